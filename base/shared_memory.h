@@ -1,0 +1,50 @@
+// SharedMemory: one sealed memfd, mapped and pre-faulted in this process, to be shared by passing
+// its descriptor.
+//
+// Mode 0600 and sealed against SHRINK, GROW and further seals, so that no holder of the descriptor
+// can make another's mapping fault. On huge pages where the kernel gives them: hugetlb when pages
+// are reserved, else transparent huge pages of shmem ("advise" or better), else 4 KiB pages, which
+// HugePages() tells. Move-only; unmaps and closes when destroyed (other processes' mappings keep
+// the pages alive until they end). Fresh memory reads as zeros.
+#ifndef MEMTIDE_BASE_SHARED_MEMORY_H_
+#define MEMTIDE_BASE_SHARED_MEMORY_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/bytes.h"
+
+namespace memtide {
+
+enum class HugePages { kNone, kTransparent, kHugetlb };
+
+class SharedMemory {
+ public:
+  // REQUIRES: size is a multiple of 2 MiB and not zero. RESOURCE_EXHAUSTED, naming size, when the
+  // machine cannot supply the pages (checked by touching each, never by a later SIGBUS).
+  static absl::StatusOr<SharedMemory> Create(const std::string& name, Bytes size);
+
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&& other) noexcept;
+  ~SharedMemory();
+
+  int fd() const { return fd_; }
+  char* data() const { return data_; }
+  Bytes size() const { return size_; }
+  HugePages huge_pages() const { return huge_pages_; }
+
+ private:
+  SharedMemory(int fd, char* data, Bytes size, HugePages huge_pages);
+
+  int fd_ = -1;
+  char* data_ = nullptr;
+  Bytes size_;
+  HugePages huge_pages_ = HugePages::kNone;
+};
+
+// What Create would get now, and, where it is less than huge pages, what an operator can do.
+HugePages AvailableHugePages(std::string* advice);
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_BASE_SHARED_MEMORY_H_

@@ -1,0 +1,147 @@
+/* memtide: the C interface of the client library (libmemtide.so). The only exported symbols.
+ *
+ * A client is one session with the node's daemon and one fixed range of addresses, cut into places
+ * of one chunk each. Allocating binds chunks to places; a chunk's address never changes, wherever
+ * its bytes are. Acquiring a chunk leases it and maps its bytes at its address; releasing makes the
+ * lease idle, and an idle lease is kept (and costs nothing to acquire again) until room is needed,
+ * when it is unmapped and given back in the background, oldest first.
+ *
+ * A touch of an allocated chunk that is not mapped is caught (userfaultfd) and becomes a lease; a
+ * write to a chunk leased for reading is caught (SIGSEGV handler, chained) and upgrades the lease.
+ * So acquiring is never needed for correctness; it makes access fast and keeps the chunk from
+ * being given back while it is used.
+ *
+ * Threads: every function may be called from any thread. A forked child has no access: the range
+ * is not inherited, and calls there return MEMTIDE_FAILED_PRECONDITION.
+ * Errors: functions return a status code, the numbers of gRPC. memtide_last_error() is the calling
+ * thread's message for its last failed call: what was asked, what the limit is, what to do.
+ */
+#ifndef MEMTIDE_CLIENT_MEMTIDE_H_
+#define MEMTIDE_CLIENT_MEMTIDE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MEMTIDE_API __attribute__((visibility("default")))
+
+typedef struct memtide_client memtide_client;
+
+enum { /* status codes */
+  MEMTIDE_OK = 0,
+  MEMTIDE_INVALID_ARGUMENT = 3,
+  MEMTIDE_DEADLINE_EXCEEDED = 4,
+  MEMTIDE_NOT_FOUND = 5,
+  MEMTIDE_PERMISSION_DENIED = 7,
+  MEMTIDE_RESOURCE_EXHAUSTED = 8,
+  MEMTIDE_FAILED_PRECONDITION = 9,
+  MEMTIDE_ABORTED = 10,
+  MEMTIDE_UNIMPLEMENTED = 12,
+  MEMTIDE_INTERNAL = 13,
+  MEMTIDE_UNAVAILABLE = 14,
+  MEMTIDE_DATA_LOSS = 15,
+  MEMTIDE_UNAUTHENTICATED = 16
+};
+
+enum { MEMTIDE_READ = 1, MEMTIDE_WRITE = 2 }; /* access */
+
+enum { /* kinds of chunk */
+  MEMTIDE_OTHER = 0,
+  MEMTIDE_PARAMETER = 1,
+  MEMTIDE_GRADIENT = 2,
+  MEMTIDE_OPTIMIZER_STATE = 3,
+  MEMTIDE_ACTIVATION = 4
+};
+
+typedef struct memtide_options {
+  uint32_t struct_bytes;       /* sizeof(memtide_options), for growth */
+  const char* socket_dir;      /* where the daemon's fd.sock is; NULL: the default */
+  const char* job_name;        /* NULL or "": a job of this client alone */
+  const char* program;         /* shown in listings; may be NULL */
+  uint64_t chunk_bytes;        /* a multiple of 2 MiB; 0: device or host share / 24, 2 to 64 MiB */
+  uint64_t device_share_bytes; /* 0: all that is free */
+  uint64_t host_share_bytes;   /* 0: all that is free */
+  uint64_t ssd_share_bytes;    /* 0: all that is free */
+  uint64_t address_bytes;      /* addresses to reserve; 0: 1 TiB (costs no memory) */
+} memtide_options;
+
+typedef struct memtide_properties {
+  uint32_t struct_bytes;
+  uint32_t places;        /* of the address range */
+  void* base;             /* place i is at base + i * chunk_bytes */
+  uint64_t chunk_bytes;
+  uint32_t device_slots;  /* slots of the job at each tier; 0: no such tier */
+  uint32_t host_slots;
+  uint32_t ssd_slots;
+  uint32_t max_chunks;
+  uint32_t lease_budget;  /* most leases that the client holds before it gives the oldest back */
+  uint32_t kernel_faults; /* 1: system calls may touch unmapped chunks; 0: they fail with EFAULT */
+} memtide_properties;
+
+typedef struct memtide_stats {
+  uint32_t struct_bytes;
+  uint32_t chunks;           /* allocated */
+  uint32_t leases_held;      /* in use and idle */
+  uint32_t leases_in_use;
+  uint64_t acquires;         /* chunks asked for by memtide_acquire */
+  uint64_t acquire_hits;     /* of them, answered without a call to the daemon */
+  uint64_t faults;           /* touches that became leases */
+  uint64_t upgrades;         /* writes that upgraded a read lease */
+  uint64_t releases;         /* leases given back */
+  uint64_t calls;            /* rpcs */
+  uint64_t wait_nanoseconds; /* that acquires and faults waited for the daemon */
+} memtide_stats;
+
+/* Connects, opens a job, reserves addresses. *client is NULL on failure.
+ * UNAVAILABLE: no daemon at socket_dir. */
+MEMTIDE_API int memtide_open(const memtide_options* options, memtide_client** client);
+/* Unmaps everything and ends the session: tensors over the range must be gone. NULL is allowed. */
+MEMTIDE_API void memtide_close(memtide_client* client);
+
+MEMTIDE_API int memtide_get_properties(memtide_client* client, memtide_properties* properties);
+
+/* Binds `count` new chunks, reading as zeros, to consecutive places; *first_place is the first. */
+MEMTIDE_API int memtide_allocate(memtide_client* client, int kind, uint32_t count,
+                                 uint32_t* first_place);
+/* Ends the chunks at these places; the addresses become inaccessible and may be used again.
+ * FAILED_PRECONDITION when one is in use (acquired). */
+MEMTIDE_API int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count);
+
+/* Leases and maps the chunks at `places` (any order, no duplicates), all or none, and counts one
+ * use on each. timeout_ms: -1 waits as long as the daemon allows; 0 takes only what needs no wait
+ * (UNAVAILABLE otherwise). RESOURCE_EXHAUSTED: more chunks than can be in use at once. */
+MEMTIDE_API int memtide_acquire(memtide_client* client, const uint32_t* places, size_t count,
+                                int access, int timeout_ms);
+/* Takes one use off each. Never blocks. FAILED_PRECONDITION when one is not in use. */
+MEMTIDE_API int memtide_release(memtide_client* client, const uint32_t* places, size_t count);
+
+/* Starts to bring chunks close. Never blocks; a hint. */
+MEMTIDE_API int memtide_prefetch(memtide_client* client, const uint32_t* places, size_t count);
+/* Gives idle leases on these back and moves the chunks to SSD (or host, where there is none).
+ * Chunks in use are skipped. */
+MEMTIDE_API int memtide_evict(memtide_client* client, const uint32_t* places, size_t count);
+/* Gives all idle leases back. */
+MEMTIDE_API int memtide_flush(memtide_client* client);
+
+MEMTIDE_API int memtide_get_stats(memtide_client* client, memtide_stats* stats);
+
+/* The node's InspectNodeResponse (proto/memtide/v1/admin.proto) as JSON, proto field names kept.
+ * Needs no client: works on any running daemon. *json is freed with memtide_free_text. */
+MEMTIDE_API int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max_chunks,
+                                     char** json);
+MEMTIDE_API void memtide_free_text(char* text);
+
+/* Puts the SIGSEGV handler back, should other code (Python's faulthandler) have taken its place. */
+MEMTIDE_API int memtide_reinstall_handlers(void);
+
+MEMTIDE_API const char* memtide_last_error(void);
+MEMTIDE_API const char* memtide_version(void); /* "0.1.0" */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMTIDE_CLIENT_MEMTIDE_H_ */

@@ -1,0 +1,110 @@
+// What the engine asks of the world. The edges carry effects out, in order, and decide nothing.
+#ifndef MEMTIDE_DAEMON_ENGINE_EFFECTS_H_
+#define MEMTIDE_DAEMON_ENGINE_EFFECTS_H_
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/engine/types.h"
+
+namespace memtide {
+
+// --- Answers ---
+
+struct OpenReply {
+  JobId job;
+  Bytes chunk_size;
+  // Slots of the job at each tier; zero: the tier is not there.
+  uint32_t device_slots = 0, host_slots = 0, ssd_slots = 0;
+  // Most chunks that the job can have.
+  uint32_t max_chunks = 0;
+  // Leases that the session should hold at most at its working tier, so that the rest of the
+  // slots can be cleaned and filled ahead.
+  uint32_t lease_budget = 0;
+  std::vector<RegionId> regions;  // They follow on the fd socket.
+  Duration session_lease{0};
+};
+struct AllocateReply {
+  std::vector<ChunkId> chunks;
+};
+struct FetchReply {
+  std::vector<Lease> leases;  // In the order asked.
+};
+struct DescribeReply {
+  std::vector<ChunkInfo> chunks;
+};
+struct InspectReply {
+  std::vector<PoolUsage> pools;
+  std::vector<KindUsage> kinds;  // Over all jobs.
+  Counters counters;
+  Limits limits;
+  std::vector<SessionInfo> sessions;
+  std::vector<ChunkInfo> chunks;
+  uint32_t session_count = 0, chunk_count = 0, waiting_calls = 0, transfers_in_flight = 0;
+  bool draining = false;
+};
+struct Reply {
+  CallId call;
+  absl::Status status;
+  // monostate for errors and for calls that answer nothing.
+  std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply>
+      value;
+};
+
+// --- To clients, over the fd socket ---
+
+// Passes a region's descriptor.
+struct SendRegion {
+  SessionId session;
+  RegionId region;
+};
+// Asks the session to give back `count` leases it does not need at this moment. A request: the
+// client answers by releasing, and need not.
+struct Revoke {
+  SessionId session;
+  uint32_t count = 0;
+};
+// Ends the connection. ClientGone follows.
+struct CloseSession {
+  SessionId session;
+  absl::Status reason;
+};
+
+// --- To the mover ---
+
+struct MakeRegion {
+  RegionId region;
+  Tier tier = Tier::kHost;  // Device or host.
+  uint32_t uid = 0;         // The tenant: no region ever has two.
+  Bytes size;
+};
+struct DropRegion {
+  RegionId region;
+};
+// Files that can hold `size` without ever failing for lack of space.
+struct MakeStore {
+  StoreId store;
+  Bytes size;
+};
+struct DropStore {
+  StoreId store;
+};
+struct StartTransfer {
+  enum class Kind : uint8_t { kHostToDevice, kDeviceToHost, kSsdToHost, kHostToSsd, kZero };
+  TransferId transfer;
+  Kind kind = Kind::kZero;
+  // kHostToDevice, kDeviceToHost: both. kSsdToHost: memory `to`, store. kHostToSsd: memory `from`,
+  // store. kZero: `to`.
+  MemoryPlace from, to;
+  StorePlace store;
+  Bytes size;
+};
+
+using Effect = std::variant<Reply, SendRegion, Revoke, CloseSession, MakeRegion, DropRegion,
+                            MakeStore, DropStore, StartTransfer>;
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_EFFECTS_H_

@@ -1,0 +1,151 @@
+// What can happen to the engine. Every event carries values only, already decoded and bounded by
+// the edge that made it; the engine checks meaning (ownership, limits, states).
+//
+// Calls come with a CallId that the edge chose; the engine answers each exactly once, now or later,
+// with a Reply effect, also when the session ends or the deadline passes.
+#ifndef MEMTIDE_DAEMON_ENGINE_EVENTS_H_
+#define MEMTIDE_DAEMON_ENGINE_EVENTS_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/engine/types.h"
+
+namespace memtide {
+
+// --- From the fd socket ---
+
+// A process connected; identity is the kernel's. Answered by CloseSession when a limit is reached.
+struct ClientConnected {
+  SessionId session;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+};
+// The connection ended (exit, kill, close). Leases end; a session never comes back.
+struct ClientGone {
+  SessionId session;
+};
+
+// --- Calls ---
+
+// Binds the session to a job: creates it, or joins the running or lingering job of the same name
+// and uid (then the sizes must be equal or zero). Answered with OpenReply once memory is there.
+struct OpenCall {
+  CallId call;
+  SessionId session;
+  std::string job_name;  // Empty: a job of this session alone.
+  Bytes chunk_size;      // A multiple of kChunkAlignment, at most kMaxChunkSize.
+  // Shares of the pools. Zero: all that is free. Rounded down to whole chunks.
+  Bytes device_share, host_share, ssd_share;
+  // How long the chunks outlive the last session.
+  Duration time_to_live{0};
+};
+struct RenewCall {
+  CallId call;
+  SessionId session;
+};
+struct CloseCall {
+  CallId call;
+  SessionId session;
+};
+// New chunks; they read as zeros. All or none.
+struct AllocateCall {
+  CallId call;
+  SessionId session;
+  uint64_t request_id = 0;  // Same id again: same reply, one effect.
+  uint32_t count = 0;
+  ChunkKind kind = ChunkKind::kOther;
+};
+// Leases for all of `chunks`, at `tier` (device or host), after `releases` has been given back.
+// A chunk already leased by the session keeps its lease (upgraded to write if asked).
+struct FetchCall {
+  CallId call;
+  SessionId session;
+  Tier tier = Tier::kDevice;
+  Access access = Access::kRead;
+  std::vector<ChunkId> chunks;
+  std::vector<ChunkId> releases;  // Not leased: ignored, so that a retry is harmless.
+  bool wait = true;               // False: UNAVAILABLE unless every chunk is there now.
+  Duration deadline{0};           // Zero: the limit max_wait.
+};
+struct ReleaseCall {
+  CallId call;
+  SessionId session;
+  uint64_t request_id = 0;
+  std::vector<ChunkId> chunks;  // FAILED_PRECONDITION when one is not leased: nothing is released.
+};
+// Moves chunks down to `tier` (host or ssd) and answers when they are there.
+struct EvictCall {
+  CallId call;
+  SessionId session;
+  Tier tier = Tier::kSsd;
+  std::vector<ChunkId> chunks;
+};
+// Starts to bring chunks to `tier` where room can be made; answers at once, leases nothing.
+struct PrefetchCall {
+  CallId call;
+  SessionId session;
+  Tier tier = Tier::kDevice;
+  std::vector<ChunkId> chunks;
+};
+// Ends chunks and their content. Own leases end with them; others' refuse it.
+struct FreeCall {
+  CallId call;
+  SessionId session;
+  uint64_t request_id = 0;
+  std::vector<ChunkId> chunks;
+};
+struct DescribeCall {
+  CallId call;
+  SessionId session;
+  std::vector<ChunkId> chunks;
+};
+
+// --- Operators and metrics ---
+
+struct InspectCall {
+  CallId call;
+  bool sessions = false;
+  // Chunks from this table place on, at most limit; for paging.
+  uint32_t first_chunk = 0, max_chunks = 0;
+};
+// Refuses new sessions and allocations from now on. Answered when nothing is in flight.
+struct DrainCall {
+  CallId call;
+};
+
+// --- From the mover ---
+
+struct TransferDone {
+  TransferId transfer;
+  absl::Status status;
+};
+struct RegionMade {
+  RegionId region;
+  absl::Status status;
+};
+struct RegionDropped {
+  RegionId region;
+};
+struct StoreMade {
+  StoreId store;
+  absl::Status status;
+};
+struct StoreDropped {
+  StoreId store;
+};
+
+// Time passed. At least every 100 ms while anything waits.
+struct Tick {};
+
+using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall,
+                           AllocateCall, FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall,
+                           DescribeCall, InspectCall, DrainCall, TransferDone, RegionMade,
+                           RegionDropped, StoreMade, StoreDropped, Tick>;
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_EVENTS_H_

@@ -1,0 +1,111 @@
+// The nouns that events, effects and the engine share. Plain values; no behaviour, no threads.
+#ifndef MEMTIDE_DAEMON_ENGINE_TYPES_H_
+#define MEMTIDE_DAEMON_ENGINE_TYPES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "daemon/pool/tier.h"
+
+namespace memtide {
+
+// What a chunk holds; decides nothing yet but is counted apart wherever people look.
+enum class ChunkKind : uint8_t { kOther, kParameter, kGradient, kOptimizerState, kActivation };
+inline constexpr int kChunkKinds = 5;
+
+// What a lease permits. A write lease makes a new version of the chunk: copies at other tiers are
+// stale from the moment of the grant.
+enum class Access : uint8_t { kRead, kWrite };
+
+// Where a slot is. For device and host: a byte offset in a region of shared memory. For SSD: a byte
+// offset in a job's store (the store's files are striped by the io seam, not here).
+struct MemoryPlace {
+  RegionId region;
+  Bytes offset;
+};
+struct StorePlace {
+  StoreId store;
+  Bytes offset;
+};
+
+// A granted lease: the chunk is at `place` of `tier` and stays there until it is released.
+struct Lease {
+  ChunkId chunk;
+  Tier tier = Tier::kHost;
+  MemoryPlace place;
+  Version version;
+  Access access = Access::kRead;
+};
+
+// One chunk as Describe and the chunk listing show it.
+struct ChunkInfo {
+  ChunkId chunk;
+  JobId job;
+  ChunkKind kind = ChunkKind::kOther;
+  Version version;
+  // Valid copies of the current version. All false: never written, reads as zeros.
+  bool on_device = false, on_host = false, on_ssd = false;
+  bool moving = false;
+  uint32_t leases = 0;
+  // A writer died while it held the chunk: the bytes are neither the old nor the new version.
+  bool torn = false;
+};
+
+// One tier's pool. used + reserved + scrubbing + free = capacity, always.
+struct PoolUsage {
+  Tier tier = Tier::kHost;
+  Bytes capacity;
+  Bytes used;       // Slots that hold a chunk's copy, or are being filled with one.
+  Bytes reserved;   // Slots lent to a job that hold nothing now.
+  Bytes scrubbing;  // Memory of ended jobs that is not yet given back.
+  Bytes free;       // Lent to nobody.
+};
+
+// Bytes of one kind that have a valid copy on each tier.
+struct KindUsage {
+  ChunkKind kind = ChunkKind::kOther;
+  Bytes allocated, device, host, ssd;
+};
+
+struct SessionInfo {
+  SessionId session;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+  JobId job;  // Meaningful when `open`.
+  bool open = false;
+  std::string job_name;
+  uint32_t leases = 0;
+  Bytes chunk_size, device_share, host_share;
+  std::vector<KindUsage> kinds;
+};
+
+// Counters since the engine began. Every one only grows.
+struct Counters {
+  uint64_t events = 0, fetches = 0, fetch_hits = 0, evictions = 0, dropped_clean = 0, revokes = 0;
+  uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
+  Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
+  // Time that fetches waited, by what they waited for. A fetch counts once, under the slowest
+  // thing it needed: ssd over device copy over room in a pool.
+  Duration stalled_on_ssd{0}, stalled_on_copy{0}, stalled_on_room{0};
+};
+
+// Limits; each is refused with RESOURCE_EXHAUSTED naming it, and counted in calls_refused.
+struct Limits {
+  uint32_t sessions = 256;          // fds: two per session stay far below the usual 1,024.
+  uint32_t sessions_per_uid = 64;   // One user cannot take every session.
+  uint32_t chunks_per_call = 4096;  // Replies stay below the 1 MiB message cap.
+  uint32_t chunks = 1 << 20;        // 64 TiB at 64 MiB a chunk, 512 MiB of tables at most.
+  uint32_t waiting_calls_per_session = 256;
+  uint32_t remembered_replies_per_session = 128;
+  Duration max_wait = std::chrono::minutes(10);       // Longest a fetch may wait.
+  Duration session_lease = std::chrono::seconds(60);  // Without a renewal: the client hangs.
+  Duration max_time_to_live = std::chrono::hours(24);
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TYPES_H_

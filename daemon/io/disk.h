@@ -1,0 +1,65 @@
+// Disk: the seam to the SSD pool.
+//
+// A disk hands out stores: sets of unlinked files (mode 0600, O_DIRECT), striped over the disk's
+// directories, that vanish with the daemon. Transfers are whole chunks; the implementation cuts
+// them into pieces, keeps a few in flight, resubmits short completions, and calls `done` once.
+// Implementations: UringDisk (io_uring with registered buffers), ThreadDisk (pread/pwrite on a
+// pool of threads, where io_uring is refused), and in tests FaultyDisk, which delays, fails or
+// shortens the n-th operation of another disk.
+//
+// Threads: every method may be called from any thread; `done` is called from a thread of the disk's
+// and must not block. Errors: RESOURCE_EXHAUSTED for a full disk, DATA_LOSS for a read that the
+// medium failed, INTERNAL otherwise, each naming directory, offset, size and errno.
+#ifndef MEMTIDE_DAEMON_IO_DISK_H_
+#define MEMTIDE_DAEMON_IO_DISK_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/bytes.h"
+#include "base/ids.h"
+
+namespace memtide {
+
+struct DiskTransfer {
+  enum class Direction { kRead, kWrite };
+  Direction direction = Direction::kRead;
+  StoreId store;
+  // Place in the store. offset, size and memory are multiples of kDiskAlignment.
+  Bytes offset;
+  Bytes size;
+  char* memory = nullptr;
+};
+inline constexpr Bytes kDiskAlignment = KiB(4);
+
+class Disk {
+ public:
+  using Done = std::function<void(absl::Status)>;
+
+  virtual ~Disk() = default;  // Waits for what is in flight.
+
+  // "io_uring, registered buffers, /var/lib/memtide": for logs.
+  virtual std::string Describe() const = 0;
+
+  // Makes files of `size` bytes in all, with their blocks reserved, so that a later write cannot
+  // fail for lack of space. RESOURCE_EXHAUSTED names directory and sizes.
+  virtual absl::Status MakeStore(StoreId store, Bytes size) = 0;
+  // REQUIRES: nothing in flight for it.
+  virtual void DropStore(StoreId store) = 0;
+
+  // Announces memory that transfers will use often, so that it can be registered with the kernel.
+  // Transfers work without it. A refusal is logged once and otherwise ignored.
+  virtual void AddBuffer(char* memory, Bytes size) = 0;
+  // REQUIRES: nothing in flight for it.
+  virtual void RemoveBuffer(char* memory) = 0;
+
+  virtual void Start(const DiskTransfer& transfer, Done done) = 0;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_IO_DISK_H_
