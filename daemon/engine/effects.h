@@ -60,12 +60,14 @@ struct SendRegion {
   SessionId session;
   RegionId region;
 };
-// Asks the session to give back `count` leases it does not need at this moment. A request: the
-// client answers by releasing, and need not.
+// Asks the session to give back leases: of `chunks` (another session wants them), and `count` more
+// of its choice (room is needed). A request: the client answers by releasing, and need not.
 struct Revoke {
   SessionId session;
   uint32_t count = 0;
+  std::vector<ChunkId> chunks;  // At most kMaxRevokedChunks.
 };
+inline constexpr size_t kMaxRevokedChunks = 256;
 // Ends the connection. ClientGone follows.
 struct CloseSession {
   SessionId session;

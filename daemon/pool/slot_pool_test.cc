@@ -1,0 +1,49 @@
+#include "daemon/pool/slot_pool.h"
+
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+TEST(SlotPoolTest, HandsOutEverySlotOnceAndThenNone) {
+  SlotPool pool(5);
+  std::vector<Slot> slots;
+  std::set<uint32_t> numbers;
+  for (int i = 0; i < 5; ++i) {
+    slots.push_back(pool.Take());
+    ASSERT_TRUE(slots.back());
+    numbers.insert(slots.back().number());
+  }
+  EXPECT_EQ(numbers, (std::set<uint32_t>{0, 1, 2, 3, 4}));
+  EXPECT_FALSE(pool.Take());
+  EXPECT_EQ(pool.used_slots(), 5u);
+}
+
+TEST(SlotPoolTest, ASlotReturnsWhenItsOwnerEndsOrIsOverwritten) {
+  SlotPool pool(2);
+  {
+    Slot a = pool.Take();
+    Slot b = pool.Take();
+    b = std::move(a);
+    EXPECT_FALSE(a);  // NOLINT(bugprone-use-after-move): a moved-from slot owns nothing.
+    EXPECT_EQ(pool.free_slots(), 1u);
+  }
+  EXPECT_EQ(pool.free_slots(), 2u);
+}
+
+TEST(SlotPoolTest, ASlotThatOutlivesItsPoolIsABrokenInvariant) {
+  EXPECT_DEATH(
+      {
+        Slot slot;
+        SlotPool pool(1);
+        slot = pool.Take();
+      },
+      "outlives");
+}
+
+}  // namespace
+}  // namespace memtide
