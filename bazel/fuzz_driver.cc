@@ -7,6 +7,8 @@
 // failure is always found again; MEMTIDE_FUZZ_RUNS and MEMTIDE_FUZZ_SEED override it by hand.
 // On a fatal signal the input's number and the seed are printed: enough to repeat it.
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -16,8 +18,6 @@
 #include <random>
 #include <string>
 #include <vector>
-
-#include <unistd.h>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
@@ -42,10 +42,9 @@ std::uint64_t FromEnvironment(const char* name, std::uint64_t fallback) {
 // The state is a fatal one already: a message that sometimes comes out mangled beats none.
 void OnFatalSignal(int signal) {
   char message[128];
-  const int n = std::snprintf(message, sizeof(message),
-                              "\nfuzz_driver: signal %d in run %llu of seed %llu\n", signal,
-                              static_cast<unsigned long long>(g_current_run),
-                              static_cast<unsigned long long>(g_seed));
+  const int n = std::snprintf(
+      message, sizeof(message), "\nfuzz_driver: signal %d in run %llu of seed %llu\n", signal,
+      static_cast<unsigned long long>(g_current_run), static_cast<unsigned long long>(g_seed));
   if (n > 0 && write(STDERR_FILENO, message, static_cast<std::size_t>(n)) < 0) _exit(1);
   std::signal(signal, SIG_DFL);
   std::raise(signal);

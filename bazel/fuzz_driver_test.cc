@@ -36,7 +36,7 @@ const int kRegistered = std::atexit(CheckAtExit);
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string input(reinterpret_cast<const char*>(data), size);
   Seen& seen = Inputs();
-  seen.corpus_file |= input == "memtide";
+  seen.corpus_file |= input == "memtide\n";
   seen.empty |= input.empty();
   if (seen.distinct.size() < 5000) seen.distinct.insert(input);
   return 0;

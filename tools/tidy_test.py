@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+"""The arguable rules of this tree, settled by machine.
+
+    tools/tidy_test.py          checks the tracked files, prints path:line: rule: message
+
+Each rule stands next to a planted file that breaks it and one that keeps it, and both are tried
+first: a rule that has gone blind fails like a broken one.
+
+Where one line must break a line rule, it says so, there or on the line above:
+
+    // tidy(raw-new): gRPC deletes the reactor in OnDone.
+
+Runs on Python's standard library alone.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MAX_LINES = 500
+# Path: why it is longer and better so.
+LONG_FILES: dict[str, str] = {}
+
+# From design.md section 4: a package includes only itself and what stands to its right.
+LAYERS = (
+    "main",
+    "config",
+    "service",
+    "session",
+    "engine",
+    "policy",
+    "planner",
+    "optimizer",
+    "mover",
+    "pool",
+    "store",
+    "device",
+    "io",
+    "metrics",
+)
+# The value types in which the engine and its edges talk: open to every package of the daemon.
+VOCABULARY = {"daemon/engine/effects.h", "daemon/engine/events.h", "daemon/engine/types.h"}
+
+CXX = (".cc", ".h", ".cu", ".cuh")
+NOT_TEXT = (".png", ".jpg", ".gz", ".npz", ".pt", ".bin")
+GENERATED_OR_DATA = (".json", ".csv", ".svg", ".lock")
+# Written by others, word for word.
+FOREIGN = ("LICENSE",)
+
+
+@dataclass(frozen=True)
+class Finding:
+    path: str
+    line: int
+    rule: str
+    message: str
+
+    def __str__(self):
+        return f"{self.path}:{self.line}: {self.rule}: {self.message}"
+
+
+class File:
+    """One file: its text, and for C++ the same lines with comments and literals blanked."""
+
+    def __init__(self, path, text):
+        self.path, self.text = path, text
+        self.lines = text.split("\n")
+        if text.endswith("\n"):
+            self.lines.pop()
+        self.is_cxx = path.endswith(CXX)
+        self.code_lines = blank_cxx(text).split("\n") if self.is_cxx else self.lines
+
+    def excused(self, rule, number):
+        """Whether line `number` (from 1), or the one above it, gives a reason for breaking rule."""
+        reason = re.compile(rf"tidy\({re.escape(rule)}\): \S.{{8,}}")
+        return any(reason.search(line) for line in self.lines[max(0, number - 2) : number])
+
+
+_CXX_TOKENS = re.compile(
+    r'R"(?P<tag>[^()\s]*)\(.*?\)(?P=tag)"'  # raw string
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])*'"  # not the separator in 1'000
+    r"|//[^\n]*|/\*.*?\*/",
+    re.DOTALL,
+)
+
+
+def blank_cxx(text):
+    """Comments and the insides of literals become spaces; #include lines and line breaks stay."""
+
+    def blank(match):
+        start = text.rfind("\n", 0, match.start()) + 1
+        if text[start : match.start()].lstrip().startswith("#include"):
+            return match.group()
+        return re.sub(r"[^\n]", " ", match.group())
+
+    return _CXX_TOKENS.sub(blank, text)
+
+
+@dataclass(frozen=True)
+class Rule:
+    name: str
+    check: Callable
+    bad: tuple[str, str]  # path and text that break the rule
+    good: tuple[str, str]
+
+
+RULES: list[Rule] = []
+
+
+def rule(name, bad, good):
+    """Registers a check: File -> (line, message) pairs."""
+
+    def register(check):
+        RULES.append(Rule(name, check, bad, good))
+        return check
+
+    return register
+
+
+def grep(pattern, message):
+    """A check of single lines of C++, literals and comments aside."""
+    compiled = re.compile(pattern)
+
+    def check(file):
+        for number, line in enumerate(file.code_lines, 1):
+            if file.is_cxx and compiled.search(line):
+                yield number, message
+
+    return check
+
+
+@rule(
+    "length",
+    bad=("base/a.cc", "int x;\n" * (MAX_LINES + 1)),
+    good=("base/a.cc", "int x;\n" * MAX_LINES),
+)
+def check_length(file):
+    is_long = len(file.lines) > MAX_LINES and not file.path.endswith(GENERATED_OR_DATA)
+    if is_long and file.path not in LONG_FILES:
+        yield MAX_LINES + 1, f"{len(file.lines)} lines; split it, or give a reason in LONG_FILES"
+    if not is_long and file.path in LONG_FILES:
+        yield 1, f"short enough now ({len(file.lines)} lines): take it off LONG_FILES"
+
+
+def guard_of(path):
+    return "MEMTIDE_" + re.sub(r"[^A-Z0-9]", "_", path.upper()) + "_"
+
+
+GOOD_HEADER = """// Bytes: an amount of memory.
+#ifndef MEMTIDE_BASE_A_H_
+#define MEMTIDE_BASE_A_H_
+#endif  // MEMTIDE_BASE_A_H_
+"""
+
+
+@rule(
+    "header-guard",
+    bad=("base/a.h", "// Prose that says what it is.\n#pragma once\n"),
+    good=("base/a.h", GOOD_HEADER),
+)
+def check_guard(file):
+    if not file.path.endswith((".h", ".cuh")):
+        return
+    guard = guard_of(file.path)
+    directives = [(n, s) for n, s in enumerate(file.lines, 1) if s.startswith("#")]
+    opening = [s for _, s in directives[:2]]
+    if opening != [f"#ifndef {guard}", f"#define {guard}"]:
+        yield (directives[0][0] if directives else 1), f"the guard must be #ifndef {guard}"
+    elif file.lines[-1] not in (f"#endif  // {guard}", f"#endif /* {guard} */"):
+        yield len(file.lines), f"the last line must be #endif  // {guard}"
+
+
+@rule(
+    "header-prose",
+    bad=("base/a.h", GOOD_HEADER.partition("\n")[2]),
+    good=("base/a.h", GOOD_HEADER),
+)
+def check_prose(file):
+    if file.path.endswith((".h", ".cuh")):
+        before = file.text.split("#ifndef")[0].split("#pragma")[0]
+        if not re.search(r"(//|/\*|^ \*)\s*\w.{15,}", before, re.MULTILINE):
+            yield 1, "say above the guard what it is, who owns what, which threads"
+
+
+BANNED_CALLS = (
+    r"\b(strcpy|strcat|sprintf|vsprintf|strtok|atoi|atol|atoll|atof|system|popen|tmpnam|rand)\s*\("
+)
+rule(
+    "banned-call",
+    bad=("base/a.cc", "void F(char* s) { strcpy(s, t); }\n"),
+    good=("base/a.cc", 'void F() { snprintf(s, 4, "strcpy(a)"); }  // not sprintf()\n'),
+)(grep(BANNED_CALLS, "unbounded, unchecked or not thread-safe"))
+
+rule(
+    "sleep",
+    bad=("daemon/io/a.cc", "std::this_thread::sleep_for(1s);\n"),
+    good=("daemon/io/a.cc", "// tidy(sleep): the backoff of a reconnect.\nsleep_for(delay);\n"),
+)(grep(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor|sleep)\s*\(", "wait for an event"))
+
+rule(
+    "raw-new",
+    bad=("daemon/io/a.cc", "auto* p = new Thing();\n"),
+    good=("daemon/io/a.cc", "Thing(const Thing&) = delete;  // a new one\nint renewed = 1;\n"),
+)(
+    grep(
+        r"\bnew\s*\(|\bnew\s+[\w:]|(?<!=)(?<!= )(?<!operator )\bdelete\b(?!\s*;)",
+        "ownership is a value or a smart pointer",
+    )
+)
+
+
+@rule(
+    "locks",
+    bad=("daemon/io/a.h", "std::mutex mutex_;\n"),
+    good=("base/mutex.h", "std::mutex mutex_;\n"),
+)
+def check_locks(file):
+    if file.path.startswith("base/"):
+        return
+    pattern = (
+        r"absl::(Mutex|CondVar|ReaderMutexLock)\w*"
+        r"|std::(\w*mutex|lock_guard|unique_lock|scoped_lock|condition_variable\w*)\b"
+    )
+    yield from grep(pattern, 'use "base/mutex.h": annotated, and ThreadSanitizer sees it')(file)
+
+
+@rule(
+    "todo",
+    bad=("base/a.cc", "// TO" "DO: later\n"),
+    good=("base/a.cc", "// TO" "DO(needs cuFile on the CI machine): read directly\n"),
+)
+def check_todo(file):
+    for number, line in enumerate(file.lines, 1):
+        if re.search(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\(\w.{4,}\))", line):
+            yield number, "give the reason in parentheses"
+
+
+@rule(
+    "layering",
+    bad=("daemon/device/a.cc", '#include "daemon/engine/engine.h"\n'),
+    good=("daemon/engine/a.cc", '#include "daemon/policy/policy.h"\n'),
+)
+def check_layering(file):
+    top, _, rest = file.path.partition("/")
+    if not file.is_cxx or top not in ("base", "daemon", "client"):
+        return
+    own = rest.split("/")[0] if "/" in rest else "main"
+    if top == "daemon" and own not in LAYERS:
+        yield 1, f"package daemon/{own} has no place in LAYERS"
+        return
+    for number, line in enumerate(file.code_lines, 1):
+        match = re.match(r'\s*#include "((base|daemon|client)/(\w+)(/?)[^"]*)', line)
+        if not match:
+            continue
+        included, other_top, other, slash = match.groups()
+        if other_top != top and other_top != "base":
+            yield number, f"{top}/ may not include {other_top}/"
+        elif other_top == top == "daemon" and included not in VOCABULARY:
+            other = other if slash else "main"
+            if other not in LAYERS or LAYERS.index(other) < LAYERS.index(own):
+                yield number, f"daemon/{other} does not stand below daemon/{own}"
+
+
+@rule(
+    "machine-path",
+    bad=("docs/a.md", "Run /wo" "rk/main/tools/test\n"),
+    good=("docs/a.md", "Run ~/memtide/tools/test or network/home/page\n"),
+)
+def check_machine_path(file):
+    pattern = re.compile(r"(?<![\w.$}~*])/(wo" r"rk|ro" r"ot|ho" r"me)/\w")
+    for number, line in enumerate(file.lines, 1):
+        if pattern.search(line):
+            yield number, "a path of one machine"
+
+
+@rule(
+    "whitespace",
+    bad=("docs/a.md", "trailing \n"),
+    good=("docs/a.md", "none\n"),
+)
+def check_whitespace(file):
+    for number, line in enumerate(file.lines, 1):
+        if line != line.rstrip():
+            yield number, "trailing whitespace"
+        if file.is_cxx and "\t" in line:
+            yield number, "a tab"
+    if file.text and not file.text.endswith("\n"):
+        yield len(file.lines), "no newline at the end"
+
+
+def findings_in(file):
+    for each in RULES:
+        for number, message in each.check(file):
+            if not file.excused(each.name, number):
+                yield Finding(file.path, number, each.name, message)
+
+
+def check_the_rules():
+    """Findings about rules that do not see their planted example, or see too much."""
+    for each in RULES:
+        bad = {finding.rule for finding in findings_in(File(*each.bad))}
+        good = {finding.rule for finding in findings_in(File(*each.good))}
+        if each.name not in bad:
+            yield f"rule {each.name} does not see its planted example"
+        if each.name in good:
+            yield f"rule {each.name} objects to its good example"
+    more_bad = {
+        "raw-new": ("delete this;", "delete[] p;", "auto p = std::unique_ptr<T>(new T);"),
+        "locks": ("absl::Mutex mu;", "std::lock_guard<std::mutex> l(m);"),
+        "layering": ('#include "client/client.h"', '#include "daemon/flags.h"'),
+        "sleep": ("// tidy(sleep): no\nusleep(1);",),
+    }
+    for name, texts in more_bad.items():
+        for text in texts:
+            if name not in {f.rule for f in findings_in(File("daemon/io/a.cc", text + "\n"))}:
+                yield f"rule {name} does not see {text!r}"
+    if blank_cxx("a(\"//x\", '\"') /* b */ 1'000;") != "a(     ,    )         1'000;":
+        yield "blank_cxx() mistakes literals or comments"
+
+
+def tracked_files():
+    if (ROOT / ".git").exists():
+        listing = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+        return [p for p in listing.split("\0") if p and (ROOT / p).is_file()]
+    # A source archive.
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [d for d in folders if not d.startswith(("bazel-", "__", ".")) and d != "out"]
+        found += [str((Path(folder) / name).relative_to(ROOT)) for name in names]
+    return sorted(found)
+
+
+def main():
+    problems = list(check_the_rules())
+    paths = tracked_files()
+    problems += [f"LONG_FILES names {p}, which is gone" for p in LONG_FILES if p not in paths]
+    checked = 0
+    for path in paths:
+        if path.endswith(NOT_TEXT) or path in FOREIGN:
+            continue
+        problems += findings_in(File(path, (ROOT / path).read_text(encoding="utf-8")))
+        checked += 1
+    for problem in problems:
+        print(problem)
+    print(f"tidy: {len(RULES)} rules, {checked} files, {len(problems)} findings")
+    return 1 if problems or not checked else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
