@@ -31,29 +31,29 @@ extern "C" {
 typedef struct memtide_client memtide_client;
 
 enum { /* status codes */
-  MEMTIDE_OK = 0,
-  MEMTIDE_INVALID_ARGUMENT = 3,
-  MEMTIDE_DEADLINE_EXCEEDED = 4,
-  MEMTIDE_NOT_FOUND = 5,
-  MEMTIDE_PERMISSION_DENIED = 7,
-  MEMTIDE_RESOURCE_EXHAUSTED = 8,
-  MEMTIDE_FAILED_PRECONDITION = 9,
-  MEMTIDE_ABORTED = 10,
-  MEMTIDE_UNIMPLEMENTED = 12,
-  MEMTIDE_INTERNAL = 13,
-  MEMTIDE_UNAVAILABLE = 14,
-  MEMTIDE_DATA_LOSS = 15,
-  MEMTIDE_UNAUTHENTICATED = 16
+       MEMTIDE_OK = 0,
+       MEMTIDE_INVALID_ARGUMENT = 3,
+       MEMTIDE_DEADLINE_EXCEEDED = 4,
+       MEMTIDE_NOT_FOUND = 5,
+       MEMTIDE_PERMISSION_DENIED = 7,
+       MEMTIDE_RESOURCE_EXHAUSTED = 8,
+       MEMTIDE_FAILED_PRECONDITION = 9,
+       MEMTIDE_ABORTED = 10,
+       MEMTIDE_UNIMPLEMENTED = 12,
+       MEMTIDE_INTERNAL = 13,
+       MEMTIDE_UNAVAILABLE = 14,
+       MEMTIDE_DATA_LOSS = 15,
+       MEMTIDE_UNAUTHENTICATED = 16
 };
 
 enum { MEMTIDE_READ = 1, MEMTIDE_WRITE = 2 }; /* access */
 
 enum { /* kinds of chunk */
-  MEMTIDE_OTHER = 0,
-  MEMTIDE_PARAMETER = 1,
-  MEMTIDE_GRADIENT = 2,
-  MEMTIDE_OPTIMIZER_STATE = 3,
-  MEMTIDE_ACTIVATION = 4
+       MEMTIDE_OTHER = 0,
+       MEMTIDE_PARAMETER = 1,
+       MEMTIDE_GRADIENT = 2,
+       MEMTIDE_OPTIMIZER_STATE = 3,
+       MEMTIDE_ACTIVATION = 4
 };
 
 typedef struct memtide_options {
@@ -70,10 +70,10 @@ typedef struct memtide_options {
 
 typedef struct memtide_properties {
   uint32_t struct_bytes;
-  uint32_t places;        /* of the address range */
-  void* base;             /* place i is at base + i * chunk_bytes */
+  uint32_t places; /* of the address range */
+  void* base;      /* place i is at base + i * chunk_bytes */
   uint64_t chunk_bytes;
-  uint32_t device_slots;  /* slots of the job at each tier; 0: no such tier */
+  uint32_t device_slots; /* slots of the job at each tier; 0: no such tier */
   uint32_t host_slots;
   uint32_t ssd_slots;
   uint32_t max_chunks;
@@ -83,8 +83,8 @@ typedef struct memtide_properties {
 
 typedef struct memtide_stats {
   uint32_t struct_bytes;
-  uint32_t chunks;           /* allocated */
-  uint32_t leases_held;      /* in use and idle */
+  uint32_t chunks;      /* allocated */
+  uint32_t leases_held; /* in use and idle */
   uint32_t leases_in_use;
   uint64_t acquires;         /* chunks asked for by memtide_acquire */
   uint64_t acquire_hits;     /* of them, answered without a call to the daemon */

@@ -11,6 +11,7 @@ namespace {
 
 TEST(SlotPoolTest, HandsOutEverySlotOnceAndThenNone) {
   SlotPool pool(5);
+  pool.Back(5);
   std::vector<Slot> slots;
   std::set<uint32_t> numbers;
   for (int i = 0; i < 5; ++i) {
@@ -23,8 +24,22 @@ TEST(SlotPoolTest, HandsOutEverySlotOnceAndThenNone) {
   EXPECT_EQ(pool.used_slots(), 5u);
 }
 
+TEST(SlotPoolTest, OnlyBackedSlotsAreHandedOut) {
+  SlotPool pool(3);
+  EXPECT_FALSE(pool.Take());
+  pool.Back(2);
+  Slot a = pool.Take();
+  Slot b = pool.Take();
+  EXPECT_FALSE(pool.Take());
+  pool.Cap();
+  EXPECT_EQ(pool.size(), 2u);
+  a.Free();
+  EXPECT_EQ(pool.Take().number(), 0u) << "a used number is taken again before a new one";
+}
+
 TEST(SlotPoolTest, ASlotReturnsWhenItsOwnerEndsOrIsOverwritten) {
   SlotPool pool(2);
+  pool.Back(2);
   {
     Slot a = pool.Take();
     Slot b = pool.Take();
@@ -40,6 +55,7 @@ TEST(SlotPoolTest, ASlotThatOutlivesItsPoolIsABrokenInvariant) {
       {
         Slot slot;
         SlotPool pool(1);
+        pool.Back(1);
         slot = pool.Take();
       },
       "outlives");

@@ -1,0 +1,114 @@
+// Chunk: what the engine knows of one chunk, and the calls that wait for it. Engine-internal.
+//
+// States. A chunk's content is on the tiers in `valid` (bit per tier); none: it was never written
+// and reads as zeros. It owns slots where it has, or is getting, a copy, and always at its home
+// tier. At most one transfer of a chunk is in flight. A chunk with holds is pinned: its copy at
+// hold_tier does not leave.
+#ifndef MEMTIDE_DAEMON_ENGINE_CHUNK_H_
+#define MEMTIDE_DAEMON_ENGINE_CHUNK_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "daemon/engine/effects.h"
+#include "daemon/engine/types.h"
+#include "daemon/pool/slot_pool.h"
+
+namespace memtide {
+
+// In a job's list of members: nobody has this number.
+inline constexpr uint32_t kNoPlace = ~uint32_t{0};
+
+struct Job;
+struct FetchOperation;
+struct EvictOperation;
+
+// One session's claim on a chunk: a granted lease, calls admitted that will become one, or both.
+struct Hold {
+  SessionId session;
+  uint32_t pending = 0;  // Admitted fetches not yet granted.
+  bool granted = false;
+  Access access = Access::kRead;          // Of the lease, when granted.
+  Access pending_access = Access::kRead;  // The strongest that is pending.
+};
+
+// The transfer in flight.
+struct Flight {
+  StartTransfer::Kind kind = StartTransfer::Kind::kZero;
+  absl::optional<Tier> from;  // nullopt: zeros.
+  Tier to = Tier::kHost;
+  Version version;  // What is being copied; an older one than the chunk's is not a valid copy.
+};
+
+struct Chunk {
+  // Identity. job == nullptr: this place of the table is empty.
+  Job* job = nullptr;
+  uint32_t generation = 0;
+  uint32_t member = 0;  // Its number within the job, for the policies.
+  ChunkKind kind = ChunkKind::kOther;
+  bool torn = false;
+  bool dying = false;  // Freed, but a transfer is still in flight: a name no more, slots still.
+  Version version;
+
+  // Copies.
+  uint8_t valid = 0;
+  std::array<Slot, kTiers> slots;
+  absl::optional<Flight> flight;
+
+  // Wishes, strongest first: waiting fetches (to hold_tier), prefetch, evict, push (as victim).
+  Tier hold_tier = Tier::kHost;
+  absl::optional<Tier> prefetch_to, evict_to, push_from;
+  bool wrote_back = false;  // Since its copy was chosen to leave.
+  bool cooling = false;     // A write-back failed lately: no victim until the next second.
+  uint8_t failures = 0;     // Of bringing it, in a row.
+  bool queued = false;      // In the engine's ready list.
+  uint8_t waits_for = 0;    // Tiers (bits) in whose slot queue it stands.
+  uint64_t batch_mark = 0;  // The last batch that named it: finds duplicates.
+
+  std::vector<Hold> holds;
+  std::vector<FetchOperation*> fetches;  // Admitted, waiting for this chunk.
+  std::vector<EvictOperation*> evicts;
+
+  bool live() const { return job != nullptr && !dying; }
+  bool valid_at(Tier tier) const { return valid >> static_cast<int>(tier) & 1; }
+  bool pinned() const { return !holds.empty(); }
+  bool pinned_at(Tier tier) const { return pinned() && hold_tier == tier; }
+  Slot& slot(Tier tier) { return slots[static_cast<int>(tier)]; }
+  const Slot& slot(Tier tier) const { return slots[static_cast<int>(tier)]; }
+  Hold* FindHold(SessionId session) {
+    for (Hold& hold : holds) {
+      if (hold.session == session) return &hold;
+    }
+    return nullptr;
+  }
+};
+
+// A fetch that could not be answered at once.
+struct FetchOperation {
+  CallId call;
+  SessionId session;
+  Job* job = nullptr;
+  Tier tier = Tier::kDevice;
+  Access access = Access::kRead;
+  std::vector<uint32_t> chunks;  // Places in the chunk table.
+  bool admitted = false;
+  uint32_t missing = 0;  // Chunks that are not at the tier yet.
+  Instant started, deadline, revoked_at;
+  bool waited_for_ssd = false, waited_for_copy = false;
+};
+
+struct EvictOperation {
+  CallId call;
+  SessionId session;
+  Job* job = nullptr;
+  Tier tier = Tier::kSsd;
+  std::vector<uint32_t> chunks;
+  uint32_t missing = 0;
+  Instant deadline;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_CHUNK_H_

@@ -1,0 +1,52 @@
+#include "daemon/engine/engine.h"
+
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+Engine::Engine(const EngineOptions& options) : state_(std::make_unique<EngineState>(options)) {}
+Engine::~Engine() = default;
+
+void Engine::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
+  state_->Handle(now, event, effects);
+}
+
+void Engine::CheckInvariants() const { state_->CheckInvariants(); }
+
+EngineState::EngineState(const EngineOptions& options) : options_(options) {
+  capacity_ = {options.device_capacity, options.host_capacity, options.ssd_capacity};
+  MEMTIDE_CHECK(!options.device_capacity.IsZero() || !options.host_capacity.IsZero());
+  MEMTIDE_CHECK(options.ssd_capacity.IsZero() || !options.host_capacity.IsZero());
+}
+
+// Slots point into their jobs' pools: chunks go first.
+EngineState::~EngineState() { chunks_.clear(); }
+
+void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
+  MEMTIDE_CHECK(now >= now_) << "time went back";
+  now_ = now;
+  effects_ = effects;
+  ++counters_.events;
+  std::visit([this](const auto& e) { On(e); }, event);
+  Settle();
+  if (!drain_calls_.empty()) AnswerDrained();
+  effects_ = nullptr;
+}
+
+void EngineState::Answer(CallId call, absl::Status status) {
+  Reply reply;
+  reply.call = call;
+  reply.status = std::move(status);
+  Emit(std::move(reply));
+}
+
+void EngineState::Refuse(CallId call, absl::Status status) {
+  ++counters_.calls_refused;
+  Answer(call, std::move(status));
+}
+
+}  // namespace memtide

@@ -1,0 +1,328 @@
+// Fetch and release: admission, leases, grants.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+namespace {
+
+constexpr size_t kReleaseKind = 7;  // Index in Event.
+static_assert(std::is_same_v<std::variant_alternative_t<kReleaseKind, Event>, ReleaseCall>);
+
+// How often a waiting fetch asks again for leases back.
+constexpr Duration kRevokePeriod = std::chrono::milliseconds(100);
+
+}  // namespace
+
+absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& event,
+                                     const std::vector<uint32_t>& places) const {
+  const Job& job = *session.job;
+  if (event.tier == Tier::kSsd || !job.tier(event.tier).exists()) {
+    return absl::InvalidArgumentError(absl::StrCat("chunks cannot be leased at the ",
+                                                   TierName(event.tier), " tier of this node"));
+  }
+  const uint32_t limit = job.LeaseLimit(event.tier);
+  if (places.size() > limit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("asked to lease ", places.size(), " chunks at once; the job's ",
+                     TierName(event.tier), " share of ", FormatBytes(job.tier(event.tier).share),
+                     " can lease ", limit, "; raise the pool or lease fewer at a time"));
+  }
+  if (event.deadline < Duration(0) || event.deadline > options_.limits.max_wait) {
+    return absl::InvalidArgumentError("deadline must be between 0 and 10 minutes");
+  }
+  for (const uint32_t place : places) {
+    const Chunk& chunk = chunks_[place];
+    if (event.access == Access::kRead && chunk.torn) {
+      return absl::DataLossError(absl::StrCat("the writer of chunk ", IdOf(place).value(),
+                                              " died while it held it; write it anew"));
+    }
+    for (const Hold& hold : chunk.holds) {
+      if (hold.session == session.id && chunk.hold_tier != event.tier) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("chunk ", IdOf(place).value(), " is leased at the ",
+                         TierName(chunk.hold_tier), " tier; release it first"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void EngineState::On(const FetchCall& event) {
+  Session* session = CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  Job& job = *session->job;
+  ++counters_.fetches;
+  for (const ChunkId id : event.releases) {
+    if (const absl::optional<uint32_t> place = Find(job, id)) ReleaseLease(*session, *place);
+  }
+  absl::StatusOr<std::vector<uint32_t>> places = Resolve(job, event.chunks);
+  absl::Status status = places.ok() ? CheckFetch(*session, event, *places) : places.status();
+  if (status.ok() && session->waiting_calls >= options_.limits.waiting_calls_per_session) {
+    status = absl::ResourceExhaustedError(absl::StrCat("the session has its limit of ",
+                                                       options_.limits.waiting_calls_per_session,
+                                                       " waiting calls"));
+  }
+  if (!status.ok()) return Refuse(event.call, status);
+
+  auto made = std::make_unique<FetchOperation>();
+  FetchOperation& fetch = *made;
+  fetch.call = event.call;
+  fetch.session = session->id;
+  fetch.job = &job;
+  fetch.tier = event.tier;
+  fetch.access = event.access;
+  fetch.chunks = std::move(*places);
+  fetch.started = now_;
+  fetch.deadline =
+      now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
+  fetches_.emplace(event.call, std::move(made));
+  ++session->waiting_calls;
+
+  const Admission admission = TryAdmit(fetch);
+  if (fetch.admitted && fetch.missing == 0) {
+    ++counters_.fetch_hits;
+    return Grant(fetch);
+  }
+  if (!event.wait) {
+    return Fail(fetch, admission == Admission::kConflict
+                           ? absl::AbortedError("another session holds a lease that excludes this")
+                           : absl::UnavailableError("not every chunk is there now"));
+  }
+  if (!fetch.admitted) {
+    job.tier(fetch.tier).admission.push_back(&fetch);
+    AskLeasesBack(fetch, admission);
+  }
+}
+
+bool EngineState::Conflicts(const Chunk& chunk, const FetchOperation& fetch) const {
+  for (const Hold& hold : chunk.holds) {
+    if (hold.session == fetch.session) continue;
+    if (chunk.hold_tier != fetch.tier || fetch.access == Access::kWrite) return true;
+    if (hold.granted && hold.access == Access::kWrite) return true;
+    if (hold.pending > 0 && hold.pending_access == Access::kWrite) return true;
+  }
+  return false;
+}
+
+uint32_t EngineState::NewPins(const FetchOperation& fetch) const {
+  uint32_t pins = 0;
+  for (const uint32_t place : fetch.chunks) pins += !chunks_[place].pinned();
+  return pins;
+}
+
+EngineState::Admission EngineState::TryAdmit(FetchOperation& fetch) {
+  for (const uint32_t place : fetch.chunks) {
+    if (Conflicts(chunks_[place], fetch)) return Admission::kConflict;
+  }
+  const Job& job = *fetch.job;
+  if (job.tier(fetch.tier).committed + NewPins(fetch) > job.LeaseLimit(fetch.tier)) {
+    return Admission::kNoRoom;
+  }
+  fetch.admitted = true;
+  for (const uint32_t place : fetch.chunks) Pin(fetch, place);
+  return Admission::kAdmitted;
+}
+
+void EngineState::Pin(FetchOperation& fetch, uint32_t place) {
+  Chunk& chunk = chunks_[place];
+  if (!chunk.pinned()) {
+    chunk.hold_tier = fetch.tier;
+    ++fetch.job->tier(fetch.tier).committed;
+  }
+  Hold* hold = chunk.FindHold(fetch.session);
+  if (hold == nullptr) {
+    chunk.holds.emplace_back();
+    hold = &chunk.holds.back();
+    hold->session = fetch.session;
+  }
+  if (hold->pending == 0 || fetch.access == Access::kWrite) hold->pending_access = fetch.access;
+  ++hold->pending;
+  if (!chunk.valid_at(fetch.tier)) {
+    ++fetch.missing;
+    chunk.fetches.push_back(&fetch);
+    Ready(place);
+  }
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(place, tier);
+}
+
+void EngineState::Unpin(uint32_t place, size_t hold_index) {
+  Chunk& chunk = chunks_[place];
+  chunk.holds.erase(chunk.holds.begin() + hold_index);
+  if (!chunk.pinned()) {
+    --chunk.job->tier(chunk.hold_tier).committed;
+    Ready(place);
+  }
+  // A conflict may have ended even while others hold it.
+  LookAtRoom(*chunk.job, Tier::kDevice);
+  LookAtRoom(*chunk.job, Tier::kHost);
+}
+
+void EngineState::Forget(FetchOperation& fetch) {
+  if (Session* session = FindSession(fetch.session)) --session->waiting_calls;
+  fetches_.erase(fetch.call);
+}
+
+void EngineState::Grant(FetchOperation& fetch) {
+  Session& session = *FindSession(fetch.session);
+  FetchReply granted;
+  granted.leases.reserve(fetch.chunks.size());
+  for (const uint32_t place : fetch.chunks) {
+    Chunk& chunk = chunks_[place];
+    Hold& hold = *chunk.FindHold(fetch.session);
+    --hold.pending;
+    const bool writes = hold.granted && hold.access == Access::kWrite;
+    if (fetch.access == Access::kWrite && !writes) MakeNewVersion(place);
+    session.leases += !hold.granted;
+    hold.granted = true;
+    hold.access = writes ? Access::kWrite : fetch.access;
+    Lease lease;
+    lease.chunk = IdOf(place);
+    lease.tier = fetch.tier;
+    lease.place = PlaceOf(chunk, fetch.tier);
+    lease.version = chunk.version;
+    lease.access = hold.access;
+    granted.leases.push_back(lease);
+  }
+  if (now_ > fetch.started) {
+    Duration& stalled = fetch.waited_for_ssd    ? counters_.stalled_on_ssd
+                        : fetch.waited_for_copy ? counters_.stalled_on_copy
+                                                : counters_.stalled_on_room;
+    stalled += now_ - fetch.started;
+  }
+  Reply reply;
+  reply.call = fetch.call;
+  reply.value = std::move(granted);
+  Emit(std::move(reply));
+  Forget(fetch);
+}
+
+void EngineState::MakeNewVersion(uint32_t place) {
+  Chunk& chunk = chunks_[place];
+  chunk.version = Version(chunk.version.value() + 1);
+  chunk.torn = false;
+  chunk.valid = static_cast<uint8_t>(1u << static_cast<int>(chunk.hold_tier));
+  // The other copies are stale; their slots are free, but for one that a transfer still uses.
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    const bool in_use =
+        chunk.flight.has_value() && (chunk.flight->to == tier || chunk.flight->from == tier);
+    if (tier == chunk.hold_tier || tier == chunk.job->home || in_use) continue;
+    if (chunk.slot(tier)) DropCopy(place, tier);
+  }
+}
+
+void EngineState::Fail(FetchOperation& fetch, const absl::Status& status) {
+  if (fetch.admitted) {
+    for (const uint32_t place : fetch.chunks) {
+      Chunk& chunk = chunks_[place];
+      chunk.fetches.erase(std::remove(chunk.fetches.begin(), chunk.fetches.end(), &fetch),
+                          chunk.fetches.end());
+      for (size_t i = 0; i < chunk.holds.size(); ++i) {
+        Hold& hold = chunk.holds[i];
+        if (hold.session != fetch.session) continue;
+        --hold.pending;
+        if (hold.pending == 0 && !hold.granted) Unpin(place, i);
+        break;
+      }
+      Ready(place);
+    }
+  } else {
+    auto& queue = fetch.job->tier(fetch.tier).admission;
+    const auto found = std::find(queue.begin(), queue.end(), &fetch);
+    if (found != queue.end()) queue.erase(found);
+  }
+  LookAtRoom(*fetch.job, fetch.tier);
+  Refuse(fetch.call, status);
+  Forget(fetch);
+}
+
+void EngineState::AdmitWaiting(Job& job, Tier tier) {
+  JobTier& part = job.tier(tier);
+  bool room = true;  // Nobody older waits for room.
+  for (size_t i = 0; i < part.admission.size();) {
+    FetchOperation& fetch = *part.admission[i];
+    // What became torn while it waited.
+    absl::Status torn;
+    for (const uint32_t place : fetch.chunks) {
+      if (chunks_[place].torn && fetch.access == Access::kRead) {
+        torn = absl::DataLossError(absl::StrCat("the writer of chunk ", IdOf(place).value(),
+                                                " died while it held it; write it anew"));
+      }
+    }
+    if (!torn.ok()) {
+      Fail(fetch, torn);
+      continue;
+    }
+    const Admission admission = room || NewPins(fetch) == 0 ? TryAdmit(fetch) : Admission::kNoRoom;
+    if (admission == Admission::kAdmitted) {
+      part.admission.erase(part.admission.begin() + i);
+      if (fetch.missing == 0) Grant(fetch);
+      continue;
+    }
+    if (admission == Admission::kNoRoom) room = false;
+    if (now_ - fetch.revoked_at >= kRevokePeriod) AskLeasesBack(fetch, admission);
+    ++i;
+  }
+}
+
+void EngineState::AskLeasesBack(FetchOperation& fetch, Admission why) {
+  fetch.revoked_at = now_;
+  const Job& job = *fetch.job;
+  const uint32_t wanted = job.tier(fetch.tier).committed + NewPins(fetch);
+  const uint32_t limit = job.LeaseLimit(fetch.tier);
+  for (const SessionId id : job.sessions) {
+    Revoke revoke;
+    revoke.session = id;
+    if (why == Admission::kNoRoom && FindSession(id)->leases > 0 && wanted > limit) {
+      revoke.count = wanted - limit;
+    }
+    for (const uint32_t place : fetch.chunks) {
+      const Hold* hold = chunks_[place].FindHold(id);
+      if (why == Admission::kConflict && id != fetch.session && hold != nullptr && hold->granted &&
+          revoke.chunks.size() < kMaxRevokedChunks) {
+        revoke.chunks.push_back(IdOf(place));
+      }
+    }
+    if (revoke.count == 0 && revoke.chunks.empty()) continue;
+    ++counters_.revokes;
+    Emit(std::move(revoke));
+  }
+}
+
+void EngineState::ReleaseLease(Session& session, uint32_t place) {
+  Chunk& chunk = chunks_[place];
+  for (size_t i = 0; i < chunk.holds.size(); ++i) {
+    Hold& hold = chunk.holds[i];
+    if (hold.session != session.id) continue;
+    if (!hold.granted) return;
+    hold.granted = false;
+    --session.leases;
+    if (hold.pending == 0) Unpin(place, i);
+    return;
+  }
+}
+
+void EngineState::On(const ReleaseCall& event) {
+  Session* session = CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  if (AnswerAgain(*session, event.call, event.request_id, kReleaseKind)) return;
+  absl::StatusOr<std::vector<uint32_t>> places = Resolve(*session->job, event.chunks);
+  if (!places.ok()) return Refuse(event.call, places.status());
+  for (const uint32_t place : *places) {
+    const Hold* hold = chunks_[place].FindHold(session->id);
+    if (hold != nullptr && hold->granted) continue;
+    return Refuse(event.call, absl::FailedPreconditionError(absl::StrCat(
+                                  "chunk ", IdOf(place).value(), " is not leased by the session")));
+  }
+  for (const uint32_t place : *places) ReleaseLease(*session, place);
+  Reply reply;
+  reply.call = event.call;
+  Remember(*session, event.request_id, kReleaseKind, reply);
+  Emit(std::move(reply));
+}
+
+}  // namespace memtide

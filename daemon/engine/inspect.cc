@@ -1,0 +1,95 @@
+// Inspect and drain: what operators and metrics see.
+#include <algorithm>
+#include <utility>
+
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+PoolUsage EngineState::Usage(Tier tier) const {
+  PoolUsage usage;
+  usage.tier = tier;
+  usage.capacity = capacity_[static_cast<int>(tier)];
+  for (const auto& [id, job] : jobs_) {
+    if (job->state == Job::State::kEnding || !job->tier(tier).exists()) continue;
+    const Bytes used = job->chunk_size * job->tier(tier).slots->used_slots();
+    usage.used += used;
+    usage.reserved += job->tier(tier).share - used;
+  }
+  usage.scrubbing = Scrubbing(tier);
+  usage.free = usage.capacity - usage.used - usage.reserved - usage.scrubbing;
+  return usage;
+}
+
+std::vector<KindUsage> EngineState::Kinds(const Job* job) const {
+  std::vector<KindUsage> kinds(kChunkKinds);
+  for (int i = 0; i < kChunkKinds; ++i) kinds[i].kind = static_cast<ChunkKind>(i);
+  for (const Chunk& chunk : chunks_) {
+    if (!chunk.live() || (job != nullptr && chunk.job != job)) continue;
+    KindUsage& kind = kinds[static_cast<int>(chunk.kind)];
+    const Bytes size = chunk.job->chunk_size;
+    kind.allocated += size;
+    if (chunk.valid_at(Tier::kDevice)) kind.device += size;
+    if (chunk.valid_at(Tier::kHost)) kind.host += size;
+    if (chunk.valid_at(Tier::kSsd)) kind.ssd += size;
+  }
+  return kinds;
+}
+
+void EngineState::On(const InspectCall& event) {
+  InspectReply seen;
+  for (const Tier tier : kAllTiers) {
+    if (!capacity_[static_cast<int>(tier)].IsZero()) seen.pools.push_back(Usage(tier));
+  }
+  seen.kinds = Kinds(nullptr);
+  seen.counters = counters_;
+  seen.limits = options_.limits;
+  seen.session_count = static_cast<uint32_t>(sessions_.size());
+  seen.chunk_count = live_chunks_;
+  seen.waiting_calls = static_cast<uint32_t>(fetches_.size() + evicts_.size());
+  for (const auto& [id, job] : jobs_) {
+    seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size());
+  }
+  seen.transfers_in_flight = static_cast<uint32_t>(transfers_.size());
+  seen.draining = draining_;
+  for (const auto& [id, session] : sessions_) {
+    if (!event.sessions) break;
+    SessionInfo info;
+    info.session = id;
+    info.uid = session.uid;
+    info.pid = session.pid;
+    info.leases = session.leases;
+    info.open = session.job != nullptr && !session.opening;
+    if (info.open) {
+      info.job = session.job->id;
+      info.job_name = session.job->name;
+      info.chunk_size = session.job->chunk_size;
+      info.device_share = session.job->tier(Tier::kDevice).share;
+      info.host_share = session.job->tier(Tier::kHost).share;
+      info.kinds = Kinds(session.job);
+    }
+    seen.sessions.push_back(std::move(info));
+  }
+  const size_t most = std::min(event.max_chunks, options_.limits.chunks_per_call);
+  for (size_t place = event.first_chunk; place < chunks_.size() && seen.chunks.size() < most;
+       ++place) {
+    if (chunks_[place].live()) seen.chunks.push_back(InfoOf(static_cast<uint32_t>(place)));
+  }
+  Reply reply;
+  reply.call = event.call;
+  reply.value = std::move(seen);
+  Emit(std::move(reply));
+}
+
+void EngineState::On(const DrainCall& event) {
+  draining_ = true;
+  drain_calls_.push_back(event.call);
+}
+
+void EngineState::AnswerDrained() {
+  if (!transfers_.empty() || !fetches_.empty() || !evicts_.empty()) return;
+  for (const CallId call : drain_calls_) Answer(call);
+  drain_calls_.clear();
+}
+
+}  // namespace memtide

@@ -1,0 +1,79 @@
+// What must be true between any two events.
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+namespace {
+
+// What the chunks say about one tier of a job; compared with what the tier says of itself.
+struct TierTally {
+  uint32_t slots = 0, committed = 0, pushing = 0, queued = 0;
+  std::set<uint32_t> numbers;
+};
+
+}  // namespace
+
+void EngineState::CheckInvariants() const {
+  for (const Tier tier : kAllTiers) {
+    const PoolUsage usage = Usage(tier);
+    MEMTIDE_CHECK(usage.used + usage.reserved + usage.scrubbing + usage.free == usage.capacity);
+  }
+  std::map<const Job*, std::array<TierTally, kTiers>> tallies;
+  std::map<SessionId, uint32_t> leases;
+  uint32_t live = 0;
+  for (uint32_t place = 0; place < chunks_.size(); ++place) {
+    const Chunk& chunk = chunks_[place];
+    if (chunk.job == nullptr) {
+      MEMTIDE_CHECK(chunk.valid == 0 && chunk.holds.empty() && !chunk.flight.has_value());
+      continue;
+    }
+    live += chunk.live();
+    MEMTIDE_CHECK(chunk.job->members[chunk.member] == place);
+    MEMTIDE_CHECK(!chunk.dying || chunk.flight.has_value()) << "a freed chunk lingers";
+    MEMTIDE_CHECK(chunk.slot(chunk.job->home)) << "chunk " << place << " has no home";
+    for (const Tier tier : kAllTiers) {
+      TierTally& tally = tallies[chunk.job][static_cast<int>(tier)];
+      const bool queued = chunk.waits_for >> static_cast<int>(tier) & 1;
+      MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.slot(tier)) << "a copy without a slot";
+      MEMTIDE_CHECK(!queued || !chunk.slot(tier)) << "waits for what it has";
+      tally.committed += chunk.pinned_at(tier);
+      tally.pushing += chunk.push_from == tier;
+      tally.queued += queued;
+      if (!chunk.slot(tier)) continue;
+      ++tally.slots;
+      MEMTIDE_CHECK(tally.numbers.insert(chunk.slot(tier).number()).second)
+          << "a slot has two owners";
+    }
+    for (const Hold& hold : chunk.holds) {
+      MEMTIDE_CHECK(hold.granted || hold.pending > 0);
+      MEMTIDE_CHECK(!hold.granted || chunk.valid_at(chunk.hold_tier))
+          << "chunk " << place << " is leased where it has no copy";
+      MEMTIDE_CHECK(!hold.granted || hold.access == Access::kRead ||
+                    chunk.valid == 1u << static_cast<int>(chunk.hold_tier))
+          << "a written chunk has stale copies";
+      leases[hold.session] += hold.granted;
+    }
+  }
+  MEMTIDE_CHECK(live == live_chunks_);
+  for (const auto& [id, session] : sessions_) {
+    MEMTIDE_CHECK(session.leases == leases[id]) << "session " << id;
+  }
+  for (const auto& [id, job] : jobs_) {
+    for (const Tier tier : kAllTiers) {
+      const JobTier& part = job->tier(tier);
+      if (!part.exists()) continue;
+      const TierTally& tally = tallies[job.get()][static_cast<int>(tier)];
+      MEMTIDE_CHECK(part.slots->used_slots() == tally.slots);
+      MEMTIDE_CHECK(part.committed == tally.committed);
+      MEMTIDE_CHECK(part.committed <= part.slots->size());
+      MEMTIDE_CHECK(part.pushing == tally.pushing);
+      MEMTIDE_CHECK(part.slot_queue.size() == tally.queued);
+    }
+  }
+}
+
+}  // namespace memtide

@@ -1,0 +1,107 @@
+// Job and Session: who shares chunks, and the memory lent to them. Engine-internal.
+#ifndef MEMTIDE_DAEMON_ENGINE_JOB_H_
+#define MEMTIDE_DAEMON_ENGINE_JOB_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/engine/chunk.h"
+#include "daemon/engine/effects.h"
+#include "daemon/engine/types.h"
+#include "daemon/policy/victim_policy.h"
+#include "daemon/pool/slot_pool.h"
+
+namespace memtide {
+
+// A job's part of one tier.
+struct JobTier {
+  Bytes share;  // Lent: whole chunks.
+  std::unique_ptr<SlotPool> slots;
+  // Memory comes in parts, made when they are first needed: regions (device and host) or stores
+  // (SSD). Slot n is in part n / slots_per_part.
+  std::vector<uint32_t> parts;  // RegionId or StoreId.
+  uint32_t slots_per_part = 0;
+  bool growing = false;  // The next part is being made.
+
+  std::unique_ptr<VictimPolicy> victims;  // Who may leave. Not at the home tier.
+  std::deque<uint32_t> slot_queue;        // Chunks that wait for a slot, oldest first.
+  uint32_t pushing = 0;                   // Chunks on their way out: slots to come.
+  uint32_t committed = 0;                 // Chunks pinned here.
+  std::deque<FetchOperation*> admission;  // Fetches that wait for room or for a lease to end.
+  bool room_queued = false;               // In the engine's list of tiers to look at.
+
+  bool exists() const { return slots != nullptr; }
+};
+
+struct Job {
+  enum class State : uint8_t { kMaking, kRunning, kLingering, kEnding };
+
+  JobId id;
+  State state = State::kMaking;
+  uint32_t uid = 0;
+  std::string name;
+  Bytes chunk_size;
+  Duration time_to_live{0};
+  Instant lingers_until;
+  std::array<JobTier, kTiers> tiers;
+  Tier home = Tier::kSsd;   // The lowest tier.
+  Tier work = Tier::kHost;  // The fastest one.
+
+  std::vector<SessionId> sessions;
+  std::vector<OpenCall> joining;        // Wait for the first memory.
+  std::deque<AllocateCall> allocating;  // Wait for memory at the home tier.
+  uint32_t parts_pending = 0;           // Being made or dropped.
+  absl::Status making_status;
+
+  uint32_t chunks = 0;                 // Live ones.
+  uint32_t dying_chunks = 0;           // Freed ones with a transfer in flight.
+  std::vector<uint32_t> members;       // Chunk place by member number.
+  std::vector<uint32_t> free_members;  // Member numbers to use again.
+  std::vector<uint32_t> cooling;       // Chunks whose write-back failed.
+  std::array<uint64_t, kChunkKinds> kinds{};
+  uint32_t prefetches = 0;
+  absl::Status last_error;  // Of a write-back; explains a wait that ends in a deadline.
+
+  JobTier& tier(Tier t) { return tiers[static_cast<int>(t)]; }
+  const JobTier& tier(Tier t) const { return tiers[static_cast<int>(t)]; }
+  // Most chunks that may be leased at `t`: where chunks pass through host memory on their way to
+  // the device without owning a host slot, one host slot is kept for that.
+  uint32_t LeaseLimit(Tier t) const {
+    const uint32_t slots = tier(t).exists() ? tier(t).slots->size() : 0;
+    const bool passage = t == Tier::kHost && work == Tier::kDevice && home != Tier::kHost;
+    return passage && slots > 0 ? slots - 1 : slots;
+  }
+  uint32_t MaxChunks() const { return tier(home).slots->size(); }
+  // Leases that a session should stay below, so that a quarter of the slots can be cleaned ahead.
+  uint32_t LeaseBudget() const {
+    const uint32_t slots = tier(work).slots->size();
+    return slots - std::max(uint32_t{1}, slots / 4);
+  }
+};
+
+struct Session {
+  SessionId id;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+  Job* job = nullptr;    // nullptr: none open (yet).
+  bool opening = false;  // An OpenCall waits.
+  Instant renewed;
+  uint32_t leases = 0;
+  uint32_t waiting_calls = 0;
+
+  struct Remembered {
+    uint64_t request_id = 0;
+    size_t event_kind = 0;  // Index in Event: an id belongs to one kind of call.
+    Reply reply;
+  };
+  std::deque<Remembered> remembered;  // Oldest first.
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_JOB_H_

@@ -1,0 +1,181 @@
+// EngineState: the tables and the operations on them. Engine-internal; engine.h has the contract.
+//
+// One file per group of operations: sessions.cc (connect, renew, end), jobs.cc (open, memory, end),
+// chunks.cc (allocate, free, describe), fetch.cc (admission, grant, release), movement.cc (bring,
+// push, room, transfers), inspect.cc, invariants.cc. Handlers change the tables and put chunks on
+// the ready list; Settle() then lets every ready chunk take its next step until nothing moves.
+#ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
+#define MEMTIDE_DAEMON_ENGINE_STATE_H_
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/engine/chunk.h"
+#include "daemon/engine/engine.h"
+#include "daemon/engine/job.h"
+
+namespace memtide {
+
+class EngineState {
+ public:
+  explicit EngineState(const EngineOptions& options);
+  ~EngineState();
+
+  void Handle(Instant now, const Event& event, std::vector<Effect>* effects);
+  void CheckInvariants() const;
+
+ private:
+  // --- sessions.cc ---
+  void On(const ClientConnected& event);
+  void On(const ClientGone& event);
+  void On(const RenewCall& event);
+  void On(const CloseCall& event);
+  void On(const Tick& event);
+  void EndSession(Session& session, const absl::Status& why);
+  void ExpireFetches();
+  Session* FindSession(SessionId id);
+  // The session when it may make calls about chunks; otherwise answers the call.
+  Session* CallingSession(CallId call, SessionId id);
+  // Answers from memory when the request was answered before. True: answered.
+  bool AnswerAgain(Session& session, CallId call, uint64_t request_id, size_t event_kind);
+  void Remember(Session& session, uint64_t request_id, size_t event_kind, const Reply& reply);
+
+  // --- jobs.cc ---
+  void On(const OpenCall& event);
+  void On(const RegionMade& event);
+  void On(const RegionDropped& event);
+  void On(const StoreMade& event);
+  void On(const StoreDropped& event);
+  absl::Status CheckOpen(const OpenCall& event) const;
+  Job* FindJobToJoin(const OpenCall& event, uint32_t uid);
+  absl::StatusOr<Bytes> Share(Tier tier, Bytes asked, Bytes chunk_size) const;
+  absl::Status MakeJob(const OpenCall& event, uint32_t uid);
+  // Asks for the tier's next part, unless one is being made or the share is used up.
+  void Grow(Job& job, Tier tier);
+  void PartMade(Tier tier, uint32_t part, const absl::Status& status);
+  void PartDropped(uint32_t part);
+  void FinishOpening(Job& job);
+  void AnswerOpen(Job& job, const OpenCall& event);
+  void LeaveJob(Session& session);
+  void EndJob(Job& job);
+  void MaybeDropMemory(Job& job);
+  Bytes Lent(Tier tier) const;
+  Bytes Scrubbing(Tier tier) const;
+
+  // --- chunks.cc ---
+  void On(const AllocateCall& event);
+  // Serves the job's waiting allocations as far as the home tier is backed.
+  void AllocateWaiting(Job& job);
+  void Allocate(Session& session, Job& job, const AllocateCall& event);
+  void On(const FreeCall& event);
+  void On(const DescribeCall& event);
+  // The chunks' places, or why not: empty, too many, unknown, foreign, named twice.
+  absl::StatusOr<std::vector<uint32_t>> Resolve(const Job& job, const std::vector<ChunkId>& chunks);
+  // The place of a chunk of this job; nullopt when there is none.
+  absl::optional<uint32_t> Find(const Job& job, ChunkId chunk) const;
+  ChunkId IdOf(uint32_t place) const;
+  ChunkInfo InfoOf(uint32_t place) const;
+  void FreeChunk(uint32_t place);
+  void ForgetChunk(uint32_t place);
+
+  // --- fetch.cc ---
+  void On(const FetchCall& event);
+  void On(const ReleaseCall& event);
+  absl::Status CheckFetch(const Session& session, const FetchCall& event,
+                          const std::vector<uint32_t>& places) const;
+  enum class Admission : uint8_t { kAdmitted, kNoRoom, kConflict };
+  Admission TryAdmit(FetchOperation& fetch);
+  void AdmitWaiting(Job& job, Tier tier);
+  void AskLeasesBack(FetchOperation& fetch, Admission why);
+  bool Conflicts(const Chunk& chunk, const FetchOperation& fetch) const;
+  uint32_t NewPins(const FetchOperation& fetch) const;
+  void Pin(FetchOperation& fetch, uint32_t place);
+  void Unpin(uint32_t place, size_t hold_index);
+  void Grant(FetchOperation& fetch);
+  void Fail(FetchOperation& fetch, const absl::Status& status);
+  void Forget(FetchOperation& fetch);
+  void ReleaseLease(Session& session, uint32_t place);
+  void MakeNewVersion(uint32_t place);
+
+  // --- movement.cc ---
+  void On(const EvictCall& event);
+  void On(const PrefetchCall& event);
+  void On(const TransferDone& event);
+  void Ready(uint32_t place);
+  void LookAtRoom(Job& job, Tier tier);
+  void Settle();
+  void Advance(uint32_t place);
+  // True when the chunk has a valid copy at `tier` now; otherwise the next step was begun.
+  bool Bring(uint32_t place, Tier tier);
+  // Takes the chunk's copy away from `tier`, by way of the next lower one where it is the only
+  // one. True when it is gone.
+  bool Push(uint32_t place, Tier tier);
+  void StopPush(Chunk& chunk);
+  bool TakeSlot(uint32_t place, Tier tier);
+  void StopWaitingForSlot(uint32_t place, Tier tier);
+  void DropCopy(uint32_t place, Tier tier);
+  void MakeRoom(Job& job, Tier tier);
+  void Start(uint32_t place, absl::optional<Tier> from, Tier to);
+  void TransferFailed(uint32_t place, const Flight& flight, const absl::Status& status);
+  void UpdateVictim(uint32_t place, Tier tier);
+  void FreeUnusedSlots(uint32_t place);
+  void AnswerFetches(uint32_t place);
+  void StopPrefetch(Chunk& chunk);
+  void FinishEvicts(uint32_t place, const absl::Status& status);
+  void EndEvict(EvictOperation& evict, const absl::Status& status);
+  MemoryPlace PlaceOf(const Chunk& chunk, Tier tier) const;
+
+  // --- inspect.cc ---
+  void On(const InspectCall& event);
+  void On(const DrainCall& event);
+  PoolUsage Usage(Tier tier) const;
+  std::vector<KindUsage> Kinds(const Job* job) const;
+  void AnswerDrained();
+
+  // --- Effects ---
+  template <typename T>
+  void Emit(T effect) {
+    effects_->emplace_back(std::move(effect));
+  }
+  void Answer(CallId call, absl::Status status = absl::OkStatus());
+  // Answers with RESOURCE_EXHAUSTED and the like, counted.
+  void Refuse(CallId call, absl::Status status);
+
+  const EngineOptions options_;
+  std::array<Bytes, kTiers> capacity_;
+
+  Instant now_, last_tick_;
+  std::vector<Effect>* effects_ = nullptr;
+  Counters counters_;
+  bool draining_ = false;
+  std::vector<CallId> drain_calls_;
+
+  std::map<SessionId, Session> sessions_;
+  std::map<JobId, std::unique_ptr<Job>> jobs_;
+  std::vector<Chunk> chunks_;
+  std::vector<uint32_t> free_places_;
+  uint32_t live_chunks_ = 0;
+  std::map<CallId, std::unique_ptr<FetchOperation>> fetches_;
+  std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
+  std::map<TransferId, uint32_t> transfers_;  // The chunk each belongs to.
+  // The job of each region and store, by its number; the tiers' numbers do not overlap.
+  std::map<uint32_t, Job*> parts_;
+
+  std::vector<JobId> ended_;  // Nothing of them is left: erased when all has settled.
+  std::vector<uint32_t> ready_;
+  // Tiers (bits) for whose slots the chunk that is advancing queued up.
+  uint8_t queued_for_ = 0;
+  // (job, tier) pairs whose slot queue or admission queue should be looked at.
+  std::vector<std::pair<Job*, Tier>> rooms_;
+
+  uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1;
+  uint32_t next_part_ = 1;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_STATE_H_
