@@ -1,0 +1,205 @@
+#include "base/shared_memory.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace memtide {
+namespace {
+
+constexpr Bytes kHugePage = MiB(2);
+constexpr char kShmemPolicy[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
+// A descriptor and a mapping that are given back unless somebody takes them over.
+struct Parts {
+  Parts() = default;
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+  ~Parts() {
+    if (data != nullptr) munmap(data, size);
+    if (fd >= 0) close(fd);
+  }
+
+  int fd = -1;
+  char* data = nullptr;
+  size_t size = 0;
+};
+
+// One line of /proc/meminfo, or nullopt where the kernel does not show it.
+absl::optional<uint64_t> MemoryInfo(absl::string_view key) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    uint64_t value = 0;
+    if (words.size() >= 2 && words[0] == absl::StrCat(key, ":") &&
+        absl::SimpleAtoi(words[1], &value)) {
+      return value;
+    }
+  }
+  return absl::nullopt;
+}
+
+uint64_t FreeHugetlbPages() {
+  const uint64_t free = MemoryInfo("HugePages_Free").value_or(0);
+  const uint64_t reserved = MemoryInfo("HugePages_Rsvd").value_or(0);
+  const bool two_mebibytes = MemoryInfo("Hugepagesize").value_or(0) * 1024 == kHugePage.count();
+  return two_mebibytes && free > reserved ? free - reserved : 0;
+}
+
+// Whether shmem gives huge pages to a mapping that asks for them.
+bool ShmemIsHuge() {
+  std::ifstream file(kShmemPolicy);
+  std::string line;
+  std::getline(file, line);
+  for (const char* policy : {"[always]", "[within_size]", "[advise]", "[force]"}) {
+    if (line.find(policy) != std::string::npos) return true;
+  }
+  return false;
+}
+
+absl::Status Exhausted(absl::string_view what, Bytes size, int error) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "shared memory of ", FormatBytes(size), ": ", what, " failed with ", strerrorname_np(error),
+      "; ", FormatBytes(Bytes(MemoryInfo("MemAvailable").value_or(0)) * 1024),
+      " are available on this machine"));
+}
+
+// A populated memfd could end the process (OOM) instead of failing, so what cannot fit is refused
+// before it is tried.
+absl::Status CheckItCanFit(Bytes size) {
+  const absl::optional<uint64_t> available = MemoryInfo("MemAvailable");
+  const uint64_t limit = available.value_or(std::numeric_limits<int64_t>::max() >> 10) << 10;
+  if (size.count() <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("shared memory of ", FormatBytes(size),
+                                                   " does not fit: ", FormatBytes(Bytes(limit)),
+                                                   " are available on this machine"));
+}
+
+// Maps at a 2 MiB boundary, so that every huge page of the file can be one of the mapping.
+char* MapAligned(int fd, size_t size) {
+  const size_t align = kHugePage.count();
+  void* reserved =
+      mmap(nullptr, size + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  char* const begin = static_cast<char*>(reserved);
+  char* const data = begin + (align - reinterpret_cast<uintptr_t>(begin) % align) % align;
+  const size_t head = data - begin;
+  if (head > 0) munmap(begin, head);
+  munmap(data + size, align - head);
+  if (mmap(data, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    const int error = errno;
+    munmap(data, size);
+    errno = error;
+    return nullptr;
+  }
+  return data;
+}
+
+int PopulateWrite(char* data, size_t size) {
+  while (madvise(data, size, MADV_POPULATE_WRITE) != 0) {
+    if (errno != EINTR && errno != EAGAIN) return errno;
+  }
+  return 0;
+}
+
+absl::Status Fill(const std::string& name, Bytes size, HugePages pages, Parts* parts) {
+  unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  if (pages == HugePages::kHugetlb) flags |= MFD_HUGETLB | MFD_HUGE_2MB;
+  parts->fd = memfd_create(name.c_str(), flags);
+  if (parts->fd < 0) return Exhausted("memfd_create", size, errno);
+  if (fchmod(parts->fd, 0600) != 0) return Exhausted("fchmod", size, errno);
+  if (ftruncate(parts->fd, static_cast<off_t>(size.count())) != 0) {
+    return Exhausted("ftruncate", size, errno);
+  }
+  if (fcntl(parts->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return Exhausted("sealing", size, errno);
+  }
+  parts->data = MapAligned(parts->fd, size.count());
+  if (parts->data == nullptr) return Exhausted("mmap", size, errno);
+  parts->size = size.count();
+  // A kernel without huge pages refuses the advice, and the mapping works without it. A child of
+  // fork() has no business here, and a core file has no room for it.
+  if (pages == HugePages::kTransparent) madvise(parts->data, parts->size, MADV_HUGEPAGE);
+  if (madvise(parts->data, parts->size, MADV_DONTFORK) != 0 ||
+      madvise(parts->data, parts->size, MADV_DONTDUMP) != 0) {
+    return Exhausted("madvise", size, errno);
+  }
+  const int error = PopulateWrite(parts->data, parts->size);
+  return error == 0 ? absl::OkStatus() : Exhausted("populating", size, error);
+}
+
+}  // namespace
+
+absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes size) {
+  MEMTIDE_CHECK(!size.IsZero() && size.IsMultipleOf(kHugePage)) << size;
+  if (FreeHugetlbPages() >= size / kHugePage) {
+    Parts parts;
+    // Another process may take the pages first, or a cgroup refuse them: then do without.
+    if (Fill(name, size, HugePages::kHugetlb, &parts).ok()) {
+      return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size,
+                          HugePages::kHugetlb);
+    }
+  }
+  const HugePages pages = ShmemIsHuge() ? HugePages::kTransparent : HugePages::kNone;
+  absl::Status status = CheckItCanFit(size);
+  if (!status.ok()) return status;
+  Parts parts;
+  status = Fill(name, size, pages, &parts);
+  if (!status.ok()) return status;
+  return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
+}
+
+SharedMemory::SharedMemory(int fd, char* data, Bytes size, HugePages huge_pages)
+    : fd_(fd), data_(data), size_(size), huge_pages_(huge_pages) {}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, Bytes())),
+      huge_pages_(other.huge_pages_) {}
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(huge_pages_, other.huge_pages_);
+  return *this;
+}
+
+SharedMemory::~SharedMemory() {
+  if (data_ != nullptr) munmap(data_, size_.count());
+  if (fd_ >= 0) close(fd_);
+}
+
+HugePages AvailableHugePages(std::string* advice) {
+  advice->clear();
+  if (FreeHugetlbPages() > 0) return HugePages::kHugetlb;
+  if (ShmemIsHuge()) return HugePages::kTransparent;
+  *advice = absl::StrCat(
+      "shared memory gets pages of 4 KiB, which take three times as long to make and to map. "
+      "Reserve huge pages (sysctl vm.nr_hugepages=N, 2 MiB each), or allow transparent ones: "
+      "echo advise > ",
+      kShmemPolicy);
+  return HugePages::kNone;
+}
+
+}  // namespace memtide
