@@ -1,0 +1,53 @@
+// FaultyDevice: another device whose n-th operation fails or is held, for tests.
+//
+// Operations (Allocate, CopyIn, CopyOut, Zero) are counted together from zero, in the order in
+// which they begin. A failed one does not reach the device. A held one waits in its caller's thread
+// until Release. Thread-safe; `device` must outlive it.
+#ifndef MEMTIDE_DAEMON_DEVICE_FAULTY_DEVICE_H_
+#define MEMTIDE_DAEMON_DEVICE_FAULTY_DEVICE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "daemon/device/device.h"
+
+namespace memtide {
+
+class FaultyDevice : public Device {
+ public:
+  explicit FaultyDevice(Device* device) : device_(device) {}
+
+  void Fail(uint64_t operation, absl::Status status);
+  void Hold(uint64_t operation);
+  // Waits until `operation` is being held.
+  void AwaitHeld(uint64_t operation);
+  // Lets every held operation go on, and none be held from now on.
+  void Release();
+
+  std::string Describe() const override { return device_->Describe() + ", with faults"; }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name,
+                                                         Bytes size) override;
+  absl::Status CopyIn(DeviceMemory& memory, Bytes offset, const char* host, Bytes size) override;
+  absl::Status CopyOut(const DeviceMemory& memory, Bytes offset, char* host, Bytes size) override;
+  absl::Status Zero(DeviceMemory& memory, Bytes offset, Bytes size) override;
+
+ private:
+  // Counts an operation; waits if it is to be held. What it should fail with.
+  absl::Status Begin();
+
+  Device* const device_;
+  Mutex mutex_;
+  CondVar changed_;
+  uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> to_hold_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_DEVICE_FAULTY_DEVICE_H_
