@@ -1,0 +1,216 @@
+#include "daemon/io/store_directory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/stat.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "daemon/io/disk.h"
+#include "daemon/io/io_error.h"
+
+namespace memtide {
+namespace {
+
+constexpr char kMarker[] = ".memtide-store";
+constexpr char kMagic[] = "memtide-store 1\n";
+constexpr char kFilePrefix[] = ".memtide-file-";
+constexpr char kLostAndFound[] = "lost+found";  // Of the file system, in its root.
+
+absl::Status NotOurs(const std::string& path, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat("store directory ", path, " ", why));
+}
+
+absl::StatusOr<std::vector<std::string>> List(const std::string& path, int directory) {
+  // A descriptor of its own: closedir() closes it.
+  DIR* const stream = fdopendir(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (stream == nullptr) return NotOurs(path, absl::StrCat("cannot be listed: ", ErrnoName(errno)));
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(stream)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != ".." && name != kLostAndFound) names.push_back(name);
+  }
+  closedir(stream);
+  return names;
+}
+
+absl::Status CheckIsPrivate(const std::string& path, int directory) {
+  struct stat status;
+  if (fstat(directory, &status) != 0) return NotOurs(path, ErrnoName(errno));
+  if (status.st_uid != geteuid()) {
+    return NotOurs(path, absl::StrCat("belongs to uid ", status.st_uid,
+                                      ", and this daemon runs as uid ", geteuid()));
+  }
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return NotOurs(path, absl::StrFormat("is writable by others (mode %04o): chmod 0700 it",
+                                         status.st_mode & 07777));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OwnedFd> OpenDirectory(const std::string& path) {
+  OwnedFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (directory.valid()) return directory;
+  const int error = errno;
+  if (error == ENOENT)
+    return absl::NotFoundError(absl::StrCat("store directory ", path, " is not there"));
+  return NotOurs(path, absl::StrCat("cannot be used: ", ErrnoName(error)));
+}
+
+// The marker, made if the directory is empty. Not locked yet.
+absl::StatusOr<OwnedFd> OpenMarker(const std::string& path, int directory) {
+  constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+  OwnedFd marker(openat(directory, kMarker, kFlags));
+  if (!marker.valid() && errno == ENOENT) {
+    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(path, directory));
+    for (const std::string& name : names) {
+      if (name != kMarker) {
+        return NotOurs(path, absl::StrCat("is not empty (it holds \"", name,
+                                          "\") and not marked as a memtide store"));
+      }
+    }
+    // Without O_EXCL: of two daemons that come at once, the lock decides.
+    marker = OwnedFd(openat(directory, kMarker, kFlags | O_CREAT, 0600));
+  }
+  if (!marker.valid()) {
+    return NotOurs(path, absl::StrCat("has no usable ", kMarker, ": ", ErrnoName(errno)));
+  }
+  return marker;
+}
+
+std::string ReadMarker(int marker) {
+  char text[128];
+  const ssize_t size = pread(marker, text, sizeof(text), 0);
+  return std::string(text, size > 0 ? size : 0);
+}
+
+absl::Status LockMarker(const std::string& path, int marker) {
+  struct stat status;
+  if (fstat(marker, &status) != 0 || !S_ISREG(status.st_mode)) {
+    return NotOurs(path, absl::StrCat("has a ", kMarker, " that is not a file"));
+  }
+  if (flock(marker, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK)
+      return NotOurs(path, absl::StrCat("cannot be locked: ", ErrnoName(errno)));
+    const std::string text = ReadMarker(marker);
+    return NotOurs(path,
+                   absl::StrCat("is in use by process ",
+                                absl::StartsWith(text, kMagic)
+                                    ? text.substr(strlen(kMagic),
+                                                  text.find('\n', strlen(kMagic)) - strlen(kMagic))
+                                    : "unknown"));
+  }
+  // Empty: a daemon ended between making and writing it.
+  const std::string text = ReadMarker(marker);
+  if (!text.empty() && !absl::StartsWith(text, kMagic)) {
+    return NotOurs(path, absl::StrCat("has a ", kMarker, " of another kind or version"));
+  }
+  const std::string mark = absl::StrCat(kMagic, getpid(), "\n");
+  if (ftruncate(marker, 0) != 0 ||
+      pwrite(marker, mark.data(), mark.size(), 0) != static_cast<ssize_t>(mark.size())) {
+    return NotOurs(path, absl::StrCat("cannot be marked: ", ErrnoName(errno)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoveLeftovers(const std::string& path, int directory) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(path, directory));
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, kFilePrefix) && unlinkat(directory, name.c_str(), 0) != 0) {
+      return NotOurs(path, absl::StrCat("keeps ", name, ": ", ErrnoName(errno)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool SupportsDirectIo(int fd) {
+  // Accepts O_DIRECT and has nothing to bypass.
+  struct statfs file_system;
+  if (fstatfs(fd, &file_system) != 0 || file_system.f_type == TMPFS_MAGIC) return false;
+  struct statx status;
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return false;
+  // An older kernel does not tell; that O_DIRECT was accepted has to do there.
+  if ((status.stx_mask & STATX_DIOALIGN) == 0) return true;
+  return status.stx_dio_offset_align > 0 && status.stx_dio_offset_align <= kDiskAlignment.count() &&
+         status.stx_dio_mem_align <= kDiskAlignment.count();
+}
+
+}  // namespace
+
+absl::StatusOr<StoreDirectory> StoreDirectory::Claim(const std::string& path) {
+  MEMTIDE_ASSIGN_OR_RETURN(OwnedFd directory, OpenDirectory(path));
+  MEMTIDE_RETURN_IF_ERROR(CheckIsPrivate(path, directory.get()));
+  MEMTIDE_ASSIGN_OR_RETURN(OwnedFd marker, OpenMarker(path, directory.get()));
+  MEMTIDE_RETURN_IF_ERROR(LockMarker(path, marker.get()));
+  MEMTIDE_RETURN_IF_ERROR(RemoveLeftovers(path, directory.get()));
+  StoreDirectory claimed(path, std::move(directory), std::move(marker));
+  MEMTIDE_RETURN_IF_ERROR(claimed.Probe());
+  return claimed;
+}
+
+StoreDirectory::StoreDirectory(std::string path, OwnedFd directory, OwnedFd marker)
+    : path_(std::move(path)), directory_(std::move(directory)), marker_(std::move(marker)) {}
+
+absl::StatusOr<OwnedFd> StoreDirectory::OpenUnnamed(int extra_flags) const {
+  const int flags = O_RDWR | O_CLOEXEC | extra_flags;
+  OwnedFd file(openat(directory_.get(), ".", flags | O_TMPFILE, 0600));
+  if (file.valid()) return file;
+  if (errno == EOPNOTSUPP || errno == EISDIR) {
+    static std::atomic<uint64_t> next{0};
+    const std::string name = absl::StrCat(kFilePrefix, getpid(), "-", next++);
+    file = OwnedFd(
+        openat(directory_.get(), name.c_str(), flags | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
+    if (file.valid() && unlinkat(directory_.get(), name.c_str(), 0) == 0) return file;
+  }
+  return WriteError(errno, absl::StrCat("making a file in ", path_));
+}
+
+absl::Status StoreDirectory::Probe() {
+  absl::StatusOr<OwnedFd> file = OpenUnnamed(O_DIRECT);
+  direct_ = file.ok() && SupportsDirectIo(file->get());
+  if (!file.ok()) {
+    file = OpenUnnamed(0);
+    MEMTIDE_RETURN_IF_ERROR(file.status());
+  }
+  if (fallocate(file->get(), 0, 0, kDiskAlignment.count()) != 0) {
+    if (errno == EOPNOTSUPP) {
+      return NotOurs(path_, "is on a file system that cannot reserve blocks (fallocate)");
+    }
+    return WriteError(errno,
+                      absl::StrCat("reserving ", FormatBytes(kDiskAlignment), " in ", path_));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OwnedFd> StoreDirectory::MakeFile(Bytes size) const {
+  MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, OpenUnnamed(direct_ ? O_DIRECT : 0));
+  if (size.IsZero()) return file;
+  struct statvfs space;
+  if (fstatvfs(directory_.get(), &space) != 0) return WriteError(errno, path_);
+  const Bytes free = Bytes(space.f_frsize) * space.f_bavail;
+  const std::string what = absl::StrCat("reserving ", FormatBytes(size), " in ", path_, ", where ",
+                                        FormatBytes(free), " are free");
+  // Trying would fill the disk for everybody, for a moment.
+  if (size > free) return WriteError(ENOSPC, what);
+  int result;
+  do {
+    result = fallocate(file.get(), 0, 0, static_cast<off_t>(size.count()));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) return WriteError(errno, what);
+  return file;
+}
+
+}  // namespace memtide

@@ -1,0 +1,55 @@
+// StoreTable: the stores that exist, each a file in every directory. Thread-safe.
+//
+// What every Disk has in common: making, finding and dropping stores. A store lives on while
+// somebody holds what Find returned; its blocks are given back with the last holder.
+#ifndef MEMTIDE_DAEMON_IO_STORE_TABLE_H_
+#define MEMTIDE_DAEMON_IO_STORE_TABLE_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "daemon/io/owned_fd.h"
+#include "daemon/io/store_directory.h"
+#include "daemon/io/stripes.h"
+
+namespace memtide {
+
+struct Store {
+  Bytes size;
+  std::vector<OwnedFd> files;  // By directory.
+};
+
+class StoreTable {
+ public:
+  // Claims every directory, or none. REQUIRES: paths is not empty.
+  static absl::StatusOr<std::shared_ptr<StoreTable>> Open(const std::vector<std::string>& paths);
+
+  explicit StoreTable(std::vector<StoreDirectory> directories);
+
+  const std::vector<StoreDirectory>& directories() const { return directories_; }
+  const Stripes& stripes() const { return stripes_; }
+  // "/a, /b (buffered: its file system has no direct I/O)".
+  std::string Describe() const;
+
+  absl::Status Make(StoreId id, Bytes size);
+  // REQUIRES (both): the store is there.
+  void Drop(StoreId id);
+  std::shared_ptr<const Store> Find(StoreId id) const;
+
+ private:
+  const std::vector<StoreDirectory> directories_;
+  const Stripes stripes_;
+  mutable Mutex mutex_;
+  std::map<StoreId, std::shared_ptr<const Store>> stores_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_IO_STORE_TABLE_H_

@@ -1,0 +1,92 @@
+#include "daemon/io/thread_disk.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace memtide {
+namespace {
+
+// Bytes moved, or a negative errno. The piece is this thread's until it is given back.
+ssize_t Move(const Piece& piece) {
+  const bool read = piece.transfer().request.direction == DiskTransfer::Direction::kRead;
+  const size_t size = piece.size.count();
+  const auto offset = static_cast<off_t>(piece.file_offset.count());
+  const ssize_t result = read ? pread(piece.fd, piece.memory, size, offset)
+                              : pwrite(piece.fd, piece.memory, size, offset);
+  return result < 0 ? -errno : result;
+}
+
+}  // namespace
+
+ThreadDisk::ThreadDisk(std::shared_ptr<StoreTable> stores, const LaneOptions& options,
+                       std::string why)
+    : stores_(std::move(stores)), why_(std::move(why)), lanes_(stores_, options) {
+  const size_t lanes = 2 * stores_->stripes().directories();
+  const size_t threads = lanes * (options.in_flight / options.piece);
+  for (size_t i = 0; i < threads; ++i) {
+    threads_.emplace_back([this] { Work(); });
+    pthread_setname_np(threads_.back().native_handle(), "memtide-disk");
+  }
+}
+
+ThreadDisk::~ThreadDisk() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+std::string ThreadDisk::Describe() const {
+  return absl::StrCat("threads (", why_, "), ", stores_->Describe());
+}
+
+absl::Status ThreadDisk::MakeStore(StoreId store, Bytes size) { return stores_->Make(store, size); }
+
+void ThreadDisk::DropStore(StoreId store) { stores_->Drop(store); }
+
+void ThreadDisk::Start(const DiskTransfer& transfer, Done done) {
+  Transfer started;
+  started.request = transfer;
+  started.done = std::move(done);
+  started.store = stores_->Find(transfer.store);
+  MutexLock lock(&mutex_);
+  lanes_.Add(std::move(started));
+  changed_.SignalAll();
+}
+
+Piece* ThreadDisk::AwaitPiece() {
+  while (true) {
+    if (Piece* piece = lanes_.Next()) return piece;
+    if (stopping_ && lanes_.idle()) return nullptr;
+    changed_.Wait(&mutex_);
+  }
+}
+
+void ThreadDisk::Work() {
+  Piece* piece = nullptr;
+  while (true) {
+    if (piece == nullptr) {
+      MutexLock lock(&mutex_);
+      piece = AwaitPiece();
+    }
+    if (piece == nullptr) return;
+    const ssize_t result = Move(*piece);
+    absl::optional<Completion> ended;
+    {
+      MutexLock lock(&mutex_);
+      if (lanes_.Advance(piece, result, &ended) == Lanes::Outcome::kEnded) piece = nullptr;
+      // Room in the lane, or the end.
+      if (piece == nullptr) changed_.SignalAll();
+    }
+    if (ended.has_value()) ended->done(std::move(ended->status));
+  }
+}
+
+}  // namespace memtide
