@@ -1,17 +1,20 @@
 // Mover: carries out the engine's memory effects: regions, stores and transfers.
 //
 // Owns the regions' memory and one queue per device direction, each served by one thread; disk
-// transfers go straight to the disk, which bounds what is in flight. The engine bounds the queues:
-// a transfer exists for a slot at most. Completions come back through `post`, from the mover's and
-// the disk's threads, as TransferDone, RegionMade, RegionDropped, StoreMade and StoreDropped.
-// Making and dropping memory takes long (pre-faulting: 0.1 to 1.7 s per GiB) and has its own
-// thread. Thread-safe. The destructor finishes what was started.
+// transfers go straight to the disk, which bounds what is in flight. Zeroing, of host slots too,
+// is done by the thread of the direction into the device. The engine bounds the queues: a transfer
+// exists for a slot at most. Completions come back through `post`, from the mover's and the disk's
+// threads, as TransferDone, RegionMade, RegionDropped, StoreMade and StoreDropped: one for each
+// effect, when the mover uses nothing of it any more. Making and dropping memory takes long
+// (pre-faulting: 0.1 to 1.7 s per GiB) and has its own thread. Thread-safe. The destructor finishes
+// what was started.
 #ifndef MEMTIDE_DAEMON_MOVER_MOVER_H_
 #define MEMTIDE_DAEMON_MOVER_MOVER_H_
 
 #include <functional>
 #include <memory>
 
+#include "absl/status/statusor.h"
 #include "daemon/device/device.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
@@ -21,8 +24,9 @@ namespace memtide {
 
 class Mover {
  public:
-  // `device` and `disk` may be null: the node has none. `post` may be called at once and from
-  // several threads, until the mover is destroyed.
+  // `device` and `disk` may be null: the node has none; both must outlive the mover. `post` may be
+  // called at once and from several threads, until the mover is destroyed. It must not wait for
+  // the mover or the disk.
   Mover(Device* device, Disk* disk, std::function<void(Event)> post);
   ~Mover();
   Mover(const Mover&) = delete;
@@ -32,6 +36,8 @@ class Mover {
   void Start(const DropRegion& effect);
   void Start(const MakeStore& effect);
   void Start(const DropStore& effect);
+  // REQUIRES: the region or regions, and the store, were made and not dropped; the ranges are
+  // inside.
   void Start(const StartTransfer& effect);
 
   // A duplicate, owned by the caller, of the region's descriptor, to be passed to a client.
@@ -39,9 +45,8 @@ class Mover {
   absl::StatusOr<int> DuplicateDescriptor(RegionId region, Bytes* size) const;
 
  private:
-  class Queue;
-  struct Shared;
-  std::unique_ptr<Shared> shared_;
+  class State;
+  const std::unique_ptr<State> state_;
 };
 
 }  // namespace memtide

@@ -1,0 +1,227 @@
+#include "daemon/mover/mover.h"
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "daemon/device/nt_copy.h"
+#include "daemon/mover/regions.h"
+#include "daemon/mover/work_queue.h"
+
+namespace memtide {
+namespace {
+
+// A range of a region, kept alive while it is used.
+struct Range {
+  char* host() const { return region->host->data() + offset.count(); }
+
+  std::shared_ptr<Region> region;
+  Bytes offset;
+};
+
+}  // namespace
+
+class Mover::State {
+ public:
+  State(Device* device, Disk* disk, std::function<void(Event)> post)
+      : device_(device), disk_(disk), post_(std::move(post)) {}
+  ~State();
+
+  void Start(const MakeRegion& effect);
+  void Start(const DropRegion& effect);
+  void Start(const MakeStore& effect);
+  void Start(const DropStore& effect);
+  void Start(const StartTransfer& effect);
+
+  const Regions& regions() const { return regions_; }
+
+ private:
+  Range At(const MemoryPlace& place, Bytes size, Tier tier) const;
+  absl::StatusOr<std::shared_ptr<Region>> Make(const MakeRegion& effect);
+  void Dispose(std::shared_ptr<Region> region);
+  void CopyIn(const StartTransfer& effect);
+  void CopyOut(const StartTransfer& effect);
+  void Zero(const StartTransfer& effect);
+  void UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction);
+
+  Device* const device_;
+  Disk* const disk_;
+  const std::function<void(Event)> post_;
+  Regions regions_;
+
+  Mutex mutex_;
+  CondVar disk_idle_;
+  uint64_t on_disk_ ABSL_GUARDED_BY(mutex_) = 0;  // Transfers.
+
+  // Ended before everything above, and memory_, which gives the regions back, after the others.
+  WorkQueue memory_{"memtide-memory"}, out_{"memtide-out"}, in_{"memtide-in"};
+};
+
+Mover::State::~State() {
+  {
+    MutexLock lock(&mutex_);
+    while (on_disk_ > 0) disk_idle_.Wait(&mutex_);
+  }
+  memory_.Push([this] {
+    for (auto& [id, region] : regions_.RemoveAll()) Dispose(std::move(region));
+  });
+}
+
+Range Mover::State::At(const MemoryPlace& place, Bytes size, Tier tier) const {
+  Range range{regions_.Find(place.region), place.offset};
+  const absl::optional<Bytes> end = CheckedAdd(place.offset, size);
+  MEMTIDE_CHECK(end.has_value() && *end <= range.region->size())
+      << size << " at " << place.offset << " of region " << place.region;
+  MEMTIDE_CHECK((tier == Tier::kDevice) == (range.region->device != nullptr))
+      << "region " << place.region << " is not of the " << std::string(TierName(tier));
+  return range;
+}
+
+absl::StatusOr<std::shared_ptr<Region>> Mover::State::Make(const MakeRegion& effect) {
+  MEMTIDE_CHECK(effect.tier != Tier::kSsd) << "region " << effect.region;
+  const std::string name = absl::StrCat("memtide-", std::string(TierName(effect.tier)), "-",
+                                        effect.region.value(), "-uid", effect.uid);
+  auto region = std::make_shared<Region>();
+  if (effect.tier == Tier::kHost) {
+    MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Create(name, effect.size));
+    if (disk_ != nullptr) disk_->AddBuffer(region->host->data(), effect.size);
+  } else if (device_ != nullptr) {
+    MEMTIDE_ASSIGN_OR_RETURN(region->device, device_->Allocate(name, effect.size));
+  } else {
+    return absl::FailedPreconditionError("this node has no device");
+  }
+  return region;
+}
+
+void Mover::State::Dispose(std::shared_ptr<Region> region) {
+  if (region->host.has_value() && disk_ != nullptr) disk_->RemoveBuffer(region->host->data());
+}
+
+void Mover::State::Start(const MakeRegion& effect) {
+  memory_.Push([this, effect] {
+    absl::StatusOr<std::shared_ptr<Region>> region = Make(effect);
+    if (region.ok()) regions_.Add(effect.region, *std::move(region));
+    post_(RegionMade{effect.region, region.status()});
+  });
+}
+
+void Mover::State::Start(const DropRegion& effect) {
+  memory_.Push([this, effect] {
+    Dispose(regions_.Remove(effect.region));
+    post_(RegionDropped{effect.region});
+  });
+}
+
+void Mover::State::Start(const MakeStore& effect) {
+  memory_.Push([this, effect] {
+    const absl::Status status = disk_ == nullptr
+                                    ? absl::FailedPreconditionError("this node has no disk")
+                                    : disk_->MakeStore(effect.store, effect.size);
+    post_(StoreMade{effect.store, status});
+  });
+}
+
+void Mover::State::Start(const DropStore& effect) {
+  MEMTIDE_CHECK(disk_ != nullptr) << "store " << effect.store;
+  memory_.Push([this, effect] {
+    disk_->DropStore(effect.store);
+    post_(StoreDropped{effect.store});
+  });
+}
+
+void Mover::State::Start(const StartTransfer& effect) {
+  switch (effect.kind) {
+    case StartTransfer::Kind::kHostToDevice:
+      return CopyIn(effect);
+    case StartTransfer::Kind::kDeviceToHost:
+      return CopyOut(effect);
+    case StartTransfer::Kind::kZero:
+      return Zero(effect);
+    case StartTransfer::Kind::kSsdToHost:
+      return UseDisk(effect, DiskTransfer::Direction::kRead);
+    case StartTransfer::Kind::kHostToSsd:
+      return UseDisk(effect, DiskTransfer::Direction::kWrite);
+  }
+}
+
+// The ranges are given up before each post: a region may be dropped, and must then be gone, as soon
+// as its last transfer is known to be done.
+
+void Mover::State::CopyIn(const StartTransfer& effect) {
+  Range from = At(effect.from, effect.size, Tier::kHost);
+  Range to = At(effect.to, effect.size, Tier::kDevice);
+  in_.Push([this, effect, from = std::move(from), to = std::move(to)]() mutable {
+    absl::Status status = device_->CopyIn(*to.region->device, to.offset, from.host(), effect.size);
+    from = to = Range();
+    post_(TransferDone{effect.transfer, std::move(status)});
+  });
+}
+
+void Mover::State::CopyOut(const StartTransfer& effect) {
+  Range from = At(effect.from, effect.size, Tier::kDevice);
+  Range to = At(effect.to, effect.size, Tier::kHost);
+  out_.Push([this, effect, from = std::move(from), to = std::move(to)]() mutable {
+    absl::Status status =
+        device_->CopyOut(*from.region->device, from.offset, to.host(), effect.size);
+    from = to = Range();
+    post_(TransferDone{effect.transfer, std::move(status)});
+  });
+}
+
+void Mover::State::Zero(const StartTransfer& effect) {
+  const bool on_device = regions_.Find(effect.to.region)->device != nullptr;
+  Range to = At(effect.to, effect.size, on_device ? Tier::kDevice : Tier::kHost);
+  in_.Push([this, effect, to = std::move(to)]() mutable {
+    absl::Status status;
+    if (to.region->device != nullptr) {
+      status = device_->Zero(*to.region->device, to.offset, effect.size);
+    } else {
+      StreamZero(to.host(), effect.size);
+    }
+    to = Range();
+    post_(TransferDone{effect.transfer, std::move(status)});
+  });
+}
+
+void Mover::State::UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction) {
+  MEMTIDE_CHECK(disk_ != nullptr) << "transfer " << effect.transfer;
+  const bool read = direction == DiskTransfer::Direction::kRead;
+  Range memory = At(read ? effect.to : effect.from, effect.size, Tier::kHost);
+  DiskTransfer transfer;
+  transfer.direction = direction;
+  transfer.store = effect.store.store;
+  transfer.offset = effect.store.offset;
+  transfer.size = effect.size;
+  transfer.memory = memory.host();
+  {
+    MutexLock lock(&mutex_);
+    ++on_disk_;
+  }
+  disk_->Start(transfer, [this, id = effect.transfer,
+                          memory = std::move(memory)](absl::Status status) mutable {
+    memory = Range();
+    post_(TransferDone{id, std::move(status)});
+    MutexLock lock(&mutex_);
+    if (--on_disk_ == 0) disk_idle_.Signal();
+  });
+}
+
+Mover::Mover(Device* device, Disk* disk, std::function<void(Event)> post)
+    : state_(std::make_unique<State>(device, disk, std::move(post))) {}
+
+Mover::~Mover() = default;
+
+void Mover::Start(const MakeRegion& effect) { state_->Start(effect); }
+void Mover::Start(const DropRegion& effect) { state_->Start(effect); }
+void Mover::Start(const MakeStore& effect) { state_->Start(effect); }
+void Mover::Start(const DropStore& effect) { state_->Start(effect); }
+void Mover::Start(const StartTransfer& effect) { state_->Start(effect); }
+
+absl::StatusOr<int> Mover::DuplicateDescriptor(RegionId region, Bytes* size) const {
+  return state_->regions().DuplicateDescriptor(region, size);
+}
+
+}  // namespace memtide

@@ -1,0 +1,55 @@
+#include "daemon/mover/regions.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace memtide {
+
+void Regions::Add(RegionId id, std::shared_ptr<Region> region) {
+  MutexLock lock(&mutex_);
+  MEMTIDE_CHECK(regions_.emplace(id, std::move(region)).second) << "region " << id << " exists";
+}
+
+std::shared_ptr<Region> Regions::Remove(RegionId id) {
+  MutexLock lock(&mutex_);
+  const auto found = regions_.find(id);
+  MEMTIDE_CHECK(found != regions_.end()) << "region " << id;
+  std::shared_ptr<Region> region = std::move(found->second);
+  regions_.erase(found);
+  return region;
+}
+
+std::shared_ptr<Region> Regions::Find(RegionId id) const {
+  MutexLock lock(&mutex_);
+  const auto found = regions_.find(id);
+  MEMTIDE_CHECK(found != regions_.end()) << "region " << id;
+  return found->second;
+}
+
+std::map<RegionId, std::shared_ptr<Region>> Regions::RemoveAll() {
+  MutexLock lock(&mutex_);
+  return std::exchange(regions_, {});
+}
+
+absl::StatusOr<int> Regions::DuplicateDescriptor(RegionId id, Bytes* size) const {
+  MutexLock lock(&mutex_);
+  const auto found = regions_.find(id);
+  if (found == regions_.end()) {
+    return absl::NotFoundError(absl::StrCat("region ", id.value(), " is not there"));
+  }
+  const int duplicate = fcntl(found->second->fd(), F_DUPFD_CLOEXEC, 0);
+  if (duplicate < 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("duplicating the descriptor of region ",
+                                                     id.value(), ": ", strerrorname_np(errno)));
+  }
+  *size = found->second->size();
+  return duplicate;
+}
+
+}  // namespace memtide

@@ -1,0 +1,47 @@
+// Regions: the memory that is lent, by region id. Thread-safe.
+#ifndef MEMTIDE_DAEMON_MOVER_REGIONS_H_
+#define MEMTIDE_DAEMON_MOVER_REGIONS_H_
+
+#include <map>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "base/shared_memory.h"
+#include "daemon/device/device.h"
+#include "daemon/engine/types.h"
+
+namespace memtide {
+
+// One region: memory of the host or of a device, never both. Gone with its last holder.
+struct Region {
+  int fd() const { return device != nullptr ? device->fd() : host->fd(); }
+  Bytes size() const { return device != nullptr ? device->size() : host->size(); }
+
+  absl::optional<SharedMemory> host;
+  std::unique_ptr<DeviceMemory> device;
+};
+
+class Regions {
+ public:
+  // REQUIRES: `id` is not there.
+  void Add(RegionId id, std::shared_ptr<Region> region);
+  // REQUIRES (both): `id` is there.
+  std::shared_ptr<Region> Remove(RegionId id);
+  std::shared_ptr<Region> Find(RegionId id) const;
+  // Every region, which are no longer there then.
+  std::map<RegionId, std::shared_ptr<Region>> RemoveAll();
+
+  absl::StatusOr<int> DuplicateDescriptor(RegionId id, Bytes* size) const;
+
+ private:
+  mutable Mutex mutex_;
+  std::map<RegionId, std::shared_ptr<Region>> regions_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_MOVER_REGIONS_H_
