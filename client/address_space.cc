@@ -1,0 +1,226 @@
+#include "client/address_space.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/userfaultfd.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
+#ifndef USERFAULTFD_IOC_NEW
+#define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
+#endif
+
+namespace memtide::client {
+namespace {
+
+// Larger alignment than a huge page gains nothing but tidy addresses.
+constexpr Bytes kMaxAlignment = MiB(64);
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex word");
+
+std::string Errno(absl::string_view what) { return absl::StrCat(what, ": ", strerror(errno)); }
+
+struct FaultDescriptor {
+  Descriptor fd;
+  bool kernel_faults = false;
+};
+
+// The three ways to one, best first: as a privileged process (or where the node allows it to all),
+// by the device that a package's udev rule grants, for touches in user mode only.
+absl::StatusOr<FaultDescriptor> OpenUserfaultfd() {
+  constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
+  FaultDescriptor result;
+  result.fd = Descriptor(static_cast<int>(syscall(SYS_userfaultfd, kFlags)));
+  result.kernel_faults = result.fd.valid();
+  if (!result.fd.valid()) {
+    const Descriptor device(open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
+    if (device.valid()) result.fd = Descriptor(ioctl(device.get(), USERFAULTFD_IOC_NEW, kFlags));
+    result.kernel_faults = result.fd.valid();
+  }
+  if (!result.fd.valid()) {
+    result.fd =
+        Descriptor(static_cast<int>(syscall(SYS_userfaultfd, kFlags | UFFD_USER_MODE_ONLY)));
+  }
+  if (!result.fd.valid()) {
+    return absl::UnimplementedError(
+        absl::StrCat(Errno("userfaultfd"),
+                     "; memtide needs Linux 5.11 or newer with userfaultfd "
+                     "allowed (containers: in the seccomp profile)"));
+  }
+  uffdio_api api = {};
+  api.api = UFFD_API;
+  api.features = UFFD_FEATURE_THREAD_ID;
+  if (ioctl(result.fd.get(), UFFDIO_API, &api) != 0) {
+    return absl::UnimplementedError(Errno("userfaultfd with thread ids"));
+  }
+  return result;
+}
+
+// `size` bytes of addresses at a multiple of `alignment`; null when there are none.
+char* ReserveAligned(uint64_t size, uint64_t alignment) {
+  void* reserved = mmap(nullptr, size + alignment, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  const uint64_t start = reinterpret_cast<uint64_t>(reserved);
+  const uint64_t aligned = (start + alignment - 1) / alignment * alignment;
+  if (aligned > start) munmap(reserved, aligned - start);
+  munmap(reinterpret_cast<void*>(aligned + size), start + alignment - aligned);
+  return reinterpret_cast<char*>(aligned);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AddressSpace>> AddressSpace::Reserve(const Options& options) {
+  MEMTIDE_CHECK(!options.chunk_size.IsZero() && options.chunk_size.IsMultipleOf(MiB(2)));
+  MEMTIDE_CHECK(options.places > 0);
+  MEMTIDE_ASSIGN_OR_RETURN(FaultDescriptor faults, OpenUserfaultfd());
+  const uint64_t alignment =
+      options.chunk_size <= kMaxAlignment ? options.chunk_size.count() : MiB(2).count();
+  const Bytes size = options.chunk_size * options.places;
+  char* base = ReserveAligned(size.count(), alignment);
+  if (base == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Errno(absl::StrCat("cannot reserve ", FormatBytes(size), " of addresses")),
+                     "; lower address_bytes or raise the limit (ulimit -v)"));
+  }
+  madvise(base, size.count(), MADV_DONTFORK);
+  return std::unique_ptr<AddressSpace>(
+      new AddressSpace(base, options, std::move(faults.fd), faults.kernel_faults));
+}
+
+AddressSpace::AddressSpace(char* base, const Options& options, Descriptor uffd, bool kernel_faults)
+    : base_(base),
+      chunk_size_(options.chunk_size),
+      places_(options.places),
+      uffd_(std::move(uffd)),
+      kernel_faults_(kernel_faults),
+      shown_(new std::atomic<uint32_t>[options.places]()) {}
+
+AddressSpace::~AddressSpace() { munmap(base_, (chunk_size_ * places_).count()); }
+
+bool AddressSpace::Contains(const void* address) const {
+  const char* byte = static_cast<const char*>(address);
+  return byte >= base_ && byte < base_ + chunk_size_.count() * places_;
+}
+
+PlaceId AddressSpace::place(const void* address) const {
+  return PlaceId(
+      static_cast<uint32_t>((static_cast<const char*>(address) - base_) / chunk_size_.count()));
+}
+
+// Fresh anonymous memory over the range, in one step.
+char* AddressSpace::Replace(PlaceRange range, int protection) {
+  const size_t size = chunk_size_.count() * range.count;
+  void* at = mmap(address(range.first), size, protection,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (at == MAP_FAILED) return nullptr;
+  madvise(at, size, MADV_DONTFORK);
+  return static_cast<char*>(at);
+}
+
+// REQUIRES: the range is inaccessible anonymous memory. Accessible only once it is registered, or a
+// touch in between would read zeros.
+absl::Status AddressSpace::MakeAbsent(PlaceRange range) {
+  const size_t size = chunk_size_.count() * range.count;
+  uffdio_register registration = {};
+  registration.range.start = reinterpret_cast<uint64_t>(address(range.first));
+  registration.range.len = size;
+  registration.mode = UFFDIO_REGISTER_MODE_MISSING;
+  if (ioctl(uffd_.get(), UFFDIO_REGISTER, &registration) != 0) {
+    return absl::InternalError(Errno("cannot watch addresses"));
+  }
+  if (mprotect(address(range.first), size, PROT_READ | PROT_WRITE) != 0) {
+    return absl::ResourceExhaustedError(
+        Errno("cannot open addresses (vm.max_map_count, vm.overcommit_memory)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddressSpace::Open(PlaceRange range) {
+  if (absl::Status status = MakeAbsent(range); !status.ok()) {
+    Shut(range);
+    return status;
+  }
+  for (uint32_t i = 0; i < range.count; ++i) {
+    Show(PlaceId(range.first.value() + i), Shown::kAbsent);
+  }
+  return absl::OkStatus();
+}
+
+void AddressSpace::Shut(PlaceRange range) {
+  for (uint32_t i = 0; i < range.count; ++i) {
+    Show(PlaceId(range.first.value() + i), Shown::kShut);
+  }
+  MEMTIDE_CHECK(Replace(range, PROT_NONE) != nullptr) << Errno("cannot shut addresses");
+  // Whoever touched the chunks while they were freed now gets the segmentation fault.
+  for (uint32_t i = 0; i < range.count; ++i) Wake(PlaceId(range.first.value() + i));
+}
+
+absl::Status AddressSpace::Map(PlaceId place, int memory, Bytes offset, Access access) {
+  const int protection = access == Access::kWrite ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* at =
+      mmap(address(place), chunk_size_.count(), protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+           memory, static_cast<off_t>(offset.count()));
+  if (at == MAP_FAILED) {
+    return absl::ResourceExhaustedError(Errno("cannot map a chunk (vm.max_map_count)"));
+  }
+  madvise(at, chunk_size_.count(), MADV_DONTFORK);
+  Show(place, access == Access::kWrite ? Shown::kWrite : Shown::kRead);
+  Wake(place);
+  return absl::OkStatus();
+}
+
+absl::Status AddressSpace::MakeWritable(PlaceId place) {
+  if (mprotect(address(place), chunk_size_.count(), PROT_READ | PROT_WRITE) != 0) {
+    return absl::ResourceExhaustedError(Errno("cannot make a chunk writable (vm.max_map_count)"));
+  }
+  Show(place, Shown::kWrite);
+  return absl::OkStatus();
+}
+
+void AddressSpace::Unmap(PlaceId place) {
+  Show(place, Shown::kChanging);
+  const PlaceRange range{place, 1};
+  MEMTIDE_CHECK(Replace(range, PROT_NONE) != nullptr) << Errno("cannot unmap a chunk");
+  const absl::Status status = MakeAbsent(range);
+  MEMTIDE_CHECK(status.ok()) << status.ToString();
+  Show(place, Shown::kAbsent);
+}
+
+void AddressSpace::Wake(PlaceId place) {
+  uffdio_range range = {};
+  range.start = reinterpret_cast<uint64_t>(address(place));
+  range.len = chunk_size_.count();
+  MEMTIDE_CHECK(ioctl(uffd_.get(), UFFDIO_WAKE, &range) == 0) << Errno("UFFDIO_WAKE");
+}
+
+Shown AddressSpace::shown(PlaceId place) const {
+  return static_cast<Shown>(shown_[place.value()].load(std::memory_order_acquire));
+}
+
+void AddressSpace::Show(PlaceId place, Shown shown) {
+  std::atomic<uint32_t>& word = shown_[place.value()];
+  word.store(static_cast<uint32_t>(shown), std::memory_order_release);
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void AddressSpace::WaitWhile(PlaceId place, Shown shown) {
+  syscall(SYS_futex, &shown_[place.value()], FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(shown),
+          nullptr, nullptr, 0);
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,245 @@
+// client/memtide.h over client/client.h. Exceptions end here: only allocation can throw, and
+// becomes RESOURCE_EXHAUSTED.
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/client.h"
+#include "client/memtide.h"
+#include "client/node_inspection.h"
+#include "client/segv_handler.h"
+
+namespace {
+
+using memtide::Bytes;
+using memtide::client::Access;
+using memtide::client::ChunkKind;
+using memtide::client::Client;
+using memtide::client::PlaceId;
+using memtide::client::PlaceRange;
+
+thread_local std::string last_error;
+
+int Finish(const absl::Status& status) {
+  if (!status.ok()) last_error.assign(status.message().data(), status.message().size());
+  return static_cast<int>(status.code());
+}
+
+// Runs a call's body, which returns a Status.
+template <typename Body>
+int Guarded(Body body) {
+  try {
+    return Finish(body());
+  } catch (const std::bad_alloc&) {
+    return Finish(absl::ResourceExhaustedError("this process is out of memory"));
+  }
+}
+
+absl::Status NullArgument(const char* name) {
+  return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+}
+
+Client* Of(memtide_client* client) { return reinterpret_cast<Client*>(client); }
+
+// A place on either side of the interface is a uint32_t and nothing else.
+static_assert(sizeof(PlaceId) == sizeof(uint32_t) && alignof(PlaceId) == alignof(uint32_t), "");
+absl::Span<const PlaceId> Places(const uint32_t* places, size_t count) {
+  return {reinterpret_cast<const PlaceId*>(places), count};
+}
+
+absl::Status CheckPlaces(const memtide_client* client, const uint32_t* places, size_t count) {
+  if (client == nullptr) return NullArgument("client");
+  if (places == nullptr && count > 0) return NullArgument("places");
+  return absl::OkStatus();
+}
+
+// Copies a struct that both sides may know in different sizes: as much as both know.
+template <typename Struct>
+void CopyKnown(const Struct& from, Struct* to) {
+  const uint32_t known = std::min<uint32_t>(to->struct_bytes, sizeof(Struct));
+  const uint32_t theirs = to->struct_bytes;
+  memcpy(to, &from, known);
+  if (known >= sizeof(uint32_t)) to->struct_bytes = theirs;
+}
+
+absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
+  memtide_options options = {};
+  if (given != nullptr) {
+    if (given->struct_bytes < sizeof(uint32_t)) {
+      return absl::InvalidArgumentError("options.struct_bytes is not set");
+    }
+    memcpy(&options, given, std::min<size_t>(given->struct_bytes, sizeof(options)));
+  }
+  Client::Options result;
+  if (options.socket_dir != nullptr) result.socket_dir = options.socket_dir;
+  if (options.program != nullptr) result.program = options.program;
+  if (options.job_name != nullptr) result.job.job_name = options.job_name;
+  result.job.chunk_size = Bytes(options.chunk_bytes);
+  result.job.device_share = Bytes(options.device_share_bytes);
+  result.job.host_share = Bytes(options.host_share_bytes);
+  result.job.ssd_share = Bytes(options.ssd_share_bytes);
+  if (options.address_bytes != 0) result.addresses = Bytes(options.address_bytes);
+  return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+int memtide_open(const memtide_options* options, memtide_client** client) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    *client = nullptr;
+    absl::StatusOr<Client::Options> read = ReadOptions(options);
+    if (!read.ok()) return read.status();
+    absl::StatusOr<std::unique_ptr<Client>> opened = Client::Open(*read);
+    if (!opened.ok()) return opened.status();
+    *client = reinterpret_cast<memtide_client*>(opened->release());
+    return absl::OkStatus();
+  });
+}
+
+void memtide_close(memtide_client* client) { delete Of(client); }
+
+int memtide_get_properties(memtide_client* client, memtide_properties* properties) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (properties == nullptr) return NullArgument("properties");
+    const Client::Properties& known = Of(client)->properties();
+    memtide_properties result = {};
+    result.places = known.places;
+    result.base = known.base;
+    result.chunk_bytes = known.job.chunk_size.count();
+    result.device_slots = known.job.device_slots;
+    result.host_slots = known.job.host_slots;
+    result.ssd_slots = known.job.ssd_slots;
+    result.max_chunks = known.job.max_chunks;
+    result.lease_budget = known.job.lease_budget;
+    result.kernel_faults = known.kernel_faults ? 1 : 0;
+    CopyKnown(result, properties);
+    return absl::OkStatus();
+  });
+}
+
+int memtide_allocate(memtide_client* client, int kind, uint32_t count, uint32_t* first_place) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (first_place == nullptr) return NullArgument("first_place");
+    if (kind < MEMTIDE_OTHER || kind > MEMTIDE_ACTIVATION) {
+      return absl::UnimplementedError(absl::StrCat("kind ", kind, " is not one of ", MEMTIDE_OTHER,
+                                                   " to ", MEMTIDE_ACTIVATION));
+    }
+    absl::StatusOr<PlaceRange> range = Of(client)->Allocate(count, static_cast<ChunkKind>(kind));
+    if (!range.ok()) return range.status();
+    *first_place = range->first.value();
+    return absl::OkStatus();
+  });
+}
+
+int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    return Of(client)->Free({PlaceId(first_place), count});
+  });
+}
+
+int memtide_acquire(memtide_client* client, const uint32_t* places, size_t count, int access,
+                    int timeout_ms) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    if (access != MEMTIDE_READ && access != MEMTIDE_WRITE) {
+      return absl::UnimplementedError(absl::StrCat("access ", access,
+                                                   " is not MEMTIDE_READ or "
+                                                   "MEMTIDE_WRITE"));
+    }
+    absl::optional<memtide::Duration> deadline;
+    if (timeout_ms >= 0) deadline = std::chrono::milliseconds(timeout_ms);
+    return Of(client)->Acquire(Places(places, count),
+                               access == MEMTIDE_WRITE ? Access::kWrite : Access::kRead, deadline);
+  });
+}
+
+int memtide_release(memtide_client* client, const uint32_t* places, size_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    return Of(client)->Release(Places(places, count));
+  });
+}
+
+int memtide_prefetch(memtide_client* client, const uint32_t* places, size_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    return Of(client)->Prefetch(Places(places, count));
+  });
+}
+
+int memtide_evict(memtide_client* client, const uint32_t* places, size_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    return Of(client)->Evict(Places(places, count));
+  });
+}
+
+int memtide_flush(memtide_client* client) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    return Of(client)->Flush();
+  });
+}
+
+int memtide_get_stats(memtide_client* client, memtide_stats* stats) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (stats == nullptr) return NullArgument("stats");
+    absl::StatusOr<memtide::client::LeaseStats> known = Of(client)->stats();
+    if (!known.ok()) return known.status();
+    memtide_stats result = {};
+    result.chunks = known->chunks;
+    result.leases_held = known->leases_held;
+    result.leases_in_use = known->leases_in_use;
+    result.acquires = known->acquires;
+    result.acquire_hits = known->acquire_hits;
+    result.faults = known->faults;
+    result.upgrades = known->upgrades;
+    result.releases = known->releases;
+    result.calls = known->calls;
+    result.wait_nanoseconds = static_cast<uint64_t>(known->waited.count());
+    CopyKnown(result, stats);
+    return absl::OkStatus();
+  });
+}
+
+int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max_chunks,
+                         char** json) {
+  using memtide::client::NodeInspectionOptions;
+  return Guarded([&]() -> absl::Status {
+    if (json == nullptr) return NullArgument("json");
+    *json = nullptr;
+    NodeInspectionOptions options;
+    options.socket_dir = socket_dir != nullptr ? socket_dir : memtide::client::DefaultSocketDir();
+    options.sessions = with_sessions != 0 ? NodeInspectionOptions::Sessions::kList
+                                          : NodeInspectionOptions::Sessions::kCount;
+    options.max_chunks = max_chunks;
+    absl::StatusOr<std::string> text = memtide::client::InspectNodeAsJson(options);
+    if (!text.ok()) return text.status();
+    *json = strdup(text->c_str());
+    return *json != nullptr ? absl::OkStatus() : absl::ResourceExhaustedError("out of memory");
+  });
+}
+
+void memtide_free_text(char* text) { free(text); }
+
+int memtide_reinstall_handlers(void) {
+  return Guarded([] { return memtide::client::InstallSegvHandler(); });
+}
+
+const char* memtide_last_error(void) { return last_error.c_str(); }
+
+const char* memtide_version(void) { return "0.1.0"; }
+
+}  // extern "C"

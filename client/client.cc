@@ -1,0 +1,238 @@
+#include "client/client.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/descriptor.h"
+#include "client/grpc_lender.h"
+#include "client/signals_blocked.h"
+
+namespace memtide::client {
+namespace {
+
+// Addresses beyond this many times the chunks that there can be would only serve fragmentation.
+constexpr uint64_t kPlacesPerChunk = 4;
+
+}  // namespace
+
+// Revocations and the loss that come before there is a keeper are kept for it.
+class Client::Events : public LenderEvents {
+ public:
+  explicit Events(RegionTable* regions) : regions_(regions) {}
+
+  void RegionArrived(RegionId region, Descriptor memory, Bytes size) override {
+    regions_->Add(region, std::move(memory), size);
+  }
+  void RevokeRequested(uint32_t count) override {
+    const MutexLock lock(&mutex_);
+    if (keeper_ != nullptr) {
+      keeper_->Revoke(count);
+    } else {
+      early_revokes_ += count;
+    }
+  }
+  void Lost(const absl::Status& reason) override {
+    regions_->Close();
+    const MutexLock lock(&mutex_);
+    lost_ = reason;
+    if (keeper_ != nullptr) keeper_->Lose(reason);
+  }
+  void Attach(LeaseKeeper* keeper) {
+    const MutexLock lock(&mutex_);
+    keeper_ = keeper;
+    if (early_revokes_ > 0) keeper->Revoke(early_revokes_);
+    if (!lost_.ok()) keeper->Lose(lost_);
+  }
+
+ private:
+  RegionTable* const regions_;
+  Mutex mutex_;
+  LeaseKeeper* keeper_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  uint32_t early_revokes_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+};
+
+Client::Client() : generation_(ForkGeneration()) {}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Options& options) {
+  GrpcLender::Options lender;
+  lender.socket_dir = options.socket_dir.empty() ? DefaultSocketDir() : options.socket_dir;
+  lender.program = options.program;
+  return OpenWith(std::make_unique<GrpcLender>(lender), options);
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::OpenWith(std::unique_ptr<Lender> lender,
+                                                         const Options& options) {
+  std::unique_ptr<Client> client(new Client());
+  MEMTIDE_RETURN_IF_ERROR(client->Start(std::move(lender), options));
+  return client;
+}
+
+absl::Status Client::Start(std::unique_ptr<Lender> lender, const Options& options) {
+  const SignalsBlocked blocked;
+  regions_ = std::make_unique<RegionTable>();
+  events_ = std::make_unique<Events>(regions_.get());
+  lender_ = std::move(lender);
+  MEMTIDE_ASSIGN_OR_RETURN(properties_.job, lender_->Open(options.job, events_.get()));
+  const Job& job = properties_.job;
+  if (job.chunk_size.IsZero() || !job.chunk_size.IsMultipleOf(MiB(2)) || job.lease_budget == 0) {
+    return absl::InternalError("the daemon opened a job without usable sizes");
+  }
+  // One slot at least stays free of this session's leases, or nothing could ever move.
+  const uint32_t slots = job.device_slots > 0 ? job.device_slots : job.host_slots;
+  properties_.job.lease_budget = std::min(job.lease_budget, std::max<uint32_t>(2, slots) - 1);
+  AddressSpace::Options addresses;
+  addresses.chunk_size = job.chunk_size;
+  addresses.places = static_cast<uint32_t>(std::min<uint64_t>(
+      options.addresses / job.chunk_size, std::max<uint64_t>(1, job.max_chunks) * kPlacesPerChunk));
+  if (addresses.places == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address_bytes is less than one chunk of ", FormatBytes(job.chunk_size)));
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(space_, AddressSpace::Reserve(addresses));
+  LeaseCache::Options cache;
+  cache.places = addresses.places;
+  cache.budget = properties_.job.lease_budget;
+  keeper_ = std::make_unique<LeaseKeeper>(cache, lender_.get(), space_.get(), regions_.get());
+  events_->Attach(keeper_.get());
+  MEMTIDE_ASSIGN_OR_RETURN(
+      faults_, FaultLoop::Start(space_.get(), [keeper = keeper_.get()](const Touch& touch) {
+        return keeper->AnswerTouch(touch.place, touch.access);
+      }));
+  MEMTIDE_ASSIGN_OR_RETURN(WatchedSpace watched,
+                           WatchedSpace::Watch(space_.get(), faults_->requests()));
+  watched_.emplace(std::move(watched));
+  room_keeper_ = std::thread([keeper = keeper_.get()] { keeper->KeepRoom(); });
+  pthread_setname_np(room_keeper_.native_handle(), "memtide-room");
+  properties_.base = space_->base();
+  properties_.places = space_->places();
+  properties_.kernel_faults = space_->kernel_faults();
+  return absl::OkStatus();
+}
+
+Client::~Client() {
+  if (!CheckProcess().ok()) {
+    Abandon();
+    return;
+  }
+  // The handler first, while touches that wait are still answered; the daemon's events last, for
+  // they reach into everything else.
+  watched_.reset();
+  if (keeper_ != nullptr) keeper_->StopKeepingRoom();
+  if (room_keeper_.joinable()) room_keeper_.join();
+  faults_.reset();
+  space_.reset();  // Unmapped before the leases end.
+  if (lender_ != nullptr) lender_->Close();
+}
+
+// In a forked child the threads are not there and any lock may be held for ever: nothing can be
+// taken down, and nothing that matters is held (Descriptor, MADV_DONTFORK).
+void Client::Abandon() {
+  static_cast<void>(regions_.release());
+  static_cast<void>(events_.release());
+  static_cast<void>(lender_.release());
+  static_cast<void>(space_.release());
+  static_cast<void>(keeper_.release());
+  static_cast<void>(faults_.release());
+  if (watched_.has_value()) static_cast<void>(new WatchedSpace(std::move(*watched_)));
+  static_cast<void>(new std::thread(std::move(room_keeper_)));
+}
+
+absl::Status Client::CheckProcess() const {
+  if (generation_ == ForkGeneration()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this memtide client was opened before the process forked: its memory is not here. Open one "
+      "in the child, or use it only in the parent");
+}
+
+absl::StatusOr<PlaceRange> Client::Allocate(uint32_t count, ChunkKind kind) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->Allocate(count, kind);
+}
+
+absl::Status Client::Free(PlaceRange range) {
+  // Owners free in destructors, also in a child that inherited them and where nothing is to free.
+  if (!CheckProcess().ok()) return absl::OkStatus();
+  return keeper_->Free(range);
+}
+
+absl::Status Client::Acquire(absl::Span<const PlaceId> places, Access access,
+                             absl::optional<Duration> deadline) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->Acquire(places, access, deadline);
+}
+
+absl::Status Client::Release(absl::Span<const PlaceId> places) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->EndUse(places);
+}
+
+absl::StatusOr<class Use> Client::Use(std::vector<PlaceId> places, Access access,
+                                      absl::optional<Duration> deadline) {
+  MEMTIDE_RETURN_IF_ERROR(Acquire(places, access, deadline));
+  return client::Use(this, std::move(places));
+}
+
+absl::Status Client::Prefetch(absl::Span<const PlaceId> places) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->Prefetch(places);
+}
+
+absl::Status Client::Evict(absl::Span<const PlaceId> places) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->Evict(places);
+}
+
+absl::Status Client::Flush() {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->Flush();
+}
+
+absl::StatusOr<LeaseStats> Client::stats() const {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->stats();
+}
+
+Use::Use(Client* client, std::vector<PlaceId> places)
+    : client_(client), places_(std::move(places)) {}
+
+Use::Use(Use&& other) noexcept
+    : client_(std::exchange(other.client_, nullptr)), places_(std::move(other.places_)) {}
+
+Use& Use::operator=(Use&& other) noexcept {
+  if (this != &other) {
+    End();
+    client_ = std::exchange(other.client_, nullptr);
+    places_ = std::move(other.places_);
+  }
+  return *this;
+}
+
+Use::~Use() { End(); }
+
+void Use::End() {
+  // Fails only when the session is lost or this is a forked child: the use is over either way.
+  if (client_ != nullptr) client_->Release(places_).IgnoreError();
+  client_ = nullptr;
+}
+
+std::string DefaultSocketDir() {
+  constexpr char kSystem[] = "/run/memtide";
+  if (const char* chosen = getenv("MEMTIDE_SOCKET_DIR"); chosen != nullptr && *chosen != '\0') {
+    return chosen;
+  }
+  const char* runtime = getenv("XDG_RUNTIME_DIR");
+  if (geteuid() == 0 || access(kSystem, F_OK) == 0 || runtime == nullptr || *runtime == '\0') {
+    return kSystem;
+  }
+  return absl::StrCat(runtime, "/memtide");
+}
+
+}  // namespace memtide::client

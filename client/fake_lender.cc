@@ -1,0 +1,231 @@
+#include "client/fake_lender.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace memtide::client {
+
+FakeLender::FakeLender(const Options& options) : options_(options), slots_(options.slots) {
+  const Bytes size = options.chunk_size * options.slots;
+  fd_ = memfd_create("memtide-fake", MFD_CLOEXEC);
+  MEMTIDE_CHECK(fd_ >= 0 && ftruncate(fd_, static_cast<off_t>(size.count())) == 0);
+  void* memory = mmap(nullptr, size.count(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  MEMTIDE_CHECK(memory != MAP_FAILED);
+  memory_ = static_cast<char*>(memory);
+}
+
+FakeLender::~FakeLender() {
+  munmap(memory_, (options_.chunk_size * options_.slots).count());
+  close(fd_);
+}
+
+absl::StatusOr<Job> FakeLender::Open(const JobOptions& options, LenderEvents* events) {
+  events_ = events;
+  events_->RegionArrived(RegionId(0), Descriptor(fcntl(fd_, F_DUPFD_CLOEXEC, 0)),
+                         options_.chunk_size * options_.slots);
+  Job job;
+  job.chunk_size = options_.chunk_size;
+  job.host_slots = options_.slots;
+  job.max_chunks = options_.max_chunks;
+  job.lease_budget = options_.lease_budget;
+  return job;
+}
+
+void FakeLender::Close() {
+  const MutexLock lock(&mutex_);
+  if (ended_.ok()) ended_ = absl::UnavailableError("closed");
+  changed_.SignalAll();
+}
+
+absl::StatusOr<std::vector<ChunkId>> FakeLender::Allocate(uint32_t count, ChunkKind kind) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  if (chunks_.size() + count > options_.max_chunks) {
+    return absl::ResourceExhaustedError(absl::StrCat("max_chunks is ", options_.max_chunks));
+  }
+  std::vector<ChunkId> made;
+  for (uint32_t i = 0; i < count; ++i) {
+    made.push_back(ChunkId(next_chunk_++));
+    chunks_[made.back()];
+  }
+  return made;
+}
+
+absl::Status FakeLender::Free(absl::Span<const ChunkId> chunks) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  for (const ChunkId id : chunks) {
+    const auto found = chunks_.find(id);
+    if (found == chunks_.end()) return absl::NotFoundError("no such chunk");
+    counts_.leases -= found->second.leased ? 1 : 0;
+    if (found->second.slot.has_value()) {
+      memset(Slot(*found->second.slot), kScramble, options_.chunk_size.count());
+      slots_[*found->second.slot].reset();
+    }
+    chunks_.erase(found);
+  }
+  changed_.SignalAll();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Lease>> FakeLender::Fetch(const FetchOptions& options) {
+  const Instant until =
+      Now() + (options.deadline > Duration::zero() ? options.deadline : std::chrono::minutes(1));
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  ++counts_.fetches;
+  for (const ChunkId id : options.releases) {
+    const auto found = chunks_.find(id);
+    if (found == chunks_.end() || !found->second.leased) continue;
+    found->second.leased = false;
+    found->second.released_at = ++calls_;
+    --counts_.leases;
+  }
+  changed_.SignalAll();
+  if (!fail_next_fetch_.ok()) {
+    const absl::Status failure = fail_next_fetch_;
+    fail_next_fetch_ = absl::OkStatus();
+    return failure;
+  }
+  while (!BringIn(options.chunks)) {
+    if (options.patience == Patience::kNoWait) return absl::UnavailableError("not there now");
+    const Duration left = until - Now();
+    if (left <= Duration::zero()) return absl::DeadlineExceededError("no room in time");
+    changed_.WaitFor(&mutex_, left);
+    MEMTIDE_RETURN_IF_ERROR(ended_);
+  }
+  std::vector<Lease> leases;
+  for (const ChunkId id : options.chunks) {
+    Chunk& chunk = chunks_.at(id);
+    counts_.leases += chunk.leased ? 0 : 1;
+    chunk.leased = true;
+    leases.push_back({id, RegionId(0), options_.chunk_size * *chunk.slot});
+  }
+  changed_.SignalAll();
+  return leases;
+}
+
+// All chunks have a slot at the end, or room is missing (and what came in stays, unleased).
+bool FakeLender::BringIn(const std::vector<ChunkId>& chunks) {
+  std::vector<Chunk*> wanted;
+  for (const ChunkId id : chunks) wanted.push_back(&chunks_.at(id));
+  bool complete = true;
+  // Pins those that are there, so that one does not leave for another.
+  std::vector<bool> leased;
+  for (Chunk* chunk : wanted) {
+    leased.push_back(chunk->leased);
+    chunk->leased = true;
+  }
+  for (size_t i = 0; i < wanted.size() && complete; ++i) {
+    if (wanted[i]->slot.has_value()) continue;
+    wanted[i]->slot = FindSlot();
+    complete = wanted[i]->slot.has_value();
+    if (!complete) break;
+    slots_[*wanted[i]->slot] = chunks[i];
+    char* slot = Slot(*wanted[i]->slot);
+    if (wanted[i]->buffer.empty()) {
+      memset(slot, 0, options_.chunk_size.count());
+    } else {
+      memcpy(slot, wanted[i]->buffer.data(), options_.chunk_size.count());
+    }
+  }
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i]->leased = leased[i];
+  return complete;
+}
+
+absl::optional<uint32_t> FakeLender::FindSlot() {
+  absl::optional<uint32_t> oldest;
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    if (!slots_[slot].has_value()) return slot;
+    const Chunk& chunk = chunks_.at(*slots_[slot]);
+    if (chunk.leased) continue;
+    if (!oldest.has_value() || chunk.released_at < chunks_.at(*slots_[*oldest]).released_at) {
+      oldest = slot;
+    }
+  }
+  if (oldest.has_value()) MoveOut(&chunks_.at(*slots_[*oldest]));
+  return oldest;
+}
+
+void FakeLender::MoveOut(Chunk* chunk) {
+  char* slot = Slot(*chunk->slot);
+  chunk->buffer.assign(slot, slot + options_.chunk_size.count());
+  memset(slot, kScramble, options_.chunk_size.count());
+  slots_[*chunk->slot].reset();
+  chunk->slot.reset();
+  ++counts_.evictions;
+}
+
+absl::Status FakeLender::Release(absl::Span<const ChunkId> chunks) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  for (const ChunkId id : chunks) {
+    const auto found = chunks_.find(id);
+    if (found == chunks_.end() || !found->second.leased) {
+      return absl::FailedPreconditionError("not leased");
+    }
+  }
+  for (const ChunkId id : chunks) {
+    chunks_.at(id).leased = false;
+    chunks_.at(id).released_at = ++calls_;
+    --counts_.leases;
+    ++counts_.releases;
+  }
+  changed_.SignalAll();
+  return absl::OkStatus();
+}
+
+absl::Status FakeLender::Evict(absl::Span<const ChunkId> chunks) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  for (const ChunkId id : chunks) {
+    if (chunks_.at(id).leased) return absl::FailedPreconditionError("leased");
+  }
+  for (const ChunkId id : chunks) {
+    if (chunks_.at(id).slot.has_value()) MoveOut(&chunks_.at(id));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeLender::Prefetch(absl::Span<const ChunkId> chunks) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  BringIn({chunks.begin(), chunks.end()});
+  return absl::OkStatus();
+}
+
+void FakeLender::FailNextFetch(absl::Status status) {
+  const MutexLock lock(&mutex_);
+  fail_next_fetch_ = status;
+}
+
+void FakeLender::Revoke(uint32_t count) { events_->RevokeRequested(count); }
+
+void FakeLender::EndSession(absl::Status reason) {
+  {
+    const MutexLock lock(&mutex_);
+    ended_ = reason;
+    changed_.SignalAll();
+  }
+  events_->Lost(reason);
+}
+
+FakeLender::Counts FakeLender::counts() const {
+  const MutexLock lock(&mutex_);
+  return counts_;
+}
+
+void FakeLender::WaitForLeases(uint32_t leases) {
+  const MutexLock lock(&mutex_);
+  while (counts_.leases != leases) changed_.Wait(&mutex_);
+}
+
+}  // namespace memtide::client

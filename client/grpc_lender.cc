@@ -1,0 +1,330 @@
+#include "client/grpc_lender.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "client/rpc.h"
+
+namespace memtide::client {
+namespace {
+
+// The protocol's limit on a batch.
+constexpr size_t kMaxBatch = 4096;
+constexpr Duration kMaxWait = std::chrono::minutes(10);
+// For a reply to arrive after the daemon's own deadline has passed.
+constexpr Duration kGrace = std::chrono::seconds(10);
+// Calls that the daemon answers at once; far more than that takes.
+constexpr Duration kQuick = std::chrono::seconds(60);
+
+constexpr uint64_t kChunksPerShare = 24;
+constexpr Bytes kMinChunk = MiB(2);
+constexpr Bytes kMaxChunk = MiB(64);
+
+v1::Access ToProto(Access access) {
+  return access == Access::kWrite ? v1::ACCESS_WRITE : v1::ACCESS_READ;
+}
+
+v1::ChunkKind ToProto(ChunkKind kind) {
+  switch (kind) {
+    case ChunkKind::kOther:
+      return v1::CHUNK_KIND_UNSPECIFIED;
+    case ChunkKind::kParameter:
+      return v1::CHUNK_KIND_PARAMETER;
+    case ChunkKind::kGradient:
+      return v1::CHUNK_KIND_GRADIENT;
+    case ChunkKind::kOptimizerState:
+      return v1::CHUNK_KIND_OPTIMIZER_STATE;
+    case ChunkKind::kActivation:
+      return v1::CHUNK_KIND_ACTIVATION;
+  }
+  return v1::CHUNK_KIND_UNSPECIFIED;
+}
+
+template <typename Field>
+void AddIds(absl::Span<const ChunkId> chunks, Field* field) {
+  field->Reserve(static_cast<int>(chunks.size()));
+  for (const ChunkId chunk : chunks) field->Add(chunk.value());
+}
+
+// Calls `send` with each batch, until one fails.
+template <typename Send>
+absl::Status ForEachBatch(absl::Span<const ChunkId> chunks, Send send) {
+  for (size_t first = 0; first < chunks.size(); first += kMaxBatch) {
+    MEMTIDE_RETURN_IF_ERROR(send(chunks.subspan(first, kMaxBatch)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+GrpcLender::GrpcLender(Options options) : options_(std::move(options)) {}
+
+GrpcLender::~GrpcLender() { Close(); }
+
+absl::StatusOr<Job> GrpcLender::Open(const JobOptions& options, LenderEvents* events) {
+  MEMTIDE_CHECK(!socket_.has_value());
+  events_ = events;
+  MEMTIDE_ASSIGN_OR_RETURN(FdSocket socket,
+                           FdSocket::Connect(options_.socket_dir, options_.program));
+  socket_.emplace(std::move(socket));
+  token_ = socket_->welcome().token();
+  const std::shared_ptr<grpc::Channel> channel = MakeChannel(socket_->welcome().grpc_target());
+  session_ = v1::SessionService::NewStub(channel);
+  chunks_ = v1::ChunkService::NewStub(channel);
+  admin_ = v1::AdminService::NewStub(channel);
+  // Before the job is opened, for its regions come while we wait.
+  reader_ = std::thread([this] { ReadEvents(); });
+  pthread_setname_np(reader_.native_handle(), "memtide-events");
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::OpenResponse reply, OpenJob(options));
+  const Duration lease = std::chrono::seconds(reply.session_lease().seconds()) +
+                         std::chrono::nanoseconds(reply.session_lease().nanos());
+  renewer_ = std::thread([this, lease] { RenewUntilClosed(lease / 3); });
+  pthread_setname_np(renewer_.native_handle(), "memtide-renew");
+  Job job;
+  job.chunk_size = Bytes(reply.chunk_size_bytes());
+  job.device_slots = reply.device_slots();
+  job.host_slots = reply.host_slots();
+  job.ssd_slots = reply.ssd_slots();
+  job.max_chunks = reply.max_chunks();
+  job.lease_budget = reply.lease_budget();
+  has_ssd_ = job.ssd_slots > 0;
+  return job;
+}
+
+absl::StatusOr<v1::OpenResponse> GrpcLender::OpenJob(const JobOptions& options) {
+  JobOptions sized = options;
+  if (options.chunk_size.IsZero()) {
+    // A job that is there already has a size, and zero takes it.
+    if (!options.job_name.empty()) {
+      absl::StatusOr<v1::OpenResponse> joined = SendOpen(options);
+      if (!absl::IsInvalidArgument(joined.status())) return joined;
+    }
+    MEMTIDE_ASSIGN_OR_RETURN(sized.chunk_size, ChooseChunkSize(options));
+  }
+  return SendOpen(sized);
+}
+
+absl::StatusOr<v1::OpenResponse> GrpcLender::SendOpen(const JobOptions& options) {
+  v1::OpenRequest request;
+  request.set_job_name(options.job_name);
+  request.set_chunk_size_bytes(options.chunk_size.count());
+  request.set_device_share_bytes(options.device_share.count());
+  request.set_host_share_bytes(options.host_share.count());
+  request.set_ssd_share_bytes(options.ssd_share.count());
+  v1::OpenResponse reply;
+  // Returns when all of the job's memory is prepared, which takes long for much of it.
+  MEMTIDE_RETURN_IF_ERROR(Explain(
+      Call(session_.get(), &v1::SessionService::Stub::Open, token_, kMaxWait, request, &reply)));
+  return reply;
+}
+
+absl::StatusOr<Bytes> GrpcLender::ChooseChunkSize(const JobOptions& options) {
+  v1::InspectNodeRequest request;
+  v1::InspectNodeResponse node;
+  MEMTIDE_RETURN_IF_ERROR(Explain(
+      Call(admin_.get(), &v1::AdminService::Stub::InspectNode, token_, kQuick, request, &node)));
+  Bytes device, host;
+  for (const v1::Pool& pool : node.pools()) {
+    if (pool.tier() == v1::TIER_DEVICE) device = Bytes(pool.free_bytes());
+    if (pool.tier() == v1::TIER_HOST) host = Bytes(pool.free_bytes());
+  }
+  Bytes share = options.host_share.IsZero() ? host : options.host_share;
+  if (!device.IsZero()) share = options.device_share.IsZero() ? device : options.device_share;
+  const Bytes wanted = RoundDown(Bytes(share / Bytes(kChunksPerShare)), kMinChunk);
+  return std::min(std::max(wanted, kMinChunk), kMaxChunk);
+}
+
+void GrpcLender::Close() {
+  if (!socket_.has_value()) return;
+  {
+    const MutexLock lock(&mutex_);
+    if (closing_) return;
+    closing_ = true;
+  }
+  changed_.SignalAll();
+  if (renewer_.joinable()) renewer_.join();
+  if (session_ != nullptr) {
+    v1::CloseResponse reply;
+    // A courtesy: the end of the socket says the same, also when this fails.
+    Call(session_.get(), &v1::SessionService::Stub::Close, token_, kGrace, v1::CloseRequest(),
+         &reply)
+        .IgnoreError();
+  }
+  socket_->Shutdown();
+  if (reader_.joinable()) reader_.join();
+}
+
+absl::StatusOr<std::vector<ChunkId>> GrpcLender::Allocate(uint32_t count, ChunkKind kind) {
+  std::vector<ChunkId> chunks;
+  while (chunks.size() < count) {
+    v1::AllocateRequest request;
+    request.set_request_id(next_request_id_.fetch_add(1));
+    request.set_count(static_cast<uint32_t>(std::min(count - chunks.size(), kMaxBatch)));
+    request.set_kind(ToProto(kind));
+    v1::AllocateResponse reply;
+    absl::Status status = Explain(
+        Call(chunks_.get(), &v1::ChunkService::Stub::Allocate, token_, kQuick, request, &reply));
+    if (status.ok() && reply.chunk_ids_size() != static_cast<int>(request.count())) {
+      status = absl::InternalError("the daemon allocated another number of chunks than asked for");
+    }
+    if (!status.ok()) {
+      Free(chunks).IgnoreError();  // All or none.
+      return status;
+    }
+    for (const uint64_t id : reply.chunk_ids()) chunks.push_back(ChunkId(id));
+  }
+  return chunks;
+}
+
+absl::Status GrpcLender::Free(absl::Span<const ChunkId> chunks) {
+  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
+    v1::FreeRequest request;
+    request.set_request_id(next_request_id_.fetch_add(1));
+    AddIds(batch, request.mutable_chunk_ids());
+    v1::FreeResponse reply;
+    return Explain(
+        Call(chunks_.get(), &v1::ChunkService::Stub::Free, token_, kQuick, request, &reply));
+  });
+}
+
+absl::StatusOr<std::vector<Lease>> GrpcLender::Fetch(const FetchOptions& options) {
+  std::vector<Lease> leases;
+  // Releases beyond what fits into the first call go ahead of it.
+  absl::Span<const ChunkId> releases = options.releases;
+  if (releases.size() > kMaxBatch) {
+    MEMTIDE_RETURN_IF_ERROR(Release(releases));
+    releases = {};
+  }
+  const absl::Span<const ChunkId> all = options.chunks;
+  const absl::Status status = ForEachBatch(all, [&](absl::Span<const ChunkId> batch) {
+    const absl::Status fetched = FetchSome(options, batch, releases, &leases);
+    releases = {};
+    return fetched;
+  });
+  if (status.ok()) return leases;
+  // All or none. Whoever asked for an upgrade among them loses that lease, too; a batch of more
+  // than kMaxBatch chunks that are held already is not made.
+  const size_t granted = leases.size();
+  if (granted > 0) Release(all.subspan(0, granted)).IgnoreError();
+  return status;
+}
+
+absl::Status GrpcLender::FetchSome(const FetchOptions& options, absl::Span<const ChunkId> chunks,
+                                   absl::Span<const ChunkId> releases, std::vector<Lease>* leases) {
+  v1::FetchRequest request;
+  AddIds(chunks, request.mutable_chunk_ids());
+  AddIds(releases, request.mutable_release_chunk_ids());
+  request.set_access(ToProto(options.access));
+  request.set_wait_policy(options.patience == Patience::kNoWait ? v1::WAIT_POLICY_NO_WAIT
+                                                                : v1::WAIT_POLICY_WAIT);
+  Duration wait = kMaxWait;
+  if (options.deadline > Duration::zero()) {
+    wait = std::min(options.deadline, kMaxWait);
+    request.mutable_deadline()->set_seconds(wait / std::chrono::seconds(1));
+    request.mutable_deadline()->set_nanos(
+        static_cast<int32_t>((wait % std::chrono::seconds(1)).count()));
+  }
+  v1::FetchResponse reply;
+  MEMTIDE_RETURN_IF_ERROR(Explain(
+      Call(chunks_.get(), &v1::ChunkService::Stub::Fetch, token_, wait + kGrace, request, &reply)));
+  if (reply.leases_size() != static_cast<int>(chunks.size())) {
+    return absl::InternalError("the daemon granted another number of leases than asked for");
+  }
+  for (const v1::Lease& lease : reply.leases()) {
+    leases->push_back(
+        {ChunkId(lease.chunk_id()), RegionId(lease.region_id()), Bytes(lease.offset_bytes())});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLender::Release(absl::Span<const ChunkId> chunks) {
+  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
+    v1::ReleaseRequest request;
+    request.set_request_id(next_request_id_.fetch_add(1));
+    AddIds(batch, request.mutable_chunk_ids());
+    v1::ReleaseResponse reply;
+    return Explain(
+        Call(chunks_.get(), &v1::ChunkService::Stub::Release, token_, kQuick, request, &reply));
+  });
+}
+
+absl::Status GrpcLender::Evict(absl::Span<const ChunkId> chunks) {
+  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
+    v1::EvictRequest request;
+    AddIds(batch, request.mutable_chunk_ids());
+    request.set_tier(has_ssd_ ? v1::TIER_SSD : v1::TIER_HOST);
+    v1::EvictResponse reply;
+    return Explain(
+        Call(chunks_.get(), &v1::ChunkService::Stub::Evict, token_, kMaxWait, request, &reply));
+  });
+}
+
+absl::Status GrpcLender::Prefetch(absl::Span<const ChunkId> chunks) {
+  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
+    v1::PrefetchRequest request;
+    AddIds(batch, request.mutable_chunk_ids());
+    v1::PrefetchResponse reply;
+    return Explain(
+        Call(chunks_.get(), &v1::ChunkService::Stub::Prefetch, token_, kQuick, request, &reply));
+  });
+}
+
+absl::Status GrpcLender::Explain(absl::Status status) {
+  const MutexLock lock(&mutex_);
+  return status.ok() || lost_.ok() ? status : lost_;
+}
+
+void GrpcLender::ReadEvents() {
+  while (true) {
+    absl::StatusOr<FdSocket::Received> received = socket_->Receive();
+    absl::Status status = received.status();
+    if (status.ok() && received->frame.has_refused()) {
+      const v1::FdRefused& refused = received->frame.refused();
+      status = absl::UnavailableError(
+          absl::StrCat("the memtide daemon ended this session: ", refused.message()));
+    }
+    if (!status.ok()) {
+      {
+        const MutexLock lock(&mutex_);
+        if (closing_) return;
+        lost_ = status;
+      }
+      events_->Lost(status);
+      return;
+    }
+    if (received->frame.has_region()) {
+      const v1::FdRegion& region = received->frame.region();
+      events_->RegionArrived(RegionId(region.region_id()), std::move(received->descriptor),
+                             Bytes(region.size_bytes()));
+    } else if (received->frame.has_revoke()) {
+      events_->RevokeRequested(received->frame.revoke().count());
+    }
+  }
+}
+
+void GrpcLender::RenewUntilClosed(Duration interval) {
+  mutex_.Lock();
+  while (!closing_ && lost_.ok()) {
+    if (interval <= Duration::zero()) {
+      changed_.Wait(&mutex_);  // The daemon wants no renewals.
+      continue;
+    }
+    const bool signalled = changed_.WaitFor(&mutex_, interval);
+    if (signalled || closing_) continue;
+    mutex_.Unlock();
+    v1::RenewResponse reply;
+    // A failure means that the session has ended, which the fd socket tells.
+    Call(session_.get(), &v1::SessionService::Stub::Renew, token_, interval, v1::RenewRequest(),
+         &reply)
+        .IgnoreError();
+    mutex_.Lock();
+  }
+  mutex_.Unlock();
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,409 @@
+#include "client/lease_cache.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace memtide::client {
+namespace {
+
+std::string Name(PlaceId place) { return absl::StrCat("place ", place.value()); }
+
+}  // namespace
+
+LeaseCache::LeaseCache(const Options& options) : options_(options), entries_(options.places) {
+  MEMTIDE_CHECK(options.places > 0);
+  MEMTIDE_CHECK(options.budget > 0);
+}
+
+bool LeaseCache::IsMoving(State state) {
+  return state == State::kLeasing || state == State::kUpgrading || state == State::kReleasing;
+}
+
+bool LeaseCache::IsHeld(State state) {
+  return state == State::kReading || state == State::kUpgrading || state == State::kWriting;
+}
+
+bool LeaseCache::IsRecent(uint32_t place) const {
+  return std::find(std::begin(recent_), std::end(recent_), place) != std::end(recent_);
+}
+
+// --- Chunks and places ---
+
+absl::StatusOr<PlaceRange> LeaseCache::FindUnbound(uint32_t count) const {
+  uint32_t run = 0;
+  for (uint32_t i = 0; i < entries_.size(); ++i) {
+    run = entries_[i].state == State::kUnbound ? run + 1 : 0;
+    if (run == count && count > 0) return PlaceRange{PlaceId(i + 1 - count), count};
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no ", count, " places in a row are free of the ", entries_.size(),
+                   " places of the address range: free chunks, or open with more address_bytes"));
+}
+
+void LeaseCache::Bind(PlaceId first, absl::Span<const ChunkId> chunks) {
+  for (uint32_t i = 0; i < chunks.size(); ++i) {
+    Entry& entry = entries_[first.value() + i];
+    MEMTIDE_CHECK(entry.state == State::kUnbound) << Name(first);
+    entry.state = State::kAbsent;
+    entry.chunk = chunks[i];
+  }
+  bound_ += chunks.size();
+}
+
+absl::StatusOr<LeasePlan> LeaseCache::BeginFree(PlaceRange range) {
+  LeasePlan plan;
+  for (uint32_t i = 0; i < range.count; ++i) {
+    const PlaceId place(range.first.value() + i);
+    if (!IsBound(place)) return absl::NotFoundError(absl::StrCat(Name(place), " holds no chunk"));
+    if (IsMoving(at(place).state)) plan.next = LeasePlan::Next::kWait;
+    if (at(place).uses > 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(Name(place), " is in use (", at(place).uses, " uses): release it first"));
+    }
+  }
+  if (plan.next == LeasePlan::Next::kWait) return plan;
+  plan.next = LeasePlan::Next::kFetch;
+  for (uint32_t i = 0; i < range.count; ++i) {
+    const uint32_t place = range.first.value() + i;
+    if (IsHeld(entries_[place].state)) {
+      Mark(place, &plan.release);
+    } else {
+      entries_[place].state = State::kReleasing;
+      ++moving_;
+    }
+  }
+  return plan;
+}
+
+void LeaseCache::Freed(PlaceRange range) {
+  NotFreed(range);
+  for (uint32_t i = 0; i < range.count; ++i) {
+    entries_[range.first.value() + i].state = State::kUnbound;
+  }
+  bound_ -= range.count;
+}
+
+void LeaseCache::NotFreed(PlaceRange range) {
+  for (uint32_t i = 0; i < range.count; ++i) {
+    Entry& entry = entries_[range.first.value() + i];
+    MEMTIDE_CHECK(entry.state == State::kReleasing) << Name(range.first);
+    entry.state = State::kAbsent;
+  }
+  moving_ -= range.count;
+}
+
+bool LeaseCache::IsBound(PlaceId place) const {
+  return place.value() < entries_.size() && at(place).state != State::kUnbound;
+}
+
+bool LeaseCache::IsAbsent(PlaceId place) const {
+  return IsBound(place) && at(place).state == State::kAbsent;
+}
+
+ChunkId LeaseCache::chunk(PlaceId place) const {
+  MEMTIDE_CHECK(IsBound(place)) << Name(place);
+  return at(place).chunk;
+}
+
+// --- Leases ---
+
+absl::Status LeaseCache::CheckWanted(absl::Span<const PlaceId> places) {
+  ++stamp_;
+  for (const PlaceId place : places) {
+    if (!IsBound(place)) return absl::NotFoundError(absl::StrCat(Name(place), " holds no chunk"));
+    if (at(place).stamp == stamp_) {
+      return absl::InvalidArgumentError(absl::StrCat(Name(place), " is named twice"));
+    }
+    at(place).stamp = stamp_;
+  }
+  if (places.size() > options_.budget) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        places.size(), " chunks cannot be in use at once: this session may lease ", options_.budget,
+        " (lease_budget); acquire fewer at a time, or give the job a larger share"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LeasePlan> LeaseCache::Acquire(absl::Span<const PlaceId> places, Access access) {
+  if (absl::Status status = CheckWanted(places); !status.ok()) return status;
+  return MakePlan(places, access);
+}
+
+absl::StatusOr<LeasePlan> LeaseCache::Touch(PlaceId place, Access access) {
+  if (absl::Status status = CheckWanted({&place, 1}); !status.ok()) return status;
+  LeasePlan plan = MakePlan({&place, 1}, access);
+  if (plan.next == LeasePlan::Next::kWait) return plan;
+  plan.counts_uses = false;
+  if (!IsRecent(place.value())) {
+    std::copy_backward(recent_, recent_ + kRecentTouches - 1, recent_ + kRecentTouches);
+    recent_[0] = place.value();
+  }
+  // MakePlan counted the use of a hit.
+  if (plan.next == LeasePlan::Next::kDone) DropUse(place);
+  return plan;
+}
+
+LeasePlan LeaseCache::MakePlan(absl::Span<const PlaceId> places, Access access) {
+  LeasePlan plan;
+  plan.access = access;
+  uint32_t absent = 0;
+  uint32_t readable = 0;
+  for (const PlaceId place : places) {
+    const State state = at(place).state;
+    if (IsMoving(state)) {
+      plan.next = LeasePlan::Next::kWait;
+      return plan;
+    }
+    absent += state == State::kAbsent ? 1 : 0;
+    readable += state == State::kReading ? 1 : 0;
+  }
+  const bool upgrades = access == Access::kWrite && readable > 0;
+  if (absent == 0 && !upgrades) {
+    for (const PlaceId place : places) AddUse(place);
+    return plan;
+  }
+  plan.next = LeasePlan::Next::kFetch;
+  const uint32_t wanted = held_ + leasing_ + absent;
+  if (wanted > options_.budget) {
+    plan.release = TakeOldest(wanted - options_.budget, Recent::kLast);
+    plan.release_first = wanted - plan.release.size() > options_.budget;
+  }
+  for (const PlaceId place : places) {
+    Entry& entry = at(place);
+    if (entry.state == State::kAbsent) {
+      entry.state = State::kLeasing;
+      ++leasing_;
+      ++moving_;
+      plan.fetch.push_back(place);
+    } else {
+      PromiseUse(place);
+      if (entry.state == State::kReading && access == Access::kWrite) {
+        entry.state = State::kUpgrading;
+        ++moving_;
+        plan.upgrade.push_back(place);
+      } else {
+        plan.hits.push_back(place);
+      }
+    }
+  }
+  return plan;
+}
+
+void LeaseCache::Granted(const LeasePlan& plan) {
+  for (const PlaceId place : plan.fetch) {
+    Entry& entry = at(place);
+    MEMTIDE_CHECK(entry.state == State::kLeasing) << Name(place);
+    entry.state = plan.access == Access::kWrite ? State::kWriting : State::kReading;
+    --leasing_;
+    --moving_;
+    ++held_;
+    PushNewest(place.value());
+    AddUse(place);
+    if (!plan.counts_uses) DropUse(place);
+  }
+  for (const PlaceId place : plan.upgrade) {
+    MEMTIDE_CHECK(at(place).state == State::kUpgrading) << Name(place);
+    at(place).state = State::kWriting;
+    --moving_;
+    KeepPromise(place);
+    if (!plan.counts_uses) DropUse(place);
+  }
+  for (const PlaceId place : plan.hits) KeepPromise(place);
+}
+
+void LeaseCache::Refused(const LeasePlan& plan) {
+  for (const PlaceId place : plan.fetch) {
+    MEMTIDE_CHECK(at(place).state == State::kLeasing) << Name(place);
+    at(place).state = State::kAbsent;
+    --leasing_;
+    --moving_;
+  }
+  for (const PlaceId place : plan.upgrade) {
+    MEMTIDE_CHECK(at(place).state == State::kUpgrading) << Name(place);
+    at(place).state = State::kReading;
+    --moving_;
+    KeepPromise(place);
+    DropUse(place);
+  }
+  for (const PlaceId place : plan.hits) {
+    KeepPromise(place);
+    DropUse(place);
+  }
+}
+
+void LeaseCache::Released(absl::Span<const PlaceId> places) {
+  for (const PlaceId place : places) {
+    MEMTIDE_CHECK(at(place).state == State::kReleasing) << Name(place);
+    at(place).state = State::kAbsent;
+  }
+  moving_ -= places.size();
+}
+
+void LeaseCache::AddUse(PlaceId place) {
+  Entry& entry = at(place);
+  if (entry.uses++ == 0) Unlink(place.value());
+}
+
+void LeaseCache::PromiseUse(PlaceId place) {
+  AddUse(place);
+  ++at(place).promised;
+}
+
+void LeaseCache::KeepPromise(PlaceId place) {
+  MEMTIDE_CHECK(at(place).promised > 0) << Name(place);
+  --at(place).promised;
+}
+
+void LeaseCache::DropUse(PlaceId place) {
+  Entry& entry = at(place);
+  MEMTIDE_CHECK(entry.uses > 0) << Name(place);
+  if (--entry.uses == 0) PushNewest(place.value());
+}
+
+absl::Status LeaseCache::EndUse(absl::Span<const PlaceId> places) {
+  ++stamp_;
+  for (const PlaceId place : places) {
+    if (!IsBound(place)) return absl::NotFoundError(absl::StrCat(Name(place), " holds no chunk"));
+    if (at(place).stamp == stamp_) {
+      return absl::InvalidArgumentError(absl::StrCat(Name(place), " is named twice"));
+    }
+    at(place).stamp = stamp_;
+    // A promised use is another caller's.
+    if (at(place).uses == at(place).promised) {
+      return absl::FailedPreconditionError(absl::StrCat(Name(place), " is not in use"));
+    }
+  }
+  for (const PlaceId place : places) DropUse(place);
+  return absl::OkStatus();
+}
+
+// --- Giving back ---
+
+// Room to keep free below the budget: enough that a batch of releases is worth its call.
+uint32_t LeaseCache::room_ahead() const {
+  return std::min<uint32_t>(8, std::max<uint32_t>(1, options_.budget / 8));
+}
+
+bool LeaseCache::WantsRoom() const {
+  if (idle_ == 0) return false;
+  if (revoked_ > 0) return true;
+  if (bound_ <= options_.budget) return false;  // Everything fits.
+  // Full: the next lease would have to wait for a release.
+  return idle_ > kRecentTouches && held_ + leasing_ >= options_.budget;
+}
+
+std::vector<PlaceId> LeaseCache::TakeRoomAhead() {
+  if (bound_ <= options_.budget || held_ + leasing_ < options_.budget) return {};
+  ++stamp_;  // Nobody's request: nothing is spared for having been named by the last one.
+  return TakeOldest(held_ + leasing_ - options_.budget + room_ahead(), Recent::kSpare);
+}
+
+void LeaseCache::Revoke(uint32_t count) {
+  // More than all there is cannot be asked for, however often it is.
+  revoked_ =
+      static_cast<uint32_t>(std::min<uint64_t>(uint64_t{revoked_} + count, held_ + leasing_));
+}
+
+std::vector<PlaceId> LeaseCache::TakeRevoked() {
+  ++stamp_;
+  std::vector<PlaceId> taken = TakeOldest(revoked_, Recent::kLast);
+  revoked_ -= taken.size();
+  return taken;
+}
+
+std::vector<PlaceId> LeaseCache::TakeAllIdle() {
+  std::vector<PlaceId> taken;
+  while (oldest_ != kNone) Mark(oldest_, &taken);
+  return taken;
+}
+
+std::vector<PlaceId> LeaseCache::TakeIdle(absl::Span<const PlaceId> places) {
+  std::vector<PlaceId> taken;
+  for (const PlaceId place : places) {
+    if (IsBound(place) && !IsMoving(at(place).state) && IsIdle(at(place))) {
+      Mark(place.value(), &taken);
+    }
+  }
+  return taken;
+}
+
+std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
+  std::vector<PlaceId> taken;
+  for (uint32_t place = oldest_; place != kNone && taken.size() < count;) {
+    const uint32_t next = entries_[place].newer;
+    if (entries_[place].stamp != stamp_ && !IsRecent(place)) Mark(place, &taken);
+    place = next;
+  }
+  if (recent == Recent::kSpare) return taken;
+  for (uint32_t i = kRecentTouches; i > 0 && taken.size() < count; --i) {
+    const uint32_t place = recent_[i - 1];
+    if (place == kNone || !IsIdle(entries_[place]) || entries_[place].stamp == stamp_) continue;
+    Mark(place, &taken);
+  }
+  return taken;
+}
+
+void LeaseCache::Mark(uint32_t place, std::vector<PlaceId>* taken) {
+  Unlink(place);
+  entries_[place].state = State::kReleasing;
+  --held_;
+  ++moving_;
+  taken->push_back(PlaceId(place));
+}
+
+void LeaseCache::PushNewest(uint32_t place) {
+  Entry& entry = entries_[place];
+  entry.older = newest_;
+  entry.newer = kNone;
+  (newest_ == kNone ? oldest_ : entries_[newest_].newer) = place;
+  newest_ = place;
+  ++idle_;
+}
+
+void LeaseCache::Unlink(uint32_t place) {
+  Entry& entry = entries_[place];
+  (entry.older == kNone ? oldest_ : entries_[entry.older].newer) = entry.newer;
+  (entry.newer == kNone ? newest_ : entries_[entry.newer].older) = entry.older;
+  entry.older = entry.newer = kNone;
+  --idle_;
+}
+
+LeaseCache::Counts LeaseCache::counts() const {
+  Counts counts;
+  counts.bound = bound_;
+  counts.held = held_;
+  counts.in_use = held_ - idle_;
+  counts.idle = idle_;
+  counts.moving = moving_;
+  return counts;
+}
+
+void LeaseCache::CheckInvariants() const {
+  Counts seen;
+  uint32_t leasing = 0;
+  for (const Entry& entry : entries_) {
+    seen.bound += entry.state != State::kUnbound ? 1 : 0;
+    seen.held += IsHeld(entry.state) ? 1 : 0;
+    seen.idle += IsIdle(entry) ? 1 : 0;
+    seen.moving += IsMoving(entry.state) ? 1 : 0;
+    leasing += entry.state == State::kLeasing ? 1 : 0;
+    MEMTIDE_CHECK(entry.uses == 0 || IsHeld(entry.state));
+    MEMTIDE_CHECK(entry.promised <= entry.uses);
+    MEMTIDE_CHECK(entry.state != State::kUpgrading || entry.promised > 0);
+  }
+  MEMTIDE_CHECK(seen.bound == bound_) << seen.bound << " " << bound_;
+  MEMTIDE_CHECK(seen.held == held_) << seen.held << " " << held_;
+  MEMTIDE_CHECK(seen.idle == idle_) << seen.idle << " " << idle_;
+  MEMTIDE_CHECK(seen.moving == moving_) << seen.moving << " " << moving_;
+  MEMTIDE_CHECK(leasing == leasing_) << leasing << " " << leasing_;
+  uint32_t listed = 0;
+  for (uint32_t place = oldest_; place != kNone; place = entries_[place].newer) {
+    MEMTIDE_CHECK(IsIdle(entries_[place])) << "place " << place;
+    ++listed;
+  }
+  MEMTIDE_CHECK(listed == idle_) << listed << " " << idle_;
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,381 @@
+#include "client/lease_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace memtide::client {
+
+LeaseKeeper::LeaseKeeper(const LeaseCache::Options& options, Lender* lender, AddressSpace* space,
+                         RegionTable* regions)
+    : lender_(lender), space_(space), regions_(regions), cache_(options) {}
+
+// --- Leasing ---
+
+absl::Status LeaseKeeper::Acquire(absl::Span<const PlaceId> places, Access access,
+                                  absl::optional<Duration> deadline) {
+  return Obtain({places, access, Purpose::kUse, deadline});
+}
+
+absl::Status LeaseKeeper::AnswerTouch(PlaceId place, Access access) {
+  const absl::Status status = Obtain({{&place, 1}, access, Purpose::kTouch, kTouchPatience});
+  if (status.ok() || absl::IsNotFound(status)) {
+    space_->Wake(place);
+    return absl::OkStatus();
+  }
+  return status;
+}
+
+absl::Status LeaseKeeper::Obtain(const Request& request) {
+  absl::optional<Instant> until;
+  if (request.deadline.has_value()) until = Now() + *request.deadline;
+  if (request.deadline == Duration::zero()) until = Instant::min();
+  MEMTIDE_ASSIGN_OR_RETURN(Errand errand, Plan(request, until));
+  if (errand.plan.next == LeasePlan::Next::kDone) return absl::OkStatus();
+  const Instant start = Now();
+  const absl::Status status = CarryOut(&errand, until);
+  const MutexLock lock(&mutex_);
+  stats_.waited += Now() - start;
+  return status;
+}
+
+absl::StatusOr<LeaseKeeper::Errand> LeaseKeeper::Plan(const Request& request,
+                                                      absl::optional<Instant> until) {
+  Errand errand;
+  const bool touch = request.purpose == Purpose::kTouch;
+  const MutexLock lock(&mutex_);
+  while (true) {
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    MEMTIDE_ASSIGN_OR_RETURN(errand.plan, touch ? cache_.Touch(request.places[0], request.access)
+                                                : cache_.Acquire(request.places, request.access));
+    if (errand.plan.next != LeasePlan::Next::kWait) break;
+    const Instant start = Now();
+    const absl::Status waited = WaitForChange(until);
+    stats_.waited += Now() - start;
+    MEMTIDE_RETURN_IF_ERROR(waited);
+  }
+  const LeasePlan& plan = errand.plan;
+  const uint64_t missed = plan.fetch.size() + plan.upgrade.size();
+  if (touch) {
+    stats_.faults += plan.fetch.size();
+    stats_.upgrades += plan.upgrade.size();
+  } else {
+    stats_.acquires += request.places.size();
+    stats_.acquire_hits += request.places.size() - missed;
+  }
+  if (plan.next == LeasePlan::Next::kDone) return errand;
+  errand.leased = ChunksOf(plan.fetch);
+  const std::vector<ChunkId> upgraded = ChunksOf(plan.upgrade);
+  errand.leased.insert(errand.leased.end(), upgraded.begin(), upgraded.end());
+  errand.released = ChunksOf(plan.release);
+  return errand;
+}
+
+absl::Status LeaseKeeper::CarryOut(Errand* errand, absl::optional<Instant> until) {
+  LeasePlan& plan = errand->plan;
+  for (const PlaceId place : plan.release) space_->Unmap(place);
+  const bool no_wait = until == Instant::min();
+  if (!plan.release.empty() && (plan.release_first || no_wait)) {
+    CountCall();
+    if (!lender_->Release(errand->released).ok()) ReleaseInDoubt(errand->released);
+    MarkReleased(plan.release);
+    plan.release.clear();
+    errand->released.clear();
+  }
+  absl::StatusOr<std::vector<Lease>> leases = Fetch(*errand, until);
+  absl::Status status = leases.status();
+  if (leases.ok()) {
+    status = MapGranted(*errand, *leases);
+  } else {
+    ReleaseInDoubt(errand->released);
+  }
+  const MutexLock lock(&mutex_);
+  if (status.ok()) {
+    cache_.Granted(plan);
+  } else {
+    cache_.Refused(plan);
+  }
+  cache_.Released(plan.release);
+  stats_.releases += plan.release.size();
+  Changed();
+  return status;
+}
+
+absl::StatusOr<std::vector<Lease>> LeaseKeeper::Fetch(const Errand& errand,
+                                                      absl::optional<Instant> until) {
+  FetchOptions options;
+  options.chunks = errand.leased;
+  options.releases = errand.released;
+  options.access = errand.plan.access;
+  if (until == Instant::min()) {
+    options.patience = Patience::kNoWait;
+  } else if (until.has_value()) {
+    // At least a moment: zero would mean no deadline of ours.
+    options.deadline = std::max<Duration>(*until - Now(), std::chrono::milliseconds(1));
+  }
+  CountCall();
+  absl::StatusOr<std::vector<Lease>> leases = lender_->Fetch(options);
+  if (leases.ok() && leases->size() != options.chunks.size()) {
+    return absl::InternalError(
+        absl::StrCat("the daemon granted ", leases->size(), " leases of ", options.chunks.size()));
+  }
+  return leases;
+}
+
+absl::Status LeaseKeeper::MapGranted(const Errand& errand, const std::vector<Lease>& leases) {
+  const LeasePlan& plan = errand.plan;
+  absl::Status status;
+  size_t mapped = 0;
+  for (; mapped < plan.fetch.size(); ++mapped) {
+    const Lease& lease = leases[mapped];
+    const absl::StatusOr<int> memory = regions_->Find(lease, space_->chunk_size());
+    status = memory.status();
+    if (status.ok()) status = space_->Map(plan.fetch[mapped], *memory, lease.offset, plan.access);
+    if (!status.ok()) break;
+  }
+  for (size_t i = 0; i < plan.upgrade.size() && status.ok(); ++i) {
+    status = space_->MakeWritable(plan.upgrade[i]);
+  }
+  if (status.ok()) return status;
+  for (size_t i = 0; i < mapped; ++i) space_->Unmap(plan.fetch[i]);
+  ReleaseInDoubt({errand.leased.begin(), errand.leased.begin() + plan.fetch.size()});
+  return status;
+}
+
+absl::Status LeaseKeeper::EndUse(absl::Span<const PlaceId> places) {
+  const MutexLock lock(&mutex_);
+  const absl::Status status = cache_.EndUse(places);
+  if (cache_.WantsRoom()) room_wanted_.Signal();
+  return lost_.ok() ? status : lost_;
+}
+
+// --- Giving back ---
+
+absl::Status LeaseKeeper::GiveBack(const std::vector<PlaceId>& places) {
+  if (places.empty()) return absl::OkStatus();
+  for (const PlaceId place : places) space_->Unmap(place);
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    chunks = ChunksOf(places);
+  }
+  CountCall();
+  const absl::Status status = lender_->Release(chunks);
+  if (!status.ok()) ReleaseInDoubt(chunks);
+  MarkReleased(places);
+  return status;
+}
+
+void LeaseKeeper::ReleaseInDoubt(const std::vector<ChunkId>& chunks) {
+  for (const ChunkId chunk : chunks) {
+    CountCall();
+    // FAILED_PRECONDITION: it had ended already. Lost: it ends with the session.
+    lender_->Release({&chunk, 1}).IgnoreError();
+  }
+}
+
+void LeaseKeeper::MarkReleased(const std::vector<PlaceId>& places) {
+  const MutexLock lock(&mutex_);
+  cache_.Released(places);
+  stats_.releases += places.size();
+  Changed();
+}
+
+void LeaseKeeper::Revoke(uint32_t count) {
+  const MutexLock lock(&mutex_);
+  cache_.Revoke(count);
+  room_wanted_.Signal();
+}
+
+void LeaseKeeper::KeepRoom() {
+  mutex_.Lock();
+  while (!stopping_) {
+    if (!lost_.ok() || !cache_.WantsRoom()) {
+      room_wanted_.Wait(&mutex_);
+      continue;
+    }
+    std::vector<PlaceId> places = cache_.TakeRevoked();
+    const std::vector<PlaceId> ahead = cache_.TakeRoomAhead();
+    places.insert(places.end(), ahead.begin(), ahead.end());
+    mutex_.Unlock();
+    // A failure is the session's end, of which everybody is told.
+    GiveBack(places).IgnoreError();
+    mutex_.Lock();
+  }
+  mutex_.Unlock();
+}
+
+void LeaseKeeper::StopKeepingRoom() {
+  const MutexLock lock(&mutex_);
+  stopping_ = true;
+  room_wanted_.SignalAll();
+}
+
+absl::Status LeaseKeeper::Flush() {
+  std::vector<PlaceId> places;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    places = cache_.TakeAllIdle();
+  }
+  return GiveBack(places);
+}
+
+absl::Status LeaseKeeper::Evict(absl::Span<const PlaceId> places) {
+  std::vector<PlaceId> idle, absent;
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    for (const PlaceId place : places) {
+      if (!cache_.IsBound(place)) {
+        return absl::NotFoundError(absl::StrCat("place ", place.value(), " holds no chunk"));
+      }
+      if (cache_.IsAbsent(place)) absent.push_back(place);
+    }
+    idle = cache_.TakeIdle(places);
+    chunks = ChunksOf(idle);
+    const std::vector<ChunkId> unleased = ChunksOf(absent);
+    chunks.insert(chunks.end(), unleased.begin(), unleased.end());
+  }
+  MEMTIDE_RETURN_IF_ERROR(GiveBack(idle));
+  if (chunks.empty()) return absl::OkStatus();
+  CountCall();
+  return lender_->Evict(chunks);
+}
+
+absl::Status LeaseKeeper::Prefetch(absl::Span<const PlaceId> places) {
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    for (const PlaceId place : places) {
+      if (!cache_.IsBound(place)) {
+        return absl::NotFoundError(absl::StrCat("place ", place.value(), " holds no chunk"));
+      }
+      if (cache_.IsAbsent(place)) chunks.push_back(cache_.chunk(place));
+    }
+  }
+  if (chunks.empty()) return absl::OkStatus();
+  CountCall();
+  return lender_->Prefetch(chunks);
+}
+
+// --- Chunks ---
+
+absl::StatusOr<PlaceRange> LeaseKeeper::Allocate(uint32_t count, ChunkKind kind) {
+  if (count == 0) return absl::InvalidArgumentError("zero chunks asked for");
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    MEMTIDE_RETURN_IF_ERROR(cache_.FindUnbound(count).status());
+  }
+  CountCall();
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, lender_->Allocate(count, kind));
+  absl::StatusOr<PlaceRange> range;
+  {
+    const MutexLock lock(&mutex_);
+    // Again: another thread may have been faster.
+    range = cache_.FindUnbound(count);
+    if (range.ok()) cache_.Bind(range->first, chunks);
+  }
+  absl::Status status = range.status();
+  if (status.ok()) status = space_->Open(*range);
+  if (status.ok()) return range;
+  CountCall();
+  lender_->Free(chunks).IgnoreError();
+  if (range.ok()) {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_CHECK(cache_.BeginFree(*range).ok());
+    cache_.Freed(*range);
+  }
+  return status;
+}
+
+absl::Status LeaseKeeper::Free(PlaceRange range) {
+  Errand errand;
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    while (true) {
+      MEMTIDE_RETURN_IF_ERROR(lost_);
+      MEMTIDE_ASSIGN_OR_RETURN(errand.plan, cache_.BeginFree(range));
+      if (errand.plan.next != LeasePlan::Next::kWait) break;
+      MEMTIDE_RETURN_IF_ERROR(WaitForChange(absl::nullopt));
+    }
+    errand.released = ChunksOf(errand.plan.release);
+    for (uint32_t i = 0; i < range.count; ++i) {
+      chunks.push_back(cache_.chunk(PlaceId(range.first.value() + i)));
+    }
+  }
+  for (const PlaceId place : errand.plan.release) space_->Unmap(place);
+  CountCall();
+  const absl::Status status = lender_->Free(chunks);  // Ends their leases, too.
+  if (status.ok()) {
+    space_->Shut(range);
+  } else {
+    ReleaseInDoubt(errand.released);
+  }
+  const MutexLock lock(&mutex_);
+  if (status.ok()) {
+    cache_.Freed(range);
+  } else {
+    cache_.NotFreed(range);
+  }
+  Changed();
+  return status;
+}
+
+// --- State ---
+
+void LeaseKeeper::Lose(const absl::Status& reason) {
+  const MutexLock lock(&mutex_);
+  if (lost_.ok()) lost_ = reason;
+  Changed();
+}
+
+absl::Status LeaseKeeper::WaitForChange(absl::optional<Instant> until) {
+  if (!until.has_value()) {
+    changed_.Wait(&mutex_);
+    return absl::OkStatus();
+  }
+  if (*until == Instant::min()) return absl::UnavailableError("a chunk is being moved just now");
+  const Duration left = *until - Now();
+  if (left <= Duration::zero()) {
+    return absl::DeadlineExceededError("a chunk that another thread moves was not there in time");
+  }
+  changed_.WaitFor(&mutex_, left);
+  return absl::OkStatus();
+}
+
+void LeaseKeeper::Changed() {
+  changed_.SignalAll();
+  if (cache_.WantsRoom()) room_wanted_.Signal();
+}
+
+std::vector<ChunkId> LeaseKeeper::ChunksOf(absl::Span<const PlaceId> places) const {
+  std::vector<ChunkId> chunks;
+  chunks.reserve(places.size());
+  for (const PlaceId place : places) chunks.push_back(cache_.chunk(place));
+  return chunks;
+}
+
+void LeaseKeeper::CountCall() {
+  const MutexLock lock(&mutex_);
+  ++stats_.calls;
+}
+
+LeaseStats LeaseKeeper::stats() const {
+  const MutexLock lock(&mutex_);
+  LeaseStats stats = stats_;
+  const LeaseCache::Counts counts = cache_.counts();
+  stats.chunks = counts.bound;
+  stats.leases_held = counts.held;
+  stats.leases_in_use = counts.in_use;
+  return stats;
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,93 @@
+// Lender: the seam to the daemon, one session of it.
+//
+// The real one is GrpcLender (two sockets); tests use FakeLender, which lends its own memfds from
+// few slots, so that eviction really moves bytes. Every call blocks until the answer is there and
+// may be made from any thread; none is made while the caller holds a lock. Errors are the daemon's,
+// word for word, or UNAVAILABLE once the session is lost. Batches may be of any length: an
+// implementation splits them at the protocol's limit.
+#ifndef MEMTIDE_CLIENT_LENDER_H_
+#define MEMTIDE_CLIENT_LENDER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "client/descriptor.h"
+#include "client/types.h"
+
+namespace memtide::client {
+
+// What happens without being asked for. Called from the lender's own thread, one at a time, between
+// Open and the end of Close; must return soon and must not call the lender.
+class LenderEvents {
+ public:
+  virtual ~LenderEvents() = default;
+  // Memory that leases will name. Lives until the session ends.
+  virtual void RegionArrived(RegionId region, Descriptor memory, Bytes size) = 0;
+  // Please give back `count` leases that are not needed at this moment.
+  virtual void RevokeRequested(uint32_t count) = 0;
+  // The session is over; no other event follows, and every call fails from now on.
+  virtual void Lost(const absl::Status& reason) = 0;
+};
+
+// Zero means: the default of proto/memtide/v1/session.proto, and for the chunk size a 24th of the
+// working tier's share, 2 to 64 MiB.
+struct JobOptions {
+  std::string job_name;
+  Bytes chunk_size;
+  Bytes device_share, host_share, ssd_share;
+};
+
+struct Job {
+  Bytes chunk_size;
+  uint32_t device_slots = 0, host_slots = 0, ssd_slots = 0;
+  uint32_t max_chunks = 0;
+  uint32_t lease_budget = 0;
+};
+
+// Where the bytes of a leased chunk are.
+struct Lease {
+  ChunkId chunk;
+  RegionId region;
+  Bytes offset;
+};
+
+enum class Patience : uint8_t { kWait, kNoWait };
+
+struct FetchOptions {
+  std::vector<ChunkId> chunks;
+  Access access = Access::kRead;
+  // Given back first. Not leased: ignored.
+  std::vector<ChunkId> releases;
+  Patience patience = Patience::kWait;
+  Duration deadline{0};  // Zero: as long as the daemon allows.
+};
+
+class Lender {
+ public:
+  virtual ~Lender() = default;
+
+  // Connects and opens the job. `events` must outlive Close. REQUIRES: the first call.
+  virtual absl::StatusOr<Job> Open(const JobOptions& options, LenderEvents* events) = 0;
+  // Ends the session. No event is delivered once it returned.
+  virtual void Close() = 0;
+
+  virtual absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind) = 0;
+  virtual absl::Status Free(absl::Span<const ChunkId> chunks) = 0;
+  // All or none of the leases, in the order of options.chunks.
+  virtual absl::StatusOr<std::vector<Lease>> Fetch(const FetchOptions& options) = 0;
+  virtual absl::Status Release(absl::Span<const ChunkId> chunks) = 0;
+  // Moves to the lowest tier of the node, and returns when the chunks are there.
+  virtual absl::Status Evict(absl::Span<const ChunkId> chunks) = 0;
+  virtual absl::Status Prefetch(absl::Span<const ChunkId> chunks) = 0;
+};
+
+}  // namespace memtide::client
+
+#endif  // MEMTIDE_CLIENT_LENDER_H_

@@ -1,0 +1,59 @@
+#include "client/regions.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace memtide::client {
+namespace {
+
+// A page beyond the end of the file would be a SIGBUS at some later touch.
+bool IsMemoryOf(int fd, Bytes size) {
+  struct stat status;
+  return fstat(fd, &status) == 0 && static_cast<uint64_t>(status.st_size) >= size.count();
+}
+
+}  // namespace
+
+void RegionTable::Add(RegionId region, Descriptor memory, Bytes size) {
+  if (!IsMemoryOf(memory.get(), size)) size = Bytes(0);
+  {
+    const MutexLock lock(&mutex_);
+    regions_.try_emplace(region, Region{std::move(memory), size});
+  }
+  changed_.SignalAll();
+}
+
+void RegionTable::Close() {
+  {
+    const MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+  changed_.SignalAll();
+}
+
+absl::StatusOr<int> RegionTable::Find(const Lease& lease, Bytes chunk_size) {
+  const Instant deadline = Now() + kPatience;
+  const MutexLock lock(&mutex_);
+  while (regions_.count(lease.region) == 0) {
+    if (closed_) return absl::UnavailableError("the session ended");
+    const Duration left = deadline - Now();
+    if (left <= Duration::zero()) {
+      return absl::InternalError(
+          absl::StrCat("the daemon's region ", lease.region.value(), " did not arrive"));
+    }
+    changed_.WaitFor(&mutex_, left);
+  }
+  const Region& region = regions_.at(lease.region);
+  const absl::optional<Bytes> end = CheckedAdd(lease.offset, chunk_size);
+  if (!end.has_value() || *end > region.size || !lease.offset.IsMultipleOf(KiB(4))) {
+    return absl::InternalError(absl::StrCat(
+        "chunk ", lease.chunk.value(), " was lent at byte ", lease.offset.count(), " of region ",
+        lease.region.value(), ", which has ", region.size.count(), " bytes"));
+  }
+  return region.memory.get();
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,28 @@
+// Words that every part of the client library shares.
+//
+// Value types. A place is a position of the client's address range, one chunk wide; the daemon
+// knows chunks, the training script knows places (addresses), and only the lease cache knows both.
+#ifndef MEMTIDE_CLIENT_TYPES_H_
+#define MEMTIDE_CLIENT_TYPES_H_
+
+#include <cstdint>
+
+#include "base/ids.h"
+
+namespace memtide::client {
+
+using PlaceId = Id<struct PlaceTag, uint32_t>;
+
+enum class Access : uint8_t { kRead, kWrite };
+
+enum class ChunkKind : uint8_t { kOther, kParameter, kGradient, kOptimizerState, kActivation };
+
+// Consecutive places.
+struct PlaceRange {
+  PlaceId first;
+  uint32_t count = 0;
+};
+
+}  // namespace memtide::client
+
+#endif  // MEMTIDE_CLIENT_TYPES_H_
