@@ -1,0 +1,288 @@
+"""The C interface (client/memtide.h) in Python: one class, status codes as exceptions.
+
+Nothing here knows about torch. Every call but those on a `Places` table copies its arguments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from array import array
+from collections.abc import Iterable
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from memtide import errors
+from memtide.locate import find_library
+
+
+class Access(IntEnum):
+    """What a lease allows."""
+
+    READ = 1
+    WRITE = 2
+
+
+class Kind(IntEnum):
+    """What a chunk holds; listings count each apart."""
+
+    OTHER = 0
+    PARAMETER = 1
+    GRADIENT = 2
+    OPTIMIZER_STATE = 3
+    ACTIVATION = 4
+
+
+class _Options(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("socket_dir", c_char_p),
+        ("job_name", c_char_p),
+        ("program", c_char_p),
+        ("chunk_bytes", c_uint64),
+        ("device_share_bytes", c_uint64),
+        ("host_share_bytes", c_uint64),
+        ("ssd_share_bytes", c_uint64),
+        ("address_bytes", c_uint64),
+    ]
+
+
+class _Properties(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("places", c_uint32),
+        ("base", c_void_p),
+        ("chunk_bytes", c_uint64),
+        ("device_slots", c_uint32),
+        ("host_slots", c_uint32),
+        ("ssd_slots", c_uint32),
+        ("max_chunks", c_uint32),
+        ("lease_budget", c_uint32),
+        ("kernel_faults", c_uint32),
+    ]
+
+
+class _Stats(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("chunks", c_uint32),
+        ("leases_held", c_uint32),
+        ("leases_in_use", c_uint32),
+        ("acquires", c_uint64),
+        ("acquire_hits", c_uint64),
+        ("faults", c_uint64),
+        ("upgrades", c_uint64),
+        ("releases", c_uint64),
+        ("calls", c_uint64),
+        ("wait_nanoseconds", c_uint64),
+    ]
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What the session was given. Place i is at base + i * chunk_bytes."""
+
+    places: int
+    base: int
+    chunk_bytes: int
+    device_slots: int
+    host_slots: int
+    ssd_slots: int
+    max_chunks: int
+    lease_budget: int
+    kernel_faults: bool
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counters of this client since it was opened; memtide_stats says what each means."""
+
+    chunks: int
+    leases_held: int
+    leases_in_use: int
+    acquires: int
+    acquire_hits: int
+    faults: int
+    upgrades: int
+    releases: int
+    calls: int
+    wait_nanoseconds: int
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """How to open a session; zeros and empty texts mean the library's defaults."""
+
+    socket_dir: str = ""
+    job_name: str = ""
+    program: str = ""
+    chunk_bytes: int = 0
+    device_share_bytes: int = 0
+    host_share_bytes: int = 0
+    ssd_share_bytes: int = 0
+    address_bytes: int = 0
+
+
+class Places:
+    """An immutable set of places, in the form that the C interface takes."""
+
+    __slots__ = ("_table", "address", "count", "numbers")
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self.numbers: tuple[int, ...] = tuple(sorted(set(numbers)))
+        self._table = array("I", self.numbers)
+        self.address, self.count = self._table.buffer_info()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Places) and self.numbers == other.numbers
+
+    def __hash__(self) -> int:
+        return hash(self.numbers)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """libmemtide.so with its signatures. NotInstalled: nowhere to be found."""
+    path = find_library()
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise errors.NotInstalled(f"{path} cannot be loaded: {error}") from error
+    places = [c_void_p, c_void_p, c_size_t]
+    signatures: dict[str, tuple[list[Any], Any]] = {
+        "memtide_open": ([POINTER(_Options), POINTER(c_void_p)], c_int),
+        "memtide_close": ([c_void_p], None),
+        "memtide_get_properties": ([c_void_p, POINTER(_Properties)], c_int),
+        "memtide_allocate": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
+        "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
+        "memtide_acquire": ([*places, c_int, c_int], c_int),
+        "memtide_release": (places, c_int),
+        "memtide_prefetch": (places, c_int),
+        "memtide_evict": (places, c_int),
+        "memtide_flush": ([c_void_p], c_int),
+        "memtide_get_stats": ([c_void_p, POINTER(_Stats)], c_int),
+        "memtide_inspect_node": ([c_char_p, c_int, c_uint32, POINTER(c_void_p)], c_int),
+        "memtide_free_text": ([c_void_p], None),
+        "memtide_reinstall_handlers": ([], c_int),
+        "memtide_last_error": ([], c_char_p),
+        "memtide_version": ([], c_char_p),
+    }
+    for name, (arguments, result) in signatures.items():
+        try:
+            function = getattr(lib, name)
+        except AttributeError as error:
+            raise errors.NotInstalled(f"{path} is not libmemtide.so: it lacks {name}") from error
+        function.argtypes, function.restype = arguments, result
+    return lib
+
+
+def _check(code: int) -> None:
+    if code:
+        raise errors.from_status(code, library().memtide_last_error().decode(errors="replace"))
+
+
+def version() -> str:
+    """The native library's version."""
+    return str(library().memtide_version().decode())
+
+
+def reinstall_handlers() -> None:
+    """Puts the library's SIGSEGV handler back in front."""
+    _check(library().memtide_reinstall_handlers())
+
+
+def inspect_node(
+    socket_dir: Path | str | None = None, *, sessions: bool = False, max_chunks: int = 0
+) -> dict[str, Any]:
+    """InspectNodeResponse of the daemon at `socket_dir` (default: the node's) as a dict.
+
+    Numbers of 64 bits are texts, durations are "1.5s", and fields that are zero may be missing:
+    that is protobuf's JSON. Unavailable: no daemon answers.
+    """
+    where = os.fsencode(socket_dir) if socket_dir else None
+    text = c_void_p()
+    _check(library().memtide_inspect_node(where, int(sessions), max_chunks, byref(text)))
+    try:
+        reply: dict[str, Any] = json.loads(ctypes.string_at(text.value or 0))
+    finally:
+        library().memtide_free_text(text)
+    return reply
+
+
+class Client:
+    """One session with the daemon and its range of addresses. Safe to use from any thread."""
+
+    def __init__(self, options: OpenOptions) -> None:
+        self._lib = library()
+        self._handle = c_void_p()
+        wish = _Options(
+            struct_bytes=ctypes.sizeof(_Options),
+            socket_dir=os.fsencode(options.socket_dir) or None,
+            job_name=options.job_name.encode() or None,
+            program=options.program.encode() or None,
+            chunk_bytes=options.chunk_bytes,
+            device_share_bytes=options.device_share_bytes,
+            host_share_bytes=options.host_share_bytes,
+            ssd_share_bytes=options.ssd_share_bytes,
+            address_bytes=options.address_bytes,
+        )
+        _check(self._lib.memtide_open(byref(wish), byref(self._handle)))
+        got = _Properties(struct_bytes=ctypes.sizeof(_Properties))
+        _check(self._lib.memtide_get_properties(self._handle, byref(got)))
+        self.properties = Properties(
+            places=got.places,
+            base=got.base or 0,
+            chunk_bytes=got.chunk_bytes,
+            device_slots=got.device_slots,
+            host_slots=got.host_slots,
+            ssd_slots=got.ssd_slots,
+            max_chunks=got.max_chunks,
+            lease_budget=got.lease_budget,
+            kernel_faults=bool(got.kernel_faults),
+        )
+
+    def close(self) -> None:
+        """Ends the session. REQUIRES: no tensor over the range is left."""
+        self._lib.memtide_close(self._handle)
+        self._handle = c_void_p()
+
+    def allocate(self, kind: Kind, count: int) -> int:
+        """Binds `count` new zeroed chunks to consecutive places; returns the first."""
+        first = c_uint32()
+        _check(self._lib.memtide_allocate(self._handle, int(kind), count, byref(first)))
+        return first.value
+
+    def free(self, first_place: int, count: int) -> None:
+        """Ends the chunks at these places."""
+        _check(self._lib.memtide_free(self._handle, first_place, count))
+
+    def acquire(self, places: Places, access: Access, timeout_ms: int = -1) -> None:
+        """Leases and maps the chunks, all or none, and counts one use on each."""
+        _check(
+            self._lib.memtide_acquire(
+                self._handle, places.address, places.count, int(access), timeout_ms
+            )
+        )
+
+    def release(self, places: Places) -> None:
+        """Takes one use off each."""
+        _check(self._lib.memtide_release(self._handle, places.address, places.count))
+
+    def prefetch(self, places: Places) -> None:
+        """Starts to bring chunks close."""
+        _check(self._lib.memtide_prefetch(self._handle, places.address, places.count))
+
+    def flush(self) -> None:
+        """Gives all idle leases back."""
+        _check(self._lib.memtide_flush(self._handle))
+
+    def stats(self) -> Stats:
+        """This client's counters."""
+        got = _Stats(struct_bytes=ctypes.sizeof(_Stats))
+        _check(self._lib.memtide_get_stats(self._handle, byref(got)))
+        return Stats(**{name: getattr(got, name) for name in Stats.__dataclass_fields__})

@@ -1,0 +1,62 @@
+"""Reaching a daemon: the node's, or a private one."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from memtide._native import Client, OpenOptions
+from memtide.daemon import Pools, PrivateDaemon, answers
+from memtide.locate import default_socket_dir
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a session should be like."""
+
+    pools: Pools = field(default_factory=Pools)
+    socket_dir: Path | None = None
+    chunk_bytes: int = 0
+    job_name: str = ""
+    host_share_bytes: int = 0
+    device_share_bytes: int = 0
+
+
+@dataclass
+class Connection:
+    """An open client, and the private daemon behind it if there is one."""
+
+    client: Client
+    socket_dir: Path
+    daemon: PrivateDaemon | None
+
+
+def connect(wish: Wish) -> Connection:
+    """Opens a session with the node's daemon if one answers and no pools are asked for; else
+    starts a private daemon, which ends with this process.
+
+    Unavailable, NotInstalled, OutOfRoom: with what to do.
+    """
+    socket_dir = wish.socket_dir or default_socket_dir()
+    daemon = None
+    if wish.pools.named() or not answers(socket_dir):
+        daemon = PrivateDaemon.start(wish.pools, wish.socket_dir)
+        atexit.register(daemon.stop)
+        socket_dir = daemon.socket_dir
+    options = OpenOptions(
+        socket_dir=str(socket_dir),
+        job_name=wish.job_name,
+        program=Path(sys.argv[0]).name,
+        chunk_bytes=wish.chunk_bytes,
+        host_share_bytes=wish.host_share_bytes,
+        device_share_bytes=wish.device_share_bytes,
+    )
+    try:
+        client = Client(options)
+    except Exception:
+        if daemon is not None:
+            daemon.stop()
+        raise
+    return Connection(client, socket_dir, daemon)

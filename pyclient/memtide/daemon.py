@@ -1,0 +1,157 @@
+"""A private memtided: started for one script, ended with it.
+
+The daemon holds the read end of a pipe whose write end only this process has. However the process
+ends, the kernel closes the pipe and the daemon ends; nothing has to be told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from memtide.errors import Unavailable
+from memtide.locate import default_ssd_dir, find_daemon
+
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Pools:
+    """What a private daemon is told to own. None: the daemon's own default."""
+
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+    ssd_bytes: int | None = None
+    ssd_dir: Path | None = None
+
+    def named(self) -> bool:
+        """Whether any of them was asked for."""
+        return self != Pools()
+
+
+def answers(socket_dir: Path) -> bool:
+    """Whether a daemon listens at `socket_dir`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        try:
+            probe.connect(str(socket_dir / "fd.sock"))
+        except OSError:
+            return False
+    return True
+
+
+@dataclass
+class PrivateDaemon:
+    """A running memtided of this process. `stop` ends it and removes its directories."""
+
+    socket_dir: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+    _lifeline: int
+    _remove: list[Path] = field(default_factory=list)
+    _owner: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def start(cls, pools: Pools, socket_dir: Path | None = None) -> PrivateDaemon:
+        """Starts memtided and returns when it listens. Unavailable: it ended instead."""
+        program = find_daemon()
+        remove: list[Path] = []
+        runtime = os.environ.get("XDG_RUNTIME_DIR")
+        home = Path(tempfile.mkdtemp(prefix="memtide-", dir=_writable(runtime)))
+        remove.append(home)
+        if socket_dir is None:
+            socket_dir = home
+        ssd_dir = pools.ssd_dir
+        if ssd_dir is None and pools.ssd_bytes != 0:
+            default_ssd_dir().mkdir(parents=True, exist_ok=True)
+            ssd_dir = Path(tempfile.mkdtemp(dir=default_ssd_dir()))
+            remove.append(ssd_dir)
+        elif ssd_dir is not None:
+            ssd_dir.mkdir(parents=True, exist_ok=True)
+        read_end, write_end = os.pipe()
+        log = home / "memtided.log"
+        command = [str(program), *_flags(pools, socket_dir, ssd_dir, read_end)]
+        try:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=[read_end],
+                    start_new_session=True,
+                )
+        finally:
+            os.close(read_end)
+        daemon = cls(socket_dir, process, log, write_end, remove)
+        os.register_at_fork(after_in_child=daemon._forget_lifeline)
+        try:
+            _wait_until(lambda: answers(daemon.socket_dir), process)
+        except Unavailable as error:
+            said = log.read_text(errors="replace").strip()[-2000:]
+            daemon.stop()
+            raise Unavailable(f"{error}: {' '.join(command)}\n{said}") from None
+        return daemon
+
+    def stop(self) -> None:
+        """Ends the daemon and waits for it. Harmless when called twice or in a forked child."""
+        if os.getpid() != self._owner or self._lifeline < 0:
+            return
+        os.close(self._lifeline)
+        self._lifeline = -1
+        try:
+            self.process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for directory in self._remove:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _forget_lifeline(self) -> None:
+        """A forked child must not keep the daemon alive."""
+        if self._lifeline >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._lifeline)
+
+
+def _writable(directory: str | None) -> str | None:
+    return directory if directory and os.access(directory, os.W_OK | os.X_OK) else None
+
+
+def _flags(pools: Pools, socket_dir: Path, ssd_dir: Path | None, lifeline_fd: int) -> list[str]:
+    flags = [
+        f"--socket-dir={socket_dir}",
+        f"--lifeline-fd={lifeline_fd}",
+        "--metrics-address=off",
+    ]
+    if pools.device_bytes:
+        flags.append(f"--device-pool={pools.device_bytes}")
+    if pools.host_bytes is not None:
+        flags.append(f"--host-pool={pools.host_bytes}")
+    if pools.ssd_bytes == 0:
+        flags.append("--no-ssd")
+    else:
+        flags.append(f"--ssd-dir={ssd_dir}")
+        if pools.ssd_bytes is not None:
+            flags.append(f"--ssd-pool={pools.ssd_bytes}")
+    return flags
+
+
+def _wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not ready():
+        if process.poll() is not None:
+            raise Unavailable(f"memtided ended with status {process.returncode} as it started")
+        if time.monotonic() > deadline:
+            process.kill()
+            raise Unavailable(f"memtided did not listen within {_START_TIMEOUT_S:.0f} s")
+        time.sleep(_POLL_S)
