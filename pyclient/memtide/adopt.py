@@ -1,0 +1,187 @@
+"""Which tensors live in chunks, and how they get there.
+
+To adopt a tensor is to copy the bytes of its storage to a span and to point the tensor there: same
+object, same shape, strides and bytes, another address. Adopted are parameters, their gradients and
+what optimizers keep, when
+
+- they are dense CPU tensors of torch's own class, at least 1 KiB: smaller ones gain nothing, and
+  many of them would share a chunk with what is needed at other moments;
+- they are the only user of their storage, all of it: where a script holds another tensor over the
+  same bytes (`flat[a:b]`, `p.detach()`, a NumPy view, shared memory), pointing one of the two
+  elsewhere would part them, so both stay where they are.
+
+What is not adopted now is looked at again later: at the next forward pass or optimizer step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from memtide._native import Access, Client, Kind, Places
+from memtide.arena import Arena
+from memtide.leases import Ledger
+
+SMALLEST_BYTES = 1024
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _storage_users(storage: torch.UntypedStorage) -> int:
+    return int(torch._C._storage_Use_Count(storage._cdata))
+
+
+_lone_tensor = torch.empty(1)
+_USERS_OF_ONE_TENSOR = _storage_users(_lone_tensor.untyped_storage())
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Where the tensor's first element is; 0: it is not a dense tensor of torch's own class."""
+    if type(tensor) in _PLAIN_TYPES and tensor.layout is torch.strided:
+        return tensor.data_ptr()
+    return 0
+
+
+class Adopter:
+    """Moves tensors into the arenas of one client."""
+
+    def __init__(self, client: Client, ledger: Ledger) -> None:
+        properties = client.properties
+        self.client = client
+        self.ledger = ledger
+        self.base = properties.base
+        self.end = properties.base + properties.places * properties.chunk_bytes
+        self.chunk_bytes = properties.chunk_bytes
+        self.arenas = {kind: Arena(client, kind) for kind in Kind}
+        self._budget = properties.lease_budget
+        self._owner = os.getpid()
+
+    @property
+    def here(self) -> bool:
+        """False in a forked child: the range is not inherited."""
+        return os.getpid() == self._owner
+
+    def manages(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's bytes are in a chunk."""
+        return self.in_range(address_of(tensor))
+
+    def in_range(self, address: int) -> bool:
+        """Whether an address is in the client's range."""
+        return self.base <= address < self.end
+
+    def places_of(self, address: int, size_bytes: int) -> range:
+        """The places under `size_bytes` bytes from `address`. REQUIRES: within the range."""
+        first = (address - self.base) // self.chunk_bytes
+        return range(first, (address + size_bytes - 1 - self.base) // self.chunk_bytes + 1)
+
+    def span_places(self, tensor: torch.Tensor) -> range:
+        """The places of a managed tensor's whole storage."""
+        storage = tensor.untyped_storage()
+        return self.places_of(storage.data_ptr(), storage.nbytes())
+
+    def chunks(self) -> int:
+        """Chunks allocated over all kinds."""
+        return sum(arena.chunks for arena in self.arenas.values())
+
+    def pressed(self) -> bool:
+        """Whether there are more chunks than leases can be held."""
+        return self.chunks() > self._budget
+
+    def adopt(self, tensor: torch.Tensor, kind: Kind) -> bool:
+        """Moves the tensor's bytes into a chunk if it can be; whether they are in one now."""
+        if not self._adoptable(tensor):
+            return self.manages(tensor)
+        with torch.no_grad():
+            twin = self.arenas[kind].like_storage_of(tensor)
+            self._note_pressure()
+            self.copy_bytes(tensor, twin)
+            tensor.data = twin
+        return True
+
+    def adopt_gradient(self, parameter: torch.Tensor) -> bool:
+        """Moves a parameter's gradient into a chunk; whether it is in one now."""
+        gradient = parameter.grad
+        return gradient is not None and self.adopt(gradient, Kind.GRADIENT)
+
+    def adopt_state(self, state: Any) -> None:
+        """Moves what an optimizer keeps for one parameter, at any depth, into chunks."""
+        for tensor in _tensors_in(state):
+            if not self.manages(tensor):
+                self.adopt(tensor, Kind.OPTIMIZER_STATE)
+
+    def new_state(self, like: torch.Tensor) -> torch.Tensor:
+        """A tensor for optimizer state with the layout of `like` (which may be on meta)."""
+        twin = self.arenas[Kind.OPTIMIZER_STATE].empty(like.size(), like.stride(), like.dtype)
+        self._note_pressure()
+        return twin
+
+    def restore(self, tensor: torch.Tensor) -> None:
+        """Moves a managed tensor's bytes back to ordinary memory."""
+        with torch.no_grad():
+            tensor.data = tensor.data.clone(memory_format=torch.preserve_format)
+
+    def restore_state(self, state: Any) -> None:
+        """Moves what is managed of an optimizer's state back to ordinary memory."""
+        for tensor in _tensors_in(state):
+            if self.manages(tensor):
+                self.restore(tensor)
+
+    def trim_all(self) -> None:
+        """Gives all chunks in which nothing lives back to the pools."""
+        for arena in self.arenas.values():
+            arena.trim()
+        self._note_pressure()
+
+    def trim(self) -> None:
+        """Gives chunks in which nothing lives back to the pools, when memory is short."""
+        if self.pressed():
+            for arena in self.arenas.values():
+                arena.trim()
+        self._note_pressure()
+
+    def copy_bytes(self, source: torch.Tensor, twin: torch.Tensor) -> None:
+        """Copies a whole storage. REQUIRES: the storage of `twin` is as large."""
+        token = self.ledger.lease(Places(self.span_places(twin)), Access.WRITE)
+        try:
+            _bytes_of(twin).copy_(_bytes_of(source))
+        finally:
+            if token is not None:
+                token.release()
+
+    def _note_pressure(self) -> None:
+        self.ledger.active = self.pressed()
+
+    def _adoptable(self, tensor: torch.Tensor) -> bool:
+        if type(tensor) not in _PLAIN_TYPES or tensor.device.type != "cpu":
+            return False
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_inference():
+            return False
+        size_bytes = tensor.numel() * tensor.itemsize
+        if size_bytes < SMALLEST_BYTES or self.manages(tensor) or tensor.grad_fn is not None:
+            return False
+        storage = tensor.untyped_storage()
+        return (
+            storage.nbytes() == size_bytes
+            and tensor.storage_offset() == 0
+            and _storage_users(storage) <= _USERS_OF_ONE_TENSOR
+            and not tensor.is_shared()
+            and not (tensor.is_conj() or tensor.is_neg())
+        )
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def _tensors_in(state: Any) -> Iterator[torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from _tensors_in(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _tensors_in(value)

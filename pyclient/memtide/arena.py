@@ -1,0 +1,192 @@
+"""Tensors in chunks.
+
+An `Arena` gives out spans of consecutive addresses in chunks of one kind, packed in the order of
+the asking, 64-byte aligned as torch's own allocator does. A tensor larger than a chunk lies over
+consecutive places. A span belongs to the storage over it: when the last tensor, view or storage
+over it is gone, and not earlier, it is free again. So no two live tensors ever share bytes,
+whatever a script keeps hold of.
+
+Threads: an arena may be used from any thread. Spans are given back by finalizers, which run at any
+moment, also inside an arena's own call; so these only queue, and the next call works off the queue.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import math
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from memtide._native import Client, Kind
+from memtide.errors import FailedPrecondition
+
+ALIGNMENT_BYTES = 64
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+class Intervals:
+    """Free intervals [start, end): sorted, disjoint, never adjacent."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(list(zip(self._starts, self._ends, strict=True)))
+
+    def total(self) -> int:
+        """Bytes in all intervals together."""
+        return sum(self._ends) - sum(self._starts)
+
+    def add(self, start: int, end: int) -> None:
+        """Adds [start, end). REQUIRES: it overlaps no interval."""
+        at = bisect.bisect_left(self._starts, start)
+        after = at < len(self._starts) and self._starts[at] == end
+        before = at > 0 and self._ends[at - 1] == start
+        if before and after:
+            self._ends[at - 1] = self._ends[at]
+            del self._starts[at], self._ends[at]
+        elif before:
+            self._ends[at - 1] = end
+        elif after:
+            self._starts[at] = start
+        else:
+            self._starts.insert(at, start)
+            self._ends.insert(at, end)
+
+    def take(self, size: int) -> int | None:
+        """Cuts `size` bytes off the first interval that has them; None: none has."""
+        for at, start in enumerate(self._starts):
+            if self._ends[at] - start >= size:
+                self.remove(start, start + size)
+                return start
+        return None
+
+    def remove(self, start: int, end: int) -> None:
+        """Removes [start, end). REQUIRES: it lies within one interval."""
+        at = bisect.bisect_right(self._starts, start) - 1
+        old_start, old_end = self._starts[at], self._ends[at]
+        del self._starts[at], self._ends[at]
+        if end < old_end:
+            self._starts.insert(at, end)
+            self._ends.insert(at, old_end)
+        if old_start < start:
+            self._starts.insert(at, old_start)
+            self._ends.insert(at, start)
+
+    def ending_at(self, end: int) -> int:
+        """Bytes of the interval that ends at `end`; 0: none does."""
+        at = bisect.bisect_left(self._ends, end)
+        if at < len(self._ends) and self._ends[at] == end:
+            return end - self._starts[at]
+        return 0
+
+
+class Arena:
+    """The spans of one kind of chunk."""
+
+    def __init__(self, client: Client, kind: Kind) -> None:
+        self.kind = kind
+        self.chunks = 0
+        self.live_spans = 0
+        self.live_bytes = 0
+        self._client = client
+        self._base = client.properties.base
+        self._chunk_bytes = client.properties.chunk_bytes
+        self._free = Intervals()
+        self._last_end = 0
+        self._returned: deque[tuple[int, int]] = deque()
+        self._lock = threading.RLock()
+
+    def empty(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor over a span of its own; its content is whatever is there.
+
+        REQUIRES: size and stride describe at least one element. OutOfRoom: no chunk is left.
+        """
+        last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        return self._over(self.empty_storage((last + 1) * dtype.itemsize), size, stride, dtype)
+
+    def like_storage_of(self, source: torch.Tensor) -> torch.Tensor:
+        """A tensor with the layout of `source` over a span as large as the storage of `source`."""
+        storage = self.empty_storage(source.untyped_storage().nbytes())
+        return self._over(storage, source.size(), source.stride(), source.dtype)
+
+    @staticmethod
+    def _over(
+        storage: torch.UntypedStorage,
+        size: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        return torch.empty(0, dtype=dtype).set_(storage, 0, size, stride)
+
+    def empty_storage(self, size_bytes: int) -> torch.UntypedStorage:
+        """A storage over a span of its own."""
+        start = self._take(_aligned(size_bytes))
+        buffer = (ctypes.c_char * size_bytes).from_address(start)
+        end_of_life = weakref.finalize(buffer, self._returned.append, (start, size_bytes))
+        end_of_life.atexit = False
+        return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+    def trim(self) -> int:
+        """Frees the chunks in which nothing lives; returns how many."""
+        with self._lock:
+            self._work_off_returned()
+            freed = 0
+            for start, end in self._free:
+                first = -(-(start - self._base) // self._chunk_bytes)
+                last = (end - self._base) // self._chunk_bytes
+                if first < last:
+                    try:
+                        self._client.free(first, last - first)
+                    except FailedPrecondition:  # Leased at this moment; free another time.
+                        continue
+                    at = self._base + first * self._chunk_bytes
+                    self._free.remove(at, at + (last - first) * self._chunk_bytes)
+                    freed += last - first
+            self.chunks -= freed
+            return freed
+
+    def settle(self) -> None:
+        """Makes the spans whose storages are gone free."""
+        with self._lock:
+            self._work_off_returned()
+
+    def _take(self, size: int) -> int:
+        with self._lock:
+            self._work_off_returned()
+            start = self._free.take(size)
+            if start is None:
+                # First as if the new chunks followed the last ones, so that tensors stay packed.
+                tail = self._free.ending_at(self._last_end)
+                self._grow(math.ceil((size - tail) / self._chunk_bytes))
+                start = self._free.take(size)
+            if start is None:
+                self._grow(math.ceil(size / self._chunk_bytes))
+                start = self._free.take(size)
+            assert start is not None
+            self.live_spans += 1
+            self.live_bytes += size
+            return start
+
+    def _grow(self, count: int) -> None:
+        place = self._client.allocate(self.kind, count)
+        start = self._base + place * self._chunk_bytes
+        self._last_end = start + count * self._chunk_bytes
+        self._free.add(start, self._last_end)
+        self.chunks += count
+
+    def _work_off_returned(self) -> None:
+        while self._returned:
+            start, size_bytes = self._returned.popleft()
+            self._free.add(start, start + _aligned(size_bytes))
+            self.live_spans -= 1
+            self.live_bytes -= _aligned(size_bytes)

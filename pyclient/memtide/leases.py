@@ -1,0 +1,190 @@
+"""Who holds which chunk: leases as tokens that cannot leak, and what comes next.
+
+Leases only make access fast: a touch without one is a page fault that the native library answers.
+So a request that finds no room is no error here; it returns None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+
+from memtide._native import Access, Client, Places
+from memtide.errors import FailedPrecondition, InvalidArgument, NotFound, OutOfRoom
+
+_AHEAD = 2
+_SEARCH = 64
+
+
+class Lease:
+    """One use of some chunks, until `release`."""
+
+    __slots__ = ("_ledger", "access", "places")
+
+    def __init__(self, ledger: Ledger, places: Places, access: Access) -> None:
+        self._ledger = ledger
+        self.places = places
+        self.access = access
+
+    def release(self) -> None:
+        """Ends the use. Harmless when called again."""
+        self._ledger.give_back(self)
+
+
+class Ledger:
+    """All leases of this process. Safe to use from any thread."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.RLock()
+        self._live: dict[int, Lease] = {}
+        self._in_use = 0
+        self.limit = max(1, client.properties.lease_budget // 2)
+        # False while every chunk there is can be held at once: then nothing needs leasing.
+        self.active = False
+
+    @property
+    def room(self) -> int:
+        """Chunks that may still be leased at this moment."""
+        return self.limit - self._in_use
+
+    def lease(self, places: Places, access: Access) -> Lease | None:
+        """Leases all of `places`, or None where they do not fit beside what is in use."""
+        if not self._acquire(places, access):
+            return None
+        return self._register(places, access)
+
+    def lease_each(self, places: Places, access: Access) -> list[Lease]:
+        """As `lease`, in one call, but each place can be released apart. Empty: no room."""
+        if not self._acquire(places, access):
+            return []
+        return [self._register(Places([place]), access) for place in places.numbers]
+
+    def _acquire(self, places: Places, access: Access) -> bool:
+        if not self.active or not places.count or places.count > self.room:
+            return False
+        try:
+            self._client.acquire(places, access)
+        except OutOfRoom:
+            return False
+        return True
+
+    def _register(self, places: Places, access: Access) -> Lease:
+        token = Lease(self, places, access)
+        with self._lock:
+            self._live[id(token)] = token
+            self._in_use += places.count
+        return token
+
+    def give_back(self, token: Lease) -> None:
+        """What Lease.release does."""
+        with self._lock:
+            if self._live.pop(id(token), None) is None:
+                return
+            self._in_use -= token.places.count
+        self._client.release(token.places)
+
+    def release_all(self) -> None:
+        """Ends every use: called where no computation of ours can be under way."""
+        with self._lock:
+            tokens = list(self._live.values())
+        for token in tokens:
+            token.release()
+
+    def prefetch(self, places: Places) -> None:
+        """Hints that `places` are needed soon."""
+        if not self.active or not places.count:
+            return
+        # The route is an iteration old: a place of it may have ended since.
+        with contextlib.suppress(FailedPrecondition, InvalidArgument, NotFound, OutOfRoom):
+            self._client.prefetch(places)
+
+
+class Route:
+    """The order in which an iteration leases, and from the last one, what comes next.
+
+    Iterations of a training script repeat. Where this one leaves the last one's order, the route
+    is found again at the next set of places known from there.
+    """
+
+    def __init__(self) -> None:
+        self._last: list[Places] = []
+        self._now: list[Places] = []
+        self._at = 0
+
+    def note(self, places: Places) -> list[Places]:
+        """Notes that `places` are leased now; returns what came next, nearest first."""
+        self._now.append(places)
+        last = self._last
+        for ahead in range(min(_SEARCH, len(last))):
+            at = (self._at + ahead) % len(last)
+            if last[at] == places:
+                self._at = at + 1
+                following = range(self._at, self._at + min(_AHEAD, len(last) - 1))
+                return [last[index % len(last)] for index in following]
+        return []
+
+    def end_iteration(self) -> None:
+        """The next iteration begins."""
+        if self._now:
+            self._last, self._now, self._at = self._now, [], 0
+
+
+class Window:
+    """Leases of a computation that walks over chunks: the latest stay, the oldest go.
+
+    One thread at a time. `close` ends all.
+    """
+
+    def __init__(self, ledger: Ledger, route: Route) -> None:
+        self._ledger = ledger
+        self._route = route
+        self._held: dict[int, Lease] = {}
+        self._order: deque[int] = deque()
+
+    def need(self, reads: set[int], writes: set[int]) -> bool:
+        """Leases the places that an operation touches, as far as they fit; whether any was new."""
+        held = self._held
+        writes_missing = {
+            place for place in writes if place not in held or held[place].access is not Access.WRITE
+        }
+        reads_missing = {place for place in reads if place not in held and place not in writes}
+        if not writes_missing and not reads_missing:
+            return False
+        keep = reads | writes
+        self._make_room(len(writes_missing) + len(reads_missing), keep)
+        self._add(writes_missing, Access.WRITE)
+        self._add(reads_missing, Access.READ)
+        ahead: set[int] = set()
+        for following in self._route.note(Places(writes_missing | reads_missing)):
+            ahead.update(following.numbers)
+        self._ledger.prefetch(Places(ahead - held.keys()))
+        return True
+
+    def close(self) -> None:
+        """Gives everything back."""
+        for token in self._held.values():
+            token.release()
+        self._held.clear()
+        self._order.clear()
+
+    def _make_room(self, count: int, keep: set[int]) -> None:
+        for _ in range(len(self._order)):
+            if self._ledger.room >= count:
+                return
+            place = self._order.popleft()
+            if place in keep:
+                self._order.append(place)
+            else:
+                self._held.pop(place).release()
+
+    def _add(self, missing: set[int], access: Access) -> None:
+        for place in missing & self._held.keys():  # Held for reading, wanted for writing.
+            self._held.pop(place).release()
+            self._order.remove(place)
+        fitting = sorted(missing)[: max(0, self._ledger.room)]
+        for token in self._ledger.lease_each(Places(fitting), access):
+            place = token.places.numbers[0]
+            self._held[place] = token
+            self._order.append(place)

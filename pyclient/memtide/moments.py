@@ -1,0 +1,189 @@
+"""Leasing around modules: their own parameters before forward and before backward.
+
+Nothing here can change a result: the hooks return nothing, and backward is observed through
+pre-hooks of autograd nodes that exist anyway. What a hook fails to announce is a page fault.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from memtide._native import Access, Kind, Places
+from memtide.adopt import Adopter, address_of
+from memtide.leases import Lease, Route
+from memtide.observer import Observer
+
+_BACKWARD_DEPTH = 2
+
+
+class _Known:
+    """What is known of a module: where its parameters are, and which places these are."""
+
+    __slots__ = ("addresses", "name", "parameters", "places", "trained")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.addresses: list[int] = []
+        self.places = Places(())
+        self.trained = False
+        self.parameters: list[weakref.ref[torch.Tensor]] = []
+
+
+class Moments:
+    """The module hooks of one adopter."""
+
+    def __init__(self, adopter: Adopter, route: Route, observer: Observer) -> None:
+        self._adopter = adopter
+        self._ledger = adopter.ledger
+        self._route = route
+        self._observer = observer
+        self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Known] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._hooked = WeakTensorKeyDictionary()
+        self._forward = threading.local()
+        self._backward: deque[list[Lease]] = deque()
+        self._ends_awaited = False
+
+    def before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
+        """Global forward pre-hook."""
+        if not module._parameters or torch.compiler.is_compiling() or not self._adopter.here:
+            return
+        known = self._look_at(module)
+        self._observer.moment("forward", known.name)
+        token = self._lease(known.places, Access.READ)
+        if token is not None:
+            self._stack().append((module, token))
+
+    def after_forward(self, module: torch.nn.Module, _inputs: Any, output: Any) -> None:
+        """Global forward hook, also called when forward raised."""
+        if not module._parameters or torch.compiler.is_compiling():
+            return
+        stack = self._stack()
+        if stack and any(entry is module for entry, _ in stack):
+            while stack:
+                entry, token = stack.pop()
+                token.release()
+                if entry is module:
+                    break
+        known = self._known.get(module)
+        if known is None or not known.trained or not torch.is_grad_enabled():
+            return
+        if self._ledger.active or self._observer.sampling:
+            node = _node_of(output)
+            if node is not None:
+                node.register_prehook(lambda _gradients: self._before_backward(known))
+
+    def forget_hooks(self) -> None:
+        """Takes the gradient hooks off all parameters."""
+        for handle in self._hooked.values():
+            handle.remove()
+        self._hooked.clear()
+
+    def settle(self) -> None:
+        """No module is at work: gives every lease back."""
+        self._stack().clear()
+        self._backward.clear()
+        self._ends_awaited = False
+        self._ledger.release_all()
+
+    def adopt_parameter(self, parameter: torch.Tensor) -> None:
+        """Moves a parameter into a chunk, and its gradients from now on."""
+        adopter = self._adopter
+        if not adopter.here or not adopter.adopt(parameter, Kind.PARAMETER):
+            return
+        if parameter.requires_grad and parameter.is_leaf and parameter not in self._hooked:
+            self._hooked[parameter] = parameter.register_post_accumulate_grad_hook(
+                self._after_gradient
+            )
+
+    def _after_gradient(self, parameter: torch.Tensor) -> None:
+        if self._adopter.here:
+            self._adopter.adopt_gradient(parameter)
+
+    def _look_at(self, module: torch.nn.Module) -> _Known:
+        known = self._known.get(module)
+        parameters = [p for p in module._parameters.values() if type(p) is torch.nn.Parameter]
+        addresses = [address_of(p) for p in parameters]
+        trained = any(p.requires_grad for p in parameters)
+        if known is not None and known.addresses == addresses and known.trained == trained:
+            return known
+        known = _Known(type(module).__name__)
+        for parameter in parameters:
+            self.adopt_parameter(parameter)
+        managed = [p for p in parameters if self._adopter.manages(p)]
+        known.addresses = [address_of(p) for p in parameters]
+        known.places = Places(place for p in managed for place in self._adopter.span_places(p))
+        known.trained = trained
+        known.parameters = [weakref.ref(p) for p in managed]
+        self._known[module] = known
+        return known
+
+    def _lease(self, places: Places, access: Access) -> Lease | None:
+        if not self._ledger.active or not places.count:
+            return None
+        following = self._route.note(places)
+        token = self._ledger.lease(places, access)
+        ahead = {place for later in following for place in later.numbers} - set(places.numbers)
+        self._ledger.prefetch(Places(ahead))
+        return token
+
+    def _before_backward(self, known: _Known) -> None:
+        if not self._adopter.here:
+            return
+        self._observer.moment("backward", known.name)
+        if not self._ledger.active:
+            return
+        while len(self._backward) >= _BACKWARD_DEPTH:
+            for token in self._backward.popleft():
+                token.release()
+        tokens = [self._lease(known.places, Access.READ)]
+        gradients = self._gradient_places(known)
+        if gradients.count:
+            tokens.append(self._lease(gradients, Access.WRITE))
+        self._backward.append([token for token in tokens if token is not None])
+        if not self._ends_awaited:
+            self._ends_awaited = True
+            Variable._execution_engine.queue_callback(self._end_backward)
+
+    def _gradient_places(self, known: _Known) -> Places:
+        gradients = [p.grad for ref in known.parameters if (p := ref()) is not None]
+        return Places(
+            place
+            for gradient in gradients
+            if gradient is not None and self._adopter.manages(gradient)
+            for place in self._adopter.span_places(gradient)
+        )
+
+    def _end_backward(self) -> None:
+        self._ends_awaited = False
+        while self._backward:
+            for token in self._backward.popleft():
+                token.release()
+
+    def _stack(self) -> list[tuple[torch.nn.Module, Lease]]:
+        stack: list[tuple[torch.nn.Module, Lease]] | None = getattr(self._forward, "stack", None)
+        if stack is None:
+            stack = self._forward.stack = []
+        return stack
+
+
+def _node_of(output: Any) -> Any:
+    """The autograd node of the first tensor in a module's output that has one."""
+    if isinstance(output, torch.Tensor):
+        return output.grad_fn
+    if isinstance(output, dict):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        for item in output:
+            node = _node_of(item)
+            if node is not None:
+                return node
+    return None

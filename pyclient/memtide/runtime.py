@@ -1,0 +1,217 @@
+"""memtide in a process: one client, its arenas, and the hooks in torch.
+
+There is at most one runtime in a process. It is started before or after torch is imported, and
+`install` puts the hooks into torch. Hooks call what they replaced; `uninstall` puts that back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_modules
+from torch.optim import Optimizer
+
+from memtide import _native
+from memtide._native import Client
+from memtide.adopt import Adopter
+from memtide.leases import Ledger, Route
+from memtide.moments import Moments
+from memtide.observer import Observer
+from memtide.saving import saving_through_copies
+from memtide.step import StepMode
+
+
+class Runtime:
+    """Hooks of one client in torch."""
+
+    def __init__(self, client: Client, observer: Observer) -> None:
+        self.client = client
+        self.observer = observer
+        self.ledger = Ledger(client)
+        self.adopter = Adopter(client, self.ledger)
+        self._route = Route()
+        self.moments = Moments(self.adopter, self._route, observer)
+        self._undo: list[Callable[[], None]] = []
+        self._stepping = 0
+
+    def install(self, *, adopt_everything: bool) -> None:
+        """Puts the hooks in place.
+
+        With adopt_everything, each parameter is moved to a chunk as a module registers it, so that
+        also the construction of a model larger than memory works. Without, only what `offload`
+        names is managed.
+        """
+        moments = self.moments
+        handles = [
+            torch_modules.register_module_forward_pre_hook(moments.before_forward),
+            torch_modules.register_module_forward_hook(moments.after_forward, always_call=True),
+        ]
+        if adopt_everything:
+            handles.append(
+                torch_modules.register_module_parameter_registration_hook(self._on_registration)
+            )
+            self._wrap(torch.nn.Module, "_apply", self._around_apply)
+            self._wrap(torch.nn.Parameter, "__deepcopy__", self._around_deepcopy)
+            self._wrap(Optimizer, "add_param_group", self._around_add_param_group)
+        self._undo += [handle.remove for handle in handles]
+        self._wrap(Optimizer, "profile_hook_step", self._around_profile_hook_step, static=True)
+        self._wrap(faulthandler, "enable", self._around_faulthandler)
+        if not self.client.properties.kernel_faults:
+            self._wrap(torch.serialization, "_save", self._around_save)
+
+    def uninstall(self) -> None:
+        """Takes all hooks out of torch."""
+        self.moments.settle()
+        self.moments.forget_hooks()
+        while self._undo:
+            self._undo.pop()()
+
+    @contextlib.contextmanager
+    def stepping(self, optimizer: Optimizer) -> Iterator[None]:
+        """Around one optimizer step."""
+        if self._stepping:
+            yield
+            return
+        self.moments.settle()
+        self._adopt_state_of(optimizer)
+        self.observer.moment("step", type(optimizer).__name__)
+        self._stepping += 1
+        try:
+            if self.ledger.active or not _has_all_state(optimizer):
+                mode = StepMode(self.adopter, self._route, self.observer)
+                try:
+                    with mode:
+                        yield
+                finally:
+                    mode.close()
+            else:
+                yield
+        finally:
+            self._stepping -= 1
+        self._adopt_state_of(optimizer)
+        self.adopter.trim()
+        self._route.end_iteration()
+        self.observer.end_iteration()
+
+    def _adopt_state_of(self, optimizer: Optimizer) -> None:
+        for state in optimizer.state.values():
+            self.adopter.adopt_state(state)
+
+    def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
+        self.moments.adopt_parameter(parameter)
+
+    def _around_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def _apply(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            result = original(module, *args, **kwargs)
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    self.moments.adopt_parameter(parameter)
+            return result
+
+        return _apply
+
+    def _around_deepcopy(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __deepcopy__(parameter: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
+            copied = original(parameter, memo)
+            self.moments.adopt_parameter(copied)
+            return copied
+
+        return __deepcopy__
+
+    def _around_add_param_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            result = original(optimizer, *args, **kwargs)
+            for parameter in optimizer.param_groups[-1]["params"]:
+                self.moments.adopt_parameter(parameter)
+            return result
+
+        return add_param_group
+
+    def _around_profile_hook_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
+            hooked: Callable[..., Any] = original(step)
+            return wrap_step(hooked)
+
+        return profile_hook_step
+
+    def _around_faulthandler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def enable(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            _native.reinstall_handlers()
+            return result
+
+        return enable
+
+    def _around_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return saving_through_copies(original, self.adopter)
+
+    def _wrap(
+        self,
+        owner: Any,
+        name: str,
+        around: Callable[[Callable[..., Any]], Callable[..., Any]],
+        *,
+        static: bool = False,
+    ) -> None:
+        original = getattr(owner, name)
+        replacement: Any = around(original)
+        setattr(owner, name, staticmethod(replacement) if static else replacement)
+        restored = staticmethod(original) if static else original
+        self._undo.append(lambda: setattr(owner, name, restored))
+
+
+_current: Runtime | None = None
+
+
+def current() -> Runtime | None:
+    """This process's runtime, if one is started; None in a forked child."""
+    return _current if _current is not None and _current.adopter.here else None
+
+
+def start(client: Client, observer: Observer, *, adopt_everything: bool) -> Runtime:
+    """Makes and installs the process's runtime. REQUIRES: there is none."""
+    global _current
+    assert _current is None
+    _current = Runtime(client, observer)
+    _current.install(adopt_everything=adopt_everything)
+    return _current
+
+
+def stop() -> None:
+    """Takes the process's runtime out of torch; its client stays open."""
+    global _current
+    if _current is not None:
+        _current.uninstall()
+        _current = None
+
+
+def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """An optimizer's step function, made to run inside `stepping` of the runtime there then is."""
+
+    @functools.wraps(step)
+    def stepped(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        runtime = current()
+        if runtime is None:
+            return step(optimizer, *args, **kwargs)
+        with runtime.stepping(optimizer):
+            return step(optimizer, *args, **kwargs)
+
+    return stepped
+
+
+def _has_all_state(optimizer: Optimizer) -> bool:
+    return all(
+        parameter in optimizer.state
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    )
