@@ -1,0 +1,7 @@
+"""`python -m memtide` is the command line."""
+
+import sys
+
+from memtide.cli import main
+
+sys.exit(main())

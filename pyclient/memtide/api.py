@@ -1,0 +1,121 @@
+"""memtide in two lines of a script that is not run by `memtide run`."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from memtide import runtime as runtimes
+from memtide.connect import Connection, Wish, connect
+from memtide.daemon import Pools
+from memtide.errors import FailedPrecondition
+from memtide.sizes import parse_size
+from memtide.stats import Recorder
+
+if TYPE_CHECKING:
+    import torch
+
+_connection: Connection | None = None
+
+
+class Offloaded:
+    """A model whose states live in memtide's chunks. Close it to have them back in the process."""
+
+    def __init__(
+        self,
+        runtime: runtimes.Runtime,
+        recorder: Recorder,
+        model: torch.nn.Module,
+        optimizers: list[torch.optim.Optimizer],
+    ) -> None:
+        self._runtime = runtime
+        self._recorder = recorder
+        self._model = model
+        self._optimizers = optimizers
+        self._closed = False
+
+    def stats(self) -> dict[str, Any]:
+        """What the run has cost so far; the same values that `memtide run --stats` writes."""
+        return self._recorder.finish().as_json()
+
+    def close(self) -> None:
+        """Moves everything back to ordinary memory and takes the hooks out of torch."""
+        if self._closed:
+            return
+        self._closed = True
+        adopter = self._runtime.adopter
+        runtimes.stop()
+        for parameter in self._model.parameters():
+            for tensor in (parameter, parameter.grad):
+                if tensor is not None and adopter.manages(tensor):
+                    adopter.restore(tensor)
+        for optimizer in self._optimizers:
+            adopter.restore_state(optimizer.state)
+        adopter.trim_all()
+
+    def __enter__(self) -> Offloaded:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+def offload(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
+    *,
+    device_pool: str | int | None = None,
+    host_pool: str | int | None = None,
+    ssd_pool: str | int | None = None,
+    chunk_size: str | int = 0,
+) -> Offloaded:
+    """Moves a model's states to memtide's chunks and keeps them there while it trains.
+
+    The parameters move now; gradients and optimizer state as they come to be. Training goes on as
+    before, with the same results to the bit. Optimizers made from now on need not be named.
+
+    Sizes are bytes or texts such as "2GiB". With none of the pools named, the node's daemon is used
+    if one answers; else a private daemon is started, which ends with this process.
+
+        model, optimizer = ...
+        with memtide.offload(model, optimizer, host_pool="2GiB"):
+            train(model, optimizer)
+    """
+    global _connection
+    if runtimes.current() is not None:
+        raise FailedPrecondition("memtide manages this process already: close it first")
+    if _connection is None:
+        pools = Pools(_bytes(device_pool), _bytes(host_pool), _bytes(ssd_pool))
+        _connection = connect(Wish(pools, chunk_bytes=_bytes(chunk_size) or 0))
+    recorder = Recorder(_connection.client, _connection.socket_dir)
+    runtime = runtimes.start(_connection.client, recorder, adopt_everything=False)
+    for parameter in model.parameters():
+        runtime.moments.adopt_parameter(parameter)
+    optimizers = _listed(optimizer)
+    for each in optimizers:
+        runtime.adopter.adopt_state(each.state)
+        _wrap_step_of(each)
+    return Offloaded(runtime, recorder, model, optimizers)
+
+
+def _wrap_step_of(optimizer: torch.optim.Optimizer) -> None:
+    # The optimizer is older than the hooks, and a scheduler may have replaced its step already.
+    # Outside of a runtime the wrapper does nothing, so it stays.
+    step = optimizer.step
+    if not getattr(step, "_memtide", False):
+        wrapped = runtimes.wrap_step(lambda _optimizer, *args, **kwargs: step(*args, **kwargs))
+        wrapped._memtide = True  # type: ignore[attr-defined]
+        optimizer.step = types.MethodType(wrapped, optimizer)  # type: ignore[method-assign]
+
+
+def _listed(
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None,
+) -> list[torch.optim.Optimizer]:
+    if optimizer is None:
+        return []
+    return list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+
+
+def _bytes(size: str | int | None) -> int | None:
+    return parse_size(size) if isinstance(size, str) else size

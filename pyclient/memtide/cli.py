@@ -1,0 +1,133 @@
+"""The command line: `memtide run | status | doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from memtide import __version__
+from memtide.connect import Wish
+from memtide.daemon import Pools
+from memtide.errors import MemtideError, NotInstalled, UsageError
+from memtide.sizes import parse_size
+
+_EXIT_FAILURE = 1
+_EXIT_USAGE = 2
+
+
+_Action = Callable[[], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit status. What a script raises or exits with passes."""
+    parser = _parser()
+    told = parser.parse_args(arguments)
+    action: _Action
+    try:
+        action = told.command(told)
+    except UsageError as error:
+        print(f"memtide: {error}", file=sys.stderr)
+        return _EXIT_USAGE
+    except MemtideError as error:
+        print(f"memtide: {error}", file=sys.stderr)
+        if isinstance(error, NotInstalled):
+            print("memtide: `memtide doctor` says what is missing", file=sys.stderr)
+        return _EXIT_FAILURE
+    return action()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="memtide", description="Train models larger than the memory they are given."
+    )
+    parser.add_argument("--version", action="version", version=f"memtide {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+    status = commands.add_parser("status", help="show the node's pools, states and sessions")
+    _add_socket_dir(status)
+    status.set_defaults(command=_status)
+    doctor = commands.add_parser("doctor", help="check what this machine lacks, and say the remedy")
+    doctor.add_argument("--ssd-dir", type=Path, metavar="DIR", help="directory of the SSD pool")
+    doctor.set_defaults(command=_doctor)
+    return parser
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser(
+        "run",
+        help="run a PyTorch script with its states in chunks",
+        description="Runs SCRIPT as `python SCRIPT ARGS...` would, with parameters, gradients and "
+        "optimizer state in chunks. Uses the node's daemon if one answers and no pool is named; "
+        "else starts a private one that ends with the script. Sizes: 512MiB, 2GiB, 1.5GB.",
+    )
+    pools = run.add_argument_group("pools of a private daemon")
+    pools.add_argument("--device-pool", metavar="SIZE", help="emulated device; 0: none")
+    pools.add_argument("--host-pool", metavar="SIZE", help="shared host memory")
+    pools.add_argument("--ssd-pool", metavar="SIZE", help="files on SSD; 0: none")
+    pools.add_argument("--ssd-dir", type=Path, metavar="DIR", help="where these files are")
+    session = run.add_argument_group("session")
+    session.add_argument("--chunk-size", metavar="SIZE", default="0", help="a multiple of 2 MiB")
+    _add_socket_dir(session)
+    output = run.add_argument_group("output")
+    output.add_argument("--stats", type=Path, metavar="FILE.json", help="write what the run cost")
+    output.add_argument("--tide", type=Path, metavar="FILE.png", help="draw one iteration's memory")
+    output.add_argument(
+        "--tide-iteration", type=int, default=3, metavar="N", help="which one (default: 3)"
+    )
+    output.add_argument("--quiet", action="store_true", help="no progress line, no summary")
+    run.add_argument("script", metavar="SCRIPT")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    run.set_defaults(command=_run)
+
+
+def _add_socket_dir(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--socket-dir", type=Path, metavar="DIR", help="the daemon's sockets")
+
+
+def _run(told: argparse.Namespace) -> _Action:
+    from memtide import launch
+
+    pools = Pools(
+        device_bytes=_size(told.device_pool),
+        host_bytes=_size(told.host_pool),
+        ssd_bytes=_size(told.ssd_pool),
+        ssd_dir=told.ssd_dir.absolute() if told.ssd_dir else None,
+    )
+    chunk_bytes = parse_size(told.chunk_size)
+    if chunk_bytes % 2**21:
+        raise UsageError(f"--chunk-size {told.chunk_size} is not a multiple of 2 MiB")
+    if told.tide_iteration < 1:
+        raise UsageError("--tide-iteration counts from 1")
+    return launch.prepare(
+        launch.RunOptions(
+            script=told.script,
+            arguments=told.arguments,
+            wish=Wish(pools=pools, socket_dir=told.socket_dir, chunk_bytes=chunk_bytes),
+            stats=told.stats,
+            tide=told.tide,
+            tide_iteration=told.tide_iteration,
+            quiet=told.quiet,
+        )
+    )
+
+
+def _status(told: argparse.Namespace) -> _Action:
+    from memtide import status
+
+    status.print_status(told.socket_dir, Console(highlight=False))
+    return lambda: 0
+
+
+def _doctor(told: argparse.Namespace) -> _Action:
+    from memtide import doctor
+
+    status = doctor.print_diagnosis(told.ssd_dir, Console(highlight=False))
+    return lambda: status
+
+
+def _size(text: str | None) -> int | None:
+    return None if text is None else parse_size(text)

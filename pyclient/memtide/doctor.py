@@ -1,0 +1,215 @@
+"""`memtide doctor`: what this machine has, what it lacks, and what to do about it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from memtide import _native
+from memtide.errors import MemtideError
+from memtide.locate import default_socket_dir, default_ssd_dir, find_daemon
+from memtide.sizes import format_size
+
+_SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
+_SYS_IO_URING_SETUP = 425
+_USER_MODE_ONLY = 1
+_MEMLOCK_WANTED_BYTES = 64 * 2**20
+_SSD_WANTED_BYTES = 4 * 2**30
+
+
+class Verdict(Enum):
+    """How much a finding matters."""
+
+    GOOD = "[green]ok[/]"
+    SLOW = "[yellow]slow[/]"
+    BAD = "[red]missing[/]"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    subject: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def print_diagnosis(ssd_dir: Path | None, console: Console) -> int:
+    """Prints all findings; exit status 1 if memtide cannot work here."""
+    findings = diagnose(ssd_dir)
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("", "", "found", "what to do"):
+        table.add_column(name, overflow="fold")
+    for finding in findings:
+        table.add_row(finding.verdict.value, finding.subject, finding.found, finding.remedy)
+    console.print(table)
+    return int(any(finding.verdict is Verdict.BAD for finding in findings))
+
+
+def diagnose(ssd_dir: Path | None = None) -> list[Finding]:
+    """Looks at everything; changes nothing."""
+    checks: list[Callable[[], Finding]] = [
+        _library,
+        _daemon,
+        _service,
+        _huge_pages,
+        _userfaultfd,
+        _io_uring,
+        _memlock,
+        lambda: _ssd(ssd_dir or default_ssd_dir()),
+        _torch,
+    ]
+    return [check() for check in checks]
+
+
+def _library() -> Finding:
+    try:
+        return Finding("libmemtide.so", Verdict.GOOD, _native.version())
+    except MemtideError as error:
+        return Finding("libmemtide.so", Verdict.BAD, str(error), "install the memtide package")
+
+
+def _daemon() -> Finding:
+    try:
+        return Finding("memtided", Verdict.GOOD, str(find_daemon()))
+    except MemtideError as error:
+        return Finding("memtided", Verdict.BAD, str(error), "install the memtide package")
+
+
+def _service() -> Finding:
+    where = default_socket_dir()
+    try:
+        _native.inspect_node(where)
+    except MemtideError:
+        return Finding(
+            "node's daemon", Verdict.GOOD, f"none at {where}: `memtide run` starts a private one"
+        )
+    return Finding("node's daemon", Verdict.GOOD, f"answers at {where}")
+
+
+def _huge_pages() -> Finding:
+    reserved = _first_number(Path("/proc/sys/vm/nr_hugepages"))
+    shmem = _read(Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled"))
+    chosen = shmem[shmem.find("[") + 1 : shmem.find("]")] if "[" in shmem else "unknown"
+    found = f"{reserved} reserved; for shared memory: {chosen}"
+    if reserved or chosen in ("always", "within_size", "advise", "force"):
+        return Finding("huge pages", Verdict.GOOD, found)
+    return Finding(
+        "huge pages",
+        Verdict.SLOW,
+        found + "; mapping a chunk costs 60 times as much",
+        "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+    )
+
+
+def _userfaultfd() -> Finding:
+    number = _SYS_USERFAULTFD.get(platform.machine())
+    if number is None:
+        return Finding("userfaultfd", Verdict.BAD, f"no support for {platform.machine()}")
+    if _opens(number, os.O_CLOEXEC | os.O_NONBLOCK) or os.access("/dev/userfaultfd", os.R_OK):
+        return Finding("userfaultfd", Verdict.GOOD, "full: system calls may touch chunks")
+    if _opens(number, os.O_CLOEXEC | os.O_NONBLOCK | _USER_MODE_ONLY):
+        return Finding(
+            "userfaultfd",
+            Verdict.SLOW,
+            "user mode only: torch.save copies each tensor first",
+            "give your group access to /dev/userfaultfd, or sysctl vm.unprivileged_userfaultfd=1",
+        )
+    return Finding(
+        "userfaultfd", Verdict.BAD, "refused", "a kernel of 5.11 or later; allow it in the sandbox"
+    )
+
+
+def _io_uring() -> Finding:
+    parameters = (ctypes.c_char * 120)()
+    if _opens(_SYS_IO_URING_SETUP, 1, ctypes.byref(parameters)):
+        return Finding("io_uring", Verdict.GOOD, "allowed")
+    return Finding(
+        "io_uring",
+        Verdict.SLOW,
+        "refused: the SSD is read and written by threads",
+        "sysctl kernel.io_uring_disabled=0; allow it in the sandbox",
+    )
+
+
+def _memlock() -> Finding:
+    soft, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY or soft >= _MEMLOCK_WANTED_BYTES or os.geteuid() == 0:
+        found = "unlimited" if soft == resource.RLIM_INFINITY else format_size(soft)
+        return Finding("locked memory", Verdict.GOOD, found)
+    return Finding(
+        "locked memory",
+        Verdict.SLOW,
+        f"limit of {format_size(soft)}: no registered buffers",
+        "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit",
+    )
+
+
+def _ssd(directory: Path) -> Finding:
+    existing = directory
+    while not existing.exists():
+        existing = existing.parent
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding("SSD directory", Verdict.BAD, f"{existing} is not writable", "--ssd-dir DIR")
+    free = shutil.disk_usage(existing).free
+    kind = _file_system(existing)
+    found = f"{directory}: {format_size(free)} free on {kind}"
+    if kind in ("tmpfs", "overlay", "ramfs"):
+        return Finding("SSD directory", Verdict.SLOW, found, "--ssd-dir DIR on a real disk")
+    if free < _SSD_WANTED_BYTES:
+        return Finding("SSD directory", Verdict.SLOW, found, "make room, or --ssd-dir DIR")
+    return Finding("SSD directory", Verdict.GOOD, found)
+
+
+def _torch() -> Finding:
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("torch", Verdict.BAD, "not installed", "pip install torch")
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    if numbers < (2, 2):
+        return Finding("torch", Verdict.BAD, version, "torch 2.2 or later")
+    return Finding("torch", Verdict.GOOD, version)
+
+
+def _opens(number: int, *arguments: object) -> bool:
+    descriptor = ctypes.CDLL(None, use_errno=True).syscall(number, *arguments)
+    if descriptor >= 0:
+        os.close(descriptor)
+    return bool(descriptor >= 0)
+
+
+def _file_system(path: Path) -> str:
+    best, kind = "", "unknown"
+    for line in _read(Path("/proc/mounts")).splitlines():
+        _device, mount, name, *_rest = line.split()
+        resolved = str(path.resolve())
+        if (resolved == mount or resolved.startswith(mount.rstrip("/") + "/")) and len(
+            mount
+        ) >= len(best):
+            best, kind = mount, name
+    return kind
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def _first_number(path: Path) -> int:
+    words = _read(path).split()
+    return int(words[0]) if words else 0

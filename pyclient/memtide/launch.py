@@ -1,0 +1,103 @@
+"""`memtide run`: a script, unmodified, in chunks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from memtide import report, runtime_hook
+from memtide.connect import Connection, Wish, connect
+from memtide.errors import MemtideError, UsageError
+from memtide.script import run_script
+from memtide.stats import Recorder, Summary
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What `memtide run` was told."""
+
+    script: str
+    arguments: list[str]
+    wish: Wish
+    stats: Path | None = None
+    tide: Path | None = None
+    tide_iteration: int = 3
+    quiet: bool = False
+
+
+def prepare(options: RunOptions) -> Callable[[], int]:
+    """Reaches a daemon and sets the hooks; what is returned runs the script.
+
+    The script's own exceptions and SystemExit come out of that, after the summary.
+    """
+    if not Path(options.script).exists():
+        raise UsageError(f"no script at '{options.script}'")
+    for output in (options.stats, options.tide):
+        if output is not None and not output.absolute().parent.is_dir():
+            raise UsageError(f"no directory to write '{output}' into")
+    connection = connect(options.wish)
+    recorder = Recorder(
+        connection.client,
+        connection.socket_dir,
+        options.tide_iteration if options.tide is not None else None,
+    )
+    progress = None
+    if sys.stderr.isatty() and not options.quiet:
+        progress = report.Progress(recorder)
+    runtime_hook.install(connection.client, progress or recorder)
+    stats, tide = _absolute(options.stats), _absolute(options.tide)
+    owner = os.getpid()
+
+    def run() -> int:
+        try:
+            run_script(options.script, options.arguments)
+        finally:
+            if os.getpid() == owner:
+                if progress is not None:
+                    progress.clear()
+                _conclude(connection, recorder, stats, tide, quiet=options.quiet)
+        return 0
+
+    return run
+
+
+def _conclude(
+    connection: Connection,
+    recorder: Recorder,
+    stats: Path | None,
+    tide: Path | None,
+    *,
+    quiet: bool,
+) -> None:
+    console = Console(stderr=True, highlight=False)
+    try:
+        summary = recorder.finish()
+    except MemtideError as error:
+        console.print(f"memtide: no summary, the daemon is gone: {error}", markup=False)
+        return
+    if not quiet:
+        report.print_summary(summary, console)
+    if stats is not None:
+        stats.write_text(json.dumps(summary.as_json(), indent=1) + "\n", encoding="utf-8")
+    if tide is not None:
+        _draw(summary, tide, console)
+
+
+def _draw(summary: Summary, path: Path, console: Console) -> None:
+    if summary.tide is None:
+        console.print("memtide: no optimizer stepped, so there is no tide to draw")
+        return
+    from memtide import tide
+
+    tide.draw(summary.tide, path)
+
+
+def _absolute(path: Path | None) -> Path | None:
+    # The script may change the working directory.
+    return path.absolute() if path is not None else None

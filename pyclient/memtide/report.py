@@ -1,0 +1,161 @@
+"""What `memtide run` says at its end, and while it runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from memtide.node import KINDS, LINKS, STALLS, Node, Usage
+from memtide.observer import Observer
+from memtide.sizes import format_size
+from memtide.stats import Recorder, Summary
+
+_LINK_NAMES = {
+    "host_to_device_bytes": "host → device",
+    "device_to_host_bytes": "device → host",
+    "ssd_read_bytes": "ssd → host",
+    "ssd_written_bytes": "host → ssd",
+    "zeroed_bytes": "zeroed",
+}
+_STALL_NAMES = {
+    "stalled_on_ssd": "ssd",
+    "stalled_on_copy": "device copies",
+    "stalled_on_room": "room",
+}
+_PROGRESS_EVERY_S = 0.5
+
+
+class Progress(Observer):
+    """A line on a terminal that says where the run is; passes everything on to the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._shown = 0.0
+        self._width = 0
+
+    @property
+    def sampling(self) -> bool:  # type: ignore[override]
+        return self._recorder.sampling
+
+    def moment(self, phase: str, name: str) -> None:
+        self._recorder.moment(phase, name)
+
+    def end_iteration(self) -> None:
+        self._recorder.end_iteration()
+        record, now = self._recorder.last(), time.monotonic()
+        if record is None or now - self._shown < _PROGRESS_EVERY_S:
+            return
+        self._shown = now
+        moved = sum(record.moved_bytes.values()) / record.iterations
+        stalled = sum(record.stalled_s.values()) / record.iterations
+        line = (
+            f"memtide: step {self._recorder.iterations}"
+            f" · {record.seconds / record.iterations:.2f} s"
+            f" · moved {format_size(moved)} · stalled {stalled:.2f} s"
+        )
+        self._write(line)
+
+    def clear(self) -> None:
+        """Takes the line off the terminal."""
+        self._write("")
+
+    def _write(self, line: str) -> None:
+        sys.stderr.write("\r" + line.ljust(self._width) + ("\r" if not line else ""))
+        sys.stderr.flush()
+        self._width = len(line)
+
+
+def print_summary(summary: Summary, console: Console) -> None:
+    """The run in a few tables."""
+    head = Text("memtide", style="bold cyan")
+    head.append(f"  {summary.seconds:.1f} s", style="bold")
+    if summary.iterations:
+        head.append(
+            f", {summary.iterations} steps of {summary.typical_seconds():.3f} s (median)",
+            style="default",
+        )
+    head.append(f", {summary.chunks} chunks of {format_size(summary.chunk_bytes)}", style="dim")
+    console.print()
+    console.print(head)
+    console.print(pools_table(summary.node))
+    if summary.node.kinds:
+        console.print(kinds_table(summary.node))
+    console.print(_traffic_table(summary))
+    counts = summary.client
+    console.print(
+        f"{counts['acquires']} chunks leased, {counts['acquire_hits']} of them held already; "
+        f"{counts['faults']} page faults; waited {summary.waited_s:.2f} s",
+        style="dim",
+    )
+
+
+def pools_table(node: Node) -> Table:
+    """Pools: one row each, which add up."""
+    table = _table("pool", "capacity", "used", "reserved", "scrubbing", "free")
+    for pool in node.pools:
+        table.add_row(
+            pool.tier,
+            format_size(pool.capacity_bytes),
+            format_size(pool.used_bytes),
+            format_size(pool.reserved_bytes),
+            format_size(pool.scrubbing_bytes),
+            format_size(pool.free_bytes),
+        )
+    return table
+
+
+def kinds_table(node: Node) -> Table:
+    """States by kind, and where valid copies of them are."""
+    table = _table("states", "allocated", *(f"on {pool.tier}" for pool in node.pools))
+    total = Usage()
+    for kind in KINDS:
+        usage = node.kinds.get(kind)
+        if usage is None or not usage.allocated_bytes:
+            continue
+        total = _sum(total, usage)
+        _add_usage(table, kind.replace("_", " "), usage, node)
+    table.add_section()
+    _add_usage(table, "together", total, node)
+    return table
+
+
+def _traffic_table(summary: Summary) -> Table:
+    table = _table("moved", "in all", "per step", "stalled on", "in all", "per step")
+    steps = max(1, summary.iterations)
+    used = [link for link in LINKS if summary.moved_bytes.get(link)]
+    stalls = [name for name in STALLS if summary.stalled_s.get(name, 0) > 0]
+    for row in range(max(len(used), len(stalls), 1)):
+        cells = ["", "", ""] if row or used else ["nothing", "", ""]
+        if row < len(used):
+            moved = summary.moved_bytes[used[row]]
+            cells = [_LINK_NAMES[used[row]], format_size(moved), format_size(moved / steps)]
+        if row < len(stalls):
+            stalled = summary.stalled_s[stalls[row]]
+            cells += [_STALL_NAMES[stalls[row]], f"{stalled:.2f} s", f"{stalled / steps:.3f} s"]
+        else:
+            cells += ["", "", ""] if row or stalls else ["nothing", "", ""]
+        table.add_row(*cells)
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column(first, style="cyan", no_wrap=True)
+    for name in others:
+        right = not name.startswith("stalled")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    return table
+
+
+def _add_usage(table: Table, name: str, usage: Usage, node: Node) -> None:
+    tiers = [format_size(getattr(usage, f"{pool.tier}_bytes")) for pool in node.pools]
+    table.add_row(name, format_size(usage.allocated_bytes), *tiers)
+
+
+def _sum(left: Usage, right: Usage) -> Usage:
+    names = Usage.__dataclass_fields__
+    return Usage(**{name: getattr(left, name) + getattr(right, name) for name in names})

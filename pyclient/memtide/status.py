@@ -1,0 +1,60 @@
+"""`memtide status`: the node's pools, states and sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from memtide import node as nodes
+from memtide.node import Node
+from memtide.report import kinds_table, pools_table
+from memtide.sizes import format_size
+
+
+def print_status(socket_dir: Path | None, console: Console) -> None:
+    """Asks the daemon and prints. Unavailable: none answers."""
+    node = nodes.inspect(socket_dir, sessions=True)
+    state = "draining" if node.draining else "serving"
+    console.print(f"[bold cyan]memtided[/] {node.version}, {state}")
+    console.print(pools_table(node))
+    if node.kinds:
+        console.print(kinds_table(node))
+    console.print(_sessions_table(node))
+    console.print(_counters_line(node))
+    for warning in node.warnings:
+        console.print(f"[yellow]warning:[/] {warning}", highlight=False)
+
+
+def _sessions_table(node: Node) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("session", "pid", "uid", "job", "chunk", "leases", "device share", "host share"):
+        table.add_column(name, justify="left" if name == "job" else "right")
+    for session in node.sessions:
+        table.add_row(
+            str(session.get("session_id", 0)),
+            str(session.get("pid", 0)),
+            str(session.get("uid", 0)),
+            session.get("job_name", "") or f"#{session.get('job_id', 0)}",
+            format_size(int(session.get("chunk_size_bytes", 0))),
+            str(session.get("leases", 0)),
+            format_size(int(session.get("device_share_bytes", 0))),
+            format_size(int(session.get("host_share_bytes", 0))),
+        )
+    if not node.sessions:
+        table.add_row("none", *[""] * 7)
+    return table
+
+
+def _counters_line(node: Node) -> str:
+    count = node.counters
+    stalled = sum(node.stalls_s.values())
+    return (
+        f"since its start: {count.get('fetches', 0)} fetches "
+        f"({count.get('fetch_hits', 0)} without moving a byte), "
+        f"{count.get('evictions', 0)} evictions, "
+        f"{format_size(count.get('ssd_read_bytes', 0))} read and "
+        f"{format_size(count.get('ssd_written_bytes', 0))} written on SSD, "
+        f"stalled {stalled:.1f} s"
+    )
