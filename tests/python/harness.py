@@ -1,0 +1,59 @@
+"""Runs the command line. MEMTIDED and MEMTIDE_LIBRARY say what is tested."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SCRIPTS = HERE / "scripts"
+PACKAGE_PARENT = HERE.parent.parent / "pyclient"
+_LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    def check(self) -> Outcome:
+        """Asserts success."""
+        assert self.status == 0, f"status {self.status}\n{self.out}\n{self.err}"
+        return self
+
+
+class Cli:
+    """Runs Python and memtide in processes of their own."""
+
+    def __init__(self, home: Path) -> None:
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(PACKAGE_PARENT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "XDG_CACHE_HOME": str(home / "cache"),
+            "COLUMNS": "160",
+        }
+
+    def python(self, *arguments: object, cwd: Path | None = None, **more: object) -> Outcome:
+        """`python ARGUMENTS`, with `more` in the environment."""
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            env={**self._environment, **{name: str(value) for name, value in more.items()}},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    def memtide(self, *arguments: object, cwd: Path | None = None, **more: object) -> Outcome:
+        """`memtide ARGUMENTS`, with `more` in the environment."""
+        return self.python("-m", "memtide", *arguments, cwd=cwd, **more)
