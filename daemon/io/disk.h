@@ -5,7 +5,7 @@
 // them into pieces, keeps a few in flight, resubmits short completions, and calls `done` once.
 // Implementations: UringDisk (io_uring with registered buffers), ThreadDisk (pread/pwrite on a
 // pool of threads, where io_uring is refused), and in tests FaultyDisk, which delays, fails or
-// shortens the n-th operation of another disk.
+// tears the n-th operation of another disk.
 //
 // Threads: every method may be called from any thread; `done` is called from a thread of the disk's
 // and must not block. Errors: RESOURCE_EXHAUSTED for a full disk, DATA_LOSS for a read that the
@@ -40,7 +40,7 @@ class Disk {
  public:
   using Done = std::function<void(absl::Status)>;
 
-  virtual ~Disk() = default;  // Waits for what is in flight.
+  virtual ~Disk() = default;  // Waits for what is in flight. Not from a `done`.
 
   // "io_uring, registered buffers, /var/lib/memtide": for logs.
   virtual std::string Describe() const = 0;
@@ -52,8 +52,9 @@ class Disk {
   virtual void DropStore(StoreId store) = 0;
 
   // Announces memory that transfers will use often, so that it can be registered with the kernel.
-  // Transfers work without it. A refusal is logged once and otherwise ignored.
+  // Transfers work without it. A refusal is ignored, and told by Describe from then on.
   virtual void AddBuffer(char* memory, Bytes size) = 0;
+  // Returns when the kernel has let go of the memory. Not from a `done`.
   // REQUIRES: nothing in flight for it.
   virtual void RemoveBuffer(char* memory) = 0;
 

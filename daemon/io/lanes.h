@@ -22,7 +22,8 @@
 
 namespace memtide {
 
-// How transfers are cut. The defaults are measured: docs/design.md names the benchmark.
+// How transfers are cut. With the defaults, :disk_benchmark finds a chunk to move as fast as the
+// ring alone can.
 struct LaneOptions {
   Bytes piece = kStripeSize;  // At most kStripeSize.
   // Of transfers so small that a few large pieces would not keep the disk busy.

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -97,21 +98,22 @@ std::string ReadMarker(int marker) {
   return std::string(text, size > 0 ? size : 0);
 }
 
+// The pid of the owner, as the marker has it.
+std::string OwnerIn(const std::string& marker) {
+  if (!absl::StartsWith(marker, kMagic)) return "unknown";
+  return std::string(absl::StripAsciiWhitespace(marker.substr(strlen(kMagic))));
+}
+
 absl::Status LockMarker(const std::string& path, int marker) {
   struct stat status;
   if (fstat(marker, &status) != 0 || !S_ISREG(status.st_mode)) {
     return NotOurs(path, absl::StrCat("has a ", kMarker, " that is not a file"));
   }
   if (flock(marker, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK)
-      return NotOurs(path, absl::StrCat("cannot be locked: ", ErrnoName(errno)));
-    const std::string text = ReadMarker(marker);
-    return NotOurs(path,
-                   absl::StrCat("is in use by process ",
-                                absl::StartsWith(text, kMagic)
-                                    ? text.substr(strlen(kMagic),
-                                                  text.find('\n', strlen(kMagic)) - strlen(kMagic))
-                                    : "unknown"));
+    if (errno == EWOULDBLOCK) {
+      return NotOurs(path, absl::StrCat("is in use by process ", OwnerIn(ReadMarker(marker))));
+    }
+    return NotOurs(path, absl::StrCat("cannot be locked: ", ErrnoName(errno)));
   }
   // Empty: a daemon ended between making and writing it.
   const std::string text = ReadMarker(marker);
