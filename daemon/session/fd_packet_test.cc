@@ -1,0 +1,72 @@
+#include "daemon/session/fd_packet.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "daemon/engine/effects.h"
+#include "memtide/v1/session.pb.h"
+
+namespace memtide {
+namespace {
+
+std::string HelloPacket(uint32_t version, const std::string& program) {
+  v1::FdHello hello;
+  hello.set_protocol_version(version);
+  hello.set_program(program);
+  return hello.SerializeAsString();
+}
+
+TEST(FdPacketTest, TakesAHelloOfItsVersion) {
+  const auto hello = DecodeHello(HelloPacket(1, "train.py"));
+  ASSERT_TRUE(hello.ok()) << hello.status();
+  EXPECT_EQ(hello->program, "train.py");
+}
+
+TEST(FdPacketTest, NamesTheVersionItSpeaksToOthers) {
+  const absl::Status status = DecodeHello(HelloPacket(2, "")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find("known: 1"), absl::string_view::npos) << status;
+  EXPECT_EQ(DecodeHello("").status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(FdPacketTest, RefusesWhatIsNotAHello) {
+  EXPECT_EQ(DecodeHello("\xff\xff\xff").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(DecodeHello(std::string(kMaxPacketBytes + 1, '\0')).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FdPacketTest, CutsAndCleansTheProgramsName) {
+  const auto hello = DecodeHello(HelloPacket(1, "a\nb" + std::string(1000, 'c')));
+  ASSERT_TRUE(hello.ok()) << hello.status();
+  EXPECT_EQ(hello->program.size(), kMaxProgramBytes);
+  EXPECT_EQ(hello->program.substr(0, 4), "a?bc");
+}
+
+TEST(FdPacketTest, SaysWhatAClientMustKnow) {
+  Welcome welcome;
+  welcome.token.fill('t');
+  welcome.boot_id = "boot";
+  welcome.grpc_target = "unix:/run/memtide/grpc.sock";
+  v1::FdFrame frame;
+  ASSERT_TRUE(frame.ParseFromString(EncodeWelcome(welcome)));
+  EXPECT_EQ(frame.welcome().token(), std::string(kTokenBytes, 't'));
+  EXPECT_EQ(frame.welcome().boot_id(), "boot");
+  EXPECT_EQ(frame.welcome().grpc_target(), "unix:/run/memtide/grpc.sock");
+  ASSERT_TRUE(frame.ParseFromString(EncodeRegion(RegionId(3), MiB(64))));
+  EXPECT_EQ(frame.region().region_id(), 3u);
+  EXPECT_EQ(frame.region().size_bytes(), MiB(64).count());
+}
+
+TEST(FdPacketTest, EveryFrameFitsAPacket) {
+  const std::vector<ChunkId> chunks(kMaxRevokedChunks, ChunkId(UINT64_MAX));
+  EXPECT_LE(EncodeRevoke(UINT32_MAX, chunks).size(), kMaxPacketBytes);
+  const std::string refused = EncodeRefused(absl::InternalError(std::string(10000, 'x')));
+  EXPECT_LE(refused.size(), kMaxPacketBytes);
+  v1::FdFrame frame;
+  ASSERT_TRUE(frame.ParseFromString(refused));
+  EXPECT_EQ(frame.refused().code(), 13);
+}
+
+}  // namespace
+}  // namespace memtide

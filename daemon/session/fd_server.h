@@ -1,0 +1,127 @@
+// FdServer: the fd socket. One connection is one session, and its end is the session's end.
+//
+// Accepts connections on a SOCK_SEQPACKET unix socket, asks the kernel who the peer is, waits for
+// FdHello, mints the session's token, and from then on passes descriptors and revocations to the
+// client. What it hears becomes ClientConnected and ClientGone, handed to `post`.
+//
+// One thread (epoll, never blocking) owns every connection; Send* and Close may be called from any
+// thread, also from inside `post`, and only queue. Limits are named below; a peer that passes one
+// is refused and closed, and costs nothing lasting. Descriptors sent to us are never installed.
+#ifndef MEMTIDE_DAEMON_SESSION_FD_SERVER_H_
+#define MEMTIDE_DAEMON_SESSION_FD_SERVER_H_
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "daemon/engine/effects.h"
+#include "daemon/engine/events.h"
+#include "daemon/session/token_table.h"
+
+namespace memtide {
+
+struct FdServerOptions {
+  std::string socket_path;
+  std::string boot_id;
+  std::string grpc_target;
+  // A connection that has not said hello after this is closed.
+  Duration hello_within = std::chrono::seconds(10);
+  // Connections, with and without hello. Above: refused with RESOURCE_EXHAUSTED.
+  uint32_t max_connections = 512;
+  // Connections of one uid that have not said hello: one user's flood leaves room for others.
+  uint32_t max_greeting_per_uid = 64;
+  // Frames that wait for a client to read; a region is one, and a terabyte has 1024 of them. Above:
+  // the session is closed.
+  uint32_t max_queued_frames = 4096;
+};
+
+class FdServer {
+ public:
+  using Post = std::function<void(Event)>;
+  // A descriptor of the region, owned by the caller, and its size. NOT_FOUND when it has gone.
+  using OpenRegion = std::function<absl::StatusOr<int>(RegionId region, Bytes* size)>;
+
+  // Binds the socket (mode 0660): clients may connect, and wait. `tokens` must outlive the server;
+  // `post` and `open_region` are called from the server's thread, until it is destroyed.
+  static absl::StatusOr<std::unique_ptr<FdServer>> Bind(FdServerOptions options, TokenTable* tokens,
+                                                        Post post, OpenRegion open_region);
+  // Begins to serve. Called once.
+  void Start();
+  // Closes every connection; posts ClientGone for each session.
+  ~FdServer();
+  FdServer(const FdServer&) = delete;
+  FdServer& operator=(const FdServer&) = delete;
+
+  // To a session that has ended: nothing happens.
+  void SendRegion(SessionId session, RegionId region) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendRevoke(const Revoke& revoke) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Close(SessionId session, absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct RegionFrame {
+    RegionId region;
+  };
+  // A packet, a region (its descriptor is opened only when it is sent), or the end.
+  using Frame = std::variant<std::string, RegionFrame, absl::Status>;
+  struct Command {
+    SessionId session;
+    Frame frame;
+  };
+  struct Connection;
+  // By descriptor: what epoll names.
+  using Connections = std::map<int, std::unique_ptr<Connection>>;
+
+  FdServer(FdServerOptions options, TokenTable* tokens, Post post, OpenRegion open_region);
+
+  absl::Status Listen();
+  void Queue(Command command) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Serve();
+  void AcceptAll();
+  // Closes connections that should have said hello by now; returns how long to wait for the next.
+  int CloseSilentOnes();
+  absl::Status CheckLimits(uint32_t uid) const;
+  void Admit(int fd);
+  void Read(Connection* connection);
+  absl::Status Greet(Connection* connection, absl::string_view packet);
+  void RunCommands() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Both close the connection when it cannot be written to.
+  void Append(Connection* connection, Frame frame);
+  void Flush(Connection* connection);
+  void Refuse(Connection* connection, const absl::Status& reason);
+  void Remove(Connection* connection);
+  Connection* FindSession(SessionId session);
+
+  const FdServerOptions options_;
+  TokenTable* const tokens_;
+  const Post post_;
+  const OpenRegion open_region_;
+
+  // The server's thread only, once started.
+  int listen_fd_ = -1, epoll_fd_ = -1, wake_fd_ = -1;
+  int spare_fd_ = -1;  // Given up for a moment to refuse a peer when descriptors run out.
+  uint64_t next_session_ = 1;
+  Connections connections_;
+  std::map<SessionId, Connection*> sessions_;
+  std::map<uint32_t, uint32_t> greeting_per_uid_;
+  std::deque<std::pair<Instant, int>> greeting_;  // Deadline and descriptor, oldest first.
+
+  Mutex mutex_;
+  std::vector<Command> commands_ ABSL_GUARDED_BY(mutex_);
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_SESSION_FD_SERVER_H_

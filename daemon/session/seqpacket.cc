@@ -1,0 +1,102 @@
+#include "daemon/session/seqpacket.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/session/fd_packet.h"
+
+namespace memtide {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr mode_t kSocketMode = 0660;
+
+std::string ErrnoText() { return std::strerror(errno); }
+
+}  // namespace
+
+absl::StatusOr<int> ListenSeqPacket(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  MEMTIDE_CHECK(path.size() < sizeof(address.sun_path)) << path;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return absl::InternalError(absl::StrCat("socket: ", ErrnoText()));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      chmod(path.c_str(), kSocketMode) != 0 || listen(fd, kBacklog) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot listen on \"", path, "\": ", ErrnoText()));
+  }
+  std::move(close_fd).Cancel();
+  return fd;
+}
+
+absl::StatusOr<Peer> PeerOf(int fd) {
+  ucred credentials = {};
+  socklen_t size = sizeof(credentials);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return absl::InternalError(absl::StrCat("SO_PEERCRED: ", ErrnoText()));
+  }
+  return Peer{credentials.uid, credentials.pid};
+}
+
+absl::StatusOr<ReadResult> ReadPacket(int fd, std::string* packet) {
+  packet->resize(kMaxPacketBytes);
+  iovec part = {packet->data(), packet->size()};
+  // No room for control data: the kernel drops what descriptors come instead of installing them.
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  ssize_t got;
+  do {
+    got = recvmsg(fd, &message, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) {
+    return errno == EAGAIN || errno == EWOULDBLOCK ? ReadResult::kNothing : ReadResult::kEnd;
+  }
+  packet->resize(static_cast<size_t>(got));
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return absl::InvalidArgumentError("no descriptors are taken from clients");
+  }
+  if ((message.msg_flags & MSG_TRUNC) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("packet longer than ", kMaxPacketBytes, " bytes"));
+  }
+  // An empty packet reads like the end; no message of ours is empty, so it may end the session.
+  return got == 0 ? ReadResult::kEnd : ReadResult::kPacket;
+}
+
+absl::StatusOr<bool> SendPacket(int fd, absl::string_view packet, int passed_fd) {
+  iovec part = {const_cast<char*>(packet.data()), packet.size()};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (passed_fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &passed_fd, sizeof(int));
+  }
+  ssize_t sent;
+  do {
+    sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent >= 0) return true;
+  if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
+  return absl::UnavailableError(absl::StrCat("the client cannot be reached: ", ErrnoText()));
+}
+
+}  // namespace memtide
