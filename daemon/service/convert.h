@@ -1,0 +1,53 @@
+// Requests to events, and replies to responses: pure functions.
+//
+// A conversion checks shape only: counts against kMaxBatch, enums against what is known, durations
+// and sizes against what can be meant. What a request means, the engine decides. `call` and
+// `session` of an event are left to the caller. Errors: INVALID_ARGUMENT names field, value and
+// limit; UNIMPLEMENTED, for an unknown enum value, names the known range.
+#ifndef MEMTIDE_DAEMON_SERVICE_CONVERT_H_
+#define MEMTIDE_DAEMON_SERVICE_CONVERT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/engine/effects.h"
+#include "daemon/engine/events.h"
+#include "memtide/v1/admin.pb.h"
+#include "memtide/v1/chunks.pb.h"
+#include "memtide/v1/session.pb.h"
+
+namespace memtide {
+
+inline constexpr int kMaxBatch = 4096;
+inline constexpr size_t kMaxJobNameBytes = 128;
+
+// What a request may leave unsaid, and is then the node's.
+struct NodeDefaults {
+  Tier fastest = Tier::kHost;
+  Limits limits;
+};
+
+absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefaults& node);
+absl::StatusOr<RenewCall> ToEvent(const v1::RenewRequest& request, const NodeDefaults& node);
+absl::StatusOr<CloseCall> ToEvent(const v1::CloseRequest& request, const NodeDefaults& node);
+absl::StatusOr<AllocateCall> ToEvent(const v1::AllocateRequest& request, const NodeDefaults& node);
+absl::StatusOr<FetchCall> ToEvent(const v1::FetchRequest& request, const NodeDefaults& node);
+absl::StatusOr<ReleaseCall> ToEvent(const v1::ReleaseRequest& request, const NodeDefaults& node);
+absl::StatusOr<EvictCall> ToEvent(const v1::EvictRequest& request, const NodeDefaults& node);
+absl::StatusOr<PrefetchCall> ToEvent(const v1::PrefetchRequest& request, const NodeDefaults& node);
+absl::StatusOr<FreeCall> ToEvent(const v1::FreeRequest& request, const NodeDefaults& node);
+absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const NodeDefaults& node);
+absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
+                                    const NodeDefaults& node);
+
+void ToResponse(const OpenReply& reply, v1::OpenResponse* response);
+void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response);
+void ToResponse(const FetchReply& reply, v1::FetchResponse* response);
+void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response);
+// Leaves version, boot_id and warnings, which the engine does not know.
+void ToResponse(const InspectReply& reply, v1::InspectNodeResponse* response);
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_SERVICE_CONVERT_H_

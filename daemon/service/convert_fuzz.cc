@@ -1,0 +1,63 @@
+// Bytes that gRPC would hand us, as each kind of request: whatever they are, an event that keeps
+// the promises of convert.h comes out, or an error that gRPC can carry.
+#include <cstddef>
+#include <cstdint>
+
+#include "base/check.h"
+#include "daemon/service/convert.h"
+
+namespace memtide {
+namespace {
+
+template <typename Request>
+auto Convert(const uint8_t* data, size_t size) {
+  Request request;
+  NodeDefaults node;
+  using Event = decltype(ToEvent(request, node));
+  if (!request.ParseFromArray(data, static_cast<int>(size))) {
+    return Event(absl::InvalidArgumentError("not a message"));
+  }
+  Event event = ToEvent(request, node);
+  MEMTIDE_CHECK(event.ok() || event.status().code() == absl::StatusCode::kInvalidArgument ||
+                event.status().code() == absl::StatusCode::kUnimplemented)
+      << event.status();
+  return event;
+}
+
+template <typename Request>
+void CheckBatch(const uint8_t* data, size_t size) {
+  const auto event = Convert<Request>(data, size);
+  if (!event.ok()) return;
+  MEMTIDE_CHECK(!event->chunks.empty() && event->chunks.size() <= kMaxBatch);
+}
+
+}  // namespace
+}  // namespace memtide
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace memtide;  // NOLINT(google-build-using-namespace): one function.
+  CheckBatch<v1::ReleaseRequest>(data, size);
+  CheckBatch<v1::EvictRequest>(data, size);
+  CheckBatch<v1::PrefetchRequest>(data, size);
+  CheckBatch<v1::FreeRequest>(data, size);
+  CheckBatch<v1::DescribeRequest>(data, size);
+  CheckBatch<v1::FetchRequest>(data, size);
+  if (const auto fetch = Convert<v1::FetchRequest>(data, size); fetch.ok()) {
+    MEMTIDE_CHECK(fetch->tier != Tier::kSsd);
+    MEMTIDE_CHECK(fetch->deadline >= Duration(0) && fetch->deadline <= Limits{}.max_wait);
+    MEMTIDE_CHECK(fetch->releases.size() <= kMaxBatch);
+  }
+  if (const auto open = Convert<v1::OpenRequest>(data, size); open.ok()) {
+    MEMTIDE_CHECK(open->chunk_size.IsMultipleOf(MiB(2)) && open->chunk_size <= GiB(1));
+    MEMTIDE_CHECK(open->job_name.size() <= kMaxJobNameBytes);
+    MEMTIDE_CHECK(open->time_to_live >= Duration(0));
+  }
+  if (const auto allocate = Convert<v1::AllocateRequest>(data, size); allocate.ok()) {
+    MEMTIDE_CHECK(allocate->count > 0 && allocate->count <= kMaxBatch);
+    MEMTIDE_CHECK(allocate->request_id != 0);
+  }
+  if (const auto inspect = Convert<v1::InspectNodeRequest>(data, size); inspect.ok()) {
+    MEMTIDE_CHECK(inspect->max_chunks <= kMaxBatch);
+  }
+  return 0;
+}

@@ -1,0 +1,194 @@
+#include "daemon/service/convert.h"
+
+#include <gtest/gtest.h>
+
+namespace memtide {
+namespace {
+
+using absl::StatusCode;
+
+NodeDefaults NodeWithDevice() {
+  NodeDefaults node;
+  node.fastest = Tier::kDevice;
+  return node;
+}
+
+v1::FetchRequest SomeFetch() {
+  v1::FetchRequest request;
+  request.add_chunk_ids(7);
+  return request;
+}
+
+template <typename Request>
+StatusCode CodeOf(const Request& request) {
+  return ToEvent(request, NodeWithDevice()).status().code();
+}
+
+TEST(ConvertTest, FillsInWhatAFetchLeavesUnsaid) {
+  const auto event = ToEvent(SomeFetch(), NodeWithDevice());
+  ASSERT_TRUE(event.ok());
+  EXPECT_EQ(event->tier, Tier::kDevice);
+  EXPECT_EQ(event->access, Access::kRead);
+  EXPECT_TRUE(event->wait);
+  EXPECT_EQ(event->deadline, Duration(0));
+  EXPECT_EQ(event->chunks, std::vector<ChunkId>{ChunkId(7)});
+  EXPECT_EQ(ToEvent(SomeFetch(), NodeDefaults{})->tier, Tier::kHost);
+}
+
+TEST(ConvertTest, TakesWhatAFetchSays) {
+  v1::FetchRequest request = SomeFetch();
+  request.set_tier(v1::TIER_HOST);
+  request.set_access(v1::ACCESS_WRITE);
+  request.set_wait_policy(v1::WAIT_POLICY_NO_WAIT);
+  request.mutable_deadline()->set_seconds(2);
+  request.mutable_deadline()->set_nanos(5);
+  request.add_release_chunk_ids(9);
+  const auto event = ToEvent(request, NodeWithDevice());
+  ASSERT_TRUE(event.ok());
+  EXPECT_EQ(event->tier, Tier::kHost);
+  EXPECT_EQ(event->access, Access::kWrite);
+  EXPECT_FALSE(event->wait);
+  EXPECT_EQ(event->deadline, std::chrono::seconds(2) + std::chrono::nanoseconds(5));
+  EXPECT_EQ(event->releases, std::vector<ChunkId>{ChunkId(9)});
+}
+
+TEST(ConvertTest, RefusesBatchesThatAreEmptyOrTooLong) {
+  EXPECT_EQ(CodeOf(v1::FetchRequest()), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(v1::EvictRequest()), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(v1::PrefetchRequest()), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(v1::DescribeRequest()), StatusCode::kInvalidArgument);
+  v1::FetchRequest request;
+  for (int i = 0; i < kMaxBatch; ++i) request.add_chunk_ids(1);
+  EXPECT_EQ(CodeOf(request), StatusCode::kOk);
+  request.add_chunk_ids(1);
+  const absl::Status status = ToEvent(request, NodeWithDevice()).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("4097 chunks; at most 4096"), absl::string_view::npos) << status;
+
+  v1::FetchRequest many_releases = SomeFetch();
+  for (int i = 0; i <= kMaxBatch; ++i) many_releases.add_release_chunk_ids(1);
+  EXPECT_EQ(CodeOf(many_releases), StatusCode::kInvalidArgument);
+}
+
+TEST(ConvertTest, NamesTheKnownRangeOfAnEnum) {
+  v1::FetchRequest request = SomeFetch();
+  request.set_tier(static_cast<v1::Tier>(9));
+  const absl::Status status = ToEvent(request, NodeWithDevice()).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(status.message(), "tier: 9 is not known here; known: 0 to 3");
+
+  v1::FetchRequest access = SomeFetch();
+  access.set_access(static_cast<v1::Access>(-1));
+  EXPECT_EQ(CodeOf(access), StatusCode::kUnimplemented);
+  v1::FetchRequest policy = SomeFetch();
+  policy.set_wait_policy(static_cast<v1::WaitPolicy>(3));
+  EXPECT_EQ(CodeOf(policy), StatusCode::kUnimplemented);
+  v1::AllocateRequest allocate;
+  allocate.set_request_id(1);
+  allocate.set_count(1);
+  allocate.set_kind(static_cast<v1::ChunkKind>(5));
+  EXPECT_EQ(CodeOf(allocate), StatusCode::kUnimplemented);
+}
+
+TEST(ConvertTest, RefusesTiersThatACallCannotMean) {
+  v1::FetchRequest fetch = SomeFetch();
+  fetch.set_tier(v1::TIER_SSD);
+  EXPECT_EQ(CodeOf(fetch), StatusCode::kInvalidArgument);
+  v1::PrefetchRequest prefetch;
+  prefetch.add_chunk_ids(1);
+  prefetch.set_tier(v1::TIER_SSD);
+  EXPECT_EQ(CodeOf(prefetch), StatusCode::kInvalidArgument);
+  v1::EvictRequest evict;
+  evict.add_chunk_ids(1);
+  EXPECT_EQ(CodeOf(evict), StatusCode::kInvalidArgument);
+  evict.set_tier(v1::TIER_DEVICE);
+  EXPECT_EQ(CodeOf(evict), StatusCode::kInvalidArgument);
+  evict.set_tier(v1::TIER_SSD);
+  EXPECT_EQ(CodeOf(evict), StatusCode::kOk);
+}
+
+TEST(ConvertTest, RefusesDurationsThatCannotBeMeant) {
+  const auto code = [](int64_t seconds, int32_t nanos) {
+    v1::FetchRequest request = SomeFetch();
+    request.mutable_deadline()->set_seconds(seconds);
+    request.mutable_deadline()->set_nanos(nanos);
+    return CodeOf(request);
+  };
+  EXPECT_EQ(code(600, 0), StatusCode::kOk);
+  EXPECT_EQ(code(600, 1), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(INT64_MAX, 999'999'999), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(INT64_MIN, 0), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(-1, 0), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(1, -1), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, 1'000'000'000), StatusCode::kInvalidArgument);
+}
+
+TEST(ConvertTest, RefusesSizesAndNamesThatNoJobCanHave) {
+  v1::OpenRequest request;
+  EXPECT_EQ(CodeOf(request), StatusCode::kOk);  // Zero: the size of the job that is joined.
+  request.set_chunk_size_bytes(MiB(2).count() + 1);
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  request.set_chunk_size_bytes(GiB(1).count() + MiB(2).count());
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  request.set_chunk_size_bytes(GiB(1).count());
+  request.set_job_name(std::string(kMaxJobNameBytes, 'j'));
+  EXPECT_EQ(CodeOf(request), StatusCode::kOk);
+  request.set_job_name(std::string(kMaxJobNameBytes + 1, 'j'));
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+}
+
+TEST(ConvertTest, WantsARequestIdWhereARetryMustBeKnown) {
+  v1::AllocateRequest allocate;
+  allocate.set_count(1);
+  EXPECT_EQ(CodeOf(allocate), StatusCode::kInvalidArgument);
+  v1::ReleaseRequest release;
+  release.add_chunk_ids(1);
+  EXPECT_EQ(CodeOf(release), StatusCode::kInvalidArgument);
+  v1::FreeRequest free;
+  free.add_chunk_ids(1);
+  EXPECT_EQ(CodeOf(free), StatusCode::kInvalidArgument);
+  free.set_request_id(1);
+  EXPECT_EQ(CodeOf(free), StatusCode::kOk);
+}
+
+TEST(ConvertTest, ReturnsLeasesInTheirOrder) {
+  FetchReply reply;
+  reply.leases.push_back(
+      {ChunkId(4), Tier::kDevice, {RegionId(2), MiB(64)}, Version(3), Access::kWrite});
+  reply.leases.push_back({ChunkId(1), Tier::kHost, {RegionId(1), MiB(0)}, Version(9)});
+  v1::FetchResponse response;
+  ToResponse(reply, &response);
+  ASSERT_EQ(response.leases_size(), 2);
+  EXPECT_EQ(response.leases(0).chunk_id(), 4u);
+  EXPECT_EQ(response.leases(0).tier(), v1::TIER_DEVICE);
+  EXPECT_EQ(response.leases(0).region_id(), 2u);
+  EXPECT_EQ(response.leases(0).offset_bytes(), MiB(64).count());
+  EXPECT_EQ(response.leases(0).version(), 3u);
+  EXPECT_EQ(response.leases(1).chunk_id(), 1u);
+}
+
+TEST(ConvertTest, TheLargestRepliesStayBelowTheMessageCap) {
+  InspectReply reply;
+  ChunkInfo chunk;
+  chunk.chunk = ChunkId(UINT64_MAX);
+  chunk.job = JobId(UINT64_MAX);
+  chunk.version = Version(UINT64_MAX);
+  chunk.kind = ChunkKind::kActivation;
+  chunk.on_device = chunk.on_host = chunk.on_ssd = chunk.moving = chunk.torn = true;
+  chunk.leases = UINT32_MAX;
+  reply.chunks.assign(kMaxBatch, chunk);
+  SessionInfo session;
+  session.job_name = std::string(kMaxJobNameBytes, 'j');
+  session.open = true;
+  session.session = SessionId(UINT64_MAX);
+  session.device_share = session.host_share = session.chunk_size = Bytes(UINT64_MAX);
+  session.kinds.assign(kChunkKinds, {ChunkKind::kActivation, Bytes(UINT64_MAX), Bytes(UINT64_MAX),
+                                     Bytes(UINT64_MAX), Bytes(UINT64_MAX)});
+  reply.sessions.assign(Limits{}.sessions, session);
+  v1::InspectNodeResponse response;
+  ToResponse(reply, &response);
+  EXPECT_LT(response.ByteSizeLong(), size_t{1} << 20);
+}
+
+}  // namespace
+}  // namespace memtide

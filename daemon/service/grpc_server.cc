@@ -1,0 +1,83 @@
+#include "daemon/service/grpc_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace memtide {
+namespace {
+
+constexpr int kMaxMessageSize = 1 << 20;
+// Calls of one connection at a time: four sessions' worth of waiting fetches.
+constexpr int kMaxConcurrentStreams = 1024;
+constexpr int kMaxMetadataSize = 8 << 10;
+// What all connections together may buffer. A full session sends 1 MiB at most at a time.
+constexpr size_t kMaxBuffers = size_t{256} << 20;
+// A client that sends pings faster than this is cut off.
+constexpr int kMinPingIntervalMs = 10'000;
+constexpr mode_t kSocketMode = 0660;
+
+void SetLimits(grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(kMaxMessageSize);
+  builder->SetMaxSendMessageSize(kMaxMessageSize);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentStreams);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataSize);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kMinPingIntervalMs);
+  // What is small does not get smaller, and a small message cannot become a large one.
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  grpc::ResourceQuota quota("memtided");
+  quota.Resize(kMaxBuffers);
+  builder->SetResourceQuota(quota);
+  // For reflection alone, the one service that is not of the callback API.
+  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
+  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string& socket_path,
+                                                              const ServiceContext* context) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  SetLimits(&builder);
+  builder.AddListeningPort(absl::StrCat("unix:", socket_path), grpc::InsecureServerCredentials());
+  auto services = MakeServices(context);
+  for (const auto& service : services) builder.RegisterService(service.get());
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("gRPC cannot listen on \"", socket_path, "\""));
+  }
+  // Made under the daemon's umask, so it was never wider than this.
+  if (chmod(socket_path.c_str(), kSocketMode) != 0) {
+    return absl::InternalError(absl::StrCat("chmod \"", socket_path, "\": ", std::strerror(errno)));
+  }
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(services), std::move(server)));
+}
+
+GrpcServer::GrpcServer(std::vector<std::unique_ptr<grpc::Service>> services,
+                       std::unique_ptr<grpc::Server> server)
+    : services_(std::move(services)), server_(std::move(server)) {}
+
+GrpcServer::~GrpcServer() { Stop(Duration(0)); }
+
+void GrpcServer::SetNotServing() { server_->GetHealthCheckService()->SetServingStatus(false); }
+
+void GrpcServer::Stop(Duration patience) {
+  server_->Shutdown(std::chrono::system_clock::now() +
+                    std::chrono::duration_cast<std::chrono::microseconds>(patience));
+  server_->Wait();
+}
+
+}  // namespace memtide

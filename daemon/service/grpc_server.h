@@ -1,0 +1,46 @@
+// GrpcServer: the gRPC server on a unix socket, with health and reflection, and its limits.
+//
+// Serves from Start on. Thread-safe.
+#ifndef MEMTIDE_DAEMON_SERVICE_GRPC_SERVER_H_
+#define MEMTIDE_DAEMON_SERVICE_GRPC_SERVER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "daemon/service/services.h"
+
+namespace grpc {
+class Server;
+}
+
+namespace memtide {
+
+class GrpcServer {
+ public:
+  // Listens on unix:<socket_path>, mode 0660. `context` must outlive the server.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const std::string& socket_path,
+                                                           const ServiceContext* context);
+  // As Stop, without time for calls to end.
+  ~GrpcServer();
+  GrpcServer(const GrpcServer&) = delete;
+  GrpcServer& operator=(const GrpcServer&) = delete;
+
+  // What the health service says from now on.
+  void SetNotServing();
+  // Takes no more calls; cancels those that have not ended within `patience`.
+  void Stop(Duration patience);
+
+ private:
+  GrpcServer(std::vector<std::unique_ptr<grpc::Service>> services,
+             std::unique_ptr<grpc::Server> server);
+
+  const std::vector<std::unique_ptr<grpc::Service>> services_;
+  const std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_SERVICE_GRPC_SERVER_H_

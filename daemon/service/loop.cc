@@ -1,0 +1,154 @@
+#include "daemon/service/loop.h"
+
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace memtide {
+
+Loop::Loop(Engine engine, EffectSink* sink) : engine_(std::move(engine)), sink_(sink) {}
+
+Loop::~Loop() { Stop(); }
+
+void Loop::Start() {
+  MEMTIDE_CHECK(!ticker_.joinable()) << "started twice";
+  ticker_ = std::thread([this] { TickUntilStopped(); });
+}
+
+void Loop::Stop() {
+  absl::flat_hash_map<CallId, Caller*> callers;
+  {
+    MutexLock lock(&mutex_);
+    stopped_ = true;
+    changed_.SignalAll();
+    while (draining_) changed_.Wait(&mutex_);
+    queue_.clear();
+    callers.swap(callers_);
+  }
+  if (ticker_.joinable()) ticker_.join();
+  for (const auto& [call, caller] : callers) {
+    caller->OnReply({call, absl::UnavailableError("the daemon stops"), {}});
+  }
+}
+
+void Loop::Post(Event event) {
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return;
+    queue_.push_back(std::move(event));
+    if (draining_) return;
+    draining_ = true;
+  }
+  Drain();
+}
+
+bool Loop::Register(CallId call, Caller* caller) {
+  absl::Status refused;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) {
+      refused = absl::UnavailableError("the daemon stops");
+    } else if (queue_.size() >= kMaxQueuedEvents) {
+      refused = absl::ResourceExhaustedError(
+          absl::StrCat("the daemon's event queue is full: ", kMaxQueuedEvents,
+                       " events wait; make fewer calls at a time"));
+    } else {
+      MEMTIDE_CHECK(callers_.emplace(call, caller).second) << "call id used twice: " << call;
+      return true;
+    }
+  }
+  caller->OnReply({call, std::move(refused), {}});
+  return false;
+}
+
+bool Loop::Abandon(CallId call) {
+  MutexLock lock(&mutex_);
+  return callers_.erase(call) > 0;
+}
+
+void Loop::Drain() {
+  for (;;) {
+    Event event;
+    {
+      MutexLock lock(&mutex_);
+      if (queue_.empty() || stopped_) {
+        draining_ = false;
+        changed_.SignalAll();
+        return;
+      }
+      event = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    engine_(Now(), event, &effects_);
+    if (std::holds_alternative<Tick>(event)) {
+      ticks_handled_.fetch_add(1, std::memory_order_relaxed);
+    }
+    for (Effect& effect : effects_) CarryOut(std::move(effect));
+    effects_.clear();
+  }
+}
+
+void Loop::CarryOut(Effect effect) {
+  if (auto* reply = std::get_if<Reply>(&effect)) {
+    Deliver(std::move(*reply));
+  } else {
+    sink_->CarryOut(std::move(effect));
+  }
+}
+
+void Loop::Deliver(Reply reply) {
+  Caller* caller = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = callers_.find(reply.call);
+    if (it == callers_.end()) return;
+    caller = it->second;
+    callers_.erase(it);
+  }
+  caller->OnReply(std::move(reply));
+}
+
+void Loop::TickUntilStopped() {
+  for (;;) {
+    {
+      MutexLock lock(&mutex_);
+      const Instant due = Now() + kTickPeriod;
+      for (Instant now = Now(); !stopped_ && now < due; now = Now()) {
+        changed_.WaitFor(&mutex_, due - now);
+      }
+      if (stopped_) return;
+    }
+    Post(Tick{});
+  }
+}
+
+namespace internal {
+
+void WaitingCaller::OnReply(Reply reply) {
+  MutexLock lock(&mutex_);
+  reply_ = std::move(reply);
+  done_ = true;
+  replied_.SignalAll();
+}
+
+Reply WaitingCaller::Wait(Loop* loop, CallId call, Duration timeout) {
+  const Instant due = Now() + timeout;
+  {
+    MutexLock lock(&mutex_);
+    for (Instant now = Now(); !done_ && now < due; now = Now()) {
+      replied_.WaitFor(&mutex_, due - now);
+    }
+    if (done_) return std::move(reply_);
+  }
+  if (loop->Abandon(call)) {
+    return {call, absl::DeadlineExceededError("the engine did not answer in time"), {}};
+  }
+  MutexLock lock(&mutex_);
+  while (!done_) replied_.Wait(&mutex_);
+  return std::move(reply_);
+}
+
+}  // namespace internal
+}  // namespace memtide

@@ -1,0 +1,139 @@
+// Loop: hands events to the engine one at a time, and carries out what the engine answers.
+//
+// There is no thread of the loop's own: the thread that posts an event while nobody is at it drains
+// the queue, so a call usually runs to its reply in the thread that received it. A post from inside
+// an effect, or while another thread drains, only queues. The engine and every effect run outside
+// the lock, one after the other, in order. A small thread posts Tick every kTickPeriod, because
+// deadlines must pass when nothing else happens.
+//
+// Replies go to the Caller registered with the call; for one that was abandoned the reply is
+// dropped. All other effects go to the sink. Thread-safe; does not own the sink or the callers.
+#ifndef MEMTIDE_DAEMON_SERVICE_LOOP_H_
+#define MEMTIDE_DAEMON_SERVICE_LOOP_H_
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "daemon/engine/effects.h"
+#include "daemon/engine/events.h"
+
+namespace memtide {
+
+// Carries out the effects that are not replies. Called by one thread at a time, in order; must not
+// block. May post.
+class EffectSink {
+ public:
+  virtual ~EffectSink() = default;
+  virtual void CarryOut(Effect effect) = 0;
+};
+
+class Loop {
+ public:
+  static constexpr std::chrono::milliseconds kTickPeriod{50};
+  // Calls are refused with RESOURCE_EXHAUSTED above this. Other events are bounded by who makes
+  // them: a completion for each transfer, a connection for each descriptor.
+  static constexpr size_t kMaxQueuedEvents = 16384;
+
+  // Engine::Handle of the engine that this loop serves, or a stand-in for it in tests.
+  using Engine = std::function<void(Instant now, const Event& event, std::vector<Effect>* effects)>;
+
+  // Who waits for a reply. Called exactly once for each Call, unless Abandon returned true.
+  class Caller {
+   public:
+    virtual ~Caller() = default;
+    virtual void OnReply(Reply reply) = 0;
+  };
+
+  Loop(Engine engine, EffectSink* sink);
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  // Begins to tick.
+  void Start();
+  // Handles no event from here on, and returns when the one at hand is through. Every waiting
+  // caller, and every later one, is answered UNAVAILABLE. REQUIRES: not called from an effect.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Dropped after Stop.
+  void Post(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A fresh id for a call.
+  CallId NewCall() { return CallId(next_call_.fetch_add(1, std::memory_order_relaxed)); }
+  // Posts a call event, whose `call` came from NewCall, on behalf of `caller`, which must live
+  // until its reply, or until Abandon returned true.
+  template <typename CallEvent>
+  void Call(CallEvent event, Caller* caller) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const CallId call = event.call;
+    if (Register(call, caller)) Post(std::move(event));
+  }
+  // Gives up waiting. True: OnReply will not be called any more. False: it was or is being called.
+  bool Abandon(CallId call) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Grows with each tick that the engine has handled: a loop that stands still is stuck.
+  uint64_t ticks_handled() const { return ticks_handled_.load(std::memory_order_relaxed); }
+
+ private:
+  bool Register(CallId call, Caller* caller) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Drain() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CarryOut(Effect effect) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Deliver(Reply reply) ABSL_LOCKS_EXCLUDED(mutex_);
+  void TickUntilStopped() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Engine engine_;
+  EffectSink* const sink_;
+  std::atomic<uint64_t> next_call_{1};
+  std::atomic<uint64_t> ticks_handled_{0};
+  std::thread ticker_;
+
+  Mutex mutex_;
+  CondVar changed_;  // draining_ or stopped_.
+  std::deque<Event> queue_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<CallId, Caller*> callers_ ABSL_GUARDED_BY(mutex_);
+  // Some thread is in Drain; only that thread touches the engine, the sink and effects_.
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Effect> effects_;  // Kept for its capacity.
+};
+
+// Makes a call and waits for its reply: for threads that may block (metrics, shutdown). Answers
+// DEADLINE_EXCEEDED when none came in time.
+template <typename CallEvent>
+Reply CallAndWait(Loop* loop, CallEvent event, Duration timeout);
+
+namespace internal {
+
+class WaitingCaller : public Loop::Caller {
+ public:
+  void OnReply(Reply reply) override ABSL_LOCKS_EXCLUDED(mutex_);
+  // The reply, or, when `timeout` passed and the loop let the call go, DEADLINE_EXCEEDED.
+  Reply Wait(Loop* loop, CallId call, Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Mutex mutex_;
+  CondVar replied_;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  Reply reply_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace internal
+
+template <typename CallEvent>
+Reply CallAndWait(Loop* loop, CallEvent event, Duration timeout) {
+  internal::WaitingCaller caller;
+  event.call = loop->NewCall();
+  const CallId call = event.call;
+  loop->Call(std::move(event), &caller);
+  return caller.Wait(loop, call, timeout);
+}
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_SERVICE_LOOP_H_

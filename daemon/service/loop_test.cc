@@ -1,0 +1,165 @@
+#include "daemon/service/loop.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace memtide {
+namespace {
+
+// Remembers what it is told to carry out, and does what a test asks for meanwhile.
+class FakeSink : public EffectSink {
+ public:
+  void CarryOut(Effect effect) override {
+    effects.push_back(std::move(effect));
+    if (meanwhile) meanwhile();
+  }
+  std::vector<Effect> effects;
+  std::function<void()> meanwhile;
+};
+
+class FakeCaller : public Loop::Caller {
+ public:
+  void OnReply(Reply reply) override { replies.push_back(std::move(reply)); }
+  std::vector<Reply> replies;
+};
+
+// Answers renewals at once, and turns a session's end into the drop of a region of its number.
+void ScriptedEngine(Instant now, const Event& event, std::vector<Effect>* effects) {
+  if (const auto* renew = std::get_if<RenewCall>(&event)) {
+    effects->push_back(Reply{renew->call, absl::OkStatus(), {}});
+  }
+  if (const auto* gone = std::get_if<ClientGone>(&event)) {
+    effects->push_back(DropRegion{RegionId(static_cast<uint32_t>(gone->session.value()))});
+  }
+}
+
+RenewCall Renew(Loop* loop) {
+  RenewCall call;
+  call.call = loop->NewCall();
+  return call;
+}
+
+DescribeCall Unanswered(Loop* loop) {
+  DescribeCall call;
+  call.call = loop->NewCall();
+  return call;
+}
+
+TEST(LoopTest, AnswersACallInTheThreadThatPostsIt) {
+  FakeSink sink;
+  Loop loop(ScriptedEngine, &sink);
+  FakeCaller caller;
+  loop.Call(Renew(&loop), &caller);
+  ASSERT_EQ(caller.replies.size(), 1u);
+  EXPECT_TRUE(caller.replies[0].status.ok());
+}
+
+TEST(LoopTest, OnlyQueuesWhatIsPostedFromAnEffect) {
+  FakeSink sink;
+  Loop loop(ScriptedEngine, &sink);
+  sink.meanwhile = [&] {
+    if (sink.effects.size() > 1) return;
+    loop.Post(ClientGone{SessionId(2)});
+    EXPECT_EQ(sink.effects.size(), 1u) << "carried out inside the other effect";
+  };
+  loop.Post(ClientGone{SessionId(1)});
+  ASSERT_EQ(sink.effects.size(), 2u);
+  EXPECT_EQ(std::get<DropRegion>(sink.effects[1]).region, RegionId(2));
+}
+
+TEST(LoopTest, DropsTheReplyOfAnAbandonedCall) {
+  FakeSink sink;
+  CallId waiting;
+  Loop loop(
+      [&](Instant now, const Event& event, std::vector<Effect>* effects) {
+        if (std::holds_alternative<Tick>(event)) {
+          effects->push_back(Reply{waiting, absl::OkStatus(), {}});
+        }
+      },
+      &sink);
+  FakeCaller caller;
+  const DescribeCall call = Unanswered(&loop);
+  waiting = call.call;
+  loop.Call(call, &caller);
+  EXPECT_TRUE(loop.Abandon(waiting));
+  EXPECT_FALSE(loop.Abandon(waiting));
+  loop.Post(Tick{});
+  EXPECT_TRUE(caller.replies.empty());
+}
+
+TEST(LoopTest, RefusesCallsAboveItsQueueLimitAndKeepsOtherEvents) {
+  FakeSink sink;
+  Loop loop(ScriptedEngine, &sink);
+  FakeCaller caller;
+  sink.meanwhile = [&] {
+    if (sink.effects.size() > 1) return;
+    for (size_t i = 0; i < Loop::kMaxQueuedEvents; ++i) loop.Post(ClientGone{SessionId(2)});
+    loop.Call(Renew(&loop), &caller);
+    loop.Post(ClientGone{SessionId(3)});
+  };
+  loop.Post(ClientGone{SessionId(1)});
+  ASSERT_EQ(caller.replies.size(), 1u);
+  EXPECT_EQ(caller.replies[0].status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(sink.effects.size(), Loop::kMaxQueuedEvents + 2);
+}
+
+TEST(LoopTest, AnswersWaitingAndLaterCallersWhenItStops) {
+  FakeSink sink;
+  Loop loop(ScriptedEngine, &sink);
+  FakeCaller before, after;
+  loop.Call(Unanswered(&loop), &before);
+  loop.Stop();
+  loop.Call(Renew(&loop), &after);
+  ASSERT_EQ(before.replies.size(), 1u);
+  EXPECT_EQ(before.replies[0].status.code(), absl::StatusCode::kUnavailable);
+  ASSERT_EQ(after.replies.size(), 1u);
+  EXPECT_EQ(after.replies[0].status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(LoopTest, TicksByItselfOnceStarted) {
+  FakeSink sink;
+  Loop loop(ScriptedEngine, &sink);
+  loop.Start();
+  while (loop.ticks_handled() < 2) std::this_thread::yield();
+}
+
+TEST(LoopTest, WaitingForACallEndsWithItsReplyOrWithItsTimeout) {
+  FakeSink sink;
+  Loop loop(ScriptedEngine, &sink);
+  EXPECT_TRUE(CallAndWait(&loop, RenewCall{}, std::chrono::seconds(30)).status.ok());
+  EXPECT_EQ(CallAndWait(&loop, DescribeCall{}, std::chrono::milliseconds(1)).status.code(),
+            absl::StatusCode::kDeadlineExceeded);
+}
+
+// The engine is not thread-safe: under ThreadSanitizer this test is the proof that it need not be.
+TEST(LoopTest, GivesTheEngineOneEventAtATimeFromManyThreads) {
+  constexpr int kThreads = 4, kCalls = 500;
+  FakeSink sink;
+  uint64_t handled = 0;
+  Loop loop(
+      [&](Instant now, const Event& event, std::vector<Effect>* effects) {
+        ++handled;
+        ScriptedEngine(now, event, effects);
+      },
+      &sink);
+  std::vector<FakeCaller> callers(kThreads);
+  std::vector<std::thread> threads;
+  std::atomic<int> answered{0};
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < kCalls; ++j) {
+        if (CallAndWait(&loop, RenewCall{}, std::chrono::seconds(30)).status.ok()) ++answered;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(answered, kThreads * kCalls);
+  EXPECT_EQ(handled, static_cast<uint64_t>(kThreads * kCalls));
+}
+
+}  // namespace
+}  // namespace memtide

@@ -1,0 +1,184 @@
+#include "daemon/service/services.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/service/status_table.h"
+#include "memtide/v1/admin.grpc.pb.h"
+#include "memtide/v1/chunks.grpc.pb.h"
+#include "memtide/v1/session.grpc.pb.h"
+
+namespace memtide {
+namespace {
+
+using Context = grpc::CallbackServerContext;
+
+absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Context& context) {
+  const auto& metadata = context.client_metadata();
+  const auto it = metadata.find("memtide-token-bin");
+  if (it != metadata.end()) {
+    if (const auto identity =
+            service.tokens->Find(absl::string_view(it->second.data(), it->second.size()))) {
+      return *identity;
+    }
+  }
+  return absl::UnauthenticatedError(
+      "no valid session token in the metadata memtide-token-bin: connect to fd.sock first, and "
+      "keep that connection open");
+}
+
+// A call in the loop's hands. Deletes itself when gRPC is done with it.
+class PendingCall : public grpc::ServerUnaryReactor, public Loop::Caller {
+ public:
+  PendingCall(Loop* loop, CallId call) : loop_(loop), call_(call) {}
+
+  void OnCancel() override {
+    if (loop_->Abandon(call_)) Finish(grpc::Status::CANCELLED);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  Loop* const loop_;
+  const CallId call_;
+};
+
+void Fill(const ServiceContext& service, const InspectReply& reply,
+          v1::InspectNodeResponse* response) {
+  ToResponse(reply, response);
+  response->set_version(service.version);
+  response->set_boot_id(service.boot_id);
+  for (const std::string& warning : service.warnings) response->add_warnings(warning);
+}
+
+template <typename ReplyValue, typename Response>
+void Fill(const ServiceContext& service, const ReplyValue& reply, Response* response) {
+  ToResponse(reply, response);
+}
+
+// ReplyValue: what an OK reply of this call carries; monostate for calls that answer nothing.
+template <typename ReplyValue, typename Response>
+class TypedCall final : public PendingCall {
+ public:
+  TypedCall(const ServiceContext* service, CallId call, Response* response)
+      : PendingCall(service->loop, call), service_(service), response_(response) {}
+
+  void OnReply(Reply reply) override {
+    if constexpr (!std::is_same_v<ReplyValue, std::monostate>) {
+      if (reply.status.ok()) {
+        const auto* value = std::get_if<ReplyValue>(&reply.value);
+        MEMTIDE_CHECK(value != nullptr) << "OK reply of the wrong kind to call " << reply.call;
+        Fill(*service_, *value, response_);
+      }
+    }
+    Finish(ToGrpc(reply.status));
+  }
+
+ private:
+  const ServiceContext* const service_;
+  Response* const response_;
+};
+
+grpc::ServerUnaryReactor* FinishNow(Context* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+template <typename ReplyValue, typename CallEvent, typename Response>
+grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, CallEvent event,
+                                   Response* response) {
+  event.call = service->loop->NewCall();
+  auto* const call = new TypedCall<ReplyValue, Response>(service, event.call, response);
+  service->loop->Call(std::move(event), call);
+  return call;
+}
+
+// A call of a session: the token says whose.
+template <typename ReplyValue, typename Request, typename Response>
+grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* context,
+                                      const Request& request, Response* response) {
+  const auto identity = Authenticate(*service, *context);
+  if (!identity.ok()) return FinishNow(context, identity.status());
+  auto event = ToEvent(request, service->node);
+  if (!event.ok()) return FinishNow(context, event.status());
+  event->session = identity->session;
+  return PostCall<ReplyValue>(service, *std::move(event), response);
+}
+
+#define MEMTIDE_SESSION_METHOD(Method, ReplyValue)                                       \
+  grpc::ServerUnaryReactor* Method(Context* context, const v1::Method##Request* request, \
+                                   v1::Method##Response* response) override {            \
+    return SessionCall<ReplyValue>(service_, context, *request, response);               \
+  }
+
+class SessionServiceHandlers final : public v1::SessionService::CallbackService {
+ public:
+  explicit SessionServiceHandlers(const ServiceContext* service) : service_(service) {}
+  MEMTIDE_SESSION_METHOD(Open, OpenReply)
+  MEMTIDE_SESSION_METHOD(Renew, std::monostate)
+  MEMTIDE_SESSION_METHOD(Close, std::monostate)
+
+ private:
+  const ServiceContext* const service_;
+};
+
+class ChunkServiceHandlers final : public v1::ChunkService::CallbackService {
+ public:
+  explicit ChunkServiceHandlers(const ServiceContext* service) : service_(service) {}
+  MEMTIDE_SESSION_METHOD(Allocate, AllocateReply)
+  MEMTIDE_SESSION_METHOD(Fetch, FetchReply)
+  MEMTIDE_SESSION_METHOD(Release, std::monostate)
+  MEMTIDE_SESSION_METHOD(Evict, std::monostate)
+  MEMTIDE_SESSION_METHOD(Prefetch, std::monostate)
+  MEMTIDE_SESSION_METHOD(Free, std::monostate)
+  MEMTIDE_SESSION_METHOD(Describe, DescribeReply)
+
+ private:
+  const ServiceContext* const service_;
+};
+
+#undef MEMTIDE_SESSION_METHOD
+
+class AdminServiceHandlers final : public v1::AdminService::CallbackService {
+ public:
+  explicit AdminServiceHandlers(const ServiceContext* service) : service_(service) {}
+
+  grpc::ServerUnaryReactor* InspectNode(Context* context, const v1::InspectNodeRequest* request,
+                                        v1::InspectNodeResponse* response) override {
+    auto event = ToEvent(*request, service_->node);
+    if (!event.ok()) return FinishNow(context, event.status());
+    return PostCall<InspectReply>(service_, *event, response);
+  }
+
+  grpc::ServerUnaryReactor* Drain(Context* context, const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override {
+    const auto identity = Authenticate(*service_, *context);
+    if (!identity.ok()) return FinishNow(context, identity.status());
+    if (identity->uid != 0 && identity->uid != service_->daemon_uid) {
+      return FinishNow(context, absl::PermissionDeniedError(absl::StrCat(
+                                    "uid ", identity->uid, " may not drain the node; root and uid ",
+                                    service_->daemon_uid, " may")));
+    }
+    return PostCall<std::monostate>(service_, DrainCall{}, response);
+  }
+
+ private:
+  const ServiceContext* const service_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<grpc::Service>> MakeServices(const ServiceContext* context) {
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  services.push_back(std::make_unique<SessionServiceHandlers>(context));
+  services.push_back(std::make_unique<ChunkServiceHandlers>(context));
+  services.push_back(std::make_unique<AdminServiceHandlers>(context));
+  return services;
+}
+
+}  // namespace memtide

@@ -1,0 +1,212 @@
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/generated_enum_reflection.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/status_macros.h"
+#include "daemon/engine/engine.h"
+#include "daemon/service/convert.h"
+
+namespace memtide {
+namespace {
+
+// "tier: 7 is not known here; known: 0 to 3".
+template <typename Enum>
+absl::Status CheckKnown(absl::string_view field, Enum value) {
+  const google::protobuf::EnumDescriptor& type = *google::protobuf::GetEnumDescriptor<Enum>();
+  if (type.FindValueByNumber(value) != nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      field, ": ", static_cast<int>(value), " is not known here; known: ", type.value(0)->number(),
+      " to ", type.value(type.value_count() - 1)->number()));
+}
+
+absl::StatusOr<Tier> ToTier(v1::Tier tier, absl::optional<Tier> unspecified) {
+  MEMTIDE_RETURN_IF_ERROR(CheckKnown("tier", tier));
+  switch (tier) {
+    case v1::TIER_DEVICE:
+      return Tier::kDevice;
+    case v1::TIER_HOST:
+      return Tier::kHost;
+    case v1::TIER_SSD:
+      return Tier::kSsd;
+    default:
+      if (unspecified) return *unspecified;
+      return absl::InvalidArgumentError("tier: must be given");
+  }
+}
+
+absl::StatusOr<ChunkKind> ToKind(v1::ChunkKind kind) {
+  MEMTIDE_RETURN_IF_ERROR(CheckKnown("kind", kind));
+  switch (kind) {
+    case v1::CHUNK_KIND_PARAMETER:
+      return ChunkKind::kParameter;
+    case v1::CHUNK_KIND_GRADIENT:
+      return ChunkKind::kGradient;
+    case v1::CHUNK_KIND_OPTIMIZER_STATE:
+      return ChunkKind::kOptimizerState;
+    case v1::CHUNK_KIND_ACTIVATION:
+      return ChunkKind::kActivation;
+    default:
+      return ChunkKind::kOther;
+  }
+}
+
+using ProtoIds = google::protobuf::RepeatedField<uint64_t>;
+
+absl::StatusOr<std::vector<ChunkId>> ToChunks(absl::string_view field, const ProtoIds& ids) {
+  if (ids.size() > kMaxBatch) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": ", ids.size(), " chunks; at most ",
+                                                   kMaxBatch, " a call. Split the batch"));
+  }
+  std::vector<ChunkId> chunks;
+  chunks.reserve(static_cast<size_t>(ids.size()));
+  for (const uint64_t id : ids) chunks.emplace_back(id);
+  return chunks;
+}
+
+absl::StatusOr<std::vector<ChunkId>> ToSomeChunks(const ProtoIds& ids) {
+  if (ids.empty()) return absl::InvalidArgumentError("chunk_ids: empty");
+  return ToChunks("chunk_ids", ids);
+}
+
+absl::StatusOr<Duration> ToDuration(absl::string_view field,
+                                    const google::protobuf::Duration& duration, Duration longest) {
+  constexpr int32_t kNanosPerSecond = 1'000'000'000;
+  const auto longest_s = std::chrono::floor<std::chrono::seconds>(longest);
+  const bool in_range = duration.seconds() >= 0 && duration.nanos() >= 0 &&
+                        duration.nanos() < kNanosPerSecond &&
+                        duration.seconds() <= longest_s.count();
+  const Duration value = in_range ? std::chrono::seconds(duration.seconds()) +
+                                        std::chrono::nanoseconds(duration.nanos())
+                                  : Duration::max();
+  if (value <= longest) return value;
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", duration.seconds(), " s and ",
+                                                 duration.nanos(), " ns; must be 0 to ",
+                                                 longest_s.count(), " s"));
+}
+
+absl::Status CheckRequestId(uint64_t request_id) {
+  if (request_id != 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "request_id: zero; choose a new number for each new request, so that a retry is known");
+}
+
+}  // namespace
+
+absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefaults& node) {
+  OpenCall event;
+  if (request.job_name().size() > kMaxJobNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("job_name: ", request.job_name().size(),
+                                                   " bytes; at most ", kMaxJobNameBytes));
+  }
+  event.job_name = request.job_name();
+  event.chunk_size = Bytes(request.chunk_size_bytes());
+  if (!event.chunk_size.IsMultipleOf(kChunkAlignment) || event.chunk_size > kMaxChunkSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_size_bytes: ", request.chunk_size_bytes(), "; must be a multiple of ",
+                     FormatBytes(kChunkAlignment), ", at most ", FormatBytes(kMaxChunkSize)));
+  }
+  event.device_share = Bytes(request.device_share_bytes());
+  event.host_share = Bytes(request.host_share_bytes());
+  event.ssd_share = Bytes(request.ssd_share_bytes());
+  MEMTIDE_ASSIGN_OR_RETURN(event.time_to_live, ToDuration("time_to_live", request.time_to_live(),
+                                                          node.limits.max_time_to_live));
+  return event;
+}
+
+absl::StatusOr<RenewCall> ToEvent(const v1::RenewRequest& request, const NodeDefaults& node) {
+  return RenewCall{};
+}
+
+absl::StatusOr<CloseCall> ToEvent(const v1::CloseRequest& request, const NodeDefaults& node) {
+  return CloseCall{};
+}
+
+absl::StatusOr<AllocateCall> ToEvent(const v1::AllocateRequest& request, const NodeDefaults& node) {
+  MEMTIDE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  if (request.count() == 0 || request.count() > kMaxBatch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("count: ", request.count(), "; must be 1 to ", kMaxBatch));
+  }
+  AllocateCall event;
+  event.request_id = request.request_id();
+  event.count = request.count();
+  MEMTIDE_ASSIGN_OR_RETURN(event.kind, ToKind(request.kind()));
+  return event;
+}
+
+absl::StatusOr<FetchCall> ToEvent(const v1::FetchRequest& request, const NodeDefaults& node) {
+  FetchCall event;
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.releases,
+                           ToChunks("release_chunk_ids", request.release_chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.tier, ToTier(request.tier(), node.fastest));
+  if (event.tier == Tier::kSsd) {
+    return absl::InvalidArgumentError("tier: a chunk cannot be leased on SSD; fetch it to host");
+  }
+  MEMTIDE_RETURN_IF_ERROR(CheckKnown("access", request.access()));
+  event.access = request.access() == v1::ACCESS_WRITE ? Access::kWrite : Access::kRead;
+  MEMTIDE_RETURN_IF_ERROR(CheckKnown("wait_policy", request.wait_policy()));
+  event.wait = request.wait_policy() != v1::WAIT_POLICY_NO_WAIT;
+  MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
+                           ToDuration("deadline", request.deadline(), node.limits.max_wait));
+  return event;
+}
+
+absl::StatusOr<ReleaseCall> ToEvent(const v1::ReleaseRequest& request, const NodeDefaults& node) {
+  MEMTIDE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  ReleaseCall event;
+  event.request_id = request.request_id();
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  return event;
+}
+
+absl::StatusOr<EvictCall> ToEvent(const v1::EvictRequest& request, const NodeDefaults& node) {
+  EvictCall event;
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.tier, ToTier(request.tier(), absl::nullopt));
+  if (event.tier == Tier::kDevice) {
+    return absl::InvalidArgumentError("tier: chunks are evicted to host or SSD, not to the device");
+  }
+  return event;
+}
+
+absl::StatusOr<PrefetchCall> ToEvent(const v1::PrefetchRequest& request, const NodeDefaults& node) {
+  PrefetchCall event;
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.tier, ToTier(request.tier(), node.fastest));
+  if (event.tier == Tier::kSsd) {
+    return absl::InvalidArgumentError("tier: chunks are prefetched to device or host, not to SSD");
+  }
+  return event;
+}
+
+absl::StatusOr<FreeCall> ToEvent(const v1::FreeRequest& request, const NodeDefaults& node) {
+  MEMTIDE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  FreeCall event;
+  event.request_id = request.request_id();
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  return event;
+}
+
+absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const NodeDefaults& node) {
+  DescribeCall event;
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  return event;
+}
+
+absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
+                                    const NodeDefaults& node) {
+  if (request.max_chunks() > kMaxBatch) {
+    return absl::InvalidArgumentError(absl::StrCat("max_chunks: ", request.max_chunks(),
+                                                   "; at most ", kMaxBatch,
+                                                   ". Page through with first_chunk"));
+  }
+  InspectCall event;
+  event.sessions = request.sessions();
+  event.first_chunk = request.first_chunk();
+  event.max_chunks = request.max_chunks();
+  return event;
+}
+
+}  // namespace memtide

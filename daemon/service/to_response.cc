@@ -1,0 +1,152 @@
+#include "daemon/service/convert.h"
+
+namespace memtide {
+namespace {
+
+v1::Tier ToProto(Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return v1::TIER_DEVICE;
+    case Tier::kHost:
+      return v1::TIER_HOST;
+    case Tier::kSsd:
+      return v1::TIER_SSD;
+  }
+  return v1::TIER_UNSPECIFIED;
+}
+
+v1::ChunkKind ToProto(ChunkKind kind) {
+  switch (kind) {
+    case ChunkKind::kParameter:
+      return v1::CHUNK_KIND_PARAMETER;
+    case ChunkKind::kGradient:
+      return v1::CHUNK_KIND_GRADIENT;
+    case ChunkKind::kOptimizerState:
+      return v1::CHUNK_KIND_OPTIMIZER_STATE;
+    case ChunkKind::kActivation:
+      return v1::CHUNK_KIND_ACTIVATION;
+    case ChunkKind::kOther:
+      break;
+  }
+  return v1::CHUNK_KIND_UNSPECIFIED;
+}
+
+void ToProto(Duration duration, google::protobuf::Duration* proto) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
+  proto->set_seconds(seconds.count());
+  proto->set_nanos(static_cast<int32_t>((duration - seconds).count()));
+}
+
+void ToProto(const ChunkInfo& chunk, v1::ChunkInfo* proto) {
+  proto->set_chunk_id(chunk.chunk.value());
+  proto->set_job_id(chunk.job.value());
+  proto->set_kind(ToProto(chunk.kind));
+  proto->set_version(chunk.version.value());
+  if (chunk.on_device) proto->add_copies(v1::TIER_DEVICE);
+  if (chunk.on_host) proto->add_copies(v1::TIER_HOST);
+  if (chunk.on_ssd) proto->add_copies(v1::TIER_SSD);
+  proto->set_moving(chunk.moving);
+  proto->set_leases(chunk.leases);
+  proto->set_torn(chunk.torn);
+}
+
+void ToProto(const KindUsage& usage, v1::KindUsage* proto) {
+  proto->set_kind(ToProto(usage.kind));
+  proto->set_allocated_bytes(usage.allocated.count());
+  proto->set_device_bytes(usage.device.count());
+  proto->set_host_bytes(usage.host.count());
+  proto->set_ssd_bytes(usage.ssd.count());
+}
+
+void ToProto(const PoolUsage& pool, v1::Pool* proto) {
+  proto->set_tier(ToProto(pool.tier));
+  proto->set_capacity_bytes(pool.capacity.count());
+  proto->set_used_bytes(pool.used.count());
+  proto->set_reserved_bytes(pool.reserved.count());
+  proto->set_scrubbing_bytes(pool.scrubbing.count());
+  proto->set_free_bytes(pool.free.count());
+}
+
+void ToProto(const Counters& counters, v1::NodeCounters* proto) {
+  proto->set_fetches(counters.fetches);
+  proto->set_fetch_hits(counters.fetch_hits);
+  proto->set_evictions(counters.evictions);
+  proto->set_dropped_clean(counters.dropped_clean);
+  proto->set_revokes(counters.revokes);
+  proto->set_transfers_failed(counters.transfers_failed);
+  proto->set_calls_refused(counters.calls_refused);
+  proto->set_sessions_lost(counters.sessions_lost);
+  proto->set_deadlines_exceeded(counters.deadlines_exceeded);
+  proto->set_host_to_device_bytes(counters.host_to_device.count());
+  proto->set_device_to_host_bytes(counters.device_to_host.count());
+  proto->set_ssd_read_bytes(counters.ssd_read.count());
+  proto->set_ssd_written_bytes(counters.ssd_written.count());
+  proto->set_zeroed_bytes(counters.zeroed.count());
+  ToProto(counters.stalled_on_ssd, proto->mutable_stalled_on_ssd());
+  ToProto(counters.stalled_on_copy, proto->mutable_stalled_on_copy());
+  ToProto(counters.stalled_on_room, proto->mutable_stalled_on_room());
+  proto->set_events(counters.events);
+}
+
+void ToProto(const SessionInfo& session, v1::Session* proto) {
+  proto->set_session_id(session.session.value());
+  proto->set_uid(session.uid);
+  proto->set_pid(session.pid);
+  if (session.open) proto->set_job_id(session.job.value());
+  proto->set_job_name(session.job_name);
+  proto->set_leases(session.leases);
+  proto->set_chunk_size_bytes(session.chunk_size.count());
+  proto->set_device_share_bytes(session.device_share.count());
+  proto->set_host_share_bytes(session.host_share.count());
+  for (const KindUsage& usage : session.kinds) ToProto(usage, proto->add_kinds());
+}
+
+}  // namespace
+
+void ToResponse(const OpenReply& reply, v1::OpenResponse* response) {
+  response->set_job_id(reply.job.value());
+  response->set_chunk_size_bytes(reply.chunk_size.count());
+  response->set_device_slots(reply.device_slots);
+  response->set_host_slots(reply.host_slots);
+  response->set_ssd_slots(reply.ssd_slots);
+  response->set_max_chunks(reply.max_chunks);
+  response->set_lease_budget(reply.lease_budget);
+  for (const RegionId region : reply.regions) response->add_region_ids(region.value());
+  ToProto(reply.session_lease, response->mutable_session_lease());
+}
+
+void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response) {
+  response->mutable_chunk_ids()->Reserve(static_cast<int>(reply.chunks.size()));
+  for (const ChunkId chunk : reply.chunks) response->add_chunk_ids(chunk.value());
+}
+
+void ToResponse(const FetchReply& reply, v1::FetchResponse* response) {
+  response->mutable_leases()->Reserve(static_cast<int>(reply.leases.size()));
+  for (const Lease& lease : reply.leases) {
+    v1::Lease* const proto = response->add_leases();
+    proto->set_chunk_id(lease.chunk.value());
+    proto->set_tier(ToProto(lease.tier));
+    proto->set_region_id(lease.place.region.value());
+    proto->set_offset_bytes(lease.place.offset.count());
+    proto->set_version(lease.version.value());
+  }
+}
+
+void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response) {
+  for (const ChunkInfo& chunk : reply.chunks) ToProto(chunk, response->add_chunks());
+}
+
+void ToResponse(const InspectReply& reply, v1::InspectNodeResponse* response) {
+  for (const PoolUsage& pool : reply.pools) ToProto(pool, response->add_pools());
+  for (const KindUsage& usage : reply.kinds) ToProto(usage, response->add_kinds());
+  ToProto(reply.counters, response->mutable_counters());
+  for (const SessionInfo& session : reply.sessions) ToProto(session, response->add_sessions());
+  for (const ChunkInfo& chunk : reply.chunks) ToProto(chunk, response->add_chunks());
+  response->set_session_count(reply.session_count);
+  response->set_chunk_count(reply.chunk_count);
+  response->set_waiting_calls(reply.waiting_calls);
+  response->set_transfers_in_flight(reply.transfers_in_flight);
+  response->set_draining(reply.draining);
+}
+
+}  // namespace memtide
