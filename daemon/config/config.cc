@@ -1,0 +1,193 @@
+#include "daemon/config/config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace memtide {
+namespace {
+
+constexpr char kDefaultMetricsAddress[] = "127.0.0.1:9464";
+constexpr std::chrono::seconds kDefaultSessionLease{60};
+constexpr std::chrono::seconds kLeastSessionLease{1};
+constexpr std::chrono::hours kLongestDuration{24};
+// Of the space that is free: file systems grow slow, and their other users fail, when full.
+constexpr uint64_t kDefaultSsdPercent = 80;
+
+absl::StatusOr<Bytes> RoundPool(absl::string_view field, Bytes size) {
+  const Bytes rounded = RoundDown(size, kPoolAlignment);
+  if (!rounded.IsZero()) return rounded;
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, ": ", FormatBytes(size), " is less than the least, ", FormatBytes(kPoolAlignment)));
+}
+
+absl::StatusOr<Duration> ToDuration(absl::string_view field,
+                                    const google::protobuf::Duration& duration) {
+  const auto longest_s = std::chrono::seconds(kLongestDuration).count();
+  if (duration.seconds() < 0 || duration.seconds() >= longest_s || duration.nanos() < 0 ||
+      duration.nanos() >= 1'000'000'000) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", duration.seconds(), " s; must be 0 s to ", longest_s, " s"));
+  }
+  return std::chrono::seconds(duration.seconds()) + std::chrono::nanoseconds(duration.nanos());
+}
+
+absl::StatusOr<absl::optional<EmulatedDeviceConfig>> ToDevice(const v1::NodeConfig& proto) {
+  if (proto.emulated_devices().empty()) return absl::optional<EmulatedDeviceConfig>();
+  if (proto.emulated_devices_size() > 1) {
+    return absl::UnimplementedError(
+        absl::StrCat("emulated_devices: ", proto.emulated_devices_size(),
+                     " devices; this release serves one. Run one daemon for each device"));
+  }
+  const v1::EmulatedDevice& device = proto.emulated_devices(0);
+  EmulatedDeviceConfig config;
+  MEMTIDE_ASSIGN_OR_RETURN(config.capacity, RoundPool("emulated_devices.capacity_bytes",
+                                                      Bytes(device.capacity_bytes())));
+  config.bytes_per_second = Bytes(device.bytes_per_second());
+  MEMTIDE_ASSIGN_OR_RETURN(config.latency,
+                           ToDuration("emulated_devices.latency", device.latency()));
+  return absl::optional<EmulatedDeviceConfig>(config);
+}
+
+// An emulated device is host memory as well.
+absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, Bytes available) {
+  if (device >= available) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("emulated_devices.capacity_bytes: ", FormatBytes(device), ", but only ",
+                     FormatBytes(available), " of memory are available. Ask for less"));
+  }
+  const Bytes left = available - device;
+  const Bytes asked =
+      proto.host_pool_bytes() == 0 ? Bytes(left.count() / 2) : Bytes(proto.host_pool_bytes());
+  if (asked <= left) return RoundPool("host_pool_bytes", asked);
+  return absl::FailedPreconditionError(
+      absl::StrCat("host_pool_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(left),
+                   device.IsZero() ? " of memory are available"
+                                   : " of memory are available besides the emulated device",
+                   ". Ask for less (--host-pool), or end other programs"));
+}
+
+absl::StatusOr<std::vector<std::string>> ToSsdDirs(const v1::NodeConfig& proto,
+                                                   const Machine& machine) {
+  std::vector<std::string> dirs(proto.ssd_dirs().begin(), proto.ssd_dirs().end());
+  if (dirs.empty()) dirs.push_back(machine.ssd_dir);
+  for (std::string& dir : dirs) {
+    if (dir.empty()) {
+      return absl::InvalidArgumentError(
+          "ssd_dirs: no directory is known, as neither XDG_CACHE_HOME nor HOME is set. Name one "
+          "(--ssd-dir), or do without (--no-ssd)");
+    }
+    dir = std::filesystem::absolute(dir).lexically_normal().string();
+  }
+  for (size_t i = 1; i < dirs.size(); ++i) {
+    if (std::find(dirs.begin(), dirs.begin() + i, dirs[i]) != dirs.begin() + i) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ssd_dirs: \"", dirs[i], "\" is named twice; each may come once"));
+    }
+  }
+  return dirs;
+}
+
+// The largest pool that, striped evenly over `dirs`, fits every file system under them.
+absl::StatusOr<Bytes> LargestSsdPool(const std::vector<std::string>& dirs, const Machine& machine) {
+  std::map<uint64_t, std::pair<Bytes, uint64_t>> file_systems;  // Free space, dirs on it.
+  for (const std::string& dir : dirs) {
+    MEMTIDE_ASSIGN_OR_RETURN(const FreeSpace space, machine.free_space(dir));
+    auto& [free, count] = file_systems[space.file_system];
+    free = space.free;
+    ++count;
+  }
+  Bytes largest(UINT64_MAX);
+  for (const auto& [id, file_system] : file_systems) {
+    const auto& [free, count] = file_system;
+    largest = std::min(largest, Bytes(free.count() / count) * dirs.size());
+  }
+  return largest;
+}
+
+absl::Status SetSsd(const v1::NodeConfig& proto, const Machine& machine, Config* config) {
+  if (!v1::SsdPool_IsValid(proto.ssd_pool())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ssd_pool: ", proto.ssd_pool(), " is not known; known: 0 to 2"));
+  }
+  if (proto.ssd_pool() == v1::SSD_POOL_DISABLED) {
+    if (proto.ssd_dirs().empty() && proto.ssd_pool_bytes() == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "ssd_pool: DISABLED, but ssd_dirs or ssd_pool_bytes is given. Leave either out");
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(config->ssd_dirs, ToSsdDirs(proto, machine));
+  MEMTIDE_ASSIGN_OR_RETURN(const Bytes largest, LargestSsdPool(config->ssd_dirs, machine));
+  const Bytes asked = proto.ssd_pool_bytes() == 0
+                          ? Bytes(largest.count() / 100 * kDefaultSsdPercent)
+                          : Bytes(proto.ssd_pool_bytes());
+  if (asked > largest) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ssd_pool_bytes: ", FormatBytes(asked), ", but the directories have room for ",
+                     FormatBytes(largest),
+                     ". Ask for less (--ssd-pool), or name other directories (--ssd-dir)"));
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(config->ssd_pool, RoundPool("ssd_pool_bytes", asked));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::optional<MetricsConfig>> ToMetrics(const std::string& address) {
+  if (address == "off") return absl::optional<MetricsConfig>();
+  if (address.empty()) {
+    return absl::optional<MetricsConfig>(MetricsConfig{kDefaultMetricsAddress, true});
+  }
+  const size_t colon = address.rfind(':');
+  uint32_t port;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("metrics_address: \"", address,
+                     "\"; must be host:port with a port of 0 (any free one) to 65535, or \"off\""));
+  }
+  return absl::optional<MetricsConfig>(MetricsConfig{address, false});
+}
+
+absl::StatusOr<LogLevel> ToLogLevel(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name.empty() || name == "info") return LogLevel::kInfo;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "log_level: \"", name, "\"; must be \"debug\", \"info\", \"warning\" or \"error\""));
+}
+
+absl::StatusOr<Duration> ToSessionLease(const v1::NodeConfig& proto) {
+  if (!proto.has_session_lease()) return Duration(kDefaultSessionLease);
+  MEMTIDE_ASSIGN_OR_RETURN(const Duration lease,
+                           ToDuration("session_lease", proto.session_lease()));
+  if (lease >= kLeastSessionLease) return lease;
+  return absl::InvalidArgumentError(absl::StrCat("session_lease: ", proto.session_lease().nanos(),
+                                                 " ns; at least ", kLeastSessionLease.count(),
+                                                 " s, or slow clients are cut off"));
+}
+
+}  // namespace
+
+absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& machine) {
+  Config config;
+  config.socket_dir = proto.socket_dir().empty() ? machine.socket_dir : proto.socket_dir();
+  if (config.socket_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "socket_dir: not given, and XDG_RUNTIME_DIR is not set. Name one (--socket-dir)");
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(config.emulated_device, ToDevice(proto));
+  const Bytes device = config.emulated_device ? config.emulated_device->capacity : Bytes();
+  MEMTIDE_ASSIGN_OR_RETURN(config.host_pool, ToHostPool(proto, device, machine.available_memory));
+  MEMTIDE_RETURN_IF_ERROR(SetSsd(proto, machine, &config));
+  MEMTIDE_ASSIGN_OR_RETURN(config.metrics, ToMetrics(proto.metrics_address()));
+  MEMTIDE_ASSIGN_OR_RETURN(config.log_level, ToLogLevel(proto.log_level()));
+  if (proto.has_lifeline_fd() && proto.lifeline_fd() >= 0) config.lifeline_fd = proto.lifeline_fd();
+  MEMTIDE_ASSIGN_OR_RETURN(config.session_lease, ToSessionLease(proto));
+  return config;
+}
+
+}  // namespace memtide

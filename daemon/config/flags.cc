@@ -1,0 +1,154 @@
+#include "daemon/config/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "daemon/config/config.h"
+
+namespace memtide {
+namespace {
+
+// CLI11 takes errors of a value as exceptions of its own; ParseCommandLine catches them.
+uint64_t ParseSize(const std::string& flag, const std::string& text, const std::string& if_zero) {
+  const absl::StatusOr<Bytes> bytes = ParseBytes(text);
+  if (!bytes.ok()) throw CLI::ValidationError(flag, std::string(bytes.status().message()));
+  if (bytes->IsZero()) throw CLI::ValidationError(flag, "must not be zero; " + if_zero);
+  return bytes->count();
+}
+
+void ParseTime(const std::string& flag, const std::string& text,
+               google::protobuf::Duration* duration) {
+  absl::Duration value;
+  if (!absl::ParseDuration(text, &value) || value < absl::ZeroDuration() ||
+      value > absl::Hours(24)) {
+    throw CLI::ValidationError(
+        flag, absl::StrCat("\"", text, "\" is not a time from 0 to 24h, such as 20us or 1m30s"));
+  }
+  duration->set_seconds(absl::ToInt64Seconds(value));
+  duration->set_nanos(
+      static_cast<int32_t>((value - absl::Seconds(duration->seconds())) / absl::Nanoseconds(1)));
+}
+
+v1::EmulatedDevice* Device(v1::NodeConfig* config) {
+  return config->emulated_devices().empty() ? config->add_emulated_devices()
+                                            : config->mutable_emulated_devices(0);
+}
+
+void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
+  const auto add_size = [app](const std::string& flag, const std::string& help,
+                              const std::string& if_zero, std::function<void(uint64_t)> set) {
+    app->add_option_function<std::string>(
+           flag,
+           [flag, if_zero, set](const std::string& text) { set(ParseSize(flag, text, if_zero)); },
+           help)
+        ->type_name("SIZE");
+  };
+  add_size("--device-pool", "Emulate a device with this much memory, such as 96MiB",
+           "leave it out for no device",
+           [flags](uint64_t bytes) { Device(flags)->set_capacity_bytes(bytes); });
+  add_size("--device-bandwidth", "Bytes a second to and from it, such as 4GB; else as memory",
+           "leave it out for the speed of memory",
+           [flags](uint64_t bytes) { Device(flags)->set_bytes_per_second(bytes); });
+  app->add_option_function<std::string>(
+         "--device-latency",
+         [flags](const std::string& text) {
+           ParseTime("--device-latency", text, Device(flags)->mutable_latency());
+         },
+         "Added to each copy to and from it, such as 20us")
+      ->type_name("TIME");
+  add_size("--host-pool", "Host memory for chunks [half of what is available]",
+           "leave it out for the default",
+           [flags](uint64_t bytes) { flags->set_host_pool_bytes(bytes); });
+  app->add_option_function<std::vector<std::string>>(
+         "--ssd-dir",
+         [flags](const std::vector<std::string>& dirs) {
+           for (const std::string& dir : dirs) flags->add_ssd_dirs(dir);
+         },
+         "Directory for the SSD pool; may be repeated, chunks are striped [/var/lib/memtide, or "
+         "~/.cache/memtide/store]")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  add_size("--ssd-pool", "Space for chunks over all of them [80% of what is free]",
+           "use --no-ssd for none", [flags](uint64_t bytes) { flags->set_ssd_pool_bytes(bytes); });
+  app->add_flag_callback(
+      "--no-ssd", [flags] { flags->set_ssd_pool(v1::SSD_POOL_DISABLED); }, "No SSD pool");
+}
+
+void AddServiceFlags(CLI::App* app, v1::NodeConfig* flags) {
+  const auto add_text = [app](const std::string& flag, const std::string& type,
+                              const std::string& help,
+                              std::function<void(const std::string&)> set) {
+    app->add_option_function<std::string>(flag, set, help)->type_name(type);
+  };
+  add_text("--socket-dir", "DIR",
+           "Where the sockets live [/run/memtide, or $XDG_RUNTIME_DIR/memtide]",
+           [flags](const std::string& dir) { flags->set_socket_dir(dir); });
+  add_text("--metrics-address", "HOST:PORT",
+           "Prometheus metrics; port 0 for any free one, \"off\" for none [127.0.0.1:9464]",
+           [flags](const std::string& address) { flags->set_metrics_address(address); });
+  add_text("--log-level", "LEVEL", "debug, info, warning or error [info]",
+           [flags](const std::string& level) { flags->set_log_level(level); });
+  app->add_option_function<int32_t>(
+         "--lifeline-fd", [flags](int32_t fd) { flags->set_lifeline_fd(fd); },
+         "End when this descriptor reports end-of-file")
+      ->type_name("FD");
+  app->add_option_function<std::string>(
+         "--session-lease",
+         [flags](const std::string& text) {
+           ParseTime("--session-lease", text, flags->mutable_session_lease());
+         },
+         "End sessions that are not renewed for this long [60s]")
+      ->type_name("TIME");
+}
+
+// Flags replace what the file says; a repeated flag replaces the whole list, and the flags of the
+// device change the file's one device.
+void Override(const v1::NodeConfig& flags, v1::NodeConfig* config) {
+  v1::NodeConfig rest = flags;
+  if (!rest.ssd_dirs().empty()) config->clear_ssd_dirs();
+  if (!rest.emulated_devices().empty() && config->emulated_devices_size() == 1) {
+    config->mutable_emulated_devices(0)->MergeFrom(rest.emulated_devices(0));
+    rest.clear_emulated_devices();
+  }
+  config->MergeFrom(rest);
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
+                                             const std::string& version) {
+  CLI::App app("memtided lends this node's device, host and SSD memory to training processes.",
+               "memtided");
+  v1::NodeConfig flags;
+  std::string file;
+  app.set_version_flag("--version", "memtided " + version);
+  app.add_option("--config", file, "Settings in protobuf text format (NodeConfig); flags go first")
+      ->type_name("FILE");
+  AddServiceFlags(&app, &flags);
+  AddPoolFlags(&app, &flags);
+  CommandLine line;
+  try {
+    // CLI11 takes them last first.
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    line.answer = app.help();
+    return line;
+  } catch (const CLI::CallForVersion&) {
+    line.answer = app.version() + "\n";
+    return line;
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see --help)"));
+  }
+  if (!file.empty()) {
+    MEMTIDE_ASSIGN_OR_RETURN(line.config, ReadConfigFile(file));
+  }
+  Override(flags, &line.config);
+  return line;
+}
+
+}  // namespace memtide
