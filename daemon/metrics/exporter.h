@@ -1,0 +1,48 @@
+// Exporter: the metrics over HTTP (GET /metrics), for Prometheus to scrape.
+//
+// Each scrape calls `inspect` once, from a thread of the exporter's; where that fails, the scrape
+// has no memtide metrics, and an alert on their absence fires. Serves until destroyed.
+#ifndef MEMTIDE_DAEMON_METRICS_EXPORTER_H_
+#define MEMTIDE_DAEMON_METRICS_EXPORTER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "daemon/engine/effects.h"
+
+namespace prometheus {
+class Collectable;
+class Exposer;
+}  // namespace prometheus
+
+namespace memtide {
+
+class Exporter {
+ public:
+  using Inspect = std::function<absl::StatusOr<InspectReply>()>;
+
+  // `address`: host:port; port 0 takes any free one. FAILED_PRECONDITION when it cannot be had.
+  static absl::StatusOr<std::unique_ptr<Exporter>> Start(const std::string& address,
+                                                         const std::string& version,
+                                                         Inspect inspect);
+  ~Exporter();
+  Exporter(const Exporter&) = delete;
+  Exporter& operator=(const Exporter&) = delete;
+
+  // Where it listens, with the port that it really has.
+  const std::string& address() const { return address_; }
+
+ private:
+  Exporter(std::string address, std::shared_ptr<prometheus::Collectable> collectable,
+           std::unique_ptr<prometheus::Exposer> exposer);
+
+  const std::string address_;
+  const std::shared_ptr<prometheus::Collectable> collectable_;
+  const std::unique_ptr<prometheus::Exposer> exposer_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_METRICS_EXPORTER_H_

@@ -1,0 +1,165 @@
+#include "daemon/metrics/node_metrics.h"
+
+#include <chrono>
+#include <initializer_list>
+#include <utility>
+
+namespace memtide {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+// One family: a gauge or a counter, with a value for each set of labels.
+class Family {
+ public:
+  Family(MetricType type, std::string name, std::string help) {
+    family_.type = type;
+    family_.name = std::move(name);
+    family_.help = std::move(help);
+  }
+
+  Family& Add(Labels labels, double value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    (family_.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+    family_.metric.push_back(std::move(metric));
+    return *this;
+  }
+  Family& Add(Labels labels, Bytes value) {
+    return Add(std::move(labels), static_cast<double>(value.count()));
+  }
+  Family& Add(Labels labels, Duration value) {
+    return Add(std::move(labels), std::chrono::duration<double>(value).count());
+  }
+
+  MetricFamily Take() { return std::move(family_); }
+
+ private:
+  MetricFamily family_;
+};
+
+Family Gauge(std::string name, std::string help) {
+  return Family(MetricType::Gauge, std::move(name), std::move(help));
+}
+
+Family Counter(std::string name, std::string help) {
+  return Family(MetricType::Counter, std::move(name), std::move(help));
+}
+
+std::string KindName(ChunkKind kind) {
+  switch (kind) {
+    case ChunkKind::kParameter:
+      return "parameter";
+    case ChunkKind::kGradient:
+      return "gradient";
+    case ChunkKind::kOptimizerState:
+      return "optimizer_state";
+    case ChunkKind::kActivation:
+      return "activation";
+    case ChunkKind::kOther:
+      break;
+  }
+  return "other";
+}
+
+void AddPools(const InspectReply& node, std::vector<MetricFamily>* families) {
+  Family capacity = Gauge("memtide_pool_capacity_bytes", "Memory that the daemon manages.");
+  Family states = Gauge("memtide_pool_bytes",
+                        "Memory by state; the states of a tier sum to its capacity. used: holds a "
+                        "chunk's copy; reserved: lent to a job, empty; scrubbing: of ended jobs; "
+                        "free: lent to nobody.");
+  for (const PoolUsage& pool : node.pools) {
+    const std::string tier(TierName(pool.tier));
+    capacity.Add({{"tier", tier}}, pool.capacity);
+    states.Add({{"tier", tier}, {"state", "used"}}, pool.used)
+        .Add({{"tier", tier}, {"state", "reserved"}}, pool.reserved)
+        .Add({{"tier", tier}, {"state", "scrubbing"}}, pool.scrubbing)
+        .Add({{"tier", tier}, {"state", "free"}}, pool.free);
+  }
+  families->push_back(capacity.Take());
+  families->push_back(states.Take());
+}
+
+void AddKinds(const InspectReply& node, std::vector<MetricFamily>* families) {
+  Family allocated = Gauge("memtide_allocated_bytes", "Chunks by what they hold.");
+  Family copies = Gauge("memtide_copies_bytes",
+                        "Valid copies of chunks by what they hold; a chunk may have copies on "
+                        "several tiers.");
+  for (const KindUsage& usage : node.kinds) {
+    const std::string kind = KindName(usage.kind);
+    allocated.Add({{"kind", kind}}, usage.allocated);
+    copies.Add({{"kind", kind}, {"tier", "device"}}, usage.device)
+        .Add({{"kind", kind}, {"tier", "host"}}, usage.host)
+        .Add({{"kind", kind}, {"tier", "ssd"}}, usage.ssd);
+  }
+  families->push_back(allocated.Take());
+  families->push_back(copies.Take());
+}
+
+void AddTraffic(const Counters& counters, std::vector<MetricFamily>* families) {
+  families->push_back(Counter("memtide_moved_bytes_total", "Bytes moved, by link.")
+                          .Add({{"link", "host_to_device"}}, counters.host_to_device)
+                          .Add({{"link", "device_to_host"}}, counters.device_to_host)
+                          .Add({{"link", "ssd_to_host"}}, counters.ssd_read)
+                          .Add({{"link", "host_to_ssd"}}, counters.ssd_written)
+                          .Take());
+  families->push_back(Counter("memtide_zeroed_bytes_total", "Bytes of new chunks set to zero.")
+                          .Add({}, counters.zeroed)
+                          .Take());
+  families->push_back(
+      Counter("memtide_stall_seconds_total",
+              "Time that fetches waited, each counted under the slowest thing it needed: a read "
+              "from ssd, a copy to or from the device, or room in a pool.")
+          .Add({{"cause", "ssd"}}, counters.stalled_on_ssd)
+          .Add({{"cause", "copy"}}, counters.stalled_on_copy)
+          .Add({{"cause", "room"}}, counters.stalled_on_room)
+          .Take());
+}
+
+void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
+  const auto add = [families](Family family, double value) {
+    families->push_back(family.Add({}, value).Take());
+  };
+  const Counters& counters = node.counters;
+  add(Counter("memtide_events_total", "Events that the engine has handled."), counters.events);
+  add(Counter("memtide_fetches_total", "Fetch calls granted."), counters.fetches);
+  add(Counter("memtide_fetch_hits_total", "Fetch calls granted without moving a byte."),
+      counters.fetch_hits);
+  add(Counter("memtide_evictions_total", "Copies given up to make room."), counters.evictions);
+  add(Counter("memtide_clean_evictions_total", "Evictions that wrote nothing back."),
+      counters.dropped_clean);
+  add(Counter("memtide_revokes_total", "Leases that sessions were asked to give back."),
+      counters.revokes);
+  add(Counter("memtide_transfers_failed_total", "Copies that failed."), counters.transfers_failed);
+  add(Counter("memtide_calls_refused_total", "Calls refused because a limit was reached."),
+      counters.calls_refused);
+  add(Counter("memtide_deadlines_exceeded_total", "Calls that waited for too long."),
+      counters.deadlines_exceeded);
+  add(Counter("memtide_sessions_lost_total", "Sessions that ended without saying so."),
+      counters.sessions_lost);
+  add(Gauge("memtide_sessions", "Connected processes."), node.session_count);
+  add(Gauge("memtide_chunks", "Allocated chunks."), node.chunk_count);
+  add(Gauge("memtide_waiting_calls", "Calls that have no answer yet."), node.waiting_calls);
+  add(Gauge("memtide_transfers_in_flight", "Copies under way."), node.transfers_in_flight);
+  add(Gauge("memtide_draining", "1 while the daemon takes no new sessions and chunks."),
+      node.draining ? 1 : 0);
+}
+
+}  // namespace
+
+std::vector<MetricFamily> NodeMetrics(const InspectReply& node, const std::string& version) {
+  std::vector<MetricFamily> families;
+  AddPools(node, &families);
+  AddKinds(node, &families);
+  AddTraffic(node.counters, &families);
+  AddCounts(node, &families);
+  families.push_back(Gauge("memtide_build_info", "Always 1; the label says which release runs.")
+                         .Add({{"version", version}}, 1)
+                         .Take());
+  return families;
+}
+
+}  // namespace memtide

@@ -1,0 +1,23 @@
+// What the daemon tells Prometheus: the one place where metrics have names, units and help.
+//
+// Everything comes from one InspectReply, so a scrape is one consistent moment: the states of
+// memtide_pool_bytes sum to memtide_pool_capacity_bytes. Base units, the unit last, _total on
+// counters; no label has values that a client can choose.
+#ifndef MEMTIDE_DAEMON_METRICS_NODE_METRICS_H_
+#define MEMTIDE_DAEMON_METRICS_NODE_METRICS_H_
+
+#include <prometheus/metric_family.h>
+
+#include <string>
+#include <vector>
+
+#include "daemon/engine/effects.h"
+
+namespace memtide {
+
+std::vector<prometheus::MetricFamily> NodeMetrics(const InspectReply& node,
+                                                  const std::string& version);
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_METRICS_NODE_METRICS_H_
