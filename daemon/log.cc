@@ -1,0 +1,36 @@
+#include "daemon/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+
+namespace memtide {
+namespace {
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+}  // namespace
+
+void StartLogging(LogLevel level) {
+  auto logger = spdlog::stderr_logger_mt("memtided");
+  logger->set_level(ToSpdlog(level));
+  logger->set_pattern(std::getenv("JOURNAL_STREAM") != nullptr ? "%l: %v"
+                                                               : "%Y-%m-%dT%H:%M:%S.%e%z %l: %v");
+  logger->flush_on(spdlog::level::debug);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+}  // namespace memtide

@@ -1,0 +1,149 @@
+// memtided: flags to configuration to node; then waits for a reason to end.
+//
+// Exit status: 0 after SIGTERM, SIGINT or the end of the lifeline; 2 for settings that cannot work;
+// 1 for everything else.
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/config/config.h"
+#include "daemon/config/flags.h"
+#include "daemon/log.h"
+#include "daemon/node.h"
+#include "daemon/systemd.h"
+#include "daemon/version.h"
+
+namespace memtide {
+namespace {
+
+constexpr std::chrono::seconds kDrainPatience{10};
+constexpr int kExitFailed = 1;
+constexpr int kExitBadSettings = 2;
+
+// Nothing of ours is for other users unless we say so; cores would hold tokens and tensors; regions
+// and stores take a descriptor each.
+void PrepareProcess() {
+  umask(S_IRWXG | S_IRWXO);
+  const rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  signal(SIGPIPE, SIG_IGN);
+}
+
+// Blocks the signals that end us in every thread made from here on, and makes them readable.
+int SignalDescriptor() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  MEMTIDE_CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
+  const int fd = signalfd(-1, &signals, SFD_CLOEXEC);
+  MEMTIDE_CHECK(fd >= 0) << "signalfd: " << std::strerror(errno);
+  return fd;
+}
+
+bool LifelineEnded(int fd) {
+  char ignored[64];
+  const ssize_t got = read(fd, ignored, sizeof(ignored));
+  return got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN);
+}
+
+// Returns why the daemon is to end. Meanwhile tells systemd's watchdog that the engine moves.
+std::string WaitForEnd(const Config& config, const Node& node, int signal_fd) {
+  std::array<pollfd, 2> watched = {};
+  watched[0] = {signal_fd, POLLIN, 0};
+  watched[1] = {config.lifeline_fd.value_or(-1), POLLIN, 0};
+  const absl::optional<Duration> watchdog = WatchdogPeriod();
+  // Half of what systemd allows; the engine ticks far more often than any sensible watchdog.
+  const int timeout_ms =
+      watchdog ? static_cast<int>(
+                     std::chrono::milliseconds(
+                         std::chrono::duration_cast<std::chrono::milliseconds>(*watchdog / 2))
+                         .count())
+               : -1;
+  uint64_t heartbeats = 0;
+  for (;;) {
+    const int count = poll(watched.data(), watched.size(), timeout_ms);
+    MEMTIDE_CHECK(count >= 0 || errno == EINTR) << "poll: " << std::strerror(errno);
+    if (watchdog && node.Heartbeats() != heartbeats) {
+      heartbeats = node.Heartbeats();
+      NotifySystemd("WATCHDOG=1");
+    }
+    if (count <= 0) continue;
+    if (watched[0].revents != 0) {
+      signalfd_siginfo info = {};
+      if (read(signal_fd, &info, sizeof(info)) == sizeof(info)) {
+        return absl::StrCat("signal ", info.ssi_signo, " from pid ", info.ssi_pid);
+      }
+    }
+    if (watched[1].revents != 0 && LifelineEnded(watched[1].fd)) return "the lifeline ended";
+  }
+}
+
+absl::StatusOr<Config> Configure(const v1::NodeConfig& proto) {
+  MEMTIDE_ASSIGN_OR_RETURN(const Machine machine, ThisMachine());
+  return Validate(proto, machine);
+}
+
+int Serve(const Config& config) {
+  const int signal_fd = SignalDescriptor();
+  absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(config);
+  if (!node.ok()) {
+    spdlog::error("cannot start: {}", std::string(node.status().message()));
+    return kExitFailed;
+  }
+  NotifySystemd("READY=1\nSTATUS=serving");
+  const std::string reason = WaitForEnd(config, **node, signal_fd);
+  spdlog::info("ending: {}", reason);
+  NotifySystemd("STOPPING=1\nSTATUS=draining");
+  if (const absl::Status drained = (*node)->Drain(kDrainPatience); !drained.ok()) {
+    spdlog::warn("not drained: {}", std::string(drained.message()));
+  }
+  node->reset();
+  spdlog::info("ended");
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  PrepareProcess();
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const absl::StatusOr<CommandLine> line = ParseCommandLine(arguments, kVersion);
+  if (!line.ok()) {
+    std::fprintf(stderr, "memtided: %s\n", std::string(line.status().message()).c_str());
+    return kExitBadSettings;
+  }
+  if (!line->answer.empty()) {
+    std::fputs(line->answer.c_str(), stdout);
+    return 0;
+  }
+  const absl::StatusOr<Config> config = Configure(line->config);
+  if (!config.ok()) {
+    std::fprintf(stderr, "memtided: %s\n", std::string(config.status().message()).c_str());
+    return kExitBadSettings;
+  }
+  StartLogging(config->log_level);
+  return Serve(*config);
+}
+
+}  // namespace
+}  // namespace memtide
+
+int main(int argc, char** argv) { return memtide::Main(argc, argv); }

@@ -1,0 +1,193 @@
+#include "daemon/node.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/shared_memory.h"
+#include "base/status_macros.h"
+#include "daemon/device/emulated_device.h"
+#include "daemon/io/open_disk.h"
+#include "daemon/version.h"
+
+namespace memtide {
+namespace {
+
+// A scrape that takes longer is worth less than none.
+constexpr std::chrono::seconds kInspectPatience{2};
+// For calls that wait when the daemon ends: they are answered at once, but written by gRPC.
+constexpr std::chrono::seconds kReplyPatience{1};
+
+absl::StatusOr<std::string> NewBootId() {
+  std::string bytes(16, '\0');
+  MEMTIDE_RETURN_IF_ERROR(FillRandom(bytes.data(), bytes.size()));
+  return absl::BytesToHexString(bytes);
+}
+
+EngineOptions ToEngineOptions(const Config& config) {
+  EngineOptions options;
+  if (config.emulated_device) options.device_capacity = config.emulated_device->capacity;
+  options.host_capacity = config.host_pool;
+  options.ssd_capacity = config.ssd_pool;
+  options.limits.session_lease = config.session_lease;
+  return options;
+}
+
+// Those that are missing, with their parents, for nobody but this user (by the umask).
+absl::Status MakeDirectories(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("ssd_dirs: cannot make \"", path, "\": ", error.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Effects go to one of the two edges that carry out more than replies.
+struct Route {
+  Mover& mover;
+  FdServer& fd_server;
+
+  void operator()(const SendRegion& effect) const {
+    fd_server.SendRegion(effect.session, effect.region);
+  }
+  void operator()(const Revoke& effect) const { fd_server.SendRevoke(effect); }
+  void operator()(const CloseSession& effect) const {
+    fd_server.Close(effect.session, effect.reason);
+  }
+  void operator()(const Reply& effect) const {}  // The loop's own.
+  template <typename MemoryEffect>
+  void operator()(const MemoryEffect& effect) const {
+    mover.Start(effect);
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Node>> Node::Start(const Config& config) {
+  std::unique_ptr<Node> node(new Node(config));
+  MEMTIDE_ASSIGN_OR_RETURN(node->socket_dir_, SocketDir::Claim(config.socket_dir));
+  MEMTIDE_RETURN_IF_ERROR(node->StartMemory());
+  MEMTIDE_RETURN_IF_ERROR(node->StartMetrics());
+  MEMTIDE_RETURN_IF_ERROR(node->StartEdges());
+  spdlog::info("memtided {} serves {}", kVersion, node->socket_dir_->path());
+  return node;
+}
+
+Node::~Node() {
+  // First nothing comes in, then nothing is decided any more, then what was begun ends.
+  if (loop_ != nullptr) loop_->Stop();
+  if (grpc_server_ != nullptr) grpc_server_->Stop(kReplyPatience);
+  exporter_.reset();
+  fd_server_.reset();
+  mover_.reset();
+}
+
+absl::Status Node::Drain(Duration patience) {
+  grpc_server_->SetNotServing();
+  return CallAndWait(loop_.get(), DrainCall{}, patience).status;
+}
+
+absl::Status Node::StartMemory() {
+  std::string advice;
+  if (AvailableHugePages(&advice) == HugePages::kNone) {
+    spdlog::warn("{}", advice);
+    services_.warnings.push_back(advice);
+  }
+  spdlog::info("host pool: {}", FormatBytes(config_.host_pool));
+  if (config_.emulated_device) {
+    const EmulatedDeviceConfig& device = *config_.emulated_device;
+    EmulatedDeviceOptions options;
+    options.capacity = device.capacity;
+    options.bytes_per_second = device.bytes_per_second;
+    options.latency = device.latency;
+    device_ = std::make_unique<EmulatedDevice>(options);
+    spdlog::info("device pool: {}", device_->Describe());
+  }
+  if (!config_.ssd_dirs.empty()) {
+    MEMTIDE_RETURN_IF_ERROR(MakeDirectories(config_.ssd_dirs));
+    DiskOptions options;
+    options.directories = config_.ssd_dirs;
+    MEMTIDE_ASSIGN_OR_RETURN(disk_, OpenDisk(options));
+    spdlog::info("ssd pool: {}, {}", FormatBytes(config_.ssd_pool), disk_->Describe());
+  }
+  engine_ = std::make_unique<Engine>(ToEngineOptions(config_));
+  loop_ = std::make_unique<Loop>(
+      [engine = engine_.get()](Instant now, const Event& event, std::vector<Effect>* effects) {
+        engine->Handle(now, event, effects);
+      },
+      static_cast<EffectSink*>(this));
+  mover_ = std::make_unique<Mover>(device_.get(), disk_.get(), [loop = loop_.get()](Event event) {
+    loop->Post(std::move(event));
+  });
+  loop_->Start();
+  return absl::OkStatus();
+}
+
+absl::Status Node::StartMetrics() {
+  if (!config_.metrics) return absl::OkStatus();
+  const auto inspect = [loop = loop_.get()]() -> absl::StatusOr<InspectReply> {
+    Reply reply = CallAndWait(loop, InspectCall{}, kInspectPatience);
+    MEMTIDE_RETURN_IF_ERROR(reply.status);
+    return std::get<InspectReply>(std::move(reply.value));
+  };
+  auto exporter = Exporter::Start(config_.metrics->address, kVersion, inspect);
+  if (!exporter.ok()) {
+    if (!config_.metrics->is_default) return exporter.status();
+    services_.warnings.push_back(
+        absl::StrCat("no metrics are served: ", exporter.status().message()));
+    spdlog::warn("{}", services_.warnings.back());
+    return absl::OkStatus();
+  }
+  exporter_ = *std::move(exporter);
+  spdlog::info("metrics: http://{}/metrics", exporter_->address());
+  std::ofstream file(socket_dir_->MetricsAddressPath());
+  file << exporter_->address() << "\n";
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot write \"", socket_dir_->MetricsAddressPath(), "\""));
+}
+
+absl::Status Node::StartEdges() {
+  MEMTIDE_ASSIGN_OR_RETURN(services_.boot_id, NewBootId());
+  services_.loop = loop_.get();
+  services_.tokens = &tokens_;
+  services_.node.fastest = config_.emulated_device ? Tier::kDevice : Tier::kHost;
+  services_.node.limits = ToEngineOptions(config_).limits;
+  services_.daemon_uid = geteuid();
+  services_.version = kVersion;
+  MEMTIDE_ASSIGN_OR_RETURN(grpc_server_,
+                           GrpcServer::Start(socket_dir_->GrpcSocketPath(), &services_));
+  FdServerOptions options;
+  options.socket_path = socket_dir_->FdSocketPath();
+  options.boot_id = services_.boot_id;
+  options.grpc_target = absl::StrCat("unix:", socket_dir_->GrpcSocketPath());
+  MEMTIDE_ASSIGN_OR_RETURN(fd_server_,
+                           FdServer::Bind(
+                               std::move(options), &tokens_,
+                               [loop = loop_.get()](Event event) { loop->Post(std::move(event)); },
+                               [mover = mover_.get()](RegionId region, Bytes* size) {
+                                 return mover->DuplicateDescriptor(region, size);
+                               }));
+  fd_server_->Start();
+  return absl::OkStatus();
+}
+
+// The engine has nothing to say to mover and fd socket before the first session, which comes after
+// both have been made.
+void Node::CarryOut(Effect effect) { std::visit(Route{*mover_, *fd_server_}, effect); }
+
+}  // namespace memtide
