@@ -84,15 +84,16 @@ void EngineState::AllocateWaiting(Job& job) {
           "asked for ", event.count, " chunks; between 1 and ", options_.limits.chunks_per_call));
     } else if (draining_) {
       status = absl::UnavailableError("the memtide daemon is draining and makes no new chunk");
-    } else if (event.count > slots - home.slots->used_slots()) {
+    } else if (event.count > slots - std::min(slots, job.chunks)) {
       status = absl::ResourceExhaustedError(absl::StrCat(
           "asked for ", event.count, " chunks of ", FormatBytes(job.chunk_size), "; the job's ",
-          TierName(job.home), " share holds ", slots, ", of which ", home.slots->used_slots(),
-          " are used", job.last_error.ok() ? "" : "; ", job.last_error.message()));
+          TierName(job.home), " share holds ", slots, ", of which ", job.chunks, " are used",
+          job.last_error.ok() ? "" : "; ", job.last_error.message()));
     } else if (event.count > options_.limits.chunks - live_chunks_) {
       status = absl::ResourceExhaustedError(absl::StrCat(
           "asked for ", event.count, " chunks; the node's limit is ", options_.limits.chunks));
     } else if (event.count > home.slots->free_slots()) {
+      // Until more memory is made, or what was freed has stopped moving.
       return Grow(job, job.home);
     }
     job.allocating.pop_front();
@@ -165,13 +166,11 @@ void EngineState::On(const FreeCall& event) {
 void EngineState::FreeChunk(uint32_t place) {
   const absl::Status freed =
       absl::NotFoundError(absl::StrCat("chunk ", IdOf(place).value(), " was freed"));
-  // Fetches still in the admission queue may name it too.
-  std::vector<FetchOperation*> fetches = chunks_[place].fetches;
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    for (FetchOperation* fetch : chunks_[place].job->tier(tier).admission) {
-      if (std::count(fetch->chunks.begin(), fetch->chunks.end(), place) > 0) {
-        fetches.push_back(fetch);
-      }
+  // Also those that wait for admission, or for other chunks only.
+  std::vector<FetchOperation*> fetches;
+  for (const auto& [call, fetch] : fetches_) {
+    if (std::count(fetch->chunks.begin(), fetch->chunks.end(), place) > 0) {
+      fetches.push_back(fetch.get());
     }
   }
   for (FetchOperation* fetch : fetches) Fail(*fetch, freed);

@@ -95,9 +95,18 @@ class Node {
     return std::get<InspectReply>(ReplyTo(inspect.call).value);
   }
 
+  // Makes memory that was held back.
+  void FinishMemory() {
+    std::vector<Event> made;
+    made.swap(held_memory_);
+    for (const Event& event : made) Post(event);
+  }
+
   std::vector<StartTransfer> transfers_;
   std::vector<Revoke> revokes_;
+  std::vector<RegionId> dropped_;
   bool fail_memory_ = false;
+  bool hold_memory_ = false;
 
  private:
   void Take(Effect effect) {
@@ -106,10 +115,12 @@ class Node {
     if (auto* reply = std::get_if<Reply>(&effect)) {
       EXPECT_TRUE(replies_.emplace(reply->call, *reply).second) << "answered twice";
     } else if (auto* region = std::get_if<MakeRegion>(&effect)) {
-      Post(RegionMade{region->region, memory});
+      const RegionMade made{region->region, memory};
+      hold_memory_ ? held_memory_.push_back(made) : Post(made);
     } else if (auto* store = std::get_if<MakeStore>(&effect)) {
       Post(StoreMade{store->store, memory});
     } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
+      dropped_.push_back(drop->region);
       Post(RegionDropped{drop->region});
     } else if (auto* drop = std::get_if<DropStore>(&effect)) {
       Post(StoreDropped{drop->store});
@@ -121,6 +132,7 @@ class Node {
   }
 
   Engine engine_;
+  std::vector<Event> held_memory_;
   Instant now_{std::chrono::seconds(1)};
   std::map<CallId, Reply> replies_;
   uint64_t last_call_ = 0, last_session_ = 0, last_request_ = 0;
@@ -263,6 +275,155 @@ TEST(EngineTest, MemoryThatCannotBeMadeRefusesTheJobAndLendsNothing) {
   node.Post(open);
   EXPECT_EQ(node.CodeOf(open.call), absl::StatusCode::kResourceExhausted);
   for (const PoolUsage& pool : node.Inspect().pools) EXPECT_EQ(pool.free, pool.capacity);
+}
+
+// --- What the simulation found (tests/sim) ---
+
+TEST(EngineTest, AJobThatEndsKeepsItsMemoryUntilItsTransfersAreDone) {
+  Node node(ThreeTiers());
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 2);
+  node.Fetch(session, {chunks[1]});  // The first one is at rest, and is forgotten first.
+  node.Post(ClientGone{session});
+  EXPECT_TRUE(node.dropped_.empty());
+  node.FinishTransfers();
+  EXPECT_EQ(node.dropped_.size(), 2u);
+}
+
+TEST(EngineTest, FreeingAChunkEndsAlsoTheFetchesThatWaitForOthers) {
+  Node node(ThreeTiers());
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 2);
+  node.Touch(session, chunks[0], Access::kRead);
+  const CallId fetch = node.Fetch(session, chunks);  // The first one is there.
+  FreeCall free{node.Call(), session, 77, {chunks[0]}};
+  node.Post(free);
+  EXPECT_EQ(node.CodeOf(free.call), absl::StatusCode::kOk);
+  EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kNotFound);
+  node.FinishTransfers();
+}
+
+TEST(EngineTest, FetchesOfOneSessionAtTwoTiersWaitForEachOther) {
+  Node node(ThreeTiers());
+  const SessionId first = node.Open(1000, "shared"), second = node.Open(1000, "shared");
+  const ChunkId chunk = node.Allocate(first, 1)[0];
+  const CallId held = node.Fetch(first, {chunk});
+  node.FinishTransfers();
+  EXPECT_EQ(node.CodeOf(held), absl::StatusCode::kOk);
+  const CallId device = node.Fetch(second, {chunk}, Access::kWrite, Tier::kDevice);
+  const CallId host = node.Fetch(second, {chunk}, Access::kWrite, Tier::kHost);
+  node.Release(first, {chunk});
+  node.FinishTransfers();
+  EXPECT_NE(node.Answered(device), node.Answered(host));
+  node.Release(second, {chunk});
+  node.FinishTransfers();
+  EXPECT_EQ(node.CodeOf(device), absl::StatusCode::kOk);
+  EXPECT_EQ(node.CodeOf(host), absl::StatusCode::kOk);
+}
+
+TEST(EngineTest, ASessionIsNotEndedForTheTimeThatItsMemoryTook) {
+  Node node(ThreeTiers());
+  node.hold_memory_ = true;
+  node.Post(ClientConnected{SessionId(9), 1000, 1});
+  OpenCall open;
+  open.call = node.Call();
+  open.session = SessionId(9);
+  open.chunk_size = kChunk;
+  node.Post(open);
+  for (int second = 0; second < 90; ++second) node.Wait(std::chrono::seconds(1));
+  EXPECT_FALSE(node.Answered(open.call));
+  node.FinishMemory();
+  EXPECT_EQ(node.CodeOf(open.call), absl::StatusCode::kOk);
+  node.Wait(std::chrono::seconds(1));
+  const RenewCall renew{node.Call(), SessionId(9)};
+  node.Post(renew);
+  EXPECT_EQ(node.CodeOf(renew.call), absl::StatusCode::kOk);
+}
+
+TEST(EngineTest, AnAllocationWaitsForFreedChunksThatStillMove) {
+  Node node(ThreeTiers());
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 64);
+  node.Fetch(session, {chunks[0]});
+  node.Post(FreeCall{node.Call(), session, 77, {chunks[0]}});
+  const AllocateCall allocate{node.Call(), session, 78, 1};
+  node.Post(allocate);
+  EXPECT_FALSE(node.Answered(allocate.call));
+  node.FinishTransfers();
+  EXPECT_EQ(node.CodeOf(allocate.call), absl::StatusCode::kOk);
+}
+
+TEST(EngineTest, AShareLargerThanThePoolIsRefusedWhateverTheChunkLimit) {
+  EngineOptions options = ThreeTiers();
+  options.limits.chunks = 4;
+  Node node(options);
+  node.Post(ClientConnected{SessionId(9), 1000, 1});
+  OpenCall open;
+  open.call = node.Call();
+  open.session = SessionId(9);
+  open.chunk_size = kChunk;
+  open.device_share = Bytes(UINT64_MAX);
+  node.Post(open);
+  EXPECT_EQ(node.CodeOf(open.call), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(EngineTest, AChunkThatWaitsForTheDeviceGivesUpItsHostSlotToWhatLeavesIt) {
+  Node node(ThreeTiers());
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 8);
+  for (int i = 0; i < 8; ++i) {
+    node.Fetch(session, {chunks[i]}, Access::kWrite, i < 4 ? Tier::kDevice : Tier::kHost);
+    node.FinishTransfers();
+    node.Release(session, {chunks[i]});
+  }
+  // Both tiers are full of only copies, and the oldest one of the host is wanted on the device.
+  const CallId fetch = node.Fetch(session, {chunks[4]});
+  node.FinishTransfers();
+  EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kOk);
+}
+
+TEST(EngineTest, AVictimThatIsLeasedAgainIsReplacedAtOnce) {
+  Node node(ThreeTiers());
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 9);
+  const std::vector<ChunkId> clean = {chunks[1], chunks[2], chunks[3]};
+  for (const ChunkId chunk : clean) node.Touch(session, chunk, Access::kWrite);
+  node.Post(EvictCall{node.Call(), session, Tier::kSsd, clean});
+  node.FinishTransfers();
+  node.Touch(session, chunks[0], Access::kWrite);
+  for (const ChunkId chunk : clean) node.Touch(session, chunk, Access::kRead);
+  // The host: three leases and one only copy, so that who leaves the device waits for the disk.
+  node.Fetch(session, {chunks[4], chunks[5], chunks[6]}, Access::kWrite, Tier::kHost);
+  node.FinishTransfers();
+  node.Fetch(session, {chunks[7]}, Access::kWrite, Tier::kHost);
+  node.Release(session, {chunks[4]});
+  node.FinishTransfers();
+  node.Release(session, {chunks[7]});
+  node.Fetch(session, {chunks[4]}, Access::kWrite, Tier::kHost);
+  node.FinishTransfers();
+  node.Fetch(session, {chunks[8]});
+  EXPECT_EQ(node.transfers_.size(), 1u);  // To the disk.
+  const CallId again = node.Fetch(session, {chunks[0]});
+  EXPECT_EQ(node.CodeOf(again), absl::StatusCode::kOk);
+  ASSERT_EQ(node.transfers_.size(), 2u);
+  EXPECT_EQ(node.transfers_[1].kind, StartTransfer::Kind::kZero);
+}
+
+TEST(EngineTest, MemoryThatCannotGrowRefusesTheFetchesThatNeededIt) {
+  EngineOptions options;
+  options.device_capacity = options.host_capacity = GiB(4);
+  Node node(options);
+  node.Post(ClientConnected{SessionId(9), 1000, 1});
+  OpenCall open;
+  open.call = node.Call();
+  open.session = SessionId(9);
+  open.chunk_size = GiB(1);
+  node.Post(open);
+  const std::vector<ChunkId> chunks = node.Allocate(SessionId(9), 2);
+  node.fail_memory_ = true;
+  const CallId fetch = node.Fetch(SessionId(9), chunks);
+  EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kResourceExhausted);
+  node.FinishTransfers();
 }
 
 }  // namespace

@@ -101,8 +101,10 @@ void EngineState::On(const FetchCall& event) {
 
 bool EngineState::Conflicts(const Chunk& chunk, const FetchOperation& fetch) const {
   for (const Hold& hold : chunk.holds) {
+    // A chunk is leased at one tier at a time, also by one session.
+    if (chunk.hold_tier != fetch.tier) return true;
     if (hold.session == fetch.session) continue;
-    if (chunk.hold_tier != fetch.tier || fetch.access == Access::kWrite) return true;
+    if (fetch.access == Access::kWrite) return true;
     if (hold.granted && hold.access == Access::kWrite) return true;
     if (hold.pending > 0 && hold.pending_access == Access::kWrite) return true;
   }
@@ -146,6 +148,8 @@ void EngineState::Pin(FetchOperation& fetch, uint32_t place) {
     ++fetch.missing;
     chunk.fetches.push_back(&fetch);
     Ready(place);
+  } else if (chunk.push_from.has_value()) {
+    Ready(place);  // It stays: somebody else has to leave.
   }
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(place, tier);
 }

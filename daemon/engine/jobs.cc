@@ -115,7 +115,7 @@ absl::StatusOr<Bytes> EngineState::Share(Tier tier, Bytes asked, Bytes chunk_siz
   const Bytes share = RoundDown(asked.IsZero() ? free : asked, chunk_size);
   // 32 bits count slots.
   const Bytes bounded = std::min(share, chunk_size * options_.limits.chunks);
-  if (bounded > free || bounded / chunk_size < kMinSlots) {
+  if (share > free || bounded / chunk_size < kMinSlots) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the ", TierName(tier), " pool has ", FormatBytes(free), " free of ", FormatBytes(capacity),
         "; asked for ", asked.IsZero() ? "all that is free" : FormatBytes(asked), ", at least ",
@@ -220,8 +220,22 @@ void EngineState::PartMade(Tier tier, uint32_t number, const absl::Status& statu
     if (job.parts_pending == 0) FinishOpening(job);
     return;
   }
+  if (!status.ok()) RefuseWhatNoLongerFits(job, tier, status);
   LookAtRoom(job, tier);
   AllocateWaiting(job);
+}
+
+// The tier stays smaller than it was when these fetches were accepted.
+void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status) {
+  std::vector<FetchOperation*> newest_first;
+  for (auto entry = fetches_.rbegin(); entry != fetches_.rend(); ++entry) {
+    FetchOperation* fetch = entry->second.get();
+    if (fetch->job == &job && fetch->tier == tier) newest_first.push_back(fetch);
+  }
+  for (FetchOperation* fetch : newest_first) {
+    const bool too_many = fetch->admitted && job.tier(tier).committed > job.LeaseLimit(tier);
+    if (too_many || fetch->chunks.size() > job.LeaseLimit(tier)) Fail(*fetch, status);
+  }
 }
 
 void EngineState::FinishOpening(Job& job) {
@@ -242,7 +256,9 @@ void EngineState::FinishOpening(Job& job) {
 }
 
 void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
-  FindSession(event.session)->opening = false;
+  Session& session = *FindSession(event.session);
+  session.opening = false;
+  session.renewed = now_;  // It could not renew while it waited.
   OpenReply open;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
@@ -305,7 +321,7 @@ void EngineState::EndJob(Job& job) {
 }
 
 void EngineState::MaybeDropMemory(Job& job) {
-  if (job.parts_pending > 0 || job.dying_chunks > 0) return;
+  if (job.chunks > 0 || job.dying_chunks > 0 || job.parts_pending > 0) return;
   for (const Tier tier : kAllTiers) {
     for (const uint32_t part : job.tier(tier).parts) {
       ++job.parts_pending;

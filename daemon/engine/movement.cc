@@ -77,8 +77,11 @@ void EngineState::Advance(uint32_t place) {
     } else if (gone) {
       FinishEvicts(place, absl::OkStatus());
     }
-  } else if (chunk.push_from.has_value()) {
-    if (Push(place, *chunk.push_from)) StopPush(chunk);
+  }
+  // Also from under a chunk that waits for a faster tier: what leaves there may need this very
+  // slot.
+  if (!chunk.flight.has_value() && chunk.push_from.has_value() && Push(place, *chunk.push_from)) {
+    StopPush(chunk);
   }
   if (chunk.flight.has_value()) return;
   for (const Tier tier : kMemoryTiers) {

@@ -133,7 +133,8 @@ void EngineState::On(const Tick&) {
   last_tick_ = now_;
   std::vector<Session*> lost;
   for (auto& [id, session] : sessions_) {
-    if (now_ - session.renewed > options_.limits.session_lease) lost.push_back(&session);
+    const bool late = now_ - session.renewed > options_.limits.session_lease;
+    if (late && !session.opening) lost.push_back(&session);
   }
   for (Session* session : lost) {
     ++counters_.sessions_lost;
@@ -142,8 +143,8 @@ void EngineState::On(const Tick&) {
         std::chrono::duration_cast<std::chrono::seconds>(options_.limits.session_lease).count(),
         " s and was ended"));
     const SessionId id = session->id;
+    Emit(CloseSession{id, why});  // Before its memory goes.
     EndSession(*session, why);
-    Emit(CloseSession{id, why});
   }
   ExpireFetches();
   std::vector<Job*> expired;

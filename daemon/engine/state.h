@@ -58,6 +58,7 @@ class EngineState {
   void Grow(Job& job, Tier tier);
   void PartMade(Tier tier, uint32_t part, const absl::Status& status);
   void PartDropped(uint32_t part);
+  void RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status);
   void FinishOpening(Job& job);
   void AnswerOpen(Job& job, const OpenCall& event);
   void LeaveJob(Session& session);
