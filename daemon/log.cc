@@ -1,9 +1,11 @@
 #include "daemon/log.h"
 
+#include <grpc/support/log.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdlib>
+#include <utility>
 
 namespace memtide {
 namespace {
@@ -22,6 +24,9 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
+// What gRPC logs is mostly what a client did wrong, and no client may fill the log: debug only.
+void LogFromGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
+
 }  // namespace
 
 void StartLogging(LogLevel level) {
@@ -31,6 +36,7 @@ void StartLogging(LogLevel level) {
                                                                : "%Y-%m-%dT%H:%M:%S.%e%z %l: %v");
   logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(std::move(logger));
+  gpr_set_log_function(LogFromGrpc);
 }
 
 }  // namespace memtide

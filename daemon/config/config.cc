@@ -16,8 +16,9 @@ constexpr char kDefaultMetricsAddress[] = "127.0.0.1:9464";
 constexpr std::chrono::seconds kDefaultSessionLease{60};
 constexpr std::chrono::seconds kLeastSessionLease{1};
 constexpr std::chrono::hours kLongestDuration{24};
-// Of the space that is free: file systems grow slow, and their other users fail, when full.
-constexpr uint64_t kDefaultSsdPercent = 80;
+// Four fifths of the space that is free: file systems grow slow, and their other users fail, when
+// full.
+Bytes DefaultSsdPool(Bytes free) { return Bytes(free.count() / 5 * 4); }
 
 absl::StatusOr<Bytes> RoundPool(absl::string_view field, Bytes size) {
   const Bytes rounded = RoundDown(size, kPoolAlignment);
@@ -122,9 +123,8 @@ absl::Status SetSsd(const v1::NodeConfig& proto, const Machine& machine, Config*
   }
   MEMTIDE_ASSIGN_OR_RETURN(config->ssd_dirs, ToSsdDirs(proto, machine));
   MEMTIDE_ASSIGN_OR_RETURN(const Bytes largest, LargestSsdPool(config->ssd_dirs, machine));
-  const Bytes asked = proto.ssd_pool_bytes() == 0
-                          ? Bytes(largest.count() / 100 * kDefaultSsdPercent)
-                          : Bytes(proto.ssd_pool_bytes());
+  const Bytes asked =
+      proto.ssd_pool_bytes() == 0 ? DefaultSsdPool(largest) : Bytes(proto.ssd_pool_bytes());
   if (asked > largest) {
     return absl::FailedPreconditionError(
         absl::StrCat("ssd_pool_bytes: ", FormatBytes(asked), ", but the directories have room for ",

@@ -1,0 +1,170 @@
+#include "daemon/config/config.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace memtide {
+namespace {
+
+using absl::StatusCode;
+
+// 8 GiB of memory, 100 GiB free under /a and /b, which share a file system, and 10 GiB under
+// /small.
+Machine TestMachine() {
+  Machine machine;
+  machine.available_memory = GiB(8);
+  machine.socket_dir = "/run/memtide";
+  machine.ssd_dir = "/a";
+  machine.free_space = [](const std::string& directory) -> absl::StatusOr<FreeSpace> {
+    if (directory == "/gone") return absl::FailedPreconditionError("no such file system");
+    return directory == "/small" ? FreeSpace{2, GiB(10)} : FreeSpace{1, GiB(100)};
+  };
+  return machine;
+}
+
+absl::StatusOr<Config> FromText(const std::string& text) {
+  const auto proto = ParseConfigText(text, "test");
+  if (!proto.ok()) return proto.status();
+  return Validate(*proto, TestMachine());
+}
+
+// The message of the refusal, when `text` is refused with `code`.
+std::string Refusal(const std::string& text, StatusCode code) {
+  const absl::Status status = FromText(text).status();
+  EXPECT_EQ(status.code(), code) << text << ": " << status;
+  return std::string(status.message());
+}
+
+TEST(ConfigTest, NeedsNoSettings) {
+  const auto config = FromText("");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->socket_dir, "/run/memtide");
+  EXPECT_FALSE(config->emulated_device.has_value());
+  EXPECT_EQ(config->host_pool, GiB(4));
+  EXPECT_EQ(config->ssd_dirs, std::vector<std::string>{"/a"});
+  EXPECT_EQ(config->ssd_pool, GiB(80));
+  EXPECT_EQ(config->metrics->address, "127.0.0.1:9464");
+  EXPECT_TRUE(config->metrics->is_default);
+  EXPECT_EQ(config->log_level, LogLevel::kInfo);
+  EXPECT_FALSE(config->lifeline_fd.has_value());
+  EXPECT_EQ(config->session_lease, std::chrono::seconds(60));
+}
+
+TEST(ConfigTest, TakesEveryField) {
+  const auto config = FromText(R"pb(
+    socket_dir: "/s"
+    emulated_devices {
+      capacity_bytes: 100663297
+      bytes_per_second: 4000000000
+      latency { nanos: 20000 }
+    }
+    host_pool_bytes: 1073741824
+    ssd_dirs: "/b/./c/../"
+    ssd_dirs: "/small"
+    ssd_pool_bytes: 21474836480
+    ssd_pool: SSD_POOL_ENABLED
+    metrics_address: "[::1]:0"
+    log_level: "debug"
+    lifeline_fd: 3
+    session_lease { seconds: 5 }
+  )pb");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->socket_dir, "/s");
+  EXPECT_EQ(config->emulated_device->capacity, MiB(96)) << "rounded down to 2 MiB";
+  EXPECT_EQ(config->emulated_device->bytes_per_second, Bytes(4'000'000'000));
+  EXPECT_EQ(config->emulated_device->latency, std::chrono::microseconds(20));
+  EXPECT_EQ(config->host_pool, GiB(1));
+  EXPECT_EQ(config->ssd_dirs, (std::vector<std::string>{"/b/", "/small"}));
+  EXPECT_EQ(config->ssd_pool, GiB(20));
+  EXPECT_EQ(config->metrics->address, "[::1]:0");
+  EXPECT_FALSE(config->metrics->is_default);
+  EXPECT_EQ(config->log_level, LogLevel::kDebug);
+  EXPECT_EQ(config->lifeline_fd, 3);
+  EXPECT_EQ(config->session_lease, std::chrono::seconds(5));
+}
+
+TEST(ConfigTest, ErrorsOfTheTextSayWhere) {
+  EXPECT_EQ(Refusal("socket_dir: \"/s\"\n  host_pool: 7", StatusCode::kInvalidArgument),
+            "test:2:12: Message type \"memtide.v1.NodeConfig\" has no field named \"host_pool\".");
+}
+
+TEST(ConfigTest, RefusesMoreMemoryThanThereIs) {
+  const std::string host = Refusal("host_pool_bytes: 9663676416", StatusCode::kFailedPrecondition);
+  EXPECT_EQ(host,
+            "host_pool_bytes: 9 GiB, but only 8 GiB of memory are available. Ask for less "
+            "(--host-pool), or end other programs");
+  Refusal("emulated_devices { capacity_bytes: 8589934592 }", StatusCode::kFailedPrecondition);
+  // Each fits alone, both together do not.
+  Refusal("emulated_devices { capacity_bytes: 5368709120 } host_pool_bytes: 5368709120",
+          StatusCode::kFailedPrecondition);
+}
+
+TEST(ConfigTest, RefusesPoolsOfLessThanOnePage) {
+  Refusal("host_pool_bytes: 2097151", StatusCode::kInvalidArgument);
+  Refusal("ssd_pool_bytes: 1", StatusCode::kInvalidArgument);
+  Refusal("emulated_devices { }", StatusCode::kInvalidArgument);
+}
+
+TEST(ConfigTest, SaysThatItServesOneDevice) {
+  Refusal(
+      "emulated_devices { capacity_bytes: 2097152 } emulated_devices { capacity_bytes: 2097152 }",
+      StatusCode::kUnimplemented);
+}
+
+TEST(ConfigTest, AStripedPoolIsAsLargeAsItsFullestFileSystemAllows) {
+  // 10 GiB on one of two: 20 in all. Two directories on one file system share what is free.
+  EXPECT_EQ(FromText("ssd_dirs: \"/small\" ssd_dirs: \"/a\"")->ssd_pool, GiB(16));
+  EXPECT_EQ(FromText("ssd_dirs: \"/a\" ssd_dirs: \"/b\"")->ssd_pool, GiB(80));
+  const std::string refusal =
+      Refusal("ssd_dirs: \"/small\" ssd_dirs: \"/a\" ssd_pool_bytes: 32212254720",
+              StatusCode::kFailedPrecondition);
+  EXPECT_NE(refusal.find("30 GiB, but the directories have room for 20 GiB"), std::string::npos)
+      << refusal;
+}
+
+TEST(ConfigTest, NoSsdPoolMeansNoDirectories) {
+  const auto config = FromText("ssd_pool: SSD_POOL_DISABLED");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->ssd_dirs.empty());
+  EXPECT_TRUE(config->ssd_pool.IsZero());
+  Refusal("ssd_pool: SSD_POOL_DISABLED ssd_dirs: \"/a\"", StatusCode::kInvalidArgument);
+  Refusal("ssd_dirs: \"/gone\"", StatusCode::kFailedPrecondition);
+  Refusal("ssd_dirs: \"/a\" ssd_dirs: \"/b/../a\"", StatusCode::kInvalidArgument);
+}
+
+TEST(ConfigTest, RefusesValuesThatCannotBeMeant) {
+  Refusal("metrics_address: \"9464\"", StatusCode::kInvalidArgument);
+  Refusal("metrics_address: \"localhost:65536\"", StatusCode::kInvalidArgument);
+  Refusal("metrics_address: \":9464\"", StatusCode::kInvalidArgument);
+  Refusal("log_level: \"verbose\"", StatusCode::kInvalidArgument);
+  Refusal("session_lease { nanos: 999999999 }", StatusCode::kInvalidArgument);
+  Refusal("session_lease { seconds: -1 }", StatusCode::kInvalidArgument);
+  Refusal("emulated_devices { capacity_bytes: 2097152 latency { seconds: 86400 } }",
+          StatusCode::kInvalidArgument);
+  EXPECT_FALSE(FromText("metrics_address: \"off\"")->metrics.has_value());
+}
+
+TEST(ConfigTest, SaysWhatToNameWhereTheEnvironmentNamesNothing) {
+  Machine machine = TestMachine();
+  machine.socket_dir = "";
+  EXPECT_NE(Validate({}, machine).status().message().find("--socket-dir"), absl::string_view::npos);
+  machine = TestMachine();
+  machine.ssd_dir = "";
+  EXPECT_NE(Validate({}, machine).status().message().find("--no-ssd"), absl::string_view::npos);
+}
+
+TEST(ConfigTest, ThisMachineHasMemoryAndADisk) {
+  const auto machine = ThisMachine();
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  EXPECT_GT(machine->available_memory, MiB(1));
+  const auto here = machine->free_space("/tmp");
+  const auto below = machine->free_space("/tmp/not/there/yet");
+  ASSERT_TRUE(here.ok()) << here.status();
+  ASSERT_TRUE(below.ok()) << below.status();
+  EXPECT_EQ(here->file_system, below->file_system);
+}
+
+}  // namespace
+}  // namespace memtide

@@ -1,0 +1,106 @@
+#include "daemon/config/flags.h"
+
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "base/bytes.h"
+#include "daemon/config/config.h"
+
+namespace memtide {
+namespace {
+
+absl::StatusOr<CommandLine> Parse(const std::vector<std::string>& arguments) {
+  return ParseCommandLine(arguments, "1.2.3");
+}
+
+TEST(FlagsTest, EveryFieldIsAFlag) {
+  const auto line = Parse({"--socket-dir=/s", "--device-pool=96MiB", "--device-bandwidth=4GB",
+                           "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a", "--ssd-dir",
+                           "/b", "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0",
+                           "--log-level=debug", "--lifeline-fd=3", "--session-lease=1m30s"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  const auto expected = ParseConfigText(
+      R"pb(
+        socket_dir: "/s"
+        emulated_devices {
+          capacity_bytes: 100663296
+          bytes_per_second: 4000000000
+          latency { nanos: 20000 }
+        }
+        host_pool_bytes: 1073741824
+        ssd_dirs: "/a"
+        ssd_dirs: "/b"
+        ssd_pool_bytes: 2147483648
+        metrics_address: "127.0.0.1:0"
+        log_level: "debug"
+        lifeline_fd: 3
+        session_lease { seconds: 90 }
+      )pb",
+      "expected");
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(line->config, *expected))
+      << line->config.DebugString();
+  EXPECT_EQ(Parse({"--no-ssd"})->config.ssd_pool(), v1::SSD_POOL_DISABLED);
+}
+
+TEST(FlagsTest, NoFlagsAreTheDefaults) {
+  const auto line = Parse({});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.ByteSizeLong(), 0u);
+  EXPECT_EQ(line->answer, "");
+}
+
+TEST(FlagsTest, FlagsReplaceWhatTheFileSays) {
+  const std::string path = std::string(getenv("TEST_TMPDIR")) + "/node.textproto";
+  std::ofstream(path) << R"pb(
+    socket_dir: "/file"
+    emulated_devices { capacity_bytes: 1 bytes_per_second: 5 }
+    ssd_dirs: "/file1"
+    ssd_dirs: "/file2"
+    log_level: "error"
+  )pb";
+  const auto line =
+      Parse({"--config", path, "--socket-dir=/flag", "--device-pool=2MiB", "--ssd-dir=/flag"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.socket_dir(), "/flag");
+  ASSERT_EQ(line->config.emulated_devices_size(), 1);
+  EXPECT_EQ(line->config.emulated_devices(0).capacity_bytes(), MiB(2).count());
+  EXPECT_EQ(line->config.emulated_devices(0).bytes_per_second(), 5u);
+  ASSERT_EQ(line->config.ssd_dirs_size(), 1);
+  EXPECT_EQ(line->config.ssd_dirs(0), "/flag");
+  EXPECT_EQ(line->config.log_level(), "error");
+}
+
+TEST(FlagsTest, ErrorsNameTheFlag) {
+  const auto message = [](const std::vector<std::string>& arguments) {
+    const absl::Status status = Parse(arguments).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message({"--host-pool=0"}).rfind("--host-pool: must not be zero", 0), 0u);
+  EXPECT_EQ(message({"--host-pool=lots"}).rfind("--host-pool", 0), 0u);
+  EXPECT_EQ(message({"--session-lease=-1s"}).rfind("--session-lease", 0), 0u);
+  EXPECT_NE(message({"--lifeline-fd=x"}).find("--lifeline-fd"), std::string::npos);
+  EXPECT_NE(message({"--hostpool=1GiB"}).find("--hostpool"), std::string::npos);
+  EXPECT_NE(message({"stray"}).find("stray"), std::string::npos);
+}
+
+TEST(FlagsTest, AMissingFileIsNamed) {
+  const absl::Status status = Parse({"--config=/not/there"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(status.message().find("/not/there"), absl::string_view::npos) << status;
+}
+
+TEST(FlagsTest, AnswersQuestionsAboutItself) {
+  EXPECT_EQ(Parse({"--version"})->answer, "memtided 1.2.3\n");
+  const std::string help = Parse({"--help"})->answer;
+  const google::protobuf::Descriptor& type = *v1::NodeConfig::descriptor();
+  EXPECT_NE(help.find("--socket-dir"), std::string::npos);
+  EXPECT_EQ(type.field_count(), 10) << "a new field needs a flag, and a line in this test";
+}
+
+}  // namespace
+}  // namespace memtide

@@ -1,0 +1,83 @@
+#include "daemon/metrics/node_metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+
+namespace memtide {
+namespace {
+
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+InspectReply TestNode() {
+  InspectReply node;
+  node.pools = {{Tier::kDevice, MiB(10), MiB(4), MiB(3), MiB(1), MiB(2)},
+                {Tier::kHost, MiB(7), MiB(7), Bytes(), Bytes(), Bytes()}};
+  node.kinds = {{ChunkKind::kGradient, MiB(4), MiB(2), MiB(4), Bytes()}};
+  node.counters.fetches = 11;
+  node.counters.ssd_read = MiB(8);
+  node.counters.stalled_on_room = std::chrono::milliseconds(1500);
+  node.session_count = 2;
+  node.draining = true;
+  return node;
+}
+
+double ValueOf(const std::vector<MetricFamily>& families, const std::string& name,
+               const std::map<std::string, std::string>& labels) {
+  for (const MetricFamily& family : families) {
+    if (family.name != name) continue;
+    for (const auto& metric : family.metric) {
+      std::map<std::string, std::string> found;
+      for (const auto& label : metric.label) found[label.name] = label.value;
+      if (found == labels) {
+        return family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value;
+      }
+    }
+  }
+  ADD_FAILURE() << "no " << name << " with these labels";
+  return -1;
+}
+
+TEST(NodeMetricsTest, ShowsWhatTheEngineSays) {
+  const auto families = NodeMetrics(TestNode(), "1.2.3");
+  EXPECT_EQ(ValueOf(families, "memtide_fetches_total", {}), 11);
+  EXPECT_EQ(ValueOf(families, "memtide_moved_bytes_total", {{"link", "ssd_to_host"}}), 8 << 20);
+  EXPECT_EQ(ValueOf(families, "memtide_stall_seconds_total", {{"cause", "room"}}), 1.5);
+  EXPECT_EQ(ValueOf(families, "memtide_copies_bytes", {{"kind", "gradient"}, {"tier", "host"}}),
+            4 << 20);
+  EXPECT_EQ(ValueOf(families, "memtide_sessions", {}), 2);
+  EXPECT_EQ(ValueOf(families, "memtide_draining", {}), 1);
+  EXPECT_EQ(ValueOf(families, "memtide_build_info", {{"version", "1.2.3"}}), 1);
+}
+
+TEST(NodeMetricsTest, TheStatesOfAPoolSumToItsCapacity) {
+  const auto families = NodeMetrics(TestNode(), "");
+  for (const std::string tier : {"device", "host"}) {
+    double sum = 0;
+    for (const std::string state : {"used", "reserved", "scrubbing", "free"}) {
+      sum += ValueOf(families, "memtide_pool_bytes", {{"tier", tier}, {"state", state}});
+    }
+    EXPECT_EQ(sum, ValueOf(families, "memtide_pool_capacity_bytes", {{"tier", tier}}));
+  }
+}
+
+TEST(NodeMetricsTest, NamesFollowTheConventions) {
+  std::set<std::string> names;
+  const std::regex form("memtide_[a-z]+(_[a-z]+)*");
+  for (const MetricFamily& family : NodeMetrics(TestNode(), "")) {
+    EXPECT_TRUE(std::regex_match(family.name, form)) << family.name;
+    EXPECT_TRUE(names.insert(family.name).second) << family.name << " twice";
+    const bool ends_in_total =
+        family.name.size() > 6 && family.name.substr(family.name.size() - 6) == "_total";
+    EXPECT_EQ(family.type == MetricType::Counter, ends_in_total) << family.name;
+    EXPECT_FALSE(family.help.empty()) << family.name;
+    EXPECT_EQ(family.help.back(), '.') << family.name;
+  }
+}
+
+}  // namespace
+}  // namespace memtide

@@ -1,0 +1,263 @@
+#include "daemon/service/grpc_server.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/mutex.h"
+#include "memtide/v1/admin.grpc.pb.h"
+#include "memtide/v1/chunks.grpc.pb.h"
+
+namespace memtide {
+namespace {
+
+class NoEffects : public EffectSink {
+ public:
+  void CarryOut(Effect effect) override { ADD_FAILURE() << "effect " << effect.index(); }
+};
+
+// The engine's place: keeps what it was asked, and answers as a test has said.
+class ScriptedEngine {
+ public:
+  void Handle(const Event& event, std::vector<Effect>* effects) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    events_.push_back(event);
+    changed_.SignalAll();
+    if (replies_.empty()) return;
+    Reply reply = std::move(replies_.front());
+    replies_.pop_front();
+    std::visit([&reply](const auto& call) { SetCall(call, &reply); }, event);
+    effects->push_back(std::move(reply));
+  }
+  void Answer(absl::Status status, decltype(Reply::value) value = {}) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    replies_.push_back({CallId(), std::move(status), std::move(value)});
+  }
+  template <typename Wanted>
+  Wanted Next() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    while (events_.empty()) changed_.Wait(&mutex_);
+    const Wanted event = std::get<Wanted>(events_.front());
+    events_.pop_front();
+    return event;
+  }
+  bool Idle() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    return events_.empty();
+  }
+
+ private:
+  template <typename Call>
+  static auto SetCall(const Call& call, Reply* reply) -> decltype(call.call, void()) {
+    reply->call = call.call;
+  }
+  static void SetCall(...) {}
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Reply> replies_ ABSL_GUARDED_BY(mutex_);
+};
+
+class GrpcServerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/memtide-test-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    directory_ = name;
+    context_.loop = &loop_;
+    context_.tokens = &tokens_;
+    context_.node.fastest = Tier::kDevice;
+    context_.daemon_uid = 7;
+    context_.version = "1.2.3";
+    context_.boot_id = "boot";
+    context_.warnings = {"no huge pages"};
+    auto server = GrpcServer::Start(directory_ + "/grpc.sock", &context_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    const Token token = tokens_.Mint({SessionId(5), 1000}).value();
+    token_.assign(token.data(), token.size());
+    channel_ = grpc::CreateChannel("unix:" + directory_ + "/grpc.sock",
+                                   grpc::InsecureChannelCredentials());
+    chunks_ = v1::ChunkService::NewStub(channel_);
+    admin_ = v1::AdminService::NewStub(channel_);
+  }
+  void TearDown() override {
+    loop_.Stop();
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  std::unique_ptr<grpc::ClientContext> Context() const {
+    auto context = std::make_unique<grpc::ClientContext>();
+    context->AddMetadata("memtide-token-bin", token_);
+    return context;
+  }
+  static v1::FetchRequest SomeFetch() {
+    v1::FetchRequest request;
+    request.add_chunk_ids(9);
+    return request;
+  }
+  // health.proto, by hand: 1 in field 1 is SERVING, 2 is NOT_SERVING.
+  std::string Health() const {
+    grpc::GenericStub stub(channel_);
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    const grpc::Slice empty;
+    auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check",
+                                      grpc::ByteBuffer(&empty, 1), &queue);
+    call->StartCall();
+    grpc::ByteBuffer response;
+    grpc::Status status;
+    call->Finish(&response, &status, nullptr);
+    void* tag;
+    bool ok;
+    queue.Next(&tag, &ok);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    grpc::Slice slice;
+    EXPECT_TRUE(response.DumpToSingleSlice(&slice).ok());
+    return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+
+  std::string directory_, token_;
+  ScriptedEngine engine_;
+  NoEffects sink_;
+  Loop loop_{[this](Instant now, const Event& event, std::vector<Effect>* effects) {
+               engine_.Handle(event, effects);
+             },
+             &sink_};
+  TokenTable tokens_;
+  ServiceContext context_;
+  std::unique_ptr<GrpcServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::ChunkService::Stub> chunks_;
+  std::unique_ptr<v1::AdminService::Stub> admin_;
+};
+
+TEST_F(GrpcServerTest, ACallOfASessionBecomesItsEventAndTheReplyItsResponse) {
+  FetchReply reply;
+  reply.leases.push_back({ChunkId(9), Tier::kDevice, {RegionId(1), MiB(2)}, Version(4)});
+  engine_.Answer(absl::OkStatus(), reply);
+  v1::FetchResponse response;
+  const grpc::Status status = chunks_->Fetch(Context().get(), SomeFetch(), &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.leases(0).chunk_id(), 9u);
+  const auto event = engine_.Next<FetchCall>();
+  EXPECT_EQ(event.session, SessionId(5));
+  EXPECT_EQ(event.tier, Tier::kDevice);
+}
+
+TEST_F(GrpcServerTest, WithoutItsTokenACallDoesNotReachTheEngine) {
+  v1::FetchResponse response;
+  grpc::ClientContext none;
+  EXPECT_EQ(chunks_->Fetch(&none, SomeFetch(), &response).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  token_.back() = static_cast<char>(token_.back() ^ 1);
+  EXPECT_EQ(chunks_->Fetch(Context().get(), SomeFetch(), &response).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(engine_.Idle());
+}
+
+TEST_F(GrpcServerTest, TheEnginesRefusalKeepsCodeAndMessage) {
+  engine_.Answer(absl::DataLossError("chunk 9: its writer died"));
+  v1::FetchResponse response;
+  const grpc::Status status = chunks_->Fetch(Context().get(), SomeFetch(), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(status.error_message(), "chunk 9: its writer died");
+}
+
+TEST_F(GrpcServerTest, ABadRequestDoesNotReachTheEngine) {
+  v1::FetchResponse response;
+  EXPECT_EQ(chunks_->Fetch(Context().get(), v1::FetchRequest(), &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(engine_.Idle());
+}
+
+TEST_F(GrpcServerTest, ACancelledCallEndsAndItsLateReplyIsDropped) {
+  const auto context = Context();
+  v1::FetchResponse response;
+  grpc::Status status;
+  std::thread caller([&] { status = chunks_->Fetch(context.get(), SomeFetch(), &response); });
+  const auto event = engine_.Next<FetchCall>();
+  context->TryCancel();
+  caller.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  // The server ends only when each of its calls has ended; this one can only by being let go.
+  server_.reset();
+  EXPECT_FALSE(loop_.Abandon(event.call));
+}
+
+TEST_F(GrpcServerTest, RefusesMessagesAboveOneMebibyte) {
+  v1::FetchRequest request;
+  for (int i = 0; i < 200'000; ++i) request.add_chunk_ids(UINT64_MAX);
+  v1::FetchResponse response;
+  EXPECT_EQ(chunks_->Fetch(Context().get(), request, &response).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(engine_.Idle());
+}
+
+TEST_F(GrpcServerTest, TakesNoCompressedMessages) {
+  const auto context = Context();
+  context->set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::FetchRequest request;
+  for (int i = 0; i < 4000; ++i) request.add_chunk_ids(1);
+  v1::FetchResponse response;
+  EXPECT_EQ(chunks_->Fetch(context.get(), request, &response).error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_TRUE(engine_.Idle());
+}
+
+TEST_F(GrpcServerTest, InspectionNeedsNoTokenAndSaysWhatOnlyTheDaemonKnows) {
+  InspectReply reply;
+  reply.session_count = 3;
+  engine_.Answer(absl::OkStatus(), reply);
+  grpc::ClientContext context;
+  v1::InspectNodeResponse response;
+  ASSERT_TRUE(admin_->InspectNode(&context, {}, &response).ok());
+  EXPECT_EQ(response.session_count(), 3u);
+  EXPECT_EQ(response.version(), "1.2.3");
+  EXPECT_EQ(response.boot_id(), "boot");
+  ASSERT_EQ(response.warnings_size(), 1);
+  EXPECT_EQ(response.warnings(0), "no huge pages");
+}
+
+TEST_F(GrpcServerTest, OnlyRootAndTheDaemonsUserMayDrain) {
+  v1::DrainResponse response;
+  grpc::ClientContext none;
+  EXPECT_EQ(admin_->Drain(&none, {}, &response).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(admin_->Drain(Context().get(), {}, &response).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(engine_.Idle());
+  for (const uint32_t uid : {0u, context_.daemon_uid}) {
+    const Token token = tokens_.Mint({SessionId(6), uid}).value();
+    token_.assign(token.data(), token.size());
+    engine_.Answer(absl::OkStatus());
+    EXPECT_TRUE(admin_->Drain(Context().get(), {}, &response).ok()) << uid;
+  }
+}
+
+TEST_F(GrpcServerTest, HealthFollowsTheDaemon) {
+  EXPECT_EQ(Health(), std::string("\x08\x01"));
+  server_->SetNotServing();
+  EXPECT_EQ(Health(), std::string("\x08\x02"));
+}
+
+TEST_F(GrpcServerTest, OnlyOwnerAndGroupMayConnect) {
+  struct stat info;
+  ASSERT_EQ(stat((directory_ + "/grpc.sock").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0660u);
+}
+
+}  // namespace
+}  // namespace memtide
