@@ -1,0 +1,217 @@
+// What a memtided answers to clients that mean well, and to those that do not.
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/integration/daemon_process.h"
+
+namespace memtide {
+namespace {
+
+using grpc::StatusCode;
+
+class DaemonCallsTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(daemon_.WaitUntilReady()) << daemon_.log(); }
+  std::string SocketDir() const { return scratch_.path() + "/s"; }
+
+  StatusCode Fetch(Session* session, const std::vector<uint64_t>& chunks,
+                   v1::FetchResponse* response) {
+    v1::FetchRequest request;
+    request.mutable_chunk_ids()->Add(chunks.begin(), chunks.end());
+    return session->chunks().Fetch(session->Context().get(), request, response).error_code();
+  }
+  size_t Descriptors() const {
+    size_t count = 0;
+    for ([[maybe_unused]] const auto& entry :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(daemon_.pid()) + "/fd")) {
+      ++count;
+    }
+    return count;
+  }
+  // "VmHWM": the most memory that it ever had resident, in KiB.
+  uint64_t PeakMemoryKiB() const {
+    std::ifstream status("/proc/" + std::to_string(daemon_.pid()) + "/status");
+    std::string word;
+    uint64_t value = 0;
+    while (status >> word) {
+      if (word == "VmHWM:" && status >> value) return value;
+    }
+    ADD_FAILURE() << "no VmHWM";
+    return 0;
+  }
+
+  const ScratchDirectory scratch_;
+  DaemonProcess daemon_{DaemonProcess::SmallFlags(scratch_.path())};
+};
+
+TEST_F(DaemonCallsTest, LeasesChunksAtTheDeviceAndTakesThemBack) {
+  Session session(SocketDir());
+  const v1::OpenResponse opened = session.Open();
+  EXPECT_EQ(opened.device_slots(), 4u);
+  for (int i = 0; i < opened.region_ids_size(); ++i) {
+    EXPECT_TRUE(session.Receive().has_region());
+  }
+  const std::vector<uint64_t> chunks = session.Allocate(8);
+  v1::FetchResponse response;
+  ASSERT_EQ(Fetch(&session, {chunks[0], chunks[1]}, &response), StatusCode::OK);
+  ASSERT_EQ(response.leases_size(), 2);
+  EXPECT_EQ(response.leases(1).chunk_id(), chunks[1]);
+  EXPECT_EQ(response.leases(1).tier(), v1::TIER_DEVICE);
+  v1::ReleaseRequest release;
+  release.set_request_id(1000);
+  release.add_chunk_ids(chunks[0]);
+  v1::ReleaseResponse released;
+  EXPECT_TRUE(session.chunks().Release(session.Context().get(), release, &released).ok());
+}
+
+TEST_F(DaemonCallsTest, AForeignChunkIsNotFoundJustAsOneThatDoesNotExist) {
+  Session owner(SocketDir()), stranger(SocketDir());
+  owner.Open();
+  stranger.Open();
+  const std::vector<uint64_t> chunks = owner.Allocate(1);
+  v1::FetchRequest foreign, absent;
+  foreign.add_chunk_ids(chunks[0]);
+  absent.add_chunk_ids(chunks[0] + 12345);
+  v1::FetchResponse response;
+  const grpc::Status for_foreign =
+      stranger.chunks().Fetch(stranger.Context().get(), foreign, &response);
+  const grpc::Status for_absent =
+      stranger.chunks().Fetch(stranger.Context().get(), absent, &response);
+  EXPECT_EQ(for_foreign.error_code(), StatusCode::NOT_FOUND);
+  EXPECT_EQ(for_absent.error_code(), StatusCode::NOT_FOUND);
+}
+
+TEST_F(DaemonCallsTest, ATokenIsWorthNothingOnceItsConnectionHasEnded) {
+  Session other(SocketDir());
+  std::unique_ptr<grpc::ClientContext> context;
+  {
+    Session session(SocketDir());
+    session.Open();
+    context = session.Context();
+  }
+  // The daemon's thread reads in order: it has seen the end when it greets the next one.
+  Session later(SocketDir());
+  v1::RenewResponse response;
+  EXPECT_EQ(other.sessions().Renew(context.get(), {}, &response).error_code(),
+            StatusCode::UNAUTHENTICATED);
+  grpc::ClientContext without;
+  EXPECT_EQ(other.sessions().Renew(&without, {}, &response).error_code(),
+            StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(DaemonCallsTest, MessagesAboveTheCapAreRefusedWithoutBeingKept) {
+  Session session(SocketDir());
+  session.Open();
+  v1::FetchRequest request;
+  v1::FetchResponse response;
+  const std::vector<uint64_t> chunks((1 << 20) / 4, UINT64_MAX);
+  request.mutable_chunk_ids()->Add(chunks.begin(), chunks.end());
+  const uint64_t before_kib = PeakMemoryKiB();
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(session.chunks().Fetch(session.Context().get(), request, &response).error_code(),
+              StatusCode::RESOURCE_EXHAUSTED);
+  }
+  EXPECT_LT(PeakMemoryKiB(), before_kib + 32 * 1024) << "50 MiB were sent in all";
+}
+
+TEST_F(DaemonCallsTest, LastsThroughAThousandHalfDoneHandshakes) {
+  Session before(SocketDir());
+  before.Open();
+  const size_t descriptors = Descriptors();
+  for (int i = 0; i < 1000; ++i) {
+    const int fd = ConnectSeqPacket(SocketDir() + "/fd.sock");
+    ASSERT_GE(fd, 0) << i << ": " << std::strerror(errno);
+    ASSERT_TRUE(i % 2 == 0 || send(fd, "\x08", 1, MSG_NOSIGNAL) == 1);
+    close(fd);
+  }
+  while (!Session(SocketDir()).welcome()) {
+  }
+  // Greeted after all of the above; its own descriptors, and those of the last Session, may be
+  // left.
+  Session after(SocketDir());
+  ASSERT_TRUE(after.welcome());
+  EXPECT_LE(Descriptors(), descriptors + 6);
+  EXPECT_EQ(before.Allocate(1).size(), 1u);
+}
+
+TEST_F(DaemonCallsTest, HealthAndReflectionAnswer) {
+  Session session(SocketDir());
+  grpc::GenericStub stub(session.channel());
+  grpc::CompletionQueue queue;
+  grpc::ClientContext context;
+  const grpc::Slice empty;
+  auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check",
+                                    grpc::ByteBuffer(&empty, 1), &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag;
+  bool ok;
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  EXPECT_TRUE(status.ok()) << status.error_message();
+
+  // ServerReflectionRequest{list_services: "*"}: field 7, a string of one byte.
+  grpc::ClientContext reflection_context;
+  auto stream =
+      stub.PrepareCall(&reflection_context,
+                       "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+  stream->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  const grpc::Slice list(std::string("\x3a\x01*"));
+  stream->WriteLast(grpc::ByteBuffer(&list, 1), grpc::WriteOptions(), nullptr);
+  queue.Next(&tag, &ok);
+  grpc::ByteBuffer services;
+  stream->Read(&services, nullptr);
+  queue.Next(&tag, &ok);
+  stream->Finish(&status, nullptr);
+  queue.Next(&tag, &ok);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  grpc::Slice slice;
+  ASSERT_TRUE(services.DumpToSingleSlice(&slice).ok());
+  const std::string text(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  for (const char* name : {"SessionService", "ChunkService", "AdminService"}) {
+    EXPECT_NE(text.find(std::string("memtide.v1.") + name), std::string::npos) << name;
+  }
+}
+
+TEST_F(DaemonCallsTest, InspectionAddsUp) {
+  Session session(SocketDir());
+  session.Open();
+  const std::vector<uint64_t> chunks = session.Allocate(4);
+  v1::FetchResponse fetched;
+  ASSERT_EQ(Fetch(&session, chunks, &fetched), StatusCode::OK);
+  v1::InspectNodeRequest request;
+  request.set_sessions(true);
+  request.set_max_chunks(100);
+  grpc::ClientContext context;
+  v1::InspectNodeResponse node;
+  ASSERT_TRUE(session.admin().InspectNode(&context, request, &node).ok());
+  ASSERT_EQ(node.pools_size(), 3);
+  for (const v1::Pool& pool : node.pools()) {
+    EXPECT_EQ(
+        pool.used_bytes() + pool.reserved_bytes() + pool.scrubbing_bytes() + pool.free_bytes(),
+        pool.capacity_bytes())
+        << pool.ShortDebugString();
+  }
+  EXPECT_EQ(node.session_count(), 1u);
+  ASSERT_EQ(node.sessions_size(), 1);
+  EXPECT_EQ(node.sessions(0).pid(), getpid());
+  EXPECT_EQ(node.sessions(0).uid(), getuid());
+  EXPECT_EQ(node.chunk_count(), 4u);
+  EXPECT_EQ(node.chunks_size(), 4);
+  EXPECT_EQ(node.boot_id(), session.first_frame().welcome().boot_id());
+}
+
+}  // namespace
+}  // namespace memtide

@@ -1,0 +1,106 @@
+// DaemonProcess: a real memtided for a test, with directories of its own; and Session, a client of
+// it that speaks the wire and nothing more.
+//
+// Not thread-safe. The process and the directories end with the object that owns them.
+#ifndef MEMTIDE_TESTS_INTEGRATION_DAEMON_PROCESS_H_
+#define MEMTIDE_TESTS_INTEGRATION_DAEMON_PROCESS_H_
+
+#include <grpcpp/grpcpp.h>
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memtide/v1/admin.grpc.pb.h"
+#include "memtide/v1/chunks.grpc.pb.h"
+#include "memtide/v1/session.grpc.pb.h"
+
+namespace memtide {
+
+// A directory under /tmp, removed when destroyed. Short, because it holds sockets.
+class ScratchDirectory {
+ public:
+  ScratchDirectory();
+  ~ScratchDirectory();
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+class DaemonProcess {
+ public:
+  // Starts memtided with these flags, and with those environment variables ("NAME=value") besides
+  // the test's own. Its standard error is ours to read.
+  explicit DaemonProcess(const std::vector<std::string>& flags,
+                         const std::vector<std::string>& environment = {});
+  // Kills it, should it still run.
+  ~DaemonProcess();
+  DaemonProcess(const DaemonProcess&) = delete;
+  DaemonProcess& operator=(const DaemonProcess&) = delete;
+
+  // Small pools in `directory`: sockets under s, chunks under d; no metrics.
+  static std::vector<std::string> SmallFlags(const std::string& directory);
+
+  // Reads its log until a line contains `text`. False: it ended first.
+  bool WaitForLog(const std::string& text);
+  bool WaitUntilReady() { return WaitForLog(" serves "); }
+  void Signal(int signal) const;
+  // Waits for its end; returns the exit status, or 128 + the signal that ended it.
+  int Wait();
+  // What it has logged, as far as it was read. Wait reads all.
+  const std::string& log() const { return log_; }
+  pid_t pid() const { return pid_; }
+
+ private:
+  bool ReadMore();
+
+  pid_t pid_ = -1;
+  int stderr_fd_ = -1;
+  std::string log_;
+};
+
+class Session {
+ public:
+  // Connects to the daemon whose sockets are in `socket_dir`, and says hello.
+  explicit Session(const std::string& socket_dir);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // The next frame of the fd socket; one that is not set at its end. Descriptors are closed.
+  v1::FdFrame Receive();
+  // Opens a job with chunks of 2 MiB.
+  v1::OpenResponse Open();
+  std::vector<uint64_t> Allocate(uint32_t count);
+  // With this session's token.
+  std::unique_ptr<grpc::ClientContext> Context() const;
+
+  bool welcome() const { return !token_.empty(); }
+  const v1::FdFrame& first_frame() const { return first_frame_; }
+  v1::ChunkService::Stub& chunks() { return *chunks_; }
+  v1::SessionService::Stub& sessions() { return *sessions_; }
+  v1::AdminService::Stub& admin() { return *admin_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+ private:
+  int fd_ = -1;
+  uint64_t next_request_ = 1;
+  v1::FdFrame first_frame_;
+  std::string token_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::ChunkService::Stub> chunks_;
+  std::unique_ptr<v1::SessionService::Stub> sessions_;
+  std::unique_ptr<v1::AdminService::Stub> admin_;
+};
+
+// A blocking connection to a SOCK_SEQPACKET socket, or -1 with errno.
+int ConnectSeqPacket(const std::string& path);
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_TESTS_INTEGRATION_DAEMON_PROCESS_H_
