@@ -201,9 +201,10 @@ TEST_F(StripedLanesTest, EveryByteIsMovedOnceWhateverTheOrder) {
       EXPECT_EQ(piece->file_offset, stores_->stripes().FileOffset(place));
       EXPECT_LE(piece->memory + piece->size.count(), request.memory + request.size.count());
       moved += piece->size;
-      const auto range = ranges.emplace(piece->memory, piece->memory + piece->size.count()).first;
-      if (range != ranges.begin()) EXPECT_LE(std::prev(range)->second, range->first);
-      if (std::next(range) != ranges.end()) EXPECT_LE(range->second, std::next(range)->first);
+      char* const end = piece->memory + piece->size.count();
+      const auto range = ranges.emplace(piece->memory, end).first;
+      EXPECT_TRUE(range == ranges.begin() || std::prev(range)->second <= piece->memory);
+      EXPECT_TRUE(std::next(range) == ranges.end() || end <= std::next(range)->first);
       flying.push_back(piece);
     }
     if (flying.empty()) continue;

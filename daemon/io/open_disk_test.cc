@@ -1,14 +1,12 @@
 #include "daemon/io/open_disk.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include <cstddef>
+#include <cerrno>
 
 #include "daemon/io/disk_contract.h"
 #include "daemon/io/faulty_disk.h"
+#include "daemon/io/restrict_process.h"
 
 namespace memtide {
 namespace {
@@ -84,24 +82,9 @@ TEST(OpenDiskTest, PrefersUring) {
   EXPECT_THAT((*OpenDisk(options))->Describe(), HasSubstr("io_uring, "));
 }
 
-// As the default profiles of container runtimes do.
-void RefuseIoUring(int error) {
-  sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
-    _exit(77);
-  }
-}
-
 // Runs in a child, which exits with 0 when the disk works on threads and says why.
 void UseADiskWithout(int error, const std::string& path, const char* name) {
-  RefuseIoUring(error);
+  RefuseSystemCall(__NR_io_uring_setup, error);
   DiskOptions options;
   options.directories = {path};
   options.engine = DiskEngine::kUring;
@@ -119,6 +102,40 @@ TEST(OpenDiskDeathTest, WhereUringIsRefusedThreadsServeAndSayWhy) {
   ScratchDirectory directory;
   EXPECT_EXIT(UseADiskWithout(EPERM, directory.path(), "EPERM"), testing::ExitedWithCode(0), "");
   EXPECT_EXIT(UseADiskWithout(ENOSYS, directory.path(), "ENOSYS"), testing::ExitedWithCode(0), "");
+}
+
+// Runs in a child: transfers work, and the description says that they cost more, and why. (Should
+// other processes of this user have pinned what it may, then not even a ring can be had.)
+void UseADiskThatMayNotPin(const std::string& path) {
+  RefusePinning();
+  DiskOptions options;
+  options.directories = {path};
+  absl::StatusOr<std::unique_ptr<Disk>> disk = OpenDisk(options);
+  if (!disk.ok()) _exit(1);
+  SharedMemory memory = *SharedMemory::Create("unpinned", MiB(2));
+  (*disk)->AddBuffer(memory.data(), memory.size());
+  if (!(*disk)->MakeStore(StoreId(1), MiB(2)).ok()) _exit(2);
+  std::promise<absl::Status> result;
+  DiskTransfer transfer;
+  transfer.direction = DiskTransfer::Direction::kWrite;
+  transfer.store = StoreId(1);
+  transfer.size = MiB(2);
+  transfer.memory = memory.data();
+  (*disk)->Start(transfer, [&](absl::Status status) { result.set_value(status); });
+  if (!result.get_future().get().ok()) _exit(3);
+  (*disk)->RemoveBuffer(memory.data());
+  const std::string described = (*disk)->Describe();
+  for (const char* reason :
+       {"buffers not registered (2 MiB refused with ENOMEM", "threads (io_uring refused: ENOMEM"}) {
+    if (described.find(reason) != std::string::npos) _exit(0);
+  }
+  _exit(4);
+}
+
+TEST(OpenDiskDeathTest, WhereNothingMayBePinnedTransfersGoOnWithout) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  ScratchDirectory directory;
+  EXPECT_EXIT(UseADiskThatMayNotPin(directory.path()), testing::ExitedWithCode(0), "");
 }
 
 class FaultyDiskTest : public testing::Test {

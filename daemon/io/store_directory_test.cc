@@ -2,13 +2,16 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
 
+#include "daemon/io/restrict_process.h"
 #include "daemon/io/scratch_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -123,6 +126,22 @@ TEST_F(StoreDirectoryTest, FilesArePrivateReservedAndWithoutAName) {
   EXPECT_EQ(Bytes(status.st_size), MiB(4));
   EXPECT_GE(status.st_blocks * 512, static_cast<blkcnt_t>(MiB(4).count()));
   EXPECT_EQ((fcntl(file->get(), F_GETFL) & O_DIRECT) != 0, claimed->direct());
+  EXPECT_EQ(Names(), std::set<std::string>{".memtide-store"});
+}
+
+// Runs in a child: as on a file system that has no unnamed files.
+void MakeFilesWithoutTmpfile(const std::string& path) {
+  RefuseSystemCall(__NR_openat, EOPNOTSUPP, O_TMPFILE);
+  absl::StatusOr<StoreDirectory> claimed = StoreDirectory::Claim(path);
+  if (!claimed.ok()) _exit(1);
+  absl::StatusOr<OwnedFd> file = claimed->MakeFile(MiB(1));
+  if (!file.ok()) _exit(2);
+  struct stat status;
+  _exit(fstat(file->get(), &status) == 0 && status.st_nlink == 0 ? 0 : 3);
+}
+
+TEST_F(StoreDirectoryTest, WithoutUnnamedFilesTheirNamesAreGoneAtOnce) {
+  EXPECT_EXIT(MakeFilesWithoutTmpfile(directory_.path()), testing::ExitedWithCode(0), "");
   EXPECT_EQ(Names(), std::set<std::string>{".memtide-store"});
 }
 
