@@ -10,14 +10,15 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/available_memory.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -76,22 +77,15 @@ bool ShmemIsHuge() {
   return false;
 }
 
-absl::Status Exhausted(absl::string_view what, Bytes size, int error) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "shared memory of ", FormatBytes(size), ": ", what, " failed with ", strerrorname_np(error),
-      "; ", FormatBytes(Bytes(MemoryInfo("MemAvailable").value_or(0)) * 1024),
-      " are available on this machine"));
+absl::Status Exhausted(absl::string_view what, Bytes size) {
+  const AvailableMemory available = GetAvailableMemory();
+  return absl::ResourceExhaustedError(absl::StrCat("shared memory of ", FormatBytes(size), ": ",
+                                                   what, "; ", FormatBytes(available.bytes),
+                                                   " are available to ", available.limited_by));
 }
 
-// A populated memfd could end the process (OOM) instead of failing, so what cannot fit is refused
-// before it is tried.
-absl::Status CheckItCanFit(Bytes size) {
-  const absl::optional<uint64_t> available = MemoryInfo("MemAvailable");
-  const uint64_t limit = available.value_or(std::numeric_limits<int64_t>::max() >> 10) << 10;
-  if (size.count() <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("shared memory of ", FormatBytes(size),
-                                                   " does not fit: ", FormatBytes(Bytes(limit)),
-                                                   " are available on this machine"));
+absl::Status Failed(absl::string_view call, Bytes size, int error) {
+  return Exhausted(absl::StrCat(call, " failed with ", strerrorname_np(error)), size);
 }
 
 // Maps at a 2 MiB boundary, so that every huge page of the file can be one of the mapping.
@@ -125,26 +119,26 @@ absl::Status Fill(const std::string& name, Bytes size, HugePages pages, Parts* p
   unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   if (pages == HugePages::kHugetlb) flags |= MFD_HUGETLB | MFD_HUGE_2MB;
   parts->fd = memfd_create(name.c_str(), flags);
-  if (parts->fd < 0) return Exhausted("memfd_create", size, errno);
-  if (fchmod(parts->fd, 0600) != 0) return Exhausted("fchmod", size, errno);
+  if (parts->fd < 0) return Failed("memfd_create", size, errno);
+  if (fchmod(parts->fd, 0600) != 0) return Failed("fchmod", size, errno);
   if (ftruncate(parts->fd, static_cast<off_t>(size.count())) != 0) {
-    return Exhausted("ftruncate", size, errno);
+    return Failed("ftruncate", size, errno);
   }
   if (fcntl(parts->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Exhausted("sealing", size, errno);
+    return Failed("sealing", size, errno);
   }
   parts->data = MapAligned(parts->fd, size.count());
-  if (parts->data == nullptr) return Exhausted("mmap", size, errno);
+  if (parts->data == nullptr) return Failed("mmap", size, errno);
   parts->size = size.count();
   // A kernel without huge pages refuses the advice, and the mapping works without it. A child of
   // fork() has no business here, and a core file has no room for it.
   if (pages == HugePages::kTransparent) madvise(parts->data, parts->size, MADV_HUGEPAGE);
   if (madvise(parts->data, parts->size, MADV_DONTFORK) != 0 ||
       madvise(parts->data, parts->size, MADV_DONTDUMP) != 0) {
-    return Exhausted("madvise", size, errno);
+    return Failed("madvise", size, errno);
   }
   const int error = PopulateWrite(parts->data, parts->size);
-  return error == 0 ? absl::OkStatus() : Exhausted("populating", size, error);
+  return error == 0 ? absl::OkStatus() : Failed("populating", size, error);
 }
 
 }  // namespace
@@ -160,11 +154,10 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes
     }
   }
   const HugePages pages = ShmemIsHuge() ? HugePages::kTransparent : HugePages::kNone;
-  absl::Status status = CheckItCanFit(size);
-  if (!status.ok()) return status;
+  // Populating more than there is would not fail: it would end some process.
+  if (size > GetAvailableMemory().bytes) return Exhausted("does not fit", size);
   Parts parts;
-  status = Fill(name, size, pages, &parts);
-  if (!status.ok()) return status;
+  MEMTIDE_RETURN_IF_ERROR(Fill(name, size, pages, &parts));
   return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
 }
 

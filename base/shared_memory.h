@@ -20,8 +20,9 @@ enum class HugePages { kNone, kTransparent, kHugetlb };
 
 class SharedMemory {
  public:
-  // REQUIRES: size is a multiple of 2 MiB and not zero. RESOURCE_EXHAUSTED, naming size, when the
-  // machine cannot supply the pages (checked by touching each, never by a later SIGBUS).
+  // REQUIRES: size is a multiple of 2 MiB and not zero. RESOURCE_EXHAUSTED, naming sizes, when the
+  // machine, or a cgroup that we are in, cannot supply the pages (each is touched here, so that
+  // there is no SIGBUS later; what exceeds the memory available is not tried).
   static absl::StatusOr<SharedMemory> Create(const std::string& name, Bytes size);
 
   SharedMemory(SharedMemory&& other) noexcept;

@@ -1,0 +1,86 @@
+#include "base/available_memory.h"
+
+#include <fstream>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/optional.h"
+
+namespace memtide {
+namespace {
+
+// Where one version of the kernel's interface keeps what.
+struct Interface {
+  const char* mount;
+  const char* limit;
+  const char* usage;
+  const char* inactive_file;  // In memory.stat, like the next.
+  const char* active_file;
+};
+constexpr Interface kV1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+                           "memory.usage_in_bytes", "total_inactive_file", "total_active_file"};
+constexpr Interface kV2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file",
+                           "active_file"};
+
+// The number in a file of one line; nullopt for "max", and where there is no such file.
+absl::optional<uint64_t> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  uint64_t value = 0;
+  if (!std::getline(file, line) || !absl::SimpleAtoi(line, &value)) return absl::nullopt;
+  return value;
+}
+
+// The number after `key` in a file of "key number" lines.
+absl::optional<uint64_t> ReadValue(const std::string& path, absl::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    uint64_t value = 0;
+    if (words.size() >= 2 && words[0] == key && absl::SimpleAtoi(words[1], &value)) return value;
+  }
+  return absl::nullopt;
+}
+
+void LimitByGroup(const std::string& root, const Interface& interface, const std::string& group,
+                  AvailableMemory* available) {
+  const std::string directory = absl::StrCat(interface.mount, group);
+  const std::string path = absl::StrCat(root, directory, "/");
+  const absl::optional<uint64_t> limit = ReadNumber(path + interface.limit);
+  const absl::optional<uint64_t> usage = ReadNumber(path + interface.usage);
+  if (!limit.has_value() || !usage.has_value()) return;
+  const uint64_t cache = ReadValue(path + "memory.stat", interface.inactive_file).value_or(0) +
+                         ReadValue(path + "memory.stat", interface.active_file).value_or(0);
+  const uint64_t used = *usage > cache ? *usage - cache : 0;
+  const Bytes left(*limit > used ? *limit - used : 0);
+  if (left < available->bytes) *available = {left, absl::StrCat("cgroup ", directory)};
+}
+
+}  // namespace
+
+AvailableMemory GetAvailableMemory(const std::string& root) {
+  AvailableMemory available = {Bytes(std::numeric_limits<uint64_t>::max()), "this machine"};
+  const auto kibibytes = ReadValue(root + "/proc/meminfo", "MemAvailable:");
+  if (kibibytes.has_value()) available.bytes = KiB(*kibibytes);
+  // Lines are "0::/path" for v2 and "9:memory:/path" (or "9:cpu,memory:/path") for v1.
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    const std::vector<std::string> controllers = absl::StrSplit(fields[1], ',');
+    const bool v2 = fields[1].empty();
+    bool of_memory = v2;
+    for (const std::string& controller : controllers) of_memory |= controller == "memory";
+    if (!of_memory) continue;
+    for (std::string group = fields[2];; group.resize(group.rfind('/'))) {
+      LimitByGroup(root, v2 ? kV2 : kV1, group, &available);
+      if (group.rfind('/') == std::string::npos) break;
+    }
+  }
+  return available;
+}
+
+}  // namespace memtide

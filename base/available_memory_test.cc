@@ -1,0 +1,62 @@
+#include "base/available_memory.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+class AvailableMemoryTest : public testing::Test {
+ protected:
+  AvailableMemoryTest() {
+    EXPECT_NE(mkdtemp(&root_[0]), nullptr);
+    Write("/proc/meminfo", "MemTotal:       25165824 kB\nMemAvailable:   16777216 kB\n");
+  }
+  ~AvailableMemoryTest() override { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+
+  std::string root_ = "/tmp/memtide-memory-XXXXXX";
+};
+
+TEST_F(AvailableMemoryTest, WithoutGroupsItIsTheMachines) {
+  EXPECT_EQ(GetAvailableMemory(root_).bytes, GiB(16));
+  EXPECT_EQ(GetAvailableMemory(root_).limited_by, "this machine");
+}
+
+TEST_F(AvailableMemoryTest, AGroupAboveOursLimitsUsAndItsPageCacheDoesNotCount) {
+  Write("/proc/self/cgroup", "0::/pod/container\n");
+  Write("/sys/fs/cgroup/pod/container/memory.max", "max\n");
+  Write("/sys/fs/cgroup/pod/container/memory.current", "1073741824\n");
+  Write("/sys/fs/cgroup/pod/memory.max", "8589934592\n");
+  Write("/sys/fs/cgroup/pod/memory.current", "3221225472\n");
+  Write("/sys/fs/cgroup/pod/memory.stat",
+        "anon 7\ninactive_file 536870912\nactive_file 536870912\n");
+  EXPECT_EQ(GetAvailableMemory(root_).bytes, GiB(6));
+  EXPECT_EQ(GetAvailableMemory(root_).limited_by, "cgroup /sys/fs/cgroup/pod");
+}
+
+TEST_F(AvailableMemoryTest, TheFirstVersionOfGroupsLimitsUsToo) {
+  Write("/proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a\n0::/\n");
+  Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "4294967296\n");
+  Write("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "5368709120\n");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "5368709120\n");
+  EXPECT_EQ(GetAvailableMemory(root_).bytes, Bytes(0));
+  EXPECT_EQ(GetAvailableMemory(root_).limited_by, "cgroup /sys/fs/cgroup/memory/a");
+}
+
+TEST(AvailableMemoryHereTest, IsSomethingBelievable) {
+  EXPECT_GT(GetAvailableMemory().bytes, MiB(1));
+  EXPECT_LT(GetAvailableMemory().bytes, GiB(1 << 20));
+}
+
+}  // namespace
+}  // namespace memtide
