@@ -1,0 +1,181 @@
+// The engine alone: events a second on one core, and the bytes of its tables for each chunk.
+//
+//   engine_bench [--quick]
+//
+// Plays the edges' part in the least code: regions and stores are made and transfers done at once.
+#include <malloc.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <deque>
+#include <iostream>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "base/check.h"
+#include "bench/harness.h"
+#include "daemon/engine/engine.h"
+
+ABSL_FLAG(bool, quick, false, "fewer and shorter rounds");
+
+namespace memtide {
+namespace {
+
+constexpr Bytes kChunk = MiB(64);
+
+class Node {
+ public:
+  // A node with one session that has all of it.
+  Node(uint32_t device_slots, uint32_t host_slots, uint32_t ssd_slots)
+      : engine_({kChunk * device_slots, kChunk * host_slots, kChunk * ssd_slots, Limits()}) {
+    Post(ClientConnected{kSession, 1000, 1});
+    OpenCall open;
+    open.call = NextCall();
+    open.session = kSession;
+    open.chunk_size = kChunk;
+    Post(open);
+  }
+
+  std::vector<ChunkId> Allocate(uint32_t count) {
+    const uint32_t batch = Limits().chunks_per_call;
+    std::vector<ChunkId> chunks;
+    while (count > 0) {
+      const uint32_t now = std::min(count, batch);
+      Post(AllocateCall{NextCall(), kSession, ++last_request_, now});
+      const auto& made = std::get<AllocateReply>(reply_.value).chunks;
+      chunks.insert(chunks.end(), made.begin(), made.end());
+      count -= now;
+    }
+    return chunks;
+  }
+
+  // Leases the chunk and gives it back.
+  void Use(ChunkId chunk, Access access) {
+    FetchCall fetch;
+    fetch.call = NextCall();
+    fetch.session = kSession;
+    fetch.access = access;
+    fetch.chunks = {chunk};
+    Post(fetch);
+    MEMTIDE_CHECK(reply_.status.ok()) << reply_.status;
+    Post(ReleaseCall{NextCall(), kSession, ++last_request_, {chunk}});
+  }
+
+  uint64_t events() const { return events_; }
+  uint64_t transfers() const { return transfers_; }
+
+ private:
+  static constexpr SessionId kSession = SessionId(1);
+
+  CallId NextCall() { return CallId(++last_call_); }
+
+  // Handles the event and all that follow from it.
+  void Post(const Event& event) {
+    Handle(event);
+    while (!following_.empty()) {
+      const Event next = std::move(following_.front());
+      following_.pop_front();
+      Handle(next);
+    }
+  }
+
+  void Handle(const Event& event) {
+    ++events_;
+    now_ += std::chrono::microseconds(1);
+    effects_.clear();
+    engine_.Handle(now_, event, &effects_);
+    for (Effect& effect : effects_) {
+      if (auto* reply = std::get_if<Reply>(&effect)) {
+        reply_ = std::move(*reply);
+      } else if (auto* transfer = std::get_if<StartTransfer>(&effect)) {
+        ++transfers_;
+        following_.push_back(TransferDone{transfer->transfer, absl::OkStatus()});
+      } else if (auto* region = std::get_if<MakeRegion>(&effect)) {
+        following_.push_back(RegionMade{region->region, absl::OkStatus()});
+      } else if (auto* store = std::get_if<MakeStore>(&effect)) {
+        following_.push_back(StoreMade{store->store, absl::OkStatus()});
+      }
+    }
+  }
+
+  Engine engine_;
+  Instant now_{std::chrono::seconds(1)};
+  std::vector<Effect> effects_;
+  std::deque<Event> following_;
+  Reply reply_;
+  uint64_t last_call_ = 0, last_request_ = 0, events_ = 0, transfers_ = 0;
+};
+
+// Events a second of CPU time, so that a neighbour on the core does not count, while every chunk in
+// turn is leased and given back, for `at_least`.
+double EventsPerSecond(Node* node, const std::vector<ChunkId>& chunks, Access access,
+                       Duration at_least) {
+  const uint64_t events_before = node->events();
+  const Duration begin = CpuTime(getpid());
+  size_t i = 0;
+  do {
+    for (int j = 0; j < 256; ++j) node->Use(chunks[i++ % chunks.size()], access);
+  } while (CpuTime(getpid()) - begin < at_least);
+  return (node->events() - events_before) / Seconds(CpuTime(getpid()) - begin);
+}
+
+void MeasureEvents() {
+  const bool quick = absl::GetFlag(FLAGS_quick);
+  const Duration time = std::chrono::milliseconds(quick ? 100 : 300);
+  Node resident(/*device_slots=*/2048, /*host_slots=*/2048, /*ssd_slots=*/16384);
+  const std::vector<ChunkId> at_rest = resident.Allocate(1024);
+  for (const ChunkId chunk : at_rest) resident.Use(chunk, Access::kWrite);
+  // Ten times the chunks that fit: each use writes a victim back and brings the chunk from SSD.
+  Node tidal(/*device_slots=*/1024, /*host_slots=*/1024, /*ssd_slots=*/16384);
+  const std::vector<ChunkId> moving = tidal.Allocate(10240);
+  for (const ChunkId chunk : moving) tidal.Use(chunk, Access::kWrite);
+
+  RoundsOptions options;
+  options.at_most = std::chrono::seconds(quick ? 4 : 15);
+  Rounds rounds(options);
+  while (rounds.Next()) {
+    const uint64_t moved = resident.transfers();
+    rounds.Add("engine.resident", EventsPerSecond(&resident, at_rest, Access::kRead, time));
+    MEMTIDE_CHECK(resident.transfers() == moved);
+    rounds.Add("engine.moving", EventsPerSecond(&tidal, moving, Access::kWrite, time));
+  }
+  rounds.Print();
+}
+
+size_t AllocatedBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+// Two figures in one: chunks that were only made, and chunks that have been on every tier. The
+// larger is reported.
+void MeasureTables() {
+  constexpr uint32_t kChunks = 100000;
+  RoundsOptions options;
+  options.quiet_rounds = options.most_rounds = 1;
+  Rounds rounds(options);
+  while (rounds.Next()) {
+    const size_t before = AllocatedBytes();
+    Node node(/*device_slots=*/1024, /*host_slots=*/1024, /*ssd_slots=*/kChunks);
+    const std::vector<ChunkId> chunks = node.Allocate(kChunks);
+    const size_t list = chunks.capacity() * sizeof(ChunkId);
+    const size_t made = AllocatedBytes() - before - list;
+    for (const ChunkId chunk : chunks) node.Use(chunk, Access::kWrite);
+    const size_t used = AllocatedBytes() - before - list;
+    rounds.Add("engine.table_bytes", static_cast<double>(std::max(made, used)) / kChunks);
+  }
+  rounds.Print();
+}
+
+}  // namespace
+}  // namespace memtide
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  memtide::PinThisThread(0);
+  memtide::MeasureTables();
+  memtide::MeasureEvents();
+}

@@ -1,0 +1,162 @@
+"""The figures that memtide promises: what each is, its goal, and how samples become a verdict.
+
+The only place that knows goals. A benchmark program prints pairs of samples (limit, product); here
+they become one value by the figure's measure, over the pairs that were taken while the machine was
+quiet.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+# Of one CPU, used by other processes: a pair taken meanwhile says more about them. As in harness.h.
+QUIET_CPUS = 0.15
+ENOUGH_PAIRS = 5
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What was measured in one round. A figure without a limit has zero there."""
+
+    limit: float
+    product: float
+    others_cpus: float
+
+
+class Measure(enum.Enum):
+    """How one pair becomes one value."""
+
+    SHARE = enum.auto()  # Product by limit.
+    SPEEDUP = enum.auto()  # Limit by product: both are times.
+    EXTRA = enum.auto()  # What the product has beyond the limit.
+    ALONE = enum.auto()  # The product's own.
+
+
+_FORMULAS: dict[Measure, Callable[[Pair], float]] = {
+    Measure.SHARE: lambda pair: pair.product / pair.limit,
+    Measure.SPEEDUP: lambda pair: pair.limit / pair.product,
+    Measure.EXTRA: lambda pair: pair.product - pair.limit,
+    Measure.ALONE: lambda pair: pair.product,
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A promise. `sample_unit` is that of what the programs print; `unit`, of value and goal."""
+
+    name: str
+    title: str
+    measure: Measure
+    goal: float
+    sample_unit: str
+    unit: str = "x"
+    at_least: bool = field(kw_only=True, default=False)
+
+    def met_by(self, value: float) -> bool:
+        return value >= self.goal if self.at_least else value <= self.goal
+
+
+def _speed(name: str, title: str, goal: float, sample_unit: str = "GB/s") -> Figure:
+    return Figure(name, title, Measure.SHARE, goal, sample_unit, at_least=True)
+
+
+FIGURES: tuple[Figure, ...] = (
+    _speed("copy.device.1", "copy host to device, against a bare non-temporal loop", 0.95),
+    _speed("copy.device.2", "the same, both directions at once (2 threads)", 0.95),
+    _speed("copy.mover.1", "copy host to device through the mover", 0.95),
+    _speed("copy.mover.2", "the same, both directions at once (2 threads)", 0.95),
+    _speed("ssd.write.64", "SSD write, 64 MiB chunks, against a bare io_uring loop", 0.95),
+    _speed("ssd.read.64", "SSD read, 64 MiB chunks", 0.95),
+    Figure("ssd.cpu.64", "daemon's CPU time for it", Measure.ALONE, 15, "ms/GB", "ms/GB"),
+    _speed("ssd.write.4", "SSD write, 4 MiB chunks", 0.95),
+    _speed("ssd.read.4", "SSD read, 4 MiB chunks", 0.95),
+    Figure("ssd.cpu.4", "daemon's CPU time for it", Measure.ALONE, 15, "ms/GB", "ms/GB"),
+    Figure(
+        "rpc.fetch", "fetch of a resident chunk, against an empty call", Measure.SHARE, 1.25, "us"
+    ),
+    Figure("rpc.bytes_copied", "bytes copied by it", Measure.ALONE, 0, "B", "B"),
+    Figure(
+        "rpc.batch_fetch",
+        "16 chunks fetched in one call, against 16 calls",
+        Measure.SPEEDUP,
+        5,
+        "us",
+        at_least=True,
+    ),
+    Figure(
+        "rpc.batch_allocate",
+        "16 chunks allocated in one call, against 16 calls",
+        Measure.SPEEDUP,
+        5,
+        "us",
+        at_least=True,
+    ),
+    Figure(
+        "client.cached_acquire", "acquire and release of a held lease", Measure.ALONE, 1, "us", "us"
+    ),
+    Figure(
+        "client.touch", "a touch that becomes a lease, beyond it", Measure.EXTRA, 30, "us", "us"
+    ),
+    Figure("client.page_faults", "page faults a chunk use, client", Measure.ALONE, 8, "", ""),
+    Figure("daemon.page_faults", "page faults a chunk use, daemon", Measure.ALONE, 8, "", ""),
+    Figure(
+        "train.step", "GPT step in the device pool, against plain torch", Measure.SHARE, 1.05, "s"
+    ),
+    Figure(
+        "engine.resident",
+        "engine, chunks at rest, one core",
+        Measure.ALONE,
+        500_000,
+        "events/s",
+        "events/s",
+        at_least=True,
+    ),
+    Figure(
+        "engine.moving",
+        "engine, every chunk moving, one core",
+        Measure.ALONE,
+        500_000,
+        "events/s",
+        "events/s",
+        at_least=True,
+    ),
+    Figure("engine.table_bytes", "engine's tables, a chunk", Measure.ALONE, 512, "B", "B"),
+    Figure("idle.memory", "idle daemon's memory beyond pools", Measure.ALONE, 64, "MiB", "MiB"),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One figure, judged. `noisy`: too few pairs were taken on a quiet machine, so all count."""
+
+    figure: Figure
+    pairs: tuple[Pair, ...]
+    value: float
+    limit: float
+    product: float
+    others_cpus: float
+    noisy: bool
+
+    @property
+    def met(self) -> bool:
+        return self.figure.met_by(self.value)
+
+
+def judge(figure: Figure, pairs: Sequence[Pair]) -> Verdict:
+    """Medians over the quiet pairs; over all, where these are not enough. Needs one pair."""
+    quiet = [pair for pair in pairs if pair.others_cpus < QUIET_CPUS]
+    # A figure of fewer pairs than that is a count, which no neighbour changes.
+    noisy = len(quiet) < min(ENOUGH_PAIRS, len(pairs))
+    counted = list(pairs) if noisy else quiet
+    return Verdict(
+        figure=figure,
+        pairs=tuple(pairs),
+        value=statistics.median(_FORMULAS[figure.measure](pair) for pair in counted),
+        limit=statistics.median(pair.limit for pair in counted),
+        product=statistics.median(pair.product for pair in counted),
+        others_cpus=statistics.median(pair.others_cpus for pair in counted),
+        noisy=noisy,
+    )

@@ -1,0 +1,118 @@
+"""The machine that a run was made on, and the huge pages that a run needs of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+_RESERVED_PAGES = Path("/proc/sys/vm/nr_hugepages")
+_PAGE_BYTES = 2**21
+
+
+def memory_info(key: str) -> int:
+    """A line of /proc/meminfo: kB, or a plain number; 0 where the kernel does not show it."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            return int(value.split()[0])
+    return 0
+
+
+def busy_seconds() -> float:
+    """CPU time that all processes used since boot."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds_of(process: int) -> float:
+    """CPU time of one process so far."""
+    user, system = _stat(process)[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+class Load:
+    """What other processes use from now on. `ours` must live until of_others is called."""
+
+    def __init__(self, ours: Sequence[int]) -> None:
+        self._ours = ours
+        self._began = time.monotonic()
+        self._before = self._used_by_others()
+
+    def of_others(self) -> float:
+        """In CPUs, on average since this was made."""
+        used = self._used_by_others() - self._before
+        return max(0.0, used / (time.monotonic() - self._began))
+
+    def _used_by_others(self) -> float:
+        return busy_seconds() - sum(cpu_seconds_of(process) for process in self._ours)
+
+
+def our_processes() -> list[int]:
+    """This process and all that descend from it."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # It has just ended.
+                parents[int(entry.name)] = int(_stat(int(entry.name))[1])
+    ours = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sorted(ours)
+
+
+def _stat(process: int) -> list[str]:
+    # The name, in parentheses, may hold spaces.
+    text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    return text.rpartition(")")[2].split()
+
+
+def cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def describe(root: Path) -> dict[str, Any]:
+    """What somebody needs who compares two runs."""
+    commit = subprocess.run(
+        ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    return {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory_info("MemTotal") / 2**20, 1),
+        "kernel": platform.release(),
+        "commit": commit,
+    }
+
+
+@contextlib.contextmanager
+def huge_pages(size_bytes: int) -> Iterator[str]:
+    """Reserves huge pages for the run where we may, and says what the run will have instead.
+
+    Without them the pools are of 4 KiB pages, on both sides of every comparison.
+    """
+    before = int(_RESERVED_PAGES.read_text(encoding="ascii"))
+    missing = size_bytes // _PAGE_BYTES - memory_info("HugePages_Free")
+    if missing > 0 and os.access(_RESERVED_PAGES, os.W_OK):
+        _RESERVED_PAGES.write_text(str(before + missing), encoding="ascii")
+    try:
+        free = memory_info("HugePages_Free")
+        if free * _PAGE_BYTES >= size_bytes:
+            yield f"{free} huge pages of 2 MiB"
+        else:
+            yield f"only {free} huge pages free: some or all pools on pages of 4 KiB"
+    finally:
+        if missing > 0 and os.access(_RESERVED_PAGES, os.W_OK):
+            _RESERVED_PAGES.write_text(str(before), encoding="ascii")

@@ -1,0 +1,154 @@
+"""Takes the figures that memtide promises and judges them. Called by tools/bench, which builds.
+
+Exit status: 0 when every goal is met, 1 when one is missed, 2 when a benchmark could not be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import machine
+from figures import FIGURES, Verdict, judge
+from node import DaemonFailed
+from rich.console import Console
+from rich.table import Table
+from suites import SUITES, Context, SuiteFailed
+
+ROOT = Path(__file__).resolve().parent.parent
+HUGE_BYTES = 5 * 2**29  # Both sides of the largest comparison, and what a daemon has beside it.
+
+
+def show(verdicts: list[Verdict], console: Console) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading, justify in (
+        ("figure", "left"),
+        ("what", "left"),
+        ("limit", "right"),
+        ("memtide", "right"),
+        ("value", "right"),
+        ("goal", "right"),
+        ("pairs", "right"),
+        ("others", "right"),
+        ("", "left"),
+    ):
+        table.add_column(heading, justify=justify, style="cyan" if heading == "figure" else None)
+    for verdict in verdicts:
+        figure = verdict.figure
+        unit = figure.sample_unit
+        sign = "≥" if figure.at_least else "≤"
+        said = "[green]met" if verdict.met else "[bold red]missed"
+        table.add_row(
+            figure.name,
+            figure.title,
+            f"{verdict.limit:,.3g} {unit}" if verdict.limit else "",
+            f"{number(verdict.product)} {unit}",
+            f"{number(verdict.value)} {figure.unit}",
+            f"{sign} {number(figure.goal)} {figure.unit}",
+            str(len(verdict.pairs)),
+            f"{verdict.others_cpus:.2f}",
+            said + (" (noisy)" if verdict.noisy else ""),
+        )
+    console.print(table)
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:.3g}"
+
+
+def as_json(verdicts: list[Verdict], about: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **about,
+        "figures": [
+            {
+                "name": verdict.figure.name,
+                "title": verdict.figure.title,
+                "measure": verdict.figure.measure.name.lower(),
+                "value": verdict.value,
+                "unit": verdict.figure.unit,
+                "goal": verdict.figure.goal,
+                "at_least": verdict.figure.at_least,
+                "met": verdict.met,
+                "noisy": verdict.noisy,
+                "limit_median": verdict.limit,
+                "product_median": verdict.product,
+                "sample_unit": verdict.figure.sample_unit,
+                "others_cpus_median": verdict.others_cpus,
+                "pairs": [
+                    {"limit": pair.limit, "product": pair.product, "others_cpus": pair.others_cpus}
+                    for pair in verdict.pairs
+                ],
+            }
+            for verdict in verdicts
+        ],
+    }
+
+
+def measure(names: list[str], context: Context, console: Console) -> tuple[list[Verdict], bool]:
+    """The verdicts, in the order of the table, and whether every suite could be run."""
+    samples = {}
+    all_ran = True
+    for name in names:
+        console.print(f"{name} ...", style="dim")
+        try:
+            samples |= SUITES[name](context)
+        except (SuiteFailed, DaemonFailed) as error:
+            console.print(f"[bold red]{name} could not be run:[/] ", end="")
+            console.print(str(error), markup=False)
+            all_ran = False
+    return [judge(f, samples[f.name]) for f in FIGURES if f.name in samples], all_ran
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tools/bench", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--binaries", type=Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here too")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=SUITES,
+        default=list(SUITES),
+        metavar="NAME",
+        help=str(list(SUITES)),
+    )
+    parser.add_argument("--quick", action="store_true", help="less than two minutes, less certain")
+    parser.add_argument(
+        "--ssd-dir",
+        type=Path,
+        default=Path(os.environ["MEMTIDE_CACHE"]) / "bench",
+        help="a directory on the disk to measure (default: %(default)s)",
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    told = parse_arguments()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    context = Context(told.binaries, ROOT, told.ssd_dir, told.quick)
+    about = machine.describe(ROOT)
+    about["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    about["quick"] = told.quick
+    with machine.huge_pages(HUGE_BYTES) as pages:
+        about["pages"] = pages
+        console.print(f"{about['cpu']}, {about['cores']} CPUs, Linux {about['kernel']}; {pages}")
+        verdicts, all_ran = measure(told.only, context, console)
+    show(verdicts, console)
+    if told.json is not None:
+        told.json.write_text(
+            json.dumps(as_json(verdicts, about), indent=1) + "\n", encoding="utf-8"
+        )
+    missed = [verdict.figure.name for verdict in verdicts if not verdict.met]
+    if missed:
+        console.print(f"[bold red]Missed:[/] {', '.join(missed)}")
+    elif all_ran:
+        console.print(f"[bold green]All {len(verdicts)} goals are met.[/]")
+    return 2 if not all_ran else 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+// The SSD pool through the whole daemon, against a bare io_uring loop in the same directory.
+//
+//   ssd_bench --socket_dir=DIR --daemon=PID --ssd_dir=DIR --chunk_mib=64 [--quick]
+//
+// Writing is what memtide_evict of dirty chunks takes; reading is what it takes to acquire them
+// again, a few at a time with the next ones prefetched. Both sides move the same number of random
+// bytes from and to shared memory, in the same round.
+#include <sys/types.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iostream>
+#include <random>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/shared_memory.h"
+#include "bench/client_session.h"
+#include "bench/harness.h"
+#include "bench/streamer.h"
+
+ABSL_FLAG(std::string, socket_dir, "", "where the daemon's sockets are");
+ABSL_FLAG(int32_t, daemon, 0, "its process");
+ABSL_FLAG(std::string, ssd_dir, "", "the directory of its SSD pool, for the limit's file too");
+ABSL_FLAG(uint32_t, chunk_mib, 64, "size of a chunk");
+ABSL_FLAG(bool, quick, false, "fewer rounds");
+
+namespace memtide {
+namespace {
+
+constexpr Bytes kMost = MiB(768);   // Moved by one measurement, at most.
+constexpr Bytes kAhead = MiB(128);  // Acquired with one call, while as much is prefetched.
+
+void FillWithRandomBytes(char* memory, Bytes size) {
+  std::mt19937_64 random(size.count());
+  auto* const words = reinterpret_cast<uint64_t*>(memory);
+  std::generate_n(words, size.count() / sizeof(uint64_t), std::ref(random));
+}
+
+class Product {
+ public:
+  Product(ClientSession* session, Bytes chunk, Bytes total)
+      : session_(session), chunk_(chunk), places_(session->Allocate(total / chunk)) {
+    session_->Acquire(places_, MEMTIDE_WRITE);
+    for (const uint32_t place : places_) FillWithRandomBytes(session_->At(place), chunk);
+    session_->Release(places_);
+  }
+
+  // REQUIRES: the chunks are in host memory.
+  Duration Write() {
+    session_->Acquire(places_, MEMTIDE_WRITE);  // What is on SSD is stale from here on.
+    session_->Release(places_);
+    return TimeOf([&] { session_->Evict(places_); });
+  }
+  // REQUIRES: the chunks are on SSD.
+  Duration Read() {
+    return TimeOf([&] {
+      session_->Prefetch(Batch(0));
+      for (size_t begin = 0; begin < places_.size(); begin += BatchSize()) {
+        session_->Prefetch(Batch(begin + BatchSize()));
+        session_->Acquire(Batch(begin), MEMTIDE_READ);
+        session_->Release(Batch(begin));
+      }
+    });
+  }
+
+ private:
+  size_t BatchSize() const { return std::max<size_t>(1, kAhead / chunk_); }
+  Places Batch(size_t begin) const {
+    begin = std::min(begin, places_.size());
+    const size_t end = std::min(begin + BatchSize(), places_.size());
+    return Places(places_.begin() + begin, places_.begin() + end);
+  }
+
+  ClientSession* const session_;
+  const Bytes chunk_;
+  const Places places_;
+};
+
+void Measure() {
+  const Bytes chunk = MiB(absl::GetFlag(FLAGS_chunk_mib));
+  const pid_t daemon = absl::GetFlag(FLAGS_daemon);
+  ClientSession session(absl::GetFlag(FLAGS_socket_dir), chunk);
+  const Bytes total = std::min(chunk * session.lease_budget(), kMost);
+  Product product(&session, chunk, total);
+
+  const SharedMemory memory = OrDie(SharedMemory::Create("bench-ssd", total));
+  FillWithRandomBytes(memory.data(), total);
+  StreamerOptions streamer;
+  streamer.directory = absl::GetFlag(FLAGS_ssd_dir);
+  streamer.memory = memory.data();
+  streamer.size = total;
+  Streamer limit(streamer);
+
+  const std::string suffix = absl::StrCat(".", chunk / MiB(1));
+  RoundsOptions options;
+  options.daemon = daemon;
+  options.at_most = std::chrono::seconds(absl::GetFlag(FLAGS_quick) ? 10 : 40);
+  Rounds rounds(options);
+  while (rounds.Next()) {
+    Duration cpu{0};
+    const auto of_daemon = [&](Duration (Product::*move)()) {
+      const Duration before = CpuTime(daemon);
+      const Duration took = (product.*move)();
+      cpu += CpuTime(daemon) - before;
+      return GigabytesPerSecond(total, took);
+    };
+    rounds.Compare(
+        "ssd.write" + suffix, [&] { return GigabytesPerSecond(total, limit.Write()); },
+        [&] { return of_daemon(&Product::Write); });
+    rounds.Compare(
+        "ssd.read" + suffix, [&] { return GigabytesPerSecond(total, limit.Read()); },
+        [&] { return of_daemon(&Product::Read); });
+    const double gigabytes = 2 * total.count() / 1e9;
+    rounds.Add("ssd.cpu" + suffix, Seconds(cpu) * 1e3 / gigabytes);
+  }
+  rounds.Print();
+}
+
+}  // namespace
+}  // namespace memtide
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  memtide::Measure();
+}

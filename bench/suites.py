@@ -1,0 +1,120 @@
+"""How each benchmark program is run: with which daemon, on which pools, with which arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import node
+import steps
+from figures import Pair
+
+_PROGRAM_TIMEOUT_S = 180.0
+Samples = dict[str, list[Pair]]
+
+
+class SuiteFailed(Exception):
+    """A program did not end as it should; the message is what it said."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every suite is told. `ssd_parent`: the directory to use as SSD pool."""
+
+    binaries: Path
+    root: Path
+    ssd_parent: Path
+    quick: bool
+
+    @property
+    def memtided(self) -> Path:
+        return self.binaries / "daemon" / "memtided"
+
+    def run(self, program: str, *arguments: str) -> Samples:
+        """Runs a program of ours and reads the samples that it prints."""
+        command = [str(self.binaries / "bench" / program), *arguments]
+        if self.quick:
+            command.append("--quick")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S)
+        if done.returncode != 0:
+            raise SuiteFailed(f"{' '.join(command)}\n{done.stderr.strip()}")
+        samples: Samples = {}
+        for line in done.stdout.splitlines():
+            figure = json.loads(line)
+            samples[figure["figure"]] = [
+                Pair(pair["limit"], pair["product"], pair["others"]) for pair in figure["pairs"]
+            ]
+        return samples
+
+    def run_with_daemon(self, program: str, flags: list[str], *arguments: str) -> Samples:
+        with node.running(self.memtided, self.ssd_parent, flags) as daemon:
+            return self.run(
+                program,
+                f"--socket_dir={daemon.socket_dir}",
+                f"--daemon={daemon.pid}",
+                *(argument.format(ssd_dir=daemon.ssd_dir) for argument in arguments),
+            )
+
+
+def _engine(context: Context) -> Samples:
+    return context.run("engine_bench")
+
+
+def _copy(context: Context) -> Samples:
+    return context.run("copy_bench")
+
+
+def _ssd(context: Context) -> Samples:
+    samples: Samples = {}
+    for chunk_mib in (64, 4):
+        # A quarter more than is used, so that leasing all of it leaves room to fill ahead.
+        samples |= context.run_with_daemon(
+            "ssd_bench",
+            ["--host-pool=1GiB", "--ssd-pool=2GiB"],
+            "--ssd_dir={ssd_dir}",
+            f"--chunk_mib={chunk_mib}",
+        )
+    return samples
+
+
+def _rpc(context: Context) -> Samples:
+    return context.run_with_daemon("rpc_bench", ["--host-pool=256MiB", "--no-ssd"])
+
+
+def _client(context: Context) -> Samples:
+    return context.run_with_daemon("client_bench", ["--host-pool=256MiB", "--no-ssd"])
+
+
+def _idle(context: Context) -> Samples:
+    with node.running(context.memtided, context.ssd_parent, ["--host-pool=1GiB"]) as daemon:
+        status = Path(f"/proc/{daemon.pid}/status").read_text(encoding="utf-8")
+    # Without RssShmem: that is the pools'.
+    kilobytes = sum(int(n) for n in re.findall(r"^Rss(?:Anon|File):\s+(\d+) kB", status, re.M))
+    return {"idle.memory": [Pair(0, kilobytes / 1024, 0)]}
+
+
+def _train(context: Context) -> Samples:
+    model = ["--layers", "6", "--width", "384"] if context.quick else []
+    options = steps.StepOptions(
+        script=context.root / "examples" / "train_gpt.py",
+        arguments=["--steps", "1000", *model],
+        # All states have room on the device: nothing moves once it is there.
+        memtide_arguments=["--device-pool", "1280MiB", "--host-pool", "256MiB"],
+        most_pairs=6 if context.quick else 12,
+    )
+    return {"train.step": steps.measure(options)}
+
+
+SUITES: dict[str, Callable[[Context], Samples]] = {
+    "engine": _engine,
+    "idle": _idle,
+    "rpc": _rpc,
+    "client": _client,
+    "copy": _copy,
+    "ssd": _ssd,
+    "train": _train,
+}
