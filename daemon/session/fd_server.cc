@@ -287,8 +287,11 @@ void FdServer::Flush(Connection* connection) {
 }
 
 void FdServer::Refuse(Connection* connection, const absl::Status& reason) {
-  // Best effort: a peer whose buffer is full learns it from the end of the connection.
-  [[maybe_unused]] const auto sent = SendPacket(connection->fd, EncodeRefused(reason), -1);
+  // OK: the client asked for the end. Best effort: a peer whose buffer is full learns the reason
+  // from the end of the connection.
+  if (!reason.ok()) {
+    [[maybe_unused]] const auto sent = SendPacket(connection->fd, EncodeRefused(reason), -1);
+  }
   Remove(connection);
 }
 

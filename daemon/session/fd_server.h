@@ -63,7 +63,7 @@ class FdServer {
   FdServer(const FdServer&) = delete;
   FdServer& operator=(const FdServer&) = delete;
 
-  // To a session that has ended: nothing happens.
+  // To a session that has ended: nothing happens. Closing for an OK reason sends no refusal.
   void SendRegion(SessionId session, RegionId region) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRevoke(const Revoke& revoke) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close(SessionId session, absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);

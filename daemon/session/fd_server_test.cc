@@ -197,6 +197,16 @@ TEST_F(FdServerTest, TellsARefusedSessionWhy) {
   server_->SendRevoke({session, 1, {}});  // Nobody there: nothing happens.
 }
 
+TEST_F(FdServerTest, EndsASessionThatAskedForItWithoutARefusal) {
+  StartServer();
+  Client client(options_.socket_path);
+  const SessionId session = Greet(&client);
+  client.Receive();
+  server_->Close(session, absl::OkStatus());
+  EXPECT_EQ(client.Receive().frame_case(), v1::FdFrame::FRAME_NOT_SET);
+  EXPECT_EQ(events_.Next<ClientGone>().session, session);
+}
+
 TEST_F(FdServerTest, ClosesWhoSaysNothingInTime) {
   options_.hello_within = std::chrono::milliseconds(20);
   StartServer();
