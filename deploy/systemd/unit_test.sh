@@ -1,0 +1,37 @@
+#!/bin/bash
+# Holds the unit file to systemd's own judgement: it must have nothing to say about the unit, and rate
+# its exposure at most 1.5 (in tenths: 15). $1: the unit; $2: the daemon, in place of the installed one.
+set -euo pipefail
+
+unit=$1 daemon=$(realpath "$2")
+if ! command -v systemd-analyze >/dev/null; then
+  echo "systemd-analyze is not installed (Debian: apt install systemd)" >&2
+  exit 1
+fi
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+sed "s|^ExecStart=/usr/sbin/memtided|ExecStart=$daemon|" "$unit" >"$directory/memtided.service"
+if cmp -s "$unit" "$directory/memtided.service"; then
+  echo "the unit does not start /usr/sbin/memtided" >&2
+  exit 1
+fi
+
+complaints=$(systemd-analyze verify "$directory/memtided.service" 2>&1 | grep memtided || true)
+if [[ -n $complaints ]]; then
+  printf 'systemd-analyze verify:\n%s\n' "$complaints" >&2
+  exit 1
+fi
+
+if ! report=$(systemd-analyze security --offline=true --threshold=15 --no-pager \
+  "$directory/memtided.service" 2>&1); then
+  printf '%s\n' "$report" >&2
+  exit 1
+fi
+tail -n 1 <<<"$report"
+
+# Every flag that the unit names is one that the daemon knows.
+flags=$(sed -n 's/^ExecStart=//p' "$unit" | grep -o -- '--[a-z-]*')
+help=$("$daemon" --help)
+for flag in $flags; do
+  grep -q -- "$flag " <<<"$help" || { echo "the daemon has no flag $flag" >&2; exit 1; }
+done

@@ -1,0 +1,178 @@
+"""A real Prometheus scrapes a real memtided; what we ship for it agrees with what is served.
+
+Arguments: memtided, prometheus.yml, rules.yml, the Grafana dashboard.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import IO, Any
+
+DAEMON, PROMETHEUS_CONFIG, RULES, DASHBOARD = (
+    Path(argument).resolve() for argument in sys.argv[1:]
+)
+_PATIENCE_S = 40.0
+_MIB = 1 << 20
+
+
+def _wait_for_line(log: IO[str], text: str) -> None:
+    lines = []
+    for line in log:
+        lines.append(line)
+        if text in line:
+            return
+    raise AssertionError(f"ended without saying {text!r}:\n{''.join(lines)}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=_PATIENCE_S) as response:
+        body: bytes = response.read()
+        return body.decode()
+
+
+class PrometheusTest(unittest.TestCase):
+    """One daemon and one Prometheus for all tests."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        directory = tempfile.TemporaryDirectory(prefix="memtide-test-", dir="/tmp")
+        cls.addClassCleanup(directory.cleanup)
+        cls.root = Path(directory.name)
+        cls._start(
+            [
+                str(DAEMON),
+                f"--socket-dir={cls.root}/s",
+                f"--ssd-dir={cls.root}/d",
+                "--device-pool=16MiB",
+                "--host-pool=64MiB",
+                "--ssd-pool=128MiB",
+                "--metrics-address=127.0.0.1:0",
+            ],
+            " serves ",
+        )
+        cls.metrics_address = (cls.root / "s/metrics_address").read_text().strip()
+        cls.api = f"http://127.0.0.1:{cls._start_prometheus()}/api/v1/"
+
+    @classmethod
+    def _start(cls, command: list[str], ready: str) -> None:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        cls.addClassCleanup(process.wait)
+        cls.addClassCleanup(process.terminate)
+        assert process.stderr is not None
+        cls.addClassCleanup(process.stderr.close)
+        _wait_for_line(process.stderr, ready)
+
+    @classmethod
+    def _start_prometheus(cls) -> int:
+        """Our configuration, but for the address and a shorter interval."""
+        text = PROMETHEUS_CONFIG.read_text()
+        for old, new in (
+            ("127.0.0.1:9464", cls.metrics_address),
+            ("scrape_interval: 5s", "scrape_interval: 1s"),
+        ):
+            assert old in text, f"prometheus.yml does not say {old!r}"
+            text = text.replace(old, new)
+        config = cls.root / "prometheus.yml"
+        config.write_text(text)
+        (cls.root / "rules.yml").write_text(RULES.read_text())
+        port = _free_port()
+        cls._start(
+            [
+                "prometheus",
+                f"--config.file={config}",
+                f"--storage.tsdb.path={cls.root}/tsdb",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            "Server is ready to receive web requests",
+        )
+        return port
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The result of a query, once there is one: a scrape may still be due."""
+        url = f"{self.api}query?{urllib.parse.urlencode({'query': expression})}"
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            answer: dict[str, Any] = json.loads(_get(url))
+            self.assertEqual(answer["status"], "success", answer)
+            result: list[dict[str, Any]] = answer["data"]["result"]
+            if result:
+                return result
+        raise AssertionError(f"no result for {expression}")
+
+    def test_the_states_of_a_pool_sum_to_its_capacity(self) -> None:
+        expected = {"device": 16 * _MIB, "host": 64 * _MIB, "ssd": 128 * _MIB}
+        for expression in ("sum by (tier) (memtide_pool_bytes)", "memtide_pool_capacity_bytes"):
+            result = self.query(expression)
+            found = {one["metric"]["tier"]: float(one["value"][1]) for one in result}
+            self.assertEqual(found, expected, expression)
+
+    def test_the_release_is_served(self) -> None:
+        version = subprocess.run([DAEMON, "--version"], capture_output=True, text=True, check=True)
+        served = self.query("memtide_build_info")[0]["metric"]["version"]
+        self.assertEqual(version.stdout, f"memtided {served}\n")
+
+    def test_rules_and_dashboard_use_only_metrics_that_are_served(self) -> None:
+        served = set(re.findall(r"^# TYPE (memtide_\w+)", _get(self.metrics_url()), re.MULTILINE))
+        self.assertGreater(len(served), 20)
+        for path in (RULES, DASHBOARD):
+            used = set(re.findall(r"(?<![\w:])memtide_\w+", path.read_text()))
+            self.assertGreater(len(used), 5, path)
+            self.assertLessEqual(used, served, path)
+
+    def test_the_dashboard_shows_every_metric_that_grows_or_fills(self) -> None:
+        shown = DASHBOARD.read_text()
+        served = re.findall(r"^# TYPE (memtide_\w+)", _get(self.metrics_url()), re.MULTILINE)
+        self.assertEqual([name for name in served if name not in shown], ["memtide_draining"])
+
+    def test_a_scrape_is_checked_by_promtool(self) -> None:
+        check = subprocess.run(
+            ["promtool", "check", "metrics"],
+            input=_get(self.metrics_url()),
+            capture_output=True,
+            text=True,
+        )
+        ours = [line for line in check.stdout.splitlines() if line.startswith("memtide_")]
+        self.assertEqual(ours, [], check.stdout)
+
+    def metrics_url(self) -> str:
+        """Where the daemon serves its metrics."""
+        return f"http://{self.metrics_address}/metrics"
+
+
+class RulesTest(unittest.TestCase):
+    """What promtool says of the files as they are shipped."""
+
+    def test_promtool_accepts_the_configuration_and_the_rules(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            for path in (PROMETHEUS_CONFIG, RULES, RULES.with_name("rules_test.yml")):
+                (Path(directory) / path.name).write_text(path.read_text())
+            for arguments in (
+                ["check", "config", "prometheus.yml"],
+                ["check", "rules", "rules.yml"],
+                ["test", "rules", "rules_test.yml"],
+            ):
+                check = subprocess.run(
+                    ["promtool", *arguments], cwd=directory, capture_output=True, text=True
+                )
+                self.assertEqual(check.returncode, 0, check.stdout + check.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
