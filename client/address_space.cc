@@ -179,8 +179,6 @@ absl::Status AddressSpace::Map(PlaceId place, int memory, Bytes offset, Access a
     return absl::ResourceExhaustedError(Errno("cannot map a chunk (vm.max_map_count)"));
   }
   madvise(at, chunk_size_.count(), MADV_DONTFORK);
-  Show(place, access == Access::kWrite ? Shown::kWrite : Shown::kRead);
-  Wake(place);
   return absl::OkStatus();
 }
 
@@ -188,8 +186,12 @@ absl::Status AddressSpace::MakeWritable(PlaceId place) {
   if (mprotect(address(place), chunk_size_.count(), PROT_READ | PROT_WRITE) != 0) {
     return absl::ResourceExhaustedError(Errno("cannot make a chunk writable (vm.max_map_count)"));
   }
-  Show(place, Shown::kWrite);
   return absl::OkStatus();
+}
+
+void AddressSpace::LetOn(PlaceId place, Access access) {
+  Show(place, access == Access::kWrite ? Shown::kWrite : Shown::kRead);
+  Wake(place);
 }
 
 void AddressSpace::Unmap(PlaceId place) {

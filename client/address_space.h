@@ -62,10 +62,12 @@ class AddressSpace {
   // shut -> absent, and absent -> shut.
   absl::Status Open(PlaceRange range);
   void Shut(PlaceRange range);
-  // absent -> read or write: the chunk at `offset` of `memory`. Wakes who waits for the place.
+  // absent -> read or write: the chunk at `offset` of `memory`. Who waits is not yet let on.
   absl::Status Map(PlaceId place, int memory, Bytes offset, Access access);
-  // read -> write. Wakes who waits.
+  // read -> write. Who waits is not yet let on.
   absl::Status MakeWritable(PlaceId place);
+  // Lets those on who wait for a place that has been mapped for `access`. Does not block.
+  void LetOn(PlaceId place, Access access);
   // read or write -> absent. Once it returns, no thread of this process sees the slot.
   void Unmap(PlaceId place);
   // Lets those retry who touched the place while it was absent.

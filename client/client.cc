@@ -22,7 +22,7 @@ constexpr uint64_t kPlacesPerChunk = 4;
 
 }  // namespace
 
-// Revocations and the loss that come before there is a keeper are kept for it.
+// A loss that comes before there is a keeper is kept for it.
 class Client::Events : public LenderEvents {
  public:
   explicit Events(RegionTable* regions) : regions_(regions) {}
@@ -30,13 +30,10 @@ class Client::Events : public LenderEvents {
   void RegionArrived(RegionId region, Descriptor memory, Bytes size) override {
     regions_->Add(region, std::move(memory), size);
   }
-  void RevokeRequested(uint32_t count) override {
+  // Before there is a keeper, there are no leases.
+  void RevokeRequested(const Revocation& wanted) override {
     const MutexLock lock(&mutex_);
-    if (keeper_ != nullptr) {
-      keeper_->Revoke(count);
-    } else {
-      early_revokes_ += count;
-    }
+    if (keeper_ != nullptr) keeper_->Revoke(wanted);
   }
   void Lost(const absl::Status& reason) override {
     regions_->Close();
@@ -47,7 +44,6 @@ class Client::Events : public LenderEvents {
   void Attach(LeaseKeeper* keeper) {
     const MutexLock lock(&mutex_);
     keeper_ = keeper;
-    if (early_revokes_ > 0) keeper->Revoke(early_revokes_);
     if (!lost_.ok()) keeper->Lose(lost_);
   }
 
@@ -55,7 +51,6 @@ class Client::Events : public LenderEvents {
   RegionTable* const regions_;
   Mutex mutex_;
   LeaseKeeper* keeper_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  uint32_t early_revokes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -146,7 +146,7 @@ TEST_F(ClientTest, RevokedLeasesAreGivenBackAsUsesEnd) {
   const std::vector<PlaceId> all = {Nth(range, 0), Nth(range, 1), Nth(range, 2), Nth(range, 3)};
   ASSERT_TRUE(client_->Acquire(all, Access::kWrite).ok());
   ASSERT_TRUE(client_->Release({all[0], all[1]}).ok());
-  lender_->Revoke(3);
+  lender_->Revoke({{}, 3});
   lender_->WaitForLeases(2);
   ASSERT_TRUE(client_->Release({all[2], all[3]}).ok());
   lender_->WaitForLeases(1);

@@ -207,7 +207,7 @@ void FakeLender::FailNextFetch(absl::Status status) {
   fail_next_fetch_ = status;
 }
 
-void FakeLender::Revoke(uint32_t count) { events_->RevokeRequested(count); }
+void FakeLender::Revoke(const Revocation& wanted) { events_->RevokeRequested(wanted); }
 
 void FakeLender::EndSession(absl::Status reason) {
   {

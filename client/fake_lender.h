@@ -48,7 +48,7 @@ class FakeLender : public Lender {
   // The next Fetch leases nothing and returns `status`, after it took the releases.
   void FailNextFetch(absl::Status status);
   // Delivers a revocation.
-  void Revoke(uint32_t count);
+  void Revoke(const Revocation& wanted);
   // Every call fails from now on, and the loss is delivered.
   void EndSession(absl::Status reason);
 

@@ -1,6 +1,7 @@
 #include "client/fd_socket.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -131,6 +132,11 @@ absl::StatusOr<FdSocket::Received> FdSocket::Receive() {
   }
   if (expected > 0) received.descriptor = std::move(descriptors[0]);
   return received;
+}
+
+bool FdSocket::HungUp() const {
+  pollfd polled = {socket_.get(), POLLRDHUP, 0};
+  return poll(&polled, 1, 0) > 0;
 }
 
 void FdSocket::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }

@@ -32,6 +32,8 @@ class FdSocket {
   // (a packet cut short, a descriptor too many or too few).
   absl::StatusOr<Received> Receive();
   void Shutdown();
+  // Whether the other end is closed, as far as the kernel knows now.
+  bool HungUp() const;
 
  private:
   explicit FdSocket(Descriptor socket) : socket_(std::move(socket)) {}

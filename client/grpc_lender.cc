@@ -275,8 +275,12 @@ absl::Status GrpcLender::Prefetch(absl::Span<const ChunkId> chunks) {
 }
 
 absl::Status GrpcLender::Explain(absl::Status status) {
+  if (status.ok()) return status;
+  const bool hung_up = absl::IsUnavailable(status) && socket_->HungUp();
   const MutexLock lock(&mutex_);
-  return status.ok() || lost_.ok() ? status : lost_;
+  // The reader is about to hear of it: its words say what happened.
+  while (hung_up && lost_.ok() && !closing_) changed_.Wait(&mutex_);
+  return lost_.ok() ? status : lost_;
 }
 
 void GrpcLender::ReadEvents() {
@@ -294,6 +298,7 @@ void GrpcLender::ReadEvents() {
         if (closing_) return;
         lost_ = status;
       }
+      changed_.SignalAll();
       events_->Lost(status);
       return;
     }
@@ -302,7 +307,11 @@ void GrpcLender::ReadEvents() {
       events_->RegionArrived(RegionId(region.region_id()), std::move(received->descriptor),
                              Bytes(region.size_bytes()));
     } else if (received->frame.has_revoke()) {
-      events_->RevokeRequested(received->frame.revoke().count());
+      const v1::FdRevoke& revoke = received->frame.revoke();
+      Revocation wanted;
+      wanted.others = revoke.count();
+      for (const uint64_t id : revoke.chunk_ids()) wanted.chunks.push_back(ChunkId(id));
+      events_->RevokeRequested(wanted);
     }
   }
 }

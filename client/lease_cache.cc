@@ -48,6 +48,7 @@ void LeaseCache::Bind(PlaceId first, absl::Span<const ChunkId> chunks) {
     MEMTIDE_CHECK(entry.state == State::kUnbound) << Name(first);
     entry.state = State::kAbsent;
     entry.chunk = chunks[i];
+    places_[chunks[i]] = first.value() + i;
   }
   bound_ += chunks.size();
 }
@@ -80,7 +81,9 @@ absl::StatusOr<LeasePlan> LeaseCache::BeginFree(PlaceRange range) {
 void LeaseCache::Freed(PlaceRange range) {
   NotFreed(range);
   for (uint32_t i = 0; i < range.count; ++i) {
-    entries_[range.first.value() + i].state = State::kUnbound;
+    Entry& entry = entries_[range.first.value() + i];
+    entry.state = State::kUnbound;
+    places_.erase(entry.chunk);
   }
   bound_ -= range.count;
 }
@@ -217,6 +220,7 @@ void LeaseCache::Refused(const LeasePlan& plan) {
   for (const PlaceId place : plan.fetch) {
     MEMTIDE_CHECK(at(place).state == State::kLeasing) << Name(place);
     at(place).state = State::kAbsent;
+    revoked_places_.erase(place.value());
     --leasing_;
     --moving_;
   }
@@ -289,6 +293,9 @@ uint32_t LeaseCache::room_ahead() const {
 bool LeaseCache::WantsRoom() const {
   if (idle_ == 0) return false;
   if (revoked_ > 0) return true;
+  for (const uint32_t place : revoked_places_) {
+    if (IsTakable(place)) return true;
+  }
   if (bound_ <= options_.budget) return false;  // Everything fits.
   // Full: the next lease would have to wait for a release.
   return idle_ > kRecentTouches && held_ + leasing_ >= options_.budget;
@@ -300,16 +307,32 @@ std::vector<PlaceId> LeaseCache::TakeRoomAhead() {
   return TakeOldest(held_ + leasing_ - options_.budget + room_ahead(), Recent::kSpare);
 }
 
-void LeaseCache::Revoke(uint32_t count) {
+void LeaseCache::Revoke(absl::Span<const ChunkId> chunks, uint32_t others) {
+  for (const ChunkId chunk : chunks) {
+    const auto found = places_.find(chunk);
+    if (found == places_.end()) continue;
+    const State state = entries_[found->second].state;
+    if (IsHeld(state) || state == State::kLeasing) revoked_places_.insert(found->second);
+  }
   // More than all there is cannot be asked for, however often it is.
   revoked_ =
-      static_cast<uint32_t>(std::min<uint64_t>(uint64_t{revoked_} + count, held_ + leasing_));
+      static_cast<uint32_t>(std::min<uint64_t>(uint64_t{revoked_} + others, held_ + leasing_));
+}
+
+bool LeaseCache::IsTakable(uint32_t place) const {
+  return IsIdle(entries_[place]) && !IsMoving(entries_[place].state);
 }
 
 std::vector<PlaceId> LeaseCache::TakeRevoked() {
+  std::vector<PlaceId> taken;
+  const std::vector<uint32_t> named(revoked_places_.begin(), revoked_places_.end());
+  for (const uint32_t place : named) {
+    if (IsTakable(place)) Mark(place, &taken);
+  }
   ++stamp_;
-  std::vector<PlaceId> taken = TakeOldest(revoked_, Recent::kLast);
-  revoked_ -= taken.size();
+  const std::vector<PlaceId> oldest = TakeOldest(revoked_, Recent::kLast);
+  revoked_ -= oldest.size();
+  taken.insert(taken.end(), oldest.begin(), oldest.end());
   return taken;
 }
 
@@ -322,7 +345,7 @@ std::vector<PlaceId> LeaseCache::TakeAllIdle() {
 std::vector<PlaceId> LeaseCache::TakeIdle(absl::Span<const PlaceId> places) {
   std::vector<PlaceId> taken;
   for (const PlaceId place : places) {
-    if (IsBound(place) && !IsMoving(at(place).state) && IsIdle(at(place))) {
+    if (IsBound(place) && IsTakable(place.value())) {
       Mark(place.value(), &taken);
     }
   }
@@ -348,6 +371,7 @@ std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
 void LeaseCache::Mark(uint32_t place, std::vector<PlaceId>* taken) {
   Unlink(place);
   entries_[place].state = State::kReleasing;
+  revoked_places_.erase(place);
   --held_;
   ++moving_;
   taken->push_back(PlaceId(place));

@@ -17,6 +17,8 @@
 #define MEMTIDE_CLIENT_LEASE_CACHE_H_
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -99,9 +101,9 @@ class LeaseCache {
   // What should go so that the next leases find room: some, when nearly `budget` are held and the
   // chunks do not all fit; else none.
   std::vector<PlaceId> TakeRoomAhead();
-  // The daemon wants `count` leases back. Those that are idle now are taken by TakeRevoked, the
-  // rest as uses end.
-  void Revoke(uint32_t count);
+  // The daemon wants these chunks' leases back, and `others`. Those that are idle now are taken by
+  // TakeRevoked, the rest as uses end. Chunks that are not leased: ignored.
+  void Revoke(absl::Span<const ChunkId> chunks, uint32_t others);
   std::vector<PlaceId> TakeRevoked();
   std::vector<PlaceId> TakeAllIdle();
   // The idle ones of `places` are marked and returned. Unbound, absent and busy ones are skipped.
@@ -156,6 +158,7 @@ class LeaseCache {
   enum class Recent : uint8_t { kSpare, kLast };
   std::vector<PlaceId> TakeOldest(uint32_t count, Recent recent);
   void Mark(uint32_t place, std::vector<PlaceId>* taken);
+  bool IsTakable(uint32_t place) const;
   uint32_t room_ahead() const;
 
   const Options options_;
@@ -163,7 +166,9 @@ class LeaseCache {
   uint32_t oldest_ = kNone, newest_ = kNone;
   uint32_t recent_[kRecentTouches] = {kNone, kNone};
   uint64_t stamp_ = 0;
-  uint32_t revoked_ = 0;  // Asked for and not yet taken.
+  uint32_t revoked_ = 0;                // Asked for and not yet taken, whichever.
+  std::set<uint32_t> revoked_places_;   // The same, these.
+  std::map<ChunkId, uint32_t> places_;  // Of bound places: where a chunk is.
   uint32_t bound_ = 0, held_ = 0, idle_ = 0, moving_ = 0;
   uint32_t leasing_ = 0;  // Of the moving: will be held.
 };

@@ -146,13 +146,26 @@ TEST(LeaseCacheTest, WhatARevocationLacksIsTakenAsUsesEnd) {
   LeaseCache cache = Bound(4, 4);
   Acquire(&cache, {0, 1}, Access::kRead);
   Hold(&cache, {2}, Access::kRead);
-  cache.Revoke(2);
+  cache.Revoke({}, 2);
   EXPECT_EQ(cache.TakeRevoked(), Places({2}));
   EXPECT_FALSE(cache.WantsRoom());
   ASSERT_TRUE(cache.EndUse(Places({0, 1})).ok());
   EXPECT_TRUE(cache.WantsRoom());
   EXPECT_EQ(cache.TakeRevoked(), Places({0}));
   EXPECT_FALSE(cache.WantsRoom());
+}
+
+TEST(LeaseCacheTest, ChunksNamedInARevocationGoAsSoonAsTheyAreIdle) {
+  LeaseCache cache = Bound(4, 4);
+  Acquire(&cache, {0}, Access::kRead);
+  Hold(&cache, {1, 2}, Access::kRead);
+  cache.Revoke({ChunkId(100), ChunkId(102), ChunkId(103), ChunkId(999)}, 0);
+  EXPECT_EQ(cache.TakeRevoked(), Places({2}));
+  EXPECT_FALSE(cache.WantsRoom());
+  ASSERT_TRUE(cache.EndUse(Places({0})).ok());
+  EXPECT_TRUE(cache.WantsRoom());
+  EXPECT_EQ(cache.TakeRevoked(), Places({0}));
+  EXPECT_TRUE(cache.TakeRevoked().empty());
 }
 
 TEST(LeaseCacheTest, PlacesOfFreedChunksAreFoundAgainLowestFirst) {
@@ -349,8 +362,7 @@ class ModelTest : public testing::TestWithParam<uint64_t> {
         taken = cache_.TakeRoomAhead();
         break;
       case 2:
-        cache_.Revoke(Below(3));
-        taken = cache_.TakeRevoked();
+        Revoke(&taken);
         break;
       default:
         taken = cache_.TakeIdle(Places({Below(kPlaces), Below(kPlaces)}));
@@ -364,6 +376,22 @@ class ModelTest : public testing::TestWithParam<uint64_t> {
     plan.next = Next::kFetch;
     plan.release = taken;
     if (!taken.empty()) open_plans_.push_back(plan);
+  }
+
+  void Revoke(std::vector<PlaceId>* taken) {
+    const uint32_t place = Below(kPlaces);
+    const bool named = model_.bound.count(place) > 0;
+    const bool takable =
+        model_.Held(place) && !model_.InUse(place) && model_.moving.count(place) == 0;
+    if (named) {
+      cache_.Revoke({cache_.chunk(PlaceId(place))}, Below(3));
+    } else {
+      cache_.Revoke({}, Below(3));
+    }
+    *taken = cache_.TakeRevoked();
+    if (named && takable) {
+      ASSERT_EQ(AsSet(*taken).count(place), 1u);
+    }
   }
 
   static std::set<uint32_t> AsSet(const std::vector<PlaceId>& places) {

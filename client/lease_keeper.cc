@@ -95,6 +95,10 @@ absl::Status LeaseKeeper::CarryOut(Errand* errand, absl::optional<Instant> until
   const MutexLock lock(&mutex_);
   if (status.ok()) {
     cache_.Granted(plan);
+    // Not before the lease is counted, so that whoever touched a chunk can flush it at once; and
+    // under the lock, so that nobody unmaps it in between.
+    for (const PlaceId place : plan.fetch) space_->LetOn(place, plan.access);
+    for (const PlaceId place : plan.upgrade) space_->LetOn(place, plan.access);
   } else {
     cache_.Refused(plan);
   }
@@ -184,9 +188,9 @@ void LeaseKeeper::MarkReleased(const std::vector<PlaceId>& places) {
   Changed();
 }
 
-void LeaseKeeper::Revoke(uint32_t count) {
+void LeaseKeeper::Revoke(const Revocation& wanted) {
   const MutexLock lock(&mutex_);
-  cache_.Revoke(count);
+  cache_.Revoke(wanted.chunks, wanted.others);
   room_wanted_.Signal();
 }
 

@@ -56,8 +56,8 @@ class LeaseKeeper {
   absl::Status Evict(absl::Span<const PlaceId> places);
   absl::Status Flush();
 
-  // The daemon asked for `count` leases back.
-  void Revoke(uint32_t count);
+  // The daemon asked for leases back.
+  void Revoke(const Revocation& wanted);
   // Every call fails with `reason` from now on. The first reason stays.
   void Lose(const absl::Status& reason);
 

@@ -23,6 +23,13 @@
 
 namespace memtide::client {
 
+// Leases to be given back as soon as they are not needed: of these chunks, and `others`, oldest
+// first.
+struct Revocation {
+  std::vector<ChunkId> chunks;
+  uint32_t others = 0;
+};
+
 // What happens without being asked for. Called from the lender's own thread, one at a time, between
 // Open and the end of Close; must return soon and must not call the lender.
 class LenderEvents {
@@ -30,8 +37,7 @@ class LenderEvents {
   virtual ~LenderEvents() = default;
   // Memory that leases will name. Lives until the session ends.
   virtual void RegionArrived(RegionId region, Descriptor memory, Bytes size) = 0;
-  // Please give back `count` leases that are not needed at this moment.
-  virtual void RevokeRequested(uint32_t count) = 0;
+  virtual void RevokeRequested(const Revocation& wanted) = 0;
   // The session is over; no other event follows, and every call fails from now on.
   virtual void Lost(const absl::Status& reason) = 0;
 };
