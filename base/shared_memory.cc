@@ -11,11 +11,13 @@
 #include <cstring>
 #include <fstream>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/optional.h"
 #include "base/available_memory.h"
 #include "base/check.h"
 #include "base/status_macros.h"
