@@ -32,21 +32,6 @@ absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Conte
       "keep that connection open");
 }
 
-// A call in the loop's hands. Deletes itself when gRPC is done with it.
-class PendingCall : public grpc::ServerUnaryReactor, public Loop::Caller {
- public:
-  PendingCall(Loop* loop, CallId call) : loop_(loop), call_(call) {}
-
-  void OnCancel() override {
-    if (loop_->Abandon(call_)) Finish(grpc::Status::CANCELLED);
-  }
-  void OnDone() override { delete this; }
-
- private:
-  Loop* const loop_;
-  const CallId call_;
-};
-
 void Fill(const ServiceContext& service, const InspectReply& reply,
           v1::InspectNodeResponse* response) {
   ToResponse(reply, response);
@@ -60,12 +45,17 @@ void Fill(const ServiceContext& service, const ReplyValue& reply, Response* resp
   ToResponse(reply, response);
 }
 
-// ReplyValue: what an OK reply of this call carries; monostate for calls that answer nothing.
+// A call in the loop's hands; ends with its reply. ReplyValue: what an OK reply of this call
+// carries; monostate for calls that answer nothing.
+//
+// gRPC's default reactor is the only one that it runs without handing each call to another thread.
+// It does not hear of cancellations: a cancelled call waits in the engine, which bounds such calls,
+// until its reply, and gRPC drops that.
 template <typename ReplyValue, typename Response>
-class TypedCall final : public PendingCall {
+class PendingCall final : public Loop::Caller {
  public:
-  TypedCall(const ServiceContext* service, CallId call, Response* response)
-      : PendingCall(service->loop, call), service_(service), response_(response) {}
+  PendingCall(const ServiceContext* service, grpc::ServerUnaryReactor* reactor, Response* response)
+      : service_(service), reactor_(reactor), response_(response) {}
 
   void OnReply(Reply reply) override {
     if constexpr (!std::is_same_v<ReplyValue, std::monostate>) {
@@ -75,11 +65,13 @@ class TypedCall final : public PendingCall {
         Fill(*service_, *value, response_);
       }
     }
-    Finish(ToGrpc(reply.status));
+    reactor_->Finish(ToGrpc(reply.status));
+    delete this;
   }
 
  private:
   const ServiceContext* const service_;
+  grpc::ServerUnaryReactor* const reactor_;
   Response* const response_;
 };
 
@@ -90,12 +82,13 @@ grpc::ServerUnaryReactor* FinishNow(Context* context, const absl::Status& status
 }
 
 template <typename ReplyValue, typename CallEvent, typename Response>
-grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, CallEvent event,
+grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, Context* context, CallEvent event,
                                    Response* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   event.call = service->loop->NewCall();
-  auto* const call = new TypedCall<ReplyValue, Response>(service, event.call, response);
-  service->loop->Call(std::move(event), call);
-  return call;
+  service->loop->Call(std::move(event),
+                      new PendingCall<ReplyValue, Response>(service, reactor, response));
+  return reactor;
 }
 
 // A call of a session: the token says whose.
@@ -107,7 +100,7 @@ grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* co
   auto event = ToEvent(request, service->node);
   if (!event.ok()) return FinishNow(context, event.status());
   event->session = identity->session;
-  return PostCall<ReplyValue>(service, *std::move(event), response);
+  return PostCall<ReplyValue>(service, context, *std::move(event), response);
 }
 
 #define MEMTIDE_SESSION_METHOD(Method, ReplyValue)                                       \
@@ -152,7 +145,7 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
                                         v1::InspectNodeResponse* response) override {
     auto event = ToEvent(*request, service_->node);
     if (!event.ok()) return FinishNow(context, event.status());
-    return PostCall<InspectReply>(service_, *event, response);
+    return PostCall<InspectReply>(service_, context, *event, response);
   }
 
   grpc::ServerUnaryReactor* Drain(Context* context, const v1::DrainRequest* request,
@@ -164,7 +157,7 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
                                     "uid ", identity->uid, " may not drain the node; root and uid ",
                                     service_->daemon_uid, " may")));
     }
-    return PostCall<std::monostate>(service_, DrainCall{}, response);
+    return PostCall<std::monostate>(service_, context, DrainCall{}, response);
   }
 
  private:

@@ -1,9 +1,8 @@
 // The gRPC services: authenticate, convert, post, convert back.
 //
 // Handlers are of gRPC's callback API and never block; a call waits as a reactor that the loop
-// answers, usually before the handler has returned. A call that its client cancelled is let go;
-// what it asked for may still happen. Every method of the three services is listed once, in
-// services.cc.
+// answers, usually before the handler has returned. A call that its client cancelled goes on, and
+// its reply is dropped. Every method of the three services is listed once, in services.cc.
 #ifndef MEMTIDE_DAEMON_SERVICE_SERVICES_H_
 #define MEMTIDE_DAEMON_SERVICE_SERVICES_H_
 
