@@ -45,7 +45,8 @@ void PrepareProcess() {
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
   }
-  signal(SIGPIPE, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);  // A client that is gone is an error of one write.
+  signal(SIGXFSZ, SIG_IGN);  // So is a limit on the size of files (ulimit -f).
 }
 
 // Blocks the signals that end us in every thread made from here on, and makes them readable.
