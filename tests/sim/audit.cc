@@ -1,0 +1,126 @@
+// The model's half that judges what the engine says about itself: Describe and Inspect.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/model.h"
+#include "tests/sim/trace.h"
+
+namespace memtide::sim {
+
+void Model::Accept(const Call& call, const DescribeCall& describe, const DescribeReply& reply) {
+  if (reply.chunks.size() != describe.chunks.size()) {
+    return Broken(absl::StrCat("described another number: ", ToText(call.event)));
+  }
+  for (size_t at = 0; at < reply.chunks.size(); ++at) {
+    const ChunkInfo& info = reply.chunks[at];
+    const ChunkState& state = state_.chunks.at(describe.chunks[at]);
+    const std::vector<SessionId> holders = state_.Holders(describe.chunks[at]);
+    const bool waited = state_.WaitedFor(describe.chunks[at]);
+    if (info.chunk != describe.chunks[at] || info.job != state.job || info.kind != state.kind ||
+        info.version.value() < state.version.value() || info.leases < holders.size() ||
+        (!waited && info.leases != holders.size())) {
+      return Broken(absl::StrCat("chunk ", info.chunk.value(), " is described wrongly"));
+    }
+    const bool torn_known = state.whole != Whole::kUnsure && !waited;
+    if (torn_known && info.torn != (state.whole == Whole::kTorn)) {
+      return Broken(absl::StrCat("chunk ", info.chunk.value(), " is ", info.torn ? "" : "not ",
+                                 "described as torn"));
+    }
+    for (const SessionId holder : holders) {
+      const Lease& lease = state_.sessions.at(holder).leases.at(info.chunk);
+      const bool on[kTiers] = {info.on_device, info.on_host, info.on_ssd};
+      const int copies = info.on_device + info.on_host + info.on_ssd;
+      if (!on[static_cast<size_t>(lease.tier)] || (lease.access == Access::kWrite && copies != 1)) {
+        return Broken(
+            absl::StrCat("chunk ", info.chunk.value(), " has other copies than its lease says"));
+      }
+    }
+  }
+}
+
+void Model::Accept(const Call& call, const InspectCall& inspect, const InspectReply& reply) {
+  CheckPools(reply);
+  CheckKinds(reply);
+  if (reply.chunk_count != state_.chunks.size()) {
+    const bool lingers = std::any_of(state_.jobs.begin(), state_.jobs.end(), [&](const auto& job) {
+      return job.second.IsLate(state_.now);
+    });
+    if (!lingers) {
+      return Broken(
+          absl::StrCat("counts ", reply.chunk_count, " chunks instead of ", state_.chunks.size()));
+    }
+  }
+  if (reply.transfers_in_flight != world_.transfers()) {
+    return Broken(absl::StrCat("counts ", reply.transfers_in_flight, " transfers instead of ",
+                               world_.transfers()));
+  }
+  uint32_t least = 0, most = 0;
+  for (const auto& [id, session] : state_.sessions) {
+    if (!session.gone) ++most;
+    if (session.phase != Phase::kEnding && session.phase != Phase::kEnded) ++least;
+  }
+  if (reply.session_count < least || reply.session_count > most ||
+      reply.waiting_calls > state_.calls.size() || reply.draining != state_.draining) {
+    return Broken(absl::StrCat("counts of sessions or calls are wrong: ",
+                               ToText(Effect(Reply{inspect.call, absl::OkStatus(), reply}))));
+  }
+  if (reply.chunks.size() > inspect.max_chunks) return Broken("more chunks than asked for");
+  for (const ChunkInfo& info : reply.chunks) {
+    if (state_.ended_chunks.count(info.chunk) != 0) {
+      return Broken(absl::StrCat("lists chunk ", info.chunk.value(), ", which ended"));
+    }
+  }
+  for (const SessionInfo& info : reply.sessions) {
+    const SessionState* session = state_.FindSession(info.session);
+    if (session == nullptr || info.uid != session->uid || info.leases < session->leases.size() ||
+        (info.open != (session->phase == Phase::kOpen) && session->phase != Phase::kEnding)) {
+      return Broken(absl::StrCat("session ", info.session.value(), " is listed wrongly"));
+    }
+  }
+  if (reply.counters.dropped_clean != 0) probes_.Hit(Probe::kDroppedClean);
+}
+
+void Model::CheckPools(const InspectReply& reply) {
+  const EngineOptions options = ToOptions(state_.config);
+  for (const PoolUsage& pool : reply.pools) {
+    const Bytes capacity = pool.tier == Tier::kDevice ? options.device_capacity
+                           : pool.tier == Tier::kHost ? options.host_capacity
+                                                      : options.ssd_capacity;
+    const std::string name(TierName(pool.tier));
+    if (pool.capacity != capacity ||
+        pool.used + pool.reserved + pool.scrubbing + pool.free != capacity) {
+      return Broken(absl::StrCat("the ", name, " pool does not sum to its capacity"));
+    }
+    if (capacity - pool.free < world_.Held(pool.tier)) {
+      return Broken(absl::StrCat(
+          "the ", name, " pool lends memory twice: ", FormatBytes(world_.Held(pool.tier)),
+          " exist, ", FormatBytes(pool.free), " of ", FormatBytes(capacity), " are called free"));
+    }
+    Bytes leased;
+    for (const auto& [id, job] : state_.jobs) {
+      leased += job.chunk_size * state_.LeasedAt(id, pool.tier).size();
+    }
+    if (pool.used < leased) {
+      return Broken(absl::StrCat("the ", name, " pool calls leased slots unused"));
+    }
+    state_.pools[pool.tier] = pool;
+  }
+}
+
+void Model::CheckKinds(const InspectReply& reply) {
+  Bytes allocated[kChunkKinds];
+  for (const auto& [id, chunk] : state_.chunks) {
+    const auto job = state_.jobs.find(chunk.job);
+    if (job != state_.jobs.end() && !job->second.IsLate(state_.now)) {
+      allocated[static_cast<size_t>(chunk.kind)] += job->second.chunk_size;
+    }
+  }
+  for (const KindUsage& kind : reply.kinds) {
+    if (kind.allocated < allocated[static_cast<size_t>(kind.kind)]) {
+      return Broken(
+          absl::StrCat("kind ", static_cast<int>(kind.kind), " is counted with too few bytes"));
+    }
+  }
+}
+
+}  // namespace memtide::sim

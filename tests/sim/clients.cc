@@ -1,0 +1,131 @@
+#include "tests/sim/clients.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace memtide::sim {
+namespace {
+
+Tier PickTier(const State& state, Random* random) {
+  if (state.config.device_slots == 0) return Tier::kHost;
+  return state.config.host_slots == 0 || random->Percent(state.config.device_percent)
+             ? Tier::kDevice
+             : Tier::kHost;
+}
+
+Tier PickLowerTier(const State& state, Random* random) {
+  if (state.config.ssd_slots == 0) return Tier::kHost;
+  return random->Percent(60) ? Tier::kSsd : Tier::kHost;
+}
+
+std::vector<ChunkId> PickLeases(const State& state, SessionId session, uint32_t percent,
+                                Random* random) {
+  std::vector<ChunkId> picked;
+  for (const auto& [chunk, lease] : state.FindSession(session)->leases) {
+    if (random->Percent(percent)) picked.push_back(chunk);
+  }
+  return picked;
+}
+
+std::optional<Event> MakeFetch(const State& state, SessionId session, Random* random) {
+  FetchCall fetch;
+  fetch.session = session;
+  fetch.tier = PickTier(state, random);
+  fetch.access = random->Percent(45) ? Access::kWrite : Access::kRead;
+  const JobState* job = state.JobOf(session);
+  const uint32_t slots = job->slots[static_cast<size_t>(fetch.tier)];
+  const uint32_t most = random->Percent(80) ? 2 : std::max(2u, slots);
+  fetch.chunks = PickChunks(state, session, most, random);
+  if (fetch.chunks.empty()) return std::nullopt;
+  // A client that works through a model: what it gives back makes room for what it asks for.
+  if (random->Percent(60)) fetch.releases = PickLeases(state, session, 60, random);
+  fetch.wait = !random->Percent(15);
+  if (random->Percent(40)) fetch.deadline = std::chrono::milliseconds(random->Between(1, 300));
+  return fetch;
+}
+
+}  // namespace
+
+std::vector<ChunkId> PickChunks(const State& state, SessionId session, uint32_t most,
+                                Random* random) {
+  std::vector<ChunkId> own;
+  for (const auto& [chunk, chunk_state] : state.chunks) {
+    if (state.Owns(session, chunk)) own.push_back(chunk);
+  }
+  for (size_t at = own.size(); at > 1; --at) {
+    std::swap(own[at - 1], own[random->Below(static_cast<uint32_t>(at))]);
+  }
+  most = std::min(most, state.config.limits.chunks_per_call);
+  const uint32_t count = random->Between(1, std::max(1u, most));
+  if (own.size() > count) own.resize(count);
+  return own;
+}
+
+OpenCall MakeOpen(const State& state, SessionId session, Random* random) {
+  const Config& config = state.config;
+  OpenCall open;
+  open.session = session;
+  if (config.job_names != 0 && random->Percent(80)) {
+    open.job_name = absl::StrCat("job", random->Below(config.job_names));
+  }
+  open.chunk_size = config.chunk_size;
+  open.device_share = config.chunk_size * config.device_share;
+  open.host_share = config.chunk_size * config.host_share;
+  open.ssd_share = config.chunk_size * config.ssd_share;
+  // A share that is no multiple of the chunk: rounded down.
+  if (random->Percent(20) && config.host_share != 0) open.host_share += KiB(4);
+  open.time_to_live = config.time_to_live;
+  return open;
+}
+
+std::optional<Event> MakeRelease(const State& state, SessionId session, uint64_t request_id,
+                                 const std::vector<ChunkId>& first, size_t count) {
+  ReleaseCall release;
+  release.session = session;
+  release.request_id = request_id;
+  const auto& leases = state.FindSession(session)->leases;
+  const auto add = [&](ChunkId chunk) {
+    if (leases.count(chunk) != 0 && release.chunks.size() < state.config.limits.chunks_per_call &&
+        std::find(release.chunks.begin(), release.chunks.end(), chunk) == release.chunks.end()) {
+      release.chunks.push_back(chunk);
+    }
+  };
+  for (const ChunkId chunk : first) add(chunk);
+  const size_t wanted = release.chunks.size() + count;
+  for (const auto& [chunk, lease] : leases) {
+    if (release.chunks.size() < wanted) add(chunk);
+  }
+  if (release.chunks.empty()) return std::nullopt;
+  return release;
+}
+
+std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session,
+                              uint64_t request_id, Random* random) {
+  if (!state.IsOpen(session)) return std::nullopt;
+  if (kind == OpKind::kAllocate) {
+    AllocateCall allocate{CallId(), session, request_id, random->Between(1, 4)};
+    if (random->Percent(30)) allocate.count = state.JobOf(session)->max_chunks / 2 + 1;
+    allocate.count = std::min(allocate.count, state.config.limits.chunks_per_call);
+    allocate.kind = static_cast<ChunkKind>(random->Below(kChunkKinds));
+    return allocate;
+  }
+  if (kind == OpKind::kFetch) return MakeFetch(state, session, random);
+  if (kind == OpKind::kRelease) {
+    const std::vector<ChunkId> leases = PickLeases(state, session, 50, random);
+    return MakeRelease(state, session, request_id, leases, leases.empty() ? 1 : 0);
+  }
+  const std::vector<ChunkId> chunks = PickChunks(state, session, 3, random);
+  if (chunks.empty()) return std::nullopt;
+  if (kind == OpKind::kEvict) {
+    return EvictCall{CallId(), session, PickLowerTier(state, random), chunks};
+  }
+  if (kind == OpKind::kPrefetch) {
+    return PrefetchCall{CallId(), session, PickTier(state, random), chunks};
+  }
+  if (kind == OpKind::kFree) return FreeCall{CallId(), session, request_id, chunks};
+  return DescribeCall{CallId(), session, chunks};
+}
+
+}  // namespace memtide::sim

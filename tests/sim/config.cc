@@ -1,0 +1,152 @@
+#include "tests/sim/config.h"
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/random.h"
+
+namespace memtide::sim {
+namespace {
+
+// What a normal run does how often.
+constexpr std::array<uint32_t, kOpKinds> kWeights = {
+    /*kConnect=*/6,   /*kOpen=*/8,    /*kHang=*/1,      /*kClose=*/1,   /*kGone=*/2,
+    /*kAllocate=*/10, /*kFetch=*/50,  /*kRelease=*/20,  /*kWrite=*/20,  /*kEvict=*/8,
+    /*kPrefetch=*/8,  /*kFree=*/4,    /*kDescribe=*/4,  /*kInspect=*/6, /*kDrain=*/0,
+    /*kReplay=*/5,    /*kHostile=*/6, /*kComplete=*/60, /*kTick=*/20,   /*kSettle=*/1,
+};
+
+uint32_t& Weight(Config* config, OpKind kind) { return config->weights[static_cast<size_t>(kind)]; }
+
+// Swarm testing: runs that never do some things reach states that balanced runs do not.
+void Swarm(Random* random, Config* config) {
+  config->weights = kWeights;
+  for (const OpKind kind : {OpKind::kEvict, OpKind::kPrefetch, OpKind::kFree, OpKind::kReplay,
+                            OpKind::kHostile, OpKind::kGone, OpKind::kHang, OpKind::kClose}) {
+    if (random->Percent(25)) Weight(config, kind) = 0;
+  }
+  if (random->Percent(20)) Weight(config, OpKind::kHostile) *= 6;
+  if (random->Percent(20)) Weight(config, OpKind::kRelease) /= 5;   // Misers.
+  if (random->Percent(20)) Weight(config, OpKind::kComplete) /= 6;  // Slow disks and devices.
+  if (random->Percent(10)) Weight(config, OpKind::kGone) *= 5;
+  if (random->Percent(10)) Weight(config, OpKind::kDrain) = 1;
+  if (random->Percent(10)) Weight(config, OpKind::kTick) *= 5;
+}
+
+void Pools(Random* random, Config* config) {
+  constexpr Bytes kSizes[] = {MiB(2), MiB(2), MiB(2), MiB(6), MiB(384), GiB(1)};
+  config->chunk_size = kSizes[random->Below(6)];
+  const uint32_t shape = random->Below(100);
+  // One in ten: memory of one kind only; the others have tiers to move between.
+  const bool device = shape < 60, host = shape < 95, ssd = host && shape % 10 < 8;
+  config->device_slots = device || !host ? random->Between(4, 8) : 0;
+  config->host_slots = host ? random->Between(4, 9) : 0;
+  config->ssd_slots = ssd ? random->Between(5, 16) : 0;
+  if (random->Percent(50)) return;  // The first job takes all.
+  // Room for several jobs.
+  for (uint32_t* slots : {&config->device_slots, &config->host_slots, &config->ssd_slots}) {
+    if (*slots != 0) *slots += random->Between(4, 8);
+  }
+  config->device_share = device ? random->Between(3, 6) : 0;
+  config->host_share = host ? random->Between(3, 6) : 0;
+  config->ssd_share = ssd ? random->Between(3, 10) : 0;
+}
+
+}  // namespace
+
+Config MakeConfig(uint64_t seed) {
+  Random random(seed);
+  Config config;
+  config.seed = seed;
+  Pools(&random, &config);
+  Swarm(&random, &config);
+  config.limits.sessions = random.Between(3, 8);
+  config.limits.sessions_per_uid = random.Between(2, 5);
+  config.limits.chunks_per_call = random.Between(6, 40);
+  config.limits.chunks = random.Percent(20) ? random.Between(8, 20) : 1 << 20;
+  config.limits.waiting_calls_per_session = random.Between(1, 6);
+  config.limits.remembered_replies_per_session = random.Between(1, 8);
+  config.limits.max_wait = std::chrono::milliseconds(random.Between(1, 60) * 1000);
+  config.limits.session_lease = std::chrono::milliseconds(random.Between(2, 20) * 100);
+  config.uids = random.Between(1, 3);
+  config.job_names = random.Between(0, 2);
+  if (random.Percent(40)) config.time_to_live = std::chrono::milliseconds(random.Between(1, 900));
+  const bool faulty = random.Percent(50);
+  for (uint32_t* percent : {&config.faults.disk_read, &config.faults.disk_write,
+                            &config.faults.copy, &config.faults.make}) {
+    if (faulty && random.Percent(50)) *percent = random.Percent(20) ? 80 : random.Between(1, 30);
+  }
+  config.tick_ms = random.Between(1, 100);
+  if (random.Percent(40)) config.device_percent = random.Between(20, 60);
+  config.steps = random.Between(50, 400);
+  return config;
+}
+
+EngineOptions ToOptions(const Config& config) {
+  EngineOptions options;
+  // A remainder that fits no chunk: it is lent to nobody and must not unbalance the sums.
+  const Bytes rest = config.chunk_size > MiB(2) ? MiB(2) : KiB(4);
+  const auto capacity = [&](uint32_t slots) {
+    return slots == 0 ? Bytes(0) : config.chunk_size * slots + rest;
+  };
+  options.device_capacity = capacity(config.device_slots);
+  options.host_capacity = capacity(config.host_slots);
+  options.ssd_capacity = capacity(config.ssd_slots);
+  options.limits = config.limits;
+  return options;
+}
+
+std::string Describe(const Config& config) {
+  return absl::StrCat("seed ", config.seed, ": chunks of ", FormatBytes(config.chunk_size),
+                      ", device ", config.device_slots, ", host ", config.host_slots, ", ssd ",
+                      config.ssd_slots, " slots; shares ", config.device_share, "/",
+                      config.host_share, "/", config.ssd_share, "; uids ", config.uids,
+                      ", job names ", config.job_names, ", ttl ", config.time_to_live.count(),
+                      " ns; faults read ", config.faults.disk_read, "% write ",
+                      config.faults.disk_write, "% copy ", config.faults.copy, "% make ",
+                      config.faults.make, "%; ", config.steps, " steps");
+}
+
+std::string ToSource(const Config& config) {
+  const Config plain;
+  std::string source = "Config config;\n";
+  const auto add = [&source](const char* name, uint64_t value, uint64_t otherwise,
+                             const char* type) {
+    if (value == otherwise) return;
+    absl::StrAppend(&source, "config.", name, " = ", type, *type == '\0' ? "" : "(", value,
+                    *type == '\0' ? "" : ")", ";\n");
+  };
+  const auto add_time = [&add](const char* name, Duration value, Duration otherwise) {
+    add(name, static_cast<uint64_t>(value.count()), static_cast<uint64_t>(otherwise.count()),
+        "Duration");
+  };
+  add("seed", config.seed, plain.seed, "");
+  add("chunk_size", config.chunk_size.count(), plain.chunk_size.count(), "Bytes");
+  add("device_slots", config.device_slots, plain.device_slots, "");
+  add("host_slots", config.host_slots, plain.host_slots, "");
+  add("ssd_slots", config.ssd_slots, plain.ssd_slots, "");
+  add("uids", config.uids, plain.uids, "");
+  add("job_names", config.job_names, plain.job_names, "");
+  add_time("time_to_live", config.time_to_live, plain.time_to_live);
+  add("device_share", config.device_share, plain.device_share, "");
+  add("host_share", config.host_share, plain.host_share, "");
+  add("ssd_share", config.ssd_share, plain.ssd_share, "");
+  add("device_percent", config.device_percent, plain.device_percent, "");
+  add("faults.disk_read", config.faults.disk_read, 0, "");
+  add("faults.disk_write", config.faults.disk_write, 0, "");
+  add("faults.copy", config.faults.copy, 0, "");
+  add("faults.make", config.faults.make, 0, "");
+  add("tick_ms", config.tick_ms, plain.tick_ms, "");
+  const Limits& limits = config.limits;
+  add("limits.sessions", limits.sessions, plain.limits.sessions, "");
+  add("limits.sessions_per_uid", limits.sessions_per_uid, plain.limits.sessions_per_uid, "");
+  add("limits.chunks_per_call", limits.chunks_per_call, plain.limits.chunks_per_call, "");
+  add("limits.chunks", limits.chunks, plain.limits.chunks, "");
+  add("limits.waiting_calls_per_session", limits.waiting_calls_per_session,
+      plain.limits.waiting_calls_per_session, "");
+  add("limits.remembered_replies_per_session", limits.remembered_replies_per_session,
+      plain.limits.remembered_replies_per_session, "");
+  add_time("limits.max_wait", limits.max_wait, plain.limits.max_wait);
+  add_time("limits.session_lease", limits.session_lease, plain.limits.session_lease);
+  return source;
+}
+
+}  // namespace memtide::sim

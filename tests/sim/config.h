@@ -1,0 +1,71 @@
+// Config: one random node, its users and its bad luck. Plain values, made from a seed.
+#ifndef MEMTIDE_TESTS_SIM_CONFIG_H_
+#define MEMTIDE_TESTS_SIM_CONFIG_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "daemon/engine/engine.h"
+
+namespace memtide::sim {
+
+enum class OpKind : uint8_t {
+  kConnect,
+  kOpen,
+  kHang,  // The client stops renewing, without dying.
+  kClose,
+  kGone,
+  kAllocate,
+  kFetch,
+  kRelease,
+  kWrite,  // A client writes into a chunk that it holds a write lease on.
+  kEvict,
+  kPrefetch,
+  kFree,
+  kDescribe,
+  kInspect,
+  kDrain,
+  kReplay,    // A client sends an earlier call again, with its request id.
+  kHostile,   // A malformed, stale or foreign call.
+  kComplete,  // The world finishes one piece of work.
+  kTick,
+  kSettle,  // Faults stop, clients give everything back: all that waits must end.
+};
+inline constexpr int kOpKinds = 20;
+
+// Percent of the world's work of each sort that fails.
+struct Faults {
+  uint32_t disk_read = 0, disk_write = 0, copy = 0, make = 0;
+};
+
+struct Config {
+  uint64_t seed = 0;
+  // Pools in chunks of this size; jobs may choose other sizes.
+  Bytes chunk_size = MiB(2);
+  uint32_t device_slots = 0, host_slots = 4, ssd_slots = 0;
+  Limits limits;
+  uint32_t uids = 1;       // Tenants.
+  uint32_t job_names = 1;  // Names per tenant that sessions share. Zero: no sharing.
+  // All sessions of a job ask for the same, so that it does not matter whose wish counts.
+  Duration time_to_live{0};
+  // Slots that an Open asks for, per tier; zero: all that is free.
+  uint32_t device_share = 0, host_share = 0, ssd_share = 0;
+  uint32_t device_percent = 75;  // Fetches that want the device, where there is a choice.
+  Faults faults;
+  uint32_t tick_ms = 20;  // How far a tick goes, at most 100.
+  uint32_t steps = 300;
+  std::array<uint32_t, kOpKinds> weights{};
+};
+
+Config MakeConfig(uint64_t seed);
+EngineOptions ToOptions(const Config& config);
+// One line, for people: what was random about this seed.
+std::string Describe(const Config& config);
+// As C++ source, for a test: what differs from Config(). Weights and steps made the steps and do
+// not matter any more.
+std::string ToSource(const Config& config);
+
+}  // namespace memtide::sim
+
+#endif  // MEMTIDE_TESTS_SIM_CONFIG_H_

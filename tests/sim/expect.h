@@ -1,0 +1,37 @@
+// Which answers the protocol permits to a call, judged when it arrives. What happens while a call
+// waits (a deadline, a failing disk, a freed chunk) is added by the model when the reply comes.
+#ifndef MEMTIDE_TESTS_SIM_EXPECT_H_
+#define MEMTIDE_TESTS_SIM_EXPECT_H_
+
+#include "tests/sim/state.h"
+
+namespace memtide::sim {
+
+// The codes that the reply to `event` may have. Where several things are wrong with a call any of
+// their codes will do, but OK will not. REQUIRES: `event` is a call; state.pools is of this moment
+// when it is an Open.
+Codes PermittedCodes(const State& state, const Event& event);
+
+// Whether the call must be answered in the step that asks: all but those that wait for memory.
+bool AnsweredAtOnce(const State& state, const Event& event, const Codes& permitted);
+
+// Its part for one kind of call.
+Codes PermittedToOpen(const State& state, const OpenCall& call);
+
+// OK, unless something is wrong.
+inline Codes OkOr(const Codes& errors) {
+  return errors.empty() ? Codes{absl::StatusCode::kOk} : errors;
+}
+
+// Slots that an Open which makes a job must get at `tier`.
+uint32_t ExpectedSlots(const State& state, const OpenCall& call, Tier tier);
+
+// The job that an Open would join; null when it would make one.
+const JobState* JobToJoin(const State& state, const OpenCall& call);
+
+// An Open of the same job that waits for its memory; null when none does.
+const OpenCall* OpeningTwin(const State& state, const OpenCall& call);
+
+}  // namespace memtide::sim
+
+#endif  // MEMTIDE_TESTS_SIM_EXPECT_H_

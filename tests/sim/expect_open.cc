@@ -1,0 +1,114 @@
+// What an Open may hear: limits, names, and shares of what is free.
+#include <algorithm>
+
+#include "tests/sim/expect.h"
+
+namespace memtide::sim {
+namespace {
+
+using Code = absl::StatusCode;
+
+constexpr uint32_t kLeastSlots = 4;  // "less free ... than four chunks".
+constexpr size_t kLongestJobName = 128;
+
+uint32_t PoolSlots(const State& state, Tier tier) {
+  return tier == Tier::kDevice ? state.config.device_slots
+         : tier == Tier::kHost ? state.config.host_slots
+                               : state.config.ssd_slots;
+}
+
+Bytes Share(const OpenCall& call, Tier tier) {
+  return tier == Tier::kDevice ? call.device_share
+         : tier == Tier::kHost ? call.host_share
+                               : call.ssd_share;
+}
+
+void AddShareErrors(const State& state, const OpenCall& call, Codes* errors, bool* doubtful) {
+  for (const Tier tier : kAllTiers) {
+    if (PoolSlots(state, tier) == 0) {
+      if (!Share(call, tier).IsZero()) *doubtful = true;
+      continue;
+    }
+    const Bytes free = state.pools.count(tier) == 0 ? Bytes() : state.pools.at(tier).free;
+    if (call.chunk_size.IsZero()) continue;  // Refused for that.
+    if (RoundDown(Share(call, tier), call.chunk_size) > free) {
+      errors->insert(Code::kResourceExhausted);
+    }
+    if (Share(call, tier) > free) *doubtful = true;
+    const uint32_t slots = ExpectedSlots(state, call, tier);
+    if (slots == 0) errors->insert(Code::kResourceExhausted);
+    if (slots < kLeastSlots) *doubtful = true;
+  }
+}
+
+}  // namespace
+
+const JobState* JobToJoin(const State& state, const OpenCall& call) {
+  const SessionState* session = state.FindSession(call.session);
+  if (session == nullptr || call.job_name.empty()) return nullptr;
+  for (const auto& [id, job] : state.jobs) {
+    if (job.uid == session->uid && job.name == call.job_name) return &job;
+  }
+  return nullptr;
+}
+
+const OpenCall* OpeningTwin(const State& state, const OpenCall& call) {
+  const SessionState* session = state.FindSession(call.session);
+  if (session == nullptr || call.job_name.empty()) return nullptr;
+  for (const auto& [id, waiting] : state.calls) {
+    const auto* open = std::get_if<OpenCall>(&waiting.event);
+    if (open != nullptr && open->job_name == call.job_name && open->call != call.call &&
+        state.FindSession(open->session) != nullptr &&
+        state.FindSession(open->session)->uid == session->uid) {
+      return open;
+    }
+  }
+  return nullptr;
+}
+
+uint32_t ExpectedSlots(const State& state, const OpenCall& call, Tier tier) {
+  if (PoolSlots(state, tier) == 0) return 0;
+  const Bytes free = state.pools.count(tier) == 0 ? Bytes() : state.pools.at(tier).free;
+  const Bytes share = Share(call, tier).IsZero() ? free : Share(call, tier);
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(share / call.chunk_size, state.config.limits.chunks));
+}
+
+Codes PermittedToOpen(const State& state, const OpenCall& call) {
+  const SessionState* session = state.FindSession(call.session);
+  if (session == nullptr || session->phase == Phase::kEnding || session->phase == Phase::kEnded) {
+    return {Code::kUnauthenticated, Code::kFailedPrecondition};
+  }
+  Codes errors;
+  if (session->phase != Phase::kConnected) errors.insert(Code::kFailedPrecondition);
+  if (call.job_name.size() > kLongestJobName) errors.insert(Code::kInvalidArgument);
+  if (state.draining) errors.insert(Code::kUnavailable);
+  const JobState* join = JobToJoin(state, call);
+  const OpenCall* twin = OpeningTwin(state, call);
+  const bool bad_size = call.chunk_size.IsZero() || call.chunk_size > kMaxChunkSize ||
+                        !call.chunk_size.IsMultipleOf(kChunkAlignment);
+  if (bad_size && !(call.chunk_size.IsZero() && (join != nullptr || twin != nullptr))) {
+    errors.insert(Code::kInvalidArgument);
+  }
+  bool doubtful =
+      call.time_to_live < Duration(0) || call.time_to_live > state.config.limits.max_time_to_live;
+  if (join != nullptr || twin != nullptr) {
+    const OpenCall& first = join != nullptr ? join->opened_by : *twin;
+    const auto differs = [](Bytes asked, Bytes has) { return !asked.IsZero() && asked != has; };
+    if (differs(call.chunk_size, first.chunk_size) ||
+        differs(call.device_share, first.device_share) ||
+        differs(call.host_share, first.host_share) || differs(call.ssd_share, first.ssd_share)) {
+      // "Other sizes" may be judged by what was asked or by what was lent.
+      doubtful = true;
+    }
+  } else {
+    AddShareErrors(state, call, &errors, &doubtful);
+  }
+  Codes codes = OkOr(errors);
+  if (doubtful) {
+    codes.insert({Code::kInvalidArgument, Code::kFailedPrecondition, Code::kResourceExhausted});
+  }
+  return codes;
+}
+
+}  // namespace memtide::sim

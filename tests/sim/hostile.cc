@@ -1,0 +1,154 @@
+#include "tests/sim/hostile.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "tests/sim/clients.h"
+
+namespace memtide::sim {
+namespace {
+
+template <typename T, typename = void>
+struct NamesChunks : std::false_type {};
+template <typename T>
+struct NamesChunks<T, std::void_t<decltype(T::chunks)>> : std::true_type {};
+
+template <typename T, typename = void>
+struct NamesTier : std::false_type {};
+template <typename T>
+struct NamesTier<T, std::void_t<decltype(T::tier)>> : std::true_type {};
+
+// An id that the session must not use: never given, ended, or another job's.
+ChunkId BadChunk(const State& state, SessionId session, Random* random) {
+  std::vector<ChunkId> bad = {ChunkId(0), ChunkId(UINT64_MAX), ChunkId(random->Next()),
+                              ChunkId(random->Below(20)), ChunkId(uint64_t{1} << 32 | 999)};
+  for (const ChunkId chunk : state.ended_chunks) bad.push_back(chunk);
+  for (const auto& [chunk, owner] : state.chunks) {
+    if (!state.Owns(session, chunk)) bad.push_back(chunk);
+    // The same place in the table, another generation.
+    bad.push_back(ChunkId(chunk.value() + (uint64_t{1} << 32)));
+  }
+  return bad[random->Below(static_cast<uint32_t>(bad.size()))];
+}
+
+void SpoilBatch(const State& state, SessionId session, std::vector<ChunkId>* chunks,
+                Random* random) {
+  switch (random->Below(5)) {
+    case 0:
+      chunks->clear();
+      break;
+    case 1:
+      if (!chunks->empty()) chunks->push_back(chunks->front());
+      break;
+    case 2:
+      chunks->insert(chunks->begin(), BadChunk(state, session, random));
+      break;
+    case 3:
+      chunks->push_back(BadChunk(state, session, random));
+      break;
+    case 4:
+      chunks->resize(state.config.limits.chunks_per_call + 1, BadChunk(state, session, random));
+      break;
+  }
+}
+
+// A session that may not call, or another one than meant.
+SessionId WrongSession(const State& state, Random* random) {
+  if (random->Percent(30) || state.sessions.empty()) return SessionId(random->Next());
+  auto found = state.sessions.begin();
+  std::advance(found, random->Below(static_cast<uint32_t>(state.sessions.size())));
+  return found->first;
+}
+
+Event HostileOpen(const State& state, SessionId session, Random* random) {
+  OpenCall open = MakeOpen(state, session, random);
+  switch (random->Below(8)) {
+    case 0:
+      open.chunk_size = Bytes(random->Percent(50) ? 0 : UINT64_MAX);
+      break;
+    case 1:
+      open.chunk_size += Bytes(1);
+      break;
+    case 2:
+      open.chunk_size = kMaxChunkSize + MiB(2);
+      break;
+    case 3:
+      open.device_share = Bytes(UINT64_MAX);
+      break;
+    case 4:
+      open.host_share = Bytes(UINT64_MAX - random->Below(3));
+      break;
+    case 5:
+      open.ssd_share = Bytes(1);
+      break;
+    case 6:
+      open.job_name = std::string(129 + random->Below(1000), 'x');
+      break;
+    case 7:
+      open.time_to_live = random->Percent(50) ? Duration(-1) : Duration::max();
+      break;
+  }
+  return open;
+}
+
+void SpoilFetch(const State& state, FetchCall* fetch, Random* random) {
+  switch (random->Below(5)) {
+    case 0:
+      fetch->tier = Tier::kSsd;
+      break;
+    case 1:
+      fetch->deadline = random->Percent(50) ? Duration(1) : Duration::max();
+      break;
+    case 2:
+      fetch->releases = fetch->chunks;
+      fetch->releases.push_back(BadChunk(state, fetch->session, random));
+      break;
+    case 3:
+      fetch->tier = state.config.device_slots == 0 ? Tier::kDevice : Tier::kHost;
+      break;
+    case 4:
+      fetch->chunks = PickChunks(state, fetch->session, 100, random);
+      fetch->wait = random->Percent(50);
+      break;
+  }
+}
+
+}  // namespace
+
+std::optional<Event> MakeHostileCall(const State& state, SessionId session, uint64_t request_id,
+                                     Random* random) {
+  if (random->Percent(10)) return HostileOpen(state, session, random);
+  constexpr OpKind kKinds[] = {OpKind::kAllocate, OpKind::kFetch,    OpKind::kFetch,
+                               OpKind::kRelease,  OpKind::kEvict,    OpKind::kPrefetch,
+                               OpKind::kFree,     OpKind::kDescribe, OpKind::kFetch};
+  std::optional<Event> call = MakeCall(state, kKinds[random->Below(9)], session,
+                                       random->Percent(5) ? 0 : request_id, random);
+  if (!call) return std::nullopt;
+  const uint32_t spoil = random->Below(10);
+  std::visit(
+      [&](auto& e) {
+        using Kind = std::decay_t<decltype(e)>;
+        if constexpr (std::is_same_v<Kind, AllocateCall>) {
+          e.count = random->Percent(50) ? 0 : UINT32_MAX - random->Below(2);
+        } else if constexpr (std::is_same_v<Kind, FetchCall>) {
+          if (spoil < 5) SpoilFetch(state, &e, random);
+        } else if constexpr (NamesTier<Kind>::value) {
+          if (spoil < 3) e.tier = static_cast<Tier>(random->Below(kTiers));
+        }
+        if constexpr (NamesChunks<Kind>::value) {
+          if (spoil >= 3) SpoilBatch(state, session, &e.chunks, random);
+          // Named by somebody who may not.
+          if (spoil == 9) e.session = WrongSession(state, random);
+        }
+      },
+      *call);
+  return call;
+}
+
+std::optional<Event> MakeReplay(const State& state, SessionId session, Random* random) {
+  const auto& remembered = state.FindSession(session)->remembered;
+  if (remembered.empty() || !state.IsOpen(session)) return std::nullopt;
+  return remembered[random->Below(static_cast<uint32_t>(remembered.size()))].event;
+}
+
+}  // namespace memtide::sim

@@ -1,0 +1,87 @@
+// minimize SEED: runs one seed and, where it breaks a promise, finds a short list of steps that
+// still does, and prints it as C++ for ReplayTest together with what happens in it.
+//
+// minimize FIRST LAST: prints which seeds of the range break what.
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "tests/sim/forked.h"
+#include "tests/sim/simulation.h"
+
+namespace memtide::sim {
+namespace {
+
+// What sort of thing was broken: the words without the numbers.
+std::string Sort(const std::string& broken) {
+  std::string sort;
+  for (const char c : broken) {
+    if (sort.size() < 48 && (c < '0' || c > '9')) sort += c;
+  }
+  return sort;
+}
+
+// Drops ever smaller pieces of the list as long as it still breaks the same sort of thing.
+std::vector<Op> Shrink(const Config& config, std::vector<Op> ops, const std::string& sort) {
+  for (size_t piece = ops.size() / 2; piece > 0;) {
+    bool shrunk = false;
+    for (size_t at = 0; at < ops.size();) {
+      std::vector<Op> fewer(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(at));
+      const size_t end = std::min(at + piece, ops.size());
+      fewer.insert(fewer.end(), ops.begin() + static_cast<std::ptrdiff_t>(end), ops.end());
+      if (Sort(RunForked(config, fewer)) != sort) {
+        at += piece;
+      } else {
+        ops = std::move(fewer);
+        shrunk = true;
+      }
+    }
+    if (!shrunk || piece > ops.size()) piece /= 2;
+  }
+  return ops;
+}
+
+int Minimize(uint64_t seed) {
+  const Config config = MakeConfig(seed);
+  std::vector<Op> ops = MakeOps(config);
+  const std::string broken = RunForked(config, ops);
+  if (broken.empty()) {
+    std::cout << "seed " << seed << " keeps every promise\n";
+    return 0;
+  }
+  std::cout << Describe(config) << "\n" << broken << "\n";
+  ops = Shrink(config, std::move(ops), Sort(broken));
+  std::cout << ops.size() << " steps: " << RunForked(config, ops) << "\n"
+            << ToSource(config) << "ExpectKept(config, " << ToSource(ops) << ");\n"
+            << std::flush;
+  Simulation::Run(config, ops, nullptr, &std::cout);
+  return 1;
+}
+
+int Search(uint64_t first, uint64_t last) {
+  int failures = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    const Config config = MakeConfig(seed);
+    const std::string broken = RunForked(config, MakeOps(config));
+    if (broken.empty()) continue;
+    ++failures;
+    std::cout << "seed " << seed << ": " << broken << std::endl;
+  }
+  std::cout << failures << " of " << last - first + 1 << " seeds break a promise\n";
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace memtide::sim
+
+int main(int argc, char** argv) {
+  if (argc == 2) return memtide::sim::Minimize(std::strtoull(argv[1], nullptr, 10));
+  if (argc == 3) {
+    return memtide::sim::Search(std::strtoull(argv[1], nullptr, 10),
+                                std::strtoull(argv[2], nullptr, 10));
+  }
+  std::cerr << "minimize SEED | minimize FIRST LAST\n";
+  return 2;
+}

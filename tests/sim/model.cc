@@ -1,0 +1,247 @@
+#include "tests/sim/model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/expect.h"
+#include "tests/sim/trace.h"
+
+namespace memtide::sim {
+
+void Model::Before(Instant now, const Event& event) {
+  state_.now = now;
+  ++state_.events;
+  freeing_.clear();
+  closed_now_.clear();
+  prefetching_ = std::holds_alternative<PrefetchCall>(event);
+  if (const auto* connected = std::get_if<ClientConnected>(&event)) {
+    SessionState session;
+    session.uid = connected->uid;
+    session.renewed = session.heard = now;
+    state_.sessions[connected->session] = session;
+  } else if (const auto* gone = std::get_if<ClientGone>(&event)) {
+    SessionState& session = state_.sessions.at(gone->session);
+    if (session.phase == Phase::kOpening) probes_.Hit(Probe::kGoneWhileOpening);
+    if (state_.WaitingCalls(gone->session) != 0) probes_.Hit(Probe::kGoneWhileWaiting);
+    EndSession(gone->session, Whole::kTorn);
+    session.phase = Phase::kEnded;
+    session.gone = true;
+  } else if (const auto* done = std::get_if<TransferDone>(&event)) {
+    if (!done->status.ok()) ++state_.faults;
+  } else if (const auto* region = std::get_if<RegionMade>(&event)) {
+    if (!region->status.ok()) ++state_.faults, ++state_.makes_failed;
+  } else if (const auto* store = std::get_if<StoreMade>(&event)) {
+    if (!store->status.ok()) ++state_.faults, ++state_.makes_failed;
+  } else if (std::holds_alternative<Tick>(event)) {
+    EndLateJobs();
+  }
+  if (CallOf(event) != nullptr) BeforeCall(event);
+}
+
+void Model::BeforeCall(const Event& event) {
+  Call call;
+  call.event = event;
+  call.asked = state_.events;
+  call.faults_before = state_.faults;
+  call.permitted = PermittedCodes(state_, event);
+  if (const SessionId* session = SessionOf(event)) {
+    call.session = *session;
+    const auto found = state_.sessions.find(*session);
+    if (found != state_.sessions.end()) {
+      found->second.heard = state_.now;
+      for (const Remembered& remembered : found->second.remembered) {
+        if (RequestIdOf(event) == 0 || remembered.request_id != RequestIdOf(event)) continue;
+        if (remembered.event.index() != event.index()) {
+          call.permitted = {absl::StatusCode::kInvalidArgument};
+          continue;
+        }
+        // A reply that was an error may be repeated, or the wish tried again.
+        if (remembered.reply.status.ok()) call.permitted.clear();
+        call.permitted.insert(remembered.reply.status.code());
+      }
+    }
+  }
+  call.deadline = state_.now + state_.config.limits.max_wait;
+  if (const auto* fetch = std::get_if<FetchCall>(&event)) {
+    const Duration longest = state_.config.limits.max_wait;
+    const bool given = fetch->deadline > Duration(0) && fetch->deadline < longest;
+    call.deadline = state_.now + (given ? fetch->deadline : longest);
+  }
+  call.at_once = AnsweredAtOnce(state_, event, call.permitted);
+  if (const auto* open = std::get_if<OpenCall>(&event);
+      open != nullptr && call.permitted.count(absl::StatusCode::kOk) != 0) {
+    state_.sessions.at(open->session).phase = Phase::kOpening;
+  }
+  if (const auto* freed = std::get_if<FreeCall>(&event)) {
+    freeing_.insert(freed->chunks.begin(), freed->chunks.end());
+  }
+  if (const auto* close = std::get_if<CloseCall>(&event)) closed_now_.insert(close->session);
+  if (std::holds_alternative<DrainCall>(event)) state_.draining = true;
+  const bool certain = call.permitted == Codes{absl::StatusCode::kOk};
+  // What a fetch gives back is given back whatever becomes of the rest.
+  const bool fetches = std::holds_alternative<FetchCall>(event) && state_.IsOpen(*call.session);
+  if ((certain || fetches) && FindRemembered(call) == nullptr) ApplyEnds(event);
+  state_.calls[*CallOf(event)] = std::move(call);
+}
+
+void Model::ApplyEnds(const Event& event) {
+  if (const auto* fetch = std::get_if<FetchCall>(&event)) {
+    SessionState& session = state_.sessions.at(fetch->session);
+    for (const ChunkId chunk : fetch->releases) session.leases.erase(chunk);
+  } else if (const auto* release = std::get_if<ReleaseCall>(&event)) {
+    SessionState& session = state_.sessions.at(release->session);
+    for (const ChunkId chunk : release->chunks) session.leases.erase(chunk);
+  } else if (const auto* freed = std::get_if<FreeCall>(&event)) {
+    for (const ChunkId chunk : freed->chunks) {
+      if (state_.chunks.count(chunk) == 0) continue;
+      if (world_.transfers() != 0) probes_.Hit(Probe::kFreedWhileMoving);
+      EndChunk(chunk);
+    }
+  } else if (const auto* close = std::get_if<CloseCall>(&event)) {
+    if (state_.sessions.count(close->session) == 0) return;
+    EndSession(close->session, Whole::kUnsure);
+    state_.sessions.at(close->session).phase = Phase::kEnded;
+  }
+}
+
+void Model::EndChunk(ChunkId chunk) {
+  for (auto& [id, session] : state_.sessions) session.leases.erase(chunk);
+  state_.chunks.erase(chunk);
+  state_.ended_chunks.insert(chunk);
+}
+
+// `written`: what becomes of the chunks that the session could write.
+void Model::EndSession(SessionId id, Whole written) {
+  SessionState& session = state_.sessions.at(id);
+  for (const auto& [chunk, lease] : session.leases) {
+    if (lease.access != Access::kWrite) continue;
+    state_.chunks.at(chunk).whole = written;
+    if (written == Whole::kTorn) probes_.Hit(Probe::kTornByDeath);
+  }
+  session.leases.clear();
+  const auto job = state_.jobs.find(session.job);
+  if (session.phase != Phase::kOpen || job == state_.jobs.end()) return;
+  job->second.sessions.erase(id);
+  if (!job->second.sessions.empty()) return;
+  job->second.left = state_.now;
+  if (job->second.time_to_live == Duration(0)) EndJob(job->first);
+}
+
+void Model::EndJob(JobId job) {
+  if (state_.jobs.at(job).time_to_live > Duration(0)) probes_.Hit(Probe::kJobEndedByTimeToLive);
+  std::vector<ChunkId> ended;
+  for (const auto& [chunk, state] : state_.chunks) {
+    if (state.job == job) ended.push_back(chunk);
+  }
+  for (const ChunkId chunk : ended) EndChunk(chunk);
+  state_.jobs.erase(job);
+}
+
+void Model::EndLateJobs() {
+  std::vector<JobId> late;
+  for (const auto& [id, job] : state_.jobs) {
+    if (job.left && state_.now > *job.left + job.time_to_live) late.push_back(id);
+  }
+  for (const JobId job : late) EndJob(job);
+}
+
+void Model::Observe(const Effect& effect) {
+  if (const auto* reply = std::get_if<Reply>(&effect)) {
+    ObserveReply(*reply);
+  } else if (const auto* send = std::get_if<SendRegion>(&effect)) {
+    ObserveRegion(*send);
+  } else if (const auto* drop = std::get_if<DropRegion>(&effect)) {
+    ObserveDrop(*drop);
+  } else if (const auto* close = std::get_if<CloseSession>(&effect)) {
+    ObserveClose(*close);
+  } else if (const auto* transfer = std::get_if<StartTransfer>(&effect)) {
+    ObserveTransfer(*transfer);
+  } else if (const auto* revoke = std::get_if<Revoke>(&effect)) {
+    probes_.Hit(Probe::kRevokeSent);
+    const SessionState* session = state_.FindSession(revoke->session);
+    if (session == nullptr || session->gone || (revoke->count == 0 && revoke->chunks.empty())) {
+      Broken(absl::StrCat(ToText(effect), ": nobody there, or nothing asked"));
+    }
+  }
+}
+
+void Model::After(const Event& event) {
+  CheckLeases();
+  CheckCalls(event);
+  CheckLiveness(event);
+}
+
+void Model::CheckLeases() {
+  for (const auto& [id, session] : state_.sessions) {
+    for (const auto& [chunk, lease] : session.leases) {
+      const ChunkState& state = state_.chunks.at(chunk);
+      if (world_.Read(lease.place) != state.content) {
+        return Broken(absl::StrCat("chunk ", chunk.value(), " leased by session ", id.value(),
+                                   " changed under the lease"));
+      }
+      if (world_.IsTarget(lease.place)) {
+        return Broken(absl::StrCat("chunk ", chunk.value(), " leased by session ", id.value(),
+                                   " is the target of a transfer"));
+      }
+    }
+  }
+}
+
+void Model::CheckCalls(const Event& event) {
+  for (const auto& [id, call] : state_.calls) {
+    if (call.at_once) {
+      return Broken(absl::StrCat("not answered at once: ", ToText(call.event)));
+    }
+    if (call.session) {
+      const SessionState* session = state_.FindSession(*call.session);
+      if (session == nullptr || session->phase == Phase::kEnded) {
+        return Broken(absl::StrCat("its session ended, its call waits: ", ToText(call.event)));
+      }
+    }
+    if (std::holds_alternative<FetchCall>(call.event) && std::holds_alternative<Tick>(event) &&
+        call.deadline <= state_.now) {
+      return Broken(absl::StrCat("waits past its deadline: ", ToText(call.event)));
+    }
+  }
+  for (const auto& [id, session] : state_.sessions) {
+    if (state_.WaitingCalls(id) > state_.config.limits.waiting_calls_per_session) {
+      return Broken(absl::StrCat("session ", id.value(), " has too many waiting calls"));
+    }
+  }
+}
+
+void Model::CheckLiveness(const Event& event) {
+  if (const auto* connected = std::get_if<ClientConnected>(&event)) {
+    const SessionState& session = state_.sessions.at(connected->session);
+    uint32_t others = 0, of_uid = 0;
+    for (const auto& [id, other] : state_.sessions) {
+      if (id == connected->session || other.phase == Phase::kEnding ||
+          other.phase == Phase::kEnded) {
+        continue;
+      }
+      ++others;
+      if (other.uid == session.uid) ++of_uid;
+    }
+    if (session.phase == Phase::kConnected && (others >= state_.config.limits.sessions ||
+                                               of_uid >= state_.config.limits.sessions_per_uid)) {
+      Broken(absl::StrCat("connected past a limit: ", ToText(event)));
+    }
+  }
+  if (!std::holds_alternative<Tick>(event)) return;
+  for (const auto& [id, session] : state_.sessions) {
+    if (session.phase == Phase::kOpen &&
+        state_.now - session.heard > state_.config.limits.session_lease) {
+      return Broken(absl::StrCat("session ", id.value(), " outlives its lease"));
+    }
+  }
+}
+
+void Model::Write(SessionId session, ChunkId chunk, Stamp stamp) {
+  world_.Write(state_.sessions.at(session).leases.at(chunk).place, stamp);
+  state_.chunks.at(chunk).content = stamp;
+}
+
+void Model::SetHung(SessionId session) { state_.sessions.at(session).hung = true; }
+
+}  // namespace memtide::sim

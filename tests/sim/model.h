@@ -1,0 +1,89 @@
+// Model: the naive oracle beside the engine. It sees every event before the engine does and every
+// effect after the world began it, and breaks the verdict when a promise of the protocol is broken.
+// The one that matters most: what a lease shows is what was last written into that chunk.
+//
+// The model reads the world's memory and never asks the engine anything. Thread-compatible.
+#ifndef MEMTIDE_TESTS_SIM_MODEL_H_
+#define MEMTIDE_TESTS_SIM_MODEL_H_
+
+#include "tests/sim/probes.h"
+#include "tests/sim/state.h"
+#include "tests/sim/verdict.h"
+#include "tests/sim/world.h"
+
+namespace memtide::sim {
+
+class Model {
+ public:
+  Model(const Config& config, World* world, Verdict* verdict, Probes* probes)
+      : state_(config), world_(*world), verdict_(*verdict), probes_(*probes) {}
+
+  // In this order, for each event: Before, the engine, Observe for each effect, After.
+  void Before(Instant now, const Event& event);
+  void Observe(const Effect& effect);
+  void After(const Event& event);
+
+  // The client of a session writes into a chunk that it holds for writing.
+  void Write(SessionId session, ChunkId chunk, Stamp stamp);
+  void SetHung(SessionId session);
+
+  const State& state() const { return state_; }
+
+ private:
+  void BeforeCall(const Event& event);
+  // Takes from the model what a call that will succeed ends at once.
+  void ApplyEnds(const Event& event);
+  void EndSession(SessionId session, Whole written);
+  void EndJob(JobId job);
+  void EndLateJobs();
+  void EndChunk(ChunkId chunk);
+
+  void ObserveReply(const Reply& reply);
+  bool IsPermitted(const Call& call, const Reply& reply) const;
+  bool MayFailLate(const Call& call, absl::StatusCode code) const;
+  void CheckValueKind(const Call& call, const Reply& reply);
+  void Remember(const Call& call, const Reply& reply);
+  // The success that the call's request id had before; null when it is new.
+  const Remembered* FindRemembered(const Call& call) const;
+  void CheckRepeated(const Call& call, const Reply& reply);
+
+  void Accept(const Call& call, const OpenCall& open, const OpenReply& reply);
+  void CheckRegions(const JobState& job, const OpenReply& reply);
+  void Accept(const Call& call, const AllocateCall& allocate, const AllocateReply& reply);
+  void Accept(const Call& call, const FetchCall& fetch, const FetchReply& reply);
+  void Accept(const Call& call, const DescribeCall& describe, const DescribeReply& reply);
+  void Accept(const Call& call, const InspectCall& inspect, const InspectReply& reply);
+  void CheckPools(const InspectReply& reply);
+  void CheckKinds(const InspectReply& reply);
+
+  // One lease of a reply: `at` the place of the batch.
+  void Grant(const FetchCall& fetch, size_t at, const Lease& lease);
+  void CheckKept(const FetchCall& fetch, const Lease& held, const Lease& lease);
+  void CheckPlace(SessionId session, const Lease& lease);
+  void CheckContent(const FetchCall& fetch, const Lease& lease, bool is_held);
+
+  void ObserveRegion(const SendRegion& effect);
+  void ObserveDrop(const DropRegion& effect);
+  void ObserveClose(const CloseSession& effect);
+  void ObserveTransfer(const StartTransfer& effect);
+
+  void CheckLeases();
+  void CheckCalls(const Event& event);
+  void CheckLiveness(const Event& event);
+  void HitCallProbes(const Call& call, const Reply& reply);
+
+  void Broken(std::string promise) { verdict_.Broken(std::move(promise)); }
+
+  State state_;
+  World& world_;
+  Verdict& verdict_;
+  Probes& probes_;
+  // Of the event that is being handled: what it asks to end, and what was sent again.
+  std::set<ChunkId> freeing_;
+  std::set<SessionId> closed_now_;
+  bool prefetching_ = false;
+};
+
+}  // namespace memtide::sim
+
+#endif  // MEMTIDE_TESTS_SIM_MODEL_H_

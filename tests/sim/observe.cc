@@ -1,0 +1,115 @@
+// The model's half that judges what the engine does to memory and connections.
+#include "absl/strings/str_cat.h"
+#include "tests/sim/model.h"
+#include "tests/sim/trace.h"
+
+namespace memtide::sim {
+
+void Model::ObserveRegion(const SendRegion& effect) {
+  const auto session = state_.sessions.find(effect.session);
+  const auto region = world_.regions().find(effect.region);
+  if (session == state_.sessions.end() || session->second.gone) {
+    return Broken(absl::StrCat(ToText(effect), ": nobody there"));
+  }
+  if (region == world_.regions().end() || !region->second.made || region->second.dropping) {
+    return Broken(absl::StrCat(ToText(effect), ": no such memory"));
+  }
+  if (region->second.uid != session->second.uid) {
+    return Broken(absl::StrCat(ToText(effect), ": memory of uid ", region->second.uid,
+                               " sent to uid ", session->second.uid));
+  }
+  for (auto& [id, job] : state_.jobs) {
+    const bool own = session->second.phase == Phase::kOpen && session->second.job == id;
+    if (own) job.regions.insert(effect.region);
+    if (!own && session->second.phase == Phase::kOpen && job.regions.count(effect.region) != 0) {
+      return Broken(absl::StrCat(ToText(effect), ": memory of another job"));
+    }
+  }
+  session->second.regions.insert(effect.region);
+}
+
+void Model::ObserveDrop(const DropRegion& effect) {
+  for (const auto& [id, session] : state_.sessions) {
+    for (const auto& [chunk, lease] : session.leases) {
+      if (lease.place.region == effect.region) {
+        return Broken(absl::StrCat(ToText(effect), ": session ", id.value(), " has a lease there"));
+      }
+    }
+  }
+  for (const auto& [id, job] : state_.jobs) {
+    if (job.regions.count(effect.region) == 0) continue;
+    if (!job.IsLate(state_.now)) {
+      return Broken(absl::StrCat(ToText(effect), ": job ", id.value(), " has not ended"));
+    }
+    return EndJob(id);
+  }
+}
+
+void Model::ObserveClose(const CloseSession& effect) {
+  const auto found = state_.sessions.find(effect.session);
+  if (found == state_.sessions.end() || found->second.gone ||
+      found->second.phase == Phase::kEnding) {
+    return Broken(absl::StrCat(ToText(effect), ": nobody there"));
+  }
+  SessionState& session = found->second;
+  const bool late = state_.now - session.renewed >= state_.config.limits.session_lease;
+  if (session.phase == Phase::kConnected) {
+    uint32_t others = 0, of_uid = 0;
+    for (const auto& [id, other] : state_.sessions) {
+      if (id == effect.session || other.gone) continue;
+      ++others;
+      if (other.uid == session.uid) ++of_uid;
+    }
+    probes_.Hit(Probe::kSessionRefused);
+    if (others < state_.config.limits.sessions && of_uid < state_.config.limits.sessions_per_uid &&
+        !state_.draining && !late) {
+      return Broken(absl::StrCat(ToText(effect), ": no limit was reached"));
+    }
+  } else if (session.phase != Phase::kEnded) {
+    if (!late) return Broken(absl::StrCat(ToText(effect), ": it was renewed in time"));
+    probes_.Hit(Probe::kClientHung);
+  }
+  EndSession(effect.session, Whole::kTorn);
+  session.phase = Phase::kEnding;
+}
+
+void Model::ObserveTransfer(const StartTransfer& effect) {
+  if (prefetching_) probes_.Hit(Probe::kPrefetchMoved);
+  for (const auto& [id, job] : state_.jobs) {
+    if (effect.kind == StartTransfer::Kind::kSsdToHost && job.regions.count(effect.to.region) &&
+        job.slots[0] != 0 && state_.LeasedAt(id, Tier::kHost).size() + 1 >= job.slots[1]) {
+      probes_.Hit(Probe::kPassageNarrow);
+    }
+  }
+  const bool writes_back = effect.kind == StartTransfer::Kind::kHostToSsd ||
+                           effect.kind == StartTransfer::Kind::kDeviceToHost;
+  for (const auto& [id, call] : state_.calls) {
+    if (writes_back && std::holds_alternative<FetchCall>(call.event)) {
+      probes_.Hit(Probe::kWriteBackWhileFetchWaits);
+    }
+  }
+  for (const auto& [id, session] : state_.sessions) {
+    for (const auto& [chunk, lease] : session.leases) {
+      const auto at = [&lease = lease](MemoryPlace place) {
+        return place.region == lease.place.region && place.offset == lease.place.offset;
+      };
+      if (WritesMemory(effect) && at(effect.to)) {
+        return Broken(
+            absl::StrCat(ToText(Effect(effect)), ": its target is leased by session ", id.value()));
+      }
+      if (ReadsMemory(effect) && at(effect.from) && lease.access == Access::kWrite) {
+        return Broken(absl::StrCat(ToText(Effect(effect)), ": session ", id.value(),
+                                   " may be writing its source"));
+      }
+    }
+  }
+  for (const auto& [id, job] : state_.jobs) {
+    const bool of_job = (WritesMemory(effect) && job.regions.count(effect.to.region) != 0) ||
+                        (ReadsMemory(effect) && job.regions.count(effect.from.region) != 0);
+    if (of_job && effect.size != job.chunk_size) {
+      return Broken(absl::StrCat(ToText(Effect(effect)), ": not of one chunk's size"));
+    }
+  }
+}
+
+}  // namespace memtide::sim

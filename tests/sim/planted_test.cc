@@ -1,0 +1,34 @@
+// Shows that the checks bite: each fault that the saboteur can plant is seen within a few seeds.
+#include "gtest/gtest.h"
+#include "tests/sim/forked.h"
+
+namespace memtide::sim {
+namespace {
+
+constexpr uint64_t kSeeds = 80;
+
+class PlantedFaultTest : public testing::TestWithParam<int> {};
+
+TEST_P(PlantedFaultTest, IsSeen) {
+  const auto fault = static_cast<Fault>(GetParam());
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const Config config = MakeConfig(seed);
+    const std::string seen = RunForked(config, MakeOps(config), fault, /*one_in=*/4);
+    if (seen.empty()) continue;
+    std::cout << FaultName(fault) << ", seed " << seed << ": " << seen << "\n";
+    return;
+  }
+  FAIL() << kSeeds << " seeds do not see that " << FaultName(fault);
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, PlantedFaultTest, testing::Range(1, kFaults));
+
+TEST(PlantedFaultTest, NoFaultIsSeenWhereNoneIsPlanted) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const Config config = MakeConfig(seed);
+    EXPECT_EQ(RunForked(config, MakeOps(config), Fault::kNone), "") << Describe(config);
+  }
+}
+
+}  // namespace
+}  // namespace memtide::sim

@@ -1,0 +1,62 @@
+#include "tests/sim/probes.h"
+
+#include "absl/strings/str_format.h"
+
+namespace memtide::sim {
+namespace {
+
+constexpr const char* kNames[kProbes] = {
+    "write-back while a fetch waits",
+    "passage through the last host slot",
+    "transfer failed",
+    "disk write failed, then done",
+    "disk read failed a fetch",
+    "region could not be made",
+    "store could not be made",
+    "chunk torn by its writer's death",
+    "read of a torn chunk refused",
+    "torn chunk leased for writing",
+    "leases asked back",
+    "deadline passed",
+    "no-wait fetch refused",
+    "no-wait fetch excluded by a lease",
+    "too many waiting calls",
+    "chunk shared by readers",
+    "read lease made a write lease",
+    "client gone while its call waits",
+    "client gone while it opens",
+    "client hung",
+    "connection refused",
+    "job joined after its last session",
+    "job ended by its time to live",
+    "clean victim dropped",
+    "chunk freed while it moves",
+    "chunk freed while a fetch waits for it",
+    "evict waited",
+    "prefetch moved a chunk",
+    "call sent again",
+    "pool exhausted",
+    "chunks exhausted",
+    "batch larger than its tier",
+    "share of several regions",
+    "drained",
+    "another job's chunk asked for",
+};
+
+}  // namespace
+
+const char* ProbeName(Probe probe) { return kNames[static_cast<size_t>(probe)]; }
+
+void Probes::Add(const Probes& other) {
+  for (int probe = 0; probe < kProbes; ++probe) hits_[probe] += other.hits_[probe];
+}
+
+std::string Probes::Report() const {
+  std::string report;
+  for (int probe = 0; probe < kProbes; ++probe) {
+    absl::StrAppendFormat(&report, "%8d  %s\n", hits_[probe], kNames[probe]);
+  }
+  return report;
+}
+
+}  // namespace memtide::sim

@@ -1,0 +1,66 @@
+// Probes: rare states that the simulation must reach, or it proves little. Thread-compatible.
+#ifndef MEMTIDE_TESTS_SIM_PROBES_H_
+#define MEMTIDE_TESTS_SIM_PROBES_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace memtide::sim {
+
+enum class Probe : uint8_t {
+  kWriteBackWhileFetchWaits,
+  kPassageNarrow,  // Every host slot but one leased, and chunks pass through host memory.
+  kTransferFailed,
+  kDiskWriteFailedThenDone,  // The same place of a store.
+  kDiskReadFailedFetch,      // DATA_LOSS that is not a torn chunk.
+  kRegionNotMade,
+  kStoreNotMade,
+  kTornByDeath,
+  kTornReadRefused,
+  kTornRewritten,
+  kRevokeSent,
+  kDeadlinePassed,
+  kNoWaitRefused,
+  kNoWaitExcluded,
+  kWaitingCallsFull,
+  kSharedReadLease,
+  kUpgraded,
+  kGoneWhileWaiting,
+  kGoneWhileOpening,
+  kClientHung,
+  kSessionRefused,
+  kJobRejoinedAfterLastSession,
+  kJobEndedByTimeToLive,
+  kDroppedClean,
+  kFreedWhileMoving,
+  kFreedWhileWaitedFor,
+  kEvictWaited,
+  kPrefetchMoved,
+  kReplayedReply,
+  kPoolExhausted,
+  kChunksExhausted,
+  kBatchLargerThanTier,
+  kSeveralRegions,
+  kDrained,
+  kForeignChunk,
+};
+inline constexpr int kProbes = 35;
+
+const char* ProbeName(Probe probe);
+
+class Probes {
+ public:
+  void Hit(Probe probe) { ++hits_[static_cast<size_t>(probe)]; }
+  uint64_t hits(Probe probe) const { return hits_[static_cast<size_t>(probe)]; }
+  void Add(const Probes& other);
+  // One line per probe.
+  std::string Report() const;
+
+ private:
+  std::array<uint64_t, kProbes> hits_{};
+};
+
+}  // namespace memtide::sim
+
+#endif  // MEMTIDE_TESTS_SIM_PROBES_H_

@@ -1,0 +1,245 @@
+// The model's half that judges replies: is the code permitted, is the value what was promised.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/expect.h"
+#include "tests/sim/model.h"
+#include "tests/sim/trace.h"
+
+namespace memtide::sim {
+namespace {
+
+using Code = absl::StatusCode;
+
+bool IsFault(Code code) {
+  return code == Code::kInternal || code == Code::kDataLoss || code == Code::kUnavailable ||
+         code == Code::kAborted;
+}
+
+std::string Names(const Codes& codes) {
+  std::string names;
+  for (const Code code : codes) {
+    absl::StrAppend(&names, names.empty() ? "" : " or ", absl::StatusCodeToString(code));
+  }
+  return names;
+}
+
+}  // namespace
+
+void Model::ObserveReply(const Reply& reply) {
+  const auto found = state_.calls.find(reply.call);
+  if (found == state_.calls.end()) {
+    return Broken(absl::StrCat("answered twice or never asked: ", ToText(Effect(reply))));
+  }
+  const Call call = std::move(found->second);
+  state_.calls.erase(found);
+  if (!IsPermitted(call, reply)) {
+    return Broken(absl::StrCat(ToText(Effect(reply)), ": to ", ToText(call.event), ", where only ",
+                               Names(call.permitted), " was promised"));
+  }
+  CheckValueKind(call, reply);
+  if (!verdict_.ok()) return;
+  HitCallProbes(call, reply);
+  if (reply.status.ok() && FindRemembered(call) != nullptr) return CheckRepeated(call, reply);
+  Remember(call, reply);
+  if (const auto* open = std::get_if<OpenCall>(&call.event);
+      open != nullptr && !reply.status.ok()) {
+    // The session may try again, unless it was refused for having a job.
+    const auto session = state_.sessions.find(open->session);
+    const bool waits = std::any_of(state_.calls.begin(), state_.calls.end(), [&](const auto& c) {
+      return std::holds_alternative<OpenCall>(c.second.event) && c.second.session == open->session;
+    });
+    if (session != state_.sessions.end() && session->second.phase == Phase::kOpening && !waits) {
+      session->second.phase = Phase::kConnected;
+    }
+  }
+  if (!reply.status.ok()) return;
+  const bool applied = call.permitted == Codes{Code::kOk};
+  if (!applied && !std::holds_alternative<FetchCall>(call.event)) ApplyEnds(call.event);
+  std::visit(
+      [&](const auto& event) {
+        using Kind = std::decay_t<decltype(event)>;
+        if constexpr (std::is_same_v<Kind, OpenCall>) {
+          Accept(call, event, std::get<OpenReply>(reply.value));
+        } else if constexpr (std::is_same_v<Kind, AllocateCall>) {
+          Accept(call, event, std::get<AllocateReply>(reply.value));
+        } else if constexpr (std::is_same_v<Kind, FetchCall>) {
+          Accept(call, event, std::get<FetchReply>(reply.value));
+        } else if constexpr (std::is_same_v<Kind, DescribeCall>) {
+          Accept(call, event, std::get<DescribeReply>(reply.value));
+        } else if constexpr (std::is_same_v<Kind, InspectCall>) {
+          Accept(call, event, std::get<InspectReply>(reply.value));
+        } else if constexpr (std::is_same_v<Kind, RenewCall>) {
+          state_.sessions.at(event.session).renewed = state_.now;
+        } else if constexpr (std::is_same_v<Kind, DrainCall>) {
+          if (world_.transfers() != 0) Broken("drained while transfers are in flight");
+        }
+      },
+      call.event);
+}
+
+bool Model::IsPermitted(const Call& call, const Reply& reply) const {
+  const Code code = reply.status.code();
+  if (call.session) {
+    const SessionState* session = state_.FindSession(*call.session);
+    const bool ended = session != nullptr && closed_now_.count(*call.session) == 0 &&
+                       (session->phase == Phase::kEnding || session->phase == Phase::kEnded);
+    // A waiting call whose session ends: told so, in whatever words.
+    if (ended && call.asked != state_.events) return code != Code::kOk;
+    if (ended && call.permitted.count(Code::kOk) != 0) return code != Code::kOk;
+    if (closed_now_.count(*call.session) != 0 && !std::holds_alternative<CloseCall>(call.event)) {
+      return code != Code::kOk;
+    }
+  }
+  if (call.permitted.count(code) != 0) return true;
+  return call.permitted.count(Code::kOk) != 0 && MayFailLate(call, code);
+}
+
+// What can go wrong with a call that was right when it was made.
+bool Model::MayFailLate(const Call& call, Code code) const {
+  const bool faults = state_.faults > call.faults_before;
+  if (std::holds_alternative<OpenCall>(call.event)) {
+    return (faults && IsFault(code)) ||
+           (state_.makes_failed != 0 && code == Code::kResourceExhausted) ||
+           (state_.draining && code == Code::kUnavailable);
+  }
+  const bool fetches = std::holds_alternative<FetchCall>(call.event);
+  if (std::holds_alternative<AllocateCall>(call.event)) {
+    return (code == Code::kResourceExhausted && call.asked != state_.events) ||
+           (code == Code::kUnavailable && state_.draining);
+  }
+  if (!fetches && !std::holds_alternative<EvictCall>(call.event)) return false;
+  if (faults && IsFault(code)) return true;
+  if (state_.makes_failed != 0 && code == Code::kResourceExhausted) return true;
+  const std::vector<ChunkId>& chunks = *ChunksOf(call.event);
+  const bool freed = std::any_of(chunks.begin(), chunks.end(), [&](ChunkId chunk) {
+    return state_.chunks.count(chunk) == 0 || freeing_.count(chunk) != 0;
+  });
+  if (freed && code == Code::kNotFound) return true;
+  if (code == Code::kDeadlineExceeded) return call.deadline <= state_.now;
+  // Leased while it was on its way down.
+  if (!fetches)
+    return (code == Code::kFailedPrecondition || code == Code::kAborted) &&
+           call.asked != state_.events;
+  const bool torn = std::any_of(chunks.begin(), chunks.end(), [&](ChunkId chunk) {
+    const auto found = state_.chunks.find(chunk);
+    return found != state_.chunks.end() && found->second.whole != Whole::kYes;
+  });
+  return code == Code::kDataLoss && torn && std::get<FetchCall>(call.event).access == Access::kRead;
+}
+
+void Model::CheckValueKind(const Call& call, const Reply& reply) {
+  size_t expected = 0;  // monostate
+  if (reply.status.ok()) {
+    if (std::holds_alternative<OpenCall>(call.event)) expected = 1;
+    if (std::holds_alternative<AllocateCall>(call.event)) expected = 2;
+    if (std::holds_alternative<FetchCall>(call.event)) expected = 3;
+    if (std::holds_alternative<DescribeCall>(call.event)) expected = 4;
+    if (std::holds_alternative<InspectCall>(call.event)) expected = 5;
+  }
+  if (reply.value.index() != expected) {
+    Broken(
+        absl::StrCat(ToText(Effect(reply)), ": not the value that answers ", ToText(call.event)));
+  }
+  if (!reply.status.ok() && reply.status.message().empty()) {
+    Broken(absl::StrCat(ToText(Effect(reply)), ": an error without a word"));
+  }
+}
+
+void Model::Remember(const Call& call, const Reply& reply) {
+  const uint64_t request = RequestIdOf(call.event);
+  if (request == 0 || !call.session) return;
+  const auto session = state_.sessions.find(*call.session);
+  if (session == state_.sessions.end()) return;
+  std::deque<Remembered>& remembered = session->second.remembered;
+  const auto same = [&](const Remembered& other) { return other.request_id == request; };
+  remembered.erase(std::remove_if(remembered.begin(), remembered.end(), same), remembered.end());
+  remembered.push_back({request, call.event, reply});
+  if (remembered.size() > state_.config.limits.remembered_replies_per_session) {
+    remembered.pop_front();
+  }
+}
+
+const Remembered* Model::FindRemembered(const Call& call) const {
+  const uint64_t request = RequestIdOf(call.event);
+  const SessionState* session = call.session ? state_.FindSession(*call.session) : nullptr;
+  if (request == 0 || session == nullptr) return nullptr;
+  for (const Remembered& remembered : session->remembered) {
+    if (remembered.request_id == request && remembered.reply.status.ok() &&
+        remembered.event.index() == call.event.index()) {
+      return &remembered;
+    }
+  }
+  return nullptr;
+}
+
+void Model::CheckRepeated(const Call& call, const Reply& reply) {
+  probes_.Hit(Probe::kReplayedReply);
+  const Remembered& remembered = *FindRemembered(call);
+  const auto* now = std::get_if<AllocateReply>(&reply.value);
+  const auto* then = std::get_if<AllocateReply>(&remembered.reply.value);
+  if (now != nullptr && now->chunks != then->chunks) {
+    Broken(absl::StrCat(ToText(Effect(reply)),
+                        ": not what was answered before: ", ToText(Effect(remembered.reply))));
+  }
+}
+
+void Model::Accept(const Call& call, const AllocateCall& allocate, const AllocateReply& reply) {
+  if (reply.chunks.size() != allocate.count) {
+    return Broken(absl::StrCat("allocated another number: ", ToText(call.event)));
+  }
+  for (const ChunkId chunk : reply.chunks) {
+    ChunkState state;
+    state.job = state_.sessions.at(allocate.session).job;
+    state.kind = allocate.kind;
+    if (state_.ended_chunks.count(chunk) != 0 || !state_.chunks.insert({chunk, state}).second) {
+      return Broken(absl::StrCat("chunk id ", chunk.value(), " was given before"));
+    }
+  }
+}
+
+void Model::HitCallProbes(const Call& call, const Reply& reply) {
+  const Code code = reply.status.code();
+  if (std::holds_alternative<DrainCall>(call.event)) probes_.Hit(Probe::kDrained);
+  if (std::holds_alternative<OpenCall>(call.event) && code == Code::kResourceExhausted) {
+    probes_.Hit(Probe::kPoolExhausted);
+  }
+  if (std::holds_alternative<AllocateCall>(call.event) && code == Code::kResourceExhausted) {
+    probes_.Hit(Probe::kChunksExhausted);
+  }
+  if (std::holds_alternative<EvictCall>(call.event) && code == Code::kOk &&
+      call.asked != state_.events) {
+    probes_.Hit(Probe::kEvictWaited);
+  }
+  if (const std::vector<ChunkId>* chunks = ChunksOf(call.event);
+      chunks != nullptr && call.session) {
+    for (const ChunkId chunk : *chunks) {
+      if (code == Code::kNotFound && state_.chunks.count(chunk) != 0) {
+        probes_.Hit(Probe::kForeignChunk);
+      }
+    }
+  }
+  const auto* fetch = std::get_if<FetchCall>(&call.event);
+  if (fetch == nullptr) return;
+  if (code == Code::kNotFound && call.permitted.count(Code::kOk) != 0) {
+    probes_.Hit(Probe::kFreedWhileWaitedFor);
+  }
+  if (code == Code::kDeadlineExceeded) probes_.Hit(Probe::kDeadlinePassed);
+  if (code == Code::kUnavailable && !fetch->wait) probes_.Hit(Probe::kNoWaitRefused);
+  if (code == Code::kAborted && !fetch->wait) probes_.Hit(Probe::kNoWaitExcluded);
+  if (code == Code::kResourceExhausted) {
+    const JobState* job = state_.JobOf(fetch->session);
+    const bool large =
+        job != nullptr && fetch->chunks.size() > job->slots[static_cast<size_t>(fetch->tier)];
+    probes_.Hit(large ? Probe::kBatchLargerThanTier : Probe::kWaitingCallsFull);
+  }
+  if (code == Code::kDataLoss) {
+    const bool torn = std::any_of(fetch->chunks.begin(), fetch->chunks.end(), [&](ChunkId chunk) {
+      return state_.chunks.count(chunk) != 0 && state_.chunks.at(chunk).whole == Whole::kTorn;
+    });
+    probes_.Hit(torn ? Probe::kTornReadRefused : Probe::kDiskReadFailedFetch);
+  }
+}
+
+}  // namespace memtide::sim

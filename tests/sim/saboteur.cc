@@ -1,0 +1,159 @@
+#include "tests/sim/saboteur.h"
+
+#include <utility>
+
+namespace memtide::sim {
+namespace {
+
+constexpr const char* kNames[kFaults] = {
+    "none",
+    "a reply is lost",
+    "a reply is sent twice",
+    "success is reported as an error",
+    "an error is reported as success",
+    "a lease names another slot",
+    "a lease names another chunk",
+    "a lease permits more than asked",
+    "a lease names an older version",
+    "a transfer is reported and never done",
+    "a failed transfer is reported as done",
+    "a transfer is never started",
+    "a transfer goes to another slot",
+    "a transfer comes from another slot",
+    "a region goes to another session",
+    "a region is never sent",
+    "a region is dropped early",
+    "a region is never dropped",
+    "a session is closed for nothing",
+    "a client's death goes unheard",
+    "a pool is miscounted",
+    "a chunk id is given twice",
+};
+
+// Another slot of the same region, if it has one.
+bool Shift(MemoryPlace* place, Bytes step, Bytes region_size) {
+  if (step.IsZero() || step + step > region_size) return false;
+  place->offset = place->offset + step + step > region_size ? place->offset - place->offset
+                                                            : place->offset + step;
+  return true;
+}
+
+}  // namespace
+
+const char* FaultName(Fault fault) { return kNames[static_cast<size_t>(fault)]; }
+
+Sabotage Saboteur::OnComplete() {
+  if (fault_ == Fault::kTransferLost && Strikes()) return Sabotage::kLoseTransfer;
+  if (fault_ == Fault::kTransferFailureHidden && Strikes()) return Sabotage::kHideFailure;
+  return Sabotage::kNone;
+}
+
+bool Saboteur::Withhold(const Event& event) {
+  return fault_ == Fault::kClientDeathUnheard && std::holds_alternative<ClientGone>(event) &&
+         Strikes();
+}
+
+void Saboteur::Spoil(std::vector<Effect>* effects, const World& world) {
+  std::vector<Effect> spoilt;
+  for (Effect& effect : *effects) {
+    const bool removed =
+        (fault_ == Fault::kReplyLost && std::holds_alternative<Reply>(effect) && Strikes()) ||
+        (fault_ == Fault::kTransferNeverStarted && std::holds_alternative<StartTransfer>(effect) &&
+         Strikes()) ||
+        (fault_ == Fault::kRegionNotSent && std::holds_alternative<SendRegion>(effect) &&
+         Strikes()) ||
+        (fault_ == Fault::kRegionNeverDropped && std::holds_alternative<DropRegion>(effect) &&
+         Strikes());
+    if (removed) continue;
+    std::vector<Effect> more;
+    SpoilOne(&effect, world, &more);
+    spoilt.push_back(std::move(effect));
+    for (Effect& added : more) spoilt.push_back(std::move(added));
+  }
+  *effects = std::move(spoilt);
+}
+
+void Saboteur::SpoilOne(Effect* effect, const World& world, std::vector<Effect>* more) {
+  if (auto* reply = std::get_if<Reply>(effect)) {
+    if (SpoilReply(reply, more) && fault_ == Fault::kReplyTwice) more->push_back(*effect);
+  } else if (auto* transfer = std::get_if<StartTransfer>(effect)) {
+    SpoilTransfer(transfer, world);
+  } else if (auto* send = std::get_if<SendRegion>(effect)) {
+    sessions_.push_back(send->session);
+    if (fault_ == Fault::kRegionToOtherSession && Strikes()) send->session = sessions_.front();
+    if (fault_ == Fault::kRegionDroppedEarly && Strikes()) {
+      more->push_back(DropRegion{send->region});
+    }
+    if (fault_ == Fault::kSessionClosedForNothing && Strikes()) {
+      more->push_back(CloseSession{send->session, absl::UnavailableError("planted")});
+    }
+  }
+}
+
+// Returns whether the saboteur strikes here.
+bool Saboteur::SpoilReply(Reply* reply, std::vector<Effect>* more) {
+  auto* fetched = std::get_if<FetchReply>(&reply->value);
+  auto* allocated = std::get_if<AllocateReply>(&reply->value);
+  auto* inspected = std::get_if<InspectReply>(&reply->value);
+  switch (fault_) {
+    case Fault::kReplyTwice:
+      return Strikes();
+    case Fault::kReplyWithError:
+      if (!reply->status.ok() || !Strikes()) return false;
+      *reply = Reply{reply->call, absl::UnknownError("planted"), std::monostate()};
+      return true;
+    case Fault::kReplyOkInstead:
+      if (reply->status.ok() || !Strikes()) return false;
+      reply->status = absl::OkStatus();
+      return true;
+    case Fault::kLeaseInOtherSlot:
+    case Fault::kLeaseOfOtherChunk:
+    case Fault::kLeaseStronger:
+    case Fault::kLeaseOlderVersion:
+      if (fetched == nullptr || !Strikes()) return false;
+      SpoilLease(&fetched->leases.back());
+      return true;
+    case Fault::kPoolMiscounted:
+      if (inspected == nullptr || inspected->pools.empty() || !Strikes()) return false;
+      inspected->pools.back().reserved += Bytes(1);
+      return true;
+    case Fault::kChunkIdAgain:
+      if (allocated == nullptr) return false;
+      if (!chunks_.empty() && Strikes()) allocated->chunks.back() = chunks_.back();
+      chunks_.push_back(allocated->chunks.front());
+      return true;
+    default:
+      return false;
+  }
+}
+
+void Saboteur::SpoilLease(Lease* lease) {
+  switch (fault_) {
+    case Fault::kLeaseInOtherSlot:
+      lease->place.offset = lease->place.offset.IsZero() ? MiB(2) : lease->place.offset - MiB(2);
+      break;
+    case Fault::kLeaseOfOtherChunk:
+      lease->chunk = ChunkId(lease->chunk.value() ^ 1);
+      break;
+    case Fault::kLeaseStronger:
+      lease->access = lease->access == Access::kRead ? Access::kWrite : Access::kRead;
+      break;
+    default:
+      lease->version = Version(lease->version.value() - 1);
+      break;
+  }
+}
+
+void Saboteur::SpoilTransfer(StartTransfer* transfer, const World& world) {
+  const auto size_of = [&world](MemoryPlace place) {
+    const auto region = world.regions().find(place.region);
+    return region == world.regions().end() ? Bytes() : region->second.size;
+  };
+  if (fault_ == Fault::kTransferToOtherSlot && WritesMemory(*transfer) && Strikes()) {
+    Shift(&transfer->to, transfer->size, size_of(transfer->to));
+  } else if (fault_ == Fault::kTransferFromOtherSlot && ReadsMemory(*transfer) && Strikes()) {
+    Shift(&transfer->from, transfer->size, size_of(transfer->from));
+  }
+}
+
+}  // namespace memtide::sim

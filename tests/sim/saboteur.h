@@ -1,0 +1,74 @@
+// Saboteur: plants one fault between the engine and the world, to show that the checks bite.
+//
+// A simulation with a saboteur must break its verdict. Faults that change effects do so before the
+// world and the model see them, as if the engine had been wrong. Thread-compatible.
+#ifndef MEMTIDE_TESTS_SIM_SABOTEUR_H_
+#define MEMTIDE_TESTS_SIM_SABOTEUR_H_
+
+#include <vector>
+
+#include "daemon/engine/effects.h"
+#include "daemon/engine/events.h"
+#include "tests/sim/random.h"
+#include "tests/sim/world.h"
+
+namespace memtide::sim {
+
+enum class Fault : uint8_t {
+  kNone,
+  kReplyLost,
+  kReplyTwice,
+  kReplyWithError,
+  kReplyOkInstead,  // Of an error.
+  kLeaseInOtherSlot,
+  kLeaseOfOtherChunk,
+  kLeaseStronger,  // Write where read was asked.
+  kLeaseOlderVersion,
+  kTransferLost,  // Reported done, nothing copied.
+  kTransferFailureHidden,
+  kTransferNeverStarted,
+  kTransferToOtherSlot,
+  kTransferFromOtherSlot,
+  kRegionToOtherSession,
+  kRegionNotSent,
+  kRegionDroppedEarly,
+  kRegionNeverDropped,
+  kSessionClosedForNothing,
+  kClientDeathUnheard,  // The engine is not told.
+  kPoolMiscounted,
+  kChunkIdAgain,  // An allocation returns an id that is in use.
+};
+inline constexpr int kFaults = 22;
+
+const char* FaultName(Fault fault);
+
+class Saboteur {
+ public:
+  // Strikes about once in `one_in` opportunities. REQUIRES: one_in is not zero.
+  Saboteur(Fault fault, uint64_t seed, uint32_t one_in)
+      : fault_(fault), one_in_(one_in), random_(seed) {}
+
+  // What the world and the model are shown instead.
+  void Spoil(std::vector<Effect>* effects, const World& world);
+  // What the world does to the next piece of work that it completes.
+  Sabotage OnComplete();
+  // Whether the engine is to be kept from hearing the event.
+  bool Withhold(const Event& event);
+
+ private:
+  bool Strikes() { return random_.Below(one_in_) == 0; }
+  void SpoilOne(Effect* effect, const World& world, std::vector<Effect>* more);
+  bool SpoilReply(Reply* reply, std::vector<Effect>* more);
+  void SpoilLease(Lease* lease);
+  void SpoilTransfer(StartTransfer* transfer, const World& world);
+
+  const Fault fault_;
+  const uint32_t one_in_;
+  Random random_;
+  std::vector<ChunkId> chunks_;      // Seen in allocations.
+  std::vector<SessionId> sessions_;  // Seen in effects.
+};
+
+}  // namespace memtide::sim
+
+#endif  // MEMTIDE_TESTS_SIM_SABOTEUR_H_

@@ -1,0 +1,61 @@
+// Runs many seeds. MEMTIDE_SIM_SEEDS: how many (default below); MEMTIDE_SIM_FIRST: from which on.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/sim/simulation.h"
+
+namespace memtide::sim {
+namespace {
+
+constexpr uint64_t kDefaultSeeds = 3000;
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+// The engine's own checks end the process; this tells which seed it was.
+char g_how_to_reproduce[1024];
+void OnAbort(int) {
+  const ssize_t written = write(STDERR_FILENO, g_how_to_reproduce, std::strlen(g_how_to_reproduce));
+  _exit(written > 0 ? 134 : 135);
+}
+
+void AnnounceSeed(const Config& config) {
+  std::strncpy(g_how_to_reproduce, (HowToReproduce(config) + "\n").c_str(),
+               sizeof(g_how_to_reproduce) - 1);
+}
+
+TEST(SimulationTest, EverySeedKeepsEveryPromiseTwiceInTheSameWay) {
+  std::signal(SIGABRT, OnAbort);
+  const uint64_t first = FromEnvironment("MEMTIDE_SIM_FIRST", 1);
+  const uint64_t seeds = FromEnvironment("MEMTIDE_SIM_SEEDS", kDefaultSeeds);
+  Probes probes;
+  uint64_t events = 0;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    const Config config = MakeConfig(seed);
+    AnnounceSeed(config);
+    const std::vector<Op> ops = MakeOps(config);
+    const Outcome outcome = Simulation::Run(config, ops);
+    ASSERT_EQ(outcome.broken, "") << outcome.last << HowToReproduce(config);
+    ASSERT_EQ(outcome.trace_hash, Simulation::Run(config, ops).trace_hash)
+        << "not deterministic: " << HowToReproduce(config);
+    probes.Add(outcome.probes);
+    events += outcome.events;
+  }
+  std::cout << seeds << " seeds, " << events << " events\n" << probes.Report();
+  // Fewer seeds than the default prove nothing about what they reach.
+  if (first != 1 || seeds < kDefaultSeeds) return;
+  for (int probe = 0; probe < kProbes; ++probe) {
+    EXPECT_GT(probes.hits(static_cast<Probe>(probe)), 0u)
+        << "no seed reaches: " << ProbeName(static_cast<Probe>(probe));
+  }
+}
+
+}  // namespace
+}  // namespace memtide::sim

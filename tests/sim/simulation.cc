@@ -1,0 +1,242 @@
+#include "tests/sim/simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/clients.h"
+#include "tests/sim/hostile.h"
+
+namespace memtide::sim {
+namespace {
+
+constexpr size_t kLinesKept = 120;
+// Clients renew when half of the lease would have passed by the next tick.
+constexpr Duration kLongestTick = std::chrono::milliseconds(100);
+
+absl::Status FaultOf(const Work& work) {
+  if (work.kind != Work::Kind::kTransfer) {
+    return absl::ResourceExhaustedError("planted: no memory to be had");
+  }
+  return absl::InternalError("planted: the transfer failed");
+}
+
+uint32_t FaultPercent(const Faults& faults, const Work& work) {
+  if (work.kind == Work::Kind::kMakeRegion || work.kind == Work::Kind::kMakeStore) {
+    return faults.make;
+  }
+  if (work.kind != Work::Kind::kTransfer) return 0;
+  switch (work.transfer.kind) {
+    case StartTransfer::Kind::kSsdToHost:
+      return faults.disk_read;
+    case StartTransfer::Kind::kHostToSsd:
+      return faults.disk_write;
+    default:
+      return faults.copy;
+  }
+}
+
+}  // namespace
+
+Simulation::Simulation(const Config& config, Saboteur* saboteur, std::ostream* echo)
+    : config_(config),
+      saboteur_(saboteur),
+      world_(&verdict_, &probes_),
+      model_(config_, &world_, &verdict_, &probes_),
+      engine_(ToOptions(config_)),
+      trace_(kLinesKept, echo),
+      now_(std::chrono::hours(1)),
+      patience_(config.seed ^ 0x70617469656e6365) {}
+
+Outcome Simulation::Run(const Config& config, const std::vector<Op>& ops, Saboteur* saboteur,
+                        std::ostream* echo) {
+  Simulation simulation(config, saboteur, echo);
+  Outcome outcome;
+  for (const Op& op : ops) {
+    if (!simulation.verdict_.ok()) break;
+    simulation.Step(op);
+    ++outcome.steps;
+  }
+  simulation.Settle();
+  simulation.ReadAll();
+  simulation.EndAll();
+  outcome.broken = simulation.verdict_.broken();
+  outcome.last = simulation.trace_.Last();
+  outcome.trace_hash = simulation.trace_.hash();
+  outcome.events = simulation.events_;
+  outcome.probes = simulation.probes_;
+  return outcome;
+}
+
+std::vector<SessionId> Simulation::Sessions(bool open_only) const {
+  std::vector<SessionId> sessions;
+  for (const auto& [id, session] : model_.state().sessions) {
+    const bool usable =
+        session.phase == Phase::kOpen ||
+        (!open_only && (session.phase == Phase::kConnected || session.phase == Phase::kOpening));
+    if (usable && !session.hung) sessions.push_back(id);
+  }
+  return sessions;
+}
+
+void Simulation::Step(const Op& op) {
+  Random random(op.how);
+  switch (op.kind) {
+    case OpKind::kConnect:
+      return Feed(ClientConnected{SessionId(next_session_++), 1000 + op.who % config_.uids,
+                                  static_cast<int32_t>(op.who)});
+    case OpKind::kInspect: {
+      InspectCall inspect;
+      inspect.sessions = random.Percent(50);
+      inspect.first_chunk = random.Percent(20) ? random.Below(30) : 0;
+      inspect.max_chunks = random.Percent(50) ? random.Below(20) : 0;
+      return Ask(inspect);
+    }
+    case OpKind::kDrain:
+      return Ask(DrainCall{});
+    case OpKind::kComplete:
+      return StepComplete(op.who, &random);
+    case OpKind::kTick:
+      return PassTime(std::chrono::milliseconds(random.Between(1, config_.tick_ms)));
+    case OpKind::kSettle:
+      return Settle();
+    default:
+      break;
+  }
+  const bool any = op.kind == OpKind::kOpen || op.kind == OpKind::kGone ||
+                   op.kind == OpKind::kClose || op.kind == OpKind::kHostile;
+  const std::vector<SessionId> sessions = Sessions(!any);
+  if (!sessions.empty()) StepSession(op.kind, sessions[op.who % sessions.size()], &random);
+}
+
+void Simulation::StepSession(OpKind kind, SessionId session, Random* random) {
+  const State& state = model_.state();
+  std::optional<Event> call;
+  switch (kind) {
+    case OpKind::kOpen:
+      // Mostly once per session.
+      if (state.FindSession(session)->phase != Phase::kConnected && !random->Percent(5)) return;
+      return AskOpen(MakeOpen(state, session, random));
+    case OpKind::kHang:
+      return model_.SetHung(session);
+    case OpKind::kGone:
+      return StepGone(session, random);
+    case OpKind::kWrite:
+      return StepWrite(session, random);
+    case OpKind::kClose:
+      call = CloseCall{CallId(), session};
+      break;
+    case OpKind::kReplay:
+      call = MakeReplay(state, session, random);
+      break;
+    case OpKind::kHostile:
+      call = MakeHostileCall(state, session, NewRequestId(), random);
+      if (call) {
+        if (auto* open = std::get_if<OpenCall>(&*call)) return AskOpen(std::move(*open));
+      }
+      break;
+    default:
+      call = MakeCall(state, kind, session, NewRequestId(), random);
+      break;
+  }
+  if (call) Ask(std::move(*call));
+}
+
+// A dying writer leaves its chunk half written, at times.
+void Simulation::StepGone(SessionId session, Random* random) {
+  const std::map<ChunkId, Lease> leases = model_.state().FindSession(session)->leases;
+  for (const auto& [chunk, lease] : leases) {
+    if (lease.access == Access::kWrite && random->Percent(70)) {
+      model_.Write(session, chunk, world_.NewPoison());
+    }
+  }
+  Feed(ClientGone{session});
+}
+
+void Simulation::StepWrite(SessionId session, Random* random) {
+  std::vector<ChunkId> writable;
+  for (const auto& [chunk, lease] : model_.state().FindSession(session)->leases) {
+    if (lease.access == Access::kWrite) writable.push_back(chunk);
+  }
+  if (writable.empty()) return;
+  model_.Write(session, writable[random->Below(static_cast<uint32_t>(writable.size()))],
+               next_stamp_++);
+}
+
+void Simulation::StepComplete(size_t index, Random* random) {
+  if (world_.work().empty()) return;
+  index %= world_.work().size();
+  const Work& work = world_.work()[index];
+  // Also once the engine has dropped a part, its making ends first: then nothing fails.
+  const bool fails =
+      random->Percent(FaultPercent(config_.faults, work)) && work.kind != Work::Kind::kHangUp;
+  absl::Status status = fails ? FaultOf(work) : absl::OkStatus();
+  Feed(world_.Complete(index, std::move(status),
+                       saboteur_ == nullptr ? Sabotage::kNone : saboteur_->OnComplete()));
+}
+
+void Simulation::Ask(Event call) { Feed(WithCall(std::move(call), CallId(next_call_++))); }
+
+// The oracle judges shares by what is free at that moment.
+void Simulation::AskOpen(OpenCall open) {
+  Ask(InspectCall{});
+  Ask(std::move(open));
+}
+
+void Simulation::Feed(Event event) {
+  if (!verdict_.ok()) return;
+  ++events_;
+  trace_.Add(now_, event);
+  model_.Before(now_, event);
+  std::vector<Effect> effects;
+  if (saboteur_ == nullptr || !saboteur_->Withhold(event)) {
+    engine_.Handle(now_, event, &effects);
+    engine_.CheckInvariants();
+  }
+  if (saboteur_ != nullptr) saboteur_->Spoil(&effects, world_);
+  for (const Effect& effect : effects) {
+    if (!verdict_.ok()) return;
+    trace_.Add(effect);
+    world_.Carry(effect);
+    model_.Observe(effect);
+    if (const auto* revoke = std::get_if<Revoke>(&effect)) revokes_.push_back(*revoke);
+  }
+  if (verdict_.ok()) model_.After(event);
+  AnswerRevokes();
+}
+
+// Clients give back what they are asked for, most of the time.
+void Simulation::AnswerRevokes() {
+  while (!revokes_.empty() && verdict_.ok()) {
+    const Revoke revoke = revokes_.back();
+    revokes_.pop_back();
+    if (!model_.state().IsOpen(revoke.session) || patience_.Percent(60)) continue;
+    if (model_.state().FindSession(revoke.session)->hung) continue;
+    std::optional<Event> release =
+        MakeRelease(model_.state(), revoke.session, NewRequestId(), revoke.chunks, revoke.count);
+    if (release) Ask(std::move(*release));
+  }
+}
+
+void Simulation::PassTime(Duration time) {
+  now_ += time;
+  RenewSessions();
+  Feed(Tick{});
+}
+
+void Simulation::RenewSessions() {
+  for (const SessionId id : Sessions(true)) {
+    const SessionState& session = *model_.state().FindSession(id);
+    if (now_ - session.renewed + kLongestTick > config_.limits.session_lease / 2) {
+      // Time has passed already, but the engine learns it from this very call: in time.
+      Ask(RenewCall{CallId(), id});
+    }
+  }
+}
+
+std::string HowToReproduce(const Config& config) {
+  return absl::StrCat("to see it again: bazel run //tests/sim:minimize -- ", config.seed, "\n  ",
+                      Describe(config));
+}
+
+}  // namespace memtide::sim

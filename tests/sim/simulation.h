@@ -1,0 +1,90 @@
+// Simulation: one engine among fakes and an oracle, driven by steps.
+//
+// No threads, no clock, no chance but the config's and the steps' seeds: the same config and steps
+// give the same trace, bit for bit. Stops at the first broken promise. Thread-compatible.
+#ifndef MEMTIDE_TESTS_SIM_SIMULATION_H_
+#define MEMTIDE_TESTS_SIM_SIMULATION_H_
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "daemon/engine/engine.h"
+#include "tests/sim/model.h"
+#include "tests/sim/op.h"
+#include "tests/sim/probes.h"
+#include "tests/sim/saboteur.h"
+#include "tests/sim/trace.h"
+#include "tests/sim/verdict.h"
+#include "tests/sim/world.h"
+
+namespace memtide::sim {
+
+struct Outcome {
+  std::string broken;  // Empty: every promise was kept.
+  std::string last;    // The last events and effects.
+  uint64_t trace_hash = 0;
+  uint64_t events = 0;
+  size_t steps = 0;  // That were taken.
+  Probes probes;
+};
+
+class Simulation {
+ public:
+  // Runs all steps, then lets everything end: faults stop, every chunk is read once more, sessions
+  // leave, memory must come back. `config` need not outlive the call; `saboteur` may be null. Each
+  // line of the trace also goes to `echo`, unless that is null.
+  static Outcome Run(const Config& config, const std::vector<Op>& ops, Saboteur* saboteur = nullptr,
+                     std::ostream* echo = nullptr);
+
+ private:
+  Simulation(const Config& config, Saboteur* saboteur, std::ostream* echo);
+
+  void Step(const Op& op);
+  void StepSession(OpKind kind, SessionId session, Random* random);
+  void StepGone(SessionId session, Random* random);
+  void StepWrite(SessionId session, Random* random);
+  void StepComplete(size_t index, Random* random);
+
+  // Hands one event to everybody, in order.
+  void Feed(Event event);
+  // Gives the call an id first.
+  void Ask(Event call);
+  void AskOpen(OpenCall open);
+  void AnswerRevokes();
+  void PassTime(Duration time);
+  void RenewSessions();
+
+  // No faults, clients give back what they get: whatever waits must end.
+  void Settle();
+  bool SettleOnce();
+  // Reads every chunk once.
+  void ReadAll();
+  // All leave; all memory must come back.
+  void EndAll();
+
+  std::vector<SessionId> Sessions(bool open_only) const;
+  uint64_t NewRequestId() { return next_request_++; }
+
+  const Config config_;
+  Saboteur* const saboteur_;
+  Verdict verdict_;
+  Probes probes_;
+  World world_;
+  Model model_;
+  Engine engine_;
+  Trace trace_;
+  Instant now_;
+  Duration since_tick_{0};
+  uint64_t next_call_ = 1, next_session_ = 1, next_request_ = 1, next_stamp_ = 1;
+  uint64_t events_ = 0;
+  std::vector<Revoke> revokes_;  // Not yet answered.
+  Random patience_;              // Whether clients answer them.
+};
+
+// What to do to see it again.
+std::string HowToReproduce(const Config& config);
+
+}  // namespace memtide::sim
+
+#endif  // MEMTIDE_TESTS_SIM_SIMULATION_H_

@@ -1,0 +1,162 @@
+#include "tests/sim/state.h"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace memtide::sim {
+namespace {
+
+template <typename T, typename = void>
+struct HasCall : std::false_type {};
+template <typename T>
+struct HasCall<T, std::void_t<decltype(T::call)>> : std::true_type {};
+
+template <typename T, typename = void>
+struct HasSession : std::false_type {};
+template <typename T>
+struct HasSession<T, std::void_t<decltype(T::session)>> : std::true_type {};
+
+template <typename T, typename = void>
+struct HasChunks : std::false_type {};
+template <typename T>
+struct HasChunks<T, std::void_t<decltype(T::chunks)>> : std::true_type {};
+
+template <typename T, typename = void>
+struct HasRequest : std::false_type {};
+template <typename T>
+struct HasRequest<T, std::void_t<decltype(T::request_id)>> : std::true_type {};
+
+}  // namespace
+
+const CallId* CallOf(const Event& event) {
+  return std::visit(
+      [](const auto& e) -> const CallId* {
+        if constexpr (HasCall<std::decay_t<decltype(e)>>::value) return &e.call;
+        return nullptr;
+      },
+      event);
+}
+
+const SessionId* SessionOf(const Event& event) {
+  return std::visit(
+      [](const auto& e) -> const SessionId* {
+        // Only of calls: a connection's own events are no calls.
+        using Kind = std::decay_t<decltype(e)>;
+        if constexpr (HasSession<Kind>::value && HasCall<Kind>::value) return &e.session;
+        return nullptr;
+      },
+      event);
+}
+
+const std::vector<ChunkId>* ChunksOf(const Event& event) {
+  return std::visit(
+      [](const auto& e) -> const std::vector<ChunkId>* {
+        if constexpr (HasChunks<std::decay_t<decltype(e)>>::value) return &e.chunks;
+        return nullptr;
+      },
+      event);
+}
+
+uint64_t RequestIdOf(const Event& event) {
+  return std::visit(
+      [](const auto& e) -> uint64_t {
+        if constexpr (HasRequest<std::decay_t<decltype(e)>>::value) return e.request_id;
+        return 0;
+      },
+      event);
+}
+
+Event WithCall(Event event, CallId call) {
+  std::visit(
+      [call](auto& e) {
+        if constexpr (HasCall<std::decay_t<decltype(e)>>::value) e.call = call;
+      },
+      event);
+  return event;
+}
+
+const SessionState* State::FindSession(SessionId session) const {
+  const auto found = sessions.find(session);
+  return found == sessions.end() ? nullptr : &found->second;
+}
+
+bool State::IsOpen(SessionId session) const {
+  const SessionState* found = FindSession(session);
+  return found != nullptr && found->phase == Phase::kOpen;
+}
+
+const JobState* State::JobOf(SessionId session) const {
+  if (!IsOpen(session)) return nullptr;
+  const auto job = jobs.find(FindSession(session)->job);
+  return job == jobs.end() ? nullptr : &job->second;
+}
+
+bool State::Owns(SessionId session, ChunkId chunk) const {
+  const auto found = chunks.find(chunk);
+  return IsOpen(session) && found != chunks.end() && found->second.job == FindSession(session)->job;
+}
+
+std::vector<SessionId> State::Holders(ChunkId chunk) const {
+  std::vector<SessionId> holders;
+  for (const auto& [id, session] : sessions) {
+    if (session.leases.count(chunk) != 0) holders.push_back(id);
+  }
+  return holders;
+}
+
+bool State::LeasedByOther(SessionId session, ChunkId chunk, bool writers_only) const {
+  for (const SessionId holder : Holders(chunk)) {
+    if (holder != session &&
+        (!writers_only || sessions.at(holder).leases.at(chunk).access == Access::kWrite)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool State::WaitedFor(ChunkId chunk, std::optional<SessionId> by) const {
+  return std::any_of(calls.begin(), calls.end(), [&](const auto& entry) {
+    const auto* fetch = std::get_if<FetchCall>(&entry.second.event);
+    return fetch != nullptr && (!by || fetch->session == *by) &&
+           std::count(fetch->chunks.begin(), fetch->chunks.end(), chunk) != 0;
+  });
+}
+
+bool State::WaitedForByOther(SessionId session, ChunkId chunk) const {
+  return std::any_of(calls.begin(), calls.end(), [&](const auto& entry) {
+    const auto* fetch = std::get_if<FetchCall>(&entry.second.event);
+    return fetch != nullptr && fetch->session != session &&
+           std::count(fetch->chunks.begin(), fetch->chunks.end(), chunk) != 0;
+  });
+}
+
+uint32_t State::WaitingCalls(SessionId session) const {
+  return static_cast<uint32_t>(std::count_if(calls.begin(), calls.end(), [&](const auto& entry) {
+    const Event& event = entry.second.event;
+    return entry.second.session == session &&
+           (std::holds_alternative<FetchCall>(event) || std::holds_alternative<EvictCall>(event));
+  }));
+}
+
+bool State::AllocationsWait() const {
+  return std::any_of(calls.begin(), calls.end(), [](const auto& entry) {
+    return std::holds_alternative<AllocateCall>(entry.second.event);
+  });
+}
+
+std::set<ChunkId> State::LeasedAt(JobId job, Tier tier) const {
+  std::set<ChunkId> leased;
+  for (const auto& [id, session] : sessions) {
+    if (session.job != job) continue;
+    for (const auto& [chunk, lease] : session.leases) {
+      if (lease.tier == tier) leased.insert(chunk);
+    }
+  }
+  return leased;
+}
+
+Tier State::HomeTier() const {
+  return config.ssd_slots != 0 ? Tier::kSsd : config.host_slots != 0 ? Tier::kHost : Tier::kDevice;
+}
+
+}  // namespace memtide::sim

@@ -1,0 +1,136 @@
+// What the oracle knows: chunks, sessions, jobs and calls, as the protocol's promises define them,
+// in the most naive form. Nothing here knows how the engine does it.
+//
+// Plain values with lookups; thread-compatible. Sessions and calls that ended stay known, so that
+// their ids can be used wrongly.
+#ifndef MEMTIDE_TESTS_SIM_STATE_H_
+#define MEMTIDE_TESTS_SIM_STATE_H_
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/engine/effects.h"
+#include "daemon/engine/events.h"
+#include "tests/sim/config.h"
+#include "tests/sim/world.h"
+
+namespace memtide::sim {
+
+using Codes = std::set<absl::StatusCode>;
+
+// Whether the bytes of a chunk mean anything.
+enum class Whole : uint8_t {
+  kYes,
+  kUnsure,  // Its writer closed in order, without releasing: torn or not, both are permitted.
+  kTorn,
+};
+
+struct ChunkState {
+  JobId job;
+  ChunkKind kind = ChunkKind::kOther;
+  Stamp content = kZeros;  // What a reader must see; meaningless when torn.
+  Version version;
+  Whole whole = Whole::kYes;
+};
+
+enum class Phase : uint8_t { kConnected, kOpening, kOpen, kEnding, kEnded };
+
+// A reply that may be asked for again.
+struct Remembered {
+  uint64_t request_id = 0;
+  Event event;
+  Reply reply;
+};
+
+struct SessionState {
+  uint32_t uid = 0;
+  Phase phase = Phase::kConnected;
+  bool gone = false;  // The connection ended, too.
+  bool hung = false;
+  JobId job;
+  std::map<ChunkId, Lease> leases;
+  std::set<RegionId> regions;  // Whose descriptors were sent.
+  Instant renewed;             // Last time that the client said, by Renew or Open, that it lives.
+  Instant heard;               // Last call of any sort.
+  std::deque<Remembered> remembered;
+};
+
+struct JobState {
+  uint32_t uid = 0;
+  std::string name;
+  Bytes chunk_size;
+  OpenCall opened_by;
+  uint32_t slots[kTiers] = {};
+  uint32_t max_chunks = 0;
+  std::set<RegionId> regions;
+  std::set<SessionId> sessions;  // Open ones.
+  Duration time_to_live{0};
+  std::optional<Instant> left;  // When the last session ended.
+
+  // Whether its time has passed: it ends at the next tick, if it has not yet.
+  bool IsLate(Instant now) const { return left && now >= *left + time_to_live; }
+};
+
+struct Call {
+  Event event;
+  std::optional<SessionId> session;
+  uint64_t asked = 0;  // The event that brought it.
+  Instant deadline;
+  Codes permitted;       // As of the call; what happens while it waits adds to it.
+  bool at_once = false;  // Must be answered in the step that asks.
+  uint64_t faults_before = 0;
+};
+
+struct State {
+  explicit State(const Config& config) : config(config) {}
+
+  const Config& config;
+  Instant now;
+  uint64_t events = 0;  // So far.
+  bool draining = false;
+  uint64_t faults = 0;        // Failures that the world reported so far.
+  uint64_t makes_failed = 0;  // Of them: memory that could not be made.
+  std::map<SessionId, SessionState> sessions;
+  std::map<JobId, JobState> jobs;  // Open or lingering.
+  std::map<ChunkId, ChunkState> chunks;
+  std::map<CallId, Call> calls;     // Waiting.
+  std::set<ChunkId> ended_chunks;   // Freed, or of ended jobs.
+  std::map<Tier, PoolUsage> pools;  // As of the last Inspect.
+
+  const SessionState* FindSession(SessionId session) const;
+  bool IsOpen(SessionId session) const;
+  // Null unless the session is open.
+  const JobState* JobOf(SessionId session) const;
+  // Whether the chunk exists and the session may name it.
+  bool Owns(SessionId session, ChunkId chunk) const;
+  // Sessions that hold a lease on the chunk.
+  std::vector<SessionId> Holders(ChunkId chunk) const;
+  bool LeasedByOther(SessionId session, ChunkId chunk, bool writers_only) const;
+  // Whether a fetch waits for the chunk; only those of `by`, if given.
+  bool WaitedFor(ChunkId chunk, std::optional<SessionId> by = std::nullopt) const;
+  bool WaitedForByOther(SessionId session, ChunkId chunk) const;
+  // Fetches and evicts of the session that wait.
+  uint32_t WaitingCalls(SessionId session) const;
+  bool AllocationsWait() const;
+  // Chunks of the job with a lease at the tier.
+  std::set<ChunkId> LeasedAt(JobId job, Tier tier) const;
+  // Lowest tier that the node has.
+  Tier HomeTier() const;
+};
+
+// The parts that calls have in common; null where an event has none.
+const CallId* CallOf(const Event& event);
+const SessionId* SessionOf(const Event& event);
+const std::vector<ChunkId>* ChunksOf(const Event& event);
+// Zero where the event has none.
+uint64_t RequestIdOf(const Event& event);
+// The same call as one that is sent again.
+Event WithCall(Event event, CallId call);
+
+}  // namespace memtide::sim
+
+#endif  // MEMTIDE_TESTS_SIM_STATE_H_

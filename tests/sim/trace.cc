@@ -1,0 +1,206 @@
+#include "tests/sim/trace.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace memtide::sim {
+namespace {
+
+using absl::StrAppend;
+using absl::StrCat;
+
+std::string Text(Tier tier) { return std::string(TierName(tier)); }
+std::string Text(Access access) { return access == Access::kWrite ? "write" : "read"; }
+std::string Text(MemoryPlace place) {
+  return StrCat("r", place.region.value(), "+", FormatBytes(place.offset));
+}
+std::string Text(StorePlace place) {
+  return StrCat("s", place.store.value(), "+", FormatBytes(place.offset));
+}
+// Place in the table, and the generation where it is not the first.
+std::string Text(ChunkId chunk) {
+  return StrCat(chunk.value() & 0xffffffff, "g", chunk.value() >> 32);
+}
+std::string Text(const std::vector<ChunkId>& chunks) {
+  std::string text = "[";
+  for (const ChunkId chunk : chunks) StrAppend(&text, text.size() > 1 ? " " : "", Text(chunk));
+  return text + "]";
+}
+
+template <typename Call>
+std::string Head(const char* name, const Call& call) {
+  return StrCat(name, " call ", call.call.value(), " session ", call.session.value());
+}
+
+struct EventText {
+  std::string operator()(const ClientConnected& e) const {
+    return StrCat("Connected session ", e.session.value(), " uid ", e.uid, " pid ", e.pid);
+  }
+  std::string operator()(const ClientGone& e) const {
+    return StrCat("Gone session ", e.session.value());
+  }
+  std::string operator()(const OpenCall& e) const {
+    return StrCat(Head("Open", e), " job '", e.job_name.substr(0, 8), "' chunk ",
+                  e.chunk_size.count(), " shares ", e.device_share.count(), "/",
+                  e.host_share.count(), "/", e.ssd_share.count(), " ttl ", e.time_to_live.count());
+  }
+  std::string operator()(const RenewCall& e) const { return Head("Renew", e); }
+  std::string operator()(const CloseCall& e) const { return Head("Close", e); }
+  std::string operator()(const AllocateCall& e) const {
+    return StrCat(Head("Allocate", e), " request ", e.request_id, " count ", e.count);
+  }
+  std::string operator()(const FetchCall& e) const {
+    return StrCat(Head("Fetch", e), " ", Text(e.tier), " ", Text(e.access), " ", Text(e.chunks),
+                  " releases ", Text(e.releases), e.wait ? "" : " no wait", " deadline ",
+                  e.deadline.count());
+  }
+  std::string operator()(const ReleaseCall& e) const {
+    return StrCat(Head("Release", e), " request ", e.request_id, " ", Text(e.chunks));
+  }
+  std::string operator()(const EvictCall& e) const {
+    return StrCat(Head("Evict", e), " ", Text(e.tier), " ", Text(e.chunks));
+  }
+  std::string operator()(const PrefetchCall& e) const {
+    return StrCat(Head("Prefetch", e), " ", Text(e.tier), " ", Text(e.chunks));
+  }
+  std::string operator()(const FreeCall& e) const {
+    return StrCat(Head("Free", e), " request ", e.request_id, " ", Text(e.chunks));
+  }
+  std::string operator()(const DescribeCall& e) const {
+    return StrCat(Head("Describe", e), " ", Text(e.chunks));
+  }
+  std::string operator()(const InspectCall& e) const {
+    return StrCat("Inspect call ", e.call.value(), " from ", e.first_chunk, " max ", e.max_chunks);
+  }
+  std::string operator()(const DrainCall& e) const { return StrCat("Drain call ", e.call.value()); }
+  std::string operator()(const TransferDone& e) const {
+    return StrCat("TransferDone t", e.transfer.value(), " ", e.status.ToString());
+  }
+  std::string operator()(const RegionMade& e) const {
+    return StrCat("RegionMade r", e.region.value(), " ", e.status.ToString());
+  }
+  std::string operator()(const RegionDropped& e) const {
+    return StrCat("RegionDropped r", e.region.value());
+  }
+  std::string operator()(const StoreMade& e) const {
+    return StrCat("StoreMade s", e.store.value(), " ", e.status.ToString());
+  }
+  std::string operator()(const StoreDropped& e) const {
+    return StrCat("StoreDropped s", e.store.value());
+  }
+  std::string operator()(const Tick&) const { return "Tick"; }
+};
+
+struct ReplyText {
+  std::string operator()(const std::monostate&) const { return ""; }
+  std::string operator()(const OpenReply& r) const {
+    std::string text =
+        StrCat(" job ", r.job.value(), " slots ", r.device_slots, "/", r.host_slots, "/",
+               r.ssd_slots, " chunks ", r.max_chunks, " budget ", r.lease_budget, " regions");
+    for (const RegionId region : r.regions) StrAppend(&text, " r", region.value());
+    return text;
+  }
+  std::string operator()(const AllocateReply& r) const { return StrCat(" ", Text(r.chunks)); }
+  std::string operator()(const FetchReply& r) const {
+    std::string text;
+    for (const Lease& lease : r.leases) {
+      StrAppend(&text, " {", Text(lease.chunk), " ", Text(lease.tier), " ", Text(lease.place), " v",
+                lease.version.value(), " ", Text(lease.access), "}");
+    }
+    return text;
+  }
+  std::string operator()(const DescribeReply& r) const {
+    std::string text;
+    for (const ChunkInfo& info : r.chunks) {
+      StrAppend(&text, " {", Text(info.chunk), " v", info.version.value(),
+                info.on_device ? " device" : "", info.on_host ? " host" : "",
+                info.on_ssd ? " ssd" : "", info.moving ? " moving" : "", info.torn ? " torn" : "",
+                " leases ", info.leases, "}");
+    }
+    return text;
+  }
+  std::string operator()(const InspectReply& r) const {
+    std::string text;
+    for (const PoolUsage& pool : r.pools) {
+      StrAppend(&text, " ", Text(pool.tier), " used ", pool.used.count(), " reserved ",
+                pool.reserved.count(), " scrubbing ", pool.scrubbing.count(), " free ",
+                pool.free.count());
+    }
+    return StrCat(text, " sessions ", r.session_count, " chunks ", r.chunk_count, " waiting ",
+                  r.waiting_calls, " transfers ", r.transfers_in_flight);
+  }
+};
+
+struct EffectText {
+  std::string operator()(const Reply& e) const {
+    return StrCat("Reply call ", e.call.value(), " ", e.status.ToString(),
+                  std::visit(ReplyText(), e.value));
+  }
+  std::string operator()(const SendRegion& e) const {
+    return StrCat("SendRegion session ", e.session.value(), " r", e.region.value());
+  }
+  std::string operator()(const Revoke& e) const {
+    return StrCat("Revoke session ", e.session.value(), " count ", e.count, " ", Text(e.chunks));
+  }
+  std::string operator()(const CloseSession& e) const {
+    return StrCat("CloseSession session ", e.session.value(), " ", e.reason.ToString());
+  }
+  std::string operator()(const MakeRegion& e) const {
+    return StrCat("MakeRegion r", e.region.value(), " ", Text(e.tier), " uid ", e.uid, " ",
+                  FormatBytes(e.size));
+  }
+  std::string operator()(const DropRegion& e) const {
+    return StrCat("DropRegion r", e.region.value());
+  }
+  std::string operator()(const MakeStore& e) const {
+    return StrCat("MakeStore s", e.store.value(), " ", FormatBytes(e.size));
+  }
+  std::string operator()(const DropStore& e) const {
+    return StrCat("DropStore s", e.store.value());
+  }
+  std::string operator()(const StartTransfer& e) const {
+    const std::string head = StrCat("Transfer t", e.transfer.value(), " ");
+    switch (e.kind) {
+      case StartTransfer::Kind::kHostToDevice:
+        return StrCat(head, "host ", Text(e.from), " to device ", Text(e.to));
+      case StartTransfer::Kind::kDeviceToHost:
+        return StrCat(head, "device ", Text(e.from), " to host ", Text(e.to));
+      case StartTransfer::Kind::kSsdToHost:
+        return StrCat(head, "ssd ", Text(e.store), " to host ", Text(e.to));
+      case StartTransfer::Kind::kHostToSsd:
+        return StrCat(head, "host ", Text(e.from), " to ssd ", Text(e.store));
+      case StartTransfer::Kind::kZero:
+        return StrCat(head, "zero ", Text(e.to));
+    }
+    return head;
+  }
+};
+
+}  // namespace
+
+std::string ToText(const Event& event) { return std::visit(EventText(), event); }
+std::string ToText(const Effect& effect) { return std::visit(EffectText(), effect); }
+
+void Trace::Add(Instant now, const Event& event) {
+  AddLine(StrCat("#", events_++, " ", now.time_since_epoch().count(), " ns: ", ToText(event)));
+}
+
+void Trace::Add(const Effect& effect) { AddLine(StrCat("    -> ", ToText(effect))); }
+
+void Trace::AddLine(std::string line) {
+  for (const char c : line) {
+    hash_ = (hash_ ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  }
+  if (echo_ != nullptr) *echo_ << line << std::endl;
+  lines_.push_back(std::move(line));
+  if (lines_.size() > lines_kept_) lines_.pop_front();
+}
+
+std::string Trace::Last() const {
+  std::string text;
+  for (const std::string& line : lines_) StrAppend(&text, line, "\n");
+  return text;
+}
+
+}  // namespace memtide::sim

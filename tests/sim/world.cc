@@ -1,0 +1,258 @@
+#include "tests/sim/world.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "tests/sim/trace.h"
+
+namespace memtide::sim {
+
+using Transfer = StartTransfer::Kind;
+
+bool ReadsMemory(const StartTransfer& transfer) {
+  return transfer.kind == Transfer::kHostToDevice || transfer.kind == Transfer::kDeviceToHost ||
+         transfer.kind == Transfer::kHostToSsd;
+}
+
+bool WritesMemory(const StartTransfer& transfer) { return transfer.kind != Transfer::kHostToSsd; }
+
+void World::Carry(const Effect& effect) {
+  std::visit(
+      [this](const auto& e) {
+        using Kind = std::decay_t<decltype(e)>;
+        if constexpr (!std::is_same_v<Kind, Reply> && !std::is_same_v<Kind, SendRegion> &&
+                      !std::is_same_v<Kind, Revoke>) {
+          Begin(e);
+        }
+      },
+      effect);
+}
+
+void World::Begin(const MakeRegion& effect) {
+  if (!regions_.insert({effect.region, {effect.tier, effect.uid, effect.size}}).second) {
+    verdict_.Broken(absl::StrCat("region ", effect.region.value(), " made twice"));
+  }
+  if (effect.size.IsZero() || effect.size > kMaxRegionSize ||
+      !effect.size.IsMultipleOf(kChunkAlignment) || effect.tier == Tier::kSsd) {
+    verdict_.Broken(absl::StrCat("no such region can be made: ", ToText(effect)));
+  }
+  Work work{Work::Kind::kMakeRegion};
+  work.region = effect.region;
+  work_.push_back(work);
+}
+
+void World::Begin(const DropRegion& effect) {
+  const auto region = regions_.find(effect.region);
+  if (region == regions_.end() || region->second.dropping) {
+    return verdict_.Broken(absl::StrCat("dropped a region that is not there: ", ToText(effect)));
+  }
+  region->second.dropping = true;
+  for (const Work& work : work_) {
+    const StartTransfer& transfer = work.transfer;
+    if (work.kind == Work::Kind::kTransfer &&
+        ((ReadsMemory(transfer) && transfer.from.region == effect.region) ||
+         (WritesMemory(transfer) && transfer.to.region == effect.region))) {
+      verdict_.Broken(absl::StrCat("dropped region ", effect.region.value(), " under transfer ",
+                                   transfer.transfer.value()));
+    }
+  }
+  Work work{Work::Kind::kDropRegion};
+  work.region = effect.region;
+  work_.push_back(work);
+}
+
+void World::Begin(const MakeStore& effect) {
+  if (!stores_.insert({effect.store, {effect.size}}).second || effect.size.IsZero()) {
+    verdict_.Broken(absl::StrCat("no such store can be made: ", ToText(effect)));
+  }
+  Work work{Work::Kind::kMakeStore};
+  work.store = effect.store;
+  work_.push_back(work);
+}
+
+void World::Begin(const DropStore& effect) {
+  const auto store = stores_.find(effect.store);
+  if (store == stores_.end() || store->second.dropping) {
+    return verdict_.Broken(absl::StrCat("dropped a store that is not there: ", ToText(effect)));
+  }
+  store->second.dropping = true;
+  for (const Work& work : work_) {
+    if (work.kind == Work::Kind::kTransfer && work.transfer.store.store == effect.store &&
+        (work.transfer.kind == Transfer::kSsdToHost ||
+         work.transfer.kind == Transfer::kHostToSsd)) {
+      verdict_.Broken(absl::StrCat("dropped store ", effect.store.value(), " under transfer ",
+                                   work.transfer.transfer.value()));
+    }
+  }
+  Work work{Work::Kind::kDropStore};
+  work.store = effect.store;
+  work_.push_back(work);
+}
+
+void World::Begin(const CloseSession& effect) {
+  Work work{Work::Kind::kHangUp};
+  work.session = effect.session;
+  work_.push_back(work);
+}
+
+void World::Begin(const StartTransfer& effect) {
+  switch (effect.kind) {
+    case Transfer::kHostToDevice:
+      CheckMemory(effect, effect.from, Tier::kHost, "source");
+      CheckMemory(effect, effect.to, Tier::kDevice, "target");
+      break;
+    case Transfer::kDeviceToHost:
+      CheckMemory(effect, effect.from, Tier::kDevice, "source");
+      CheckMemory(effect, effect.to, Tier::kHost, "target");
+      break;
+    case Transfer::kSsdToHost:
+      CheckStore(effect);
+      CheckMemory(effect, effect.to, Tier::kHost, "target");
+      break;
+    case Transfer::kHostToSsd:
+      CheckMemory(effect, effect.from, Tier::kHost, "source");
+      CheckStore(effect);
+      break;
+    case Transfer::kZero: {
+      const auto region = regions_.find(effect.to.region);
+      CheckMemory(effect, effect.to, region == regions_.end() ? Tier::kHost : region->second.tier,
+                  "target");
+      break;
+    }
+  }
+  CheckAlone(effect);
+  if (!verdict_.ok()) return;
+  Work work{Work::Kind::kTransfer};
+  work.transfer = effect;
+  work.source = SourceOf(effect);
+  SetTarget(effect, NewPoison());
+  work_.push_back(work);
+}
+
+bool World::IsTarget(MemoryPlace place) const {
+  return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    return work.kind == Work::Kind::kTransfer && WritesMemory(work.transfer) &&
+           KeyOf(work.transfer.to) == KeyOf(place);
+  });
+}
+
+bool World::IsSource(MemoryPlace place) const {
+  return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    return work.kind == Work::Kind::kTransfer && ReadsMemory(work.transfer) &&
+           KeyOf(work.transfer.from) == KeyOf(place);
+  });
+}
+
+size_t World::transfers() const {
+  return std::count_if(work_.begin(), work_.end(),
+                       [](const Work& work) { return work.kind == Work::Kind::kTransfer; });
+}
+
+Bytes World::Held(Tier tier) const {
+  Bytes held;
+  if (tier == Tier::kSsd) {
+    for (const auto& [id, store] : stores_) held += store.size;
+  } else {
+    for (const auto& [id, region] : regions_) {
+      if (region.tier == tier) held += region.size;
+    }
+  }
+  return held;
+}
+
+Stamp World::Read(MemoryPlace place) const {
+  const auto stamp = memory_.find(KeyOf(place));
+  return stamp == memory_.end() ? kZeros : stamp->second;
+}
+
+void World::Write(MemoryPlace place, Stamp stamp) {
+  MEMTIDE_CHECK(regions_.count(place.region) == 1) << place.region;
+  memory_[KeyOf(place)] = stamp;
+}
+
+Stamp World::SourceOf(const StartTransfer& transfer) const {
+  if (transfer.kind == Transfer::kZero) return kZeros;
+  if (transfer.kind != Transfer::kSsdToHost) return Read(transfer.from);
+  const auto stamp = disk_.find(KeyOf(transfer.store));
+  return stamp == disk_.end() ? kPoison : stamp->second;
+}
+
+void World::SetTarget(const StartTransfer& transfer, Stamp stamp) {
+  if (transfer.kind == Transfer::kHostToSsd) {
+    disk_[KeyOf(transfer.store)] = stamp;
+  } else {
+    memory_[KeyOf(transfer.to)] = stamp;
+  }
+}
+
+bool World::MakePending(const Work& drop) const {
+  return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    return (drop.kind == Work::Kind::kDropRegion && work.kind == Work::Kind::kMakeRegion &&
+            work.region == drop.region) ||
+           (drop.kind == Work::Kind::kDropStore && work.kind == Work::Kind::kMakeStore &&
+            work.store == drop.store);
+  });
+}
+
+Event World::Complete(size_t index, absl::Status status, Sabotage sabotage) {
+  MEMTIDE_CHECK(index < work_.size()) << index;
+  while (MakePending(work_[index])) index = (index + 1) % work_.size();
+  const Work work = work_[index];
+  work_.erase(work_.begin() + static_cast<std::ptrdiff_t>(index));
+  switch (work.kind) {
+    case Work::Kind::kMakeRegion:
+      if (status.ok()) {
+        regions_[work.region].made = true;
+      } else {
+        probes_.Hit(Probe::kRegionNotMade);
+        if (!regions_[work.region].dropping) regions_.erase(work.region);
+      }
+      return RegionMade{work.region, std::move(status)};
+    case Work::Kind::kDropRegion: {
+      regions_.erase(work.region);
+      const auto first = memory_.lower_bound({work.region.value(), 0});
+      memory_.erase(first, memory_.lower_bound({work.region.value() + 1, 0}));
+      return RegionDropped{work.region};
+    }
+    case Work::Kind::kMakeStore:
+      if (status.ok()) {
+        stores_[work.store].made = true;
+      } else {
+        probes_.Hit(Probe::kStoreNotMade);
+        if (!stores_[work.store].dropping) stores_.erase(work.store);
+      }
+      return StoreMade{work.store, std::move(status)};
+    case Work::Kind::kDropStore: {
+      stores_.erase(work.store);
+      const auto first = disk_.lower_bound({work.store.value(), 0});
+      disk_.erase(first, disk_.lower_bound({work.store.value() + 1, 0}));
+      return StoreDropped{work.store};
+    }
+    case Work::Kind::kTransfer:
+      return FinishTransfer(work, std::move(status), sabotage);
+    case Work::Kind::kHangUp:
+      return ClientGone{work.session};
+  }
+  return Tick{};
+}
+
+Event World::FinishTransfer(const Work& work, absl::Status status, Sabotage sabotage) {
+  const StartTransfer& transfer = work.transfer;
+  const bool to_disk = transfer.kind == Transfer::kHostToSsd;
+  if (!status.ok()) {
+    probes_.Hit(Probe::kTransferFailed);
+    if (to_disk) failed_writes_.insert(KeyOf(transfer.store));
+    if (sabotage == Sabotage::kHideFailure) status = absl::OkStatus();
+    return TransferDone{transfer.transfer, std::move(status)};
+  }
+  if (sabotage != Sabotage::kLoseTransfer) {
+    SetTarget(transfer, SourceOf(transfer) == work.source ? work.source : NewPoison());
+  }
+  if (to_disk && failed_writes_.erase(KeyOf(transfer.store)) != 0) {
+    probes_.Hit(Probe::kDiskWriteFailedThenDone);
+  }
+  return TransferDone{transfer.transfer, absl::OkStatus()};
+}
+
+}  // namespace memtide::sim

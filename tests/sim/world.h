@@ -1,0 +1,127 @@
+// World: carries out the engine's effects on fakes that lose no chance to show a mistake.
+//
+// Memory is one 64-bit stamp per slot instead of its bytes. Work (transfers, making and dropping
+// memory, hanging up) is queued until the simulation completes it, in any order. From its start to
+// its end a transfer's target holds poison; it keeps it when the transfer fails; and when the
+// source changed under way, what arrives is poison. Poison is never a legal content, so that any
+// lease of it is a broken promise. Fresh memory is zero; a fresh store is poison.
+//
+// Breaks the verdict for what no edge could carry out: transfers out of bounds, from or to memory
+// that is not there, two at once into one slot. Thread-compatible.
+#ifndef MEMTIDE_TESTS_SIM_WORLD_H_
+#define MEMTIDE_TESTS_SIM_WORLD_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "daemon/engine/effects.h"
+#include "daemon/engine/engine.h"
+#include "daemon/engine/events.h"
+#include "tests/sim/probes.h"
+#include "tests/sim/verdict.h"
+
+namespace memtide::sim {
+
+using Stamp = uint64_t;
+inline constexpr Stamp kZeros = 0;
+
+struct Region {
+  Tier tier = Tier::kHost;
+  uint32_t uid = 0;
+  Bytes size;
+  bool made = false;
+  bool dropping = false;
+};
+struct Store {
+  Bytes size;
+  bool made = false;
+  bool dropping = false;
+};
+
+// Something that the world has begun and not finished.
+struct Work {
+  enum class Kind : uint8_t {
+    kMakeRegion,
+    kDropRegion,
+    kMakeStore,
+    kDropStore,
+    kTransfer,
+    kHangUp
+  };
+  Kind kind = Kind::kTransfer;
+  RegionId region;
+  StoreId store;
+  SessionId session;
+  StartTransfer transfer;
+  Stamp source = kZeros;  // Of the transfer, when it started.
+};
+
+// What a planted fault does to the world itself: finished in name only.
+enum class Sabotage : uint8_t { kNone, kLoseTransfer, kHideFailure };
+
+class World {
+ public:
+  World(Verdict* verdict, Probes* probes) : verdict_(*verdict), probes_(*probes) {}
+
+  void Carry(const Effect& effect);
+
+  const std::vector<Work>& work() const { return work_; }
+  // Finishes a piece of work and returns what the engine hears. A drop waits for its make, whose
+  // turn it then is. REQUIRES: index is below work().size().
+  Event Complete(size_t index, absl::Status status, Sabotage sabotage = Sabotage::kNone);
+
+  const std::map<RegionId, Region>& regions() const { return regions_; }
+  const std::map<StoreId, Store>& stores() const { return stores_; }
+  Stamp Read(MemoryPlace place) const;
+  // A client writes. REQUIRES: the region is there.
+  void Write(MemoryPlace place, Stamp stamp);
+  Stamp NewPoison() { return kPoison | ++poisons_; }
+  static bool IsPoison(Stamp stamp) { return (stamp & kPoison) != 0; }
+  // Whether a transfer that is under way writes to, or reads from, the slot.
+  bool IsTarget(MemoryPlace place) const;
+  bool IsSource(MemoryPlace place) const;
+  size_t transfers() const;
+  // Bytes of a tier that exist or are being made or dropped.
+  Bytes Held(Tier tier) const;
+
+ private:
+  static constexpr Stamp kPoison = Stamp{1} << 63;
+  using Key = std::pair<uint32_t, uint64_t>;
+  static Key KeyOf(MemoryPlace place) { return {place.region.value(), place.offset.count()}; }
+  static Key KeyOf(StorePlace place) { return {place.store.value(), place.offset.count()}; }
+
+  void Begin(const MakeRegion& effect);
+  void Begin(const DropRegion& effect);
+  void Begin(const MakeStore& effect);
+  void Begin(const DropStore& effect);
+  void Begin(const StartTransfer& effect);
+  void Begin(const CloseSession& effect);
+
+  void CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tier tier, const char* end);
+  void CheckStore(const StartTransfer& transfer);
+  void CheckAlone(const StartTransfer& transfer);
+  Stamp SourceOf(const StartTransfer& transfer) const;
+  void SetTarget(const StartTransfer& transfer, Stamp stamp);
+  Event FinishTransfer(const Work& work, absl::Status status, Sabotage sabotage);
+  bool MakePending(const Work& drop) const;
+
+  Verdict& verdict_;
+  Probes& probes_;
+  std::vector<Work> work_;
+  std::map<RegionId, Region> regions_;
+  std::map<StoreId, Store> stores_;
+  std::map<Key, Stamp> memory_, disk_;
+  std::set<Key> failed_writes_;
+  uint64_t poisons_ = 0;
+};
+
+// Which ends of a transfer are memory.
+bool ReadsMemory(const StartTransfer& transfer);
+bool WritesMemory(const StartTransfer& transfer);
+
+}  // namespace memtide::sim
+
+#endif  // MEMTIDE_TESTS_SIM_WORLD_H_

@@ -1,0 +1,60 @@
+// The world's half that tells what no edge could carry out.
+#include "absl/strings/str_cat.h"
+#include "tests/sim/trace.h"
+#include "tests/sim/world.h"
+
+namespace memtide::sim {
+
+using Transfer = StartTransfer::Kind;
+
+void World::CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tier tier,
+                        const char* end) {
+  const auto region = regions_.find(place.region);
+  const bool there = region != regions_.end() && region->second.made && !region->second.dropping;
+  if (!there || region->second.tier != tier) {
+    return verdict_.Broken(absl::StrCat(ToText(transfer), ": its ", end, " is not ",
+                                        std::string(TierName(tier)), " memory that is there"));
+  }
+  const absl::optional<Bytes> last = CheckedAdd(place.offset, transfer.size);
+  if (transfer.size.IsZero() || !last || *last > region->second.size ||
+      !place.offset.IsMultipleOf(transfer.size)) {
+    verdict_.Broken(absl::StrCat(ToText(transfer), ": its ", end, " is no slot of the region"));
+  }
+}
+
+void World::CheckStore(const StartTransfer& transfer) {
+  const auto store = stores_.find(transfer.store.store);
+  const absl::optional<Bytes> last = CheckedAdd(transfer.store.offset, transfer.size);
+  if (store == stores_.end() || !store->second.made || store->second.dropping || !last ||
+      *last > store->second.size || transfer.size.IsZero() ||
+      !transfer.store.offset.IsMultipleOf(transfer.size)) {
+    verdict_.Broken(absl::StrCat(ToText(transfer), ": no such place of a store"));
+  }
+}
+
+// No transfer may write what another one writes or reads.
+void World::CheckAlone(const StartTransfer& transfer) {
+  if (WritesMemory(transfer) && (IsTarget(transfer.to) || IsSource(transfer.to))) {
+    verdict_.Broken(absl::StrCat(ToText(transfer), ": its target is in another transfer"));
+  }
+  if (ReadsMemory(transfer) && IsTarget(transfer.from)) {
+    verdict_.Broken(absl::StrCat(ToText(transfer), ": its source is still being filled"));
+  }
+  for (const Work& work : work_) {
+    if (work.kind != Work::Kind::kTransfer) continue;
+    const bool reads = transfer.kind == Transfer::kSsdToHost;
+    const bool writes = transfer.kind == Transfer::kHostToSsd;
+    const bool other_writes = work.transfer.kind == Transfer::kHostToSsd;
+    const bool other_uses = other_writes || work.transfer.kind == Transfer::kSsdToHost;
+    if (other_uses && (writes || (reads && other_writes)) &&
+        KeyOf(work.transfer.store) == KeyOf(transfer.store)) {
+      verdict_.Broken(absl::StrCat(ToText(transfer), ": its place of the store is in transfer ",
+                                   work.transfer.transfer.value()));
+    }
+    if (work.transfer.transfer == transfer.transfer) {
+      verdict_.Broken(absl::StrCat("two transfers are called ", transfer.transfer.value()));
+    }
+  }
+}
+
+}  // namespace memtide::sim
