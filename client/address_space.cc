@@ -63,9 +63,10 @@ absl::StatusOr<FaultDescriptor> OpenUserfaultfd() {
   }
   uffdio_api api = {};
   api.api = UFFD_API;
-  api.features = UFFD_FEATURE_THREAD_ID;
+  // EVENT_REMAP: memory that is moved stays watched (see Unmap).
+  api.features = UFFD_FEATURE_THREAD_ID | UFFD_FEATURE_EVENT_REMAP;
   if (ioctl(result.fd.get(), UFFDIO_API, &api) != 0) {
-    return absl::UnimplementedError(Errno("userfaultfd with thread ids"));
+    return absl::UnimplementedError(Errno("userfaultfd with thread ids and moves"));
   }
   return result;
 }
@@ -80,6 +81,16 @@ char* ReserveAligned(uint64_t size, uint64_t alignment) {
   if (aligned > start) munmap(reserved, aligned - start);
   munmap(reinterpret_cast<void*>(aligned + size), start + alignment - aligned);
   return reinterpret_cast<char*>(aligned);
+}
+
+// Inaccessible anonymous memory, over what is at `at`, or, when that is null, anywhere.
+char* MapNothing(char* at, size_t size) {
+  const int fixed = at != nullptr ? MAP_FIXED : 0;
+  void* mapped =
+      mmap(at, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  madvise(mapped, size, MADV_DONTFORK);
+  return static_cast<char*>(mapped);
 }
 
 }  // namespace
@@ -122,28 +133,17 @@ PlaceId AddressSpace::place(const void* address) const {
       static_cast<uint32_t>((static_cast<const char*>(address) - base_) / chunk_size_.count()));
 }
 
-// Fresh anonymous memory over the range, in one step.
-char* AddressSpace::Replace(PlaceRange range, int protection) {
-  const size_t size = chunk_size_.count() * range.count;
-  void* at = mmap(address(range.first), size, protection,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  if (at == MAP_FAILED) return nullptr;
-  madvise(at, size, MADV_DONTFORK);
-  return static_cast<char*>(at);
-}
-
 // REQUIRES: the range is inaccessible anonymous memory. Accessible only once it is registered, or a
 // touch in between would read zeros.
-absl::Status AddressSpace::MakeAbsent(PlaceRange range) {
-  const size_t size = chunk_size_.count() * range.count;
+absl::Status AddressSpace::Watch(char* at, size_t size) {
   uffdio_register registration = {};
-  registration.range.start = reinterpret_cast<uint64_t>(address(range.first));
+  registration.range.start = reinterpret_cast<uint64_t>(at);
   registration.range.len = size;
   registration.mode = UFFDIO_REGISTER_MODE_MISSING;
   if (ioctl(uffd_.get(), UFFDIO_REGISTER, &registration) != 0) {
     return absl::InternalError(Errno("cannot watch addresses"));
   }
-  if (mprotect(address(range.first), size, PROT_READ | PROT_WRITE) != 0) {
+  if (mprotect(at, size, PROT_READ | PROT_WRITE) != 0) {
     return absl::ResourceExhaustedError(
         Errno("cannot open addresses (vm.max_map_count, vm.overcommit_memory)"));
   }
@@ -151,7 +151,8 @@ absl::Status AddressSpace::MakeAbsent(PlaceRange range) {
 }
 
 absl::Status AddressSpace::Open(PlaceRange range) {
-  if (absl::Status status = MakeAbsent(range); !status.ok()) {
+  const size_t size = chunk_size_.count() * range.count;
+  if (absl::Status status = Watch(address(range.first), size); !status.ok()) {
     Shut(range);
     return status;
   }
@@ -165,7 +166,8 @@ void AddressSpace::Shut(PlaceRange range) {
   for (uint32_t i = 0; i < range.count; ++i) {
     Show(PlaceId(range.first.value() + i), Shown::kShut);
   }
-  MEMTIDE_CHECK(Replace(range, PROT_NONE) != nullptr) << Errno("cannot shut addresses");
+  char* at = MapNothing(address(range.first), chunk_size_.count() * range.count);
+  MEMTIDE_CHECK(at != nullptr) << Errno("cannot shut addresses");
   // Whoever touched the chunks while they were freed now gets the segmentation fault.
   for (uint32_t i = 0; i < range.count; ++i) Wake(PlaceId(range.first.value() + i));
 }
@@ -194,13 +196,17 @@ void AddressSpace::LetOn(PlaceId place, Access access) {
   Wake(place);
 }
 
+// What is absent is made elsewhere and moved over the slot in one step: there is no moment at which
+// a touch, by a thread or by a system call, finds neither.
 void AddressSpace::Unmap(PlaceId place) {
-  Show(place, Shown::kChanging);
-  const PlaceRange range{place, 1};
-  MEMTIDE_CHECK(Replace(range, PROT_NONE) != nullptr) << Errno("cannot unmap a chunk");
-  const absl::Status status = MakeAbsent(range);
+  const size_t size = chunk_size_.count();
+  char* aside = MapNothing(nullptr, size);
+  MEMTIDE_CHECK(aside != nullptr) << Errno("cannot unmap a chunk (vm.max_map_count)");
+  const absl::Status status = Watch(aside, size);
   MEMTIDE_CHECK(status.ok()) << status.ToString();
   Show(place, Shown::kAbsent);
+  void* moved = mremap(aside, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, address(place));
+  MEMTIDE_CHECK(moved == address(place)) << Errno("cannot unmap a chunk (vm.max_map_count)");
 }
 
 void AddressSpace::Wake(PlaceId place) {

@@ -5,8 +5,8 @@
 //   absent  anonymous memory registered with userfaultfd; a touch becomes an event on uffd()
 //   read, write   a slot of shared memory
 //
-// A touch that hits a place while it goes from mapped to absent, and a write to a place mapped for
-// reading, raise SIGSEGV; Shown() tells a signal handler which it was, without a lock.
+// A write to a place mapped for reading raises SIGSEGV; shown() tells a signal handler so, without
+// a lock. (A system call that writes there gets EFAULT: nothing can be put in its way.)
 //
 // The caller sees to it that no two threads change the same place at once (LeaseCache does); all
 // else may be called from any thread. Nothing here is inherited by a forked child: each mapping is
@@ -31,7 +31,7 @@
 namespace memtide::client {
 
 // What a place shows to whoever touches it. The values of a futex word.
-enum class Shown : uint32_t { kShut, kAbsent, kRead, kWrite, kChanging };
+enum class Shown : uint32_t { kShut, kAbsent, kRead, kWrite };
 
 class AddressSpace {
  public:
@@ -68,7 +68,9 @@ class AddressSpace {
   absl::Status MakeWritable(PlaceId place);
   // Lets those on who wait for a place that has been mapped for `access`. Does not block.
   void LetOn(PlaceId place, Access access);
-  // read or write -> absent. Once it returns, no thread of this process sees the slot.
+  // read or write -> absent, in one step: a touch finds either the slot or becomes an event. Once
+  // it returns, no thread of this process sees the slot. Waits until the move has been read from
+  // uffd(), so REQUIRES: another thread reads it (FaultLoop does).
   void Unmap(PlaceId place);
   // Lets those retry who touched the place while it was absent.
   void Wake(PlaceId place);
@@ -81,8 +83,7 @@ class AddressSpace {
  private:
   AddressSpace(char* base, const Options& options, Descriptor uffd, bool kernel_faults);
   void Show(PlaceId place, Shown shown);
-  absl::Status MakeAbsent(PlaceRange range);
-  char* Replace(PlaceRange range, int protection);
+  absl::Status Watch(char* at, size_t size);
 
   char* const base_;
   const Bytes chunk_size_;

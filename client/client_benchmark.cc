@@ -10,6 +10,7 @@
 #include "client/address_space.h"
 #include "client/client.h"
 #include "client/fake_lender.h"
+#include "client/fault_loop.h"
 
 namespace memtide::client {
 namespace {
@@ -25,11 +26,15 @@ struct Mapping {
     MEMTIDE_CHECK(reserved.ok()) << reserved.status().ToString();
     space = std::move(reserved).value();
     MEMTIDE_CHECK(space->Open({PlaceId(0), 4}).ok());
+    auto started = FaultLoop::Start(space.get(), [](const Touch&) { return absl::OkStatus(); });
+    MEMTIDE_CHECK(started.ok()) << started.status().ToString();
+    faults = std::move(started).value();
   }
   void Map() { MEMTIDE_CHECK(space->Map(PlaceId(1), memory->fd(), Bytes(0), Access::kWrite).ok()); }
 
   std::unique_ptr<SharedMemory> memory;
   std::unique_ptr<AddressSpace> space;
+  std::unique_ptr<FaultLoop> faults;  // Reads the moves of Unmap.
 };
 
 void BM_Map(benchmark::State& state) {

@@ -1,6 +1,7 @@
 // The client over a FakeLender: real addresses, real faults, real eviction, no daemon.
 #include "client/client.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -186,6 +187,27 @@ TEST_F(ClientTest, SystemCallsMayTouchUnmappedChunks) {
   ASSERT_EQ(pread(file, client_->address(Nth(range, 1)), kChunkBytes, 0), ssize_t(kChunkBytes));
   EXPECT_EQ(memcmp(client_->address(range.first), client_->address(Nth(range, 1)), kChunkBytes), 0);
   close(file);
+}
+
+// A system call that found the place between mapped and watched failed with EFAULT.
+TEST_F(ClientTest, SystemCallsNeverMissAChunkThatIsGivenBack) {
+  Open(4, 3);
+  if (!client_->properties().kernel_faults) GTEST_SKIP() << "no privilege for kernel faults";
+  const PlaceRange range = Allocate(1);
+  memset(client_->address(range.first), 0x5A, kChunkBytes);
+  std::atomic<bool> done{false};
+  std::thread giver([&] {
+    while (!done.load()) EXPECT_TRUE(client_->Flush().ok());
+  });
+  const int file = memfd_create("out", MFD_CLOEXEC);
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_EQ(pwrite(file, client_->address(range.first), kChunkBytes, 0), ssize_t(kChunkBytes))
+        << strerror(errno);
+  }
+  done.store(true);
+  giver.join();
+  close(file);
+  EXPECT_GT(stats().faults, 1u);
 }
 
 TEST_F(ClientTest, CallsFailAfterTheLossAndMappedBytesStay) {

@@ -71,27 +71,41 @@ FaultLoop::~FaultLoop() {
 void FaultLoop::Run() {
   mutex_.Lock();
   while (!stopping_) {
-    if (!heard_.empty()) {
-      const Touch touch = heard_.front();
-      heard_.pop_front();
-      mutex_.Unlock();
-      const absl::Status status = answer_(touch);
-      if (!status.ok()) EndProcess(touch, space_->address(touch.place), status);
-      mutex_.Lock();
-    } else if (somebody_waits_) {
+    if (!somebody_waits_) {
+      WaitAndHear();
+    } else if (heard_.empty()) {
+      ++idle_;
       changed_.Wait(&mutex_);
+      --idle_;
     } else {
-      somebody_waits_ = true;
-      mutex_.Unlock();
-      const std::vector<Touch> touches = WaitForTouches();
-      mutex_.Lock();
-      somebody_waits_ = false;
-      heard_.insert(heard_.end(), touches.begin(), touches.end());
-      // One more than the touches that this thread leaves: it is the next to wait.
-      for (size_t i = 0; i < touches.size(); ++i) changed_.Signal();
+      AnswerOne();
     }
   }
   mutex_.Unlock();
+}
+
+// Waits for touches until there is one to answer and an idle thread to take over.
+void FaultLoop::WaitAndHear() {
+  somebody_waits_ = true;
+  do {
+    mutex_.Unlock();
+    const std::vector<Touch> touches = WaitForTouches();
+    mutex_.Lock();
+    heard_.insert(heard_.end(), touches.begin(), touches.end());
+  } while (!stopping_ && (heard_.empty() || idle_ == 0));
+  somebody_waits_ = false;
+  // One for each touch but mine, and the one who waits next.
+  for (size_t i = 0; i < heard_.size(); ++i) changed_.Signal();
+  if (!stopping_) AnswerOne();
+}
+
+void FaultLoop::AnswerOne() {
+  const Touch touch = heard_.front();
+  heard_.pop_front();
+  mutex_.Unlock();
+  const absl::Status status = answer_(touch);
+  if (!status.ok()) EndProcess(touch, space_->address(touch.place), status);
+  mutex_.Lock();
 }
 
 std::vector<Touch> FaultLoop::WaitForTouches() {

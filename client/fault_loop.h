@@ -2,10 +2,11 @@
 // reading.
 //
 // Touches come from the kernel (userfaultfd) and from the SIGSEGV handler (requests()). One thread
-// at a time waits for them; when some arrive it leaves the waiting to the next and answers one
-// itself, so a touch is answered by the thread that heard of it, and up to kThreads at a time. A
-// touch that cannot be answered ends the process (EndProcess): its thread can neither go on nor be
-// told.
+// at a time waits for them; when some arrive it leaves the waiting to an idle one and answers one
+// itself, so a touch is answered by the thread that heard of it, up to kThreads - 1 at a time.
+// While all others answer it goes on waiting, for AddressSpace::Unmap needs a reader at all times.
+// A touch that cannot be answered ends the process (EndProcess): its thread can neither go on nor
+// be told.
 #ifndef MEMTIDE_CLIENT_FAULT_LOOP_H_
 #define MEMTIDE_CLIENT_FAULT_LOOP_H_
 
@@ -53,6 +54,8 @@ class FaultLoop {
   FaultLoop(AddressSpace* space, Answer answer, Descriptor requests_in, Descriptor requests_out,
             Descriptor stop);
   void Run();
+  void WaitAndHear() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AnswerOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Touch> WaitForTouches();
   void ReadFaults(std::vector<Touch>* touches);
   void ReadRequests(std::vector<Touch>* touches);
@@ -65,6 +68,7 @@ class FaultLoop {
   CondVar changed_;
   std::deque<Touch> heard_ ABSL_GUARDED_BY(mutex_);  // At most what one wait returned, and rest.
   bool somebody_waits_ ABSL_GUARDED_BY(mutex_) = false;
+  int idle_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

@@ -81,7 +81,8 @@ typedef struct memtide_properties {
   uint32_t ssd_slots;
   uint32_t max_chunks;
   uint32_t lease_budget;  /* most leases that the client holds before it gives the oldest back */
-  uint32_t kernel_faults; /* 1: system calls may touch unmapped chunks; 0: they fail with EFAULT */
+  uint32_t kernel_faults; /* 1: system calls may touch unmapped chunks; 0: they fail with EFAULT.
+                             Either way, one that writes to a chunk held for reading does. */
 } memtide_properties;
 
 typedef struct memtide_stats {

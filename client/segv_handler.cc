@@ -54,9 +54,6 @@ bool Answer(AddressSpace* space, int requests, const void* address, const void* 
   switch (shown) {
     case Shown::kShut:
       return false;
-    case Shown::kChanging:
-      space->WaitWhile(place, shown);
-      return true;
     case Shown::kRead: {
       if (AccessOf(context, shown) == Access::kRead) return true;  // Mapped in the meantime.
       const Touch touch{place, Access::kWrite, ThreadId()};

@@ -1,9 +1,9 @@
 // The SIGSEGV handler: hands touches that userfaultfd does not see to a FaultLoop.
 //
-// Two kinds: a write to a place held for reading, and a touch of a place that is just changing. Any
-// other segmentation fault is the program's own, and goes to the handler that was there before, as
-// the kernel would have called it. Process-wide; installed by the first WatchedSpace. The handler
-// takes no lock, allocates nothing and keeps errno.
+// These are writes to places held for reading. Any other segmentation fault is the program's own,
+// and goes to the handler that was there before, as the kernel would have called it. Process-wide;
+// installed by the first WatchedSpace. The handler takes no lock, allocates nothing and keeps
+// errno.
 #ifndef MEMTIDE_CLIENT_SEGV_HANDLER_H_
 #define MEMTIDE_CLIENT_SEGV_HANDLER_H_
 
