@@ -75,7 +75,7 @@ void Loop::Drain() {
       MutexLock lock(&mutex_);
       if (queue_.empty() || stopped_) {
         draining_ = false;
-        changed_.SignalAll();
+        if (stopped_) changed_.SignalAll();  // Only Stop waits for this; ticks must not wake by it.
         return;
       }
       event = std::move(queue_.front());
