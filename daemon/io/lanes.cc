@@ -72,8 +72,10 @@ Piece* Lanes::Cut(size_t index) {
   Cursor& cursor = lane.cursors.front();
   const DiskTransfer& request = cursor.transfer->request;
   const Bytes end = request.offset + request.size;
-  const Bytes limit =
-      request.size < options_.piece * kPiecesWorthCutting ? options_.small_piece : options_.piece;
+  // Alone, a small transfer keeps the disk busy only in small pieces.
+  const bool alone = lane.cursors.size() == 1;
+  const bool small = request.size < options_.piece * kPiecesWorthCutting;
+  const Bytes limit = alone && small ? options_.small_piece : options_.piece;
   const Bytes stripe_end = stripes_.EndOfStripe(cursor.next);
   const Bytes size = std::min({limit, stripe_end - cursor.next, end - cursor.next});
   // A piece takes room of at least small_piece, so that the pool bounds the number of pieces.

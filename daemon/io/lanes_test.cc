@@ -98,6 +98,14 @@ TEST_F(LanesTest, TheFirstTransferIsDoneFirst) {
   EXPECT_EQ(results_.begin()->first, 1);
 }
 
+TEST_F(LanesTest, ASmallTransferIsCutSmallOnlyWhenNoOtherWaits) {
+  Add(1, kRead, Bytes(0), MiB(4));
+  Add(2, kRead, MiB(4), MiB(4));
+  std::vector<Bytes> sizes;
+  for (const Piece* piece : TakeAll()) sizes.push_back(piece->size);
+  EXPECT_THAT(sizes, testing::ElementsAre(MiB(4), MiB(1), MiB(1), MiB(1), MiB(1)));
+}
+
 TEST_F(LanesTest, TinyTransfersCannotOutnumberThePieces) {
   for (int name = 0; name < 100; ++name) Add(name, kRead, KiB(4 * name), KiB(4));
   EXPECT_LE(TakeAll().size(), lanes_->capacity());
