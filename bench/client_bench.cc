@@ -4,22 +4,19 @@
 //
 // Client, its fault thread and the daemon share one CPU, because waking another one costs more than
 // what is measured. The chunks are in memory throughout: nothing here waits for a copy.
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
-#include <fstream>
 #include <iostream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "bench/client_session.h"
 #include "bench/harness.h"
+#include "bench/page_faults.h"
 
 ABSL_FLAG(std::string, socket_dir, "", "where the daemon's sockets are");
 ABSL_FLAG(int32_t, daemon, 0, "its process");
@@ -28,25 +25,9 @@ ABSL_FLAG(bool, quick, false, "fewer rounds");
 namespace memtide {
 namespace {
 
-constexpr Bytes kChunk = MiB(16);
+constexpr Bytes kChunk = MiB(64);
 constexpr Bytes kHugePage = MiB(2);
 constexpr int kCpu = 0;
-
-// Minor faults of a process so far.
-int64_t FaultsOf(pid_t process) {
-  std::ifstream file(absl::StrCat("/proc/", process, "/stat"));
-  std::string line;
-  std::getline(file, line);
-  // The name may hold spaces; it ends with the last parenthesis. minflt is the tenth field, the
-  // eighth after the name.
-  std::istringstream fields(line.substr(line.rfind(')') + 1));
-  std::string skipped;
-  for (int i = 0; i < 7; ++i) fields >> skipped;
-  int64_t faults = -1;
-  fields >> faults;
-  MEMTIDE_CHECK(faults >= 0) << line;
-  return faults;
-}
 
 double MicrosecondsOfCachedAcquire(ClientSession* session, uint32_t place) {
   constexpr int kTimes = 20000;
@@ -96,20 +77,20 @@ void UseOnce(ClientSession* session, uint32_t place) {
 }
 
 void CountFaults(Rounds* rounds, ClientSession* session, const Places& places, int times) {
-  const pid_t daemon = absl::GetFlag(FLAGS_daemon);
-  const int64_t ours = FaultsOf(getpid());
-  const int64_t theirs = FaultsOf(daemon);
+  const PageFaults ours(getpid());
+  const PageFaults theirs(absl::GetFlag(FLAGS_daemon));
   for (int i = 0; i < times; ++i) UseOnce(session, places[i % places.size()]);
-  rounds->Add("client.page_faults", static_cast<double>(FaultsOf(getpid()) - ours) / times);
-  rounds->Add("daemon.page_faults", static_cast<double>(FaultsOf(daemon) - theirs) / times);
+  rounds->Add("client.page_faults", static_cast<double>(ours.Count()) / times);
+  rounds->Add("daemon.page_faults", static_cast<double>(theirs.Count()) / times);
 }
 
 void Measure() {
   ClientSession session(absl::GetFlag(FLAGS_socket_dir), kChunk);
-  // New threads of the client are on its CPU already; those of the daemon, which was there before,
-  // are moved now that all of them run.
-  PinProcess(absl::GetFlag(FLAGS_daemon), kCpu);
-  const Places places = session.Allocate(8);
+  for (const pid_t process : {getpid(), absl::GetFlag(FLAGS_daemon)}) {
+    PinProcess(process, kCpu);
+    PreferProcess(process);
+  }
+  const Places places = session.Allocate(4);
   for (const uint32_t place : places) UseOnce(&session, place);
 
   const bool quick = absl::GetFlag(FLAGS_quick);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 
@@ -35,18 +36,6 @@ Duration BusyTimeOfMachine() {
   return std::chrono::nanoseconds(std::chrono::seconds(ticks)) / sysconf(_SC_CLK_TCK);
 }
 
-std::vector<pid_t> ThreadsOf(pid_t process) {
-  std::vector<pid_t> threads;
-  DIR* const directory = opendir(absl::StrCat("/proc/", process, "/task").c_str());
-  MEMTIDE_CHECK(directory != nullptr) << "no process " << process;
-  while (const dirent* entry = readdir(directory)) {
-    pid_t thread = 0;
-    if (absl::SimpleAtoi(entry->d_name, &thread)) threads.push_back(thread);
-  }
-  closedir(directory);
-  return threads;
-}
-
 void Allow(pid_t thread, const cpu_set_t& cpus) {
   // A thread that has just ended needs no place.
   MEMTIDE_CHECK(sched_setaffinity(thread, sizeof(cpus), &cpus) == 0 || errno == ESRCH)
@@ -61,6 +50,18 @@ cpu_set_t Only(int cpu) {
 }
 
 }  // namespace
+
+std::vector<pid_t> ThreadsOf(pid_t process) {
+  std::vector<pid_t> threads;
+  DIR* const directory = opendir(absl::StrCat("/proc/", process, "/task").c_str());
+  MEMTIDE_CHECK(directory != nullptr) << "no process " << process;
+  while (const dirent* entry = readdir(directory)) {
+    pid_t thread = 0;
+    if (absl::SimpleAtoi(entry->d_name, &thread)) threads.push_back(thread);
+  }
+  closedir(directory);
+  return threads;
+}
 
 Duration CpuTime(pid_t process) {
   clockid_t clock;
@@ -90,6 +91,16 @@ Duration TimeOf(const std::function<void()>& work) {
 
 void PinThisThread(int cpu) { Allow(0, Only(cpu)); }
 
+void PreferProcess(pid_t process) {
+  for (const pid_t thread : ThreadsOf(process)) {
+    sched_param lowest = {};
+    lowest.sched_priority = sched_get_priority_min(SCHED_RR);
+    MEMTIDE_CHECK(sched_setscheduler(thread, SCHED_RR, &lowest) == 0 || errno == ESRCH ||
+                  errno == EPERM)
+        << strerror(errno);
+  }
+}
+
 void PinProcess(pid_t process, int cpu) {
   for (const pid_t thread : ThreadsOf(process)) Allow(thread, Only(cpu));
 }
@@ -105,13 +116,6 @@ void PinThreadsNamed(const std::string& name, int cpu) {
     found = true;
   }
   MEMTIDE_CHECK(found) << "no thread is called " << name;
-}
-
-void UnpinProcess(pid_t process) {
-  cpu_set_t all;
-  CPU_ZERO(&all);
-  for (int cpu = 0; cpu < sysconf(_SC_NPROCESSORS_ONLN); ++cpu) CPU_SET(cpu, &all);
-  for (const pid_t thread : ThreadsOf(process)) Allow(thread, all);
 }
 
 void OrDie(const absl::Status& status) {

@@ -22,6 +22,8 @@
 
 namespace memtide {
 
+// The threads that a process has now. The process must be there.
+std::vector<pid_t> ThreadsOf(pid_t process);
 // CPU time of a process and all its threads so far. The process must be there and ours to ask.
 Duration CpuTime(pid_t process);
 
@@ -41,8 +43,9 @@ void PinThisThread(int cpu);
 void PinProcess(pid_t process, int cpu);
 // Pins the threads of this process with that name.
 void PinThreadsNamed(const std::string& name, int cpu);
-// Lets every thread of `process` run on every CPU again.
-void UnpinProcess(pid_t process);
+// Gives every thread of `process` real-time priority, where we may (root): what a call takes is then
+// its own, also on a busy machine. All at the same one, in turns, as without it.
+void PreferProcess(pid_t process);
 
 // Ends the program with the message when status is not OK: nothing can be measured then.
 void OrDie(const absl::Status& status);

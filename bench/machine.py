@@ -1,4 +1,4 @@
-"""The machine that a run was made on, and the huge pages that a run needs of it."""
+"""The machine that a run was made on, and how busy it was."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_RESERVED_PAGES = Path("/proc/sys/vm/nr_hugepages")
-_PAGE_BYTES = 2**21
+_SHMEM_POLICY = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 def memory_info(key: str) -> int:
@@ -80,6 +79,14 @@ def cpu_model() -> str:
     return platform.machine()
 
 
+def pages() -> str:
+    """Of which size pools are here: as base/shared_memory.h chooses."""
+    if memory_info("HugePages_Free") > 0:
+        return f"{memory_info('HugePages_Free')} reserved huge pages, then others"
+    policy = _SHMEM_POLICY.read_text(encoding="ascii") if _SHMEM_POLICY.exists() else ""
+    return "pages of 4 KiB" if not policy or "[never]" in policy else "transparent huge pages"
+
+
 def describe(root: Path) -> dict[str, Any]:
     """What somebody needs who compares two runs."""
     commit = subprocess.run(
@@ -93,26 +100,6 @@ def describe(root: Path) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_gib": round(memory_info("MemTotal") / 2**20, 1),
         "kernel": platform.release(),
+        "pages": pages(),
         "commit": commit,
     }
-
-
-@contextlib.contextmanager
-def huge_pages(size_bytes: int) -> Iterator[str]:
-    """Reserves huge pages for the run where we may, and says what the run will have instead.
-
-    Without them the pools are of 4 KiB pages, on both sides of every comparison.
-    """
-    before = int(_RESERVED_PAGES.read_text(encoding="ascii"))
-    missing = size_bytes // _PAGE_BYTES - memory_info("HugePages_Free")
-    if missing > 0 and os.access(_RESERVED_PAGES, os.W_OK):
-        _RESERVED_PAGES.write_text(str(before + missing), encoding="ascii")
-    try:
-        free = memory_info("HugePages_Free")
-        if free * _PAGE_BYTES >= size_bytes:
-            yield f"{free} huge pages of 2 MiB"
-        else:
-            yield f"only {free} huge pages free: some or all pools on pages of 4 KiB"
-    finally:
-        if missing > 0 and os.access(_RESERVED_PAGES, os.W_OK):
-            _RESERVED_PAGES.write_text(str(before), encoding="ascii")

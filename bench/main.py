@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from figures import FIGURES, Verdict, judge
+from figures import FIGURES, Measure, Verdict, judge
 from node import DaemonFailed
 from rich.console import Console
 from rich.table import Table
 from suites import SUITES, Context, SuiteFailed
 
 ROOT = Path(__file__).resolve().parent.parent
-HUGE_BYTES = 5 * 2**29  # Both sides of the largest comparison, and what a daemon has beside it.
 
 
 def show(verdicts: list[Verdict], console: Console) -> None:
@@ -37,24 +36,26 @@ def show(verdicts: list[Verdict], console: Console) -> None:
         ("others", "right"),
         ("", "left"),
     ):
-        table.add_column(heading, justify=justify, style="cyan" if heading == "figure" else None)
+        table.add_column(heading, justify=justify, no_wrap=True)
     for verdict in verdicts:
         figure = verdict.figure
-        unit = figure.sample_unit
+        measured = figure.measure is not Measure.ALONE
         sign = "≥" if figure.at_least else "≤"
-        said = "[green]met" if verdict.met else "[bold red]missed"
+        said = "[green]met[/]" if verdict.met else "[bold red]missed[/]"
         table.add_row(
             figure.name,
             figure.title,
-            f"{verdict.limit:,.3g} {unit}" if verdict.limit else "",
-            f"{number(verdict.product)} {unit}",
+            f"{number(verdict.limit)} {figure.sample_unit}" if verdict.limit else "",
+            f"{number(verdict.product)} {figure.sample_unit}" if measured else "",
             f"{number(verdict.value)} {figure.unit}",
             f"{sign} {number(figure.goal)} {figure.unit}",
             str(len(verdict.pairs)),
             f"{verdict.others_cpus:.2f}",
             said + (" (noisy)" if verdict.noisy else ""),
+            style="" if verdict.met else "bold",
         )
     console.print(table)
+    console.print("others: CPUs that other processes used meanwhile", style="dim")
 
 
 def number(value: float) -> str:
@@ -133,10 +134,11 @@ def main() -> int:
     about = machine.describe(ROOT)
     about["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     about["quick"] = told.quick
-    with machine.huge_pages(HUGE_BYTES) as pages:
-        about["pages"] = pages
-        console.print(f"{about['cpu']}, {about['cores']} CPUs, Linux {about['kernel']}; {pages}")
-        verdicts, all_ran = measure(told.only, context, console)
+    console.print(
+        f"{about['cpu']}, {about['cores']} CPUs, Linux {about['kernel']}, {about['pages']}; "
+        f"{about['commit']}"
+    )
+    verdicts, all_ran = measure(told.only, context, console)
     show(verdicts, console)
     if told.json is not None:
         told.json.write_text(

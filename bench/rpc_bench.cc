@@ -215,7 +215,10 @@ void Measure() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  memtide::PinProcess(absl::GetFlag(FLAGS_daemon), memtide::kCpu);
-  memtide::PinThisThread(memtide::kCpu);
+  // What gRPC starts later inherits both.
+  for (const pid_t process : {getpid(), absl::GetFlag(FLAGS_daemon)}) {
+    memtide::PinProcess(process, memtide::kCpu);
+    memtide::PreferProcess(process);
+  }
   memtide::Measure();
 }

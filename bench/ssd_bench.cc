@@ -6,9 +6,11 @@
 // again, a few at a time with the next ones prefetched. Both sides move the same number of random
 // bytes from and to shared memory, in the same round.
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <random>
 #include <string>
@@ -80,6 +82,29 @@ class Product {
   const Places places_;
 };
 
+// What one side took to move `total` bytes, once or more, in time and in a process's CPU time.
+class Meter {
+ public:
+  Meter(pid_t process, Bytes total) : process_(process), total_(total) {}
+
+  // In GB/s. `move` says how long it took.
+  double Speed(const std::function<Duration()>& move) {
+    const Duration before = CpuTime(process_);
+    const Duration took = move();
+    cpu_ += CpuTime(process_) - before;
+    moved_ += total_;
+    return GigabytesPerSecond(total_, took);
+  }
+  // In ms, over all that was moved.
+  double CpuPerGigabyte() const { return Seconds(cpu_) * 1e3 / (moved_.count() / 1e9); }
+
+ private:
+  const pid_t process_;
+  const Bytes total_;
+  Duration cpu_{0};
+  Bytes moved_;
+};
+
 void Measure() {
   const Bytes chunk = MiB(absl::GetFlag(FLAGS_chunk_mib));
   const pid_t daemon = absl::GetFlag(FLAGS_daemon);
@@ -101,21 +126,14 @@ void Measure() {
   options.at_most = std::chrono::seconds(absl::GetFlag(FLAGS_quick) ? 10 : 40);
   Rounds rounds(options);
   while (rounds.Next()) {
-    Duration cpu{0};
-    const auto of_daemon = [&](Duration (Product::*move)()) {
-      const Duration before = CpuTime(daemon);
-      const Duration took = (product.*move)();
-      cpu += CpuTime(daemon) - before;
-      return GigabytesPerSecond(total, took);
-    };
+    Meter of_limit(getpid(), total), of_product(daemon, total);
     rounds.Compare(
-        "ssd.write" + suffix, [&] { return GigabytesPerSecond(total, limit.Write()); },
-        [&] { return of_daemon(&Product::Write); });
+        "ssd.write" + suffix, [&] { return of_limit.Speed([&] { return limit.Write(); }); },
+        [&] { return of_product.Speed([&] { return product.Write(); }); });
     rounds.Compare(
-        "ssd.read" + suffix, [&] { return GigabytesPerSecond(total, limit.Read()); },
-        [&] { return of_daemon(&Product::Read); });
-    const double gigabytes = 2 * total.count() / 1e9;
-    rounds.Add("ssd.cpu" + suffix, Seconds(cpu) * 1e3 / gigabytes);
+        "ssd.read" + suffix, [&] { return of_limit.Speed([&] { return limit.Read(); }); },
+        [&] { return of_product.Speed([&] { return product.Read(); }); });
+    rounds.Add("ssd.cpu" + suffix, of_limit.CpuPerGigabyte(), of_product.CpuPerGigabyte());
   }
   rounds.Print();
 }

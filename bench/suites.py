@@ -86,7 +86,7 @@ def _rpc(context: Context) -> Samples:
 
 
 def _client(context: Context) -> Samples:
-    return context.run_with_daemon("client_bench", ["--host-pool=256MiB", "--no-ssd"])
+    return context.run_with_daemon("client_bench", ["--host-pool=512MiB", "--no-ssd"])
 
 
 def _idle(context: Context) -> Samples:

@@ -1,0 +1,32 @@
+// PageFaults: counts the page faults of a process, as the CPU raises them.
+//
+// By a perf event on each thread that the process has now. The kernel's own count (minflt) will not
+// do: it also counts the pages that MAP_POPULATE fills in, without a fault, one for each huge page.
+// CHECK-fails where perf events are not permitted (kernel.perf_event_paranoid above 2).
+#ifndef MEMTIDE_BENCH_PAGE_FAULTS_H_
+#define MEMTIDE_BENCH_PAGE_FAULTS_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace memtide {
+
+class PageFaults {
+ public:
+  explicit PageFaults(pid_t process);
+  ~PageFaults();
+  PageFaults(const PageFaults&) = delete;
+  PageFaults& operator=(const PageFaults&) = delete;
+
+  // Since this was made.
+  uint64_t Count() const;
+
+ private:
+  std::vector<int> events_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_BENCH_PAGE_FAULTS_H_
