@@ -88,8 +88,9 @@ void CallPrevious(const struct sigaction& action, int signal, siginfo_t* info, v
   } else {
     action.sa_handler(signal);
   }
-  chaining.store(0);
+  // In this order: a signal that the handler raised may have waited for the mask.
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  chaining.store(0);
 }
 
 void Chain(int signal, siginfo_t* info, void* context) {
