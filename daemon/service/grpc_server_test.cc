@@ -37,7 +37,7 @@ class ScriptedEngine {
     if (replies_.empty()) return;
     Reply reply = std::move(replies_.front());
     replies_.pop_front();
-    std::visit([&reply](const auto& call) { SetCall(call, &reply); }, event);
+    std::visit([&reply](const auto& call) { SetCall(call, &reply, 0); }, event);
     effects->push_back(std::move(reply));
   }
   // To the next event; to `call` where that is not a call itself.
@@ -60,11 +60,14 @@ class ScriptedEngine {
   }
 
  private:
+  // Preferred for events that are calls; the other takes the rest.
   template <typename Call>
-  static auto SetCall(const Call& call, Reply* reply) -> decltype(call.call, void()) {
+  static auto SetCall(const Call& call, Reply* reply, int preferred)
+      -> decltype(call.call, void()) {
     reply->call = call.call;
   }
-  static void SetCall(...) {}
+  template <typename Other>
+  static void SetCall(const Other& event, Reply* reply, long preferred) {}
 
   Mutex mutex_;
   CondVar changed_;
