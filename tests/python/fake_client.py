@@ -1,0 +1,86 @@
+"""A client without a daemon: one mapping, strict about places, uses and budgets."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections import Counter
+
+from memtide._native import Access, Kind, Places, Properties, Stats
+from memtide.errors import FailedPrecondition, NotFound, OutOfRoom
+
+CHUNK_BYTES = 4096
+_FREED = 0xFF  # Four of these are a NaN, in every floating-point type.
+
+
+class FakeClient:
+    """Has the methods of memtide._native.Client. Chunks that ended are filled with NaN."""
+
+    def __init__(self, *, places: int = 4096, lease_budget: int = 8) -> None:
+        self._memory = mmap.mmap(-1, places * CHUNK_BYTES)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.properties = Properties(
+            places=places,
+            base=base,
+            chunk_bytes=CHUNK_BYTES,
+            device_slots=0,
+            host_slots=lease_budget,
+            ssd_slots=places,
+            max_chunks=places,
+            lease_budget=lease_budget,
+            kernel_faults=True,
+        )
+        self.kinds: dict[int, Kind] = {}
+        self.uses: Counter[int] = Counter()
+        self.acquired: list[tuple[tuple[int, ...], Access]] = []
+        self.prefetched: list[tuple[int, ...]] = []
+
+    def allocate(self, kind: Kind, count: int) -> int:
+        first = next(
+            start
+            for start in range(self.properties.places)
+            if not any(place in self.kinds for place in range(start, start + count))
+        )
+        self.kinds.update(dict.fromkeys(range(first, first + count), kind))
+        self._fill(first, count, 0)
+        return first
+
+    def free(self, first_place: int, count: int) -> None:
+        places = range(first_place, first_place + count)
+        self._check(places)
+        if any(self.uses[place] for place in places):
+            raise FailedPrecondition("in use")
+        for place in places:
+            del self.kinds[place]
+        self._fill(first_place, count, _FREED)
+
+    def acquire(self, places: Places, access: Access, timeout_ms: int = -1) -> None:
+        self._check(places.numbers)
+        in_use = {place for place, uses in self.uses.items() if uses}
+        if len(in_use | set(places.numbers)) > self.properties.lease_budget:
+            raise OutOfRoom("more chunks than can be in use at once")
+        self.uses.update(places.numbers)
+        self.acquired.append((places.numbers, access))
+
+    def release(self, places: Places) -> None:
+        if any(not self.uses[place] for place in places.numbers):
+            raise FailedPrecondition("not in use")
+        self.uses.subtract(places.numbers)
+
+    def prefetch(self, places: Places) -> None:
+        self._check(places.numbers)
+        self.prefetched.append(places.numbers)
+
+    def stats(self) -> Stats:
+        return Stats(len(self.kinds), 0, sum(map(bool, self.uses.values())), 0, 0, 0, 0, 0, 0, 0)
+
+    def in_use(self) -> set[int]:
+        return {place for place, uses in self.uses.items() if uses}
+
+    def _check(self, places: range | tuple[int, ...]) -> None:
+        if any(place not in self.kinds for place in places):
+            raise NotFound("no chunk there")
+
+    def _fill(self, first: int, count: int, value: int) -> None:
+        start = first * CHUNK_BYTES
+        self._memory[start : start + count * CHUNK_BYTES] = bytes([value]) * count * CHUNK_BYTES

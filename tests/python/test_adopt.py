@@ -1,0 +1,196 @@
+"""Which tensors move into chunks, in one process without a daemon."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fake_client import FakeClient
+from memtide import runtime as runtimes
+from memtide._native import Kind
+from memtide.observer import Observer
+from memtide.runtime import Runtime
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    yield runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+    runtimes.stop()
+
+
+def manages(runtime: Runtime, *tensors: torch.Tensor | None) -> list[bool]:
+    return [tensor is not None and runtime.adopter.manages(tensor) for tensor in tensors]
+
+
+def test_parameters_gradients_and_state_are_in_chunks_of_their_kind(runtime: Runtime) -> None:
+    model = torch.nn.Linear(32, 32)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 32)).sum().backward()
+    optimizer.step()
+    weight = model.weight
+    state = optimizer.state[weight]
+    assert (
+        manages(runtime, weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]) == [True] * 4
+    )
+    kinds = {
+        tensor.data_ptr(): {
+            runtime.client.kinds[place] for place in runtime.adopter.span_places(tensor)
+        }
+        for tensor in (weight, weight.grad, state["exp_avg"])
+    }
+    assert list(kinds.values()) == [{Kind.PARAMETER}, {Kind.GRADIENT}, {Kind.OPTIMIZER_STATE}]
+
+
+def test_small_parameters_stay(runtime: Runtime) -> None:
+    model = torch.nn.Linear(32, 32)
+    assert manages(runtime, model.weight, model.bias) == [True, False]
+
+
+def test_what_shares_its_bytes_stays(runtime: Runtime) -> None:
+    flat = torch.zeros(2, 1024)
+    parts = [torch.nn.Parameter(flat[0]), torch.nn.Parameter(flat[1])]
+    torch.nn.ParameterList(parts)
+    held = torch.zeros(1024)
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(held)
+    assert manages(runtime, *parts, module.weight) == [False] * 3
+    held.fill_(3)
+    assert module.weight.sum().item() == 3072
+
+
+def test_what_was_shared_moves_when_it_is_no_longer(runtime: Runtime) -> None:
+    held = torch.zeros(32, 32)
+    module = torch.nn.Linear(32, 32)
+    module.weight = torch.nn.Parameter(held)
+    del held
+    module(torch.randn(2, 32))
+    assert manages(runtime, module.weight) == [True]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.empty(1024, device="meta"),
+        torch.eye(64).to_sparse(),
+        torch.zeros(1024).share_memory_(),
+        torch.nn.parameter.UninitializedParameter(),
+    ],
+    ids=["meta", "sparse", "shared memory", "lazy"],
+)
+def test_other_tensors_are_left_alone(runtime: Runtime, tensor: torch.Tensor) -> None:
+    module = torch.nn.Module()
+    module.weight = (
+        tensor
+        if isinstance(tensor, torch.nn.Parameter)
+        else torch.nn.Parameter(tensor, requires_grad=False)
+    )
+    assert runtime.adopter.chunks() == 0
+
+
+def test_conversions_and_copies_move_again(runtime: Runtime) -> None:
+    model = torch.nn.Linear(64, 64)
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    assert manages(runtime, model.weight, half.weight) == [True, True]
+    assert torch.equal(half.weight, model.weight.to(torch.bfloat16))
+    half(torch.randn(2, 64, dtype=torch.bfloat16)).sum().backward()
+    assert manages(runtime, half.weight.grad) == [True]
+
+
+def test_pickles_know_nothing_of_chunks(runtime: Runtime) -> None:
+    model = torch.nn.Linear(32, 32)
+    model(torch.randn(2, 32)).sum().backward()
+    loaded = pickle.loads(pickle.dumps(model))
+    assert torch.equal(loaded.weight, model.weight)
+    assert b"memtide" not in pickle.dumps(model)
+
+
+def test_gradients_keep_their_object_and_accumulate_in_place(runtime: Runtime) -> None:
+    model = torch.nn.Linear(32, 32)
+    seen = []
+    model.weight.register_post_accumulate_grad_hook(lambda p: seen.append(id(p.grad)))
+    for _ in range(2):
+        model(torch.ones(1, 32)).sum().backward()
+    assert set(seen) == {id(model.weight.grad)}
+    assert torch.equal(model.weight.grad, torch.full((32, 32), 2.0))
+
+
+def test_chunks_of_ended_tensors_go_back_under_pressure(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(2, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model(torch.randn(2, 64))
+    optimizer.step()
+    assert Kind.GRADIENT not in runtime.client.kinds.values()
+    assert runtime.client.in_use() == set()
+
+
+def test_an_exception_in_forward_leaves_no_lease(runtime: Runtime) -> None:
+    class Failing(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert runtime.client.in_use()
+            raise ValueError("on purpose")
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)), Failing(64, 8))
+    assert runtime.ledger.active
+    with pytest.raises(ValueError, match="on purpose"):
+        model(torch.randn(2, 64))
+    assert runtime.client.in_use() == set()
+
+
+def test_an_exception_in_step_leaves_no_lease_and_no_mode(runtime: Runtime) -> None:
+    class Failing(torch.optim.SGD):
+        def step(self) -> None:
+            super().step()
+            assert runtime.client.in_use()
+            raise ValueError("on purpose")
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    optimizer = Failing(model.parameters(), lr=0.1)
+    model(torch.randn(2, 64)).sum().backward()
+    with pytest.raises(ValueError, match="on purpose"):
+        optimizer.step()
+    assert runtime.client.in_use() == set()
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_leases_end_when_backward_ends(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
+    during = []
+    model[0].weight.register_hook(lambda _: during.append(len(runtime.client.in_use())))
+    model(torch.randn(2, 64)).sum().backward()
+    assert during[0] > 0
+    assert runtime.client.in_use() == set()
+
+
+def test_the_next_modules_are_announced(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(12)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(2, 32)).sum().backward()
+        optimizer.step()
+    runtime.client.prefetched.clear()
+    model[0](torch.randn(2, 32))
+    places = [tuple(runtime.adopter.span_places(model[n].weight)) for n in (1, 2)]
+    assert runtime.client.prefetched == [places[0] + places[1]]
+
+
+def test_uninstalling_leaves_torch_as_it_was() -> None:
+    watched = {
+        "apply": lambda: torch.nn.Module._apply,
+        "deepcopy": lambda: torch.nn.Parameter.__deepcopy__,
+        "group": lambda: torch.optim.Optimizer.add_param_group,
+        "step": lambda: torch.optim.Optimizer.profile_hook_step,
+    }
+    before = {name: look() for name, look in watched.items()}
+    runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+    assert all(look() is not before[name] for name, look in watched.items())
+    runtimes.stop()
+    assert {name: look() for name, look in watched.items()} == before
+    assert not torch.nn.modules.module._global_forward_hooks
+    assert not torch.nn.modules.module._global_forward_pre_hooks

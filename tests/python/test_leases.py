@@ -1,0 +1,95 @@
+"""Leases, the route and the window over it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from fake_client import FakeClient
+from memtide._native import Access, Kind, Places
+from memtide.leases import Ledger, Route, Window
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    client = FakeClient(lease_budget=8)
+    client.allocate(Kind.OTHER, 40)
+    return client
+
+
+@pytest.fixture
+def ledger(client: FakeClient) -> Ledger:
+    ledger = Ledger(client)
+    ledger.active = True
+    return ledger
+
+
+def test_nothing_is_leased_while_everything_fits(client: FakeClient, ledger: Ledger) -> None:
+    ledger.active = False
+    assert ledger.lease(Places([1]), Access.READ) is None
+    assert client.acquired == []
+
+
+def test_half_of_the_budget_is_left_for_page_faults(client: FakeClient, ledger: Ledger) -> None:
+    token = ledger.lease(Places([0, 1, 2]), Access.READ)
+    assert token is not None
+    assert ledger.lease(Places([3, 4]), Access.READ) is None
+    assert ledger.lease(Places([3]), Access.READ) is not None
+    token.release()
+    assert client.in_use() == {3}
+
+
+def test_a_lease_ends_once(client: FakeClient, ledger: Ledger) -> None:
+    tokens = [ledger.lease(Places([1]), Access.READ) for _ in range(2)]
+    for _ in range(3):
+        tokens[0].release()
+    assert client.uses[1] == 1
+    ledger.release_all()
+    assert client.in_use() == set()
+    assert ledger.room == ledger.limit
+
+
+def test_a_full_daemon_is_no_error(client: FakeClient, ledger: Ledger) -> None:
+    client.acquire(Places(range(20, 28)), Access.READ)
+    assert ledger.lease(Places([1]), Access.READ) is None
+
+
+def test_a_hint_about_a_place_that_ended_is_no_error(client: FakeClient, ledger: Ledger) -> None:
+    ledger.prefetch(Places([1, 4000]))
+    assert client.prefetched == []
+
+
+def test_the_route_says_what_comes_next_from_the_second_iteration_on() -> None:
+    route, stops = Route(), [Places([n]) for n in range(5)]
+    assert [route.note(stop) for stop in stops] == [[]] * 5
+    route.end_iteration()
+    assert route.note(stops[0]) == stops[1:3]
+    assert route.note(stops[2]) == stops[3:5]  # One was left out.
+    assert route.note(Places([99])) == []
+    assert route.note(stops[3]) == [stops[4], stops[0]]  # The next iteration follows.
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_window_never_holds_too_much_and_ends_empty(
+    seed: int, client: FakeClient, ledger: Ledger
+) -> None:
+    draw = random.Random(seed)
+    window = Window(ledger, Route())
+    for _ in range(200):
+        reads = set(draw.sample(range(40), draw.randint(0, 6)))
+        writes = set(draw.sample(range(40), draw.randint(0, 3)))
+        window.need(reads, writes)
+        assert len(client.in_use()) <= ledger.limit
+        if len(reads | writes) <= ledger.limit:
+            assert reads | writes <= client.in_use()
+    window.close()
+    assert client.in_use() == set()
+
+
+def test_a_window_leases_for_writing_what_is_written(client: FakeClient, ledger: Ledger) -> None:
+    window = Window(ledger, Route())
+    assert window.need({1, 2}, {2})
+    assert not window.need({1, 2}, set())
+    assert sorted(client.acquired) == [((1,), Access.READ), ((2,), Access.WRITE)]
+    assert window.need(set(), {1})
+    assert client.acquired[-1] == ((1,), Access.WRITE)
