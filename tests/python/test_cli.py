@@ -1,0 +1,209 @@
+"""The command line: what it runs, what it refuses, what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import PACKAGE_PARENT, Cli
+
+POOLS = ("--host-pool=16MiB", "--ssd-pool=64MiB")
+
+TRAIN = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(8, 512)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN, encoding="utf-8")
+    return script
+
+
+def test_a_script_sees_what_it_sees_without_memtide(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "look.py"
+    script.write_text(
+        "import json, sys, os, __main__\n"
+        "assert __main__.__dict__ is globals() and __name__ == '__main__'\n"
+        "assert 'torch' not in sys.modules\n"
+        "class Local: pass\n"
+        "import pickle; pickle.loads(pickle.dumps(Local()))\n"
+        "print(json.dumps([sys.argv, sys.path[0], __file__, __doc__, __package__,\n"
+        "                  __spec__ is None, __annotations__]))\n",
+        encoding="utf-8",
+    )
+    plain = cli.python("look.py", "--host-pool", "x", "-v", cwd=tmp_path).check()
+    ours = cli.memtide("run", *POOLS, "look.py", "--host-pool", "x", "-v", cwd=tmp_path).check()
+    assert json.loads(ours.out) == json.loads(plain.out)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("raise SystemExit(7)", 7), ("import sys; sys.exit('no')", 1), ("1 / 0", 1)],
+)
+def test_a_script_ends_with_its_own_status(
+    body: str, status: int, cli: Cli, tmp_path: Path
+) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(f"def f():\n    {body}\nf()\n", encoding="utf-8")
+    plain, ours = cli.python(script), cli.memtide("run", "--quiet", *POOLS, script)
+    assert plain.status == ours.status == status
+    assert ours.out == plain.out
+    said = [line for line in plain.err.splitlines() if line.strip()]
+    assert ours.err.splitlines()[-len(said) :] == said or not said
+
+
+def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> None:
+    stats, tide = tmp_path / "stats.json", tmp_path / "tide.png"
+    done = cli.memtide("run", *POOLS, "--stats", stats, "--tide", tide, train).check()
+    assert tide.read_bytes().startswith(b"\x89PNG")
+    told = json.loads(stats.read_text(encoding="utf-8"))
+    assert told["iterations"] == 4
+    assert told["tide"]["iteration"] == 3
+    phases = [sample["phase"] for sample in told["tide"]["samples"]]
+    assert phases.index("forward") < phases.index("backward") < phases.index("step")
+    for pool in told["pools"]:
+        parts = ("used_bytes", "reserved_bytes", "scrubbing_bytes", "free_bytes")
+        assert sum(pool[part] for part in parts) == pool["capacity_bytes"]
+    kinds = told["kinds"]
+    assert kinds["optimizer_state"]["allocated_bytes"] >= 2 * 8 * 512 * 512 * 4
+    moved = told["moved_bytes"]
+    assert moved["ssd_written_bytes"] > 0
+    assert moved == {
+        link: sum(record["moved_bytes"][link] for record in told["records"])
+        + (moved[link] - sum(record["moved_bytes"][link] for record in told["records"]))
+        for link in moved
+    }
+    for word in ("4 steps", "parameter", "gradient", "optimizer state", "host", "ssd"):
+        assert word in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.py"], "no script at 'nowhere.py'"),
+        (["--host-pool", "lots", "train.py"], "'lots' is not a size"),
+        (["--chunk-size", "3MiB", "train.py"], "not a multiple of 2 MiB"),
+        (["--stats", "/nowhere/stats.json", "train.py"], "no directory to write"),
+        (["--tide-iteration", "0", "train.py"], "counts from 1"),
+    ],
+)
+def test_bad_usage_is_told_before_anything_starts(
+    arguments: list[str], said: str, cli: Cli, train: Path
+) -> None:
+    done = cli.memtide("run", *arguments, cwd=train.parent, MEMTIDED="/nonexistent")
+    assert (done.status, done.out) == (2, "")
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_missing_daemon_program_is_named(cli: Cli, train: Path) -> None:
+    done = cli.memtide("run", *POOLS, train, MEMTIDED="/nonexistent/memtided")
+    assert done.status == 1
+    assert "MEMTIDED names /nonexistent/memtided" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_daemon_that_will_not_start_is_quoted(cli: Cli, train: Path) -> None:
+    done = cli.memtide("run", "--host-pool=900TiB", "--ssd-pool=64MiB", train)
+    assert done.status == 1
+    assert "900" in done.err
+    assert "--host-pool" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_private_daemon_leaves_nothing_behind(cli: Cli, train: Path, tmp_path: Path) -> None:
+    runtime_dir = tmp_path / "runtime"
+    runtime_dir.mkdir()
+    cli.memtide("run", "--quiet", *POOLS, train, XDG_RUNTIME_DIR=runtime_dir).check()
+    assert list(runtime_dir.iterdir()) == []
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_a_private_daemon_ends_with_a_script_that_is_killed(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "die.py"
+    script.write_text(
+        "import os, signal, torch\n"
+        "import memtide.runtime\n"
+        "print(memtide.runtime.current() is not None, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n",
+        encoding="utf-8",
+    )
+    with tempfile_fifo(tmp_path) as fifo:
+        done = cli.memtide("run", "--quiet", *POOLS, script, MEMTIDED=logging_daemon(fifo))
+        assert done.status == -signal.SIGKILL
+        assert done.out == "True\n"
+        # The daemon's end closes the last writer: read returns instead of blocking for ever.
+        assert fifo.read() == b""
+
+
+def test_status_of_no_daemon(cli: Cli, tmp_path: Path) -> None:
+    done = cli.memtide("status", "--socket-dir", tmp_path)
+    assert done.status == 1
+    assert str(tmp_path) in done.err
+    assert "Traceback" not in done.err
+
+
+def test_status_shows_pools_kinds_and_sessions(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "asks.py"
+    script.write_text(
+        TRAIN
+        + "import subprocess, sys\n"
+        + "subprocess.run([sys.executable, '-m', 'memtide', 'status', '--socket-dir', sys.argv[1]],"
+        + " check=True)\n",
+        encoding="utf-8",
+    )
+    with short_directory() as sockets:
+        done = cli.memtide(
+            "run", "--quiet", *POOLS, "--socket-dir", sockets, script, sockets
+        ).check()
+    for word in ("memtided", "serving", "host", "ssd", "parameter", "asks.py", "fetches"):
+        assert word in done.out, done.out
+
+
+def test_doctor_finds_what_is_there(cli: Cli, tmp_path: Path) -> None:
+    done = cli.memtide("doctor", "--ssd-dir", tmp_path)
+    for subject in (
+        "libmemtide.so",
+        "memtided",
+        "huge pages",
+        "userfaultfd",
+        "io_uring",
+        "locked memory",
+        "SSD directory",
+        "torch",
+    ):
+        assert subject in done.out
+    assert "0.1.0" in done.out
+    assert done.status == 0
+
+
+def test_doctor_says_what_is_missing(cli: Cli) -> None:
+    done = cli.memtide("doctor", MEMTIDE_LIBRARY="/nonexistent.so")
+    assert done.status == 1
+    assert "MEMTIDE_LIBRARY names /nonexistent.so" in done.out
+
+
+def test_the_command_is_told_apart_from_the_scripts_arguments() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "memtide", "--help"],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_PARENT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for command in ("run", "status", "doctor"):
+        assert command in done.stdout
