@@ -102,7 +102,11 @@ class Adopter:
 
     def adopt_gradient(self, parameter: torch.Tensor) -> bool:
         """Moves a parameter's gradient into a chunk; whether it is in one now."""
-        gradient = parameter.grad
+        gradient, arena = parameter.grad, self.arenas[Kind.GRADIENT]
+        if arena.has_returned and self.pressed():
+            # The last step's gradients are gone. To write into their chunks would first read what
+            # nobody wants from SSD; new chunks are zeroed, which is cheaper.
+            arena.trim()
         return gradient is not None and self.adopt(gradient, Kind.GRADIENT)
 
     def adopt_state(self, state: Any) -> None:

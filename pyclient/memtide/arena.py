@@ -155,10 +155,10 @@ class Arena:
             self.chunks -= freed
             return freed
 
-    def settle(self) -> None:
-        """Makes the spans whose storages are gone free."""
-        with self._lock:
-            self._work_off_returned()
+    @property
+    def has_returned(self) -> bool:
+        """Whether storages have gone whose spans are not free yet."""
+        return bool(self._returned)
 
     def _take(self, size: int) -> int:
         with self._lock:

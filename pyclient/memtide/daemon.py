@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,10 +17,12 @@ from pathlib import Path
 
 from memtide.errors import Unavailable
 from memtide.locate import default_ssd_dir, find_daemon
+from memtide.scratch import ScratchDirectory
 
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.02
+_LONGEST_PARENT = 70
 
 
 @dataclass(frozen=True)
@@ -57,28 +57,24 @@ class PrivateDaemon:
     process: subprocess.Popen[bytes]
     log: Path
     _lifeline: int
-    _remove: list[Path] = field(default_factory=list)
+    _scratch: list[ScratchDirectory]
     _owner: int = field(default_factory=os.getpid)
 
     @classmethod
     def start(cls, pools: Pools, socket_dir: Path | None = None) -> PrivateDaemon:
         """Starts memtided and returns when it listens. Unavailable: it ended instead."""
         program = find_daemon()
-        remove: list[Path] = []
-        runtime = os.environ.get("XDG_RUNTIME_DIR")
-        home = Path(tempfile.mkdtemp(prefix="memtide-", dir=_writable(runtime)))
-        remove.append(home)
-        if socket_dir is None:
-            socket_dir = home
+        home = ScratchDirectory(_runtime_parent())
+        scratch = [home]
+        socket_dir = socket_dir or home.path
         ssd_dir = pools.ssd_dir
-        if ssd_dir is None and pools.ssd_bytes != 0:
-            default_ssd_dir().mkdir(parents=True, exist_ok=True)
-            ssd_dir = Path(tempfile.mkdtemp(dir=default_ssd_dir()))
-            remove.append(ssd_dir)
-        elif ssd_dir is not None:
+        if pools.ssd_bytes != 0:
+            if ssd_dir is None:
+                scratch.append(ScratchDirectory(default_ssd_dir()))
+                ssd_dir = scratch[-1].path
             ssd_dir.mkdir(parents=True, exist_ok=True)
         read_end, write_end = os.pipe()
-        log = home / "memtided.log"
+        log = home.path / "memtided.log"
         command = [str(program), *_flags(pools, socket_dir, ssd_dir, read_end)]
         try:
             with log.open("wb") as output:
@@ -92,7 +88,7 @@ class PrivateDaemon:
                 )
         finally:
             os.close(read_end)
-        daemon = cls(socket_dir, process, log, write_end, remove)
+        daemon = cls(socket_dir, process, log, write_end, scratch)
         os.register_at_fork(after_in_child=daemon._forget_lifeline)
         try:
             _wait_until(lambda: answers(daemon.socket_dir), process)
@@ -113,8 +109,8 @@ class PrivateDaemon:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        for directory in self._remove:
-            shutil.rmtree(directory, ignore_errors=True)
+        for directory in self._scratch:
+            directory.remove()
 
     def _forget_lifeline(self) -> None:
         """A forked child must not keep the daemon alive."""
@@ -123,8 +119,12 @@ class PrivateDaemon:
                 os.close(self._lifeline)
 
 
-def _writable(directory: str | None) -> str | None:
-    return directory if directory and os.access(directory, os.W_OK | os.X_OK) else None
+def _runtime_parent() -> Path:
+    """Where sockets may be: their paths hold 107 bytes, so not under any TMPDIR."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if 0 < len(runtime) <= _LONGEST_PARENT and os.access(runtime, os.W_OK | os.X_OK):
+        return Path(runtime)
+    return Path("/tmp")
 
 
 def _flags(pools: Pools, socket_dir: Path, ssd_dir: Path | None, lifeline_fd: int) -> list[str]:

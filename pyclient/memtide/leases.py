@@ -40,7 +40,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._live: dict[int, Lease] = {}
         self._in_use = 0
-        self.limit = max(1, client.properties.lease_budget // 2)
+        self.limit = _limit(client.properties.lease_budget)
         # False while every chunk there is can be held at once: then nothing needs leasing.
         self.active = False
 
@@ -99,6 +99,11 @@ class Ledger:
         # The route is an iteration old: a place of it may have ended since.
         with contextlib.suppress(FailedPrecondition, InvalidArgument, NotFound, OutOfRoom):
             self._client.prefetch(places)
+
+
+def _limit(budget: int) -> int:
+    # Page faults need leases too, two at least for code that walks over two tensors at once.
+    return max(1, budget - max(2, budget // 4))
 
 
 class Route:

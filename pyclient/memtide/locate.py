@@ -9,6 +9,7 @@ from pathlib import Path
 from memtide.errors import NotInstalled
 
 _PACKAGE_DIR = Path(__file__).resolve().parent
+_SYSTEM_SOCKET_DIR = Path("/run/memtide")
 _LIBRARY_DIRS = ("/usr/local/lib", "/usr/lib", "/usr/lib/x86_64-linux-gnu")
 
 
@@ -48,10 +49,14 @@ def _find(variable: str, candidates: list[Path]) -> Path:
 
 
 def default_socket_dir() -> Path:
-    """Where the node's daemon listens unless told otherwise: the daemon's own default."""
-    if os.geteuid() == 0:
-        return Path("/run/memtide")
-    return Path(os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")) / "memtide"
+    """Where the node's daemon listens unless told otherwise: as the native library has it."""
+    told = os.environ.get("MEMTIDE_SOCKET_DIR")
+    if told:
+        return Path(told)
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if os.geteuid() == 0 or _SYSTEM_SOCKET_DIR.exists() or not runtime:
+        return _SYSTEM_SOCKET_DIR
+    return Path(runtime) / "memtide"
 
 
 def default_ssd_dir() -> Path:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,13 @@ HERE = Path(__file__).resolve().parent
 SCRIPTS = HERE / "scripts"
 PACKAGE_PARENT = HERE.parent.parent / "pyclient"
 _LIMIT_S = 300
+
+
+@contextlib.contextmanager
+def short_directory() -> Iterator[Path]:
+    """A directory with a path short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="mt", dir="/tmp") as path:
+        yield Path(path)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ class Points(Dataset):
 def main() -> None:
     torch.manual_seed(12)
     model = torch.nn.Sequential(
-        torch.nn.Linear(512, 2048),
+        torch.nn.Linear(512, 1024),
         torch.nn.Tanh(),
-        torch.nn.Linear(2048, 1024),
+        torch.nn.Linear(1024, 1024),
         torch.nn.Tanh(),
         torch.nn.Linear(1024, 7),
     )

@@ -1,0 +1,97 @@
+"""memtide.offload: the two-line use, in scripts that say so themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from harness import Cli
+
+HEAD = """
+import json, sys, hashlib, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+optimizer = torch.optim.Adam(model.parameters())
+schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 512)).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+
+def digest():
+    sha = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        sha.update(tensor.numpy().tobytes())
+    for state in optimizer.state.values():
+        for tensor in state.values():
+            sha.update(tensor.numpy().tobytes())
+    return sha.hexdigest()
+"""
+
+PLAIN = HEAD + "train(6)\nprint(digest())\n"
+
+OFFLOADED = HEAD + """
+import warnings
+warnings.simplefilter("error")
+import memtide
+from memtide import runtime
+train(2)
+with memtide.offload(model, optimizer, host_pool="16MiB", ssd_pool=64 * 2**20) as handle:
+    adopter = runtime.current().adopter
+    train(2)
+    inside = [adopter.manages(p) for p in model.parameters() if p.numel() > 600]
+    inside += [adopter.manages(s["exp_avg"]) for p, s in optimizer.state.items() if p.numel() > 600]
+    inside += [adopter.manages(p.grad) for p in model.parameters() if p.numel() > 600]
+    other = torch.nn.Linear(512, 512)
+    inside.append(not adopter.manages(other.weight))
+    stats = handle.stats()
+chunks = adopter.client.stats().chunks
+train(1)
+with memtide.offload(model, optimizer):
+    train(1)
+print(digest())
+print(json.dumps([all(inside), stats, chunks, runtime.current() is None]))
+"""
+
+
+def test_offloading_in_the_middle_gives_the_same_bits(cli: Cli, tmp_path: Path) -> None:
+    plain, ours = tmp_path / "plain.py", tmp_path / "ours.py"
+    plain.write_text(PLAIN, encoding="utf-8")
+    ours.write_text(OFFLOADED, encoding="utf-8")
+    expected = cli.python(plain).check().out
+    digest, told = cli.python(ours).check().out.splitlines()
+    assert digest == expected.strip()
+    inside, stats, chunks_after, ended = json.loads(told)
+    assert inside
+    assert stats["iterations"] == 2
+    assert stats["kinds"]["parameter"]["allocated_bytes"] >= 8 * 512 * 512 * 4
+    assert chunks_after == 0
+    assert ended
+
+
+def test_the_pools_of_offload_are_named_in_its_errors(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text(
+        "import torch, memtide\n"
+        "try:\n"
+        "    memtide.offload(torch.nn.Linear(4, 4), host_pool='huge')\n"
+        "except memtide.UsageError as error:\n"
+        "    print(error)\n",
+        encoding="utf-8",
+    )
+    assert "'huge' is not a size" in cli.python(script).check().out
+
+
+@pytest.mark.parametrize("name", ["offload", "Offloaded", "OutOfRoom", "MemtideError"])
+def test_the_package_offers(name: str, cli: Cli) -> None:
+    cli.python(
+        "-c", f"import memtide; assert memtide.{name} and '{name}' in memtide.__all__"
+    ).check()
+
+
+def test_importing_the_package_does_not_import_torch(cli: Cli) -> None:
+    cli.python("-c", "import memtide, sys; assert 'torch' not in sys.modules").check()
