@@ -12,7 +12,11 @@ from memtide.errors import UsageError
 
 
 def run_script(path: str, arguments: list[str]) -> None:
-    """Runs the script as __main__ in this process. Its exceptions, SystemExit too, come out."""
+    """Runs the script as __main__ in this process.
+
+    SystemExit and KeyboardInterrupt come out; any other exception of the script is shown as Python
+    shows it, beginning with the script's own frames, and becomes SystemExit(1).
+    """
     file = Path(path)
     if file.is_dir():
         file /= "__main__.py"
@@ -27,15 +31,15 @@ def run_script(path: str, arguments: list[str]) -> None:
         __builtins__=__builtins__,
         __loader__=importlib.machinery.SourceFileLoader("__main__", full_path),
         __cached__=None,
+        __annotations__={},
     )
     sys.argv = [path, *arguments]
     sys.path[0] = str(file.resolve().parent)
     sys.modules["__main__"] = module
-    code = compile(source, full_path, "exec", dont_inherit=True)
     try:
+        code = compile(source, full_path, "exec", dont_inherit=True)
         exec(code, module.__dict__)
-    except BaseException as error:
-        # The traceback begins with the script's own frames, as without memtide.
-        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-            error.__traceback__ = error.__traceback__.tb_next
-        raise
+    except Exception as error:
+        script_frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        sys.excepthook(type(error), error.with_traceback(script_frames), script_frames)
+        raise SystemExit(1) from None

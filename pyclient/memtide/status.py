@@ -12,6 +12,8 @@ from memtide.node import Node
 from memtide.report import kinds_table, pools_table
 from memtide.sizes import format_size
 
+_COMMAND_LENGTH = 60
+
 
 def print_status(socket_dir: Path | None, console: Console) -> None:
     """Asks the daemon and prints. Unavailable: none answers."""
@@ -29,8 +31,10 @@ def print_status(socket_dir: Path | None, console: Console) -> None:
 
 def _sessions_table(node: Node) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("session", "pid", "uid", "job", "chunk", "leases", "device share", "host share"):
-        table.add_column(name, justify="left" if name == "job" else "right")
+    columns = ("session", "pid", "uid", "job", "chunk", "leases", "device share", "host share")
+    for name in columns:
+        table.add_column(name, justify="left" if name == "job" else "right", no_wrap=True)
+    table.add_column("command", overflow="fold")
     for session in node.sessions:
         table.add_row(
             str(session.get("session_id", 0)),
@@ -41,10 +45,21 @@ def _sessions_table(node: Node) -> Table:
             str(session.get("leases", 0)),
             format_size(int(session.get("device_share_bytes", 0))),
             format_size(int(session.get("host_share_bytes", 0))),
+            _command(int(session.get("pid", 0))),
         )
     if not node.sessions:
-        table.add_row("none", *[""] * 7)
+        table.add_row("none")
     return table
+
+
+def _command(pid: int) -> str:
+    """The command line of a process, as far as we may see it: its end, which tells most."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    text = b" ".join(words).decode(errors="replace").strip()
+    return text if len(text) <= _COMMAND_LENGTH else "…" + text[1 - _COMMAND_LENGTH :]
 
 
 def _counters_line(node: Node) -> str:

@@ -53,7 +53,12 @@ def test_a_script_sees_what_it_sees_without_memtide(cli: Cli, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [("raise SystemExit(7)", 7), ("import sys; sys.exit('no')", 1), ("1 / 0", 1)],
+    [
+        ("raise SystemExit(7)", 7),
+        ("import sys; sys.exit('no')", 1),
+        ("1 / 0", 1),
+        ("this is no Python", 1),
+    ],
 )
 def test_a_script_ends_with_its_own_status(
     body: str, status: int, cli: Cli, tmp_path: Path
@@ -63,8 +68,7 @@ def test_a_script_ends_with_its_own_status(
     plain, ours = cli.python(script), cli.memtide("run", "--quiet", *POOLS, script)
     assert plain.status == ours.status == status
     assert ours.out == plain.out
-    said = [line for line in plain.err.splitlines() if line.strip()]
-    assert ours.err.splitlines()[-len(said) :] == said or not said
+    assert ours.err == plain.err
 
 
 def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> None:
@@ -176,7 +180,7 @@ def test_status_shows_pools_kinds_and_sessions(cli: Cli, tmp_path: Path) -> None
         done = cli.memtide(
             "run", "--quiet", *POOLS, "--socket-dir", sockets, script, sockets
         ).check()
-    for word in ("memtided", "serving", "host", "ssd", "parameter", "asks.py", "fetches"):
+    for word in ("memtided", "serving", "host", "ssd", "parameter", "fetches", str(sockets)):
         assert word in done.out, done.out
 
 

@@ -46,8 +46,8 @@ with memtide.offload(model, optimizer, host_pool="16MiB", ssd_pool=64 * 2**20) a
     inside = [adopter.manages(p) for p in model.parameters() if p.numel() > 600]
     inside += [adopter.manages(s["exp_avg"]) for p, s in optimizer.state.items() if p.numel() > 600]
     inside += [adopter.manages(p.grad) for p in model.parameters() if p.numel() > 600]
-    other = torch.nn.Linear(512, 512)
-    inside.append(not adopter.manages(other.weight))
+    other = torch.nn.ParameterList([torch.zeros(512, 512)])
+    inside.append(not adopter.manages(other[0]))
     stats = handle.stats()
 chunks = adopter.client.stats().chunks
 train(1)
