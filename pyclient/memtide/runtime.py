@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +39,7 @@ class Runtime:
         self.moments = Moments(self.adopter, self._route, observer)
         self._undo: list[Callable[[], None]] = []
         self._stepping = 0
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
     def install(self, *, adopt_everything: bool) -> None:
         """Puts the hooks in place.
@@ -82,7 +84,9 @@ class Runtime:
         self.observer.moment("step", type(optimizer).__name__)
         self._stepping += 1
         try:
-            if self.ledger.active or not _has_all_state(optimizer):
+            # When nothing needs leasing, only the first step is watched: there, state is born.
+            if self.ledger.active or optimizer not in self._stepped:
+                self._stepped.add(optimizer)
                 mode = StepMode(self.adopter, self._route, self.observer)
                 try:
                     with mode:
@@ -206,12 +210,3 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
             return step(optimizer, *args, **kwargs)
 
     return stepped
-
-
-def _has_all_state(optimizer: Optimizer) -> bool:
-    return all(
-        parameter in optimizer.state
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.grad is not None
-    )

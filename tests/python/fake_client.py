@@ -16,7 +16,9 @@ _FREED = 0xFF  # Four of these are a NaN, in every floating-point type.
 class FakeClient:
     """Has the methods of memtide._native.Client. Chunks that ended are filled with NaN."""
 
-    def __init__(self, *, places: int = 4096, lease_budget: int = 8) -> None:
+    def __init__(
+        self, *, places: int = 4096, lease_budget: int = 8, kernel_faults: bool = True
+    ) -> None:
         self._memory = mmap.mmap(-1, places * CHUNK_BYTES)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.properties = Properties(
@@ -28,7 +30,7 @@ class FakeClient:
             ssd_slots=places,
             max_chunks=places,
             lease_budget=lease_budget,
-            kernel_faults=True,
+            kernel_faults=kernel_faults,
         )
         self.kinds: dict[int, Kind] = {}
         self.uses: Counter[int] = Counter()

@@ -48,6 +48,8 @@ class Cli:
             "PYTHONDONTWRITEBYTECODE": "1",
             "XDG_CACHE_HOME": str(home / "cache"),
             "COLUMNS": "160",
+            # Many small processes: on a busy machine, threads that wait for each other crawl.
+            "OMP_NUM_THREADS": "1",
         }
 
     def python(self, *arguments: object, cwd: Path | None = None, **more: object) -> Outcome:

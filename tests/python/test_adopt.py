@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,6 +107,63 @@ def test_pickles_know_nothing_of_chunks(runtime: Runtime) -> None:
     loaded = pickle.loads(pickle.dumps(model))
     assert torch.equal(loaded.weight, model.weight)
     assert b"memtide" not in pickle.dumps(model)
+
+
+def test_saving_hands_no_chunk_to_the_kernel_that_may_not_fault_it_in(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(64, 64)
+    torch.save(plain.state_dict(), tmp_path / "plain")
+    runtime = runtimes.start(FakeClient(kernel_faults=False), Observer(), adopt_everything=True)
+    try:
+        ours = copy.deepcopy(plain)
+        assert manages(runtime, ours.weight) == [True]
+        written: list[int] = []
+        save = torch.serialization._save.__wrapped__
+
+        class Watching(torch._C.PyTorchFileWriter):
+            def write_record(self, name: str, data: Any, size: int) -> None:
+                if isinstance(data, torch.UntypedStorage):
+                    written.append(data.data_ptr())
+                super().write_record(name, data, size)
+
+        assert save is not torch.serialization._save
+        with (tmp_path / "watched").open("wb") as file:
+            writer = Watching(file)
+            torch.serialization._save(
+                ours.state_dict(), writer, torch.serialization.pickle, 2, False
+            )
+            writer.write_end_of_file()
+        torch.save(ours.state_dict(), tmp_path / "ours")
+    finally:
+        runtimes.stop()
+    assert len(written) == 2
+    assert not any(runtime.adopter.in_range(address) for address in written)
+    for name in ("watched", "ours"):
+        loaded = torch.load(tmp_path / name)
+        assert all(torch.equal(loaded[key], value) for key, value in plain.state_dict().items())
+
+
+def test_only_the_first_step_is_watched_while_everything_fits() -> None:
+    modes = []
+
+    class Watching(torch.optim.SGD):
+        def step(self) -> None:
+            modes.append(torch.utils._python_dispatch._get_current_dispatch_mode() is not None)
+            super().step()
+
+    runtime = runtimes.start(FakeClient(lease_budget=100), Observer(), adopt_everything=True)
+    try:
+        model = torch.nn.Linear(64, 64)
+        optimizer = Watching(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(3):
+            model(torch.randn(2, 64)).sum().backward()
+            optimizer.step()
+        buffer = optimizer.state[model.weight]["momentum_buffer"]
+        assert manages(runtime, buffer) == [True]
+    finally:
+        runtimes.stop()
+    assert modes == [True, False, False]
+    assert runtime.client.acquired == []
 
 
 def test_gradients_keep_their_object_and_accumulate_in_place(runtime: Runtime) -> None:
