@@ -43,8 +43,8 @@ void PinThisThread(int cpu);
 void PinProcess(pid_t process, int cpu);
 // Pins the threads of this process with that name.
 void PinThreadsNamed(const std::string& name, int cpu);
-// Gives every thread of `process` real-time priority, where we may (root): what a call takes is then
-// its own, also on a busy machine. All at the same one, in turns, as without it.
+// Gives every thread of `process` real-time priority, where we may (root): what a call takes is
+// then its own, also on a busy machine. All at the same one, in turns, as without it.
 void PreferProcess(pid_t process);
 
 // Ends the program with the message when status is not OK: nothing can be measured then.

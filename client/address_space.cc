@@ -119,6 +119,7 @@ AddressSpace::AddressSpace(char* base, const Options& options, Descriptor uffd, 
       places_(options.places),
       uffd_(std::move(uffd)),
       kernel_faults_(kernel_faults),
+      // tidy(raw-new): into a smart pointer; make_unique would not zero atomics before C++20.
       shown_(new std::atomic<uint32_t>[options.places]()) {}
 
 AddressSpace::~AddressSpace() { munmap(base_, (chunk_size_ * places_).count()); }

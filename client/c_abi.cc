@@ -104,6 +104,7 @@ int memtide_open(const memtide_options* options, memtide_client** client) {
   });
 }
 
+// tidy(raw-new): the C interface hands ownership out and takes it back.
 void memtide_close(memtide_client* client) { delete Of(client); }
 
 int memtide_get_properties(memtide_client* client, memtide_properties* properties) {

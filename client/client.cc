@@ -136,7 +136,9 @@ void Client::Abandon() {
   static_cast<void>(space_.release());
   static_cast<void>(keeper_.release());
   static_cast<void>(faults_.release());
+  // tidy(raw-new): kept for ever, see above.
   if (watched_.has_value()) static_cast<void>(new WatchedSpace(std::move(*watched_)));
+  // tidy(raw-new): likewise.
   static_cast<void>(new std::thread(std::move(room_keeper_)));
 }
 

@@ -12,12 +12,12 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/fake_lender.h"
 
 namespace memtide::client {
@@ -225,7 +225,7 @@ TEST_F(ClientTest, CallsFailAfterTheLossAndMappedBytesStay) {
 // Every chunk holds its writer's counter in each of its pages; a lock per chunk orders the writers,
 // the client does all else.
 void Hammer(Client* client, PlaceRange range, int threads, int rounds, uint64_t seed) {
-  std::vector<std::mutex> locks(range.count);
+  std::vector<Mutex> locks(range.count);
   std::vector<uint64_t> expected(range.count, 0);
   std::atomic<int> wrong{0};
   auto work = [&](int worker) {
@@ -235,7 +235,7 @@ void Hammer(Client* client, PlaceRange range, int threads, int rounds, uint64_t 
       const PlaceId place = Nth(range, n);
       const bool write = random() % 2 == 0;
       const bool acquire = random() % 2 == 0;
-      const std::lock_guard<std::mutex> lock(locks[n]);
+      const MutexLock lock(&locks[n]);
       if (acquire) {
         // Sometimes for reading, although it will be written.
         const Access access = write && random() % 2 == 0 ? Access::kWrite : Access::kRead;

@@ -137,6 +137,7 @@ absl::Status InstallSegvHandler() {
   struct sigaction now = {};
   sigaction(SIGSEGV, nullptr, &now);
   if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == Handle) return absl::OkStatus();
+  // tidy(raw-new): never freed, see `previous`.
   previous.store(new struct sigaction(now));
   struct sigaction action = {};
   action.sa_sigaction = Handle;

@@ -204,16 +204,28 @@ rule(
     good=("daemon/io/a.cc", "// tidy(sleep): the backoff of a reconnect.\nsleep_for(delay);\n"),
 )(grep(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor|sleep)\s*\(", "wait for an event"))
 
-rule(
+RAW_NEW = re.compile(r"\bnew\s*\(|\bnew\s+[\w:]|(?<!=)(?<!= )(?<!operator )\bdelete\b(?!\s*;)")
+
+
+@rule(
     "raw-new",
     bad=("daemon/io/a.cc", "auto* p = new Thing();\n"),
-    good=("daemon/io/a.cc", "Thing(const Thing&) = delete;  // a new one\nint renewed = 1;\n"),
-)(
-    grep(
-        r"\bnew\s*\(|\bnew\s+[\w:]|(?<!=)(?<!= )(?<!operator )\bdelete\b(?!\s*;)",
-        "ownership is a value or a smart pointer",
-    )
+    good=(
+        "daemon/io/a.cc",
+        "Thing(const Thing&) = delete;  // a new one\nint renewed = 1;\n"
+        "return std::unique_ptr<Thing>(\n    new Thing());  // Its constructor is private.\n",
+    ),
 )
+def check_raw_new(file):
+    if not file.is_cxx:
+        return
+    code = "\n".join(file.code_lines)
+    for match in RAW_NEW.finditer(code):
+        statement = re.split(r"[;{}]", code[: match.start()])[-1]
+        # A private constructor is out of make_unique's reach.
+        if match.group().startswith("new") and "unique_ptr<" in statement:
+            continue
+        yield code.count("\n", 0, match.start()) + 1, "ownership is a value or a smart pointer"
 
 
 @rule(
@@ -312,7 +324,7 @@ def check_the_rules():
         if each.name in good:
             yield f"rule {each.name} objects to its good example"
     more_bad = {
-        "raw-new": ("delete this;", "delete[] p;", "auto p = std::unique_ptr<T>(new T);"),
+        "raw-new": ("delete this;", "delete[] p;", "std::unique_ptr<T> a; T* p = new T;"),
         "locks": ("absl::Mutex mu;", "std::lock_guard<std::mutex> l(m);"),
         "layering": ('#include "client/client.h"', '#include "daemon/flags.h"'),
         "sleep": ("// tidy(sleep): no\nusleep(1);",),

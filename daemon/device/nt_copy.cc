@@ -121,6 +121,7 @@ Body BodyOf(const char* to, size_t size) {
 }  // namespace
 
 const std::vector<StreamingKernel>& StreamingKernels() {
+  // tidy(raw-new): never destroyed, as threads may copy while the process ends.
   static const std::vector<StreamingKernel>& kernels = *new std::vector(FindKernels());
   return kernels;
 }

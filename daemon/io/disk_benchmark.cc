@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -196,5 +197,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: %s DIRECTORY [ROUNDS]\n", argv[0]);
     return 2;
   }
-  return memtide::Run(argv[1], argc > 2 ? std::atoi(argv[2]) : 7);
+  int rounds = 7;
+  if (argc > 2 && (!absl::SimpleAtoi(argv[2], &rounds) || rounds < 1)) {
+    std::fprintf(stderr, "\"%s\" is not a number of rounds\n", argv[2]);
+    return 2;
+  }
+  return memtide::Run(argv[1], rounds);
 }

@@ -26,7 +26,8 @@ namespace memtide {
 // ring alone can.
 struct LaneOptions {
   Bytes piece = kStripeSize;  // At most kStripeSize.
-  // Of transfers so small that a few large pieces would not keep the disk busy, when no other waits.
+  // Of transfers so small that a few large pieces would not keep the disk busy, when no other
+  // waits.
   Bytes small_piece = MiB(1);
   Bytes in_flight = MiB(8);  // Of one directory and direction.
 };

@@ -217,6 +217,7 @@ void UringDisk::Ring::SubmitAndWait() {
   MEMTIDE_CHECK(result == -EAGAIN || result == -EBUSY) << ErrnoName(-result);
   // The kernel is short of memory for requests. What is not submitted stays in the queue; without
   // a pause, nothing in flight would mean spinning.
+  // tidy(sleep): there is no event for free memory.
   if (io_uring_cq_ready(&ring_) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 

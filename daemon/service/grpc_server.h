@@ -31,8 +31,8 @@ class GrpcServer {
   // What the health service says from now on.
   void SetNotServing();
   // Takes no more calls, and returns when those that it has are answered; after `patience` their
-  // clients are told that they are cancelled. REQUIRES: the loop still runs, or has been stopped and
-  // so has answered them.
+  // clients are told that they are cancelled. REQUIRES: the loop still runs, or has been stopped
+  // and so has answered them.
   void Stop(Duration patience);
 
  private:

@@ -66,6 +66,7 @@ class PendingCall final : public Loop::Caller {
       }
     }
     reactor_->Finish(ToGrpc(reply.status));
+    // tidy(raw-new): its reply is its end, and it is made for one call.
     delete this;
   }
 
@@ -87,6 +88,7 @@ grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, Context* conte
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   event.call = service->loop->NewCall();
   service->loop->Call(std::move(event),
+                      // tidy(raw-new): deletes itself with its reply.
                       new PendingCall<ReplyValue, Response>(service, reactor, response));
   return reactor;
 }
