@@ -26,6 +26,9 @@ void Model::Accept(const Call& call, const DescribeCall& describe, const Describ
       return Broken(absl::StrCat("chunk ", info.chunk.value(), " is ", info.torn ? "" : "not ",
                                  "described as torn"));
     }
+    if (state.evicted_to && (info.on_device || (info.on_host && *state.evicted_to == Tier::kSsd))) {
+      return Broken(absl::StrCat("chunk ", info.chunk.value(), " was evicted and is still there"));
+    }
     for (const SessionId holder : holders) {
       const Lease& lease = state_.sessions.at(holder).leases.at(info.chunk);
       const bool on[kTiers] = {info.on_device, info.on_host, info.on_ssd};

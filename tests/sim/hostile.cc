@@ -33,7 +33,11 @@ ChunkId BadChunk(const State& state, SessionId session, Random* random) {
 
 void SpoilBatch(const State& state, SessionId session, std::vector<ChunkId>* chunks,
                 Random* random) {
-  switch (random->Below(5)) {
+  switch (random->Below(6)) {
+    case 5:
+      // Own ones, leased or not.
+      *chunks = PickChunks(state, session, 4, random);
+      break;
     case 0:
       chunks->clear();
       break;

@@ -68,6 +68,12 @@ void Model::BeforeCall(const Event& event) {
     const bool given = fetch->deadline > Duration(0) && fetch->deadline < longest;
     call.deadline = state_.now + (given ? fetch->deadline : longest);
   }
+  if (std::holds_alternative<FetchCall>(event) || std::holds_alternative<PrefetchCall>(event)) {
+    for (const ChunkId chunk : *ChunksOf(event)) {
+      const auto wanted = state_.chunks.find(chunk);
+      if (wanted != state_.chunks.end()) wanted->second.evicted_to.reset();
+    }
+  }
   call.at_once = AnsweredAtOnce(state_, event, call.permitted);
   if (const auto* open = std::get_if<OpenCall>(&event);
       open != nullptr && call.permitted.count(absl::StatusCode::kOk) != 0) {

@@ -6,6 +6,10 @@
 #ifndef MEMTIDE_TESTS_SIM_MODEL_H_
 #define MEMTIDE_TESTS_SIM_MODEL_H_
 
+#include <map>
+#include <string>
+#include <utility>
+
 #include "tests/sim/probes.h"
 #include "tests/sim/state.h"
 #include "tests/sim/verdict.h"
@@ -45,6 +49,8 @@ class Model {
   void Remember(const Call& call, const Reply& reply);
   // The success that the call's request id had before; null when it is new.
   const Remembered* FindRemembered(const Call& call) const;
+  bool IsOldReply(const Call& call, const Reply& reply) const;
+  void CheckNotFound(const Call& call, const Reply& reply);
   void CheckRepeated(const Call& call, const Reply& reply);
 
   void Accept(const Call& call, const OpenCall& open, const OpenReply& reply);
@@ -82,6 +88,8 @@ class Model {
   std::set<ChunkId> freeing_;
   std::set<SessionId> closed_now_;
   bool prefetching_ = false;
+  // The words of NOT_FOUND without their numbers, by the kind of call.
+  std::map<size_t, std::string> not_found_;
 };
 
 }  // namespace memtide::sim

@@ -41,7 +41,11 @@ void Model::ObserveReply(const Reply& reply) {
   CheckValueKind(call, reply);
   if (!verdict_.ok()) return;
   HitCallProbes(call, reply);
+  if (reply.status.code() == Code::kNotFound && call.asked == state_.events) {
+    CheckNotFound(call, reply);
+  }
   if (reply.status.ok() && FindRemembered(call) != nullptr) return CheckRepeated(call, reply);
+  if (IsOldReply(call, reply)) return;
   Remember(call, reply);
   if (const auto* open = std::get_if<OpenCall>(&call.event);
       open != nullptr && !reply.status.ok()) {
@@ -72,6 +76,12 @@ void Model::ObserveReply(const Reply& reply) {
           Accept(call, event, std::get<InspectReply>(reply.value));
         } else if constexpr (std::is_same_v<Kind, RenewCall>) {
           state_.sessions.at(event.session).renewed = state_.now;
+        } else if constexpr (std::is_same_v<Kind, EvictCall>) {
+          for (const ChunkId chunk : event.chunks) {
+            const auto evicted = state_.chunks.find(chunk);  // Freed since, perhaps.
+            if (evicted == state_.chunks.end() || state_.WaitedFor(chunk)) continue;
+            evicted->second.evicted_to = event.tier;
+          }
         } else if constexpr (std::is_same_v<Kind, DrainCall>) {
           if (world_.transfers() != 0) Broken("drained while transfers are in flight");
         }
@@ -161,6 +171,18 @@ void Model::Remember(const Call& call, const Reply& reply) {
   }
 }
 
+// Whether a chunk is another job's, was freed, or never was, must not show.
+void Model::CheckNotFound(const Call& call, const Reply& reply) {
+  std::string words;
+  for (const char c : std::string(reply.status.message())) {
+    if (c < '0' || c > '9') words += c;
+  }
+  const std::string& first = not_found_.insert({call.event.index(), words}).first->second;
+  if (first != words) {
+    Broken(absl::StrCat(ToText(Effect(reply)), ": another time it said: ", first));
+  }
+}
+
 const Remembered* Model::FindRemembered(const Call& call) const {
   const uint64_t request = RequestIdOf(call.event);
   const SessionState* session = call.session ? state_.FindSession(*call.session) : nullptr;
@@ -172,6 +194,15 @@ const Remembered* Model::FindRemembered(const Call& call) const {
     }
   }
   return nullptr;
+}
+
+// Whether an allocation is answered from a memory that need not reach back so far.
+bool Model::IsOldReply(const Call& call, const Reply& reply) const {
+  const auto* made = std::get_if<AllocateReply>(&reply.value);
+  if (made == nullptr) return false;
+  const auto& allocated = state_.sessions.at(*call.session).allocated;
+  const auto found = allocated.find(RequestIdOf(call.event));
+  return found != allocated.end() && found->second == made->chunks;
 }
 
 void Model::CheckRepeated(const Call& call, const Reply& reply) {
@@ -189,6 +220,7 @@ void Model::Accept(const Call& call, const AllocateCall& allocate, const Allocat
   if (reply.chunks.size() != allocate.count) {
     return Broken(absl::StrCat("allocated another number: ", ToText(call.event)));
   }
+  state_.sessions.at(allocate.session).allocated[allocate.request_id] = reply.chunks;
   for (const ChunkId chunk : reply.chunks) {
     ChunkState state;
     state.job = state_.sessions.at(allocate.session).job;

@@ -35,6 +35,8 @@ struct ChunkState {
   Stamp content = kZeros;  // What a reader must see; meaningless when torn.
   Version version;
   Whole whole = Whole::kYes;
+  // Where it was last moved down to, unless somebody asked for it since.
+  std::optional<Tier> evicted_to;
 };
 
 enum class Phase : uint8_t { kConnected, kOpening, kOpen, kEnding, kEnded };
@@ -56,7 +58,8 @@ struct SessionState {
   std::set<RegionId> regions;  // Whose descriptors were sent.
   Instant renewed;             // Last time that the client said, by Renew or Open, that it lives.
   Instant heard;               // Last call of any sort.
-  std::deque<Remembered> remembered;
+  std::deque<Remembered> remembered;                   // As far back as is promised.
+  std::map<uint64_t, std::vector<ChunkId>> allocated;  // By request id, ever.
 };
 
 struct JobState {
