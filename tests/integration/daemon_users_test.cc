@@ -1,0 +1,96 @@
+// Who may connect, and whom the daemon takes them for. Needs root, to be other users.
+#include <fcntl.h>
+#include <grp.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+#include <string>
+
+#include "tests/integration/daemon_process.h"
+
+namespace memtide {
+namespace {
+
+constexpr uid_t kNobody = 65534;
+
+// Runs `body` in a process of that user and group; returns what it returns.
+int As(uid_t uid, gid_t gid, const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool changed = setgroups(0, nullptr) == 0 && setgid(gid) == 0 && setuid(uid) == 0;
+    _exit(changed ? body() : 255);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 254;
+  return WEXITSTATUS(status);
+}
+
+class DaemonUsersTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "not root";
+    ASSERT_EQ(chmod(scratch_.path().c_str(), 0755), 0);
+    ASSERT_TRUE(daemon_.WaitUntilReady()) << daemon_.log();
+  }
+
+  const ScratchDirectory scratch_;
+  const std::string socket_ = scratch_.path() + "/s/fd.sock";
+  DaemonProcess daemon_{DaemonProcess::SmallFlags(scratch_.path())};
+};
+
+TEST_F(DaemonUsersTest, AStrangerCannotConnectEvenWhereTheDirectoryIsOpen) {
+  const auto connect_errno = [this] { return ConnectSeqPacket(socket_) >= 0 ? 0 : errno; };
+  EXPECT_EQ(As(kNobody, kNobody, connect_errno), EACCES) << "the directory keeps strangers out";
+  ASSERT_EQ(chmod((scratch_.path() + "/s").c_str(), 0755), 0);
+  EXPECT_EQ(As(kNobody, kNobody, connect_errno), EACCES) << "the socket keeps strangers out";
+}
+
+TEST_F(DaemonUsersTest, AMemberOfTheGroupConnectsAsTheUserItIs) {
+  int ready[2], finish[2];
+  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe2(finish, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // The group of the directory is the daemon's: root's, here.
+    if (setgroups(0, nullptr) != 0 || setgid(0) != 0 || setuid(kNobody) != 0) _exit(1);
+    const int fd = ConnectSeqPacket(socket_);
+    char frame[4096];
+    // FdHello{protocol_version: 1}; the answer is the welcome.
+    if (fd < 0 || send(fd, "\x08\x01", 2, MSG_NOSIGNAL) != 2 || recv(fd, frame, 4096, 0) <= 0) {
+      _exit(2);
+    }
+    char byte = 'x';
+    if (write(ready[1], &byte, 1) != 1 || read(finish[0], &byte, 1) != 1) _exit(3);
+    _exit(0);
+  }
+  close(ready[1]);
+  char byte = 'x';
+  ASSERT_EQ(read(ready[0], &byte, 1), 1) << "the child could not connect";
+  Session root(scratch_.path() + "/s");
+  v1::InspectNodeRequest request;
+  request.set_sessions(true);
+  grpc::ClientContext context;
+  v1::InspectNodeResponse node;
+  ASSERT_TRUE(root.admin().InspectNode(&context, request, &node).ok());
+  bool found = false;
+  for (const v1::Session& session : node.sessions()) {
+    found = found || (session.uid() == kNobody && session.pid() == child);
+  }
+  EXPECT_TRUE(found) << node.ShortDebugString();
+  ASSERT_EQ(write(finish[1], &byte, 1), 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  close(ready[0]);
+  close(finish[0]);
+  close(finish[1]);
+}
+
+}  // namespace
+}  // namespace memtide
