@@ -10,9 +10,9 @@ if ! command -v systemd-analyze >/dev/null; then
 fi
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
-sed "s|^ExecStart=/usr/sbin/memtided|ExecStart=$daemon|" "$unit" >"$directory/memtided.service"
+sed "s|^ExecStart=/usr/bin/memtided|ExecStart=$daemon|" "$unit" >"$directory/memtided.service"
 if cmp -s "$unit" "$directory/memtided.service"; then
-  echo "the unit does not start /usr/sbin/memtided" >&2
+  echo "the unit does not start /usr/bin/memtided" >&2
   exit 1
 fi
 
