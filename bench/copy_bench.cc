@@ -51,8 +51,8 @@ Side OneWay(Copy in) {
 
 Side BothWays(Copy in, Copy out) {
   return [in = OneWay(std::move(in)), out = std::move(out)](uint64_t begin, uint64_t end) {
+    PinThisThread(kOutCpu);  // Inherited: a thread made on a busy CPU would begin only there.
     std::thread other([&] {
-      PinThisThread(kOutCpu);
       for (uint64_t i = begin; i < end; ++i) out(i - kChunks / 2);
     });
     in(begin, end);
@@ -218,6 +218,7 @@ void MeasureMover() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
+  memtide::PreferProcess(getpid());
   memtide::MeasureDevice();
   memtide::MeasureMover();
 }

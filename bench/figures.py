@@ -64,23 +64,21 @@ def _speed(name: str, title: str, goal: float, sample_unit: str = "GB/s") -> Fig
 
 
 FIGURES: tuple[Figure, ...] = (
-    _speed("copy.device.1", "copy host to device, against a bare non-temporal loop", 0.95),
-    _speed("copy.device.2", "the same, both directions at once (2 threads)", 0.95),
-    _speed("copy.mover.1", "copy host to device through the mover", 0.95),
-    _speed("copy.mover.2", "the same, both directions at once (2 threads)", 0.95),
-    _speed("ssd.write.64", "SSD write, 64 MiB chunks, against a bare io_uring loop", 0.95),
-    _speed("ssd.read.64", "SSD read, 64 MiB chunks", 0.95),
+    _speed("copy.device.1", "copy to device, 64 MiB, against a bare loop", 0.95),
+    _speed("copy.device.2", "the same, both directions at once", 0.95),
+    _speed("copy.mover.1", "copy to device through the mover", 0.95),
+    _speed("copy.mover.2", "the same, both directions at once", 0.95),
+    _speed("ssd.write.64", "SSD write, 64 MiB, against bare io_uring", 0.95),
+    _speed("ssd.read.64", "SSD read, 64 MiB", 0.95),
     Figure("ssd.cpu.64", "daemon's CPU time for it", Measure.ALONE, 15, "ms/GB", "ms/GB"),
-    _speed("ssd.write.4", "SSD write, 4 MiB chunks", 0.95),
-    _speed("ssd.read.4", "SSD read, 4 MiB chunks", 0.95),
+    _speed("ssd.write.4", "SSD write, 4 MiB", 0.95),
+    _speed("ssd.read.4", "SSD read, 4 MiB", 0.95),
     Figure("ssd.cpu.4", "daemon's CPU time for it", Measure.ALONE, 15, "ms/GB", "ms/GB"),
-    Figure(
-        "rpc.fetch", "fetch of a resident chunk, against an empty call", Measure.SHARE, 1.25, "us"
-    ),
+    Figure("rpc.fetch", "resident fetch, against an empty call", Measure.SHARE, 1.25, "us"),
     Figure("rpc.bytes_copied", "bytes copied by it", Measure.ALONE, 0, "B", "B"),
     Figure(
         "rpc.batch_fetch",
-        "16 chunks fetched in one call, against 16 calls",
+        "16 fetches in one call, against 16 calls",
         Measure.SPEEDUP,
         5,
         "us",
@@ -88,7 +86,7 @@ FIGURES: tuple[Figure, ...] = (
     ),
     Figure(
         "rpc.batch_allocate",
-        "16 chunks allocated in one call, against 16 calls",
+        "16 allocations in one call",
         Measure.SPEEDUP,
         5,
         "us",
@@ -102,9 +100,7 @@ FIGURES: tuple[Figure, ...] = (
     ),
     Figure("client.page_faults", "page faults a chunk use, client", Measure.ALONE, 8, "", ""),
     Figure("daemon.page_faults", "page faults a chunk use, daemon", Measure.ALONE, 8, "", ""),
-    Figure(
-        "train.step", "GPT step in the device pool, against plain torch", Measure.SHARE, 1.05, "s"
-    ),
+    Figure("train.step", "GPT step, all on device, against torch", Measure.SHARE, 1.05, "s"),
     Figure(
         "engine.resident",
         "engine, chunks at rest, one core",

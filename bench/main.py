@@ -36,7 +36,7 @@ def show(verdicts: list[Verdict], console: Console) -> None:
         ("others", "right"),
         ("", "left"),
     ):
-        table.add_column(heading, justify=justify, no_wrap=True)
+        table.add_column(heading, justify=justify, no_wrap=heading != "what")
     for verdict in verdicts:
         figure = verdict.figure
         measured = figure.measure is not Measure.ALONE
@@ -129,7 +129,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> int:
     told = parse_arguments()
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 180)
     context = Context(told.binaries, ROOT, told.ssd_dir, told.quick)
     about = machine.describe(ROOT)
     about["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
