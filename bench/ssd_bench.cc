@@ -2,9 +2,9 @@
 //
 //   ssd_bench --socket_dir=DIR --daemon=PID --ssd_dir=DIR --chunk_mib=64 [--quick]
 //
-// Writing is what memtide_evict of dirty chunks takes; reading is what it takes to acquire them
-// again, a few at a time with the next ones prefetched. Both sides move the same number of random
-// bytes from and to shared memory, in the same round.
+// Writing is what memtide_evict of dirty chunks takes, two calls at a time; reading is what it
+// takes to acquire them again, a few at a time with the next ones prefetched. Both sides move the
+// same number of random bytes from and to shared memory, in the same round.
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -14,6 +14,7 @@
 #include <iostream>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
@@ -34,7 +35,7 @@ namespace memtide {
 namespace {
 
 constexpr Bytes kMost = MiB(768);   // Moved by one measurement, at most.
-constexpr Bytes kAhead = MiB(128);  // Acquired with one call, while as much is prefetched.
+constexpr Bytes kAhead = MiB(128);  // Moved by one call, while as much is on its way.
 
 void FillWithRandomBytes(char* memory, Bytes size) {
   std::mt19937_64 random(size.count());
@@ -55,7 +56,11 @@ class Product {
   Duration Write() {
     session_->Acquire(places_, MEMTIDE_WRITE);  // What is on SSD is stale from here on.
     session_->Release(places_);
-    return TimeOf([&] { session_->Evict(places_); });
+    return TimeOf([&] {
+      std::thread other([&] { EvictEveryOther(1); });
+      EvictEveryOther(0);
+      other.join();
+    });
   }
   // REQUIRES: the chunks are on SSD.
   Duration Read() {
@@ -70,6 +75,13 @@ class Product {
   }
 
  private:
+  // Two threads do this, so that one unmaps while what the other unmapped is written.
+  void EvictEveryOther(size_t first) {
+    for (size_t batch = first; batch * BatchSize() < places_.size(); batch += 2) {
+      session_->Evict(Batch(batch * BatchSize()));
+    }
+  }
+
   size_t BatchSize() const { return std::max<size_t>(1, kAhead / chunk_); }
   Places Batch(size_t begin) const {
     begin = std::min(begin, places_.size());
