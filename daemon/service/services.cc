@@ -13,12 +13,6 @@
 #include "memtide/v1/chunks.grpc.pb.h"
 #include "memtide/v1/session.grpc.pb.h"
 
-// For ThreadSanitizer, which calls it by this name: gRPC's library is not instrumented, so it cannot
-// see how the half of a call that is inlined here gets from thread to thread. Our own races stay seen.
-extern "C" const char* __tsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier)
-  return "race:^grpc::internal::ServerCallbackCall\n";
-}
-
 namespace memtide {
 namespace {
 
