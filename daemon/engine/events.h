@@ -32,7 +32,8 @@ struct ClientGone {
 // --- Calls ---
 
 // Binds the session to a job: creates it, or joins the running or lingering job of the same name
-// and uid (then the sizes must be equal or zero). Answered with OpenReply once memory is there.
+// and uid (then the chunk size must be equal or zero, and shares are ignored). Answered with
+// OpenReply once memory is there.
 struct OpenCall {
   CallId call;
   SessionId session;
