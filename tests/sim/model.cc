@@ -71,7 +71,9 @@ void Model::BeforeCall(const Event& event) {
   if (std::holds_alternative<FetchCall>(event) || std::holds_alternative<PrefetchCall>(event)) {
     for (const ChunkId chunk : *ChunksOf(event)) {
       const auto wanted = state_.chunks.find(chunk);
-      if (wanted != state_.chunks.end()) wanted->second.evicted_to.reset();
+      if (wanted == state_.chunks.end()) continue;
+      wanted->second.evicted_to.reset();
+      wanted->second.wanted = state_.events;
     }
   }
   call.at_once = AnsweredAtOnce(state_, event, call.permitted);

@@ -80,6 +80,7 @@ void Model::ObserveReply(const Reply& reply) {
           for (const ChunkId chunk : event.chunks) {
             const auto evicted = state_.chunks.find(chunk);  // Freed since, perhaps.
             if (evicted == state_.chunks.end() || state_.WaitedFor(chunk)) continue;
+            if (evicted->second.wanted > call.asked) continue;
             evicted->second.evicted_to = event.tier;
           }
         } else if constexpr (std::is_same_v<Kind, DrainCall>) {

@@ -37,6 +37,7 @@ struct ChunkState {
   Whole whole = Whole::kYes;
   // Where it was last moved down to, unless somebody asked for it since.
   std::optional<Tier> evicted_to;
+  uint64_t wanted = 0;  // The last event that asked for it.
 };
 
 enum class Phase : uint8_t { kConnected, kOpening, kOpen, kEnding, kEnded };
