@@ -24,12 +24,17 @@ WARM_UP_STEPS = 3
 
 @dataclass(frozen=True)
 class StepOptions:
-    """`arguments`: of the script. `most_pairs`: on a machine that is never quiet."""
+    """`arguments`: of the script. `most_...`: on a machine that is never quiet."""
 
     script: Path
     arguments: Sequence[str]
     memtide_arguments: Sequence[str]
     most_pairs: int
+    most_seconds: float
+
+
+class TrainingEnded(Exception):
+    """One of the two runs ended before it was told to; why is on its standard error."""
 
 
 class _Run:
@@ -53,7 +58,7 @@ class _Run:
 
     def wait_for_step(self) -> None:
         if not os.read(self._done, 1):
-            raise RuntimeError(f"training ended with status {self._process.wait()}")
+            raise TrainingEnded(f"training ended with status {self._process.wait()}")
 
     def step(self) -> float:
         began = time.perf_counter()
@@ -92,7 +97,8 @@ def measure(options: StepOptions) -> list[Pair]:
         for _ in range(WARM_UP_STEPS - 1):
             plain.step()
             under_memtide.step()
-        while len(pairs) < options.most_pairs:
+        end = time.monotonic() + options.most_seconds
+        while len(pairs) < options.most_pairs and (not pairs or time.monotonic() < end):
             load = machine.Load(machine.our_processes())
             if len(pairs) % 2:
                 product, limit = under_memtide.step(), plain.step()

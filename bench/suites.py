@@ -39,7 +39,14 @@ class Context:
         command = [str(self.binaries / "bench" / program), *arguments]
         if self.quick:
             command.append("--quick")
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S)
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SuiteFailed(
+                f"not done after {error.timeout:.0f} s: {' '.join(command)}"
+            ) from None
         if done.returncode != 0:
             raise SuiteFailed(f"{' '.join(command)}\n{done.stderr.strip()}")
         samples: Samples = {}
@@ -105,8 +112,12 @@ def _train(context: Context) -> Samples:
         # All states have room on the device: nothing moves once it is there.
         memtide_arguments=["--device-pool", "1280MiB", "--host-pool", "256MiB"],
         most_pairs=6 if context.quick else 12,
+        most_seconds=20 if context.quick else 100,
     )
-    return {"train.step": steps.measure(options)}
+    try:
+        return {"train.step": steps.measure(options)}
+    except steps.TrainingEnded as error:
+        raise SuiteFailed(str(error)) from None
 
 
 SUITES: dict[str, Callable[[Context], Samples]] = {
