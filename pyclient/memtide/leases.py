@@ -149,7 +149,12 @@ class Window:
         self._order: deque[int] = deque()
 
     def need(self, reads: set[int], writes: set[int]) -> bool:
-        """Leases the places that an operation touches, as far as they fit; whether any was new."""
+        """Leases the places that an operation touches, if they fit; whether any was new.
+
+        An operation over more than fits (a fused step names every tensor at once) walks over its
+        tensors and needs a few chunks at a time: a part leased for all of it would only take the
+        room in which its page faults are answered. So then nothing is leased.
+        """
         held = self._held
         writes_missing = {
             place for place in writes if place not in held or held[place].access is not Access.WRITE
@@ -158,6 +163,9 @@ class Window:
         if not writes_missing and not reads_missing:
             return False
         keep = reads | writes
+        if len(keep) > self._ledger.limit:
+            self.close()
+            return False
         self._make_room(len(writes_missing) + len(reads_missing), keep)
         self._add(writes_missing, Access.WRITE)
         self._add(reads_missing, Access.READ)

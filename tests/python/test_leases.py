@@ -96,3 +96,14 @@ def test_a_window_leases_for_writing_what_is_written(client: FakeClient, ledger:
     assert sorted(client.acquired) == [((1,), Access.READ), ((2,), Access.WRITE)]
     assert window.need(set(), {1})
     assert client.acquired[-1] == ((1,), Access.WRITE)
+
+
+def test_an_operation_over_more_than_fits_leaves_all_room_to_its_page_faults(
+    client: FakeClient, ledger: Ledger
+) -> None:
+    # Pinning the first places of a fused step left too few for its faults: it never ended.
+    window = Window(ledger, Route())
+    assert window.need({1, 2}, {3})
+    assert not window.need(set(), set(range(10, 10 + ledger.limit + 1)))
+    assert client.in_use() == set()
+    window.close()
