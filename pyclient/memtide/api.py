@@ -91,21 +91,21 @@ def offload(
     recorder = Recorder(_connection.client, _connection.socket_dir)
     runtime = runtimes.start(_connection.client, recorder, adopt_everything=False)
     for parameter in model.parameters():
+        runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)
+        runtime.adopter.adopt_gradient(parameter)
     optimizers = _listed(optimizer)
     for each in optimizers:
-        runtime.adopter.adopt_state(each.state)
+        runtime.adopt_state_of(each)
         _wrap_step_of(each)
     return Offloaded(runtime, recorder, model, optimizers)
 
 
 def _wrap_step_of(optimizer: torch.optim.Optimizer) -> None:
-    # The optimizer is older than the hooks, and a scheduler may have replaced its step already.
-    # Outside of a runtime the wrapper does nothing, so it stays.
-    step = optimizer.step
-    if not getattr(step, "_memtide", False):
+    # A scheduler that is older than the hooks has put a step of its own on the instance.
+    step = vars(optimizer).get("step")
+    if step is not None and not hasattr(step, "_memtide"):
         wrapped = runtimes.wrap_step(lambda _optimizer, *args, **kwargs: step(*args, **kwargs))
-        wrapped._memtide = True  # type: ignore[attr-defined]
         optimizer.step = types.MethodType(wrapped, optimizer)  # type: ignore[method-assign]
 
 

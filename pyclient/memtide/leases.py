@@ -162,11 +162,14 @@ class Window:
         reads_missing = {place for place in reads if place not in held and place not in writes}
         if not writes_missing and not reads_missing:
             return False
-        keep = reads | writes
-        if len(keep) > self._ledger.limit:
+        for place in writes_missing & held.keys():  # Held for reading, wanted for writing.
+            held.pop(place).release()
+            self._order.remove(place)
+        missing = len(writes_missing) + len(reads_missing)
+        self._make_room(missing, reads | writes)
+        if missing > self._ledger.room:
             self.close()
             return False
-        self._make_room(len(writes_missing) + len(reads_missing), keep)
         self._add(writes_missing, Access.WRITE)
         self._add(reads_missing, Access.READ)
         ahead: set[int] = set()
@@ -193,11 +196,7 @@ class Window:
                 self._held.pop(place).release()
 
     def _add(self, missing: set[int], access: Access) -> None:
-        for place in missing & self._held.keys():  # Held for reading, wanted for writing.
-            self._held.pop(place).release()
-            self._order.remove(place)
-        fitting = sorted(missing)[: max(0, self._ledger.room)]
-        for token in self._ledger.lease_each(Places(fitting), access):
+        for token in self._ledger.lease_each(Places(missing), access):
             place = token.places.numbers[0]
             self._held[place] = token
             self._order.append(place)

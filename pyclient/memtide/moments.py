@@ -23,6 +23,23 @@ from memtide.observer import Observer
 _BACKWARD_DEPTH = 2
 
 
+class Scope:
+    """Which parameters memtide is to manage: all, or those that were named."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self._everything = everything
+        self._named = WeakTensorKeyDictionary()
+
+    def name(self, parameter: torch.Tensor) -> None:
+        """Adds one parameter, whatever becomes of its bytes."""
+        self._named[parameter] = True
+
+    def __contains__(self, parameter: Any) -> bool:
+        return self._everything or (
+            isinstance(parameter, torch.Tensor) and parameter in self._named
+        )
+
+
 class _Known:
     """What is known of a module: where its parameters are, and which places these are."""
 
@@ -39,11 +56,12 @@ class _Known:
 class Moments:
     """The module hooks of one adopter."""
 
-    def __init__(self, adopter: Adopter, route: Route, observer: Observer) -> None:
+    def __init__(self, adopter: Adopter, route: Route, observer: Observer, scope: Scope) -> None:
         self._adopter = adopter
         self._ledger = adopter.ledger
         self._route = route
         self._observer = observer
+        self._scope = scope
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Known] = (
             weakref.WeakKeyDictionary()
         )
@@ -117,7 +135,8 @@ class Moments:
             return known
         known = _Known(type(module).__name__)
         for parameter in parameters:
-            self.adopt_parameter(parameter)
+            if parameter in self._scope:
+                self.adopt_parameter(parameter)
         managed = [p for p in parameters if self._adopter.manages(p)]
         known.addresses = [address_of(p) for p in parameters]
         known.places = Places(place for p in managed for place in self._adopter.span_places(p))

@@ -21,7 +21,7 @@ from memtide import _native
 from memtide._native import Client
 from memtide.adopt import Adopter
 from memtide.leases import Ledger, Route
-from memtide.moments import Moments
+from memtide.moments import Moments, Scope
 from memtide.observer import Observer
 from memtide.saving import saving_through_copies
 from memtide.step import StepMode
@@ -30,30 +30,32 @@ from memtide.step import StepMode
 class Runtime:
     """Hooks of one client in torch."""
 
-    def __init__(self, client: Client, observer: Observer) -> None:
+    def __init__(self, client: Client, observer: Observer, *, adopt_everything: bool) -> None:
         self.client = client
         self.observer = observer
         self.ledger = Ledger(client)
         self.adopter = Adopter(client, self.ledger)
         self._route = Route()
-        self.moments = Moments(self.adopter, self._route, observer)
+        self._everything = adopt_everything
+        self.scope = Scope(everything=adopt_everything)
+        self.moments = Moments(self.adopter, self._route, observer, self.scope)
         self._undo: list[Callable[[], None]] = []
         self._stepping = 0
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
-    def install(self, *, adopt_everything: bool) -> None:
+    def install(self) -> None:
         """Puts the hooks in place.
 
-        With adopt_everything, each parameter is moved to a chunk as a module registers it, so that
-        also the construction of a model larger than memory works. Without, only what `offload`
-        names is managed.
+        When everything is adopted, each parameter is moved to a chunk as a module registers it, so
+        that also the construction of a model larger than memory works. Otherwise only what
+        `offload` names is managed.
         """
         moments = self.moments
         handles = [
             torch_modules.register_module_forward_pre_hook(moments.before_forward),
             torch_modules.register_module_forward_hook(moments.after_forward, always_call=True),
         ]
-        if adopt_everything:
+        if self._everything:
             handles.append(
                 torch_modules.register_module_parameter_registration_hook(self._on_registration)
             )
@@ -62,6 +64,7 @@ class Runtime:
             self._wrap(Optimizer, "add_param_group", self._around_add_param_group)
         self._undo += [handle.remove for handle in handles]
         self._wrap(Optimizer, "profile_hook_step", self._around_profile_hook_step, static=True)
+        _wrap_known_optimizers(Optimizer)
         self._wrap(faulthandler, "enable", self._around_faulthandler)
         if not self.client.properties.kernel_faults:
             self._wrap(torch.serialization, "_save", self._around_save)
@@ -80,7 +83,7 @@ class Runtime:
             yield
             return
         self.moments.settle()
-        self._adopt_state_of(optimizer)
+        self.adopt_state_of(optimizer)
         self.observer.moment("step", type(optimizer).__name__)
         self._stepping += 1
         try:
@@ -97,14 +100,16 @@ class Runtime:
                 yield
         finally:
             self._stepping -= 1
-        self._adopt_state_of(optimizer)
+        self.adopt_state_of(optimizer)
         self.adopter.trim()
         self._route.end_iteration()
         self.observer.end_iteration()
 
-    def _adopt_state_of(self, optimizer: Optimizer) -> None:
-        for state in optimizer.state.values():
-            self.adopter.adopt_state(state)
+    def adopt_state_of(self, optimizer: Optimizer) -> None:
+        """Moves what the optimizer keeps for managed parameters into chunks."""
+        for parameter, state in optimizer.state.items():
+            if parameter in self.scope:
+                self.adopter.adopt_state(state)
 
     def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
         self.moments.adopt_parameter(parameter)
@@ -185,8 +190,8 @@ def start(client: Client, observer: Observer, *, adopt_everything: bool) -> Runt
     """Makes and installs the process's runtime. REQUIRES: there is none."""
     global _current
     assert _current is None
-    _current = Runtime(client, observer)
-    _current.install(adopt_everything=adopt_everything)
+    _current = Runtime(client, observer, adopt_everything=adopt_everything)
+    _current.install()
     return _current
 
 
@@ -199,7 +204,12 @@ def stop() -> None:
 
 
 def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """An optimizer's step function, made to run inside `stepping` of the runtime there then is."""
+    """An optimizer's step function, made to run inside `stepping` of the runtime there then is.
+
+    Without a runtime the wrapper does nothing, so it can stay where it is.
+    """
+    if hasattr(step, "_memtide"):
+        return step
 
     @functools.wraps(step)
     def stepped(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -209,4 +219,13 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
         with runtime.stepping(optimizer):
             return step(optimizer, *args, **kwargs)
 
+    stepped._memtide = True  # type: ignore[attr-defined]
     return stepped
+
+
+def _wrap_known_optimizers(parent: type[Optimizer]) -> None:
+    # Torch has wrapped the step of these at their first instance, so before our hooks.
+    for optimizer in parent.__subclasses__():
+        if hasattr(vars(optimizer).get("step"), "hooked"):
+            optimizer.step = wrap_step(optimizer.step)  # type: ignore[method-assign]
+        _wrap_known_optimizers(optimizer)

@@ -7,7 +7,7 @@ before the operation, and lets a new tensor that is made after the image of a ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -40,6 +40,36 @@ def _written_arguments(operation: Any) -> tuple[frozenset[int], frozenset[str]]:
     return frozenset(at for at, _ in written), frozenset(name for _, name in written)
 
 
+def _pieces(
+    operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]] | None:
+    """An operation over lists of tensors as one call for each index; None: it is none.
+
+    `_foreach_*` and `_fused_*` treat each index by itself, so the results are the same, and the
+    chunks of one index fit where those of all do not.
+    """
+    name = operation._schema.name
+    if not name.startswith(("aten::_foreach_", "aten::_fused_")):
+        return None
+    if len(operation._schema.returns) > 1:
+        return None
+    values = [*args, *kwargs.values()]
+    lengths = {len(value) for value in values if isinstance(value, list | tuple) and value}
+    if len(lengths) != 1 or any(isinstance(v, torch.Tensor) and v.ndim for v in values):
+        return None
+
+    def at(index: int, value: Any) -> Any:
+        return [value[index]] if isinstance(value, list | tuple) and value else value
+
+    return (
+        (
+            tuple(at(index, value) for value in args),
+            {name: at(index, value) for name, value in kwargs.items()},
+        )
+        for index in range(lengths.pop())
+    )
+
+
 class StepMode(TorchDispatchMode):
     """Active while one optimizer steps."""
 
@@ -59,9 +89,18 @@ class StepMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in _LIKE_OPERATIONS and self._bears_state(args, kwargs):
             return self._bear(func, args, kwargs)
-        if self._adopter.ledger.active:
+        if not self._adopter.ledger.active:
+            return func(*args, **kwargs)
+        pieces = _pieces(func, args, kwargs)
+        if pieces is None:
             self._lease_for(func, args, kwargs)
-        return func(*args, **kwargs)
+            return func(*args, **kwargs)
+        results: list[Any] = []
+        for some_args, some_kwargs in pieces:
+            self._lease_for(func, some_args, some_kwargs)
+            result = func(*some_args, **some_kwargs)
+            results += result if isinstance(result, list | tuple) else ()
+        return results if func._schema.returns else None
 
     def close(self) -> None:
         """Gives the leases back."""

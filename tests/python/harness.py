@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SCRIPTS = HERE / "scripts"
 PACKAGE_PARENT = HERE.parent.parent / "pyclient"
-_LIMIT_S = 300
+_LIMIT_S = 600
 
 
 @contextlib.contextmanager

@@ -209,13 +209,38 @@ def test_an_exception_in_step_leaves_no_lease_and_no_mode(runtime: Runtime) -> N
             assert runtime.client.in_use()
             raise ValueError("on purpose")
 
-    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(6)))
     optimizer = Failing(model.parameters(), lr=0.1)
-    model(torch.randn(2, 64)).sum().backward()
+    model(torch.randn(2, 32)).sum().backward()
     with pytest.raises(ValueError, match="on purpose"):
         optimizer.step()
     assert runtime.client.in_use() == set()
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"amsgrad": True}])
+def test_operations_on_lists_lease_one_index_at_a_time(
+    options: dict[str, bool], runtime: Runtime
+) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(20)))
+    plain = pickle.loads(pickle.dumps(model))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)
+    inputs = torch.randn(4, 32)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        runtime.client.acquired.clear()
+        optimizer.step()
+        assert max(len(places) for places, _ in runtime.client.acquired) <= 5
+    runtimes.stop()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.1, **options)
+    for _ in range(3):
+        optimizer.zero_grad()
+        plain(inputs).square().mean().backward()
+        optimizer.step()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_leases_end_when_backward_ends(runtime: Runtime) -> None:
