@@ -20,8 +20,8 @@ struct StreamerOptions {
   char* memory = nullptr;
   Bytes size;  // Of the memory and of the file. A multiple of `piece`.
   // The daemon's: see LaneOptions in daemon/io/lanes.h.
-  Bytes piece = MiB(4);
-  unsigned depth = 2;
+  Bytes piece = MiB(8);
+  unsigned depth = 4;
 };
 
 class Streamer {

@@ -15,9 +15,6 @@ namespace {
 // when it is short of memory, not for ever.
 constexpr int kMaxAttempts = 1000;
 
-// Smaller transfers are cut into small pieces.
-constexpr uint64_t kPiecesWorthCutting = 2;
-
 }  // namespace
 
 Lanes::Lanes(std::shared_ptr<const StoreTable> stores, const LaneOptions& options)
@@ -25,7 +22,7 @@ Lanes::Lanes(std::shared_ptr<const StoreTable> stores, const LaneOptions& option
   MEMTIDE_CHECK(options.piece <= kStripeSize && options.small_piece <= options.piece);
   MEMTIDE_CHECK(!options.small_piece.IsZero() && options.piece.IsMultipleOf(kDiskAlignment) &&
                 options.small_piece.IsMultipleOf(kDiskAlignment));
-  MEMTIDE_CHECK(options.in_flight >= options.piece);
+  MEMTIDE_CHECK(options.in_flight >= options.piece * 2);
   lanes_.resize(2 * stripes_.directories());
   pieces_.resize(lanes_.size() * (options.in_flight / options.small_piece));
   for (Piece& piece : pieces_) free_pieces_.push_back(&piece);
@@ -68,19 +65,22 @@ Piece* Lanes::Next() {
 
 Piece* Lanes::Cut(size_t index) {
   Lane& lane = lanes_[index];
-  if (lane.cursors.empty() || free_pieces_.empty()) return nullptr;
+  if (lane.cursors.empty() || lane.full || free_pieces_.empty()) return nullptr;
   Cursor& cursor = lane.cursors.front();
   const DiskTransfer& request = cursor.transfer->request;
   const Bytes end = request.offset + request.size;
   // Alone, a small transfer keeps the disk busy only in small pieces.
   const bool alone = lane.cursors.size() == 1;
-  const bool small = request.size < options_.piece * kPiecesWorthCutting;
+  const bool small = request.size < options_.piece;
   const Bytes limit = alone && small ? options_.small_piece : options_.piece;
   const Bytes stripe_end = stripes_.EndOfStripe(cursor.next);
   const Bytes size = std::min({limit, stripe_end - cursor.next, end - cursor.next});
   // A piece takes room of at least small_piece, so that the pool bounds the number of pieces.
   const Bytes charge = std::max(size, options_.small_piece);
-  if (lane.in_flight + charge > options_.in_flight) return nullptr;
+  if (lane.in_flight + charge > options_.in_flight) {
+    lane.full = true;
+    return nullptr;
+  }
 
   Piece* const piece = free_pieces_.back();
   free_pieces_.pop_back();
@@ -150,7 +150,9 @@ void Lanes::Abandon(std::list<Transfer>::iterator transfer) {
 
 void Lanes::End(Piece* piece, absl::optional<Completion>* completion) {
   const auto transfer = piece->place;
-  lanes_[piece->lane].in_flight -= piece->lane_charge;
+  Lane& lane = lanes_[piece->lane];
+  lane.in_flight -= piece->lane_charge;
+  if (lane.in_flight * 2 <= options_.in_flight) lane.full = false;
   free_pieces_.push_back(piece);
   --transfer->pieces;
   if (transfer->pieces > 0 || transfer->cursors > 0) return;

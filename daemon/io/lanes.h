@@ -1,9 +1,12 @@
 // Lanes: cuts transfers into pieces and says which piece goes next.
 //
 // One lane for each directory and direction, each with a bounded number of bytes in flight: more
-// would add latency and no throughput. Within a lane, transfers go first come, first served, so the
-// first is done first. Pieces come from a pool made once; nothing is allocated for a piece. No
-// threads, no I/O: UringDisk drives it from its ring's thread, ThreadDisk under a lock.
+// would add latency and no throughput. A lane that was full is filled again once half of that has
+// arrived: the pieces that are started together cost the kernel, and the host of a virtual machine,
+// little more than one (a half to a third of the CPU time for each GB). Within a lane, transfers go
+// first come, first served, so the first is done first. Pieces come from a pool made once; nothing
+// is allocated for a piece. No threads, no I/O: UringDisk drives it from its ring's thread,
+// ThreadDisk under a lock.
 #ifndef MEMTIDE_DAEMON_IO_LANES_H_
 #define MEMTIDE_DAEMON_IO_LANES_H_
 
@@ -26,10 +29,10 @@ namespace memtide {
 // ring alone can.
 struct LaneOptions {
   Bytes piece = kStripeSize;  // At most kStripeSize.
-  // Of transfers so small that a few large pieces would not keep the disk busy, when no other
-  // waits.
+  // Of transfers of less than a whole piece, when no other waits: one alone would not keep the disk
+  // busy.
   Bytes small_piece = MiB(1);
-  Bytes in_flight = MiB(8);  // Of one directory and direction.
+  Bytes in_flight = MiB(32);  // Of one directory and direction. At least two pieces.
 };
 
 // A transfer on its way.
@@ -93,6 +96,7 @@ class Lanes {
   struct Lane {
     std::deque<Cursor> cursors;
     Bytes in_flight;
+    bool full = false;  // Starts nothing until half is left.
   };
 
   size_t LaneOf(size_t directory, DiskTransfer::Direction direction) const;

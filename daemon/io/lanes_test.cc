@@ -81,8 +81,18 @@ TEST_F(LanesTest, BoundsWhatIsInFlightByDirection) {
   for (const Piece* piece : TakeAll()) {
     in_flight[piece->transfer().request.direction] += piece->size;
   }
-  EXPECT_EQ(in_flight[kRead], MiB(8));
-  EXPECT_EQ(in_flight[kWrite], MiB(8));
+  EXPECT_EQ(in_flight[kRead], MiB(32));
+  EXPECT_EQ(in_flight[kWrite], MiB(32));
+}
+
+TEST_F(LanesTest, AFullLaneIsFilledAgainOnceHalfHasArrived) {
+  Add(1, kRead, Bytes(0), MiB(128));
+  const std::vector<Piece*> pieces = TakeAll();
+  ASSERT_EQ(pieces.size(), 4u);
+  Finish(pieces[0]);
+  EXPECT_EQ(lanes_->Next(), nullptr);
+  Finish(pieces[1]);
+  EXPECT_EQ(TakeAll().size(), 2u);
 }
 
 TEST_F(LanesTest, TheFirstTransferIsDoneFirst) {
@@ -140,10 +150,10 @@ TEST_F(LanesTest, AFailureEndsItsTransferOnceAndFreesTheLane) {
   Add(1, kWrite, Bytes(0), MiB(64));
   Add(2, kWrite, MiB(64), MiB(8));
   const std::vector<Piece*> pieces = TakeAll();
-  ASSERT_EQ(pieces.size(), 2u);
+  ASSERT_EQ(pieces.size(), 4u);
   EXPECT_EQ(Advance(pieces[0], -ENOSPC), Outcome::kEnded);
-  EXPECT_TRUE(results_.empty()) << "the other piece still uses the memory";
-  Finish(pieces[1]);
+  EXPECT_TRUE(results_.empty()) << "the other pieces still use the memory";
+  for (size_t i = 1; i < pieces.size(); ++i) Finish(pieces[i]);
   EXPECT_EQ(results_[1].code(), absl::StatusCode::kResourceExhausted) << results_[1];
   EXPECT_THAT(results_[1].message(), HasSubstr(scratch_[0]->path()));
   FinishEverything();
@@ -178,11 +188,11 @@ class StripedLanesTest : public LanesTest {
 };
 
 TEST_F(StripedLanesTest, ALargeTransferKeepsEveryDirectoryBusy) {
-  Add(1, kRead, Bytes(0), MiB(64));
+  Add(1, kRead, Bytes(0), MiB(96));
   std::map<int, Bytes> in_flight;
   for (const Piece* piece : TakeAll()) in_flight[piece->fd] += piece->size;
   ASSERT_EQ(in_flight.size(), 3u);
-  for (const auto& [fd, bytes] : in_flight) EXPECT_EQ(bytes, MiB(8));
+  for (const auto& [fd, bytes] : in_flight) EXPECT_EQ(bytes, MiB(32));
 }
 
 // Random transfers and endings from a seed: every byte of every transfer is moved exactly once, to

@@ -13,7 +13,7 @@
 
 namespace memtide {
 
-inline constexpr Bytes kStripeSize = MiB(4);
+inline constexpr Bytes kStripeSize = MiB(8);
 
 class Stripes {
  public:

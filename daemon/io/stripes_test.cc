@@ -11,10 +11,10 @@ namespace {
 TEST(StripesTest, EveryPageHasAPlaceOfItsOwnAndFilesAreJustLongEnough) {
   for (size_t directories = 1; directories <= 5; ++directories) {
     const Stripes stripes(directories);
-    const Bytes size = MiB(4 * 11 + 3);
+    const Bytes size = kStripeSize * 11 + MiB(3);
     std::vector<Bytes> written(directories);
     for (Bytes offset; offset < size; offset += MiB(1)) {
-      const size_t directory = (offset.count() / MiB(4).count()) % directories;
+      const size_t directory = (offset / kStripeSize) % directories;
       EXPECT_EQ(stripes.DirectoryOf(offset), directory);
       EXPECT_EQ(stripes.FileOffset(offset), written[directory]);
       written[directory] += MiB(1);
@@ -28,11 +28,11 @@ TEST(StripesTest, EveryPageHasAPlaceOfItsOwnAndFilesAreJustLongEnough) {
 TEST(StripesTest, FindsTheFirstByteInADirectory) {
   const Stripes stripes(3);
   EXPECT_EQ(stripes.FirstIn(0, MiB(1)), MiB(1));
-  EXPECT_EQ(stripes.FirstIn(1, MiB(1)), MiB(4));
-  EXPECT_EQ(stripes.FirstIn(2, MiB(5)), MiB(8));
-  EXPECT_EQ(stripes.FirstIn(0, MiB(5)), MiB(12));
-  EXPECT_EQ(stripes.EndOfStripe(MiB(5)), MiB(8));
-  EXPECT_EQ(stripes.EndOfStripe(MiB(4)), MiB(8));
+  EXPECT_EQ(stripes.FirstIn(1, MiB(1)), MiB(8));
+  EXPECT_EQ(stripes.FirstIn(2, MiB(9)), MiB(16));
+  EXPECT_EQ(stripes.FirstIn(0, MiB(9)), MiB(24));
+  EXPECT_EQ(stripes.EndOfStripe(MiB(9)), MiB(16));
+  EXPECT_EQ(stripes.EndOfStripe(MiB(8)), MiB(16));
 }
 
 }  // namespace
