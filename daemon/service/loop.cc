@@ -81,13 +81,20 @@ void Loop::Drain() {
       event = std::move(queue_.front());
       queue_.pop_front();
     }
-    engine_(Now(), event, &effects_);
-    if (std::holds_alternative<Tick>(event)) {
-      ticks_handled_.fetch_add(1, std::memory_order_relaxed);
-    }
-    for (Effect& effect : effects_) CarryOut(std::move(effect));
-    effects_.clear();
+    const Instant now = Now();
+    Handle(now, event);
+    if (now - last_tick_ >= kTickPeriod) Handle(now, Tick{});
   }
+}
+
+void Loop::Handle(Instant now, const Event& event) {
+  engine_(now, event, &effects_);
+  if (std::holds_alternative<Tick>(event)) {
+    last_tick_ = now;
+    ticks_handled_.fetch_add(1, std::memory_order_relaxed);
+  }
+  for (Effect& effect : effects_) CarryOut(std::move(effect));
+  effects_.clear();
 }
 
 void Loop::CarryOut(Effect effect) {
@@ -114,7 +121,7 @@ void Loop::TickUntilStopped() {
   for (;;) {
     {
       MutexLock lock(&mutex_);
-      const Instant due = Now() + kTickPeriod;
+      const Instant due = Now() + kIdleTickPeriod;
       for (Instant now = Now(); !stopped_ && now < due; now = Now()) {
         changed_.WaitFor(&mutex_, due - now);
       }

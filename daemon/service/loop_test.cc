@@ -127,6 +127,16 @@ TEST(LoopTest, TicksByItselfOnceStarted) {
   while (loop.ticks_handled() < 2) std::this_thread::yield();
 }
 
+TEST(LoopTest, TicksAfterAnEventWhenTheLastTickIsLongAgo) {
+  FakeSink sink;
+  Loop loop(ScriptedEngine, &sink);
+  const Instant start = Now();
+  uint64_t events = 0;
+  for (; loop.ticks_handled() == 0; ++events) loop.Post(ClientGone{SessionId(1)});
+  EXPECT_GE(Now() - start, Loop::kTickPeriod);
+  EXPECT_GT(events, 1u) << "not after every event";
+}
+
 TEST(LoopTest, WaitingForACallEndsWithItsReplyOrWithItsTimeout) {
   FakeSink sink;
   Loop loop(ScriptedEngine, &sink);
