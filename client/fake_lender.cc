@@ -85,9 +85,7 @@ absl::StatusOr<std::vector<Lease>> FakeLender::Fetch(const FetchOptions& options
   for (const ChunkId id : options.releases) {
     const auto found = chunks_.find(id);
     if (found == chunks_.end() || !found->second.leased) continue;
-    found->second.leased = false;
-    found->second.released_at = ++calls_;
-    --counts_.leases;
+    EndLease(&found->second);
   }
   changed_.SignalAll();
   if (!fail_next_fetch_.ok()) {
@@ -174,24 +172,27 @@ absl::Status FakeLender::Release(absl::Span<const ChunkId> chunks) {
     }
   }
   for (const ChunkId id : chunks) {
-    chunks_.at(id).leased = false;
-    chunks_.at(id).released_at = ++calls_;
-    --counts_.leases;
+    EndLease(&chunks_.at(id));
     ++counts_.releases;
   }
   changed_.SignalAll();
   return absl::OkStatus();
 }
 
+void FakeLender::EndLease(Chunk* chunk) {
+  chunk->leased = false;
+  chunk->released_at = ++calls_;
+  --counts_.leases;
+}
+
 absl::Status FakeLender::Evict(absl::Span<const ChunkId> chunks) {
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   for (const ChunkId id : chunks) {
-    if (chunks_.at(id).leased) return absl::FailedPreconditionError("leased");
-  }
-  for (const ChunkId id : chunks) {
+    if (chunks_.at(id).leased) EndLease(&chunks_.at(id));
     if (chunks_.at(id).slot.has_value()) MoveOut(&chunks_.at(id));
   }
+  changed_.SignalAll();
   return absl::OkStatus();
 }
 

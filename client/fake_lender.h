@@ -67,6 +67,7 @@ class FakeLender : public Lender {
   // A slot for `chunk`, by eviction if need be; nullopt: all are leased.
   absl::optional<uint32_t> FindSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool BringIn(const std::vector<ChunkId>& chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndLease(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MoveOut(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   char* Slot(uint32_t slot) const { return memory_ + slot * options_.chunk_size.count(); }
 

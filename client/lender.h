@@ -89,7 +89,8 @@ class Lender {
   // All or none of the leases, in the order of options.chunks.
   virtual absl::StatusOr<std::vector<Lease>> Fetch(const FetchOptions& options) = 0;
   virtual absl::Status Release(absl::Span<const ChunkId> chunks) = 0;
-  // Moves to the lowest tier of the node, and returns when the chunks are there.
+  // Ends leases on them, whatever the answer, moves them to the lowest tier of the node, and
+  // returns when they are there.
   virtual absl::Status Evict(absl::Span<const ChunkId> chunks) = 0;
   virtual absl::Status Prefetch(absl::Span<const ChunkId> chunks) = 0;
 };

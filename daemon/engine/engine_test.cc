@@ -382,6 +382,24 @@ TEST(EngineTest, AChunkThatWaitsForTheDeviceGivesUpItsHostSlotToWhatLeavesIt) {
   EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kOk);
 }
 
+TEST(EngineTest, EvictEndsTheLeasesOfItsSessionAndNoOthers) {
+  Node node(ThreeTiers());
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 2);
+  node.Fetch(session, chunks, Access::kRead);
+  node.FinishTransfers();
+  EvictCall evict{node.Call(), session, Tier::kSsd, {chunks[0]}};
+  node.Post(evict);
+  node.FinishTransfers();
+  EXPECT_EQ(node.CodeOf(evict.call), absl::StatusCode::kOk);
+  ReleaseCall again{node.Call(), session, /*request_id=*/99, {chunks[0]}};
+  node.Post(again);
+  EXPECT_EQ(node.CodeOf(again.call), absl::StatusCode::kFailedPrecondition);
+  ReleaseCall other{node.Call(), session, /*request_id=*/100, {chunks[1]}};
+  node.Post(other);
+  EXPECT_EQ(node.CodeOf(other.call), absl::StatusCode::kOk);
+}
+
 TEST(EngineTest, AVictimThatIsLeasedAgainIsReplacedAtOnce) {
   Node node(ThreeTiers());
   const SessionId session = node.Open();

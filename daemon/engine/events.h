@@ -78,7 +78,8 @@ struct ReleaseCall {
   uint64_t request_id = 0;
   std::vector<ChunkId> chunks;  // FAILED_PRECONDITION when one is not leased: nothing is released.
 };
-// Moves chunks down to `tier` (host or ssd) and answers when they are there.
+// Ends the session's leases on `chunks`, whatever the answer, moves them down to `tier` (host or
+// ssd) and answers when they are there.
 struct EvictCall {
   CallId call;
   SessionId session;

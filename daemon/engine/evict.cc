@@ -11,6 +11,9 @@ void EngineState::On(const EvictCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
+  for (const ChunkId id : event.chunks) {
+    if (const absl::optional<uint32_t> place = Find(job, id)) ReleaseLease(*session, *place);
+  }
   absl::StatusOr<std::vector<uint32_t>> places = Resolve(job, event.chunks);
   absl::Status status = places.status();
   if (status.ok() && (event.tier == Tier::kDevice || !job.tier(event.tier).exists())) {
@@ -25,7 +28,8 @@ void EngineState::On(const EvictCall& event) {
   for (size_t i = 0; status.ok() && i < places->size(); ++i) {
     if (!chunks_[(*places)[i]].pinned()) continue;
     status = absl::FailedPreconditionError(
-        absl::StrCat("chunk ", IdOf((*places)[i]).value(), " is leased; release it first"));
+        absl::StrCat("chunk ", IdOf((*places)[i]).value(),
+                     " is leased by another session, or by a fetch that waits"));
   }
   if (!status.ok()) return Refuse(event.call, status);
 

@@ -139,7 +139,7 @@ struct Expect {
     bool waited_for = false;
     for (const ChunkId chunk : call.chunks) {
       if (!state.Owns(call.session, chunk)) continue;
-      if (!state.Holders(chunk).empty()) errors.insert(Code::kFailedPrecondition);
+      if (state.LeasedByOther(call.session, chunk, false)) errors.insert(Code::kFailedPrecondition);
       if (state.WaitedFor(chunk)) waited_for = true;
     }
     Codes codes = OkOr(errors);
@@ -204,6 +204,10 @@ bool AnsweredAtOnce(const State& state, const Event& event, const Codes& permitt
   if (const auto* fetch = std::get_if<FetchCall>(&event)) return !fetch->wait;
   return !std::holds_alternative<OpenCall>(event) && !std::holds_alternative<EvictCall>(event) &&
          !std::holds_alternative<AllocateCall>(event) && !std::holds_alternative<DrainCall>(event);
+}
+
+bool GivesBack(const Event& event) {
+  return std::holds_alternative<FetchCall>(event) || std::holds_alternative<EvictCall>(event);
 }
 
 }  // namespace memtide::sim

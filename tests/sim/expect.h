@@ -15,6 +15,9 @@ Codes PermittedCodes(const State& state, const Event& event);
 // Whether the call must be answered in the step that asks: all but those that wait for memory.
 bool AnsweredAtOnce(const State& state, const Event& event, const Codes& permitted);
 
+// Whether the call ends leases in the step that asks, whatever becomes of the rest of it.
+bool GivesBack(const Event& event);
+
 // Its part for one kind of call.
 Codes PermittedToOpen(const State& state, const OpenCall& call);
 

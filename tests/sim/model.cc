@@ -87,9 +87,8 @@ void Model::BeforeCall(const Event& event) {
   if (const auto* close = std::get_if<CloseCall>(&event)) closed_now_.insert(close->session);
   if (std::holds_alternative<DrainCall>(event)) state_.draining = true;
   const bool certain = call.permitted == Codes{absl::StatusCode::kOk};
-  // What a fetch gives back is given back whatever becomes of the rest.
-  const bool fetches = std::holds_alternative<FetchCall>(event) && state_.IsOpen(*call.session);
-  if ((certain || fetches) && FindRemembered(call) == nullptr) ApplyEnds(event);
+  const bool gives_back = GivesBack(event) && state_.IsOpen(*call.session);
+  if ((certain || gives_back) && FindRemembered(call) == nullptr) ApplyEnds(event);
   state_.calls[*CallOf(event)] = std::move(call);
 }
 
@@ -97,6 +96,9 @@ void Model::ApplyEnds(const Event& event) {
   if (const auto* fetch = std::get_if<FetchCall>(&event)) {
     SessionState& session = state_.sessions.at(fetch->session);
     for (const ChunkId chunk : fetch->releases) session.leases.erase(chunk);
+  } else if (const auto* evict = std::get_if<EvictCall>(&event)) {
+    SessionState& session = state_.sessions.at(evict->session);
+    for (const ChunkId chunk : evict->chunks) session.leases.erase(chunk);
   } else if (const auto* release = std::get_if<ReleaseCall>(&event)) {
     SessionState& session = state_.sessions.at(release->session);
     for (const ChunkId chunk : release->chunks) session.leases.erase(chunk);

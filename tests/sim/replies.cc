@@ -60,7 +60,7 @@ void Model::ObserveReply(const Reply& reply) {
   }
   if (!reply.status.ok()) return;
   const bool applied = call.permitted == Codes{Code::kOk};
-  if (!applied && !std::holds_alternative<FetchCall>(call.event)) ApplyEnds(call.event);
+  if (!applied && !GivesBack(call.event)) ApplyEnds(call.event);
   std::visit(
       [&](const auto& event) {
         using Kind = std::decay_t<decltype(event)>;
