@@ -90,6 +90,8 @@ char* MapNothing(char* at, size_t size) {
       mmap(at, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   madvise(mapped, size, MADV_DONTFORK);
+  // A touch would fill a huge page with zeros before the kernel finds that it is an event.
+  madvise(mapped, size, MADV_NOHUGEPAGE);
   return static_cast<char*>(mapped);
 }
 

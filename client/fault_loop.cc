@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,12 +19,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "client/signals_blocked.h"
 
 namespace memtide::client {
 namespace {
 
-constexpr int kTouchesPerRead = 16;
 // How long a signalled thread has to end the process before we do.
 constexpr int kGraceMilliseconds = 5000;
 
@@ -35,12 +36,15 @@ absl::StatusOr<std::unique_ptr<FaultLoop>> FaultLoop::Start(AddressSpace* space,
     return absl::ResourceExhaustedError(absl::StrCat("pipe: ", strerror(errno)));
   }
   Descriptor out(requests[0]), in(requests[1]);
-  Descriptor stop(eventfd(0, EFD_CLOEXEC));
-  if (!stop.valid() || fcntl(out.get(), F_SETFL, O_NONBLOCK) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", strerror(errno)));
+  Descriptor stop(eventfd(0, EFD_CLOEXEC)), epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!stop.valid() || !epoll.valid() || fcntl(out.get(), F_SETFL, O_NONBLOCK) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("eventfd, epoll: ", strerror(errno)));
   }
-  std::unique_ptr<FaultLoop> loop(
-      new FaultLoop(space, std::move(answer), std::move(in), std::move(out), std::move(stop)));
+  std::unique_ptr<FaultLoop> loop(new FaultLoop(space, std::move(answer), std::move(in),
+                                                std::move(out), std::move(stop), std::move(epoll)));
+  MEMTIDE_RETURN_IF_ERROR(loop->Listen(EPOLL_CTL_ADD, space->uffd()));
+  MEMTIDE_RETURN_IF_ERROR(loop->Listen(EPOLL_CTL_ADD, loop->requests_out_.get()));
+  MEMTIDE_RETURN_IF_ERROR(loop->Listen(EPOLL_CTL_ADD, loop->stop_.get()));
   const SignalsBlocked blocked;
   for (int i = 0; i < kThreads; ++i) {
     loop->threads_.emplace_back([loop = loop.get()] { loop->Run(); });
@@ -50,100 +54,100 @@ absl::StatusOr<std::unique_ptr<FaultLoop>> FaultLoop::Start(AddressSpace* space,
 }
 
 FaultLoop::FaultLoop(AddressSpace* space, Answer answer, Descriptor requests_in,
-                     Descriptor requests_out, Descriptor stop)
+                     Descriptor requests_out, Descriptor stop, Descriptor epoll)
     : space_(space),
       answer_(std::move(answer)),
       requests_in_(std::move(requests_in)),
       requests_out_(std::move(requests_out)),
-      stop_(std::move(stop)) {}
+      stop_(std::move(stop)),
+      epoll_(std::move(epoll)) {}
 
 FaultLoop::~FaultLoop() {
-  {
-    const MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
-  changed_.SignalAll();
+  stopping_ = true;
   const uint64_t one = 1;
   MEMTIDE_CHECK(write(stop_.get(), &one, sizeof(one)) == sizeof(one));
   for (std::thread& thread : threads_) thread.join();
 }
 
+// Once: without that, everything that is to be read would wake every thread.
+absl::Status FaultLoop::Listen(int operation, int fd) {
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLONESHOT;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll_.get(), operation, fd, &event) == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("epoll_ctl: ", strerror(errno)));
+}
+
 void FaultLoop::Run() {
-  mutex_.Lock();
   while (!stopping_) {
-    if (!somebody_waits_) {
-      WaitAndHear();
-    } else if (heard_.empty()) {
-      ++idle_;
-      changed_.Wait(&mutex_);
-      --idle_;
-    } else {
-      AnswerOne();
+    const absl::optional<Touch> touch = Hear();
+    if (!touch.has_value()) continue;
+    {
+      const MutexLock lock(&mutex_);
+      heard_.push_back(*touch);
     }
+    AnswerHeard();
   }
-  mutex_.Unlock();
 }
 
-// Waits for touches until there is one to answer and an idle thread to take over.
-void FaultLoop::WaitAndHear() {
-  somebody_waits_ = true;
-  do {
-    mutex_.Unlock();
-    const std::vector<Touch> touches = WaitForTouches();
-    mutex_.Lock();
-    heard_.insert(heard_.end(), touches.begin(), touches.end());
-  } while (!stopping_ && (heard_.empty() || idle_ == 0));
-  somebody_waits_ = false;
-  // One for each touch but mine, and the one who waits next.
-  for (size_t i = 0; i < heard_.size(); ++i) changed_.Signal();
-  if (!stopping_) AnswerOne();
-}
-
-void FaultLoop::AnswerOne() {
-  const Touch touch = heard_.front();
-  heard_.pop_front();
-  mutex_.Unlock();
-  const absl::Status status = answer_(touch);
-  if (!status.ok()) EndProcess(touch, space_->address(touch.place), status);
-  mutex_.Lock();
-}
-
-std::vector<Touch> FaultLoop::WaitForTouches() {
-  pollfd polled[] = {
-      {space_->uffd(), POLLIN, 0}, {requests_out_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-  std::vector<Touch> touches;
-  if (poll(polled, 3, -1) < 0) {
+absl::optional<Touch> FaultLoop::Hear() {
+  epoll_event event;
+  const int count = epoll_wait(epoll_.get(), &event, 1, -1);
+  if (count <= 0) {
     MEMTIDE_CHECK(errno == EINTR) << strerror(errno);
-    return touches;
+    return absl::nullopt;
   }
-  if (polled[0].revents != 0) ReadFaults(&touches);
-  if (polled[1].revents != 0) ReadRequests(&touches);
-  return touches;
+  const int fd = event.data.fd;
+  absl::optional<Touch> touch;
+  if (fd == space_->uffd()) touch = ReadFault();
+  if (fd == requests_out_.get()) touch = ReadRequest();
+  // One was read; if there are more, or this is the end, it is another thread's turn.
+  MEMTIDE_CHECK(Listen(EPOLL_CTL_MOD, fd).ok()) << strerror(errno);
+  return touch;
 }
 
-void FaultLoop::ReadFaults(std::vector<Touch>* touches) {
-  uffd_msg messages[kTouchesPerRead];
-  const ssize_t size = read(space_->uffd(), messages, sizeof(messages));
+absl::optional<Touch> FaultLoop::ReadFault() {
+  uffd_msg message;
+  const ssize_t size = read(space_->uffd(), &message, sizeof(message));
   if (size < 0) {
     MEMTIDE_CHECK(errno == EAGAIN || errno == EINTR) << "userfaultfd: " << strerror(errno);
-    return;
+    return absl::nullopt;
   }
-  for (size_t i = 0; i < size / sizeof(uffd_msg); ++i) {
-    if (messages[i].event != UFFD_EVENT_PAGEFAULT) continue;
-    const auto& fault = messages[i].arg.pagefault;
-    Touch touch;
-    touch.place = space_->place(reinterpret_cast<void*>(fault.address));
-    touch.access = (fault.flags & UFFD_PAGEFAULT_FLAG_WRITE) != 0 ? Access::kWrite : Access::kRead;
-    touch.thread = static_cast<pid_t>(fault.feat.ptid);
-    touches->push_back(touch);
-  }
+  if (message.event != UFFD_EVENT_PAGEFAULT) return absl::nullopt;
+  const auto& fault = message.arg.pagefault;
+  Touch touch;
+  touch.place = space_->place(reinterpret_cast<void*>(fault.address));
+  touch.access = (fault.flags & UFFD_PAGEFAULT_FLAG_WRITE) != 0 ? Access::kWrite : Access::kRead;
+  touch.thread = static_cast<pid_t>(fault.feat.ptid);
+  return touch;
 }
 
-void FaultLoop::ReadRequests(std::vector<Touch>* touches) {
-  Touch requests[kTouchesPerRead];
-  const ssize_t size = read(requests_out_.get(), requests, sizeof(requests));
-  // Touches are written whole and read whole: both sizes are multiples, far below a pipe's page.
-  if (size > 0) touches->insert(touches->end(), requests, requests + size / sizeof(Touch));
+absl::optional<Touch> FaultLoop::ReadRequest() {
+  Touch touch;
+  // Touches are written whole and read whole: a pipe's page is a multiple of their size.
+  if (read(requests_out_.get(), &touch, sizeof(touch)) != sizeof(touch)) return absl::nullopt;
+  return touch;
+}
+
+void FaultLoop::AnswerHeard() {
+  mutex_.Lock();
+  if (listening_ > 1) {
+    --listening_;
+    while (!heard_.empty()) {
+      const Touch touch = heard_.front();
+      heard_.pop_front();
+      mutex_.Unlock();
+      AnswerOne(touch);
+      mutex_.Lock();
+    }
+    ++listening_;
+  }
+  mutex_.Unlock();
+}
+
+void FaultLoop::AnswerOne(const Touch& touch) {
+  const absl::Status status = answer_(touch);
+  if (!status.ok()) EndProcess(touch, space_->address(touch.place), status);
 }
 
 void EndProcess(const Touch& touch, const void* address, const absl::Status& why) {

@@ -1,17 +1,18 @@
 // FaultLoop: the threads that answer touches of absent places, and writes to places held for
 // reading.
 //
-// Touches come from the kernel (userfaultfd) and from the SIGSEGV handler (requests()). One thread
-// at a time waits for them; when some arrive it leaves the waiting to an idle one and answers one
-// itself, so a touch is answered by the thread that heard of it, up to kThreads - 1 at a time.
-// While all others answer it goes on waiting, for AddressSpace::Unmap needs a reader at all times.
-// A touch that cannot be answered ends the process (EndProcess): its thread can neither go on nor
-// be told.
+// Touches come from the kernel (userfaultfd) and from the SIGSEGV handler (requests()). The threads
+// listen to both; the kernel wakes one of them for each touch, which answers it itself: what a
+// touch waits for is one thread. One always goes on listening, for AddressSpace::Unmap needs a
+// reader at all times; touches that it hears while all others answer are left to the first that is
+// through. A touch that cannot be answered ends the process (EndProcess): its thread can neither go
+// on nor be told.
 #ifndef MEMTIDE_CLIENT_FAULT_LOOP_H_
 #define MEMTIDE_CLIENT_FAULT_LOOP_H_
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -20,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "base/mutex.h"
 #include "client/address_space.h"
 #include "client/descriptor.h"
@@ -52,24 +54,26 @@ class FaultLoop {
 
  private:
   FaultLoop(AddressSpace* space, Answer answer, Descriptor requests_in, Descriptor requests_out,
-            Descriptor stop);
+            Descriptor stop, Descriptor epoll);
+  // Has the kernel wake a thread, once, when there is something to read.
+  absl::Status Listen(int operation, int fd);
   void Run();
-  void WaitAndHear() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AnswerOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<Touch> WaitForTouches();
-  void ReadFaults(std::vector<Touch>* touches);
-  void ReadRequests(std::vector<Touch>* touches);
+  // Waits for a touch. None: a move was read, or another thread was faster.
+  absl::optional<Touch> Hear();
+  absl::optional<Touch> ReadFault();
+  absl::optional<Touch> ReadRequest();
+  // Answers what was heard, unless every other thread is at that.
+  void AnswerHeard() ABSL_LOCKS_EXCLUDED(mutex_);
+  void AnswerOne(const Touch& touch);
 
   AddressSpace* const space_;
   const Answer answer_;
-  const Descriptor requests_in_, requests_out_, stop_;
+  const Descriptor requests_in_, requests_out_, stop_, epoll_;
+  std::atomic<bool> stopping_{false};
 
   Mutex mutex_;
-  CondVar changed_;
-  std::deque<Touch> heard_ ABSL_GUARDED_BY(mutex_);  // At most what one wait returned, and rest.
-  bool somebody_waits_ ABSL_GUARDED_BY(mutex_) = false;
-  int idle_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int listening_ ABSL_GUARDED_BY(mutex_) = kThreads;
+  std::deque<Touch> heard_ ABSL_GUARDED_BY(mutex_);  // At most one for each thread that touches.
   std::vector<std::thread> threads_;
 };
 

@@ -17,29 +17,28 @@ LeaseKeeper::LeaseKeeper(const LeaseCache::Options& options, Lender* lender, Add
 
 absl::Status LeaseKeeper::Acquire(absl::Span<const PlaceId> places, Access access,
                                   absl::optional<Duration> deadline) {
-  return Obtain({places, access, Purpose::kUse, deadline});
+  return Obtain({places, access, Purpose::kUse, deadline}).status();
 }
 
 absl::Status LeaseKeeper::AnswerTouch(PlaceId place, Access access) {
-  const absl::Status status = Obtain({{&place, 1}, access, Purpose::kTouch, kTouchPatience});
-  if (status.ok() || absl::IsNotFound(status)) {
-    space_->Wake(place);
-    return absl::OkStatus();
-  }
-  return status;
+  const absl::StatusOr<LeasePlan::Next> done =
+      Obtain({{&place, 1}, access, Purpose::kTouch, kTouchPatience});
+  // Whoever was leased the chunk just now is let on already.
+  if (done.ok() && *done == LeasePlan::Next::kFetch) return absl::OkStatus();
+  if (!done.ok() && !absl::IsNotFound(done.status())) return done.status();
+  space_->Wake(place);
+  return absl::OkStatus();
 }
 
-absl::Status LeaseKeeper::Obtain(const Request& request) {
+absl::StatusOr<LeasePlan::Next> LeaseKeeper::Obtain(const Request& request) {
   absl::optional<Instant> until;
   if (request.deadline.has_value()) until = Now() + *request.deadline;
   if (request.deadline == Duration::zero()) until = Instant::min();
   MEMTIDE_ASSIGN_OR_RETURN(Errand errand, Plan(request, until));
-  if (errand.plan.next == LeasePlan::Next::kDone) return absl::OkStatus();
-  const Instant start = Now();
-  const absl::Status status = CarryOut(&errand, until);
-  const MutexLock lock(&mutex_);
-  stats_.waited += Now() - start;
-  return status;
+  if (errand.plan.next != LeasePlan::Next::kDone) {
+    MEMTIDE_RETURN_IF_ERROR(CarryOut(&errand, until));
+  }
+  return errand.plan.next;
 }
 
 absl::StatusOr<LeaseKeeper::Errand> LeaseKeeper::Plan(const Request& request,
@@ -75,6 +74,7 @@ absl::StatusOr<LeaseKeeper::Errand> LeaseKeeper::Plan(const Request& request,
 }
 
 absl::Status LeaseKeeper::CarryOut(Errand* errand, absl::optional<Instant> until) {
+  const Instant start = Now();
   LeasePlan& plan = errand->plan;
   for (const PlaceId place : plan.release) space_->Unmap(place);
   const bool no_wait = until == Instant::min();
@@ -95,16 +95,18 @@ absl::Status LeaseKeeper::CarryOut(Errand* errand, absl::optional<Instant> until
   const MutexLock lock(&mutex_);
   if (status.ok()) {
     cache_.Granted(plan);
-    // Not before the lease is counted, so that whoever touched a chunk can flush it at once; and
-    // under the lock, so that nobody unmaps it in between.
-    for (const PlaceId place : plan.fetch) space_->LetOn(place, plan.access);
-    for (const PlaceId place : plan.upgrade) space_->LetOn(place, plan.access);
   } else {
     cache_.Refused(plan);
   }
   cache_.Released(plan.release);
   stats_.releases += plan.release.size();
+  stats_.waited += Now() - start;
   Changed();
+  if (!status.ok()) return status;
+  // Not before the lease is counted, so that whoever touched a chunk can flush it at once; under
+  // the lock, so that nobody unmaps it in between; and last, for somebody waits for nothing else.
+  for (const PlaceId place : plan.fetch) space_->LetOn(place, plan.access);
+  for (const PlaceId place : plan.upgrade) space_->LetOn(place, plan.access);
   return status;
 }
 
@@ -230,7 +232,7 @@ absl::Status LeaseKeeper::Flush() {
 
 absl::Status LeaseKeeper::Evict(absl::Span<const PlaceId> places) {
   std::vector<PlaceId> idle, absent;
-  std::vector<ChunkId> chunks;
+  std::vector<ChunkId> leased, chunks;
   {
     const MutexLock lock(&mutex_);
     MEMTIDE_RETURN_IF_ERROR(lost_);
@@ -241,14 +243,17 @@ absl::Status LeaseKeeper::Evict(absl::Span<const PlaceId> places) {
       if (cache_.IsAbsent(place)) absent.push_back(place);
     }
     idle = cache_.TakeIdle(places);
-    chunks = ChunksOf(idle);
-    const std::vector<ChunkId> unleased = ChunksOf(absent);
-    chunks.insert(chunks.end(), unleased.begin(), unleased.end());
+    leased = ChunksOf(idle);
+    chunks = ChunksOf(absent);
+    chunks.insert(chunks.end(), leased.begin(), leased.end());
   }
-  MEMTIDE_RETURN_IF_ERROR(GiveBack(idle));
   if (chunks.empty()) return absl::OkStatus();
+  for (const PlaceId place : idle) space_->Unmap(place);
   CountCall();
-  return lender_->Evict(chunks);
+  const absl::Status status = lender_->Evict(chunks);  // Ends their leases, too.
+  if (!status.ok()) ReleaseInDoubt(leased);
+  MarkReleased(idle);
+  return status;
 }
 
 absl::Status LeaseKeeper::Prefetch(absl::Span<const PlaceId> places) {

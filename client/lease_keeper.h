@@ -81,7 +81,8 @@ class LeaseKeeper {
     std::vector<ChunkId> leased, released;
   };
 
-  absl::Status Obtain(const Request& request);
+  // Whether a lease had to be fetched (kFetch), or was held (kDone).
+  absl::StatusOr<LeasePlan::Next> Obtain(const Request& request);
   // Waits until nothing is in the way. Done: nothing to carry out.
   absl::StatusOr<Errand> Plan(const Request& request, absl::optional<Instant> until);
   absl::Status CarryOut(Errand* errand, absl::optional<Instant> until);
