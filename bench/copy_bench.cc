@@ -63,7 +63,7 @@ Side BothWays(Copy in, Copy out) {
 // Lets the sides take turns of a few chunks, so that a neighbour who comes and goes slows both.
 void Compare(Rounds* rounds, const std::string& figure, const Side& limit, const Side& product,
              int threads) {
-  constexpr uint64_t kTurn = 2;
+  constexpr uint64_t kTurn = 4;
   Duration of_limit{0}, of_product{0};
   Bytes copied;
   for (uint64_t i = threads == 1 ? 0 : kChunks / 2; i < kChunks; i += kTurn) {
