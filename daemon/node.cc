@@ -128,7 +128,7 @@ absl::Status Node::StartMemory() {
       [engine = engine_.get()](Instant now, const Event& event, std::vector<Effect>* effects) {
         engine->Handle(now, event, effects);
       },
-      static_cast<EffectSink*>(this));
+      static_cast<EffectSink*>(this), &edge_counters_);
   mover_ = std::make_unique<Mover>(device_.get(), disk_.get(), [loop = loop_.get()](Event event) {
     loop->Post(std::move(event));
   });
@@ -143,7 +143,7 @@ absl::Status Node::StartMetrics() {
     MEMTIDE_RETURN_IF_ERROR(reply.status);
     return std::get<InspectReply>(std::move(reply.value));
   };
-  auto exporter = Exporter::Start(config_.metrics->address, kVersion, inspect);
+  auto exporter = Exporter::Start(config_.metrics->address, kVersion, &edge_counters_, inspect);
   if (!exporter.ok()) {
     if (!config_.metrics->is_default) return exporter.status();
     services_.warnings.push_back(
@@ -165,6 +165,7 @@ absl::Status Node::StartEdges() {
   MEMTIDE_ASSIGN_OR_RETURN(services_.boot_id, NewBootId());
   services_.loop = loop_.get();
   services_.tokens = &tokens_;
+  services_.counters = &edge_counters_;
   services_.node.fastest = config_.emulated_device ? Tier::kDevice : Tier::kHost;
   services_.node.limits = ToEngineOptions(config_).limits;
   services_.daemon_uid = geteuid();
@@ -177,7 +178,7 @@ absl::Status Node::StartEdges() {
   options.grpc_target = absl::StrCat("unix:", socket_dir_->GrpcSocketPath());
   MEMTIDE_ASSIGN_OR_RETURN(fd_server_,
                            FdServer::Bind(
-                               std::move(options), &tokens_,
+                               std::move(options), &tokens_, &edge_counters_,
                                [loop = loop_.get()](Event event) { loop->Post(std::move(event)); },
                                [mover = mover_.get()](RegionId region, Bytes* size) {
                                  return mover->DuplicateDescriptor(region, size);

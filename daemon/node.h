@@ -14,6 +14,7 @@
 #include "daemon/device/device.h"
 #include "daemon/engine/engine.h"
 #include "daemon/io/disk.h"
+#include "daemon/metrics/edge_counters.h"
 #include "daemon/metrics/exporter.h"
 #include "daemon/mover/mover.h"
 #include "daemon/service/grpc_server.h"
@@ -51,6 +52,7 @@ class Node : private EffectSink {
   std::unique_ptr<SocketDir> socket_dir_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Disk> disk_;
+  EdgeCounters edge_counters_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Mover> mover_;

@@ -15,17 +15,18 @@ namespace {
 
 class NodeCollectable : public prometheus::Collectable {
  public:
-  NodeCollectable(std::string version, Exporter::Inspect inspect)
-      : version_(std::move(version)), inspect_(std::move(inspect)) {}
+  NodeCollectable(std::string version, const EdgeCounters* edges, Exporter::Inspect inspect)
+      : version_(std::move(version)), edges_(edges), inspect_(std::move(inspect)) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     const absl::StatusOr<InspectReply> node = inspect_();
     if (!node.ok()) return {};
-    return NodeMetrics(*node, version_);
+    return NodeMetrics(*node, *edges_, version_);
   }
 
  private:
   const std::string version_;
+  const EdgeCounters* const edges_;
   const Exporter::Inspect inspect_;
 };
 
@@ -40,6 +41,7 @@ std::vector<std::string> WebServerOptions(const std::string& address) {
 
 absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const std::string& address,
                                                           const std::string& version,
+                                                          const EdgeCounters* edges,
                                                           Inspect inspect) {
   std::unique_ptr<prometheus::Exposer> exposer;
   try {
@@ -49,7 +51,7 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const std::string& add
         "metrics_address: cannot listen on \"", address, "\" (", error.what(),
         "). Choose another --metrics-address; port 0 takes any free one, \"off\" does without"));
   }
-  auto collectable = std::make_shared<NodeCollectable>(version, std::move(inspect));
+  auto collectable = std::make_shared<NodeCollectable>(version, edges, std::move(inspect));
   exposer->RegisterCollectable(collectable);
   std::string real = absl::StrCat(address.substr(0, address.rfind(':')), ":",
                                   exposer->GetListeningPorts().front());

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/engine/effects.h"
+#include "daemon/metrics/edge_counters.h"
 
 namespace prometheus {
 class Collectable;
@@ -24,8 +25,10 @@ class Exporter {
   using Inspect = std::function<absl::StatusOr<InspectReply>()>;
 
   // `address`: host:port; port 0 takes any free one. FAILED_PRECONDITION when it cannot be had.
+  // `edges` must outlive the exporter.
   static absl::StatusOr<std::unique_ptr<Exporter>> Start(const std::string& address,
                                                          const std::string& version,
+                                                         const EdgeCounters* edges,
                                                          Inspect inspect);
   ~Exporter();
   Exporter(const Exporter&) = delete;

@@ -148,14 +148,28 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
       node.draining ? 1 : 0);
 }
 
+void AddEdges(const EdgeCounters& edges, std::vector<MetricFamily>* families) {
+  families->push_back(
+      Counter("memtide_edge_refusals_total",
+              "What was turned away before it reached the engine: connections to the fd socket, "
+              "calls without a valid token, calls that make no sense, calls above the queue limit.")
+          .Add({{"what", "connection"}}, edges.connections_refused)
+          .Add({{"what", "unauthenticated"}}, edges.calls_unauthenticated)
+          .Add({{"what", "malformed"}}, edges.calls_malformed)
+          .Add({{"what", "overload"}}, edges.calls_overloaded)
+          .Take());
+}
+
 }  // namespace
 
-std::vector<MetricFamily> NodeMetrics(const InspectReply& node, const std::string& version) {
+std::vector<MetricFamily> NodeMetrics(const InspectReply& node, const EdgeCounters& edges,
+                                      const std::string& version) {
   std::vector<MetricFamily> families;
   AddPools(node, &families);
   AddKinds(node, &families);
   AddTraffic(node.counters, &families);
   AddCounts(node, &families);
+  AddEdges(edges, &families);
   families.push_back(Gauge("memtide_build_info", "Always 1; the label says which release runs.")
                          .Add({{"version", version}}, 1)
                          .Take());

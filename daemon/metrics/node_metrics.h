@@ -1,7 +1,7 @@
 // What the daemon tells Prometheus: the one place where metrics have names, units and help.
 //
-// Everything comes from one InspectReply, so a scrape is one consistent moment: the states of
-// memtide_pool_bytes sum to memtide_pool_capacity_bytes. Base units, the unit last, _total on
+// All of the engine's comes from one InspectReply, so a scrape is one consistent moment: the states
+// of memtide_pool_bytes sum to memtide_pool_capacity_bytes. Base units, the unit last, _total on
 // counters; no label has values that a client can choose.
 #ifndef MEMTIDE_DAEMON_METRICS_NODE_METRICS_H_
 #define MEMTIDE_DAEMON_METRICS_NODE_METRICS_H_
@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "daemon/engine/effects.h"
+#include "daemon/metrics/edge_counters.h"
 
 namespace memtide {
 
 std::vector<prometheus::MetricFamily> NodeMetrics(const InspectReply& node,
+                                                  const EdgeCounters& edges,
                                                   const std::string& version);
 
 }  // namespace memtide

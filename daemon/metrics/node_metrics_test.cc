@@ -43,19 +43,22 @@ double ValueOf(const std::vector<MetricFamily>& families, const std::string& nam
 }
 
 TEST(NodeMetricsTest, ShowsWhatTheEngineSays) {
-  const auto families = NodeMetrics(TestNode(), "1.2.3");
+  EdgeCounters edges;
+  edges.calls_malformed = 3;
+  const auto families = NodeMetrics(TestNode(), edges, "1.2.3");
   EXPECT_EQ(ValueOf(families, "memtide_fetches_total", {}), 11);
   EXPECT_EQ(ValueOf(families, "memtide_moved_bytes_total", {{"link", "ssd_to_host"}}), 8 << 20);
   EXPECT_EQ(ValueOf(families, "memtide_stall_seconds_total", {{"cause", "room"}}), 1.5);
   EXPECT_EQ(ValueOf(families, "memtide_copies_bytes", {{"kind", "gradient"}, {"tier", "host"}}),
             4 << 20);
   EXPECT_EQ(ValueOf(families, "memtide_sessions", {}), 2);
+  EXPECT_EQ(ValueOf(families, "memtide_edge_refusals_total", {{"what", "malformed"}}), 3);
   EXPECT_EQ(ValueOf(families, "memtide_draining", {}), 1);
   EXPECT_EQ(ValueOf(families, "memtide_build_info", {{"version", "1.2.3"}}), 1);
 }
 
 TEST(NodeMetricsTest, TheStatesOfAPoolSumToItsCapacity) {
-  const auto families = NodeMetrics(TestNode(), "");
+  const auto families = NodeMetrics(TestNode(), EdgeCounters(), "");
   for (const std::string tier : {"device", "host"}) {
     double sum = 0;
     for (const std::string state : {"used", "reserved", "scrubbing", "free"}) {
@@ -68,7 +71,7 @@ TEST(NodeMetricsTest, TheStatesOfAPoolSumToItsCapacity) {
 TEST(NodeMetricsTest, NamesFollowTheConventions) {
   std::set<std::string> names;
   const std::regex form("memtide_[a-z]+(_[a-z]+)*");
-  for (const MetricFamily& family : NodeMetrics(TestNode(), "")) {
+  for (const MetricFamily& family : NodeMetrics(TestNode(), EdgeCounters(), "")) {
     EXPECT_TRUE(std::regex_match(family.name, form)) << family.name;
     EXPECT_TRUE(names.insert(family.name).second) << family.name << " twice";
     const bool ends_in_total =

@@ -83,6 +83,7 @@ class GrpcServerTest : public testing::Test {
     directory_ = name;
     context_.loop = &loop_;
     context_.tokens = &tokens_;
+    context_.counters = &counters_;
     context_.node.fastest = Tier::kDevice;
     context_.daemon_uid = 7;
     context_.version = "1.2.3";
@@ -138,10 +139,11 @@ class GrpcServerTest : public testing::Test {
   std::string directory_, token_;
   ScriptedEngine engine_;
   NoEffects sink_;
+  EdgeCounters counters_;
   Loop loop_{[this](Instant now, const Event& event, std::vector<Effect>* effects) {
                engine_.Handle(event, effects);
              },
-             &sink_};
+             &sink_, &counters_};
   TokenTable tokens_;
   ServiceContext context_;
   std::unique_ptr<GrpcServer> server_;
@@ -171,6 +173,7 @@ TEST_F(GrpcServerTest, WithoutItsTokenACallDoesNotReachTheEngine) {
   token_.back() = static_cast<char>(token_.back() ^ 1);
   EXPECT_EQ(chunks_->Fetch(Context().get(), SomeFetch(), &response).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(counters_.calls_unauthenticated, 2u);
   EXPECT_TRUE(engine_.Idle());
 }
 

@@ -8,7 +8,8 @@
 
 namespace memtide {
 
-Loop::Loop(Engine engine, EffectSink* sink) : engine_(std::move(engine)), sink_(sink) {}
+Loop::Loop(Engine engine, EffectSink* sink, EdgeCounters* counters)
+    : engine_(std::move(engine)), sink_(sink), counters_(counters) {}
 
 Loop::~Loop() { Stop(); }
 
@@ -51,6 +52,7 @@ bool Loop::Register(CallId call, Caller* caller) {
     if (stopped_) {
       refused = absl::UnavailableError("the daemon stops");
     } else if (queue_.size() >= kMaxQueuedEvents) {
+      ++counters_->calls_overloaded;
       refused = absl::ResourceExhaustedError(
           absl::StrCat("the daemon's event queue is full: ", kMaxQueuedEvents,
                        " events wait; make fewer calls at a time"));

@@ -24,6 +24,7 @@
 #include "base/mutex.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
+#include "daemon/metrics/edge_counters.h"
 
 namespace memtide {
 
@@ -53,7 +54,8 @@ class Loop {
     virtual void OnReply(Reply reply) = 0;
   };
 
-  Loop(Engine engine, EffectSink* sink);
+  // `counters` must outlive the loop.
+  Loop(Engine engine, EffectSink* sink, EdgeCounters* counters);
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -92,6 +94,7 @@ class Loop {
 
   const Engine engine_;
   EffectSink* const sink_;
+  EdgeCounters* const counters_;
   std::atomic<uint64_t> next_call_{1};
   std::atomic<uint64_t> ticks_handled_{0};
   std::thread ticker_;

@@ -19,6 +19,7 @@ class FakeSink : public EffectSink {
   }
   std::vector<Effect> effects;
   std::function<void()> meanwhile;
+  EdgeCounters counters;
 };
 
 class FakeCaller : public Loop::Caller {
@@ -51,7 +52,7 @@ DescribeCall Unanswered(Loop* loop) {
 
 TEST(LoopTest, AnswersACallInTheThreadThatPostsIt) {
   FakeSink sink;
-  Loop loop(ScriptedEngine, &sink);
+  Loop loop(ScriptedEngine, &sink, &sink.counters);
   FakeCaller caller;
   loop.Call(Renew(&loop), &caller);
   ASSERT_EQ(caller.replies.size(), 1u);
@@ -60,7 +61,7 @@ TEST(LoopTest, AnswersACallInTheThreadThatPostsIt) {
 
 TEST(LoopTest, OnlyQueuesWhatIsPostedFromAnEffect) {
   FakeSink sink;
-  Loop loop(ScriptedEngine, &sink);
+  Loop loop(ScriptedEngine, &sink, &sink.counters);
   sink.meanwhile = [&] {
     if (sink.effects.size() > 1) return;
     loop.Post(ClientGone{SessionId(2)});
@@ -80,7 +81,7 @@ TEST(LoopTest, DropsTheReplyOfAnAbandonedCall) {
           effects->push_back(Reply{waiting, absl::OkStatus(), {}});
         }
       },
-      &sink);
+      &sink, &sink.counters);
   FakeCaller caller;
   const DescribeCall call = Unanswered(&loop);
   waiting = call.call;
@@ -93,7 +94,7 @@ TEST(LoopTest, DropsTheReplyOfAnAbandonedCall) {
 
 TEST(LoopTest, RefusesCallsAboveItsQueueLimitAndKeepsOtherEvents) {
   FakeSink sink;
-  Loop loop(ScriptedEngine, &sink);
+  Loop loop(ScriptedEngine, &sink, &sink.counters);
   FakeCaller caller;
   sink.meanwhile = [&] {
     if (sink.effects.size() > 1) return;
@@ -104,12 +105,13 @@ TEST(LoopTest, RefusesCallsAboveItsQueueLimitAndKeepsOtherEvents) {
   loop.Post(ClientGone{SessionId(1)});
   ASSERT_EQ(caller.replies.size(), 1u);
   EXPECT_EQ(caller.replies[0].status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(sink.counters.calls_overloaded, 1u);
   EXPECT_EQ(sink.effects.size(), Loop::kMaxQueuedEvents + 2);
 }
 
 TEST(LoopTest, AnswersWaitingAndLaterCallersWhenItStops) {
   FakeSink sink;
-  Loop loop(ScriptedEngine, &sink);
+  Loop loop(ScriptedEngine, &sink, &sink.counters);
   FakeCaller before, after;
   loop.Call(Unanswered(&loop), &before);
   loop.Stop();
@@ -122,14 +124,14 @@ TEST(LoopTest, AnswersWaitingAndLaterCallersWhenItStops) {
 
 TEST(LoopTest, TicksByItselfOnceStarted) {
   FakeSink sink;
-  Loop loop(ScriptedEngine, &sink);
+  Loop loop(ScriptedEngine, &sink, &sink.counters);
   loop.Start();
   while (loop.ticks_handled() < 2) std::this_thread::yield();
 }
 
 TEST(LoopTest, TicksAfterAnEventWhenTheLastTickIsLongAgo) {
   FakeSink sink;
-  Loop loop(ScriptedEngine, &sink);
+  Loop loop(ScriptedEngine, &sink, &sink.counters);
   const Instant start = Now();
   uint64_t events = 0;
   for (; loop.ticks_handled() == 0; ++events) loop.Post(ClientGone{SessionId(1)});
@@ -139,7 +141,7 @@ TEST(LoopTest, TicksAfterAnEventWhenTheLastTickIsLongAgo) {
 
 TEST(LoopTest, WaitingForACallEndsWithItsReplyOrWithItsTimeout) {
   FakeSink sink;
-  Loop loop(ScriptedEngine, &sink);
+  Loop loop(ScriptedEngine, &sink, &sink.counters);
   EXPECT_TRUE(CallAndWait(&loop, RenewCall{}, std::chrono::seconds(30)).status.ok());
   EXPECT_EQ(CallAndWait(&loop, DescribeCall{}, std::chrono::milliseconds(1)).status.code(),
             absl::StatusCode::kDeadlineExceeded);
@@ -152,10 +154,10 @@ TEST(LoopTest, GivesTheEngineOneEventAtATimeFromManyThreads) {
   uint64_t handled = 0;
   Loop loop(
       [&](Instant now, const Event& event, std::vector<Effect>* effects) {
-        ++handled;
+        if (!std::holds_alternative<Tick>(event)) ++handled;
         ScriptedEngine(now, event, effects);
       },
-      &sink);
+      &sink, &sink.counters);
   std::vector<FakeCaller> callers(kThreads);
   std::vector<std::thread> threads;
   std::atomic<int> answered{0};

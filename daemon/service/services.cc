@@ -27,6 +27,7 @@ absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Conte
       return *identity;
     }
   }
+  ++service.counters->calls_unauthenticated;
   return absl::UnauthenticatedError(
       "no valid session token in the metadata memtide-token-bin: connect to fd.sock first, and "
       "keep that connection open");
@@ -100,7 +101,10 @@ grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* co
   const auto identity = Authenticate(*service, *context);
   if (!identity.ok()) return FinishNow(context, identity.status());
   auto event = ToEvent(request, service->node);
-  if (!event.ok()) return FinishNow(context, event.status());
+  if (!event.ok()) {
+    ++service->counters->calls_malformed;
+    return FinishNow(context, event.status());
+  }
   event->session = identity->session;
   return PostCall<ReplyValue>(service, context, *std::move(event), response);
 }

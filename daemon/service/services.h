@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/metrics/edge_counters.h"
 #include "daemon/service/convert.h"
 #include "daemon/service/loop.h"
 #include "daemon/session/token_table.h"
@@ -22,6 +23,7 @@ namespace memtide {
 struct ServiceContext {
   Loop* loop = nullptr;
   const TokenTable* tokens = nullptr;
+  EdgeCounters* counters = nullptr;
   NodeDefaults node;
   uint32_t daemon_uid = 0;  // Who, besides root, may drain.
   std::string version;

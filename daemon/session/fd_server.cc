@@ -33,10 +33,10 @@ struct FdServer::Connection {
 };
 
 absl::StatusOr<std::unique_ptr<FdServer>> FdServer::Bind(FdServerOptions options,
-                                                         TokenTable* tokens, Post post,
-                                                         OpenRegion open_region) {
+                                                         TokenTable* tokens, EdgeCounters* counters,
+                                                         Post post, OpenRegion open_region) {
   std::unique_ptr<FdServer> server(
-      new FdServer(std::move(options), tokens, std::move(post), std::move(open_region)));
+      new FdServer(std::move(options), tokens, counters, std::move(post), std::move(open_region)));
   MEMTIDE_RETURN_IF_ERROR(server->Listen());
   return server;
 }
@@ -46,9 +46,11 @@ void FdServer::Start() {
   thread_ = std::thread([this] { Serve(); });
 }
 
-FdServer::FdServer(FdServerOptions options, TokenTable* tokens, Post post, OpenRegion open_region)
+FdServer::FdServer(FdServerOptions options, TokenTable* tokens, EdgeCounters* counters, Post post,
+                   OpenRegion open_region)
     : options_(std::move(options)),
       tokens_(tokens),
+      counters_(counters),
       post_(std::move(post)),
       open_region_(std::move(open_region)) {}
 
@@ -138,6 +140,7 @@ void FdServer::AcceptAll() {
       close(spare_fd_);
       fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd >= 0) {
+        ++counters_->connections_refused;
         [[maybe_unused]] const auto sent =
             SendPacket(fd,
                        EncodeRefused(absl::ResourceExhaustedError(
@@ -181,6 +184,7 @@ void FdServer::Admit(int fd) {
     const absl::Status reason =
         status.ok() ? absl::ResourceExhaustedError("the kernel refuses to watch the socket")
                     : status;
+    ++counters_->connections_refused;
     [[maybe_unused]] const auto sent = SendPacket(fd, EncodeRefused(reason), -1);
     close(fd);
     return;
@@ -246,7 +250,7 @@ void FdServer::RunCommands() {
 }
 
 void FdServer::Append(Connection* connection, Frame frame) {
-  if (const auto* reason = std::get_if<absl::Status>(&frame)) return Refuse(connection, *reason);
+  if (const auto* reason = std::get_if<absl::Status>(&frame)) return End(connection, *reason);
   if (connection->outbox.size() >= options_.max_queued_frames) {
     return Refuse(connection, absl::ResourceExhaustedError(absl::StrCat(
                                   "max_queued_frames: the client has not read ",
@@ -287,6 +291,11 @@ void FdServer::Flush(Connection* connection) {
 }
 
 void FdServer::Refuse(Connection* connection, const absl::Status& reason) {
+  ++counters_->connections_refused;
+  End(connection, reason);
+}
+
+void FdServer::End(Connection* connection, const absl::Status& reason) {
   // OK: the client asked for the end. Best effort: a peer whose buffer is full learns the reason
   // from the end of the connection.
   if (!reason.ok()) {

@@ -27,6 +27,7 @@
 #include "base/mutex.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
+#include "daemon/metrics/edge_counters.h"
 #include "daemon/session/token_table.h"
 
 namespace memtide {
@@ -52,10 +53,12 @@ class FdServer {
   // A descriptor of the region, owned by the caller, and its size. NOT_FOUND when it has gone.
   using OpenRegion = std::function<absl::StatusOr<int>(RegionId region, Bytes* size)>;
 
-  // Binds the socket (mode 0660): clients may connect, and wait. `tokens` must outlive the server;
-  // `post` and `open_region` are called from the server's thread, until it is destroyed.
+  // Binds the socket (mode 0660): clients may connect, and wait. `tokens` and `counters` must
+  // outlive the server; `post` and `open_region` are called from the server's thread, until it is
+  // destroyed.
   static absl::StatusOr<std::unique_ptr<FdServer>> Bind(FdServerOptions options, TokenTable* tokens,
-                                                        Post post, OpenRegion open_region);
+                                                        EdgeCounters* counters, Post post,
+                                                        OpenRegion open_region);
   // Begins to serve. Called once.
   void Start();
   // Closes every connection; posts ClientGone for each session.
@@ -82,7 +85,8 @@ class FdServer {
   // By descriptor: what epoll names.
   using Connections = std::map<int, std::unique_ptr<Connection>>;
 
-  FdServer(FdServerOptions options, TokenTable* tokens, Post post, OpenRegion open_region);
+  FdServer(FdServerOptions options, TokenTable* tokens, EdgeCounters* counters, Post post,
+           OpenRegion open_region);
 
   absl::Status Listen();
   void Queue(Command command) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -99,11 +103,13 @@ class FdServer {
   void Append(Connection* connection, Frame frame);
   void Flush(Connection* connection);
   void Refuse(Connection* connection, const absl::Status& reason);
+  void End(Connection* connection, const absl::Status& reason);
   void Remove(Connection* connection);
   Connection* FindSession(SessionId session);
 
   const FdServerOptions options_;
   TokenTable* const tokens_;
+  EdgeCounters* const counters_;
   const Post post_;
   const OpenRegion open_region_;
 

@@ -117,7 +117,7 @@ class FdServerTest : public testing::Test {
   }
   void StartServer() {
     auto server = FdServer::Bind(
-        options_, &tokens_, [this](Event event) { events_.Post(std::move(event)); },
+        options_, &tokens_, &counters_, [this](Event event) { events_.Post(std::move(event)); },
         [](RegionId region, Bytes* size) -> absl::StatusOr<int> {
           if (region != RegionId(1)) return absl::NotFoundError("no such region");
           *size = MiB(2);
@@ -143,6 +143,7 @@ class FdServerTest : public testing::Test {
   std::string directory_;
   FdServerOptions options_;
   TokenTable tokens_;
+  EdgeCounters counters_;
   Events events_;
   std::unique_ptr<FdServer> server_;
 };
@@ -235,6 +236,7 @@ TEST_F(FdServerTest, RefusesMalformedSecondAndLongPackets) {
   twice.Receive();
   twice.SayHello();
   EXPECT_EQ(twice.Receive().refused().code(), 3);
+  EXPECT_EQ(counters_.connections_refused, 3u);
 }
 
 TEST_F(FdServerTest, TakesNoDescriptorsFromClients) {
