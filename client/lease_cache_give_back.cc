@@ -1,0 +1,118 @@
+// Which leases go back: asked for, to make room ahead, or to make room now; and the list of idle
+// ones in the order of their last use.
+#include <algorithm>
+
+#include "client/lease_cache.h"
+
+namespace memtide::client {
+
+// Room to keep free below the budget: enough that a batch of releases is worth its call.
+uint32_t LeaseCache::room_ahead() const {
+  return std::min<uint32_t>(8, std::max<uint32_t>(1, options_.budget / 8));
+}
+
+bool LeaseCache::WantsRoom() const {
+  if (idle_ == 0) return false;
+  if (revoked_ > 0) return true;
+  for (const uint32_t place : revoked_places_) {
+    if (IsTakable(place)) return true;
+  }
+  if (bound_ <= options_.budget) return false;  // Everything fits.
+  // Full: the next lease would have to wait for a release.
+  return idle_ > kRecentTouches && held_ + leasing_ >= options_.budget;
+}
+
+std::vector<PlaceId> LeaseCache::TakeRoomAhead() {
+  if (bound_ <= options_.budget || held_ + leasing_ < options_.budget) return {};
+  ++stamp_;  // Nobody's request: nothing is spared for having been named by the last one.
+  return TakeOldest(held_ + leasing_ - options_.budget + room_ahead(), Recent::kSpare);
+}
+
+void LeaseCache::Revoke(absl::Span<const ChunkId> chunks, uint32_t others) {
+  for (const ChunkId chunk : chunks) {
+    const auto found = places_.find(chunk);
+    if (found == places_.end()) continue;
+    const State state = entries_[found->second].state;
+    if (IsHeld(state) || state == State::kLeasing) revoked_places_.insert(found->second);
+  }
+  // More than all there is cannot be asked for, however often it is.
+  revoked_ =
+      static_cast<uint32_t>(std::min<uint64_t>(uint64_t{revoked_} + others, held_ + leasing_));
+}
+
+bool LeaseCache::IsTakable(uint32_t place) const {
+  return IsIdle(entries_[place]) && !IsMoving(entries_[place].state);
+}
+
+std::vector<PlaceId> LeaseCache::TakeRevoked() {
+  std::vector<PlaceId> taken;
+  const std::vector<uint32_t> named(revoked_places_.begin(), revoked_places_.end());
+  for (const uint32_t place : named) {
+    if (IsTakable(place)) Mark(place, &taken);
+  }
+  ++stamp_;
+  const std::vector<PlaceId> oldest = TakeOldest(revoked_, Recent::kLast);
+  revoked_ -= oldest.size();
+  taken.insert(taken.end(), oldest.begin(), oldest.end());
+  return taken;
+}
+
+std::vector<PlaceId> LeaseCache::TakeAllIdle() {
+  std::vector<PlaceId> taken;
+  while (oldest_ != kNone) Mark(oldest_, &taken);
+  return taken;
+}
+
+std::vector<PlaceId> LeaseCache::TakeIdle(absl::Span<const PlaceId> places) {
+  std::vector<PlaceId> taken;
+  for (const PlaceId place : places) {
+    if (IsBound(place) && IsTakable(place.value())) {
+      Mark(place.value(), &taken);
+    }
+  }
+  return taken;
+}
+
+std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
+  std::vector<PlaceId> taken;
+  for (uint32_t place = oldest_; place != kNone && taken.size() < count;) {
+    const uint32_t next = entries_[place].newer;
+    if (entries_[place].stamp != stamp_ && !IsRecent(place)) Mark(place, &taken);
+    place = next;
+  }
+  if (recent == Recent::kSpare) return taken;
+  for (uint32_t i = kRecentTouches; i > 0 && taken.size() < count; --i) {
+    const uint32_t place = recent_[i - 1];
+    if (place == kNone || !IsIdle(entries_[place]) || entries_[place].stamp == stamp_) continue;
+    Mark(place, &taken);
+  }
+  return taken;
+}
+
+void LeaseCache::Mark(uint32_t place, std::vector<PlaceId>* taken) {
+  Unlink(place);
+  entries_[place].state = State::kReleasing;
+  revoked_places_.erase(place);
+  --held_;
+  ++moving_;
+  taken->push_back(PlaceId(place));
+}
+
+void LeaseCache::PushNewest(uint32_t place) {
+  Entry& entry = entries_[place];
+  entry.older = newest_;
+  entry.newer = kNone;
+  (newest_ == kNone ? oldest_ : entries_[newest_].newer) = place;
+  newest_ = place;
+  ++idle_;
+}
+
+void LeaseCache::Unlink(uint32_t place) {
+  Entry& entry = entries_[place];
+  (entry.older == kNone ? oldest_ : entries_[entry.older].newer) = entry.newer;
+  (entry.newer == kNone ? newest_ : entries_[entry.newer].older) = entry.older;
+  entry.older = entry.newer = kNone;
+  --idle_;
+}
+
+}  // namespace memtide::client
