@@ -225,13 +225,18 @@ Shown AddressSpace::shown(PlaceId place) const {
 
 void AddressSpace::Show(PlaceId place, Shown shown) {
   std::atomic<uint32_t>& word = shown_[place.value()];
-  word.store(static_cast<uint32_t>(shown), std::memory_order_release);
+  // Both sequentially consistent, as in WaitWhile: either we see who waits, or the kernel, asked to
+  // wait, sees the word.
+  word.store(static_cast<uint32_t>(shown));
+  if (waiting_.load() == 0) return;
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void AddressSpace::WaitWhile(PlaceId place, Shown shown) {
+  waiting_.fetch_add(1);
   syscall(SYS_futex, &shown_[place.value()], FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(shown),
           nullptr, nullptr, 0);
+  waiting_.fetch_sub(1);
 }
 
 }  // namespace memtide::client

@@ -93,6 +93,7 @@ class AddressSpace {
   const Descriptor uffd_;
   const bool kernel_faults_;
   std::unique_ptr<std::atomic<uint32_t>[]> shown_;
+  std::atomic<uint32_t> waiting_{0};  // Threads in WaitWhile: without any, Show wakes nobody.
 };
 
 }  // namespace memtide::client

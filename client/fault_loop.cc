@@ -36,31 +36,31 @@ absl::StatusOr<std::unique_ptr<FaultLoop>> FaultLoop::Start(AddressSpace* space,
     return absl::ResourceExhaustedError(absl::StrCat("pipe: ", strerror(errno)));
   }
   Descriptor out(requests[0]), in(requests[1]);
-  Descriptor stop(eventfd(0, EFD_CLOEXEC)), epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!stop.valid() || !epoll.valid() || fcntl(out.get(), F_SETFL, O_NONBLOCK) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("eventfd, epoll: ", strerror(errno)));
+  Descriptor stop(eventfd(0, EFD_CLOEXEC));
+  if (!stop.valid() || fcntl(out.get(), F_SETFL, O_NONBLOCK) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", strerror(errno)));
   }
-  std::unique_ptr<FaultLoop> loop(new FaultLoop(space, std::move(answer), std::move(in),
-                                                std::move(out), std::move(stop), std::move(epoll)));
-  MEMTIDE_RETURN_IF_ERROR(loop->Listen(EPOLL_CTL_ADD, space->uffd()));
-  MEMTIDE_RETURN_IF_ERROR(loop->Listen(EPOLL_CTL_ADD, loop->requests_out_.get()));
-  MEMTIDE_RETURN_IF_ERROR(loop->Listen(EPOLL_CTL_ADD, loop->stop_.get()));
-  const SignalsBlocked blocked;
+  std::unique_ptr<FaultLoop> loop(
+      new FaultLoop(space, std::move(answer), std::move(in), std::move(out), std::move(stop)));
   for (int i = 0; i < kThreads; ++i) {
-    loop->threads_.emplace_back([loop = loop.get()] { loop->Run(); });
+    MEMTIDE_ASSIGN_OR_RETURN(Descriptor epoll, loop->Listen());
+    loop->epolls_.push_back(std::move(epoll));
+  }
+  const SignalsBlocked blocked;
+  for (const Descriptor& epoll : loop->epolls_) {
+    loop->threads_.emplace_back([loop = loop.get(), fd = epoll.get()] { loop->Run(fd); });
     pthread_setname_np(loop->threads_.back().native_handle(), "memtide-fault");
   }
   return loop;
 }
 
 FaultLoop::FaultLoop(AddressSpace* space, Answer answer, Descriptor requests_in,
-                     Descriptor requests_out, Descriptor stop, Descriptor epoll)
+                     Descriptor requests_out, Descriptor stop)
     : space_(space),
       answer_(std::move(answer)),
       requests_in_(std::move(requests_in)),
       requests_out_(std::move(requests_out)),
-      stop_(std::move(stop)),
-      epoll_(std::move(epoll)) {}
+      stop_(std::move(stop)) {}
 
 FaultLoop::~FaultLoop() {
   stopping_ = true;
@@ -69,18 +69,24 @@ FaultLoop::~FaultLoop() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// Once: without that, everything that is to be read would wake every thread.
-absl::Status FaultLoop::Listen(int operation, int fd) {
-  epoll_event event = {};
-  event.events = EPOLLIN | EPOLLONESHOT;
-  event.data.fd = fd;
-  if (epoll_ctl(epoll_.get(), operation, fd, &event) == 0) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("epoll_ctl: ", strerror(errno)));
+absl::StatusOr<Descriptor> FaultLoop::Listen() {
+  Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  const auto add = [&](int fd, uint32_t events) {
+    epoll_event event = {};
+    event.events = events;
+    event.data.fd = fd;
+    return epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  };
+  if (epoll.valid() && add(space_->uffd(), EPOLLIN | EPOLLEXCLUSIVE) &&
+      add(requests_out_.get(), EPOLLIN | EPOLLEXCLUSIVE) && add(stop_.get(), EPOLLIN)) {
+    return epoll;
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("epoll: ", strerror(errno)));
 }
 
-void FaultLoop::Run() {
+void FaultLoop::Run(int epoll) {
   while (!stopping_) {
-    const absl::optional<Touch> touch = Hear();
+    const absl::optional<Touch> touch = Hear(epoll);
     if (!touch.has_value()) continue;
     {
       const MutexLock lock(&mutex_);
@@ -90,20 +96,15 @@ void FaultLoop::Run() {
   }
 }
 
-absl::optional<Touch> FaultLoop::Hear() {
+absl::optional<Touch> FaultLoop::Hear(int epoll) {
   epoll_event event;
-  const int count = epoll_wait(epoll_.get(), &event, 1, -1);
-  if (count <= 0) {
+  if (epoll_wait(epoll, &event, 1, -1) <= 0) {
     MEMTIDE_CHECK(errno == EINTR) << strerror(errno);
     return absl::nullopt;
   }
-  const int fd = event.data.fd;
-  absl::optional<Touch> touch;
-  if (fd == space_->uffd()) touch = ReadFault();
-  if (fd == requests_out_.get()) touch = ReadRequest();
-  // One was read; if there are more, or this is the end, it is another thread's turn.
-  MEMTIDE_CHECK(Listen(EPOLL_CTL_MOD, fd).ok()) << strerror(errno);
-  return touch;
+  if (event.data.fd == space_->uffd()) return ReadFault();
+  if (event.data.fd == requests_out_.get()) return ReadRequest();
+  return absl::nullopt;
 }
 
 absl::optional<Touch> FaultLoop::ReadFault() {

@@ -54,12 +54,12 @@ class FaultLoop {
 
  private:
   FaultLoop(AddressSpace* space, Answer answer, Descriptor requests_in, Descriptor requests_out,
-            Descriptor stop, Descriptor epoll);
-  // Has the kernel wake a thread, once, when there is something to read.
-  absl::Status Listen(int operation, int fd);
-  void Run();
+            Descriptor stop);
+  // What one thread waits on. The kernel wakes one that waits for each thing to be read.
+  absl::StatusOr<Descriptor> Listen();
+  void Run(int epoll);
   // Waits for a touch. None: a move was read, or another thread was faster.
-  absl::optional<Touch> Hear();
+  absl::optional<Touch> Hear(int epoll);
   absl::optional<Touch> ReadFault();
   absl::optional<Touch> ReadRequest();
   // Answers what was heard, unless every other thread is at that.
@@ -68,7 +68,8 @@ class FaultLoop {
 
   AddressSpace* const space_;
   const Answer answer_;
-  const Descriptor requests_in_, requests_out_, stop_, epoll_;
+  const Descriptor requests_in_, requests_out_, stop_;
+  std::vector<Descriptor> epolls_;  // One for each thread.
   std::atomic<bool> stopping_{false};
 
   Mutex mutex_;
