@@ -115,8 +115,9 @@ RoundsOptions Options() {
 void MeasureDevice() {
   EmulatedDevice device({kPool, Bytes(), Duration(0)});
   const SharedMemory host = OrDie(SharedMemory::Create("bench-host", kPool));
-  const std::unique_ptr<DeviceMemory> memory = OrDie(device.Allocate("bench-device", kPool));
-  const Limit limit(host.fd(), memory->fd());
+  const std::unique_ptr<DeviceMemory> memory =
+      OrDie(device.Allocate("bench-device", kPool, MemoryKind::kSharedMemory));
+  const Limit limit(host.fd(), memory->Export().fd);
   const Copy in = [&](uint64_t i) {
     const Bytes offset = kChunk * i;
     OrDie(device.CopyIn(*memory, offset, host.data() + offset.count(), kChunk));
@@ -160,10 +161,7 @@ class WaitingMover {
     while (done_ < count) changed_.Wait(&mutex_);
     done_ -= count;
   }
-  int Descriptor(RegionId region) const {
-    Bytes size;
-    return OrDie(mover_.DuplicateDescriptor(region, &size));
-  }
+  int Descriptor(RegionId region) const { return OrDie(mover_.Export(region)).fd; }
 
   static constexpr RegionId kHost = RegionId(1), kDevice = RegionId(2);
 

@@ -176,13 +176,11 @@ absl::Status Node::StartEdges() {
   options.socket_path = socket_dir_->FdSocketPath();
   options.boot_id = services_.boot_id;
   options.grpc_target = absl::StrCat("unix:", socket_dir_->GrpcSocketPath());
-  MEMTIDE_ASSIGN_OR_RETURN(fd_server_,
-                           FdServer::Bind(
-                               std::move(options), &tokens_, &edge_counters_,
-                               [loop = loop_.get()](Event event) { loop->Post(std::move(event)); },
-                               [mover = mover_.get()](RegionId region, Bytes* size) {
-                                 return mover->DuplicateDescriptor(region, size);
-                               }));
+  MEMTIDE_ASSIGN_OR_RETURN(
+      fd_server_, FdServer::Bind(
+                      std::move(options), &tokens_, &edge_counters_,
+                      [loop = loop_.get()](Event event) { loop->Post(std::move(event)); },
+                      [mover = mover_.get()](RegionId region) { return mover->Export(region); }));
   fd_server_->Start();
   return absl::OkStatus();
 }

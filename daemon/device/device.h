@@ -10,21 +10,23 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
+#include "base/memory_kind.h"
 
 namespace memtide {
 
-// Memory of a device that can be shared with another process by its descriptor. Destroying it gives
-// the memory back as soon as nobody maps it any more.
+// Memory of a device that can be shared with another process. Destroying it gives the memory back
+// as soon as nobody maps it any more.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
-  // For passing to a client, which maps it. Owned by this object.
-  virtual int fd() const = 0;
   virtual Bytes size() const = 0;
+  // For passing to a client, which maps it. The descriptor, if it has one, is this object's.
+  virtual MemoryExport Export() const = 0;
 };
 
 class Device {
@@ -34,9 +36,18 @@ class Device {
   // "emulated device, 96 MiB, 4.0 GB/s": for logs.
   virtual std::string Describe() const = 0;
 
-  // Fresh memory, reading as zeros. REQUIRES: size is a multiple of 2 MiB and not zero.
+  // How its memory can be lent, the best way first. Never empty.
+  virtual std::vector<MemoryKind> kinds() const = 0;
+
+  // Fresh memory, reading as zeros, to be lent as `kind`. REQUIRES: kinds() has it; size is a
+  // multiple of 2 MiB and not zero.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name,
-                                                                 Bytes size) = 0;
+                                                                 Bytes size, MemoryKind kind) = 0;
+
+  // Host memory that copies will come from and go to, before the first and after the last of them:
+  // the device may pin it. Where it cannot, copies are slower; nothing fails.
+  virtual void AddHostMemory(char* memory, Bytes size) = 0;
+  virtual void RemoveHostMemory(char* memory) = 0;
 
   // Copies between host memory and [offset, offset + size) of `memory`, returning when the bytes
   // have arrived. REQUIRES: `memory` came from this device; the ranges are inside and disjoint.

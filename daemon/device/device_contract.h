@@ -19,7 +19,8 @@ using DeviceFactory = std::function<std::unique_ptr<Device>()>;
 class DeviceContract : public testing::TestWithParam<DeviceFactory> {
  protected:
   std::unique_ptr<DeviceMemory> Allocate(Bytes size) {
-    absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = device_->Allocate("contract", size);
+    absl::StatusOr<std::unique_ptr<DeviceMemory>> memory =
+        device_->Allocate("contract", size, device_->kinds().front());
     EXPECT_TRUE(memory.ok()) << memory.status();
     return *std::move(memory);
   }
@@ -66,7 +67,8 @@ TEST_P(DeviceContract, ZeroesExactlyTheRange) {
 
 TEST_P(DeviceContract, TheDescriptorSharesTheMemory) {
   const std::unique_ptr<DeviceMemory> memory = Allocate(MiB(2));
-  void* mapped = mmap(nullptr, MiB(2).count(), PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd(), 0);
+  void* mapped =
+      mmap(nullptr, MiB(2).count(), PROT_READ | PROT_WRITE, MAP_SHARED, memory->Export().fd, 0);
   ASSERT_NE(mapped, MAP_FAILED);
   Write(*memory, KiB(8), "from the host");
   EXPECT_EQ(std::string(static_cast<char*>(mapped) + KiB(8).count(), 13), "from the host");

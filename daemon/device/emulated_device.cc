@@ -20,8 +20,10 @@ class EmulatedMemory : public DeviceMemory {
  public:
   explicit EmulatedMemory(SharedMemory memory) : memory_(std::move(memory)) {}
 
-  int fd() const override { return memory_.fd(); }
   Bytes size() const override { return memory_.size(); }
+  MemoryExport Export() const override {
+    return {MemoryKind::kSharedMemory, memory_.size(), memory_.fd(), ""};
+  }
 
   // The memory of a device that can only be this one's: see the REQUIRES of Device.
   static char* At(const DeviceMemory& memory, Bytes offset, Bytes size) {
@@ -61,8 +63,16 @@ std::string EmulatedDevice::Describe() const {
   return text;
 }
 
+std::vector<MemoryKind> EmulatedDevice::kinds() const { return {MemoryKind::kSharedMemory}; }
+
+// Any host memory is as good as any other.
+void EmulatedDevice::AddHostMemory(char* memory, Bytes size) {}
+void EmulatedDevice::RemoveHostMemory(char* memory) {}
+
 absl::StatusOr<std::unique_ptr<DeviceMemory>> EmulatedDevice::Allocate(const std::string& name,
-                                                                       Bytes size) {
+                                                                       Bytes size,
+                                                                       MemoryKind kind) {
+  MEMTIDE_CHECK(kind == MemoryKind::kSharedMemory) << name;
   MEMTIDE_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create(name, size));
   return std::unique_ptr<DeviceMemory>(new EmulatedMemory(std::move(memory)));
 }

@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "base/clock.h"
@@ -30,8 +31,11 @@ class EmulatedDevice : public Device {
   explicit EmulatedDevice(const EmulatedDeviceOptions& options);
 
   std::string Describe() const override;
-  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name,
-                                                         Bytes size) override;
+  std::vector<MemoryKind> kinds() const override;
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name, Bytes size,
+                                                         MemoryKind kind) override;
+  void AddHostMemory(char* memory, Bytes size) override;
+  void RemoveHostMemory(char* memory) override;
   absl::Status CopyIn(DeviceMemory& memory, Bytes offset, const char* host, Bytes size) override;
   absl::Status CopyOut(const DeviceMemory& memory, Bytes offset, char* host, Bytes size) override;
   absl::Status Zero(DeviceMemory& memory, Bytes offset, Bytes size) override;

@@ -24,7 +24,8 @@ INSTANTIATE_TEST_SUITE_P(Slow, DeviceContract, testing::Values(MakeSlow));
 
 class LinkTest : public testing::Test {
  protected:
-  LinkTest() : device_(Options()), memory_(*device_.Allocate("link", MiB(2))) {}
+  LinkTest()
+      : device_(Options()), memory_(*device_.Allocate("link", MiB(2), MemoryKind::kSharedMemory)) {}
 
   static EmulatedDeviceOptions Options() {
     EmulatedDeviceOptions options;

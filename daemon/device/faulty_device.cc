@@ -36,10 +36,15 @@ absl::Status FaultyDevice::Begin() {
   return failure == failures_.end() ? absl::OkStatus() : failure->second;
 }
 
+std::vector<MemoryKind> FaultyDevice::kinds() const { return device_->kinds(); }
+
+void FaultyDevice::AddHostMemory(char* memory, Bytes size) { device_->AddHostMemory(memory, size); }
+void FaultyDevice::RemoveHostMemory(char* memory) { device_->RemoveHostMemory(memory); }
+
 absl::StatusOr<std::unique_ptr<DeviceMemory>> FaultyDevice::Allocate(const std::string& name,
-                                                                     Bytes size) {
+                                                                     Bytes size, MemoryKind kind) {
   MEMTIDE_RETURN_IF_ERROR(Begin());
-  return device_->Allocate(name, size);
+  return device_->Allocate(name, size, kind);
 }
 
 absl::Status FaultyDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* host,

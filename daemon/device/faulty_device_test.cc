@@ -24,7 +24,7 @@ TEST(FaultyDeviceTest, FailsTheOperationOfItsNumberOnlyAndLeavesTheMemoryAlone) 
   EmulatedDevice real{EmulatedDeviceOptions{}};
   FaultyDevice device(&real);
   device.Fail(1, absl::InternalError("injected"));
-  auto memory = device.Allocate("memory", MiB(2));
+  auto memory = device.Allocate("memory", MiB(2), MemoryKind::kSharedMemory);
   ASSERT_TRUE(memory.ok());
   EXPECT_EQ(device.CopyIn(**memory, Bytes(0), "x", Bytes(1)), absl::InternalError("injected"));
   char read = '?';
@@ -36,7 +36,7 @@ TEST(FaultyDeviceTest, AHeldOperationWaitsForItsRelease) {
   EmulatedDevice real{EmulatedDeviceOptions{}};
   FaultyDevice device(&real);
   device.Hold(1);
-  auto memory = device.Allocate("memory", MiB(2));
+  auto memory = device.Allocate("memory", MiB(2), MemoryKind::kSharedMemory);
   ASSERT_TRUE(memory.ok());
   std::thread writer([&] { ASSERT_TRUE(device.CopyIn(**memory, Bytes(0), "x", Bytes(1)).ok()); });
   device.AwaitHeld(1);

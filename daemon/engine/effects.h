@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/memory_kind.h"
 #include "daemon/engine/types.h"
 
 namespace memtide {
@@ -81,6 +82,7 @@ struct MakeRegion {
   Tier tier = Tier::kHost;  // Device or host.
   uint32_t uid = 0;         // The tenant: no region ever has two.
   Bytes size;
+  MemoryKind memory = MemoryKind::kSharedMemory;  // How it will be lent.
 };
 struct DropRegion {
   RegionId region;

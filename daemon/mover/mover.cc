@@ -88,8 +88,9 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::State::Make(const MakeRegion& eff
   if (effect.tier == Tier::kHost) {
     MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Create(name, effect.size));
     if (disk_ != nullptr) disk_->AddBuffer(region->host->data(), effect.size);
+    if (device_ != nullptr) device_->AddHostMemory(region->host->data(), effect.size);
   } else if (device_ != nullptr) {
-    MEMTIDE_ASSIGN_OR_RETURN(region->device, device_->Allocate(name, effect.size));
+    MEMTIDE_ASSIGN_OR_RETURN(region->device, device_->Allocate(name, effect.size, effect.memory));
   } else {
     return absl::FailedPreconditionError("this node has no device");
   }
@@ -97,7 +98,9 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::State::Make(const MakeRegion& eff
 }
 
 void Mover::State::Dispose(std::shared_ptr<Region> region) {
-  if (region->host.has_value() && disk_ != nullptr) disk_->RemoveBuffer(region->host->data());
+  if (!region->host.has_value()) return;
+  if (device_ != nullptr) device_->RemoveHostMemory(region->host->data());
+  if (disk_ != nullptr) disk_->RemoveBuffer(region->host->data());
 }
 
 void Mover::State::Start(const MakeRegion& effect) {
@@ -220,8 +223,8 @@ void Mover::Start(const MakeStore& effect) { state_->Start(effect); }
 void Mover::Start(const DropStore& effect) { state_->Start(effect); }
 void Mover::Start(const StartTransfer& effect) { state_->Start(effect); }
 
-absl::StatusOr<int> Mover::DuplicateDescriptor(RegionId region, Bytes* size) const {
-  return state_->regions().DuplicateDescriptor(region, size);
+absl::StatusOr<MemoryExport> Mover::Export(RegionId region) const {
+  return state_->regions().Export(region);
 }
 
 }  // namespace memtide

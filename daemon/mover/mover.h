@@ -40,9 +40,9 @@ class Mover {
   // inside.
   void Start(const StartTransfer& effect);
 
-  // A duplicate, owned by the caller, of the region's descriptor, to be passed to a client.
+  // What to pass of the region to a client; the descriptor, if there is one, is the caller's.
   // NOT_FOUND when the region is not (any more) there.
-  absl::StatusOr<int> DuplicateDescriptor(RegionId region, Bytes* size) const;
+  absl::StatusOr<MemoryExport> Export(RegionId region) const;
 
  private:
   class State;

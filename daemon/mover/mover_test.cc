@@ -130,12 +130,13 @@ class MoverTest : public testing::Test {
 class Mapping {
  public:
   Mapping(const Mover& mover, RegionId region) {
-    const absl::StatusOr<int> fd = mover.DuplicateDescriptor(region, &size_);
-    EXPECT_TRUE(fd.ok()) << fd.status();
+    const absl::StatusOr<MemoryExport> memory = mover.Export(region);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    size_ = memory->size;
     data_ = static_cast<char*>(
-        mmap(nullptr, size_.count(), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0));
+        mmap(nullptr, size_.count(), PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd, 0));
     EXPECT_NE(data_, MAP_FAILED);
-    close(*fd);
+    close(memory->fd);
   }
   ~Mapping() { munmap(data_, size_.count()); }
 
@@ -225,9 +226,7 @@ TEST_F(MoverTest, WhatCannotBeMadeIsAnsweredWithTheReasonAndMayBeTriedAgain) {
   EXPECT_EQ(inbox_.Await("region 2"), fault);
   EXPECT_EQ(inbox_.Await("region 9").code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(inbox_.Await("store 1"), fault);
-  Bytes size;
-  EXPECT_EQ(mover_->DuplicateDescriptor(kDevice, &size).status().code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_EQ(mover_->Export(kDevice).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(MoverTest, ADirectionDoesNotWaitForTheOtherNorForTheDisk) {
@@ -263,14 +262,13 @@ TEST_F(MoverTest, WhatIsDroppedIsGoneAndItsIdCanComeBack) {
   EXPECT_EQ(inbox_.Await("no region 1"), absl::OkStatus());
   EXPECT_EQ(inbox_.Await("no region 2"), absl::OkStatus());
   EXPECT_EQ(inbox_.Await("no store 1"), absl::OkStatus());
-  Bytes size;
-  EXPECT_EQ(mover_->DuplicateDescriptor(kHost, &size).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(mover_->Export(kHost).status().code(), absl::StatusCode::kNotFound);
   mover_->Start(MakeRegion{RegionId(4), Tier::kHost, 0, kSlot});
   EXPECT_EQ(inbox_.Await("region 4"), absl::OkStatus());
-  const absl::StatusOr<int> fd = mover_->DuplicateDescriptor(RegionId(4), &size);
-  ASSERT_TRUE(fd.ok()) << fd.status();
-  EXPECT_EQ(size, kSlot);
-  close(*fd);
+  const absl::StatusOr<MemoryExport> memory = mover_->Export(RegionId(4));
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->size, kSlot);
+  close(memory->fd);
 }
 
 TEST_F(MoverTest, ATransferOutsideItsRegionIsABrokenInvariant) {

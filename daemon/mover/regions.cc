@@ -11,6 +11,11 @@
 
 namespace memtide {
 
+MemoryExport Region::Export() const {
+  if (device != nullptr) return device->Export();
+  return {MemoryKind::kSharedMemory, host->size(), host->fd(), ""};
+}
+
 void Regions::Add(RegionId id, std::shared_ptr<Region> region) {
   MutexLock lock(&mutex_);
   MEMTIDE_CHECK(regions_.emplace(id, std::move(region)).second) << "region " << id << " exists";
@@ -37,19 +42,20 @@ std::map<RegionId, std::shared_ptr<Region>> Regions::RemoveAll() {
   return std::exchange(regions_, {});
 }
 
-absl::StatusOr<int> Regions::DuplicateDescriptor(RegionId id, Bytes* size) const {
+absl::StatusOr<MemoryExport> Regions::Export(RegionId id) const {
   MutexLock lock(&mutex_);
   const auto found = regions_.find(id);
   if (found == regions_.end()) {
     return absl::NotFoundError(absl::StrCat("region ", id.value(), " is not there"));
   }
-  const int duplicate = fcntl(found->second->fd(), F_DUPFD_CLOEXEC, 0);
-  if (duplicate < 0) {
+  MemoryExport exported = found->second->Export();
+  if (exported.fd < 0) return exported;
+  exported.fd = fcntl(exported.fd, F_DUPFD_CLOEXEC, 0);
+  if (exported.fd < 0) {
     return absl::ResourceExhaustedError(absl::StrCat("duplicating the descriptor of region ",
                                                      id.value(), ": ", strerrorname_np(errno)));
   }
-  *size = found->second->size();
-  return duplicate;
+  return exported;
 }
 
 }  // namespace memtide

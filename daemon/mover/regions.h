@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "base/ids.h"
+#include "base/memory_kind.h"
 #include "base/mutex.h"
 #include "base/shared_memory.h"
 #include "daemon/device/device.h"
@@ -18,7 +19,7 @@ namespace memtide {
 
 // One region: memory of the host or of a device, never both. Gone with its last holder.
 struct Region {
-  int fd() const { return device != nullptr ? device->fd() : host->fd(); }
+  MemoryExport Export() const;
   Bytes size() const { return device != nullptr ? device->size() : host->size(); }
 
   absl::optional<SharedMemory> host;
@@ -35,7 +36,8 @@ class Regions {
   // Every region, which are no longer there then.
   std::map<RegionId, std::shared_ptr<Region>> RemoveAll();
 
-  absl::StatusOr<int> DuplicateDescriptor(RegionId id, Bytes* size) const;
+  // For a client. The descriptor, if there is one, is the caller's. NOT_FOUND: it has gone.
+  absl::StatusOr<MemoryExport> Export(RegionId id) const;
 
  private:
   mutable Mutex mutex_;

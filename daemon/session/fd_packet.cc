@@ -17,6 +17,18 @@ std::string Encode(const v1::FdFrame& frame) {
   return packet;
 }
 
+v1::MemoryKind ToProto(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kSharedMemory:
+      return v1::MEMORY_KIND_SHARED_MEMORY;
+    case MemoryKind::kCudaDescriptor:
+      return v1::MEMORY_KIND_CUDA_DESCRIPTOR;
+    case MemoryKind::kCudaIpc:
+      return v1::MEMORY_KIND_CUDA_IPC;
+  }
+  return v1::MEMORY_KIND_UNSPECIFIED;
+}
+
 }  // namespace
 
 absl::StatusOr<Hello> DecodeHello(absl::string_view packet) {
@@ -57,10 +69,12 @@ std::string EncodeRefused(const absl::Status& reason) {
   return Encode(frame);
 }
 
-std::string EncodeRegion(RegionId region, Bytes size) {
+std::string EncodeRegion(RegionId region, const MemoryExport& memory) {
   v1::FdFrame frame;
   frame.mutable_region()->set_region_id(region.value());
-  frame.mutable_region()->set_size_bytes(size.count());
+  frame.mutable_region()->set_size_bytes(memory.size.count());
+  frame.mutable_region()->set_memory(ToProto(memory.kind));
+  frame.mutable_region()->set_cuda_ipc_handle(memory.ipc_handle);
   return Encode(frame);
 }
 

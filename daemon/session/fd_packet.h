@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "base/bytes.h"
 #include "base/ids.h"
+#include "base/memory_kind.h"
 #include "daemon/session/token_table.h"
 
 namespace memtide {
@@ -37,7 +38,8 @@ struct Welcome {
 std::string EncodeWelcome(const Welcome& welcome);
 // REQUIRES: reason is not OK.
 std::string EncodeRefused(const absl::Status& reason);
-std::string EncodeRegion(RegionId region, Bytes size);
+// Its descriptor goes with the packet, not into it.
+std::string EncodeRegion(RegionId region, const MemoryExport& memory);
 // REQUIRES: at most kMaxRevokedChunks of them.
 std::string EncodeRevoke(uint32_t count, const std::vector<ChunkId>& chunks);
 

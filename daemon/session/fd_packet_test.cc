@@ -53,9 +53,12 @@ TEST(FdPacketTest, SaysWhatAClientMustKnow) {
   EXPECT_EQ(frame.welcome().token(), std::string(kTokenBytes, 't'));
   EXPECT_EQ(frame.welcome().boot_id(), "boot");
   EXPECT_EQ(frame.welcome().grpc_target(), "unix:/run/memtide/grpc.sock");
-  ASSERT_TRUE(frame.ParseFromString(EncodeRegion(RegionId(3), MiB(64))));
+  ASSERT_TRUE(frame.ParseFromString(
+      EncodeRegion(RegionId(3), {MemoryKind::kCudaIpc, MiB(64), -1, std::string(64, 'h')})));
   EXPECT_EQ(frame.region().region_id(), 3u);
   EXPECT_EQ(frame.region().size_bytes(), MiB(64).count());
+  EXPECT_EQ(frame.region().memory(), v1::MEMORY_KIND_CUDA_IPC);
+  EXPECT_EQ(frame.region().cuda_ipc_handle(), std::string(64, 'h'));
 }
 
 TEST(FdPacketTest, EveryFrameFitsAPacket) {

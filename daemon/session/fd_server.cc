@@ -34,9 +34,9 @@ struct FdServer::Connection {
 
 absl::StatusOr<std::unique_ptr<FdServer>> FdServer::Bind(FdServerOptions options,
                                                          TokenTable* tokens, EdgeCounters* counters,
-                                                         Post post, OpenRegion open_region) {
-  std::unique_ptr<FdServer> server(
-      new FdServer(std::move(options), tokens, counters, std::move(post), std::move(open_region)));
+                                                         Post post, ExportRegion export_region) {
+  std::unique_ptr<FdServer> server(new FdServer(std::move(options), tokens, counters,
+                                                std::move(post), std::move(export_region)));
   MEMTIDE_RETURN_IF_ERROR(server->Listen());
   return server;
 }
@@ -47,12 +47,12 @@ void FdServer::Start() {
 }
 
 FdServer::FdServer(FdServerOptions options, TokenTable* tokens, EdgeCounters* counters, Post post,
-                   OpenRegion open_region)
+                   ExportRegion export_region)
     : options_(std::move(options)),
       tokens_(tokens),
       counters_(counters),
       post_(std::move(post)),
-      open_region_(std::move(open_region)) {}
+      export_region_(std::move(export_region)) {}
 
 FdServer::~FdServer() {
   if (thread_.joinable()) {
@@ -267,13 +267,12 @@ void FdServer::Flush(Connection* connection) {
     if (const auto* packet = std::get_if<std::string>(&frame)) {
       sent = SendPacket(connection->fd, *packet, -1);
     } else if (const auto* wanted = std::get_if<RegionFrame>(&frame)) {
-      Bytes size;
-      const absl::StatusOr<int> region_fd = open_region_(wanted->region, &size);
-      if (region_fd.ok()) {
-        sent = SendPacket(connection->fd, EncodeRegion(wanted->region, size), *region_fd);
-        close(*region_fd);
-      } else if (!absl::IsNotFound(region_fd.status())) {
-        return Refuse(connection, region_fd.status());
+      const absl::StatusOr<MemoryExport> memory = export_region_(wanted->region);
+      if (memory.ok()) {
+        sent = SendPacket(connection->fd, EncodeRegion(wanted->region, *memory), memory->fd);
+        if (memory->fd >= 0) close(memory->fd);
+      } else if (!absl::IsNotFound(memory.status())) {
+        return Refuse(connection, memory.status());
       }
     }
     if (!sent.ok()) return Remove(connection);

@@ -24,6 +24,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/memory_kind.h"
 #include "base/mutex.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
@@ -50,15 +51,15 @@ struct FdServerOptions {
 class FdServer {
  public:
   using Post = std::function<void(Event)>;
-  // A descriptor of the region, owned by the caller, and its size. NOT_FOUND when it has gone.
-  using OpenRegion = std::function<absl::StatusOr<int>(RegionId region, Bytes* size)>;
+  // What to pass of a region; the descriptor is the caller's. NOT_FOUND when it has gone.
+  using ExportRegion = std::function<absl::StatusOr<MemoryExport>(RegionId region)>;
 
   // Binds the socket (mode 0660): clients may connect, and wait. `tokens` and `counters` must
-  // outlive the server; `post` and `open_region` are called from the server's thread, until it is
+  // outlive the server; `post` and `export_region` are called from the server's thread, until it is
   // destroyed.
   static absl::StatusOr<std::unique_ptr<FdServer>> Bind(FdServerOptions options, TokenTable* tokens,
                                                         EdgeCounters* counters, Post post,
-                                                        OpenRegion open_region);
+                                                        ExportRegion export_region);
   // Begins to serve. Called once.
   void Start();
   // Closes every connection; posts ClientGone for each session.
@@ -86,7 +87,7 @@ class FdServer {
   using Connections = std::map<int, std::unique_ptr<Connection>>;
 
   FdServer(FdServerOptions options, TokenTable* tokens, EdgeCounters* counters, Post post,
-           OpenRegion open_region);
+           ExportRegion export_region);
 
   absl::Status Listen();
   void Queue(Command command) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -111,7 +112,7 @@ class FdServer {
   TokenTable* const tokens_;
   EdgeCounters* const counters_;
   const Post post_;
-  const OpenRegion open_region_;
+  const ExportRegion export_region_;
 
   // The server's thread only, once started.
   int listen_fd_ = -1, epoll_fd_ = -1, wake_fd_ = -1;

@@ -118,10 +118,10 @@ class FdServerTest : public testing::Test {
   void StartServer() {
     auto server = FdServer::Bind(
         options_, &tokens_, &counters_, [this](Event event) { events_.Post(std::move(event)); },
-        [](RegionId region, Bytes* size) -> absl::StatusOr<int> {
+        [](RegionId region) -> absl::StatusOr<MemoryExport> {
           if (region != RegionId(1)) return absl::NotFoundError("no such region");
-          *size = MiB(2);
-          return memfd_create("region", MFD_CLOEXEC);
+          return MemoryExport{MemoryKind::kSharedMemory, MiB(2),
+                              memfd_create("region", MFD_CLOEXEC), ""};
         });
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

@@ -1,0 +1,171 @@
+#include "base/cuda/cuda.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace memtide {
+namespace {
+
+// The interface version that we ask functions of: what the oldest driver that has them calls them.
+constexpr unsigned kVersion = 12000;
+constexpr unsigned kCtxRecordEventVersion = 12050;
+
+absl::StatusCode CodeOf(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return absl::StatusCode::kResourceExhausted;
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorInitializationError:
+    case cudaErrorSystemNotReady:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+    case cudaErrorOperatingSystem:
+    case cudaErrorNotSupported:
+      return absl::StatusCode::kFailedPrecondition;
+    // After these the process's context is of no use: CUDA's "sticky" errors.
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorUnknown:
+      return absl::StatusCode::kUnavailable;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+// What to do about errors that a person can mend.
+absl::string_view Advice(cudaError_t error) {
+  switch (error) {
+    case cudaErrorNoDevice:
+      return std::getenv("CUDA_VISIBLE_DEVICES") != nullptr
+                 ? "; CUDA_VISIBLE_DEVICES is set and may hide it"
+                 : "; see whether nvidia-smi lists one";
+    case cudaErrorInsufficientDriver:
+      return "; there is no NVIDIA driver, or one older than CUDA 13 needs (580): see nvidia-smi";
+    case cudaErrorSystemDriverMismatch:
+      return "; driver and its kernel module differ: restart the machine after an update";
+    case cudaErrorInitializationError:
+    case cudaErrorOperatingSystem:
+    case cudaErrorUnknown:
+      return "; is the kernel module nvidia-uvm loaded (modprobe nvidia-uvm), and may this user "
+             "open /dev/nvidia-uvm?";
+    default:
+      return "";
+  }
+}
+
+template <typename Function>
+absl::Status Load(const char* name, unsigned version, Function* function) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(error, absl::StrCat("looking for ", name)));
+  if (result != cudaDriverEntryPointSuccess || found == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the NVIDIA driver has no ", name, ": it is too old; install a newer one"));
+  }
+  *function = reinterpret_cast<Function>(found);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CudaDriver> LoadAll() {
+  int count = 0;
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceCount(&count), "looking for a GPU"));
+  CudaDriver driver;
+#define MEMTIDE_LOAD(name) MEMTIDE_RETURN_IF_ERROR(Load("cu" #name, kVersion, &driver.name))
+  MEMTIDE_LOAD(GetErrorName);
+  MEMTIDE_LOAD(DeviceGetAttribute);
+  MEMTIDE_LOAD(PointerGetAttribute);
+  MEMTIDE_LOAD(CtxGetCurrent);
+  MEMTIDE_LOAD(MemGetAllocationGranularity);
+  MEMTIDE_LOAD(MemCreate);
+  MEMTIDE_LOAD(MemRelease);
+  MEMTIDE_LOAD(MemExportToShareableHandle);
+  MEMTIDE_LOAD(MemImportFromShareableHandle);
+  MEMTIDE_LOAD(MemAddressReserve);
+  MEMTIDE_LOAD(MemAddressFree);
+  MEMTIDE_LOAD(MemMap);
+  MEMTIDE_LOAD(MemUnmap);
+  MEMTIDE_LOAD(MemSetAccess);
+#undef MEMTIDE_LOAD
+  if (!Load("cuCtxRecordEvent", kCtxRecordEventVersion, &driver.CtxRecordEvent).ok()) {
+    driver.CtxRecordEvent = nullptr;
+  }
+  return driver;
+}
+
+}  // namespace
+
+absl::StatusOr<const CudaDriver*> LoadCudaDriver() {
+  // tidy(raw-new): of the process, used until its last moment.
+  static const auto* const driver = new absl::StatusOr<CudaDriver>(LoadAll());
+  MEMTIDE_RETURN_IF_ERROR(driver->status());
+  return &**driver;
+}
+
+absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  cudaGetLastError();
+  return absl::Status(CodeOf(error), absl::StrCat(what, ": ", cudaGetErrorString(error), " (",
+                                                  cudaGetErrorName(error), ")", Advice(error)));
+}
+
+absl::Status CudaStatus(CUresult error, absl::string_view what) {
+  // The codes of the two interfaces are the same numbers.
+  return CudaStatus(static_cast<cudaError_t>(error), what);
+}
+
+std::string FormatCudaUuid(const CudaUuid& uuid) {
+  const std::string hex = absl::BytesToHexString(absl::string_view(uuid.data(), uuid.size()));
+  return absl::StrCat("GPU-", hex.substr(0, 8), "-", hex.substr(8, 4), "-", hex.substr(12, 4), "-",
+                      hex.substr(16, 4), "-", hex.substr(20));
+}
+
+absl::StatusOr<std::vector<CudaDeviceFacts>> CudaDevices() {
+  MEMTIDE_ASSIGN_OR_RETURN(const CudaDriver* driver, LoadCudaDriver());
+  int count = 0;
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceCount(&count), "counting GPUs"));
+  std::vector<CudaDeviceFacts> devices;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    cudaDeviceProp properties;
+    MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, ordinal),
+                                       absl::StrCat("asking for GPU ", ordinal)));
+    CudaDeviceFacts facts;
+    facts.ordinal = ordinal;
+    facts.name = properties.name;
+    facts.legacy_ipc = properties.ipcEventSupported != 0;
+    static_assert(sizeof(properties.uuid.bytes) == sizeof(facts.uuid));
+    std::memcpy(facts.uuid.data(), properties.uuid.bytes, facts.uuid.size());
+    int vmm = 0, descriptors = 0;
+    const CUresult known[] = {
+        driver->DeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                   ordinal),
+        driver->DeviceGetAttribute(&descriptors,
+                                   CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                                   ordinal)};
+    facts.descriptors =
+        known[0] == CUDA_SUCCESS && known[1] == CUDA_SUCCESS && vmm != 0 && descriptors != 0;
+    devices.push_back(facts);
+  }
+  if (devices.empty()) {
+    return CudaStatus(cudaErrorNoDevice, "looking for a GPU");
+  }
+  return devices;
+}
+
+}  // namespace memtide
