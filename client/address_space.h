@@ -1,39 +1,24 @@
-// AddressSpace: one reserved range of addresses, cut into places of one chunk each, and what is
-// mapped at each place.
+// AddressSpace: places of one chunk each, and what is mapped at each of them.
 //
-//   shut    inaccessible; a touch is the program's own segmentation fault
-//   absent  anonymous memory registered with userfaultfd; a touch becomes an event on uffd()
-//   read, write   a slot of shared memory
-//
-// A write to a place mapped for reading raises SIGSEGV; shown() tells a signal handler so, without
-// a lock. (A system call that writes there gets EFAULT: nothing can be put in its way.)
+// Three kinds. HostSpace (host_space.h): one range of addresses over shared memory, where a touch
+// of what is not mapped becomes an event. CudaSpace (cuda_space.h): one range of GPU addresses,
+// where such a touch is fatal. CudaPointers (likewise): memory by legacy CUDA IPC, at addresses
+// that CUDA chooses anew for each lease.
 //
 // The caller sees to it that no two threads change the same place at once (LeaseCache does); all
-// else may be called from any thread. Nothing here is inherited by a forked child: each mapping is
-// MADV_DONTFORK. The mappings end with the object.
-//
-// Cost by client/client_benchmark.cc, CPU time on a busy 2-core virtual machine, of a slot whose
-// pages are there (Unmap waits besides for a fault thread to read the move: 10 to 100 us):
-//   huge pages    Map 14 us of 4 MiB,  76 us of 64 MiB;   Unmap 20 us and 40 us
-//   4 KiB pages   Map 0.4 ms of 4 MiB, 7.7 ms of 64 MiB;  Unmap 0.16 ms and 4.2 ms
+// else may be called from any thread. The mappings end with the object.
 #ifndef MEMTIDE_CLIENT_ADDRESS_SPACE_H_
 #define MEMTIDE_CLIENT_ADDRESS_SPACE_H_
 
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/bytes.h"
-#include "client/descriptor.h"
+#include "client/region.h"
 #include "client/types.h"
 
 namespace memtide::client {
-
-// What a place shows to whoever touches it. The values of a futex word.
-enum class Shown : uint32_t { kShut, kAbsent, kRead, kWrite };
 
 class AddressSpace {
  public:
@@ -41,59 +26,45 @@ class AddressSpace {
     Bytes chunk_size;  // A multiple of 2 MiB, not zero.
     uint32_t places = 0;
   };
+  // How tensors over the addresses are named in DLPack: what memory, and which one of it.
+  struct DlDevice {
+    int32_t type = 1;  // kDLCPU. 2: kDLCUDA.
+    int32_t id = 0;
+  };
 
-  // RESOURCE_EXHAUSTED: the addresses cannot be had (ulimit -v). UNIMPLEMENTED: no userfaultfd.
-  static absl::StatusOr<std::unique_ptr<AddressSpace>> Reserve(const Options& options);
+  virtual ~AddressSpace() = default;
   AddressSpace(const AddressSpace&) = delete;
   AddressSpace& operator=(const AddressSpace&) = delete;
-  ~AddressSpace();
 
-  char* base() const { return base_; }
-  Bytes chunk_size() const { return chunk_size_; }
-  uint32_t places() const { return places_; }
-  char* address(PlaceId place) const { return base_ + place.value() * chunk_size_.count(); }
-  bool Contains(const void* address) const;
-  // REQUIRES: Contains(address).
-  PlaceId place(const void* address) const;
+  Bytes chunk_size() const { return options_.chunk_size; }
+  uint32_t places() const { return options_.places; }
+  // Where place 0 begins, the others following; null where places have no fixed addresses.
+  virtual char* base() const = 0;
+  // Of a place without a fixed address: while it is mapped.
+  virtual char* address(PlaceId place) const = 0;
+  virtual DlDevice device() const { return {}; }
 
-  // Where touches of absent places are read from.
-  int uffd() const { return uffd_.get(); }
-  // Whether touches by system calls become events too, or fail with EFAULT.
-  bool kernel_faults() const { return kernel_faults_; }
-
-  // shut -> absent, and absent -> shut.
-  absl::Status Open(PlaceRange range);
-  void Shut(PlaceRange range);
-  // absent -> read or write: the chunk at `offset` of `memory`. Who waits is not yet let on.
-  absl::Status Map(PlaceId place, int memory, Bytes offset, Access access);
+  // The place holds a chunk from now on: shut -> absent. And absent -> shut.
+  virtual absl::Status Open(PlaceRange range) = 0;
+  virtual void Shut(PlaceRange range) = 0;
+  // absent -> read or write: the chunk at `offset` of `region`. Who waits is not yet let on.
+  virtual absl::Status Map(PlaceId place, Region* region, Bytes offset, Access access) = 0;
   // read -> write. Who waits is not yet let on.
-  absl::Status MakeWritable(PlaceId place);
+  virtual absl::Status MakeWritable(PlaceId place) = 0;
   // Lets those on who wait for a place that has been mapped for `access`. Does not block.
-  void LetOn(PlaceId place, Access access);
-  // read or write -> absent, in one step: a touch finds either the slot or becomes an event. Once
-  // it returns, no thread of this process sees the slot. Waits until the move has been read from
-  // uffd(), so REQUIRES: another thread reads it (FaultLoop does).
-  void Unmap(PlaceId place);
+  virtual void LetOn(PlaceId place, Access access) = 0;
+  // A use of these places ends: what the program began with them, also on a GPU, it began before.
+  virtual absl::Status EndUse(absl::Span<const PlaceId> places) = 0;
+  // read or write -> absent, when all that was begun before the last EndUse is done.
+  virtual void Unmap(PlaceId place) = 0;
   // Lets those retry who touched the place while it was absent.
-  void Wake(PlaceId place);
+  virtual void Wake(PlaceId place) = 0;
 
-  // Async-signal-safe.
-  Shown shown(PlaceId place) const;
-  // Returns when the place shows something else than `shown`, or at any time. Async-signal-safe.
-  void WaitWhile(PlaceId place, Shown shown);
+ protected:
+  explicit AddressSpace(const Options& options) : options_(options) {}
 
  private:
-  AddressSpace(char* base, const Options& options, Descriptor uffd, bool kernel_faults);
-  void Show(PlaceId place, Shown shown);
-  absl::Status Watch(char* at, size_t size);
-
-  char* const base_;
-  const Bytes chunk_size_;
-  const uint32_t places_;
-  const Descriptor uffd_;
-  const bool kernel_faults_;
-  std::unique_ptr<std::atomic<uint32_t>[]> shown_;
-  std::atomic<uint32_t> waiting_{0};  // Threads in WaitWhile: without any, Show wakes nobody.
+  const Options options_;
 };
 
 }  // namespace memtide::client

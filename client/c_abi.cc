@@ -9,6 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/memory_kind.h"
+#include "base/status_macros.h"
 #include "client/client.h"
 #include "client/memtide.h"
 #include "client/node_inspection.h"
@@ -22,6 +25,12 @@ using memtide::client::ChunkKind;
 using memtide::client::Client;
 using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
+using memtide::client::Span;
+
+// As long as the daemon waits for anything.
+constexpr std::chrono::minutes kLongestWait{10};
+static_assert(sizeof(Span) == sizeof(memtide_span));
+static_assert(static_cast<int>(memtide::MemoryKind::kCudaIpc) + 1 == MEMTIDE_CUDA_IPC);
 
 thread_local std::string last_error;
 
@@ -84,6 +93,13 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   result.job.host_share = Bytes(options.host_share_bytes);
   result.job.ssd_share = Bytes(options.ssd_share_bytes);
   if (options.address_bytes != 0) result.addresses = Bytes(options.address_bytes);
+  if (options.device_memory > MEMTIDE_CUDA_IPC) {
+    return absl::UnimplementedError(
+        absl::StrCat("device_memory ", options.device_memory, " is not one of 0 to 3"));
+  }
+  if (options.device_memory != 0) {
+    result.job.device_memory = static_cast<memtide::MemoryKind>(options.device_memory - 1);
+  }
   return result;
 }
 
@@ -122,6 +138,10 @@ int memtide_get_properties(memtide_client* client, memtide_properties* propertie
     result.max_chunks = known.job.max_chunks;
     result.lease_budget = known.job.lease_budget;
     result.kernel_faults = known.kernel_faults ? 1 : 0;
+    result.touches = known.touches ? 1 : 0;
+    result.device_memory = static_cast<uint32_t>(known.job.device_memory) + 1;
+    result.dl_device_type = known.device.type;
+    result.dl_device_id = known.device.id;
     CopyKnown(result, properties);
     return absl::OkStatus();
   });
@@ -190,6 +210,52 @@ int memtide_flush(memtide_client* client) {
   return Guarded([&]() -> absl::Status {
     if (client == nullptr) return NullArgument("client");
     return Of(client)->Flush();
+  });
+}
+
+int memtide_resize(memtide_client* client, uint64_t device_share_bytes, int timeout_ms) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (timeout_ms == 0 || timeout_ms < -1) {
+      return absl::InvalidArgumentError("timeout_ms must be -1 or greater than 0");
+    }
+    const memtide::Duration deadline =
+        timeout_ms == -1 ? memtide::Duration(kLongestWait) : std::chrono::milliseconds(timeout_ms);
+    return Of(client)->Resize(Bytes(device_share_bytes), deadline);
+  });
+}
+
+int memtide_address(memtide_client* client, uint32_t place, void** address) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (address == nullptr) return NullArgument("address");
+    if (place >= Of(client)->properties().places) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("place ", place, " is not one of the ", Of(client)->properties().places));
+    }
+    *address = Of(client)->address(PlaceId(place));
+    return absl::OkStatus();
+  });
+}
+
+int memtide_wrap(memtide_client* client, uint64_t address, uint64_t bytes,
+                 void** dl_managed_tensor) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (dl_managed_tensor == nullptr) return NullArgument("dl_managed_tensor");
+    MEMTIDE_ASSIGN_OR_RETURN(*dl_managed_tensor, Of(client)->Wrap({address, bytes}));
+    return absl::OkStatus();
+  });
+}
+
+int memtide_take_returned(memtide_client* client, memtide_span* spans, size_t capacity,
+                          size_t* count) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (spans == nullptr) return NullArgument("spans");
+    if (count == nullptr) return NullArgument("count");
+    *count = Of(client)->TakeReturned(reinterpret_cast<Span*>(spans), capacity);
+    return absl::OkStatus();
   });
 }
 

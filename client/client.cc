@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "client/cuda_space.h"
 #include "client/descriptor.h"
 #include "client/grpc_lender.h"
 #include "client/signals_blocked.h"
@@ -27,8 +28,14 @@ class Client::Events : public LenderEvents {
  public:
   explicit Events(RegionTable* regions) : regions_(regions) {}
 
-  void RegionArrived(RegionId region, Descriptor memory, Bytes size) override {
-    regions_->Add(region, std::move(memory), size);
+  void RegionArrived(RegionId id, Region region) override { regions_->Add(id, std::move(region)); }
+  void RegionGone(RegionId id, const Resized& left) override {
+    const MutexLock lock(&mutex_);
+    if (keeper_ != nullptr) {
+      keeper_->RegionGone(id, left);
+    } else {
+      gone_.emplace_back(id, left);
+    }
   }
   // Before there is a keeper, there are no leases.
   void RevokeRequested(const Revocation& wanted) override {
@@ -44,6 +51,7 @@ class Client::Events : public LenderEvents {
   void Attach(LeaseKeeper* keeper) {
     const MutexLock lock(&mutex_);
     keeper_ = keeper;
+    for (const auto& [id, left] : gone_) keeper->RegionGone(id, left);
     if (!lost_.ok()) keeper->Lose(lost_);
   }
 
@@ -51,6 +59,7 @@ class Client::Events : public LenderEvents {
   RegionTable* const regions_;
   Mutex mutex_;
   LeaseKeeper* keeper_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::vector<std::pair<RegionId, Resized>> gone_ ABSL_GUARDED_BY(mutex_);  // Before the keeper.
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -80,9 +89,8 @@ absl::Status Client::Start(std::unique_ptr<Lender> lender, const Options& option
   if (job.chunk_size.IsZero() || !job.chunk_size.IsMultipleOf(MiB(2)) || job.lease_budget == 0) {
     return absl::InternalError("the daemon opened a job without usable sizes");
   }
-  // One slot at least stays free of this session's leases, or nothing could ever move.
-  const uint32_t slots = job.device_slots > 0 ? job.device_slots : job.host_slots;
-  properties_.job.lease_budget = std::min(job.lease_budget, std::max<uint32_t>(2, slots) - 1);
+  properties_.job.lease_budget = LeaseKeeper::Budget(
+      job.lease_budget, job.device_slots > 0 ? job.device_slots : job.host_slots);
   AddressSpace::Options addresses;
   addresses.chunk_size = job.chunk_size;
   addresses.places = static_cast<uint32_t>(std::min<uint64_t>(
@@ -91,24 +99,45 @@ absl::Status Client::Start(std::unique_ptr<Lender> lender, const Options& option
     return absl::InvalidArgumentError(
         absl::StrCat("address_bytes is less than one chunk of ", FormatBytes(job.chunk_size)));
   }
-  MEMTIDE_ASSIGN_OR_RETURN(space_, AddressSpace::Reserve(addresses));
+  HostSpace* watched = nullptr;
+  MEMTIDE_ASSIGN_OR_RETURN(space_, ReserveSpace(job, addresses, &watched));
   LeaseCache::Options cache;
   cache.places = addresses.places;
   cache.budget = properties_.job.lease_budget;
   keeper_ = std::make_unique<LeaseKeeper>(cache, lender_.get(), space_.get(), regions_.get());
   events_->Attach(keeper_.get());
-  MEMTIDE_ASSIGN_OR_RETURN(
-      faults_, FaultLoop::Start(space_.get(), [keeper = keeper_.get()](const Touch& touch) {
-        return keeper->AnswerTouch(touch.place, touch.access);
-      }));
-  MEMTIDE_ASSIGN_OR_RETURN(WatchedSpace watched,
-                           WatchedSpace::Watch(space_.get(), faults_->requests()));
-  watched_.emplace(std::move(watched));
+  if (watched != nullptr) MEMTIDE_RETURN_IF_ERROR(AnswerTouches(watched));
   room_keeper_ = std::thread([keeper = keeper_.get()] { keeper->KeepRoom(); });
   pthread_setname_np(room_keeper_.native_handle(), "memtide-room");
   properties_.base = space_->base();
   properties_.places = space_->places();
-  properties_.kernel_faults = space_->kernel_faults();
+  properties_.device = space_->device();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<AddressSpace>> Client::ReserveSpace(
+    const Job& job, const AddressSpace::Options& options, HostSpace** watched) {
+  const bool on_device = job.device_slots > 0;
+  if (on_device && job.device_memory == MemoryKind::kCudaDescriptor) {
+    return ReserveCudaSpace(options, job.cuda_device_uuid);
+  }
+  if (on_device && job.device_memory == MemoryKind::kCudaIpc) {
+    return OpenCudaPointers(options, job.cuda_device_uuid);
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<HostSpace> space, HostSpace::Reserve(options));
+  *watched = space.get();
+  return space;
+}
+
+absl::Status Client::AnswerTouches(HostSpace* space) {
+  MEMTIDE_ASSIGN_OR_RETURN(faults_,
+                           FaultLoop::Start(space, [keeper = keeper_.get()](const Touch& touch) {
+                             return keeper->AnswerTouch(touch.place, touch.access);
+                           }));
+  MEMTIDE_ASSIGN_OR_RETURN(WatchedSpace watched, WatchedSpace::Watch(space, faults_->requests()));
+  watched_.emplace(std::move(watched));
+  properties_.touches = true;
+  properties_.kernel_faults = space->kernel_faults();
   return absl::OkStatus();
 }
 
@@ -124,6 +153,7 @@ Client::~Client() {
   if (room_keeper_.joinable()) room_keeper_.join();
   faults_.reset();
   space_.reset();  // Unmapped before the leases end.
+  if (regions_ != nullptr) regions_->RemoveAll();
   if (lender_ != nullptr) lender_->Close();
 }
 
@@ -190,6 +220,28 @@ absl::Status Client::Evict(absl::Span<const PlaceId> places) {
 absl::Status Client::Flush() {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
   return keeper_->Flush();
+}
+
+absl::StatusOr<void*> Client::Wrap(const Span& span) const {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  const uint64_t base = reinterpret_cast<uint64_t>(properties_.base);
+  const uint64_t size = (space_->chunk_size() * space_->places()).count();
+  if (base == 0 || span.address < base || span.address - base > size ||
+      span.size_bytes > size - (span.address - base)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(span.size_bytes, " bytes at address ", span.address,
+                     " are not in the client's range of ", size, " bytes at ", base));
+  }
+  return spans_.Wrap(span, properties_.device);
+}
+
+size_t Client::TakeReturned(Span* spans, size_t capacity) const {
+  return spans_.TakeReturned(spans, capacity);
+}
+
+absl::Status Client::Resize(Bytes device_share, Duration deadline) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->Resize(device_share, deadline);
 }
 
 absl::StatusOr<LeaseStats> Client::stats() const {

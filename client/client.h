@@ -24,7 +24,9 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "client/address_space.h"
+#include "client/dlpack.h"
 #include "client/fault_loop.h"
+#include "client/host_space.h"
 #include "client/lease_keeper.h"
 #include "client/lender.h"
 #include "client/regions.h"
@@ -61,9 +63,11 @@ class Client {
     Bytes addresses = GiB(1024);  // To reserve; costs no memory.
   };
   struct Properties {
-    char* base = nullptr;  // Place i is at base + i * chunk_size.
+    char* base = nullptr;  // Place i is at base + i * chunk_size. Null: no fixed addresses.
     uint32_t places = 0;
-    bool kernel_faults = false;
+    bool touches = false;        // A touch of what is not mapped becomes a lease.
+    bool kernel_faults = false;  // Of system calls, too.
+    AddressSpace::DlDevice device;
     Job job;
   };
 
@@ -78,6 +82,7 @@ class Client {
   ~Client();
 
   const Properties& properties() const { return properties_; }
+  // Of a place without a fixed address: while its chunk is in use.
   char* address(PlaceId place) const { return space_->address(place); }
 
   absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind);
@@ -94,6 +99,11 @@ class Client {
   absl::Status Prefetch(absl::Span<const PlaceId> places);
   absl::Status Evict(absl::Span<const PlaceId> places);
   absl::Status Flush();
+  // As memtide_wrap and memtide_take_returned.
+  absl::StatusOr<void*> Wrap(const Span& span) const;
+  size_t TakeReturned(Span* spans, size_t capacity) const;
+  // As memtide_resize.
+  absl::Status Resize(Bytes device_share, Duration deadline);
 
   absl::StatusOr<LeaseStats> stats() const;
 
@@ -103,12 +113,17 @@ class Client {
 
   Client();
   absl::Status Start(std::unique_ptr<Lender> lender, const Options& options);
+  // *watched: the same space where touches are to be answered.
+  static absl::StatusOr<std::unique_ptr<AddressSpace>> ReserveSpace(
+      const Job& job, const AddressSpace::Options& options, HostSpace** watched);
+  absl::Status AnswerTouches(HostSpace* space);
   // FAILED_PRECONDITION in a forked child.
   absl::Status CheckProcess() const;
   void Abandon();
 
   const uint64_t generation_;
   Properties properties_;
+  const Spans spans_;
   std::unique_ptr<RegionTable> regions_;
   std::unique_ptr<Events> events_;
   std::unique_ptr<Lender> lender_;

@@ -1,5 +1,5 @@
 // What the client's own work costs, apart from the daemon's: mapping, unmapping, acquiring what is
-// held, and answering a touch. The figures in client/address_space.h are this program's.
+// held, and answering a touch. The figures in client/host_space.h are this program's.
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -7,10 +7,10 @@
 
 #include "base/check.h"
 #include "base/shared_memory.h"
-#include "client/address_space.h"
 #include "client/client.h"
 #include "client/fake_lender.h"
 #include "client/fault_loop.h"
+#include "client/host_space.h"
 
 namespace memtide::client {
 namespace {
@@ -22,7 +22,9 @@ struct Mapping {
     auto made = SharedMemory::Create("benchmark", chunk_size);
     MEMTIDE_CHECK(made.ok()) << made.status().ToString();
     memory = std::make_unique<SharedMemory>(std::move(made).value());
-    auto reserved = AddressSpace::Reserve({chunk_size, 4});
+    region.size = chunk_size;
+    region.memory = Descriptor(dup(memory->fd()));
+    auto reserved = HostSpace::Reserve({chunk_size, 4});
     MEMTIDE_CHECK(reserved.ok()) << reserved.status().ToString();
     space = std::move(reserved).value();
     MEMTIDE_CHECK(space->Open({PlaceId(0), 4}).ok());
@@ -30,10 +32,11 @@ struct Mapping {
     MEMTIDE_CHECK(started.ok()) << started.status().ToString();
     faults = std::move(started).value();
   }
-  void Map() { MEMTIDE_CHECK(space->Map(PlaceId(1), memory->fd(), Bytes(0), Access::kWrite).ok()); }
+  void Map() { MEMTIDE_CHECK(space->Map(PlaceId(1), &region, Bytes(0), Access::kWrite).ok()); }
 
   std::unique_ptr<SharedMemory> memory;
-  std::unique_ptr<AddressSpace> space;
+  Region region;
+  std::unique_ptr<HostSpace> space;
   std::unique_ptr<FaultLoop> faults;  // Reads the moves of Unmap.
 };
 

@@ -359,5 +359,35 @@ TEST_F(ClientDeathTest, AFreedPlaceIsTheProgramsOwnFault) {
       testing::KilledBySignal(SIGSEGV), "");
 }
 
+TEST_F(ClientTest, ARegionThatIsGoneIsReturnedAndTheBudgetShrinks) {
+  Open(8, 6);
+  lender_->LendRegion(RegionId(7));
+  const PlaceRange range = Allocate(6);
+  for (uint32_t i = 0; i < 6; ++i) Words(Nth(range, i))[0] = i;
+  lender_->TakeRegionAway(RegionId(7), {4, 2});
+  lender_->WaitForReturn(RegionId(7));
+  const auto three = {Nth(range, 0), Nth(range, 1), Nth(range, 2)};
+  EXPECT_EQ(client_->Acquire(three, Access::kRead).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(client_->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kRead).ok());
+  EXPECT_EQ(Words(Nth(range, 1))[0], 1u);
+}
+
+TEST_F(ClientTest, OnlySpansOfItsOwnRangeAreWrapped) {
+  Open(4, 3);
+  const auto base = reinterpret_cast<uint64_t>(client_->properties().base);
+  const uint64_t size = client_->properties().places * kChunkBytes;
+  const absl::StatusOr<void*> whole = client_->Wrap({base, size});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  // The deleter is DLManagedTensor's last field.
+  reinterpret_cast<void (**)(void*)>(*whole)[7](*whole);
+  Span returned;
+  EXPECT_EQ(client_->TakeReturned(&returned, 1), 1u);
+  EXPECT_EQ(returned.size_bytes, size);
+  for (const Span& span : {Span{base - 1, 1}, Span{base, size + 1}, Span{base + size, 1},
+                           Span{base + 8, UINT64_MAX}, Span{0, 8}}) {
+    EXPECT_EQ(client_->Wrap(span).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
 }  // namespace
 }  // namespace memtide::client

@@ -29,8 +29,7 @@ FakeLender::~FakeLender() {
 
 absl::StatusOr<Job> FakeLender::Open(const JobOptions& options, LenderEvents* events) {
   events_ = events;
-  events_->RegionArrived(RegionId(0), Descriptor(fcntl(fd_, F_DUPFD_CLOEXEC, 0)),
-                         options_.chunk_size * options_.slots);
+  LendRegion(RegionId(0));
   Job job;
   job.chunk_size = options_.chunk_size;
   job.host_slots = options_.slots;
@@ -201,6 +200,31 @@ absl::Status FakeLender::Prefetch(absl::Span<const ChunkId> chunks) {
   MEMTIDE_RETURN_IF_ERROR(ended_);
   BringIn({chunks.begin(), chunks.end()});
   return absl::OkStatus();
+}
+
+absl::StatusOr<Resized> FakeLender::Resize(Bytes device_share, Duration deadline) {
+  return absl::FailedPreconditionError("the fake lender has no device");
+}
+
+absl::Status FakeLender::ReturnRegions(const std::vector<RegionId>& regions) {
+  const MutexLock lock(&mutex_);
+  returned_.insert(returned_.end(), regions.begin(), regions.end());
+  changed_.SignalAll();
+  return ended_;
+}
+
+void FakeLender::LendRegion(RegionId id) {
+  Region region;
+  region.size = options_.chunk_size * options_.slots;
+  region.memory = Descriptor(fcntl(fd_, F_DUPFD_CLOEXEC, 0));
+  events_->RegionArrived(id, std::move(region));
+}
+
+void FakeLender::TakeRegionAway(RegionId id, const Resized& left) { events_->RegionGone(id, left); }
+
+void FakeLender::WaitForReturn(RegionId id) {
+  const MutexLock lock(&mutex_);
+  while (std::count(returned_.begin(), returned_.end(), id) == 0) changed_.Wait(&mutex_);
 }
 
 void FakeLender::FailNextFetch(absl::Status status) {

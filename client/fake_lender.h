@@ -42,6 +42,9 @@ class FakeLender : public Lender {
   absl::Status Release(absl::Span<const ChunkId> chunks) override;
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
+  // Its one region never changes.
+  absl::StatusOr<Resized> Resize(Bytes device_share, Duration deadline) override;
+  absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;
 
   // --- Faults and events ---
 
@@ -49,6 +52,11 @@ class FakeLender : public Lender {
   void FailNextFetch(absl::Status status);
   // Delivers a revocation.
   void Revoke(const Revocation& wanted);
+  // Delivers another region, and that it has gone.
+  void LendRegion(RegionId id);
+  void TakeRegionAway(RegionId id, const Resized& left);
+  // Returns when that region has been returned.
+  void WaitForReturn(RegionId id);
   // Every call fails from now on, and the loss is delivered.
   void EndSession(absl::Status reason);
 
@@ -79,6 +87,7 @@ class FakeLender : public Lender {
   mutable Mutex mutex_;
   CondVar changed_;
   std::map<ChunkId, Chunk> chunks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<RegionId> returned_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::optional<ChunkId>> slots_ ABSL_GUARDED_BY(mutex_);
   absl::Status fail_next_fetch_ ABSL_GUARDED_BY(mutex_);
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);

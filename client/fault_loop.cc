@@ -30,7 +30,7 @@ constexpr int kGraceMilliseconds = 5000;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FaultLoop>> FaultLoop::Start(AddressSpace* space, Answer answer) {
+absl::StatusOr<std::unique_ptr<FaultLoop>> FaultLoop::Start(HostSpace* space, Answer answer) {
   int requests[2];
   if (pipe2(requests, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("pipe: ", strerror(errno)));
@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<FaultLoop>> FaultLoop::Start(AddressSpace* space,
   return loop;
 }
 
-FaultLoop::FaultLoop(AddressSpace* space, Answer answer, Descriptor requests_in,
+FaultLoop::FaultLoop(HostSpace* space, Answer answer, Descriptor requests_in,
                      Descriptor requests_out, Descriptor stop)
     : space_(space),
       answer_(std::move(answer)),

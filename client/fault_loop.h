@@ -3,7 +3,7 @@
 //
 // Touches come from the kernel (userfaultfd) and from the SIGSEGV handler (requests()). The threads
 // listen to both; the kernel wakes one of them for each touch, which answers it itself: what a
-// touch waits for is one thread. One always goes on listening, for AddressSpace::Unmap needs a
+// touch waits for is one thread. One always goes on listening, for HostSpace::Unmap needs a
 // reader at all times; touches that it hears while all others answer are left to the first that is
 // through. A touch that cannot be answered ends the process (EndProcess): its thread can neither go
 // on nor be told.
@@ -23,8 +23,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "base/mutex.h"
-#include "client/address_space.h"
 #include "client/descriptor.h"
+#include "client/host_space.h"
 #include "client/types.h"
 
 namespace memtide::client {
@@ -43,7 +43,7 @@ class FaultLoop {
   using Answer = std::function<absl::Status(const Touch&)>;
 
   // `space` must outlive the loop.
-  static absl::StatusOr<std::unique_ptr<FaultLoop>> Start(AddressSpace* space, Answer answer);
+  static absl::StatusOr<std::unique_ptr<FaultLoop>> Start(HostSpace* space, Answer answer);
   // Stops and joins. Touches that wait now are never answered.
   ~FaultLoop();
   FaultLoop(const FaultLoop&) = delete;
@@ -53,7 +53,7 @@ class FaultLoop {
   int requests() const { return requests_in_.get(); }
 
  private:
-  FaultLoop(AddressSpace* space, Answer answer, Descriptor requests_in, Descriptor requests_out,
+  FaultLoop(HostSpace* space, Answer answer, Descriptor requests_in, Descriptor requests_out,
             Descriptor stop);
   // What one thread waits on. The kernel wakes one that waits for each thing to be read.
   absl::StatusOr<Descriptor> Listen();
@@ -66,7 +66,7 @@ class FaultLoop {
   void AnswerHeard() ABSL_LOCKS_EXCLUDED(mutex_);
   void AnswerOne(const Touch& touch);
 
-  AddressSpace* const space_;
+  HostSpace* const space_;
   const Answer answer_;
   const Descriptor requests_in_, requests_out_, stop_;
   std::vector<Descriptor> epolls_;  // One for each thread.

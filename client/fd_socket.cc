@@ -124,7 +124,10 @@ absl::StatusOr<FdSocket::Received> FdSocket::Receive() {
       !received.frame.ParseFromArray(packet, static_cast<int>(size))) {
     return absl::InternalError("a packet of the memtide daemon cannot be read");
   }
-  const size_t expected = received.frame.has_region() ? 1 : 0;
+  const v1::FdFrame& frame = received.frame;
+  const bool carries_one =
+      frame.has_region() && frame.region().memory() != v1::MEMORY_KIND_CUDA_IPC;
+  const size_t expected = carries_one ? 1 : 0;
   if (descriptors.size() != expected) {
     return absl::InternalError(absl::StrCat("a packet of the memtide daemon came with ",
                                             descriptors.size(), " descriptors instead of ",

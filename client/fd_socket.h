@@ -18,7 +18,7 @@ class FdSocket {
  public:
   struct Received {
     v1::FdFrame frame;
-    Descriptor descriptor;  // Of a region frame; of no other.
+    Descriptor descriptor;  // Of a region frame, unless it has a CUDA IPC handle; of no other.
   };
 
   // Connects to `socket_dir`/fd.sock and exchanges hello and welcome. UNAVAILABLE: nobody there.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "client/convert.h"
 #include "client/rpc.h"
 
 namespace memtide::client {
@@ -24,32 +25,6 @@ constexpr Duration kQuick = std::chrono::seconds(60);
 constexpr uint64_t kChunksPerShare = 24;
 constexpr Bytes kMinChunk = MiB(2);
 constexpr Bytes kMaxChunk = MiB(64);
-
-v1::Access ToProto(Access access) {
-  return access == Access::kWrite ? v1::ACCESS_WRITE : v1::ACCESS_READ;
-}
-
-v1::ChunkKind ToProto(ChunkKind kind) {
-  switch (kind) {
-    case ChunkKind::kOther:
-      return v1::CHUNK_KIND_UNSPECIFIED;
-    case ChunkKind::kParameter:
-      return v1::CHUNK_KIND_PARAMETER;
-    case ChunkKind::kGradient:
-      return v1::CHUNK_KIND_GRADIENT;
-    case ChunkKind::kOptimizerState:
-      return v1::CHUNK_KIND_OPTIMIZER_STATE;
-    case ChunkKind::kActivation:
-      return v1::CHUNK_KIND_ACTIVATION;
-  }
-  return v1::CHUNK_KIND_UNSPECIFIED;
-}
-
-template <typename Field>
-void AddIds(absl::Span<const ChunkId> chunks, Field* field) {
-  field->Reserve(static_cast<int>(chunks.size()));
-  for (const ChunkId chunk : chunks) field->Add(chunk.value());
-}
 
 // Calls `send` with each batch, until one fails.
 template <typename Send>
@@ -92,6 +67,8 @@ absl::StatusOr<Job> GrpcLender::Open(const JobOptions& options, LenderEvents* ev
   job.ssd_slots = reply.ssd_slots();
   job.max_chunks = reply.max_chunks();
   job.lease_budget = reply.lease_budget();
+  job.device_memory = FromProto(reply.device_memory());
+  job.cuda_device_uuid = reply.cuda_device_uuid();
   has_ssd_ = job.ssd_slots > 0;
   return job;
 }
@@ -116,6 +93,9 @@ absl::StatusOr<v1::OpenResponse> GrpcLender::SendOpen(const JobOptions& options)
   request.set_device_share_bytes(options.device_share.count());
   request.set_host_share_bytes(options.host_share.count());
   request.set_ssd_share_bytes(options.ssd_share.count());
+  if (options.device_memory.has_value()) {
+    request.set_device_memory(ToProto(*options.device_memory));
+  }
   v1::OpenResponse reply;
   // Returns when all of the job's memory is prepared, which takes long for much of it.
   MEMTIDE_RETURN_IF_ERROR(Explain(
@@ -225,9 +205,7 @@ absl::Status GrpcLender::FetchSome(const FetchOptions& options, absl::Span<const
   Duration wait = kMaxWait;
   if (options.deadline > Duration::zero()) {
     wait = std::min(options.deadline, kMaxWait);
-    request.mutable_deadline()->set_seconds(wait / std::chrono::seconds(1));
-    request.mutable_deadline()->set_nanos(
-        static_cast<int32_t>((wait % std::chrono::seconds(1)).count()));
+    SetDuration(wait, request.mutable_deadline());
   }
   v1::FetchResponse reply;
   MEMTIDE_RETURN_IF_ERROR(Explain(
@@ -274,6 +252,25 @@ absl::Status GrpcLender::Prefetch(absl::Span<const ChunkId> chunks) {
   });
 }
 
+absl::StatusOr<Resized> GrpcLender::Resize(Bytes device_share, Duration deadline) {
+  v1::ResizeRequest request;
+  request.set_device_share_bytes(device_share.count());
+  const Duration wait = std::min(deadline, kMaxWait);
+  SetDuration(wait, request.mutable_deadline());
+  v1::ResizeResponse reply;
+  MEMTIDE_RETURN_IF_ERROR(Explain(Call(session_.get(), &v1::SessionService::Stub::Resize, token_,
+                                       wait + kGrace, request, &reply)));
+  return Resized{reply.device_slots(), reply.lease_budget()};
+}
+
+absl::Status GrpcLender::ReturnRegions(const std::vector<RegionId>& regions) {
+  v1::ReturnRegionsRequest request;
+  for (const RegionId region : regions) request.add_region_ids(region.value());
+  v1::ReturnRegionsResponse reply;
+  return Explain(Call(session_.get(), &v1::SessionService::Stub::ReturnRegions, token_, kQuick,
+                      request, &reply));
+}
+
 absl::Status GrpcLender::Explain(absl::Status status) {
   if (status.ok()) return status;
   const bool hung_up = absl::IsUnavailable(status) && socket_->HungUp();
@@ -304,8 +301,12 @@ void GrpcLender::ReadEvents() {
     }
     if (received->frame.has_region()) {
       const v1::FdRegion& region = received->frame.region();
-      events_->RegionArrived(RegionId(region.region_id()), std::move(received->descriptor),
-                             Bytes(region.size_bytes()));
+      events_->RegionArrived(RegionId(region.region_id()),
+                             {FromProto(region.memory()), Bytes(region.size_bytes()),
+                              std::move(received->descriptor), region.cuda_ipc_handle(), nullptr});
+    } else if (received->frame.has_region_gone()) {
+      const v1::FdRegionGone& gone = received->frame.region_gone();
+      events_->RegionGone(RegionId(gone.region_id()), {gone.device_slots(), gone.lease_budget()});
     } else if (received->frame.has_revoke()) {
       const v1::FdRevoke& revoke = received->frame.revoke();
       Revocation wanted;

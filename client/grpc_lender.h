@@ -40,6 +40,8 @@ class GrpcLender : public Lender {
   absl::Status Release(absl::Span<const ChunkId> chunks) override;
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
+  absl::StatusOr<Resized> Resize(Bytes device_share, Duration deadline) override;
+  absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;
 
  private:
   absl::StatusOr<v1::OpenResponse> OpenJob(const JobOptions& options);

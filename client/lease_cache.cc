@@ -12,9 +12,14 @@ std::string Name(PlaceId place) { return absl::StrCat("place ", place.value()); 
 
 }  // namespace
 
-LeaseCache::LeaseCache(const Options& options) : options_(options), entries_(options.places) {
+LeaseCache::LeaseCache(const Options& options) : budget_(options.budget), entries_(options.places) {
   MEMTIDE_CHECK(options.places > 0);
   MEMTIDE_CHECK(options.budget > 0);
+}
+
+void LeaseCache::SetBudget(uint32_t budget) {
+  MEMTIDE_CHECK(budget > 0);
+  budget_ = budget;
 }
 
 bool LeaseCache::IsMoving(State state) {
@@ -121,9 +126,9 @@ absl::Status LeaseCache::CheckWanted(absl::Span<const PlaceId> places) {
     }
     at(place).stamp = stamp_;
   }
-  if (places.size() > options_.budget) {
+  if (places.size() > budget_) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        places.size(), " chunks cannot be in use at once: this session may lease ", options_.budget,
+        places.size(), " chunks cannot be in use at once: this session may lease ", budget_,
         " (lease_budget); acquire fewer at a time, or give the job a larger share"));
   }
   return absl::OkStatus();
@@ -169,9 +174,9 @@ LeasePlan LeaseCache::MakePlan(absl::Span<const PlaceId> places, Access access) 
   }
   plan.next = LeasePlan::Next::kFetch;
   const uint32_t wanted = held_ + leasing_ + absent;
-  if (wanted > options_.budget) {
-    plan.release = TakeOldest(wanted - options_.budget, Recent::kLast);
-    plan.release_first = wanted - plan.release.size() > options_.budget;
+  if (wanted > budget_) {
+    plan.release = TakeOldest(wanted - budget_, Recent::kLast);
+    plan.release_first = wanted - plan.release.size() > budget_;
   }
   for (const PlaceId place : places) {
     Entry& entry = at(place);

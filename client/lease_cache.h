@@ -112,7 +112,9 @@ class LeaseCache {
   bool WantsRoom() const;
 
   Counts counts() const;
-  uint32_t budget() const { return options_.budget; }
+  uint32_t budget() const { return budget_; }
+  // Leases above it go as uses end. REQUIRES: not zero.
+  void SetBudget(uint32_t budget);
   // CHECK-fails unless lists, states and counts agree. For tests; linear in places.
   void CheckInvariants() const;
 
@@ -161,7 +163,7 @@ class LeaseCache {
   bool IsTakable(uint32_t place) const;
   uint32_t room_ahead() const;
 
-  const Options options_;
+  uint32_t budget_;
   std::vector<Entry> entries_;
   uint32_t oldest_ = kNone, newest_ = kNone;
   uint32_t recent_[kRecentTouches] = {kNone, kNone};

@@ -8,7 +8,7 @@ namespace memtide::client {
 
 // Room to keep free below the budget: enough that a batch of releases is worth its call.
 uint32_t LeaseCache::room_ahead() const {
-  return std::min<uint32_t>(8, std::max<uint32_t>(1, options_.budget / 8));
+  return std::min<uint32_t>(8, std::max<uint32_t>(1, budget_ / 8));
 }
 
 bool LeaseCache::WantsRoom() const {
@@ -17,15 +17,15 @@ bool LeaseCache::WantsRoom() const {
   for (const uint32_t place : revoked_places_) {
     if (IsTakable(place)) return true;
   }
-  if (bound_ <= options_.budget) return false;  // Everything fits.
+  if (bound_ <= budget_) return false;  // Everything fits.
   // Full: the next lease would have to wait for a release.
-  return idle_ > kRecentTouches && held_ + leasing_ >= options_.budget;
+  return idle_ > kRecentTouches && held_ + leasing_ >= budget_;
 }
 
 std::vector<PlaceId> LeaseCache::TakeRoomAhead() {
-  if (bound_ <= options_.budget || held_ + leasing_ < options_.budget) return {};
+  if (bound_ <= budget_ || held_ + leasing_ < budget_) return {};
   ++stamp_;  // Nobody's request: nothing is spared for having been named by the last one.
-  return TakeOldest(held_ + leasing_ - options_.budget + room_ahead(), Recent::kSpare);
+  return TakeOldest(held_ + leasing_ - budget_ + room_ahead(), Recent::kSpare);
 }
 
 void LeaseCache::Revoke(absl::Span<const ChunkId> chunks, uint32_t others) {

@@ -65,6 +65,24 @@ TEST(LeaseCacheTest, TheOldestIdleLeaseMakesRoom) {
   EXPECT_FALSE(plan->release_first);
 }
 
+TEST(LeaseCacheTest, ASmallerBudgetIsReachedAsUsesEnd) {
+  LeaseCache cache = Bound(6, 5);
+  Hold(&cache, {0, 1}, Access::kRead);
+  Acquire(&cache, {2, 3, 4}, Access::kRead);
+  cache.SetBudget(2);
+  EXPECT_EQ(cache.Acquire(Places({0, 1, 5}), Access::kRead).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(cache.EndUse(Places({2, 3, 4})).ok());
+  EXPECT_TRUE(cache.WantsRoom());
+  const std::vector<PlaceId> taken = cache.TakeRoomAhead();
+  EXPECT_EQ(taken, Places({0, 1, 2, 3}));
+  cache.Released(taken);
+  EXPECT_LE(cache.counts().held, 2u);
+  cache.SetBudget(6);
+  EXPECT_FALSE(cache.WantsRoom());
+  cache.CheckInvariants();
+}
+
 TEST(LeaseCacheTest, RecentlyTouchedPlacesGoLast) {
   LeaseCache cache = Bound(6, 4);
   for (const uint32_t touched : {0, 1}) {

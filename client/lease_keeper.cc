@@ -137,9 +137,11 @@ absl::Status LeaseKeeper::MapGranted(const Errand& errand, const std::vector<Lea
   size_t mapped = 0;
   for (; mapped < plan.fetch.size(); ++mapped) {
     const Lease& lease = leases[mapped];
-    const absl::StatusOr<int> memory = regions_->Find(lease, space_->chunk_size());
-    status = memory.status();
-    if (status.ok()) status = space_->Map(plan.fetch[mapped], *memory, lease.offset, plan.access);
+    const auto region = regions_->Find(lease, space_->chunk_size());
+    status = region.status();
+    if (status.ok()) {
+      status = space_->Map(plan.fetch[mapped], region->get(), lease.offset, plan.access);
+    }
     if (!status.ok()) break;
   }
   for (size_t i = 0; i < plan.upgrade.size() && status.ok(); ++i) {
@@ -152,6 +154,7 @@ absl::Status LeaseKeeper::MapGranted(const Errand& errand, const std::vector<Lea
 }
 
 absl::Status LeaseKeeper::EndUse(absl::Span<const PlaceId> places) {
+  MEMTIDE_RETURN_IF_ERROR(space_->EndUse(places));
   const MutexLock lock(&mutex_);
   const absl::Status status = cache_.EndUse(places);
   if (cache_.WantsRoom()) room_wanted_.Signal();

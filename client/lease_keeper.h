@@ -33,6 +33,9 @@ struct LeaseStats {
 
 class LeaseKeeper {
  public:
+  // Leases that a session may hold of `slots`: one at least stays free, or nothing could ever move.
+  static uint32_t Budget(uint32_t lease_budget, uint32_t slots);
+
   // How long a touch may wait for its chunk before the process ends: reading one from a busy disk
   // takes less than a second.
   static constexpr Duration kTouchPatience = std::chrono::seconds(60);
@@ -56,12 +59,17 @@ class LeaseKeeper {
   absl::Status Evict(absl::Span<const PlaceId> places);
   absl::Status Flush();
 
+  // As Lender::Resize.
+  absl::Status Resize(Bytes device_share, Duration deadline);
+
   // The daemon asked for leases back.
   void Revoke(const Revocation& wanted);
+  // A region is to be let go of, and returned by KeepRoom.
+  void RegionGone(RegionId region, const Resized& left);
   // Every call fails with `reason` from now on. The first reason stays.
   void Lose(const absl::Status& reason);
 
-  // Gives back what must go and what makes room ahead, until StopKeepingRoom.
+  // Gives back what must go and what makes room ahead, leases and regions, until StopKeepingRoom.
   void KeepRoom();
   void StopKeepingRoom();
 
@@ -94,12 +102,14 @@ class LeaseKeeper {
   void ReleaseInDoubt(const std::vector<ChunkId>& chunks);
   void MarkReleased(const std::vector<PlaceId>& places);
   void CountCall();
+  void ReturnRegions(const std::vector<RegionId>& regions);
 
   std::vector<ChunkId> ChunksOf(absl::Span<const PlaceId> places) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for a change. DEADLINE_EXCEEDED, or UNAVAILABLE when `until` is already past.
   absl::Status WaitForChange(absl::optional<Instant> until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeBudget(const Resized& left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Lender* const lender_;
   AddressSpace* const space_;
@@ -110,6 +120,7 @@ class LeaseKeeper {
   CondVar room_wanted_;
   LeaseCache cache_ ABSL_GUARDED_BY(mutex_);
   LeaseStats stats_ ABSL_GUARDED_BY(mutex_);
+  std::vector<RegionId> gone_ ABSL_GUARDED_BY(mutex_);  // To be returned.
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };

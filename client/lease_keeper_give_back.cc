@@ -1,4 +1,6 @@
 // Giving leases back: unmapped first, then told to the daemon, then free to be asked for again.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/lease_keeper.h"
@@ -41,19 +43,55 @@ void LeaseKeeper::Revoke(const Revocation& wanted) {
   room_wanted_.Signal();
 }
 
+uint32_t LeaseKeeper::Budget(uint32_t lease_budget, uint32_t slots) {
+  return std::min(lease_budget, std::max<uint32_t>(2, slots) - 1);
+}
+
+void LeaseKeeper::TakeBudget(const Resized& left) {
+  cache_.SetBudget(std::max<uint32_t>(1, Budget(left.lease_budget, left.device_slots)));
+  Changed();
+}
+
+absl::Status LeaseKeeper::Resize(Bytes device_share, Duration deadline) {
+  CountCall();
+  MEMTIDE_ASSIGN_OR_RETURN(const Resized left, lender_->Resize(device_share, deadline));
+  const MutexLock lock(&mutex_);
+  TakeBudget(left);
+  return absl::OkStatus();
+}
+
+void LeaseKeeper::RegionGone(RegionId region, const Resized& left) {
+  const MutexLock lock(&mutex_);
+  gone_.push_back(region);
+  TakeBudget(left);
+  room_wanted_.Signal();
+}
+
+void LeaseKeeper::ReturnRegions(const std::vector<RegionId>& regions) {
+  if (regions.empty()) return;
+  // Nothing of them is mapped: their leases ended before the daemon said that they are gone.
+  for (const RegionId region : regions) regions_->Remove(region);
+  CountCall();
+  // A failure is the session's end, and with it the regions'.
+  lender_->ReturnRegions(regions).IgnoreError();
+}
+
 void LeaseKeeper::KeepRoom() {
   mutex_.Lock();
   while (!stopping_) {
-    if (!lost_.ok() || !cache_.WantsRoom()) {
+    if (!lost_.ok() || (gone_.empty() && !cache_.WantsRoom())) {
       room_wanted_.Wait(&mutex_);
       continue;
     }
+    std::vector<RegionId> gone;
+    gone.swap(gone_);
     std::vector<PlaceId> places = cache_.TakeRevoked();
     const std::vector<PlaceId> ahead = cache_.TakeRoomAhead();
     places.insert(places.end(), ahead.begin(), ahead.end());
     mutex_.Unlock();
     // A failure is the session's end, of which everybody is told.
     GiveBack(places).IgnoreError();
+    ReturnRegions(gone);
     mutex_.Lock();
   }
   mutex_.Unlock();

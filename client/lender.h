@@ -14,11 +14,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/ids.h"
-#include "client/descriptor.h"
+#include "base/memory_kind.h"
+#include "client/region.h"
 #include "client/types.h"
 
 namespace memtide::client {
@@ -30,13 +32,22 @@ struct Revocation {
   uint32_t others = 0;
 };
 
+// What is left to the job after its share of the device pool changed.
+struct Resized {
+  uint32_t device_slots = 0;
+  uint32_t lease_budget = 0;
+};
+
 // What happens without being asked for. Called from the lender's own thread, one at a time, between
 // Open and the end of Close; must return soon and must not call the lender.
 class LenderEvents {
  public:
   virtual ~LenderEvents() = default;
-  // Memory that leases will name. Lives until the session ends.
-  virtual void RegionArrived(RegionId region, Descriptor memory, Bytes size) = 0;
+  // Memory that leases will name, until the session ends or the region is gone.
+  virtual void RegionArrived(RegionId id, Region region) = 0;
+  // No lease names the region any more: it is to be let go, and then returned. The job has `slots`
+  // of device memory left.
+  virtual void RegionGone(RegionId id, const Resized& left) = 0;
   virtual void RevokeRequested(const Revocation& wanted) = 0;
   // The session is over; no other event follows, and every call fails from now on.
   virtual void Lost(const absl::Status& reason) = 0;
@@ -48,6 +59,8 @@ struct JobOptions {
   std::string job_name;
   Bytes chunk_size;
   Bytes device_share, host_share, ssd_share;
+  // None: the daemon's choice.
+  absl::optional<MemoryKind> device_memory;
 };
 
 struct Job {
@@ -55,6 +68,8 @@ struct Job {
   uint32_t device_slots = 0, host_slots = 0, ssd_slots = 0;
   uint32_t max_chunks = 0;
   uint32_t lease_budget = 0;
+  MemoryKind device_memory = MemoryKind::kSharedMemory;
+  std::string cuda_device_uuid;  // 16 bytes; empty where device memory is no GPU's.
 };
 
 // Where the bytes of a leased chunk are.
@@ -93,6 +108,11 @@ class Lender {
   // returns when they are there.
   virtual absl::Status Evict(absl::Span<const ChunkId> chunks) = 0;
   virtual absl::Status Prefetch(absl::Span<const ChunkId> chunks) = 0;
+  // Changes the job's share of the device pool. Shrinking returns when every session has returned
+  // what it no longer may have, or DEADLINE_EXCEEDED.
+  virtual absl::StatusOr<Resized> Resize(Bytes device_share, Duration deadline) = 0;
+  // Nothing is left here of these regions, which were gone.
+  virtual absl::Status ReturnRegions(const std::vector<RegionId>& regions) = 0;
 };
 
 }  // namespace memtide::client

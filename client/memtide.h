@@ -50,6 +50,13 @@ enum {
 /* access */
 enum { MEMTIDE_READ = 1, MEMTIDE_WRITE = 2 };
 
+/* how device memory is lent */
+enum {
+  MEMTIDE_SHARED_MEMORY = 1,   /* an emulated device's */
+  MEMTIDE_CUDA_DESCRIPTOR = 2, /* a GPU's, mapped at the client's fixed addresses */
+  MEMTIDE_CUDA_IPC = 3         /* a GPU's, at addresses that CUDA chooses: see memtide_address */
+};
+
 /* kinds of chunk */
 enum {
   MEMTIDE_OTHER = 0,
@@ -69,12 +76,13 @@ typedef struct memtide_options {
   uint64_t host_share_bytes;   /* 0: all that is free */
   uint64_t ssd_share_bytes;    /* 0: all that is free */
   uint64_t address_bytes;      /* addresses to reserve; 0: 1 TiB (costs no memory) */
+  uint32_t device_memory;      /* of a GPU: how it is lent; 0: descriptors where the driver can */
 } memtide_options;
 
 typedef struct memtide_properties {
   uint32_t struct_bytes;
   uint32_t places; /* of the address range */
-  void* base;      /* place i is at base + i * chunk_bytes */
+  void* base;      /* place i is at base + i * chunk_bytes; NULL with MEMTIDE_CUDA_IPC */
   uint64_t chunk_bytes;
   uint32_t device_slots; /* slots of the job at each tier; 0: no such tier */
   uint32_t host_slots;
@@ -83,6 +91,11 @@ typedef struct memtide_properties {
   uint32_t lease_budget;  /* most leases that the client holds before it gives the oldest back */
   uint32_t kernel_faults; /* 1: system calls may touch unmapped chunks; 0: they fail with EFAULT.
                              Either way, one that writes to a chunk held for reading does. */
+  uint32_t touches; /* 1: a touch of an unmapped chunk becomes a lease; 0: it is fatal, so every
+                       use must be acquired (memory of a GPU) */
+  uint32_t device_memory; /* how the working tier's memory is lent */
+  int32_t dl_device_type; /* of the addresses, as DLPack has it: 1 the CPU's, 2 a CUDA GPU's */
+  int32_t dl_device_id;
 } memtide_properties;
 
 typedef struct memtide_stats {
@@ -129,6 +142,29 @@ MEMTIDE_API int memtide_prefetch(memtide_client* client, const uint32_t* places,
 MEMTIDE_API int memtide_evict(memtide_client* client, const uint32_t* places, size_t count);
 /* Gives all idle leases back. */
 MEMTIDE_API int memtide_flush(memtide_client* client);
+
+/* Changes the job's share of the device pool, for a program that needs more or less of a GPU for
+ * itself. Shrinking gives chunks' memory back to the GPU: when this returns, it is free.
+ * timeout_ms: as for memtide_acquire, but not 0. FAILED_PRECONDITION: not MEMTIDE_CUDA_DESCRIPTOR.
+ * DEADLINE_EXCEEDED: leases in use, here or in another session of the job, kept it; it goes on. */
+MEMTIDE_API int memtide_resize(memtide_client* client, uint64_t device_share_bytes, int timeout_ms);
+
+/* Where the chunk at `place` is. With MEMTIDE_CUDA_IPC it has an address only while it is acquired,
+ * another one each time: NULL otherwise. */
+MEMTIDE_API int memtide_address(memtide_client* client, uint32_t place, void** address);
+
+/* Bytes [address, address + bytes) of the range as a DLManagedTensor (DLPack's struct without a
+ * version: one dimension of uint8), for libraries that make tensors of such. Calling its deleter
+ * returns the span, from any thread, and also after memtide_close. */
+MEMTIDE_API int memtide_wrap(memtide_client* client, uint64_t address, uint64_t bytes,
+                             void** dl_managed_tensor);
+typedef struct memtide_span {
+  uint64_t address;
+  uint64_t bytes;
+} memtide_span;
+/* Up to `capacity` spans that were returned since, oldest first; *count of them. */
+MEMTIDE_API int memtide_take_returned(memtide_client* client, memtide_span* spans, size_t capacity,
+                                      size_t* count);
 
 MEMTIDE_API int memtide_get_stats(memtide_client* client, memtide_stats* stats);
 

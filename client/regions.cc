@@ -17,13 +17,30 @@ bool IsMemoryOf(int fd, Bytes size) {
 
 }  // namespace
 
-void RegionTable::Add(RegionId region, Descriptor memory, Bytes size) {
-  if (!IsMemoryOf(memory.get(), size)) size = Bytes(0);
+void RegionTable::Add(RegionId id, Region region) {
+  if (region.kind == MemoryKind::kSharedMemory && !IsMemoryOf(region.memory.get(), region.size)) {
+    region.size = Bytes(0);
+  }
   {
     const MutexLock lock(&mutex_);
-    regions_.try_emplace(region, Region{std::move(memory), size});
+    regions_.try_emplace(id, std::make_shared<Region>(std::move(region)));
   }
   changed_.SignalAll();
+}
+
+void RegionTable::Remove(RegionId id) {
+  std::shared_ptr<Region> ended;  // Destroyed after the lock is given up.
+  const MutexLock lock(&mutex_);
+  const auto found = regions_.find(id);
+  if (found == regions_.end()) return;
+  ended = std::move(found->second);
+  regions_.erase(found);
+}
+
+void RegionTable::RemoveAll() {
+  std::map<RegionId, std::shared_ptr<Region>> ended;  // Likewise.
+  const MutexLock lock(&mutex_);
+  ended.swap(regions_);
 }
 
 void RegionTable::Close() {
@@ -34,7 +51,7 @@ void RegionTable::Close() {
   changed_.SignalAll();
 }
 
-absl::StatusOr<int> RegionTable::Find(const Lease& lease, Bytes chunk_size) {
+absl::StatusOr<std::shared_ptr<Region>> RegionTable::Find(const Lease& lease, Bytes chunk_size) {
   const Instant deadline = Now() + kPatience;
   const MutexLock lock(&mutex_);
   while (regions_.count(lease.region) == 0) {
@@ -46,14 +63,14 @@ absl::StatusOr<int> RegionTable::Find(const Lease& lease, Bytes chunk_size) {
     }
     changed_.WaitFor(&mutex_, left);
   }
-  const Region& region = regions_.at(lease.region);
+  const std::shared_ptr<Region>& region = regions_.at(lease.region);
   const absl::optional<Bytes> end = CheckedAdd(lease.offset, chunk_size);
-  if (!end.has_value() || *end > region.size || !lease.offset.IsMultipleOf(KiB(4))) {
+  if (!end.has_value() || *end > region->size || !lease.offset.IsMultipleOf(KiB(4))) {
     return absl::InternalError(absl::StrCat(
         "chunk ", lease.chunk.value(), " was lent at byte ", lease.offset.count(), " of region ",
-        lease.region.value(), ", which has ", region.size.count(), " bytes"));
+        lease.region.value(), ", which has ", region->size.count(), " bytes"));
   }
-  return region.memory.get();
+  return region;
 }
 
 }  // namespace memtide::client

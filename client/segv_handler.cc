@@ -20,7 +20,7 @@ namespace memtide::client {
 namespace {
 
 struct Watched {
-  std::atomic<AddressSpace*> space{nullptr};
+  std::atomic<HostSpace*> space{nullptr};
   std::atomic<int> requests{-1};
   std::atomic<uint64_t> generation{0};  // Of the process that may use it (ForkGeneration).
   std::atomic<int> handlers{0};         // At work on it.
@@ -48,7 +48,7 @@ Access AccessOf(const void* context, Shown shown) {
 }
 
 // Returns true when the faulting instruction should be tried again.
-bool Answer(AddressSpace* space, int requests, const void* address, const void* context) {
+bool Answer(HostSpace* space, int requests, const void* address, const void* context) {
   const PlaceId place = space->place(address);
   const Shown shown = space->shown(place);
   switch (shown) {
@@ -115,7 +115,7 @@ void Handle(int signal, siginfo_t* info, void* context) {
     if (!fault) break;
     if (entry.space.load() == nullptr) continue;
     entry.handlers.fetch_add(1);  // From here on it stays: looked at again.
-    AddressSpace* space = entry.space.load();
+    HostSpace* space = entry.space.load();
     if (space != nullptr && entry.generation.load() == ForkGeneration() &&
         space->Contains(info->si_addr)) {
       const bool retry = Answer(space, entry.requests.load(), info->si_addr, context);
@@ -151,7 +151,7 @@ absl::Status InstallSegvHandler() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<WatchedSpace> WatchedSpace::Watch(AddressSpace* space, int requests) {
+absl::StatusOr<WatchedSpace> WatchedSpace::Watch(HostSpace* space, int requests) {
   if (absl::Status status = InstallSegvHandler(); !status.ok()) return status;
   const MutexLock lock(&install_mutex);
   for (int i = 0; i < kMaxSpaces; ++i) {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/address_space.h"
+#include "client/host_space.h"
 
 namespace memtide::client {
 
@@ -24,7 +24,7 @@ class WatchedSpace {
   static constexpr int kMaxSpaces = 64;
 
   // RESOURCE_EXHAUSTED: kMaxSpaces live already.
-  static absl::StatusOr<WatchedSpace> Watch(AddressSpace* space, int requests);
+  static absl::StatusOr<WatchedSpace> Watch(HostSpace* space, int requests);
   WatchedSpace(WatchedSpace&& other) noexcept;
   WatchedSpace& operator=(WatchedSpace&&) = delete;
   ~WatchedSpace();

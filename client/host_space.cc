@@ -1,4 +1,4 @@
-#include "client/address_space.h"
+#include "client/host_space.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -97,7 +97,7 @@ char* MapNothing(char* at, size_t size) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AddressSpace>> AddressSpace::Reserve(const Options& options) {
+absl::StatusOr<std::unique_ptr<HostSpace>> HostSpace::Reserve(const Options& options) {
   MEMTIDE_CHECK(!options.chunk_size.IsZero() && options.chunk_size.IsMultipleOf(MiB(2)));
   MEMTIDE_CHECK(options.places > 0);
   MEMTIDE_ASSIGN_OR_RETURN(FaultDescriptor faults, OpenUserfaultfd());
@@ -111,34 +111,33 @@ absl::StatusOr<std::unique_ptr<AddressSpace>> AddressSpace::Reserve(const Option
                      "; lower address_bytes or raise the limit (ulimit -v)"));
   }
   madvise(base, size.count(), MADV_DONTFORK);
-  return std::unique_ptr<AddressSpace>(
-      new AddressSpace(base, options, std::move(faults.fd), faults.kernel_faults));
+  return std::unique_ptr<HostSpace>(
+      new HostSpace(base, options, std::move(faults.fd), faults.kernel_faults));
 }
 
-AddressSpace::AddressSpace(char* base, const Options& options, Descriptor uffd, bool kernel_faults)
-    : base_(base),
-      chunk_size_(options.chunk_size),
-      places_(options.places),
+HostSpace::HostSpace(char* base, const Options& options, Descriptor uffd, bool kernel_faults)
+    : AddressSpace(options),
+      base_(base),
       uffd_(std::move(uffd)),
       kernel_faults_(kernel_faults),
       // tidy(raw-new): into a smart pointer; make_unique would not zero atomics before C++20.
       shown_(new std::atomic<uint32_t>[options.places]()) {}
 
-AddressSpace::~AddressSpace() { munmap(base_, (chunk_size_ * places_).count()); }
+HostSpace::~HostSpace() { munmap(base_, (chunk_size() * places()).count()); }
 
-bool AddressSpace::Contains(const void* address) const {
+bool HostSpace::Contains(const void* address) const {
   const char* byte = static_cast<const char*>(address);
-  return byte >= base_ && byte < base_ + chunk_size_.count() * places_;
+  return byte >= base_ && byte < base_ + chunk_size().count() * places();
 }
 
-PlaceId AddressSpace::place(const void* address) const {
+PlaceId HostSpace::place(const void* address) const {
   return PlaceId(
-      static_cast<uint32_t>((static_cast<const char*>(address) - base_) / chunk_size_.count()));
+      static_cast<uint32_t>((static_cast<const char*>(address) - base_) / chunk_size().count()));
 }
 
 // REQUIRES: the range is inaccessible anonymous memory. Accessible only once it is registered, or a
 // touch in between would read zeros.
-absl::Status AddressSpace::Watch(char* at, size_t size) {
+absl::Status HostSpace::Watch(char* at, size_t size) {
   uffdio_register registration = {};
   registration.range.start = reinterpret_cast<uint64_t>(at);
   registration.range.len = size;
@@ -153,8 +152,8 @@ absl::Status AddressSpace::Watch(char* at, size_t size) {
   return absl::OkStatus();
 }
 
-absl::Status AddressSpace::Open(PlaceRange range) {
-  const size_t size = chunk_size_.count() * range.count;
+absl::Status HostSpace::Open(PlaceRange range) {
+  const size_t size = chunk_size().count() * range.count;
   if (absl::Status status = Watch(address(range.first), size); !status.ok()) {
     Shut(range);
     return status;
@@ -165,44 +164,44 @@ absl::Status AddressSpace::Open(PlaceRange range) {
   return absl::OkStatus();
 }
 
-void AddressSpace::Shut(PlaceRange range) {
+void HostSpace::Shut(PlaceRange range) {
   for (uint32_t i = 0; i < range.count; ++i) {
     Show(PlaceId(range.first.value() + i), Shown::kShut);
   }
-  char* at = MapNothing(address(range.first), chunk_size_.count() * range.count);
+  char* at = MapNothing(address(range.first), chunk_size().count() * range.count);
   MEMTIDE_CHECK(at != nullptr) << Errno("cannot shut addresses");
   // Whoever touched the chunks while they were freed now gets the segmentation fault.
   for (uint32_t i = 0; i < range.count; ++i) Wake(PlaceId(range.first.value() + i));
 }
 
-absl::Status AddressSpace::Map(PlaceId place, int memory, Bytes offset, Access access) {
+absl::Status HostSpace::Map(PlaceId place, Region* region, Bytes offset, Access access) {
   const int protection = access == Access::kWrite ? PROT_READ | PROT_WRITE : PROT_READ;
   void* at =
-      mmap(address(place), chunk_size_.count(), protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
-           memory, static_cast<off_t>(offset.count()));
+      mmap(address(place), chunk_size().count(), protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+           region->memory.get(), static_cast<off_t>(offset.count()));
   if (at == MAP_FAILED) {
     return absl::ResourceExhaustedError(Errno("cannot map a chunk (vm.max_map_count)"));
   }
-  madvise(at, chunk_size_.count(), MADV_DONTFORK);
+  madvise(at, chunk_size().count(), MADV_DONTFORK);
   return absl::OkStatus();
 }
 
-absl::Status AddressSpace::MakeWritable(PlaceId place) {
-  if (mprotect(address(place), chunk_size_.count(), PROT_READ | PROT_WRITE) != 0) {
+absl::Status HostSpace::MakeWritable(PlaceId place) {
+  if (mprotect(address(place), chunk_size().count(), PROT_READ | PROT_WRITE) != 0) {
     return absl::ResourceExhaustedError(Errno("cannot make a chunk writable (vm.max_map_count)"));
   }
   return absl::OkStatus();
 }
 
-void AddressSpace::LetOn(PlaceId place, Access access) {
+void HostSpace::LetOn(PlaceId place, Access access) {
   Show(place, access == Access::kWrite ? Shown::kWrite : Shown::kRead);
   Wake(place);
 }
 
 // What is absent is made elsewhere and moved over the slot in one step: there is no moment at which
 // a touch, by a thread or by a system call, finds neither.
-void AddressSpace::Unmap(PlaceId place) {
-  const size_t size = chunk_size_.count();
+void HostSpace::Unmap(PlaceId place) {
+  const size_t size = chunk_size().count();
   char* aside = MapNothing(nullptr, size);
   MEMTIDE_CHECK(aside != nullptr) << Errno("cannot unmap a chunk (vm.max_map_count)");
   const absl::Status status = Watch(aside, size);
@@ -212,18 +211,18 @@ void AddressSpace::Unmap(PlaceId place) {
   MEMTIDE_CHECK(moved == address(place)) << Errno("cannot unmap a chunk (vm.max_map_count)");
 }
 
-void AddressSpace::Wake(PlaceId place) {
+void HostSpace::Wake(PlaceId place) {
   uffdio_range range = {};
   range.start = reinterpret_cast<uint64_t>(address(place));
-  range.len = chunk_size_.count();
+  range.len = chunk_size().count();
   MEMTIDE_CHECK(ioctl(uffd_.get(), UFFDIO_WAKE, &range) == 0) << Errno("UFFDIO_WAKE");
 }
 
-Shown AddressSpace::shown(PlaceId place) const {
+Shown HostSpace::shown(PlaceId place) const {
   return static_cast<Shown>(shown_[place.value()].load(std::memory_order_acquire));
 }
 
-void AddressSpace::Show(PlaceId place, Shown shown) {
+void HostSpace::Show(PlaceId place, Shown shown) {
   std::atomic<uint32_t>& word = shown_[place.value()];
   // Both sequentially consistent, as in WaitWhile: either we see who waits, or the kernel, asked to
   // wait, sees the word.
@@ -232,7 +231,7 @@ void AddressSpace::Show(PlaceId place, Shown shown) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void AddressSpace::WaitWhile(PlaceId place, Shown shown) {
+void HostSpace::WaitWhile(PlaceId place, Shown shown) {
   waiting_.fetch_add(1);
   syscall(SYS_futex, &shown_[place.value()], FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(shown),
           nullptr, nullptr, 0);

@@ -1,0 +1,66 @@
+// CudaContext: this process's use of one GPU, and when what it has begun there is done.
+//
+// The context is the GPU's primary one, which the CUDA runtime, and so PyTorch, uses too. Fences
+// are recorded from any thread and without a change of that thread's current device. Thread-safe.
+#ifndef MEMTIDE_CLIENT_CUDA_CONTEXT_H_
+#define MEMTIDE_CLIENT_CUDA_CONTEXT_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cuda/cuda.h"
+
+namespace memtide::client {
+
+class CudaContext {
+ public:
+  // `uuid`: as ReserveCudaSpace.
+  static absl::StatusOr<std::unique_ptr<CudaContext>> Open(const std::string& uuid);
+  ~CudaContext();
+  CudaContext(const CudaContext&) = delete;
+  CudaContext& operator=(const CudaContext&) = delete;
+
+  const CudaDriver& driver() const { return *driver_; }
+  // As this process counts its GPUs.
+  int ordinal() const { return ordinal_; }
+
+  // A number for all work that the process has begun on the GPU so far. Numbers grow.
+  absl::StatusOr<uint64_t> RecordFence();
+  // Waits until the work of that fence is done, or later work as well.
+  absl::Status AwaitFence(uint64_t fence);
+
+ private:
+  // Fences that can be waited for exactly; of an older one, a later one's work is waited for.
+  static constexpr uint64_t kEvents = 64;
+
+  CudaContext(const CudaDriver* driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
+  absl::Status MakeEvents();
+
+  const CudaDriver* const driver_;
+  const int ordinal_;
+  CUcontext context_ = nullptr;
+  std::array<cudaEvent_t, kEvents> events_ = {};
+
+  std::atomic<uint64_t> last_{0};
+};
+
+// Makes a GPU the calling thread's current one, until destroyed.
+class CurrentCudaDevice {
+ public:
+  explicit CurrentCudaDevice(int ordinal);
+  ~CurrentCudaDevice();
+  const absl::Status& status() const { return status_; }
+
+ private:
+  int before_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace memtide::client
+
+#endif  // MEMTIDE_CLIENT_CUDA_CONTEXT_H_

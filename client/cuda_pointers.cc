@@ -1,0 +1,126 @@
+// Legacy handles: cudaIpcOpenMemHandle gives a region an address once, and leases are inside it.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda/cuda.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/cuda_context.h"
+#include "client/cuda_space.h"
+
+namespace memtide::client {
+namespace {
+
+class OpenedHandle : public CudaImport {
+ public:
+  OpenedHandle(int ordinal, char* address) : ordinal_(ordinal), address_(address) {}
+  ~OpenedHandle() override {
+    const CurrentCudaDevice current(ordinal_);
+    cudaIpcCloseMemHandle(address_);
+    cudaGetLastError();
+  }
+  char* address() const { return address_; }
+
+ private:
+  const int ordinal_;
+  char* const address_;
+};
+
+class CudaPointers : public AddressSpace {
+ public:
+  CudaPointers(const Options& options, std::unique_ptr<CudaContext> context)
+      : AddressSpace(options), context_(std::move(context)) {}
+
+  char* base() const override { return nullptr; }
+  char* address(PlaceId place) const override {
+    const MutexLock lock(&mutex_);
+    return shown_[place.value()].address;
+  }
+  DlDevice device() const override { return {2, context_->ordinal()}; }
+
+  absl::Status Open(PlaceRange range) override { return absl::OkStatus(); }
+  void Shut(PlaceRange range) override {}
+  absl::Status Map(PlaceId place, Region* region, Bytes offset, Access access) override;
+  // There is no protection of single chunks.
+  absl::Status MakeWritable(PlaceId place) override { return absl::OkStatus(); }
+  void LetOn(PlaceId place, Access access) override {}
+  absl::Status EndUse(absl::Span<const PlaceId> places) override;
+  void Unmap(PlaceId place) override;
+  void Wake(PlaceId place) override {}
+
+ private:
+  struct Place {
+    char* address = nullptr;
+    uint64_t fence = 0;
+  };
+  absl::StatusOr<char*> Import(Region* region) ABSL_LOCKS_EXCLUDED(importing_);
+
+  const std::unique_ptr<CudaContext> context_;
+  Mutex importing_;  // Held while a region is opened: whoever wants another slot of it must wait.
+  mutable Mutex mutex_;
+  std::vector<Place> shown_ ABSL_GUARDED_BY(mutex_) = std::vector<Place>(places());
+};
+
+absl::StatusOr<char*> CudaPointers::Import(Region* region) {
+  const MutexLock lock(&importing_);
+  if (region->import == nullptr) {
+    cudaIpcMemHandle_t handle;
+    if (region->ipc_handle.size() != sizeof(handle)) {
+      return absl::InternalError(absl::StrCat("the daemon sent a CUDA IPC handle of ",
+                                              region->ipc_handle.size(), " bytes, not of ",
+                                              sizeof(handle)));
+    }
+    region->ipc_handle.copy(reinterpret_cast<char*>(&handle), sizeof(handle));
+    const CurrentCudaDevice current(context_->ordinal());
+    MEMTIDE_RETURN_IF_ERROR(current.status());
+    void* address = nullptr;
+    MEMTIDE_RETURN_IF_ERROR(CudaStatus(
+        cudaIpcOpenMemHandle(&address, handle, cudaIpcMemLazyEnablePeerAccess),
+        absl::StrCat("opening ", FormatBytes(region->size),
+                     " of the daemon's GPU memory by its IPC handle (daemon and program must share "
+                     "the PID and IPC namespaces of one container)")));
+    region->import =
+        std::make_unique<OpenedHandle>(context_->ordinal(), static_cast<char*>(address));
+  }
+  return static_cast<OpenedHandle&>(*region->import).address();
+}
+
+absl::Status CudaPointers::Map(PlaceId place, Region* region, Bytes offset, Access access) {
+  MEMTIDE_ASSIGN_OR_RETURN(char* const address, Import(region));
+  const MutexLock lock(&mutex_);
+  shown_[place.value()] = {address + offset.count(), 0};
+  return absl::OkStatus();
+}
+
+absl::Status CudaPointers::EndUse(absl::Span<const PlaceId> places) {
+  MEMTIDE_ASSIGN_OR_RETURN(const uint64_t fence, context_->RecordFence());
+  const MutexLock lock(&mutex_);
+  for (const PlaceId place : places) {
+    if (place.value() >= shown_.size()) continue;  // Refused by who counts uses.
+    shown_[place.value()].fence = std::max(shown_[place.value()].fence, fence);
+  }
+  return absl::OkStatus();
+}
+
+void CudaPointers::Unmap(PlaceId place) {
+  uint64_t fence;
+  {
+    const MutexLock lock(&mutex_);
+    fence = shown_[place.value()].fence;
+    shown_[place.value()].address = nullptr;
+  }
+  // Fails only when the context is lost, and with it whatever could still use the place.
+  if (fence != 0) context_->AwaitFence(fence).IgnoreError();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AddressSpace>> OpenCudaPointers(const AddressSpace::Options& options,
+                                                               const std::string& uuid) {
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaContext> context, CudaContext::Open(uuid));
+  return std::make_unique<CudaPointers>(options, std::move(context));
+}
+
+}  // namespace memtide::client

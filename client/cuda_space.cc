@@ -1,0 +1,204 @@
+#include "client/cuda_space.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/cuda/cuda.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/cuda_context.h"
+
+namespace memtide::client {
+namespace {
+
+// GPU memory by a descriptor. Its physical memory is pinned until this is destroyed and no place
+// shows it.
+class ImportedHandle : public CudaImport {
+ public:
+  ImportedHandle(const CudaDriver* driver, CUmemGenericAllocationHandle handle)
+      : driver_(driver), handle_(handle) {}
+  ~ImportedHandle() override { driver_->MemRelease(handle_); }
+  CUmemGenericAllocationHandle get() const { return handle_; }
+
+ private:
+  const CudaDriver* const driver_;
+  const CUmemGenericAllocationHandle handle_;
+};
+
+class CudaSpace : public AddressSpace {
+ public:
+  static absl::StatusOr<std::unique_ptr<AddressSpace>> Reserve(const Options& options,
+                                                               const std::string& uuid);
+  ~CudaSpace() override;
+
+  char* base() const override { return reinterpret_cast<char*>(base_); }
+  char* address(PlaceId place) const override { return reinterpret_cast<char*>(At(place)); }
+  DlDevice device() const override { return device_; }
+
+  // There is nothing to be watched in between.
+  absl::Status Open(PlaceRange range) override { return absl::OkStatus(); }
+  void Shut(PlaceRange range) override {}
+  absl::Status Map(PlaceId place, Region* region, Bytes offset, Access access) override;
+  absl::Status MakeWritable(PlaceId place) override;
+  void LetOn(PlaceId place, Access access) override {}
+  absl::Status EndUse(absl::Span<const PlaceId> places) override;
+  void Unmap(PlaceId place) override;
+  void Wake(PlaceId place) override {}
+
+ private:
+  CudaSpace(const Options& options, std::unique_ptr<CudaContext> context)
+      : AddressSpace(options), context_(std::move(context)), fences_(options.places) {}
+
+  CUdeviceptr At(PlaceId place) const { return base_ + place.value() * chunk_size().count(); }
+  const CudaDriver& driver() const { return context_->driver(); }
+  absl::Status SetAccess(PlaceId place, Access access);
+  // Maps memory of this process for a moment: whether that works here at all, and what it is.
+  absl::Status Try();
+  absl::StatusOr<CUmemGenericAllocationHandle> Import(Region* region);
+
+  const std::unique_ptr<CudaContext> context_;
+  CUdeviceptr base_ = 0;
+  DlDevice device_;
+
+  Mutex mutex_;
+  // By place: what must be done before it is unmapped. Zero: nothing.
+  std::vector<uint64_t> fences_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> mapped_ ABSL_GUARDED_BY(mutex_) = std::vector<bool>(places());
+};
+
+absl::StatusOr<std::unique_ptr<AddressSpace>> CudaSpace::Reserve(const Options& options,
+                                                                 const std::string& uuid) {
+  MEMTIDE_CHECK(options.chunk_size.IsMultipleOf(MiB(2)) && options.places > 0);
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaContext> context, CudaContext::Open(uuid));
+  std::unique_ptr<CudaSpace> space(new CudaSpace(options, std::move(context)));
+  const Bytes size = options.chunk_size * options.places;
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(
+      space->driver().MemAddressReserve(&space->base_, size.count(), 0, 0, 0),
+      absl::StrCat("reserving ", FormatBytes(size), " of GPU addresses (lower address_bytes)")));
+  MEMTIDE_RETURN_IF_ERROR(space->Try());
+  return space;
+}
+
+CudaSpace::~CudaSpace() {
+  for (uint32_t i = 0; i < places(); ++i) {
+    bool mapped;
+    {
+      const MutexLock lock(&mutex_);
+      mapped = mapped_[i];
+    }
+    if (mapped) Unmap(PlaceId(i));
+  }
+  if (base_ != 0) driver().MemAddressFree(base_, chunk_size().count() * places());
+}
+
+absl::Status CudaSpace::Try() {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {context_->ordinal()}};
+  size_t size = 0;
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(
+      driver().MemGetAllocationGranularity(&size, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+      "asking for the granularity of GPU memory"));
+  if (!chunk_size().IsMultipleOf(Bytes(size))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("chunks of ", FormatBytes(chunk_size()), " cannot be mapped: this GPU maps ",
+                     FormatBytes(Bytes(size)), " at a time; choose a multiple (--chunk-size)"));
+  }
+  CUmemGenericAllocationHandle handle;
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver().MemCreate(&handle, size, &properties, 0),
+                                     "trying a first mapping on the GPU"));
+  const ImportedHandle owner(&driver(), handle);
+  MEMTIDE_RETURN_IF_ERROR(
+      CudaStatus(driver().MemMap(base_, size, 0, handle, 0), "trying a first mapping on the GPU"));
+  CUmemorytype type = CU_MEMORYTYPE_DEVICE;
+  const CUresult asked =
+      driver().PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base_);
+  driver().MemUnmap(base_, size);
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(asked, "asking what GPU addresses are"));
+  // Memory that CUDA calls the host's belongs to tensors of the CPU.
+  if (type != CU_MEMORYTYPE_HOST) device_ = {2, context_->ordinal()};
+  return absl::OkStatus();
+}
+
+// A region is one slot, and its lease is being mapped by this thread: nobody else is here.
+absl::StatusOr<CUmemGenericAllocationHandle> CudaSpace::Import(Region* region) {
+  if (region->import == nullptr) {
+    CUmemGenericAllocationHandle handle;
+    // The interface passes a descriptor as a pointer.
+    void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(region->memory.get()));
+    MEMTIDE_RETURN_IF_ERROR(CudaStatus(
+        driver().MemImportFromShareableHandle(&handle, descriptor,
+                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        absl::StrCat("taking in ", FormatBytes(region->size),
+                     " of the daemon's GPU memory (same GPU driver in this container?)")));
+    region->import = std::make_unique<ImportedHandle>(&driver(), handle);
+    region->memory = Descriptor();  // A descriptor pins the memory, too.
+  }
+  return static_cast<ImportedHandle&>(*region->import).get();
+}
+
+absl::Status CudaSpace::Map(PlaceId place, Region* region, Bytes offset, Access access) {
+  if (!offset.IsZero() || region->size != chunk_size()) {
+    return absl::InternalError(absl::StrCat(
+        "the daemon lent ", FormatBytes(chunk_size()), " at byte ", offset.count(),
+        " of GPU memory of ", FormatBytes(region->size), ", which can only be mapped whole"));
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Import(region));
+  MEMTIDE_RETURN_IF_ERROR(
+      CudaStatus(driver().MemMap(At(place), chunk_size().count(), 0, handle, 0),
+                 absl::StrCat("mapping ", FormatBytes(chunk_size()), " of GPU memory")));
+  if (absl::Status status = SetAccess(place, access); !status.ok()) {
+    driver().MemUnmap(At(place), chunk_size().count());
+    return status;
+  }
+  const MutexLock lock(&mutex_);
+  mapped_[place.value()] = true;
+  fences_[place.value()] = 0;
+  return absl::OkStatus();
+}
+
+absl::Status CudaSpace::SetAccess(PlaceId place, Access access) {
+  CUmemAccessDesc description = {};
+  description.location = {CU_MEM_LOCATION_TYPE_DEVICE, {context_->ordinal()}};
+  description.flags =
+      access == Access::kWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+  return CudaStatus(driver().MemSetAccess(At(place), chunk_size().count(), &description, 1),
+                    "opening GPU memory for access");
+}
+
+absl::Status CudaSpace::MakeWritable(PlaceId place) { return SetAccess(place, Access::kWrite); }
+
+absl::Status CudaSpace::EndUse(absl::Span<const PlaceId> places) {
+  MEMTIDE_ASSIGN_OR_RETURN(const uint64_t fence, context_->RecordFence());
+  const MutexLock lock(&mutex_);
+  for (const PlaceId place : places) {
+    if (place.value() >= fences_.size()) continue;  // Refused by who counts uses.
+    fences_[place.value()] = std::max(fences_[place.value()], fence);
+  }
+  return absl::OkStatus();
+}
+
+void CudaSpace::Unmap(PlaceId place) {
+  uint64_t fence;
+  {
+    const MutexLock lock(&mutex_);
+    fence = fences_[place.value()];
+  }
+  // Both fail only when the context is lost, and with it whatever could still use the place.
+  if (fence != 0) context_->AwaitFence(fence).IgnoreError();
+  driver().MemUnmap(At(place), chunk_size().count());
+  const MutexLock lock(&mutex_);
+  mapped_[place.value()] = false;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AddressSpace>> ReserveCudaSpace(const AddressSpace::Options& options,
+                                                               const std::string& uuid) {
+  return CudaSpace::Reserve(options, uuid);
+}
+
+}  // namespace memtide::client
