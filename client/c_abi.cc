@@ -276,6 +276,7 @@ int memtide_get_stats(memtide_client* client, memtide_stats* stats) {
     result.releases = known->releases;
     result.calls = known->calls;
     result.wait_nanoseconds = static_cast<uint64_t>(known->waited.count());
+    result.lease_budget = known->lease_budget;
     CopyKnown(result, stats);
     return absl::OkStatus();
   });

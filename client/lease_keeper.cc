@@ -272,6 +272,7 @@ LeaseStats LeaseKeeper::stats() const {
   stats.chunks = counts.bound;
   stats.leases_held = counts.held;
   stats.leases_in_use = counts.in_use;
+  stats.lease_budget = cache_.budget();
   return stats;
 }
 

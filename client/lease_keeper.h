@@ -26,7 +26,7 @@ namespace memtide::client {
 
 // As memtide_stats.
 struct LeaseStats {
-  uint32_t chunks = 0, leases_held = 0, leases_in_use = 0;
+  uint32_t chunks = 0, leases_held = 0, leases_in_use = 0, lease_budget = 0;
   uint64_t acquires = 0, acquire_hits = 0, faults = 0, upgrades = 0, releases = 0, calls = 0;
   Duration waited{0};
 };

@@ -110,6 +110,7 @@ typedef struct memtide_stats {
   uint64_t releases;         /* leases given back */
   uint64_t calls;            /* rpcs */
   uint64_t wait_nanoseconds; /* that acquires and faults waited for the daemon */
+  uint32_t lease_budget;     /* as in memtide_properties, after any resize */
 } memtide_stats;
 
 /* Connects, opens a job, reserves addresses. *client is NULL on failure.

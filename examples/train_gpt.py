@@ -76,7 +76,7 @@ class Gpt(nn.Module):
             nn.init.zeros_(module.bias)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.bytes(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.bytes(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
@@ -110,14 +110,17 @@ def train(options: argparse.Namespace, log: TextIO | None) -> None:
     generator = torch.Generator().manual_seed(options.seed)
     corpus = read_corpus()
     model = Gpt(options.layers, options.width, options.context)
+    model.to(options.device, getattr(torch, options.dtype))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"{parameters / 1e6:.1f} M parameters, {len(corpus) / 2**20:.1f} MiB of text", flush=True)
     for step in range(1, options.steps + 1):
         began = time.perf_counter()
         inputs, targets = draw_batch(corpus, options.batch, options.context, generator)
-        logits = model(inputs)
-        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        logits = model(inputs.to(options.device))
+        loss = functional.cross_entropy(
+            logits.flatten(0, 1).float(), targets.flatten().to(options.device)
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -140,6 +143,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", help="where it trains, such as cuda")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--log", type=Path, help="write losses and seconds here, a line a step")
     parser.add_argument("--checkpoint", type=Path, help="save model and optimizer here at the end")
     options = parser.parse_args()

@@ -10,7 +10,17 @@ import json
 import os
 from array import array
 from collections.abc import Iterable
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -19,6 +29,13 @@ from typing import Any, ClassVar
 
 from memtide import errors
 from memtide.locate import find_library
+
+_MOST_SPANS = 256
+_CAPSULE_NAME = b"dltensor"  # The capsule keeps a pointer to it.
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [c_void_p, c_char_p, c_void_p]
 
 
 class Access(IntEnum):
@@ -49,6 +66,7 @@ class _Options(ctypes.Structure):
         ("host_share_bytes", c_uint64),
         ("ssd_share_bytes", c_uint64),
         ("address_bytes", c_uint64),
+        ("device_memory", c_uint32),
     ]
 
 
@@ -64,7 +82,15 @@ class _Properties(ctypes.Structure):
         ("max_chunks", c_uint32),
         ("lease_budget", c_uint32),
         ("kernel_faults", c_uint32),
+        ("touches", c_uint32),
+        ("device_memory", c_uint32),
+        ("dl_device_type", c_int32),
+        ("dl_device_id", c_int32),
     ]
+
+
+class _Span(ctypes.Structure):
+    _fields_: ClassVar = [("address", c_uint64), ("size_bytes", c_uint64)]
 
 
 class _Stats(ctypes.Structure):
@@ -80,6 +106,7 @@ class _Stats(ctypes.Structure):
         ("releases", c_uint64),
         ("calls", c_uint64),
         ("wait_nanoseconds", c_uint64),
+        ("lease_budget", c_uint32),
     ]
 
 
@@ -96,6 +123,10 @@ class Properties:
     max_chunks: int
     lease_budget: int
     kernel_faults: bool
+    # A touch of what is not mapped becomes a lease; where not (on a GPU), it is fatal.
+    touches: bool = True
+    # Of the addresses, as DLPack has it: 1 the CPU's, 2 a CUDA GPU's, and which one.
+    dl_device: tuple[int, int] = (1, 0)
 
 
 @dataclass(frozen=True)
@@ -112,6 +143,7 @@ class Stats:
     releases: int
     calls: int
     wait_nanoseconds: int
+    lease_budget: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,6 +158,12 @@ class OpenOptions:
     host_share_bytes: int = 0
     ssd_share_bytes: int = 0
     address_bytes: int = 0
+
+
+def device_name(dl_device: tuple[int, int]) -> str:
+    """As torch writes it: "cpu", "cuda:0"."""
+    kind, ordinal = dl_device
+    return "cpu" if kind == 1 else f"cuda:{ordinal}"
 
 
 class Places:
@@ -165,6 +203,9 @@ def library() -> ctypes.CDLL:
         "memtide_prefetch": (places, c_int),
         "memtide_evict": (places, c_int),
         "memtide_flush": ([c_void_p], c_int),
+        "memtide_resize": ([c_void_p, c_uint64, c_int], c_int),
+        "memtide_wrap": ([c_void_p, c_uint64, c_uint64, POINTER(c_void_p)], c_int),
+        "memtide_take_returned": ([c_void_p, POINTER(_Span), c_size_t, POINTER(c_size_t)], c_int),
         "memtide_get_stats": ([c_void_p, POINTER(_Stats)], c_int),
         "memtide_inspect_node": ([c_char_p, c_int, c_uint32, POINTER(c_void_p)], c_int),
         "memtide_free_text": ([c_void_p], None),
@@ -244,6 +285,8 @@ class Client:
             max_chunks=got.max_chunks,
             lease_budget=got.lease_budget,
             kernel_faults=bool(got.kernel_faults),
+            touches=bool(got.touches),
+            dl_device=(got.dl_device_type, got.dl_device_id),
         )
 
     def close(self) -> None:
@@ -280,6 +323,28 @@ class Client:
     def flush(self) -> None:
         """Gives all idle leases back."""
         _check(self._lib.memtide_flush(self._handle))
+
+    def resize(self, device_share_bytes: int, timeout_ms: int = -1) -> None:
+        """Changes the job's share of the device pool; returns when what it lost is free."""
+        _check(self._lib.memtide_resize(self._handle, device_share_bytes, timeout_ms))
+
+    def wrap(self, address: int, size_bytes: int) -> Any:
+        """A DLPack capsule over bytes of the range: one dimension of uint8. Made into a tensor, it
+        is returned when the tensor's storage ends. REQUIRES: it is made into one."""
+        tensor = c_void_p()
+        _check(self._lib.memtide_wrap(self._handle, address, size_bytes, byref(tensor)))
+        return _new_capsule(tensor, _CAPSULE_NAME, None)
+
+    def take_returned(self) -> list[tuple[int, int]]:
+        """Address and bytes of each span whose tensors have ended since the last call."""
+        spans = (_Span * _MOST_SPANS)()
+        count = c_size_t()
+        taken: list[tuple[int, int]] = []
+        while True:
+            _check(self._lib.memtide_take_returned(self._handle, spans, _MOST_SPANS, byref(count)))
+            taken += [(span.address, span.size_bytes) for span in spans[: count.value]]
+            if count.value < _MOST_SPANS:
+                return taken
 
     def stats(self) -> Stats:
         """This client's counters."""

@@ -4,8 +4,9 @@ To adopt a tensor is to copy the bytes of its storage to a span and to point the
 object, same shape, strides and bytes, another address. Adopted are parameters, their gradients and
 what optimizers keep, when
 
-- they are dense CPU tensors of torch's own class, at least 1 KiB: smaller ones gain nothing, and
-  many of them would share a chunk with what is needed at other moments;
+- they are dense tensors of torch's own class, on the device that the chunks are on, at least 1 KiB:
+  smaller ones gain nothing, and many of them would share a chunk with what is needed at other
+  moments;
 - they are the only user of their storage, all of it: where a script holds another tensor over the
   same bytes (`flat[a:b]`, `p.detach()`, a NumPy view, shared memory), pointing one of the two
   elsewhere would part them, so both stay where they are.
@@ -21,8 +22,8 @@ from typing import Any
 
 import torch
 
-from memtide._native import Access, Client, Kind, Places
-from memtide.arena import Arena
+from memtide._native import Client, Kind, Places
+from memtide.arena import Arena, Storages
 from memtide.leases import Ledger
 
 SMALLEST_BYTES = 1024
@@ -54,7 +55,9 @@ class Adopter:
         self.base = properties.base
         self.end = properties.base + properties.places * properties.chunk_bytes
         self.chunk_bytes = properties.chunk_bytes
-        self.arenas = {kind: Arena(client, kind) for kind in Kind}
+        storages = Storages(client)
+        self.device = storages.device
+        self.arenas = {kind: Arena(storages, kind) for kind in Kind}
         self._budget = properties.lease_budget
         self._owner = os.getpid()
 
@@ -75,6 +78,14 @@ class Adopter:
         """The places under `size_bytes` bytes from `address`. REQUIRES: within the range."""
         first = (address - self.base) // self.chunk_bytes
         return range(first, (address + size_bytes - 1 - self.base) // self.chunk_bytes + 1)
+
+    def element_places(self, tensor: torch.Tensor) -> range:
+        """The places of a tensor's own elements; none: it is not managed."""
+        address = address_of(tensor)
+        if not self.in_range(address) or not tensor.numel():
+            return range(0)
+        last = sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
+        return self.places_of(address, (last + 1) * tensor.itemsize)
 
     def span_places(self, tensor: torch.Tensor) -> range:
         """The places of a managed tensor's whole storage."""
@@ -124,7 +135,13 @@ class Adopter:
     def restore(self, tensor: torch.Tensor) -> None:
         """Moves a managed tensor's bytes back to ordinary memory."""
         with torch.no_grad():
-            tensor.data = tensor.data.clone(memory_format=torch.preserve_format)
+            size_bytes = tensor.untyped_storage().nbytes()
+            twin = torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
+            self.copy_bytes(tensor, twin)
+            layout = torch.empty(0, dtype=tensor.dtype, device=self.device)
+            tensor.data = layout.set_(
+                twin.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+            )
 
     def restore_state(self, state: Any) -> None:
         """Moves what is managed of an optimizer's state back to ordinary memory."""
@@ -146,19 +163,28 @@ class Adopter:
         self._note_pressure()
 
     def copy_bytes(self, source: torch.Tensor, twin: torch.Tensor) -> None:
-        """Copies a whole storage. REQUIRES: the storage of `twin` is as large."""
-        token = self.ledger.lease(Places(self.span_places(twin)), Access.WRITE)
-        try:
-            _bytes_of(twin).copy_(_bytes_of(source))
-        finally:
-            if token is not None:
-                token.release()
+        """Copies a whole storage, of which one is in chunks, piece by piece.
+
+        REQUIRES: the storage of `twin` is as large.
+        """
+        sources, twins = _bytes_of(source), _bytes_of(twin)
+        writing = self.manages(twins)
+        managed = twins if writing else sources
+        start = 0
+        while start < managed.numel():
+            first = managed.data_ptr() + start
+            next_chunk = self.chunk_bytes - (first - self.base) % self.chunk_bytes
+            end = min(managed.numel(), start + next_chunk)
+            places, none = Places(self.places_of(first, end - start)), Places(())
+            with self.ledger.using(*((none, places) if writing else (places, none))):
+                twins[start:end].copy_(sources[start:end])
+            start = end
 
     def _note_pressure(self) -> None:
-        self.ledger.active = self.pressed()
+        self.ledger.active = self.ledger.strict or self.pressed()
 
     def _adoptable(self, tensor: torch.Tensor) -> bool:
-        if type(tensor) not in _PLAIN_TYPES or tensor.device.type != "cpu":
+        if type(tensor) not in _PLAIN_TYPES or tensor.device != self.device:
             return False
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_inference():
             return False
@@ -170,14 +196,15 @@ class Adopter:
             storage.nbytes() == size_bytes
             and tensor.storage_offset() == 0
             and _storage_users(storage) <= _USERS_OF_ONE_TENSOR
-            and not tensor.is_shared()
+            and not (tensor.is_cpu and tensor.is_shared())
             and not (tensor.is_conj() or tensor.is_neg())
         )
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage()
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def _tensors_in(state: Any) -> Iterator[torch.Tensor]:

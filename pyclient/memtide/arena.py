@@ -6,23 +6,22 @@ consecutive places. A span belongs to the storage over it: when the last tensor,
 over it is gone, and not earlier, it is free again. So no two live tensors ever share bytes,
 whatever a script keeps hold of.
 
-Threads: an arena may be used from any thread. Spans are given back by finalizers, which run at any
-moment, also inside an arena's own call; so these only queue, and the next call works off the queue.
+Threads: an arena may be used from any thread. Storages end at any moment, in any thread, also
+inside an arena's own call; the client notes that, and the next call works off what it noted.
 """
 
 from __future__ import annotations
 
 import bisect
-import ctypes
 import math
 import threading
-import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
-from memtide._native import Client, Kind
+from memtide._native import Client, Kind, device_name
 from memtide.errors import FailedPrecondition
 
 ALIGNMENT_BYTES = 64
@@ -90,17 +89,39 @@ class Intervals:
         return 0
 
 
+class Storages:
+    """Storages over spans of one client's range, and which arena each of them goes back to."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.device = torch.device(device_name(client.properties.dl_device))
+        self._arenas: dict[int, deque[tuple[int, int]]] = {}
+
+    def over(
+        self, start: int, size_bytes: int, returned: deque[tuple[int, int]]
+    ) -> torch.UntypedStorage:
+        """A storage over [start, start + size_bytes), which is put to `returned` after its end."""
+        self._arenas[start] = returned
+        return from_dlpack(self.client.wrap(start, size_bytes)).untyped_storage()
+
+    def collect(self) -> None:
+        """Puts spans whose storages have ended to where they belong."""
+        for start, size_bytes in self.client.take_returned():
+            self._arenas.pop(start).append((start, size_bytes))
+
+
 class Arena:
     """The spans of one kind of chunk."""
 
-    def __init__(self, client: Client, kind: Kind) -> None:
+    def __init__(self, storages: Storages, kind: Kind) -> None:
         self.kind = kind
         self.chunks = 0
         self.live_spans = 0
         self.live_bytes = 0
-        self._client = client
-        self._base = client.properties.base
-        self._chunk_bytes = client.properties.chunk_bytes
+        self._storages = storages
+        self._client = storages.client
+        self._base = self._client.properties.base
+        self._chunk_bytes = self._client.properties.chunk_bytes
         self._free = Intervals()
         self._last_end = 0
         self._returned: deque[tuple[int, int]] = deque()
@@ -119,22 +140,20 @@ class Arena:
         storage = self.empty_storage(source.untyped_storage().nbytes())
         return self._over(storage, source.size(), source.stride(), source.dtype)
 
-    @staticmethod
     def _over(
+        self,
         storage: torch.UntypedStorage,
         size: Sequence[int],
         stride: Sequence[int],
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        return torch.empty(0, dtype=dtype).set_(storage, 0, size, stride)
+        empty = torch.empty(0, dtype=dtype, device=self._storages.device)
+        return empty.set_(storage, 0, size, stride)
 
     def empty_storage(self, size_bytes: int) -> torch.UntypedStorage:
         """A storage over a span of its own."""
         start = self._take(_aligned(size_bytes))
-        buffer = (ctypes.c_char * size_bytes).from_address(start)
-        end_of_life = weakref.finalize(buffer, self._returned.append, (start, size_bytes))
-        end_of_life.atexit = False
-        return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+        return self._storages.over(start, size_bytes, self._returned)
 
     def trim(self) -> int:
         """Frees the chunks in which nothing lives; returns how many."""
@@ -158,6 +177,7 @@ class Arena:
     @property
     def has_returned(self) -> bool:
         """Whether storages have gone whose spans are not free yet."""
+        self._storages.collect()
         return bool(self._returned)
 
     def _take(self, size: int) -> int:
@@ -185,6 +205,7 @@ class Arena:
         self.chunks += count
 
     def _work_off_returned(self) -> None:
+        self._storages.collect()
         while self._returned:
             start, size_bytes = self._returned.popleft()
             self._free.add(start, start + _aligned(size_bytes))

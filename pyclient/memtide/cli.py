@@ -65,7 +65,12 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "else starts a private one that ends with the script. Sizes: 512MiB, 2GiB, 1.5GB.",
     )
     pools = run.add_argument_group("pools of a private daemon")
-    pools.add_argument("--device-pool", metavar="SIZE", help="emulated device; 0: none")
+    pools.add_argument("--device-pool", metavar="SIZE", help="of the device; 0: no device")
+    pools.add_argument(
+        "--device",
+        metavar="DEVICE",
+        help="cuda, cuda:1, a GPU's UUID, emulated or none (default: a GPU if there is one)",
+    )
     pools.add_argument("--host-pool", metavar="SIZE", help="shared host memory")
     pools.add_argument("--ssd-pool", metavar="SIZE", help="files on SSD; 0: none")
     pools.add_argument("--ssd-dir", type=Path, metavar="DIR", help="where these files are")
@@ -96,6 +101,7 @@ def _run(told: argparse.Namespace) -> _Action:
         host_bytes=_size(told.host_pool),
         ssd_bytes=_size(told.ssd_pool),
         ssd_dir=told.ssd_dir.absolute() if told.ssd_dir else None,
+        device=told.device,
     )
     chunk_bytes = parse_size(told.chunk_size)
     if chunk_bytes % 2**21:

@@ -33,6 +33,8 @@ class Pools:
     host_bytes: int | None = None
     ssd_bytes: int | None = None
     ssd_dir: Path | None = None
+    # "auto", "none", "emulated", "cuda", "cuda:1" or a GPU's UUID.
+    device: str | None = None
 
     def named(self) -> bool:
         """Whether any of them was asked for."""
@@ -133,6 +135,9 @@ def _flags(pools: Pools, socket_dir: Path, ssd_dir: Path | None, lifeline_fd: in
         f"--lifeline-fd={lifeline_fd}",
         "--metrics-address=off",
     ]
+    device = pools.device or ("none" if pools.device_bytes == 0 else None)
+    if device is not None:
+        flags.append(f"--device={device}")
     if pools.device_bytes:
         flags.append(f"--device-pool={pools.device_bytes}")
     if pools.host_bytes is not None:

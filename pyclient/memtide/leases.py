@@ -1,7 +1,9 @@
 """Who holds which chunk: leases as tokens that cannot leak, and what comes next.
 
-Leases only make access fast: a touch without one is a page fault that the native library answers.
-So a request that finds no room is no error here; it returns None.
+Where touches are answered (host memory), leases only make access fast: a touch without one is a
+page fault that the native library turns into a lease. So a request that finds no room is no error;
+it returns None. Where they are not (a GPU), the ledger is strict: `using` is what every operation
+on chunks goes through, and it finds room or raises.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Iterator
 
 from memtide._native import Access, Client, Places
 from memtide.errors import FailedPrecondition, InvalidArgument, NotFound, OutOfRoom
@@ -38,11 +41,20 @@ class Ledger:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.RLock()
+        self._leasing = threading.Lock()
         self._live: dict[int, Lease] = {}
         self._in_use = 0
-        self.limit = _limit(client.properties.lease_budget)
+        self.budget = client.properties.lease_budget
+        self.limit = _limit(self.budget)
+        # Whether what is not leased must not be touched.
+        self.strict = not client.properties.touches
         # False while every chunk there is can be held at once: then nothing needs leasing.
-        self.active = False
+        self.active = self.strict
+
+    def refresh(self) -> None:
+        """The job's share has changed."""
+        self.budget = self._client.stats().lease_budget
+        self.limit = _limit(self.budget)
 
     @property
     def room(self) -> int:
@@ -60,6 +72,37 @@ class Ledger:
         if not self._acquire(places, access):
             return []
         return [self._register(Places([place]), access) for place in places.numbers]
+
+    @contextlib.contextmanager
+    def using(self, reads: Places, writes: Places) -> Iterator[None]:
+        """While one operation works on these places. OutOfRoom (strict only): more than can be
+        leased at once."""
+        if not self.strict:
+            tokens = [self.lease(writes, Access.WRITE), self.lease(reads, Access.READ)]
+            try:
+                yield
+            finally:
+                for token in tokens:
+                    if token is not None:
+                        token.release()
+            return
+        held: list[Places] = []
+        try:
+            self._lease_both(reads, writes, held)
+            yield
+        finally:
+            for places in held:
+                self._client.release(places)
+
+    def _lease_both(self, reads: Places, writes: Places, held: list[Places]) -> None:
+        # In two calls: two operations half-way could wait for each other.
+        with self._leasing:
+            if reads.count + writes.count > self.budget - self._in_use:
+                self.release_all()  # They were to make things fast.
+            for places, access in ((writes, Access.WRITE), (reads, Access.READ)):
+                if places.count:
+                    self._client.acquire(places, access)
+                    held.append(places)
 
     def _acquire(self, places: Places, access: Access) -> bool:
         if not self.active or not places.count or places.count > self.room:

@@ -86,6 +86,13 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(kinds_table(summary.node))
     console.print(_traffic_table(summary))
     counts = summary.client
+    if summary.iterations and not summary.chunks and not counts["acquires"]:
+        advice = "--device none" if summary.device != "cpu" else "--device cuda"
+        console.print(
+            f"memtide managed nothing: its chunks are on {summary.device}, and the script trained "
+            f"no tensor there. For one that trains elsewhere: {advice}",
+            style="yellow",
+        )
     console.print(
         f"{counts['acquires']} chunks leased, {counts['acquire_hits']} of them held already; "
         f"{counts['faults']} page faults; waited {summary.waited_s:.2f} s",

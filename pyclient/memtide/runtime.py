@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,8 +21,10 @@ from torch.optim import Optimizer
 from memtide import _native
 from memtide._native import Client
 from memtide.adopt import Adopter
+from memtide.elastic import Elastic
 from memtide.leases import Ledger, Route
 from memtide.moments import Moments, Scope
+from memtide.net import NetMode
 from memtide.observer import Observer
 from memtide.saving import saving_through_copies
 from memtide.step import StepMode
@@ -65,7 +68,10 @@ class Runtime:
         self._undo += [handle.remove for handle in handles]
         self._wrap(Optimizer, "profile_hook_step", self._around_profile_hook_step, static=True)
         _wrap_known_optimizers(Optimizer)
-        self._wrap(faulthandler, "enable", self._around_faulthandler)
+        if self.ledger.strict:
+            self._spread_net()
+        else:
+            self._wrap(faulthandler, "enable", self._around_faulthandler)
         if not self.client.properties.kernel_faults:
             self._wrap(torch.serialization, "_save", self._around_save)
 
@@ -159,6 +165,23 @@ class Runtime:
             return result
 
         return enable
+
+    def _spread_net(self) -> None:
+        """Every operation from now on, in this thread and in those that it starts."""
+        elastic = Elastic(self.adopter)
+        net = NetMode(self.adopter, elastic)
+        net.__enter__()
+        self._undo.append(lambda: net.__exit__(None, None, None))
+
+        def around_run(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def run(thread: threading.Thread) -> None:
+                with NetMode(self.adopter, elastic):
+                    original(thread)
+
+            return run
+
+        self._wrap(threading.Thread, "run", around_run)
 
     def _around_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         return saving_through_copies(original, self.adopter)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memtide import node as nodes
-from memtide._native import Client, Stats
+from memtide._native import Client, Stats, device_name
 from memtide.node import LINKS, STALLS, Node
 from memtide.observer import Observer
 
@@ -125,6 +125,7 @@ class Recorder(Observer):
             iterating_s=self.iterating_s,
             chunk_bytes=self._client.properties.chunk_bytes,
             lease_budget=self._client.properties.lease_budget,
+            device=device_name(self._client.properties.dl_device),
             moved_bytes=_moved(self._first_node, node),
             stalled_s=_stalled(self._first_node, node),
             client=_counted(self._first_stats, stats),
@@ -170,6 +171,7 @@ class Summary:
     iterating_s: float
     chunk_bytes: int
     lease_budget: int
+    device: str  # Of tensors in chunks: "cpu" or "cuda:0".
     moved_bytes: dict[str, int]
     stalled_s: dict[str, float]
     client: dict[str, int]
@@ -193,6 +195,7 @@ class Summary:
             "chunk_bytes": self.chunk_bytes,
             "chunks": self.chunks,
             "lease_budget": self.lease_budget,
+            "device": self.device,
             "moved_bytes": self.moved_bytes,
             "stalled_seconds": self.stalled_s,
             "client": self.client,

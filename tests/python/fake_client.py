@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections import Counter
+import weakref
+from collections import Counter, deque
+from typing import Any
 
+import torch
 from memtide._native import Access, Kind, Places, Properties, Stats
 from memtide.errors import FailedPrecondition, NotFound, OutOfRoom
+from torch.utils.dlpack import to_dlpack
 
 CHUNK_BYTES = 4096
 _FREED = 0xFF  # Four of these are a NaN, in every floating-point type.
@@ -17,7 +21,12 @@ class FakeClient:
     """Has the methods of memtide._native.Client. Chunks that ended are filled with NaN."""
 
     def __init__(
-        self, *, places: int = 4096, lease_budget: int = 8, kernel_faults: bool = True
+        self,
+        *,
+        places: int = 4096,
+        lease_budget: int = 8,
+        kernel_faults: bool = True,
+        touches: bool = True,
     ) -> None:
         self._memory = mmap.mmap(-1, places * CHUNK_BYTES)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -25,17 +34,20 @@ class FakeClient:
             places=places,
             base=base,
             chunk_bytes=CHUNK_BYTES,
-            device_slots=0,
+            device_slots=0 if touches else lease_budget + 1,
             host_slots=lease_budget,
             ssd_slots=places,
             max_chunks=places,
             lease_budget=lease_budget,
-            kernel_faults=kernel_faults,
+            kernel_faults=kernel_faults and touches,
+            touches=touches,
         )
         self.kinds: dict[int, Kind] = {}
         self.uses: Counter[int] = Counter()
         self.acquired: list[tuple[tuple[int, ...], Access]] = []
         self.prefetched: list[tuple[int, ...]] = []
+        self.lease_budget = lease_budget
+        self._returned: deque[tuple[int, int]] = deque()
 
     def allocate(self, kind: Kind, count: int) -> int:
         first = next(
@@ -59,7 +71,7 @@ class FakeClient:
     def acquire(self, places: Places, access: Access, timeout_ms: int = -1) -> None:
         self._check(places.numbers)
         in_use = {place for place, uses in self.uses.items() if uses}
-        if len(in_use | set(places.numbers)) > self.properties.lease_budget:
+        if len(in_use | set(places.numbers)) > self.lease_budget:
             raise OutOfRoom("more chunks than can be in use at once")
         self.uses.update(places.numbers)
         self.acquired.append((places.numbers, access))
@@ -73,8 +85,21 @@ class FakeClient:
         self._check(places.numbers)
         self.prefetched.append(places.numbers)
 
+    def resize(self, device_share_bytes: int, timeout_ms: int = -1) -> None:
+        self.lease_budget = device_share_bytes // CHUNK_BYTES - 1
+
+    def wrap(self, address: int, size_bytes: int) -> Any:
+        buffer = (ctypes.c_char * size_bytes).from_address(address)
+        end_of_life = weakref.finalize(buffer, self._returned.append, (address, size_bytes))
+        end_of_life.atexit = False
+        return to_dlpack(torch.frombuffer(buffer, dtype=torch.uint8))
+
+    def take_returned(self) -> list[tuple[int, int]]:
+        return [self._returned.popleft() for _ in range(len(self._returned))]
+
     def stats(self) -> Stats:
-        return Stats(len(self.kinds), 0, sum(map(bool, self.uses.values())), 0, 0, 0, 0, 0, 0, 0)
+        in_use = sum(map(bool, self.uses.values()))
+        return Stats(len(self.kinds), 0, in_use, 0, 0, 0, 0, 0, 0, 0, self.lease_budget)
 
     def in_use(self) -> set[int]:
         return {place for place, uses in self.uses.items() if uses}

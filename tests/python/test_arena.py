@@ -9,7 +9,7 @@ import pytest
 import torch
 from fake_client import CHUNK_BYTES, FakeClient
 from memtide._native import Kind
-from memtide.arena import ALIGNMENT_BYTES, Arena, Intervals
+from memtide.arena import ALIGNMENT_BYTES, Arena, Intervals, Storages
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,7 +40,7 @@ def test_intervals_agree_with_a_set_of_numbers(seed: int) -> None:
 def test_live_tensors_keep_their_values_whatever_comes_and_goes(seed: int) -> None:
     draw = random.Random(seed)
     client = FakeClient()
-    arena = Arena(client, Kind.OTHER)
+    arena = Arena(Storages(client), Kind.OTHER)
     live: list[tuple[torch.Tensor, int]] = []
     for value in range(200):
         if draw.random() < 0.55 or not live:
@@ -67,7 +67,7 @@ def test_live_tensors_keep_their_values_whatever_comes_and_goes(seed: int) -> No
 
 
 def test_tensors_are_packed_in_the_order_of_the_asking() -> None:
-    arena = Arena(FakeClient(), Kind.PARAMETER)
+    arena = Arena(Storages(FakeClient()), Kind.PARAMETER)
     tensors = [arena.empty((300,), (1,), torch.float32) for _ in range(10)]
     addresses = [tensor.data_ptr() for tensor in tensors]
     assert addresses == list(range(addresses[0], addresses[0] + 10 * 1216, 1216))
@@ -76,14 +76,14 @@ def test_tensors_are_packed_in_the_order_of_the_asking() -> None:
 
 def test_a_tensor_larger_than_a_chunk_lies_over_consecutive_places() -> None:
     client = FakeClient()
-    arena = Arena(client, Kind.PARAMETER)
+    arena = Arena(Storages(client), Kind.PARAMETER)
     tensor = arena.empty((5 * CHUNK_BYTES // 4,), (1,), torch.float32).fill_(7)
     assert client.kinds == dict.fromkeys(range(5), Kind.PARAMETER)
     assert tensor.sum().item() == 7 * tensor.numel()
 
 
 def test_a_view_keeps_the_span_of_its_tensor() -> None:
-    arena = Arena(FakeClient(), Kind.OTHER)
+    arena = Arena(Storages(FakeClient()), Kind.OTHER)
     tensor = arena.empty((100, 10), (10, 1), torch.float32).fill_(1)
     view = tensor[3:5]
     del tensor
@@ -97,14 +97,14 @@ def test_a_view_keeps_the_span_of_its_tensor() -> None:
 
 
 def test_a_numpy_array_keeps_the_span_of_its_tensor() -> None:
-    arena = Arena(FakeClient(), Kind.OTHER)
+    arena = Arena(Storages(FakeClient()), Kind.OTHER)
     array = arena.empty((100,), (1,), torch.float32).fill_(1).numpy()
     arena.empty((100,), (1,), torch.float32).fill_(2)
     assert array.sum() == 100
 
 
 def test_layouts_survive() -> None:
-    arena = Arena(FakeClient(), Kind.OTHER)
+    arena = Arena(Storages(FakeClient()), Kind.OTHER)
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     tensor = arena.like_storage_of(image)
     assert (tensor.shape, tensor.stride()) == (image.shape, image.stride())
@@ -115,7 +115,7 @@ def test_a_chunk_in_use_is_freed_another_time() -> None:
     from memtide._native import Access, Places
 
     client = FakeClient()
-    arena = Arena(client, Kind.OTHER)
+    arena = Arena(Storages(client), Kind.OTHER)
     arena.empty((CHUNK_BYTES,), (1,), torch.uint8)
     client.acquire(Places([0]), Access.WRITE)
     assert arena.trim() == 0

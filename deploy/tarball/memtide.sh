@@ -1,0 +1,6 @@
+#!/bin/sh
+# The memtide command line of an unpacked tarball. MEMTIDE_PYTHON: the interpreter that has PyTorch.
+home=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+export MEMTIDE_LIBRARY="${MEMTIDE_LIBRARY:-$home/lib/libmemtide.so}"
+export MEMTIDED="${MEMTIDED:-$home/bin/memtided}"
+PYTHONPATH="$home/python${PYTHONPATH:+:$PYTHONPATH}" exec "${MEMTIDE_PYTHON:-python3}" -m memtide "$@"

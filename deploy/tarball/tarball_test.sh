@@ -1,0 +1,37 @@
+#!/bin/bash
+# The tarball is small enough, and what it holds runs from wherever it lies. $1: memtide.tar.gz.
+set -euo pipefail
+
+tarball=$1
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+
+fail() {
+  echo "$*" >&2
+  exit 1
+}
+
+size=$(stat -L -c %s "$tarball")
+((size <= 50 << 20)) || fail "the tarball has $size bytes; at most 50 MiB"
+mkdir "$root/some where"
+tar -C "$root/some where" -xzf "$tarball"
+home=$(echo "$root/some where"/memtide-*)
+
+for file in "$home"/bin/* "$home"/lib/*; do
+  [[ $(head -c 4 "$file" | tail -c 3) == ELF ]] || continue
+  # Every library comes from the tarball, but for the C and C++ libraries.
+  strays=$(ldd "$file" | sed -nE 's/^\s*(\S+) => (.*) \(0x.*/\1 \2/p' |
+    grep -v -F " $home/lib/" | grep -v -F "/../lib/" |
+    grep -v -E '^(libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s)\.so' || true)
+  [[ -z $strays ]] || fail "$(basename "$file") takes libraries of this machine: $strays"
+done
+
+said=$("$home/bin/memtided" --version)
+[[ $said == "memtided ${home##*memtide-}"* ]] || fail "the daemon says \"$said\""
+python3 - "$home/lib/libmemtide.so" <<'PY' || fail "libmemtide.so cannot be loaded"
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.memtide_version.restype = ctypes.c_char_p
+assert library.memtide_version()
+PY
+"$home/bin/memtide" --help >/dev/null 2>"$root/said" || fail "memtide --help: $(cat "$root/said")"

@@ -1,0 +1,61 @@
+"""Device memory given back to a script that needs more of it than was foreseen."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memtide.adopt import Adopter
+from memtide.errors import DeadlineExceeded
+from memtide.sizes import format_size, parse_size
+
+_FEWEST_SLOTS = 4
+_TIMEOUT_MS = 60_000
+_ASKED = re.compile(r"Tried to allocate ([0-9.]+) ([KMGT]?i?B)")
+
+
+class Elastic:
+    """The device share of one client's job, which shrinks as its script grows."""
+
+    def __init__(self, adopter: Adopter) -> None:
+        self._adopter = adopter
+        self._slots = adopter.client.properties.device_slots
+
+    def retry(self, short: torch.OutOfMemoryError, run: Callable[[], Any]) -> Any:
+        """Runs again what was short of device memory, with fewer and fewer chunks on the device.
+
+        torch.OutOfMemoryError: also with the fewest.
+        """
+        wanted = _asked_bytes(short)
+        while self._slots > _FEWEST_SLOTS:
+            self._give_back(wanted)
+            try:
+                return run()
+            except torch.OutOfMemoryError as error:
+                short = error
+        raise torch.OutOfMemoryError(
+            f"{short} memtide keeps {self._slots} chunks of "
+            f"{format_size(self._adopter.chunk_bytes)} on the device, the fewest that it needs"
+        ) from short
+
+    def _give_back(self, wanted_bytes: int) -> None:
+        chunk_bytes = self._adopter.chunk_bytes
+        fewer = max(-(-wanted_bytes // chunk_bytes), self._slots // 8, 1)
+        self._slots = max(_FEWEST_SLOTS, self._slots - fewer)
+        self._adopter.ledger.release_all()  # They were to make things fast.
+        # Another session may keep some of it: trying again will tell whether it was enough.
+        with contextlib.suppress(DeadlineExceeded):
+            self._adopter.client.resize(self._slots * chunk_bytes, _TIMEOUT_MS)
+        self._adopter.ledger.refresh()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _asked_bytes(error: torch.OutOfMemoryError) -> int:
+    """What CUDA's allocator says that it tried to get; 0: it does not say."""
+    found = _ASKED.search(str(error))
+    return parse_size(found[1] + found[2]) if found else 0

@@ -1,0 +1,149 @@
+"""The net of a client whose touches are not answered, as a GPU's are not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fake_client import CHUNK_BYTES, FakeClient
+from memtide import runtime as runtimes
+from memtide._native import Access, Places
+from memtide.errors import OutOfRoom
+from memtide.observer import Observer
+from memtide.runtime import Runtime
+from torch import nn
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    yield runtimes.start(FakeClient(touches=False), Observer(), adopt_everything=True)
+    runtimes.stop()
+
+
+def one_chunk_each(count: int) -> list[nn.Parameter]:
+    """Managed parameters, each filling a chunk of its own."""
+    holder = nn.Module()
+    for index in range(count):
+        filled = nn.Parameter(torch.full((CHUNK_BYTES // 4,), float(index)), requires_grad=False)
+        holder.register_parameter(f"p{index}", filled)
+    return list(holder.parameters())
+
+
+def leased_for(runtime: Runtime, parameter: torch.Tensor) -> list[Access]:
+    place = runtime.adopter.span_places(parameter)[0]
+    return [access for places, access in runtime.client.acquired if place in places]
+
+
+def test_every_operation_leases_what_it_reads_and_what_it_writes(runtime: Runtime) -> None:
+    first, second = one_chunk_each(2)
+    runtime.client.acquired.clear()
+    second.add_(first)
+    assert leased_for(runtime, first) == [Access.READ]
+    assert leased_for(runtime, second) == [Access.WRITE]
+    assert runtime.client.in_use() == set()
+    assert second[5].item() == 1.0
+
+
+def test_a_view_leases_nothing_and_its_use_what_is_under_it(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    runtime.client.acquired.clear()
+    view = parameter.view(32, -1)[3:5].t()
+    assert runtime.client.acquired == []
+    view.zero_()
+    assert leased_for(runtime, parameter) == [Access.WRITE]
+
+
+def test_an_operation_that_raises_holds_nothing_afterwards(runtime: Runtime) -> None:
+    first, second = one_chunk_each(2)
+    with pytest.raises(RuntimeError):
+        torch.mm(first.view(1, -1), second.view(1, -1))
+    assert runtime.client.in_use() == set()
+
+
+def test_lists_of_more_than_can_be_leased_are_worked_off_in_pieces(runtime: Runtime) -> None:
+    parameters = one_chunk_each(20)
+    torch._foreach_add_(parameters, 1.0)
+    assert [p[0].item() for p in parameters] == [float(index + 1) for index in range(20)]
+    norms = torch._foreach_norm(parameters)
+    assert [norm.item() for norm in norms] == [p.clone().norm().item() for p in parameters]
+
+
+def test_one_operation_over_more_than_can_be_leased_says_what_to_do(runtime: Runtime) -> None:
+    parameters = one_chunk_each(10)
+    with pytest.raises(OutOfRoom, match=r"aten::cat touches 10 chunks .* may lease 8; enlarge"):
+        torch.cat(parameters)
+
+
+def test_uses_that_only_make_things_fast_give_way(runtime: Runtime) -> None:
+    parameters = one_chunk_each(8)
+    for parameter in parameters[:5]:
+        places = Places(runtime.adopter.span_places(parameter))
+        assert runtime.ledger.lease(places, Access.READ) is not None
+    assert torch.stack(parameters[3:]).shape == (5, CHUNK_BYTES // 4)
+
+
+def test_other_threads_have_the_net_too(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    runtime.client.acquired.clear()
+    thread = threading.Thread(target=parameter.zero_)
+    thread.start()
+    thread.join()
+    assert leased_for(runtime, parameter) == [Access.WRITE]
+
+
+def test_backward_runs_through_the_net(runtime: Runtime) -> None:
+    layer = nn.Linear(32, 32, bias=False)
+    runtime.client.acquired.clear()
+    layer(torch.ones(2, 32)).sum().backward()
+    assert Access.READ in leased_for(runtime, layer.weight)
+    assert layer.weight.grad is not None
+    assert runtime.adopter.manages(layer.weight.grad)
+    torch.testing.assert_close(layer.weight.grad.clone(), torch.full((32, 32), 2.0))
+
+
+def test_short_of_device_memory_chunks_give_way_and_it_is_tried_again(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parameter,) = one_chunk_each(1)
+    failures = iter([True, True])
+    real = runtime.client.acquire
+
+    def acquire(*arguments: object) -> None:
+        real(*arguments)
+        if next(failures, False):
+            runtime.client.release(arguments[0])
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 KiB. GPU 0")
+
+    monkeypatch.setattr(runtime.client, "acquire", acquire)
+    assert (parameter * 2)[7].item() == 0.0
+    assert runtime.client.lease_budget == 9 - 2 - 2 - 1
+    assert runtime.ledger.budget == runtime.client.lease_budget
+
+
+def test_what_was_half_written_is_not_tried_again(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parameter,) = one_chunk_each(1)
+
+    def acquire(*_arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(runtime.client, "acquire", acquire)
+    with pytest.raises(torch.OutOfMemoryError):
+        parameter.add_(1)
+    assert runtime.client.lease_budget == 8
+
+
+def test_a_device_that_is_too_small_at_last_says_so(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parameter,) = one_chunk_each(1)
+
+    def acquire(*_arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+
+    monkeypatch.setattr(runtime.client, "acquire", acquire)
+    with pytest.raises(torch.OutOfMemoryError, match="memtide keeps 4 chunks of 4.00 KiB"):
+        parameter.neg()
