@@ -1,10 +1,12 @@
 #include "base/cuda/cuda.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 
 namespace memtide {
@@ -83,6 +85,21 @@ absl::Status Load(const char* name, unsigned version, Function* function) {
   return absl::OkStatus();
 }
 
+// All or none of them. False: the driver has not all.
+bool LoadMapping(CudaDriver* driver) {
+  const CudaDriver without = *driver;
+  const bool found =
+#define MEMTIDE_LOAD(name) Load("cu" #name, kVersion, &driver->name).ok()
+      MEMTIDE_LOAD(MemGetAllocationGranularity) && MEMTIDE_LOAD(MemCreate) &&
+      MEMTIDE_LOAD(MemRelease) && MEMTIDE_LOAD(MemExportToShareableHandle) &&
+      MEMTIDE_LOAD(MemImportFromShareableHandle) && MEMTIDE_LOAD(MemAddressReserve) &&
+      MEMTIDE_LOAD(MemAddressFree) && MEMTIDE_LOAD(MemMap) && MEMTIDE_LOAD(MemUnmap) &&
+      MEMTIDE_LOAD(MemSetAccess);
+#undef MEMTIDE_LOAD
+  if (!found) *driver = without;
+  return found;
+}
+
 absl::StatusOr<CudaDriver> LoadAll() {
   int count = 0;
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceCount(&count), "looking for a GPU"));
@@ -92,17 +109,8 @@ absl::StatusOr<CudaDriver> LoadAll() {
   MEMTIDE_LOAD(DeviceGetAttribute);
   MEMTIDE_LOAD(PointerGetAttribute);
   MEMTIDE_LOAD(CtxGetCurrent);
-  MEMTIDE_LOAD(MemGetAllocationGranularity);
-  MEMTIDE_LOAD(MemCreate);
-  MEMTIDE_LOAD(MemRelease);
-  MEMTIDE_LOAD(MemExportToShareableHandle);
-  MEMTIDE_LOAD(MemImportFromShareableHandle);
-  MEMTIDE_LOAD(MemAddressReserve);
-  MEMTIDE_LOAD(MemAddressFree);
-  MEMTIDE_LOAD(MemMap);
-  MEMTIDE_LOAD(MemUnmap);
-  MEMTIDE_LOAD(MemSetAccess);
 #undef MEMTIDE_LOAD
+  driver.maps_memory = LoadMapping(&driver);
   if (!Load("cuCtxRecordEvent", kCtxRecordEventVersion, &driver.CtxRecordEvent).ok()) {
     driver.CtxRecordEvent = nullptr;
   }
@@ -112,10 +120,14 @@ absl::StatusOr<CudaDriver> LoadAll() {
 }  // namespace
 
 absl::StatusOr<const CudaDriver*> LoadCudaDriver() {
+  static Mutex mutex;
+  static std::atomic<const CudaDriver*> loaded{nullptr};
+  if (const CudaDriver* driver = loaded.load(std::memory_order_acquire)) return driver;
+  MEMTIDE_ASSIGN_OR_RETURN(CudaDriver driver, LoadAll());
+  MutexLock lock(&mutex);
   // tidy(raw-new): of the process, used until its last moment.
-  static const auto* const driver = new absl::StatusOr<CudaDriver>(LoadAll());
-  MEMTIDE_RETURN_IF_ERROR(driver->status());
-  return &**driver;
+  if (loaded.load() == nullptr) loaded.store(new CudaDriver(driver), std::memory_order_release);
+  return loaded.load();
 }
 
 absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
@@ -148,6 +160,7 @@ absl::StatusOr<std::vector<CudaDeviceFacts>> CudaDevices() {
     CudaDeviceFacts facts;
     facts.ordinal = ordinal;
     facts.name = properties.name;
+    facts.memory = Bytes(properties.totalGlobalMem);
     facts.legacy_ipc = properties.ipcEventSupported != 0;
     static_assert(sizeof(properties.uuid.bytes) == sizeof(facts.uuid));
     std::memcpy(facts.uuid.data(), properties.uuid.bytes, facts.uuid.size());
@@ -158,8 +171,8 @@ absl::StatusOr<std::vector<CudaDeviceFacts>> CudaDevices() {
         driver->DeviceGetAttribute(&descriptors,
                                    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
                                    ordinal)};
-    facts.descriptors =
-        known[0] == CUDA_SUCCESS && known[1] == CUDA_SUCCESS && vmm != 0 && descriptors != 0;
+    facts.descriptors = driver->maps_memory && known[0] == CUDA_SUCCESS &&
+                        known[1] == CUDA_SUCCESS && vmm != 0 && descriptors != 0;
     devices.push_back(facts);
   }
   if (devices.empty()) {

@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/optional.h"
+#include "base/bytes.h"
 
 namespace memtide {
 
@@ -31,6 +31,8 @@ struct CudaDriver {
   decltype(&cuDeviceGetAttribute) DeviceGetAttribute = nullptr;
   decltype(&cuPointerGetAttribute) PointerGetAttribute = nullptr;
   decltype(&cuCtxGetCurrent) CtxGetCurrent = nullptr;
+  // Whether the driver has the functions below, since CUDA 11.3; null without.
+  bool maps_memory = false;
   decltype(&cuMemGetAllocationGranularity) MemGetAllocationGranularity = nullptr;
   decltype(&cuMemCreate) MemCreate = nullptr;
   decltype(&cuMemRelease) MemRelease = nullptr;
@@ -45,8 +47,9 @@ struct CudaDriver {
   decltype(&cuCtxRecordEvent) CtxRecordEvent = nullptr;
 };
 
-// The driver's functions, looked up once in a process. FAILED_PRECONDITION: there is no usable GPU,
-// no driver, or one without one of them (CUDA 11.3 and later have them all).
+// The driver's functions, looked up until they are found. FAILED_PRECONDITION: there is no usable
+// GPU, no driver, or none that this release knows. UNAVAILABLE: there is one, and it does not
+// answer.
 absl::StatusOr<const CudaDriver*> LoadCudaDriver();
 
 // OK, or what failed: "cudaHostRegister of 64 MiB". Clears the runtime's pending error, so that it
@@ -64,6 +67,7 @@ struct CudaDeviceFacts {
   int ordinal = 0;
   CudaUuid uuid = {};
   std::string name;
+  Bytes memory;              // All of it.
   bool descriptors = false;  // Memory by cuMemCreate can be passed as POSIX descriptors.
   bool legacy_ipc = false;
 };

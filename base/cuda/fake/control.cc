@@ -1,0 +1,47 @@
+#include <algorithm>
+
+#include "base/cuda/fake/fake_cuda.h"
+#include "base/cuda/fake/process.h"
+#include "base/cuda/fake/streams.h"
+
+namespace memtide::fake_cuda {
+
+void FailCall(const std::string& name, uint64_t n, int code) {
+  Process& process = TheProcess();
+  MutexLock lock(&process.mutex);
+  process.faults.push_back({name, process.calls[name] + n, static_cast<cudaError_t>(code)});
+}
+
+void ClearFaults() {
+  Process& process = TheProcess();
+  MutexLock lock(&process.mutex);
+  process.faults.clear();
+}
+
+uint64_t CallCount(const std::string& name) {
+  Process& process = TheProcess();
+  MutexLock lock(&process.mutex);
+  return process.calls[name];
+}
+
+void SetDelay(Duration delay) {
+  Process& process = TheProcess();
+  MutexLock lock(&process.mutex);
+  process.delay = delay;
+}
+
+Holdings Held() {
+  Process& process = TheProcess();
+  MutexLock lock(&process.mutex);
+  Holdings held;
+  held.handles = process.handles.size();
+  held.reservations = process.reservations.size();
+  held.mappings = process.mappings.size();
+  held.registrations = process.registrations.size();
+  // The default stream nobody makes, and nobody destroys.
+  held.streams = process.streams.size() - process.streams.count(nullptr);
+  held.events = process.events.size();
+  return held;
+}
+
+}  // namespace memtide::fake_cuda

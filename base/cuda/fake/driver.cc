@@ -1,0 +1,122 @@
+// What is asked of the driver by name, and its functions that are not about mapping memory.
+#include <cstring>
+#include <string>
+
+#include "base/cuda/fake/process.h"
+#include "base/cuda/fake/streams.h"
+#include "base/cuda/fake/vmm.h"
+
+namespace memtide::fake_cuda {
+namespace {
+
+CUresult GetErrorName(CUresult error, const char** name) {
+  *name = cudaGetErrorName(static_cast<cudaError_t>(error));
+  return CUDA_SUCCESS;
+}
+
+CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  Process& process = TheProcess();
+  Call call(&process, "cuDeviceGetAttribute");
+  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
+  if (device < 0 || device >= static_cast<int>(process.visible.size())) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  const bool knows = process.settings.driver != Driver::kOld;
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+      *value = knows ? 1 : 0;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+      *value = knows && process.settings.descriptors ? 1 : 0;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+// The bytes are the host's, and the fake says so: programs that ask may then touch them.
+CUresult PointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+  Process& process = TheProcess();
+  Call call(&process, "cuPointerGetAttribute");
+  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
+  if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || !process.Overlaps(address, 1)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const unsigned type = CU_MEMORYTYPE_HOST;
+  std::memcpy(data, &type, sizeof(type));
+  return CUDA_SUCCESS;
+}
+
+// A context for each ordinal, of a thread that has chosen one.
+CUresult CtxGetCurrent(CUcontext* context) {
+  Process& process = TheProcess();
+  Call call(&process, "cuCtxGetCurrent");
+  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
+  *context =
+      t_has_context ? reinterpret_cast<CUcontext>(static_cast<intptr_t>(t_ordinal) + 1) : nullptr;
+  return CUDA_SUCCESS;
+}
+
+CUresult CtxRecordEvent(CUcontext context, CUevent event) {
+  Process& process = TheProcess();
+  Call call(&process, "cuCtxRecordEvent");
+  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
+  const auto found = process.events.find(event);
+  if (found == process.events.end()) return CUDA_ERROR_INVALID_HANDLE;
+  found->second->last = MarkAll(&process);
+  return CUDA_SUCCESS;
+}
+
+struct Function {
+  const char* name;
+  void* address;
+  bool in_old_drivers;
+};
+
+void* Find(const std::string& name, bool old_driver) {
+#define MEMTIDE_FUNCTION(name, old) \
+  { "cu" #name, reinterpret_cast<void*>(&name), old }
+  static const Function functions[] = {
+      MEMTIDE_FUNCTION(GetErrorName, true),
+      MEMTIDE_FUNCTION(DeviceGetAttribute, true),
+      MEMTIDE_FUNCTION(PointerGetAttribute, true),
+      MEMTIDE_FUNCTION(CtxGetCurrent, true),
+      MEMTIDE_FUNCTION(CtxRecordEvent, false),
+      MEMTIDE_FUNCTION(MemGetAllocationGranularity, false),
+      MEMTIDE_FUNCTION(MemCreate, false),
+      MEMTIDE_FUNCTION(MemRelease, false),
+      MEMTIDE_FUNCTION(MemExportToShareableHandle, false),
+      MEMTIDE_FUNCTION(MemImportFromShareableHandle, false),
+      MEMTIDE_FUNCTION(MemAddressReserve, false),
+      MEMTIDE_FUNCTION(MemAddressFree, false),
+      MEMTIDE_FUNCTION(MemMap, false),
+      MEMTIDE_FUNCTION(MemUnmap, false),
+      MEMTIDE_FUNCTION(MemSetAccess, false),
+  };
+#undef MEMTIDE_FUNCTION
+  for (const Function& function : functions) {
+    if (name == function.name) {
+      return old_driver && !function.in_old_drivers ? nullptr : function.address;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace memtide::fake_cuda
+
+extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function,
+                                                        unsigned int version,
+                                                        unsigned long long flags,
+                                                        cudaDriverEntryPointQueryResult* result) {
+  using memtide::fake_cuda::Driver;
+  memtide::fake_cuda::Process& process = memtide::fake_cuda::TheProcess();
+  memtide::fake_cuda::Call call(&process, "cudaGetDriverEntryPointByVersion");
+  if (call.refusal() != cudaSuccess) return memtide::fake_cuda::Return(call.refusal());
+  *function = memtide::fake_cuda::Find(symbol, process.settings.driver == Driver::kOld);
+  if (result != nullptr) {
+    *result =
+        *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  }
+  return cudaSuccess;
+}

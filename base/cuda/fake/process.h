@@ -1,0 +1,107 @@
+// Process: all that the fake knows in this process, under one lock; and Call, one call of it.
+//
+// The lock is held while copies are made, too: nothing can be unmapped under one, and when an error
+// has become sticky none is being made any more.
+#ifndef MEMTIDE_BASE_CUDA_FAKE_PROCESS_H_
+#define MEMTIDE_BASE_CUDA_FAKE_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/cuda/fake/physical.h"
+#include "base/cuda/fake/settings.h"
+#include "base/mutex.h"
+
+namespace memtide::fake_cuda {
+
+class Stream;
+struct Event;
+
+enum class Access { kNone, kRead, kWrite };
+enum class MappedBy { kMalloc, kMap, kIpc };
+
+// Device memory in this process's address space.
+struct Mapping {
+  uint64_t size = 0;
+  MappedBy by = MappedBy::kMap;
+  Access access = Access::kNone;
+  std::shared_ptr<Physical> physical;
+  int opens = 1;  // Of kIpc: how often it must be closed.
+};
+
+struct Process {
+  Process();
+  ~Process();
+
+  // Lets every call fail with `error` from now on. REQUIRES: it is a sticky one.
+  void Break(cudaError_t error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Whether all of the range is device memory that may be used so.
+  bool MayUse(uintptr_t address, uint64_t size, Access access) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Whether any of the range is reserved or mapped for device memory.
+  bool Overlaps(uintptr_t address, uint64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Unmaps and forgets everything but settings, counts and faults. The streams are to be destroyed
+  // without the lock.
+  std::vector<std::unique_ptr<Stream>> Reset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  const pid_t pid;
+  const Settings settings;
+  const std::string directory;
+  const std::vector<int> visible;  // The device of each ordinal.
+  const uint64_t token;            // Tells this process from all others.
+
+  Mutex mutex;
+  CondVar changed;  // Work was queued or done, or something broke.
+  Duration delay ABSL_GUARDED_BY(mutex);
+  std::map<std::string, uint64_t> calls ABSL_GUARDED_BY(mutex);  // "*": all.
+  std::vector<Fault> faults ABSL_GUARDED_BY(mutex);
+  cudaError_t sticky ABSL_GUARDED_BY(mutex) = cudaSuccess;
+
+  uint64_t next_handle ABSL_GUARDED_BY(mutex) = 1;
+  std::map<uint64_t, std::shared_ptr<Physical>> handles ABSL_GUARDED_BY(mutex);
+  // By address.
+  std::map<uintptr_t, uint64_t> reservations ABSL_GUARDED_BY(mutex);
+  std::map<uintptr_t, Mapping> mappings ABSL_GUARDED_BY(mutex);
+  std::map<uintptr_t, uint64_t> registrations ABSL_GUARDED_BY(mutex);
+  // The default stream's key is null.
+  std::map<cudaStream_t, std::unique_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
+  std::map<cudaEvent_t, std::unique_ptr<Event>> events ABSL_GUARDED_BY(mutex);
+};
+
+// Made at the first call, and never destroyed.
+Process& TheProcess();
+
+enum class Sticky { kFails, kIsIgnored };
+
+// One call of a function: holds the lock, counts, and knows whether it is to fail at once.
+class ABSL_SCOPED_LOCKABLE Call {
+ public:
+  Call(Process* process, const char* name, Sticky sticky = Sticky::kFails)
+      ABSL_EXCLUSIVE_LOCK_FUNCTION(process->mutex);
+  ~Call() ABSL_UNLOCK_FUNCTION();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  cudaError_t refusal() const { return refusal_; }
+
+ private:
+  Process* const process_;
+  cudaError_t refusal_ = cudaSuccess;
+};
+
+// Remembers the error for this thread's cudaGetLastError, and returns it.
+cudaError_t Return(cudaError_t error);
+
+// Of this thread.
+extern thread_local cudaError_t t_last_error;
+extern thread_local int t_ordinal;
+extern thread_local bool t_has_context;
+
+}  // namespace memtide::fake_cuda
+
+#endif  // MEMTIDE_BASE_CUDA_FAKE_PROCESS_H_

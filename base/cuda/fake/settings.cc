@@ -1,0 +1,108 @@
+#include "base/cuda/fake/settings.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+
+namespace memtide::fake_cuda {
+namespace {
+
+using Pair = std::pair<std::string, std::string>;
+
+std::vector<Pair> Pairs(const char* text) {
+  std::vector<Pair> pairs;
+  if (text == nullptr) return pairs;
+  for (const auto part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    pairs.push_back(absl::StrSplit(part, absl::MaxSplits('=', 1)));
+  }
+  return pairs;
+}
+
+uint64_t Number(const std::string& name, const std::string& text) {
+  uint64_t number = 0;
+  MEMTIDE_CHECK(absl::SimpleAtoi(text, &number)) << name << "=" << text;
+  return number;
+}
+
+Driver DriverNamed(const std::string& name) {
+  if (name == "old") return Driver::kOld;
+  if (name == "none") return Driver::kNone;
+  if (name == "no-uvm") return Driver::kNoUvm;
+  MEMTIDE_CHECK(name == "usable") << "driver=" << name;
+  return Driver::kUsable;
+}
+
+}  // namespace
+
+Settings ReadSettings(const char* text) {
+  Settings settings;
+  for (const auto& [name, value] : Pairs(text)) {
+    if (name == "dir") {
+      settings.directory = value;
+    } else if (name == "memory") {
+      const absl::StatusOr<Bytes> memory = ParseBytes(value);
+      MEMTIDE_CHECK(memory.ok()) << memory.status();
+      settings.memory = *memory;
+    } else if (name == "devices") {
+      settings.devices = static_cast<int>(Number(name, value));
+    } else if (name == "name") {
+      settings.name = value;
+    } else if (name == "driver") {
+      settings.driver = DriverNamed(value);
+    } else if (name == "descriptors") {
+      settings.descriptors = value != "no";
+    } else if (name == "legacy_ipc") {
+      settings.legacy_ipc = value != "no";
+    } else if (name == "delay_us") {
+      settings.delay = std::chrono::microseconds(Number(name, value));
+    } else {
+      MEMTIDE_CHECK(false) << "MEMTIDE_FAKE_CUDA: " << name;
+    }
+  }
+  return settings;
+}
+
+std::vector<Fault> ReadFaults(const char* text) {
+  std::vector<Fault> faults;
+  for (const auto& [where, code] : Pairs(text)) {
+    const Pair call = absl::StrSplit(where, absl::MaxSplits(':', 1));
+    faults.push_back(
+        {call.first, Number(where, call.second), static_cast<cudaError_t>(Number(where, code))});
+  }
+  return faults;
+}
+
+std::vector<int> VisibleDevices(const char* text, int devices) {
+  std::vector<int> visible;
+  if (text == nullptr) {
+    for (int device = 0; device < devices; ++device) visible.push_back(device);
+    return visible;
+  }
+  for (const auto part : absl::StrSplit(text, ',')) {
+    int device = -1;
+    if (absl::StartsWith(part, "GPU-")) {
+      for (int each = 0; each < devices; ++each) {
+        if (absl::StartsWith(FormatCudaUuid(UuidOf(each)), part)) device = each;
+      }
+    } else if (!absl::SimpleAtoi(part, &device)) {
+      device = -1;
+    }
+    const bool seen = std::find(visible.begin(), visible.end(), device) != visible.end();
+    if (device < 0 || device >= devices || seen) break;
+    visible.push_back(device);
+  }
+  return visible;
+}
+
+CudaUuid UuidOf(int device) {
+  CudaUuid uuid = {'f', 'a', 'k', 'e', '-', 'c', 'u', 'd', 'a', '-', 'd', 'e', 'v', 'i', 'c', 0};
+  uuid[0] = static_cast<char>(0xfa + device);
+  uuid[15] = static_cast<char>(device);
+  return uuid;
+}
+
+}  // namespace memtide::fake_cuda

@@ -1,0 +1,55 @@
+#include "base/cuda/fake/settings.h"
+
+#include "gtest/gtest.h"
+
+namespace memtide::fake_cuda {
+namespace {
+
+TEST(SettingsTest, NothingSaidIsOneUsableDevice) {
+  const Settings settings = ReadSettings(nullptr);
+  EXPECT_EQ(settings.devices, 1);
+  EXPECT_EQ(settings.memory, GiB(1));
+  EXPECT_EQ(settings.driver, Driver::kUsable);
+  EXPECT_TRUE(ReadFaults(nullptr).empty());
+}
+
+TEST(SettingsTest, EverythingCanBeSaid) {
+  const Settings settings = ReadSettings(
+      "dir=/d,memory=256MiB,devices=2,name=N,driver=old,descriptors=no,legacy_ipc=no,delay_us=7");
+  EXPECT_EQ(settings.directory, "/d");
+  EXPECT_EQ(settings.memory, MiB(256));
+  EXPECT_EQ(settings.devices, 2);
+  EXPECT_EQ(settings.name, "N");
+  EXPECT_EQ(settings.driver, Driver::kOld);
+  EXPECT_FALSE(settings.descriptors);
+  EXPECT_FALSE(settings.legacy_ipc);
+  EXPECT_EQ(settings.delay, std::chrono::microseconds(7));
+}
+
+TEST(SettingsTest, FaultsAreCallsAndCodes) {
+  const std::vector<Fault> faults = ReadFaults("cuMemCreate:3=2,cudaMemcpyAsync:5=700");
+  ASSERT_EQ(faults.size(), 2u);
+  EXPECT_EQ(faults[0].name, "cuMemCreate");
+  EXPECT_EQ(faults[0].call, 3u);
+  EXPECT_EQ(faults[0].code, cudaErrorMemoryAllocation);
+  EXPECT_EQ(faults[1].code, cudaErrorIllegalAddress);
+}
+
+TEST(SettingsTest, WhatIsNotKnownEndsTheProcess) {
+  EXPECT_DEATH(ReadSettings("memroy=1GiB"), "memroy");
+  EXPECT_DEATH(ReadFaults("cuMemCreate=2"), "cuMemCreate");
+}
+
+TEST(SettingsTest, VisibleDevicesEndAtTheFirstThatIsNotThere) {
+  using Devices = std::vector<int>;
+  EXPECT_EQ(VisibleDevices(nullptr, 2), (Devices{0, 1}));
+  EXPECT_EQ(VisibleDevices("", 2), Devices());
+  EXPECT_EQ(VisibleDevices("1,0", 2), (Devices{1, 0}));
+  EXPECT_EQ(VisibleDevices("1,5,0", 2), Devices{1});
+  EXPECT_EQ(VisibleDevices("-1", 2), Devices());
+  EXPECT_EQ(VisibleDevices(FormatCudaUuid(UuidOf(1)).c_str(), 2), Devices{1});
+  EXPECT_EQ(VisibleDevices("GPU-fb", 2), Devices{1});
+}
+
+}  // namespace
+}  // namespace memtide::fake_cuda

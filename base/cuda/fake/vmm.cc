@@ -1,0 +1,240 @@
+#include "base/cuda/fake/vmm.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "absl/types/optional.h"
+#include "base/cuda/fake/process.h"
+
+namespace memtide::fake_cuda {
+namespace {
+
+CUresult Refusal(const Call& call) { return static_cast<CUresult>(call.refusal()); }
+
+bool IsAligned(uint64_t value) { return value % kGranularity == 0; }
+
+// The device that memory with these properties would be of. nullopt: there is none.
+absl::optional<int> DeviceOf(const Process& process, const CUmemLocation& location) {
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id < 0 ||
+      location.id >= static_cast<int>(process.visible.size())) {
+    return absl::nullopt;
+  }
+  return process.visible[location.id];
+}
+
+void* Pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+
+// Reserved addresses, and nothing there.
+bool MapNothing(void* at, size_t size, int fixed) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed;
+  if (mmap(at, size, PROT_NONE, flags, -1, 0) == MAP_FAILED) return false;
+  madvise(at, size, MADV_DONTFORK);
+  return true;
+}
+
+// Zero: no address space.
+uintptr_t ReserveAligned(size_t size, size_t alignment, CUdeviceptr hint) {
+  if (hint != 0 && hint % alignment == 0 && MapNothing(Pointer(hint), size, MAP_FIXED_NOREPLACE)) {
+    return hint;
+  }
+  const size_t padded = size + alignment;
+  void* const got =
+      mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (got == MAP_FAILED) return 0;
+  const auto start = reinterpret_cast<uintptr_t>(got);
+  const uintptr_t aligned = (start + alignment - 1) / alignment * alignment;
+  if (aligned > start) munmap(got, aligned - start);
+  const uintptr_t end = aligned + size;
+  if (end < start + padded) munmap(Pointer(end), start + padded - end);
+  madvise(Pointer(aligned), size, MADV_DONTFORK);
+  return aligned;
+}
+
+bool IsReserved(const Process& process, uintptr_t address, uint64_t size)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
+  auto found = process.reservations.upper_bound(address);
+  if (found == process.reservations.begin()) return false;
+  --found;
+  return address + size <= found->first + found->second;
+}
+
+bool IsMapped(const Process& process, uintptr_t address, uint64_t size)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
+  const auto next = process.mappings.lower_bound(address + size);
+  if (next == process.mappings.begin()) return false;
+  const auto last = std::prev(next);
+  return last->first + last->second.size > address;
+}
+
+}  // namespace
+
+CUresult MemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
+                                     CUmemAllocationGranularity_flags option) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemGetAllocationGranularity");
+  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      !DeviceOf(process, properties->location)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *granularity = kGranularity;
+  return CUDA_SUCCESS;
+}
+
+CUresult MemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                   const CUmemAllocationProp* properties, unsigned long long flags) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemCreate");
+  if (call.refusal() != cudaSuccess) return Refusal(call);
+  const auto device = DeviceOf(process, properties->location);
+  if (size == 0 || !IsAligned(size) || flags != 0 || !device ||
+      properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  PhysicalFacts facts;
+  facts.device = *device;
+  facts.size = size;
+  facts.exportable =
+      (properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+  if (facts.exportable && !process.settings.descriptors) return CUDA_ERROR_NOT_SUPPORTED;
+  auto physical = Physical::Create(process.directory, process.settings.memory, facts);
+  if (physical == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  *handle = process.next_handle++;
+  process.handles[*handle] = std::move(physical);
+  return CUDA_SUCCESS;
+}
+
+CUresult MemRelease(CUmemGenericAllocationHandle handle) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemRelease");
+  if (call.refusal() != cudaSuccess) return Refusal(call);
+  return process.handles.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult MemExportToShareableHandle(void* descriptor, CUmemGenericAllocationHandle handle,
+                                    CUmemAllocationHandleType type, unsigned long long flags) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemExportToShareableHandle");
+  if (call.refusal() != cudaSuccess) return Refusal(call);
+  const auto found = process.handles.find(handle);
+  if (found == process.handles.end() || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+      !found->second->facts().exportable || flags != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int fd = fcntl(found->second->fd(), F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  std::memcpy(descriptor, &fd, sizeof(fd));
+  return CUDA_SUCCESS;
+}
+
+CUresult MemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* descriptor,
+                                      CUmemAllocationHandleType type) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemImportFromShareableHandle");
+  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  const int fd = static_cast<int>(reinterpret_cast<intptr_t>(descriptor));
+  auto physical = Physical::FromDescriptor(process.directory, fd);
+  if (physical == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *handle = process.next_handle++;
+  process.handles[*handle] = std::move(physical);
+  return CUDA_SUCCESS;
+}
+
+CUresult MemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, CUdeviceptr hint,
+                           unsigned long long flags) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemAddressReserve");
+  if (call.refusal() != cudaSuccess) return Refusal(call);
+  const bool power = (alignment & (alignment - 1)) == 0;
+  if (size == 0 || !IsAligned(size) || !power || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const uintptr_t got = ReserveAligned(size, std::max(alignment, kGranularity), hint);
+  if (got == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  process.reservations[got] = size;
+  *address = got;
+  return CUDA_SUCCESS;
+}
+
+CUresult MemAddressFree(CUdeviceptr address, size_t size) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemAddressFree");
+  if (call.refusal() != cudaSuccess) return Refusal(call);
+  const auto found = process.reservations.find(address);
+  if (found == process.reservations.end() || found->second != size ||
+      IsMapped(process, address, size)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  munmap(Pointer(address), size);
+  process.reservations.erase(found);
+  return CUDA_SUCCESS;
+}
+
+CUresult MemMap(CUdeviceptr address, size_t size, size_t offset,
+                CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemMap");
+  if (call.refusal() != cudaSuccess) return Refusal(call);
+  const auto found = process.handles.find(handle);
+  if (found == process.handles.end() || !IsAligned(address) || offset != 0 || flags != 0 ||
+      size != found->second->facts().size || !IsReserved(process, address, size) ||
+      IsMapped(process, address, size)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (mmap(Pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second->fd(), 0) ==
+      MAP_FAILED) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  madvise(Pointer(address), size, MADV_DONTFORK);
+  process.mappings[address] = Mapping{size, MappedBy::kMap, Access::kNone, found->second};
+  return CUDA_SUCCESS;
+}
+
+CUresult MemUnmap(CUdeviceptr address, size_t size) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemUnmap");
+  if (call.refusal() != cudaSuccess) return Refusal(call);
+  const auto found = process.mappings.find(address);
+  if (found == process.mappings.end() || found->second.by != MappedBy::kMap ||
+      found->second.size != size) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!MapNothing(Pointer(address), size, MAP_FIXED)) return CUDA_ERROR_OUT_OF_MEMORY;
+  process.mappings.erase(found);
+  return CUDA_SUCCESS;
+}
+
+CUresult MemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* access,
+                      size_t count) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemSetAccess");
+  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (count != 1 || !DeviceOf(process, access->location) || size == 0 ||
+      !process.MayUse(address, size, Access::kNone)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto first = process.mappings.find(address);
+  const auto end = process.mappings.lower_bound(address + size);
+  const auto last = end == process.mappings.begin() ? end : std::prev(end);
+  if (first == process.mappings.end() || last->first + last->second.size != address + size) {
+    return CUDA_ERROR_INVALID_VALUE;  // Only whole mappings.
+  }
+  const bool read = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READ;
+  const bool write = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  if (!read && !write && access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int protection = (read || write ? PROT_READ : PROT_NONE) | (write ? PROT_WRITE : 0);
+  if (mprotect(Pointer(address), size, protection) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  for (auto mapping = first; mapping != end; ++mapping) {
+    mapping->second.access = write ? Access::kWrite : read ? Access::kRead : Access::kNone;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace memtide::fake_cuda
