@@ -116,8 +116,9 @@ absl::Status CudaSpace::Try() {
   CUmemorytype type = CU_MEMORYTYPE_DEVICE;
   const CUresult asked =
       driver().PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base_);
-  driver().MemUnmap(base_, size);
+  const CUresult unmapped = driver().MemUnmap(base_, size);
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(asked, "asking what GPU addresses are"));
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(unmapped, "undoing a first mapping on the GPU"));
   // Memory that CUDA calls the host's belongs to tensors of the CPU.
   if (type != CU_MEMORYTYPE_HOST) device_ = {2, context_->ordinal()};
   return absl::OkStatus();
