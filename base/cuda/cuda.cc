@@ -117,6 +117,16 @@ absl::StatusOr<CudaDriver> LoadAll() {
   return driver;
 }
 
+absl::StatusOr<bool> Has(const CudaDriver& driver, CUdevice_attribute attribute, int ordinal) {
+  int value = 0;
+  const CUresult result = driver.DeviceGetAttribute(&value, attribute, ordinal);
+  // An attribute that the driver is too old to know.
+  if (result == CUDA_ERROR_INVALID_VALUE) return false;
+  MEMTIDE_RETURN_IF_ERROR(
+      CudaStatus(result, absl::StrCat("cuDeviceGetAttribute of GPU ", ordinal)));
+  return value != 0;
+}
+
 }  // namespace
 
 absl::StatusOr<const CudaDriver*> LoadCudaDriver() {
@@ -164,15 +174,15 @@ absl::StatusOr<std::vector<CudaDeviceFacts>> CudaDevices() {
     facts.legacy_ipc = properties.ipcEventSupported != 0;
     static_assert(sizeof(properties.uuid.bytes) == sizeof(facts.uuid));
     std::memcpy(facts.uuid.data(), properties.uuid.bytes, facts.uuid.size());
-    int vmm = 0, descriptors = 0;
-    const CUresult known[] = {
-        driver->DeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                                   ordinal),
-        driver->DeviceGetAttribute(&descriptors,
-                                   CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-                                   ordinal)};
-    facts.descriptors = driver->maps_memory && known[0] == CUDA_SUCCESS &&
-                        known[1] == CUDA_SUCCESS && vmm != 0 && descriptors != 0;
+    if (driver->maps_memory) {
+      MEMTIDE_ASSIGN_OR_RETURN(
+          const bool maps,
+          Has(*driver, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal));
+      MEMTIDE_ASSIGN_OR_RETURN(
+          const bool passes,
+          Has(*driver, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, ordinal));
+      facts.descriptors = maps && passes;
+    }
     devices.push_back(facts);
   }
   if (devices.empty()) {

@@ -4,23 +4,67 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "daemon/device/device.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
 
-using DeviceFactory = std::function<std::unique_ptr<Device>()>;
+// Exported memory, as a client has it.
+class Borrowed {
+ public:
+  virtual ~Borrowed() = default;
+  virtual std::string Read(Bytes offset, Bytes size) = 0;
+  virtual void Write(Bytes offset, const std::string& bytes) = 0;
+};
 
-class DeviceContract : public testing::TestWithParam<DeviceFactory> {
+// Memory of kSharedMemory, mapped in this process.
+class BorrowedHere : public Borrowed {
+ public:
+  explicit BorrowedHere(const MemoryExport& exported) : size_(exported.size.count()) {
+    EXPECT_EQ(exported.kind, MemoryKind::kSharedMemory);
+    at_ = static_cast<char*>(
+        mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, exported.fd, 0));
+    EXPECT_NE(at_, MAP_FAILED);
+  }
+  ~BorrowedHere() override { munmap(at_, size_); }
+  std::string Read(Bytes offset, Bytes size) override {
+    return std::string(at_ + offset.count(), size.count());
+  }
+  void Write(Bytes offset, const std::string& bytes) override {
+    std::copy(bytes.begin(), bytes.end(), at_ + offset.count());
+  }
+
+ private:
+  const size_t size_;
+  char* at_ = nullptr;
+};
+
+struct DeviceUnderTest {
+  using Make = std::function<std::unique_ptr<Device>()>;
+  using Borrow = std::function<std::unique_ptr<Borrowed>(const MemoryExport& exported)>;
+
+  explicit DeviceUnderTest(Make make, MemoryKind kind = MemoryKind::kSharedMemory,
+                           Borrow borrow = std::make_unique<BorrowedHere, const MemoryExport&>)
+      : make(std::move(make)), kind(kind), borrow(std::move(borrow)) {}
+
+  Make make;
+  MemoryKind kind;
+  Borrow borrow;
+};
+
+class DeviceContract : public testing::TestWithParam<DeviceUnderTest> {
  protected:
   std::unique_ptr<DeviceMemory> Allocate(Bytes size) {
     absl::StatusOr<std::unique_ptr<DeviceMemory>> memory =
-        device_->Allocate("contract", size, device_->kinds().front());
+        device_->Allocate("contract", size, GetParam().kind);
     EXPECT_TRUE(memory.ok()) << memory.status();
     return *std::move(memory);
   }
@@ -35,7 +79,7 @@ class DeviceContract : public testing::TestWithParam<DeviceFactory> {
     EXPECT_TRUE(status.ok()) << status;
   }
 
-  const std::unique_ptr<Device> device_ = GetParam()();
+  const std::unique_ptr<Device> device_ = GetParam().make();
 };
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceContract);
 
@@ -65,16 +109,20 @@ TEST_P(DeviceContract, ZeroesExactlyTheRange) {
                                                  std::string(KiB(1020).count(), 'a'));
 }
 
-TEST_P(DeviceContract, TheDescriptorSharesTheMemory) {
+TEST_P(DeviceContract, KnowsItsKinds) {
+  const std::vector<MemoryKind> kinds = device_->kinds();
+  EXPECT_NE(std::find(kinds.begin(), kinds.end(), GetParam().kind), kinds.end());
+}
+
+TEST_P(DeviceContract, WhatIsExportedIsTheMemory) {
   const std::unique_ptr<DeviceMemory> memory = Allocate(MiB(2));
-  void* mapped =
-      mmap(nullptr, MiB(2).count(), PROT_READ | PROT_WRITE, MAP_SHARED, memory->Export().fd, 0);
-  ASSERT_NE(mapped, MAP_FAILED);
-  Write(*memory, KiB(8), "from the host");
-  EXPECT_EQ(std::string(static_cast<char*>(mapped) + KiB(8).count(), 13), "from the host");
-  static_cast<char*>(mapped)[5] = 'c';
+  EXPECT_EQ(memory->Export().kind, GetParam().kind);
+  EXPECT_EQ(memory->Export().size, MiB(2));
+  const std::unique_ptr<Borrowed> borrowed = GetParam().borrow(memory->Export());
+  Write(*memory, KiB(8), "from-the-host");
+  EXPECT_EQ(borrowed->Read(KiB(8), Bytes(13)), "from-the-host");
+  borrowed->Write(Bytes(5), "c");
   EXPECT_EQ(Read(*memory, Bytes(5), Bytes(1)), "c");
-  munmap(mapped, MiB(2).count());
 }
 
 TEST_P(DeviceContract, BothDirectionsWorkAtOnce) {

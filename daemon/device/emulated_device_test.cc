@@ -19,8 +19,8 @@ std::unique_ptr<Device> MakeSlow() {
   return std::make_unique<EmulatedDevice>(options);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fast, DeviceContract, testing::Values(MakeFast));
-INSTANTIATE_TEST_SUITE_P(Slow, DeviceContract, testing::Values(MakeSlow));
+INSTANTIATE_TEST_SUITE_P(Fast, DeviceContract, testing::Values(DeviceUnderTest(MakeFast)));
+INSTANTIATE_TEST_SUITE_P(Slow, DeviceContract, testing::Values(DeviceUnderTest(MakeSlow)));
 
 class LinkTest : public testing::Test {
  protected:

@@ -18,7 +18,7 @@ class Transparent : public FaultyDevice {
   EmulatedDevice device_;
 };
 std::unique_ptr<Device> Make() { return std::make_unique<Transparent>(); }
-INSTANTIATE_TEST_SUITE_P(Faultless, DeviceContract, testing::Values(Make));
+INSTANTIATE_TEST_SUITE_P(Faultless, DeviceContract, testing::Values(DeviceUnderTest(Make)));
 
 TEST(FaultyDeviceTest, FailsTheOperationOfItsNumberOnlyAndLeavesTheMemoryAlone) {
   EmulatedDevice real{EmulatedDeviceOptions{}};

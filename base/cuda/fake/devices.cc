@@ -49,11 +49,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
 cudaError_t cudaSetDevice(int ordinal) {
   Process& process = TheProcess();
   Call call(&process, "cudaSetDevice");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
   if (ordinal < 0 || ordinal >= static_cast<int>(process.visible.size())) {
-    return Return(cudaErrorInvalidDevice);
+    return Return(call.refusal() != cudaSuccess ? call.refusal() : cudaErrorInvalidDevice);
   }
+  // Chosen also where its context is broken, which it reports.
   t_ordinal = ordinal;
+  if (call.refusal() != cudaSuccess) return Return(call.refusal());
   t_has_context = true;
   return cudaSuccess;
 }

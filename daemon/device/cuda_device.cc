@@ -1,0 +1,253 @@
+#include "daemon/device/cuda_device.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace memtide {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::milliseconds(1);
+constexpr Duration kLongestPause = std::chrono::milliseconds(50);
+
+absl::Status WithFreeMemory(const absl::Status& status) {
+  size_t free = 0, total = 0;
+  if (!CudaStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo").ok()) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(), "; ", FormatBytes(Bytes(free)), " of ",
+                   FormatBytes(Bytes(total)), " are free on the GPU. Another process may use it"));
+}
+
+}  // namespace
+
+absl::StatusOr<CudaDeviceFacts> ChooseCudaDevice(const std::vector<CudaDeviceFacts>& devices,
+                                                 const std::string& device) {
+  std::vector<std::string> known;
+  for (const CudaDeviceFacts& facts : devices) {
+    const std::string uuid = FormatCudaUuid(facts.uuid);
+    const bool meant = absl::StartsWith(device, "GPU-") ? absl::StartsWith(uuid, device)
+                                                        : device == absl::StrCat(facts.ordinal);
+    if (device.empty() || meant) return facts;
+    known.push_back(absl::StrCat(facts.ordinal, " (", facts.name, ", ", uuid, ")"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("there is no GPU \"", device, "\"; there are ", absl::StrJoin(known, ", ")));
+}
+
+// Memory as its borrower has it.
+class CudaDevice::Lent : public DeviceMemory {
+ public:
+  Lent(CudaDevice* device, std::unique_ptr<CudaMemory> memory)
+      : device_(device), memory_(std::move(memory)) {}
+  ~Lent() override { device_->Release(std::move(memory_)); }
+
+  Bytes size() const override { return memory_->size(); }
+  MemoryExport Export() const override { return memory_->Export(); }
+
+  // The memory of a device that can only be this one's: see the REQUIRES of Device.
+  static const CudaMemory& Of(const DeviceMemory& memory) {
+    return *static_cast<const Lent&>(memory).memory_;
+  }
+
+ private:
+  CudaDevice* const device_;
+  std::unique_ptr<CudaMemory> memory_;
+};
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOptions& options) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
+  MEMTIDE_ASSIGN_OR_RETURN(const CudaDeviceFacts facts, ChooseCudaDevice(devices, options.device));
+  MEMTIDE_ASSIGN_OR_RETURN(const CudaDriver* driver, LoadCudaDriver());
+  std::unique_ptr<CudaDevice> device(new CudaDevice(options, driver, facts));
+  if (device->kinds().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(device->Describe(),
+                     " can pass its memory to no other process: neither by descriptor nor "
+                     "by legacy IPC. Use --device=none"));
+  }
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(facts.ordinal),
+                                     absl::StrCat("cudaSetDevice for ", device->Describe())));
+  MEMTIDE_RETURN_IF_ERROR(device->MakeStreams());
+  return device;
+}
+
+CudaDevice::CudaDevice(const CudaDeviceOptions& options, const CudaDriver* driver,
+                       const CudaDeviceFacts& facts)
+    : options_(options), driver_(driver), facts_(facts) {}
+
+CudaDevice::~CudaDevice() {
+  {
+    MutexLock lock(&mutex_);
+    MEMTIDE_CHECK(memories_.empty()) << memories_.size() << " memories are still there";
+  }
+  CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
+  DestroyStreams();
+}
+
+std::string CudaDevice::Describe() const {
+  return absl::StrCat("GPU ", facts_.ordinal, ", ", facts_.name, ", ", FormatBytes(facts_.memory),
+                      ", ", FormatCudaUuid(facts_.uuid));
+}
+
+std::vector<MemoryKind> CudaDevice::kinds() const {
+  std::vector<MemoryKind> kinds;
+  if (facts_.descriptors) kinds.push_back(MemoryKind::kCudaDescriptor);
+  if (facts_.legacy_ipc) kinds.push_back(MemoryKind::kCudaIpc);
+  return kinds;
+}
+
+absl::Status CudaDevice::MakeStreams() {
+  for (cudaStream_t& stream : streams_) {
+    MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                                       "cudaStreamCreateWithFlags"));
+  }
+  return absl::OkStatus();
+}
+
+// What fails is tried once more, and then left.
+void CudaDevice::DestroyStreams() {
+  for (cudaStream_t& stream : streams_) {
+    for (int i = 0; i < 2 && stream != nullptr; ++i) {
+      if (CudaStatus(cudaStreamDestroy(stream), "cudaStreamDestroy").ok()) stream = nullptr;
+    }
+    stream = nullptr;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaDevice::Allocate(const std::string& name,
+                                                                   Bytes size, MemoryKind kind) {
+  const std::vector<MemoryKind> known = kinds();
+  MEMTIDE_CHECK(std::find(known.begin(), known.end(), kind) != known.end()) << name;
+  CudaMemoryOptions options;
+  options.driver = driver_;
+  options.ordinal = facts_.ordinal;
+  options.name = name;
+  options.size = size;
+  const Instant deadline = Now() + options_.patience;
+  for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    std::unique_ptr<CudaMemory> memory;
+    const absl::Status status = Run([&] { return AllocateOnce(options, kind, &memory); });
+    if (status.ok()) return std::unique_ptr<DeviceMemory>(new Lent(this, std::move(memory)));
+    if (status.code() != absl::StatusCode::kResourceExhausted) return status;
+    if (Now() + pause > deadline) {
+      const CudaGate::Use use(&gate_);
+      return WithFreeMemory(status);
+    }
+    // tidy(sleep): nothing tells when another process has let memory go.
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+absl::Status CudaDevice::AllocateOnce(const CudaMemoryOptions& options, MemoryKind kind,
+                                      std::unique_ptr<CudaMemory>* memory) {
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaMemory> made, CudaMemory::Create(options, kind));
+  MEMTIDE_ASSIGN_OR_RETURN(char* const address, made->Address());
+  MEMTIDE_RETURN_IF_ERROR(
+      Wait(kNew, absl::StrCat("zeroing new ", made->Describe()), [&](cudaStream_t stream) {
+        return cudaMemsetAsync(address, 0, options.size.count(), stream);
+      }));
+  MutexLock lock(&mutex_);
+  memories_.insert(made.get());
+  *memory = std::move(made);
+  return absl::OkStatus();
+}
+
+void CudaDevice::Release(std::unique_ptr<CudaMemory> memory) {
+  const CudaGate::Use use(&gate_);
+  {
+    MutexLock lock(&mutex_);
+    memories_.erase(memory.get());
+  }
+  CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
+  memory.reset();
+}
+
+void CudaDevice::AddHostMemory(char* memory, Bytes size) {
+  absl::Status status;
+  {
+    const CudaGate::Use use(&gate_);
+    CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
+    status = host_.Add(memory, size);
+  }
+  WarnUnpinned(status);
+}
+
+void CudaDevice::RemoveHostMemory(char* memory) {
+  const CudaGate::Use use(&gate_);
+  CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
+  host_.Remove(memory);
+}
+
+void CudaDevice::WarnUnpinned(const absl::Status& why) {
+  if (why.ok() || warned_unpinned_.exchange(true)) return;
+  options_.warn(absl::StrCat(
+      "host memory is not pinned, so copies to and from the GPU are slower: ", why.message(),
+      ". Is memory or its locking (ulimit -l) limited?"));
+}
+
+absl::Status CudaDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* host, Bytes size) {
+  return OnMemory(memory, offset, size, kIn, "copying into", [&](char* at, cudaStream_t stream) {
+    return cudaMemcpyAsync(at, host, size.count(), cudaMemcpyHostToDevice, stream);
+  });
+}
+
+absl::Status CudaDevice::CopyOut(const DeviceMemory& memory, Bytes offset, char* host, Bytes size) {
+  return OnMemory(memory, offset, size, kOut, "copying out of", [&](char* at, cudaStream_t stream) {
+    return cudaMemcpyAsync(host, at, size.count(), cudaMemcpyDeviceToHost, stream);
+  });
+}
+
+absl::Status CudaDevice::Zero(DeviceMemory& memory, Bytes offset, Bytes size) {
+  return OnMemory(memory, offset, size, kIn, "zeroing in", [&](char* at, cudaStream_t stream) {
+    return cudaMemsetAsync(at, 0, size.count(), stream);
+  });
+}
+
+absl::Status CudaDevice::OnMemory(const DeviceMemory& memory, Bytes offset, Bytes size,
+                                  StreamOf stream, absl::string_view verb, const Enqueue& enqueue) {
+  const CudaMemory& of = Lent::Of(memory);
+  const absl::optional<Bytes> end = CheckedAdd(offset, size);
+  MEMTIDE_CHECK(end.has_value() && *end <= of.size())
+      << size << " at " << offset << " of " << of.Describe();
+  absl::Status gone;  // Not the GPU, which so is not restarted.
+  const absl::Status status = Run([&]() -> absl::Status {
+    const absl::StatusOr<char*> address = of.Address();
+    gone = address.status();
+    if (!gone.ok()) return absl::OkStatus();
+    const std::string what =
+        absl::StrCat(verb, " ", of.Describe(), ", ", FormatBytes(size), " at ", offset.count());
+    return Wait(stream, what,
+                [&](cudaStream_t on) { return enqueue(*address + offset.count(), on); });
+  });
+  return status.ok() ? gone : status;
+}
+
+absl::Status CudaDevice::Wait(StreamOf stream, const std::string& what,
+                              const std::function<cudaError_t(cudaStream_t)>& enqueue) {
+  const cudaStream_t on = streams_[stream];
+  cudaEvent_t event = nullptr;
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(
+      cudaEventCreateWithFlags(&event, cudaEventBlockingSync | cudaEventDisableTiming), what));
+  absl::Status status = CudaStatus(enqueue(on), what);
+  if (status.ok()) status = CudaStatus(cudaEventRecord(event, on), what);
+  if (status.ok()) status = CudaStatus(cudaEventSynchronize(event), what);
+  if (!status.ok() && status.code() != absl::StatusCode::kUnavailable) {
+    // It may be under way, in memory that the caller believes to have back.
+    const absl::Status ended = CudaStatus(cudaStreamSynchronize(on), what);
+    if (!ended.ok()) status = absl::UnavailableError(ended.message());
+  }
+  for (int i = 0; i < 2; ++i) {
+    if (CudaStatus(cudaEventDestroy(event), "cudaEventDestroy").ok()) break;
+  }
+  return status;
+}
+
+}  // namespace memtide

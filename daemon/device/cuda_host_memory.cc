@@ -1,0 +1,79 @@
+#include "daemon/device/cuda_host_memory.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/cuda/cuda.h"
+
+namespace memtide {
+namespace {
+
+constexpr Bytes kPiece = GiB(64);
+
+absl::Status UnpinPiece(char* memory) {
+  return CudaStatus(cudaHostUnregister(memory), "cudaHostUnregister");
+}
+
+// The pieces of the first `size` bytes. A failure is tried once more, and then left.
+void Unpin(char* memory, Bytes size) {
+  for (Bytes at; at < size; at += std::min(kPiece, size - at)) {
+    char* const piece = memory + at.count();
+    if (!UnpinPiece(piece).ok()) UnpinPiece(piece).IgnoreError();
+  }
+}
+
+absl::Status Pin(char* memory, Bytes size) {
+  for (Bytes at; at < size;) {
+    const Bytes piece = std::min(kPiece, size - at);
+    const absl::Status status =
+        CudaStatus(cudaHostRegister(memory + at.count(), piece.count(), cudaHostRegisterPortable),
+                   absl::StrCat("cudaHostRegister of ", FormatBytes(piece), " of host memory"));
+    if (!status.ok()) {
+      Unpin(memory, at);
+      return status;
+    }
+    at += piece;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CudaHostMemory::Add(char* memory, Bytes size) {
+  const absl::Status status = Pin(memory, size);
+  MutexLock lock(&mutex_);
+  MEMTIDE_CHECK(ranges_.emplace(memory, Range{size, status.ok()}).second) << size;
+  return status;
+}
+
+void CudaHostMemory::Remove(char* memory) {
+  Range range;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = ranges_.find(memory);
+    MEMTIDE_CHECK(found != ranges_.end()) << "host memory that was not added";
+    range = found->second;
+    ranges_.erase(found);
+  }
+  if (range.pinned) Unpin(memory, range.size);
+}
+
+absl::Status CudaHostMemory::PinAgain() {
+  std::map<char*, Range> ranges;
+  {
+    MutexLock lock(&mutex_);
+    ranges = ranges_;
+  }
+  absl::Status failed;
+  for (auto& [memory, range] : ranges) {
+    const absl::Status status = Pin(memory, range.size);
+    range.pinned = status.ok();
+    if (!status.ok()) failed = status;
+  }
+  MutexLock lock(&mutex_);
+  ranges_ = ranges;
+  return failed;
+}
+
+}  // namespace memtide

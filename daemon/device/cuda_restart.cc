@@ -1,0 +1,68 @@
+// How CudaDevice survives the loss of its GPU.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "daemon/device/cuda_device.h"
+
+namespace memtide {
+
+absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
+  for (bool again = false;; again = true) {
+    uint64_t generation = 0;
+    absl::Status status;
+    {
+      const CudaGate::Use use(&gate_);
+      generation = use.generation();
+      MEMTIDE_RETURN_IF_ERROR(Lost());
+      status = CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice");
+      if (status.ok()) status = work();
+    }
+    if (again || status.code() != absl::StatusCode::kUnavailable) return status;
+    MEMTIDE_RETURN_IF_ERROR(Restart(generation, status));
+  }
+}
+
+absl::Status CudaDevice::Lost() const {
+  MutexLock lock(&mutex_);
+  return lost_;
+}
+
+absl::Status CudaDevice::Restart(uint64_t generation, const absl::Status& why) {
+  if (!gate_.Close(generation)) return Lost();
+  const absl::Status revived = Revive();
+  std::string line = absl::StrCat(Describe(), " was lost (", why.message(), ") ");
+  if (revived.ok()) {
+    absl::StrAppend(&line, "and restarted; memory lent by descriptor was opened again");
+  } else {
+    absl::StrAppend(&line, "and could not be restarted (", revived.message(),
+                    "): its memory is lost, copies in host memory and on SSD are kept. Look at "
+                    "nvidia-smi and dmesg, and restart memtided");
+    MutexLock lock(&mutex_);
+    lost_ = absl::UnavailableError(line);
+  }
+  gate_.Open();
+  options_.warn(line);
+  return Lost();
+}
+
+// REQUIRES: the gate is closed.
+absl::Status CudaDevice::Revive() {
+  // Chooses the GPU that is reset, and reports how it is.
+  CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaDeviceReset(), "cudaDeviceReset"));
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice"));
+  streams_ = {};
+  std::set<CudaMemory*> memories;
+  {
+    MutexLock lock(&mutex_);
+    memories = memories_;
+  }
+  for (CudaMemory* const memory : memories) memory->Forget();
+  MEMTIDE_RETURN_IF_ERROR(MakeStreams());
+  WarnUnpinned(host_.PinAgain());
+  for (CudaMemory* const memory : memories) MEMTIDE_RETURN_IF_ERROR(memory->Reopen());
+  return absl::OkStatus();
+}
+
+}  // namespace memtide

@@ -1,0 +1,154 @@
+// How CudaDevice survives the loss of its GPU.
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "daemon/device/cuda_device.h"
+#include "daemon/device/cuda_device_fixture.h"
+
+namespace memtide {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const SharedFakeCuda shared("memory=64MiB");
+constexpr int kLost = cudaErrorIllegalAddress;
+
+class CudaRestartTest : public CudaDeviceFixture {
+ protected:
+  CudaRestartTest() {
+    Open();
+    device_->AddHostMemory(&host_[0], Bytes(host_.size()));
+    memory_ = Allocate("kept", MiB(2));
+    EXPECT_TRUE(Write(*memory_, "before").ok());
+  }
+  ~CudaRestartTest() override {
+    memory_.reset();
+    device_->RemoveHostMemory(&host_[0]);
+  }
+
+  void ExpectOneRestart() {
+    EXPECT_THAT(Lines(), ElementsAre(AllOf(HasSubstr("was lost"), HasSubstr("and restarted"))));
+    EXPECT_EQ(fake_cuda::Held().registrations, 1u) << "pinned again";
+    EXPECT_EQ(Read(*memory_, 6), "before");
+  }
+
+  std::string host_ = std::string(4096, 'h');
+  std::unique_ptr<DeviceMemory> memory_;
+};
+
+TEST_F(CudaRestartTest, CopyInGoesOn) {
+  const auto other = Allocate("other", MiB(2));
+  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
+  EXPECT_TRUE(Write(*other, "new").ok());
+  EXPECT_EQ(Read(*other, 3), "new");
+  ExpectOneRestart();
+}
+
+TEST_F(CudaRestartTest, CopyOutGoesOn) {
+  fake_cuda::FailCall("cudaEventSynchronize", 1, kLost);
+  EXPECT_EQ(Read(*memory_, 6), "before");
+  ExpectOneRestart();
+}
+
+TEST_F(CudaRestartTest, ZeroGoesOn) {
+  const auto other = Allocate("other", MiB(2));
+  ASSERT_TRUE(Write(*other, "abc").ok());
+  fake_cuda::FailCall("cudaMemsetAsync", 1, kLost);
+  EXPECT_TRUE(device_->Zero(*other, Bytes(1), Bytes(1)).ok());
+  EXPECT_EQ(Read(*other, 3), std::string("a\0c", 3));
+  ExpectOneRestart();
+}
+
+TEST_F(CudaRestartTest, AllocateGoesOnWhereverItWas) {
+  for (const char* const call :
+       {"cuMemCreate", "cuMemExportToShareableHandle", "cuMemAddressReserve", "cuMemMap",
+        "cuMemSetAccess", "cuMemRelease", "cudaMemsetAsync", "cudaEventRecord"}) {
+    fake_cuda::FailCall(call, 1, kLost);
+    const auto other = Allocate("other", MiB(2));
+    EXPECT_EQ(Read(*other, 3), std::string(3, '\0')) << call;
+    EXPECT_EQ(Read(*memory_, 6), "before") << call;
+    EXPECT_EQ(Free(), MiB(60)) << call << ": nothing of the first attempt is left";
+  }
+}
+
+TEST_F(CudaRestartTest, AClientAndTheDaemonStillShareTheMemory) {
+  ImporterProcess client(memory_->Export());
+  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
+  EXPECT_EQ(Read(*memory_, 6), "before");
+  client.Poke(Bytes(0), "client");
+  EXPECT_EQ(Read(*memory_, 6), "client");
+}
+
+TEST_F(CudaRestartTest, LegacyMemoryIsLostAndNamed) {
+  const auto legacy = Allocate("legacy", MiB(2), MemoryKind::kCudaIpc);
+  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status status = Write(*legacy, "bytes");
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("\"legacy\" (2 MiB): lost"));
+  }
+  ExpectOneRestart();
+}
+
+TEST_F(CudaRestartTest, BothDirectionsAtOnceRestartOnce) {
+  const auto other = Allocate("other", MiB(2));
+  for (int round = 0; round < 10; ++round) {
+    const size_t before = Lines().size();
+    std::atomic<int> going{0};
+    std::thread in([&] {
+      ++going;
+      while (going < 2) std::this_thread::yield();
+      for (int i = 0; i < 20; ++i) EXPECT_TRUE(Write(*other, "in").ok());
+    });
+    ++going;
+    while (going < 2) std::this_thread::yield();
+    fake_cuda::FailCall("cudaMemcpyAsync", 7, kLost);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(Read(*memory_, 6), "before");
+    in.join();
+    EXPECT_EQ(Lines().size(), before + 1);
+  }
+}
+
+TEST_F(CudaRestartTest, WhatIsLostAgainAtOnceIsReportedAndTriedAgainLater) {
+  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
+  fake_cuda::FailCall("cudaMemcpyAsync", 2, kLost);
+  EXPECT_EQ(Write(*memory_, "x").code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Read(*memory_, 6), "before");
+  EXPECT_EQ(Lines().size(), 2u);
+}
+
+TEST_F(CudaRestartTest, HostMemoryThatCannotBePinnedAgainIsUsedUnpinned) {
+  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
+  fake_cuda::FailCall("cudaHostRegister", 1, cudaErrorMemoryAllocation);
+  EXPECT_EQ(Read(*memory_, 6), "before");
+  EXPECT_EQ(fake_cuda::Held().registrations, 0u);
+  EXPECT_THAT(Lines(), ElementsAre(HasSubstr("not pinned"), HasSubstr("restarted")));
+}
+
+TEST_F(CudaRestartTest, AFailedRestartLosesTheDeviceAndSaysWhatIsKept) {
+  for (const char* const call : {"cudaDeviceReset", "cuMemImportFromShareableHandle", "cuMemMap",
+                                 "cudaStreamCreateWithFlags"}) {
+    auto device = CudaDevice::Open(Options());
+    ASSERT_TRUE(device.ok()) << device.status();
+    auto memory = *(*device)->Allocate("lost", MiB(2), MemoryKind::kCudaDescriptor);
+    fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
+    fake_cuda::FailCall(call, 1, cudaErrorNotSupported);
+    for (int i = 0; i < 2; ++i) {
+      const absl::Status status = (*device)->CopyIn(*memory, Bytes(0), "x", Bytes(1));
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << call;
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr("could not be restarted"), HasSubstr("on SSD are kept")));
+    }
+    EXPECT_FALSE((*device)->Allocate("more", MiB(2), MemoryKind::kCudaDescriptor).ok());
+    memory.reset();
+    device->reset();
+    fake_cuda::ClearFaults();
+    ASSERT_EQ(cudaDeviceReset(), cudaSuccess);
+  }
+}
+
+}  // namespace
+}  // namespace memtide
