@@ -85,13 +85,13 @@ TEST(CudaSpaceTest, APlaceShowsWhatIsMappedThereAtItsOneAddress) {
   const Lent first, second;
   const auto space = Reserve();
   Region regions[] = {first.Share(), second.Share()};
-  strcpy(first.data(), "first");
-  strcpy(second.data(), "second");
+  memcpy(first.data(), "first", 6);
+  memcpy(second.data(), "second", 7);
   char* const address = space->address(PlaceId(3));
   EXPECT_EQ(address, space->base() + 3 * kChunk.count());
   ASSERT_TRUE(space->Map(PlaceId(3), &regions[0], Bytes(0), Access::kWrite).ok());
   EXPECT_STREQ(address, "first");
-  strcpy(address, "written");
+  memcpy(address, "written", 8);
   space->Unmap(PlaceId(3));
   EXPECT_STREQ(first.data(), "written");
   ASSERT_TRUE(space->Map(PlaceId(3), &regions[1], Bytes(0), Access::kRead).ok());

@@ -106,4 +106,9 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t size, cudaStream_t s
   return cudaSuccess;
 }
 
+// As late as the other, as with CUDA.
+cudaError_t cudaMemset(void* memory, int value, size_t size) {
+  return cudaMemsetAsync(memory, value, size, nullptr);
+}
+
 }  // extern "C"

@@ -1,6 +1,7 @@
 // Memory by cudaMalloc, its legacy handles for other processes, and host memory that is pinned.
 #include <sys/mman.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -72,6 +73,23 @@ cudaError_t cudaMalloc(void** address, size_t size) {
   if (*address == nullptr) return Return(cudaErrorMemoryAllocation);
   process.mappings[reinterpret_cast<uintptr_t>(*address)] =
       Mapping{facts.size, MappedBy::kMalloc, Access::kWrite, std::move(physical)};
+  return cudaSuccess;
+}
+
+// Ordinary memory is as good as pinned here.
+cudaError_t cudaMallocHost(void** address, size_t size) {
+  Process& process = TheProcess();
+  Call call(&process, "cudaMallocHost");
+  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  *address = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+  return Return(*address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+
+cudaError_t cudaFreeHost(void* address) {
+  Process& process = TheProcess();
+  Call call(&process, "cudaFreeHost");
+  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  std::free(address);
   return cudaSuccess;
 }
 

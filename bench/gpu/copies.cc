@@ -1,0 +1,135 @@
+// Copies through the daemon's device and pools, against plain ones from pinned memory.
+#include <thread>
+
+#include "base/check.h"
+#include "base/shared_memory.h"
+#include "bench/gpu/mapped_memory.h"
+#include "bench/gpu/probes.h"
+#include "bench/gpu/report.h"
+#include "daemon/device/cuda_device.h"
+
+namespace memtide::bench {
+namespace {
+
+constexpr Bytes kChunk = MiB(64);
+constexpr int kCopies = 8;  // In one measurement.
+constexpr int kPairs = 9;
+constexpr double kGoal = 0.97;
+
+// One direction of plain CUDA: pinned memory of its own, a stream, one wait for each copy.
+class Plain {
+ public:
+  explicit Plain(cudaMemcpyKind kind) : kind_(kind) {
+    void* memory = nullptr;
+    OrDie(cudaMallocHost(&memory, kChunk.count()), "cudaMallocHost");
+    host_ = static_cast<char*>(memory);
+    OrDie(cudaMalloc(&memory, kChunk.count()), "cudaMalloc");
+    device_ = static_cast<char*>(memory);
+    OrDie(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  ~Plain() {
+    OrDie(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+    OrDie(cudaFree(device_), "cudaFree");
+    OrDie(cudaFreeHost(host_), "cudaFreeHost");
+  }
+  void Copy() const {
+    const bool in = kind_ == cudaMemcpyHostToDevice;
+    for (int i = 0; i < kCopies; ++i) {
+      OrDie(cudaMemcpyAsync(in ? device_ : host_, in ? host_ : device_, kChunk.count(), kind_,
+                            stream_),
+            "cudaMemcpyAsync");
+      OrDie(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    }
+  }
+
+ private:
+  const cudaMemcpyKind kind_;
+  char* host_ = nullptr;
+  char* device_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+};
+
+// The same through the seam, as the mover calls it.
+class Pooled {
+ public:
+  Pooled(Device* device, cudaMemcpyKind kind)
+      : device_(device), in_(kind == cudaMemcpyHostToDevice) {
+    absl::StatusOr<SharedMemory> host = SharedMemory::Create("gpu-probe", kChunk);
+    OrDie(host.status());
+    host_.emplace(*std::move(host));
+    device_->AddHostMemory(host_->data(), kChunk);
+    auto memory = device_->Allocate("gpu-probe", kChunk, device_->kinds().front());
+    OrDie(memory.status());
+    memory_ = *std::move(memory);
+  }
+  ~Pooled() { device_->RemoveHostMemory(host_->data()); }
+  void Copy() const {
+    for (int i = 0; i < kCopies; ++i) {
+      OrDie(in_ ? device_->CopyIn(*memory_, Bytes(0), host_->data(), kChunk)
+                : device_->CopyOut(*memory_, Bytes(0), host_->data(), kChunk));
+    }
+  }
+
+ private:
+  Device* const device_;
+  const bool in_;
+  absl::optional<SharedMemory> host_;
+  std::unique_ptr<DeviceMemory> memory_;
+};
+
+template <typename Work>
+double Microseconds(const Work& work) {
+  const Instant start = Now();
+  work();
+  return std::chrono::duration<double, std::micro>(Now() - start).count();
+}
+
+// The two in turns; how fast the pools are, as a share of plain CUDA.
+template <typename PlainWork, typename PooledWork>
+void Compare(const std::string& name, double bytes, const PlainWork& plain,
+             const PooledWork& pooled) {
+  plain();
+  pooled();
+  std::vector<double> ratios, times;
+  for (int i = 0; i < kPairs; ++i) {
+    const double limit = Microseconds(plain);
+    times.push_back(Microseconds(pooled));
+    ratios.push_back(limit / times.back());
+  }
+  std::sort(ratios.begin(), ratios.end());
+  std::sort(times.begin(), times.end());
+  Figure(name, bytes / times[kPairs / 2] / 1e3, "GB/s");
+  Ratio(name + ", against plain pinned copies", ratios[kPairs / 2], kGoal);
+}
+
+template <typename Direction>
+void Both(const Direction& in, const Direction& out) {
+  std::thread other([&] { out.Copy(); });
+  in.Copy();
+  other.join();
+}
+
+}  // namespace
+
+void ProbeCopies() {
+  CudaDeviceOptions options;
+  options.warn = [](const std::string& line) { Answer("the device warns", line); };
+  absl::StatusOr<std::unique_ptr<CudaDevice>> device = CudaDevice::Open(options);
+  OrDie(device.status());
+  Answer("the device", (*device)->Describe());
+  const Plain plain_in(cudaMemcpyHostToDevice), plain_out(cudaMemcpyDeviceToHost);
+  const Pooled in(device->get(), cudaMemcpyHostToDevice);
+  const Pooled out(device->get(), cudaMemcpyDeviceToHost);
+  const double bytes = static_cast<double>(kChunk.count()) * kCopies;
+  Compare(
+      "64 MiB from the host pool to the device", bytes, [&] { plain_in.Copy(); },
+      [&] { in.Copy(); });
+  Compare(
+      "64 MiB from the device to the host pool", bytes, [&] { plain_out.Copy(); },
+      [&] { out.Copy(); });
+  Compare(
+      "64 MiB both ways at once", 2 * bytes, [&] { Both(plain_in, plain_out); },
+      [&] { Both(in, out); });
+}
+
+}  // namespace memtide::bench

@@ -1,0 +1,67 @@
+// Asks a GPU what memtide's design rests on, and measures its copies.
+//
+//   gpu_probe QUESTION     one of those below
+//   gpu_probe --list       their names, a line each
+//
+// One question a run, since some of them end the process's context. Answers are lines of JSON on
+// standard output; an error goes to standard error, with status 1.
+#include <cstdio>
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "bench/gpu/probes.h"
+
+namespace memtide::bench {
+namespace {
+
+struct Question {
+  const char* name;
+  void (*ask)();
+};
+constexpr Question kQuestions[] = {
+    {"export", ProbeExportWithoutContext},
+    {"release", ProbeReleaseWhileMapped},
+    {"exporter-death", ProbeExporterDeath},
+    {"mapping", ProbeMapping},
+    {"host-memory", ProbeHostMemory},
+    {"locked-down", ProbeLockedDown},
+    {"reset", ProbeReset},
+    {"copies", ProbeCopies},
+};
+
+struct Part {
+  const char* name;
+  int (*play)(int socket);
+};
+constexpr Part kParts[] = {
+    {"importer", PlayImporter},
+    {"exporter", PlayExporter},
+    {"registrar", PlayRegistrar},
+    {"locked-down", PlayLockedDown},
+};
+
+int Main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
+    for (const Question& question : kQuestions) std::puts(question.name);
+    return 0;
+  }
+  for (const Question& question : kQuestions) {
+    if (argc != 2 || std::strcmp(argv[1], question.name) != 0) continue;
+    question.ask();
+    return 0;
+  }
+  // A child of ours: see child.h.
+  for (const Part& part : kParts) {
+    int socket = -1;
+    if (argc == 4 && std::strcmp(argv[1], part.name) == 0 && absl::SimpleAtoi(argv[3], &socket)) {
+      return part.play(socket);
+    }
+  }
+  std::fprintf(stderr, "gpu_probe: say one of the names of gpu_probe --list\n");
+  return 2;
+}
+
+}  // namespace
+}  // namespace memtide::bench
+
+int main(int argc, char** argv) { return memtide::bench::Main(argc, argv); }

@@ -1,0 +1,116 @@
+#include "bench/gpu/mapped_memory.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace memtide::bench {
+namespace {
+
+CUmemAllocationProp Shareable() {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return properties;
+}
+
+}  // namespace
+
+void OrDie(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+const CudaDriver& Driver() {
+  const absl::StatusOr<const CudaDriver*> driver = LoadCudaDriver();
+  OrDie(driver.status());
+  return **driver;
+}
+
+MappedMemory MappedMemory::Create(size_t bytes) {
+  const CUmemAllocationProp properties = Shareable();
+  CUmemGenericAllocationHandle handle = 0;
+  OrDie(Driver().MemCreate(&handle, bytes, &properties, 0), "cuMemCreate");
+  return MappedMemory(handle, bytes);
+}
+
+MappedMemory MappedMemory::Import(int descriptor, size_t bytes) {
+  CUmemGenericAllocationHandle handle = 0;
+  OrDie(Driver().MemImportFromShareableHandle(
+            &handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
+            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        "cuMemImportFromShareableHandle");
+  return MappedMemory(handle, bytes);
+}
+
+MappedMemory::MappedMemory(CUmemGenericAllocationHandle handle, size_t bytes)
+    : handle_(handle), bytes_(bytes) {
+  OrDie(Driver().MemAddressReserve(&base_, bytes, 0, 0, 0), "cuMemAddressReserve");
+}
+
+MappedMemory::MappedMemory(MappedMemory&& other) noexcept
+    : handle_(other.handle_),
+      bytes_(other.bytes_),
+      base_(std::exchange(other.base_, 0)),
+      has_handle_(std::exchange(other.has_handle_, false)),
+      mapped_(std::exchange(other.mapped_, false)) {}
+
+MappedMemory::~MappedMemory() {
+  if (mapped_) Unmap();
+  if (has_handle_) ReleaseHandle();
+  if (base_ != 0) OrDie(Driver().MemAddressFree(base_, bytes_), "cuMemAddressFree");
+}
+
+int MappedMemory::Export() const {
+  int descriptor = -1;
+  OrDie(Driver().MemExportToShareableHandle(&descriptor, handle_,
+                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        "cuMemExportToShareableHandle");
+  return descriptor;
+}
+
+void MappedMemory::Map() {
+  OrDie(Driver().MemMap(base_, bytes_, 0, handle_, 0), "cuMemMap");
+  mapped_ = true;
+  SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+void MappedMemory::SetAccess(CUmemAccess_flags flags) {
+  CUmemAccessDesc access = {};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.flags = flags;
+  OrDie(Driver().MemSetAccess(base_, bytes_, &access, 1), "cuMemSetAccess");
+}
+
+void MappedMemory::Unmap() {
+  OrDie(Driver().MemUnmap(base_, bytes_), "cuMemUnmap");
+  mapped_ = false;
+}
+
+void MappedMemory::ReleaseHandle() {
+  OrDie(Driver().MemRelease(handle_), "cuMemRelease");
+  has_handle_ = false;
+}
+
+void MappedMemory::Fill(int value) {
+  OrDie(cudaMemset(data(), value, bytes_), "cudaMemset");
+  OrDie(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+bool MappedMemory::Holds(int value) const {
+  std::vector<char> copy(bytes_);
+  OrDie(cudaMemcpy(copy.data(), data(), bytes_, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  return std::all_of(copy.begin(), copy.end(),
+                     [value](char byte) { return byte == static_cast<char>(value); });
+}
+
+size_t FreeGpuMemory() {
+  size_t free = 0, total = 0;
+  OrDie(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
+}  // namespace memtide::bench

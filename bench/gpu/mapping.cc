@@ -1,0 +1,70 @@
+// What mapping costs, and what it allows.
+#include "absl/strings/str_cat.h"
+#include "bench/gpu/mapped_memory.h"
+#include "bench/gpu/probes.h"
+#include "bench/gpu/report.h"
+
+namespace memtide::bench {
+namespace {
+
+constexpr int kRounds = 21;
+
+}  // namespace
+
+void ProbeMapping() {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  size_t granularity = 0;
+  OrDie(Driver().MemGetAllocationGranularity(&granularity, &properties,
+                                             CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+        "cuMemGetAllocationGranularity");
+  Figure("granularity of GPU memory", static_cast<double>(granularity) / (1 << 20), "MiB");
+  for (const size_t mib : {2, 64, 512}) {
+    MappedMemory memory = MappedMemory::Create(mib << 20);
+    std::vector<double> unmap;
+    const double both = MedianMicroseconds(kRounds, [&] {
+      memory.Map();
+      const Instant start = Now();
+      memory.Unmap();
+      unmap.push_back(std::chrono::duration<double, std::micro>(Now() - start).count());
+    });
+    std::sort(unmap.begin(), unmap.end());
+    const double unmapping = unmap[unmap.size() / 2];
+    Figure(absl::StrCat("map ", mib, " MiB and open it for access"), both - unmapping, "us");
+    Figure(absl::StrCat("unmap ", mib, " MiB"), unmapping, "us");
+  }
+  MappedMemory memory = MappedMemory::Create(2 << 20);
+  memory.Map();
+  memory.Fill('a');
+  memory.SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READ);
+  Answer("memory can be mapped for reading only", memory.Holds('a') ? "yes" : "no");
+  Figure("read-only to writable and back, 2 MiB",
+         MedianMicroseconds(kRounds,
+                            [&] {
+                              memory.SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+                              memory.SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READ);
+                            }),
+         "us");
+  ProbeFences();
+}
+
+// Client unmaps behind an event that holds all work of the context.
+void ProbeFences() {
+  if (Driver().CtxRecordEvent == nullptr) {
+    Answer("an event can hold all work of a context (cuCtxRecordEvent)", "no: older driver");
+    return;
+  }
+  OrDie(cudaFree(nullptr), "making the context");
+  CUcontext context = nullptr;
+  OrDie(Driver().CtxGetCurrent(&context), "cuCtxGetCurrent");
+  cudaEvent_t event = nullptr;
+  OrDie(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  Figure("recording all work of a context",
+         MedianMicroseconds(
+             kRounds, [&] { OrDie(Driver().CtxRecordEvent(context, event), "cuCtxRecordEvent"); }),
+         "us");
+  OrDie(cudaEventDestroy(event), "cudaEventDestroy");
+}
+
+}  // namespace memtide::bench

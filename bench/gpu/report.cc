@@ -1,0 +1,36 @@
+#include "bench/gpu/report.h"
+
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_replace.h"
+
+namespace memtide::bench {
+namespace {
+
+std::string Quoted(absl::string_view text) {
+  // C escapes an apostrophe, JSON must not.
+  return "\"" + absl::StrReplaceAll(absl::CEscape(text), {{"\\'", "'"}}) + "\"";
+}
+
+}  // namespace
+
+void Answer(absl::string_view question, absl::string_view answer) {
+  std::printf("{\"name\": %s, \"answer\": %s}\n", Quoted(question).c_str(), Quoted(answer).c_str());
+  std::fflush(stdout);
+}
+
+void Figure(absl::string_view name, double value, absl::string_view unit) {
+  std::printf("{\"name\": %s, \"value\": %.6g, \"unit\": %s}\n", Quoted(name).c_str(), value,
+              Quoted(unit).c_str());
+  std::fflush(stdout);
+}
+
+void Ratio(absl::string_view name, double value, double goal) {
+  std::printf("{\"name\": %s, \"value\": %.6g, \"unit\": \"x\", \"at_least\": %.6g}\n",
+              Quoted(name).c_str(), value, goal);
+  std::fflush(stdout);
+}
+
+}  // namespace memtide::bench

@@ -1,0 +1,36 @@
+// A probe's answers, as lines of JSON on standard output.
+#ifndef MEMTIDE_BENCH_GPU_REPORT_H_
+#define MEMTIDE_BENCH_GPU_REPORT_H_
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+
+namespace memtide::bench {
+
+// A question that was answered: yes, no, or in words.
+void Answer(absl::string_view question, absl::string_view answer);
+// A figure without a goal.
+void Figure(absl::string_view name, double value, absl::string_view unit);
+// Of at least `goal`.
+void Ratio(absl::string_view name, double value, double goal);
+
+// Microseconds of the median of `rounds` calls, after one that is not counted.
+template <typename Work>
+double MedianMicroseconds(int rounds, Work work) {
+  work();
+  std::vector<double> times;
+  for (int i = 0; i < rounds; ++i) {
+    const Instant start = Now();
+    work();
+    times.push_back(std::chrono::duration<double, std::micro>(Now() - start).count());
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+}  // namespace memtide::bench
+
+#endif  // MEMTIDE_BENCH_GPU_REPORT_H_

@@ -1,0 +1,139 @@
+// What becomes of GPU memory that two processes share.
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/gpu/child.h"
+#include "bench/gpu/mapped_memory.h"
+#include "bench/gpu/probes.h"
+#include "bench/gpu/report.h"
+
+namespace memtide::bench {
+namespace {
+
+constexpr size_t kShared = 512 << 20;
+constexpr size_t kSmall = 2 << 20;
+constexpr Duration kLongestWait = std::chrono::seconds(10);
+
+const char* YesOrNo(bool yes) { return yes ? "yes" : "no"; }
+
+// Milliseconds until `bytes` more than `before` are free; negative: they never were.
+double MillisecondsUntilFree(size_t before, size_t bytes) {
+  const Instant start = Now();
+  while (Now() - start < kLongestWait) {
+    if (FreeGpuMemory() >= before + bytes) {
+      return std::chrono::duration<double, std::milli>(Now() - start).count();
+    }
+    usleep(200);  // tidy(sleep): nothing tells when a driver has freed memory.
+  }
+  return -1;
+}
+
+}  // namespace
+
+int PlayImporter(int socket) {
+  int descriptor = -1;
+  Hear(socket, &descriptor);
+  MappedMemory memory = MappedMemory::Import(descriptor, kShared);
+  close(descriptor);
+  memory.Map();
+  memory.ReleaseHandle();
+  memory.Fill('i');
+  Say(socket, 'm');
+  Hear(socket);  // Until we are killed.
+  return 0;
+}
+
+int PlayExporter(int socket) {
+  MappedMemory memory = MappedMemory::Create(kSmall);
+  memory.Map();
+  memory.Fill('e');
+  Say(socket, 'e', memory.Export());
+  Hear(socket);
+  return 0;
+}
+
+int PlayLockedDown(int socket) {
+#ifndef PR_SET_MDWE
+#define PR_SET_MDWE 65
+#endif
+  // As systemd's MemoryDenyWriteExecute= has it, by the kernel's own means (Linux 6.3).
+  if (prctl(PR_SET_MDWE, 1, 0, 0, 0) != 0) {
+    Say(socket, '?');
+    return 0;
+  }
+  void* memory = nullptr;
+  const bool works = cudaMalloc(&memory, kSmall) == cudaSuccess &&
+                     cudaMemset(memory, 1, kSmall) == cudaSuccess &&
+                     cudaDeviceSynchronize() == cudaSuccess;
+  Say(socket, works ? 'y' : 'n');
+  return 0;
+}
+
+void ProbeExportWithoutContext() {
+  CUcontext context = nullptr;
+  const MappedMemory memory = MappedMemory::Create(kSmall);
+  const int descriptor = memory.Export();
+  const CUresult asked = Driver().CtxGetCurrent(&context);
+  close(descriptor);
+  Answer("memory is made and exported by a process without a CUDA context",
+         YesOrNo(asked == CUDA_SUCCESS && context == nullptr));
+}
+
+void ProbeReleaseWhileMapped() {
+  Child importer("importer");
+  OrDie(cudaFree(nullptr), "making the context");
+  {
+    const MappedMemory memory = MappedMemory::Create(kShared);
+    const int descriptor = memory.Export();
+    Say(importer.socket(), 'g', descriptor);
+    close(descriptor);
+    Hear(importer.socket());
+  }
+  // Ours is released: only the importer maps it.
+  const size_t with_importer = FreeGpuMemory();
+  importer.Kill();
+  Figure("time from the importer's kill -9 until its memory is free",
+         MillisecondsUntilFree(with_importer, kShared), "ms");
+}
+
+void ProbeExporterDeath() {
+  Child exporter("exporter");
+  int descriptor = -1;
+  Hear(exporter.socket(), &descriptor);
+  MappedMemory memory = MappedMemory::Import(descriptor, kSmall);
+  memory.Map();
+  exporter.Kill();
+  Answer("the importer's mapping outlives its exporter", YesOrNo(memory.Holds('e')));
+  // What systemd's descriptor store would do for a daemon that died.
+  MappedMemory again = MappedMemory::Import(descriptor, kSmall);
+  close(descriptor);
+  again.Map();
+  Answer("a descriptor kept by somebody else brings the memory back", YesOrNo(again.Holds('e')));
+}
+
+void ProbeLockedDown() {
+  Child child("locked-down");
+  const char word = Hear(child.socket());
+  Answer("CUDA works where memory cannot be both written and executed",
+         word == '?' ? "this kernel cannot say" : YesOrNo(word == 'y'));
+}
+
+// What a daemon does whose context is lost: everything but descriptors goes, and comes back.
+void ProbeReset() {
+  int descriptor = -1;
+  {
+    MappedMemory memory = MappedMemory::Create(kSmall);
+    memory.Map();
+    memory.Fill('r');
+    descriptor = memory.Export();
+  }
+  OrDie(cudaDeviceReset(), "cudaDeviceReset");
+  MappedMemory memory = MappedMemory::Import(descriptor, kSmall);
+  close(descriptor);
+  memory.Map();
+  Answer("memory survives cudaDeviceReset by its descriptor", YesOrNo(memory.Holds('r')));
+}
+
+}  // namespace memtide::bench
