@@ -63,6 +63,7 @@ struct Route {
   void operator()(const SendRegion& effect) const {
     fd_server.SendRegion(effect.session, effect.region);
   }
+  void operator()(const SendRegionGone& effect) const { fd_server.SendRegionGone(effect); }
   void operator()(const Revoke& effect) const { fd_server.SendRevoke(effect); }
   void operator()(const CloseSession& effect) const {
     fd_server.Close(effect.session, effect.reason);

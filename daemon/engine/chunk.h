@@ -20,6 +20,8 @@ namespace memtide {
 
 // In a job's list of members: nobody has this number.
 inline constexpr uint32_t kNoPlace = ~uint32_t{0};
+// In a tier's list of parts: no memory has this number.
+inline constexpr uint32_t kNoPart = 0;
 
 struct Job;
 struct FetchOperation;

@@ -26,6 +26,7 @@ struct OpenReply {
   uint32_t lease_budget = 0;
   std::vector<RegionId> regions;  // They follow on the fd socket.
   Duration session_lease{0};
+  MemoryKind device_memory = MemoryKind::kSharedMemory;  // How it is lent.
 };
 struct AllocateReply {
   std::vector<ChunkId> chunks;
@@ -46,11 +47,15 @@ struct InspectReply {
   uint32_t session_count = 0, chunk_count = 0, waiting_calls = 0, transfers_in_flight = 0;
   bool draining = false;
 };
+struct ResizeReply {
+  uint32_t device_slots = 0, lease_budget = 0;  // As in OpenReply.
+};
 struct Reply {
   CallId call;
   absl::Status status;
   // monostate for errors and for calls that answer nothing.
-  std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply>
+  std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply,
+               ResizeReply>
       value;
 };
 
@@ -60,6 +65,13 @@ struct Reply {
 struct SendRegion {
   SessionId session;
   RegionId region;
+};
+// The session must let go of a device region and say so (ReturnRegionsCall): no lease is or will be
+// in it.
+struct SendRegionGone {
+  SessionId session;
+  RegionId region;
+  uint32_t device_slots = 0, lease_budget = 0;  // Of the job, from now on.
 };
 // Asks the session to give back leases: of `chunks` (another session wants them), and `count` more
 // of its choice (room is needed). A request: the client answers by releasing, and need not.
@@ -106,8 +118,8 @@ struct StartTransfer {
   Bytes size;
 };
 
-using Effect = std::variant<Reply, SendRegion, Revoke, CloseSession, MakeRegion, DropRegion,
-                            MakeStore, DropStore, StartTransfer>;
+using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, MakeRegion,
+                            DropRegion, MakeStore, DropStore, StartTransfer>;
 
 }  // namespace memtide
 

@@ -20,6 +20,7 @@ void Engine::CheckInvariants() const { state_->CheckInvariants(); }
 EngineState::EngineState(const EngineOptions& options) : options_(options) {
   capacity_ = {options.device_capacity, options.host_capacity, options.ssd_capacity};
   MEMTIDE_CHECK(!options.device_capacity.IsZero() || !options.host_capacity.IsZero());
+  MEMTIDE_CHECK(!options.device_kinds.empty());
   MEMTIDE_CHECK(options.ssd_capacity.IsZero() || !options.host_capacity.IsZero());
 }
 

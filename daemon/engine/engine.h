@@ -18,6 +18,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/memory_kind.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
 #include "daemon/engine/types.h"
@@ -32,6 +33,8 @@ struct EngineOptions {
   // Zero: the node has no such pool. At least one of host and device must be there; SSD needs host.
   Bytes device_capacity, host_capacity, ssd_capacity;
   Limits limits;
+  // How the node's device can lend its memory, best first. Not empty.
+  std::vector<MemoryKind> device_kinds = {MemoryKind::kSharedMemory};
 };
 
 class EngineState;

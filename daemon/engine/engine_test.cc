@@ -5,143 +5,14 @@
 #include <variant>
 #include <vector>
 
+#include "daemon/engine/test_node.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
 namespace {
 
-constexpr Bytes kChunk = MiB(2);
-
-// A node of one engine whose transfers end when the test says so.
-class Node {
- public:
-  explicit Node(EngineOptions options) : engine_(options) {}
-
-  void Post(const Event& event) {
-    std::vector<Effect> effects;
-    engine_.Handle(now_, event, &effects);
-    engine_.CheckInvariants();
-    for (Effect& effect : effects) Take(std::move(effect));
-  }
-  void Wait(Duration time) {
-    now_ += time;
-    Post(Tick{});
-  }
-  // Ends transfers, and those that follow from them, until none is in flight.
-  void FinishTransfers(absl::Status status = absl::OkStatus()) {
-    while (!transfers_.empty()) FinishOne(status);
-  }
-  void FinishOne(absl::Status status = absl::OkStatus()) {
-    const TransferId transfer = transfers_.front().transfer;
-    transfers_.erase(transfers_.begin());
-    Post(TransferDone{transfer, std::move(status)});
-  }
-
-  CallId Call() { return CallId(++last_call_); }
-  // The reply to a call; the test fails where there is none.
-  const Reply& ReplyTo(CallId call) {
-    EXPECT_EQ(replies_.count(call), 1u) << "call " << call << " is not answered";
-    return replies_[call];
-  }
-  bool Answered(CallId call) const { return replies_.count(call) > 0; }
-  absl::StatusCode CodeOf(CallId call) { return ReplyTo(call).status.code(); }
-
-  // Opens a session with a job of its own.
-  SessionId Open(uint32_t uid = 1000, std::string job = "") {
-    const SessionId session(++last_session_);
-    Post(ClientConnected{session, uid, 1});
-    OpenCall open;
-    open.call = Call();
-    open.session = session;
-    open.chunk_size = kChunk;
-    open.job_name = std::move(job);
-    Post(open);
-    EXPECT_TRUE(ReplyTo(open.call).status.ok()) << ReplyTo(open.call).status;
-    return session;
-  }
-  std::vector<ChunkId> Allocate(SessionId session, uint32_t count, uint64_t request_id = 0) {
-    AllocateCall allocate{Call(), session, request_id == 0 ? ++last_request_ : request_id, count};
-    Post(allocate);
-    const auto* reply = std::get_if<AllocateReply>(&ReplyTo(allocate.call).value);
-    return reply == nullptr ? std::vector<ChunkId>() : reply->chunks;
-  }
-  CallId Fetch(SessionId session, std::vector<ChunkId> chunks, Access access = Access::kRead,
-               Tier tier = Tier::kDevice) {
-    FetchCall fetch;
-    fetch.call = Call();
-    fetch.session = session;
-    fetch.tier = tier;
-    fetch.access = access;
-    fetch.chunks = std::move(chunks);
-    Post(fetch);
-    return fetch.call;
-  }
-  CallId Release(SessionId session, std::vector<ChunkId> chunks) {
-    ReleaseCall release{Call(), session, ++last_request_, std::move(chunks)};
-    Post(release);
-    return release.call;
-  }
-  // Leases, with all transfers done, and releases again.
-  void Touch(SessionId session, ChunkId chunk, Access access) {
-    const CallId fetch = Fetch(session, {chunk}, access);
-    FinishTransfers();
-    EXPECT_EQ(CodeOf(fetch), absl::StatusCode::kOk) << ReplyTo(fetch).status;
-    Release(session, {chunk});
-  }
-  InspectReply Inspect() {
-    InspectCall inspect;
-    inspect.call = Call();
-    Post(inspect);
-    return std::get<InspectReply>(ReplyTo(inspect.call).value);
-  }
-
-  // Makes memory that was held back.
-  void FinishMemory() {
-    std::vector<Event> made;
-    made.swap(held_memory_);
-    for (const Event& event : made) Post(event);
-  }
-
-  std::vector<StartTransfer> transfers_;
-  std::vector<Revoke> revokes_;
-  std::vector<RegionId> dropped_;
-  bool fail_memory_ = false;
-  bool hold_memory_ = false;
-
- private:
-  void Take(Effect effect) {
-    const absl::Status memory =
-        fail_memory_ ? absl::ResourceExhaustedError("no memory") : absl::OkStatus();
-    if (auto* reply = std::get_if<Reply>(&effect)) {
-      EXPECT_TRUE(replies_.emplace(reply->call, *reply).second) << "answered twice";
-    } else if (auto* region = std::get_if<MakeRegion>(&effect)) {
-      const RegionMade made{region->region, memory};
-      hold_memory_ ? held_memory_.push_back(made) : Post(made);
-    } else if (auto* store = std::get_if<MakeStore>(&effect)) {
-      Post(StoreMade{store->store, memory});
-    } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
-      dropped_.push_back(drop->region);
-      Post(RegionDropped{drop->region});
-    } else if (auto* drop = std::get_if<DropStore>(&effect)) {
-      Post(StoreDropped{drop->store});
-    } else if (auto* transfer = std::get_if<StartTransfer>(&effect)) {
-      transfers_.push_back(*transfer);
-    } else if (auto* revoke = std::get_if<Revoke>(&effect)) {
-      revokes_.push_back(*revoke);
-    }
-  }
-
-  Engine engine_;
-  std::vector<Event> held_memory_;
-  Instant now_{std::chrono::seconds(1)};
-  std::map<CallId, Reply> replies_;
-  uint64_t last_call_ = 0, last_session_ = 0, last_request_ = 0;
-};
-
-EngineOptions ThreeTiers() { return {kChunk * 4, kChunk * 4, kChunk * 64, Limits()}; }
-
 TEST(EngineTest, AFetchOfAResidentChunkMovesNothing) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const ChunkId chunk = node.Allocate(session, 1)[0];
   node.Touch(session, chunk, Access::kWrite);
@@ -152,7 +23,7 @@ TEST(EngineTest, AFetchOfAResidentChunkMovesNothing) {
 }
 
 TEST(EngineTest, AVictimThatWasOnlyReadLeavesWithoutAWrite) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 12);
   for (const ChunkId chunk : chunks) node.Touch(session, chunk, Access::kWrite);
@@ -163,7 +34,7 @@ TEST(EngineTest, AVictimThatWasOnlyReadLeavesWithoutAWrite) {
 }
 
 TEST(EngineTest, AChunkOnSsdReachesTheDeviceThroughAFullHost) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 12);
   for (const ChunkId chunk : chunks) node.Touch(session, chunk, Access::kWrite);
@@ -173,7 +44,7 @@ TEST(EngineTest, AChunkOnSsdReachesTheDeviceThroughAFullHost) {
 }
 
 TEST(EngineTest, RepeatingARequestHasOneEffectAndTheSameReply) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> first = node.Allocate(session, 3, 77);
   EXPECT_EQ(node.Allocate(session, 3, 77), first);
@@ -181,7 +52,7 @@ TEST(EngineTest, RepeatingARequestHasOneEffectAndTheSameReply) {
 }
 
 TEST(EngineTest, AWriterThatDiesLeavesATornChunkThatCannotBeRead) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId writer = node.Open(1000, "shared");
   const SessionId reader = node.Open(1000, "shared");
   const ChunkId chunk = node.Allocate(writer, 1)[0];
@@ -194,7 +65,7 @@ TEST(EngineTest, AWriterThatDiesLeavesATornChunkThatCannotBeRead) {
 }
 
 TEST(EngineTest, AForeignChunkLooksLikeOneThatDoesNotExist) {
-  Node node({kChunk * 8, kChunk * 8, kChunk * 64, Limits()});
+  TestNode node({kChunk * 8, kChunk * 8, kChunk * 64, Limits()});
   OpenCall open;
   open.call = node.Call();
   open.session = SessionId(900);
@@ -210,7 +81,7 @@ TEST(EngineTest, AForeignChunkLooksLikeOneThatDoesNotExist) {
 }
 
 TEST(EngineTest, AWriterWaitsForReadersAndAsksForTheirLeases) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId reader = node.Open(1000, "shared");
   const SessionId writer = node.Open(1000, "shared");
   const ChunkId chunk = node.Allocate(reader, 1)[0];
@@ -225,7 +96,7 @@ TEST(EngineTest, AWriterWaitsForReadersAndAsksForTheirLeases) {
 }
 
 TEST(EngineTest, AFetchThatFindsNoRoomEndsAtItsDeadlineAndSaysWhy) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 5);
   node.Fetch(session, {chunks[0], chunks[1], chunks[2], chunks[3]});
@@ -243,7 +114,7 @@ TEST(EngineTest, AFetchThatFindsNoRoomEndsAtItsDeadlineAndSaysWhy) {
 }
 
 TEST(EngineTest, AFailedWriteBackKeepsTheOnlyCopy) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 9);
   for (size_t i = 0; i < 8; ++i) node.Touch(session, chunks[i], Access::kWrite);
@@ -257,7 +128,7 @@ TEST(EngineTest, AFailedWriteBackKeepsTheOnlyCopy) {
 }
 
 TEST(EngineTest, AHungClientLosesItsSessionAndItsMemoryComesBack) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   node.Open();
   for (int i = 0; i < 140; ++i) node.Wait(std::chrono::milliseconds(500));
   EXPECT_EQ(node.Inspect().session_count, 0u);
@@ -265,7 +136,7 @@ TEST(EngineTest, AHungClientLosesItsSessionAndItsMemoryComesBack) {
 }
 
 TEST(EngineTest, MemoryThatCannotBeMadeRefusesTheJobAndLendsNothing) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   node.fail_memory_ = true;
   node.Post(ClientConnected{SessionId(50), 1, 1});
   OpenCall open;
@@ -280,7 +151,7 @@ TEST(EngineTest, MemoryThatCannotBeMadeRefusesTheJobAndLendsNothing) {
 // --- What the simulation found (tests/sim) ---
 
 TEST(EngineTest, AJobThatEndsKeepsItsMemoryUntilItsTransfersAreDone) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 2);
   node.Fetch(session, {chunks[1]});  // The first one is at rest, and is forgotten first.
@@ -291,7 +162,7 @@ TEST(EngineTest, AJobThatEndsKeepsItsMemoryUntilItsTransfersAreDone) {
 }
 
 TEST(EngineTest, FreeingAChunkEndsAlsoTheFetchesThatWaitForOthers) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 2);
   node.Touch(session, chunks[0], Access::kRead);
@@ -304,7 +175,7 @@ TEST(EngineTest, FreeingAChunkEndsAlsoTheFetchesThatWaitForOthers) {
 }
 
 TEST(EngineTest, FetchesOfOneSessionAtTwoTiersWaitForEachOther) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId first = node.Open(1000, "shared"), second = node.Open(1000, "shared");
   const ChunkId chunk = node.Allocate(first, 1)[0];
   const CallId held = node.Fetch(first, {chunk});
@@ -322,7 +193,7 @@ TEST(EngineTest, FetchesOfOneSessionAtTwoTiersWaitForEachOther) {
 }
 
 TEST(EngineTest, ASessionIsNotEndedForTheTimeThatItsMemoryTook) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   node.hold_memory_ = true;
   node.Post(ClientConnected{SessionId(9), 1000, 1});
   OpenCall open;
@@ -341,7 +212,7 @@ TEST(EngineTest, ASessionIsNotEndedForTheTimeThatItsMemoryTook) {
 }
 
 TEST(EngineTest, AnAllocationWaitsForFreedChunksThatStillMove) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 64);
   node.Fetch(session, {chunks[0]});
@@ -356,7 +227,7 @@ TEST(EngineTest, AnAllocationWaitsForFreedChunksThatStillMove) {
 TEST(EngineTest, AShareLargerThanThePoolIsRefusedWhateverTheChunkLimit) {
   EngineOptions options = ThreeTiers();
   options.limits.chunks = 4;
-  Node node(options);
+  TestNode node(options);
   node.Post(ClientConnected{SessionId(9), 1000, 1});
   OpenCall open;
   open.call = node.Call();
@@ -368,7 +239,7 @@ TEST(EngineTest, AShareLargerThanThePoolIsRefusedWhateverTheChunkLimit) {
 }
 
 TEST(EngineTest, AChunkThatWaitsForTheDeviceGivesUpItsHostSlotToWhatLeavesIt) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 8);
   for (int i = 0; i < 8; ++i) {
@@ -383,7 +254,7 @@ TEST(EngineTest, AChunkThatWaitsForTheDeviceGivesUpItsHostSlotToWhatLeavesIt) {
 }
 
 TEST(EngineTest, EvictEndsTheLeasesOfItsSessionAndNoOthers) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 2);
   node.Fetch(session, chunks, Access::kRead);
@@ -401,7 +272,7 @@ TEST(EngineTest, EvictEndsTheLeasesOfItsSessionAndNoOthers) {
 }
 
 TEST(EngineTest, AVictimThatIsLeasedAgainIsReplacedAtOnce) {
-  Node node(ThreeTiers());
+  TestNode node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 9);
   const std::vector<ChunkId> clean = {chunks[1], chunks[2], chunks[3]};
@@ -430,7 +301,7 @@ TEST(EngineTest, AVictimThatIsLeasedAgainIsReplacedAtOnce) {
 TEST(EngineTest, MemoryThatCannotGrowRefusesTheFetchesThatNeededIt) {
   EngineOptions options;
   options.device_capacity = options.host_capacity = GiB(4);
-  Node node(options);
+  TestNode node(options);
   node.Post(ClientConnected{SessionId(9), 1000, 1});
   OpenCall open;
   open.call = node.Call();

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "base/memory_kind.h"
 #include "daemon/engine/types.h"
 
 namespace memtide {
@@ -43,6 +45,9 @@ struct OpenCall {
   Bytes device_share, host_share, ssd_share;
   // How long the chunks outlive the last session.
   Duration time_to_live{0};
+  // How device memory is to be lent; nullopt: as the node does it best. Ignored by nodes whose
+  // device lends shared memory.
+  absl::optional<MemoryKind> device_memory;
 };
 struct RenewCall {
   CallId call;
@@ -106,6 +111,21 @@ struct DescribeCall {
   std::vector<ChunkId> chunks;
 };
 
+// Changes the job's share of the device pool; see Resize in the protocol. Answered with ResizeReply
+// when memory that is too much has been given back.
+struct ResizeCall {
+  CallId call;
+  SessionId session;
+  Bytes device_share;    // Rounded down to whole chunks.
+  Duration deadline{0};  // Zero: the limit max_wait.
+};
+// The session let go of regions that SendRegionGone named. Others: ignored.
+struct ReturnRegionsCall {
+  CallId call;
+  SessionId session;
+  std::vector<RegionId> regions;
+};
+
 // --- Operators and metrics ---
 
 struct InspectCall {
@@ -145,8 +165,8 @@ struct Tick {};
 
 using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall,
                            AllocateCall, FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall,
-                           DescribeCall, InspectCall, DrainCall, TransferDone, RegionMade,
-                           RegionDropped, StoreMade, StoreDropped, Tick>;
+                           DescribeCall, ResizeCall, ReturnRegionsCall, InspectCall, DrainCall,
+                           TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick>;
 
 }  // namespace memtide
 

@@ -13,9 +13,6 @@ namespace {
 constexpr size_t kReleaseKind = 7;  // Index in Event.
 static_assert(std::is_same_v<std::variant_alternative_t<kReleaseKind, Event>, ReleaseCall>);
 
-// How often a waiting fetch asks again for leases back.
-constexpr Duration kRevokePeriod = std::chrono::milliseconds(100);
-
 }  // namespace
 
 absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& event,
@@ -122,7 +119,9 @@ EngineState::Admission EngineState::TryAdmit(FetchOperation& fetch) {
     if (Conflicts(chunks_[place], fetch)) return Admission::kConflict;
   }
   const Job& job = *fetch.job;
-  if (job.tier(fetch.tier).committed + NewPins(fetch) > job.LeaseLimit(fetch.tier)) {
+  const uint32_t pins = NewPins(fetch);
+  // A share that shrinks may have more leases than it permits; those are kept.
+  if (pins > 0 && job.tier(fetch.tier).committed + pins > job.LeaseLimit(fetch.tier)) {
     return Admission::kNoRoom;
   }
   fetch.admitted = true;

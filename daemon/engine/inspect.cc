@@ -14,7 +14,7 @@ PoolUsage EngineState::Usage(Tier tier) const {
     if (job->state == Job::State::kEnding || !job->tier(tier).exists()) continue;
     const Bytes used = job->chunk_size * job->tier(tier).slots->used_slots();
     usage.used += used;
-    usage.reserved += job->tier(tier).share - used;
+    usage.reserved += job->tier(tier).share - used;  // Regions that leave are being scrubbed.
   }
   usage.scrubbing = Scrubbing(tier);
   usage.free = usage.capacity - usage.used - usage.reserved - usage.scrubbing;
@@ -48,7 +48,8 @@ void EngineState::On(const InspectCall& event) {
   seen.chunk_count = live_chunks_;
   seen.waiting_calls = static_cast<uint32_t>(fetches_.size() + evicts_.size());
   for (const auto& [id, job] : jobs_) {
-    seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size());
+    seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size() +
+                                                job->resize.has_value());
   }
   seen.transfers_in_flight = static_cast<uint32_t>(transfers_.size());
   seen.draining = draining_;
@@ -83,6 +84,9 @@ void EngineState::On(const InspectCall& event) {
 
 void EngineState::On(const DrainCall& event) {
   draining_ = true;
+  for (const auto& [id, job] : jobs_) {
+    EndResize(*job, absl::UnavailableError("the memtide daemon is draining; the new share holds"));
+  }
   drain_calls_.push_back(event.call);
 }
 

@@ -1,4 +1,5 @@
 // What must be true between any two events.
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -17,9 +18,41 @@ struct TierTally {
 
 }  // namespace
 
+// Device memory that is lent slot by slot. `used`: the slots that chunks have.
+void EngineState::CheckSlotRegions(const Job& job, const std::set<uint32_t>& used) const {
+  const JobTier& part = job.tier(Tier::kDevice);
+  const SlotPool& slots = *part.slots;
+  const bool ending = job.state == Job::State::kEnding;
+  std::set<uint32_t> regions;
+  for (const uint32_t region : part.parts) {
+    if (region == kNoPart) continue;
+    MEMTIDE_CHECK(regions.insert(region).second) << "region " << region << " is two slots";
+    MEMTIDE_CHECK(part.leaving.count(region) == 0) << "region " << region << " left and stayed";
+  }
+  MEMTIDE_CHECK(regions.size() == slots.backed_slots());
+  for (const uint32_t slot : used) {
+    MEMTIDE_CHECK(part.parts[slot] != kNoPart) << "slot " << slot << " has no memory";
+  }
+  MEMTIDE_CHECK(slots.size() <= part.target);
+  MEMTIDE_CHECK(ending || slots.surplus_slots() == 0 || slots.free_slots() == 0)
+      << "a free slot is kept that is not wanted";
+  const uint64_t there = slots.backed_slots() + (part.making != kNoPart);
+  MEMTIDE_CHECK(part.share == job.chunk_size * std::max<uint64_t>(part.target, there));
+  MEMTIDE_CHECK(part.target + (ending ? 0 : part.leaving.size()) <= options_.limits.device_regions);
+  for (const auto& [region, holders] : part.leaving) {
+    const auto found = parts_.find(region);
+    MEMTIDE_CHECK(found != parts_.end() && found->second == &job);
+    for (const SessionId holder : holders) {
+      MEMTIDE_CHECK(std::count(job.sessions.begin(), job.sessions.end(), holder) == 1)
+          << "a session that ended has region " << region;
+    }
+  }
+}
+
 void EngineState::CheckInvariants() const {
   for (const Tier tier : kAllTiers) {
     const PoolUsage usage = Usage(tier);
+    MEMTIDE_CHECK(usage.free <= usage.capacity);
     MEMTIDE_CHECK(usage.used + usage.reserved + usage.scrubbing + usage.free == usage.capacity);
   }
   std::map<const Job*, std::array<TierTally, kTiers>> tallies;
@@ -69,10 +102,14 @@ void EngineState::CheckInvariants() const {
       const TierTally& tally = tallies[job.get()][static_cast<int>(tier)];
       MEMTIDE_CHECK(part.slots->used_slots() == tally.slots);
       MEMTIDE_CHECK(part.committed == tally.committed);
-      MEMTIDE_CHECK(part.committed <= part.slots->size());
+      MEMTIDE_CHECK(part.committed <= std::max(part.slots->size(), part.slots->backed_slots()));
       MEMTIDE_CHECK(part.pushing == tally.pushing);
       MEMTIDE_CHECK(part.slot_queue.size() == tally.queued);
+      if (part.by_slot) CheckSlotRegions(*job, tally.numbers);
     }
+    MEMTIDE_CHECK(!job->resize.has_value() || job->SurplusRegions() > 0 ||
+                  !job->tier(Tier::kDevice).leaving.empty())
+        << "a resize waits for nothing";
   }
 }
 

@@ -6,10 +6,12 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/types/optional.h"
 #include "daemon/engine/chunk.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/types.h"
@@ -20,13 +22,19 @@ namespace memtide {
 
 // A job's part of one tier.
 struct JobTier {
-  Bytes share;  // Lent: whole chunks.
+  Bytes share;          // Lent: whole chunks, also such as are wanted back.
+  uint32_t target = 0;  // Slots wanted; the pool has fewer where memory could not be made.
   std::unique_ptr<SlotPool> slots;
   // Memory comes in parts, made when they are first needed: regions (device and host) or stores
   // (SSD). Slot n is in part n / slots_per_part.
-  std::vector<uint32_t> parts;  // RegionId or StoreId.
+  std::vector<uint32_t> parts;  // RegionId or StoreId; kNoPart: given back.
   uint32_t slots_per_part = 0;
-  bool growing = false;  // The next part is being made.
+  uint32_t making = kNoPart;  // The part that is being made.
+  // Each part is one slot, and may be given back while the job runs.
+  bool by_slot = false;
+  // Regions that are no slots any more, and the sessions that have them still. None: the region is
+  // being dropped.
+  std::map<uint32_t, std::vector<SessionId>> leaving;
 
   std::unique_ptr<VictimPolicy> victims;  // Who may leave. Not at the home tier.
   std::deque<uint32_t> slot_queue;        // Chunks that wait for a slot, oldest first.
@@ -36,6 +44,13 @@ struct JobTier {
   bool room_queued = false;               // In the engine's list of tiers to look at.
 
   bool exists() const { return slots != nullptr; }
+};
+
+// A resize that waits for memory to be given back.
+struct ResizeOperation {
+  CallId call;
+  SessionId session;
+  Instant deadline;
 };
 
 struct Job {
@@ -51,11 +66,14 @@ struct Job {
   std::array<JobTier, kTiers> tiers;
   Tier home = Tier::kSsd;   // The lowest tier.
   Tier work = Tier::kHost;  // The fastest one.
+  MemoryKind device_memory = MemoryKind::kSharedMemory;
 
   std::vector<SessionId> sessions;
   std::vector<OpenCall> joining;        // Wait for the first memory.
   std::deque<AllocateCall> allocating;  // Wait for memory at the home tier.
-  uint32_t parts_pending = 0;           // Being made or dropped.
+  absl::optional<ResizeOperation> resize;
+  Instant leases_asked_back;   // For a share that shrinks.
+  uint32_t parts_pending = 0;  // Being made or dropped.
   absl::Status making_status;
 
   uint32_t chunks = 0;                 // Live ones.
@@ -75,6 +93,13 @@ struct Job {
     const uint32_t slots = tier(t).exists() ? tier(t).slots->size() : 0;
     const bool passage = t == Tier::kHost && work == Tier::kDevice && home != Tier::kHost;
     return passage && slots > 0 ? slots - 1 : slots;
+  }
+  // Regions of the device, made or in the making, that its share is too small for.
+  uint32_t SurplusRegions() const {
+    const JobTier& device = tier(Tier::kDevice);
+    if (!device.by_slot) return 0;
+    const uint32_t regions = device.slots->backed_slots() + (device.making != kNoPart);
+    return regions - std::min(regions, device.slots->size());
   }
   uint32_t MaxChunks() const { return tier(home).slots->size(); }
   // Leases that a session should stay below, so that a quarter of the slots can be cleaned ahead.

@@ -167,7 +167,7 @@ bool EngineState::TakeSlot(uint32_t place, Tier tier) {
   JobTier& part = chunk.job->tier(tier);
   const auto found = std::find(part.slot_queue.begin(), part.slot_queue.end(), place);
   const size_t ahead = found - part.slot_queue.begin();
-  if (part.slots->free_slots() > ahead) {
+  if (part.slots->spare_slots() > ahead) {
     chunk.slot(tier) = part.slots->Take();
     StopWaitingForSlot(place, tier);
     return true;
@@ -207,12 +207,14 @@ void EngineState::DropCopy(uint32_t place, Tier tier) {
 void EngineState::MakeRoom(Job& job, Tier tier) {
   AdmitWaiting(job, tier);
   JobTier& part = job.tier(tier);
-  const size_t free = part.slots->free_slots();
+  if (part.by_slot) GiveSurplusBack(job);
+  const size_t free = part.slots->spare_slots();
   const size_t waiting = part.slot_queue.size();
   for (size_t i = 0; i < std::min(free, waiting); ++i) Ready(part.slot_queue[i]);
-  if (waiting <= free + part.pushing) return;
-  if (part.slots->backed_slots() < part.slots->size()) return Grow(job, tier);
-  for (size_t missing = waiting - free - part.pushing; missing > 0; --missing) {
+  const size_t wanted = waiting + part.slots->surplus_slots();
+  if (wanted <= free + part.pushing) return;
+  if (part.slots->missing_slots() > 0) return Grow(job, tier);
+  for (size_t missing = wanted - free - part.pushing; missing > 0; --missing) {
     const absl::optional<uint32_t> victim = part.victims->Next();
     if (!victim.has_value()) return;
     const uint32_t place = job.members[*victim];
@@ -341,8 +343,8 @@ void EngineState::On(const PrefetchCall& event) {
     Chunk& chunk = chunks_[place];
     const bool busy = chunk.pinned() || chunk.prefetch_to.has_value() ||
                       chunk.evict_to.has_value() || chunk.valid_at(event.tier);
-    const bool room = part.slots->free_slots() > 0 || part.victims->Next().has_value() ||
-                      part.slots->backed_slots() < part.slots->size();
+    const bool room = part.slots->spare_slots() > 0 || part.victims->Next().has_value() ||
+                      part.slots->missing_slots() > 0;
     if (busy || !room || !part.slot_queue.empty() || job.prefetches >= most) continue;
     chunk.prefetch_to = event.tier;
     ++job.prefetches;

@@ -68,6 +68,8 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
   }
   for (EvictOperation* evict : evicts) EndEvict(*evict, why);
   if (session.job != nullptr) {
+    const absl::optional<ResizeOperation>& resize = session.job->resize;
+    if (resize.has_value() && resize->session == id) EndResize(*session.job, why);
     for (const uint32_t place : session.job->members) {
       if (place == kNoPlace || chunks_[place].dying) continue;
       const Hold* hold = chunks_[place].FindHold(id);
@@ -77,6 +79,7 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
       ReleaseLease(session, place);
     }
   }
+  if (session.job != nullptr) LeaveRegions(*session.job, id);
   LeaveJob(session);
   sessions_.erase(id);
 }
@@ -147,6 +150,7 @@ void EngineState::On(const Tick&) {
     EndSession(*session, why);
   }
   ExpireFetches();
+  ExpireResizes();
   std::vector<Job*> expired;
   for (auto& [id, job] : jobs_) {
     if (job->state == Job::State::kLingering && now_ >= job->lingers_until) {

@@ -1,8 +1,9 @@
 // EngineState: the tables and the operations on them. Engine-internal; engine.h has the contract.
 //
-// One file per group of operations: sessions.cc (connect, renew, end), jobs.cc (open, memory, end),
-// chunks.cc (allocate, free, describe), fetch.cc (admission, grant, release), movement.cc (bring,
-// push, room, transfers), inspect.cc, invariants.cc. Handlers change the tables and put chunks on
+// One file per group of operations: sessions.cc (connect, renew, end), jobs.cc (open, end),
+// memory.cc (shares and the parts they are made of), resize.cc, chunks.cc (allocate, free,
+// describe), fetch.cc (admission, grant, release), movement.cc (bring, push, room, transfers),
+// evict.cc, inspect.cc, invariants.cc. Handlers change the tables and put chunks on
 // the ready list; Settle() then lets every ready chunk take its next step until nothing moves.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
@@ -10,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +21,11 @@
 #include "daemon/engine/job.h"
 
 namespace memtide {
+
+// Fewer chunks than this at a tier leave no room to bring one while others are in use.
+inline constexpr uint32_t kMinSlots = 4;
+// How often leases that are waited for are asked for again.
+inline constexpr Duration kRevokePeriod = std::chrono::milliseconds(100);
 
 class EngineState {
  public:
@@ -46,26 +53,51 @@ class EngineState {
 
   // --- jobs.cc ---
   void On(const OpenCall& event);
-  void On(const RegionMade& event);
-  void On(const RegionDropped& event);
-  void On(const StoreMade& event);
-  void On(const StoreDropped& event);
   absl::Status CheckOpen(const OpenCall& event) const;
   Job* FindJobToJoin(const OpenCall& event, uint32_t uid);
-  absl::StatusOr<Bytes> Share(Tier tier, Bytes asked, Bytes chunk_size) const;
   absl::Status MakeJob(const OpenCall& event, uint32_t uid);
-  // Asks for the tier's next part, unless one is being made or the share is used up.
-  void Grow(Job& job, Tier tier);
-  void PartMade(Tier tier, uint32_t part, const absl::Status& status);
-  void PartDropped(uint32_t part);
-  void RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status);
   void FinishOpening(Job& job);
   void AnswerOpen(Job& job, const OpenCall& event);
   void LeaveJob(Session& session);
   void EndJob(Job& job);
+
+  // --- memory.cc ---
+  void On(const RegionMade& event);
+  void On(const RegionDropped& event);
+  void On(const StoreMade& event);
+  void On(const StoreDropped& event);
+  absl::StatusOr<MemoryKind> DeviceMemory(const OpenCall& event) const;
+  absl::StatusOr<Bytes> Share(Tier tier, Bytes asked, Bytes chunk_size) const;
+  absl::Status CheckDeviceRegions(const Job& job, uint64_t slots) const;
+  absl::Status LendTier(Job& job, Tier tier, Bytes asked);
+  // Asks for the tier's next part, unless one is being made or the share is used up.
+  void Grow(Job& job, Tier tier);
+  void PartMade(Tier tier, uint32_t part, const absl::Status& status);
+  void BackPart(Job& job, Tier tier, uint32_t part);
+  void PartDropped(uint32_t part);
+  void RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status);
   void MaybeDropMemory(Job& job);
   Bytes Lent(Tier tier) const;
   Bytes Scrubbing(Tier tier) const;
+
+  // --- resize.cc ---
+  void On(const ResizeCall& event);
+  void On(const ReturnRegionsCall& event);
+  absl::Status CheckResize(const Job& job, const ResizeCall& event) const;
+  // Sets the device share to what it is worth: never below what exists.
+  void Charge(Job& job);
+  // Gives up free slots that the job's share is too small for, and asks for leases above it.
+  void GiveSurplusBack(Job& job);
+  // A region is no slot any more: dropped when `holders`, who must hear of it, have let go of it.
+  void LetGo(Job& job, uint32_t region, std::vector<SessionId> holders);
+  void DropLeaving(Job& job, uint32_t region);
+  void RegionReturned(Job& job, uint32_t region, SessionId session);
+  // The session ends, and with it whatever it had mapped.
+  void LeaveRegions(Job& job, SessionId session);
+  // Answers the resize that waits, if nothing more is to be given back.
+  void FinishResize(Job& job);
+  void EndResize(Job& job, const absl::Status& status);
+  void ExpireResizes();
 
   // --- chunks.cc ---
   void On(const AllocateCall& event);
@@ -136,6 +168,9 @@ class EngineState {
   PoolUsage Usage(Tier tier) const;
   std::vector<KindUsage> Kinds(const Job* job) const;
   void AnswerDrained();
+
+  // --- invariants.cc ---
+  void CheckSlotRegions(const Job& job, const std::set<uint32_t>& used) const;
 
   // --- Effects ---
   template <typename T>

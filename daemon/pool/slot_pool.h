@@ -2,11 +2,14 @@
 //
 // Slots are numbered from zero and become usable as memory comes to back them; new numbers are
 // taken only when no used one is free, and the one freed last goes first, because its pages are
-// warm. Pure and deterministic. Thread-compatible. A Slot returns itself to its pool when it is
-// destroyed; the pool must outlive its slots and must not move while they exist.
+// warm. A pool may be made smaller than what is backed: what is too many (its surplus) stays usable
+// until the owner gives free slots up, one by one. Pure and deterministic. Thread-compatible. A
+// Slot returns itself to its pool when it is destroyed; the pool must outlive its slots and must
+// not move while they exist.
 #ifndef MEMTIDE_DAEMON_POOL_SLOT_POOL_H_
 #define MEMTIDE_DAEMON_POOL_SLOT_POOL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -51,24 +54,47 @@ class Slot {
 
 class SlotPool {
  public:
-  // Will never hold more than `slots`. None is backed yet.
+  // Will not hold more than `slots`, until it is resized. None is backed yet.
   explicit SlotPool(uint32_t slots) : size_(slots) {}
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
   ~SlotPool() { MEMTIDE_CHECK(used_slots() == 0) << "a slot outlives its pool"; }
 
   uint32_t size() const { return size_; }
-  uint32_t backed_slots() const { return backed_; }
-  uint32_t free_slots() const { return static_cast<uint32_t>(freed_.size()) + backed_ - fresh_; }
-  uint32_t used_slots() const { return backed_ - free_slots(); }
+  uint32_t backed_slots() const { return numbers_ - static_cast<uint32_t>(gone_.size()); }
+  uint32_t free_slots() const { return static_cast<uint32_t>(freed_.size()) + numbers_ - fresh_; }
+  uint32_t used_slots() const { return backed_slots() - free_slots(); }
+  // Backed slots that are wanted and not there, or there and not wanted.
+  uint32_t missing_slots() const { return size_ - std::min(size_, backed_slots()); }
+  uint32_t surplus_slots() const { return backed_slots() - std::min(size_, backed_slots()); }
+  // Free ones that need not be given up.
+  uint32_t spare_slots() const { return free_slots() - std::min(free_slots(), surplus_slots()); }
 
-  // Memory for `slots` more has come. REQUIRES: backed_slots() + slots <= size().
+  // Memory for `slots` more has come. REQUIRES: slots <= missing_slots(); none was given up.
   void Back(uint32_t slots) {
-    MEMTIDE_CHECK(slots <= size_ - backed_);
-    backed_ += slots;
+    MEMTIDE_CHECK(slots <= missing_slots() && gone_.empty());
+    numbers_ += slots;
   }
+  // Memory for one more has come. Returns its number: one that was given up, if there is one.
+  // REQUIRES: missing_slots() > 0.
+  uint32_t BackOne() {
+    MEMTIDE_CHECK(missing_slots() > 0);
+    if (gone_.empty()) return numbers_++;
+    const uint32_t number = gone_.back();
+    gone_.pop_back();
+    freed_.push_back(number);
+    return number;
+  }
+  // Gives the slot up: its memory goes. Returns its number. REQUIRES: owns a slot of this pool.
+  uint32_t Unback(Slot slot) {
+    MEMTIDE_CHECK(slot.pool_ == this);
+    slot.pool_ = nullptr;
+    gone_.push_back(slot.number_);
+    return slot.number_;
+  }
+  void Resize(uint32_t slots) { size_ = slots; }
   // No more memory will come: the pool stays at what is backed.
-  void Cap() { size_ = backed_; }
+  void Cap() { size_ = std::min(size_, backed_slots()); }
 
   // Owns nothing when no backed slot is free.
   Slot Take() {
@@ -77,16 +103,17 @@ class SlotPool {
       freed_.pop_back();
       return Slot(this, number);
     }
-    if (fresh_ == backed_) return Slot();
+    if (fresh_ == numbers_) return Slot();
     return Slot(this, fresh_++);
   }
 
  private:
   friend class Slot;
   uint32_t size_;
-  uint32_t backed_ = 0;
+  uint32_t numbers_ = 0;         // Slots below are backed, but for those that are gone.
   uint32_t fresh_ = 0;           // Slots from here on were never taken.
   std::vector<uint32_t> freed_;  // Last freed last.
+  std::vector<uint32_t> gone_;   // Given up.
 };
 
 inline void Slot::Free() {

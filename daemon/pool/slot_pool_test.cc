@@ -50,6 +50,45 @@ TEST(SlotPoolTest, ASlotReturnsWhenItsOwnerEndsOrIsOverwritten) {
   EXPECT_EQ(pool.free_slots(), 2u);
 }
 
+TEST(SlotPoolTest, ASlotThatIsGivenUpIsNotHandedOutUntilItIsBackedAgain) {
+  SlotPool pool(3);
+  EXPECT_EQ(pool.BackOne(), 0u);
+  EXPECT_EQ(pool.BackOne(), 1u);
+  Slot kept = pool.Take();
+  EXPECT_EQ(pool.Unback(pool.Take()), 1u);
+  EXPECT_EQ(pool.backed_slots(), 1u);
+  EXPECT_EQ(pool.used_slots(), 1u);
+  EXPECT_FALSE(pool.Take());
+  EXPECT_EQ(pool.missing_slots(), 2u);
+  EXPECT_EQ(pool.BackOne(), 1u) << "a number that is gone comes before a new one";
+  EXPECT_EQ(pool.BackOne(), 2u);
+  const Slot second = pool.Take();
+  const Slot third = pool.Take();
+  EXPECT_EQ(second.number() + third.number(), 3u);
+  EXPECT_FALSE(pool.Take());
+}
+
+TEST(SlotPoolTest, AfterAResizeWhatIsTooManyIsFreeButNotToSpare) {
+  SlotPool pool(4);
+  pool.Back(4);
+  Slot used = pool.Take();
+  pool.Resize(2);
+  EXPECT_EQ(pool.surplus_slots(), 2u);
+  EXPECT_EQ(pool.missing_slots(), 0u);
+  EXPECT_EQ(pool.free_slots(), 3u);
+  EXPECT_EQ(pool.spare_slots(), 1u);
+  pool.Cap();
+  EXPECT_EQ(pool.size(), 2u) << "no memory that was not asked for stays";
+  pool.Unback(pool.Take());
+  pool.Unback(pool.Take());
+  EXPECT_EQ(pool.surplus_slots(), 0u);
+  EXPECT_EQ(pool.spare_slots(), 1u);
+  pool.Resize(3);
+  EXPECT_EQ(pool.missing_slots(), 1u);
+  pool.Cap();
+  EXPECT_EQ(pool.size(), 2u);
+}
+
 TEST(SlotPoolTest, ASlotThatOutlivesItsPoolIsABrokenInvariant) {
   EXPECT_DEATH(
       {

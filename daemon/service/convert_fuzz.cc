@@ -52,6 +52,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     MEMTIDE_CHECK(open->job_name.size() <= kMaxJobNameBytes);
     MEMTIDE_CHECK(open->time_to_live >= Duration(0));
   }
+  if (const auto resize = Convert<v1::ResizeRequest>(data, size); resize.ok()) {
+    MEMTIDE_CHECK(resize->deadline >= Duration(0) && resize->deadline <= Limits{}.max_wait);
+  }
+  if (const auto regions = Convert<v1::ReturnRegionsRequest>(data, size); regions.ok()) {
+    MEMTIDE_CHECK(regions->regions.size() <= Limits{}.device_regions);
+  }
   if (const auto allocate = Convert<v1::AllocateRequest>(data, size); allocate.ok()) {
     MEMTIDE_CHECK(allocate->count > 0 && allocate->count <= kMaxBatch);
     MEMTIDE_CHECK(allocate->request_id != 0);

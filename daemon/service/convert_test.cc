@@ -137,6 +137,54 @@ TEST(ConvertTest, RefusesSizesAndNamesThatNoJobCanHave) {
   EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
 }
 
+TEST(ConvertTest, TakesHowDeviceMemoryIsToBeLent) {
+  v1::OpenRequest request;
+  EXPECT_FALSE(ToEvent(request, NodeWithDevice())->device_memory.has_value());
+  request.set_device_memory(v1::MEMORY_KIND_CUDA_IPC);
+  EXPECT_EQ(ToEvent(request, NodeWithDevice())->device_memory, MemoryKind::kCudaIpc);
+  request.set_device_memory(v1::MEMORY_KIND_CUDA_DESCRIPTOR);
+  EXPECT_EQ(ToEvent(request, NodeWithDevice())->device_memory, MemoryKind::kCudaDescriptor);
+  request.set_device_memory(v1::MEMORY_KIND_SHARED_MEMORY);
+  EXPECT_EQ(ToEvent(request, NodeWithDevice())->device_memory, MemoryKind::kSharedMemory);
+  request.set_device_memory(static_cast<v1::MemoryKind>(4));
+  EXPECT_EQ(CodeOf(request), StatusCode::kUnimplemented);
+  OpenReply reply;
+  reply.device_memory = MemoryKind::kCudaDescriptor;
+  v1::OpenResponse response;
+  ToResponse(reply, &response);
+  EXPECT_EQ(response.device_memory(), v1::MEMORY_KIND_CUDA_DESCRIPTOR);
+}
+
+TEST(ConvertTest, TakesAResizeAndAnswersIt) {
+  v1::ResizeRequest request;
+  request.set_device_share_bytes(UINT64_MAX);
+  request.mutable_deadline()->set_seconds(600);
+  const auto event = ToEvent(request, NodeWithDevice());
+  ASSERT_TRUE(event.ok());
+  EXPECT_EQ(event->device_share, Bytes(UINT64_MAX));
+  EXPECT_EQ(event->deadline, std::chrono::minutes(10));
+  request.mutable_deadline()->set_nanos(1);
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  v1::ResizeResponse response;
+  ToResponse(ResizeReply{12, 9}, &response);
+  EXPECT_EQ(response.device_slots(), 12u);
+  EXPECT_EQ(response.lease_budget(), 9u);
+}
+
+TEST(ConvertTest, TakesAsManyRegionsBackAsAJobCanHave) {
+  v1::ReturnRegionsRequest request;
+  EXPECT_EQ(CodeOf(request), StatusCode::kOk);
+  for (uint32_t id = 0; id < Limits().device_regions; ++id) request.add_region_ids(id);
+  const auto event = ToEvent(request, NodeWithDevice());
+  ASSERT_TRUE(event.ok());
+  EXPECT_EQ(event->regions.size(), Limits().device_regions);
+  EXPECT_EQ(event->regions[7], RegionId(7));
+  request.add_region_ids(1);
+  const absl::Status status = ToEvent(request, NodeWithDevice()).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("4097 regions; at most 4096"), absl::string_view::npos) << status;
+}
+
 TEST(ConvertTest, WantsARequestIdWhereARetryMustBeKnown) {
   v1::AllocateRequest allocate;
   allocate.set_count(1);

@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "memtide/v1/admin.grpc.pb.h"
 #include "memtide/v1/chunks.grpc.pb.h"
+#include "memtide/v1/session.grpc.pb.h"
 
 namespace memtide {
 namespace {
@@ -88,6 +89,7 @@ class GrpcServerTest : public testing::Test {
     context_.daemon_uid = 7;
     context_.version = "1.2.3";
     context_.boot_id = "boot";
+    context_.cuda_device_uuid = "sixteen bytes of";
     context_.warnings = {"no huge pages"};
     auto server = GrpcServer::Start(directory_ + "/grpc.sock", &context_);
     ASSERT_TRUE(server.ok()) << server.status();
@@ -96,6 +98,7 @@ class GrpcServerTest : public testing::Test {
     token_.assign(token.data(), token.size());
     channel_ = grpc::CreateChannel("unix:" + directory_ + "/grpc.sock",
                                    grpc::InsecureChannelCredentials());
+    sessions_ = v1::SessionService::NewStub(channel_);
     chunks_ = v1::ChunkService::NewStub(channel_);
     admin_ = v1::AdminService::NewStub(channel_);
   }
@@ -148,6 +151,7 @@ class GrpcServerTest : public testing::Test {
   ServiceContext context_;
   std::unique_ptr<GrpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::SessionService::Stub> sessions_;
   std::unique_ptr<v1::ChunkService::Stub> chunks_;
   std::unique_ptr<v1::AdminService::Stub> admin_;
 };
@@ -163,6 +167,30 @@ TEST_F(GrpcServerTest, ACallOfASessionBecomesItsEventAndTheReplyItsResponse) {
   const auto event = engine_.Next<FetchCall>();
   EXPECT_EQ(event.session, SessionId(5));
   EXPECT_EQ(event.tier, Tier::kDevice);
+}
+
+TEST_F(GrpcServerTest, AnOpenedJobKnowsItsGpuAndItsShareMayChange) {
+  OpenReply open;
+  open.device_memory = MemoryKind::kCudaDescriptor;
+  engine_.Answer(absl::OkStatus(), open);
+  v1::OpenResponse opened;
+  ASSERT_TRUE(sessions_->Open(Context().get(), v1::OpenRequest(), &opened).ok());
+  EXPECT_EQ(opened.cuda_device_uuid(), "sixteen bytes of");
+  EXPECT_EQ(opened.device_memory(), v1::MEMORY_KIND_CUDA_DESCRIPTOR);
+  engine_.Next<OpenCall>();
+  engine_.Answer(absl::OkStatus(), ResizeReply{12, 9});
+  v1::ResizeRequest resize;
+  resize.set_device_share_bytes(MiB(24).count());
+  v1::ResizeResponse resized;
+  ASSERT_TRUE(sessions_->Resize(Context().get(), resize, &resized).ok());
+  EXPECT_EQ(resized.device_slots(), 12u);
+  EXPECT_EQ(engine_.Next<ResizeCall>().device_share, MiB(24));
+  engine_.Answer(absl::OkStatus());
+  v1::ReturnRegionsRequest regions;
+  regions.add_region_ids(3);
+  v1::ReturnRegionsResponse returned;
+  ASSERT_TRUE(sessions_->ReturnRegions(Context().get(), regions, &returned).ok());
+  EXPECT_EQ(engine_.Next<ReturnRegionsCall>().regions, std::vector<RegionId>{RegionId(3)});
 }
 
 TEST_F(GrpcServerTest, WithoutItsTokenACallDoesNotReachTheEngine) {

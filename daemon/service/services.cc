@@ -33,6 +33,11 @@ absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Conte
       "keep that connection open");
 }
 
+void Fill(const ServiceContext& service, const OpenReply& reply, v1::OpenResponse* response) {
+  ToResponse(reply, response);
+  response->set_cuda_device_uuid(service.cuda_device_uuid);
+}
+
 void Fill(const ServiceContext& service, const InspectReply& reply,
           v1::InspectNodeResponse* response) {
   ToResponse(reply, response);
@@ -121,6 +126,8 @@ class SessionServiceHandlers final : public v1::SessionService::CallbackService 
   MEMTIDE_SESSION_METHOD(Open, OpenReply)
   MEMTIDE_SESSION_METHOD(Renew, std::monostate)
   MEMTIDE_SESSION_METHOD(Close, std::monostate)
+  MEMTIDE_SESSION_METHOD(Resize, ResizeReply)
+  MEMTIDE_SESSION_METHOD(ReturnRegions, std::monostate)
 
  private:
   const ServiceContext* const service_;

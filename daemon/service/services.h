@@ -28,6 +28,7 @@ struct ServiceContext {
   uint32_t daemon_uid = 0;  // Who, besides root, may drain.
   std::string version;
   std::string boot_id;
+  std::string cuda_device_uuid;       // Empty: the device is no GPU.
   std::vector<std::string> warnings;  // See InspectNodeResponse.warnings.
 };
 

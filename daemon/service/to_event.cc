@@ -51,6 +51,20 @@ absl::StatusOr<ChunkKind> ToKind(v1::ChunkKind kind) {
   }
 }
 
+absl::StatusOr<absl::optional<MemoryKind>> ToMemoryKind(v1::MemoryKind kind) {
+  MEMTIDE_RETURN_IF_ERROR(CheckKnown("device_memory", kind));
+  switch (kind) {
+    case v1::MEMORY_KIND_SHARED_MEMORY:
+      return {MemoryKind::kSharedMemory};
+    case v1::MEMORY_KIND_CUDA_DESCRIPTOR:
+      return {MemoryKind::kCudaDescriptor};
+    case v1::MEMORY_KIND_CUDA_IPC:
+      return {MemoryKind::kCudaIpc};
+    default:
+      return {absl::nullopt};
+  }
+}
+
 using ProtoIds = google::protobuf::RepeatedField<uint64_t>;
 
 absl::StatusOr<std::vector<ChunkId>> ToChunks(absl::string_view field, const ProtoIds& ids) {
@@ -111,6 +125,7 @@ absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefau
   event.ssd_share = Bytes(request.ssd_share_bytes());
   MEMTIDE_ASSIGN_OR_RETURN(event.time_to_live, ToDuration("time_to_live", request.time_to_live(),
                                                           node.limits.max_time_to_live));
+  MEMTIDE_ASSIGN_OR_RETURN(event.device_memory, ToMemoryKind(request.device_memory()));
   return event;
 }
 
@@ -120,6 +135,28 @@ absl::StatusOr<RenewCall> ToEvent(const v1::RenewRequest& request, const NodeDef
 
 absl::StatusOr<CloseCall> ToEvent(const v1::CloseRequest& request, const NodeDefaults& node) {
   return CloseCall{};
+}
+
+absl::StatusOr<ResizeCall> ToEvent(const v1::ResizeRequest& request, const NodeDefaults& node) {
+  ResizeCall event;
+  event.device_share = Bytes(request.device_share_bytes());
+  MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
+                           ToDuration("deadline", request.deadline(), node.limits.max_wait));
+  return event;
+}
+
+absl::StatusOr<ReturnRegionsCall> ToEvent(const v1::ReturnRegionsRequest& request,
+                                          const NodeDefaults& node) {
+  const int most = static_cast<int>(node.limits.device_regions);
+  if (request.region_ids_size() > most) {
+    return absl::InvalidArgumentError(absl::StrCat("region_ids: ", request.region_ids_size(),
+                                                   " regions; at most ", most,
+                                                   " a call. Split the batch"));
+  }
+  ReturnRegionsCall event;
+  event.regions.reserve(static_cast<size_t>(request.region_ids_size()));
+  for (const uint32_t id : request.region_ids()) event.regions.emplace_back(id);
+  return event;
 }
 
 absl::StatusOr<AllocateCall> ToEvent(const v1::AllocateRequest& request, const NodeDefaults& node) {

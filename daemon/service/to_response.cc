@@ -31,6 +31,18 @@ v1::ChunkKind ToProto(ChunkKind kind) {
   return v1::CHUNK_KIND_UNSPECIFIED;
 }
 
+v1::MemoryKind ToProto(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kSharedMemory:
+      return v1::MEMORY_KIND_SHARED_MEMORY;
+    case MemoryKind::kCudaDescriptor:
+      return v1::MEMORY_KIND_CUDA_DESCRIPTOR;
+    case MemoryKind::kCudaIpc:
+      return v1::MEMORY_KIND_CUDA_IPC;
+  }
+  return v1::MEMORY_KIND_UNSPECIFIED;
+}
+
 void ToProto(Duration duration, google::protobuf::Duration* proto) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
   proto->set_seconds(seconds.count());
@@ -113,6 +125,12 @@ void ToResponse(const OpenReply& reply, v1::OpenResponse* response) {
   response->set_lease_budget(reply.lease_budget);
   for (const RegionId region : reply.regions) response->add_region_ids(region.value());
   ToProto(reply.session_lease, response->mutable_session_lease());
+  response->set_device_memory(ToProto(reply.device_memory));
+}
+
+void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response) {
+  response->set_device_slots(reply.device_slots);
+  response->set_lease_budget(reply.lease_budget);
 }
 
 void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response) {

@@ -78,6 +78,14 @@ std::string EncodeRegion(RegionId region, const MemoryExport& memory) {
   return Encode(frame);
 }
 
+std::string EncodeRegionGone(RegionId region, uint32_t device_slots, uint32_t lease_budget) {
+  v1::FdFrame frame;
+  frame.mutable_region_gone()->set_region_id(region.value());
+  frame.mutable_region_gone()->set_device_slots(device_slots);
+  frame.mutable_region_gone()->set_lease_budget(lease_budget);
+  return Encode(frame);
+}
+
 std::string EncodeRevoke(uint32_t count, const std::vector<ChunkId>& chunks) {
   v1::FdFrame frame;
   frame.mutable_revoke()->set_count(count);

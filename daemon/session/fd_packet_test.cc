@@ -59,6 +59,10 @@ TEST(FdPacketTest, SaysWhatAClientMustKnow) {
   EXPECT_EQ(frame.region().size_bytes(), MiB(64).count());
   EXPECT_EQ(frame.region().memory(), v1::MEMORY_KIND_CUDA_IPC);
   EXPECT_EQ(frame.region().cuda_ipc_handle(), std::string(64, 'h'));
+  ASSERT_TRUE(frame.ParseFromString(EncodeRegionGone(RegionId(4), 12, 9)));
+  EXPECT_EQ(frame.region_gone().region_id(), 4u);
+  EXPECT_EQ(frame.region_gone().device_slots(), 12u);
+  EXPECT_EQ(frame.region_gone().lease_budget(), 9u);
 }
 
 TEST(FdPacketTest, EveryFrameFitsAPacket) {

@@ -90,6 +90,10 @@ void FdServer::SendRegion(SessionId session, RegionId region) {
   Queue({session, RegionFrame{region}});
 }
 
+void FdServer::SendRegionGone(const memtide::SendRegionGone& gone) {
+  Queue({gone.session, EncodeRegionGone(gone.region, gone.device_slots, gone.lease_budget)});
+}
+
 void FdServer::SendRevoke(const Revoke& revoke) {
   Queue({revoke.session, EncodeRevoke(revoke.count, revoke.chunks)});
 }

@@ -43,9 +43,10 @@ struct FdServerOptions {
   uint32_t max_connections = 512;
   // Connections of one uid that have not said hello: one user's flood leaves room for others.
   uint32_t max_greeting_per_uid = 64;
-  // Frames that wait for a client to read; a region is one, and a terabyte has 1024 of them. Above:
-  // the session is closed.
-  uint32_t max_queued_frames = 4096;
+  // Frames that wait for a client to read; a region is one, a terabyte of host memory has 1024 of
+  // them and device memory lent slot by slot 4096, which may all go again. Above: the session is
+  // closed.
+  uint32_t max_queued_frames = 16384;
 };
 
 class FdServer {
@@ -69,6 +70,7 @@ class FdServer {
 
   // To a session that has ended: nothing happens. Closing for an OK reason sends no refusal.
   void SendRegion(SessionId session, RegionId region) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendRegionGone(const memtide::SendRegionGone& gone) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRevoke(const Revoke& revoke) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close(SessionId session, absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
 

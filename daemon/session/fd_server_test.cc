@@ -173,13 +173,14 @@ TEST_F(FdServerTest, EndsTheSessionAndItsTokenWithTheConnection) {
   EXPECT_FALSE(tokens_.Find(token).has_value());
 }
 
-TEST_F(FdServerTest, PassesRegionsAndRevocations) {
+TEST_F(FdServerTest, PassesRegionsThatGoAndRevocations) {
   StartServer();
   Client client(options_.socket_path);
   const SessionId session = Greet(&client);
   client.Receive();
   server_->SendRegion(session, RegionId(2));  // Gone before it was sent: skipped.
   server_->SendRegion(session, RegionId(1));
+  server_->SendRegionGone({session, RegionId(1), 5, 4});
   server_->SendRevoke({session, 7, {ChunkId(3)}});
   int fd;
   const v1::FdFrame region = client.Receive(&fd);
@@ -187,6 +188,10 @@ TEST_F(FdServerTest, PassesRegionsAndRevocations) {
   EXPECT_EQ(region.region().size_bytes(), MiB(2).count());
   ASSERT_GE(fd, 0);
   close(fd);
+  const v1::FdFrame gone = client.Receive();
+  EXPECT_EQ(gone.region_gone().region_id(), 1u);
+  EXPECT_EQ(gone.region_gone().device_slots(), 5u);
+  EXPECT_EQ(gone.region_gone().lease_budget(), 4u);
   const v1::FdFrame revoke = client.Receive();
   EXPECT_EQ(revoke.revoke().count(), 7u);
   ASSERT_EQ(revoke.revoke().chunk_ids_size(), 1);

@@ -79,6 +79,10 @@ void Model::Accept(const Call& call, const InspectCall& inspect, const InspectRe
         (info.open != (session->phase == Phase::kOpen) && session->phase != Phase::kEnding)) {
       return Broken(absl::StrCat("session ", info.session.value(), " is listed wrongly"));
     }
+    const JobState* job = state_.JobOf(info.session);
+    if (job != nullptr && info.device_share < job->chunk_size * job->slots[0]) {
+      return Broken(absl::StrCat("job ", info.job.value(), " is charged for less than its share"));
+    }
   }
   if (reply.counters.dropped_clean != 0) probes_.Hit(Probe::kDroppedClean);
 }
@@ -98,6 +102,13 @@ void Model::CheckPools(const InspectReply& reply) {
       return Broken(absl::StrCat(
           "the ", name, " pool lends memory twice: ", FormatBytes(world_.Held(pool.tier)),
           " exist, ", FormatBytes(pool.free), " of ", FormatBytes(capacity), " are called free"));
+    }
+    Bytes leaving;
+    for (const auto& [id, job] : state_.jobs) {
+      if (pool.tier == Tier::kDevice) leaving += job.chunk_size * job.leaving.size();
+    }
+    if (pool.scrubbing < leaving) {
+      return Broken(absl::StrCat("the ", name, " pool forgets regions that are given back"));
     }
     Bytes leased;
     for (const auto& [id, job] : state_.jobs) {

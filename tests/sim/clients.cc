@@ -36,7 +36,9 @@ std::optional<Event> MakeFetch(const State& state, SessionId session, Random* ra
   fetch.access = random->Percent(45) ? Access::kWrite : Access::kRead;
   const JobState* job = state.JobOf(session);
   const uint32_t slots = job->slots[static_cast<size_t>(fetch.tier)];
-  const uint32_t most = random->Percent(80) ? 2 : std::max(2u, slots);
+  // Slots are given back only where most are used.
+  const uint32_t few = state.config.slot_regions ? 50 : 80;
+  const uint32_t most = random->Percent(few) ? 2 : std::max(2u, slots);
   fetch.chunks = PickChunks(state, session, most, random);
   if (fetch.chunks.empty()) return std::nullopt;
   // A client that works through a model: what it gives back makes room for what it asks for.
@@ -44,6 +46,30 @@ std::optional<Event> MakeFetch(const State& state, SessionId session, Random* ra
   fetch.wait = !random->Percent(15);
   if (random->Percent(40)) fetch.deadline = std::chrono::milliseconds(random->Between(1, 300));
   return fetch;
+}
+
+Event MakeResize(const State& state, SessionId session, Random* random) {
+  ResizeCall resize;
+  resize.session = session;
+  const uint32_t least = 4;
+  const uint32_t most = random->Percent(60) ? least + 2 : state.config.device_slots + 1;
+  resize.device_share = state.JobOf(session)->chunk_size * random->Between(least, most);
+  if (random->Percent(20)) resize.device_share += KiB(4);
+  if (random->Percent(40)) resize.deadline = std::chrono::milliseconds(random->Between(1, 300));
+  return resize;
+}
+
+std::optional<Event> MakeReturn(const State& state, SessionId session, Random* random) {
+  const SessionState& found = *state.FindSession(session);
+  ReturnRegionsCall call;
+  call.session = session;
+  for (const RegionId region : found.asked_back) {
+    if (random->Percent(80)) call.regions.push_back(region);
+  }
+  if (call.regions.empty()) return std::nullopt;
+  // One that it may keep: nothing happens to it.
+  if (random->Percent(20)) call.regions.push_back(*found.regions.begin());
+  return call;
 }
 
 }  // namespace
@@ -77,6 +103,7 @@ OpenCall MakeOpen(const State& state, SessionId session, Random* random) {
   // A share that is no multiple of the chunk: rounded down.
   if (random->Percent(20) && config.host_share != 0) open.host_share += KiB(4);
   open.time_to_live = config.time_to_live;
+  if (config.slot_regions && random->Percent(10)) open.device_memory = MemoryKind::kCudaIpc;
   return open;
 }
 
@@ -111,6 +138,8 @@ std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session
     allocate.kind = static_cast<ChunkKind>(random->Below(kChunkKinds));
     return allocate;
   }
+  if (kind == OpKind::kResize) return MakeResize(state, session, random);
+  if (kind == OpKind::kReturnRegions) return MakeReturn(state, session, random);
   if (kind == OpKind::kFetch) return MakeFetch(state, session, random);
   if (kind == OpKind::kRelease) {
     const std::vector<ChunkId> leases = PickLeases(state, session, 50, random);

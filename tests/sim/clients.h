@@ -13,7 +13,8 @@ namespace memtide::sim {
 // REQUIRES: the session is known.
 OpenCall MakeOpen(const State& state, SessionId session, Random* random);
 
-// A call of the sort that `kind` names. REQUIRES: the session is known; `kind` is a call on chunks.
+// A call of the sort that `kind` names. REQUIRES: the session is known; `kind` is a call of a
+// session with a job.
 std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session,
                               uint64_t request_id, Random* random);
 

@@ -8,10 +8,15 @@ namespace {
 
 // What a normal run does how often.
 constexpr std::array<uint32_t, kOpKinds> kWeights = {
-    /*kConnect=*/6,   /*kOpen=*/8,    /*kHang=*/1,      /*kClose=*/1,   /*kGone=*/2,
-    /*kAllocate=*/10, /*kFetch=*/50,  /*kRelease=*/20,  /*kWrite=*/20,  /*kEvict=*/8,
-    /*kPrefetch=*/8,  /*kFree=*/4,    /*kDescribe=*/4,  /*kInspect=*/6, /*kDrain=*/0,
-    /*kReplay=*/5,    /*kHostile=*/6, /*kComplete=*/60, /*kTick=*/20,   /*kSettle=*/1,
+    /*kConnect=*/6,   /*kOpen=*/8,          /*kHang=*/1,
+    /*kClose=*/1,     /*kGone=*/2,
+    /*kAllocate=*/10, /*kFetch=*/50,        /*kRelease=*/20,
+    /*kWrite=*/20,    /*kEvict=*/8,
+    /*kPrefetch=*/8,  /*kFree=*/4,          /*kDescribe=*/4,
+    /*kInspect=*/6,   /*kDrain=*/0,
+    /*kReplay=*/5,    /*kHostile=*/6,       /*kComplete=*/60,
+    /*kTick=*/20,     /*kSettle=*/1,
+    /*kResize=*/0,    /*kReturnRegions=*/0,
 };
 
 uint32_t& Weight(Config* config, OpKind kind) { return config->weights[static_cast<size_t>(kind)]; }
@@ -50,6 +55,20 @@ void Pools(Random* random, Config* config) {
   config->ssd_share = ssd ? random->Between(3, 10) : 0;
 }
 
+void SlotRegions(Random* random, Config* config) {
+  config->slot_regions = true;
+  // Room to shrink: a share has at least four chunks.
+  config->device_slots += random->Between(2, 8);
+  if (config->device_share != 0) config->device_share = random->Between(4, 9);
+  if (config->ssd_slots != 0) config->ssd_slots += 6;
+  if (config->ssd_share != 0) config->ssd_share += 6;
+  config->steps += 300;
+  Weight(config, OpKind::kResize) = random->Between(3, 15);
+  // Some clients never return a region.
+  Weight(config, OpKind::kReturnRegions) = random->Percent(15) ? 0 : random->Between(4, 20);
+  if (random->Percent(20)) config->limits.device_regions = random->Between(6, 14);
+}
+
 }  // namespace
 
 Config MakeConfig(uint64_t seed) {
@@ -77,6 +96,7 @@ Config MakeConfig(uint64_t seed) {
   config.tick_ms = random.Between(1, 100);
   if (random.Percent(40)) config.device_percent = random.Between(20, 60);
   config.steps = random.Between(50, 400);
+  if (config.device_slots != 0 && random.Percent(70)) SlotRegions(&random, &config);
   return config;
 }
 
@@ -91,18 +111,21 @@ EngineOptions ToOptions(const Config& config) {
   options.host_capacity = capacity(config.host_slots);
   options.ssd_capacity = capacity(config.ssd_slots);
   options.limits = config.limits;
+  if (config.slot_regions) {
+    options.device_kinds = {MemoryKind::kCudaDescriptor, MemoryKind::kCudaIpc};
+  }
   return options;
 }
 
 std::string Describe(const Config& config) {
-  return absl::StrCat("seed ", config.seed, ": chunks of ", FormatBytes(config.chunk_size),
-                      ", device ", config.device_slots, ", host ", config.host_slots, ", ssd ",
-                      config.ssd_slots, " slots; shares ", config.device_share, "/",
-                      config.host_share, "/", config.ssd_share, "; uids ", config.uids,
-                      ", job names ", config.job_names, ", ttl ", config.time_to_live.count(),
-                      " ns; faults read ", config.faults.disk_read, "% write ",
-                      config.faults.disk_write, "% copy ", config.faults.copy, "% make ",
-                      config.faults.make, "%; ", config.steps, " steps");
+  return absl::StrCat(
+      "seed ", config.seed, ": chunks of ", FormatBytes(config.chunk_size), ", device ",
+      config.device_slots, ", host ", config.host_slots, ", ssd ", config.ssd_slots,
+      config.slot_regions ? " slots (the device's are regions)" : " slots", "; shares ",
+      config.device_share, "/", config.host_share, "/", config.ssd_share, "; uids ", config.uids,
+      ", job names ", config.job_names, ", ttl ", config.time_to_live.count(), " ns; faults read ",
+      config.faults.disk_read, "% write ", config.faults.disk_write, "% copy ", config.faults.copy,
+      "% make ", config.faults.make, "%; ", config.steps, " steps");
 }
 
 std::string ToSource(const Config& config) {
@@ -123,6 +146,7 @@ std::string ToSource(const Config& config) {
   add("device_slots", config.device_slots, plain.device_slots, "");
   add("host_slots", config.host_slots, plain.host_slots, "");
   add("ssd_slots", config.ssd_slots, plain.ssd_slots, "");
+  add("slot_regions", config.slot_regions, plain.slot_regions, "");
   add("uids", config.uids, plain.uids, "");
   add("job_names", config.job_names, plain.job_names, "");
   add_time("time_to_live", config.time_to_live, plain.time_to_live);
@@ -138,6 +162,7 @@ std::string ToSource(const Config& config) {
   const Limits& limits = config.limits;
   add("limits.sessions", limits.sessions, plain.limits.sessions, "");
   add("limits.sessions_per_uid", limits.sessions_per_uid, plain.limits.sessions_per_uid, "");
+  add("limits.device_regions", limits.device_regions, plain.limits.device_regions, "");
   add("limits.chunks_per_call", limits.chunks_per_call, plain.limits.chunks_per_call, "");
   add("limits.chunks", limits.chunks, plain.limits.chunks, "");
   add("limits.waiting_calls_per_session", limits.waiting_calls_per_session,

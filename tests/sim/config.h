@@ -31,8 +31,10 @@ enum class OpKind : uint8_t {
   kComplete,  // The world finishes one piece of work.
   kTick,
   kSettle,  // Faults stop, clients give everything back: all that waits must end.
+  kResize,
+  kReturnRegions,  // A client lets go of regions that it was asked for.
 };
-inline constexpr int kOpKinds = 20;
+inline constexpr int kOpKinds = 22;
 
 // Percent of the world's work of each sort that fails.
 struct Faults {
@@ -44,6 +46,7 @@ struct Config {
   // Pools in chunks of this size; jobs may choose other sizes.
   Bytes chunk_size = MiB(2);
   uint32_t device_slots = 0, host_slots = 4, ssd_slots = 0;
+  bool slot_regions = false;  // The device lends its memory slot by slot.
   Limits limits;
   uint32_t uids = 1;       // Tenants.
   uint32_t job_names = 1;  // Names per tenant that sessions share. Zero: no sharing.

@@ -1,6 +1,7 @@
 // How a simulation ends: whatever waits must end, every chunk is read once more, and all memory
 // must come back.
 #include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/clients.h"
@@ -23,6 +24,11 @@ bool Simulation::SettleOnce() {
     idle = false;
   }
   for (const SessionId session : Sessions(true)) {
+    const std::set<RegionId> back = model_.state().FindSession(session)->asked_back;
+    if (!back.empty()) {
+      Ask(ReturnRegionsCall{CallId(), session, {back.begin(), back.end()}});
+      idle = false;
+    }
     std::optional<Event> release =
         MakeRelease(model_.state(), session, NewRequestId(), {}, SIZE_MAX / 2);
     if (!release) continue;
@@ -35,7 +41,7 @@ bool Simulation::SettleOnce() {
 void Simulation::Settle() {
   for (int round = 0; round < kSettleRounds && verdict_.ok(); ++round) {
     const bool idle = SettleOnce();
-    if (idle && model_.state().calls.empty()) return;
+    if (idle && model_.state().calls.empty() && model_.SharesAreReached()) return;
     PassTime(kSettleTick);
   }
   if (!verdict_.ok()) return;
@@ -43,6 +49,7 @@ void Simulation::Settle() {
     return verdict_.Broken(
         absl::StrCat("nothing is in its way, and it waits: ", ToText(call.event)));
   }
+  if (!model_.SharesAreReached()) return verdict_.Broken("a share shrank, and its memory stays");
   if (!world_.work().empty()) verdict_.Broken("nothing is asked for, and work goes on");
 }
 

@@ -185,6 +185,48 @@ struct Expect {
     return OkOr(errors);
   }
 
+  Codes operator()(const ResizeCall& call) const {
+    Codes errors;
+    if (NotOpen(state, call.session, &errors)) return errors;
+    const JobState& job = *state.JobOf(call.session);
+    if (job.slots[0] == 0 || job.device_memory != MemoryKind::kCudaDescriptor ||
+        state.HomeTier() == Tier::kDevice) {
+      return {Code::kFailedPrecondition};
+    }
+    const Limits& limits = state.config.limits;
+    const uint64_t slots = call.device_share / job.chunk_size;
+    if (slots < kLeastSlots) errors.insert(Code::kInvalidArgument);
+    if (call.deadline < Duration(0) || call.deadline > limits.max_wait) {
+      errors.insert(Code::kInvalidArgument);
+    }
+    if (state.draining) errors.insert(Code::kUnavailable);
+    bool doubtful = false;
+    if (slots + job.leaving.size() > limits.device_regions) errors.insert(Code::kResourceExhausted);
+    // Some may be the job's, and never have been seen.
+    if (slots + job.leaving.size() + state.dropping.size() > limits.device_regions) doubtful = true;
+    const Bytes free = state.pools.at(Tier::kDevice).free;
+    if (slots > job.slots[0] && slots - job.slots[0] > free / job.chunk_size) {
+      // What a share that shrank has not given back yet, it may keep.
+      if (job.shrunk != 0) {
+        doubtful = true;
+      } else {
+        errors.insert(Code::kResourceExhausted);
+      }
+    }
+    Codes codes = OkOr(errors);
+    if (doubtful) codes.insert(Code::kResourceExhausted);
+    return codes;
+  }
+
+  Codes operator()(const ReturnRegionsCall& call) const {
+    Codes errors;
+    if (NotOpen(state, call.session, &errors)) return errors;
+    if (call.regions.size() > state.config.limits.device_regions) {
+      errors.insert(Code::kInvalidArgument);
+    }
+    return OkOr(errors);
+  }
+
   template <typename Other>
   Codes operator()(const Other&) const {
     return {Code::kOk};
@@ -202,6 +244,10 @@ bool AnsweredAtOnce(const State& state, const Event& event, const Codes& permitt
   if (std::holds_alternative<AllocateCall>(event) && state.AllocationsWait()) return false;
   if (permitted.count(Code::kOk) == 0) return true;
   if (const auto* fetch = std::get_if<FetchCall>(&event)) return !fetch->wait;
+  if (const auto* resize = std::get_if<ResizeCall>(&event)) {
+    const JobState& job = *state.JobOf(resize->session);
+    return job.shrunk == 0 && resize->device_share / job.chunk_size >= job.slots[0];
+  }
   return !std::holds_alternative<OpenCall>(event) && !std::holds_alternative<EvictCall>(event) &&
          !std::holds_alternative<AllocateCall>(event) && !std::holds_alternative<DrainCall>(event);
 }

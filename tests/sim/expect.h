@@ -21,6 +21,8 @@ bool GivesBack(const Event& event);
 // Its part for one kind of call.
 Codes PermittedToOpen(const State& state, const OpenCall& call);
 
+inline constexpr uint32_t kLeastSlots = 4;  // "less free ... than four chunks".
+
 // OK, unless something is wrong.
 inline Codes OkOr(const Codes& errors) {
   return errors.empty() ? Codes{absl::StatusCode::kOk} : errors;

@@ -8,7 +8,6 @@ namespace {
 
 using Code = absl::StatusCode;
 
-constexpr uint32_t kLeastSlots = 4;  // "less free ... than four chunks".
 constexpr size_t kLongestJobName = 128;
 
 uint32_t PoolSlots(const State& state, Tier tier) {
@@ -38,6 +37,11 @@ void AddShareErrors(const State& state, const OpenCall& call, Codes* errors, boo
     const uint32_t slots = ExpectedSlots(state, call, tier);
     if (slots == 0) errors->insert(Code::kResourceExhausted);
     if (slots < kLeastSlots) *doubtful = true;
+    const bool by_slot = tier == Tier::kDevice && state.config.slot_regions &&
+                         call.device_memory != MemoryKind::kCudaIpc;
+    if (by_slot && slots > state.config.limits.device_regions) {
+      errors->insert(Code::kResourceExhausted);
+    }
   }
 }
 
@@ -103,6 +107,9 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
     }
   } else {
     AddShareErrors(state, call, &errors, &doubtful);
+    if (state.config.slot_regions && call.device_memory == MemoryKind::kSharedMemory) {
+      errors.insert(Code::kFailedPrecondition);
+    }
   }
   Codes codes = OkOr(errors);
   if (doubtful) {

@@ -16,6 +16,11 @@ void Model::Accept(const Call& call, const FetchCall& fetch, const FetchReply& r
   if (reply.leases.size() != fetch.chunks.size()) {
     return Broken(absl::StrCat("leased another number: ", ToText(call.event)));
   }
+  size_t before[kTiers];
+  for (const Tier tier : kAllTiers) {
+    before[static_cast<size_t>(tier)] =
+        state_.LeasedAt(state_.FindSession(fetch.session)->job, tier).size();
+  }
   for (size_t at = 0; at < reply.leases.size(); ++at) Grant(fetch, at, reply.leases[at]);
   if (!verdict_.ok()) return;
   const JobState* job = state_.JobOf(fetch.session);
@@ -23,7 +28,8 @@ void Model::Accept(const Call& call, const FetchCall& fetch, const FetchReply& r
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     const uint32_t slots = job->slots[static_cast<size_t>(tier)];
     const size_t leased = state_.LeasedAt(id, tier).size();
-    if (leased > slots) {
+    // A share that shrank may have more leases than it permits, but no new ones.
+    if (leased > slots && leased > before[static_cast<size_t>(tier)]) {
       return Broken(absl::StrCat("more leases than slots: ", ToText(call.event)));
     }
   }
@@ -82,6 +88,9 @@ void Model::CheckPlace(SessionId id, const Lease& lease) {
   const JobState& job = state_.jobs.at(session.job);
   const auto region = world_.regions().find(lease.place.region);
   const std::string what = absl::StrCat("chunk ", lease.chunk.value(), " was leased ");
+  if (job.leaving.count(lease.place.region) != 0) {
+    return Broken(absl::StrCat(what, "in memory that is given back"));
+  }
   if (job.regions.count(lease.place.region) == 0 || region == world_.regions().end() ||
       region->second.tier != lease.tier || region->second.dropping) {
     return Broken(absl::StrCat(what, "outside the job's memory of the tier"));

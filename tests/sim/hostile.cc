@@ -66,7 +66,10 @@ SessionId WrongSession(const State& state, Random* random) {
 
 Event HostileOpen(const State& state, SessionId session, Random* random) {
   OpenCall open = MakeOpen(state, session, random);
-  switch (random->Below(8)) {
+  switch (random->Below(9)) {
+    case 8:
+      open.device_memory = MemoryKind::kSharedMemory;
+      break;
     case 0:
       open.chunk_size = Bytes(random->Percent(50) ? 0 : UINT64_MAX);
       break;
@@ -117,15 +120,41 @@ void SpoilFetch(const State& state, FetchCall* fetch, Random* random) {
   }
 }
 
+void SpoilResize(ResizeCall* resize, Random* random) {
+  switch (random->Below(4)) {
+    case 0:
+      resize->device_share = Bytes(random->Percent(50) ? 0 : UINT64_MAX);
+      break;
+    case 1:
+      resize->device_share = kMaxChunkSize * random->Below(4);
+      break;
+    case 2:
+      resize->deadline = random->Percent(50) ? Duration(-1) : Duration::max();
+      break;
+    case 3:
+      break;  // As it is: the job may not be one that can be resized.
+  }
+}
+
+Event HostileReturn(const State& state, SessionId session, Random* random) {
+  ReturnRegionsCall call;
+  call.session = random->Percent(20) ? WrongSession(state, random) : session;
+  // Whatever there may be, of whatever job.
+  for (uint32_t region = 0; region < 40; ++region) call.regions.emplace_back(random->Below(60));
+  if (random->Percent(20)) call.regions.assign(state.config.limits.device_regions + 1, RegionId(1));
+  return call;
+}
+
 }  // namespace
 
 std::optional<Event> MakeHostileCall(const State& state, SessionId session, uint64_t request_id,
                                      Random* random) {
   if (random->Percent(10)) return HostileOpen(state, session, random);
-  constexpr OpKind kKinds[] = {OpKind::kAllocate, OpKind::kFetch,    OpKind::kFetch,
-                               OpKind::kRelease,  OpKind::kEvict,    OpKind::kPrefetch,
-                               OpKind::kFree,     OpKind::kDescribe, OpKind::kFetch};
-  std::optional<Event> call = MakeCall(state, kKinds[random->Below(9)], session,
+  if (random->Percent(4)) return HostileReturn(state, session, random);
+  constexpr OpKind kKinds[] = {
+      OpKind::kAllocate, OpKind::kFetch, OpKind::kFetch,    OpKind::kRelease, OpKind::kEvict,
+      OpKind::kPrefetch, OpKind::kFree,  OpKind::kDescribe, OpKind::kFetch,   OpKind::kResize};
+  std::optional<Event> call = MakeCall(state, kKinds[random->Below(10)], session,
                                        random->Percent(5) ? 0 : request_id, random);
   if (!call) return std::nullopt;
   const uint32_t spoil = random->Below(10);
@@ -136,6 +165,9 @@ std::optional<Event> MakeHostileCall(const State& state, SessionId session, uint
           e.count = random->Percent(50) ? 0 : UINT32_MAX - random->Below(2);
         } else if constexpr (std::is_same_v<Kind, FetchCall>) {
           if (spoil < 5) SpoilFetch(state, &e, random);
+        } else if constexpr (std::is_same_v<Kind, ResizeCall>) {
+          SpoilResize(&e, random);
+          if (spoil == 9) e.session = WrongSession(state, random);
         } else if constexpr (NamesTier<Kind>::value) {
           if (spoil < 3) e.tier = static_cast<Tier>(random->Below(kTiers));
         }

@@ -14,6 +14,7 @@ void Model::Before(Instant now, const Event& event) {
   ++state_.events;
   freeing_.clear();
   closed_now_.clear();
+  unresized_.reset();
   prefetching_ = std::holds_alternative<PrefetchCall>(event);
   if (const auto* connected = std::get_if<ClientConnected>(&event)) {
     SessionState session;
@@ -31,6 +32,9 @@ void Model::Before(Instant now, const Event& event) {
     if (!done->status.ok()) ++state_.faults;
   } else if (const auto* region = std::get_if<RegionMade>(&event)) {
     if (!region->status.ok()) ++state_.faults, ++state_.makes_failed;
+  } else if (const auto* dropped = std::get_if<RegionDropped>(&event)) {
+    state_.dropping.erase(dropped->region);
+    for (auto& [id, job] : state_.jobs) job.leaving.erase(dropped->region);
   } else if (const auto* store = std::get_if<StoreMade>(&event)) {
     if (!store->status.ok()) ++state_.faults, ++state_.makes_failed;
   } else if (std::holds_alternative<Tick>(event)) {
@@ -68,6 +72,11 @@ void Model::BeforeCall(const Event& event) {
     const bool given = fetch->deadline > Duration(0) && fetch->deadline < longest;
     call.deadline = state_.now + (given ? fetch->deadline : longest);
   }
+  if (const auto* resize = std::get_if<ResizeCall>(&event)) {
+    if (resize->deadline > Duration(0)) {
+      call.deadline = std::min(call.deadline, state_.now + resize->deadline);
+    }
+  }
   if (std::holds_alternative<FetchCall>(event) || std::holds_alternative<PrefetchCall>(event)) {
     for (const ChunkId chunk : *ChunksOf(event)) {
       const auto wanted = state_.chunks.find(chunk);
@@ -80,6 +89,10 @@ void Model::BeforeCall(const Event& event) {
   if (const auto* open = std::get_if<OpenCall>(&event);
       open != nullptr && call.permitted.count(absl::StatusCode::kOk) != 0) {
     state_.sessions.at(open->session).phase = Phase::kOpening;
+  }
+  if (const auto* resize = std::get_if<ResizeCall>(&event);
+      resize != nullptr && call.permitted.count(absl::StatusCode::kOk) != 0) {
+    ApplyResize(*resize);
   }
   if (const auto* freed = std::get_if<FreeCall>(&event)) {
     freeing_.insert(freed->chunks.begin(), freed->chunks.end());
@@ -108,6 +121,11 @@ void Model::ApplyEnds(const Event& event) {
       if (world_.transfers() != 0) probes_.Hit(Probe::kFreedWhileMoving);
       EndChunk(chunk);
     }
+  } else if (const auto* back = std::get_if<ReturnRegionsCall>(&event)) {
+    SessionState& session = state_.sessions.at(back->session);
+    for (const RegionId region : back->regions) {
+      if (session.asked_back.erase(region) != 0) session.regions.erase(region);
+    }
   } else if (const auto* close = std::get_if<CloseCall>(&event)) {
     if (state_.sessions.count(close->session) == 0) return;
     EndSession(close->session, Whole::kUnsure);
@@ -130,6 +148,9 @@ void Model::EndSession(SessionId id, Whole written) {
     if (written == Whole::kTorn) probes_.Hit(Probe::kTornByDeath);
   }
   session.leases.clear();
+  if (!session.asked_back.empty()) probes_.Hit(Probe::kGoneWithRegions);
+  session.asked_back.clear();
+  session.regions.clear();
   const auto job = state_.jobs.find(session.job);
   if (session.phase != Phase::kOpen || job == state_.jobs.end()) return;
   job->second.sessions.erase(id);
@@ -161,6 +182,8 @@ void Model::Observe(const Effect& effect) {
     ObserveReply(*reply);
   } else if (const auto* send = std::get_if<SendRegion>(&effect)) {
     ObserveRegion(*send);
+  } else if (const auto* gone = std::get_if<SendRegionGone>(&effect)) {
+    ObserveRegionGone(*gone);
   } else if (const auto* drop = std::get_if<DropRegion>(&effect)) {
     ObserveDrop(*drop);
   } else if (const auto* close = std::get_if<CloseSession>(&effect)) {
@@ -209,8 +232,9 @@ void Model::CheckCalls(const Event& event) {
         return Broken(absl::StrCat("its session ended, its call waits: ", ToText(call.event)));
       }
     }
-    if (std::holds_alternative<FetchCall>(call.event) && std::holds_alternative<Tick>(event) &&
-        call.deadline <= state_.now) {
+    const bool bounded = std::holds_alternative<FetchCall>(call.event) ||
+                         std::holds_alternative<ResizeCall>(call.event);
+    if (bounded && std::holds_alternative<Tick>(event) && call.deadline <= state_.now) {
       return Broken(absl::StrCat("waits past its deadline: ", ToText(call.event)));
     }
   }

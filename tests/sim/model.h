@@ -7,6 +7,7 @@
 #define MEMTIDE_TESTS_SIM_MODEL_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -32,6 +33,8 @@ class Model {
   void SetHung(SessionId session);
 
   const State& state() const { return state_; }
+  // Whether every job has as little device memory as its share permits, given up or wanted back.
+  bool SharesAreReached() const;
 
  private:
   void BeforeCall(const Event& event);
@@ -57,6 +60,7 @@ class Model {
   void CheckRegions(const JobState& job, const OpenReply& reply);
   void Accept(const Call& call, const AllocateCall& allocate, const AllocateReply& reply);
   void Accept(const Call& call, const FetchCall& fetch, const FetchReply& reply);
+  void Accept(const Call& call, const ResizeCall& resize, const ResizeReply& reply);
   void Accept(const Call& call, const DescribeCall& describe, const DescribeReply& reply);
   void Accept(const Call& call, const InspectCall& inspect, const InspectReply& reply);
   void CheckPools(const InspectReply& reply);
@@ -69,6 +73,10 @@ class Model {
   void CheckContent(const FetchCall& fetch, const Lease& lease, bool is_held);
 
   void ObserveRegion(const SendRegion& effect);
+  void ObserveRegionGone(const SendRegionGone& effect);
+  void ApplyResize(const ResizeCall& resize);
+  // Device regions of the job, without those that leave it.
+  size_t KeptRegions(const JobState& job) const;
   void ObserveDrop(const DropRegion& effect);
   void ObserveClose(const CloseSession& effect);
   void ObserveTransfer(const StartTransfer& effect);
@@ -77,6 +85,7 @@ class Model {
   void CheckCalls(const Event& event);
   void CheckLiveness(const Event& event);
   void HitCallProbes(const Call& call, const Reply& reply);
+  void HitResizeProbes(const Call& call, absl::StatusCode code);
 
   void Broken(std::string promise) { verdict_.Broken(std::move(promise)); }
 
@@ -88,6 +97,8 @@ class Model {
   std::set<ChunkId> freeing_;
   std::set<SessionId> closed_now_;
   bool prefetching_ = false;
+  // The job as it was before the resize that is being handled.
+  std::optional<std::pair<JobId, JobState>> unresized_;
   // The words of NOT_FOUND without their numbers, by the kind of call.
   std::map<size_t, std::string> not_found_;
 };

@@ -18,8 +18,18 @@ void Model::ObserveRegion(const SendRegion& effect) {
     return Broken(absl::StrCat(ToText(effect), ": memory of uid ", region->second.uid,
                                " sent to uid ", session->second.uid));
   }
+  if (region->second.memory != MemoryKind::kSharedMemory &&
+      (region->second.tier != Tier::kDevice || !state_.config.slot_regions)) {
+    return Broken(absl::StrCat(ToText(effect), ": not memory that the tier can lend"));
+  }
   for (auto& [id, job] : state_.jobs) {
+    if (job.leaving.count(effect.region) != 0) {
+      return Broken(absl::StrCat(ToText(effect), ": it was asked back already"));
+    }
     const bool own = session->second.phase == Phase::kOpen && session->second.job == id;
+    if (own && region->second.memory == MemoryKind::kCudaDescriptor && job.shrunk != 0) {
+      probes_.Hit(Probe::kRegionAfterGivingBack);
+    }
     if (own) job.regions.insert(effect.region);
     if (!own && session->second.phase == Phase::kOpen && job.regions.count(effect.region) != 0) {
       return Broken(absl::StrCat(ToText(effect), ": memory of another job"));
@@ -36,8 +46,21 @@ void Model::ObserveDrop(const DropRegion& effect) {
       }
     }
   }
-  for (const auto& [id, job] : state_.jobs) {
+  state_.dropping.insert(effect.region);
+  for (auto& [id, job] : state_.jobs) {
     if (job.regions.count(effect.region) == 0) continue;
+    const bool lingers = job.sessions.empty() && !job.IsLate(state_.now);
+    if (job.leaving.count(effect.region) != 0 || (lingers && job.shrunk != 0)) {
+      if (lingers && job.leaving.count(effect.region) == 0) probes_.Hit(Probe::kShrankLingering);
+      job.leaving.insert(effect.region);
+      job.regions.erase(effect.region);
+      for (const auto& [holder, session] : state_.sessions) {
+        if (session.asked_back.count(effect.region) == 0) continue;
+        return Broken(
+            absl::StrCat(ToText(effect), ": session ", holder.value(), " has not returned it"));
+      }
+      return;
+    }
     if (!job.IsLate(state_.now)) {
       return Broken(absl::StrCat(ToText(effect), ": job ", id.value(), " has not ended"));
     }
@@ -104,6 +127,10 @@ void Model::ObserveTransfer(const StartTransfer& effect) {
     }
   }
   for (const auto& [id, job] : state_.jobs) {
+    if ((WritesMemory(effect) && job.leaving.count(effect.to.region) != 0) ||
+        (ReadsMemory(effect) && job.leaving.count(effect.from.region) != 0)) {
+      return Broken(absl::StrCat(ToText(Effect(effect)), ": in memory that is given back"));
+    }
     const bool of_job = (WritesMemory(effect) && job.regions.count(effect.to.region) != 0) ||
                         (ReadsMemory(effect) && job.regions.count(effect.from.region) != 0);
     if (of_job && effect.size != job.chunk_size) {

@@ -7,9 +7,10 @@ namespace memtide::sim {
 namespace {
 
 constexpr const char* kNames[kOpKinds] = {
-    "kConnect", "kOpen",   "kHang",    "kClose",    "kGone", "kAllocate", "kFetch",
-    "kRelease", "kWrite",  "kEvict",   "kPrefetch", "kFree", "kDescribe", "kInspect",
-    "kDrain",   "kReplay", "kHostile", "kComplete", "kTick", "kSettle",
+    "kConnect",  "kOpen",    "kHang",   "kClose",         "kGone",     "kAllocate",
+    "kFetch",    "kRelease", "kWrite",  "kEvict",         "kPrefetch", "kFree",
+    "kDescribe", "kInspect", "kDrain",  "kReplay",        "kHostile",  "kComplete",
+    "kTick",     "kSettle",  "kResize", "kReturnRegions",
 };
 
 OpKind Pick(const Config& config, Random* random) {

@@ -29,6 +29,7 @@ void Model::Accept(const Call& call, const OpenCall& open, const OpenReply& repl
     }
     if (known->second.left) probes_.Hit(Probe::kJobRejoinedAfterLastSession);
     known->second.left.reset();
+    if (!known->second.leaving.empty()) probes_.Hit(Probe::kJoinedWhileShrinking);
     known->second.regions.insert(reply.regions.begin(), reply.regions.end());
     known->second.sessions.insert(open.session);
   } else {
@@ -42,6 +43,7 @@ void Model::Accept(const Call& call, const OpenCall& open, const OpenReply& repl
     job.slots[0] = reply.device_slots;
     job.slots[1] = reply.host_slots;
     job.slots[2] = reply.ssd_slots;
+    job.device_memory = reply.device_memory;
     job.regions.insert(reply.regions.begin(), reply.regions.end());
     job.sessions.insert(open.session);
     state_.jobs[reply.job] = job;
@@ -56,10 +58,20 @@ void Model::CheckRegions(const JobState& job, const OpenReply& reply) {
   const uint32_t slots[kTiers] = {reply.device_slots, reply.host_slots, reply.ssd_slots};
   const Bytes shares[kTiers] = {job.opened_by.device_share, job.opened_by.host_share,
                                 job.opened_by.ssd_share};
+  const uint32_t usual_slots[kTiers] = {state_.config.device_share, state_.config.host_share,
+                                        state_.config.ssd_share};
   const std::set<RegionId> regions(reply.regions.begin(), reply.regions.end());
+  std::set<RegionId> kept = job.regions;
+  for (const RegionId leaving : job.leaving) kept.erase(leaving);
+  const bool by_slot = job.device_memory == MemoryKind::kCudaDescriptor;
+  if (reply.device_memory != job.device_memory ||
+      (reply.device_memory != MemoryKind::kSharedMemory) != state_.config.slot_regions) {
+    return Broken(
+        absl::StrCat("job ", reply.job.value(), " was lent device memory of a wrong kind"));
+  }
   // Memory that could not be made shrinks a job.
   const bool same_size = state_.makes_failed != 0 || reply.max_chunks == job.max_chunks;
-  if (reply.chunk_size != job.chunk_size || regions != job.regions ||
+  if (reply.chunk_size != job.chunk_size || regions != kept ||
       regions.size() != reply.regions.size() || !same_size) {
     return Broken(absl::StrCat("job ", reply.job.value(), " is described in two ways"));
   }
@@ -73,6 +85,10 @@ void Model::CheckRegions(const JobState& job, const OpenReply& reply) {
                                  ", which is not there or not its tenant's"));
     }
     lent[static_cast<size_t>(region->second.tier)] += region->second.size;
+    if (by_slot && region->second.tier == Tier::kDevice &&
+        region->second.size != reply.chunk_size) {
+      return Broken(absl::StrCat("region ", id.value(), " is not one slot"));
+    }
     if (++regions_of[static_cast<size_t>(region->second.tier)] == 2) {
       probes_.Hit(Probe::kSeveralRegions);
     }
@@ -84,11 +100,15 @@ void Model::CheckRegions(const JobState& job, const OpenReply& reply) {
   }
   for (const Tier tier : kAllTiers) {
     const size_t at = static_cast<size_t>(tier);
+    // One who asked for another share may have joined a job whose maker died while it opened.
+    const bool usual = !shares[at].IsZero() && shares[at] / reply.chunk_size == usual_slots[at];
+    const bool resized = tier == Tier::kDevice && job.resized != 0;
+    const bool shrunk = tier == Tier::kDevice && job.shrunk != 0;
     if (slots[at] > job.slots[at] || (slots[at] < job.slots[at] && state_.makes_failed == 0) ||
-        (!shares[at].IsZero() && state_.makes_failed == 0 &&
+        (usual && state_.makes_failed == 0 && !resized &&
          job.slots[at] !=
              std::min<uint64_t>(shares[at] / reply.chunk_size, state_.config.limits.chunks)) ||
-        lent[at] > reply.chunk_size * slots[at]) {
+        (lent[at] > reply.chunk_size * slots[at] && !shrunk)) {
       return Broken(absl::StrCat("job ", reply.job.value(), " was not lent its share of ",
                                  std::string(TierName(tier))));
     }

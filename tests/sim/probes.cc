@@ -41,6 +41,17 @@ constexpr const char* kNames[kProbes] = {
     "share of several regions",
     "drained",
     "another job's chunk asked for",
+    "share shrank",
+    "share resized at once",
+    "resize replaced by another",
+    "resize not reached in time",
+    "share larger than what is free",
+    "more leases than a share that shrank",
+    "fetch refused for a share that shrank",
+    "client gone with regions asked back",
+    "job joined while its share shrinks",
+    "share shrank without any session",
+    "region made where one was given back",
 };
 
 }  // namespace

@@ -44,8 +44,19 @@ enum class Probe : uint8_t {
   kSeveralRegions,
   kDrained,
   kForeignChunk,
+  kShareShrank,
+  kResizedAtOnce,
+  kResizeReplaced,
+  kResizeLate,
+  kResizeTooLarge,
+  kLeasesAboveShare,
+  kFetchRefusedByResize,
+  kGoneWithRegions,
+  kJoinedWhileShrinking,
+  kShrankLingering,
+  kRegionAfterGivingBack,
 };
-inline constexpr int kProbes = 35;
+inline constexpr int kProbes = 46;
 
 const char* ProbeName(Probe probe);
 

@@ -58,6 +58,10 @@ void Model::ObserveReply(const Reply& reply) {
       session->second.phase = Phase::kConnected;
     }
   }
+  if (std::holds_alternative<ResizeCall>(call.event) && call.asked == state_.events &&
+      !reply.status.ok() && unresized_) {
+    state_.jobs[unresized_->first] = unresized_->second;
+  }
   if (!reply.status.ok()) return;
   const bool applied = call.permitted == Codes{Code::kOk};
   if (!applied && !GivesBack(call.event)) ApplyEnds(call.event);
@@ -70,6 +74,8 @@ void Model::ObserveReply(const Reply& reply) {
           Accept(call, event, std::get<AllocateReply>(reply.value));
         } else if constexpr (std::is_same_v<Kind, FetchCall>) {
           Accept(call, event, std::get<FetchReply>(reply.value));
+        } else if constexpr (std::is_same_v<Kind, ResizeCall>) {
+          Accept(call, event, std::get<ResizeReply>(reply.value));
         } else if constexpr (std::is_same_v<Kind, DescribeCall>) {
           Accept(call, event, std::get<DescribeReply>(reply.value));
         } else if constexpr (std::is_same_v<Kind, InspectCall>) {
@@ -115,12 +121,21 @@ bool Model::MayFailLate(const Call& call, Code code) const {
            (state_.makes_failed != 0 && code == Code::kResourceExhausted) ||
            (state_.draining && code == Code::kUnavailable);
   }
+  const JobState* job = call.session ? state_.JobOf(*call.session) : nullptr;
+  if (std::holds_alternative<ResizeCall>(call.event)) {
+    return (code == Code::kAborted && job != nullptr && job->resized > call.asked) ||
+           (code == Code::kDeadlineExceeded && call.deadline <= state_.now) ||
+           (code == Code::kUnavailable && state_.draining);
+  }
   const bool fetches = std::holds_alternative<FetchCall>(call.event);
   if (std::holds_alternative<AllocateCall>(call.event)) {
     return (code == Code::kResourceExhausted && call.asked != state_.events) ||
            (code == Code::kUnavailable && state_.draining);
   }
   if (!fetches && !std::holds_alternative<EvictCall>(call.event)) return false;
+  if (fetches && job != nullptr && job->shrunk > call.asked && code == Code::kResourceExhausted) {
+    return true;
+  }
   if (faults && IsFault(code)) return true;
   if (state_.makes_failed != 0 && code == Code::kResourceExhausted) return true;
   const std::vector<ChunkId>& chunks = *ChunksOf(call.event);
@@ -148,6 +163,7 @@ void Model::CheckValueKind(const Call& call, const Reply& reply) {
     if (std::holds_alternative<FetchCall>(call.event)) expected = 3;
     if (std::holds_alternative<DescribeCall>(call.event)) expected = 4;
     if (std::holds_alternative<InspectCall>(call.event)) expected = 5;
+    if (std::holds_alternative<ResizeCall>(call.event)) expected = 6;
   }
   if (reply.value.index() != expected) {
     Broken(
@@ -253,6 +269,7 @@ void Model::HitCallProbes(const Call& call, const Reply& reply) {
       }
     }
   }
+  if (std::holds_alternative<ResizeCall>(call.event)) HitResizeProbes(call, code);
   const auto* fetch = std::get_if<FetchCall>(&call.event);
   if (fetch == nullptr) return;
   if (code == Code::kNotFound && call.permitted.count(Code::kOk) != 0) {
@@ -263,6 +280,9 @@ void Model::HitCallProbes(const Call& call, const Reply& reply) {
   if (code == Code::kAborted && !fetch->wait) probes_.Hit(Probe::kNoWaitExcluded);
   if (code == Code::kResourceExhausted) {
     const JobState* job = state_.JobOf(fetch->session);
+    if (job != nullptr && unresized_ && job->shrunk == state_.events) {
+      return probes_.Hit(Probe::kFetchRefusedByResize);
+    }
     const bool large =
         job != nullptr && fetch->chunks.size() > job->slots[static_cast<size_t>(fetch->tier)];
     probes_.Hit(large ? Probe::kBatchLargerThanTier : Probe::kWaitingCallsFull);

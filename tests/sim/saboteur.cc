@@ -28,6 +28,8 @@ constexpr const char* kNames[kFaults] = {
     "a client's death goes unheard",
     "a pool is miscounted",
     "a chunk id is given twice",
+    "a region is never asked back",
+    "a region is dropped before it was returned",
 };
 
 // Another slot of the same region, if it has one.
@@ -62,6 +64,8 @@ void Saboteur::Spoil(std::vector<Effect>* effects, const World& world) {
          Strikes()) ||
         (fault_ == Fault::kRegionNotSent && std::holds_alternative<SendRegion>(effect) &&
          Strikes()) ||
+        (fault_ == Fault::kRegionGoneUnsaid && std::holds_alternative<SendRegionGone>(effect) &&
+         Strikes()) ||
         (fault_ == Fault::kRegionNeverDropped && std::holds_alternative<DropRegion>(effect) &&
          Strikes());
     if (removed) continue;
@@ -78,6 +82,10 @@ void Saboteur::SpoilOne(Effect* effect, const World& world, std::vector<Effect>*
     if (SpoilReply(reply, more) && fault_ == Fault::kReplyTwice) more->push_back(*effect);
   } else if (auto* transfer = std::get_if<StartTransfer>(effect)) {
     SpoilTransfer(transfer, world);
+  } else if (auto* gone = std::get_if<SendRegionGone>(effect)) {
+    if (fault_ == Fault::kRegionDroppedUnreturned && Strikes()) {
+      more->push_back(DropRegion{gone->region});
+    }
   } else if (auto* send = std::get_if<SendRegion>(effect)) {
     sessions_.push_back(send->session);
     if (fault_ == Fault::kRegionToOtherSession && Strikes()) send->session = sessions_.front();

@@ -37,8 +37,10 @@ enum class Fault : uint8_t {
   kClientDeathUnheard,  // The engine is not told.
   kPoolMiscounted,
   kChunkIdAgain,  // An allocation returns an id that is in use.
+  kRegionGoneUnsaid,
+  kRegionDroppedUnreturned,
 };
-inline constexpr int kFaults = 22;
+inline constexpr int kFaults = 24;
 
 const char* FaultName(Fault fault);
 

@@ -116,7 +116,7 @@ void Simulation::StepSession(OpKind kind, SessionId session, Random* random) {
     case OpKind::kOpen:
       // Mostly once per session.
       if (state.FindSession(session)->phase != Phase::kConnected && !random->Percent(5)) return;
-      return AskOpen(MakeOpen(state, session, random));
+      return AskForMemory(MakeOpen(state, session, random));
     case OpKind::kHang:
       return model_.SetHung(session);
     case OpKind::kGone:
@@ -131,15 +131,15 @@ void Simulation::StepSession(OpKind kind, SessionId session, Random* random) {
       break;
     case OpKind::kHostile:
       call = MakeHostileCall(state, session, NewRequestId(), random);
-      if (call) {
-        if (auto* open = std::get_if<OpenCall>(&*call)) return AskOpen(std::move(*open));
-      }
       break;
     default:
       call = MakeCall(state, kind, session, NewRequestId(), random);
       break;
   }
-  if (call) Ask(std::move(*call));
+  if (!call) return;
+  const bool for_memory =
+      std::holds_alternative<OpenCall>(*call) || std::holds_alternative<ResizeCall>(*call);
+  for_memory ? AskForMemory(std::move(*call)) : Ask(std::move(*call));
 }
 
 // A dying writer leaves its chunk half written, at times.
@@ -177,10 +177,9 @@ void Simulation::StepComplete(size_t index, Random* random) {
 
 void Simulation::Ask(Event call) { Feed(WithCall(std::move(call), CallId(next_call_++))); }
 
-// The oracle judges shares by what is free at that moment.
-void Simulation::AskOpen(OpenCall open) {
+void Simulation::AskForMemory(Event call) {
   Ask(InspectCall{});
-  Ask(std::move(open));
+  Ask(std::move(call));
 }
 
 void Simulation::Feed(Event event) {

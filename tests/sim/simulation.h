@@ -50,7 +50,8 @@ class Simulation {
   void Feed(Event event);
   // Gives the call an id first.
   void Ask(Event call);
-  void AskOpen(OpenCall open);
+  // The oracle judges it by what is free in the pools at that moment.
+  void AskForMemory(Event call);
   void AnswerRevokes();
   void PassTime(Duration time);
   void RenewSessions();

@@ -56,9 +56,10 @@ struct SessionState {
   bool hung = false;
   JobId job;
   std::map<ChunkId, Lease> leases;
-  std::set<RegionId> regions;  // Whose descriptors were sent.
-  Instant renewed;             // Last time that the client said, by Renew or Open, that it lives.
-  Instant heard;               // Last call of any sort.
+  std::set<RegionId> regions;     // Whose descriptors were sent, and which it has not returned.
+  std::set<RegionId> asked_back;  // Of them: to be returned.
+  Instant renewed;  // Last time that the client said, by Renew or Open, that it lives.
+  Instant heard;    // Last call of any sort.
   std::deque<Remembered> remembered;                   // As far back as is promised.
   std::map<uint64_t, std::vector<ChunkId>> allocated;  // By request id, ever.
 };
@@ -71,7 +72,11 @@ struct JobState {
   uint32_t slots[kTiers] = {};
   uint32_t max_chunks = 0;
   std::set<RegionId> regions;
-  std::set<SessionId> sessions;  // Open ones.
+  std::set<RegionId> leaving;  // Asked back or dropped, and existing still.
+  MemoryKind device_memory = MemoryKind::kSharedMemory;
+  uint64_t resized = 0, shrunk = 0;  // The last events that did.
+  bool grew = false;                 // The last time that it was resized.
+  std::set<SessionId> sessions;      // Open ones.
   Duration time_to_live{0};
   std::optional<Instant> left;  // When the last session ended.
 
@@ -104,6 +109,7 @@ struct State {
   std::map<CallId, Call> calls;     // Waiting.
   std::set<ChunkId> ended_chunks;   // Freed, or of ended jobs.
   std::map<Tier, PoolUsage> pools;  // As of the last Inspect.
+  std::set<RegionId> dropping;      // Regions of whatever job.
 
   const SessionState* FindSession(SessionId session) const;
   bool IsOpen(SessionId session) const;

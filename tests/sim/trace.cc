@@ -28,6 +28,12 @@ std::string Text(const std::vector<ChunkId>& chunks) {
   return text + "]";
 }
 
+std::string Text(const std::vector<RegionId>& regions) {
+  std::string text;
+  for (const RegionId region : regions) StrAppend(&text, " r", region.value());
+  return text;
+}
+
 template <typename Call>
 std::string Head(const char* name, const Call& call) {
   return StrCat(name, " call ", call.call.value(), " session ", call.session.value());
@@ -70,6 +76,13 @@ struct EventText {
   std::string operator()(const DescribeCall& e) const {
     return StrCat(Head("Describe", e), " ", Text(e.chunks));
   }
+  std::string operator()(const ResizeCall& e) const {
+    return StrCat(Head("Resize", e), " to ", FormatBytes(e.device_share), " deadline ",
+                  e.deadline.count());
+  }
+  std::string operator()(const ReturnRegionsCall& e) const {
+    return StrCat(Head("ReturnRegions", e), Text(e.regions));
+  }
   std::string operator()(const InspectCall& e) const {
     return StrCat("Inspect call ", e.call.value(), " from ", e.first_chunk, " max ", e.max_chunks);
   }
@@ -98,8 +111,7 @@ struct ReplyText {
     std::string text =
         StrCat(" job ", r.job.value(), " slots ", r.device_slots, "/", r.host_slots, "/",
                r.ssd_slots, " chunks ", r.max_chunks, " budget ", r.lease_budget, " regions");
-    for (const RegionId region : r.regions) StrAppend(&text, " r", region.value());
-    return text;
+    return text + Text(r.regions);
   }
   std::string operator()(const AllocateReply& r) const { return StrCat(" ", Text(r.chunks)); }
   std::string operator()(const FetchReply& r) const {
@@ -120,6 +132,9 @@ struct ReplyText {
     }
     return text;
   }
+  std::string operator()(const ResizeReply& r) const {
+    return StrCat(" slots ", r.device_slots, " budget ", r.lease_budget);
+  }
   std::string operator()(const InspectReply& r) const {
     std::string text;
     for (const PoolUsage& pool : r.pools) {
@@ -139,6 +154,10 @@ struct EffectText {
   }
   std::string operator()(const SendRegion& e) const {
     return StrCat("SendRegion session ", e.session.value(), " r", e.region.value());
+  }
+  std::string operator()(const SendRegionGone& e) const {
+    return StrCat("RegionGone session ", e.session.value(), " r", e.region.value(), " slots ",
+                  e.device_slots, " budget ", e.lease_budget);
   }
   std::string operator()(const Revoke& e) const {
     return StrCat("Revoke session ", e.session.value(), " count ", e.count, " ", Text(e.chunks));

@@ -22,7 +22,7 @@ void World::Carry(const Effect& effect) {
       [this](const auto& e) {
         using Kind = std::decay_t<decltype(e)>;
         if constexpr (!std::is_same_v<Kind, Reply> && !std::is_same_v<Kind, SendRegion> &&
-                      !std::is_same_v<Kind, Revoke>) {
+                      !std::is_same_v<Kind, SendRegionGone> && !std::is_same_v<Kind, Revoke>) {
           Begin(e);
         }
       },
@@ -33,8 +33,10 @@ void World::Begin(const MakeRegion& effect) {
   if (!regions_.insert({effect.region, {effect.tier, effect.uid, effect.size}}).second) {
     verdict_.Broken(absl::StrCat("region ", effect.region.value(), " made twice"));
   }
+  regions_[effect.region].memory = effect.memory;
   if (effect.size.IsZero() || effect.size > kMaxRegionSize ||
-      !effect.size.IsMultipleOf(kChunkAlignment) || effect.tier == Tier::kSsd) {
+      !effect.size.IsMultipleOf(kChunkAlignment) || effect.tier == Tier::kSsd ||
+      (effect.tier == Tier::kHost && effect.memory != MemoryKind::kSharedMemory)) {
     verdict_.Broken(absl::StrCat("no such region can be made: ", ToText(effect)));
   }
   Work work{Work::Kind::kMakeRegion};
@@ -48,14 +50,8 @@ void World::Begin(const DropRegion& effect) {
     return verdict_.Broken(absl::StrCat("dropped a region that is not there: ", ToText(effect)));
   }
   region->second.dropping = true;
-  for (const Work& work : work_) {
-    const StartTransfer& transfer = work.transfer;
-    if (work.kind == Work::Kind::kTransfer &&
-        ((ReadsMemory(transfer) && transfer.from.region == effect.region) ||
-         (WritesMemory(transfer) && transfer.to.region == effect.region))) {
-      verdict_.Broken(absl::StrCat("dropped region ", effect.region.value(), " under transfer ",
-                                   transfer.transfer.value()));
-    }
+  if (IsInTransfer(effect.region)) {
+    verdict_.Broken(absl::StrCat("dropped region ", effect.region.value(), " under a transfer"));
   }
   Work work{Work::Kind::kDropRegion};
   work.region = effect.region;
@@ -141,6 +137,14 @@ bool World::IsSource(MemoryPlace place) const {
   return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
     return work.kind == Work::Kind::kTransfer && ReadsMemory(work.transfer) &&
            KeyOf(work.transfer.from) == KeyOf(place);
+  });
+}
+
+bool World::IsInTransfer(RegionId region) const {
+  return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    return work.kind == Work::Kind::kTransfer &&
+           ((ReadsMemory(work.transfer) && work.transfer.from.region == region) ||
+            (WritesMemory(work.transfer) && work.transfer.to.region == region));
   });
 }
 

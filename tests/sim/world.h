@@ -34,6 +34,7 @@ struct Region {
   Bytes size;
   bool made = false;
   bool dropping = false;
+  MemoryKind memory = MemoryKind::kSharedMemory;
 };
 struct Store {
   Bytes size;
@@ -83,6 +84,8 @@ class World {
   // Whether a transfer that is under way writes to, or reads from, the slot.
   bool IsTarget(MemoryPlace place) const;
   bool IsSource(MemoryPlace place) const;
+  // Whether a transfer reads from or writes to the region.
+  bool IsInTransfer(RegionId region) const;
   size_t transfers() const;
   // Bytes of a tier that exist or are being made or dropped.
   Bytes Held(Tier tier) const;

@@ -1,0 +1,184 @@
+// Resize: a job's share of the device changes while the job runs, slot by slot.
+//
+// The new share counts at once for whatever is asked. A share that shrinks leaves more slots backed
+// than the pool should have, its surplus: MakeRoom pushes chunks out, and every slot that gets free
+// is given up, its region announced as gone, and dropped when no session has it any more. Until
+// then the region is charged, as memory that is scrubbed.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) const {
+  const JobTier& part = job.tier(Tier::kDevice);
+  if (!part.exists() || !part.by_slot) {
+    return absl::FailedPreconditionError(
+        part.exists() ? "the job's device memory is not lent slot by slot; open the job with "
+                        "device_memory CUDA_DESCRIPTOR"
+                      : "the node has no device memory");
+  }
+  if (job.home == Tier::kDevice) {
+    return absl::FailedPreconditionError(
+        "the device is where the job's chunks have their home; give the node a host pool");
+  }
+  if (event.deadline < Duration(0) || event.deadline > options_.limits.max_wait) {
+    return absl::InvalidArgumentError("deadline must be between 0 and 10 minutes");
+  }
+  const uint64_t slots = event.device_share / job.chunk_size;
+  if (slots < kMinSlots) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "device_share_bytes: ", FormatBytes(event.device_share), " are ", slots, " chunks of ",
+        FormatBytes(job.chunk_size), "; at least ", kMinSlots, " are needed"));
+  }
+  if (draining_) {
+    return absl::UnavailableError("the memtide daemon is draining and resizes no job");
+  }
+  MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(job, slots));
+  const Bytes share = job.chunk_size * slots;
+  const Bytes free =
+      capacity_[static_cast<int>(Tier::kDevice)] - Lent(Tier::kDevice) - Scrubbing(Tier::kDevice);
+  if (share > part.share && share - part.share > free) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the device pool has ", FormatBytes(free), " free; the job would grow by ",
+                     FormatBytes(share - part.share), ", from ", FormatBytes(part.share)));
+  }
+  return absl::OkStatus();
+}
+
+void EngineState::On(const ResizeCall& event) {
+  Session* session = CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  Job& job = *session->job;
+  const absl::Status status = CheckResize(job, event);
+  if (!status.ok()) return Refuse(event.call, status);
+  EndResize(job, absl::AbortedError("another Resize of the job took the place of this one"));
+
+  JobTier& part = job.tier(Tier::kDevice);
+  const uint32_t slots = static_cast<uint32_t>(event.device_share / job.chunk_size);
+  const bool grows = slots > part.target;
+  part.target = slots;
+  part.slots->Resize(slots);
+  Charge(job);
+  job.resize = ResizeOperation{
+      event.call, event.session,
+      now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline)};
+  if (grows && job.SurplusRegions() == 0) {
+    EndResize(job, absl::OkStatus());  // What leaves still, an earlier call has asked for.
+  } else {
+    FinishResize(job);
+  }
+  RefuseWhatNoLongerFits(
+      job, Tier::kDevice,
+      absl::ResourceExhaustedError(absl::StrCat("the job's device share was resized to ", slots,
+                                                " chunks, which are too few for this call")));
+  LookAtRoom(job, Tier::kDevice);
+}
+
+void EngineState::Charge(Job& job) {
+  JobTier& part = job.tier(Tier::kDevice);
+  const uint32_t regions = part.slots->backed_slots() + (part.making != kNoPart);
+  part.share = job.chunk_size * std::max(part.target, regions);
+}
+
+void EngineState::GiveSurplusBack(Job& job) {
+  JobTier& part = job.tier(Tier::kDevice);
+  if (job.state == Job::State::kEnding || part.slots->surplus_slots() == 0) return;
+  while (part.slots->surplus_slots() > 0 && part.slots->free_slots() > 0) {
+    const uint32_t slot = part.slots->Unback(part.slots->Take());
+    const uint32_t region = std::exchange(part.parts[slot], kNoPart);
+    for (const SessionId session : job.sessions) {
+      Emit(SendRegionGone{session, RegionId(region), part.slots->size(), job.LeaseBudget()});
+    }
+    LetGo(job, region, job.sessions);
+  }
+  Charge(job);
+  if (now_ - job.leases_asked_back < kRevokePeriod) return;
+  const uint32_t limit = job.LeaseLimit(Tier::kDevice);
+  if (part.committed <= limit) return;
+  job.leases_asked_back = now_;
+  for (const SessionId session : job.sessions) {
+    if (FindSession(session)->leases == 0) continue;
+    ++counters_.revokes;
+    Emit(Revoke{session, part.committed - limit, {}});
+  }
+}
+
+void EngineState::LetGo(Job& job, uint32_t region, std::vector<SessionId> holders) {
+  if (holders.empty()) DropLeaving(job, region);
+  job.tier(Tier::kDevice).leaving.emplace(region, std::move(holders));
+}
+
+void EngineState::DropLeaving(Job& job, uint32_t region) {
+  ++job.parts_pending;
+  Emit(DropRegion{RegionId(region)});
+}
+
+void EngineState::RegionReturned(Job& job, uint32_t region, SessionId session) {
+  auto& leaving = job.tier(Tier::kDevice).leaving;
+  const auto found = leaving.find(region);
+  if (found == leaving.end()) return;
+  std::vector<SessionId>& holders = found->second;
+  const auto holder = std::find(holders.begin(), holders.end(), session);
+  if (holder == holders.end()) return;
+  holders.erase(holder);
+  if (holders.empty()) DropLeaving(job, region);
+}
+
+void EngineState::On(const ReturnRegionsCall& event) {
+  Session* session = CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  if (event.regions.size() > options_.limits.device_regions) {
+    return Refuse(event.call, absl::InvalidArgumentError(absl::StrCat(
+                                  "region_ids: ", event.regions.size(), " regions; at most ",
+                                  options_.limits.device_regions, " (device_regions)")));
+  }
+  for (const RegionId region : event.regions) {
+    RegionReturned(*session->job, region.value(), event.session);
+  }
+  Answer(event.call);
+}
+
+void EngineState::LeaveRegions(Job& job, SessionId session) {
+  for (const auto& [region, holders] : job.tier(Tier::kDevice).leaving) {
+    RegionReturned(job, region, session);
+  }
+}
+
+void EngineState::FinishResize(Job& job) {
+  if (job.SurplusRegions() > 0 || !job.tier(Tier::kDevice).leaving.empty()) return;
+  EndResize(job, absl::OkStatus());
+}
+
+void EngineState::EndResize(Job& job, const absl::Status& status) {
+  if (!job.resize.has_value()) return;
+  const CallId call = job.resize->call;
+  job.resize.reset();
+  if (!status.ok()) return Refuse(call, status);
+  Reply reply;
+  reply.call = call;
+  reply.value = ResizeReply{job.tier(Tier::kDevice).slots->size(), job.LeaseBudget()};
+  Emit(std::move(reply));
+}
+
+void EngineState::ExpireResizes() {
+  for (const auto& [id, job] : jobs_) {
+    if (!job->resize.has_value() || now_ < job->resize->deadline) continue;
+    ++counters_.deadlines_exceeded;
+    const JobTier& part = job->tier(Tier::kDevice);
+    std::string text =
+        absl::StrCat("the device share of ", part.target,
+                     " chunks holds, and is reached later: ", part.committed,
+                     " chunks are leased, and ", job->SurplusRegions(), " regions are used, and ",
+                     part.leaving.size(), " not yet returned, above it");
+    if (!job->last_error.ok()) {
+      absl::StrAppend(&text, "; last failure: ", job->last_error.message());
+    }
+    EndResize(*job, absl::DeadlineExceededError(text));
+  }
+}
+
+}  // namespace memtide

@@ -1,0 +1,95 @@
+// Device memory that is lent slot by slot, and how it is asked for.
+#include <vector>
+
+#include "daemon/engine/engine.h"
+#include "daemon/engine/resize_node.h"
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+using absl::StatusCode;
+
+StatusCode CodeOfOpen(TestNode& node, absl::optional<MemoryKind> kind, Bytes device_share) {
+  OpenCall open;
+  open.call = node.Call();
+  open.session = SessionId(900 + open.call.value());
+  open.chunk_size = kChunk;
+  open.device_share = device_share;
+  open.device_memory = kind;
+  node.Post(ClientConnected{open.session, 1, 1});
+  node.Post(open);
+  const StatusCode code = node.CodeOf(open.call);
+  node.Post(ClientGone{open.session});
+  return code;
+}
+
+TEST(SlotRegionsTest, EverySlotOfTheDeviceIsARegionOfItsOwn) {
+  ResizeNode node;
+  const SessionId session = node.OpenEight();
+  node.Fill(session);
+  uint32_t on_device = 0;
+  for (const MakeRegion& made : node.made_) {
+    EXPECT_EQ(made.memory,
+              made.tier == Tier::kDevice ? MemoryKind::kCudaDescriptor : MemoryKind::kSharedMemory);
+    if (made.tier != Tier::kDevice) continue;
+    ++on_device;
+    EXPECT_EQ(made.size, kChunk);
+  }
+  EXPECT_EQ(on_device, 8u);
+}
+
+TEST(SlotRegionsTest, TheNodeSaysHowItsDeviceCanLend) {
+  ResizeNode node;
+  EXPECT_EQ(CodeOfOpen(node, MemoryKind::kCudaIpc, kChunk * 4), StatusCode::kOk);
+  EXPECT_EQ(node.made_[0].memory, MemoryKind::kCudaIpc);
+  EXPECT_EQ(node.made_[0].size, kChunk * 4) << "as large as shared memory's";
+  EXPECT_EQ(CodeOfOpen(node, absl::nullopt, kChunk * 4), StatusCode::kOk);
+  EngineOptions options = SlotRegions();
+  options.device_kinds = {MemoryKind::kCudaIpc};
+  ResizeNode ipc_only(options);
+  OpenCall open;
+  open.call = ipc_only.Call();
+  open.session = SessionId(7);
+  open.chunk_size = kChunk;
+  open.device_memory = MemoryKind::kCudaDescriptor;
+  ipc_only.Post(ClientConnected{open.session, 1, 1});
+  ipc_only.Post(open);
+  EXPECT_EQ(ipc_only.CodeOf(open.call), StatusCode::kFailedPrecondition);
+  EXPECT_NE(ipc_only.ReplyTo(open.call).status.message().find("it can as CUDA_IPC"),
+            absl::string_view::npos);
+  options.device_kinds = {MemoryKind::kSharedMemory};
+  ResizeNode emulated(options);
+  EXPECT_EQ(CodeOfOpen(emulated, MemoryKind::kCudaDescriptor, kChunk * 4), StatusCode::kOk);
+}
+
+TEST(SlotRegionsTest, AJobHasNoMoreRegionsThanTheLimit) {
+  EngineOptions options = SlotRegions();
+  options.limits.device_regions = 6;
+  ResizeNode node(options);
+  EXPECT_EQ(CodeOfOpen(node, absl::nullopt, kChunk * 7), StatusCode::kResourceExhausted);
+  EXPECT_EQ(CodeOfOpen(node, absl::nullopt, kChunk * 6), StatusCode::kOk);
+  EXPECT_EQ(CodeOfOpen(node, MemoryKind::kCudaIpc, kChunk * 7), StatusCode::kOk);
+}
+
+TEST(SlotRegionsTest, AJobOpensWithFourSlotsOrNotAtAll) {
+  ResizeNode node;
+  node.hold_memory_ = true;
+  OpenCall open;
+  open.call = node.Call();
+  open.session = SessionId(7);
+  open.chunk_size = kChunk;
+  node.Post(ClientConnected{open.session, 1, 1});
+  node.Post(open);
+  for (int round = 0; round < 3; ++round) {
+    node.FinishMemory();
+    EXPECT_FALSE(node.Answered(open.call));
+  }
+  node.fail_memory_ = true;
+  node.FinishMemory();
+  EXPECT_EQ(node.CodeOf(open.call), StatusCode::kOk);
+  EXPECT_EQ(node.made_.size(), 5u) << "four of the device, one of the host";
+}
+
+}  // namespace
+}  // namespace memtide
