@@ -96,8 +96,11 @@ class Ledger:
 
     def _lease_both(self, reads: Places, writes: Places, held: list[Places]) -> None:
         # In two calls: two operations half-way could wait for each other.
+        count = reads.count + writes.count
+        if count > self.budget:
+            raise OutOfRoom(f"{count} chunks at once, of at most {self.budget}")
         with self._leasing:
-            if reads.count + writes.count > self.budget - self._in_use:
+            if count > self.budget - self._in_use:
                 self.release_all()  # They were to make things fast.
             for places, access in ((writes, Access.WRITE), (reads, Access.READ)):
                 if places.count:

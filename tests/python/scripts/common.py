@@ -18,7 +18,9 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
     for tensor in tensors:
         sha.update(f"{tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}".encode())
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        sha.update(flat.numpy().tobytes())
+        # As a script copies from a GPU with cpu(): on a GPU that is played that would not copy.
+        on_host = flat.clone() if "ON_GPU" in os.environ else flat
+        sha.update(on_host.numpy().tobytes())
     return sha.hexdigest()
 
 
