@@ -40,7 +40,7 @@ cudaError_t Copy(Process* process, void* to, const void* from, size_t size, cuda
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   Side target, source;
   if (!SidesOf(*process, to, from, size, kind, &target, &source)) return cudaErrorInvalidValue;
-  stream->Push([=]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
+  stream->Push(process, [=]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
     if ((target.device && !process->MayUse(target.address, size, Access::kWrite)) ||
         (source.device && !process->MayUse(source.address, size, Access::kRead))) {
       process->Break(cudaErrorIllegalAddress);
@@ -83,7 +83,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind k
   const cudaError_t error = Copy(&process, to, from, size, kind, stream);
   if (error != cudaSuccess) return Return(error);
   const auto mark = std::make_shared<Mark>(Mark{1});
-  stream->Push(mark);
+  stream->Push(&process, mark);
   return Return(Await(&process, mark));
 }
 
@@ -95,14 +95,14 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t size, cudaStream_t s
   if (found == nullptr) return Return(cudaErrorInvalidResourceHandle);
   const auto address = reinterpret_cast<uintptr_t>(memory);
   if (!process.Overlaps(address, size)) return Return(cudaErrorInvalidValue);
-  found->Push([&process, memory, address, value, size]()
-                  ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
-                    if (process.MayUse(address, size, Access::kWrite)) {
-                      std::memset(memory, value, size);
-                    } else {
-                      process.Break(cudaErrorIllegalAddress);
-                    }
-                  });
+  found->Push(&process, [&process, memory, address, value, size]()
+                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
+                              if (process.MayUse(address, size, Access::kWrite)) {
+                                std::memset(memory, value, size);
+                              } else {
+                                process.Break(cudaErrorIllegalAddress);
+                              }
+                            });
   return cudaSuccess;
 }
 

@@ -87,7 +87,7 @@ bool Process::Overlaps(uintptr_t address, uint64_t size) const {
 std::vector<std::unique_ptr<Stream>> Process::Reset() {
   std::vector<std::unique_ptr<Stream>> ended;
   for (auto& [key, stream] : streams) {
-    stream->Drop();
+    stream->Drop(this);
     ended.push_back(std::move(stream));
   }
   streams.clear();

@@ -25,17 +25,17 @@ Stream::~Stream() {
   thread_.join();
 }
 
-void Stream::Push(std::function<void()> work) {
-  queue_.push_back({Now() + process_->delay, std::move(work), nullptr});
-  process_->changed.SignalAll();
+void Stream::Push(Process* process, std::function<void()> work) {
+  queue_.push_back({Now() + process->delay, std::move(work), nullptr});
+  process->changed.SignalAll();
 }
 
-void Stream::Push(std::shared_ptr<Mark> mark) {
+void Stream::Push(Process* process, std::shared_ptr<Mark> mark) {
   queue_.push_back({Instant(), nullptr, std::move(mark)});
-  process_->changed.SignalAll();
+  process->changed.SignalAll();
 }
 
-void Stream::Drop() {
+void Stream::Drop(Process* process) {
   for (const Task& task : queue_) {
     if (task.mark != nullptr) --task.mark->awaited;
   }
@@ -84,7 +84,7 @@ std::shared_ptr<Mark> MarkAll(Process* process) {
   auto mark = std::make_shared<Mark>();
   for (const auto& [key, stream] : process->streams) {
     ++mark->awaited;
-    stream->Push(mark);
+    stream->Push(process, mark);
   }
   return mark;
 }
@@ -136,7 +136,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Stream* const found = FindStream(&process, stream);
   if (found == nullptr) return Return(cudaErrorInvalidResourceHandle);
   const auto mark = std::make_shared<Mark>(Mark{1});
-  found->Push(mark);
+  found->Push(&process, mark);
   return Return(Await(&process, mark));
 }
 
@@ -175,7 +175,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return Return(cudaErrorInvalidResourceHandle);
   }
   found->second->last = std::make_shared<Mark>(Mark{1});
-  on->Push(found->second->last);
+  on->Push(&process, found->second->last);
   return cudaSuccess;
 }
 

@@ -1,6 +1,7 @@
 // Stream: a queue of work and the thread that does it, late; Event: a mark in such queues.
 //
-// Everything here is guarded by the lock of the Process.
+// Everything here is guarded by the lock of the Process, which is a parameter so that Clang can
+// tell that it is the one that the caller holds.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_STREAMS_H_
 #define MEMTIDE_BASE_CUDA_FAKE_STREAMS_H_
 
@@ -33,9 +34,11 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   // Does `work` after the process's delay; not at all once something broke.
-  void Push(std::function<void()> work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_->mutex);
-  void Push(std::shared_ptr<Mark> mark) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_->mutex);
-  void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_->mutex);
+  void Push(Process* process, std::function<void()> work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
+  void Push(Process* process, std::shared_ptr<Mark> mark)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
+  void Drop(Process* process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
 
  private:
   struct Task {
@@ -48,8 +51,8 @@ class Stream {
   void AwaitDue(Instant due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_->mutex);
 
   Process* const process_;
-  std::deque<Task> queue_ ABSL_GUARDED_BY(process_->mutex);
-  bool ending_ ABSL_GUARDED_BY(process_->mutex) = false;
+  std::deque<Task> queue_;
+  bool ending_ = false;
   std::thread thread_;
 };
 
