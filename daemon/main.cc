@@ -22,6 +22,7 @@
 #include "base/status_macros.h"
 #include "daemon/config/config.h"
 #include "daemon/config/flags.h"
+#include "daemon/device/open_cuda.h"
 #include "daemon/log.h"
 #include "daemon/node.h"
 #include "daemon/systemd.h"
@@ -100,7 +101,8 @@ std::string WaitForEnd(const Config& config, const Node& node, int signal_fd) {
 }
 
 absl::StatusOr<Config> Configure(const v1::NodeConfig& proto) {
-  MEMTIDE_ASSIGN_OR_RETURN(const Machine machine, ThisMachine());
+  MEMTIDE_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
+  machine.inspect_gpu = InspectGpu;
   return Validate(proto, machine);
 }
 
@@ -126,7 +128,8 @@ int Serve(const Config& config) {
 int Main(int argc, char** argv) {
   PrepareProcess();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const absl::StatusOr<CommandLine> line = ParseCommandLine(arguments, kVersion);
+  const absl::StatusOr<CommandLine> line =
+      ParseCommandLine(arguments, absl::StrCat(kVersion, " (", CudaOfThisBuild(), ")"));
   if (!line.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(line.status().message()).c_str());
     return kExitBadSettings;
@@ -138,7 +141,8 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<Config> config = Configure(line->config);
   if (!config.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(config.status().message()).c_str());
-    return kExitBadSettings;
+    // A GPU may come: its module is loaded late while a machine starts.
+    return absl::IsUnavailable(config.status()) ? kExitFailed : kExitBadSettings;
   }
   StartLogging(config->log_level);
   return Serve(*config);

@@ -16,6 +16,7 @@
 #include "base/shared_memory.h"
 #include "base/status_macros.h"
 #include "daemon/device/emulated_device.h"
+#include "daemon/device/open_cuda.h"
 #include "daemon/io/open_disk.h"
 #include "daemon/version.h"
 
@@ -35,7 +36,7 @@ absl::StatusOr<std::string> NewBootId() {
 
 EngineOptions ToEngineOptions(const Config& config) {
   EngineOptions options;
-  if (config.emulated_device) options.device_capacity = config.emulated_device->capacity;
+  options.device_capacity = config.DevicePool();
   options.host_capacity = config.host_pool;
   options.ssd_capacity = config.ssd_pool;
   options.limits.session_lease = config.session_lease;
@@ -100,13 +101,7 @@ absl::Status Node::Drain(Duration patience) {
   return CallAndWait(loop_.get(), DrainCall{}, patience).status;
 }
 
-absl::Status Node::StartMemory() {
-  std::string advice;
-  if (AvailableHugePages(&advice) == HugePages::kNone) {
-    spdlog::warn("{}", advice);
-    services_.warnings.push_back(advice);
-  }
-  spdlog::info("host pool: {}", FormatBytes(config_.host_pool));
+absl::Status Node::OpenDevice() {
   if (config_.emulated_device) {
     const EmulatedDeviceConfig& device = *config_.emulated_device;
     EmulatedDeviceOptions options;
@@ -116,6 +111,32 @@ absl::Status Node::StartMemory() {
     device_ = std::make_unique<EmulatedDevice>(options);
     spdlog::info("device pool: {}", device_->Describe());
   }
+  if (!config_.cuda_device) return absl::OkStatus();
+  MEMTIDE_ASSIGN_OR_RETURN(device_,
+                           OpenCuda(config_.cuda_device->uuid,
+                                    [](const std::string& line) { spdlog::warn("{}", line); }));
+  spdlog::info("device pool: {} of {}", FormatBytes(config_.DevicePool()), device_->Describe());
+  for (const std::string& other : config_.cuda_device->others) {
+    spdlog::info("not used: GPU {}; --device names the one to use", other);
+  }
+  if (device_->kinds().front() != MemoryKind::kCudaDescriptor) {
+    spdlog::info("the driver passes no memory by descriptor: it is lent by legacy CUDA IPC");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Node::StartMemory() {
+  for (const std::string& warning : config_.warnings) {
+    spdlog::warn("{}", warning);
+    services_.warnings.push_back(warning);
+  }
+  std::string advice;
+  if (AvailableHugePages(&advice) == HugePages::kNone) {
+    spdlog::warn("{}", advice);
+    services_.warnings.push_back(advice);
+  }
+  spdlog::info("host pool: {}", FormatBytes(config_.host_pool));
+  MEMTIDE_RETURN_IF_ERROR(OpenDevice());
   if (!config_.ssd_dirs.empty()) {
     MEMTIDE_RETURN_IF_ERROR(MakeDirectories(config_.ssd_dirs));
     DiskOptions options;
@@ -166,7 +187,7 @@ absl::Status Node::StartEdges() {
   services_.loop = loop_.get();
   services_.tokens = &tokens_;
   services_.counters = &edge_counters_;
-  services_.node.fastest = config_.emulated_device ? Tier::kDevice : Tier::kHost;
+  services_.node.fastest = config_.DevicePool().IsZero() ? Tier::kHost : Tier::kDevice;
   services_.node.limits = ToEngineOptions(config_).limits;
   services_.daemon_uid = geteuid();
   services_.version = kVersion;

@@ -43,6 +43,7 @@ class Node : private EffectSink {
  private:
   explicit Node(const Config& config) : config_(config) {}
 
+  absl::Status OpenDevice();
   absl::Status StartMemory();
   absl::Status StartEdges();
   absl::Status StartMetrics();

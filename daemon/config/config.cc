@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "daemon/config/validate.h"
 
 namespace memtide {
 namespace {
@@ -15,52 +16,16 @@ namespace {
 constexpr char kDefaultMetricsAddress[] = "127.0.0.1:9464";
 constexpr std::chrono::seconds kDefaultSessionLease{60};
 constexpr std::chrono::seconds kLeastSessionLease{1};
-constexpr std::chrono::hours kLongestDuration{24};
 // Four fifths of the space that is free: file systems grow slow, and their other users fail, when
 // full.
 Bytes DefaultSsdPool(Bytes free) { return Bytes(free.count() / 5 * 4); }
 
-absl::StatusOr<Bytes> RoundPool(absl::string_view field, Bytes size) {
-  const Bytes rounded = RoundDown(size, kPoolAlignment);
-  if (!rounded.IsZero()) return rounded;
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, ": ", FormatBytes(size), " is less than the least, ", FormatBytes(kPoolAlignment)));
-}
-
-absl::StatusOr<Duration> ToDuration(absl::string_view field,
-                                    const google::protobuf::Duration& duration) {
-  const auto longest_s = std::chrono::seconds(kLongestDuration).count();
-  if (duration.seconds() < 0 || duration.seconds() >= longest_s || duration.nanos() < 0 ||
-      duration.nanos() >= 1'000'000'000) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": ", duration.seconds(), " s; must be 0 s to ", longest_s, " s"));
-  }
-  return std::chrono::seconds(duration.seconds()) + std::chrono::nanoseconds(duration.nanos());
-}
-
-absl::StatusOr<absl::optional<EmulatedDeviceConfig>> ToDevice(const v1::NodeConfig& proto) {
-  if (proto.emulated_devices().empty()) return absl::optional<EmulatedDeviceConfig>();
-  if (proto.emulated_devices_size() > 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("emulated_devices: ", proto.emulated_devices_size(),
-                     " devices; this release serves one. Run one daemon for each device"));
-  }
-  const v1::EmulatedDevice& device = proto.emulated_devices(0);
-  EmulatedDeviceConfig config;
-  MEMTIDE_ASSIGN_OR_RETURN(config.capacity, RoundPool("emulated_devices.capacity_bytes",
-                                                      Bytes(device.capacity_bytes())));
-  config.bytes_per_second = Bytes(device.bytes_per_second());
-  MEMTIDE_ASSIGN_OR_RETURN(config.latency,
-                           ToDuration("emulated_devices.latency", device.latency()));
-  return absl::optional<EmulatedDeviceConfig>(config);
-}
-
 // An emulated device is host memory as well.
 absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, Bytes available) {
   if (device >= available) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("emulated_devices.capacity_bytes: ", FormatBytes(device), ", but only ",
-                     FormatBytes(available), " of memory are available. Ask for less"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device_pool_bytes: ", FormatBytes(device), " of an emulated device, but only ",
+        FormatBytes(available), " of memory are available. Ask for less (--device-pool)"));
   }
   const Bytes left = available - device;
   const Bytes asked =
@@ -172,6 +137,11 @@ absl::StatusOr<Duration> ToSessionLease(const v1::NodeConfig& proto) {
 
 }  // namespace
 
+Bytes Config::DevicePool() const {
+  if (cuda_device) return cuda_device->pool;
+  return emulated_device ? emulated_device->capacity : Bytes();
+}
+
 absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& machine) {
   Config config;
   config.socket_dir = proto.socket_dir().empty() ? machine.socket_dir : proto.socket_dir();
@@ -179,9 +149,9 @@ absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& mach
     return absl::InvalidArgumentError(
         "socket_dir: not given, and XDG_RUNTIME_DIR is not set. Name one (--socket-dir)");
   }
-  MEMTIDE_ASSIGN_OR_RETURN(config.emulated_device, ToDevice(proto));
-  const Bytes device = config.emulated_device ? config.emulated_device->capacity : Bytes();
-  MEMTIDE_ASSIGN_OR_RETURN(config.host_pool, ToHostPool(proto, device, machine.available_memory));
+  MEMTIDE_RETURN_IF_ERROR(SetDevice(proto, machine, &config));
+  const Bytes emulated = config.emulated_device ? config.emulated_device->capacity : Bytes();
+  MEMTIDE_ASSIGN_OR_RETURN(config.host_pool, ToHostPool(proto, emulated, machine.available_memory));
   MEMTIDE_RETURN_IF_ERROR(SetSsd(proto, machine, &config));
   MEMTIDE_ASSIGN_OR_RETURN(config.metrics, ToMetrics(proto.metrics_address()));
   MEMTIDE_ASSIGN_OR_RETURN(config.log_level, ToLogLevel(proto.log_level()));

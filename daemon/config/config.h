@@ -29,6 +29,12 @@ struct EmulatedDeviceConfig {
   Duration latency{0};
 };
 
+struct CudaDeviceConfig {
+  std::string uuid;
+  Bytes pool;
+  std::vector<std::string> others;  // GPUs that were not asked for and are not used.
+};
+
 struct MetricsConfig {
   std::string address;  // host:port; port 0: any free one.
   // The address was not asked for: where it is taken, the daemon does without metrics.
@@ -37,7 +43,9 @@ struct MetricsConfig {
 
 struct Config {
   std::string socket_dir;
+  // One of them at most.
   absl::optional<EmulatedDeviceConfig> emulated_device;
+  absl::optional<CudaDeviceConfig> cuda_device;
   Bytes host_pool;
   std::vector<std::string> ssd_dirs;  // Absolute. Empty: no SSD pool.
   Bytes ssd_pool;
@@ -45,6 +53,10 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   absl::optional<int> lifeline_fd;
   Duration session_lease{0};
+  std::vector<std::string> warnings;  // What works less well than it could, for people.
+
+  // Zero: no device.
+  Bytes DevicePool() const;
 };
 
 // Parses the text format. INVALID_ARGUMENT: "name:line:column: what is wrong", each on a line.
@@ -53,7 +65,7 @@ absl::StatusOr<v1::NodeConfig> ParseConfigText(const std::string& text, absl::st
 absl::StatusOr<v1::NodeConfig> ReadConfigFile(const std::string& path);
 
 // INVALID_ARGUMENT: a value that cannot be meant. FAILED_PRECONDITION: the machine has less than
-// was asked for. UNIMPLEMENTED: something that this release cannot do yet.
+// was asked for. UNAVAILABLE: the GPU that was asked for cannot be used now.
 absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& machine);
 
 }  // namespace memtide

@@ -21,6 +21,7 @@ Machine TestMachine() {
     if (directory == "/gone") return absl::FailedPreconditionError("no such file system");
     return directory == "/small" ? FreeSpace{2, GiB(10)} : FreeSpace{1, GiB(100)};
   };
+  machine.inspect_gpu = [](const std::string&) { return absl::NotFoundError("no GPU"); };
   return machine;
 }
 
@@ -55,8 +56,9 @@ TEST(ConfigTest, NeedsNoSettings) {
 TEST(ConfigTest, TakesEveryField) {
   const auto config = FromText(R"pb(
     socket_dir: "/s"
-    emulated_devices {
-      capacity_bytes: 100663297
+    device: "emulated"
+    device_pool_bytes: 100663297
+    emulated_link {
       bytes_per_second: 4000000000
       latency { nanos: 20000 }
     }
@@ -95,22 +97,16 @@ TEST(ConfigTest, RefusesMoreMemoryThanThereIs) {
   EXPECT_EQ(host,
             "host_pool_bytes: 9 GiB, but only 8 GiB of memory are available. Ask for less "
             "(--host-pool), or end other programs");
-  Refusal("emulated_devices { capacity_bytes: 8589934592 }", StatusCode::kFailedPrecondition);
+  Refusal("device_pool_bytes: 8589934592", StatusCode::kFailedPrecondition);
   // Each fits alone, both together do not.
-  Refusal("emulated_devices { capacity_bytes: 5368709120 } host_pool_bytes: 5368709120",
+  Refusal("device_pool_bytes: 5368709120 host_pool_bytes: 5368709120",
           StatusCode::kFailedPrecondition);
 }
 
 TEST(ConfigTest, RefusesPoolsOfLessThanOnePage) {
   Refusal("host_pool_bytes: 2097151", StatusCode::kInvalidArgument);
   Refusal("ssd_pool_bytes: 1", StatusCode::kInvalidArgument);
-  Refusal("emulated_devices { }", StatusCode::kInvalidArgument);
-}
-
-TEST(ConfigTest, SaysThatItServesOneDevice) {
-  Refusal(
-      "emulated_devices { capacity_bytes: 2097152 } emulated_devices { capacity_bytes: 2097152 }",
-      StatusCode::kUnimplemented);
+  Refusal("device_pool_bytes: 1", StatusCode::kInvalidArgument);
 }
 
 TEST(ConfigTest, AStripedPoolIsAsLargeAsItsFullestFileSystemAllows) {
@@ -141,7 +137,7 @@ TEST(ConfigTest, RefusesValuesThatCannotBeMeant) {
   Refusal("log_level: \"verbose\"", StatusCode::kInvalidArgument);
   Refusal("session_lease { nanos: 999999999 }", StatusCode::kInvalidArgument);
   Refusal("session_lease { seconds: -1 }", StatusCode::kInvalidArgument);
-  Refusal("emulated_devices { capacity_bytes: 2097152 latency { seconds: 86400 } }",
+  Refusal("device_pool_bytes: 2097152 emulated_link { latency { seconds: 86400 } }",
           StatusCode::kInvalidArgument);
   EXPECT_FALSE(FromText("metrics_address: \"off\"")->metrics.has_value());
 }

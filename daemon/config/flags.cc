@@ -34,11 +34,6 @@ void ParseTime(const std::string& flag, const std::string& text,
       static_cast<int32_t>((value - absl::Seconds(duration->seconds())) / absl::Nanoseconds(1)));
 }
 
-v1::EmulatedDevice* Device(v1::NodeConfig* config) {
-  return config->emulated_devices().empty() ? config->add_emulated_devices()
-                                            : config->mutable_emulated_devices(0);
-}
-
 void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
   const auto add_size = [app](const std::string& flag, const std::string& help,
                               const std::string& if_zero, std::function<void(uint64_t)> set) {
@@ -48,16 +43,24 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
            help)
         ->type_name("SIZE");
   };
-  add_size("--device-pool", "Emulate a device with this much memory, such as 96MiB",
-           "leave it out for no device",
-           [flags](uint64_t bytes) { Device(flags)->set_capacity_bytes(bytes); });
-  add_size("--device-bandwidth", "Bytes a second to and from it, such as 4GB; else as memory",
-           "leave it out for the speed of memory",
-           [flags](uint64_t bytes) { Device(flags)->set_bytes_per_second(bytes); });
+  app->add_option_function<std::string>(
+         "--device", [flags](const std::string& device) { flags->set_device(device); },
+         "auto, none, emulated, cuda, cuda:N or GPU-<uuid> [auto: a GPU if there is one, else "
+         "emulated if --device-pool is given]")
+      ->type_name("DEVICE");
+  add_size("--device-pool",
+           "Device memory for chunks, such as 96MiB [of a GPU, 60% of what is free]",
+           "use --device=none for no device",
+           [flags](uint64_t bytes) { flags->set_device_pool_bytes(bytes); });
+  add_size("--device-bandwidth",
+           "Bytes a second to and from an emulated device, such as 4GB; else as memory",
+           "leave it out for the speed of memory", [flags](uint64_t bytes) {
+             flags->mutable_emulated_link()->set_bytes_per_second(bytes);
+           });
   app->add_option_function<std::string>(
          "--device-latency",
          [flags](const std::string& text) {
-           ParseTime("--device-latency", text, Device(flags)->mutable_latency());
+           ParseTime("--device-latency", text, flags->mutable_emulated_link()->mutable_latency());
          },
          "Added to each copy to and from it, such as 20us")
       ->type_name("TIME");
@@ -106,16 +109,10 @@ void AddServiceFlags(CLI::App* app, v1::NodeConfig* flags) {
       ->type_name("TIME");
 }
 
-// Flags replace what the file says; a repeated flag replaces the whole list, and the flags of the
-// device change the file's one device.
+// Flags replace what the file says; a repeated flag replaces the whole list.
 void Override(const v1::NodeConfig& flags, v1::NodeConfig* config) {
-  v1::NodeConfig rest = flags;
-  if (!rest.ssd_dirs().empty()) config->clear_ssd_dirs();
-  if (!rest.emulated_devices().empty() && config->emulated_devices_size() == 1) {
-    config->mutable_emulated_devices(0)->MergeFrom(rest.emulated_devices(0));
-    rest.clear_emulated_devices();
-  }
-  config->MergeFrom(rest);
+  if (!flags.ssd_dirs().empty()) config->clear_ssd_dirs();
+  config->MergeFrom(flags);
 }
 
 }  // namespace

@@ -17,16 +17,18 @@ absl::StatusOr<CommandLine> Parse(const std::vector<std::string>& arguments) {
 }
 
 TEST(FlagsTest, EveryFieldIsAFlag) {
-  const auto line = Parse({"--socket-dir=/s", "--device-pool=96MiB", "--device-bandwidth=4GB",
-                           "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a", "--ssd-dir",
-                           "/b", "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0",
-                           "--log-level=debug", "--lifeline-fd=3", "--session-lease=1m30s"});
+  const auto line =
+      Parse({"--socket-dir=/s", "--device=emulated", "--device-pool=96MiB",
+             "--device-bandwidth=4GB", "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a",
+             "--ssd-dir", "/b", "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0",
+             "--log-level=debug", "--lifeline-fd=3", "--session-lease=1m30s"});
   ASSERT_TRUE(line.ok()) << line.status();
   const auto expected = ParseConfigText(
       R"pb(
         socket_dir: "/s"
-        emulated_devices {
-          capacity_bytes: 100663296
+        device: "emulated"
+        device_pool_bytes: 100663296
+        emulated_link {
           bytes_per_second: 4000000000
           latency { nanos: 20000 }
         }
@@ -57,18 +59,19 @@ TEST(FlagsTest, FlagsReplaceWhatTheFileSays) {
   const std::string path = std::string(getenv("TEST_TMPDIR")) + "/node.textproto";
   std::ofstream(path) << R"pb(
     socket_dir: "/file"
-    emulated_devices { capacity_bytes: 1 bytes_per_second: 5 }
+    device_pool_bytes: 1
+    emulated_link { bytes_per_second: 5 }
     ssd_dirs: "/file1"
     ssd_dirs: "/file2"
     log_level: "error"
   )pb";
-  const auto line =
-      Parse({"--config", path, "--socket-dir=/flag", "--device-pool=2MiB", "--ssd-dir=/flag"});
+  const auto line = Parse({"--config", path, "--socket-dir=/flag", "--device-pool=2MiB",
+                           "--device-latency=3us", "--ssd-dir=/flag"});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->config.socket_dir(), "/flag");
-  ASSERT_EQ(line->config.emulated_devices_size(), 1);
-  EXPECT_EQ(line->config.emulated_devices(0).capacity_bytes(), MiB(2).count());
-  EXPECT_EQ(line->config.emulated_devices(0).bytes_per_second(), 5u);
+  EXPECT_EQ(line->config.device_pool_bytes(), MiB(2).count());
+  EXPECT_EQ(line->config.emulated_link().bytes_per_second(), 5u);
+  EXPECT_EQ(line->config.emulated_link().latency().nanos(), 3000);
   ASSERT_EQ(line->config.ssd_dirs_size(), 1);
   EXPECT_EQ(line->config.ssd_dirs(0), "/flag");
   EXPECT_EQ(line->config.log_level(), "error");
@@ -99,7 +102,7 @@ TEST(FlagsTest, AnswersQuestionsAboutItself) {
   const std::string help = Parse({"--help"})->answer;
   const google::protobuf::Descriptor& type = *v1::NodeConfig::descriptor();
   EXPECT_NE(help.find("--socket-dir"), std::string::npos);
-  EXPECT_EQ(type.field_count(), 10) << "a new field needs a flag, and a line in this test";
+  EXPECT_EQ(type.field_count(), 12) << "a new field needs a flag, and a line in this test";
 }
 
 }  // namespace

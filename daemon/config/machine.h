@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
+#include "daemon/device/gpu.h"
 
 namespace memtide {
 
@@ -25,9 +26,12 @@ struct Machine {
   std::string socket_dir, ssd_dir;
   // Of the directory, or, while it is not made, of the nearest parent that is.
   std::function<absl::StatusOr<FreeSpace>(const std::string& directory)> free_space;
+  // See daemon/device/open_cuda.h.
+  std::function<absl::StatusOr<Gpu>(const std::string& device)> inspect_gpu;
 };
 
-// The machine that we run on.
+// The machine that we run on. How to look at its GPUs is the caller's to say: whoever does links
+// CUDA.
 absl::StatusOr<Machine> ThisMachine();
 
 }  // namespace memtide

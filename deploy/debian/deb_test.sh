@@ -33,7 +33,7 @@ link=$(readlink "$root/usr/lib/x86_64-linux-gnu/libmemtide.so")
 
 version=$(dpkg-deb -f "$deb" Version)
 said=$("$root/usr/bin/memtided" --version)
-[[ $said == "memtided $version" ]] || fail "the package is $version, the daemon says \"$said\""
+[[ $said == "memtided $version ("*"CUDA"*")" ]] || fail "the package is $version, the daemon says \"$said\""
 
 depends=$(dpkg-deb -f "$deb" Depends)
 [[ $depends == *libgrpc++* && $depends == *libprotobuf* ]] || fail "Depends: $depends"

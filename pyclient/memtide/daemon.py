@@ -133,7 +133,9 @@ def _flags(pools: Pools, socket_dir: Path, ssd_dir: Path | None, lifeline_fd: in
         f"--lifeline-fd={lifeline_fd}",
         "--metrics-address=off",
     ]
-    if pools.device_bytes:
+    if pools.device_bytes == 0:
+        flags.append("--device=none")
+    elif pools.device_bytes is not None:
         flags.append(f"--device-pool={pools.device_bytes}")
     if pools.host_bytes is not None:
         flags.append(f"--host-pool={pools.host_bytes}")

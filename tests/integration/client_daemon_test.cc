@@ -33,7 +33,7 @@ class SmallNode {
  public:
   SmallNode()
       : daemon_({"--socket-dir=" + socket_dir(), "--ssd-dir=" + directory_.path() + "/d",
-                 "--device-pool=64MiB", "--host-pool=96MiB", "--ssd-pool=1GiB",
+                 "--device=emulated", "--device-pool=64MiB", "--host-pool=96MiB", "--ssd-pool=1GiB",
                  "--metrics-address=off"}),
         admin_(v1::AdminService::NewStub(grpc::CreateChannel("unix:" + socket_dir() + "/grpc.sock",
                                                              grpc::InsecureChannelCredentials()))) {

@@ -75,8 +75,13 @@ DaemonProcess::~DaemonProcess() {
 }
 
 std::vector<std::string> DaemonProcess::SmallFlags(const std::string& directory) {
-  return {"--socket-dir=" + directory + "/s", "--device-pool=16MiB", "--host-pool=64MiB",
-          "--ssd-dir=" + directory + "/d",    "--ssd-pool=128MiB",   "--metrics-address=off"};
+  return {"--socket-dir=" + directory + "/s",
+          "--device=emulated",
+          "--device-pool=16MiB",
+          "--host-pool=64MiB",
+          "--ssd-dir=" + directory + "/d",
+          "--ssd-pool=128MiB",
+          "--metrics-address=off"};
 }
 
 bool DaemonProcess::ReadMore() {

@@ -1,0 +1,105 @@
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "daemon/config/validate.h"
+
+namespace memtide {
+namespace {
+
+// Of a GPU: what trains on it needs the rest for activations and workspaces.
+Bytes DefaultGpuPool(Bytes free) { return Bytes(free.count() / 10 * 6); }
+
+enum class Wish { kAuto, kNone, kEmulated, kCuda };
+
+struct Device {
+  Wish wish = Wish::kAuto;
+  std::string gpu;  // For Machine::inspect_gpu.
+};
+
+absl::StatusOr<Device> ToDevice(const std::string& text) {
+  if (text.empty() || text == "auto") return Device{Wish::kAuto, ""};
+  if (text == "none") return Device{Wish::kNone, ""};
+  if (text == "emulated") return Device{Wish::kEmulated, ""};
+  if (text == "cuda") return Device{Wish::kCuda, ""};
+  if (absl::StartsWith(text, "GPU-")) return Device{Wish::kCuda, text};
+  uint32_t ordinal;
+  if (absl::StartsWith(text, "cuda:") && absl::SimpleAtoi(text.substr(5), &ordinal)) {
+    return Device{Wish::kCuda, absl::StrCat(ordinal)};
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "device: \"", text,
+      "\"; must be \"auto\", \"none\", \"emulated\", \"cuda\", \"cuda:1\" (an ordinal) "
+      "or \"GPU-...\" (a uuid, see nvidia-smi -L)"));
+}
+
+absl::Status SetEmulated(const v1::NodeConfig& proto, Config* config) {
+  if (proto.device_pool_bytes() == 0) {
+    return absl::InvalidArgumentError(
+        "device_pool_bytes: not given, and an emulated device has no default. Give its size "
+        "(--device-pool)");
+  }
+  EmulatedDeviceConfig device;
+  MEMTIDE_ASSIGN_OR_RETURN(device.capacity,
+                           RoundPool("device_pool_bytes", Bytes(proto.device_pool_bytes())));
+  device.bytes_per_second = Bytes(proto.emulated_link().bytes_per_second());
+  MEMTIDE_ASSIGN_OR_RETURN(device.latency,
+                           ToDuration("emulated_link.latency", proto.emulated_link().latency()));
+  config->emulated_device = device;
+  return absl::OkStatus();
+}
+
+absl::Status SetCuda(const v1::NodeConfig& proto, const Gpu& gpu, Config* config) {
+  const Bytes asked =
+      proto.device_pool_bytes() == 0 ? DefaultGpuPool(gpu.free) : Bytes(proto.device_pool_bytes());
+  if (asked > gpu.free) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device_pool_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(gpu.free), " of ",
+        FormatBytes(gpu.total), " are free on GPU ", gpu.description,
+        ". Ask for less (--device-pool), or end what uses it (nvidia-smi)"));
+  }
+  CudaDeviceConfig device;
+  MEMTIDE_ASSIGN_OR_RETURN(device.pool, RoundPool("device_pool_bytes", asked));
+  device.uuid = gpu.uuid;
+  device.others = gpu.others;
+  config->cuda_device = std::move(device);
+  return absl::OkStatus();
+}
+
+absl::Status SetAuto(const v1::NodeConfig& proto, const Machine& machine, Config* config) {
+  if (proto.has_emulated_link()) return SetEmulated(proto, config);
+  const absl::StatusOr<Gpu> gpu = machine.inspect_gpu("");
+  if (gpu.ok()) return SetCuda(proto, *gpu, config);
+  const bool emulated = proto.device_pool_bytes() != 0;
+  if (!absl::IsNotFound(gpu.status())) {
+    config->warnings.push_back(absl::StrCat(
+        "the GPU is not used, ", emulated ? "a device is emulated" : "there is no device",
+        " instead: ", gpu.status().message()));
+  }
+  return emulated ? SetEmulated(proto, config) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SetDevice(const v1::NodeConfig& proto, const Machine& machine, Config* config) {
+  MEMTIDE_ASSIGN_OR_RETURN(const Device device, ToDevice(proto.device()));
+  if (device.wish == Wish::kAuto) return SetAuto(proto, machine, config);
+  if (device.wish == Wish::kEmulated) return SetEmulated(proto, config);
+  if (proto.has_emulated_link()) {
+    return absl::InvalidArgumentError(absl::StrCat("emulated_link: given, but device is \"",
+                                                   proto.device(), "\". Leave either out"));
+  }
+  if (device.wish == Wish::kNone) {
+    if (proto.device_pool_bytes() == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "device: \"none\", but device_pool_bytes is given. Leave either out");
+  }
+  const absl::StatusOr<Gpu> gpu = machine.inspect_gpu(device.gpu);
+  if (gpu.ok()) return SetCuda(proto, *gpu, config);
+  return absl::UnavailableError(
+      absl::StrCat("device: \"", proto.device(), "\", but ", gpu.status().message()));
+}
+
+}  // namespace memtide

@@ -1,0 +1,141 @@
+// Which device the settings and the machine make.
+#include <string>
+
+#include "daemon/config/config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+using absl::StatusCode;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kPool[] = "device_pool_bytes: 1073741824 ";  // 1 GiB
+
+Machine WithGpu(const absl::StatusOr<Gpu>& gpu, std::string* asked = nullptr) {
+  Machine machine;
+  machine.available_memory = GiB(8);
+  machine.socket_dir = "/run/memtide";
+  machine.ssd_dir = "/a";
+  machine.free_space = [](const std::string&) { return FreeSpace{1, GiB(100)}; };
+  machine.inspect_gpu = [gpu, asked](const std::string& device) {
+    if (asked != nullptr) *asked = device;
+    return gpu;
+  };
+  return machine;
+}
+
+Gpu Usable() {
+  Gpu gpu;
+  gpu.uuid = "GPU-1234";
+  gpu.description = "0 (Name, 80 GiB, GPU-1234)";
+  gpu.free = GiB(70);
+  gpu.total = GiB(80);
+  gpu.others = {"1 (Name)"};
+  return gpu;
+}
+
+absl::StatusOr<Config> From(const std::string& text, const Machine& machine) {
+  const auto proto = ParseConfigText(text, "test");
+  if (!proto.ok()) return proto.status();
+  return Validate(*proto, machine);
+}
+
+std::string Refusal(const std::string& text, const Machine& machine, StatusCode code) {
+  const absl::Status status = From(text, machine).status();
+  EXPECT_EQ(status.code(), code) << text << ": " << status;
+  return std::string(status.message());
+}
+
+const absl::Status kNoGpu = absl::NotFoundError("no driver");
+const absl::Status kBroken = absl::UnavailableError("nvidia-uvm is not loaded");
+
+TEST(DeviceConfigTest, AutoTakesAGpuAndMostOfWhatIsFree) {
+  const auto config = From("", WithGpu(Usable()));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->cuda_device->uuid, "GPU-1234");
+  EXPECT_EQ(config->cuda_device->pool, GiB(42));
+  EXPECT_THAT(config->cuda_device->others, ElementsAre("1 (Name)"));
+  EXPECT_EQ(config->DevicePool(), GiB(42));
+  EXPECT_EQ(config->host_pool, GiB(4)) << "a GPU takes no host memory";
+  EXPECT_EQ(From(kPool, WithGpu(Usable()))->cuda_device->pool, GiB(1));
+}
+
+TEST(DeviceConfigTest, AutoWithoutAGpuEmulatesWhereASizeIsGiven) {
+  const auto without = From("", WithGpu(kNoGpu));
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_TRUE(without->DevicePool().IsZero());
+  const auto emulated = From(kPool, WithGpu(kNoGpu));
+  ASSERT_TRUE(emulated.ok()) << emulated.status();
+  EXPECT_EQ(emulated->emulated_device->capacity, GiB(1));
+  EXPECT_EQ(emulated->DevicePool(), GiB(1));
+  EXPECT_TRUE(emulated->warnings.empty());
+}
+
+TEST(DeviceConfigTest, AutoWarnsOfAGpuThatDoesNotWork) {
+  const auto without = From("", WithGpu(kBroken));
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_TRUE(without->DevicePool().IsZero());
+  EXPECT_THAT(without->warnings, ElementsAre(HasSubstr("nvidia-uvm is not loaded")));
+  const auto emulated = From(kPool, WithGpu(kBroken));
+  ASSERT_TRUE(emulated.ok()) << emulated.status();
+  EXPECT_TRUE(emulated->emulated_device.has_value());
+  EXPECT_THAT(emulated->warnings, ElementsAre(HasSubstr("a device is emulated instead")));
+}
+
+TEST(DeviceConfigTest, AutoWithALinkMeansAnEmulatedDevice) {
+  const auto config = From(std::string(kPool) + "emulated_link { }", WithGpu(Usable()));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->emulated_device.has_value());
+}
+
+TEST(DeviceConfigTest, NoneAndEmulatedLookForNoGpu) {
+  std::string asked = "nothing";
+  EXPECT_TRUE(From("device: \"none\"", WithGpu(Usable(), &asked))->DevicePool().IsZero());
+  EXPECT_TRUE(From(std::string(kPool) + "device: \"emulated\"", WithGpu(Usable(), &asked))
+                  ->emulated_device.has_value());
+  EXPECT_EQ(asked, "nothing");
+}
+
+TEST(DeviceConfigTest, AGpuIsNamedByOrdinalOrUuid) {
+  std::string asked = "nothing";
+  const Machine machine = WithGpu(Usable(), &asked);
+  EXPECT_TRUE(From("device: \"cuda\"", machine)->cuda_device.has_value());
+  EXPECT_EQ(asked, "");
+  EXPECT_TRUE(From("device: \"cuda:3\"", machine)->cuda_device.has_value());
+  EXPECT_EQ(asked, "3");
+  EXPECT_TRUE(From("device: \"GPU-12\"", machine)->cuda_device.has_value());
+  EXPECT_EQ(asked, "GPU-12");
+  for (const char* const text : {"gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA", "1"}) {
+    EXPECT_THAT(
+        Refusal("device: \"" + std::string(text) + "\"", machine, StatusCode::kInvalidArgument),
+        HasSubstr(text));
+  }
+}
+
+TEST(DeviceConfigTest, AGpuThatWasAskedForMustWork) {
+  for (const absl::Status& status : {kNoGpu, kBroken}) {
+    EXPECT_EQ(Refusal("device: \"cuda\"", WithGpu(status), StatusCode::kUnavailable),
+              "device: \"cuda\", but " + std::string(status.message()));
+  }
+}
+
+TEST(DeviceConfigTest, MoreThanIsFreeIsRefusedWithBothNumbers) {
+  EXPECT_EQ(
+      Refusal("device_pool_bytes: 79456894976", WithGpu(Usable()), StatusCode::kFailedPrecondition),
+      "device_pool_bytes: 74 GiB, but only 70 GiB of 80 GiB are free on GPU 0 (Name, 80 GiB, "
+      "GPU-1234). Ask for less (--device-pool), or end what uses it (nvidia-smi)");
+}
+
+TEST(DeviceConfigTest, WhatDoesNotGoTogetherIsRefused) {
+  const Machine machine = WithGpu(Usable());
+  Refusal("device: \"none\" device_pool_bytes: 2097152", machine, StatusCode::kInvalidArgument);
+  Refusal("device: \"emulated\"", machine, StatusCode::kInvalidArgument);
+  Refusal("emulated_link { }", machine, StatusCode::kInvalidArgument);
+  Refusal("device: \"cuda\" emulated_link { }", machine, StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace memtide

@@ -1,0 +1,21 @@
+// Gpu: what the configuration wants to know of a GPU before it is opened. A value type.
+#ifndef MEMTIDE_DAEMON_DEVICE_GPU_H_
+#define MEMTIDE_DAEMON_DEVICE_GPU_H_
+
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+
+namespace memtide {
+
+struct Gpu {
+  std::string uuid;         // "GPU-...": names it to OpenCuda.
+  std::string description;  // "0 (NAME, 80 GiB, GPU-...)"
+  Bytes free, total;
+  std::vector<std::string> others;  // Descriptions of the GPUs besides it.
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_DEVICE_GPU_H_

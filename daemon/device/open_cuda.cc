@@ -1,0 +1,65 @@
+#include "daemon/device/open_cuda.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "daemon/device/cuda_device.h"
+
+namespace memtide {
+namespace {
+
+std::string Describe(const CudaDeviceFacts& facts) {
+  return absl::StrCat(facts.ordinal, " (", facts.name, ", ", FormatBytes(facts.memory), ", ",
+                      FormatCudaUuid(facts.uuid), ")");
+}
+
+// Whether there is nothing to mend: no driver, or no GPU that is visible.
+bool IsWithoutGpu() {
+  int count = 0, driver_version = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (error == cudaErrorNoDevice) return true;
+  // The same error where a driver is too old.
+  return error == cudaErrorInsufficientDriver &&
+         cudaDriverGetVersion(&driver_version) == cudaSuccess && driver_version == 0;
+}
+
+}  // namespace
+
+std::string CudaOfThisBuild() {
+  return absl::StrCat("CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
+}
+
+absl::StatusOr<Gpu> InspectGpu(const std::string& device) {
+  const absl::StatusOr<std::vector<CudaDeviceFacts>> devices = CudaDevices();
+  if (!devices.ok()) {
+    return IsWithoutGpu() ? absl::NotFoundError(devices.status().message()) : devices.status();
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(const CudaDeviceFacts chosen, ChooseCudaDevice(*devices, device));
+  Gpu gpu;
+  gpu.uuid = FormatCudaUuid(chosen.uuid);
+  gpu.description = Describe(chosen);
+  for (const CudaDeviceFacts& facts : *devices) {
+    if (facts.ordinal != chosen.ordinal) gpu.others.push_back(Describe(facts));
+  }
+  MEMTIDE_RETURN_IF_ERROR(
+      CudaStatus(cudaSetDevice(chosen.ordinal), absl::StrCat("cudaSetDevice ", gpu.description)));
+  size_t free = 0, total = 0;
+  MEMTIDE_RETURN_IF_ERROR(
+      CudaStatus(cudaMemGetInfo(&free, &total), absl::StrCat("cudaMemGetInfo ", gpu.description)));
+  gpu.free = Bytes(free);
+  gpu.total = Bytes(total);
+  return gpu;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCuda(
+    const std::string& device, std::function<void(const std::string& line)> warn) {
+  CudaDeviceOptions options;
+  options.device = device;
+  options.warn = std::move(warn);
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> opened, CudaDevice::Open(options));
+  return std::unique_ptr<Device>(std::move(opened));
+}
+
+}  // namespace memtide

@@ -1,0 +1,64 @@
+// Which device a daemon opens, and what it says where it cannot.
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/daemon_process.h"
+
+namespace memtide {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class DaemonDeviceTest : public testing::Test {
+ protected:
+  // What a daemon with these says until it ends: by SIGTERM when it is ready.
+  std::string Log(const std::vector<std::string>& flags, const std::string& fake, int status) {
+    std::vector<std::string> all = {"--socket-dir=" + scratch_.path() + "/s", "--host-pool=8MiB",
+                                    "--no-ssd", "--metrics-address=off"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    DaemonProcess daemon(all, {"MEMTIDE_FAKE_CUDA=" + fake});
+    if (daemon.WaitUntilReady()) daemon.Signal(SIGTERM);
+    EXPECT_EQ(daemon.Wait(), status) << daemon.log();
+    return daemon.log();
+  }
+
+  const ScratchDirectory scratch_;
+};
+
+TEST_F(DaemonDeviceTest, TakesTheFirstGpuAndNamesTheOthers) {
+  const std::string log = Log({}, "memory=100MiB,devices=2", 0);
+  EXPECT_THAT(log, HasSubstr("device pool: 60 MiB of GPU 0, Fake GPU, 100 MiB, GPU-fa616b65"));
+  EXPECT_THAT(log, HasSubstr("not used: GPU 1 (Fake GPU, 100 MiB, GPU-fb616b65"));
+}
+
+TEST_F(DaemonDeviceTest, TakesTheGpuThatIsNamed) {
+  EXPECT_THAT(Log({"--device=cuda:1", "--device-pool=10MiB"}, "memory=100MiB,devices=2", 0),
+              HasSubstr("device pool: 10 MiB of GPU 1"));
+}
+
+TEST_F(DaemonDeviceTest, SaysWhereMemoryIsLentByLegacyIpc) {
+  EXPECT_THAT(Log({"--device=cuda"}, "driver=old", 0), HasSubstr("legacy CUDA IPC"));
+}
+
+TEST_F(DaemonDeviceTest, DoesNotStartWithoutTheGpuThatWasAskedFor) {
+  EXPECT_THAT(Log({"--device=cuda"}, "driver=none", 1), HasSubstr("there is no NVIDIA driver"));
+  EXPECT_THAT(Log({"--device=cuda:2"}, "", 1), HasSubstr("there is no GPU \"2\""));
+  EXPECT_THAT(Log({"--device=cuda", "--device-pool=2GiB"}, "", 2),
+              HasSubstr("2 GiB, but only 1 GiB of 1 GiB are free"));
+}
+
+TEST_F(DaemonDeviceTest, GoesOnWithoutAGpuThatWasNot) {
+  EXPECT_THAT(Log({}, "driver=none", 0), Not(HasSubstr("GPU")));
+  EXPECT_THAT(Log({}, "driver=no-uvm", 0), HasSubstr("the GPU is not used"));
+  const std::string emulated = Log({"--device-pool=8MiB"}, "driver=no-uvm", 0);
+  EXPECT_THAT(emulated, HasSubstr("a device is emulated instead"));
+  EXPECT_THAT(emulated, HasSubstr("device pool: emulated device, 8 MiB"));
+}
+
+}  // namespace
+}  // namespace memtide
