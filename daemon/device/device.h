@@ -1,10 +1,11 @@
 // Device: the seam to a GPU, or to what plays its part.
 //
 // Blocking calls, made by the mover from one thread per direction (and by no other), so that an
-// implementation may keep a stream per direction and wait on it. Implementations: EmulatedDevice
-// (host memory with an optional rate and latency), and in tests FaultyDevice, which fails or delays
-// the n-th call of another device. Errors: RESOURCE_EXHAUSTED when memory cannot be had, INTERNAL
-// when a copy failed (the source is untouched), UNAVAILABLE when the device is lost for good.
+// implementation may keep a stream per direction and wait on it. Implementations: CudaDevice, a
+// GPU; EmulatedDevice (host memory with an optional rate and latency); and in tests FaultyDevice,
+// which fails or delays the n-th call of another device. Errors: RESOURCE_EXHAUSTED when memory
+// cannot be had, INTERNAL when a copy failed (the source is untouched), UNAVAILABLE when the
+// device, or this memory of it, is lost for good.
 #ifndef MEMTIDE_DAEMON_DEVICE_DEVICE_H_
 #define MEMTIDE_DAEMON_DEVICE_DEVICE_H_
 

@@ -1,7 +1,7 @@
 // Stream: a queue of work and the thread that does it, late; Event: a mark in such queues.
 //
-// Everything here is guarded by the lock of the Process, which is a parameter so that Clang can tell
-// that it is the one that the caller holds.
+// Everything here is guarded by the lock of the Process, which is a parameter so that Clang can
+// tell that it is the one that the caller holds.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_STREAMS_H_
 #define MEMTIDE_BASE_CUDA_FAKE_STREAMS_H_
 
