@@ -21,6 +21,9 @@ bazel_test() {
 # Where the outputs of these flags lie: bazel_bin -c opt.
 bazel_bin() { bazel info "$@" bazel-bin 2>/dev/null; }
 
+# Whether Bazel will find a CUDA toolkit (bazel/cuda_configure.bzl).
+has_cuda() { [[ -e ${CUDA_HOME:-/usr/local/cuda}/include/cuda.h ]]; }
+
 # The tracked files whose names match the patterns, one a line; deleted ones left out.
 tracked() {
   local file

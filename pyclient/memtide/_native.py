@@ -320,6 +320,10 @@ class Client:
         """Starts to bring chunks close."""
         _check(self._lib.memtide_prefetch(self._handle, places.address, places.count))
 
+    def evict(self, places: Places) -> None:
+        """Gives idle leases on these back, and returns when their chunks are on the lowest tier."""
+        _check(self._lib.memtide_evict(self._handle, places.address, places.count))
+
     def flush(self) -> None:
         """Gives all idle leases back."""
         _check(self._lib.memtide_flush(self._handle))

@@ -31,7 +31,7 @@ THREADED = {"mlp_sgd", "convnet"}
 
 
 def test_every_script_is_a_case() -> None:
-    helpers = {"common", "tiny_gpt"}
+    helpers = {"common", "tiny_gpt", "hungry"}  # The last is for a GPU: test_gpu_scripts.py.
     assert {path.stem for path in SCRIPTS.glob("*.py")} - helpers == set(CASES)
 
 

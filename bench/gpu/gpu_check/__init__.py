@@ -1,0 +1,1 @@
+"""Checks of memtide on a GPU, in a few minutes: tools/gpu-check."""

@@ -1,0 +1,113 @@
+"""Torch over memory that comes and goes. Run as a program of its own: prints lines of JSON.
+
+tensors.py SOCKET_DIR CHUNK_MIB
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+from memtide._native import Access, Client, Kind, OpenOptions, Places, device_name
+from memtide.arena import Arena, Storages
+
+_ROUNDS = 30
+_LEASE_GOAL_US = 150
+
+
+def say(name: str, **found: Any) -> None:
+    """One row."""
+    print(json.dumps({"name": name, **found}), flush=True)
+
+
+class _Announced:
+    """An object that says by __cuda_array_interface__ where its bytes are."""
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size_bytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def lease_cost(client: Client, chunk_mib: int) -> None:
+    """A chunk that is on the device, leased and mapped anew each time."""
+    first = client.allocate(Kind.OTHER, 1)
+    places = Places([first])
+    times = []
+    for _ in range(_ROUNDS + 1):
+        client.flush()
+        start = time.perf_counter()
+        client.acquire(places, Access.READ)
+        times.append((time.perf_counter() - start) * 1e6)
+        client.release(places)
+    median = statistics.median(times[1:])
+    say(
+        f"lease of a chunk on the device, {chunk_mib} MiB, with its mapping",
+        value=median,
+        unit="us",
+        at_most=_LEASE_GOAL_US,
+    )
+    client.flush()
+    client.free(first, 1)
+
+
+def remap_under_a_tensor(client: Client) -> None:
+    """A bfloat16 tensor keeps its values while its chunk is elsewhere."""
+    storages = Storages(client)
+    arena = Arena(storages, Kind.PARAMETER)
+    count = client.properties.chunk_bytes // 2
+    tensor = arena.empty((count,), (1,), torch.bfloat16)
+    place = (tensor.data_ptr() - client.properties.base) // client.properties.chunk_bytes
+    places = Places([place])
+    wanted = torch.arange(count, device=storages.device) % 251
+    client.acquire(places, Access.WRITE)
+    tensor.copy_(wanted.to(torch.bfloat16))
+    address = tensor.data_ptr()
+    client.release(places)
+    client.evict(places)
+    client.acquire(places, Access.READ)
+    same = bool((tensor.float() == wanted.to(torch.bfloat16).float()).all())
+    say(
+        "a bfloat16 tensor made by DLPack before its memory was mapped, after eviction and return",
+        answer="same bytes, same address" if same else "other bytes",
+        met=same and tensor.data_ptr() == address,
+    )
+    if storages.device.type == "cuda":
+        seen = torch.as_tensor(_Announced(address, count * 2), device=storages.device)
+        equal = bool((seen.view(torch.bfloat16) == tensor).all())
+        say("the same bytes by __cuda_array_interface__", answer="yes" if equal else "no")
+    client.release(places)
+
+
+def swap_data_mid_graph(device: str) -> None:
+    """What autograd sees of a parameter that moved between forward and backward."""
+    weight = torch.nn.Parameter(torch.full((64, 64), 2.0, device=device))
+    inputs = torch.ones(1, 64, device=device, requires_grad=True)
+    output = (inputs @ weight).sum()
+    weight.data = weight.data.clone()
+    output.backward()
+    right = inputs.grad is not None and bool((inputs.grad == 128).all())
+    say("`.data` swapped for equal bytes between forward and backward", met=right, answer="right")
+
+
+def main(arguments: list[str]) -> None:
+    """See the module's docstring."""
+    socket_dir, chunk_mib = arguments[0], int(arguments[1])
+    client = Client(OpenOptions(socket_dir=socket_dir, chunk_bytes=chunk_mib << 20))
+    device = device_name(client.properties.dl_device)
+    say("tensors over chunks are on", answer=device)
+    lease_cost(client, chunk_mib)
+    remap_under_a_tensor(client)
+    swap_data_mid_graph(device)
+    client.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
