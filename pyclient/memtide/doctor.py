@@ -8,6 +8,7 @@ import os
 import platform
 import resource
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,8 @@ from memtide.sizes import format_size
 _SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
 _SYS_IO_URING_SETUP = 425
 _USER_MODE_ONLY = 1
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+_NVIDIA_UVM = Path("/dev/nvidia-uvm")
 _MEMLOCK_WANTED_BYTES = 64 * 2**20
 _SSD_WANTED_BYTES = 4 * 2**30
 
@@ -68,6 +71,7 @@ def diagnose(ssd_dir: Path | None = None) -> list[Finding]:
         _userfaultfd,
         _io_uring,
         _memlock,
+        _gpu,
         lambda: _ssd(ssd_dir or default_ssd_dir()),
         _torch,
     ]
@@ -97,6 +101,34 @@ def _service() -> Finding:
             "node's daemon", Verdict.GOOD, f"none at {where}: `memtide run` starts a private one"
         )
     return Finding("node's daemon", Verdict.GOOD, f"answers at {where}")
+
+
+def _gpu() -> Finding:
+    driver = _read(_NVIDIA_DRIVER)
+    if not driver:
+        return Finding("GPU", Verdict.GOOD, "no NVIDIA driver: a device pool is emulated")
+    found = " ".join(driver.splitlines()[0].split())
+    if not os.access(_NVIDIA_UVM, os.R_OK | os.W_OK):
+        return Finding(
+            "GPU",
+            Verdict.SLOW,
+            f"{found}; but {_NVIDIA_UVM} is not there, or not for this user: no GPU can be used",
+            "modprobe nvidia-uvm; in a container, pass the GPU's devices in",
+        )
+    try:
+        said = subprocess.run(
+            [find_daemon(), "--version"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+    except (MemtideError, OSError, subprocess.SubprocessError):
+        said = ""
+    if "no CUDA" in said:
+        return Finding(
+            "GPU",
+            Verdict.SLOW,
+            f"{found}; but memtided was built without CUDA",
+            "build memtide where the CUDA toolkit is (CUDA_HOME)",
+        )
+    return Finding("GPU", Verdict.GOOD, found)
 
 
 def _huge_pages() -> Finding:
