@@ -1,13 +1,17 @@
 // Host memory that a GPU copies from and to, and disks as well.
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <memory>
 #include <string>
+#include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -16,11 +20,13 @@
 #include "bench/gpu/mapped_memory.h"
 #include "bench/gpu/probes.h"
 #include "bench/gpu/report.h"
+#include "daemon/io/open_disk.h"
 
 namespace memtide::bench {
 namespace {
 
 constexpr Bytes kRegion = MiB(256);
+constexpr Bytes kTransfer = MiB(16);
 
 SharedMemory Region() {
   absl::StatusOr<SharedMemory> memory = SharedMemory::Create("gpu-probe", kRegion);
@@ -35,20 +41,73 @@ std::string TryRegister(char* memory, size_t bytes) {
   return error == cudaSuccess ? "yes" : cudaGetErrorName(error);
 }
 
-// Reads and writes through the page cache's back: what a disk does with pinned memory.
-std::string TryDirect(char* memory) {
-  std::string path = absl::StrCat(getenv("TMPDIR") != nullptr ? getenv("TMPDIR") : "/var/tmp",
-                                  "/gpu-probe-XXXXXX");
-  const int fd = mkostemp(&path[0], O_DIRECT | O_CLOEXEC);
-  if (fd < 0) return absl::StrCat("no file: ", strerror(errno));
-  unlink(path.c_str());
-  constexpr size_t kBytes = 4 << 20;
-  memset(memory, 'd', kBytes);
-  const bool wrote = pwrite(fd, memory, kBytes, 0) == static_cast<ssize_t>(kBytes);
-  memset(memory, 0, kBytes);
-  const bool read = wrote && pread(fd, memory, kBytes, 0) == static_cast<ssize_t>(kBytes);
-  const std::string answer = read && memory[kBytes - 1] == 'd' ? "yes" : strerror(errno);
-  close(fd);
+// A transfer by the daemon's own disk, with io_uring's registered buffers where they are allowed.
+absl::Status Move(Disk* disk, DiskTransfer::Direction direction, char* memory) {
+  DiskTransfer transfer;
+  transfer.direction = direction;
+  transfer.store = StoreId(1);
+  transfer.size = kTransfer;
+  transfer.memory = memory;
+  std::promise<absl::Status> done;
+  disk->Start(transfer, [&done](absl::Status status) { done.set_value(std::move(status)); });
+  return done.get_future().get();
+}
+
+// Direct writes and reads of a file: "yes", and how; or why not.
+std::string TryDisk(char* memory, Bytes size) {
+  const char* const parent = getenv("TMPDIR") != nullptr ? getenv("TMPDIR") : "/var/tmp";
+  std::string directory = absl::StrCat(parent, "/gpu-probe-XXXXXX");
+  if (mkdtemp(&directory[0]) == nullptr) return absl::StrCat(directory, ": ", strerror(errno));
+  std::string answer;
+  {
+    DiskOptions options;
+    options.directories = {directory};
+    absl::StatusOr<std::unique_ptr<Disk>> disk = OpenDisk(options);
+    absl::Status status = disk.status();
+    if (status.ok()) status = (*disk)->MakeStore(StoreId(1), kTransfer);
+    if (status.ok()) {
+      (*disk)->AddBuffer(memory, size);
+      memset(memory, 'd', kTransfer.count());
+      status = Move(disk->get(), DiskTransfer::Direction::kWrite, memory);
+      memset(memory, 0, kTransfer.count());
+      if (status.ok()) status = Move(disk->get(), DiskTransfer::Direction::kRead, memory);
+      answer = absl::StrCat("yes, ", (*disk)->Describe().substr(0, 32));
+      (*disk)->RemoveBuffer(memory);
+      (*disk)->DropStore(StoreId(1));
+    }
+    if (!status.ok()) answer = status.ToString();
+    if (status.ok() && memory[kTransfer.count() - 1] != 'd') answer = "no: other bytes";
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(directory, ignored);
+  return answer;
+}
+
+// Memory of the host that CUDA allocates and could export: where disks may move it, host pools
+// could do without registering.
+std::string TryNumaMemory() {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemGenericAllocationHandle handle = 0;
+  constexpr size_t kBytes = 32 << 20;
+  CUresult error = Driver().MemCreate(&handle, kBytes, &properties, 0);
+  if (error != CUDA_SUCCESS) return absl::StrCat("there is none: error ", static_cast<int>(error));
+  CUdeviceptr address = 0;
+  OrDie(Driver().MemAddressReserve(&address, kBytes, 0, 0, 0), "cuMemAddressReserve");
+  OrDie(Driver().MemMap(address, kBytes, 0, handle, 0), "cuMemMap");
+  CUmemAccessDesc access = {};
+  access.location = properties.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  error = Driver().MemSetAccess(address, kBytes, &access, 1);
+  const std::string answer =
+      error == CUDA_SUCCESS
+          ? TryDisk(reinterpret_cast<char*>(address), Bytes(kBytes))
+          : absl::StrCat("the host cannot be let at it: error ", static_cast<int>(error));
+  OrDie(Driver().MemUnmap(address, kBytes), "cuMemUnmap");
+  OrDie(Driver().MemAddressFree(address, kBytes), "cuMemAddressFree");
+  OrDie(Driver().MemRelease(handle), "cuMemRelease");
   return answer;
 }
 
@@ -74,7 +133,9 @@ void ProbeHostMemory() {
   Answer("and by a second process at once, with a locked-memory limit of 64 KiB",
          Hear(other.socket()) == 'y' ? "yes" : "no");
   other.Join();
-  Answer("direct reads and writes of files work on registered memory", TryDirect(memory.data()));
+  Answer("direct reads and writes of files work on registered memory",
+         TryDisk(memory.data(), kRegion));
+  Answer("and on host memory that CUDA allocated (HOST_NUMA)", TryNumaMemory());
   OrDie(cudaHostUnregister(memory.data()), "cudaHostUnregister");
   Figure("registering 256 MiB",
          MedianMicroseconds(3,

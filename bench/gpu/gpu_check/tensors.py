@@ -6,9 +6,11 @@ tensors.py SOCKET_DIR CHUNK_MIB
 from __future__ import annotations
 
 import json
+import multiprocessing
 import statistics
 import sys
 import time
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -97,6 +99,30 @@ def swap_data_mid_graph(device: str) -> None:
     say("`.data` swapped for equal bytes between forward and backward", met=right, answer="right")
 
 
+def _own_event(pipe: Connection) -> None:
+    event = torch.cuda.Event(interprocess=True)
+    event.record()
+    pipe.send_bytes(event.ipc_handle())
+    pipe.recv()  # Until we are killed.
+
+
+def event_of_the_dead(device: str) -> None:
+    """An interprocess event whose owner was killed: memtide shares none, but others do."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    owner = context.Process(target=_own_event, args=(theirs,))
+    owner.start()
+    event = torch.cuda.Event.from_ipc_handle(torch.device(device), ours.recv_bytes())
+    owner.kill()
+    owner.join()
+    try:
+        event.synchronize()
+        answer = "returns at once"
+    except RuntimeError as error:
+        answer = str(error).splitlines()[0]
+    say("waiting for an interprocess event whose owner was killed", answer=answer)
+
+
 def main(arguments: list[str]) -> None:
     """See the module's docstring."""
     socket_dir, chunk_mib = arguments[0], int(arguments[1])
@@ -107,6 +133,8 @@ def main(arguments: list[str]) -> None:
     remap_under_a_tensor(client)
     swap_data_mid_graph(device)
     client.close()
+    if device.startswith("cuda"):
+        event_of_the_dead(device)
 
 
 if __name__ == "__main__":
