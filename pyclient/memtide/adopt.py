@@ -45,6 +45,16 @@ def address_of(tensor: torch.Tensor) -> int:
     return 0
 
 
+def _address_of_subclass(tensor: torch.Tensor) -> int:
+    """As address_of for a class of a script's own, which may be over managed memory too."""
+    if type(tensor) in _PLAIN_TYPES or tensor.layout is not torch.strided:
+        return 0
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # Tensors that only stand for others have no memory.
+        return 0
+
+
 class Adopter:
     """Moves tensors into the arenas of one client."""
 
@@ -80,8 +90,8 @@ class Adopter:
         return range(first, (address + size_bytes - 1 - self.base) // self.chunk_bytes + 1)
 
     def element_places(self, tensor: torch.Tensor) -> range:
-        """The places of a tensor's own elements; none: it is not managed."""
-        address = address_of(tensor)
+        """The places of a tensor's own elements, of whatever class; none: it is not managed."""
+        address = address_of(tensor) or _address_of_subclass(tensor)
         if not self.in_range(address) or not tensor.numel():
             return range(0)
         last = sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))

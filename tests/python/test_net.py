@@ -55,6 +55,17 @@ def test_a_view_leases_nothing_and_its_use_what_is_under_it(runtime: Runtime) ->
     assert leased_for(runtime, parameter) == [Access.WRITE]
 
 
+def test_a_class_of_the_scripts_own_over_the_same_memory_is_leased(runtime: Runtime) -> None:
+    class Own(torch.Tensor):
+        pass
+
+    (parameter,) = one_chunk_each(1)
+    own = parameter.detach().as_subclass(Own)
+    runtime.client.acquired.clear()
+    own.add_(1)
+    assert leased_for(runtime, parameter) == [Access.WRITE]
+
+
 def test_an_operation_that_raises_holds_nothing_afterwards(runtime: Runtime) -> None:
     first, second = one_chunk_each(2)
     with pytest.raises(RuntimeError):
