@@ -22,6 +22,7 @@ from memtide import _native
 from memtide._native import Client
 from memtide.adopt import Adopter
 from memtide.elastic import Elastic
+from memtide.groups import in_groups, list_functions
 from memtide.leases import Ledger, Route
 from memtide.moments import Moments, Scope
 from memtide.net import NetMode
@@ -68,6 +69,8 @@ class Runtime:
         self._undo += [handle.remove for handle in handles]
         self._wrap(Optimizer, "profile_hook_step", self._around_profile_hook_step, static=True)
         _wrap_known_optimizers(Optimizer)
+        for module, name in list_functions():
+            self._wrap(module, name, functools.partial(in_groups, self.adopter))
         if self.ledger.strict:
             self._spread_net()
         else:

@@ -47,8 +47,8 @@ class StepMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in _LIKE_OPERATIONS and self._bears_state(args, kwargs):
             return self._bear(func, args, kwargs)
-        if not self._adopter.ledger.active:
-            return func(*args, **kwargs)
+        if not self._adopter.ledger.active or self._adopter.ledger.strict:
+            return func(*args, **kwargs)  # Strict: the net below leases, and in larger pieces.
         pieces = pieces_of(func, args, kwargs)
         if pieces is None:
             self._lease_for(func, args, kwargs)
@@ -82,7 +82,7 @@ class StepMode(TorchDispatchMode):
         )
         layout = {key: kwargs[key] for key in ("dtype", "memory_format") if key in kwargs}
         born = self._adopter.new_state(_aten.empty_like.default(shadow, **layout))
-        if self._adopter.ledger.active:
+        if self._adopter.ledger.active and not self._adopter.ledger.strict:
             adopter = self._adopter
             self._window.need(
                 set(adopter.element_places(source)), set(adopter.element_places(born))

@@ -1,0 +1,73 @@
+"""List optimizers over more than fits: parameter by parameter, in groups that do.
+
+Torch's `_multi_tensor_*` and `_fused_*` functions walk over the lists of all parameters once for
+each operation of the update, so that all states pass through the device many times in a step. They
+treat each parameter by itself, so called with a part of the lists after the other they give the same
+bits, and each state passes once.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from memtide.adopt import Adopter
+
+_PREFIXES = ("_multi_tensor_", "_fused_")
+
+
+def list_functions() -> Iterator[tuple[Any, str]]:
+    """Module and name of each of torch's update functions over lists."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("torch.optim.") and module is not None:
+            for name, value in list(vars(module).items()):
+                own = getattr(value, "__module__", None) == module_name
+                if name.startswith(_PREFIXES) and own and callable(value):
+                    yield module, name
+
+
+def in_groups(adopter: Adopter, update: Callable[..., None]) -> Callable[..., None]:
+    """An update function that is called with as many parameters at a time as fit."""
+
+    @functools.wraps(update)
+    def grouped(params: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
+        ledger = adopter.ledger
+        if not ledger.active or not adopter.here:
+            update(params, *args, **kwargs)
+            return
+        values = [params, *args, *kwargs.values()]
+        lists = [v for v in values if isinstance(v, list) and len(v) == len(params)]
+        for start, end in _spans(adopter, lists, len(params), max(1, ledger.limit)):
+            parts = {id(whole): whole[start:end] for whole in lists}
+            update(
+                parts.get(id(params), params),
+                *(parts.get(id(value), value) for value in args),
+                **{name: parts.get(id(value), value) for name, value in kwargs.items()},
+            )
+            for whole in lists:  # State that was born goes into the lists.
+                whole[start:end] = parts[id(whole)]
+
+    return grouped
+
+
+def _spans(
+    adopter: Adopter, lists: list[list[Any]], count: int, capacity: int
+) -> Iterator[tuple[int, int]]:
+    """Runs of parameters whose tensors lie in at most `capacity` chunks; at least one each."""
+    start = 0
+    places: set[int] = set()
+    for index in range(count):
+        own: set[int] = set()
+        for values in lists:
+            if isinstance(values[index], torch.Tensor):
+                own.update(adopter.element_places(values[index]))
+        if index > start and len(places | own) > capacity:
+            yield start, index
+            start, places = index, set()
+        places |= own
+    if count:
+        yield start, count
