@@ -261,6 +261,8 @@ class Client:
     def __init__(self, options: OpenOptions) -> None:
         self._lib = library()
         self._handle = c_void_p()
+        # As CUDA sees it, which opening may begin to use.
+        self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         wish = _Options(
             struct_bytes=ctypes.sizeof(_Options),
             socket_dir=os.fsencode(options.socket_dir) or None,

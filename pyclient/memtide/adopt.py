@@ -27,6 +27,7 @@ from memtide.arena import Arena, Storages
 from memtide.leases import Ledger
 
 SMALLEST_BYTES = 1024
+_CACHED_BYTES = 256 * 2**20
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -70,6 +71,7 @@ class Adopter:
         self.arenas = {kind: Arena(storages, kind) for kind in Kind}
         self._budget = properties.lease_budget
         self._owner = os.getpid()
+        self._left_behind = 0  # Bytes of ordinary memory that adopted tensors were in.
 
     @property
     def here(self) -> bool:
@@ -119,6 +121,11 @@ class Adopter:
             self._note_pressure()
             self.copy_bytes(tensor, twin)
             tensor.data = twin
+        self._left_behind += twin.untyped_storage().nbytes()
+        if self.device.type == "cuda" and self._left_behind >= _CACHED_BYTES:
+            # Torch keeps what the tensors left, while the daemon may need it for the pool.
+            self._left_behind = 0
+            torch.cuda.empty_cache()
         return True
 
     def adopt_gradient(self, parameter: torch.Tensor) -> bool:
@@ -186,8 +193,11 @@ class Adopter:
             next_chunk = self.chunk_bytes - (first - self.base) % self.chunk_bytes
             end = min(managed.numel(), start + next_chunk)
             places, none = Places(self.places_of(first, end - start)), Places(())
-            with self.ledger.using(*((none, places) if writing else (places, none))):
+            if self.ledger.netted:
                 twins[start:end].copy_(sources[start:end])
+            else:
+                with self.ledger.using(*((none, places) if writing else (places, none))):
+                    twins[start:end].copy_(sources[start:end])
             start = end
 
     def _note_pressure(self) -> None:

@@ -2,8 +2,8 @@
 
 Torch's `_multi_tensor_*` and `_fused_*` functions walk over the lists of all parameters once for
 each operation of the update, so that all states pass through the device many times in a step. They
-treat each parameter by itself, so called with a part of the lists after the other they give the same
-bits, and each state passes once.
+treat each parameter by itself, so called with one part of the lists after the other they give the
+same bits, and each state passes once.
 """
 
 from __future__ import annotations

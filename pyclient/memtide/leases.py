@@ -50,6 +50,8 @@ class Ledger:
         self.strict = not client.properties.touches
         # False while every chunk there is can be held at once: then nothing needs leasing.
         self.active = self.strict
+        # Whether a net (net.py) leases for each operation as it is.
+        self.netted = False
 
     def refresh(self) -> None:
         """The job's share has changed."""
@@ -86,15 +88,11 @@ class Ledger:
                     if token is not None:
                         token.release()
             return
-        held: list[Places] = []
-        try:
+        with contextlib.ExitStack() as held:
             self._lease_both(reads, writes, held)
             yield
-        finally:
-            for places in held:
-                self._client.release(places)
 
-    def _lease_both(self, reads: Places, writes: Places, held: list[Places]) -> None:
+    def _lease_both(self, reads: Places, writes: Places, held: contextlib.ExitStack) -> None:
         # In two calls: two operations half-way could wait for each other.
         count = reads.count + writes.count
         if count > self.budget:
@@ -105,7 +103,7 @@ class Ledger:
             for places, access in ((writes, Access.WRITE), (reads, Access.READ)):
                 if places.count:
                     self._client.acquire(places, access)
-                    held.append(places)
+                    held.callback(self._client.release, places)
 
     def _acquire(self, places: Places, access: Access) -> bool:
         if not self.active or not places.count or places.count > self.room:

@@ -7,8 +7,9 @@ that a hook holds costs a count; one that nobody holds costs a fetch.
 When an operation finds too little GPU memory for its results, chunks leave the device, their memory
 goes back to CUDA, and the operation is tried again.
 
-Not seen: kernels that take addresses past torch's dispatcher, as compiled graphs and extensions
-may.
+Not seen, and so fatal on chunks: kernels that take addresses past torch's dispatcher (raw Triton,
+extensions that do not register their operations, CuPy and Numba over a tensor). torch.compile
+leaves code as it is while a mode is active, and CUDA graphs are refused.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from memtide._native import Places
 from memtide.adopt import Adopter
 from memtide.elastic import Elastic
 from memtide.errors import OutOfRoom
-from memtide.operations import only_views, pieces_of, touched_by
+from memtide.operations import has_own_dispatch, name_of, only_views, pieces_of, touched_by
 
 
 class NetMode(TorchDispatchMode):
     """Leases for every operation of one thread."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, adopter: Adopter, elastic: Elastic) -> None:
         super().__init__()
@@ -43,6 +46,10 @@ class NetMode(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if has_own_dispatch(types):
+            return (
+                NotImplemented  # Tensors that are made of others: what they do to those comes here.
+            )
         if only_views(func) or not self._adopter.here:
             return func(*args, **kwargs)
         reads, writes = touched_by(self._adopter, func, args, kwargs)
@@ -90,7 +97,7 @@ class NetMode(TorchDispatchMode):
     def _too_many(self, func: Any, places: set[int]) -> OutOfRoom:
         chunk_mib = self._adopter.chunk_bytes >> 20
         return OutOfRoom(
-            f"{func.name()} touches {len(places)} chunks of {chunk_mib} MiB at once, and this "
+            f"{name_of(func)} touches {len(places)} chunks of {chunk_mib} MiB at once, and this "
             f"session may lease {self._ledger.budget}; enlarge the device pool (--device-pool) or "
             "use smaller chunks (--chunk-size)"
         )

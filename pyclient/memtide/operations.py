@@ -7,8 +7,16 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from memtide.adopt import Adopter
+
+_LIST_PREFIXES = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
+
+
+def is_higher_order(operation: Any) -> bool:
+    """Whether it takes functions (`torch.cond`, flex attention), and has no schema."""
+    return not hasattr(operation, "_schema")
 
 
 @cache
@@ -28,17 +36,16 @@ def pieces_of(
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]] | None:
     """An operation over lists of tensors as one call for each index; None: it is none.
 
-    `_foreach_*` and `_fused_*` treat each index by itself, so the results are the same, and the
+    These treat each index by itself, so the results are the same, and the
     chunks of one index fit where those of all do not.
     """
-    name = operation._schema.name
-    if not name.startswith(("aten::_foreach_", "aten::_fused_")):
+    if is_higher_order(operation) or not operation._schema.name.startswith(_LIST_PREFIXES):
         return None
     if len(operation._schema.returns) > 1:
         return None
     values = [*args, *kwargs.values()]
     lengths = {len(value) for value in values if isinstance(value, list | tuple) and value}
-    if len(lengths) != 1 or any(isinstance(v, torch.Tensor) and v.ndim for v in values):
+    if len(lengths) != 1 or any(isinstance(v, torch.Tensor) and v.numel() > 1 for v in values):
         return None
 
     def at(index: int, value: Any) -> Any:
@@ -57,9 +64,16 @@ def touched_by(
     adopter: Adopter, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[set[int], set[int]]:
     """The places that an operation reads, and those that it writes."""
-    written_positions, written_names = written_arguments(operation)
     reads: set[int] = set()
     writes: set[int] = set()
+    if is_higher_order(operation):  # Nothing says what it writes.
+        for value in tree_leaves((args, kwargs)):
+            _collect(adopter, value, writes)
+        return reads, writes
+    written_positions, written_names = written_arguments(operation)
+    if kwargs.get("grad_scale") is None and operation._schema.name.startswith("aten::_fused_"):
+        # Declared as written, as they are only where they are unscaled, too.
+        written_positions -= {1}
     for position, value in enumerate(args):
         _collect(adopter, value, writes if position in written_positions else reads)
     for name, value in kwargs.items():
@@ -78,5 +92,19 @@ def _collect(adopter: Adopter, value: Any, into: set[int]) -> None:
 @cache
 def only_views(operation: Any) -> bool:
     """Whether an operation looks at no element: its results are views of its arguments."""
+    if is_higher_order(operation):
+        return False
     aliases = [result.alias_info for result in operation._schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def name_of(operation: Any) -> str:
+    """For people."""
+    return str(operation) if is_higher_order(operation) else str(operation.name())
+
+
+def has_own_dispatch(types: Any) -> bool:
+    """Whether one of an operation's tensors is of a class that does operations by itself."""
+    return any(
+        kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl for kind in types
+    )

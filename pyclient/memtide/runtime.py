@@ -18,7 +18,7 @@ import torch
 from torch.nn.modules import module as torch_modules
 from torch.optim import Optimizer
 
-from memtide import _native
+from memtide import _native, strict
 from memtide._native import Client
 from memtide.adopt import Adopter
 from memtide.elastic import Elastic
@@ -171,20 +171,18 @@ class Runtime:
 
     def _spread_net(self) -> None:
         """Every operation from now on, in this thread and in those that it starts."""
+        strict.check_visible_devices(self.client.visible_devices)
         elastic = Elastic(self.adopter)
         net = NetMode(self.adopter, elastic)
         net.__enter__()
-        self._undo.append(lambda: net.__exit__(None, None, None))
-
-        def around_run(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def run(thread: threading.Thread) -> None:
-                with NetMode(self.adopter, elastic):
-                    original(thread)
-
-            return run
-
-        self._wrap(threading.Thread, "run", around_run)
+        self.ledger.netted = True
+        self._undo += [lambda: setattr(self.ledger, "netted", False)]
+        self._undo += [lambda: net.__exit__(None, None, None)]
+        starting = functools.partial(strict.starting_threads, self.adopter, elastic)
+        self._wrap(threading.Thread, "start", starting)
+        self._wrap(torch._tensor_str, "_str", functools.partial(strict.printing, self.adopter))
+        self._wrap(torch, "compile", strict.compiling)
+        self._wrap(torch.cuda.CUDAGraph, "capture_begin", strict.capturing)
 
     def _around_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         return saving_through_copies(original, self.adopter)

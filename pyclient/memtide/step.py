@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memtide.adopt import SMALLEST_BYTES, Adopter
 from memtide.leases import Route, Window
 from memtide.observer import Observer
-from memtide.operations import pieces_of, touched_by
+from memtide.operations import has_own_dispatch, name_of, pieces_of, touched_by
 
 _aten = torch.ops.aten
 _LIKE_OPERATIONS: dict[Any, Callable[..., torch.Tensor]] = {
@@ -30,6 +30,8 @@ _LIKE_OPERATIONS: dict[Any, Callable[..., torch.Tensor]] = {
 
 class StepMode(TorchDispatchMode):
     """Active while one optimizer steps."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, adopter: Adopter, route: Route, observer: Observer) -> None:
         super().__init__()
@@ -45,6 +47,8 @@ class StepMode(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if has_own_dispatch(types):
+            return NotImplemented
         if func in _LIKE_OPERATIONS and self._bears_state(args, kwargs):
             return self._bear(func, args, kwargs)
         if not self._adopter.ledger.active or self._adopter.ledger.strict:
@@ -92,4 +96,4 @@ class StepMode(TorchDispatchMode):
     def _lease_for(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         reads, writes = touched_by(self._adopter, func, args, kwargs)
         if (reads or writes) and self._window.need(reads, writes):
-            self._observer.moment("step", func.name())
+            self._observer.moment("step", name_of(func))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import weakref
 from collections import Counter, deque
 from typing import Any
@@ -47,6 +48,7 @@ class FakeClient:
         self.acquired: list[tuple[tuple[int, ...], Access]] = []
         self.prefetched: list[tuple[int, ...]] = []
         self.lease_budget = lease_budget
+        self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._returned: deque[tuple[int, int]] = deque()
 
     def allocate(self, kind: Kind, count: int) -> int:

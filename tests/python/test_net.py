@@ -9,11 +9,13 @@ import pytest
 import torch
 from fake_client import CHUNK_BYTES, FakeClient
 from memtide import runtime as runtimes
+from memtide import strict
 from memtide._native import Access, Places
-from memtide.errors import OutOfRoom
+from memtide.errors import FailedPrecondition, OutOfRoom
 from memtide.observer import Observer
 from memtide.runtime import Runtime
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 
 @pytest.fixture
@@ -102,6 +104,86 @@ def test_other_threads_have_the_net_too(runtime: Runtime) -> None:
     thread.start()
     thread.join()
     assert leased_for(runtime, parameter) == [Access.WRITE]
+
+
+def test_a_thread_of_the_scripts_own_class_has_it_as_well(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    runtime.client.acquired.clear()
+
+    class Own(threading.Thread):
+        def run(self) -> None:
+            parameter.zero_()
+
+    thread = Own()
+    thread.start()
+    thread.join()
+    assert leased_for(runtime, parameter) == [Access.WRITE]
+
+
+def test_printing_leases_what_it_prints(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    runtime.client.acquired.clear()
+    assert "0." in str(parameter[:3])
+    assert leased_for(runtime, parameter) != []
+
+
+def test_operations_of_tensors_made_of_others_come_to_the_net(runtime: Runtime) -> None:
+    first, second = one_chunk_each(2)
+    pair = TwoTensor(first.detach(), second.detach())
+    runtime.client.acquired.clear()
+    pair.add_(1)
+    assert leased_for(runtime, first) == [Access.WRITE]
+    assert leased_for(runtime, second) == [Access.WRITE]
+
+
+def test_operations_that_take_functions_lease_their_tensors(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    runtime.client.acquired.clear()
+    kept = torch.ops.higher_order.wrap_with_set_grad_enabled(False, lambda x: x * 2, parameter)
+    assert kept[0][3].item() == 0.0 if isinstance(kept, tuple) else kept[3].item() == 0.0
+    assert leased_for(runtime, parameter) != []
+
+
+def test_gradients_are_unscaled_in_pieces(runtime: Runtime) -> None:
+    gradients = one_chunk_each(12)
+    found, scale = torch.zeros(1), torch.full((1,), 0.5)
+    torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, scale)
+    assert [gradient[0].item() for gradient in gradients] == [index / 2 for index in range(12)]
+    assert found.item() == 0.0
+
+
+def test_a_fused_step_only_reads_gradients_that_are_not_scaled(runtime: Runtime) -> None:
+    gradient, *others = one_chunk_each(4)
+    runtime.client.acquired.clear()
+    lists = [[other] for other in others]
+    step = [torch.tensor(1.0)]
+    torch._fused_adamw_(
+        lists[0],
+        [gradient],
+        lists[1],
+        lists[2],
+        [],
+        step,
+        lr=0.1,
+        beta1=0.9,
+        beta2=0.99,
+        weight_decay=0.0,
+        eps=1e-8,
+        amsgrad=False,
+        maximize=False,
+    )
+    assert leased_for(runtime, gradient) == [Access.READ]
+    assert leased_for(runtime, others[0]) == [Access.WRITE]
+
+
+def test_what_cannot_work_says_so(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FailedPrecondition, match="CUDA graphs"):
+        torch.cuda.CUDAGraph.capture_begin(None)
+    with pytest.warns(UserWarning, match=r"torch\.compile has no effect"):
+        torch.compile(nn.Linear(2, 2))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(FailedPrecondition, match="CUDA_VISIBLE_DEVICES=3 memtide run"):
+        strict.check_visible_devices(None)
 
 
 def test_backward_runs_through_the_net(runtime: Runtime) -> None:
