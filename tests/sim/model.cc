@@ -74,7 +74,9 @@ void Model::BeforeCall(const Event& event) {
   }
   if (const auto* resize = std::get_if<ResizeCall>(&event)) {
     if (resize->deadline > Duration(0)) {
-      call.deadline = std::min(call.deadline, state_.now + resize->deadline);
+      // A hostile one is the longest that there is.
+      const Duration longest = state_.config.limits.max_wait;
+      call.deadline = state_.now + std::min(resize->deadline, longest);
     }
   }
   if (std::holds_alternative<FetchCall>(event) || std::holds_alternative<PrefetchCall>(event)) {
