@@ -109,6 +109,12 @@ absl::StatusOr<CudaDriver> LoadAll() {
   MEMTIDE_LOAD(DeviceGetAttribute);
   MEMTIDE_LOAD(PointerGetAttribute);
   MEMTIDE_LOAD(CtxGetCurrent);
+  MEMTIDE_LOAD(CtxPushCurrent);
+  MEMTIDE_LOAD(CtxPopCurrent);
+  MEMTIDE_LOAD(DevicePrimaryCtxRetain);
+  MEMTIDE_LOAD(DevicePrimaryCtxRelease);
+  MEMTIDE_LOAD(EventQuery);
+  MEMTIDE_LOAD(EventSynchronize);
 #undef MEMTIDE_LOAD
   driver.maps_memory = LoadMapping(&driver);
   if (!Load("cuCtxRecordEvent", kCtxRecordEventVersion, &driver.CtxRecordEvent).ok()) {

@@ -31,6 +31,12 @@ struct CudaDriver {
   decltype(&cuDeviceGetAttribute) DeviceGetAttribute = nullptr;
   decltype(&cuPointerGetAttribute) PointerGetAttribute = nullptr;
   decltype(&cuCtxGetCurrent) CtxGetCurrent = nullptr;
+  decltype(&cuCtxPushCurrent) CtxPushCurrent = nullptr;
+  decltype(&cuCtxPopCurrent) CtxPopCurrent = nullptr;
+  decltype(&cuDevicePrimaryCtxRetain) DevicePrimaryCtxRetain = nullptr;
+  decltype(&cuDevicePrimaryCtxRelease) DevicePrimaryCtxRelease = nullptr;
+  decltype(&cuEventQuery) EventQuery = nullptr;
+  decltype(&cuEventSynchronize) EventSynchronize = nullptr;
   // Whether the driver has the functions below, since CUDA 11.3; null without.
   bool maps_memory = false;
   decltype(&cuMemGetAllocationGranularity) MemGetAllocationGranularity = nullptr;

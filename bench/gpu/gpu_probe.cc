@@ -31,7 +31,7 @@ constexpr Question kQuestions[] = {
 
 struct Part {
   const char* name;
-  int (*play)(int socket);
+  int (*play)(const std::string& argument, int socket);
 };
 constexpr Part kParts[] = {
     {"importer", PlayImporter},
@@ -54,7 +54,7 @@ int Main(int argc, char** argv) {
   for (const Part& part : kParts) {
     int socket = -1;
     if (argc == 4 && std::strcmp(argv[1], part.name) == 0 && absl::SimpleAtoi(argv[3], &socket)) {
-      return part.play(socket);
+      return part.play(argv[2], socket);
     }
   }
   std::fprintf(stderr, "gpu_probe: say one of the names of gpu_probe --list\n");

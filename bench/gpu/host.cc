@@ -113,7 +113,7 @@ std::string TryNumaMemory() {
 
 }  // namespace
 
-int PlayRegistrar(int socket) {
+int PlayRegistrar(const std::string& unused, int socket) {
   int descriptor = -1;
   Hear(socket, &descriptor);
   void* const memory =

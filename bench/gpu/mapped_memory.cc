@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace memtide::bench {
 namespace {
 
@@ -93,6 +95,20 @@ void MappedMemory::Unmap() {
 void MappedMemory::ReleaseHandle() {
   OrDie(Driver().MemRelease(handle_), "cuMemRelease");
   has_handle_ = false;
+}
+
+std::string MappedMemory::Abandon() {
+  const CUresult errors[] = {Driver().MemUnmap(base_, bytes_), Driver().MemRelease(handle_),
+                             Driver().MemAddressFree(base_, bytes_)};
+  mapped_ = has_handle_ = false;
+  base_ = 0;
+  std::string words;
+  for (const CUresult error : errors) {
+    const char* name = nullptr;
+    Driver().GetErrorName(error, &name);
+    absl::StrAppend(&words, words.empty() ? "" : ", ", name == nullptr ? "?" : name);
+  }
+  return words;
 }
 
 void MappedMemory::Fill(int value) {

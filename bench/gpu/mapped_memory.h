@@ -33,6 +33,8 @@ class MappedMemory {
   void SetAccess(CUmemAccess_flags flags);
   void Unmap();
   void ReleaseHandle();
+  // Gives up all three after a reset, whatever CUDA says to that; what it says, in its words.
+  std::string Abandon();
 
   char* data() const { return reinterpret_cast<char*>(base_); }
   size_t size() const { return bytes_; }

@@ -47,6 +47,40 @@ void ProbeMapping() {
                             }),
          "us");
   ProbeFences();
+  ProbeBusy();
+}
+
+// Whether mapping waits for what the GPU is doing, which would stop it from being overlapped.
+void ProbeBusy() {
+  constexpr size_t kWork = 256 << 20;
+  constexpr int kRounds = 64;
+  MappedMemory work = MappedMemory::Create(kWork);
+  work.Map();
+  MappedMemory chunk = MappedMemory::Create(64 << 20);
+  cudaStream_t stream = nullptr;
+  OrDie(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  const auto begin_work = [&] {
+    for (int i = 0; i < kRounds; ++i) {
+      OrDie(cudaMemsetAsync(work.data(), i, work.size(), stream), "cudaMemsetAsync");
+    }
+  };
+  const auto microseconds_since = [](Instant start) {
+    return std::chrono::duration<double, std::micro>(Now() - start).count();
+  };
+  begin_work();
+  Instant start = Now();
+  chunk.Map();
+  Figure("map 64 MiB while the GPU is busy", microseconds_since(start), "us");
+  start = Now();
+  chunk.SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READ);
+  Figure("change its access while the GPU is busy", microseconds_since(start), "us");
+  start = Now();
+  chunk.Unmap();
+  Figure("unmap it while the GPU is busy", microseconds_since(start), "us");
+  start = Now();
+  OrDie(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  Figure("the GPU's work went on for", microseconds_since(start), "us");
+  OrDie(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
 // Client unmaps behind an event that holds all work of the context.

@@ -2,6 +2,8 @@
 #ifndef MEMTIDE_BENCH_GPU_PROBES_H_
 #define MEMTIDE_BENCH_GPU_PROBES_H_
 
+#include <string>
+
 namespace memtide::bench {
 
 // sharing.cc
@@ -10,17 +12,18 @@ void ProbeReleaseWhileMapped();
 void ProbeExporterDeath();
 void ProbeLockedDown();
 void ProbeReset();
-int PlayImporter(int socket);
-int PlayExporter(int socket);
-int PlayLockedDown(int socket);
+int PlayImporter(const std::string& argument, int socket);
+int PlayExporter(const std::string& argument, int socket);
+int PlayLockedDown(const std::string& argument, int socket);
 
 // mapping.cc
 void ProbeMapping();
 void ProbeFences();
+void ProbeBusy();
 
 // host.cc
 void ProbeHostMemory();
-int PlayRegistrar(int socket);
+int PlayRegistrar(const std::string& argument, int socket);
 
 // copies.cc
 void ProbeCopies();

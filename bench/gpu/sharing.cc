@@ -2,8 +2,12 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "bench/gpu/child.h"
 #include "bench/gpu/mapped_memory.h"
 #include "bench/gpu/probes.h"
@@ -12,11 +16,16 @@
 namespace memtide::bench {
 namespace {
 
-constexpr size_t kShared = 512 << 20;
 constexpr size_t kSmall = 2 << 20;
 constexpr Duration kLongestWait = std::chrono::seconds(10);
 
 const char* YesOrNo(bool yes) { return yes ? "yes" : "no"; }
+
+// Large beside a context, which goes with its process too.
+size_t SharedBytes() {
+  const size_t quarter = FreeGpuMemory() / 4 / kSmall * kSmall;
+  return std::min<size_t>(quarter, size_t{4} << 30);
+}
 
 // Milliseconds until `bytes` more than `before` are free; negative: they never were.
 double MillisecondsUntilFree(size_t before, size_t bytes) {
@@ -32,10 +41,12 @@ double MillisecondsUntilFree(size_t before, size_t bytes) {
 
 }  // namespace
 
-int PlayImporter(int socket) {
+int PlayImporter(const std::string& bytes, int socket) {
   int descriptor = -1;
   Hear(socket, &descriptor);
-  MappedMemory memory = MappedMemory::Import(descriptor, kShared);
+  uint64_t size = 0;
+  MEMTIDE_CHECK(absl::SimpleAtoi(bytes, &size)) << bytes;
+  MappedMemory memory = MappedMemory::Import(descriptor, size);
   close(descriptor);
   memory.Map();
   memory.ReleaseHandle();
@@ -45,7 +56,7 @@ int PlayImporter(int socket) {
   return 0;
 }
 
-int PlayExporter(int socket) {
+int PlayExporter(const std::string& unused, int socket) {
   MappedMemory memory = MappedMemory::Create(kSmall);
   memory.Map();
   memory.Fill('e');
@@ -54,7 +65,7 @@ int PlayExporter(int socket) {
   return 0;
 }
 
-int PlayLockedDown(int socket) {
+int PlayLockedDown(const std::string& unused, int socket) {
 #ifndef PR_SET_MDWE
 #define PR_SET_MDWE 65
 #endif
@@ -82,10 +93,11 @@ void ProbeExportWithoutContext() {
 }
 
 void ProbeReleaseWhileMapped() {
-  Child importer("importer");
   OrDie(cudaFree(nullptr), "making the context");
+  const size_t bytes = SharedBytes();
+  Child importer("importer", absl::StrCat(bytes));
   {
-    const MappedMemory memory = MappedMemory::Create(kShared);
+    const MappedMemory memory = MappedMemory::Create(bytes);
     const int descriptor = memory.Export();
     Say(importer.socket(), 'g', descriptor);
     close(descriptor);
@@ -94,8 +106,8 @@ void ProbeReleaseWhileMapped() {
   // Ours is released: only the importer maps it.
   const size_t with_importer = FreeGpuMemory();
   importer.Kill();
-  Figure("time from the importer's kill -9 until its memory is free",
-         MillisecondsUntilFree(with_importer, kShared), "ms");
+  Figure(absl::StrCat("time from the importer's kill -9 until its ", bytes >> 20, " MiB are free"),
+         MillisecondsUntilFree(with_importer, bytes), "ms");
 }
 
 void ProbeExporterDeath() {
@@ -120,20 +132,20 @@ void ProbeLockedDown() {
          word == '?' ? "this kernel cannot say" : YesOrNo(word == 'y'));
 }
 
-// What a daemon does whose context is lost: everything but descriptors goes, and comes back.
+// What the daemon does whose context is lost: resets with everything in place, tidies up, opens the
+// descriptor again.
 void ProbeReset() {
-  int descriptor = -1;
-  {
-    MappedMemory memory = MappedMemory::Create(kSmall);
-    memory.Map();
-    memory.Fill('r');
-    descriptor = memory.Export();
-  }
-  OrDie(cudaDeviceReset(), "cudaDeviceReset");
-  MappedMemory memory = MappedMemory::Import(descriptor, kSmall);
-  close(descriptor);
+  MappedMemory memory = MappedMemory::Create(kSmall);
   memory.Map();
-  Answer("memory survives cudaDeviceReset by its descriptor", YesOrNo(memory.Holds('r')));
+  memory.Fill('r');
+  const int descriptor = memory.Export();
+  Answer("resetting a device with mappings in place", cudaGetErrorName(cudaDeviceReset()));
+  Answer("unmapping, releasing and freeing what was mapped before the reset", memory.Abandon());
+  OrDie(cudaSetDevice(0), "cudaSetDevice");
+  MappedMemory again = MappedMemory::Import(descriptor, kSmall);
+  close(descriptor);
+  again.Map();
+  Answer("memory survives cudaDeviceReset by its descriptor", YesOrNo(again.Holds('r')));
 }
 
 }  // namespace memtide::bench

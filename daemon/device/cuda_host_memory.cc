@@ -26,10 +26,12 @@ void Unpin(char* memory, Bytes size) {
 absl::Status Pin(char* memory, Bytes size) {
   for (Bytes at; at < size;) {
     const Bytes piece = std::min(kPiece, size - at);
-    const absl::Status status =
-        CudaStatus(cudaHostRegister(memory + at.count(), piece.count(), cudaHostRegisterPortable),
-                   absl::StrCat("cudaHostRegister of ", FormatBytes(piece), " of host memory"));
-    if (!status.ok()) {
+    const cudaError_t error =
+        cudaHostRegister(memory + at.count(), piece.count(), cudaHostRegisterPortable);
+    const absl::Status status = CudaStatus(
+        error, absl::StrCat("cudaHostRegister of ", FormatBytes(piece), " of host memory"));
+    // A reset may have left it pinned.
+    if (!status.ok() && error != cudaErrorHostMemoryAlreadyRegistered) {
       Unpin(memory, at);
       return status;
     }

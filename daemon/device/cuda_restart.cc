@@ -50,7 +50,11 @@ absl::Status CudaDevice::Restart(uint64_t generation, const absl::Status& why) {
 absl::Status CudaDevice::Revive() {
   // Chooses the GPU that is reset, and reports how it is.
   CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaDeviceReset(), "cudaDeviceReset"));
+  // The first may only report the error that is the reason for it. CUDA's documentation promises
+  // nothing after such errors but to a new process; whether this one can go on is tried below.
+  if (!CudaStatus(cudaDeviceReset(), "cudaDeviceReset").ok()) {
+    MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaDeviceReset(), "cudaDeviceReset"));
+  }
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice"));
   streams_ = {};
   std::set<CudaMemory*> memories;

@@ -128,6 +128,13 @@ TEST_F(CudaRestartTest, HostMemoryThatCannotBePinnedAgainIsUsedUnpinned) {
   EXPECT_THAT(Lines(), ElementsAre(HasSubstr("not pinned"), HasSubstr("restarted")));
 }
 
+TEST_F(CudaRestartTest, AResetMayReportTheErrorThatItIsFor) {
+  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
+  fake_cuda::FailCall("cudaDeviceReset", 1, kLost);
+  EXPECT_EQ(Read(*memory_, 6), "before");
+  EXPECT_THAT(Lines(), ElementsAre(HasSubstr("restarted")));
+}
+
 TEST_F(CudaRestartTest, AFailedRestartLosesTheDeviceAndSaysWhatIsKept) {
   for (const char* const call : {"cudaDeviceReset", "cuMemImportFromShareableHandle", "cuMemMap",
                                  "cudaStreamCreateWithFlags"}) {
@@ -136,6 +143,7 @@ TEST_F(CudaRestartTest, AFailedRestartLosesTheDeviceAndSaysWhatIsKept) {
     auto memory = *(*device)->Allocate("lost", MiB(2), MemoryKind::kCudaDescriptor);
     fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
     fake_cuda::FailCall(call, 1, cudaErrorNotSupported);
+    fake_cuda::FailCall(call, 2, cudaErrorNotSupported);
     for (int i = 0; i < 2; ++i) {
       const absl::Status status = (*device)->CopyIn(*memory, Bytes(0), "x", Bytes(1));
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << call;

@@ -1,6 +1,7 @@
 // What is asked of the driver by name, and its functions that are not about mapping memory.
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "base/cuda/fake/process.h"
 #include "base/cuda/fake/streams.h"
@@ -47,14 +48,69 @@ CUresult PointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevice
   return CUDA_SUCCESS;
 }
 
-// A context for each ordinal, of a thread that has chosen one.
+// A context for each ordinal, its primary one; null of a thread that has chosen none.
+CUcontext ContextOf(int ordinal) {
+  return reinterpret_cast<CUcontext>(static_cast<intptr_t>(ordinal) + 1);
+}
+
 CUresult CtxGetCurrent(CUcontext* context) {
   Process& process = TheProcess();
   Call call(&process, "cuCtxGetCurrent");
   if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
-  *context =
-      t_has_context ? reinterpret_cast<CUcontext>(static_cast<intptr_t>(t_ordinal) + 1) : nullptr;
+  *context = t_has_context ? ContextOf(t_ordinal) : nullptr;
   return CUDA_SUCCESS;
+}
+
+CUresult DevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  Process& process = TheProcess();
+  Call call(&process, "cuDevicePrimaryCtxRetain");
+  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
+  if (device < 0 || device >= static_cast<int>(process.visible.size())) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *context = ContextOf(device);
+  return CUDA_SUCCESS;
+}
+
+CUresult DevicePrimaryCtxRelease(CUdevice device) {
+  Process& process = TheProcess();
+  const Call call(&process, "cuDevicePrimaryCtxRelease");
+  return static_cast<CUresult>(call.refusal());
+}
+
+struct Pushed {
+  int ordinal;
+  bool has_context;
+};
+thread_local std::vector<Pushed> t_pushed;  // What was current before each.
+
+CUresult CtxPushCurrent(CUcontext context) {
+  Process& process = TheProcess();
+  Call call(&process, "cuCtxPushCurrent");
+  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  t_pushed.push_back({t_ordinal, t_has_context});
+  t_ordinal = static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1;
+  t_has_context = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult CtxPopCurrent(CUcontext* context) {
+  Process& process = TheProcess();
+  Call call(&process, "cuCtxPopCurrent");
+  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
+  if (t_pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  *context = ContextOf(t_ordinal);
+  t_ordinal = t_pushed.back().ordinal;
+  t_has_context = t_pushed.back().has_context;
+  t_pushed.pop_back();
+  return CUDA_SUCCESS;
+}
+
+// The runtime's events are the driver's.
+CUresult EventQuery(CUevent event) { return static_cast<CUresult>(cudaEventQuery(event)); }
+CUresult EventSynchronize(CUevent event) {
+  return static_cast<CUresult>(cudaEventSynchronize(event));
 }
 
 CUresult CtxRecordEvent(CUcontext context, CUevent event) {
@@ -81,6 +137,12 @@ void* Find(const std::string& name, bool old_driver) {
       MEMTIDE_FUNCTION(DeviceGetAttribute, true),
       MEMTIDE_FUNCTION(PointerGetAttribute, true),
       MEMTIDE_FUNCTION(CtxGetCurrent, true),
+      MEMTIDE_FUNCTION(CtxPushCurrent, true),
+      MEMTIDE_FUNCTION(CtxPopCurrent, true),
+      MEMTIDE_FUNCTION(DevicePrimaryCtxRetain, true),
+      MEMTIDE_FUNCTION(DevicePrimaryCtxRelease, true),
+      MEMTIDE_FUNCTION(EventQuery, true),
+      MEMTIDE_FUNCTION(EventSynchronize, true),
       MEMTIDE_FUNCTION(CtxRecordEvent, false),
       MEMTIDE_FUNCTION(MemGetAllocationGranularity, false),
       MEMTIDE_FUNCTION(MemCreate, false),
