@@ -54,6 +54,7 @@ class AddressSpace {
   // Lets those on who wait for a place that has been mapped for `access`. Does not block.
   virtual void LetOn(PlaceId place, Access access) = 0;
   // A use of these places ends: what the program began with them, also on a GPU, it began before.
+  // The use has ended also where this fails, and Unmap waits for it all the same.
   virtual absl::Status EndUse(absl::Span<const PlaceId> places) = 0;
   // read or write -> absent, when all that was begun before the last EndUse is done.
   virtual void Unmap(PlaceId place) = 0;

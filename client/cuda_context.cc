@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -9,20 +10,24 @@
 namespace memtide::client {
 namespace {
 
-absl::StatusOr<int> OrdinalOf(const std::string& uuid) {
+absl::StatusOr<CudaDeviceFacts> FindDevice(const std::string& uuid) {
   CudaUuid wanted = {};
   if (uuid.size() != wanted.size()) {
     return absl::InternalError("the daemon does not say which GPU its memory is on");
   }
   std::memcpy(wanted.data(), uuid.data(), wanted.size());
-  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
-  for (const CudaDeviceFacts& device : devices) {
-    if (device.uuid == wanted) return device.ordinal;
+  const std::string where = absl::StrCat("the daemon's memory is on ", FormatCudaUuid(wanted));
+  const absl::StatusOr<std::vector<CudaDeviceFacts>> devices = CudaDevices();
+  if (!devices.ok()) {
+    return absl::Status(devices.status().code(),
+                        absl::StrCat(where, "; ", devices.status().message()));
+  }
+  for (const CudaDeviceFacts& device : *devices) {
+    if (device.uuid == wanted) return device;
   }
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   return absl::FailedPreconditionError(absl::StrCat(
-      "the daemon's memory is on ", FormatCudaUuid(wanted), ", which is not among the ",
-      devices.size(), " GPUs that this process sees",
+      where, ", which is not among the ", devices->size(), " GPUs that this process sees",
       visible == nullptr ? absl::StrCat("; is it passed into this container?")
                          : absl::StrCat(": CUDA_VISIBLE_DEVICES is \"", visible, "\"")));
 }
@@ -40,15 +45,15 @@ CurrentCudaDevice::~CurrentCudaDevice() {
 }
 
 absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::Open(const std::string& uuid) {
+  MEMTIDE_ASSIGN_OR_RETURN(CudaDeviceFacts device, FindDevice(uuid));
   MEMTIDE_ASSIGN_OR_RETURN(const CudaDriver* driver, LoadCudaDriver());
-  MEMTIDE_ASSIGN_OR_RETURN(const int ordinal, OrdinalOf(uuid));
-  std::unique_ptr<CudaContext> context(new CudaContext(driver, ordinal));
+  std::unique_ptr<CudaContext> context(new CudaContext(driver, std::move(device)));
   MEMTIDE_RETURN_IF_ERROR(context->MakeEvents());
   return context;
 }
 
 absl::Status CudaContext::MakeEvents() {
-  const CurrentCudaDevice current(ordinal_);
+  const CurrentCudaDevice current(ordinal());
   MEMTIDE_RETURN_IF_ERROR(current.status());
   for (cudaEvent_t& event : events_) {
     MEMTIDE_RETURN_IF_ERROR(
@@ -74,11 +79,15 @@ absl::StatusOr<uint64_t> CudaContext::RecordFence() {
 }
 
 absl::Status CudaContext::AwaitFence(uint64_t fence) {
-  if (driver_->CtxRecordEvent != nullptr) {
+  if (driver_->CtxRecordEvent != nullptr && fence != kEverything) {
     // Recorded again meanwhile, the event stands for a later fence, which holds this one's work.
-    return CudaStatus(cudaEventSynchronize(events_[fence % kEvents]), "waiting for the GPU");
+    const cudaEvent_t event = events_[fence % kEvents];
+    if (CudaStatus(cudaEventSynchronize(event), "waiting for the GPU").ok()) {
+      return absl::OkStatus();
+    }
+    // What it was for may be under way still.
   }
-  const CurrentCudaDevice current(ordinal_);
+  const CurrentCudaDevice current(ordinal());
   MEMTIDE_RETURN_IF_ERROR(current.status());
   return CudaStatus(cudaDeviceSynchronize(), "waiting for the GPU");
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,9 +28,14 @@ class CudaContext {
 
   const CudaDriver& driver() const { return *driver_; }
   // As this process counts its GPUs.
-  int ordinal() const { return ordinal_; }
+  int ordinal() const { return device_.ordinal; }
+  // Whether memory can be taken in by descriptor, and mapped.
+  bool descriptors() const { return device_.descriptors; }
 
-  // A number for all work that the process has begun on the GPU so far. Numbers grow.
+  // Not of RecordFence: what has been begun when it is awaited.
+  static constexpr uint64_t kEverything = UINT64_MAX;
+  // A number for all work that the process has begun on the GPU so far. Numbers grow. Where this
+  // fails, kEverything stands for that work.
   absl::StatusOr<uint64_t> RecordFence();
   // Waits until the work of that fence is done, or later work as well.
   absl::Status AwaitFence(uint64_t fence);
@@ -38,11 +44,12 @@ class CudaContext {
   // Fences that can be waited for exactly; of an older one, a later one's work is waited for.
   static constexpr uint64_t kEvents = 64;
 
-  CudaContext(const CudaDriver* driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
+  CudaContext(const CudaDriver* driver, CudaDeviceFacts device)
+      : driver_(driver), device_(std::move(device)) {}
   absl::Status MakeEvents();
 
   const CudaDriver* const driver_;
-  const int ordinal_;
+  const CudaDeviceFacts device_;
   CUcontext context_ = nullptr;
   std::array<cudaEvent_t, kEvents> events_ = {};
 

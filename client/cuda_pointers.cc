@@ -95,13 +95,14 @@ absl::Status CudaPointers::Map(PlaceId place, Region* region, Bytes offset, Acce
 }
 
 absl::Status CudaPointers::EndUse(absl::Span<const PlaceId> places) {
-  MEMTIDE_ASSIGN_OR_RETURN(const uint64_t fence, context_->RecordFence());
+  const absl::StatusOr<uint64_t> recorded = context_->RecordFence();
+  const uint64_t fence = recorded.ok() ? *recorded : CudaContext::kEverything;
   const MutexLock lock(&mutex_);
   for (const PlaceId place : places) {
     if (place.value() >= shown_.size()) continue;  // Refused by who counts uses.
     shown_[place.value()].fence = std::max(shown_[place.value()].fence, fence);
   }
-  return absl::OkStatus();
+  return recorded.status();
 }
 
 void CudaPointers::Unmap(PlaceId place) {

@@ -73,6 +73,14 @@ absl::StatusOr<std::unique_ptr<AddressSpace>> CudaSpace::Reserve(const Options& 
                                                                  const std::string& uuid) {
   MEMTIDE_CHECK(options.chunk_size.IsMultipleOf(MiB(2)) && options.places > 0);
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaContext> context, CudaContext::Open(uuid));
+  if (!context->descriptors()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the daemon lends GPU memory by descriptor, which the GPU driver as this "
+                     "process sees it (GPU ",
+                     context->ordinal(),
+                     ") does not take in: is it the same as the daemon's? Legacy handles may do "
+                     "(device_memory MEMTIDE_CUDA_IPC)"));
+  }
   std::unique_ptr<CudaSpace> space(new CudaSpace(options, std::move(context)));
   const Bytes size = options.chunk_size * options.places;
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(
@@ -173,13 +181,14 @@ absl::Status CudaSpace::SetAccess(PlaceId place, Access access) {
 absl::Status CudaSpace::MakeWritable(PlaceId place) { return SetAccess(place, Access::kWrite); }
 
 absl::Status CudaSpace::EndUse(absl::Span<const PlaceId> places) {
-  MEMTIDE_ASSIGN_OR_RETURN(const uint64_t fence, context_->RecordFence());
+  const absl::StatusOr<uint64_t> recorded = context_->RecordFence();
+  const uint64_t fence = recorded.ok() ? *recorded : CudaContext::kEverything;
   const MutexLock lock(&mutex_);
   for (const PlaceId place : places) {
     if (place.value() >= fences_.size()) continue;  // Refused by who counts uses.
     fences_[place.value()] = std::max(fences_[place.value()], fence);
   }
-  return absl::OkStatus();
+  return recorded.status();
 }
 
 void CudaSpace::Unmap(PlaceId place) {

@@ -154,9 +154,11 @@ absl::Status LeaseKeeper::MapGranted(const Errand& errand, const std::vector<Lea
 }
 
 absl::Status LeaseKeeper::EndUse(absl::Span<const PlaceId> places) {
-  MEMTIDE_RETURN_IF_ERROR(space_->EndUse(places));
+  const absl::Status gpu = space_->EndUse(places);
   const MutexLock lock(&mutex_);
-  const absl::Status status = cache_.EndUse(places);
+  // Also after a failure: who was told of it cannot know that a use is left, and would keep it.
+  absl::Status status = cache_.EndUse(places);
+  status.Update(gpu);
   if (cache_.WantsRoom()) room_wanted_.Signal();
   return lost_.ok() ? status : lost_;
 }

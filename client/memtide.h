@@ -133,7 +133,8 @@ MEMTIDE_API int memtide_free(memtide_client* client, uint32_t first_place, uint3
  * (UNAVAILABLE otherwise). RESOURCE_EXHAUSTED: more chunks than can be in use at once. */
 MEMTIDE_API int memtide_acquire(memtide_client* client, const uint32_t* places, size_t count,
                                 int access, int timeout_ms);
-/* Takes one use off each. Never blocks. FAILED_PRECONDITION when one is not in use. */
+/* Takes one use off each. Never blocks. FAILED_PRECONDITION when one is not in use. An error of
+ * CUDA is reported, and the uses have ended all the same. */
 MEMTIDE_API int memtide_release(memtide_client* client, const uint32_t* places, size_t count);
 
 /* Starts to bring chunks close. Never blocks; a hint. */
