@@ -10,6 +10,7 @@
 #ifndef MEMTIDE_CLIENT_ADDRESS_SPACE_H_
 #define MEMTIDE_CLIENT_ADDRESS_SPACE_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -56,6 +57,10 @@ class AddressSpace {
   // A use of these places ends: what the program began with them, also on a GPU, it began before.
   // The use has ended also where this fails, and Unmap waits for it all the same.
   virtual absl::Status EndUse(absl::Span<const PlaceId> places) = 0;
+  // A number for all work that the program has begun on these addresses so far, and whether that
+  // work is done. Programs on CPUs do nothing later.
+  virtual uint64_t BegunSoFar() { return 0; }
+  virtual bool IsDone(uint64_t work) { return true; }
   // read or write -> absent, when all that was begun before the last EndUse is done.
   virtual void Unmap(PlaceId place) = 0;
   // Lets those retry who touched the place while it was absent.

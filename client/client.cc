@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -235,8 +236,27 @@ absl::StatusOr<void*> Client::Wrap(const Span& span) const {
   return spans_.Wrap(span, properties_.device);
 }
 
-size_t Client::TakeReturned(Span* spans, size_t capacity) const {
-  return spans_.TakeReturned(spans, capacity);
+// Whoever is given a returned span writes to it next, on whichever stream: so not before the work
+// that its last owner had begun is done.
+size_t Client::TakeReturned(Span* spans, size_t capacity) {
+  const bool here = CheckProcess().ok();
+  const MutexLock lock(&spans_mutex_);
+  std::array<Span, 64> fresh;
+  absl::optional<uint64_t> begun;
+  while (const size_t count = spans_.TakeReturned(fresh.data(), fresh.size())) {
+    if (!begun.has_value()) begun = here ? space_->BegunSoFar() : 0;
+    for (size_t i = 0; i < count; ++i) cooling_.push_back({fresh[i], *begun});
+  }
+  size_t taken = 0;
+  absl::optional<uint64_t> done;
+  while (taken < capacity && !cooling_.empty()) {
+    const Cooling& oldest = cooling_.front();
+    if (done != oldest.work && here && !space_->IsDone(oldest.work)) break;
+    done = oldest.work;
+    spans[taken++] = oldest.span;
+    cooling_.pop_front();
+  }
+  return taken;
 }
 
 absl::Status Client::Resize(Bytes device_share, Duration deadline) {

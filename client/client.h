@@ -12,6 +12,7 @@
 #define MEMTIDE_CLIENT_CLIENT_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "absl/types/span.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "client/address_space.h"
 #include "client/dlpack.h"
 #include "client/fault_loop.h"
@@ -101,7 +103,7 @@ class Client {
   absl::Status Flush();
   // As memtide_wrap and memtide_take_returned.
   absl::StatusOr<void*> Wrap(const Span& span) const;
-  size_t TakeReturned(Span* spans, size_t capacity) const;
+  size_t TakeReturned(Span* spans, size_t capacity) ABSL_LOCKS_EXCLUDED(spans_mutex_);
   // As memtide_resize.
   absl::Status Resize(Bytes device_share, Duration deadline);
 
@@ -124,6 +126,13 @@ class Client {
   const uint64_t generation_;
   Properties properties_;
   const Spans spans_;
+  // Returned, but the program may have begun work on them that is not done.
+  struct Cooling {
+    Span span;
+    uint64_t work = 0;
+  };
+  Mutex spans_mutex_;
+  std::deque<Cooling> cooling_ ABSL_GUARDED_BY(spans_mutex_);
   std::unique_ptr<RegionTable> regions_;
   std::unique_ptr<Events> events_;
   std::unique_ptr<Lender> lender_;

@@ -32,40 +32,56 @@ class CudaContext {
   // Whether memory can be taken in by descriptor, and mapped.
   bool descriptors() const { return device_.descriptors; }
 
+  CUcontext context() const { return context_; }
+
   // Not of RecordFence: what has been begun when it is awaited.
   static constexpr uint64_t kEverything = UINT64_MAX;
   // A number for all work that the process has begun on the GPU so far. Numbers grow. Where this
   // fails, kEverything stands for that work.
   absl::StatusOr<uint64_t> RecordFence();
+  // Whether the work of that fence is done. Blocks for kEverything only.
+  bool IsDone(uint64_t fence);
   // Waits until the work of that fence is done, or later work as well.
   absl::Status AwaitFence(uint64_t fence);
+  // The same where no answer but yes will do: asks again while CUDA cannot say (a capture of
+  // another thread forbids to wait). Returns also when the context is lost, and all its work with
+  // it. Ends the process when neither is so for a minute.
+  void AwaitOrLose(uint64_t fence);
 
  private:
   // Fences that can be waited for exactly; of an older one, a later one's work is waited for.
-  static constexpr uint64_t kEvents = 64;
+  static constexpr uint64_t kEvents = 256;
 
   CudaContext(const CudaDriver* driver, CudaDeviceFacts device)
       : driver_(driver), device_(std::move(device)) {}
-  absl::Status MakeEvents();
+  absl::Status Start();
+  void NoteDone(uint64_t fence);
 
   const CudaDriver* const driver_;
   const CudaDeviceFacts device_;
-  CUcontext context_ = nullptr;
+  CUcontext context_ = nullptr;  // Retained.
   std::array<cudaEvent_t, kEvents> events_ = {};
 
   std::atomic<uint64_t> last_{0};
+  // The greatest fence known to be done. So are those below it: each number is taken before its
+  // event is recorded.
+  std::atomic<uint64_t> done_{0};
 };
 
-// Makes a GPU the calling thread's current one, until destroyed.
-class CurrentCudaDevice {
+// Makes a context the calling thread's current one, until destroyed; then the one before is, or
+// none. By the driver's stack: the runtime would make a context on the GPU that it takes for
+// current.
+class CurrentCudaContext {
  public:
-  explicit CurrentCudaDevice(int ordinal);
-  ~CurrentCudaDevice();
+  CurrentCudaContext(const CudaDriver& driver, CUcontext context);
+  ~CurrentCudaContext();
+  CurrentCudaContext(const CurrentCudaContext&) = delete;
+  CurrentCudaContext& operator=(const CurrentCudaContext&) = delete;
   const absl::Status& status() const { return status_; }
 
  private:
-  int before_ = 0;
-  absl::Status status_;
+  const CudaDriver& driver_;
+  const absl::Status status_;
 };
 
 }  // namespace memtide::client

@@ -15,16 +15,17 @@ namespace {
 
 class OpenedHandle : public CudaImport {
  public:
-  OpenedHandle(int ordinal, char* address) : ordinal_(ordinal), address_(address) {}
+  OpenedHandle(std::shared_ptr<const CudaContext> context, char* address)
+      : context_(std::move(context)), address_(address) {}
   ~OpenedHandle() override {
-    const CurrentCudaDevice current(ordinal_);
+    const CurrentCudaContext current(context_->driver(), context_->context());
     cudaIpcCloseMemHandle(address_);
     cudaGetLastError();
   }
   char* address() const { return address_; }
 
  private:
-  const int ordinal_;
+  const std::shared_ptr<const CudaContext> context_;  // Regions outlive the space.
   char* const address_;
 };
 
@@ -57,7 +58,7 @@ class CudaPointers : public AddressSpace {
   };
   absl::StatusOr<char*> Import(Region* region) ABSL_LOCKS_EXCLUDED(importing_);
 
-  const std::unique_ptr<CudaContext> context_;
+  const std::shared_ptr<CudaContext> context_;
   Mutex importing_;  // Held while a region is opened: whoever wants another slot of it must wait.
   mutable Mutex mutex_;
   std::vector<Place> shown_ ABSL_GUARDED_BY(mutex_) = std::vector<Place>(places());
@@ -73,7 +74,7 @@ absl::StatusOr<char*> CudaPointers::Import(Region* region) {
                                               sizeof(handle)));
     }
     region->ipc_handle.copy(reinterpret_cast<char*>(&handle), sizeof(handle));
-    const CurrentCudaDevice current(context_->ordinal());
+    const CurrentCudaContext current(context_->driver(), context_->context());
     MEMTIDE_RETURN_IF_ERROR(current.status());
     void* address = nullptr;
     MEMTIDE_RETURN_IF_ERROR(CudaStatus(
@@ -81,8 +82,7 @@ absl::StatusOr<char*> CudaPointers::Import(Region* region) {
         absl::StrCat("opening ", FormatBytes(region->size),
                      " of the daemon's GPU memory by its IPC handle (daemon and program must share "
                      "the PID and IPC namespaces of one container)")));
-    region->import =
-        std::make_unique<OpenedHandle>(context_->ordinal(), static_cast<char*>(address));
+    region->import = std::make_unique<OpenedHandle>(context_, static_cast<char*>(address));
   }
   return static_cast<OpenedHandle&>(*region->import).address();
 }
@@ -112,8 +112,7 @@ void CudaPointers::Unmap(PlaceId place) {
     fence = shown_[place.value()].fence;
     shown_[place.value()].address = nullptr;
   }
-  // Fails only when the context is lost, and with it whatever could still use the place.
-  if (fence != 0) context_->AwaitFence(fence).IgnoreError();
+  if (fence != 0) context_->AwaitOrLose(fence);
 }
 
 }  // namespace

@@ -28,6 +28,12 @@ class ImportedHandle : public CudaImport {
   const CUmemGenericAllocationHandle handle_;
 };
 
+// The driver's own lack of memory has nothing to do with how many chunks may be leased.
+absl::Status NotOfLeases(absl::Status status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return absl::InternalError(status.message());
+}
+
 class CudaSpace : public AddressSpace {
  public:
   static absl::StatusOr<std::unique_ptr<AddressSpace>> Reserve(const Options& options,
@@ -45,6 +51,10 @@ class CudaSpace : public AddressSpace {
   absl::Status MakeWritable(PlaceId place) override;
   void LetOn(PlaceId place, Access access) override {}
   absl::Status EndUse(absl::Span<const PlaceId> places) override;
+  uint64_t BegunSoFar() override {
+    return context_->RecordFence().value_or(CudaContext::kEverything);
+  }
+  bool IsDone(uint64_t work) override { return context_->IsDone(work); }
   void Unmap(PlaceId place) override;
   void Wake(PlaceId place) override {}
 
@@ -54,9 +64,10 @@ class CudaSpace : public AddressSpace {
 
   CUdeviceptr At(PlaceId place) const { return base_ + place.value() * chunk_size().count(); }
   const CudaDriver& driver() const { return context_->driver(); }
-  absl::Status SetAccess(PlaceId place, Access access);
+  absl::Status SetAccess(CUdeviceptr address, size_t size, Access access);
   // Maps memory of this process for a moment: whether that works here at all, and what it is.
   absl::Status Try();
+  absl::Status MapWhole(PlaceId place, Region* region, Bytes offset, Access access);
   absl::StatusOr<CUmemGenericAllocationHandle> Import(Region* region);
 
   const std::unique_ptr<CudaContext> context_;
@@ -105,7 +116,8 @@ CudaSpace::~CudaSpace() {
 absl::Status CudaSpace::Try() {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {context_->ordinal()}};
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = context_->ordinal();
   size_t size = 0;
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(
       driver().MemGetAllocationGranularity(&size, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
@@ -121,12 +133,14 @@ absl::Status CudaSpace::Try() {
   const ImportedHandle owner(&driver(), handle);
   MEMTIDE_RETURN_IF_ERROR(
       CudaStatus(driver().MemMap(base_, size, 0, handle, 0), "trying a first mapping on the GPU"));
+  absl::Status opened = SetAccess(base_, size, Access::kWrite);
   CUmemorytype type = CU_MEMORYTYPE_DEVICE;
   const CUresult asked =
       driver().PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base_);
   const CUresult unmapped = driver().MemUnmap(base_, size);
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(asked, "asking what GPU addresses are"));
+  MEMTIDE_RETURN_IF_ERROR(opened);
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(unmapped, "undoing a first mapping on the GPU"));
+  if (asked != CUDA_SUCCESS) type = CU_MEMORYTYPE_DEVICE;  // What a GPU's memory is.
   // Memory that CUDA calls the host's belongs to tensors of the CPU.
   if (type != CU_MEMORYTYPE_HOST) device_ = {2, context_->ordinal()};
   return absl::OkStatus();
@@ -150,6 +164,10 @@ absl::StatusOr<CUmemGenericAllocationHandle> CudaSpace::Import(Region* region) {
 }
 
 absl::Status CudaSpace::Map(PlaceId place, Region* region, Bytes offset, Access access) {
+  return NotOfLeases(MapWhole(place, region, offset, access));
+}
+
+absl::Status CudaSpace::MapWhole(PlaceId place, Region* region, Bytes offset, Access access) {
   if (!offset.IsZero() || region->size != chunk_size()) {
     return absl::InternalError(absl::StrCat(
         "the daemon lent ", FormatBytes(chunk_size()), " at byte ", offset.count(),
@@ -159,7 +177,7 @@ absl::Status CudaSpace::Map(PlaceId place, Region* region, Bytes offset, Access 
   MEMTIDE_RETURN_IF_ERROR(
       CudaStatus(driver().MemMap(At(place), chunk_size().count(), 0, handle, 0),
                  absl::StrCat("mapping ", FormatBytes(chunk_size()), " of GPU memory")));
-  if (absl::Status status = SetAccess(place, access); !status.ok()) {
+  if (absl::Status status = SetAccess(At(place), chunk_size().count(), access); !status.ok()) {
     driver().MemUnmap(At(place), chunk_size().count());
     return status;
   }
@@ -169,16 +187,19 @@ absl::Status CudaSpace::Map(PlaceId place, Region* region, Bytes offset, Access 
   return absl::OkStatus();
 }
 
-absl::Status CudaSpace::SetAccess(PlaceId place, Access access) {
+absl::Status CudaSpace::SetAccess(CUdeviceptr address, size_t size, Access access) {
   CUmemAccessDesc description = {};
-  description.location = {CU_MEM_LOCATION_TYPE_DEVICE, {context_->ordinal()}};
+  description.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  description.location.id = context_->ordinal();
   description.flags =
       access == Access::kWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
-  return CudaStatus(driver().MemSetAccess(At(place), chunk_size().count(), &description, 1),
+  return CudaStatus(driver().MemSetAccess(address, size, &description, 1),
                     "opening GPU memory for access");
 }
 
-absl::Status CudaSpace::MakeWritable(PlaceId place) { return SetAccess(place, Access::kWrite); }
+absl::Status CudaSpace::MakeWritable(PlaceId place) {
+  return SetAccess(At(place), chunk_size().count(), Access::kWrite);
+}
 
 absl::Status CudaSpace::EndUse(absl::Span<const PlaceId> places) {
   const absl::StatusOr<uint64_t> recorded = context_->RecordFence();
@@ -197,8 +218,7 @@ void CudaSpace::Unmap(PlaceId place) {
     const MutexLock lock(&mutex_);
     fence = fences_[place.value()];
   }
-  // Both fail only when the context is lost, and with it whatever could still use the place.
-  if (fence != 0) context_->AwaitFence(fence).IgnoreError();
+  if (fence != 0) context_->AwaitOrLose(fence);
   driver().MemUnmap(At(place), chunk_size().count());
   const MutexLock lock(&mutex_);
   mapped_[place.value()] = false;

@@ -21,7 +21,7 @@ constexpr Bytes kChunk = MiB(4);
 CUmemAllocationProp Properties() {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return properties;
 }
@@ -35,7 +35,7 @@ class Lent {
     EXPECT_EQ(driver_.MemAddressReserve(&base_, size.count(), 0, 0, 0), CUDA_SUCCESS);
     EXPECT_EQ(driver_.MemMap(base_, size.count(), 0, handle_, 0), CUDA_SUCCESS);
     CUmemAccessDesc access = {};
-    access.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     EXPECT_EQ(driver_.MemSetAccess(base_, size.count(), &access, 1), CUDA_SUCCESS);
   }
@@ -141,9 +141,47 @@ TEST(CudaSpaceTest, ManyUsesLaterAnOldFenceStillHoldsItsWork) {
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   ASSERT_EQ(cudaMemsetAsync(space->address(PlaceId(1)), 'z', 64, stream), cudaSuccess);
   ASSERT_TRUE(space->EndUse({PlaceId(1)}).ok());
-  for (int i = 0; i < 200; ++i) ASSERT_TRUE(space->EndUse({PlaceId(2)}).ok());
+  for (int i = 0; i < 600; ++i) ASSERT_TRUE(space->EndUse({PlaceId(2)}).ok());
   space->Unmap(PlaceId(1));
   EXPECT_EQ(std::string(lent.data(), 64), std::string(64, 'z'));
+  cudaStreamDestroy(stream);
+}
+
+TEST(CudaSpaceTest, AWaitThatCannotBeIsTriedAgainBeforeMemoryIsUnmapped) {
+  const Lent lent;
+  const auto space = Reserve();
+  Region region = lent.Share();
+  ASSERT_TRUE(space->Map(PlaceId(1), &region, Bytes(0), Access::kWrite).ok());
+  cudaStream_t stream;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  fake_cuda::SetDelay(std::chrono::milliseconds(50));
+  ASSERT_EQ(cudaMemsetAsync(space->address(PlaceId(1)), 'z', 64, stream), cudaSuccess);
+  ASSERT_TRUE(space->EndUse({PlaceId(1)}).ok());
+  // What both waits answer while another thread captures a graph.
+  fake_cuda::FailCall("cuEventSynchronize", 1, cudaErrorStreamCaptureUnsupported);
+  fake_cuda::FailCall("cudaDeviceSynchronize", 1, cudaErrorStreamCaptureUnsupported);
+  space->Unmap(PlaceId(1));
+  fake_cuda::ClearFaults();
+  EXPECT_EQ(std::string(lent.data(), 64), std::string(64, 'z'));
+  fake_cuda::SetDelay(std::chrono::microseconds(200));
+  cudaStreamDestroy(stream);
+}
+
+TEST(CudaSpaceTest, WorkBegunSoFarIsDoneWhenItsStreamsAre) {
+  const Lent lent;
+  const auto space = Reserve();
+  Region region = lent.Share();
+  ASSERT_TRUE(space->Map(PlaceId(1), &region, Bytes(0), Access::kWrite).ok());
+  EXPECT_TRUE(space->IsDone(space->BegunSoFar()));
+  cudaStream_t stream;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  fake_cuda::SetDelay(std::chrono::milliseconds(50));
+  ASSERT_EQ(cudaMemsetAsync(space->address(PlaceId(1)), 'z', 64, stream), cudaSuccess);
+  const uint64_t work = space->BegunSoFar();
+  EXPECT_FALSE(space->IsDone(work));
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_TRUE(space->IsDone(work));
+  fake_cuda::SetDelay(std::chrono::microseconds(200));
   cudaStreamDestroy(stream);
 }
 
@@ -194,9 +232,9 @@ TEST(CudaSpaceTest, AnyCallThatFailsIsAStatusAndLeavesNothing) {
   // Calls that take something down are not among them: nobody could be told.
   int failed = 0;
   for (const char* name :
-       {"cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaGetDevice", "cudaSetDevice",
-        "cudaEventCreateWithFlags", "cuCtxGetCurrent", "cuMemAddressReserve",
-        "cuMemGetAllocationGranularity", "cuMemCreate", "cuMemMap", "cuPointerGetAttribute",
+       {"cudaGetDeviceCount", "cudaGetDeviceProperties", "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent", "cudaEventCreateWithFlags", "cuMemAddressReserve",
+        "cuMemGetAllocationGranularity", "cuMemCreate", "cuMemMap",
         "cuMemImportFromShareableHandle", "cuMemSetAccess", "cuCtxRecordEvent"}) {
     for (uint64_t call = 1;; ++call) {
       Region region = lent.Share();
@@ -205,7 +243,9 @@ TEST(CudaSpaceTest, AnyCallThatFailsIsAStatusAndLeavesNothing) {
       auto space = use(&region);
       const uint64_t calls = fake_cuda::CallCount(name) - first;
       if (!space.ok()) {
-        EXPECT_EQ(space.status().code(), absl::StatusCode::kResourceExhausted) << space.status();
+        // Mapping's own says what CUDA lacks; RESOURCE_EXHAUSTED would be a budget of leases.
+        EXPECT_TRUE(absl::IsResourceExhausted(space.status()) || absl::IsInternal(space.status()))
+            << space.status();
         ++failed;
       }
       space = absl::UnavailableError("ended");

@@ -164,7 +164,8 @@ typedef struct memtide_span {
   uint64_t address;
   uint64_t bytes;
 } memtide_span;
-/* Up to `capacity` spans that were returned since, oldest first; *count of them. */
+/* Up to `capacity` spans that were returned since, oldest first; *count of them. On a GPU, only
+ * those whose last owner's work is done: others come later. */
 MEMTIDE_API int memtide_take_returned(memtide_client* client, memtide_span* spans, size_t capacity,
                                       size_t* count);
 

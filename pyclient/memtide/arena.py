@@ -22,7 +22,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from memtide._native import Client, Kind, device_name
-from memtide.errors import FailedPrecondition
+from memtide.errors import FailedPrecondition, OutOfRoom
 
 ALIGNMENT_BYTES = 64
 
@@ -185,17 +185,34 @@ class Arena:
             self._work_off_returned()
             start = self._free.take(size)
             if start is None:
-                # First as if the new chunks followed the last ones, so that tensors stay packed.
-                tail = self._free.ending_at(self._last_end)
-                self._grow(math.ceil((size - tail) / self._chunk_bytes))
-                start = self._free.take(size)
-            if start is None:
-                self._grow(math.ceil(size / self._chunk_bytes))
-                start = self._free.take(size)
-            assert start is not None
+                try:
+                    start = self._take_new(size)
+                except OutOfRoom:
+                    start = self._take_awaited(size)
             self.live_spans += 1
             self.live_bytes += size
             return start
+
+    def _take_new(self, size: int) -> int:
+        # First as if the new chunks followed the last ones, so that tensors stay packed.
+        tail = self._free.ending_at(self._last_end)
+        self._grow(math.ceil((size - tail) / self._chunk_bytes))
+        start = self._free.take(size)
+        if start is None:
+            self._grow(math.ceil(size / self._chunk_bytes))
+            start = self._free.take(size)
+        assert start is not None
+        return start
+
+    def _take_awaited(self, size: int) -> int:
+        """A span whose last owner has work on a GPU that is not done yet. OutOfRoom: none fits."""
+        if self._storages.device.type == "cuda":
+            torch.cuda.synchronize(self._storages.device)
+            self._work_off_returned()
+            start = self._free.take(size)
+            if start is not None:
+                return start
+        return self._take_new(size)
 
     def _grow(self, count: int) -> None:
         place = self._client.allocate(self.kind, count)

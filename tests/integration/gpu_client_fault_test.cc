@@ -1,0 +1,185 @@
+// Calls of CUDA that fail once in the program: it is told, keeps what it had, leaks nothing, and
+// can try again.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/cuda/cuda.h"
+#include "base/cuda/fake/fake_cuda.h"
+#include "base/cuda/fake/importer_process.h"
+#include "tests/integration/gpu_node.h"
+
+namespace memtide::client {
+namespace {
+
+constexpr Bytes kGpuMemory = MiB(64);
+constexpr uint32_t kChunks = 3 * kGpuSlots;
+constexpr Duration kPatience = std::chrono::seconds(60);
+
+const SharedFakeCuda shared("memory=64MiB,delay_us=50");
+
+class GpuClientFaultTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    client_ = OpenClient(GpuJob(node_));
+    ASSERT_NE(client_, nullptr);
+    const auto range = client_->Allocate(kChunks, ChunkKind::kParameter);
+    ASSERT_TRUE(range.ok()) << range.status();
+    range_ = *range;
+    FillEach(client_.get(), All(), 1);
+    ASSERT_TRUE(client_->Flush().ok());
+  }
+  void TearDown() override {
+    fake_cuda::ClearFaults();
+    fake_cuda::SetDelay(std::chrono::microseconds(50));
+    EXPECT_EQ(client_->stats()->leases_in_use, 0u);
+    EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
+    client_.reset();
+    node_.InspectUntilIdle();
+    EXPECT_EQ(FreeGpuMemory(), kGpuMemory);
+    EXPECT_TRUE(fake_cuda::Held().empty());
+  }
+
+  std::vector<PlaceId> All() const { return Places(range_, 0, kChunks); }
+  // Lets every region be one that the program has not had before.
+  void RenewRegions() {
+    ASSERT_TRUE(client_->Resize(kGpuChunk * 4, kPatience).ok());
+    ASSERT_TRUE(client_->Resize(kGpuChunk * kGpuSlots, kPatience).ok());
+  }
+  // The n-th such call, of an acquire of several chunks.
+  void ExpectAcquireSurvives(const std::string& call, uint64_t n, Access access) {
+    const std::vector<PlaceId> places = Places(range_, 10, 5);
+    const uint64_t mappings = fake_cuda::Held().mappings;
+    fake_cuda::FailCall(call, n, cudaErrorNotSupported);
+    const absl::Status status = client_->Acquire(places, access);
+    EXPECT_FALSE(status.ok()) << call << " " << n;
+    EXPECT_EQ(client_->stats()->leases_in_use, 0u);
+    EXPECT_EQ(fake_cuda::Held().mappings, mappings);
+    EXPECT_EQ(node_.Inspect().sessions(0).leases(), client_->stats()->leases_held);
+    const auto again = client_->Use(places, access);
+    ASSERT_TRUE(again.ok()) << call << " " << n << ": " << again.status();
+    EXPECT_EQ(CountWrong(client_.get(), places, 1), 0u);
+  }
+
+  GpuNode node_;
+  std::unique_ptr<Client> client_;
+  PlaceRange range_;
+};
+
+TEST_F(GpuClientFaultTest, AnAcquireThatCannotMapCanBeTriedAgain) {
+  for (const char* const call : {"cuMemMap", "cuMemSetAccess"}) {
+    for (uint64_t n = 1; n <= 5; ++n) {
+      ExpectAcquireSurvives(call, n, n % 2 == 0 ? Access::kRead : Access::kWrite);
+      ASSERT_TRUE(client_->Flush().ok());
+    }
+  }
+}
+
+TEST_F(GpuClientFaultTest, AnAcquireThatCannotTakeMemoryInCanBeTriedAgain) {
+  RenewRegions();
+  ExpectAcquireSurvives("cuMemImportFromShareableHandle", 1, Access::kWrite);
+}
+
+TEST_F(GpuClientFaultTest, AnUpgradeThatCannotMapCanBeTriedAgain) {
+  const std::vector<PlaceId> places = Places(range_, 3, 3);
+  for (uint64_t n = 1; n <= 3; ++n) {
+    ASSERT_TRUE(client_->Use(places, Access::kRead).ok());
+    fake_cuda::FailCall("cuMemSetAccess", n, cudaErrorNotSupported);
+    EXPECT_FALSE(client_->Acquire(places, Access::kWrite).ok());
+    EXPECT_EQ(client_->stats()->leases_in_use, 0u);
+    {
+      const auto use = client_->Use(places, Access::kWrite);
+      ASSERT_TRUE(use.ok()) << use.status();
+      EXPECT_EQ(CountWrong(client_.get(), places, 1), 0u);
+      Fill(client_.get(), places, 2);
+    }
+    ASSERT_TRUE(client_->Flush().ok());
+    EXPECT_EQ(CountWrongEach(client_.get(), places, 2), 0u);
+    FillEach(client_.get(), places, 1);
+    ASSERT_TRUE(client_->Flush().ok());
+  }
+}
+
+// Work that takes longer than everything else here.
+class WorkOnTheGpu {
+ public:
+  WorkOnTheGpu(Client* client, PlaceId place) {
+    fake_cuda::SetDelay(std::chrono::milliseconds(100));
+    EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+    EXPECT_EQ(cudaMemsetAsync(client->address(place), 7, kGpuChunk.count(), stream_), cudaSuccess);
+  }
+  ~WorkOnTheGpu() { EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+TEST_F(GpuClientFaultTest, AReleaseThatCannotRecordEndsTheUseAndLosesNoWork) {
+  const PlaceId place = range_.first;
+  ASSERT_TRUE(client_->Acquire({place}, Access::kWrite).ok());
+  const WorkOnTheGpu work(client_.get(), place);
+  fake_cuda::FailCall("cuCtxRecordEvent", 1, cudaErrorNotSupported);
+  const absl::Status status = client_->Release({place});
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(client_->stats()->leases_in_use, 0u);
+  EXPECT_TRUE(client_->Evict({place}).ok());
+  const auto use = client_->Use({place}, Access::kWrite);
+  ASSERT_TRUE(use.ok()) << use.status();
+  const char* const bytes = client_->address(place);
+  EXPECT_EQ(std::count(bytes, bytes + kGpuChunk.count(), 7), int64_t(kGpuChunk.count()));
+  Fill(client_.get(), {place}, 1);
+}
+
+TEST_F(GpuClientFaultTest, AWaitThatFailsBeforeUnmappingLosesNoWork) {
+  const PlaceId place = range_.first;
+  ASSERT_TRUE(client_->Acquire({place}, Access::kWrite).ok());
+  const WorkOnTheGpu work(client_.get(), place);
+  ASSERT_TRUE(client_->Release({place}).ok());
+  fake_cuda::FailCall("cuEventSynchronize", 1, cudaErrorNotSupported);
+  EXPECT_TRUE(client_->Evict({place}).ok());
+  const auto use = client_->Use({place}, Access::kWrite);
+  ASSERT_TRUE(use.ok()) << use.status();
+  const char* const bytes = client_->address(place);
+  EXPECT_EQ(std::count(bytes, bytes + kGpuChunk.count(), 7), int64_t(kGpuChunk.count()));
+  Fill(client_.get(), {place}, 1);
+}
+
+TEST_F(GpuClientFaultTest, ASpanComesBackWhenItsLastOwnersWorkIsDone) {
+  const PlaceId place = range_.first;
+  const auto tensor =
+      client_->Wrap({reinterpret_cast<uint64_t>(client_->address(place)), kGpuChunk.count()});
+  ASSERT_TRUE(tensor.ok()) << tensor.status();
+  ASSERT_TRUE(client_->Acquire({place}, Access::kWrite).ok());
+  Span returned;
+  {
+    const WorkOnTheGpu work(client_.get(), place);
+    ASSERT_TRUE(client_->Release({place}).ok());
+    // The deleter is DLManagedTensor's last field.
+    reinterpret_cast<void (**)(void*)>(*tensor)[7](*tensor);
+    EXPECT_EQ(client_->TakeReturned(&returned, 1), 0u);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  EXPECT_EQ(client_->TakeReturned(&returned, 1), 1u);
+  EXPECT_EQ(returned.size_bytes, kGpuChunk.count());
+  FillEach(client_.get(), {place}, 1);
+}
+
+TEST_F(GpuClientFaultTest, AnOpenThatFailsAnywhereLeavesNothing) {
+  client_.reset();
+  node_.InspectUntilIdle();
+  for (const char* const call :
+       {"cudaGetDeviceCount", "cudaGetDeviceProperties", "cuDevicePrimaryCtxRetain",
+        "cudaEventCreateWithFlags", "cuMemAddressReserve", "cuMemCreate", "cuMemMap"}) {
+    fake_cuda::FailCall(call, 1, cudaErrorNotSupported);
+    const absl::Status status = Client::Open(GpuJob(node_)).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << call << ": " << status;
+    node_.InspectUntilIdle();
+    EXPECT_EQ(FreeGpuMemory(), kGpuMemory) << call;
+    EXPECT_TRUE(fake_cuda::Held().empty()) << call;
+  }
+  SetUp();
+}
+
+}  // namespace
+}  // namespace memtide::client

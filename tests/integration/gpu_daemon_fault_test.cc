@@ -1,0 +1,142 @@
+// A GPU that fails the daemon: it is lost and restarted, or its memory is used by others.
+#include <string>
+
+#include "base/cuda/cuda.h"
+#include "base/cuda/fake/importer_process.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/gpu_node.h"
+
+namespace memtide::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr Bytes kGpuMemory = MiB(64);
+constexpr uint32_t kChunks = 3 * kGpuSlots;
+
+const SharedFakeCuda shared("memory=64MiB,delay_us=50");
+
+std::string Faults(const std::string& faults) { return "MEMTIDE_FAKE_CUDA_FAULTS=" + faults; }
+
+// A job that needs all tiers, and finds all of its bytes.
+void ExpectAJobWorks(const GpuNode& node) {
+  const auto client = OpenClient(GpuJob(node));
+  ASSERT_NE(client, nullptr);
+  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  ASSERT_TRUE(range.ok()) << range.status();
+  const std::vector<PlaceId> all = Places(*range, 0, kChunks);
+  for (uint64_t round = 1; round <= 2; ++round) {
+    FillEach(client.get(), all, round);
+    EXPECT_EQ(CountWrongEach(client.get(), all, round), 0u);
+  }
+}
+
+TEST(GpuDaemonFaultTest, AJobGoesOnWhenTheGpuIsLost) {
+  for (const char* const fault :
+       {"cudaMemcpyAsync:1=700", "cudaMemcpyAsync:2=700", "cudaMemcpyAsync:5=719",
+        "cudaMemcpyAsync:17=700", "cudaMemcpyAsync:40=214", "cudaEventSynchronize:20=700",
+        "cudaMemsetAsync:3=700", "cuMemMap:5=700",
+        "cudaMemcpyAsync:3=700,cudaMemcpyAsync:21=719"}) {
+    SCOPED_TRACE(fault);
+    GpuNode node("cuda", {Faults(fault)});
+    ExpectAJobWorks(node);
+    EXPECT_EQ(node.InspectUntilIdle().counters().transfers_failed(), 0u);
+    EXPECT_EQ(FreeGpuMemory(), kGpuMemory);
+    EXPECT_THAT(node.End(), AllOf(HasSubstr("was lost ("), HasSubstr("and restarted;")));
+  }
+}
+
+TEST(GpuDaemonFaultTest, AGpuThatCannotBeRestartedIsToldAndTheDaemonStaysUp) {
+  GpuNode node("cuda",
+               {Faults("cudaMemcpyAsync:9=700,cudaDeviceReset:1=801,cudaDeviceReset:2=801")});
+  absl::Status status;
+  {
+    const auto client = OpenClient(GpuJob(node));
+    ASSERT_NE(client, nullptr);
+    const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+    ASSERT_TRUE(range.ok()) << range.status();
+    for (uint32_t n = 0; n < kChunks && status.ok(); ++n) {
+      // A fetch that waits for room waits as long as it may: what is on the GPU cannot leave.
+      status = client->Use(Places(*range, n, 1), Access::kWrite, std::chrono::seconds(2)).status();
+    }
+  }
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("could not be restarted"));
+  node.InspectUntilIdle();
+  EXPECT_THAT(node.End(), HasSubstr("restart memtided"));
+  EXPECT_EQ(FreeGpuMemory(), kGpuMemory);
+}
+
+TEST(GpuDaemonFaultTest, MemoryThatIsRefusedOnceIsAskedForAgain) {
+  for (int n = 1; n <= 6; ++n) {
+    const std::string fault = "cuMemCreate:" + std::to_string(n) + "=2";
+    SCOPED_TRACE(fault);
+    GpuNode node("cuda", {Faults(fault)});
+    ExpectAJobWorks(node);
+    EXPECT_THAT(node.End(), Not(HasSubstr("was lost")));
+  }
+}
+
+// Memory of the GPU that is somebody else's.
+class Taken {
+ public:
+  explicit Taken(Bytes left) {
+    EXPECT_EQ(cudaMalloc(&memory_, (kGpuMemory - left).count()), cudaSuccess);
+  }
+  ~Taken() { EXPECT_EQ(cudaFree(memory_), cudaSuccess); }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+TEST(GpuDaemonFaultTest, TooLittleMemoryForAJobIsSaidAndTheNextJobWorks) {
+  GpuNode node;
+  for (uint32_t left = 0; left < 4; ++left) {
+    SCOPED_TRACE(left);
+    {
+      const Taken taken(kGpuChunk * left);
+      const absl::Status status = Client::Open(GpuJob(node)).status();
+      EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr("out of memory"), HasSubstr("of 64 MiB are free on the GPU"),
+                        HasSubstr("Another process may use it")));
+      node.InspectUntilIdle();
+      EXPECT_EQ(FreeGpuMemory(), kGpuChunk * left);
+    }
+    if (left % 2 == 0) ExpectAJobWorks(node);
+    node.InspectUntilIdle();
+  }
+}
+
+// The acquire that finds the memory missing says so, as leases that were idle when it was granted
+// them still count; after it the job goes on with what there is.
+TEST(GpuDaemonFaultTest, AJobThatGetsFewerSlotsThanItsShareGoesOn) {
+  GpuNode node;
+  for (uint32_t left = 5; left < kGpuSlots; left += 2) {
+    SCOPED_TRACE(left);
+    const Taken taken(kGpuChunk * left);
+    auto client = OpenClient(GpuJob(node));
+    ASSERT_NE(client, nullptr);
+    const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+    ASSERT_TRUE(range.ok()) << range.status();
+    for (uint32_t n = 0; n < kGpuSlots; ++n) {
+      const absl::Status status = client->Use(Places(*range, n, 1), Access::kWrite).status();
+      if (status.ok()) continue;
+      EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("are free on the GPU"));
+    }
+    const std::vector<PlaceId> all = Places(*range, 0, kChunks);
+    FillEach(client.get(), all, 1);
+    EXPECT_EQ(CountWrongEach(client.get(), all, 1), 0u);
+    EXPECT_EQ(FreeGpuMemory(), Bytes(0));
+    client.reset();
+    node.InspectUntilIdle();
+  }
+  ExpectAJobWorks(node);
+}
+
+}  // namespace
+}  // namespace memtide::client

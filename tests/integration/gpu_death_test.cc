@@ -1,0 +1,128 @@
+// Programs and daemons that are killed, and what that leaves of a GPU's memory.
+#include <gtest/gtest.h>
+
+#include "base/cuda/fake/fake_cuda.h"
+#include "base/cuda/fake/importer_process.h"
+#include "tests/integration/child_process.h"
+#include "tests/integration/gpu_node.h"
+
+namespace memtide::client {
+namespace {
+
+constexpr Bytes kGpuMemory = MiB(64);
+constexpr uint32_t kChunks = 3 * kGpuSlots;
+
+const SharedFakeCuda shared("memory=64MiB,delay_us=50");
+
+TEST(GpuDeathTest, AProgramKilledHoldingLeasesLeavesTheWholeGpuToTheNext) {
+  GpuNode node;
+  for (int round = 0; round < 3; ++round) {
+    ChildProcess puppet("GPU_PUPPET", {node.socket_dir(), ""});
+    ASSERT_EQ(puppet.ReadLine(), "ready");
+    ASSERT_EQ(puppet.Ask("allocate 16"), "ok");
+    ASSERT_EQ(puppet.Ask("acquire 0 6"), "ok");
+    ASSERT_EQ(puppet.Ask("fill 0 6 1"), "ok");
+    ASSERT_EQ(puppet.Ask("release 0 4"), "ok");  // Idle, and mapped.
+    EXPECT_LE(FreeGpuMemory(), kGpuMemory - kGpuChunk * 6);
+    puppet.Kill();
+    node.InspectUntilIdle();
+    EXPECT_EQ(FreeGpuMemoryOnce(kGpuMemory), kGpuMemory);
+    const auto client = OpenClient(GpuJob(node));
+    ASSERT_NE(client, nullptr);
+    EXPECT_EQ(client->properties().job.device_slots, kGpuSlots);
+    const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+    ASSERT_TRUE(range.ok()) << range.status();
+    FillEach(client.get(), Places(*range, 0, kChunks), 2);
+    EXPECT_EQ(CountWrongEach(client.get(), Places(*range, 0, kChunks), 2), 0u);
+    EXPECT_EQ(FreeGpuMemory(), kGpuMemory - kGpuChunk * kGpuSlots);
+  }
+}
+
+TEST(GpuDeathTest, AProgramKilledWhileItsChunksMoveLeavesNothing) {
+  GpuNode node;
+  for (int round = 0; round < 5; ++round) {
+    ChildProcess puppet("GPU_PUPPET", {node.socket_dir(), ""});
+    ASSERT_EQ(puppet.ReadLine(), "ready");
+    ASSERT_EQ(puppet.Ask("allocate 24"), "ok");
+    // Full, so that what it wants next has others moved out.
+    for (int n = 0; n < 24; n += 6) {
+      const std::string six = std::to_string(n) + " 6";
+      ASSERT_EQ(puppet.Ask("acquire " + six), "ok");
+      ASSERT_EQ(puppet.Ask("fill " + six + " 3"), "ok");
+      ASSERT_EQ(puppet.Ask("release " + six), "ok");
+    }
+    puppet.Kill();
+    node.InspectUntilIdle();
+    EXPECT_EQ(FreeGpuMemoryOnce(kGpuMemory), kGpuMemory);
+  }
+}
+
+TEST(GpuDeathTest, AnotherSessionOfTheJobGoesOn) {
+  GpuNode node;
+  const auto client = OpenClient(GpuJob(node, "shared"));
+  ASSERT_NE(client, nullptr);
+  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  ASSERT_TRUE(range.ok()) << range.status();
+  FillEach(client.get(), Places(*range, 0, kChunks), 1);
+  {
+    ChildProcess puppet("GPU_PUPPET", {node.socket_dir(), "shared"});
+    ASSERT_EQ(puppet.ReadLine(), "ready");
+    ASSERT_EQ(puppet.Ask("allocate 6"), "ok");
+    ASSERT_EQ(puppet.Ask("acquire 0 6"), "ok");
+    ASSERT_EQ(puppet.Ask("fill 0 6 1"), "ok");
+  }
+  EXPECT_EQ(CountWrongEach(client.get(), Places(*range, 0, kChunks), 1), 0u);
+  // All that may be in use: the dead session's leases are gone.
+  const auto use = client->Use(Places(*range, 0, kGpuUses), Access::kWrite);
+  EXPECT_TRUE(use.ok()) << use.status();
+}
+
+TEST(GpuDeathTest, WhenTheDaemonDiesMappedBytesStayAndCallsSaySo) {
+  GpuNode node;
+  auto client = OpenClient(GpuJob(node));
+  ASSERT_NE(client, nullptr);
+  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  ASSERT_TRUE(range.ok()) << range.status();
+  const std::vector<PlaceId> used = Places(*range, 0, 5);
+  ASSERT_TRUE(client->Acquire(used, Access::kWrite).ok());
+  Fill(client.get(), used, 1);
+  node.Kill();
+  absl::Status status;
+  // What is held needs no daemon, until the news of its end is here.
+  while (status.ok()) {
+    status = client->Acquire({range->first}, Access::kWrite);
+    if (status.ok()) client->Release({range->first}).IgnoreError();
+  }
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(std::string(status.message()).find("the memtide daemon ended"), std::string::npos)
+      << status;
+  EXPECT_TRUE(absl::IsUnavailable(client->Acquire(Places(*range, 20, 1), Access::kRead)));
+  EXPECT_TRUE(absl::IsUnavailable(client->Resize(kGpuChunk * 4, std::chrono::seconds(60))));
+  EXPECT_EQ(CountWrong(client.get(), used, 1), 0u);
+  EXPECT_TRUE(absl::IsUnavailable(client->Release(used)));
+  EXPECT_EQ(CountWrong(client.get(), used, 1), 0u);
+  client.reset();
+  EXPECT_EQ(FreeGpuMemoryOnce(kGpuMemory), kGpuMemory);
+  EXPECT_TRUE(fake_cuda::Held().empty());
+}
+
+TEST(GpuDeathTest, ADaemonStartsAgainWhereOneDied) {
+  GpuNode node;
+  const auto before = OpenClient(GpuJob(node));
+  ASSERT_NE(before, nullptr);
+  const auto range = before->Allocate(kGpuSlots, ChunkKind::kParameter);
+  ASSERT_TRUE(range.ok()) << range.status();
+  FillEach(before.get(), Places(*range, 0, kGpuSlots), 1);
+  node.Kill();
+  // The client that is left keeps what it has of the GPU from nobody but itself.
+  GpuNode next;
+  const auto client = OpenClient(GpuJob(next));
+  ASSERT_NE(client, nullptr);
+  const auto again = client->Allocate(kChunks, ChunkKind::kParameter);
+  ASSERT_TRUE(again.ok()) << again.status();
+  FillEach(client.get(), Places(*again, 0, kChunks), 2);
+  EXPECT_EQ(CountWrongEach(client.get(), Places(*again, 0, kChunks), 2), 0u);
+}
+
+}  // namespace
+}  // namespace memtide::client

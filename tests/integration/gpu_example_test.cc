@@ -1,0 +1,88 @@
+// The example program, as a user runs it, and what it is told where the GPU cannot be used.
+#include <string>
+#include <vector>
+
+#include "base/cuda/fake/importer_process.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/child_process.h"
+#include "tests/integration/gpu_node.h"
+
+namespace memtide::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const SharedFakeCuda shared("memory=64MiB,devices=2");
+
+// The same GPUs with another driver.
+std::string OldDriver() {
+  return std::string("MEMTIDE_FAKE_CUDA=") + std::getenv("MEMTIDE_FAKE_CUDA") + ",driver=old";
+}
+
+// What the program says.
+std::string Output(std::vector<std::string> arguments, int status, const GpuNode& node,
+                   const std::vector<std::string>& environment = {}) {
+  arguments.push_back(node.socket_dir());
+  ChildProcess program("GPU_CHUNK", arguments, environment);
+  std::string output;
+  EXPECT_EQ(program.Wait(&output), status) << output;
+  return output;
+}
+
+TEST(GpuExampleTest, KeepsItsBytesByDescriptors) {
+  GpuNode node;
+  EXPECT_THAT(Output({}, 0, node), HasSubstr("by a descriptor: all equal"));
+}
+
+TEST(GpuExampleTest, KeepsItsBytesByLegacyHandles) {
+  GpuNode node;
+  EXPECT_THAT(Output({"--ipc"}, 0, node), HasSubstr("by a legacy handle: all equal"));
+}
+
+TEST(GpuExampleTest, RunsOnTheSecondGpu) {
+  GpuNode node("cuda:1");
+  EXPECT_THAT(Output({}, 0, node), HasSubstr("all equal"));
+  // The program counts it as its first.
+  EXPECT_THAT(Output({}, 0, node, {"CUDA_VISIBLE_DEVICES=1"}), HasSubstr("all equal"));
+  EXPECT_THAT(node.End(), HasSubstr("of GPU 1"));
+}
+
+TEST(GpuExampleTest, IsToldThatTheGpuIsHidden) {
+  GpuNode node;
+  for (const std::string hidden : {"1", ""}) {
+    for (const std::vector<std::string>& arguments :
+         std::vector<std::vector<std::string>>{{}, {"--ipc"}}) {
+      EXPECT_THAT(Output(arguments, 1, node, {"CUDA_VISIBLE_DEVICES=" + hidden}),
+                  AllOf(HasSubstr("GPU-fa616b65"), HasSubstr("CUDA_VISIBLE_DEVICES")))
+          << "\"" << hidden << "\"";
+    }
+  }
+  EXPECT_THAT(Output({}, 0, node), HasSubstr("all equal"));
+}
+
+TEST(GpuExampleTest, AHiddenGpuIsAFailedPrecondition) {
+  GpuNode node;
+  for (const std::string hidden : {"1", ""}) {
+    ChildProcess puppet("GPU_PUPPET", {node.socket_dir(), ""}, {"CUDA_VISIBLE_DEVICES=" + hidden});
+    EXPECT_THAT(puppet.ReadLine(), HasSubstr("FAILED_PRECONDITION"));
+  }
+}
+
+TEST(GpuExampleTest, OldDriversLendByLegacyHandlesAndSaySo) {
+  GpuNode node("cuda", {OldDriver()});
+  EXPECT_THAT(Output({"--ipc"}, 0, node, {OldDriver()}),
+              HasSubstr("by a legacy handle: all equal"));
+  EXPECT_THAT(Output({}, 1, node, {OldDriver()}),
+              AllOf(HasSubstr("cannot lend its memory as CUDA_DESCRIPTOR"), HasSubstr("CUDA_IPC")));
+  EXPECT_THAT(node.End(), HasSubstr("it is lent by legacy CUDA IPC"));
+}
+
+TEST(GpuExampleTest, AProgramWithAnOlderDriverThanTheDaemonsIsToldSo) {
+  GpuNode node;
+  EXPECT_THAT(Output({}, 1, node, {OldDriver()}), HasSubstr("driver"));
+}
+
+}  // namespace
+}  // namespace memtide::client

@@ -1,0 +1,107 @@
+// Chunks in a GPU's memory, host memory and on SSD, through the real client library and daemon.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include "base/cuda/fake/fake_cuda.h"
+#include "base/cuda/fake/importer_process.h"
+#include "tests/integration/gpu_node.h"
+
+namespace memtide::client {
+namespace {
+
+constexpr Bytes kGpuMemory = MiB(64);
+constexpr uint32_t kChunks = 6 * kGpuSlots;
+
+const SharedFakeCuda shared("memory=64MiB,delay_us=50");
+
+TEST(GpuMemoryTest, ManyTimesTheGpusMemoryComesBackInAnyOrder) {
+  GpuNode node;
+  const auto client = OpenClient(GpuJob(node));
+  ASSERT_NE(client, nullptr);
+  EXPECT_EQ(client->properties().job.device_slots, kGpuSlots);
+  EXPECT_EQ(client->properties().job.device_memory, MemoryKind::kCudaDescriptor);
+  EXPECT_FALSE(client->properties().touches);
+  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  ASSERT_TRUE(range.ok()) << range.status();
+  FillEach(client.get(), Places(*range, 0, kChunks), 0);
+  std::mt19937 random(1);
+  std::vector<uint64_t> stamps(kChunks, 0);
+  for (uint64_t step = 1; step <= 200; ++step) {
+    // Three different ones.
+    const uint32_t n = random() % kChunks;
+    for (const uint32_t each : {n, (n + 7) % kChunks, (n + 31) % kChunks}) {
+      const std::vector<PlaceId> place = Places(*range, each, 1);
+      const bool writes = random() % 2 == 0;
+      const auto use = client->Use(place, writes ? Access::kWrite : Access::kRead);
+      ASSERT_TRUE(use.ok()) << use.status();
+      ASSERT_EQ(CountWrong(client.get(), place, stamps[each]), 0u) << each << " at step " << step;
+      if (!writes) continue;
+      stamps[each] = step;
+      Fill(client.get(), place, step);
+    }
+  }
+  const v1::InspectNodeResponse seen = node.Inspect();
+  EXPECT_GT(seen.counters().ssd_read_bytes(), kGpuChunk.count() * kChunks);
+  EXPECT_EQ(FreeGpuMemory(), kGpuMemory - kGpuChunk * kGpuSlots);
+}
+
+TEST(GpuMemoryTest, ManyChunksAreUsedAtOnceByManyThreads) {
+  GpuNode node;
+  const auto client = OpenClient(GpuJob(node));
+  ASSERT_NE(client, nullptr);
+  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  ASSERT_TRUE(range.ok()) << range.status();
+  std::vector<std::thread> threads;
+  for (uint32_t worker = 0; worker < 3; ++worker) {
+    threads.emplace_back([&, worker] {
+      const std::vector<PlaceId> mine = Places(*range, worker * kChunks / 3, kChunks / 3);
+      for (uint64_t round = 1; round <= 3; ++round) {
+        FillEach(client.get(), mine, round);
+        EXPECT_EQ(CountWrongEach(client.get(), mine, round), 0u);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(GpuMemoryTest, NewChunksAreZeroAlsoWhereOthersWere) {
+  GpuNode node;
+  const auto client = OpenClient(GpuJob(node));
+  ASSERT_NE(client, nullptr);
+  for (int round = 0; round < 3; ++round) {
+    const auto range = client->Allocate(2 * kGpuSlots, ChunkKind::kGradient);
+    ASSERT_TRUE(range.ok()) << range.status();
+    for (const PlaceId place : Places(*range, 0, range->count)) {
+      const auto use = client->Use({place}, Access::kWrite);
+      ASSERT_TRUE(use.ok()) << use.status();
+      const char* const bytes = client->address(place);
+      EXPECT_EQ(std::count(bytes, bytes + kGpuChunk.count(), '\0'), kGpuChunk.count());
+      Fill(client.get(), {place}, 9);
+    }
+    ASSERT_TRUE(client->Free(*range).ok());
+  }
+}
+
+TEST(GpuMemoryTest, AClosedClientLeavesTheGpuFree) {
+  GpuNode node;
+  for (int round = 0; round < 3; ++round) {
+    {
+      const auto client = OpenClient(GpuJob(node));
+      ASSERT_NE(client, nullptr);
+      const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+      ASSERT_TRUE(range.ok()) << range.status();
+      FillEach(client.get(), Places(*range, 0, kChunks), 1);
+      // One is in use at the end.
+      ASSERT_TRUE(client->Acquire({range->first}, Access::kWrite).ok());
+    }
+    node.InspectUntilIdle();
+    EXPECT_EQ(FreeGpuMemory(), kGpuMemory);
+    EXPECT_TRUE(fake_cuda::Held().empty());
+  }
+}
+
+}  // namespace
+}  // namespace memtide::client

@@ -1,0 +1,62 @@
+// A training process for tests to lead by lines on standard input, and to kill. Opens a job on the
+// GPU's memory (gpu_puppet SOCKET_DIR JOB_NAME), says "ready", and answers each line by one: what
+// it found, "ok", or the error. All chunks are named by their number, 0 being the first allocated.
+//
+//   allocate COUNT | acquire FIRST COUNT | fill FIRST COUNT STAMP | wrong FIRST COUNT STAMP |
+//   release FIRST COUNT | close
+//
+// fill and wrong are of acquired chunks; wrong says how many values are not fill's.
+#include <iostream>
+#include <sstream>
+#include <string>
+
+#include "tests/integration/gpu_node.h"
+
+namespace memtide::client {
+namespace {
+
+std::string Say(const absl::Status& status) { return status.ok() ? "ok" : status.ToString(); }
+
+std::string Obey(Client* client, PlaceRange* range, const std::string& line) {
+  std::istringstream words(line);
+  std::string verb;
+  uint32_t first = 0, count = 0;
+  uint64_t stamp = 0;
+  words >> verb >> first >> count >> stamp;
+  if (verb == "allocate") {
+    const auto allocated = client->Allocate(first, ChunkKind::kParameter);
+    if (allocated.ok()) *range = *allocated;
+    return Say(allocated.status());
+  }
+  const std::vector<PlaceId> places = Places(*range, first, count);
+  if (verb == "acquire") return Say(client->Acquire(places, Access::kWrite));
+  if (verb == "release") return Say(client->Release(places));
+  if (verb == "wrong") return std::to_string(CountWrong(client, places, stamp));
+  if (verb != "fill") return "unknown: " + verb;
+  Fill(client, places, stamp);
+  return "ok";
+}
+
+int Main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  Client::Options options;
+  options.socket_dir = argv[1];
+  options.job.job_name = argv[2];
+  options.job.chunk_size = kGpuChunk;
+  options.program = "gpu_puppet";
+  auto client = Client::Open(options);
+  std::cout << (client.ok() ? "ready" : client.status().ToString()) << std::endl;
+  if (!client.ok()) return 1;
+  PlaceRange range;
+  for (std::string line; std::getline(std::cin, line) && line != "close";) {
+    std::cout << Obey(client->get(), &range, line) << std::endl;
+  }
+  client->reset();
+  std::cout << "ok" << std::endl;
+  return 0;
+}
+
+}  // namespace
+}  // namespace memtide::client
+
+int main(int argc, char** argv) { return memtide::client::Main(argc, argv); }

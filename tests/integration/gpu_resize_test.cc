@@ -1,0 +1,167 @@
+// Resize: what a job gives up is the GPU's again when the call returns, and no byte is lost.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/cuda/cuda.h"
+#include "base/cuda/fake/importer_process.h"
+#include "tests/integration/child_process.h"
+#include "tests/integration/gpu_node.h"
+
+namespace memtide::client {
+namespace {
+
+constexpr Bytes kGpuMemory = MiB(64);
+const Bytes kFull = kGpuChunk * kGpuSlots;
+const Bytes kHalf = kGpuChunk * (kGpuSlots / 2);
+constexpr uint32_t kChunks = 3 * kGpuSlots;
+constexpr Duration kSoon = std::chrono::milliseconds(50);
+constexpr Duration kPatience = std::chrono::seconds(60);
+
+const SharedFakeCuda shared("memory=64MiB,delay_us=50");
+
+class GpuResizeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    client_ = OpenClient(GpuJob(node_, "resized"));
+    ASSERT_NE(client_, nullptr);
+    const auto range = client_->Allocate(kChunks, ChunkKind::kParameter);
+    ASSERT_TRUE(range.ok()) << range.status();
+    range_ = *range;
+    FillEach(client_.get(), All(), 1);
+    ASSERT_EQ(FreeGpuMemory(), kGpuMemory - kFull);
+  }
+
+  std::vector<PlaceId> All() const { return Places(range_, 0, kChunks); }
+  // What of the whole GPU the job has.
+  static Bytes Used() { return kGpuMemory - FreeGpuMemory(); }
+  void ExpectResize(Bytes share) {
+    const absl::Status status = client_->Resize(share, kPatience);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  // Another session of the job, which has every region mapped that its chunks were in.
+  void OpenPuppet() {
+    puppet_.emplace("GPU_PUPPET", std::vector<std::string>{node_.socket_dir(), "resized"});
+    ASSERT_EQ(puppet_->ReadLine(), "ready");
+    ASSERT_EQ(puppet_->Ask("allocate 16"), "ok");
+    for (int n = 0; n < 16; ++n) {
+      const std::string one = std::to_string(n) + " 1";
+      ASSERT_EQ(puppet_->Ask("acquire " + one), "ok");
+      ASSERT_EQ(puppet_->Ask("fill " + one + " 5"), "ok");
+      ASSERT_EQ(puppet_->Ask("release " + one), "ok");
+    }
+  }
+  void ExpectPuppetsBytes() {
+    for (int n = 0; n < 16; ++n) {
+      const std::string one = std::to_string(n) + " 1";
+      EXPECT_EQ(puppet_->Ask("acquire " + one), "ok");
+      EXPECT_EQ(puppet_->Ask("wrong " + one + " 5"), "0");
+      EXPECT_EQ(puppet_->Ask("release " + one), "ok");
+    }
+  }
+
+  GpuNode node_;
+  std::unique_ptr<Client> client_;
+  PlaceRange range_;
+  absl::optional<ChildProcess> puppet_;
+};
+
+TEST_F(GpuResizeTest, WhatIsGivenUpIsTheGpusWhenTheCallReturns) {
+  for (int round = 0; round < 5; ++round) {
+    ExpectResize(kHalf);
+    EXPECT_EQ(Used(), kHalf);
+    EXPECT_EQ(client_->stats()->lease_budget, 3u);
+    EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
+    EXPECT_EQ(Used(), kHalf);
+    ExpectResize(kFull);
+    EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
+    EXPECT_EQ(Used(), kFull);
+    EXPECT_EQ(client_->stats()->lease_budget, kGpuUses);
+  }
+}
+
+TEST_F(GpuResizeTest, TheMemoryCanBeHadByAnotherProgramAtOnce) {
+  const Bytes rest = FreeGpuMemory();
+  void* held = nullptr;
+  ASSERT_EQ(cudaMalloc(&held, rest.count()), cudaSuccess);
+  ExpectResize(kHalf);
+  void* more = nullptr;
+  EXPECT_EQ(cudaMalloc(&more, kHalf.count()), cudaSuccess);
+  EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
+  EXPECT_EQ(cudaFree(more), cudaSuccess);
+  EXPECT_EQ(cudaFree(held), cudaSuccess);
+}
+
+TEST_F(GpuResizeTest, LeasesInUseKeepItUntilTheyEnd) {
+  const std::vector<PlaceId> used = Places(range_, 0, kGpuUses);
+  ASSERT_TRUE(client_->Acquire(used, Access::kWrite).ok());
+  const absl::Status status = client_->Resize(kHalf, kSoon);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_GT(Used(), kHalf);
+  EXPECT_EQ(CountWrong(client_.get(), used, 1), 0u);
+  Fill(client_.get(), used, 2);
+  ASSERT_TRUE(client_->Release(used).ok());
+  EXPECT_EQ(FreeGpuMemoryOnce(kGpuMemory - kHalf), kGpuMemory - kHalf) << "it went on";
+  EXPECT_EQ(CountWrongEach(client_.get(), used, 2), 0u);
+  ExpectResize(kHalf);
+}
+
+TEST_F(GpuResizeTest, ASecondSessionLetsGoToo) {
+  OpenPuppet();
+  ExpectResize(kHalf);
+  EXPECT_EQ(Used(), kHalf);
+  EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
+  ExpectPuppetsBytes();
+  ExpectResize(kFull);
+  ExpectPuppetsBytes();
+  EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
+  EXPECT_EQ(Used(), kFull);
+}
+
+TEST_F(GpuResizeTest, LeasesInUseInASecondSessionKeepItUntilTheyEnd) {
+  OpenPuppet();
+  ASSERT_EQ(puppet_->Ask("acquire 0 6"), "ok");
+  const absl::Status status = client_->Resize(kHalf, kSoon);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(puppet_->Ask("wrong 0 6 5"), "0");
+  EXPECT_EQ(puppet_->Ask("release 0 6"), "ok");
+  EXPECT_EQ(FreeGpuMemoryOnce(kGpuMemory - kHalf), kGpuMemory - kHalf) << "it went on";
+  ExpectPuppetsBytes();
+  EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
+}
+
+TEST_F(GpuResizeTest, ASessionThatIsKilledMeanwhileKeepsNothing) {
+  OpenPuppet();
+  ASSERT_EQ(puppet_->Ask("acquire 0 6"), "ok");
+  const absl::Status early = client_->Resize(kHalf, kSoon);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(early)) << early;
+  absl::Status status;
+  std::thread resizing([&] { status = client_->Resize(kHalf, kPatience); });
+  puppet_->Kill();
+  resizing.join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(FreeGpuMemoryOnce(kGpuMemory - kHalf), kGpuMemory - kHalf);
+  EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
+}
+
+TEST_F(GpuResizeTest, WorkOnTheGpuIsDoneBeforeItsMemoryGoes) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  for (const PlaceId place : All()) {
+    const auto use = client_->Use({place}, Access::kWrite);
+    ASSERT_TRUE(use.ok()) << use.status();
+    ASSERT_EQ(cudaMemsetAsync(client_->address(place), 7, kGpuChunk.count(), stream), cudaSuccess);
+  }
+  ExpectResize(kHalf);
+  for (const PlaceId place : All()) {
+    const auto use = client_->Use({place}, Access::kRead);
+    ASSERT_TRUE(use.ok()) << use.status();
+    const char* const bytes = client_->address(place);
+    EXPECT_EQ(std::count(bytes, bytes + kGpuChunk.count(), 7), int64_t(kGpuChunk.count()));
+  }
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace memtide::client
