@@ -137,6 +137,19 @@ MEMTIDE_API int memtide_acquire(memtide_client* client, const uint32_t* places, 
  * CUDA is reported, and the uses have ended all the same. */
 MEMTIDE_API int memtide_release(memtide_client* client, const uint32_t* places, size_t count);
 
+/* --- What comes when: hints from which the daemon foresees; a wrong one costs only time --- */
+
+#define MEMTIDE_FORWARD 1
+#define MEMTIDE_BACKWARD 2
+#define MEMTIDE_STEP 3
+/* A moment begins: a module's pass, a piece of an optimizer's step. Chunks acquired or touched from
+ * now on are used in it. `name`: at most 64 bytes of it are kept. own_*: bytes that the process
+ * needs beside chunks at this moment. Never blocks. */
+MEMTIDE_API int memtide_moment(memtide_client* client, int phase, const char* name,
+                               uint64_t own_device_bytes, uint64_t own_host_bytes);
+/* An iteration ends. Its moments are expected again, in the same order. */
+MEMTIDE_API int memtide_end_iteration(memtide_client* client);
+
 /* Starts to bring chunks close. Never blocks; a hint. */
 MEMTIDE_API int memtide_prefetch(memtide_client* client, const uint32_t* places, size_t count);
 /* Gives idle leases on these back and moves the chunks to SSD (or host, where there is none).
