@@ -192,6 +192,30 @@ int memtide_release(memtide_client* client, const uint32_t* places, size_t count
   });
 }
 
+int memtide_moment(memtide_client* client, int phase, const char* name, uint64_t own_device_bytes,
+                   uint64_t own_host_bytes) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (phase < 0 || phase > MEMTIDE_STEP) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("phase: ", phase, "; MEMTIDE_FORWARD, BACKWARD or STEP, or 0"));
+    }
+    memtide::client::Moment moment;
+    moment.phase = static_cast<memtide::client::Moment::Phase>(phase);
+    if (name != nullptr) moment.name = name;
+    moment.own_device = memtide::Bytes(own_device_bytes);
+    moment.own_host = memtide::Bytes(own_host_bytes);
+    return Of(client)->BeginMoment(std::move(moment));
+  });
+}
+
+int memtide_end_iteration(memtide_client* client) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    return Of(client)->EndIteration();
+  });
+}
+
 int memtide_prefetch(memtide_client* client, const uint32_t* places, size_t count) {
   return Guarded([&]() -> absl::Status {
     if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
