@@ -55,6 +55,14 @@ class Kind(IntEnum):
     ACTIVATION = 4
 
 
+class Phase(IntEnum):
+    """What part of an iteration a moment belongs to."""
+
+    FORWARD = 1
+    BACKWARD = 2
+    STEP = 3
+
+
 class _Options(ctypes.Structure):
     _fields_: ClassVar = [
         ("struct_bytes", c_uint32),
@@ -200,6 +208,8 @@ def library() -> ctypes.CDLL:
         "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
         "memtide_acquire": ([*places, c_int, c_int], c_int),
         "memtide_release": (places, c_int),
+        "memtide_moment": ([c_void_p, c_int, c_char_p, c_uint64, c_uint64], c_int),
+        "memtide_end_iteration": ([c_void_p], c_int),
         "memtide_prefetch": (places, c_int),
         "memtide_evict": (places, c_int),
         "memtide_flush": ([c_void_p], c_int),
@@ -317,6 +327,18 @@ class Client:
     def release(self, places: Places) -> None:
         """Takes one use off each."""
         _check(self._lib.memtide_release(self._handle, places.address, places.count))
+
+    def moment(self, phase: Phase, name: str, own_device_bytes: int, own_host_bytes: int) -> None:
+        """A moment begins: chunks leased or touched from now on are used in it."""
+        _check(
+            self._lib.memtide_moment(
+                self._handle, phase, name.encode(), own_device_bytes, own_host_bytes
+            )
+        )
+
+    def end_iteration(self) -> None:
+        """An iteration ends: its moments are expected again, in the same order."""
+        _check(self._lib.memtide_end_iteration(self._handle))
 
     def prefetch(self, places: Places) -> None:
         """Starts to bring chunks close."""

@@ -192,20 +192,21 @@ class Window:
         self._held: dict[int, Lease] = {}
         self._order: deque[int] = deque()
 
-    def need(self, reads: set[int], writes: set[int]) -> bool:
-        """Leases the places that an operation touches, if they fit; whether any was new.
+    def holds(self, reads: set[int], writes: set[int]) -> bool:
+        """Whether these places are leased already."""
+        return not any(self._missing(reads, writes))
+
+    def need(self, reads: set[int], writes: set[int]) -> None:
+        """Leases the places that an operation touches, if they fit.
 
         An operation over more than fits (a fused step names every tensor at once) walks over its
         tensors and needs a few chunks at a time: a part leased for all of it would only take the
         room in which its page faults are answered. So then nothing is leased.
         """
         held = self._held
-        writes_missing = {
-            place for place in writes if place not in held or held[place].access is not Access.WRITE
-        }
-        reads_missing = {place for place in reads if place not in held and place not in writes}
+        reads_missing, writes_missing = self._missing(reads, writes)
         if not writes_missing and not reads_missing:
-            return False
+            return
         for place in writes_missing & held.keys():  # Held for reading, wanted for writing.
             held.pop(place).release()
             self._order.remove(place)
@@ -213,14 +214,13 @@ class Window:
         self._make_room(missing, reads | writes)
         if missing > self._ledger.room:
             self.close()
-            return False
+            return
         self._add(writes_missing, Access.WRITE)
         self._add(reads_missing, Access.READ)
         ahead: set[int] = set()
         for following in self._route.note(Places(writes_missing | reads_missing)):
             ahead.update(following.numbers)
         self._ledger.prefetch(Places(ahead - held.keys()))
-        return True
 
     def close(self) -> None:
         """Gives everything back."""
@@ -228,6 +228,13 @@ class Window:
             token.release()
         self._held.clear()
         self._order.clear()
+
+    def _missing(self, reads: set[int], writes: set[int]) -> tuple[set[int], set[int]]:
+        held = self._held
+        writes_missing = {
+            place for place in writes if place not in held or held[place].access is not Access.WRITE
+        }
+        return {p for p in reads if p not in held and p not in writes}, writes_missing
 
     def _make_room(self, count: int, keep: set[int]) -> None:
         for _ in range(len(self._order)):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memtide import node as nodes
+from memtide import own_memory
 from memtide._native import Client, Stats, device_name
 from memtide.node import LINKS, STALLS, Node
 from memtide.observer import Observer
@@ -94,7 +95,7 @@ class Recorder(Observer):
                 seconds=time.monotonic() - self._mark,
                 phase=phase,
                 name=name,
-                own_bytes=_anonymous_bytes(),
+                own_bytes=own_memory.host_bytes(),
                 kinds={kind: asdict(usage) for kind, usage in node.kinds.items()},
                 stalled_s=sum(node.stalls_s.values()) - sum(self._node.stalls_s.values()),
             )
@@ -217,12 +218,3 @@ def _stalled(before: Node, after: Node) -> dict[str, float]:
 
 def _counted(before: Stats, after: Stats) -> dict[str, int]:
     return {name: getattr(after, name) - getattr(before, name) for name in _CLIENT_COUNTS}
-
-
-def _anonymous_bytes() -> int:
-    """This process's memory that is no file's and no chunk's: RssAnon."""
-    with Path("/proc/self/status").open(encoding="ascii", errors="replace") as lines:
-        for line in lines:
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-    return 0

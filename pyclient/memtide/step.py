@@ -95,5 +95,6 @@ class StepMode(TorchDispatchMode):
 
     def _lease_for(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         reads, writes = touched_by(self._adopter, func, args, kwargs)
-        if (reads or writes) and self._window.need(reads, writes):
+        if (reads or writes) and not self._window.holds(reads, writes):
             self._observer.moment("step", name_of(func))
+            self._window.need(reads, writes)

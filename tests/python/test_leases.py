@@ -93,10 +93,13 @@ def test_a_window_never_holds_too_much_and_ends_empty(
 
 def test_a_window_leases_for_writing_what_is_written(client: FakeClient, ledger: Ledger) -> None:
     window = Window(ledger, Route())
-    assert window.need({1, 2}, {2})
-    assert not window.need({1, 2}, set())
+    assert not window.holds({1, 2}, {2})
+    window.need({1, 2}, {2})
+    assert window.holds({1, 2}, {2})
+    window.need({1, 2}, set())
     assert sorted(client.acquired) == [((1,), Access.READ), ((2,), Access.WRITE)]
-    assert window.need(set(), {1})
+    assert not window.holds(set(), {1})
+    window.need(set(), {1})
     assert client.acquired[-1] == ((1,), Access.WRITE)
 
 
@@ -105,7 +108,7 @@ def test_an_operation_over_more_than_fits_leaves_all_room_to_its_page_faults(
 ) -> None:
     # Pinning the first places of a fused step left too few for its faults: it never ended.
     window = Window(ledger, Route())
-    assert window.need({1, 2}, {3})
-    assert not window.need(set(), set(range(10, 10 + ledger.limit + 1)))
+    window.need({1, 2}, {3})
+    window.need(set(), set(range(10, 10 + ledger.limit + 1)))
     assert client.in_use() == set()
     window.close()
