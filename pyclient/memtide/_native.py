@@ -184,12 +184,6 @@ class Places:
         self._table = array("I", self.numbers)
         self.address, self.count = self._table.buffer_info()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Places) and self.numbers == other.numbers
-
-    def __hash__(self) -> int:
-        return hash(self.numbers)
-
 
 @cache
 def library() -> ctypes.CDLL:

@@ -46,7 +46,6 @@ class FakeClient:
         self.kinds: dict[int, Kind] = {}
         self.uses: Counter[int] = Counter()
         self.acquired: list[tuple[tuple[int, ...], Access]] = []
-        self.prefetched: list[tuple[int, ...]] = []
         # Phase and name of each moment reported; None ends an iteration.
         self.reported: list[tuple[Phase, str] | None] = []
         self.own_bytes: list[tuple[int, int]] = []
@@ -92,10 +91,6 @@ class FakeClient:
 
     def end_iteration(self) -> None:
         self.reported.append(None)
-
-    def prefetch(self, places: Places) -> None:
-        self._check(places.numbers)
-        self.prefetched.append(places.numbers)
 
     def resize(self, device_share_bytes: int, timeout_ms: int = -1) -> None:
         self.lease_budget = device_share_bytes // CHUNK_BYTES - 1

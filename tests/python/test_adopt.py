@@ -252,18 +252,6 @@ def test_leases_end_when_backward_ends(runtime: Runtime) -> None:
     assert runtime.client.in_use() == set()
 
 
-def test_the_next_modules_are_announced(runtime: Runtime) -> None:
-    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(12)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
-        model(torch.randn(2, 32)).sum().backward()
-        optimizer.step()
-    runtime.client.prefetched.clear()
-    model[0](torch.randn(2, 32))
-    places = [tuple(runtime.adopter.span_places(model[n].weight)) for n in (1, 2)]
-    assert runtime.client.prefetched == [places[0] + places[1]]
-
-
 def test_uninstalling_leaves_torch_as_it_was() -> None:
     watched = {
         "apply": lambda: torch.nn.Module._apply,
