@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 
+_CUDA = 2  # As DLPack has it.
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -16,3 +18,13 @@ def host_bytes() -> int:
     finally:
         os.close(file)
     return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def device_bytes(dl_device: tuple[int, int]) -> int:
+    """What torch's allocator has given out on a GPU: nothing of it is in chunks. Else 0."""
+    kind, ordinal = dl_device
+    torch = sys.modules.get("torch")
+    if kind != _CUDA or torch is None:
+        return 0
+    stats = torch.cuda.memory_stats_as_nested_dict(ordinal)  # Empty until CUDA has begun.
+    return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 
-import torch
-
 from memtide import own_memory
 from memtide._native import Client, Phase
 from memtide.errors import MemtideError
@@ -19,7 +17,6 @@ from memtide.leases import Ledger
 from memtide.observer import Observer
 
 _PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "step": Phase.STEP}
-_CUDA = 2  # As DLPack has it.
 # Reading what a process has costs more than all the rest of a report.
 _HOST_BYTES_GOOD_FOR_S = 0.01
 
@@ -34,8 +31,7 @@ class Reporter(Observer):
         self._client = client
         self._ledger = ledger
         self._behind = behind
-        kind, ordinal = client.properties.dl_device
-        self._gpu = ordinal if kind == _CUDA else None
+        self._device = client.properties.dl_device
         self._host_bytes = 0
         self._host_bytes_until_s = 0.0
 
@@ -46,9 +42,8 @@ class Reporter(Observer):
     def moment(self, phase: str, name: str) -> None:
         if self._ledger.active:
             with contextlib.suppress(MemtideError):
-                self._client.moment(
-                    _PHASES[phase], name, self._own_device_bytes(), self._own_host_bytes()
-                )
+                own_device_bytes = own_memory.device_bytes(self._device)
+                self._client.moment(_PHASES[phase], name, own_device_bytes, self._own_host_bytes())
         self._behind.moment(phase, name)
 
     def end_iteration(self) -> None:
@@ -56,13 +51,6 @@ class Reporter(Observer):
             with contextlib.suppress(MemtideError):
                 self._client.end_iteration()
         self._behind.end_iteration()
-
-    def _own_device_bytes(self) -> int:
-        # Torch's allocator knows nothing of chunks. Without CUDA begun, it has nothing.
-        if self._gpu is None:
-            return 0
-        stats = torch.cuda.memory_stats_as_nested_dict(self._gpu)
-        return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0
 
     def _own_host_bytes(self) -> int:
         now_s = time.monotonic()
