@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import made_traces as made
 import pytest
-from harness import Cli
+from harness import HERE, Cli
 from memtide import errors, timeline, trace, trace_file
 from memtide.errors import InvalidArgument, UsageError
 
@@ -151,3 +152,39 @@ def test_bad_usage_is_told(
 def test_explain_reads_a_file(cli: Cli, kept: Path) -> None:
     told = cli.memtide("explain", "--trace", kept, "0").check().out
     assert "evicted from the device at moment 2 (backward, Linear)" in told
+
+
+def test_the_documents_commands_work(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(12)))\n"
+        "optimizer = torch.optim.Adam(model.parameters())\n"
+        "for _ in range(6):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.randn(8, 512)).square().mean().backward()\n"
+        "    optimizer.step()\n",
+        encoding="utf-8",
+    )
+    document = (HERE.parent.parent / "docs" / "traces.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ memtide (.*)$", document, re.MULTILINE)
+    assert len(commands) == 3
+    told = [cli.memtide(*command.split(), cwd=tmp_path).check() for command in commands]
+
+    assert (tmp_path / "tide.html").stat().st_size < 2**20
+    read = trace.parse(trace_file.load(tmp_path / "run.trace.gz"))
+    assert len(read.iteration_ends) >= 2
+    start, end = read.iteration_ends[-2:]
+    iteration = read.moments[start:end]
+    names = [(moment.phase, moment.name) for moment in iteration]
+    assert names[:24] == [("forward", "Linear")] * 12 + [("backward", "Linear")] * 12
+    assert names[24] == ("step", "Adam")
+    used = {chunk for moment in iteration for chunk, _ in moment.uses}
+    kinds = {read.chunks[chunk].kind for chunk in used}
+    assert kinds == {"parameter", "gradient", "optimizer state"}
+    assert all(moment.own_host_bytes > 10 << 20 for moment in iteration)
+    assert {"demand", "victim"} <= {move.reason for move in read.moves}
+    rows = by_rows(json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["traceEvents"])
+    assert {"moments", "ssd → host", "host → ssd"} <= set(rows)
+    lines = told[2].out.splitlines()
+    assert lines[0].startswith("chunk 3: ")
+    assert len(lines) > 1
