@@ -68,11 +68,15 @@ class Moments:
         self._forward = threading.local()
         self._backward: deque[list[Lease]] = deque()
         self._ends_awaited = False
+        self._stepped = False
 
     def before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
         """Global forward pre-hook."""
         if not module._parameters or torch.compiler.is_compiling() or not self._adopter.here:
             return
+        if self._stepped:
+            self._stepped = False
+            self._adopter.free_dead()
         known = self._look_at(module)
         self._observer.moment("forward", known.name)
         token = self._ledger.lease(known.places, Access.READ)
@@ -110,6 +114,10 @@ class Moments:
         self._backward.clear()
         self._ends_awaited = False
         self._ledger.release_all()
+
+    def end_iteration(self) -> None:
+        """An optimizer has stepped: gradients may be let go of before the next forward pass."""
+        self._stepped = True
 
     def adopt_parameter(self, parameter: torch.Tensor) -> None:
         """Moves a parameter into a chunk, and its gradients from now on."""

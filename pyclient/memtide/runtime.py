@@ -111,6 +111,7 @@ class Runtime:
             self._stepping -= 1
         self.adopt_state_of(optimizer)
         self.adopter.trim()
+        self.moments.end_iteration()
         self.observer.end_iteration()
 
     def adopt_state_of(self, optimizer: Optimizer) -> None:

@@ -243,6 +243,26 @@ def test_operations_on_lists_lease_one_index_at_a_time(
         assert torch.equal(ours, theirs)
 
 
+def test_gradients_that_were_let_go_of_are_freed_before_the_forward_pass(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(12)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def gradients() -> int:
+        return list(runtime.client.kinds.values()).count(Kind.GRADIENT)
+
+    seen = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        model[0](torch.randn(2, 32))
+        seen.append(gradients())
+        model(torch.randn(2, 32)).sum().backward()
+        optimizer.step()
+        assert gradients() == 12
+    assert seen == [0, 0, 0]
+    model[0](torch.randn(2, 32))
+    assert gradients() == 12  # Not let go of.
+
+
 def test_leases_end_when_backward_ends(runtime: Runtime) -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
     during = []
