@@ -204,6 +204,7 @@ void EngineState::Grant(FetchOperation& fetch) {
     if (fetch.waited_for_copy) stall.waited_for = Tier::kDevice;
     if (fetch.waited_for_ssd) stall.waited_for = Tier::kSsd;
     fetch.job->trace.Stalled(stall);
+    fetch.job->stalled += stall.duration;
     Duration& stalled = fetch.waited_for_ssd    ? counters_.stalled_on_ssd
                         : fetch.waited_for_copy ? counters_.stalled_on_copy
                                                 : counters_.stalled_on_room;

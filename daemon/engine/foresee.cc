@@ -13,6 +13,11 @@ constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};
 // Bytes on their way to a tier that nobody waits for yet. More would let a fetch wait longer behind
 // them than it gains: 64 MiB take a disk about 30 ms.
 constexpr Bytes kMaxAhead = MiB(64);
+// How far one looks ahead, in uses, and every how many of them one looks again.
+constexpr uint64_t kMaxLook = 512, kLookEvery = 4;
+// Links are taken to be so many times slower than they were, and chunks to be wanted so much
+// earlier: others use them, and what leaves meanwhile does.
+constexpr uint64_t kTimeInHand = 2, kAheadMicros = 2000;
 // Leases that are asked back because others are needed sooner, in one go.
 constexpr int kMaxAskedBack = 4;
 
@@ -42,6 +47,9 @@ void EngineState::On(const ReportCall& event) {
 
 void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
   if (moments.empty()) return;
+  const auto clock = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(now_.time_since_epoch() - job.stalled)
+          .count());
   for (const MomentReport& moment : moments) {
     if (!moment.continues) job.trace.Begin(now_, moment);
     for (const UseReport& use : moment.uses) {
@@ -50,10 +58,10 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
       const uint32_t member = chunks_[*place].member;
       job.trace.Use(
           member, use.access == Access::kWrite ? TracedOperation::kWrite : TracedOperation::kRead);
-      job.foresight.Use(member);
+      job.foresight.Use(member, clock);
     }
     if (!moment.ends_iteration) continue;
-    job.foresight.EndIteration();
+    job.foresight.EndIteration(clock);
     job.trace.EndIteration();
   }
   const Foresight::Changes changes = job.foresight.TakeChanges();
@@ -62,7 +70,10 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
     for (const uint32_t place : job.members) {
       if (place != kNoPlace) Rank(place);
     }
-    for (const Tier tier : kMemoryTiers) job.tier(tier).looked_ahead = 0;
+    for (const Tier tier : kMemoryTiers) {
+      job.tier(tier).looked_ahead = 0;
+      job.tier(tier).look_again = 0;
+    }
   } else {
     for (const uint32_t member : changes.members) {
       if (member < job.members.size() && job.members[member] != kNoPlace) {
@@ -153,9 +164,11 @@ bool EngineState::BringAhead(Job& job, Tier tier) {
                                            std::max<uint64_t>(2, kMaxAhead / job.chunk_size));
   const uint64_t now = job.foresight.now();
   part.looked_ahead = std::max(part.looked_ahead, now);
-  // Beyond this, what is brought would be displaced again.
-  const uint64_t end = now + 4 * uint64_t{slots};
-  for (; part.prefetches < most && part.looked_ahead < end; ++part.looked_ahead) {
+  if (now >= part.look_again) {
+    part.needed_until = NeededUntil(job, tier);
+    part.look_again = now + kLookEvery;
+  }
+  for (; part.prefetches < most && part.looked_ahead < part.needed_until; ++part.looked_ahead) {
     const absl::optional<uint32_t> member = job.foresight.At(part.looked_ahead);
     if (!member.has_value()) return false;
     const uint32_t place = *member < job.members.size() ? job.members[*member] : kNoPlace;
@@ -176,6 +189,42 @@ bool EngineState::BringAhead(Job& job, Tier tier) {
     return true;
   }
   return false;
+}
+
+// How long links are occupied by bringing it, were nothing else to be brought.
+uint64_t EngineState::MicrosToBring(const Chunk& chunk, Tier tier) const {
+  using Kind = StartTransfer::Kind;
+  const Job& job = *chunk.job;
+  if (chunk.valid == 0 || chunk.valid_at(tier) || chunk.valid_at(job.work)) return 0;
+  uint64_t micros = 0;
+  if (!chunk.valid_at(Tier::kHost)) micros += job.link_micros[Index(Kind::kSsdToHost)];
+  if (tier == Tier::kDevice) micros += job.link_micros[Index(Kind::kHostToDevice)];
+  return micros;
+}
+
+// The first time from which on nothing needs to be brought yet. What is brought before it must
+// displaces what could have been used once more: so as late as the links permit, with time in hand.
+uint64_t EngineState::NeededUntil(const Job& job, Tier tier) const {
+  const uint64_t now = job.foresight.now();
+  uint64_t until = now, busy = kAheadMicros;
+  for (uint64_t time = now; time < now + kMaxLook; ++time) {
+    const absl::optional<uint32_t> member = job.foresight.At(time);
+    if (!member.has_value()) break;
+    const uint32_t place = *member < job.members.size() ? job.members[*member] : kNoPlace;
+    if (place == kNoPlace || job.foresight.NextUse(*member) != time) continue;
+    busy += kTimeInHand * MicrosToBring(chunks_[place], tier);
+    if (busy >= job.foresight.MicrosUntil(time)) until = time + 1;
+  }
+  return until;
+}
+
+void EngineState::NoteLink(Job& job, StartTransfer::Kind kind, Instant start) {
+  Instant& free = job.link_free[Index(kind)];
+  const auto micros = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(now_ - std::max(start, free)).count());
+  free = now_;
+  uint64_t& average = job.link_micros[Index(kind)];
+  average = average == 0 ? micros : (7 * average + micros) / 8;
 }
 
 // Whether a chunk that is expected at `time` can have a slot without displacing one that is

@@ -43,8 +43,9 @@ struct JobTier {
   Victims victims;          // Who may leave. None at the home tier.
   Victims held;             // Chunks that are leased here, or about to be.
   uint32_t prefetches = 0;  // Chunks on their way here that nobody waits for.
-  // Up to this virtual time, whoever is expected is there or on the way.
-  uint64_t looked_ahead = 0;
+  // Up to this virtual time, whoever is expected is there or on the way; and up to that one, it
+  // should be, or it will come too late. That is looked at anew from `look_again` on.
+  uint64_t looked_ahead = 0, needed_until = 0, look_again = 0;
   std::deque<uint32_t> slot_queue;        // Chunks that wait for a slot, oldest first.
   uint32_t pushing = 0;                   // Chunks on their way out: slots to come.
   uint32_t committed = 0;                 // Chunks pinned here.
@@ -94,9 +95,14 @@ struct Job {
   std::array<uint64_t, kChunkKinds> kinds{};
   Foresight foresight;
   JobTrace trace;
-  bool look_ahead = false;            // In the engine's list of jobs that may move chunks ahead.
-  std::array<uint32_t, 5> flights{};  // By StartTransfer::Kind.
-  absl::Status last_error;            // Of a write-back; explains a wait that ends in a deadline.
+  bool look_ahead = false;  // In the engine's list of jobs that may move chunks ahead.
+  // By StartTransfer::Kind: how many there are, how long one occupies its link, in microseconds
+  // (a moving average; zero: not known), and when the last one ended.
+  std::array<uint32_t, 5> flights{};
+  std::array<uint64_t, 5> link_micros{};
+  std::array<Instant, 5> link_free{};
+  Duration stalled{0};      // Its fetches together.
+  absl::Status last_error;  // Of a write-back; explains a wait that ends in a deadline.
 
   JobTier& tier(Tier t) { return tiers[static_cast<int>(t)]; }
   const JobTier& tier(Tier t) const { return tiers[static_cast<int>(t)]; }

@@ -292,6 +292,7 @@ void EngineState::On(const TransferDone& event) {
   moved += size;
   TracedMove traced = flight.traced;
   traced.duration = now_ - traced.start;
+  NoteLink(*chunk.job, flight.kind, traced.start);
   chunk.job->trace.Moved(traced);
   chunk.failures = 0;
   if (flight.version == chunk.version) {

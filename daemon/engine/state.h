@@ -175,6 +175,9 @@ class EngineState {
   void LookAhead(Job& job);
   bool MoveAhead();
   bool BringAhead(Job& job, Tier tier);
+  uint64_t MicrosToBring(const Chunk& chunk, Tier tier) const;
+  uint64_t NeededUntil(const Job& job, Tier tier) const;
+  void NoteLink(Job& job, StartTransfer::Kind kind, Instant start);
   bool HasRoomUntil(Job& job, Tier tier, uint64_t time);
   void AskFarthestBack(Job& job, uint64_t time);
   bool CleanAhead(Job& job, Tier tier);

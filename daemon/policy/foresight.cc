@@ -50,9 +50,19 @@ void Foresight::Expect(uint32_t member, uint64_t time) {
   if (!changes_.all) changes_.members.push_back(member);
 }
 
-void Foresight::Use(uint32_t member) {
+uint64_t Foresight::MicrosUntil(uint64_t time) const {
+  const std::vector<uint32_t>& clock = shape().clock;
+  const uint64_t place = time - base_;
+  if (place < clock.size()) return clock[place] - std::min(clock[place], clock[at_]);
+  const std::vector<uint32_t>& later = shapes_[shape().successor].clock;
+  return clock.back() - clock[at_] + later[place - shape().uses.size()];
+}
+
+void Foresight::Use(uint32_t member, uint64_t clock) {
   if (record_.size() < kMaxUses) {
+    if (record_.empty()) began_ = clock;
     record_.push_back(member);
+    clocks_.push_back(static_cast<uint32_t>(std::min<uint64_t>(clock - began_, UINT32_MAX)));
   } else {
     too_long_ = true;
   }
@@ -182,13 +192,15 @@ uint32_t Foresight::Learn() {
     shapes_[chosen].successor = chosen;
   }
   shapes_[chosen].uses = std::exchange(record_, {});
+  shapes_[chosen].clock = clocks_;
   shapes_[chosen].hash = hash;
   Fill(&shapes_[chosen]);
   return chosen;
 }
 
-void Foresight::EndIteration() {
+void Foresight::EndIteration(uint64_t clock) {
   if (record_.empty()) return;
+  clocks_.push_back(static_cast<uint32_t>(std::min<uint64_t>(clock - began_, UINT32_MAX)));
   ++iterations_;
   const uint64_t length = known() ? shape().uses.size() : 0;
   const uint32_t followed = shape_;
@@ -198,6 +210,7 @@ void Foresight::EndIteration() {
   base_ = std::max(base_ + length, now());
   at_ = 0;
   if (was != kNone) {
+    if (same) shapes_[was].clock = clocks_;
     shapes_[was].last_seen = iterations_;
     if (previous_ != kNone) shapes_[previous_].successor = was;
     previous_ = was;
@@ -209,6 +222,7 @@ void Foresight::EndIteration() {
     ExpectAll();
   }
   record_.clear();
+  clocks_.clear();
   too_long_ = false;
   matched_ = 0;
   guess_ = kNone;

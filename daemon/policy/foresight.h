@@ -31,10 +31,11 @@ class Foresight {
   static constexpr uint32_t kMaxUses = 1 << 20;
   static constexpr uint32_t kMaxShapes = 4;
 
-  // `member` is used now.
-  void Use(uint32_t member);
+  // `member` is used now, at `clock` microseconds of a clock that stands while the job waits for
+  // memory: so the same use has the same time, however well the last iteration was served.
+  void Use(uint32_t member, uint64_t clock);
   // The uses so far were one iteration. Without any: nothing happens.
-  void EndIteration();
+  void EndIteration(uint64_t clock);
 
   // Whether an iteration is known, so that times mean something.
   bool known() const { return shape_ != kNone; }
@@ -46,6 +47,8 @@ class Foresight {
 
   // Who is expected at a time, now() or later: up to the end of the next iteration.
   absl::optional<uint32_t> At(uint64_t time) const;
+  // Microseconds until then, as the iterations before went. REQUIRES: At(time) is known.
+  uint64_t MicrosUntil(uint64_t time) const;
 
   // Members whose next use has changed since Changed was called last, some twice; or all of them.
   struct Changes {
@@ -67,6 +70,7 @@ class Foresight {
     std::vector<uint32_t> uses;   // Members, in order.
     std::vector<uint32_t> next;   // By use: the place of the same member's next one; kNone: none.
     std::vector<uint32_t> first;  // By member; kNone: does not occur.
+    std::vector<uint32_t> clock;  // By use, and of the end: microseconds since the first one.
     uint64_t hash = 0;
     uint64_t last_seen = 0;  // Iteration.
     uint32_t successor = 0;  // Shape.
@@ -104,6 +108,8 @@ class Foresight {
   bool guess_wraps_ = false;
 
   std::vector<uint32_t> record_;
+  std::vector<uint32_t> clocks_;  // Of the recorded uses.
+  uint64_t began_ = 0;            // Clock of the first of them.
   bool too_long_ = false;
   uint32_t matched_ = 0;
   uint64_t iterations_ = 0, surprises_ = 0;

@@ -10,11 +10,11 @@ namespace memtide {
 namespace {
 
 void Iterate(Foresight* foresight, const std::string& uses) {
-  for (const char use : uses) foresight->Use(static_cast<uint32_t>(use - 'a'));
-  foresight->EndIteration();
+  for (const char use : uses) foresight->Use(static_cast<uint32_t>(use - 'a'), 0);
+  foresight->EndIteration(0);
 }
 void Use(Foresight* foresight, const std::string& uses) {
-  for (const char use : uses) foresight->Use(static_cast<uint32_t>(use - 'a'));
+  for (const char use : uses) foresight->Use(static_cast<uint32_t>(use - 'a'), 0);
 }
 // How far away the member's next use is expected.
 uint64_t Distance(const Foresight& foresight, char member) {
@@ -125,6 +125,19 @@ TEST(ForesightTest, AnIterationCutShortIsNotLearnt) {
   EXPECT_EQ(Expected(foresight, 8), "abcdefgh");
 }
 
+TEST(ForesightTest, TimesAreThoseOfTheIterationBefore) {
+  Foresight foresight;
+  for (uint64_t start : {1000u, 5000u}) {
+    for (uint32_t i = 0; i < 4; ++i) foresight.Use(i, start + 10 * i * i);
+    foresight.EndIteration(start + 100);
+  }
+  foresight.Use(0, 9000);
+  EXPECT_EQ(foresight.MicrosUntil(foresight.now()), 0u);
+  EXPECT_EQ(foresight.MicrosUntil(foresight.now() + 2), 80u);
+  EXPECT_EQ(foresight.MicrosUntil(foresight.now() + 3), 90u) << "the next iteration's first use";
+  EXPECT_EQ(foresight.MicrosUntil(foresight.now() + 5), 130u);
+}
+
 TEST(ForesightTest, ANearlyRepeatedIterationReplacesItsShape) {
   Foresight foresight;
   Iterate(&foresight, "abcdefgh");
@@ -135,9 +148,9 @@ TEST(ForesightTest, ANearlyRepeatedIterationReplacesItsShape) {
 
 TEST(ForesightTest, AnEmptyIterationIsNone) {
   Foresight foresight;
-  foresight.EndIteration();
+  foresight.EndIteration(0);
   Iterate(&foresight, "ab");
-  foresight.EndIteration();
+  foresight.EndIteration(0);
   EXPECT_EQ(foresight.iterations(), 1u);
   EXPECT_EQ(Expected(foresight, 4), "abab");
 }
@@ -154,7 +167,7 @@ TEST(ForesightTest, TimesNeverRunBackAndNextUsesAreNeverPast) {
   std::mt19937 random(20261121);
   Foresight foresight;
   std::string shape = "abcdefghijklmnopponmlkjihgfedcbaABCDEFGH";
-  uint64_t before = 0;
+  uint64_t before = 0, clock = 0;
   for (int iteration = 0; iteration < 300; ++iteration) {
     std::string uses = shape;
     if (random() % 3 == 0) uses.erase(random() % uses.size(), random() % 9);
@@ -162,12 +175,12 @@ TEST(ForesightTest, TimesNeverRunBackAndNextUsesAreNeverPast) {
     if (random() % 11 == 0) std::shuffle(shape.begin(), shape.end(), random);
     if (random() % 7 == 0) uses += uses;
     for (const char use : uses) {
-      foresight.Use(static_cast<uint32_t>(use - 'A'));
+      foresight.Use(static_cast<uint32_t>(use - 'A'), clock += 5);
       ASSERT_GE(foresight.now(), before);
       before = foresight.now();
       ASSERT_GE(foresight.NextUse(random() % 60), before);
     }
-    if (random() % 13 != 0) foresight.EndIteration();
+    if (random() % 13 != 0) foresight.EndIteration(clock);
     ASSERT_GE(foresight.now(), before);
   }
 }
