@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <limits>
 
 #include "absl/types/optional.h"
 #include "base/check.h"
@@ -15,7 +15,9 @@ namespace {
 using Kind = ChunkEvent::Kind;
 
 constexpr int64_t kUnit = int64_t{1} << 20;  // The weight of one move.
-constexpr int kAscents = 24;
+constexpr int kMostAscents = 24;
+// Of the cost: a bound that is so near to a schedule is good enough.
+constexpr double kCloseEnough = 0.001;
 constexpr uint32_t kClean = ~uint32_t{0};
 
 // Between two uses of a chunk.
@@ -127,16 +129,26 @@ LeastMoves Cost(const Problem& problem, const std::vector<bool>& kept) {
   return cost;
 }
 
-// Gives more of each write-back's cost to the gaps that are not kept.
-void ShiftShares(const std::vector<bool>& kept, double step, Problem* problem) {
+// What this choice really costs: a write-back for each write whose gaps are not all kept.
+double CostOfSchedule(const Problem& problem, const std::vector<bool>& kept) {
+  double cost =
+      problem.first_reads + static_cast<double>(std::count(kept.begin(), kept.end(), false));
+  for (const std::vector<uint32_t>& gaps : problem.dirts) {
+    cost += std::any_of(gaps.begin(), gaps.end(), [&kept](uint32_t i) { return !kept[i]; });
+  }
+  return cost;
+}
+
+// Moves `part` of each write-back's cost to its gaps that are not kept.
+void ShiftShares(const std::vector<bool>& kept, double part, Problem* problem) {
   for (const std::vector<uint32_t>& gaps : problem->dirts) {
-    double sum = 0;
+    const auto open = std::count_if(gaps.begin(), gaps.end(), [&](uint32_t i) { return !kept[i]; });
+    if (open == 0) continue;
     for (const uint32_t i : gaps) {
-      Gap& gap = problem->gaps[i];
-      if (!kept[i]) gap.share += step;
-      sum += gap.share;
+      double& share = problem->gaps[i].share;
+      share *= 1 - part;
+      if (!kept[i]) share += part / static_cast<double>(open);
     }
-    for (const uint32_t i : gaps) problem->gaps[i].share /= sum;
   }
 }
 
@@ -146,11 +158,14 @@ LeastMoves LeastMovesOnce(const Sequence& sequence, uint32_t slots) {
   MEMTIDE_CHECK(slots >= 2);
   Problem problem = Builder(sequence).Finish();
   LeastMoves best;
-  for (int i = 0; i < kAscents; ++i) {
+  double possible = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kMostAscents; ++i) {
     const std::vector<bool> kept = Keep(problem, slots);
     const LeastMoves cost = Cost(problem, kept);
     if (cost.Total() > best.Total()) best = cost;
-    ShiftShares(kept, 1.0 / (1 + i), &problem);
+    possible = std::min(possible, CostOfSchedule(problem, kept));
+    if (best.Total() >= (1 - kCloseEnough) * possible) break;
+    ShiftShares(kept, 0.5 * std::min(1.0, std::pow(0.8, i - 5)), &problem);
   }
   return best;
 }

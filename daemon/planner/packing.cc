@@ -111,7 +111,8 @@ void Flow::FindPath() {
     const auto [distance, node] = open_.top();
     open_.pop();
     if (distance > distance_[node]) continue;
-    if (node + 1 < nodes()) Relax(node, node + 1, 0, kLine);
+    if (node + 1 == nodes()) break;
+    Relax(node, node + 1, 0, kLine);
     if (node > 0 && line_[node - 1] > 0) Relax(node, node - 1, 0, kLine);
     for (const uint32_t i : begin_[node]) {
       if (!taken_[i]) Relax(node, edges_[i].to, -edges_[i].weight, i);
@@ -120,7 +121,12 @@ void Flow::FindPath() {
       if (taken_[i]) Relax(node, edges_[i].from, edges_[i].weight, i);
     }
   }
-  for (uint32_t node = 0; node < nodes(); ++node) potential_[node] += distance_[node];
+  // What is farther than the sink was not looked at to its end: taken to be as far, no reduced cost
+  // becomes negative.
+  open_ = {};
+  for (uint32_t node = 0; node < nodes(); ++node) {
+    potential_[node] += std::min(distance_[node], distance_[nodes() - 1]);
+  }
 }
 
 bool Flow::Augment() {

@@ -25,8 +25,7 @@ EngineOptions NodeFor(const Sequence& sequence, const ReplayOptions& options) {
   EngineOptions node;
   node.device_capacity = sequence.chunk_size * options.device_slots;
   node.host_capacity = sequence.chunk_size * options.host_slots;
-  const uint32_t lowest = options.host_slots > 0 ? options.host_slots : options.device_slots;
-  if (sequence.ssd_slots > 0 || lowest < MostChunks(sequence)) {
+  if (NeedsDisk(sequence, options)) {
     node.ssd_capacity = sequence.chunk_size * HomeSlots(sequence, options);
   }
   // A session that computes for long is not lost.
@@ -166,12 +165,34 @@ IterationCost& IterationCost::operator+=(const IterationCost& other) {
   return *this;
 }
 
-absl::StatusOr<ReplayResult> Replay(const Sequence& sequence, const ReplayOptions& options) {
+bool NeedsDisk(const Sequence& sequence, const ReplayOptions& options) {
+  const uint32_t lowest = options.host_slots > 0 ? options.host_slots : options.device_slots;
+  return sequence.ssd_slots > 0 || lowest < MostChunks(sequence);
+}
+
+absl::Status CheckReplay(const Sequence& sequence, const ReplayOptions& options) {
   if (sequence.iterations() <= kWarmUpIterations) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the trace has ", sequence.iterations(), " complete iterations; the first ",
         kWarmUpIterations, " warm up, so that nothing is left to count. Trace a longer run"));
   }
+  if (options.host_slots == 0 && NeedsDisk(sequence, options)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the trace has ", MostChunks(sequence), " chunks, more than the device's ",
+        options.device_slots, " slots; chunks come from SSD by way of the host, give it 4 slots"));
+  }
+  const uint32_t least = std::min(options.host_slots > 0 ? options.host_slots : 4,
+                                  options.device_slots > 0 ? options.device_slots : 4);
+  if (options.host_slots + options.device_slots == 0 || least < 4) {
+    return absl::InvalidArgumentError(absl::StrCat("a tier needs 4 slots at least; the device has ",
+                                                   options.device_slots, " and the host ",
+                                                   options.host_slots));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReplayResult> Replay(const Sequence& sequence, const ReplayOptions& options) {
+  MEMTIDE_RETURN_IF_ERROR(CheckReplay(sequence, options));
   return Player(sequence, options).Play();
 }
 

@@ -28,8 +28,7 @@ enum class Policy : uint8_t {
 
 struct ReplayOptions {
   Policy policy = Policy::kLru;
-  // Zero: no such tier. An SSD tier that holds everything is there where the tier above it, or the
-  // traced job, does not do without.
+  // Zero: no such tier. For the SSD, see NeedsDisk.
   uint32_t device_slots = 0, host_slots = 0;
   LinkOptions links;
   double compute_scale = 1;  // Of the traced compute times.
@@ -48,8 +47,15 @@ struct ReplayResult {
   size_t counted_iterations = 0;
 };
 
-// FAILED_PRECONDITION: the trace has no iteration after the warm-up. What the engine refuses (too
-// few slots, odd chunk size) comes as it says it, with the moment.
+// Whether an SSD tier is there: where the tiers above it cannot hold all, or the traced job had
+// one.
+bool NeedsDisk(const Sequence& sequence, const ReplayOptions& options);
+
+// What Replay refuses before it begins.
+absl::Status CheckReplay(const Sequence& sequence, const ReplayOptions& options);
+
+// FAILED_PRECONDITION: the trace has no iteration after the warm-up. What the engine refuses (odd
+// chunk size, fewer than 4 slots) comes as it says it.
 absl::StatusOr<ReplayResult> Replay(const Sequence& sequence, const ReplayOptions& options);
 
 }  // namespace memtide

@@ -99,10 +99,22 @@ TEST(ReplayTest, ATraceThatIsOverAfterTheWarmUpIsRefused) {
   EXPECT_NE(status.message().find("2 complete iterations"), std::string::npos) << status;
 }
 
-TEST(ReplayTest, TooFewSlotsAreRefusedAsTheEngineDoes) {
-  const absl::Status status = Replay(Made(Times(3, "ar")), Slots(3, 4)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(status.message().find("at least 4 chunks"), std::string::npos) << status;
+TEST(ReplayTest, TooFewSlotsAreRefused) {
+  const Sequence sequence = Made(Times(3, "ar br cr dr er"));
+  const absl::Status few = Replay(sequence, Slots(3, 4)).status();
+  EXPECT_EQ(few.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(few.message().find("4 slots at least"), std::string::npos) << few;
+  EXPECT_EQ(Replay(sequence, Slots(4, 1)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Replay(sequence, Slots(4, 0)).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Replay(sequence, Slots(5, 0)).ok());
+}
+
+TEST(ReplayTest, WhatTheEngineRefusesComesAsItSaysIt) {
+  v1::Trace trace = HandMade(Times(3, "ar"));
+  trace.set_chunk_size_bytes((2 << 20) + 1);
+  const absl::Status status = Replay(*ToSequence(trace), Slots(4, 4)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("must be a multiple of"), std::string::npos) << status;
 }
 
 }  // namespace

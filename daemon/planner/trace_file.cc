@@ -5,21 +5,19 @@
 
 #include <fstream>
 
-#include "absl/strings/str_cat.h"
-
 namespace memtide {
 
 absl::StatusOr<v1::Trace> LoadTrace(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  if (!file) return absl::NotFoundError("the file cannot be read");
   google::protobuf::io::IstreamInputStream bytes(&file);
   google::protobuf::io::GzipInputStream unpacked(&bytes,
                                                  google::protobuf::io::GzipInputStream::GZIP);
   v1::Trace trace;
   if (!trace.ParseFromZeroCopyStream(&unpacked) || unpacked.ZlibErrorMessage() != nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is not a trace (a gzip-compressed memtide.v1.Trace), or it is cut; ",
-                     "`memtide trace export --raw FILE` makes one"));
+        "it is not a trace (a gzip-compressed memtide.v1.Trace), or it is cut; "
+        "`memtide trace export --raw FILE` makes one");
   }
   return trace;
 }
