@@ -1,17 +1,13 @@
 #include "daemon/planner/report.h"
 
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/check.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 
 namespace memtide {
 
 namespace {
-
-using google::protobuf::Struct;
 
 double InMebibytes(Bytes bytes) { return static_cast<double>(bytes.count()) / (1 << 20); }
 
@@ -21,27 +17,53 @@ std::string SecondsOrNothing(absl::optional<Duration> duration) {
   return duration.has_value() ? absl::StrFormat("%.3f", Seconds(*duration)) : "";
 }
 
-void Set(const char* name, double value, Struct* object) {
-  (*object->mutable_fields())[name].set_number_value(value);
+std::string Quoted(absl::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < ' ') {
+      absl::StrAppendFormat(&quoted, "\\u%04x", c);
+      continue;
+    }
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
 }
 
-void Set(const char* name, const std::string& value, Struct* object) {
-  (*object->mutable_fields())[name].set_string_value(value);
+std::string Member(absl::string_view name, double value) {
+  return absl::StrFormat("%s: %.17g", Quoted(name), value);
 }
 
-void Fill(const Outcome& outcome, Struct* object) {
-  Set("policy", outcome.policy, object);
-  const auto set_bytes = [object](const char* name, Bytes bytes) {
-    Set(name, static_cast<double>(bytes.count()), object);
+std::string Member(absl::string_view name, Bytes bytes) {
+  return absl::StrCat(Quoted(name), ": ", bytes.count());
+}
+
+std::string AsJson(const Outcome& outcome) {
+  std::vector<std::string> members = {
+      absl::StrCat("\"policy\": ", Quoted(outcome.policy)),
+      Member("to_device_bytes", outcome.moved.to_device),
+      Member("from_device_bytes", outcome.moved.from_device),
+      Member("ssd_read_bytes", outcome.moved.disk_read),
+      Member("ssd_written_bytes", outcome.moved.disk_written),
+      Member("moved_bytes", outcome.moved.Total()),
+      Member("against_optimum", outcome.against_optimum),
   };
-  set_bytes("to_device_bytes", outcome.moved.to_device);
-  set_bytes("from_device_bytes", outcome.moved.from_device);
-  set_bytes("ssd_read_bytes", outcome.moved.disk_read);
-  set_bytes("ssd_written_bytes", outcome.moved.disk_written);
-  set_bytes("moved_bytes", outcome.moved.Total());
-  Set("against_optimum", outcome.against_optimum, object);
-  if (outcome.stalled.has_value()) Set("stalled_seconds", Seconds(*outcome.stalled), object);
-  if (outcome.elapsed.has_value()) Set("seconds", Seconds(*outcome.elapsed), object);
+  if (outcome.stalled.has_value()) {
+    members.push_back(Member("stalled_seconds", Seconds(*outcome.stalled)));
+  }
+  if (outcome.elapsed.has_value()) members.push_back(Member("seconds", Seconds(*outcome.elapsed)));
+  return absl::StrCat("{", absl::StrJoin(members, ", "), "}");
+}
+
+std::string AsJson(const Comparison& comparison) {
+  std::vector<std::string> outcomes;
+  for (const Outcome& outcome : comparison.outcomes) outcomes.push_back(AsJson(outcome));
+  return absl::StrCat(
+      "{\"trace\": ", Quoted(comparison.trace), ", \"made_by\": ", Quoted(comparison.made_by),
+      ", \"chunk_size_bytes\": ", comparison.chunk_size.count(),
+      ", \"chunks\": ", comparison.chunks, ", \"device_slots\": ", comparison.device_slots,
+      ", \"host_slots\": ", comparison.host_slots, ", \"iterations\": ", comparison.iterations,
+      ", \"policies\": [\n  ", absl::StrJoin(outcomes, ",\n  "), "]}");
 }
 
 }  // namespace
@@ -65,26 +87,9 @@ std::string AsTable(const Comparison& comparison) {
 }
 
 std::string AsJson(const std::vector<Comparison>& comparisons) {
-  google::protobuf::ListValue list;
-  for (const Comparison& comparison : comparisons) {
-    Struct* object = list.add_values()->mutable_struct_value();
-    Set("trace", comparison.trace, object);
-    Set("made_by", comparison.made_by, object);
-    Set("chunk_size_bytes", static_cast<double>(comparison.chunk_size.count()), object);
-    Set("chunks", comparison.chunks, object);
-    Set("device_slots", comparison.device_slots, object);
-    Set("host_slots", comparison.host_slots, object);
-    Set("iterations", static_cast<double>(comparison.iterations), object);
-    auto* outcomes = (*object->mutable_fields())["policies"].mutable_list_value();
-    for (const Outcome& outcome : comparison.outcomes) {
-      Fill(outcome, outcomes->add_values()->mutable_struct_value());
-    }
-  }
-  google::protobuf::util::JsonPrintOptions print;
-  print.add_whitespace = true;
-  std::string json;
-  MEMTIDE_CHECK(google::protobuf::util::MessageToJsonString(list, &json, print).ok());
-  return json;
+  std::vector<std::string> objects;
+  for (const Comparison& comparison : comparisons) objects.push_back(AsJson(comparison));
+  return absl::StrCat("[", absl::StrJoin(objects, ",\n "), "]\n");
 }
 
 }  // namespace memtide
