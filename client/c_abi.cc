@@ -1,10 +1,7 @@
-// client/memtide.h over client/client.h. Exceptions end here: only allocation can throw, and
-// becomes RESOURCE_EXHAUSTED.
-#include <stdlib.h>
+// client/memtide.h over client/client.h.
 #include <string.h>
 
 #include <algorithm>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -12,9 +9,9 @@
 #include "base/clock.h"
 #include "base/memory_kind.h"
 #include "base/status_macros.h"
+#include "client/c_abi_guard.h"
 #include "client/client.h"
 #include "client/memtide.h"
-#include "client/node_inspection.h"
 #include "client/segv_handler.h"
 
 namespace {
@@ -23,6 +20,8 @@ using memtide::Bytes;
 using memtide::client::Access;
 using memtide::client::ChunkKind;
 using memtide::client::Client;
+using memtide::client::Guarded;
+using memtide::client::NullArgument;
 using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
 using memtide::client::Span;
@@ -31,27 +30,6 @@ using memtide::client::Span;
 constexpr std::chrono::minutes kLongestWait{10};
 static_assert(sizeof(Span) == sizeof(memtide_span));
 static_assert(static_cast<int>(memtide::MemoryKind::kCudaIpc) + 1 == MEMTIDE_CUDA_IPC);
-
-thread_local std::string last_error;
-
-int Finish(const absl::Status& status) {
-  if (!status.ok()) last_error.assign(status.message().data(), status.message().size());
-  return static_cast<int>(status.code());
-}
-
-// Runs a call's body, which returns a Status.
-template <typename Body>
-int Guarded(Body body) {
-  try {
-    return Finish(body());
-  } catch (const std::bad_alloc&) {
-    return Finish(absl::ResourceExhaustedError("this process is out of memory"));
-  }
-}
-
-absl::Status NullArgument(const char* name) {
-  return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
-}
 
 Client* Of(memtide_client* client) { return reinterpret_cast<Client*>(client); }
 
@@ -192,6 +170,30 @@ int memtide_release(memtide_client* client, const uint32_t* places, size_t count
   });
 }
 
+int memtide_moment(memtide_client* client, int phase, const char* name, uint64_t own_device_bytes,
+                   uint64_t own_host_bytes) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (phase < 0 || phase > MEMTIDE_STEP) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("phase: ", phase, "; MEMTIDE_FORWARD, BACKWARD or STEP, or 0"));
+    }
+    memtide::client::Moment moment;
+    moment.phase = static_cast<memtide::client::Moment::Phase>(phase);
+    if (name != nullptr) moment.name = name;
+    moment.own_device = memtide::Bytes(own_device_bytes);
+    moment.own_host = memtide::Bytes(own_host_bytes);
+    return Of(client)->BeginMoment(std::move(moment));
+  });
+}
+
+int memtide_end_iteration(memtide_client* client) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    return Of(client)->EndIteration();
+  });
+}
+
 int memtide_prefetch(memtide_client* client, const uint32_t* places, size_t count) {
   return Guarded([&]() -> absl::Status {
     if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
@@ -282,31 +284,9 @@ int memtide_get_stats(memtide_client* client, memtide_stats* stats) {
   });
 }
 
-int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max_chunks,
-                         char** json) {
-  using memtide::client::NodeInspectionOptions;
-  return Guarded([&]() -> absl::Status {
-    if (json == nullptr) return NullArgument("json");
-    *json = nullptr;
-    NodeInspectionOptions options;
-    options.socket_dir = socket_dir != nullptr ? socket_dir : memtide::client::DefaultSocketDir();
-    options.sessions = with_sessions != 0 ? NodeInspectionOptions::Sessions::kList
-                                          : NodeInspectionOptions::Sessions::kCount;
-    options.max_chunks = max_chunks;
-    absl::StatusOr<std::string> text = memtide::client::InspectNodeAsJson(options);
-    if (!text.ok()) return text.status();
-    *json = strdup(text->c_str());
-    return *json != nullptr ? absl::OkStatus() : absl::ResourceExhaustedError("out of memory");
-  });
-}
-
-void memtide_free_text(char* text) { free(text); }
-
 int memtide_reinstall_handlers(void) {
   return Guarded([] { return memtide::client::InstallSegvHandler(); });
 }
-
-const char* memtide_last_error(void) { return last_error.c_str(); }
 
 const char* memtide_version(void) { return "0.1.0"; }
 

@@ -208,6 +208,18 @@ absl::StatusOr<class Use> Client::Use(std::vector<PlaceId> places, Access access
   return client::Use(this, std::move(places));
 }
 
+absl::Status Client::BeginMoment(Moment moment) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  keeper_->BeginMoment(std::move(moment));
+  return absl::OkStatus();
+}
+
+absl::Status Client::EndIteration() {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  keeper_->EndIteration();
+  return absl::OkStatus();
+}
+
 absl::Status Client::Prefetch(absl::Span<const PlaceId> places) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
   return keeper_->Prefetch(places);

@@ -98,6 +98,9 @@ class Client {
   absl::StatusOr<class Use> Use(std::vector<PlaceId> places, Access access,
                                 absl::optional<Duration> deadline = absl::nullopt);
 
+  // As memtide_moment and memtide_end_iteration.
+  absl::Status BeginMoment(Moment moment);
+  absl::Status EndIteration();
   absl::Status Prefetch(absl::Span<const PlaceId> places);
   absl::Status Evict(absl::Span<const PlaceId> places);
   absl::Status Flush();

@@ -98,6 +98,44 @@ TEST_F(ClientTest, AcquiringHeldLeasesMakesNoCall) {
   ASSERT_TRUE(client_->Release({range.first}).ok());
 }
 
+TEST_F(ClientTest, UsesAreToldWithTheNextFetchHitsToo) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(3);
+  const auto use = [&](uint32_t n, Access access) {
+    ASSERT_TRUE(client_->Use({Nth(range, n)}, access).ok());
+  };
+  const auto begin = [&](const std::string& name) {
+    Moment moment;
+    moment.name = name;
+    ASSERT_TRUE(client_->BeginMoment(moment).ok());
+  };
+  use(0, Access::kRead);  // Before the first moment: not noted.
+  begin("one");
+  use(0, Access::kRead);
+  begin("two");
+  use(0, Access::kRead);
+  EXPECT_TRUE(lender_->moments().empty());
+  use(1, Access::kWrite);
+  ASSERT_TRUE(client_->EndIteration().ok());
+  ASSERT_EQ(lender_->moments().size(), 2u);
+  EXPECT_EQ(lender_->moments()[0].name, "one");
+  EXPECT_EQ(lender_->moments()[1].uses.size(), 2u);
+  EXPECT_EQ(lender_->moments()[1].uses[1].access, Access::kWrite);
+  use(2, Access::kRead);
+  ASSERT_EQ(lender_->moments().size(), 4u);
+  EXPECT_TRUE(lender_->moments()[2].ends_iteration);
+}
+
+TEST_F(ClientTest, ManyMomentsWithoutAFetchAreTold) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(1);
+  for (size_t i = 0; i <= UseLog::kReportAfter + 1; ++i) {
+    ASSERT_TRUE(client_->BeginMoment(Moment()).ok());
+    ASSERT_TRUE(client_->Use({range.first}, Access::kRead).ok());
+  }
+  EXPECT_GT(lender_->moments().size(), UseLog::kReportAfter);
+}
+
 TEST_F(ClientTest, MoreThanTheBudgetIsRefusedWithAdvice) {
   Open(4, 3);
   const PlaceRange range = Allocate(4);

@@ -75,12 +75,13 @@ absl::Status FakeLender::Free(absl::Span<const ChunkId> chunks) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Lease>> FakeLender::Fetch(const FetchOptions& options) {
+absl::StatusOr<Fetched> FakeLender::Fetch(const FetchOptions& options) {
   const Instant until =
       Now() + (options.deadline > Duration::zero() ? options.deadline : std::chrono::minutes(1));
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   ++counts_.fetches;
+  moments_.insert(moments_.end(), options.moments.begin(), options.moments.end());
   for (const ChunkId id : options.releases) {
     const auto found = chunks_.find(id);
     if (found == chunks_.end() || !found->second.leased) continue;
@@ -99,15 +100,33 @@ absl::StatusOr<std::vector<Lease>> FakeLender::Fetch(const FetchOptions& options
     changed_.WaitFor(&mutex_, left);
     MEMTIDE_RETURN_IF_ERROR(ended_);
   }
-  std::vector<Lease> leases;
+  Fetched fetched;
+  fetched.farthest = farthest_;
   for (const ChunkId id : options.chunks) {
     Chunk& chunk = chunks_.at(id);
     counts_.leases += chunk.leased ? 0 : 1;
     chunk.leased = true;
-    leases.push_back({id, RegionId(0), options_.chunk_size * *chunk.slot});
+    fetched.leases.push_back({id, RegionId(0), options_.chunk_size * *chunk.slot});
   }
   changed_.SignalAll();
-  return leases;
+  return fetched;
+}
+
+absl::Status FakeLender::Report(const std::vector<Moment>& moments) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  moments_.insert(moments_.end(), moments.begin(), moments.end());
+  return absl::OkStatus();
+}
+
+std::vector<Moment> FakeLender::moments() const {
+  const MutexLock lock(&mutex_);
+  return moments_;
+}
+
+void FakeLender::SetFarthest(std::vector<ChunkId> farthest) {
+  const MutexLock lock(&mutex_);
+  farthest_ = std::move(farthest);
 }
 
 // All chunks have a slot at the end, or room is missing (and what came in stays, unleased).

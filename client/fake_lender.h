@@ -38,7 +38,9 @@ class FakeLender : public Lender {
   void Close() override;
   absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind) override;
   absl::Status Free(absl::Span<const ChunkId> chunks) override;
-  absl::StatusOr<std::vector<Lease>> Fetch(const FetchOptions& options) override;
+  // Remembers the moments it is told of; `farthest` is what the test set.
+  absl::StatusOr<Fetched> Fetch(const FetchOptions& options) override;
+  absl::Status Report(const std::vector<Moment>& moments) override;
   absl::Status Release(absl::Span<const ChunkId> chunks) override;
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
@@ -61,6 +63,9 @@ class FakeLender : public Lender {
   void EndSession(absl::Status reason);
 
   Counts counts() const;
+  // What was told of uses, so far.
+  std::vector<Moment> moments() const;
+  void SetFarthest(std::vector<ChunkId> farthest);
   // Returns when exactly `leases` are held.
   void WaitForLeases(uint32_t leases);
 
@@ -94,6 +99,8 @@ class FakeLender : public Lender {
   uint64_t next_chunk_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Moment> moments_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ChunkId> farthest_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace memtide::client

@@ -172,33 +172,36 @@ absl::Status GrpcLender::Free(absl::Span<const ChunkId> chunks) {
   });
 }
 
-absl::StatusOr<std::vector<Lease>> GrpcLender::Fetch(const FetchOptions& options) {
-  std::vector<Lease> leases;
+absl::StatusOr<Fetched> GrpcLender::Fetch(const FetchOptions& options) {
+  Fetched fetched;
   // Releases beyond what fits into the first call go ahead of it.
   absl::Span<const ChunkId> releases = options.releases;
   if (releases.size() > kMaxBatch) {
     MEMTIDE_RETURN_IF_ERROR(Release(releases));
     releases = {};
   }
+  absl::Span<const Moment> moments = options.moments;
   const absl::Span<const ChunkId> all = options.chunks;
   const absl::Status status = ForEachBatch(all, [&](absl::Span<const ChunkId> batch) {
-    const absl::Status fetched = FetchSome(options, batch, releases, &leases);
+    const absl::Status some = FetchSome(options, {batch, releases, moments}, &fetched);
     releases = {};
-    return fetched;
+    moments = {};
+    return some;
   });
-  if (status.ok()) return leases;
+  if (status.ok()) return fetched;
   // All or none. Whoever asked for an upgrade among them loses that lease, too; a batch of more
   // than kMaxBatch chunks that are held already is not made.
-  const size_t granted = leases.size();
+  const size_t granted = fetched.leases.size();
   if (granted > 0) Release(all.subspan(0, granted)).IgnoreError();
   return status;
 }
 
-absl::Status GrpcLender::FetchSome(const FetchOptions& options, absl::Span<const ChunkId> chunks,
-                                   absl::Span<const ChunkId> releases, std::vector<Lease>* leases) {
+absl::Status GrpcLender::FetchSome(const FetchOptions& options, const Batch& batch,
+                                   Fetched* fetched) {
   v1::FetchRequest request;
-  AddIds(chunks, request.mutable_chunk_ids());
-  AddIds(releases, request.mutable_release_chunk_ids());
+  AddIds(batch.chunks, request.mutable_chunk_ids());
+  AddIds(batch.releases, request.mutable_release_chunk_ids());
+  AddMoments(batch.moments, request.mutable_moments());
   request.set_access(ToProto(options.access));
   request.set_wait_policy(options.patience == Patience::kNoWait ? v1::WAIT_POLICY_NO_WAIT
                                                                 : v1::WAIT_POLICY_WAIT);
@@ -210,14 +213,24 @@ absl::Status GrpcLender::FetchSome(const FetchOptions& options, absl::Span<const
   v1::FetchResponse reply;
   MEMTIDE_RETURN_IF_ERROR(Explain(
       Call(chunks_.get(), &v1::ChunkService::Stub::Fetch, token_, wait + kGrace, request, &reply)));
-  if (reply.leases_size() != static_cast<int>(chunks.size())) {
+  if (reply.leases_size() != static_cast<int>(batch.chunks.size())) {
     return absl::InternalError("the daemon granted another number of leases than asked for");
   }
   for (const v1::Lease& lease : reply.leases()) {
-    leases->push_back(
+    fetched->leases.push_back(
         {ChunkId(lease.chunk_id()), RegionId(lease.region_id()), Bytes(lease.offset_bytes())});
   }
+  fetched->farthest.clear();
+  for (const uint64_t id : reply.farthest_chunk_ids()) fetched->farthest.emplace_back(id);
   return absl::OkStatus();
+}
+
+absl::Status GrpcLender::Report(const std::vector<Moment>& moments) {
+  v1::ReportRequest request;
+  AddMoments(moments, request.mutable_moments());
+  v1::ReportResponse reply;
+  return Explain(
+      Call(chunks_.get(), &v1::ChunkService::Stub::Report, token_, kQuick, request, &reply));
 }
 
 absl::Status GrpcLender::Release(absl::Span<const ChunkId> chunks) {

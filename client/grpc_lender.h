@@ -36,7 +36,8 @@ class GrpcLender : public Lender {
   void Close() override;
   absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind) override;
   absl::Status Free(absl::Span<const ChunkId> chunks) override;
-  absl::StatusOr<std::vector<Lease>> Fetch(const FetchOptions& options) override;
+  absl::StatusOr<Fetched> Fetch(const FetchOptions& options) override;
+  absl::Status Report(const std::vector<Moment>& moments) override;
   absl::Status Release(absl::Span<const ChunkId> chunks) override;
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
@@ -48,8 +49,11 @@ class GrpcLender : public Lender {
   absl::StatusOr<v1::OpenResponse> SendOpen(const JobOptions& options);
   // A 24th of what the job will have at its working tier, 2 to 64 MiB.
   absl::StatusOr<Bytes> ChooseChunkSize(const JobOptions& options);
-  absl::Status FetchSome(const FetchOptions& options, absl::Span<const ChunkId> chunks,
-                         absl::Span<const ChunkId> releases, std::vector<Lease>* leases);
+  struct Batch {
+    absl::Span<const ChunkId> chunks, releases;
+    absl::Span<const Moment> moments;
+  };
+  absl::Status FetchSome(const FetchOptions& options, const Batch& batch, Fetched* fetched);
   // What is wrong when a call failed: the session's loss explains more than gRPC does.
   absl::Status Explain(absl::Status status);
   void ReadEvents();

@@ -11,7 +11,8 @@
 //   writing
 //
 // Held leases are in use (somebody acquired them) or idle. While idle ones exist, at most `budget`
-// are held: oldest idle first, but the two most recently touched last, so that code touching
+// are held: those go first that the daemon expects to be used last, then the oldest idle ones; the
+// two most recently touched last, so that code touching
 // several chunks at once makes progress. Thread-compatible.
 #ifndef MEMTIDE_CLIENT_LEASE_CACHE_H_
 #define MEMTIDE_CLIENT_LEASE_CACHE_H_
@@ -98,6 +99,9 @@ class LeaseCache {
 
   // --- Giving back; each marks what it returns as moving ---
 
+  // Of what is leased, these are expected to be used last, the last first: they go before others.
+  // Chunks that are not leased: ignored.
+  void SetFarthest(absl::Span<const ChunkId> chunks);
   // What should go so that the next leases find room: some, when nearly `budget` are held and the
   // chunks do not all fit; else none.
   std::vector<PlaceId> TakeRoomAhead();
@@ -168,8 +172,9 @@ class LeaseCache {
   uint32_t oldest_ = kNone, newest_ = kNone;
   uint32_t recent_[kRecentTouches] = {kNone, kNone};
   uint64_t stamp_ = 0;
-  uint32_t revoked_ = 0;                // Asked for and not yet taken, whichever.
-  std::set<uint32_t> revoked_places_;   // The same, these.
+  uint32_t revoked_ = 0;               // Asked for and not yet taken, whichever.
+  std::set<uint32_t> revoked_places_;  // The same, these.
+  std::vector<uint32_t> farthest_;
   std::map<ChunkId, uint32_t> places_;  // Of bound places: where a chunk is.
   uint32_t bound_ = 0, held_ = 0, idle_ = 0, moving_ = 0;
   uint32_t leasing_ = 0;  // Of the moving: will be held.

@@ -28,6 +28,14 @@ std::vector<PlaceId> LeaseCache::TakeRoomAhead() {
   return TakeOldest(held_ + leasing_ - budget_ + room_ahead(), Recent::kSpare);
 }
 
+void LeaseCache::SetFarthest(absl::Span<const ChunkId> chunks) {
+  farthest_.clear();
+  for (const ChunkId chunk : chunks) {
+    const auto found = places_.find(chunk);
+    if (found != places_.end()) farthest_.push_back(found->second);
+  }
+}
+
 void LeaseCache::Revoke(absl::Span<const ChunkId> chunks, uint32_t others) {
   for (const ChunkId chunk : chunks) {
     const auto found = places_.find(chunk);
@@ -75,9 +83,16 @@ std::vector<PlaceId> LeaseCache::TakeIdle(absl::Span<const PlaceId> places) {
 
 std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
   std::vector<PlaceId> taken;
+  const auto may_go = [this](uint32_t place) {
+    return entries_[place].stamp != stamp_ && !IsRecent(place);
+  };
+  for (const uint32_t place : farthest_) {
+    if (taken.size() >= count) break;
+    if (IsTakable(place) && may_go(place)) Mark(place, &taken);
+  }
   for (uint32_t place = oldest_; place != kNone && taken.size() < count;) {
     const uint32_t next = entries_[place].newer;
-    if (entries_[place].stamp != stamp_ && !IsRecent(place)) Mark(place, &taken);
+    if (may_go(place)) Mark(place, &taken);
     place = next;
   }
   if (recent == Recent::kSpare) return taken;

@@ -65,6 +65,17 @@ TEST(LeaseCacheTest, TheOldestIdleLeaseMakesRoom) {
   EXPECT_FALSE(plan->release_first);
 }
 
+TEST(LeaseCacheTest, WhatIsExpectedLastMakesRoomBeforeTheOldest) {
+  LeaseCache cache = Bound(6, 3);
+  Hold(&cache, {0}, Access::kRead);
+  Acquire(&cache, {1}, Access::kRead);
+  Hold(&cache, {2}, Access::kRead);
+  // Place 1 is in use; 5 is not leased, 99 not ours.
+  const ChunkId farthest[] = {ChunkId(199), ChunkId(105), ChunkId(101), ChunkId(102), ChunkId(100)};
+  cache.SetFarthest(farthest);
+  EXPECT_EQ(cache.Acquire(Places({3}), Access::kRead)->release, Places({2}));
+}
+
 TEST(LeaseCacheTest, ASmallerBudgetIsReachedAsUsesEnd) {
   LeaseCache cache = Bound(6, 5);
   Hold(&cache, {0, 1}, Access::kRead);

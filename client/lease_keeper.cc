@@ -65,7 +65,9 @@ absl::StatusOr<LeaseKeeper::Errand> LeaseKeeper::Plan(const Request& request,
     stats_.acquires += request.places.size();
     stats_.acquire_hits += request.places.size() - missed;
   }
+  NoteUses(request, plan);
   if (plan.next == LeasePlan::Next::kDone) return errand;
+  errand.moments = log_.Take();
   errand.leased = ChunksOf(plan.fetch);
   const std::vector<ChunkId> upgraded = ChunksOf(plan.upgrade);
   errand.leased.insert(errand.leased.end(), upgraded.begin(), upgraded.end());
@@ -85,16 +87,17 @@ absl::Status LeaseKeeper::CarryOut(Errand* errand, absl::optional<Instant> until
     plan.release.clear();
     errand->released.clear();
   }
-  absl::StatusOr<std::vector<Lease>> leases = Fetch(*errand, until);
-  absl::Status status = leases.status();
-  if (leases.ok()) {
-    status = MapGranted(*errand, *leases);
+  absl::StatusOr<Fetched> fetched = Fetch(*errand, until);
+  absl::Status status = fetched.status();
+  if (fetched.ok()) {
+    status = MapGranted(*errand, fetched->leases);
   } else {
     ReleaseInDoubt(errand->released);
   }
   const MutexLock lock(&mutex_);
   if (status.ok()) {
     cache_.Granted(plan);
+    cache_.SetFarthest(fetched->farthest);
   } else {
     cache_.Refused(plan);
   }
@@ -110,12 +113,12 @@ absl::Status LeaseKeeper::CarryOut(Errand* errand, absl::optional<Instant> until
   return status;
 }
 
-absl::StatusOr<std::vector<Lease>> LeaseKeeper::Fetch(const Errand& errand,
-                                                      absl::optional<Instant> until) {
+absl::StatusOr<Fetched> LeaseKeeper::Fetch(const Errand& errand, absl::optional<Instant> until) {
   FetchOptions options;
   options.chunks = errand.leased;
   options.releases = errand.released;
   options.access = errand.plan.access;
+  options.moments = errand.moments;
   if (until == Instant::min()) {
     options.patience = Patience::kNoWait;
   } else if (until.has_value()) {
@@ -123,12 +126,12 @@ absl::StatusOr<std::vector<Lease>> LeaseKeeper::Fetch(const Errand& errand,
     options.deadline = std::max<Duration>(*until - Now(), std::chrono::milliseconds(1));
   }
   CountCall();
-  absl::StatusOr<std::vector<Lease>> leases = lender_->Fetch(options);
-  if (leases.ok() && leases->size() != options.chunks.size()) {
-    return absl::InternalError(
-        absl::StrCat("the daemon granted ", leases->size(), " leases of ", options.chunks.size()));
+  absl::StatusOr<Fetched> fetched = lender_->Fetch(options);
+  if (fetched.ok() && fetched->leases.size() != options.chunks.size()) {
+    return absl::InternalError(absl::StrCat("the daemon granted ", fetched->leases.size(),
+                                            " leases of ", options.chunks.size()));
   }
-  return leases;
+  return fetched;
 }
 
 absl::Status LeaseKeeper::MapGranted(const Errand& errand, const std::vector<Lease>& leases) {
@@ -226,6 +229,34 @@ absl::Status LeaseKeeper::Free(PlaceRange range) {
   }
   Changed();
   return status;
+}
+
+// --- What comes when ---
+
+void LeaseKeeper::NoteUses(const Request& request, const LeasePlan& plan) {
+  // What had to be fetched was not here: also if it was used in this moment before.
+  for (const PlaceId place : request.places) {
+    const bool fetched = std::find(plan.fetch.begin(), plan.fetch.end(), place) != plan.fetch.end();
+    log_.Use(cache_.chunk(place), request.access, fetched);
+  }
+}
+
+void LeaseKeeper::BeginMoment(Moment moment) {
+  std::vector<Moment> moments;
+  {
+    const MutexLock lock(&mutex_);
+    log_.Begin(std::move(moment));
+    if (!log_.WantsReport() || !lost_.ok()) return;
+    moments = log_.Take();
+  }
+  CountCall();
+  // A hint that is lost costs nothing but time.
+  lender_->Report(moments).IgnoreError();
+}
+
+void LeaseKeeper::EndIteration() {
+  const MutexLock lock(&mutex_);
+  log_.EndIteration();
 }
 
 // --- State ---

@@ -21,6 +21,7 @@
 #include "client/lender.h"
 #include "client/regions.h"
 #include "client/types.h"
+#include "client/use_log.h"
 
 namespace memtide::client {
 
@@ -59,6 +60,10 @@ class LeaseKeeper {
   absl::Status Evict(absl::Span<const PlaceId> places);
   absl::Status Flush();
 
+  // As memtide_moment and memtide_end_iteration.
+  void BeginMoment(Moment moment);
+  void EndIteration();
+
   // As Lender::Resize.
   absl::Status Resize(Bytes device_share, Duration deadline);
 
@@ -87,6 +92,7 @@ class LeaseKeeper {
   struct Errand {
     LeasePlan plan;
     std::vector<ChunkId> leased, released;
+    std::vector<Moment> moments;
   };
 
   // Whether a lease had to be fetched (kFetch), or was held (kDone).
@@ -94,7 +100,7 @@ class LeaseKeeper {
   // Waits until nothing is in the way. Done: nothing to carry out.
   absl::StatusOr<Errand> Plan(const Request& request, absl::optional<Instant> until);
   absl::Status CarryOut(Errand* errand, absl::optional<Instant> until);
-  absl::StatusOr<std::vector<Lease>> Fetch(const Errand& errand, absl::optional<Instant> until);
+  absl::StatusOr<Fetched> Fetch(const Errand& errand, absl::optional<Instant> until);
   absl::Status MapGranted(const Errand& errand, const std::vector<Lease>& leases);
   // The leases of these marked places, which are unmapped here, end. Then they are absent.
   absl::Status GiveBack(const std::vector<PlaceId>& places);
@@ -102,6 +108,8 @@ class LeaseKeeper {
   void ReleaseInDoubt(const std::vector<ChunkId>& chunks);
   void MarkReleased(const std::vector<PlaceId>& places);
   void CountCall();
+  void NoteUses(const Request& request, const LeasePlan& plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReturnRegions(const std::vector<RegionId>& regions);
 
   std::vector<ChunkId> ChunksOf(absl::Span<const PlaceId> places) const
@@ -119,6 +127,7 @@ class LeaseKeeper {
   CondVar changed_;
   CondVar room_wanted_;
   LeaseCache cache_ ABSL_GUARDED_BY(mutex_);
+  UseLog log_ ABSL_GUARDED_BY(mutex_);
   LeaseStats stats_ ABSL_GUARDED_BY(mutex_);
   std::vector<RegionId> gone_ ABSL_GUARDED_BY(mutex_);  // To be returned.
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);

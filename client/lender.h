@@ -22,6 +22,7 @@
 #include "base/memory_kind.h"
 #include "client/region.h"
 #include "client/types.h"
+#include "client/use_log.h"
 
 namespace memtide::client {
 
@@ -87,7 +88,14 @@ struct FetchOptions {
   // Given back first. Not leased: ignored.
   std::vector<ChunkId> releases;
   Patience patience = Patience::kWait;
-  Duration deadline{0};  // Zero: as long as the daemon allows.
+  Duration deadline{0};         // Zero: as long as the daemon allows.
+  std::vector<Moment> moments;  // Used since the daemon was told last.
+};
+
+struct Fetched {
+  std::vector<Lease> leases;  // In the order of FetchOptions::chunks.
+  // Of the chunks that are leased, those that the daemon expects to be used last; the last first.
+  std::vector<ChunkId> farthest;
 };
 
 class Lender {
@@ -101,8 +109,10 @@ class Lender {
 
   virtual absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind) = 0;
   virtual absl::Status Free(absl::Span<const ChunkId> chunks) = 0;
-  // All or none of the leases, in the order of options.chunks.
-  virtual absl::StatusOr<std::vector<Lease>> Fetch(const FetchOptions& options) = 0;
+  // All or none of the leases.
+  virtual absl::StatusOr<Fetched> Fetch(const FetchOptions& options) = 0;
+  // Tells what was used, where nothing is wanted.
+  virtual absl::Status Report(const std::vector<Moment>& moments) = 0;
   virtual absl::Status Release(absl::Span<const ChunkId> chunks) = 0;
   // Ends leases on them, whatever the answer, moves them to the lowest tier of the node, and
   // returns when they are there.

@@ -188,6 +188,14 @@ MEMTIDE_API int memtide_get_stats(memtide_client* client, memtide_stats* stats);
  * Needs no client: works on any running daemon. *json is freed with memtide_free_text. */
 MEMTIDE_API int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max_chunks,
                                      char** json);
+/* What a job used and what the daemon did about it: a serialized Trace
+ * (proto/memtide/v1/trace.proto) of *bytes bytes. job_id 0: the only job that is open. Needs no
+ * client. *trace is freed with memtide_free_text. */
+MEMTIDE_API int memtide_get_trace(const char* socket_dir, uint64_t job_id, char** trace,
+                                  size_t* bytes);
+/* A serialized Trace as JSON, proto field names kept. *json is freed with memtide_free_text.
+ * INVALID_ARGUMENT: it is none. */
+MEMTIDE_API int memtide_read_trace(const char* trace, size_t bytes, char** json);
 MEMTIDE_API void memtide_free_text(char* text);
 
 /* Puts the SIGSEGV handler back, should other code (Python's faulthandler) have taken its place. */

@@ -3,14 +3,16 @@
 namespace memtide::client {
 namespace {
 
-constexpr int kMaxMessageBytes = 1 << 20;  // proto/memtide/v1/common.proto
+// proto/memtide/v1/common.proto
+constexpr int kMaxRequestBytes = 1 << 20;
+constexpr int kMaxResponseBytes = 16 << 20;
 
 }  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(kMaxResponseBytes);
+  arguments.SetMaxSendMessageSize(kMaxRequestBytes);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // A connection of its own: sessions of one process must not share fate.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

@@ -42,6 +42,7 @@ struct Flight {
   absl::optional<Tier> from;  // nullopt: zeros.
   Tier to = Tier::kHost;
   Version version;  // What is being copied; an older one than the chunk's is not a valid copy.
+  TracedMove traced;
 };
 
 struct Chunk {
@@ -58,11 +59,16 @@ struct Chunk {
   uint8_t valid = 0;
   std::array<Slot, kTiers> slots;
   absl::optional<Flight> flight;
+  std::array<uint64_t, 2> arrived{};  // At device and host: a count that grows with every arrival.
 
-  // Wishes, strongest first: waiting fetches (to hold_tier), prefetch, evict, push (as victim).
+  // Wishes, strongest first: waiting fetches (to hold_tier), prefetch, evict, push (as victim),
+  // clean.
   Tier hold_tier = Tier::kHost;
-  absl::optional<Tier> prefetch_to, evict_to, push_from;
+  // A copy is written down ahead of that.
+  absl::optional<Tier> prefetch_to, evict_to, push_from, clean_from;
   bool wrote_back = false;  // Since its copy was chosen to leave.
+  bool evicted = false;     // By request; not brought ahead until somebody asks for it.
+  bool asked_back = false;  // Its lease was, as it is expected late.
   bool cooling = false;     // A write-back failed lately: no victim until the next second.
   uint8_t failures = 0;     // Of bringing it, in a row.
   bool queued = false;      // In the engine's ready list.

@@ -116,7 +116,7 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
     const uint32_t place = free_places_.back();
     free_places_.pop_back();
     if (job.free_members.empty()) {
-      job.free_members.push_back(static_cast<uint32_t>(job.members.size()));
+      job.free_members.push(static_cast<uint32_t>(job.members.size()));
       job.members.push_back(kNoPlace);
     }
     Chunk& chunk = chunks_[place];
@@ -125,8 +125,9 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
     chunk.job = &job;
     chunk.generation = generation;
     chunk.kind = event.kind;
-    chunk.member = job.free_members.back();
-    job.free_members.pop_back();
+    chunk.member = job.free_members.top();
+    job.free_members.pop();
+    job.trace.Use(chunk.member, TracedOperation::kAllocate);
     job.members[chunk.member] = place;
     chunk.slot(job.home) = job.tier(job.home).slots->Take();
     MEMTIDE_CHECK(chunk.slot(job.home));
@@ -189,6 +190,7 @@ void EngineState::FreeChunk(uint32_t place) {
   --job.kinds[static_cast<int>(chunk.kind)];
   chunk.dying = true;
   ++job.dying_chunks;
+  job.trace.Use(chunk.member, TracedOperation::kFree);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(place, tier);
   if (!chunk.flight.has_value()) ForgetChunk(place);
 }
@@ -202,7 +204,7 @@ void EngineState::ForgetChunk(uint32_t place) {
     if (tier != Tier::kSsd) LookAtRoom(job, tier);
   }
   job.members[chunk.member] = kNoPlace;
-  job.free_members.push_back(chunk.member);
+  job.free_members.push(chunk.member);
   job.cooling.erase(std::remove(job.cooling.begin(), job.cooling.end(), place), job.cooling.end());
   --job.dying_chunks;
   const uint32_t generation = chunk.generation;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/optional.h"
 #include "base/memory_kind.h"
 #include "daemon/engine/types.h"
 
@@ -33,7 +34,10 @@ struct AllocateReply {
 };
 struct FetchReply {
   std::vector<Lease> leases;  // In the order asked.
+  // Of the chunks that the session has leased, those expected last; the last one first.
+  std::vector<ChunkId> farthest;
 };
+inline constexpr size_t kMaxFarthest = 32;
 struct DescribeReply {
   std::vector<ChunkInfo> chunks;
 };
@@ -47,6 +51,51 @@ struct InspectReply {
   uint32_t session_count = 0, chunk_count = 0, waiting_calls = 0, transfers_in_flight = 0;
   bool draining = false;
 };
+// As in trace.proto. Times count from the first moment; chunks are numbers of the job.
+struct TracedChunk {
+  uint32_t number = 0;
+  ChunkId chunk;
+  ChunkKind kind = ChunkKind::kOther;
+  absl::optional<uint32_t> next_use_in_moments;
+};
+struct TracedMoment {
+  Phase phase = Phase::kOther;
+  std::string name;
+  Bytes own_device, own_host;
+  Duration time{0};
+  std::vector<uint32_t> uses;  // Number * 4 + TracedOperation.
+};
+enum class TracedOperation : uint8_t { kRead, kWrite, kAllocate, kFree };
+enum class MoveReason : uint8_t { kDemand, kPrefetch, kVictim, kCleaning, kRequest };
+struct TracedMove {
+  uint32_t chunk = 0;
+  absl::optional<Tier> from;  // None: zeros.
+  absl::optional<Tier> to;    // None: the copy was dropped.
+  MoveReason reason = MoveReason::kDemand;
+  Instant start;
+  Duration duration{0};
+  uint64_t moment = 0;
+  absl::optional<uint32_t> next_use_in_moments;
+  uint32_t nearer = 0;
+};
+struct TracedStall {
+  Instant start;
+  Duration duration{0};
+  absl::optional<Tier> waited_for;  // None: room. Device: a copy.
+  uint32_t chunks = 0;
+};
+struct TraceReply {
+  JobId job;
+  Bytes chunk_size;
+  uint32_t device_slots = 0, host_slots = 0, ssd_slots = 0;
+  std::vector<TracedChunk> chunks;
+  std::vector<TracedMoment> moments;
+  std::vector<uint32_t> iteration_ends;
+  Instant start;              // Of the first moment.
+  uint64_t first_moment = 0;  // Its number, as moves count.
+  std::vector<TracedMove> moves;
+  std::vector<TracedStall> stalls;
+};
 struct ResizeReply {
   uint32_t device_slots = 0, lease_budget = 0;  // As in OpenReply.
 };
@@ -55,7 +104,7 @@ struct Reply {
   absl::Status status;
   // monostate for errors and for calls that answer nothing.
   std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply,
-               ResizeReply>
+               ResizeReply, TraceReply>
       value;
 };
 

@@ -29,12 +29,17 @@ inline constexpr Bytes kChunkAlignment = MiB(2);  // One huge page.
 inline constexpr Bytes kMaxChunkSize = GiB(1);    // One registered io_uring buffer.
 inline constexpr Bytes kMaxRegionSize = GiB(1);   // Likewise.
 
+// Who leaves a tier, and who comes ahead. The daemon places by foresight; the others, which only
+// evict on demand, are there to be compared with.
+enum class Placement : uint8_t { kForesight, kLru, kFifo, kBelady };
+
 struct EngineOptions {
   // Zero: the node has no such pool. At least one of host and device must be there; SSD needs host.
   Bytes device_capacity, host_capacity, ssd_capacity;
   Limits limits;
   // How the node's device can lend its memory, best first. Not empty.
   std::vector<MemoryKind> device_kinds = {MemoryKind::kSharedMemory};
+  Placement placement = Placement::kForesight;
 };
 
 class EngineState;

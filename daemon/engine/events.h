@@ -76,6 +76,15 @@ struct FetchCall {
   std::vector<ChunkId> releases;  // Not leased: ignored, so that a retry is harmless.
   bool wait = true;               // False: UNAVAILABLE unless every chunk is there now.
   Duration deadline{0};           // Zero: the limit max_wait.
+  // What the session used since its last report, up to this call's chunks. Chunks that are not the
+  // job's: ignored.
+  std::vector<MomentReport> moments;
+};
+// The same, where nothing is wanted.
+struct ReportCall {
+  CallId call;
+  SessionId session;
+  std::vector<MomentReport> moments;
 };
 struct ReleaseCall {
   CallId call;
@@ -134,6 +143,11 @@ struct InspectCall {
   // Chunks from this table place on, at most limit; for paging.
   uint32_t first_chunk = 0, max_chunks = 0;
 };
+// What a job used and what was done about it.
+struct TraceCall {
+  CallId call;
+  JobId job;  // Zero: the only one that is open.
+};
 // Refuses new sessions and allocations from now on. Answered when nothing is in flight.
 struct DrainCall {
   CallId call;
@@ -163,10 +177,11 @@ struct StoreDropped {
 // Time passed. At least every 100 ms while anything waits.
 struct Tick {};
 
-using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall,
-                           AllocateCall, FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall,
-                           DescribeCall, ResizeCall, ReturnRegionsCall, InspectCall, DrainCall,
-                           TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick>;
+using Event =
+    std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall, AllocateCall,
+                 FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall, DescribeCall,
+                 ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
+                 TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick>;
 
 }  // namespace memtide
 

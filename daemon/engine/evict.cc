@@ -46,6 +46,7 @@ void EngineState::On(const EvictCall& event) {
     Chunk& chunk = chunks_[place];
     chunk.evict_to = std::max(chunk.evict_to.value_or(event.tier), event.tier);
     chunk.evicts.push_back(evict.get());
+    chunk.evicted = true;
     StopPrefetch(chunk);
     StopPush(chunk);
     Ready(place);

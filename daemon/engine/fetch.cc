@@ -57,8 +57,12 @@ void EngineState::On(const FetchCall& event) {
   for (const ChunkId id : event.releases) {
     if (const absl::optional<uint32_t> place = Find(job, id)) ReleaseLease(*session, *place);
   }
+  absl::Status status = CheckMoments(event.moments);
+  if (status.ok()) Learn(job, event.moments);
   absl::StatusOr<std::vector<uint32_t>> places = Resolve(job, event.chunks);
-  absl::Status status = places.ok() ? CheckFetch(*session, event, *places) : places.status();
+  if (status.ok()) {
+    status = places.ok() ? CheckFetch(*session, event, *places) : places.status();
+  }
   if (status.ok() && session->waiting_calls >= options_.limits.waiting_calls_per_session) {
     status = absl::ResourceExhaustedError(absl::StrCat("the session has its limit of ",
                                                        options_.limits.waiting_calls_per_session,
@@ -131,6 +135,7 @@ EngineState::Admission EngineState::TryAdmit(FetchOperation& fetch) {
 
 void EngineState::Pin(FetchOperation& fetch, uint32_t place) {
   Chunk& chunk = chunks_[place];
+  chunk.evicted = false;
   if (!chunk.pinned()) {
     chunk.hold_tier = fetch.tier;
     ++fetch.job->tier(fetch.tier).committed;
@@ -157,6 +162,7 @@ void EngineState::Unpin(uint32_t place, size_t hold_index) {
   Chunk& chunk = chunks_[place];
   chunk.holds.erase(chunk.holds.begin() + hold_index);
   if (!chunk.pinned()) {
+    chunk.asked_back = false;
     --chunk.job->tier(chunk.hold_tier).committed;
     Ready(place);
   }
@@ -191,7 +197,13 @@ void EngineState::Grant(FetchOperation& fetch) {
     lease.access = hold.access;
     granted.leases.push_back(lease);
   }
+  AddFarthest(session, &granted);
   if (now_ > fetch.started) {
+    TracedStall stall{fetch.started, now_ - fetch.started, absl::nullopt,
+                      static_cast<uint32_t>(fetch.chunks.size())};
+    if (fetch.waited_for_copy) stall.waited_for = Tier::kDevice;
+    if (fetch.waited_for_ssd) stall.waited_for = Tier::kSsd;
+    fetch.job->trace.Stalled(stall);
     Duration& stalled = fetch.waited_for_ssd    ? counters_.stalled_on_ssd
                         : fetch.waited_for_copy ? counters_.stalled_on_copy
                                                 : counters_.stalled_on_room;

@@ -6,16 +6,20 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <queue>
 #include <string>
 #include <vector>
 
 #include "absl/types/optional.h"
 #include "daemon/engine/chunk.h"
 #include "daemon/engine/effects.h"
+#include "daemon/engine/job_trace.h"
 #include "daemon/engine/types.h"
-#include "daemon/policy/victim_policy.h"
+#include "daemon/policy/foresight.h"
+#include "daemon/policy/victims.h"
 #include "daemon/pool/slot_pool.h"
 
 namespace memtide {
@@ -36,7 +40,11 @@ struct JobTier {
   // being dropped.
   std::map<uint32_t, std::vector<SessionId>> leaving;
 
-  std::unique_ptr<VictimPolicy> victims;  // Who may leave. Not at the home tier.
+  Victims victims;          // Who may leave. None at the home tier.
+  Victims held;             // Chunks that are leased here, or about to be.
+  uint32_t prefetches = 0;  // Chunks on their way here that nobody waits for.
+  // Up to this virtual time, whoever is expected is there or on the way.
+  uint64_t looked_ahead = 0;
   std::deque<uint32_t> slot_queue;        // Chunks that wait for a slot, oldest first.
   uint32_t pushing = 0;                   // Chunks on their way out: slots to come.
   uint32_t committed = 0;                 // Chunks pinned here.
@@ -76,14 +84,19 @@ struct Job {
   uint32_t parts_pending = 0;  // Being made or dropped.
   absl::Status making_status;
 
-  uint32_t chunks = 0;                 // Live ones.
-  uint32_t dying_chunks = 0;           // Freed ones with a transfer in flight.
-  std::vector<uint32_t> members;       // Chunk place by member number.
-  std::vector<uint32_t> free_members;  // Member numbers to use again.
-  std::vector<uint32_t> cooling;       // Chunks whose write-back failed.
+  uint32_t chunks = 0;            // Live ones.
+  uint32_t dying_chunks = 0;      // Freed ones with a transfer in flight.
+  std::vector<uint32_t> members;  // Chunk place by member number.
+  // Member numbers to use again, the lowest first: what an iteration frees and allocates anew, the
+  // next one finds under the same number.
+  std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>> free_members;
+  std::vector<uint32_t> cooling;  // Chunks whose write-back failed.
   std::array<uint64_t, kChunkKinds> kinds{};
-  uint32_t prefetches = 0;
-  absl::Status last_error;  // Of a write-back; explains a wait that ends in a deadline.
+  Foresight foresight;
+  JobTrace trace;
+  bool look_ahead = false;            // In the engine's list of jobs that may move chunks ahead.
+  std::array<uint32_t, 5> flights{};  // By StartTransfer::Kind.
+  absl::Status last_error;            // Of a write-back; explains a wait that ends in a deadline.
 
   JobTier& tier(Tier t) { return tiers[static_cast<int>(t)]; }
   const JobTier& tier(Tier t) const { return tiers[static_cast<int>(t)]; }

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "daemon/engine/state.h"
-#include "daemon/policy/lru.h"
 
 namespace memtide {
 
@@ -93,7 +92,7 @@ absl::Status EngineState::LendTier(Job& job, Tier tier, Bytes asked) {
   if (part.by_slot) MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(job, slots));
   part.target = static_cast<uint32_t>(slots);
   part.slots = std::make_unique<SlotPool>(part.target);
-  part.victims = std::make_unique<LruPolicy>();
+  if (options_.placement != Placement::kForesight) part.victims = Victims(1);
   part.slots_per_part = static_cast<uint32_t>(
       std::min(slots, std::max<uint64_t>(kMinSlots, kPartSize / job.chunk_size)));
   if (job.chunk_size * part.slots_per_part > kMaxRegionSize) {

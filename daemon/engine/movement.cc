@@ -39,7 +39,7 @@ void EngineState::LookAtRoom(Job& job, Tier tier) {
 }
 
 void EngineState::Settle() {
-  while (!ready_.empty() || !rooms_.empty()) {
+  while (!ready_.empty() || !rooms_.empty() || MoveAhead()) {
     for (size_t i = 0; i < ready_.size(); ++i) {
       chunks_[ready_[i]].queued = false;
       Advance(ready_[i]);
@@ -83,6 +83,11 @@ void EngineState::Advance(uint32_t place) {
   if (!chunk.flight.has_value() && chunk.push_from.has_value() && Push(place, *chunk.push_from)) {
     StopPush(chunk);
   }
+  if (!chunk.flight.has_value() && chunk.clean_from.has_value() &&
+      Clean(place, *chunk.clean_from)) {
+    chunk.clean_from.reset();
+  }
+  LookAhead(*chunk.job);
   if (chunk.flight.has_value()) return;
   for (const Tier tier : kMemoryTiers) {
     if ((chunk.waits_for & ~queued_for_ & Bit(tier)) != 0) StopWaitingForSlot(place, tier);
@@ -132,10 +137,16 @@ bool EngineState::Push(uint32_t place, Tier tier) {
   if (chunk.flight.has_value()) return false;
   if (!chunk.slot(tier)) return true;
   const bool only_copy = chunk.valid == Bit(tier);
-  if (!only_copy) {
+  // Or the disk would have to be asked for it again.
+  const bool worth_keeping =
+      tier == Tier::kDevice && chunk.valid_at(tier) && !chunk.valid_at(Tier::kHost) &&
+      !chunk.wrote_back && options_.placement == Placement::kForesight &&
+      chunk.job->foresight.known() && IsWorthASlot(*chunk.job, Tier::kHost, NextUse(chunk, tier));
+  if (!only_copy && !worth_keeping) {
     if (chunk.valid_at(tier)) {
       ++counters_.evictions;
       if (!chunk.wrote_back) ++counters_.dropped_clean;
+      chunk.job->trace.Moved(Trace(chunk, tier, absl::nullopt));
     }
     chunk.wrote_back = false;
     DropCopy(place, tier);
@@ -148,6 +159,16 @@ bool EngineState::Push(uint32_t place, Tier tier) {
   return false;
 }
 
+bool EngineState::Clean(uint32_t place, Tier tier) {
+  Chunk& chunk = chunks_[place];
+  const Tier lower = tier == Tier::kDevice ? Tier::kHost : Tier::kSsd;
+  const bool wanted = chunk.valid == Bit(tier) && !chunk.pinned() && !chunk.push_from.has_value();
+  if (!wanted) return true;
+  if (!TakeSlot(place, lower)) return false;
+  Start(place, tier, lower);
+  return true;
+}
+
 void EngineState::StopPush(Chunk& chunk) {
   if (!chunk.push_from.has_value()) return;
   --chunk.job->tier(*chunk.push_from).pushing;
@@ -157,7 +178,7 @@ void EngineState::StopPush(Chunk& chunk) {
 
 void EngineState::StopPrefetch(Chunk& chunk) {
   if (!chunk.prefetch_to.has_value()) return;
-  --chunk.job->prefetches;
+  --chunk.job->tier(*chunk.prefetch_to).prefetches;
   chunk.prefetch_to.reset();
 }
 
@@ -194,13 +215,10 @@ void EngineState::DropCopy(uint32_t place, Tier tier) {
   Chunk& chunk = chunks_[place];
   chunk.valid &= static_cast<uint8_t>(~Bit(tier));
   chunk.slot(tier).Free();
-  UpdateVictim(place, tier);
-  VictimPolicy* host = chunk.job->tier(Tier::kHost).victims.get();
-  if (tier == Tier::kDevice && host != nullptr && host->Contains(chunk.member)) {
-    // The host's copy was a duplicate and is the fastest now.
-    host->Remove(chunk.member);
-    UpdateVictim(place, Tier::kHost);
-  }
+  // What another copy is worth has changed, too.
+  Rank(place);
+  JobTier& part = chunk.job->tier(tier);
+  part.looked_ahead = std::min(part.looked_ahead, chunk.job->foresight.NextUse(chunk.member));
   LookAtRoom(*chunk.job, tier);
 }
 
@@ -215,31 +233,13 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
   if (wanted <= free + part.pushing) return;
   if (part.slots->missing_slots() > 0) return Grow(job, tier);
   for (size_t missing = wanted - free - part.pushing; missing > 0; --missing) {
-    const absl::optional<uint32_t> victim = part.victims->Next();
+    const absl::optional<Candidate> victim = part.victims.Next(job.foresight.now());
     if (!victim.has_value()) return;
-    const uint32_t place = job.members[*victim];
+    const uint32_t place = job.members[victim->member];
     chunks_[place].push_from = tier;
     ++part.pushing;
     UpdateVictim(place, tier);
     Ready(place);
-  }
-}
-
-void EngineState::UpdateVictim(uint32_t place, Tier tier) {
-  const Chunk& chunk = chunks_[place];
-  VictimPolicy* victims = chunk.job->tier(tier).victims.get();
-  if (victims == nullptr) return;
-  const bool may_leave = chunk.live() && tier != chunk.job->home && chunk.slot(tier) &&
-                         chunk.valid_at(tier) && !chunk.flight.has_value() &&
-                         !chunk.pinned_at(tier) && !chunk.push_from.has_value() &&
-                         !chunk.evict_to.has_value() && !chunk.cooling;
-  if (may_leave == victims->Contains(chunk.member)) return;
-  if (may_leave) {
-    const bool duplicate = tier == Tier::kHost && chunk.valid_at(Tier::kDevice);
-    victims->Add(chunk.member, duplicate ? CopyValue::kDuplicate : CopyValue::kOnly);
-    LookAtRoom(*chunk.job, tier);
-  } else {
-    victims->Remove(chunk.member);
   }
 }
 
@@ -262,7 +262,8 @@ void EngineState::Start(uint32_t place, absl::optional<Tier> from, Tier to) {
   }
   if (from.has_value() && *from != Tier::kSsd) start.from = PlaceOf(chunk, *from);
   if (to != Tier::kSsd) start.to = PlaceOf(chunk, to);
-  chunk.flight = Flight{start.kind, from, to, chunk.version};
+  chunk.flight = Flight{start.kind, from, to, chunk.version, Trace(chunk, from, to)};
+  ++chunk.job->flights[static_cast<int>(start.kind)];
   transfers_.emplace(start.transfer, place);
   for (const Tier tier : kMemoryTiers) UpdateVictim(place, tier);
   Emit(start);
@@ -276,6 +277,7 @@ void EngineState::On(const TransferDone& event) {
   Chunk& chunk = chunks_[place];
   const Flight flight = *chunk.flight;
   chunk.flight.reset();
+  --chunk.job->flights[static_cast<int>(flight.kind)];
   if (!event.status.ok()) ++counters_.transfers_failed;
   if (chunk.dying) return ForgetChunk(place);
   if (!event.status.ok()) return TransferFailed(place, flight, event.status);
@@ -288,9 +290,13 @@ void EngineState::On(const TransferDone& event) {
                  : flight.kind == Kind::kSsdToHost    ? counters_.ssd_read
                                                       : counters_.ssd_written;
   moved += size;
+  TracedMove traced = flight.traced;
+  traced.duration = now_ - traced.start;
+  chunk.job->trace.Moved(traced);
   chunk.failures = 0;
   if (flight.version == chunk.version) {
     chunk.valid |= Bit(flight.to);
+    if (flight.to != Tier::kSsd) chunk.arrived[static_cast<int>(flight.to)] = ++arrivals_;
   } else if (flight.to != chunk.job->home) {
     DropCopy(place, flight.to);  // A writer came in between: what was copied is old.
   }
@@ -337,17 +343,18 @@ void EngineState::On(const PrefetchCall& event) {
                   absl::InvalidArgumentError(absl::StrCat("chunks cannot be prefetched to the ",
                                                           TierName(event.tier), " tier")));
   }
-  const JobTier& part = job.tier(event.tier);
+  JobTier& part = job.tier(event.tier);
   const uint32_t most = std::max(uint32_t{1}, part.slots->size() / 4);
   for (const uint32_t place : *places) {
     Chunk& chunk = chunks_[place];
     const bool busy = chunk.pinned() || chunk.prefetch_to.has_value() ||
                       chunk.evict_to.has_value() || chunk.valid_at(event.tier);
-    const bool room = part.slots->spare_slots() > 0 || part.victims->Next().has_value() ||
-                      part.slots->missing_slots() > 0;
-    if (busy || !room || !part.slot_queue.empty() || job.prefetches >= most) continue;
+    const bool room =
+        part.slots->spare_slots() > 0 || part.victims.size() > 0 || part.slots->missing_slots() > 0;
+    if (busy || !room || !part.slot_queue.empty() || part.prefetches >= most) continue;
     chunk.prefetch_to = event.tier;
-    ++job.prefetches;
+    chunk.evicted = false;
+    ++part.prefetches;
     StopPush(chunk);
     Ready(place);
   }

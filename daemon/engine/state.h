@@ -3,8 +3,9 @@
 // One file per group of operations: sessions.cc (connect, renew, end), jobs.cc (open, end),
 // memory.cc (shares and the parts they are made of), resize.cc, chunks.cc (allocate, free,
 // describe), fetch.cc (admission, grant, release), movement.cc (bring, push, room, transfers),
-// evict.cc, inspect.cc, invariants.cc. Handlers change the tables and put chunks on
-// the ready list; Settle() then lets every ready chunk take its next step until nothing moves.
+// foresee.cc (order of victims, moving ahead), trace.cc, evict.cc, inspect.cc, invariants.cc.
+// Handlers change the tables and put chunks on the ready list; Settle() then lets every ready chunk
+// take its next step until nothing moves.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
 
@@ -154,13 +155,37 @@ class EngineState {
   void MakeRoom(Job& job, Tier tier);
   void Start(uint32_t place, absl::optional<Tier> from, Tier to);
   void TransferFailed(uint32_t place, const Flight& flight, const absl::Status& status);
-  void UpdateVictim(uint32_t place, Tier tier);
+  // Begins to write the copy at `tier` to the next lower one, where it is the only one. True: there
+  // is nothing (more) to be written.
+  bool Clean(uint32_t place, Tier tier);
   void FreeUnusedSlots(uint32_t place);
   void AnswerFetches(uint32_t place);
   void StopPrefetch(Chunk& chunk);
   void FinishEvicts(uint32_t place, const absl::Status& status);
   void EndEvict(EvictOperation& evict, const absl::Status& status);
   MemoryPlace PlaceOf(const Chunk& chunk, Tier tier) const;
+
+  // --- foresee.cc ---
+  void On(const ReportCall& event);
+  absl::Status CheckMoments(const std::vector<MomentReport>& moments) const;
+  void Learn(Job& job, const std::vector<MomentReport>& moments);
+  uint64_t NextUse(const Chunk& chunk, Tier tier);
+  void Rank(uint32_t place);
+  void UpdateVictim(uint32_t place, Tier tier);
+  void LookAhead(Job& job);
+  bool MoveAhead();
+  bool BringAhead(Job& job, Tier tier);
+  bool HasRoomUntil(Job& job, Tier tier, uint64_t time);
+  void AskFarthestBack(Job& job, uint64_t time);
+  bool CleanAhead(Job& job, Tier tier);
+  bool IsWorthASlot(const Job& job, Tier tier, uint64_t time) const;
+  bool IsSpare(const Job& job, const Candidate& candidate) const;
+  void AddFarthest(const Session& session, FetchReply* reply) const;
+
+  // --- trace.cc ---
+  void On(const TraceCall& event);
+  absl::optional<uint32_t> MomentsUntilUse(const Chunk& chunk) const;
+  TracedMove Trace(const Chunk& chunk, absl::optional<Tier> from, absl::optional<Tier> to) const;
 
   // --- inspect.cc ---
   void On(const InspectCall& event);
@@ -207,8 +232,10 @@ class EngineState {
   uint8_t queued_for_ = 0;
   // (job, tier) pairs whose slot queue or admission queue should be looked at.
   std::vector<std::pair<Job*, Tier>> rooms_;
+  std::vector<Job*> looking_ahead_;
 
   uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1;
+  uint64_t turns_ = 0, arrivals_ = 0;
   uint32_t next_part_ = 1;
 };
 

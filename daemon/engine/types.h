@@ -21,6 +21,20 @@ inline constexpr int kChunkKinds = 5;
 // stale from the moment of the grant.
 enum class Access : uint8_t { kRead, kWrite };
 
+// What a job is doing at a moment, and what it used in it; see trace.proto.
+enum class Phase : uint8_t { kOther, kForward, kBackward, kStep };
+struct UseReport {
+  ChunkId chunk;
+  Access access = Access::kRead;
+};
+struct MomentReport {
+  Phase phase = Phase::kOther;
+  std::string name;
+  Bytes own_device, own_host;
+  std::vector<UseReport> uses;
+  bool continues = false, ends_iteration = false;
+};
+
 // Where a slot is. For device and host: a byte offset in a region of shared memory. For SSD: a byte
 // offset in a job's store (the store's files are striped by the io seam, not here).
 struct MemoryPlace {
@@ -101,6 +115,7 @@ struct Limits {
   uint32_t chunks = 1 << 20;        // 64 TiB at 64 MiB a chunk, 512 MiB of tables at most.
   uint32_t waiting_calls_per_session = 256;
   uint32_t remembered_replies_per_session = 128;
+  uint32_t moments_per_call = 4096, uses_per_call = 16384;  // Reported ones.
   uint32_t device_regions = 4096;  // Of a job that has one for each slot: descriptors in a client.
   Duration max_wait = std::chrono::minutes(10);       // Longest a fetch may wait.
   Duration session_lease = std::chrono::seconds(60);  // Without a renewal: the client hangs.

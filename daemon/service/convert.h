@@ -16,6 +16,7 @@
 #include "memtide/v1/admin.pb.h"
 #include "memtide/v1/chunks.pb.h"
 #include "memtide/v1/session.pb.h"
+#include "memtide/v1/trace.pb.h"
 
 namespace memtide {
 
@@ -38,6 +39,8 @@ absl::StatusOr<EvictCall> ToEvent(const v1::EvictRequest& request, const NodeDef
 absl::StatusOr<PrefetchCall> ToEvent(const v1::PrefetchRequest& request, const NodeDefaults& node);
 absl::StatusOr<FreeCall> ToEvent(const v1::FreeRequest& request, const NodeDefaults& node);
 absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const NodeDefaults& node);
+absl::StatusOr<ReportCall> ToEvent(const v1::ReportRequest& request, const NodeDefaults& node);
+absl::StatusOr<TraceCall> ToEvent(const v1::GetTraceRequest& request, const NodeDefaults& node);
 absl::StatusOr<ResizeCall> ToEvent(const v1::ResizeRequest& request, const NodeDefaults& node);
 absl::StatusOr<ReturnRegionsCall> ToEvent(const v1::ReturnRegionsRequest& request,
                                           const NodeDefaults& node);
@@ -45,11 +48,15 @@ absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
                                     const NodeDefaults& node);
 
 // Leaves cuda_device_uuid, which the engine does not know.
+v1::Tier ToProto(Tier tier);
+v1::ChunkKind ToProto(ChunkKind kind);
+
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response);
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response);
 void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response);
 void ToResponse(const FetchReply& reply, v1::FetchResponse* response);
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response);
+void ToResponse(const TraceReply& reply, v1::Trace* response);
 // Leaves version, boot_id and warnings, which the engine does not know.
 void ToResponse(const InspectReply& reply, v1::InspectNodeResponse* response);
 

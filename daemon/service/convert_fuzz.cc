@@ -47,6 +47,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     MEMTIDE_CHECK(fetch->deadline >= Duration(0) && fetch->deadline <= Limits{}.max_wait);
     MEMTIDE_CHECK(fetch->releases.size() <= kMaxBatch);
   }
+  if (const auto report = Convert<v1::ReportRequest>(data, size); report.ok()) {
+    for (const MomentReport& moment : report->moments) MEMTIDE_CHECK(moment.phase <= Phase::kStep);
+  }
   if (const auto open = Convert<v1::OpenRequest>(data, size); open.ok()) {
     MEMTIDE_CHECK(open->chunk_size.IsMultipleOf(MiB(2)) && open->chunk_size <= GiB(1));
     MEMTIDE_CHECK(open->job_name.size() <= kMaxJobNameBytes);

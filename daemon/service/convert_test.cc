@@ -70,6 +70,29 @@ TEST(ConvertTest, RefusesBatchesThatAreEmptyOrTooLong) {
   EXPECT_EQ(CodeOf(many_releases), StatusCode::kInvalidArgument);
 }
 
+TEST(ConvertTest, ReadsWhatWasUsed) {
+  v1::ReportRequest request;
+  v1::Moment* const moment = request.add_moments();
+  moment->set_phase(v1::PHASE_BACKWARD);
+  moment->set_name("Linear");
+  moment->set_own_device_bytes(7);
+  moment->set_ends_iteration(true);
+  moment->add_uses()->set_chunk_id(5);
+  moment->add_uses()->set_access(v1::ACCESS_WRITE);
+  const auto event = ToEvent(request, NodeWithDevice());
+  ASSERT_TRUE(event.ok()) << event.status();
+  const MomentReport& report = event->moments.at(0);
+  EXPECT_EQ(report.phase, Phase::kBackward);
+  EXPECT_EQ(report.name, "Linear");
+  EXPECT_EQ(report.own_device, Bytes(7));
+  EXPECT_TRUE(report.ends_iteration);
+  EXPECT_FALSE(report.continues);
+  EXPECT_EQ(report.uses.at(0).chunk, ChunkId(5));
+  EXPECT_EQ(report.uses.at(1).access, Access::kWrite);
+  moment->set_phase(static_cast<v1::Phase>(9));
+  EXPECT_EQ(ToEvent(request, NodeWithDevice()).status().code(), StatusCode::kUnimplemented);
+}
+
 TEST(ConvertTest, NamesTheKnownRangeOfAnEnum) {
   v1::FetchRequest request = SomeFetch();
   request.set_tier(static_cast<v1::Tier>(9));

@@ -14,7 +14,9 @@
 namespace memtide {
 namespace {
 
-constexpr int kMaxMessageSize = 1 << 20;
+constexpr int kMaxRequestBytes = 1 << 20;
+// A trace is the largest: JobTrace bounds it.
+constexpr int kMaxResponseBytes = 16 << 20;
 // Calls of one connection at a time: four sessions' worth of waiting fetches.
 constexpr int kMaxConcurrentStreams = 1024;
 constexpr int kMaxMetadataSize = 8 << 10;
@@ -25,8 +27,8 @@ constexpr int kMinPingIntervalMs = 10'000;
 constexpr mode_t kSocketMode = 0660;
 
 void SetLimits(grpc::ServerBuilder* builder) {
-  builder->SetMaxReceiveMessageSize(kMaxMessageSize);
-  builder->SetMaxSendMessageSize(kMaxMessageSize);
+  builder->SetMaxReceiveMessageSize(kMaxRequestBytes);
+  builder->SetMaxSendMessageSize(kMaxResponseBytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentStreams);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataSize);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

@@ -143,6 +143,7 @@ class ChunkServiceHandlers final : public v1::ChunkService::CallbackService {
   MEMTIDE_SESSION_METHOD(Prefetch, std::monostate)
   MEMTIDE_SESSION_METHOD(Free, std::monostate)
   MEMTIDE_SESSION_METHOD(Describe, DescribeReply)
+  MEMTIDE_SESSION_METHOD(Report, std::monostate)
 
  private:
   const ServiceContext* const service_;
@@ -159,6 +160,13 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
     auto event = ToEvent(*request, service_->node);
     if (!event.ok()) return FinishNow(context, event.status());
     return PostCall<InspectReply>(service_, context, *event, response);
+  }
+
+  grpc::ServerUnaryReactor* GetTrace(Context* context, const v1::GetTraceRequest* request,
+                                     v1::Trace* response) override {
+    auto event = ToEvent(*request, service_->node);
+    if (!event.ok()) return FinishNow(context, event.status());
+    return PostCall<TraceReply>(service_, context, *event, response);
   }
 
   grpc::ServerUnaryReactor* Drain(Context* context, const v1::DrainRequest* request,

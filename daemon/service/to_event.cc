@@ -65,6 +65,45 @@ absl::StatusOr<absl::optional<MemoryKind>> ToMemoryKind(v1::MemoryKind kind) {
   }
 }
 
+absl::StatusOr<Phase> ToPhase(v1::Phase phase) {
+  MEMTIDE_RETURN_IF_ERROR(CheckKnown("moments.phase", phase));
+  switch (phase) {
+    case v1::PHASE_FORWARD:
+      return Phase::kForward;
+    case v1::PHASE_BACKWARD:
+      return Phase::kBackward;
+    case v1::PHASE_STEP:
+      return Phase::kStep;
+    default:
+      return Phase::kOther;
+  }
+}
+
+using ProtoMoments = google::protobuf::RepeatedPtrField<v1::Moment>;
+
+// Their number is for the engine to check.
+absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments) {
+  std::vector<MomentReport> reports;
+  reports.reserve(static_cast<size_t>(moments.size()));
+  for (const v1::Moment& moment : moments) {
+    MomentReport report;
+    MEMTIDE_ASSIGN_OR_RETURN(report.phase, ToPhase(moment.phase()));
+    report.name = moment.name();
+    report.own_device = Bytes(moment.own_device_bytes());
+    report.own_host = Bytes(moment.own_host_bytes());
+    report.uses.reserve(static_cast<size_t>(moment.uses_size()));
+    for (const v1::Use& use : moment.uses()) {
+      MEMTIDE_RETURN_IF_ERROR(CheckKnown("moments.uses.access", use.access()));
+      report.uses.push_back({ChunkId(use.chunk_id()),
+                             use.access() == v1::ACCESS_WRITE ? Access::kWrite : Access::kRead});
+    }
+    report.continues = moment.continues();
+    report.ends_iteration = moment.ends_iteration();
+    reports.push_back(std::move(report));
+  }
+  return reports;
+}
+
 using ProtoIds = google::protobuf::RepeatedField<uint64_t>;
 
 absl::StatusOr<std::vector<ChunkId>> ToChunks(absl::string_view field, const ProtoIds& ids) {
@@ -185,6 +224,7 @@ absl::StatusOr<FetchCall> ToEvent(const v1::FetchRequest& request, const NodeDef
   event.access = request.access() == v1::ACCESS_WRITE ? Access::kWrite : Access::kRead;
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("wait_policy", request.wait_policy()));
   event.wait = request.wait_policy() != v1::WAIT_POLICY_NO_WAIT;
+  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
   MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
                            ToDuration("deadline", request.deadline(), node.limits.max_wait));
   return event;
@@ -229,6 +269,18 @@ absl::StatusOr<FreeCall> ToEvent(const v1::FreeRequest& request, const NodeDefau
 absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const NodeDefaults& node) {
   DescribeCall event;
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  return event;
+}
+
+absl::StatusOr<ReportCall> ToEvent(const v1::ReportRequest& request, const NodeDefaults& node) {
+  ReportCall event;
+  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
+  return event;
+}
+
+absl::StatusOr<TraceCall> ToEvent(const v1::GetTraceRequest& request, const NodeDefaults& node) {
+  TraceCall event;
+  event.job = JobId(request.job_id());
   return event;
 }
 

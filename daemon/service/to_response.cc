@@ -1,8 +1,6 @@
 #include "daemon/service/convert.h"
 
 namespace memtide {
-namespace {
-
 v1::Tier ToProto(Tier tier) {
   switch (tier) {
     case Tier::kDevice:
@@ -30,6 +28,8 @@ v1::ChunkKind ToProto(ChunkKind kind) {
   }
   return v1::CHUNK_KIND_UNSPECIFIED;
 }
+
+namespace {
 
 v1::MemoryKind ToProto(MemoryKind kind) {
   switch (kind) {
@@ -148,6 +148,7 @@ void ToResponse(const FetchReply& reply, v1::FetchResponse* response) {
     proto->set_offset_bytes(lease.place.offset.count());
     proto->set_version(lease.version.value());
   }
+  for (const ChunkId chunk : reply.farthest) response->add_farthest_chunk_ids(chunk.value());
 }
 
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response) {

@@ -6,29 +6,22 @@ Nothing here knows about torch. Every call but those on a `Places` table copies 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 from array import array
 from collections.abc import Iterable
 from ctypes import (
-    POINTER,
     byref,
     c_char_p,
-    c_int,
-    c_int32,
     c_size_t,
     c_uint32,
-    c_uint64,
     c_void_p,
 )
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from memtide import errors
-from memtide.locate import find_library
+from memtide import _library
+from memtide._library import check, library
 
 _MOST_SPANS = 256
 _CAPSULE_NAME = b"dltensor"  # The capsule keeps a pointer to it.
@@ -55,59 +48,12 @@ class Kind(IntEnum):
     ACTIVATION = 4
 
 
-class _Options(ctypes.Structure):
-    _fields_: ClassVar = [
-        ("struct_bytes", c_uint32),
-        ("socket_dir", c_char_p),
-        ("job_name", c_char_p),
-        ("program", c_char_p),
-        ("chunk_bytes", c_uint64),
-        ("device_share_bytes", c_uint64),
-        ("host_share_bytes", c_uint64),
-        ("ssd_share_bytes", c_uint64),
-        ("address_bytes", c_uint64),
-        ("device_memory", c_uint32),
-    ]
+class Phase(IntEnum):
+    """What part of an iteration a moment belongs to."""
 
-
-class _Properties(ctypes.Structure):
-    _fields_: ClassVar = [
-        ("struct_bytes", c_uint32),
-        ("places", c_uint32),
-        ("base", c_void_p),
-        ("chunk_bytes", c_uint64),
-        ("device_slots", c_uint32),
-        ("host_slots", c_uint32),
-        ("ssd_slots", c_uint32),
-        ("max_chunks", c_uint32),
-        ("lease_budget", c_uint32),
-        ("kernel_faults", c_uint32),
-        ("touches", c_uint32),
-        ("device_memory", c_uint32),
-        ("dl_device_type", c_int32),
-        ("dl_device_id", c_int32),
-    ]
-
-
-class _Span(ctypes.Structure):
-    _fields_: ClassVar = [("address", c_uint64), ("size_bytes", c_uint64)]
-
-
-class _Stats(ctypes.Structure):
-    _fields_: ClassVar = [
-        ("struct_bytes", c_uint32),
-        ("chunks", c_uint32),
-        ("leases_held", c_uint32),
-        ("leases_in_use", c_uint32),
-        ("acquires", c_uint64),
-        ("acquire_hits", c_uint64),
-        ("faults", c_uint64),
-        ("upgrades", c_uint64),
-        ("releases", c_uint64),
-        ("calls", c_uint64),
-        ("wait_nanoseconds", c_uint64),
-        ("lease_budget", c_uint32),
-    ]
+    FORWARD = 1
+    BACKWARD = 2
+    STEP = 3
 
 
 @dataclass(frozen=True)
@@ -176,56 +122,6 @@ class Places:
         self._table = array("I", self.numbers)
         self.address, self.count = self._table.buffer_info()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Places) and self.numbers == other.numbers
-
-    def __hash__(self) -> int:
-        return hash(self.numbers)
-
-
-@cache
-def library() -> ctypes.CDLL:
-    """libmemtide.so with its signatures. NotInstalled: nowhere to be found."""
-    path = find_library()
-    try:
-        lib = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise errors.NotInstalled(f"{path} cannot be loaded: {error}") from error
-    places = [c_void_p, c_void_p, c_size_t]
-    signatures: dict[str, tuple[list[Any], Any]] = {
-        "memtide_open": ([POINTER(_Options), POINTER(c_void_p)], c_int),
-        "memtide_close": ([c_void_p], None),
-        "memtide_get_properties": ([c_void_p, POINTER(_Properties)], c_int),
-        "memtide_allocate": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
-        "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
-        "memtide_acquire": ([*places, c_int, c_int], c_int),
-        "memtide_release": (places, c_int),
-        "memtide_prefetch": (places, c_int),
-        "memtide_evict": (places, c_int),
-        "memtide_flush": ([c_void_p], c_int),
-        "memtide_resize": ([c_void_p, c_uint64, c_int], c_int),
-        "memtide_wrap": ([c_void_p, c_uint64, c_uint64, POINTER(c_void_p)], c_int),
-        "memtide_take_returned": ([c_void_p, POINTER(_Span), c_size_t, POINTER(c_size_t)], c_int),
-        "memtide_get_stats": ([c_void_p, POINTER(_Stats)], c_int),
-        "memtide_inspect_node": ([c_char_p, c_int, c_uint32, POINTER(c_void_p)], c_int),
-        "memtide_free_text": ([c_void_p], None),
-        "memtide_reinstall_handlers": ([], c_int),
-        "memtide_last_error": ([], c_char_p),
-        "memtide_version": ([], c_char_p),
-    }
-    for name, (arguments, result) in signatures.items():
-        try:
-            function = getattr(lib, name)
-        except AttributeError as error:
-            raise errors.NotInstalled(f"{path} is not libmemtide.so: it lacks {name}") from error
-        function.argtypes, function.restype = arguments, result
-    return lib
-
-
-def _check(code: int) -> None:
-    if code:
-        raise errors.from_status(code, library().memtide_last_error().decode(errors="replace"))
-
 
 def version() -> str:
     """The native library's version."""
@@ -234,25 +130,7 @@ def version() -> str:
 
 def reinstall_handlers() -> None:
     """Puts the library's SIGSEGV handler back in front."""
-    _check(library().memtide_reinstall_handlers())
-
-
-def inspect_node(
-    socket_dir: Path | str | None = None, *, sessions: bool = False, max_chunks: int = 0
-) -> dict[str, Any]:
-    """InspectNodeResponse of the daemon at `socket_dir` (default: the node's) as a dict.
-
-    Numbers of 64 bits are texts, durations are "1.5s", and fields that are zero may be missing:
-    that is protobuf's JSON. Unavailable: no daemon answers.
-    """
-    where = os.fsencode(socket_dir) if socket_dir else None
-    text = c_void_p()
-    _check(library().memtide_inspect_node(where, int(sessions), max_chunks, byref(text)))
-    try:
-        reply: dict[str, Any] = json.loads(ctypes.string_at(text.value or 0))
-    finally:
-        library().memtide_free_text(text)
-    return reply
+    check(library().memtide_reinstall_handlers())
 
 
 class Client:
@@ -263,8 +141,8 @@ class Client:
         self._handle = c_void_p()
         # As CUDA sees it, which opening may begin to use.
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-        wish = _Options(
-            struct_bytes=ctypes.sizeof(_Options),
+        wish = _library.Options(
+            struct_bytes=ctypes.sizeof(_library.Options),
             socket_dir=os.fsencode(options.socket_dir) or None,
             job_name=options.job_name.encode() or None,
             program=options.program.encode() or None,
@@ -274,9 +152,9 @@ class Client:
             ssd_share_bytes=options.ssd_share_bytes,
             address_bytes=options.address_bytes,
         )
-        _check(self._lib.memtide_open(byref(wish), byref(self._handle)))
-        got = _Properties(struct_bytes=ctypes.sizeof(_Properties))
-        _check(self._lib.memtide_get_properties(self._handle, byref(got)))
+        check(self._lib.memtide_open(byref(wish), byref(self._handle)))
+        got = _library.Properties(struct_bytes=ctypes.sizeof(_library.Properties))
+        check(self._lib.memtide_get_properties(self._handle, byref(got)))
         self.properties = Properties(
             places=got.places,
             base=got.base or 0,
@@ -299,16 +177,16 @@ class Client:
     def allocate(self, kind: Kind, count: int) -> int:
         """Binds `count` new zeroed chunks to consecutive places; returns the first."""
         first = c_uint32()
-        _check(self._lib.memtide_allocate(self._handle, int(kind), count, byref(first)))
+        check(self._lib.memtide_allocate(self._handle, int(kind), count, byref(first)))
         return first.value
 
     def free(self, first_place: int, count: int) -> None:
         """Ends the chunks at these places."""
-        _check(self._lib.memtide_free(self._handle, first_place, count))
+        check(self._lib.memtide_free(self._handle, first_place, count))
 
     def acquire(self, places: Places, access: Access, timeout_ms: int = -1) -> None:
         """Leases and maps the chunks, all or none, and counts one use on each."""
-        _check(
+        check(
             self._lib.memtide_acquire(
                 self._handle, places.address, places.count, int(access), timeout_ms
             )
@@ -316,44 +194,56 @@ class Client:
 
     def release(self, places: Places) -> None:
         """Takes one use off each."""
-        _check(self._lib.memtide_release(self._handle, places.address, places.count))
+        check(self._lib.memtide_release(self._handle, places.address, places.count))
+
+    def moment(self, phase: Phase, name: str, own_device_bytes: int, own_host_bytes: int) -> None:
+        """A moment begins: chunks leased or touched from now on are used in it."""
+        check(
+            self._lib.memtide_moment(
+                self._handle, phase, name.encode(), own_device_bytes, own_host_bytes
+            )
+        )
+
+    def end_iteration(self) -> None:
+        """An iteration ends: its moments are expected again, in the same order."""
+        check(self._lib.memtide_end_iteration(self._handle))
 
     def prefetch(self, places: Places) -> None:
         """Starts to bring chunks close."""
-        _check(self._lib.memtide_prefetch(self._handle, places.address, places.count))
+        check(self._lib.memtide_prefetch(self._handle, places.address, places.count))
 
     def evict(self, places: Places) -> None:
         """Gives idle leases on these back, and returns when their chunks are on the lowest tier."""
-        _check(self._lib.memtide_evict(self._handle, places.address, places.count))
+        check(self._lib.memtide_evict(self._handle, places.address, places.count))
 
     def flush(self) -> None:
         """Gives all idle leases back."""
-        _check(self._lib.memtide_flush(self._handle))
+        check(self._lib.memtide_flush(self._handle))
 
     def resize(self, device_share_bytes: int, timeout_ms: int = -1) -> None:
         """Changes the job's share of the device pool; returns when what it lost is free."""
-        _check(self._lib.memtide_resize(self._handle, device_share_bytes, timeout_ms))
+        check(self._lib.memtide_resize(self._handle, device_share_bytes, timeout_ms))
 
     def wrap(self, address: int, size_bytes: int) -> Any:
         """A DLPack capsule over bytes of the range: one dimension of uint8. Made into a tensor, it
         is returned when the tensor's storage ends. REQUIRES: it is made into one."""
         tensor = c_void_p()
-        _check(self._lib.memtide_wrap(self._handle, address, size_bytes, byref(tensor)))
+        check(self._lib.memtide_wrap(self._handle, address, size_bytes, byref(tensor)))
         return _new_capsule(tensor, _CAPSULE_NAME, None)
 
     def take_returned(self) -> list[tuple[int, int]]:
         """Address and bytes of each span whose tensors have ended since the last call."""
-        spans = (_Span * _MOST_SPANS)()
+        spans = (_library.Span * _MOST_SPANS)()
         count = c_size_t()
         taken: list[tuple[int, int]] = []
         while True:
-            _check(self._lib.memtide_take_returned(self._handle, spans, _MOST_SPANS, byref(count)))
+            check(self._lib.memtide_take_returned(self._handle, spans, _MOST_SPANS, byref(count)))
             taken += [(span.address, span.size_bytes) for span in spans[: count.value]]
             if count.value < _MOST_SPANS:
                 return taken
 
     def stats(self) -> Stats:
         """This client's counters."""
-        got = _Stats(struct_bytes=ctypes.sizeof(_Stats))
-        _check(self._lib.memtide_get_stats(self._handle, byref(got)))
+        got = _library.Stats(struct_bytes=ctypes.sizeof(_library.Stats))
+        check(self._lib.memtide_get_stats(self._handle, byref(got)))
         return Stats(**{name: getattr(got, name) for name in Stats.__dataclass_fields__})

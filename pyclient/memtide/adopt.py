@@ -179,6 +179,14 @@ class Adopter:
                 arena.trim()
         self._note_pressure()
 
+    def free_dead(self) -> None:
+        """Ends the chunks of gradients that the script has let go of, when memory is short: what
+        is dead must not be written anywhere to make room."""
+        arena = self.arenas[Kind.GRADIENT]
+        if arena.has_returned and self.pressed():
+            arena.trim()
+            self._note_pressure()
+
     def copy_bytes(self, source: torch.Tensor, twin: torch.Tensor) -> None:
         """Copies a whole storage, of which one is in chunks, piece by piece.
 

@@ -1,4 +1,4 @@
-"""The command line: `memtide run | status | doctor`."""
+"""The command line: `memtide run | status | trace | explain | doctor`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from memtide import __version__
+from memtide import __version__, explain, trace, trace_file
 from memtide.connect import Wish
 from memtide.daemon import Pools
 from memtide.errors import MemtideError, NotInstalled, UsageError
 from memtide.sizes import parse_size
+from memtide.trace_file import RAW_SUFFIX
 
 _EXIT_FAILURE = 1
 _EXIT_USAGE = 2
@@ -51,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="show the node's pools, states and sessions")
     _add_socket_dir(status)
     status.set_defaults(command=_status)
+    _add_trace(commands)
+    _add_explain(commands)
     doctor = commands.add_parser("doctor", help="check what this machine lacks, and say the remedy")
     doctor.add_argument("--ssd-dir", type=Path, metavar="DIR", help="directory of the SSD pool")
     doctor.set_defaults(command=_doctor)
@@ -92,14 +95,60 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _add_socket_dir(session)
     output = run.add_argument_group("output")
     output.add_argument("--stats", type=Path, metavar="FILE.json", help="write what the run cost")
-    output.add_argument("--tide", type=Path, metavar="FILE.png", help="draw one iteration's memory")
+    output.add_argument(
+        "--tide", type=Path, metavar="FILE", help="draw one iteration's memory: .png, or .html"
+    )
     output.add_argument(
         "--tide-iteration", type=int, default=3, metavar="N", help="which one (default: 3)"
+    )
+    output.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help=f"write the last iterations: .json for viewers, {RAW_SUFFIX} for explain and replay",
     )
     output.add_argument("--quiet", action="store_true", help="no progress line, no summary")
     run.add_argument("script", metavar="SCRIPT")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
     run.set_defaults(command=_run)
+
+
+def _add_trace(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "trace", help="what a job used when, and what memtide did about it"
+    )
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    export = actions.add_parser(
+        "export",
+        help="write a job's latest iterations to a file",
+        description="Writes the latest iterations of a job that is open: for ui.perfetto.dev or "
+        f"chrome://tracing, or as they are ({RAW_SUFFIX}), for `memtide explain` and for replay.",
+    )
+    export.add_argument("--raw", action="store_true", help=f"as {RAW_SUFFIX}, whatever FILE is")
+    _add_trace_source(export)
+    export.add_argument("file", type=Path, metavar="FILE", help=f".json, or {RAW_SUFFIX}")
+    export.set_defaults(command=_export)
+
+
+def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "explain", help="say in words what happened to a chunk and why, newest first"
+    )
+    _add_trace_source(parser)
+    parser.add_argument(
+        "chunk", type=int, metavar="CHUNK", help="its number in the trace, or its id"
+    )
+    parser.set_defaults(command=_explain)
+
+
+def _add_trace_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--job", type=int, metavar="N", help="of several jobs (default: the only one)"
+    )
+    _add_socket_dir(parser)
+    parser.add_argument(
+        "--trace", type=Path, metavar=f"FILE{RAW_SUFFIX}", help="of this file, not of a daemon"
+    )
 
 
 def _add_socket_dir(parser: argparse._ActionsContainer) -> None:
@@ -129,6 +178,7 @@ def _run(told: argparse.Namespace) -> _Action:
             stats=told.stats,
             tide=told.tide,
             tide_iteration=told.tide_iteration,
+            trace=told.trace,
             quiet=told.quiet,
         )
     )
@@ -146,6 +196,26 @@ def _status(told: argparse.Namespace) -> _Action:
 
     status.print_status(told.socket_dir, Console(highlight=False))
     return lambda: 0
+
+
+def _export(told: argparse.Namespace) -> _Action:
+    trace_file.check_output(told.file, raw=told.raw)
+    trace_file.export(_raw_trace(told), told.file, raw=told.raw)
+    return lambda: 0
+
+
+def _explain(told: argparse.Namespace) -> _Action:
+    for line in explain.explain(trace.parse(_raw_trace(told)), told.chunk):
+        print(line)
+    return lambda: 0
+
+
+def _raw_trace(told: argparse.Namespace) -> bytes:
+    if told.trace is None:
+        return trace.fetch(told.socket_dir, told.job)
+    if told.job is not None or told.socket_dir is not None:
+        raise UsageError("--trace names a file: --job and --socket-dir are of a daemon")
+    return trace_file.load(told.trace)
 
 
 def _doctor(told: argparse.Namespace) -> _Action:

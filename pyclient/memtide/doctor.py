@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from memtide import _native
+from memtide import _admin, _native
 from memtide.errors import MemtideError
 from memtide.locate import default_socket_dir, default_ssd_dir, find_daemon
 from memtide.sizes import format_size
@@ -95,7 +95,7 @@ def _daemon() -> Finding:
 def _service() -> Finding:
     where = default_socket_dir()
     try:
-        _native.inspect_node(where)
+        _admin.inspect_node(where)
     except MemtideError:
         return Finding(
             "node's daemon", Verdict.GOOD, f"none at {where}: `memtide run` starts a private one"

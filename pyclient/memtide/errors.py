@@ -97,4 +97,5 @@ _BY_CODE = {cls.code: cls for cls in MemtideError.__subclasses__() if cls.code !
 
 def from_status(code: int, message: str) -> MemtideError:
     """The exception for a status code of the native library."""
-    return _BY_CODE.get(code, MemtideError)(message)
+    kind = _BY_CODE.get(code, MemtideError)
+    return kind(message or kind.__doc__)  # An older daemon says nothing about a call it lacks.

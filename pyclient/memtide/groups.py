@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from memtide.adopt import Adopter
+from memtide.observer import Observer
 
 _PREFIXES = ("_multi_tensor_", "_fused_")
 
@@ -30,7 +31,9 @@ def list_functions() -> Iterator[tuple[Any, str]]:
                     yield module, name
 
 
-def in_groups(adopter: Adopter, update: Callable[..., None]) -> Callable[..., None]:
+def in_groups(
+    adopter: Adopter, observer: Observer, update: Callable[..., None]
+) -> Callable[..., None]:
     """An update function that is called with as many parameters at a time as fit."""
 
     @functools.wraps(update)
@@ -42,6 +45,8 @@ def in_groups(adopter: Adopter, update: Callable[..., None]) -> Callable[..., No
         values = [params, *args, *kwargs.values()]
         lists = [v for v in values if isinstance(v, list) and len(v) == len(params)]
         for start, end in _spans(adopter, lists, len(params), max(1, ledger.limit)):
+            if ledger.strict:  # Else the step's mode sees each operation.
+                observer.moment("step", update.__name__)
             parts = {id(whole): whole[start:end] for whole in lists}
             update(
                 parts.get(id(params), params),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from memtide import report, runtime_hook
+from memtide import report, runtime_hook, trace, trace_file
 from memtide.connect import Connection, Wish, connect
 from memtide.errors import MemtideError, UsageError
 from memtide.script import run_script
@@ -28,6 +28,7 @@ class RunOptions:
     stats: Path | None = None
     tide: Path | None = None
     tide_iteration: int = 3
+    trace: Path | None = None
     quiet: bool = False
 
 
@@ -41,6 +42,8 @@ def prepare(options: RunOptions) -> Callable[[], int]:
     for output in (options.stats, options.tide):
         if output is not None and not output.absolute().parent.is_dir():
             raise UsageError(f"no directory to write '{output}' into")
+    if options.trace is not None:
+        trace_file.check_output(options.trace)
     connection = connect(options.wish)
     recorder = Recorder(
         connection.client,
@@ -51,7 +54,7 @@ def prepare(options: RunOptions) -> Callable[[], int]:
     if sys.stderr.isatty() and not options.quiet:
         progress = report.Progress(recorder)
     runtime_hook.install(connection.client, progress or recorder)
-    stats, tide = _absolute(options.stats), _absolute(options.tide)
+    outputs = _Outputs(_absolute(options.stats), _absolute(options.tide), _absolute(options.trace))
     owner = os.getpid()
 
     def run() -> int:
@@ -61,17 +64,25 @@ def prepare(options: RunOptions) -> Callable[[], int]:
             if os.getpid() == owner:
                 if progress is not None:
                     progress.clear()
-                _conclude(connection, recorder, stats, tide, quiet=options.quiet)
+                _conclude(connection, recorder, outputs, quiet=options.quiet)
         return 0
 
     return run
 
 
+@dataclass(frozen=True)
+class _Outputs:
+    """Where to write what, absolute: the script may change the working directory."""
+
+    stats: Path | None
+    tide: Path | None
+    trace: Path | None
+
+
 def _conclude(
     connection: Connection,
     recorder: Recorder,
-    stats: Path | None,
-    tide: Path | None,
+    outputs: _Outputs,
     *,
     quiet: bool,
 ) -> None:
@@ -83,10 +94,13 @@ def _conclude(
         return
     if not quiet:
         report.print_summary(summary, console)
-    if stats is not None:
-        stats.write_text(json.dumps(summary.as_json(), indent=1) + "\n", encoding="utf-8")
-    if tide is not None:
-        _draw(summary, tide, console)
+    if outputs.stats is not None:
+        told = json.dumps(summary.as_json(), indent=1)
+        outputs.stats.write_text(told + "\n", encoding="utf-8")
+    if outputs.tide is not None:
+        _draw(summary, outputs.tide, console)
+    if outputs.trace is not None:
+        _export_trace(connection.socket_dir, outputs.trace, console)
 
 
 def _draw(summary: Summary, path: Path, console: Console) -> None:
@@ -98,6 +112,13 @@ def _draw(summary: Summary, path: Path, console: Console) -> None:
     tide.draw(summary.tide, path)
 
 
+def _export_trace(socket_dir: Path, path: Path, console: Console) -> None:
+    try:
+        job_id = trace.job_of_process(socket_dir, os.getpid())
+        trace_file.export(trace.fetch(socket_dir, job_id), path)
+    except MemtideError as error:
+        console.print(f"memtide: no trace: {error}", markup=False)
+
+
 def _absolute(path: Path | None) -> Path | None:
-    # The script may change the working directory.
     return path.absolute() if path is not None else None

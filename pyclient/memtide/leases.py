@@ -1,4 +1,4 @@
-"""Who holds which chunk: leases as tokens that cannot leak, and what comes next.
+"""Who holds which chunk: leases as tokens that cannot leak.
 
 Where touches are answered (host memory), leases only make access fast: a touch without one is a
 page fault that the native library turns into a lease. So a request that finds no room is no error;
@@ -14,10 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from memtide._native import Access, Client, Places
-from memtide.errors import FailedPrecondition, InvalidArgument, NotFound, OutOfRoom
-
-_AHEAD = 2
-_SEARCH = 64
+from memtide.errors import OutOfRoom
 
 
 class Lease:
@@ -136,48 +133,10 @@ class Ledger:
         for token in tokens:
             token.release()
 
-    def prefetch(self, places: Places) -> None:
-        """Hints that `places` are needed soon."""
-        if not self.active or not places.count:
-            return
-        # The route is an iteration old: a place of it may have ended since.
-        with contextlib.suppress(FailedPrecondition, InvalidArgument, NotFound, OutOfRoom):
-            self._client.prefetch(places)
-
 
 def _limit(budget: int) -> int:
     # Page faults need leases too, two at least for code that walks over two tensors at once.
     return max(1, budget - max(2, budget // 4))
-
-
-class Route:
-    """The order in which an iteration leases, and from the last one, what comes next.
-
-    Iterations of a training script repeat. Where this one leaves the last one's order, the route
-    is found again at the next set of places known from there.
-    """
-
-    def __init__(self) -> None:
-        self._last: list[Places] = []
-        self._now: list[Places] = []
-        self._at = 0
-
-    def note(self, places: Places) -> list[Places]:
-        """Notes that `places` are leased now; returns what came next, nearest first."""
-        self._now.append(places)
-        last = self._last
-        for ahead in range(min(_SEARCH, len(last))):
-            at = (self._at + ahead) % len(last)
-            if last[at] == places:
-                self._at = at + 1
-                following = range(self._at, self._at + min(_AHEAD, len(last) - 1))
-                return [last[index % len(last)] for index in following]
-        return []
-
-    def end_iteration(self) -> None:
-        """The next iteration begins."""
-        if self._now:
-            self._last, self._now, self._at = self._now, [], 0
 
 
 class Window:
@@ -186,26 +145,26 @@ class Window:
     One thread at a time. `close` ends all.
     """
 
-    def __init__(self, ledger: Ledger, route: Route) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._route = route
         self._held: dict[int, Lease] = {}
         self._order: deque[int] = deque()
 
-    def need(self, reads: set[int], writes: set[int]) -> bool:
-        """Leases the places that an operation touches, if they fit; whether any was new.
+    def holds(self, reads: set[int], writes: set[int]) -> bool:
+        """Whether these places are leased already."""
+        return not any(self._missing(reads, writes))
+
+    def need(self, reads: set[int], writes: set[int]) -> None:
+        """Leases the places that an operation touches, if they fit.
 
         An operation over more than fits (a fused step names every tensor at once) walks over its
         tensors and needs a few chunks at a time: a part leased for all of it would only take the
         room in which its page faults are answered. So then nothing is leased.
         """
         held = self._held
-        writes_missing = {
-            place for place in writes if place not in held or held[place].access is not Access.WRITE
-        }
-        reads_missing = {place for place in reads if place not in held and place not in writes}
+        reads_missing, writes_missing = self._missing(reads, writes)
         if not writes_missing and not reads_missing:
-            return False
+            return
         for place in writes_missing & held.keys():  # Held for reading, wanted for writing.
             held.pop(place).release()
             self._order.remove(place)
@@ -213,14 +172,9 @@ class Window:
         self._make_room(missing, reads | writes)
         if missing > self._ledger.room:
             self.close()
-            return False
+            return
         self._add(writes_missing, Access.WRITE)
         self._add(reads_missing, Access.READ)
-        ahead: set[int] = set()
-        for following in self._route.note(Places(writes_missing | reads_missing)):
-            ahead.update(following.numbers)
-        self._ledger.prefetch(Places(ahead - held.keys()))
-        return True
 
     def close(self) -> None:
         """Gives everything back."""
@@ -228,6 +182,13 @@ class Window:
             token.release()
         self._held.clear()
         self._order.clear()
+
+    def _missing(self, reads: set[int], writes: set[int]) -> tuple[set[int], set[int]]:
+        held = self._held
+        writes_missing = {
+            place for place in writes if place not in held or held[place].access is not Access.WRITE
+        }
+        return {p for p in reads if p not in held and p not in writes}, writes_missing
 
     def _make_room(self, count: int, keep: set[int]) -> None:
         for _ in range(len(self._order)):

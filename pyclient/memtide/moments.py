@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from memtide._native import Access, Kind, Places
 from memtide.adopt import Adopter, address_of
-from memtide.leases import Lease, Route
+from memtide.leases import Lease
 from memtide.observer import Observer
 
 _BACKWARD_DEPTH = 2
@@ -56,10 +56,9 @@ class _Known:
 class Moments:
     """The module hooks of one adopter."""
 
-    def __init__(self, adopter: Adopter, route: Route, observer: Observer, scope: Scope) -> None:
+    def __init__(self, adopter: Adopter, observer: Observer, scope: Scope) -> None:
         self._adopter = adopter
         self._ledger = adopter.ledger
-        self._route = route
         self._observer = observer
         self._scope = scope
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Known] = (
@@ -69,14 +68,18 @@ class Moments:
         self._forward = threading.local()
         self._backward: deque[list[Lease]] = deque()
         self._ends_awaited = False
+        self._stepped = False
 
     def before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
         """Global forward pre-hook."""
         if not module._parameters or torch.compiler.is_compiling() or not self._adopter.here:
             return
+        if self._stepped:
+            self._stepped = False
+            self._adopter.free_dead()
         known = self._look_at(module)
         self._observer.moment("forward", known.name)
-        token = self._lease(known.places, Access.READ)
+        token = self._ledger.lease(known.places, Access.READ)
         if token is not None:
             self._stack().append((module, token))
 
@@ -112,6 +115,10 @@ class Moments:
         self._ends_awaited = False
         self._ledger.release_all()
 
+    def end_iteration(self) -> None:
+        """An optimizer has stepped: gradients may be let go of before the next forward pass."""
+        self._stepped = True
+
     def adopt_parameter(self, parameter: torch.Tensor) -> None:
         """Moves a parameter into a chunk, and its gradients from now on."""
         adopter = self._adopter
@@ -145,15 +152,6 @@ class Moments:
         self._known[module] = known
         return known
 
-    def _lease(self, places: Places, access: Access) -> Lease | None:
-        if not self._ledger.active or not places.count:
-            return None
-        following = self._route.note(places)
-        token = self._ledger.lease(places, access)
-        ahead = {place for later in following for place in later.numbers} - set(places.numbers)
-        self._ledger.prefetch(Places(ahead))
-        return token
-
     def _before_backward(self, known: _Known) -> None:
         if not self._adopter.here:
             return
@@ -163,10 +161,10 @@ class Moments:
         while len(self._backward) >= _BACKWARD_DEPTH:
             for token in self._backward.popleft():
                 token.release()
-        tokens = [self._lease(known.places, Access.READ)]
+        tokens = [self._ledger.lease(known.places, Access.READ)]
         gradients = self._gradient_places(known)
         if gradients.count:
-            tokens.append(self._lease(gradients, Access.WRITE))
+            tokens.append(self._ledger.lease(gradients, Access.WRITE))
         self._backward.append([token for token in tokens if token is not None])
         if not self._ends_awaited:
             self._ends_awaited = True

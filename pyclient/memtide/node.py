@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memtide import _native
+from memtide import _admin
 
 TIERS = ("device", "host", "ssd")
 KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
@@ -65,7 +65,7 @@ class Node:
 
 def inspect(socket_dir: Path | str | None = None, *, sessions: bool = False) -> Node:
     """Asks the daemon. Unavailable: none answers."""
-    return parse(_native.inspect_node(socket_dir, sessions=sessions))
+    return parse(_admin.inspect_node(socket_dir, sessions=sessions))
 
 
 def parse(reply: Mapping[str, Any]) -> Node:

@@ -23,10 +23,11 @@ from memtide._native import Client
 from memtide.adopt import Adopter
 from memtide.elastic import Elastic
 from memtide.groups import in_groups, list_functions
-from memtide.leases import Ledger, Route
+from memtide.leases import Ledger
 from memtide.moments import Moments, Scope
 from memtide.net import NetMode
 from memtide.observer import Observer
+from memtide.reporter import Reporter
 from memtide.saving import saving_through_copies
 from memtide.step import StepMode
 
@@ -36,13 +37,12 @@ class Runtime:
 
     def __init__(self, client: Client, observer: Observer, *, adopt_everything: bool) -> None:
         self.client = client
-        self.observer = observer
         self.ledger = Ledger(client)
+        self.observer = Reporter(client, self.ledger, observer)
         self.adopter = Adopter(client, self.ledger)
-        self._route = Route()
         self._everything = adopt_everything
         self.scope = Scope(everything=adopt_everything)
-        self.moments = Moments(self.adopter, self._route, observer, self.scope)
+        self.moments = Moments(self.adopter, self.observer, self.scope)
         self._undo: list[Callable[[], None]] = []
         self._stepping = 0
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -70,7 +70,7 @@ class Runtime:
         self._wrap(Optimizer, "profile_hook_step", self._around_profile_hook_step, static=True)
         _wrap_known_optimizers(Optimizer)
         for module, name in list_functions():
-            self._wrap(module, name, functools.partial(in_groups, self.adopter))
+            self._wrap(module, name, functools.partial(in_groups, self.adopter, self.observer))
         if self.ledger.strict:
             self._spread_net()
         else:
@@ -99,7 +99,7 @@ class Runtime:
             # When nothing needs leasing, only the first step is watched: there, state is born.
             if self.ledger.active or optimizer not in self._stepped:
                 self._stepped.add(optimizer)
-                mode = StepMode(self.adopter, self._route, self.observer)
+                mode = StepMode(self.adopter, self.observer)
                 try:
                     with mode:
                         yield
@@ -111,7 +111,7 @@ class Runtime:
             self._stepping -= 1
         self.adopt_state_of(optimizer)
         self.adopter.trim()
-        self._route.end_iteration()
+        self.moments.end_iteration()
         self.observer.end_iteration()
 
     def adopt_state_of(self, optimizer: Optimizer) -> None:

@@ -6,16 +6,19 @@ other sessions they include what those moved; time, leases and faults are this p
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from memtide import node as nodes
+from memtide import own_memory
 from memtide._native import Client, Stats, device_name
 from memtide.node import LINKS, STALLS, Node
 from memtide.observer import Observer
+from memtide.samples import Sample, Tide
 
 _RECORDS_KEPT = 10_000
 _SAMPLES_KEPT = 4_000
@@ -34,27 +37,6 @@ class Record:
     stalled_s: dict[str, float]
     client: dict[str, int]
     waited_s: float
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One moment of the sampled iteration."""
-
-    seconds: float
-    phase: str
-    name: str
-    own_bytes: int
-    kinds: dict[str, dict[str, int]]
-    stalled_s: float
-
-
-@dataclass
-class Tide:
-    """The sampled iteration and the pools it ran in."""
-
-    iteration: int
-    samples: list[Sample] = field(default_factory=list)
-    pool_bytes: dict[str, int] = field(default_factory=dict)
 
 
 class Recorder(Observer):
@@ -87,15 +69,17 @@ class Recorder(Observer):
         tide = self._pending
         if tide is None or len(tide.samples) >= _SAMPLES_KEPT:
             return
-        node = nodes.inspect(self._socket_dir)
+        node = nodes.inspect(self._socket_dir, sessions=True)
         tide.pool_bytes = {pool.tier: pool.capacity_bytes for pool in node.pools}
         tide.samples.append(
             Sample(
                 seconds=time.monotonic() - self._mark,
                 phase=phase,
                 name=name,
-                own_bytes=_anonymous_bytes(),
+                own_host_bytes=own_memory.host_bytes(),
+                own_device_bytes=own_memory.device_bytes(self._client.properties.dl_device),
                 kinds={kind: asdict(usage) for kind, usage in node.kinds.items()},
+                budget_bytes=_budget(node),
                 stalled_s=sum(node.stalls_s.values()) - sum(self._node.stalls_s.values()),
             )
         )
@@ -207,6 +191,14 @@ class Summary:
         }
 
 
+def _budget(node: Node) -> dict[str, int]:
+    own = next((s for s in node.sessions if int(s.get("pid", 0)) == os.getpid()), {})
+    return {
+        pool.tier: int(own.get(f"{pool.tier}_share_bytes", pool.capacity_bytes))
+        for pool in node.pools
+    }
+
+
 def _moved(before: Node, after: Node) -> dict[str, int]:
     return {link: after.counters.get(link, 0) - before.counters.get(link, 0) for link in LINKS}
 
@@ -217,12 +209,3 @@ def _stalled(before: Node, after: Node) -> dict[str, float]:
 
 def _counted(before: Stats, after: Stats) -> dict[str, int]:
     return {name: getattr(after, name) - getattr(before, name) for name in _CLIENT_COUNTS}
-
-
-def _anonymous_bytes() -> int:
-    """This process's memory that is no file's and no chunk's: RssAnon."""
-    with Path("/proc/self/status").open(encoding="ascii", errors="replace") as lines:
-        for line in lines:
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-    return 0

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtide.adopt import SMALLEST_BYTES, Adopter
-from memtide.leases import Route, Window
+from memtide.leases import Window
 from memtide.observer import Observer
 from memtide.operations import has_own_dispatch, name_of, pieces_of, touched_by
 
@@ -33,11 +33,11 @@ class StepMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, adopter: Adopter, route: Route, observer: Observer) -> None:
+    def __init__(self, adopter: Adopter, observer: Observer) -> None:
         super().__init__()
         self._adopter = adopter
         self._observer = observer
-        self._window = Window(adopter.ledger, route)
+        self._window = Window(adopter.ledger)
 
     def __torch_dispatch__(
         self,
@@ -95,5 +95,6 @@ class StepMode(TorchDispatchMode):
 
     def _lease_for(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         reads, writes = touched_by(self._adopter, func, args, kwargs)
-        if (reads or writes) and self._window.need(reads, writes):
+        if (reads or writes) and not self._window.holds(reads, writes):
             self._observer.moment("step", name_of(func))
+            self._window.need(reads, writes)

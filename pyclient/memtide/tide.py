@@ -4,39 +4,37 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from memtide.node import KINDS
-from memtide.stats import Sample, Tide
+from memtide import tide_page
+from memtide.samples import Sample, Tide
+from memtide.tide_colours import COLOURS, LIMIT_COLOURS, OWN_COLOURS, PHASE_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = {
-    "own": "#9aa5b1",
-    "parameter": "#2f6fb5",
-    "gradient": "#e08a2e",
-    "optimizer_state": "#4a9d6f",
-    "activation": "#b5524a",
-    "other": "#7a6fb0",
-}
-_PHASE_COLOURS = {"forward": "#eef4fb", "backward": "#fdf3e7", "step": "#edf7f0"}
 _MIB = 2**20
+# A limit that is further away than this many times the bytes is not drawn.
+_MOST_LIMIT = 4
+_SHORTEST_STALL_S = 1e-3
 
 
 def draw(tide: Tide, path: Path) -> None:
-    """Writes the picture as PNG (or what the suffix of `path` says).
+    """Writes the picture as PNG (or what the suffix of `path` says); .html: to be looked into.
 
-    One panel per tier: what lies there by kind, stacked; at the working tier the process's own
-    memory (activations, workspaces, Python) is a line beside, as it is not in the pool. Bands are
-    forward, backward and step; red ticks are moments that had waited for memory.
+    One panel per tier: what lies there by kind, stacked, and the budget: what the job may fill at
+    that moment. The process's own memory (activations, workspaces, Python) is beside, as it is not
+    in the pools. Bands are forward, backward and step; red, below, is where it waited for memory.
     """
+    if path.suffix == ".html":
+        path.write_text(tide_page.page(tide), encoding="utf-8")
+        return
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    tiers = [tier for tier in ("device", "host", "ssd") if tide.pool_bytes.get(tier)]
+    tiers = tide.tiers()
     figure, panels = pyplot.subplots(
         len(tiers) + 1,
         1,
@@ -57,7 +55,7 @@ def draw(tide: Tide, path: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(axis="y", color="#d8dde3", linewidth=0.6)
         panel.set_axisbelow(True)
-    _draw_stalls(axes[-1], tide.samples)
+        _draw_stalls(panel, tide, labelled=panel is axes[0])
     axes[-1].set_xlabel(f"seconds in iteration {tide.iteration}")
     figure.suptitle("The memory tide of one training step", x=0.01, ha="left", weight="bold")
     handles, labels = axes[0].get_legend_handles_labels()
@@ -67,36 +65,50 @@ def draw(tide: Tide, path: Path) -> None:
 
 
 def _draw_tier(panel: Axes, tide: Tide, tier: str, moments: list[float]) -> None:
-    kinds = [
-        kind
-        for kind in KINDS
-        if any(_bytes(sample, kind, tier) for sample in tide.samples)
-        or any(_bytes(sample, kind, "allocated") for sample in tide.samples)
-    ]
-    layers = [[_bytes(sample, kind, tier) / _MIB for sample in tide.samples] for kind in kinds]
-    panel.stackplot(
-        moments,
-        *layers,
-        labels=[kind.replace("_", " ") for kind in kinds],
-        colors=[_COLOURS[kind] for kind in kinds],
-        linewidth=0,
-        step="post",
-    )
-    limit = tide.pool_bytes[tier] / _MIB
+    kinds = tide.kinds(tier)
+    layers = [[size / _MIB for size in sizes] for sizes in kinds.values()]
+    if layers:
+        panel.stackplot(
+            moments,
+            *layers,
+            labels=[kind.replace("_", " ") for kind in kinds],
+            colors=[COLOURS[kind] for kind in kinds],
+            linewidth=0,
+            step="post",
+        )
     highest = max((sum(column) for column in zip(*layers, strict=True)), default=0.0)
-    if limit <= 4 * max(highest, 1):
-        panel.axhline(limit, color="#3d4650", linewidth=1.2, linestyle="--", label="pool limit")
-        panel.set_ylim(0, 1.15 * max(limit, highest))
-    else:
-        panel.set_ylim(0, 1.15 * max(highest, 1))
+    top = max(highest, 1)
+    for label, values in tide.limits(tier).items():
+        line = [value / _MIB for value in values]
+        if max(line) <= _MOST_LIMIT * max(highest, 1):
+            top = max(top, *line)
+            panel.step(
+                moments,
+                line,
+                where="post",
+                color=LIMIT_COLOURS[label],
+                linewidth=1.2,
+                linestyle="--" if label == "pool limit" else "-",
+                label=label,
+            )
+    panel.set_ylim(0, 1.15 * top)
     panel.set_ylabel(f"{tier}, MiB")
 
 
 def _draw_own(panel: Axes, tide: Tide, moments: list[float]) -> None:
-    own = [sample.own_bytes / _MIB for sample in tide.samples]
-    panel.fill_between(moments, own, color=_COLOURS["own"], step="post", linewidth=0)
-    panel.set_ylim(0, 1.2 * max(own, default=1))
+    own = tide.own()
+    panel.stackplot(
+        moments,
+        *([value / _MIB for value in values] for values in own.values()),
+        labels=[f"own {where}" for where in own] if len(own) > 1 else [],
+        colors=[OWN_COLOURS[where] for where in own],
+        step="post",
+        linewidth=0,
+    )
+    panel.set_ylim(0, 1.2 * max(map(sum, zip(*own.values(), strict=True)), default=1) / _MIB)
     panel.set_ylabel("process's\nown, MiB")
+    if len(own) > 1:
+        panel.legend(loc="center left", frameon=False)
 
 
 def _draw_phases(panel: Axes, samples: list[Sample], *, labelled: bool) -> None:
@@ -106,7 +118,7 @@ def _draw_phases(panel: Axes, samples: list[Sample], *, labelled: bool) -> None:
     for index, (phase, group) in enumerate(bands):
         start = group[0].seconds
         stop = bands[index + 1][1][0].seconds if index + 1 < len(bands) else end
-        panel.axvspan(start, stop, color=_PHASE_COLOURS[phase], zorder=0, linewidth=0)
+        panel.axvspan(start, stop, color=PHASE_COLOURS[phase], zorder=0, linewidth=0)
         if labelled and stop - start > 0.04 * whole:
             panel.annotate(
                 phase,
@@ -119,25 +131,22 @@ def _draw_phases(panel: Axes, samples: list[Sample], *, labelled: bool) -> None:
             )
 
 
-def _draw_stalls(panel: Axes, samples: list[Sample]) -> None:
-    stalled: list[Any] = [
-        now.seconds
-        for before, now in zip(samples, samples[1:], strict=False)
-        if now.stalled_s - before.stalled_s > 1e-3
+def _draw_stalls(panel: Axes, tide: Tide, *, labelled: bool) -> None:
+    samples, waited = tide.samples, tide.waited_s()
+    shortest = 0.001 * (samples[-1].seconds - samples[0].seconds)
+    # A moment leases, and so waits, when it begins.
+    spans = [
+        (now.seconds, max(shortest, min(stalled, following.seconds - now.seconds)))
+        for now, following, stalled in zip(samples, samples[1:], waited, strict=False)
+        if stalled > _SHORTEST_STALL_S
     ]
-    if stalled:
-        panel.plot(
-            stalled,
-            [0.94] * len(stalled),
-            linestyle="none",
-            marker="|",
-            markersize=9,
-            color="#c0392b",
+    if spans:
+        panel.broken_barh(
+            spans,
+            (0, 0.05),
             transform=panel.get_xaxis_transform(),
-            label="waited for memory",
+            facecolor="#c0392b",
+            linewidth=0,
+            zorder=3,
+            label=f"waited for memory, {sum(waited):.2f} s" if labelled else None,
         )
-        panel.legend(loc="center left", frameon=False)
-
-
-def _bytes(sample: Sample, kind: str, tier: str) -> int:
-    return sample.kinds.get(kind, {}).get(f"{tier}_bytes", 0)

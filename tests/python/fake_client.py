@@ -10,7 +10,7 @@ from collections import Counter, deque
 from typing import Any
 
 import torch
-from memtide._native import Access, Kind, Places, Properties, Stats
+from memtide._native import Access, Kind, Phase, Places, Properties, Stats
 from memtide.errors import FailedPrecondition, NotFound, OutOfRoom
 from torch.utils.dlpack import to_dlpack
 
@@ -46,7 +46,9 @@ class FakeClient:
         self.kinds: dict[int, Kind] = {}
         self.uses: Counter[int] = Counter()
         self.acquired: list[tuple[tuple[int, ...], Access]] = []
-        self.prefetched: list[tuple[int, ...]] = []
+        # Phase and name of each moment reported; None ends an iteration.
+        self.reported: list[tuple[Phase, str] | None] = []
+        self.own_bytes: list[tuple[int, int]] = []
         self.lease_budget = lease_budget
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._returned: deque[tuple[int, int]] = deque()
@@ -83,9 +85,12 @@ class FakeClient:
             raise FailedPrecondition("not in use")
         self.uses.subtract(places.numbers)
 
-    def prefetch(self, places: Places) -> None:
-        self._check(places.numbers)
-        self.prefetched.append(places.numbers)
+    def moment(self, phase: Phase, name: str, own_device_bytes: int, own_host_bytes: int) -> None:
+        self.reported.append((phase, name))
+        self.own_bytes.append((own_device_bytes, own_host_bytes))
+
+    def end_iteration(self) -> None:
+        self.reported.append(None)
 
     def resize(self, device_share_bytes: int, timeout_ms: int = -1) -> None:
         self.lease_budget = device_share_bytes // CHUNK_BYTES - 1

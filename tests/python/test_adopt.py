@@ -243,6 +243,26 @@ def test_operations_on_lists_lease_one_index_at_a_time(
         assert torch.equal(ours, theirs)
 
 
+def test_gradients_that_were_let_go_of_are_freed_before_the_forward_pass(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(12)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def gradients() -> int:
+        return list(runtime.client.kinds.values()).count(Kind.GRADIENT)
+
+    seen = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        model[0](torch.randn(2, 32))
+        seen.append(gradients())
+        model(torch.randn(2, 32)).sum().backward()
+        optimizer.step()
+        assert gradients() == 12
+    assert seen == [0, 0, 0]
+    model[0](torch.randn(2, 32))
+    assert gradients() == 12  # Not let go of.
+
+
 def test_leases_end_when_backward_ends(runtime: Runtime) -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
     during = []
@@ -250,18 +270,6 @@ def test_leases_end_when_backward_ends(runtime: Runtime) -> None:
     model(torch.randn(2, 64)).sum().backward()
     assert during[0] > 0
     assert runtime.client.in_use() == set()
-
-
-def test_the_next_modules_are_announced(runtime: Runtime) -> None:
-    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(12)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
-        model(torch.randn(2, 32)).sum().backward()
-        optimizer.step()
-    runtime.client.prefetched.clear()
-    model[0](torch.randn(2, 32))
-    places = [tuple(runtime.adopter.span_places(model[n].weight)) for n in (1, 2)]
-    assert runtime.client.prefetched == [places[0] + places[1]]
 
 
 def test_uninstalling_leaves_torch_as_it_was() -> None:

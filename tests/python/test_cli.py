@@ -78,6 +78,9 @@ def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> No
     told = json.loads(stats.read_text(encoding="utf-8"))
     assert told["iterations"] == 4
     assert told["tide"]["iteration"] == 3
+    for sample in told["tide"]["samples"]:
+        assert sample["budget_bytes"] == {"host": 16 << 20, "ssd": 64 << 20}
+        assert sample["own_host_bytes"] > 10 << 20
     phases = [sample["phase"] for sample in told["tide"]["samples"]]
     assert phases.index("forward") < phases.index("backward") < phases.index("step")
     for pool in told["pools"]:
@@ -215,5 +218,5 @@ def test_the_command_is_told_apart_from_the_scripts_arguments() -> None:
         text=True,
         check=True,
     )
-    for command in ("run", "status", "doctor"):
+    for command in ("run", "status", "trace", "explain", "doctor"):
         assert command in done.stdout

@@ -1,4 +1,4 @@
-"""Leases, the route and the window over it."""
+"""Leases, and the window of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 from fake_client import FakeClient
 from memtide._native import Access, Kind, Places
-from memtide.leases import Ledger, Route, Window
+from memtide.leases import Ledger, Window
 
 
 @pytest.fixture
@@ -57,27 +57,12 @@ def test_a_full_daemon_is_no_error(client: FakeClient, ledger: Ledger) -> None:
     assert ledger.lease(Places([1]), Access.READ) is None
 
 
-def test_a_hint_about_a_place_that_ended_is_no_error(client: FakeClient, ledger: Ledger) -> None:
-    ledger.prefetch(Places([1, 4000]))
-    assert client.prefetched == []
-
-
-def test_the_route_says_what_comes_next_from_the_second_iteration_on() -> None:
-    route, stops = Route(), [Places([n]) for n in range(5)]
-    assert [route.note(stop) for stop in stops] == [[]] * 5
-    route.end_iteration()
-    assert route.note(stops[0]) == stops[1:3]
-    assert route.note(stops[2]) == stops[3:5]  # One was left out.
-    assert route.note(Places([99])) == []
-    assert route.note(stops[3]) == [stops[4], stops[0]]  # The next iteration follows.
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_a_window_never_holds_too_much_and_ends_empty(
     seed: int, client: FakeClient, ledger: Ledger
 ) -> None:
     draw = random.Random(seed)
-    window = Window(ledger, Route())
+    window = Window(ledger)
     for _ in range(200):
         reads = set(draw.sample(range(40), draw.randint(0, 6)))
         writes = set(draw.sample(range(40), draw.randint(0, 3)))
@@ -92,11 +77,14 @@ def test_a_window_never_holds_too_much_and_ends_empty(
 
 
 def test_a_window_leases_for_writing_what_is_written(client: FakeClient, ledger: Ledger) -> None:
-    window = Window(ledger, Route())
-    assert window.need({1, 2}, {2})
-    assert not window.need({1, 2}, set())
+    window = Window(ledger)
+    assert not window.holds({1, 2}, {2})
+    window.need({1, 2}, {2})
+    assert window.holds({1, 2}, {2})
+    window.need({1, 2}, set())
     assert sorted(client.acquired) == [((1,), Access.READ), ((2,), Access.WRITE)]
-    assert window.need(set(), {1})
+    assert not window.holds(set(), {1})
+    window.need(set(), {1})
     assert client.acquired[-1] == ((1,), Access.WRITE)
 
 
@@ -104,8 +92,8 @@ def test_an_operation_over_more_than_fits_leaves_all_room_to_its_page_faults(
     client: FakeClient, ledger: Ledger
 ) -> None:
     # Pinning the first places of a fused step left too few for its faults: it never ended.
-    window = Window(ledger, Route())
-    assert window.need({1, 2}, {3})
-    assert not window.need(set(), set(range(10, 10 + ledger.limit + 1)))
+    window = Window(ledger)
+    window.need({1, 2}, {3})
+    window.need(set(), set(range(10, 10 + ledger.limit + 1)))
     assert client.in_use() == set()
     window.close()

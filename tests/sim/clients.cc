@@ -29,6 +29,29 @@ std::vector<ChunkId> PickLeases(const State& state, SessionId session, uint32_t 
   return picked;
 }
 
+// A piece of an iteration that uses all chunks in order, nearly.
+std::vector<MomentReport> MakeMoments(const State& state, SessionId session, Random* random) {
+  std::vector<ChunkId> own;
+  for (const auto& [chunk, chunk_state] : state.chunks) {
+    if (state.Owns(session, chunk)) own.push_back(chunk);
+  }
+  std::vector<MomentReport> moments(random->Between(1, 3));
+  size_t at = random->Percent(70) ? 0 : random->Below(64);
+  for (MomentReport& moment : moments) {
+    moment.phase = static_cast<memtide::Phase>(random->Below(4));
+    moment.name = absl::StrCat("module ", random->Below(4));
+    moment.own_device = Bytes(random->Next());
+    moment.continues = random->Percent(20);
+    moment.ends_iteration = random->Percent(25);
+    for (uint32_t use = random->Below(12); use > 0 && !own.empty(); --use) {
+      const Access access = random->Percent(30) ? Access::kWrite : Access::kRead;
+      moment.uses.push_back({own[at++ % own.size()], access});
+    }
+    if (random->Percent(5)) moment.uses.push_back({ChunkId(random->Next()), Access::kRead});
+  }
+  return moments;
+}
+
 std::optional<Event> MakeFetch(const State& state, SessionId session, Random* random) {
   FetchCall fetch;
   fetch.session = session;
@@ -45,6 +68,13 @@ std::optional<Event> MakeFetch(const State& state, SessionId session, Random* ra
   if (random->Percent(60)) fetch.releases = PickLeases(state, session, 60, random);
   fetch.wait = !random->Percent(15);
   if (random->Percent(40)) fetch.deadline = std::chrono::milliseconds(random->Between(1, 300));
+  if (random->Percent(40)) {
+    fetch.moments.emplace_back();
+    for (const ChunkId chunk : fetch.chunks) {
+      fetch.moments.back().uses.push_back({chunk, fetch.access});
+    }
+    fetch.moments.back().ends_iteration = random->Percent(10);
+  }
   return fetch;
 }
 
@@ -141,6 +171,9 @@ std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session
   if (kind == OpKind::kResize) return MakeResize(state, session, random);
   if (kind == OpKind::kReturnRegions) return MakeReturn(state, session, random);
   if (kind == OpKind::kFetch) return MakeFetch(state, session, random);
+  if (kind == OpKind::kReport) {
+    return ReportCall{CallId(), session, MakeMoments(state, session, random)};
+  }
   if (kind == OpKind::kRelease) {
     const std::vector<ChunkId> leases = PickLeases(state, session, 50, random);
     return MakeRelease(state, session, request_id, leases, leases.empty() ? 1 : 0);

@@ -16,7 +16,7 @@ constexpr std::array<uint32_t, kOpKinds> kWeights = {
     /*kInspect=*/6,   /*kDrain=*/0,
     /*kReplay=*/5,    /*kHostile=*/6,       /*kComplete=*/60,
     /*kTick=*/20,     /*kSettle=*/1,
-    /*kResize=*/0,    /*kReturnRegions=*/0,
+    /*kResize=*/0,    /*kReturnRegions=*/0, /*kReport=*/15,
 };
 
 uint32_t& Weight(Config* config, OpKind kind) { return config->weights[static_cast<size_t>(kind)]; }
@@ -24,8 +24,9 @@ uint32_t& Weight(Config* config, OpKind kind) { return config->weights[static_ca
 // Swarm testing: runs that never do some things reach states that balanced runs do not.
 void Swarm(Random* random, Config* config) {
   config->weights = kWeights;
-  for (const OpKind kind : {OpKind::kEvict, OpKind::kPrefetch, OpKind::kFree, OpKind::kReplay,
-                            OpKind::kHostile, OpKind::kGone, OpKind::kHang, OpKind::kClose}) {
+  for (const OpKind kind :
+       {OpKind::kEvict, OpKind::kPrefetch, OpKind::kFree, OpKind::kReplay, OpKind::kHostile,
+        OpKind::kGone, OpKind::kHang, OpKind::kClose, OpKind::kReport}) {
     if (random->Percent(25)) Weight(config, kind) = 0;
   }
   if (random->Percent(20)) Weight(config, OpKind::kHostile) *= 6;

@@ -33,8 +33,9 @@ enum class OpKind : uint8_t {
   kSettle,  // Faults stop, clients give everything back: all that waits must end.
   kResize,
   kReturnRegions,  // A client lets go of regions that it was asked for.
+  kReport,         // A client tells what it used.
 };
-inline constexpr int kOpKinds = 22;
+inline constexpr int kOpKinds = 23;
 
 // Percent of the world's work of each sort that fails.
 struct Faults {

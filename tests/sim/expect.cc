@@ -81,6 +81,7 @@ struct Expect {
     AddBatchErrors(state, call.session, call.chunks, &errors);
     const uint32_t slots = state.JobOf(call.session)->slots[static_cast<size_t>(call.tier)];
     if (call.tier == Tier::kSsd || slots == 0) errors.insert(Code::kInvalidArgument);
+    if (TooMany(call.moments)) errors.insert(Code::kInvalidArgument);
     if (call.chunks.size() > slots) errors.insert(Code::kResourceExhausted);
     // Where chunks pass through host memory, one host slot may be kept for that.
     const bool last_slot = call.tier == Tier::kHost && call.chunks.size() == slots &&
@@ -176,6 +177,20 @@ struct Expect {
     Codes codes = OkOr(errors);
     if (waited_for) codes.insert(Code::kFailedPrecondition);
     return codes;
+  }
+
+  Codes operator()(const ReportCall& call) const {
+    Codes errors;
+    if (NotOpen(state, call.session, &errors)) return errors;
+    if (TooMany(call.moments)) errors.insert(Code::kInvalidArgument);
+    return OkOr(errors);
+  }
+
+  bool TooMany(const std::vector<MomentReport>& moments) const {
+    size_t uses = 0;
+    for (const MomentReport& moment : moments) uses += moment.uses.size();
+    return moments.size() > state.config.limits.moments_per_call ||
+           uses > state.config.limits.uses_per_call;
   }
 
   Codes operator()(const DescribeCall& call) const {

@@ -120,6 +120,16 @@ void SpoilFetch(const State& state, FetchCall* fetch, Random* random) {
   }
 }
 
+void SpoilMoments(const State& state, std::vector<MomentReport>* moments, Random* random) {
+  if (random->Percent(50)) {
+    moments->resize(state.config.limits.moments_per_call + 1);
+  } else {
+    moments->resize(1);
+    moments->front().name = std::string(100000, 'n');
+    moments->front().uses.resize(state.config.limits.uses_per_call + random->Below(2));
+  }
+}
+
 void SpoilResize(ResizeCall* resize, Random* random) {
   switch (random->Below(4)) {
     case 0:
@@ -151,10 +161,11 @@ std::optional<Event> MakeHostileCall(const State& state, SessionId session, uint
                                      Random* random) {
   if (random->Percent(10)) return HostileOpen(state, session, random);
   if (random->Percent(4)) return HostileReturn(state, session, random);
-  constexpr OpKind kKinds[] = {
-      OpKind::kAllocate, OpKind::kFetch, OpKind::kFetch,    OpKind::kRelease, OpKind::kEvict,
-      OpKind::kPrefetch, OpKind::kFree,  OpKind::kDescribe, OpKind::kFetch,   OpKind::kResize};
-  std::optional<Event> call = MakeCall(state, kKinds[random->Below(10)], session,
+  constexpr OpKind kKinds[] = {OpKind::kAllocate, OpKind::kFetch,    OpKind::kFetch,
+                               OpKind::kRelease,  OpKind::kEvict,    OpKind::kPrefetch,
+                               OpKind::kFree,     OpKind::kDescribe, OpKind::kFetch,
+                               OpKind::kResize,   OpKind::kReport};
+  std::optional<Event> call = MakeCall(state, kKinds[random->Below(11)], session,
                                        random->Percent(5) ? 0 : request_id, random);
   if (!call) return std::nullopt;
   const uint32_t spoil = random->Below(10);
@@ -165,6 +176,10 @@ std::optional<Event> MakeHostileCall(const State& state, SessionId session, uint
           e.count = random->Percent(50) ? 0 : UINT32_MAX - random->Below(2);
         } else if constexpr (std::is_same_v<Kind, FetchCall>) {
           if (spoil < 5) SpoilFetch(state, &e, random);
+          if (spoil == 5) SpoilMoments(state, &e.moments, random);
+        } else if constexpr (std::is_same_v<Kind, ReportCall>) {
+          if (spoil < 5) SpoilMoments(state, &e.moments, random);
+          if (spoil == 9) e.session = WrongSession(state, random);
         } else if constexpr (std::is_same_v<Kind, ResizeCall>) {
           SpoilResize(&e, random);
           if (spoil == 9) e.session = WrongSession(state, random);

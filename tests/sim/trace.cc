@@ -39,6 +39,19 @@ std::string Head(const char* name, const Call& call) {
   return StrCat(name, " call ", call.call.value(), " session ", call.session.value());
 }
 
+std::string Text(const std::vector<MomentReport>& moments) {
+  std::string text;
+  for (const MomentReport& moment : moments) {
+    StrAppend(&text, " moment(", moment.name.substr(0, 20), moment.continues ? " continues" : "");
+    size_t shown = 0;
+    for (const UseReport& use : moment.uses) {
+      if (++shown <= 20) StrAppend(&text, " ", Text(use.chunk), Text(use.access));
+    }
+    StrAppend(&text, " ", moment.uses.size(), " uses", moment.ends_iteration ? " end)" : ")");
+  }
+  return text;
+}
+
 struct EventText {
   std::string operator()(const ClientConnected& e) const {
     return StrCat("Connected session ", e.session.value(), " uid ", e.uid, " pid ", e.pid);
@@ -59,7 +72,13 @@ struct EventText {
   std::string operator()(const FetchCall& e) const {
     return StrCat(Head("Fetch", e), " ", Text(e.tier), " ", Text(e.access), " ", Text(e.chunks),
                   " releases ", Text(e.releases), e.wait ? "" : " no wait", " deadline ",
-                  e.deadline.count());
+                  e.deadline.count(), Text(e.moments));
+  }
+  std::string operator()(const ReportCall& e) const {
+    return StrCat(Head("Report", e), Text(e.moments));
+  }
+  std::string operator()(const TraceCall& e) const {
+    return StrCat("Trace call ", e.call.value(), " job ", e.job.value());
   }
   std::string operator()(const ReleaseCall& e) const {
     return StrCat(Head("Release", e), " request ", e.request_id, " ", Text(e.chunks));
@@ -120,6 +139,7 @@ struct ReplyText {
       StrAppend(&text, " {", Text(lease.chunk), " ", Text(lease.tier), " ", Text(lease.place), " v",
                 lease.version.value(), " ", Text(lease.access), "}");
     }
+    if (!r.farthest.empty()) StrAppend(&text, " farthest ", Text(r.farthest));
     return text;
   }
   std::string operator()(const DescribeReply& r) const {
@@ -131,6 +151,10 @@ struct ReplyText {
                 " leases ", info.leases, "}");
     }
     return text;
+  }
+  std::string operator()(const TraceReply& r) const {
+    return StrCat(" moments ", r.moments.size(), " iterations ", r.iteration_ends.size(), " moves ",
+                  r.moves.size(), " stalls ", r.stalls.size());
   }
   std::string operator()(const ResizeReply& r) const {
     return StrCat(" slots ", r.device_slots, " budget ", r.lease_budget);

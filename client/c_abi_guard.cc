@@ -1,0 +1,26 @@
+#include "client/c_abi_guard.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/memtide.h"
+
+namespace memtide::client {
+namespace {
+
+thread_local std::string last_error;
+
+}  // namespace
+
+int Finish(const absl::Status& status) {
+  if (!status.ok()) last_error.assign(status.message().data(), status.message().size());
+  return static_cast<int>(status.code());
+}
+
+absl::Status NullArgument(const char* name) {
+  return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+}
+
+}  // namespace memtide::client
+
+extern "C" const char* memtide_last_error(void) { return memtide::client::last_error.c_str(); }

@@ -1,0 +1,78 @@
+// The part of client/memtide.h that asks a daemon without a client.
+#include <stdlib.h>
+#include <string.h>
+
+#include <string>
+
+#include "base/status_macros.h"
+#include "client/c_abi_guard.h"
+#include "client/client.h"
+#include "client/job_trace.h"
+#include "client/memtide.h"
+#include "client/node_inspection.h"
+
+namespace {
+
+using memtide::client::Guarded;
+using memtide::client::NullArgument;
+
+// A copy that memtide_free_text frees.
+absl::Status GiveText(const std::string& text, char** given) {
+  *given = static_cast<char*>(malloc(text.size() + 1));
+  if (*given == nullptr) return absl::ResourceExhaustedError("out of memory");
+  memcpy(*given, text.c_str(), text.size() + 1);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+extern "C" {
+
+int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max_chunks,
+                         char** json) {
+  using memtide::client::NodeInspectionOptions;
+  return Guarded([&]() -> absl::Status {
+    if (json == nullptr) return NullArgument("json");
+    *json = nullptr;
+    NodeInspectionOptions options;
+    options.socket_dir = socket_dir != nullptr ? socket_dir : memtide::client::DefaultSocketDir();
+    options.sessions = with_sessions != 0 ? NodeInspectionOptions::Sessions::kList
+                                          : NodeInspectionOptions::Sessions::kCount;
+    options.max_chunks = max_chunks;
+    absl::StatusOr<std::string> text = memtide::client::InspectNodeAsJson(options);
+    if (!text.ok()) return text.status();
+    return GiveText(*text, json);
+  });
+}
+
+int memtide_get_trace(const char* socket_dir, uint64_t job_id, char** trace, size_t* bytes) {
+  return Guarded([&]() -> absl::Status {
+    if (trace == nullptr) return NullArgument("trace");
+    if (bytes == nullptr) return NullArgument("bytes");
+    *trace = nullptr;
+    *bytes = 0;
+    memtide::client::JobTraceOptions options;
+    options.socket_dir = socket_dir != nullptr ? socket_dir : memtide::client::DefaultSocketDir();
+    options.job_id = job_id;
+    absl::StatusOr<std::string> serialized = memtide::client::GetJobTrace(options);
+    if (!serialized.ok()) return serialized.status();
+    MEMTIDE_RETURN_IF_ERROR(GiveText(*serialized, trace));
+    *bytes = serialized->size();
+    return absl::OkStatus();
+  });
+}
+
+int memtide_read_trace(const char* trace, size_t bytes, char** json) {
+  return Guarded([&]() -> absl::Status {
+    if (trace == nullptr && bytes != 0) return NullArgument("trace");
+    if (json == nullptr) return NullArgument("json");
+    *json = nullptr;
+    absl::StatusOr<std::string> text = memtide::client::JobTraceAsJson({trace, bytes});
+    if (!text.ok()) return text.status();
+    return GiveText(*text, json);
+  });
+}
+
+void memtide_free_text(char* text) { free(text); }
+
+}  // extern "C"

@@ -1,0 +1,68 @@
+#include "client/use_log.h"
+
+#include "gtest/gtest.h"
+
+namespace memtide::client {
+namespace {
+
+Moment Forward(const std::string& name) {
+  Moment moment;
+  moment.phase = Moment::Phase::kForward;
+  moment.name = name;
+  return moment;
+}
+
+TEST(UseLogTest, AChunkIsNotedOnceAMomentUnlessItIsWrittenOrFetchedAgain) {
+  UseLog log;
+  log.Begin(Forward("a"));
+  log.Use(ChunkId(1), Access::kRead, false);
+  log.Use(ChunkId(1), Access::kRead, false);
+  log.Use(ChunkId(1), Access::kWrite, false);
+  log.Use(ChunkId(1), Access::kRead, false);
+  log.Use(ChunkId(2), Access::kRead, true);
+  log.Use(ChunkId(1), Access::kRead, true);
+  log.Begin(Forward("b"));
+  log.Use(ChunkId(1), Access::kRead, false);
+  const std::vector<Moment> moments = log.Take();
+  ASSERT_EQ(moments.size(), 2u);
+  ASSERT_EQ(moments[0].uses.size(), 4u);
+  EXPECT_EQ(moments[0].uses[1].access, Access::kWrite);
+  EXPECT_EQ(moments[0].uses[2].chunk, ChunkId(2));
+  EXPECT_EQ(moments[1].uses.size(), 1u);
+}
+
+TEST(UseLogTest, WhatComesAfterATakeContinuesTheMoment) {
+  UseLog log;
+  log.Begin(Forward("a"));
+  log.Use(ChunkId(1), Access::kRead, true);
+  EXPECT_FALSE(log.Take()[0].continues);
+  log.Use(ChunkId(2), Access::kRead, true);
+  log.EndIteration();
+  const std::vector<Moment> moments = log.Take();
+  ASSERT_EQ(moments.size(), 1u);
+  EXPECT_TRUE(moments[0].continues);
+  EXPECT_TRUE(moments[0].ends_iteration);
+  EXPECT_EQ(moments[0].uses.size(), 1u);
+}
+
+TEST(UseLogTest, WithoutMomentsNothingIsNoted) {
+  UseLog log;
+  log.Use(ChunkId(1), Access::kRead, true);
+  log.EndIteration();
+  EXPECT_TRUE(log.Take().empty());
+}
+
+TEST(UseLogTest, ALogThatNobodyTakesStaysSmall) {
+  UseLog log;
+  for (int i = 0; i < 100000; ++i) {
+    log.Begin(Forward(std::string(1000, 'n')));
+    log.Use(ChunkId(static_cast<uint64_t>(i)), Access::kRead, true);
+  }
+  EXPECT_TRUE(log.WantsReport());
+  const std::vector<Moment> moments = log.Take();
+  EXPECT_LE(moments.size(), UseLog::kMaxMoments);
+  EXPECT_EQ(moments.back().name.size(), UseLog::kMaxNameBytes);
+}
+
+}  // namespace
+}  // namespace memtide::client

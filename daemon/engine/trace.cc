@@ -1,0 +1,78 @@
+// Traces: what was done about a job's chunks, noted as it happens, and told to those who ask.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+absl::optional<uint32_t> EngineState::MomentsUntilUse(const Chunk& chunk) const {
+  const Job& job = *chunk.job;
+  if (!job.foresight.known()) return absl::nullopt;
+  const uint64_t next = job.foresight.NextUse(chunk.member);
+  if (next >= Foresight::kUnknown) return absl::nullopt;
+  return job.trace.MomentsUntil(next - job.foresight.now());
+}
+
+// REQUIRES: the chunk's wishes still say why.
+TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
+                              absl::optional<Tier> to) const {
+  TracedMove move;
+  move.chunk = chunk.member;
+  move.from = from;
+  move.to = to;
+  move.start = now_;
+  move.moment = chunk.job->trace.moment();
+  const bool down = from.has_value() && (!to.has_value() || *to > *from);
+  if (down) {
+    move.reason = chunk.push_from.has_value()    ? MoveReason::kVictim
+                  : chunk.clean_from.has_value() ? MoveReason::kCleaning
+                                                 : MoveReason::kRequest;
+    move.nearer = static_cast<uint32_t>(chunk.job->tier(*from).victims.size());
+  } else {
+    move.reason = chunk.fetches.empty() ? MoveReason::kPrefetch : MoveReason::kDemand;
+  }
+  move.next_use_in_moments = MomentsUntilUse(chunk);
+  return move;
+}
+
+void EngineState::On(const TraceCall& event) {
+  const Job* found = nullptr;
+  for (const auto& [id, job] : jobs_) {
+    if (event.job.value() != 0 ? id != event.job : job->state != Job::State::kRunning) continue;
+    if (found != nullptr) {
+      return Refuse(event.call, absl::InvalidArgumentError(
+                                    "job_id: several jobs are open; name one (see InspectNode)"));
+    }
+    found = job.get();
+  }
+  if (found == nullptr) {
+    return Refuse(event.call,
+                  absl::NotFoundError(event.job.value() == 0
+                                          ? "no job is open"
+                                          : absl::StrCat("there is no job ", event.job.value())));
+  }
+  const Job& job = *found;
+  TraceReply traced;
+  traced.job = job.id;
+  traced.chunk_size = job.chunk_size;
+  const auto slots = [&job](Tier tier) {
+    return job.tier(tier).exists() ? job.tier(tier).slots->size() : 0;
+  };
+  traced.device_slots = slots(Tier::kDevice);
+  traced.host_slots = slots(Tier::kHost);
+  traced.ssd_slots = slots(Tier::kSsd);
+  for (uint32_t member = 0; member < job.members.size(); ++member) {
+    const uint32_t place = job.members[member];
+    if (place == kNoPlace || !chunks_[place].live()) continue;
+    const Chunk& chunk = chunks_[place];
+    traced.chunks.push_back({member, IdOf(place), chunk.kind, MomentsUntilUse(chunk)});
+  }
+  job.trace.AddTo(&traced);
+  Reply reply;
+  reply.call = event.call;
+  reply.value = std::move(traced);
+  Emit(std::move(reply));
+}
+
+}  // namespace memtide

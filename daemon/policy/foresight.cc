@@ -1,0 +1,226 @@
+#include "daemon/policy/foresight.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace memtide {
+
+Foresight::Member& Foresight::Get(uint32_t member) {
+  if (member >= members_.size()) members_.resize(member + 1);
+  return members_[member];
+}
+
+uint64_t Foresight::NextUse(uint32_t member) const {
+  if (member >= members_.size()) return kUnknown;
+  return std::max(members_[member].next, now());
+}
+
+absl::optional<uint32_t> Foresight::At(uint64_t time) const {
+  if (!known() || time < base_) return absl::nullopt;
+  const uint64_t place = time - base_;
+  if (place < shape().uses.size()) return shape().uses[place];
+  const Shape& following = shapes_[shape().successor];
+  const uint64_t later = place - shape().uses.size();
+  if (later < following.uses.size()) return following.uses[later];
+  return absl::nullopt;
+}
+
+Foresight::Changes Foresight::TakeChanges() { return std::exchange(changes_, Changes()); }
+
+uint64_t Foresight::InLaterIteration(uint32_t member) const {
+  uint64_t start = base_ + shape().uses.size();
+  const Shape* following = &shapes_[shape().successor];
+  for (int iteration = 0; iteration < 2; ++iteration) {
+    if (member < following->first.size() && following->first[member] != kNone) {
+      return start + following->first[member];
+    }
+    start += following->uses.size();
+    following = &shapes_[following->successor];
+  }
+  return kUnknown;
+}
+
+uint64_t Foresight::AfterPlace(uint32_t place) const {
+  const uint32_t next = shape().next[place];
+  return next != kNone ? base_ + next : InLaterIteration(shape().uses[place]);
+}
+
+void Foresight::Expect(uint32_t member, uint64_t time) {
+  Get(member).next = time;
+  if (!changes_.all) changes_.members.push_back(member);
+}
+
+void Foresight::Use(uint32_t member) {
+  if (record_.size() < kMaxUses) {
+    record_.push_back(member);
+  } else {
+    too_long_ = true;
+  }
+  Get(member);
+  if (!known()) {
+    ++base_;
+  } else if (FindNear(member) || FindAnywhere(member)) {
+    ++matched_;
+  } else {
+    ExpectUnforeseen(member);
+  }
+  Member& used = members_[member];
+  if (used.last != 0) used.gap = std::max<uint64_t>(1, now() - std::min(now(), used.last));
+  used.last = std::max<uint64_t>(1, now());
+}
+
+void Foresight::ArriveAt(uint32_t place) {
+  const std::vector<uint32_t>& uses = shape().uses;
+  for (; at_ <= place; ++at_) {
+    // Unless a use out of order has made it later already.
+    if (members_[uses[at_]].next <= base_ + at_) Expect(uses[at_], AfterPlace(at_));
+  }
+  guess_ = kNone;
+}
+
+bool Foresight::FindNear(uint32_t member) {
+  const std::vector<uint32_t>& uses = shape().uses;
+  const size_t end = std::min<size_t>(uses.size(), at_ + kNear);
+  for (uint32_t place = at_; place < end; ++place) {
+    if (uses[place] != member) continue;
+    ArriveAt(place);
+    return true;
+  }
+  return false;
+}
+
+// By two uses in a row. The first of them has left a guess.
+bool Foresight::FindAnywhere(uint32_t member) {
+  if (guess_ == kNone) return false;
+  const std::vector<uint32_t>& uses = shapes_[guess_wraps_ ? shape().successor : shape_].uses;
+  const size_t end = std::min<size_t>(uses.size(), guess_ + kNear);
+  for (uint32_t place = guess_; place < end; ++place) {
+    if (uses[place] != member) continue;
+    if (guess_wraps_) {
+      // The iteration began anew, and nobody said so.
+      base_ += shape().uses.size();
+      shape_ = shape().successor;
+      at_ = 0;
+      ExpectAll();
+    }
+    ArriveAt(place);
+    return true;
+  }
+  return false;
+}
+
+void Foresight::ExpectUnforeseen(uint32_t member) {
+  guess_ = kNone;
+  Member& used = members_[member];
+  const uint64_t end = base_ + shape().uses.size();
+  // It may be expected at a later place, because this is that place.
+  if (used.next >= now() && At(used.next) == member) {
+    guess_wraps_ = used.next >= end;
+    guess_ = static_cast<uint32_t>(used.next - (guess_wraps_ ? end : base_)) + 1;
+    return;
+  }
+  // After as long as last time; or, seen for the first time, once an iteration.
+  const uint64_t gap = used.last == 0 ? shape().uses.size() : now() - std::min(now(), used.last);
+  Expect(member, now() + std::max<uint64_t>(1, gap));
+}
+
+uint64_t Foresight::Estimate(const Member& member) const {
+  if (member.last == 0) return kUnknown;
+  const uint64_t due = member.last + std::max<uint64_t>(member.gap, shape().uses.size());
+  // Overdue: as long again as it has been waited for.
+  return due >= now() ? due : now() + (now() - member.last);
+}
+
+// What is expected of every member, from here on.
+void Foresight::ExpectAll() {
+  changes_.all = true;
+  changes_.members.clear();
+  for (uint32_t m = 0; m < members_.size(); ++m) {
+    const uint64_t later = InLaterIteration(m);
+    members_[m].next = later < kUnknown ? later : Estimate(members_[m]);
+  }
+  const std::vector<uint32_t>& uses = shape().uses;
+  for (size_t place = uses.size(); place > at_; --place) {
+    members_[uses[place - 1]].next = base_ + place - 1;
+  }
+}
+
+void Foresight::Fill(Shape* shape) const {
+  const std::vector<uint32_t>& uses = shape->uses;
+  shape->next.assign(uses.size(), kNone);
+  shape->first.assign(members_.size(), kNone);
+  for (size_t place = uses.size(); place > 0; --place) {
+    uint32_t& first = shape->first[uses[place - 1]];
+    shape->next[place - 1] = first;
+    first = static_cast<uint32_t>(place - 1);
+  }
+}
+
+// The shape that the recorded iteration has, which may be new; kNone: it is not to be learnt.
+uint32_t Foresight::Learn() {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a, by members.
+  for (const uint32_t member : record_) hash = (hash ^ member) * 1099511628211u;
+  for (uint32_t i = 0; i < shapes_.size(); ++i) {
+    if (shapes_[i].hash == hash && shapes_[i].uses == record_) return i;
+  }
+  uint32_t chosen = kNone;
+  if (known()) {
+    const size_t expected = shape().uses.size();
+    const bool cut = at_ == record_.size() && matched_ == at_ && at_ < expected / 2;
+    if (cut) return kNone;
+    if (matched_ >= std::max(expected, record_.size()) / 2) chosen = shape_;
+  }
+  if (chosen == kNone && shapes_.size() < kMaxShapes) {
+    chosen = static_cast<uint32_t>(shapes_.size());
+    shapes_.emplace_back();
+    shapes_.back().successor = chosen;
+  }
+  if (chosen == kNone) {
+    for (uint32_t i = 0; i < shapes_.size(); ++i) {
+      if (chosen == kNone || shapes_[i].last_seen < shapes_[chosen].last_seen) chosen = i;
+    }
+    shapes_[chosen].successor = chosen;
+  }
+  shapes_[chosen].uses = std::exchange(record_, {});
+  shapes_[chosen].hash = hash;
+  Fill(&shapes_[chosen]);
+  return chosen;
+}
+
+void Foresight::EndIteration() {
+  if (record_.empty()) return;
+  ++iterations_;
+  const uint64_t length = known() ? shape().uses.size() : 0;
+  const uint32_t followed = shape_;
+  const bool same = known() && record_ == shape().uses;
+  surprises_ += !same;
+  const uint32_t was = same ? shape_ : too_long_ ? kNone : Learn();
+  base_ = std::max(base_ + length, now());
+  at_ = 0;
+  if (was != kNone) {
+    shapes_[was].last_seen = iterations_;
+    if (previous_ != kNone) shapes_[previous_].successor = was;
+    previous_ = was;
+    shape_ = shapes_[was].successor;
+  }
+  if (same && shape_ == followed) {
+    ExpectOthers();
+  } else if (known()) {
+    ExpectAll();
+  }
+  record_.clear();
+  too_long_ = false;
+  matched_ = 0;
+  guess_ = kNone;
+}
+
+// Those that the followed shapes do not have: the longer they are waited for, the later.
+void Foresight::ExpectOthers() {
+  for (uint32_t m = 0; m < members_.size(); ++m) {
+    if (InLaterIteration(m) < kUnknown) continue;
+    const uint64_t expected = Estimate(members_[m]);
+    if (expected != members_[m].next) Expect(m, expected);
+  }
+}
+
+}  // namespace memtide

@@ -1,0 +1,176 @@
+#include "daemon/policy/foresight.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+void Iterate(Foresight* foresight, const std::string& uses) {
+  for (const char use : uses) foresight->Use(static_cast<uint32_t>(use - 'a'));
+  foresight->EndIteration();
+}
+void Use(Foresight* foresight, const std::string& uses) {
+  for (const char use : uses) foresight->Use(static_cast<uint32_t>(use - 'a'));
+}
+// How far away the member's next use is expected.
+uint64_t Distance(const Foresight& foresight, char member) {
+  return foresight.NextUse(static_cast<uint32_t>(member - 'a')) - foresight.now();
+}
+// The next `count` expected uses.
+std::string Expected(const Foresight& foresight, size_t count) {
+  std::string expected;
+  for (uint64_t i = 0; i < count; ++i) {
+    const absl::optional<uint32_t> member = foresight.At(foresight.now() + i);
+    expected += member.has_value() ? static_cast<char>('a' + *member) : '?';
+  }
+  return expected;
+}
+
+TEST(ForesightTest, BeforeAnyIterationNothingIsKnown) {
+  Foresight foresight;
+  Use(&foresight, "abcab");
+  EXPECT_FALSE(foresight.known());
+  EXPECT_EQ(foresight.NextUse(0), Foresight::kUnknown);
+  EXPECT_EQ(foresight.NextUse(7), Foresight::kUnknown) << "never used";
+  EXPECT_EQ(foresight.At(0), absl::nullopt);
+}
+
+TEST(ForesightTest, ARepeatedIterationIsKnownUseByUse) {
+  Foresight foresight;
+  Iterate(&foresight, "abcba");
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    EXPECT_EQ(Expected(foresight, 10), "abcbaabcba");
+    EXPECT_EQ(Distance(foresight, 'c'), 2u);
+    Use(&foresight, "ab");
+    EXPECT_EQ(Expected(foresight, 5), "cbaab");
+    EXPECT_EQ(Distance(foresight, 'b'), 1u);
+    EXPECT_EQ(Distance(foresight, 'a'), 2u);
+    Use(&foresight, "c");
+    EXPECT_EQ(Distance(foresight, 'c'), 4u) << "in the next iteration";
+    Iterate(&foresight, "ba");
+  }
+  EXPECT_EQ(foresight.surprises(), 1u) << "the first one only";
+}
+
+TEST(ForesightTest, OnlyWhatWasUsedChangesWhileTheOrderHolds) {
+  Foresight foresight;
+  Iterate(&foresight, "abcdabcd");
+  foresight.TakeChanges();
+  Use(&foresight, "a");
+  const Foresight::Changes changes = foresight.TakeChanges();
+  EXPECT_FALSE(changes.all);
+  EXPECT_EQ(changes.members, std::vector<uint32_t>({0}));
+  EXPECT_TRUE(foresight.TakeChanges().members.empty());
+}
+
+TEST(ForesightTest, ASkippedUseIsExpectedAtItsNextPlace) {
+  Foresight foresight;
+  Iterate(&foresight, "abcdefabcdef");
+  Use(&foresight, "acd");
+  EXPECT_EQ(Expected(foresight, 3), "efa");
+  EXPECT_EQ(Distance(foresight, 'b'), 3u);
+}
+
+TEST(ForesightTest, AnUnforeseenUseDoesNotLoseThePlace) {
+  Foresight foresight;
+  Iterate(&foresight, "abcdefgh");
+  Use(&foresight, "abzc");
+  EXPECT_EQ(Expected(foresight, 3), "def");
+}
+
+TEST(ForesightTest, AFarJumpIsFollowedWhenTwoUsesAgree) {
+  Foresight foresight;
+  std::string all;
+  for (char c = 'a'; c <= 'z'; ++c) all += c;
+  Iterate(&foresight, all);
+  Use(&foresight, "ab");
+  Use(&foresight, "r");
+  EXPECT_EQ(Expected(foresight, 2), "cd") << "one use may be anything";
+  Use(&foresight, "s");
+  EXPECT_EQ(Expected(foresight, 2), "tu");
+}
+
+TEST(ForesightTest, AnIterationThatBeginsAnewWithoutAnEndIsFollowed) {
+  Foresight foresight;
+  Iterate(&foresight, "abcdefghijklmnop");
+  Use(&foresight, "abcdefghijklm");
+  Use(&foresight, "abc");
+  EXPECT_EQ(Expected(foresight, 3), "def");
+}
+
+TEST(ForesightTest, TwoShapesInTurnAreBothKnown) {
+  Foresight foresight;
+  for (int i = 0; i < 3; ++i) {
+    Iterate(&foresight, "abcdabcd");
+    Iterate(&foresight, "wxyz");
+  }
+  EXPECT_EQ(Expected(foresight, 12), "abcdabcdwxyz");
+  Iterate(&foresight, "abcdabcd");
+  EXPECT_EQ(Expected(foresight, 6), "wxyzab");
+  EXPECT_EQ(Distance(foresight, 'a'), 4u);
+  const uint64_t surprises = foresight.surprises();
+  Iterate(&foresight, "wxyz");
+  Iterate(&foresight, "abcdabcd");
+  EXPECT_EQ(foresight.surprises(), surprises);
+}
+
+TEST(ForesightTest, AnIterationCutShortIsNotLearnt) {
+  Foresight foresight;
+  Iterate(&foresight, "abcdefgh");
+  Iterate(&foresight, "abc");
+  EXPECT_EQ(Expected(foresight, 8), "abcdefgh");
+}
+
+TEST(ForesightTest, ANearlyRepeatedIterationReplacesItsShape) {
+  Foresight foresight;
+  Iterate(&foresight, "abcdefgh");
+  Iterate(&foresight, "abxdefgh");
+  EXPECT_EQ(Expected(foresight, 8), "abxdefgh");
+  EXPECT_LT(foresight.NextUse(2), Foresight::kUnknown) << "it may come back";
+}
+
+TEST(ForesightTest, AnEmptyIterationIsNone) {
+  Foresight foresight;
+  foresight.EndIteration();
+  Iterate(&foresight, "ab");
+  foresight.EndIteration();
+  EXPECT_EQ(foresight.iterations(), 1u);
+  EXPECT_EQ(Expected(foresight, 4), "abab");
+}
+
+TEST(ForesightTest, WhoIsNeverUsedAgainMovesAway) {
+  Foresight foresight;
+  Iterate(&foresight, "zabcd");
+  for (int i = 0; i < 20; ++i) Iterate(&foresight, "abcd");
+  EXPECT_GT(Distance(foresight, 'z'), 8u);
+}
+
+// Against the uses themselves, over iterations that change at random.
+TEST(ForesightTest, TimesNeverRunBackAndNextUsesAreNeverPast) {
+  std::mt19937 random(20261121);
+  Foresight foresight;
+  std::string shape = "abcdefghijklmnopponmlkjihgfedcbaABCDEFGH";
+  uint64_t before = 0;
+  for (int iteration = 0; iteration < 300; ++iteration) {
+    std::string uses = shape;
+    if (random() % 3 == 0) uses.erase(random() % uses.size(), random() % 9);
+    if (random() % 3 == 0) uses.insert(random() % uses.size(), 1, 'q');
+    if (random() % 11 == 0) std::shuffle(shape.begin(), shape.end(), random);
+    if (random() % 7 == 0) uses += uses;
+    for (const char use : uses) {
+      foresight.Use(static_cast<uint32_t>(use - 'A'));
+      ASSERT_GE(foresight.now(), before);
+      before = foresight.now();
+      ASSERT_GE(foresight.NextUse(random() % 60), before);
+    }
+    if (random() % 13 != 0) foresight.EndIteration();
+    ASSERT_GE(foresight.now(), before);
+  }
+}
+
+}  // namespace
+}  // namespace memtide
