@@ -20,6 +20,10 @@ struct Named {
 
 constexpr Named kPolicies[] = {
     {"lru", Policy::kLru},
+    {"fifo", Policy::kFifo},
+    {"patrickstar", Policy::kPatrickStar},
+    {"belady", Policy::kBelady},
+    {"memtide", Policy::kMemtide},
     {kOptimum, absl::nullopt},
 };
 

@@ -18,6 +18,7 @@ constexpr int64_t kUnit = int64_t{1} << 20;  // The weight of one move.
 constexpr int kMostAscents = 24;
 // Of the cost: a bound that is so near to a schedule is good enough.
 constexpr double kCloseEnough = 0.001;
+constexpr size_t kEnoughEvents = 2000;
 constexpr uint32_t kClean = ~uint32_t{0};
 
 // Between two uses of a chunk.
@@ -171,9 +172,16 @@ LeastMoves LeastMovesOnce(const Sequence& sequence, uint32_t slots) {
 }
 
 LeastMoves LeastMovesRepeating(const Sequence& sequence, uint32_t slots, size_t first) {
+  size_t events = 0;
+  for (size_t i = sequence.IterationBegin(first); i < sequence.moments.size(); ++i) {
+    events += sequence.moments[i].events.size();
+  }
+  // What is kept may repeat itself only after several times: short traces are taken more often.
+  const size_t more = std::min<size_t>(16, 1 + kEnoughEvents / std::max<size_t>(1, events));
   const LeastMoves shorter = LeastMovesOnce(Repeated(sequence, first, 1), slots);
-  const LeastMoves longer = LeastMovesOnce(Repeated(sequence, first, 2), slots);
-  return {longer.reads - shorter.reads, longer.writes - shorter.writes};
+  const LeastMoves longer = LeastMovesOnce(Repeated(sequence, first, 1 + more), slots);
+  const auto times = static_cast<double>(more);
+  return {(longer.reads - shorter.reads) / times, (longer.writes - shorter.writes) / times};
 }
 
 LinkBytes LeastBytes(const Sequence& sequence, const BoundOptions& options, size_t first) {

@@ -16,6 +16,24 @@ namespace {
 
 using Kind = ChunkEvent::Kind;
 
+// So many moments without a use are told in a call of their own, as by the client library.
+constexpr size_t kReportAfter = 16;
+
+Placement PlacementOf(Policy policy) {
+  switch (policy) {
+    case Policy::kLru:
+      return Placement::kLru;
+    case Policy::kFifo:
+      return Placement::kFifo;
+    case Policy::kPatrickStar:
+    case Policy::kBelady:
+      return Placement::kBelady;
+    case Policy::kMemtide:
+      break;
+  }
+  return Placement::kForesight;
+}
+
 // Slots that all chunks fit into, also while freed ones are still being copied.
 uint32_t HomeSlots(const Sequence& sequence, const ReplayOptions& options) {
   return std::max(4u, MostChunks(sequence) + options.device_slots + options.host_slots);
@@ -28,6 +46,7 @@ EngineOptions NodeFor(const Sequence& sequence, const ReplayOptions& options) {
   if (NeedsDisk(sequence, options)) {
     node.ssd_capacity = sequence.chunk_size * HomeSlots(sequence, options);
   }
+  node.placement = PlacementOf(options.policy);
   // A session that computes for long is not lost.
   node.limits.session_lease = node.limits.max_wait = std::chrono::hours(24 * 365);
   return node;
@@ -44,6 +63,7 @@ class Player {
   absl::StatusOr<ReplayResult> Play();
 
  private:
+  absl::Status PlayIteration(size_t iteration);
   absl::Status PlayMoment(const PlayedMoment& moment);
   absl::Status Use(const ChunkEvent& event);
   absl::Status Allocate(uint32_t chunk);
@@ -53,6 +73,10 @@ class Player {
   const ReplayOptions& options_;
   VirtualNode node_;
   std::vector<ChunkId> ids_;  // By chunk number.
+  // The report that the current moment's uses go to.
+  MomentReport& CurrentReport();
+
+  std::vector<MomentReport> reports_;  // What the engine was not told yet.
   // Chunks that are leased: the last one used, and the one before.
   absl::optional<uint32_t> last_, before_last_;
   Duration stalled_{0};
@@ -67,13 +91,7 @@ absl::StatusOr<ReplayResult> Player::Play() {
   Instant began = node_.now();
   LinkBytes moved_before;
   for (size_t iteration = 0; iteration < sequence_.iterations(); ++iteration) {
-    for (size_t i = sequence_.IterationBegin(iteration); i < sequence_.iteration_ends[iteration];
-         ++i) {
-      if (absl::Status status = PlayMoment(sequence_.moments[i]); !status.ok()) {
-        return absl::Status(status.code(),
-                            absl::StrCat("moment ", i, " of the trace: ", status.message()));
-      }
-    }
+    MEMTIDE_RETURN_IF_ERROR(PlayIteration(iteration));
     IterationCost cost;
     cost.moved = node_.moved();
     cost.moved -= moved_before;
@@ -89,7 +107,32 @@ absl::StatusOr<ReplayResult> Player::Play() {
   return result;
 }
 
+absl::Status Player::PlayIteration(size_t iteration) {
+  for (size_t i = sequence_.IterationBegin(iteration); i < sequence_.iteration_ends[iteration];
+       ++i) {
+    if (absl::Status status = PlayMoment(sequence_.moments[i]); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("moment ", i, " of the trace: ", status.message()));
+    }
+  }
+  CurrentReport().ends_iteration = true;
+  return absl::OkStatus();
+}
+
+MomentReport& Player::CurrentReport() {
+  if (reports_.empty()) {
+    reports_.emplace_back();
+    reports_.back().continues = true;
+  }
+  return reports_.back();
+}
+
 absl::Status Player::PlayMoment(const PlayedMoment& moment) {
+  if (reports_.size() > kReportAfter) {
+    ReportCall report{node_.NextCall(), node_.session(), std::exchange(reports_, {})};
+    MEMTIDE_RETURN_IF_ERROR(node_.Call(report).status());
+  }
+  reports_.push_back({moment.phase, moment.name, moment.own_device, moment.own_host, {}});
   size_t uses = 0;
   for (const ChunkEvent& event : moment.events) uses += event.IsUse();
   const Duration compute(
@@ -118,8 +161,11 @@ absl::Status Player::Use(const ChunkEvent& event) {
   fetch.call = node_.NextCall();
   fetch.session = node_.session();
   fetch.tier = options_.device_slots > 0 ? Tier::kDevice : Tier::kHost;
-  fetch.access = event.kind == Kind::kWrite ? Access::kWrite : Access::kRead;
+  const bool writes = event.kind == Kind::kWrite || options_.policy == Policy::kPatrickStar;
+  fetch.access = writes ? Access::kWrite : Access::kRead;
   fetch.chunks = {ids_[event.chunk]};
+  CurrentReport().uses.push_back({ids_[event.chunk], fetch.access});
+  fetch.moments = std::exchange(reports_, {});
   if (last_ != event.chunk) {
     if (before_last_.has_value() && before_last_ != event.chunk) {
       fetch.releases = {ids_[*before_last_]};

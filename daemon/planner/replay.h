@@ -22,12 +22,20 @@ namespace memtide {
 // the first that repeats.
 inline constexpr size_t kWarmUpIterations = 2;
 
+// All but kMemtide evict when room is needed, and do nothing ahead.
 enum class Policy : uint8_t {
-  kLru,  // Whoever was used longest ago leaves. As all but kMemtide: nothing is done ahead.
+  kLru,   // Whoever was used longest ago leaves.
+  kFifo,  // Whoever came first.
+  // PatrickStar (arXiv 2108.05818), as its code has it: whoever is used last in what was traced
+  // leaves. A chunk exists in one place only, so that each way costs its bytes; replayed as if
+  // every use wrote.
+  kPatrickStar,
+  kBelady,   // The same, but what was not changed is dropped.
+  kMemtide,  // The daemon's.
 };
 
 struct ReplayOptions {
-  Policy policy = Policy::kLru;
+  Policy policy = Policy::kMemtide;
   // Zero: no such tier. For the SSD, see NeedsDisk.
   uint32_t device_slots = 0, host_slots = 0;
   LinkOptions links;

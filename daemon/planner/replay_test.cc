@@ -12,8 +12,9 @@ using std::chrono::milliseconds;
 constexpr Bytes kChunk = MiB(2);
 
 // Links that move a chunk in a millisecond.
-ReplayOptions Slots(uint32_t device, uint32_t host) {
+ReplayOptions Slots(uint32_t device, uint32_t host, Policy policy = Policy::kLru) {
   ReplayOptions options;
+  options.policy = policy;
   options.device_slots = device;
   options.host_slots = host;
   const LinkSpeed speed{static_cast<double>(kChunk.count()) * 1000, Duration(0)};
@@ -82,6 +83,33 @@ TEST(ReplayTest, StallsAddToTheComputeTimeThatPassesWhileChunksAreHeld) {
   faster.compute_scale = 0.5;
   EXPECT_EQ(Played(Made(Times(4, "ar br | cr dr | er fr")), faster).iterations[2].elapsed,
             milliseconds(6) + microseconds(1500));
+}
+
+TEST(ReplayTest, FifoLetsGoOfWhatCameFirstHoweverOftenItIsUsed) {
+  // LRU never parts with a, which comes twice as often as the others.
+  const Sequence sequence = Made(Times(5, "ar br cr dr ar er fr gr"));
+  const Bytes lru = Played(sequence, Slots(4, 8)).iterations[3].moved.to_device;
+  const Bytes fifo = Played(sequence, Slots(4, 8, Policy::kFifo)).iterations[3].moved.to_device;
+  EXPECT_EQ(lru, kChunk * 6);
+  EXPECT_GT(fifo, lru);
+}
+
+TEST(ReplayTest, BeladyKeepsPartOfALoopAndPatrickStarPaysBothWays) {
+  const Sequence sequence = Made(Times(6, "ar br cr dr er fr"));
+  const IterationCost belady = Played(sequence, Slots(4, 6, Policy::kBelady)).counted;
+  EXPECT_LT(belady.moved.to_device, kChunk * 4 * 4);
+  EXPECT_EQ(belady.moved.from_device, Bytes(0));
+  const IterationCost patrickstar = Played(sequence, Slots(4, 6, Policy::kPatrickStar)).counted;
+  EXPECT_EQ(patrickstar.moved.to_device, belady.moved.to_device);
+  EXPECT_GE(patrickstar.moved.from_device, patrickstar.moved.to_device);
+}
+
+TEST(ReplayTest, TheDaemonsPolicyBringsAheadWhileTheProcessComputes) {
+  // A millisecond of computing for each chunk, which takes as long to come.
+  const Sequence sequence = Made(Times(6, "ar | br | cr | dr | er | fr | gr | hr"));
+  const IterationCost belady = Played(sequence, Slots(5, 8, Policy::kBelady)).counted;
+  const IterationCost memtide = Played(sequence, Slots(5, 8, Policy::kMemtide)).counted;
+  EXPECT_LT(memtide.stalled, belady.stalled / 4);
 }
 
 TEST(ReplayTest, TheSameTraceGivesTheSameResult) {

@@ -28,6 +28,19 @@ ChunkKind ToKind(v1::ChunkKind kind) {
   }
 }
 
+Phase ToPhase(v1::Phase phase) {
+  switch (phase) {
+    case v1::PHASE_FORWARD:
+      return Phase::kForward;
+    case v1::PHASE_BACKWARD:
+      return Phase::kBackward;
+    case v1::PHASE_STEP:
+      return Phase::kStep;
+    default:
+      return Phase::kOther;
+  }
+}
+
 absl::Status CheckEnds(const v1::Trace& trace) {
   if (trace.iteration_ends().empty()) {
     return absl::FailedPreconditionError(
@@ -141,7 +154,7 @@ absl::StatusOr<Sequence> ToSequence(const v1::Trace& trace) {
   for (size_t i = 0; i < moments; ++i) {
     const v1::TracedMoment& traced = trace.moments(i);
     PlayedMoment moment;
-    moment.phase = traced.phase();
+    moment.phase = ToPhase(traced.phase());
     moment.name = traced.name();
     moment.own_device = Bytes(traced.own_device_bytes());
     moment.own_host = Bytes(traced.own_host_bytes());

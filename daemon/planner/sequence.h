@@ -30,7 +30,7 @@ struct ChunkEvent {
 };
 
 struct PlayedMoment {
-  v1::Phase phase = v1::PHASE_UNSPECIFIED;
+  Phase phase = Phase::kOther;
   std::string name;
   Bytes own_device, own_host;
   Duration compute{0};

@@ -42,7 +42,7 @@ def loop(tmp_path: Path) -> Path:
 def test_a_table_names_the_policies(cli: Cli, loop: Path) -> None:
     done = cli.memtide("replay", loop).check()
     assert "6 chunks of 2 MiB, 4 slots on the device, 4 on the host" in done.out
-    for policy in ("lru", "optimum"):
+    for policy in ("lru", "fifo", "patrickstar", "belady", "memtide", "optimum"):
         assert policy in done.out
 
 
