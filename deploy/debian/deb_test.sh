@@ -19,6 +19,7 @@ while read -r mode path; do
 done <<'FILES'
 755 usr/bin/memtided
 755 usr/bin/memtide
+755 usr/bin/memtide-replay
 644 usr/lib/x86_64-linux-gnu/libmemtide.so.0
 644 usr/include/memtide.h
 644 usr/lib/memtide/python/memtide/__init__.py

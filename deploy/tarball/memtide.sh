@@ -3,4 +3,5 @@
 home=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 export MEMTIDE_LIBRARY="${MEMTIDE_LIBRARY:-$home/lib/libmemtide.so}"
 export MEMTIDED="${MEMTIDED:-$home/bin/memtided}"
+export MEMTIDE_REPLAY="${MEMTIDE_REPLAY:-$home/bin/memtide-replay}"
 PYTHONPATH="$home/python${PYTHONPATH:+:$PYTHONPATH}" exec "${MEMTIDE_PYTHON:-python3}" -m memtide "$@"

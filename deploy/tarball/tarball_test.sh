@@ -34,4 +34,5 @@ library = ctypes.CDLL(sys.argv[1])
 library.memtide_version.restype = ctypes.c_char_p
 assert library.memtide_version()
 PY
+"$home/bin/memtide-replay" --help >/dev/null || fail "memtide-replay --help"
 "$home/bin/memtide" --help >/dev/null 2>"$root/said" || fail "memtide --help: $(cat "$root/said")"

@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"memtide {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
+    _add_replay(commands)
     status = commands.add_parser("status", help="show the node's pools, states and sessions")
     _add_socket_dir(status)
     status.set_defaults(command=_status)
@@ -57,6 +58,18 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--ssd-dir", type=Path, metavar="DIR", help="directory of the SSD pool")
     doctor.set_defaults(command=_doctor)
     return parser
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    # Another program's options: none of them is read here.
+    replay = commands.add_parser(
+        "replay",
+        help="play traces again under other policies, and find the least that any could move",
+        prefix_chars="\0",
+        add_help=False,
+    )
+    replay.add_argument("arguments", nargs="*")
+    replay.set_defaults(command=_replay)
 
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -169,6 +182,13 @@ def _run(told: argparse.Namespace) -> _Action:
             quiet=told.quiet,
         )
     )
+
+
+def _replay(told: argparse.Namespace) -> _Action:
+    from memtide import replay
+
+    status = replay.replay(told.arguments)
+    return lambda: status
 
 
 def _status(told: argparse.Namespace) -> _Action:

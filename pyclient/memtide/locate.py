@@ -26,10 +26,19 @@ def find_library() -> Path:
 
 def find_daemon() -> Path:
     """memtided: $MEMTIDED, else beside this package, else on PATH."""
-    on_path = shutil.which("memtided")
-    candidates = [_PACKAGE_DIR / "memtided", *([Path(on_path)] if on_path else [])]
-    candidates += [Path("/usr/local/bin/memtided"), Path("/usr/bin/memtided")]
-    return _find("MEMTIDED", candidates)
+    return _find_program("MEMTIDED", "memtided")
+
+
+def find_replay() -> Path:
+    """memtide-replay: $MEMTIDE_REPLAY, else beside this package, else on PATH."""
+    return _find_program("MEMTIDE_REPLAY", "memtide-replay")
+
+
+def _find_program(variable: str, name: str) -> Path:
+    on_path = shutil.which(name)
+    candidates = [_PACKAGE_DIR / name, *([Path(on_path)] if on_path else [])]
+    candidates += [Path("/usr/local/bin") / name, Path("/usr/bin") / name]
+    return _find(variable, candidates)
 
 
 def _find(variable: str, candidates: list[Path]) -> Path:

@@ -1,0 +1,207 @@
+#include "daemon/planner/optimum.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/types/optional.h"
+#include "base/check.h"
+#include "daemon/planner/packing.h"
+
+namespace memtide {
+
+namespace {
+
+using Kind = ChunkEvent::Kind;
+
+constexpr int64_t kUnit = int64_t{1} << 20;  // The weight of one move.
+constexpr int kMostAscents = 24;
+// Of the cost: a bound that is so near to a schedule is good enough.
+constexpr double kCloseEnough = 0.001;
+constexpr size_t kEnoughEvents = 2000;
+constexpr uint32_t kClean = ~uint32_t{0};
+
+// Between two uses of a chunk.
+struct Gap {
+  uint32_t first_use = 0, next_use = 0;
+  uint32_t dirt = kClean;  // The write whose bytes it still carries, numbered.
+  double share = 0;        // Of that write-back's cost.
+};
+
+struct Problem {
+  std::vector<Gap> gaps;
+  // Uses before which the one before was freed: it does not take a slot while they come.
+  std::vector<uint32_t> alone;
+  uint32_t uses = 0;
+  std::vector<std::vector<uint32_t>> dirts;  // Gaps by write.
+  uint32_t first_reads = 0;                  // Of chunks that are there from the start.
+};
+
+class Builder {
+ public:
+  explicit Builder(const Sequence& sequence) : chunks_(sequence.chunks.size()) {
+    for (size_t i = 0; i < chunks_.size(); ++i) chunks_[i].below = sequence.chunks[i].from_start;
+    for (const PlayedMoment& moment : sequence.moments) {
+      for (const ChunkEvent& event : moment.events) Take(event);
+    }
+  }
+
+  Problem Finish() {
+    problem_.uses = uses_;
+    problem_.dirts.resize(dirts_);
+    for (uint32_t i = 0; i < problem_.gaps.size(); ++i) {
+      if (problem_.gaps[i].dirt != kClean) problem_.dirts[problem_.gaps[i].dirt].push_back(i);
+    }
+    for (const std::vector<uint32_t>& gaps : problem_.dirts) {
+      for (const uint32_t i : gaps) problem_.gaps[i].share = 1.0 / static_cast<double>(gaps.size());
+    }
+    return std::move(problem_);
+  }
+
+ private:
+  struct State {
+    bool below = false;  // Was there from the start, and not used yet.
+    absl::optional<uint32_t> last_use;
+    uint32_t dirt = kClean;
+  };
+
+  void Take(const ChunkEvent& event) {
+    State& chunk = chunks_[event.chunk];
+    if (!event.IsUse()) {
+      chunk = State();
+      if (last_chunk_ == event.chunk) last_chunk_.reset();
+      return;
+    }
+    // Uses of one chunk in a row are one.
+    if (last_chunk_ != event.chunk) {
+      ++uses_;
+      if (!last_chunk_.has_value()) problem_.alone.push_back(uses_);
+    }
+    last_chunk_ = event.chunk;
+    if (chunk.last_use.has_value() && *chunk.last_use != uses_) {
+      problem_.gaps.push_back({*chunk.last_use, uses_, chunk.dirt, 0});
+    }
+    problem_.first_reads += chunk.below;
+    chunk.below = false;
+    chunk.last_use = uses_;
+    if (event.kind == Kind::kWrite) chunk.dirt = dirts_++;
+  }
+
+  std::vector<State> chunks_;
+  absl::optional<uint32_t> last_chunk_;
+  uint32_t uses_ = 0, dirts_ = 0;
+  Problem problem_;
+};
+
+// Intervals that no packing leaves out: where `slots - 1` tracks are one too many.
+void AddLeasesOfLastUse(const Problem& problem, std::vector<Interval>* intervals) {
+  const int64_t most = 3 * kUnit * static_cast<int64_t>(problem.gaps.size() + 1);
+  uint32_t begin = 0;
+  for (const uint32_t use : problem.alone) {
+    if (begin < use) intervals->push_back({begin, use, most});
+    begin = use + 1;
+  }
+  if (begin <= problem.uses) intervals->push_back({begin, problem.uses + 1, most});
+}
+
+std::vector<bool> Keep(const Problem& problem, uint32_t slots) {
+  std::vector<Interval> intervals;
+  intervals.reserve(problem.gaps.size() + problem.alone.size() + 1);
+  for (const Gap& gap : problem.gaps) {
+    // While the use after the first one comes, and while its own comes, the chunk is leased anyway.
+    const uint32_t begin = std::min(gap.first_use + 2, gap.next_use);
+    intervals.push_back(
+        {begin, gap.next_use, kUnit + std::llround(gap.share * static_cast<double>(kUnit))});
+  }
+  AddLeasesOfLastUse(problem, &intervals);
+  std::vector<bool> kept = HeaviestPacking(intervals, slots - 1);
+  kept.resize(problem.gaps.size());
+  return kept;
+}
+
+LeastMoves Cost(const Problem& problem, const std::vector<bool>& kept) {
+  LeastMoves cost;
+  cost.reads = problem.first_reads;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (kept[i]) continue;
+    cost.reads += 1;
+    cost.writes += problem.gaps[i].share;
+  }
+  return cost;
+}
+
+// What this choice really costs: a write-back for each write whose gaps are not all kept.
+double CostOfSchedule(const Problem& problem, const std::vector<bool>& kept) {
+  double cost =
+      problem.first_reads + static_cast<double>(std::count(kept.begin(), kept.end(), false));
+  for (const std::vector<uint32_t>& gaps : problem.dirts) {
+    cost += std::any_of(gaps.begin(), gaps.end(), [&kept](uint32_t i) { return !kept[i]; });
+  }
+  return cost;
+}
+
+// Moves `part` of each write-back's cost to its gaps that are not kept.
+void ShiftShares(const std::vector<bool>& kept, double part, Problem* problem) {
+  for (const std::vector<uint32_t>& gaps : problem->dirts) {
+    const auto open = std::count_if(gaps.begin(), gaps.end(), [&](uint32_t i) { return !kept[i]; });
+    if (open == 0) continue;
+    for (const uint32_t i : gaps) {
+      double& share = problem->gaps[i].share;
+      share *= 1 - part;
+      if (!kept[i]) share += part / static_cast<double>(open);
+    }
+  }
+}
+
+}  // namespace
+
+LeastMoves LeastMovesOnce(const Sequence& sequence, uint32_t slots) {
+  MEMTIDE_CHECK(slots >= 2);
+  Problem problem = Builder(sequence).Finish();
+  LeastMoves best;
+  double possible = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kMostAscents; ++i) {
+    const std::vector<bool> kept = Keep(problem, slots);
+    const LeastMoves cost = Cost(problem, kept);
+    if (cost.Total() > best.Total()) best = cost;
+    possible = std::min(possible, CostOfSchedule(problem, kept));
+    if (best.Total() >= (1 - kCloseEnough) * possible) break;
+    ShiftShares(kept, 0.5 * std::min(1.0, std::pow(0.8, i - 5)), &problem);
+  }
+  return best;
+}
+
+LeastMoves LeastMovesRepeating(const Sequence& sequence, uint32_t slots, size_t first) {
+  size_t events = 0;
+  for (size_t i = sequence.IterationBegin(first); i < sequence.moments.size(); ++i) {
+    events += sequence.moments[i].events.size();
+  }
+  // What is kept may repeat itself only after several times: short traces are taken more often.
+  const size_t more = std::min<size_t>(16, 1 + kEnoughEvents / std::max<size_t>(1, events));
+  const LeastMoves shorter = LeastMovesOnce(Repeated(sequence, first, 1), slots);
+  const LeastMoves longer = LeastMovesOnce(Repeated(sequence, first, 1 + more), slots);
+  const auto times = static_cast<double>(more);
+  return {(longer.reads - shorter.reads) / times, (longer.writes - shorter.writes) / times};
+}
+
+LinkBytes LeastBytes(const Sequence& sequence, const BoundOptions& options, size_t first) {
+  const auto bytes = [&sequence](double chunks) {
+    const double moved = std::max(0.0, chunks) * static_cast<double>(sequence.chunk_size.count());
+    return Bytes(static_cast<uint64_t>(std::llround(moved)));
+  };
+  LinkBytes least;
+  if (options.device_slots > 0) {
+    const LeastMoves moves = LeastMovesRepeating(sequence, options.device_slots, first);
+    least.to_device = bytes(moves.reads);
+    least.from_device = bytes(moves.writes);
+  }
+  if (!options.host_holds_all) {
+    const LeastMoves moves =
+        LeastMovesRepeating(sequence, options.device_slots + options.host_slots, first);
+    least.disk_read = bytes(moves.reads);
+    least.disk_written = bytes(moves.writes);
+  }
+  return least;
+}
+
+}  // namespace memtide

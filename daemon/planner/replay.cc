@@ -1,0 +1,245 @@
+#include "daemon/planner/replay.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/status_macros.h"
+#include "daemon/planner/virtual_node.h"
+
+namespace memtide {
+
+namespace {
+
+using Kind = ChunkEvent::Kind;
+
+// So many moments without a use are told in a call of their own, as by the client library.
+constexpr size_t kReportAfter = 16;
+
+Placement PlacementOf(Policy policy) {
+  switch (policy) {
+    case Policy::kLru:
+      return Placement::kLru;
+    case Policy::kFifo:
+      return Placement::kFifo;
+    case Policy::kPatrickStar:
+    case Policy::kBelady:
+      return Placement::kBelady;
+    case Policy::kMemtide:
+      break;
+  }
+  return Placement::kForesight;
+}
+
+// Slots that all chunks fit into, also while freed ones are still being copied.
+uint32_t HomeSlots(const Sequence& sequence, const ReplayOptions& options) {
+  return std::max(4u, MostChunks(sequence) + options.device_slots + options.host_slots);
+}
+
+EngineOptions NodeFor(const Sequence& sequence, const ReplayOptions& options) {
+  EngineOptions node;
+  node.device_capacity = sequence.chunk_size * options.device_slots;
+  node.host_capacity = sequence.chunk_size * options.host_slots;
+  if (NeedsDisk(sequence, options)) {
+    node.ssd_capacity = sequence.chunk_size * HomeSlots(sequence, options);
+  }
+  node.placement = PlacementOf(options.policy);
+  // A session that computes for long is not lost.
+  node.limits.session_lease = node.limits.max_wait = std::chrono::hours(24 * 365);
+  return node;
+}
+
+class Player {
+ public:
+  Player(const Sequence& sequence, const ReplayOptions& options)
+      : sequence_(sequence),
+        options_(options),
+        node_(NodeFor(sequence, options), options.links),
+        ids_(sequence.chunks.size()) {}
+
+  absl::StatusOr<ReplayResult> Play();
+
+ private:
+  absl::Status PlayIteration(size_t iteration);
+  absl::Status PlayMoment(const PlayedMoment& moment);
+  absl::Status Use(const ChunkEvent& event);
+  absl::Status Allocate(uint32_t chunk);
+  absl::Status Free(uint32_t chunk);
+
+  const Sequence& sequence_;
+  const ReplayOptions& options_;
+  VirtualNode node_;
+  std::vector<ChunkId> ids_;  // By chunk number.
+  // The report that the current moment's uses go to.
+  MomentReport& CurrentReport();
+
+  std::vector<MomentReport> reports_;  // What the engine was not told yet.
+  // Chunks that are leased: the last one used, and the one before.
+  absl::optional<uint32_t> last_, before_last_;
+  Duration stalled_{0};
+};
+
+absl::StatusOr<ReplayResult> Player::Play() {
+  MEMTIDE_RETURN_IF_ERROR(node_.Open(sequence_.chunk_size));
+  for (uint32_t chunk = 0; chunk < sequence_.chunks.size(); ++chunk) {
+    if (sequence_.chunks[chunk].from_start) MEMTIDE_RETURN_IF_ERROR(Allocate(chunk));
+  }
+  ReplayResult result;
+  Instant began = node_.now();
+  LinkBytes moved_before;
+  for (size_t iteration = 0; iteration < sequence_.iterations(); ++iteration) {
+    MEMTIDE_RETURN_IF_ERROR(PlayIteration(iteration));
+    IterationCost cost;
+    cost.moved = node_.moved();
+    cost.moved -= moved_before;
+    cost.elapsed = node_.now() - began;
+    cost.stalled = std::exchange(stalled_, Duration(0));
+    began = node_.now();
+    moved_before = node_.moved();
+    result.iterations.push_back(cost);
+    if (iteration < kWarmUpIterations) continue;
+    result.counted += cost;
+    ++result.counted_iterations;
+  }
+  return result;
+}
+
+absl::Status Player::PlayIteration(size_t iteration) {
+  for (size_t i = sequence_.IterationBegin(iteration); i < sequence_.iteration_ends[iteration];
+       ++i) {
+    if (absl::Status status = PlayMoment(sequence_.moments[i]); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("moment ", i, " of the trace: ", status.message()));
+    }
+  }
+  CurrentReport().ends_iteration = true;
+  return absl::OkStatus();
+}
+
+MomentReport& Player::CurrentReport() {
+  if (reports_.empty()) {
+    reports_.emplace_back();
+    reports_.back().continues = true;
+  }
+  return reports_.back();
+}
+
+absl::Status Player::PlayMoment(const PlayedMoment& moment) {
+  if (reports_.size() > kReportAfter) {
+    ReportCall report{node_.NextCall(), node_.session(), std::exchange(reports_, {})};
+    MEMTIDE_RETURN_IF_ERROR(node_.Call(report).status());
+  }
+  reports_.push_back({moment.phase, moment.name, moment.own_device, moment.own_host, {}});
+  size_t uses = 0;
+  for (const ChunkEvent& event : moment.events) uses += event.IsUse();
+  const Duration compute(
+      static_cast<int64_t>(static_cast<double>(moment.compute.count()) * options_.compute_scale));
+  if (uses == 0) node_.Pass(compute);
+  for (const ChunkEvent& event : moment.events) {
+    switch (event.kind) {
+      case Kind::kAllocate:
+        MEMTIDE_RETURN_IF_ERROR(Allocate(event.chunk));
+        break;
+      case Kind::kFree:
+        MEMTIDE_RETURN_IF_ERROR(Free(event.chunk));
+        break;
+      case Kind::kRead:
+      case Kind::kWrite:
+        MEMTIDE_RETURN_IF_ERROR(Use(event));
+        node_.Pass(compute / static_cast<int64_t>(uses));
+        break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Player::Use(const ChunkEvent& event) {
+  FetchCall fetch;
+  fetch.call = node_.NextCall();
+  fetch.session = node_.session();
+  fetch.tier = options_.device_slots > 0 ? Tier::kDevice : Tier::kHost;
+  const bool writes = event.kind == Kind::kWrite || options_.policy == Policy::kPatrickStar;
+  fetch.access = writes ? Access::kWrite : Access::kRead;
+  fetch.chunks = {ids_[event.chunk]};
+  CurrentReport().uses.push_back({ids_[event.chunk], fetch.access});
+  fetch.moments = std::exchange(reports_, {});
+  if (last_ != event.chunk) {
+    if (before_last_.has_value() && before_last_ != event.chunk) {
+      fetch.releases = {ids_[*before_last_]};
+    }
+    before_last_ = std::exchange(last_, event.chunk);
+  }
+  const Instant asked = node_.now();
+  MEMTIDE_RETURN_IF_ERROR(node_.Call(fetch).status());
+  stalled_ += node_.now() - asked;
+  return absl::OkStatus();
+}
+
+absl::Status Player::Allocate(uint32_t chunk) {
+  AllocateCall allocate;
+  allocate.call = node_.NextCall();
+  allocate.session = node_.session();
+  allocate.request_id = node_.NextRequest();
+  allocate.count = 1;
+  allocate.kind = sequence_.chunks[chunk].kind;
+  MEMTIDE_ASSIGN_OR_RETURN(const Reply reply, node_.Call(allocate));
+  ids_[chunk] = std::get<AllocateReply>(reply.value).chunks.front();
+  return absl::OkStatus();
+}
+
+absl::Status Player::Free(uint32_t chunk) {
+  FreeCall free;
+  free.call = node_.NextCall();
+  free.session = node_.session();
+  free.request_id = node_.NextRequest();
+  free.chunks = {ids_[chunk]};
+  // Its lease ends with it.
+  if (last_ == chunk) last_.reset();
+  if (before_last_ == chunk) before_last_.reset();
+  return node_.Call(free).status();
+}
+
+}  // namespace
+
+IterationCost& IterationCost::operator+=(const IterationCost& other) {
+  moved += other.moved;
+  stalled += other.stalled;
+  elapsed += other.elapsed;
+  return *this;
+}
+
+bool NeedsDisk(const Sequence& sequence, const ReplayOptions& options) {
+  const uint32_t lowest = options.host_slots > 0 ? options.host_slots : options.device_slots;
+  return sequence.ssd_slots > 0 || lowest < MostChunks(sequence);
+}
+
+absl::Status CheckReplay(const Sequence& sequence, const ReplayOptions& options) {
+  if (sequence.iterations() <= kWarmUpIterations) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the trace has ", sequence.iterations(), " complete iterations; the first ",
+        kWarmUpIterations, " warm up, so that nothing is left to count. Trace a longer run"));
+  }
+  if (options.host_slots == 0 && NeedsDisk(sequence, options)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the trace has ", MostChunks(sequence), " chunks, more than the device's ",
+        options.device_slots, " slots; chunks come from SSD by way of the host, give it 4 slots"));
+  }
+  const uint32_t least = std::min(options.host_slots > 0 ? options.host_slots : 4,
+                                  options.device_slots > 0 ? options.device_slots : 4);
+  if (options.host_slots + options.device_slots == 0 || least < 4) {
+    return absl::InvalidArgumentError(absl::StrCat("a tier needs 4 slots at least; the device has ",
+                                                   options.device_slots, " and the host ",
+                                                   options.host_slots));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReplayResult> Replay(const Sequence& sequence, const ReplayOptions& options) {
+  MEMTIDE_RETURN_IF_ERROR(CheckReplay(sequence, options));
+  return Player(sequence, options).Play();
+}
+
+}  // namespace memtide

@@ -1,0 +1,139 @@
+// memtide-replay: traces played again under several policies. `memtide replay` runs it.
+//
+// Exit status: 0; 1 when a trace cannot be played, 2 for a bad command line.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "daemon/planner/compare.h"
+#include "daemon/planner/report.h"
+#include "daemon/planner/trace_file.h"
+
+namespace memtide {
+namespace {
+
+constexpr int kExitFailure = 1, kExitUsage = 2;
+constexpr uint32_t kLeastSlots = 4;  // Fewer, the engine refuses.
+
+struct CommandLine {
+  std::vector<std::string> traces;
+  std::string policy = "all";
+  std::string device_slots, host_slots;  // A number, or "33%"; empty: the trace's.
+  double link_gbps = 4, ssd_read_gbps = 2, ssd_write_gbps = 2, compute_scale = 1;
+  bool json = false;
+};
+
+std::string CheckSlots(const std::string& text) {
+  absl::string_view digits = text;
+  const bool share = absl::ConsumeSuffix(&digits, "%");
+  uint32_t number = 0;
+  if (absl::SimpleAtoi(digits, &number) && number <= (share ? 1000 : Limits().chunks)) return "";
+  return absl::StrCat("\"", text, "\" is no number of slots, such as 64, nor a share of the ",
+                      "trace's chunks, such as 33%");
+}
+
+uint32_t Slots(const std::string& text, uint32_t traced, uint32_t chunks) {
+  if (text.empty()) return traced;
+  absl::string_view digits = text;
+  const bool share = absl::ConsumeSuffix(&digits, "%");
+  uint32_t number = 0;
+  if (!absl::SimpleAtoi(digits, &number) || number == 0) return 0;
+  return share ? std::max(kLeastSlots, chunks * number / 100) : number;
+}
+
+void AddOptions(CLI::App* app, CommandLine* line) {
+  app->add_option("TRACE", line->traces, "Files that `memtide trace export --raw` made")
+      ->required();
+  app->add_option("--policy", line->policy,
+                  "One of " + absl::StrJoin(PolicyNames(), ", ") + ", or all")
+      ->capture_default_str()
+      ->check([](const std::string& name) {
+        return name == "all" ? "" : std::string(ParsePolicy(name).status().message());
+      });
+  for (const auto& [flag, value, tier] :
+       {std::tuple("--device-slots", &line->device_slots, "device"),
+        std::tuple("--host-slots", &line->host_slots, "host")}) {
+    app->add_option(flag, *value,
+                    absl::StrCat("Chunks that the ", tier, " holds, or a share of the trace's, ",
+                                 "such as 33%; 0: there is none (default: the trace's)"))
+        ->check(CheckSlots);
+  }
+  for (const auto& [flag, value, help] :
+       {std::tuple("--link-gbps", &line->link_gbps, "Device's bandwidth, each direction, in GB/s"),
+        std::tuple("--ssd-read-gbps", &line->ssd_read_gbps, "SSD's bandwidth in reading"),
+        std::tuple("--ssd-write-gbps", &line->ssd_write_gbps, "SSD's bandwidth in writing")}) {
+    app->add_option(flag, *value, help)->capture_default_str()->check(CLI::Range(1e-3, 1e6));
+  }
+  app->add_option("--compute-scale", line->compute_scale, "Factor for the traced compute times")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  app->add_flag("--json", line->json, "Write JSON instead of tables");
+}
+
+absl::StatusOr<Comparison> CompareTrace(const std::string& path, const CommandLine& line) {
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::Trace trace, LoadTrace(path));
+  MEMTIDE_ASSIGN_OR_RETURN(const Sequence sequence, ToSequence(trace));
+  Comparison comparison;
+  comparison.trace = path;
+  comparison.made_by = trace.made_by();
+  comparison.chunk_size = sequence.chunk_size;
+  comparison.chunks = MostChunks(sequence);
+  comparison.device_slots = Slots(line.device_slots, sequence.device_slots, comparison.chunks);
+  comparison.host_slots = Slots(line.host_slots, sequence.host_slots, comparison.chunks);
+
+  ReplayOptions options;
+  options.device_slots = comparison.device_slots;
+  options.host_slots = comparison.host_slots;
+  options.compute_scale = line.compute_scale;
+  options.links.to_device.bytes_per_second = line.link_gbps * 1e9;
+  options.links.from_device.bytes_per_second = line.link_gbps * 1e9;
+  options.links.disk_read.bytes_per_second = line.ssd_read_gbps * 1e9;
+  options.links.disk_write.bytes_per_second = line.ssd_write_gbps * 1e9;
+  const std::vector<std::string> policies =
+      line.policy == "all" ? PolicyNames() : std::vector<std::string>{line.policy};
+  MEMTIDE_ASSIGN_OR_RETURN(comparison.outcomes, Compare(sequence, options, policies));
+  comparison.iterations = sequence.iterations() - kWarmUpIterations;
+  return comparison;
+}
+
+int Run(const CommandLine& line) {
+  std::vector<Comparison> comparisons;
+  for (const std::string& path : line.traces) {
+    absl::StatusOr<Comparison> comparison = CompareTrace(path, line);
+    if (!comparison.ok()) {
+      std::cerr << "memtide-replay: " << path << ": " << comparison.status().message() << "\n";
+      return kExitFailure;
+    }
+    if (!line.json) std::cout << AsTable(*comparison) << std::flush;
+    comparisons.push_back(*std::move(comparison));
+  }
+  if (line.json) std::cout << AsJson(comparisons);
+  return 0;
+}
+
+}  // namespace
+}  // namespace memtide
+
+int main(int argc, char** argv) {
+  CLI::App app("Plays traces of training runs again, on the daemon's engine with modelled links.",
+               "memtide-replay");
+  memtide::CommandLine line;
+  memtide::AddOptions(&app, &line);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "memtide-replay: " << error.what() << " (see --help)\n";
+    return memtide::kExitUsage;
+  }
+  return memtide::Run(line);
+}

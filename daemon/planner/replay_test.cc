@@ -1,0 +1,149 @@
+#include "daemon/planner/replay.h"
+
+#include "daemon/planner/hand_made.h"
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr Bytes kChunk = MiB(2);
+
+// Links that move a chunk in a millisecond.
+ReplayOptions Slots(uint32_t device, uint32_t host, Policy policy = Policy::kLru) {
+  ReplayOptions options;
+  options.policy = policy;
+  options.device_slots = device;
+  options.host_slots = host;
+  const LinkSpeed speed{static_cast<double>(kChunk.count()) * 1000, Duration(0)};
+  options.links = {speed, speed, speed, speed};
+  return options;
+}
+
+Sequence Made(const std::vector<std::string>& iterations) {
+  absl::StatusOr<Sequence> sequence = ToSequence(HandMade(iterations));
+  EXPECT_TRUE(sequence.ok()) << sequence.status();
+  return *std::move(sequence);
+}
+
+std::vector<std::string> Times(size_t times, const std::string& iteration) {
+  return std::vector<std::string>(times, iteration);
+}
+
+ReplayResult Played(const Sequence& sequence, const ReplayOptions& options) {
+  absl::StatusOr<ReplayResult> result = Replay(sequence, options);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return *std::move(result);
+}
+
+TEST(ReplayTest, WhatFitsMovesOnce) {
+  const ReplayResult result = Played(Made(Times(4, "ar bw cr dw")), Slots(4, 4));
+  EXPECT_EQ(result.counted_iterations, 2u);
+  EXPECT_EQ(result.counted.moved.Total(), Bytes(0));
+  EXPECT_EQ(result.counted.stalled, Duration(0));
+}
+
+TEST(ReplayTest, LruReadsEachOfALoopThatDoesNotFit) {
+  const ReplayResult result = Played(Made(Times(5, "ar br cr dr er fr")), Slots(4, 6));
+  for (size_t i = kWarmUpIterations; i < result.iterations.size(); ++i) {
+    const LinkBytes& moved = result.iterations[i].moved;
+    EXPECT_EQ(moved.to_device, kChunk * 6) << i;
+    EXPECT_EQ(moved.Total(), moved.to_device) << i;  // The host has a copy of each.
+  }
+  EXPECT_EQ(result.counted.moved.to_device, kChunk * 18);
+}
+
+TEST(ReplayTest, WhatWasWrittenIsWrittenBackWhereverItDoesNotFit) {
+  const Sequence sequence = Made(Times(4, "aw bw cw dw ew fw"));
+  const LinkBytes device = Played(sequence, Slots(4, 6)).iterations[3].moved;
+  EXPECT_EQ(device.to_device, kChunk * 6);
+  EXPECT_EQ(device.from_device, kChunk * 6);
+  EXPECT_EQ(device.disk_read + device.disk_written, Bytes(0));
+  // The host is the fastest tier, and the disk takes what it cannot hold.
+  const LinkBytes host = Played(sequence, Slots(0, 4)).iterations[3].moved;
+  EXPECT_EQ(host.disk_read, kChunk * 6);
+  EXPECT_EQ(host.disk_written, kChunk * 6);
+  EXPECT_EQ(host.to_device + host.from_device, Bytes(0));
+}
+
+TEST(ReplayTest, WhatIsFreedIsNeverWrittenBack) {
+  // e and f are new in each iteration, and gone before room is needed.
+  const ReplayResult result = Played(Made(Times(4, "ar br e+ ew e- cr dr f+ fw f-")), Slots(5, 6));
+  EXPECT_EQ(result.counted.moved.from_device, Bytes(0));
+}
+
+TEST(ReplayTest, StallsAddToTheComputeTimeThatPassesWhileChunksAreHeld) {
+  // Each moment computes for a millisecond, and each of its uses waits for as long.
+  const ReplayResult result = Played(Made(Times(4, "ar br cr | dr er fr")), Slots(4, 6));
+  EXPECT_EQ(result.iterations[2].stalled, milliseconds(6));
+  EXPECT_EQ(result.iterations[2].elapsed, milliseconds(8) - Duration(2));  // A third is rounded.
+  ReplayOptions faster = Slots(4, 6);
+  faster.compute_scale = 0.5;
+  EXPECT_EQ(Played(Made(Times(4, "ar br | cr dr | er fr")), faster).iterations[2].elapsed,
+            milliseconds(6) + microseconds(1500));
+}
+
+TEST(ReplayTest, FifoLetsGoOfWhatCameFirstHoweverOftenItIsUsed) {
+  // LRU never parts with a, which comes twice as often as the others.
+  const Sequence sequence = Made(Times(5, "ar br cr dr ar er fr gr"));
+  const Bytes lru = Played(sequence, Slots(4, 8)).iterations[3].moved.to_device;
+  const Bytes fifo = Played(sequence, Slots(4, 8, Policy::kFifo)).iterations[3].moved.to_device;
+  EXPECT_EQ(lru, kChunk * 6);
+  EXPECT_GT(fifo, lru);
+}
+
+TEST(ReplayTest, BeladyKeepsPartOfALoopAndPatrickStarPaysBothWays) {
+  const Sequence sequence = Made(Times(6, "ar br cr dr er fr"));
+  const IterationCost belady = Played(sequence, Slots(4, 6, Policy::kBelady)).counted;
+  EXPECT_LT(belady.moved.to_device, kChunk * 4 * 4);
+  EXPECT_EQ(belady.moved.from_device, Bytes(0));
+  const IterationCost patrickstar = Played(sequence, Slots(4, 6, Policy::kPatrickStar)).counted;
+  EXPECT_EQ(patrickstar.moved.to_device, belady.moved.to_device);
+  EXPECT_GE(patrickstar.moved.from_device, patrickstar.moved.to_device);
+}
+
+TEST(ReplayTest, TheDaemonsPolicyBringsAheadWhileTheProcessComputes) {
+  // A millisecond of computing for each chunk, which takes as long to come.
+  const Sequence sequence = Made(Times(6, "ar | br | cr | dr | er | fr | gr | hr"));
+  const IterationCost belady = Played(sequence, Slots(5, 8, Policy::kBelady)).counted;
+  const IterationCost memtide = Played(sequence, Slots(5, 8, Policy::kMemtide)).counted;
+  EXPECT_LT(memtide.stalled, belady.stalled / 4);
+}
+
+TEST(ReplayTest, TheSameTraceGivesTheSameResult) {
+  const Sequence sequence = Made(Times(4, "aw br cr a- | a+ aw dw er fr br cw gw hr"));
+  const ReplayResult one = Played(sequence, Slots(4, 4)), other = Played(sequence, Slots(4, 4));
+  for (size_t i = 0; i < one.iterations.size(); ++i) {
+    EXPECT_EQ(one.iterations[i].moved.Total(), other.iterations[i].moved.Total());
+    EXPECT_EQ(one.iterations[i].elapsed, other.iterations[i].elapsed);
+  }
+}
+
+TEST(ReplayTest, ATraceThatIsOverAfterTheWarmUpIsRefused) {
+  const absl::Status status = Replay(Made(Times(2, "ar")), Slots(4, 4)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("2 complete iterations"), std::string::npos) << status;
+}
+
+TEST(ReplayTest, TooFewSlotsAreRefused) {
+  const Sequence sequence = Made(Times(3, "ar br cr dr er"));
+  const absl::Status few = Replay(sequence, Slots(3, 4)).status();
+  EXPECT_EQ(few.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(few.message().find("4 slots at least"), std::string::npos) << few;
+  EXPECT_EQ(Replay(sequence, Slots(4, 1)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Replay(sequence, Slots(4, 0)).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Replay(sequence, Slots(5, 0)).ok());
+}
+
+TEST(ReplayTest, WhatTheEngineRefusesComesAsItSaysIt) {
+  v1::Trace trace = HandMade(Times(3, "ar"));
+  trace.set_chunk_size_bytes((2 << 20) + 1);
+  const absl::Status status = Replay(*ToSequence(trace), Slots(4, 4)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("must be a multiple of"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace memtide
