@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     action: _Action
     try:
         action = told.command(told)
+        sys.stdout.flush()
+    except BrokenPipeError:  # Whoever reads (head, less) has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except UsageError as error:
         print(f"memtide: {error}", file=sys.stderr)
         return _EXIT_USAGE

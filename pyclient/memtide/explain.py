@@ -21,7 +21,7 @@ def explain(trace: Trace, wanted: int) -> Iterator[str]:
     number = _number_of(trace, wanted)
     # The moves of a moment are for its uses, which so are newer.
     told = [
-        *((m.moment, 0, m.start_s, _of_move(m, trace)) for m in trace.moves if m.chunk == number),
+        *((m.moment, 0, m.start_s, _of_move(m, trace)) for m in _told_moves(trace, number)),
         *((first, 1, 0.0, text) for first, text in _uses(trace, number)),
     ]
     chunk = trace.chunks.get(number)
@@ -69,6 +69,18 @@ def _headline(trace: Trace, number: int, chunk: Chunk | None) -> str:
     return f"chunk {number}: {chunk.kind}, {size}{future}"
 
 
+def _told_moves(trace: Trace, number: int) -> Iterator[Move]:
+    """The moves of a chunk, without the drop at the end of each eviction that wrote a copy."""
+    written: set[tuple[int, str | None]] = set()
+    for move in (move for move in trace.moves if move.chunk == number):
+        if move.reason == "victim" and move.target is None:
+            if (move.moment, move.source) in written:
+                continue
+        elif move.reason == "victim":
+            written.add((move.moment, move.source))
+        yield move
+
+
 def _uses(trace: Trace, number: int) -> Iterator[tuple[int, str]]:
     """The uses of a chunk and the moment of each; alike ones between two moves are in one line."""
     moves = sorted(move.moment for move in trace.moves if move.chunk == number)
@@ -93,7 +105,7 @@ def _of_move(move: Move, trace: Trace) -> str:
     took = f" ({1e3 * move.duration_s:.1f} ms)" if move.duration_s else ""
     source, target = _tier(move.source), _tier(move.target)
     if move.reason == "victim":
-        where = f", to {target}{took}," if move.target else ", without a copy,"
+        where = f", to {target}{took}," if move.target else ", without a write,"
         return f"evicted from {source} {at}{where} {_because(move)}{_truth(move, trace)}"
     if move.reason == "cleaning":
         return (

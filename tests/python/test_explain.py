@@ -36,7 +36,7 @@ def test_what_was_foreseen_is_held_to_what_came() -> None:
         "written in moment 4 (step, AdamW)",
         "written ahead from host memory to SSD at moment 3 (backward, Embedding) (5.0 ms), as it "
         "was to leave soon: no use of it was expected (it came at 4)",
-        "evicted from the device at moment 3 (backward, Embedding), without a copy, because "
+        "evicted from the device at moment 3 (backward, Embedding), without a write, because "
         "its next use is 7, 4 moments later; 1 other that could leave was needed sooner "
         "(it came at 4)",
     ]
@@ -50,6 +50,18 @@ def test_a_chunk_that_was_freed_has_a_history_too() -> None:
         "brought from host memory to the device at moment 3 (backward, Embedding) (4.0 ms): "
         "a fetch waited for it",
         "allocated and written in moment 2 (backward, Linear)",
+    ]
+
+
+def test_an_eviction_that_writes_is_told_once() -> None:
+    moves = [
+        made.move(1, made.DEVICE, made.HOST, made.VICTIM, 1, 2, 0, 3),
+        made.move(1, made.DEVICE, made.DROPPED, made.VICTIM, 3, 0, 0, 3),
+    ]
+    read = parse(made.trace(chunks=[made.chunk(1, 9, made.PARAMETER)], moves=moves))
+    assert list(explain(read, 1))[1:] == [
+        "evicted from the device at moment 0, to host memory (2.0 ms), because its next use is 3, "
+        "3 moments later; nothing else could leave that was needed sooner"
     ]
 
 

@@ -154,6 +154,23 @@ def test_explain_reads_a_file(cli: Cli, kept: Path) -> None:
     assert "evicted from the device at moment 2 (backward, Linear)" in told
 
 
+def test_a_reader_that_has_seen_enough_is_no_error(cli: Cli, tmp_path: Path) -> None:
+    moments = [made.moment(made.FORWARD, "L", n, (1, n % 2)) for n in range(20_000)]
+    trace_file.save(made.trace(moments), tmp_path / "long.trace.gz")
+    script = tmp_path / "head.py"
+    script.write_text(
+        "import subprocess, sys\n"
+        "command = [sys.executable, '-m', 'memtide', 'explain', '--trace', sys.argv[1], '1']\n"
+        "with subprocess.Popen(command, stdout=subprocess.PIPE) as told:\n"
+        "    told.stdout.readline()\n"
+        "    told.stdout.close()\n"
+        "sys.exit(told.wait())\n",
+        encoding="utf-8",
+    )
+    done = cli.python(script, tmp_path / "long.trace.gz").check()
+    assert done.err == ""
+
+
 def test_the_documents_commands_work(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import torch\n"
