@@ -52,6 +52,8 @@ class Node {
     return chunks;
   }
 
+  // From now on every use is told, as one moment of an iteration.
+  void Tell() { tells_ = true; }
   // Leases the chunk and gives it back.
   void Use(ChunkId chunk, Access access) {
     FetchCall fetch;
@@ -59,9 +61,17 @@ class Node {
     fetch.session = kSession;
     fetch.access = access;
     fetch.chunks = {chunk};
+    if (tells_) fetch.moments = Moments(chunk, access);
     Post(fetch);
     MEMTIDE_CHECK(reply_.status.ok()) << reply_.status;
     Post(ReleaseCall{NextCall(), kSession, ++last_request_, {chunk}});
+  }
+
+  // The one after the last, in turn. All of them are one iteration.
+  void UseNext(const std::vector<ChunkId>& chunks, Access access) {
+    Use(chunks[next_], access);
+    next_ = (next_ + 1) % chunks.size();
+    ended_ = next_ == 0;
   }
 
   uint64_t events() const { return events_; }
@@ -71,6 +81,18 @@ class Node {
   static constexpr SessionId kSession = SessionId(1);
 
   CallId NextCall() { return CallId(++last_call_); }
+
+  std::vector<MomentReport> Moments(ChunkId chunk, Access access) {
+    std::vector<MomentReport> moments;
+    if (std::exchange(ended_, false)) {
+      moments.emplace_back();
+      moments.back().continues = moments.back().ends_iteration = true;
+    }
+    moments.emplace_back();
+    moments.back().name = "Linear";
+    moments.back().uses.push_back({chunk, access});
+    return moments;
+  }
 
   // Handles the event and all that follow from it.
   void Post(const Event& event) {
@@ -107,6 +129,9 @@ class Node {
   std::deque<Event> following_;
   Reply reply_;
   uint64_t last_call_ = 0, last_request_ = 0, events_ = 0, transfers_ = 0;
+  size_t next_ = 0;
+  bool tells_ = false;
+  bool ended_ = false;  // With the last use; told with the next.
 };
 
 // Events a second of CPU time, so that a neighbour on the core does not count, while every chunk in
@@ -115,9 +140,8 @@ double EventsPerSecond(Node* node, const std::vector<ChunkId>& chunks, Access ac
                        Duration at_least) {
   const uint64_t events_before = node->events();
   const Duration begin = CpuTime(getpid());
-  size_t i = 0;
   do {
-    for (int j = 0; j < 256; ++j) node->Use(chunks[i++ % chunks.size()], access);
+    for (int i = 0; i < 256; ++i) node->UseNext(chunks, access);
   } while (CpuTime(getpid()) - begin < at_least);
   return (node->events() - events_before) / Seconds(CpuTime(getpid()) - begin);
 }
@@ -141,6 +165,25 @@ void MeasureEvents() {
     rounds.Add("engine.resident", EventsPerSecond(&resident, at_rest, Access::kRead, time));
     MEMTIDE_CHECK(resident.transfers() == moved);
     rounds.Add("engine.moving", EventsPerSecond(&tidal, moving, Access::kWrite, time));
+  }
+  rounds.Print();
+}
+
+// What an event costs when every use is one of 100,000 chunks, a quarter of which fit.
+void MeasureDecisions() {
+  const bool quick = absl::GetFlag(FLAGS_quick);
+  constexpr uint32_t kChunks = 100000;
+  Node node(/*device_slots=*/kChunks / 8, /*host_slots=*/kChunks / 8, /*ssd_slots=*/kChunks);
+  const std::vector<ChunkId> chunks = node.Allocate(kChunks);
+  node.Tell();
+  // Twice the same: from then on it is foreseen.
+  for (uint32_t i = 0; i < 2 * kChunks; ++i) node.UseNext(chunks, Access::kWrite);
+  RoundsOptions options;
+  options.at_most = std::chrono::seconds(quick ? 4 : 15);
+  Rounds rounds(options);
+  const Duration time = std::chrono::milliseconds(quick ? 100 : 300);
+  while (rounds.Next()) {
+    rounds.Add("engine.decision", 1e6 / EventsPerSecond(&node, chunks, Access::kWrite, time));
   }
   rounds.Print();
 }
@@ -178,4 +221,5 @@ int main(int argc, char** argv) {
   memtide::PinThisThread(0);
   memtide::MeasureTables();
   memtide::MeasureEvents();
+  memtide::MeasureDecisions();
 }

@@ -63,6 +63,26 @@ def _speed(name: str, title: str, goal: float, sample_unit: str = "GB/s") -> Fig
     return Figure(name, title, Measure.SHARE, goal, sample_unit, at_least=True)
 
 
+# Recorded training runs (bench/traces). The mixture of experts is never twice the same.
+TRACES = ("gpt", "bert", "resnet", "encoder_decoder", "lora", "moe")
+
+
+def _policy(trace: str) -> tuple[Figure, ...]:
+    """Bytes that an iteration moves. The limit is what another policy moves."""
+
+    def against(other: str, title: str, goal: float) -> Figure:
+        name = f"policy.{trace}.{other}"
+        return Figure(name, f"{trace}: bytes moved, against {title}", Measure.SHARE, goal, "MiB")
+
+    if trace == "moe":
+        return (against("optimum", "the least possible", 1.3), against("lru", "LRU", 1.0))
+    return (
+        against("optimum", "the least possible", 1.05),
+        against("lru", "LRU", 0.6),
+        against("patrickstar", "PatrickStar's rule", 0.9),
+    )
+
+
 FIGURES: tuple[Figure, ...] = (
     _speed("copy.device.1", "copy to device, 64 MiB, against a bare loop", 0.95),
     _speed("copy.device.2", "the same, both directions at once", 0.95),
@@ -119,7 +139,16 @@ FIGURES: tuple[Figure, ...] = (
         "events/s",
         at_least=True,
     ),
+    Figure(
+        "engine.decision",
+        "an event, 100,000 chunks, a quarter fits",
+        Measure.ALONE,
+        20,
+        "us",
+        "us",
+    ),
     Figure("engine.table_bytes", "engine's tables, a chunk", Measure.ALONE, 512, "B", "B"),
+    *(figure for trace in TRACES for figure in _policy(trace)),
     Figure("idle.memory", "idle daemon's memory beyond pools", Measure.ALONE, 64, "MiB", "MiB"),
 )
 

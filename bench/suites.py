@@ -11,7 +11,7 @@ from pathlib import Path
 
 import node
 import steps
-from figures import Pair
+from figures import TRACES, Pair
 
 _PROGRAM_TIMEOUT_S = 180.0
 Samples = dict[str, list[Pair]]
@@ -104,6 +104,24 @@ def _idle(context: Context) -> Samples:
     return {"idle.memory": [Pair(0, kilobytes / 1024, 0)]}
 
 
+def _policy(context: Context) -> Samples:
+    command = [
+        str(context.binaries / "daemon" / "planner" / "memtide-replay"),
+        # A third on the device, a third in host memory, the rest on the SSD.
+        *("--json", "--device-slots=33%", "--host-slots=33%"),
+        *(str(context.root / "bench" / "traces" / f"{trace}.trace.gz") for trace in TRACES),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S)
+    if done.returncode != 0:
+        raise SuiteFailed(done.stderr.strip())
+    samples: Samples = {}
+    for trace, comparison in zip(TRACES, json.loads(done.stdout), strict=True):
+        moved = {each["policy"]: each["moved_bytes"] / 2**20 for each in comparison["policies"]}
+        for other, mebibytes in moved.items():
+            samples[f"policy.{trace}.{other}"] = [Pair(mebibytes, moved["memtide"], 0)]
+    return samples
+
+
 def _train(context: Context) -> Samples:
     model = ["--layers", "6", "--width", "384"] if context.quick else []
     options = steps.StepOptions(
@@ -122,6 +140,7 @@ def _train(context: Context) -> Samples:
 
 SUITES: dict[str, Callable[[Context], Samples]] = {
     "engine": _engine,
+    "policy": _policy,
     "idle": _idle,
     "rpc": _rpc,
     "client": _client,

@@ -17,7 +17,7 @@ CORPUS_BYTES = 2 * 2**20
 def read_options(description: str | None) -> argparse.Namespace:
     """How long to train, and from which seed."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

@@ -1,7 +1,6 @@
-"""Records the traces of this folder: each script under memtide, with all of it on the device.
+"""Records the traces of this folder: each script under memtide, in pools that are too small for it.
 
-    tools/memtide builds what is needed; then, with its environment:
-    python bench/traces/record.py [NAME...]
+    MEMTIDE_LIBRARY=... MEMTIDED=... PYTHONPATH=pyclient python bench/traces/record.py [NAME...]
 
 What was moved depends on the pools, and replay decides it anew: it is left out. The stalls stay, so
 that they can be told from computing.
@@ -22,7 +21,7 @@ EXAMPLES = HERE.parent.parent / "examples"
 SCRIPTS: dict[str, list[str]] = {
     "gpt": [
         str(EXAMPLES / "train_gpt.py"),
-        *("--layers=8", "--width=384", "--context=64", "--batch=4", "--steps=6"),
+        *("--layers=8", "--width=384", "--context=64", "--batch=4", "--steps=7"),
     ],
     "bert": [str(HERE / "train_bert.py")],
     "resnet": [str(HERE / "train_resnet.py")],
@@ -30,7 +29,8 @@ SCRIPTS: dict[str, list[str]] = {
     "encoder_decoder": [str(HERE / "train_encoder_decoder.py")],
     "lora": [str(HERE / "train_lora.py")],
 }
-POOLS = ["--device=emulated", "--device-pool=1GiB", "--host-pool=64MiB", "--ssd-pool=2GiB"]
+# Too small for any of them: with room for all, a process has nothing to tell the daemon.
+POOLS = ["--device=emulated", "--device-pool=64MiB", "--host-pool=64MiB", "--ssd-pool=2GiB"]
 CHUNK_SIZE = "2MiB"
 _MOST_BYTES = 200 * 1024
 
