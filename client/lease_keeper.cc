@@ -65,7 +65,7 @@ absl::StatusOr<LeaseKeeper::Errand> LeaseKeeper::Plan(const Request& request,
     stats_.acquires += request.places.size();
     stats_.acquire_hits += request.places.size() - missed;
   }
-  NoteUses(request, plan);
+  for (const PlaceId place : request.places) log_.Use(cache_.chunk(place), request.access);
   if (plan.next == LeasePlan::Next::kDone) return errand;
   errand.moments = log_.Take();
   errand.leased = ChunksOf(plan.fetch);
@@ -232,14 +232,6 @@ absl::Status LeaseKeeper::Free(PlaceRange range) {
 }
 
 // --- What comes when ---
-
-void LeaseKeeper::NoteUses(const Request& request, const LeasePlan& plan) {
-  // What had to be fetched was not here: also if it was used in this moment before.
-  for (const PlaceId place : request.places) {
-    const bool fetched = std::find(plan.fetch.begin(), plan.fetch.end(), place) != plan.fetch.end();
-    log_.Use(cache_.chunk(place), request.access, fetched);
-  }
-}
 
 void LeaseKeeper::BeginMoment(Moment moment) {
   std::vector<Moment> moments;

@@ -108,8 +108,6 @@ class LeaseKeeper {
   void ReleaseInDoubt(const std::vector<ChunkId>& chunks);
   void MarkReleased(const std::vector<PlaceId>& places);
   void CountCall();
-  void NoteUses(const Request& request, const LeasePlan& plan)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReturnRegions(const std::vector<RegionId>& regions);
 
   std::vector<ChunkId> ChunksOf(absl::Span<const PlaceId> places) const

@@ -28,12 +28,12 @@ void UseLog::EndIteration() {
   last_.clear();
 }
 
-void UseLog::Use(ChunkId chunk, Access access, bool fetched) {
+void UseLog::Use(ChunkId chunk, Access access) {
   if (!begun_) return;
   const bool write = access == Access::kWrite;
   uint64_t& last = last_[chunk.value()];
   const uint64_t now = number_ * 2 + write;
-  if (!fetched && last / 2 == number_ && last >= now) return;
+  if (last / 2 == number_ && last >= now) return;
   last = now;
   Current()->uses.push_back({chunk, access});
   ++uses_;

@@ -1,7 +1,9 @@
 // UseLog: what this process uses and when, until the daemon is told: it foresees from that.
 //
 // Moments are begun by the program; uses are noted as chunks are acquired or touched, each chunk
-// once a moment. Only hints: what is lost costs speed, nothing else. Thread-compatible.
+// once a moment (and once more where it is written after it was read), however often it had to be
+// fetched: what is noted must not depend on how well it is served. Only hints: what is lost costs
+// speed, nothing else. Thread-compatible.
 #ifndef MEMTIDE_CLIENT_USE_LOG_H_
 #define MEMTIDE_CLIENT_USE_LOG_H_
 
@@ -44,8 +46,7 @@ class UseLog {
   // From the first call on, uses are noted.
   void Begin(Moment moment);
   void EndIteration();
-  // `fetched`: also where the chunk was used in this moment already.
-  void Use(ChunkId chunk, Access access, bool fetched);
+  void Use(ChunkId chunk, Access access);
 
   // All that was noted since, in order.
   std::vector<Moment> Take();

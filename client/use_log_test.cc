@@ -12,20 +12,20 @@ Moment Forward(const std::string& name) {
   return moment;
 }
 
-TEST(UseLogTest, AChunkIsNotedOnceAMomentUnlessItIsWrittenOrFetchedAgain) {
+TEST(UseLogTest, AChunkIsNotedOnceAMomentAndAgainWhenItIsWritten) {
   UseLog log;
   log.Begin(Forward("a"));
-  log.Use(ChunkId(1), Access::kRead, false);
-  log.Use(ChunkId(1), Access::kRead, false);
-  log.Use(ChunkId(1), Access::kWrite, false);
-  log.Use(ChunkId(1), Access::kRead, false);
-  log.Use(ChunkId(2), Access::kRead, true);
-  log.Use(ChunkId(1), Access::kRead, true);
+  log.Use(ChunkId(1), Access::kRead);
+  log.Use(ChunkId(1), Access::kRead);
+  log.Use(ChunkId(1), Access::kWrite);
+  log.Use(ChunkId(1), Access::kRead);
+  log.Use(ChunkId(2), Access::kRead);
+  log.Use(ChunkId(1), Access::kRead);
   log.Begin(Forward("b"));
-  log.Use(ChunkId(1), Access::kRead, false);
+  log.Use(ChunkId(1), Access::kRead);
   const std::vector<Moment> moments = log.Take();
   ASSERT_EQ(moments.size(), 2u);
-  ASSERT_EQ(moments[0].uses.size(), 4u);
+  ASSERT_EQ(moments[0].uses.size(), 3u);
   EXPECT_EQ(moments[0].uses[1].access, Access::kWrite);
   EXPECT_EQ(moments[0].uses[2].chunk, ChunkId(2));
   EXPECT_EQ(moments[1].uses.size(), 1u);
@@ -34,9 +34,9 @@ TEST(UseLogTest, AChunkIsNotedOnceAMomentUnlessItIsWrittenOrFetchedAgain) {
 TEST(UseLogTest, WhatComesAfterATakeContinuesTheMoment) {
   UseLog log;
   log.Begin(Forward("a"));
-  log.Use(ChunkId(1), Access::kRead, true);
+  log.Use(ChunkId(1), Access::kRead);
   EXPECT_FALSE(log.Take()[0].continues);
-  log.Use(ChunkId(2), Access::kRead, true);
+  log.Use(ChunkId(2), Access::kRead);
   log.EndIteration();
   const std::vector<Moment> moments = log.Take();
   ASSERT_EQ(moments.size(), 1u);
@@ -47,7 +47,7 @@ TEST(UseLogTest, WhatComesAfterATakeContinuesTheMoment) {
 
 TEST(UseLogTest, WithoutMomentsNothingIsNoted) {
   UseLog log;
-  log.Use(ChunkId(1), Access::kRead, true);
+  log.Use(ChunkId(1), Access::kRead);
   log.EndIteration();
   EXPECT_TRUE(log.Take().empty());
 }
@@ -56,7 +56,7 @@ TEST(UseLogTest, ALogThatNobodyTakesStaysSmall) {
   UseLog log;
   for (int i = 0; i < 100000; ++i) {
     log.Begin(Forward(std::string(1000, 'n')));
-    log.Use(ChunkId(static_cast<uint64_t>(i)), Access::kRead, true);
+    log.Use(ChunkId(static_cast<uint64_t>(i)), Access::kRead);
   }
   EXPECT_TRUE(log.WantsReport());
   const std::vector<Moment> moments = log.Take();

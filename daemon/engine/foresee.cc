@@ -15,9 +15,9 @@ constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};
 constexpr Bytes kMaxAhead = MiB(64);
 // How far one looks ahead, in uses, and every how many of them one looks again.
 constexpr uint64_t kMaxLook = 512, kLookEvery = 4;
-// Links are taken to be so many times slower than they were, and chunks to be wanted so much
-// earlier: others use them, and what leaves meanwhile does.
-constexpr uint64_t kTimeInHand = 2, kAheadMicros = 2000;
+// Chunks are taken to be wanted so much earlier than they were. More would cost fewer stalls and
+// more bytes.
+constexpr uint64_t kAheadMicros = 500;
 // Leases that are asked back because others are needed sooner, in one go.
 constexpr int kMaxAskedBack = 4;
 
@@ -191,6 +191,8 @@ bool EngineState::BringAhead(Job& job, Tier tier) {
     const bool there = chunk.valid == 0 || chunk.valid_at(tier) || chunk.valid_at(job.work);
     const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
     if (there || coming || chunk.evict_to.has_value() || chunk.evicted) continue;
+    // Looked at again when it has come to the host.
+    if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) continue;
     if (chunk.flight.has_value() || !HasRoomUntil(job, tier, expected)) return false;
     StopPrefetch(chunk);
     chunk.prefetch_to = tier;
@@ -203,19 +205,17 @@ bool EngineState::BringAhead(Job& job, Tier tier) {
   return false;
 }
 
-// How long links are occupied by bringing it, were nothing else to be brought.
+// How long its link to the tier is occupied by bringing it. To the device it comes from the host:
+// that it is there in time is the host's affair.
 uint64_t EngineState::MicrosToBring(const Chunk& chunk, Tier tier) const {
   using Kind = StartTransfer::Kind;
   const Job& job = *chunk.job;
   if (chunk.valid == 0 || chunk.valid_at(tier) || chunk.valid_at(job.work)) return 0;
-  uint64_t micros = 0;
-  if (!chunk.valid_at(Tier::kHost)) micros += job.link_micros[Index(Kind::kSsdToHost)];
-  if (tier == Tier::kDevice) micros += job.link_micros[Index(Kind::kHostToDevice)];
-  return micros;
+  return job.link_micros[Index(tier == Tier::kDevice ? Kind::kHostToDevice : Kind::kSsdToHost)];
 }
 
 // The first time from which on nothing needs to be brought yet. What is brought before it must
-// displaces what could have been used once more: so as late as the links permit, with time in hand.
+// displaces what could have been used once more: so as late as the links permit.
 uint64_t EngineState::NeededUntil(const Job& job, Tier tier) const {
   const uint64_t now = job.foresight.now();
   uint64_t until = now, busy = kAheadMicros;
@@ -224,7 +224,7 @@ uint64_t EngineState::NeededUntil(const Job& job, Tier tier) const {
     if (!member.has_value()) break;
     const uint32_t place = *member < job.members.size() ? job.members[*member] : kNoPlace;
     if (place == kNoPlace || job.foresight.NextUse(*member) != time) continue;
-    busy += kTimeInHand * MicrosToBring(chunks_[place], tier);
+    busy += MicrosToBring(chunks_[place], tier);
     if (busy >= job.foresight.MicrosUntil(time)) until = time + 1;
   }
   return until;

@@ -293,6 +293,12 @@ void EngineState::On(const TransferDone& event) {
   if (flight.version == chunk.version) {
     chunk.valid |= Bit(flight.to);
     if (flight.to != Tier::kSsd) chunk.arrived[static_cast<int>(flight.to)] = ++arrivals_;
+    if (flight.to == Tier::kHost) {
+      // From here it can come to the device ahead of its use.
+      JobTier& device = chunk.job->tier(Tier::kDevice);
+      const uint64_t expected = chunk.job->foresight.NextUse(chunk.member);
+      device.looked_ahead = std::min(device.looked_ahead, expected);
+    }
   } else if (flight.to != chunk.job->home) {
     DropCopy(place, flight.to);  // A writer came in between: what was copied is old.
   }
