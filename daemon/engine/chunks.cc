@@ -191,6 +191,7 @@ void EngineState::FreeChunk(uint32_t place) {
   chunk.dying = true;
   ++job.dying_chunks;
   job.trace.Use(chunk.member, TracedOperation::kFree);
+  job.foresight.Free(chunk.member, ClockOf(job));
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(place, tier);
   if (!chunk.flight.has_value()) ForgetChunk(place);
 }

@@ -47,9 +47,7 @@ void EngineState::On(const ReportCall& event) {
 
 void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
   if (moments.empty()) return;
-  const auto clock = static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(now_.time_since_epoch() - job.stalled)
-          .count());
+  const uint64_t clock = ClockOf(job);
   for (const MomentReport& moment : moments) {
     if (!moment.continues) job.trace.Begin(now_, moment);
     for (const UseReport& use : moment.uses) {
@@ -82,6 +80,12 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
     }
   }
   LookAhead(job);
+}
+
+uint64_t EngineState::ClockOf(const Job& job) const {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(now_.time_since_epoch() - job.stalled)
+          .count());
 }
 
 // When the chunk is expected, or as the placement that is compared wants it.
@@ -128,7 +132,15 @@ void EngineState::UpdateVictim(uint32_t place, Tier tier) {
   if (!may_leave) return part.victims.Remove(chunk.member);
   CopyValue value = CopyValue::kClean;
   if (chunk.valid == 1u << static_cast<int>(tier)) value = CopyValue::kOnly;
-  if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice)) value = CopyValue::kDuplicate;
+  // Written, but not read again: it costs as much as a clean one that is.
+  const bool weighed = options_.placement == Placement::kForesight;
+  if (weighed && value == CopyValue::kOnly && chunk.job->foresight.IsFreedNext(chunk.member)) {
+    value = CopyValue::kClean;
+  }
+  // Where only the faster tier has the same, that one will have to be written instead.
+  if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice) && chunk.valid_at(chunk.job->home)) {
+    value = CopyValue::kDuplicate;
+  }
   part.victims.Add({chunk.member, value, NextUse(chunk, tier)});
   LookAtRoom(*chunk.job, tier);
 }
@@ -233,7 +245,8 @@ bool EngineState::HasRoomUntil(Job& job, Tier tier, uint64_t time) {
   JobTier& part = job.tier(tier);
   if (part.slots->spare_slots() > 0 || part.slots->missing_slots() > 0) return true;
   const absl::optional<Candidate> victim = part.victims.Next(job.foresight.now());
-  if (victim.has_value() && (IsSpare(job, *victim) || victim->next_use > time)) return true;
+  if (victim.has_value() && (victim->value == CopyValue::kDuplicate || victim->next_use > time))
+    return true;
   if (tier == job.work) AskFarthestBack(job, time);
   return false;
 }
@@ -293,13 +306,7 @@ bool EngineState::IsWorthASlot(const Job& job, Tier tier, uint64_t time) const {
   if (part.slots->spare_slots() > 0) return true;
   const absl::optional<Candidate> victim = part.victims.Next(job.foresight.now());
   if (!victim.has_value() || victim->value == CopyValue::kOnly) return false;
-  return IsSpare(job, *victim) || victim->next_use > time;
-}
-
-// Whether losing the copy costs nothing, now or later: all tiers have it.
-bool EngineState::IsSpare(const Job& job, const Candidate& candidate) const {
-  return candidate.value == CopyValue::kDuplicate &&
-         chunks_[job.members[candidate.member]].valid_at(job.home);
+  return victim->value == CopyValue::kDuplicate || victim->next_use > time;
 }
 
 void EngineState::AddFarthest(const Session& session, FetchReply* reply) const {

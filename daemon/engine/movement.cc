@@ -137,12 +137,7 @@ bool EngineState::Push(uint32_t place, Tier tier) {
   if (chunk.flight.has_value()) return false;
   if (!chunk.slot(tier)) return true;
   const bool only_copy = chunk.valid == Bit(tier);
-  // Or the disk would have to be asked for it again.
-  const bool worth_keeping =
-      tier == Tier::kDevice && chunk.valid_at(tier) && !chunk.valid_at(Tier::kHost) &&
-      !chunk.wrote_back && options_.placement == Placement::kForesight &&
-      chunk.job->foresight.known() && IsWorthASlot(*chunk.job, Tier::kHost, NextUse(chunk, tier));
-  if (!only_copy && !worth_keeping) {
+  if (!only_copy) {
     if (chunk.valid_at(tier)) {
       ++counters_.evictions;
       if (!chunk.wrote_back) ++counters_.dropped_clean;

@@ -169,6 +169,8 @@ class EngineState {
   void On(const ReportCall& event);
   absl::Status CheckMoments(const std::vector<MomentReport>& moments) const;
   void Learn(Job& job, const std::vector<MomentReport>& moments);
+  // Microseconds of the job's own time: it stands while its fetches wait.
+  uint64_t ClockOf(const Job& job) const;
   uint64_t NextUse(const Chunk& chunk, Tier tier);
   void Rank(uint32_t place);
   void UpdateVictim(uint32_t place, Tier tier);
@@ -182,7 +184,6 @@ class EngineState {
   void AskFarthestBack(Job& job, uint64_t time);
   bool CleanAhead(Job& job, Tier tier);
   bool IsWorthASlot(const Job& job, Tier tier, uint64_t time) const;
-  bool IsSpare(const Job& job, const Candidate& candidate) const;
   void AddFarthest(const Session& session, FetchReply* reply) const;
 
   // --- trace.cc ---

@@ -15,7 +15,7 @@ uint64_t Foresight::NextUse(uint32_t member) const {
   return std::max(members_[member].next, now());
 }
 
-absl::optional<uint32_t> Foresight::At(uint64_t time) const {
+absl::optional<uint32_t> Foresight::EventAt(uint64_t time) const {
   if (!known() || time < base_) return absl::nullopt;
   const uint64_t place = time - base_;
   if (place < shape().uses.size()) return shape().uses[place];
@@ -23,6 +23,16 @@ absl::optional<uint32_t> Foresight::At(uint64_t time) const {
   const uint64_t later = place - shape().uses.size();
   if (later < following.uses.size()) return following.uses[later];
   return absl::nullopt;
+}
+
+absl::optional<uint32_t> Foresight::At(uint64_t time) const {
+  const absl::optional<uint32_t> event = EventAt(time);
+  if (!event.has_value()) return absl::nullopt;
+  return *event & 1 ? kNobody : MemberOf(*event);
+}
+
+bool Foresight::IsFreedNext(uint32_t member) const {
+  return EventAt(NextUse(member)) == (member << 1 | 1);
 }
 
 Foresight::Changes Foresight::TakeChanges() { return std::exchange(changes_, Changes()); }
@@ -42,7 +52,7 @@ uint64_t Foresight::InLaterIteration(uint32_t member) const {
 
 uint64_t Foresight::AfterPlace(uint32_t place) const {
   const uint32_t next = shape().next[place];
-  return next != kNone ? base_ + next : InLaterIteration(shape().uses[place]);
+  return next != kNone ? base_ + next : InLaterIteration(MemberOf(shape().uses[place]));
 }
 
 void Foresight::Expect(uint32_t member, uint64_t time) {
@@ -59,40 +69,50 @@ uint64_t Foresight::MicrosUntil(uint64_t time) const {
 }
 
 void Foresight::Use(uint32_t member, uint64_t clock) {
-  if (record_.size() < kMaxUses) {
-    if (record_.empty()) began_ = clock;
-    record_.push_back(member);
-    clocks_.push_back(static_cast<uint32_t>(std::min<uint64_t>(clock - began_, UINT32_MAX)));
-  } else {
-    too_long_ = true;
-  }
-  Get(member);
-  if (!known()) {
-    ++base_;
-  } else if (FindNear(member) || FindAnywhere(member)) {
-    ++matched_;
-  } else {
-    ExpectUnforeseen(member);
-  }
+  Record(member << 1, clock);
   Member& used = members_[member];
   if (used.last != 0) used.gap = std::max<uint64_t>(1, now() - std::min(now(), used.last));
   used.last = std::max<uint64_t>(1, now());
 }
 
+void Foresight::Free(uint32_t member, uint64_t clock) {
+  // Of what was never used, nothing is to be learnt.
+  if (member < members_.size() && members_[member].last != 0) Record(member << 1 | 1, clock);
+}
+
+void Foresight::Record(uint32_t event, uint64_t clock) {
+  if (record_.size() < kMaxUses) {
+    if (record_.empty()) began_ = clock;
+    record_.push_back(event);
+    clocks_.push_back(static_cast<uint32_t>(std::min<uint64_t>(clock - began_, UINT32_MAX)));
+  } else {
+    too_long_ = true;
+  }
+  Get(MemberOf(event));
+  if (!known()) {
+    ++base_;
+  } else if (FindNear(event) || FindAnywhere(event)) {
+    ++matched_;
+  } else {
+    ExpectUnforeseen(event);
+  }
+}
+
 void Foresight::ArriveAt(uint32_t place) {
   const std::vector<uint32_t>& uses = shape().uses;
   for (; at_ <= place; ++at_) {
+    const uint32_t member = MemberOf(uses[at_]);
     // Unless a use out of order has made it later already.
-    if (members_[uses[at_]].next <= base_ + at_) Expect(uses[at_], AfterPlace(at_));
+    if (members_[member].next <= base_ + at_) Expect(member, AfterPlace(at_));
   }
   guess_ = kNone;
 }
 
-bool Foresight::FindNear(uint32_t member) {
+bool Foresight::FindNear(uint32_t event) {
   const std::vector<uint32_t>& uses = shape().uses;
   const size_t end = std::min<size_t>(uses.size(), at_ + kNear);
   for (uint32_t place = at_; place < end; ++place) {
-    if (uses[place] != member) continue;
+    if (uses[place] != event) continue;
     ArriveAt(place);
     return true;
   }
@@ -100,12 +120,12 @@ bool Foresight::FindNear(uint32_t member) {
 }
 
 // By two uses in a row. The first of them has left a guess.
-bool Foresight::FindAnywhere(uint32_t member) {
+bool Foresight::FindAnywhere(uint32_t event) {
   if (guess_ == kNone) return false;
   const std::vector<uint32_t>& uses = shapes_[guess_wraps_ ? shape().successor : shape_].uses;
   const size_t end = std::min<size_t>(uses.size(), guess_ + kNear);
   for (uint32_t place = guess_; place < end; ++place) {
-    if (uses[place] != member) continue;
+    if (uses[place] != event) continue;
     if (guess_wraps_) {
       // The iteration began anew, and nobody said so.
       base_ += shape().uses.size();
@@ -119,12 +139,13 @@ bool Foresight::FindAnywhere(uint32_t member) {
   return false;
 }
 
-void Foresight::ExpectUnforeseen(uint32_t member) {
+void Foresight::ExpectUnforeseen(uint32_t event) {
   guess_ = kNone;
+  const uint32_t member = MemberOf(event);
   Member& used = members_[member];
   const uint64_t end = base_ + shape().uses.size();
   // It may be expected at a later place, because this is that place.
-  if (used.next >= now() && At(used.next) == member) {
+  if (used.next >= now() && EventAt(used.next) == event) {
     guess_wraps_ = used.next >= end;
     guess_ = static_cast<uint32_t>(used.next - (guess_wraps_ ? end : base_)) + 1;
     return;
@@ -151,7 +172,7 @@ void Foresight::ExpectAll() {
   }
   const std::vector<uint32_t>& uses = shape().uses;
   for (size_t place = uses.size(); place > at_; --place) {
-    members_[uses[place - 1]].next = base_ + place - 1;
+    members_[MemberOf(uses[place - 1])].next = base_ + place - 1;
   }
 }
 
@@ -160,7 +181,7 @@ void Foresight::Fill(Shape* shape) const {
   shape->next.assign(uses.size(), kNone);
   shape->first.assign(members_.size(), kNone);
   for (size_t place = uses.size(); place > 0; --place) {
-    uint32_t& first = shape->first[uses[place - 1]];
+    uint32_t& first = shape->first[MemberOf(uses[place - 1])];
     shape->next[place - 1] = first;
     first = static_cast<uint32_t>(place - 1);
   }
@@ -168,8 +189,8 @@ void Foresight::Fill(Shape* shape) const {
 
 // The shape that the recorded iteration has, which may be new; kNone: it is not to be learnt.
 uint32_t Foresight::Learn() {
-  uint64_t hash = 14695981039346656037u;  // FNV-1a, by members.
-  for (const uint32_t member : record_) hash = (hash ^ member) * 1099511628211u;
+  uint64_t hash = 14695981039346656037u;  // FNV-1a, by events.
+  for (const uint32_t event : record_) hash = (hash ^ event) * 1099511628211u;
   for (uint32_t i = 0; i < shapes_.size(); ++i) {
     if (shapes_[i].hash == hash && shapes_[i].uses == record_) return i;
   }

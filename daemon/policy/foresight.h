@@ -13,7 +13,7 @@
 //
 // Time is virtual: one unit per use of the shape, so that it can be compared across members.
 // Members are small numbers, dense per job. Use is O(1) but for what it skips; the end of an
-// iteration is one pass over all members. Pure, deterministic, thread-compatible. 16 bytes per
+// iteration is one pass over all members. Pure, deterministic, thread-compatible. 24 bytes per
 // member; 12 per use of a shape.
 #ifndef MEMTIDE_DAEMON_POLICY_FORESIGHT_H_
 #define MEMTIDE_DAEMON_POLICY_FORESIGHT_H_
@@ -34,18 +34,24 @@ class Foresight {
   // `member` is used now, at `clock` microseconds of a clock that stands while the job waits for
   // memory: so the same use has the same time, however well the last iteration was served.
   void Use(uint32_t member, uint64_t clock);
+  // What the member was is given up: until it is used again, nobody needs it. That, too, is
+  // expected to be so in the next iteration.
+  void Free(uint32_t member, uint64_t clock);
   // The uses so far were one iteration. Without any: nothing happens.
   void EndIteration(uint64_t clock);
 
   // Whether an iteration is known, so that times mean something.
   bool known() const { return shape_ != kNone; }
   uint64_t now() const { return base_ + at_; }
-  // When the member is expected, at least now(). Beyond kUnknown: nobody can say; larger for who
-  // was used longer ago.
+  // When the member is expected to be used, or given up: at least now(). kUnknown: nobody can say.
   uint64_t NextUse(uint32_t member) const;
+  // Whether it is expected to be given up then.
+  bool IsFreedNext(uint32_t member) const;
   static constexpr uint64_t kUnknown = uint64_t{1} << 62;
 
-  // Who is expected at a time, now() or later: up to the end of the next iteration.
+  // Who is expected to be used at a time, now() or later: up to the end of the next iteration.
+  // kNobody: that time is one of giving up.
+  static constexpr uint32_t kNobody = ~uint32_t{0} >> 1;
   absl::optional<uint32_t> At(uint64_t time) const;
   // Microseconds until then, as the iterations before went. REQUIRES: At(time) is known.
   uint64_t MicrosUntil(uint64_t time) const;
@@ -67,7 +73,7 @@ class Foresight {
   static constexpr uint32_t kNear = 8;
 
   struct Shape {
-    std::vector<uint32_t> uses;   // Members, in order.
+    std::vector<uint32_t> uses;   // Events, in order.
     std::vector<uint32_t> next;   // By use: the place of the same member's next one; kNone: none.
     std::vector<uint32_t> first;  // By member; kNone: does not occur.
     std::vector<uint32_t> clock;  // By use, and of the end: microseconds since the first one.
@@ -75,6 +81,10 @@ class Foresight {
     uint64_t last_seen = 0;  // Iteration.
     uint32_t successor = 0;  // Shape.
   };
+  // A use of a member: twice its number; one more: it is given up.
+  static uint32_t MemberOf(uint32_t event) { return event >> 1; }
+  absl::optional<uint32_t> EventAt(uint64_t time) const;
+  void Record(uint32_t event, uint64_t clock);
   struct Member {
     uint64_t next = kUnknown;
     uint64_t last = 0;
@@ -90,9 +100,9 @@ class Foresight {
   void Expect(uint32_t member, uint64_t time);
   // The current use is that of `place`: those before it did not happen.
   void ArriveAt(uint32_t place);
-  bool FindNear(uint32_t member);
-  bool FindAnywhere(uint32_t member);
-  void ExpectUnforeseen(uint32_t member);
+  bool FindNear(uint32_t event);
+  bool FindAnywhere(uint32_t event);
+  void ExpectUnforeseen(uint32_t event);
   uint64_t Estimate(const Member& member) const;
   void ExpectAll();
   void ExpectOthers();

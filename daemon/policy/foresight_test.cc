@@ -125,6 +125,25 @@ TEST(ForesightTest, AnIterationCutShortIsNotLearnt) {
   EXPECT_EQ(Expected(foresight, 8), "abcdefgh");
 }
 
+TEST(ForesightTest, WhatIsGivenUpIsExpectedToBeGivenUpAgain) {
+  Foresight foresight;
+  const auto iterate = [&foresight] {
+    for (const uint32_t member : {0u, 1u, 2u}) foresight.Use(member, 0);
+    foresight.Free(1, 0);
+    for (const uint32_t member : {3u, 4u}) foresight.Use(member, 0);
+    foresight.EndIteration(0);
+  };
+  iterate();
+  iterate();
+  EXPECT_FALSE(foresight.IsFreedNext(1));
+  Use(&foresight, "ab");
+  EXPECT_TRUE(foresight.IsFreedNext(1));
+  EXPECT_EQ(Distance(foresight, 'b'), 1u);
+  EXPECT_EQ(foresight.At(foresight.now() + 1), Foresight::kNobody);
+  EXPECT_EQ(foresight.At(foresight.now() + 2), 3u);
+  EXPECT_EQ(foresight.surprises(), 1u);
+}
+
 TEST(ForesightTest, TimesAreThoseOfTheIterationBefore) {
   Foresight foresight;
   for (uint64_t start : {1000u, 5000u}) {

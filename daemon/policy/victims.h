@@ -31,7 +31,7 @@ namespace memtide {
 enum class CopyValue : uint8_t {
   kOnly,       // The only copy: it must be written before it is dropped.
   kClean,      // A slower tier has the same bytes.
-  kDuplicate,  // A faster tier has them: nothing is lost.
+  kDuplicate,  // All other tiers have them: nothing is lost.
 };
 
 struct Candidate {
