@@ -54,6 +54,8 @@ class Node {
 
   // From now on every use is told, as one moment of an iteration.
   void Tell() { tells_ = true; }
+  // Each transfer is done so much later than what came before.
+  void SlowDown(Duration transfer_time) { transfer_time_ = transfer_time; }
   // Leases the chunk and gives it back.
   void Use(ChunkId chunk, Access access) {
     FetchCall fetch;
@@ -78,6 +80,7 @@ class Node {
   uint64_t transfers() const { return transfers_; }
 
  private:
+  static constexpr Duration kEventTime = std::chrono::microseconds(1);
   static constexpr SessionId kSession = SessionId(1);
 
   CallId NextCall() { return CallId(++last_call_); }
@@ -106,7 +109,7 @@ class Node {
 
   void Handle(const Event& event) {
     ++events_;
-    now_ += std::chrono::microseconds(1);
+    now_ += std::holds_alternative<TransferDone>(event) ? transfer_time_ : kEventTime;
     effects_.clear();
     engine_.Handle(now_, event, &effects_);
     for (Effect& effect : effects_) {
@@ -129,6 +132,7 @@ class Node {
   std::deque<Event> following_;
   Reply reply_;
   uint64_t last_call_ = 0, last_request_ = 0, events_ = 0, transfers_ = 0;
+  Duration transfer_time_ = kEventTime;
   size_t next_ = 0;
   bool tells_ = false;
   bool ended_ = false;  // With the last use; told with the next.
@@ -176,6 +180,8 @@ void MeasureDecisions() {
   Node node(/*device_slots=*/kChunks / 8, /*host_slots=*/kChunks / 8, /*ssd_slots=*/kChunks);
   const std::vector<ChunkId> chunks = node.Allocate(kChunks);
   node.Tell();
+  // A disk of 4 GB/s, so that looking ahead pays.
+  node.SlowDown(std::chrono::milliseconds(16));
   // Twice the same: from then on it is foreseen.
   for (uint32_t i = 0; i < 2 * kChunks; ++i) node.UseNext(chunks, Access::kWrite);
   RoundsOptions options;

@@ -14,9 +14,8 @@
 // Assumes what replay does: two leases while a chunk comes (the chunk of the use before, and its
 // own); a write does not spare the read. Assumes more than there is: the host keeps no copy of
 // what is on the device, a passing chunk needs no host slot, and transfers take no time. A node's
-// boundaries are bounded each by itself: that a clean chunk must be copied to the host to be kept
-// there is not charged.
-// Pure; thread-safe.
+// boundaries are bounded each by itself: a clean chunk that the host keeps is taken to be there
+// already. Pure; thread-safe.
 #ifndef MEMTIDE_DAEMON_PLANNER_OPTIMUM_H_
 #define MEMTIDE_DAEMON_PLANNER_OPTIMUM_H_
 
