@@ -148,6 +148,21 @@ FIGURES: tuple[Figure, ...] = (
         "us",
     ),
     Figure("engine.table_bytes", "engine's tables, a chunk", Measure.ALONE, 512, "B", "B"),
+    Figure(
+        "placement.stall",
+        "GPT step's stalls, against untold LRU",
+        Measure.SHARE,
+        0.25,
+        "s",
+    ),
+    Figure(
+        "placement.efficiency",
+        "plain GPT step, against one under memtide",
+        Measure.SPEEDUP,
+        0.85,
+        "s",
+        at_least=True,
+    ),
     *(figure for trace in TRACES for figure in _policy(trace)),
     Figure("idle.memory", "idle daemon's memory beyond pools", Measure.ALONE, 64, "MiB", "MiB"),
 )

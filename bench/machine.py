@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import resource
 import subprocess
 import time
 from collections.abc import Sequence
@@ -34,6 +35,24 @@ def cpu_seconds_of(process: int) -> float:
     """CPU time of one process so far."""
     user, system = _stat(process)[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+class LoadBesideChildren:
+    """What processes use from now on that are neither this one nor its ended children."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._before = self._used_by_others()
+
+    def of_others(self) -> float:
+        """In CPUs, on average since this was made. All children must have ended."""
+        used = self._used_by_others() - self._before
+        return max(0.0, used / (time.monotonic() - self._began))
+
+    @staticmethod
+    def _used_by_others() -> float:
+        ours = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return busy_seconds() - sum(usage.ru_utime + usage.ru_stime for usage in ours)
 
 
 class Load:

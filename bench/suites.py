@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import node
+import placement
 import steps
 from figures import TRACES, Pair
 
@@ -138,6 +139,21 @@ def _train(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
+def _placement(context: Context) -> Samples:
+    model = ["--layers", "6", "--width", "384"] if context.quick else []
+    options = placement.PlacementOptions(
+        memtided=context.memtided,
+        ssd_parent=context.ssd_parent,
+        script=context.root / "examples" / "train_gpt.py",
+        arguments=model,
+        steps=6 if context.quick else 9,
+    )
+    try:
+        return placement.measure(options)
+    except subprocess.CalledProcessError as error:
+        raise SuiteFailed(str(error)) from None
+
+
 SUITES: dict[str, Callable[[Context], Samples]] = {
     "engine": _engine,
     "policy": _policy,
@@ -147,4 +163,5 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "copy": _copy,
     "ssd": _ssd,
     "train": _train,
+    "placement": _placement,
 }

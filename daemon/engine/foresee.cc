@@ -17,7 +17,7 @@ constexpr Bytes kMaxAhead = MiB(64);
 constexpr uint64_t kMaxLook = 512, kLookEvery = 4;
 // Chunks are taken to be wanted so much earlier than they were. More would cost fewer stalls and
 // more bytes.
-constexpr uint64_t kAheadMicros = 500;
+constexpr uint64_t kAheadMicros = 3000;
 // Leases that are asked back because others are needed sooner, in one go.
 constexpr int kMaxAskedBack = 4;
 

@@ -44,7 +44,7 @@ class ForeseeTest : public testing::Test, public TestNode {
     last_ = std::get<FetchReply>(ReplyTo(fetch.call).value);
     Release(session_, {chunks_[n]});
     FinishTransfers();
-    Wait(std::chrono::milliseconds(1));
+    Wait(std::chrono::milliseconds(20));
   }
   void EndIteration() {
     MomentReport end;
@@ -159,7 +159,7 @@ TEST_F(ForeseeTest, TheTraceHasTheLatestIterationsWithTheirMovesAndWhatIsExpecte
   ASSERT_EQ(trace.chunks.size(), chunks_.size());
   for (uint32_t n = 0; n < chunks_.size(); ++n) {
     ASSERT_TRUE(trace.chunks[n].next_use_in_moments.has_value());
-    EXPECT_EQ(*trace.chunks[n].next_use_in_moments, n);
+    EXPECT_EQ(*trace.chunks[n].next_use_in_moments, n + 1);
   }
 }
 

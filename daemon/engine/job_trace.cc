@@ -33,6 +33,7 @@ void JobTrace::Begin(Instant now, const MomentReport& moment) {
   begun.own_host = moment.own_host;
   begun.time = now;
   begun.first_use = static_cast<uint32_t>(iteration.uses.size());
+  begun.first_event = iteration.events;
   iteration.moments.push_back(begun);
   ++moments_;
 }
@@ -42,7 +43,7 @@ void JobTrace::Use(uint32_t member, TracedOperation operation) {
   Iteration& iteration = iterations_.back();
   if (iteration.uses.size() >= kMaxUses) return;
   iteration.uses.push_back(member << 2 | static_cast<uint32_t>(operation));
-  iteration.leases += operation == TracedOperation::kRead || operation == TracedOperation::kWrite;
+  iteration.events += operation != TracedOperation::kAllocate;
   ++uses_;
   while (uses_ > kMaxUses && iterations_.size() > 1) ForgetOldest();
 }
@@ -68,22 +69,23 @@ void JobTrace::Stalled(const TracedStall& stall) {
   stalls_.push_back(stall);
 }
 
-absl::optional<uint32_t> JobTrace::MomentsUntil(uint64_t uses) const {
+absl::optional<uint32_t> JobTrace::MomentsUntil(uint64_t events) const {
   if (iterations_.size() < 2) return absl::nullopt;
   const Iteration& last = iterations_[iterations_.size() - 2];
   const Iteration& now = iterations_.back();
-  if (last.leases == 0) return absl::nullopt;
-  const auto moment_at = [&last](uint64_t lease) {
-    // Allocations and frees are few: leases are as good as uses to find the moment.
-    const auto after =
-        std::upper_bound(last.moments.begin(), last.moments.end(), lease,
-                         [](uint64_t use, const Moment& moment) { return use < moment.first_use; });
+  if (last.events == 0) return absl::nullopt;
+  const auto moment_at = [&last](uint64_t event) {
+    const auto after = std::upper_bound(
+        last.moments.begin(), last.moments.end(), event,
+        [](uint64_t wanted, const Moment& moment) { return wanted < moment.first_event; });
     return static_cast<uint64_t>(after - last.moments.begin());
   };
-  const uint64_t from = std::min<uint64_t>(now.leases, last.leases);
-  const uint64_t to = from + uses;
-  const uint64_t moments = moment_at(to % last.leases) + to / last.leases * last.moments.size();
-  const uint64_t ahead = moments - std::min(moments, moment_at(from));
+  const uint64_t from = std::min<uint64_t>(now.events, last.events);
+  const uint64_t to = from + events;
+  const uint64_t moments = moment_at(to % last.events) + to / last.events * last.moments.size();
+  // The moment that goes on is that of the last event.
+  const uint64_t current = from == 0 ? 0 : moment_at(from - 1);
+  const uint64_t ahead = moments - std::min(moments, current);
   return static_cast<uint32_t>(std::min<uint64_t>(ahead, UINT32_MAX));
 }
 

@@ -36,9 +36,9 @@ class JobTrace {
 
   // The number of the current moment.
   uint64_t moment() const { return moments_; }
-  // How many moments it takes until `uses` more of them have passed, as the last whole iteration
+  // How many moments it takes until so many events more have passed, as the last whole iteration
   // went; nullopt: there was none.
-  absl::optional<uint32_t> MomentsUntil(uint64_t uses) const;
+  absl::optional<uint32_t> MomentsUntil(uint64_t events) const;
 
   // Moments, iteration_ends, start, first_moment, moves and stalls.
   void AddTo(TraceReply* reply) const;
@@ -49,12 +49,13 @@ class JobTrace {
     uint32_t name = 0;
     Bytes own_device, own_host;
     Instant time;
-    uint32_t first_use = 0;  // In the iteration's uses.
+    uint32_t first_use = 0;    // In the iteration's uses.
+    uint32_t first_event = 0;  // Of those that are foreseen.
   };
   struct Iteration {
     std::vector<Moment> moments;
     std::vector<uint32_t> uses;
-    uint32_t leases = 0;  // Of the uses: reads and writes.
+    uint32_t events = 0;  // Of the uses: all but allocations, as Foresight counts them.
   };
   uint32_t NumberOf(const std::string& name);
   void ForgetOldest();

@@ -1,0 +1,95 @@
+"""The demo's GPT with states eight times the device, on an emulated link: what placement saves.
+
+Three runs of the same steps: in plain torch, under `memtide run`, and under it while nobody tells
+the daemon what is used when: then nothing is brought ahead and victims are those used longest ago.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import machine
+import node
+from figures import Pair
+
+# The first ones learn: states are born, then the order of an iteration is seen for the first time.
+WARM_UP_STEPS = 3
+_UNTOLD = Path(__file__).with_name("untold.py")
+_POOLS = """
+device: "emulated"
+device_pool_bytes: 100663296
+emulated_link { bytes_per_second: 4000000000 }
+host_pool_bytes: 201326592
+"""
+
+
+@dataclass(frozen=True)
+class PlacementOptions:
+    """`steps` in each of the three runs, warm-up included."""
+
+    memtided: Path
+    ssd_parent: Path
+    script: Path
+    arguments: Sequence[str]
+    steps: int
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Of a step, in the median."""
+
+    seconds: float
+    stalled_s: float
+
+
+def _train(command: Sequence[str], options: PlacementOptions, log: Path) -> list[float]:
+    script = [*options.arguments, "--steps", str(options.steps), "--log", str(log)]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run(
+        [sys.executable, *command, *script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=environment,
+        check=True,
+    )
+    steps = [json.loads(line)["seconds"] for line in log.read_text(encoding="ascii").splitlines()]
+    return steps[WARM_UP_STEPS:]
+
+
+def _under_memtide(script: Sequence[str], options: PlacementOptions, home: Path) -> _Cost:
+    config, stats = home / "config.textproto", home / "stats.json"
+    config.write_text(_POOLS, encoding="ascii")
+    with node.running(options.memtided, options.ssd_parent, [f"--config={config}"]) as daemon:
+        told = ["--quiet", f"--socket-dir={daemon.socket_dir}", f"--stats={stats}"]
+        _train(["-m", "memtide", "run", *told, *script], options, home / "log")
+    records = json.loads(stats.read_text(encoding="utf-8"))["records"][WARM_UP_STEPS:]
+    return _Cost(
+        seconds=statistics.median(each["seconds"] / each["iterations"] for each in records),
+        stalled_s=statistics.median(
+            sum(each["stalled_s"].values()) / each["iterations"] for each in records
+        ),
+    )
+
+
+def measure(options: PlacementOptions) -> dict[str, list[Pair]]:
+    """One pair for each figure: three runs, one after the other."""
+    load = machine.LoadBesideChildren()
+    script = [str(options.script)]
+    with tempfile.TemporaryDirectory(prefix="memtide-bench-") as name:
+        home = Path(name)
+        plain_s = statistics.median(_train(script, options, home / "plain"))
+        told = _under_memtide(script, options, home)
+        untold = _under_memtide([str(_UNTOLD), *script], options, home)
+    others = load.of_others()
+    return {
+        "placement.stall": [Pair(untold.stalled_s, told.stalled_s, others)],
+        "placement.efficiency": [Pair(plain_s, told.seconds, others)],
+    }
