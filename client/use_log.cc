@@ -24,8 +24,10 @@ Moment* UseLog::Current() {
 void UseLog::EndIteration() {
   if (!begun_) return;
   Current()->ends_iteration = true;
+  ++ends_;
   ++number_;
   last_.clear();
+  Bound();
 }
 
 void UseLog::Use(ChunkId chunk, Access access) {
@@ -42,13 +44,14 @@ void UseLog::Use(ChunkId chunk, Access access) {
 
 // A program that uses what it has and never asks for more: nobody needs to foresee for it.
 void UseLog::Bound() {
-  if (moments_.size() <= kMaxMoments && uses_ <= kMaxUses) return;
+  if (last_.size() > kMaxUses) last_.clear();  // Chunks that are long gone are among them.
+  if (moments_.size() <= kMaxMoments && uses_ <= kMaxUses && ends_ <= kMaxEnds) return;
   moments_.clear();
-  uses_ = 0;
+  uses_ = ends_ = 0;
 }
 
 std::vector<Moment> UseLog::Take() {
-  uses_ = 0;
+  uses_ = ends_ = 0;
   return std::exchange(moments_, {});
 }
 

@@ -37,7 +37,7 @@ struct Moment {
 class UseLog {
  public:
   // What one call to the daemon may carry.
-  static constexpr size_t kMaxMoments = 2048, kMaxUses = 8192;
+  static constexpr size_t kMaxMoments = 2048, kMaxUses = 8192, kMaxEnds = 4;
   // So many moments without a fetch are worth a call of their own, so that the daemon does not fall
   // behind what is used.
   static constexpr size_t kReportAfter = 16;
@@ -58,7 +58,7 @@ class UseLog {
 
   bool begun_ = false;
   std::vector<Moment> moments_;
-  size_t uses_ = 0;
+  size_t uses_ = 0, ends_ = 0;
   uint64_t number_ = 0;  // Of the current moment.
   // By chunk: the moment it was last used in, times two, and whether written.
   std::unordered_map<uint64_t, uint64_t> last_;

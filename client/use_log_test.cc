@@ -52,6 +52,17 @@ TEST(UseLogTest, WithoutMomentsNothingIsNoted) {
   EXPECT_TRUE(log.Take().empty());
 }
 
+TEST(UseLogTest, NoMoreEndsOfIterationsAreKeptThanACallMayTell) {
+  UseLog log;
+  for (size_t i = 0; i < 3 * UseLog::kMaxEnds; ++i) {
+    log.Begin(Forward("a"));
+    log.EndIteration();
+  }
+  size_t ends = 0;
+  for (const Moment& moment : log.Take()) ends += moment.ends_iteration ? 1 : 0;
+  EXPECT_LE(ends, UseLog::kMaxEnds);
+}
+
 TEST(UseLogTest, ALogThatNobodyTakesStaysSmall) {
   UseLog log;
   for (int i = 0; i < 100000; ++i) {

@@ -3,7 +3,7 @@
 // One file per group of operations: sessions.cc (connect, renew, end), jobs.cc (open, end),
 // memory.cc (shares and the parts they are made of), resize.cc, chunks.cc (allocate, free,
 // describe), fetch.cc (admission, grant, release), movement.cc (bring, push, room, transfers),
-// foresee.cc (order of victims, moving ahead), trace.cc, evict.cc, inspect.cc, invariants.cc.
+// foresee.cc (order of victims), move_ahead.cc, trace.cc, evict.cc, inspect.cc, invariants.cc.
 // Handlers change the tables and put chunks on the ready list; Settle() then lets every ready chunk
 // take its next step until nothing moves.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
@@ -174,6 +174,9 @@ class EngineState {
   uint64_t NextUse(const Chunk& chunk, Tier tier);
   void Rank(uint32_t place);
   void UpdateVictim(uint32_t place, Tier tier);
+  void AddFarthest(const Session& session, FetchReply* reply) const;
+
+  // --- move_ahead.cc ---
   void LookAhead(Job& job);
   bool MoveAhead();
   bool BringAhead(Job& job, Tier tier);
@@ -184,7 +187,6 @@ class EngineState {
   void AskFarthestBack(Job& job, uint64_t time);
   bool CleanAhead(Job& job, Tier tier);
   bool IsWorthASlot(const Job& job, Tier tier, uint64_t time) const;
-  void AddFarthest(const Session& session, FetchReply* reply) const;
 
   // --- trace.cc ---
   void On(const TraceCall& event);

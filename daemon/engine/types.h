@@ -115,7 +115,8 @@ struct Limits {
   uint32_t chunks = 1 << 20;        // 64 TiB at 64 MiB a chunk, 512 MiB of tables at most.
   uint32_t waiting_calls_per_session = 256;
   uint32_t remembered_replies_per_session = 128;
-  uint32_t moments_per_call = 4096, uses_per_call = 16384;  // Reported ones.
+  // Reported ones. At the end of an iteration all chunks of the job are looked at.
+  uint32_t moments_per_call = 4096, uses_per_call = 16384, iteration_ends_per_call = 4;
   uint32_t device_regions = 4096;  // Of a job that has one for each slot: descriptors in a client.
   Duration max_wait = std::chrono::minutes(10);       // Longest a fetch may wait.
   Duration session_lease = std::chrono::seconds(60);  // Without a renewal: the client hangs.

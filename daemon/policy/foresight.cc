@@ -58,6 +58,10 @@ uint64_t Foresight::AfterPlace(uint32_t place) const {
 void Foresight::Expect(uint32_t member, uint64_t time) {
   Get(member).next = time;
   if (!changes_.all) changes_.members.push_back(member);
+  if (changes_.members.size() <= 2 * members_.size() + kNear) return;
+  // Nobody asked for so long that it is all of them.
+  changes_ = Changes();
+  changes_.all = true;
 }
 
 uint64_t Foresight::MicrosUntil(uint64_t time) const {
@@ -126,7 +130,10 @@ bool Foresight::FindAnywhere(uint32_t event) {
   const size_t end = std::min<size_t>(uses.size(), guess_ + kNear);
   for (uint32_t place = guess_; place < end; ++place) {
     if (uses[place] != event) continue;
+    // All members are looked at: not for a few uses each time.
+    if (guess_wraps_ && record_.size() - passed_over_ < members_.size() / 16) return false;
     if (guess_wraps_) {
+      passed_over_ = record_.size();
       // The iteration began anew, and nobody said so.
       base_ += shape().uses.size();
       shape_ = shape().successor;
@@ -246,6 +253,7 @@ void Foresight::EndIteration(uint64_t clock) {
   clocks_.clear();
   too_long_ = false;
   matched_ = 0;
+  passed_over_ = 0;
   guess_ = kNone;
 }
 

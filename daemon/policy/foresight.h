@@ -122,6 +122,7 @@ class Foresight {
   uint64_t began_ = 0;            // Clock of the first of them.
   bool too_long_ = false;
   uint32_t matched_ = 0;
+  size_t passed_over_ = 0;  // Recorded uses before all members were looked at.
   uint64_t iterations_ = 0, surprises_ = 0;
   std::vector<Member> members_;
   Changes changes_;

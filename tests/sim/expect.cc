@@ -187,10 +187,14 @@ struct Expect {
   }
 
   bool TooMany(const std::vector<MomentReport>& moments) const {
-    size_t uses = 0;
-    for (const MomentReport& moment : moments) uses += moment.uses.size();
-    return moments.size() > state.config.limits.moments_per_call ||
-           uses > state.config.limits.uses_per_call;
+    const Limits& limits = state.config.limits;
+    size_t uses = 0, ends = 0;
+    for (const MomentReport& moment : moments) {
+      uses += moment.uses.size();
+      ends += moment.ends_iteration;
+    }
+    return moments.size() > limits.moments_per_call || uses > limits.uses_per_call ||
+           ends > limits.iteration_ends_per_call;
   }
 
   Codes operator()(const DescribeCall& call) const {

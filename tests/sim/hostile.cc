@@ -124,7 +124,8 @@ void SpoilMoments(const State& state, std::vector<MomentReport>* moments, Random
   if (random->Percent(50)) {
     moments->resize(state.config.limits.moments_per_call + 1);
   } else {
-    moments->resize(1);
+    moments->resize(1 + random->Below(12));
+    for (MomentReport& moment : *moments) moment.ends_iteration = random->Percent(50);
     moments->front().name = std::string(100000, 'n');
     moments->front().uses.resize(state.config.limits.uses_per_call + random->Below(2));
   }
