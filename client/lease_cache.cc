@@ -125,6 +125,7 @@ absl::Status LeaseCache::CheckWanted(absl::Span<const PlaceId> places) {
       return absl::InvalidArgumentError(absl::StrCat(Name(place), " is named twice"));
     }
     at(place).stamp = stamp_;
+    at(place).moment = moment_;
   }
   if (places.size() > budget_) {
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -102,6 +102,9 @@ class LeaseCache {
   // Of what is leased, these are expected to be used last, the last first: they go before others.
   // Chunks that are not leased: ignored.
   void SetFarthest(absl::Span<const ChunkId> chunks);
+  // What is used from now on is used in another moment. What is used in the current one may be in
+  // use for longer than anybody tells: it goes oldest first, whatever is expected of it.
+  void BeginMoment() { ++moment_; }
   // What should go so that the next leases find room: some, when nearly `budget` are held and the
   // chunks do not all fit; else none.
   std::vector<PlaceId> TakeRoomAhead();
@@ -141,6 +144,7 @@ class LeaseCache {
     uint32_t promised = 0;  // Of the uses: counted for plans that are still being carried out.
     uint32_t older = kNone, newer = kNone;  // Neighbours in the list of idle leases.
     uint64_t stamp = 0;                     // The request that named it last.
+    uint64_t moment = 0;                    // In which it was used last.
   };
 
   static bool IsMoving(State state);
@@ -175,6 +179,7 @@ class LeaseCache {
   uint32_t revoked_ = 0;               // Asked for and not yet taken, whichever.
   std::set<uint32_t> revoked_places_;  // The same, these.
   std::vector<uint32_t> farthest_;
+  uint64_t moment_ = 0;
   std::map<ChunkId, uint32_t> places_;  // Of bound places: where a chunk is.
   uint32_t bound_ = 0, held_ = 0, idle_ = 0, moving_ = 0;
   uint32_t leasing_ = 0;  // Of the moving: will be held.

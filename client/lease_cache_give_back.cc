@@ -88,7 +88,8 @@ std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
   };
   for (const uint32_t place : farthest_) {
     if (taken.size() >= count) break;
-    if (IsTakable(place) && may_go(place)) Mark(place, &taken);
+    const bool settled = entries_[place].moment != moment_;
+    if (settled && IsTakable(place) && may_go(place)) Mark(place, &taken);
   }
   for (uint32_t place = oldest_; place != kNone && taken.size() < count;) {
     const uint32_t next = entries_[place].newer;

@@ -73,7 +73,16 @@ TEST(LeaseCacheTest, WhatIsExpectedLastMakesRoomBeforeTheOldest) {
   // Place 1 is in use; 5 is not leased, 99 not ours.
   const ChunkId farthest[] = {ChunkId(199), ChunkId(105), ChunkId(101), ChunkId(102), ChunkId(100)};
   cache.SetFarthest(farthest);
+  cache.BeginMoment();
   EXPECT_EQ(cache.Acquire(Places({3}), Access::kRead)->release, Places({2}));
+}
+
+TEST(LeaseCacheTest, WhatTheCurrentMomentUsesGoesOldestFirst) {
+  LeaseCache cache = Bound(6, 3);
+  for (const uint32_t place : {0u, 1u, 2u}) Hold(&cache, {place}, Access::kRead);
+  const ChunkId farthest[] = {ChunkId(102), ChunkId(101), ChunkId(100)};
+  cache.SetFarthest(farthest);
+  EXPECT_EQ(cache.Acquire(Places({3}), Access::kRead)->release, Places({0}));
 }
 
 TEST(LeaseCacheTest, ASmallerBudgetIsReachedAsUsesEnd) {

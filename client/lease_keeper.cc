@@ -238,6 +238,7 @@ void LeaseKeeper::BeginMoment(Moment moment) {
   {
     const MutexLock lock(&mutex_);
     log_.Begin(std::move(moment));
+    cache_.BeginMoment();
     if (!log_.WantsReport() || !lost_.ok()) return;
     moments = log_.Take();
   }

@@ -12,7 +12,7 @@
 namespace memtide::sim {
 namespace {
 
-constexpr uint64_t kDefaultSeeds = 4000;
+constexpr uint64_t kDefaultSeeds = 2000;
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
