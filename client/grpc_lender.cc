@@ -110,8 +110,10 @@ absl::StatusOr<Bytes> GrpcLender::ChooseChunkSize(const JobOptions& options) {
       Call(admin_.get(), &v1::AdminService::Stub::InspectNode, token_, kQuick, request, &node)));
   Bytes device, host;
   for (const v1::Pool& pool : node.pools()) {
-    if (pool.tier() == v1::TIER_DEVICE) device = Bytes(pool.free_bytes());
-    if (pool.tier() == v1::TIER_HOST) host = Bytes(pool.free_bytes());
+    // What is being scrubbed is free soon, and Open waits for it.
+    const Bytes free(pool.free_bytes() + pool.scrubbing_bytes());
+    if (pool.tier() == v1::TIER_DEVICE) device = free;
+    if (pool.tier() == v1::TIER_HOST) host = free;
   }
   Bytes share = options.host_share.IsZero() ? host : options.host_share;
   if (!device.IsZero()) share = options.device_share.IsZero() ? device : options.device_share;

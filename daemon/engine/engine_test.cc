@@ -148,6 +148,38 @@ TEST(EngineTest, MemoryThatCannotBeMadeRefusesTheJobAndLendsNothing) {
   for (const PoolUsage& pool : node.Inspect().pools) EXPECT_EQ(pool.free, pool.capacity);
 }
 
+TEST(EngineTest, AJobWaitsForTheMemoryOfThoseThatEnd) {
+  TestNode node(ThreeTiers());
+  const SessionId first = node.Open();
+  node.hold_memory_ = true;
+  node.Post(ClientGone{first});
+  OpenCall open{node.Call(), SessionId(50)};
+  open.chunk_size = kChunk;
+  node.Post(ClientConnected{SessionId(50), 1000, 1});
+  node.Post(open);
+  EXPECT_FALSE(node.Answered(open.call));
+  while (!node.Answered(open.call)) node.FinishMemory();
+  EXPECT_EQ(node.CodeOf(open.call), absl::StatusCode::kOk);
+  EXPECT_EQ(std::get<OpenReply>(node.ReplyTo(open.call).value).device_slots, 4u);
+}
+
+TEST(EngineTest, AJobDoesNotWaitForeverForMemoryThatStays) {
+  TestNode node(ThreeTiers());
+  const SessionId first = node.Open();
+  node.hold_memory_ = true;
+  node.Post(ClientGone{first});
+  OpenCall open{node.Call(), SessionId(50)}, closed{node.Call(), SessionId(51)};
+  open.chunk_size = closed.chunk_size = kChunk;
+  node.Post(ClientConnected{SessionId(50), 1000, 1});
+  node.Post(ClientConnected{SessionId(51), 1000, 1});
+  node.Post(open);
+  node.Post(closed);
+  node.Post(ClientGone{SessionId(51)});
+  EXPECT_EQ(node.CodeOf(closed.call), absl::StatusCode::kUnavailable);
+  for (int i = 0; i < 11; ++i) node.Wait(std::chrono::seconds(1));
+  EXPECT_EQ(node.CodeOf(open.call), absl::StatusCode::kResourceExhausted);
+}
+
 // --- What the simulation found (tests/sim) ---
 
 TEST(EngineTest, AJobThatEndsKeepsItsMemoryUntilItsTransfersAreDone) {

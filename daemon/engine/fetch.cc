@@ -164,6 +164,7 @@ void EngineState::Unpin(uint32_t place, size_t hold_index) {
   if (!chunk.pinned()) {
     chunk.asked_back = false;
     --chunk.job->tier(chunk.hold_tier).committed;
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(place, tier);
     Ready(place);
   }
   // A conflict may have ended even while others hold it.

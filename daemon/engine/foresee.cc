@@ -105,11 +105,21 @@ void EngineState::Rank(uint32_t place) {
   }
 }
 
+bool EngineState::IsHeld(const Chunk& chunk, Tier tier) const {
+  return tier != Tier::kSsd && chunk.live() && chunk.pinned_at(tier);
+}
+
+bool EngineState::MayLeave(const Chunk& chunk, Tier tier) const {
+  return tier != Tier::kSsd && chunk.live() && tier != chunk.job->home && chunk.slot(tier) &&
+         chunk.valid_at(tier) && !chunk.flight.has_value() && !chunk.pinned_at(tier) &&
+         !chunk.push_from.has_value() && !chunk.evict_to.has_value() && !chunk.cooling;
+}
+
 void EngineState::UpdateVictim(uint32_t place, Tier tier) {
   const Chunk& chunk = chunks_[place];
   JobTier& part = chunk.job->tier(tier);
   if (!part.exists() || tier == Tier::kSsd) return;
-  const bool held = chunk.live() && chunk.pinned_at(tier);
+  const bool held = IsHeld(chunk, tier);
   if (held != part.held.Contains(chunk.member)) {
     if (held) {
       part.held.Add({chunk.member, CopyValue::kClean, NextUse(chunk, tier)});
@@ -117,10 +127,7 @@ void EngineState::UpdateVictim(uint32_t place, Tier tier) {
       part.held.Remove(chunk.member);
     }
   }
-  const bool may_leave = chunk.live() && tier != chunk.job->home && chunk.slot(tier) &&
-                         chunk.valid_at(tier) && !chunk.flight.has_value() &&
-                         !chunk.pinned_at(tier) && !chunk.push_from.has_value() &&
-                         !chunk.evict_to.has_value() && !chunk.cooling;
+  const bool may_leave = MayLeave(chunk, tier);
   if (may_leave == part.victims.Contains(chunk.member)) return;
   if (!may_leave) return part.victims.Remove(chunk.member);
   CopyValue value = CopyValue::kClean;

@@ -12,7 +12,7 @@ namespace {
 
 // What the chunks say about one tier of a job; compared with what the tier says of itself.
 struct TierTally {
-  uint32_t slots = 0, committed = 0, pushing = 0, queued = 0;
+  uint32_t slots = 0, committed = 0, pushing = 0, queued = 0, prefetches = 0;
   std::set<uint32_t> numbers;
 };
 
@@ -56,6 +56,7 @@ void EngineState::CheckInvariants() const {
     MEMTIDE_CHECK(usage.used + usage.reserved + usage.scrubbing + usage.free == usage.capacity);
   }
   std::map<const Job*, std::array<TierTally, kTiers>> tallies;
+  std::map<const Job*, decltype(Job::flights)> flights;
   std::map<SessionId, uint32_t> leases;
   uint32_t live = 0;
   for (uint32_t place = 0; place < chunks_.size(); ++place) {
@@ -67,6 +68,7 @@ void EngineState::CheckInvariants() const {
     live += chunk.live();
     MEMTIDE_CHECK(chunk.job->members[chunk.member] == place);
     MEMTIDE_CHECK(!chunk.dying || chunk.flight.has_value()) << "a freed chunk lingers";
+    if (chunk.flight.has_value()) ++flights[chunk.job][static_cast<int>(chunk.flight->kind)];
     MEMTIDE_CHECK(chunk.slot(chunk.job->home)) << "chunk " << place << " has no home";
     for (const Tier tier : kAllTiers) {
       TierTally& tally = tallies[chunk.job][static_cast<int>(tier)];
@@ -75,6 +77,10 @@ void EngineState::CheckInvariants() const {
       MEMTIDE_CHECK(!queued || !chunk.slot(tier)) << "waits for what it has";
       tally.committed += chunk.pinned_at(tier);
       tally.pushing += chunk.push_from == tier;
+      tally.prefetches += chunk.prefetch_to == tier;
+      const JobTier& part = chunk.job->tier(tier);
+      MEMTIDE_CHECK(part.victims.Contains(chunk.member) == MayLeave(chunk, tier));
+      MEMTIDE_CHECK(part.held.Contains(chunk.member) == IsHeld(chunk, tier));
       tally.queued += queued;
       if (!chunk.slot(tier)) continue;
       ++tally.slots;
@@ -95,7 +101,12 @@ void EngineState::CheckInvariants() const {
   for (const auto& [id, session] : sessions_) {
     MEMTIDE_CHECK(session.leases == leases[id]) << "session " << id;
   }
+  for (const WaitingOpen& open : opens_) {
+    const auto found = sessions_.find(open.call.session);
+    MEMTIDE_CHECK(found != sessions_.end() && found->second.opening);
+  }
   for (const auto& [id, job] : jobs_) {
+    MEMTIDE_CHECK(job->flights == flights[job.get()]);
     for (const Tier tier : kAllTiers) {
       const JobTier& part = job->tier(tier);
       if (!part.exists()) continue;
@@ -104,6 +115,7 @@ void EngineState::CheckInvariants() const {
       MEMTIDE_CHECK(part.committed == tally.committed);
       MEMTIDE_CHECK(part.committed <= std::max(part.slots->size(), part.slots->backed_slots()));
       MEMTIDE_CHECK(part.pushing == tally.pushing);
+      MEMTIDE_CHECK(part.prefetches == tally.prefetches);
       MEMTIDE_CHECK(part.slot_queue.size() == tally.queued);
       if (part.by_slot) CheckSlotRegions(*job, tally.numbers);
     }

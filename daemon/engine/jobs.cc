@@ -9,6 +9,14 @@
 
 namespace memtide {
 
+namespace {
+
+// How long an Open waits for the memory of jobs that are ending. A GPU's memory is free when the
+// last process that had it mapped is gone, which takes the driver up to seconds.
+constexpr Duration kEndingPatience = std::chrono::seconds(10);
+
+}  // namespace
+
 absl::Status EngineState::CheckOpen(const OpenCall& event) const {
   if (event.job_name.size() > 128) {
     return absl::InvalidArgumentError(
@@ -45,23 +53,27 @@ void EngineState::On(const OpenCall& event) {
   }
   session->renewed = now_;
   absl::Status status = CheckOpen(event);
-  if (session->job != nullptr) {
+  if (session->job != nullptr || session->opening) {
     status = absl::FailedPreconditionError("the session has a job open already");
   } else if (draining_) {
     status = absl::UnavailableError("the memtide daemon is draining and opens no job");
   }
   if (!status.ok()) return Refuse(event.call, status);
 
-  if (Job* job = FindJobToJoin(event, session->uid)) {
+  OpenNowOrLater(*session, event, now_ + kEndingPatience);
+}
+
+void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline) {
+  if (Job* job = FindJobToJoin(event, session.uid)) {
     if (!event.chunk_size.IsZero() && event.chunk_size != job->chunk_size) {
       return Refuse(event.call,
                     absl::FailedPreconditionError(absl::StrCat(
                         "job \"", job->name, "\" has chunks of ", FormatBytes(job->chunk_size),
                         ", not of ", FormatBytes(event.chunk_size))));
     }
-    session->job = job;
-    session->opening = true;
-    job->sessions.push_back(session->id);
+    session.job = job;
+    session.opening = true;
+    job->sessions.push_back(session.id);
     job->joining.push_back(event);
     if (job->state == Job::State::kLingering) job->state = Job::State::kRunning;
     if (job->state == Job::State::kRunning) FinishOpening(*job);
@@ -72,8 +84,38 @@ void EngineState::On(const OpenCall& event) {
                   absl::InvalidArgumentError(
                       "chunk_size_bytes is zero, and there is no job of that name to join"));
   }
-  status = MakeJob(event, session->uid);
-  if (!status.ok()) Refuse(event.call, status);
+  const absl::Status kind = DeviceMemory(event).status();
+  if (!kind.ok()) return Refuse(event.call, kind);
+  const bool some_end = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+    return entry.second->state == Job::State::kEnding;
+  });
+  const bool may_wait = some_end && now_ < deadline;
+  // All that is free: what is about to be belongs to it, or a script that is started again at once
+  // would have to do with little.
+  const bool wants_all = event.device_share.IsZero() || event.host_share.IsZero();
+  if (!may_wait || !wants_all) {
+    const absl::Status status = MakeJob(event, session.uid);
+    if (status.ok()) return;
+    if (!may_wait || !absl::IsResourceExhausted(status)) return Refuse(event.call, status);
+  }
+  session.opening = true;
+  opens_.push_back({event, deadline});
+}
+
+void EngineState::OpenWaiting() {
+  std::vector<WaitingOpen> waiting;
+  waiting.swap(opens_);
+  for (const WaitingOpen& open : waiting) {
+    Session& session = *FindSession(open.call.session);
+    session.opening = false;
+    session.renewed = now_;  // It could not renew while it waited.
+    if (draining_) {
+      Refuse(open.call.call,
+             absl::UnavailableError("the memtide daemon is draining and opens no job"));
+      continue;
+    }
+    OpenNowOrLater(session, open.call, open.deadline);
+  }
 }
 
 absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
@@ -152,6 +194,13 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
 }
 
 void EngineState::LeaveJob(Session& session) {
+  const auto waits = std::find_if(opens_.begin(), opens_.end(), [&session](const auto& open) {
+    return open.call.session == session.id;
+  });
+  if (waits != opens_.end()) {
+    Answer(waits->call.call, absl::UnavailableError("the session ended"));
+    opens_.erase(waits);
+  }
   if (session.job == nullptr) return;
   Job& job = *session.job;
   session.job = nullptr;

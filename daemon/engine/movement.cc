@@ -51,8 +51,10 @@ void EngineState::Settle() {
     job->tier(tier).room_queued = false;
     MakeRoom(*job, tier);
   }
+  if (ended_.empty()) return;
   for (const JobId job : ended_) jobs_.erase(job);
   ended_.clear();
+  OpenWaiting();
 }
 
 void EngineState::Advance(uint32_t place) {

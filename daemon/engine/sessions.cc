@@ -167,6 +167,7 @@ void EngineState::On(const Tick&) {
     }
   }
   for (Job* job : expired) EndJob(*job);
+  OpenWaiting();
 }
 
 void EngineState::ExpireFetches() {

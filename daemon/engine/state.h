@@ -56,6 +56,10 @@ class EngineState {
   void On(const OpenCall& event);
   absl::Status CheckOpen(const OpenCall& event) const;
   Job* FindJobToJoin(const OpenCall& event, uint32_t uid);
+  // Joins or makes the job; or, while jobs that end have the memory for it, waits for that.
+  void OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline);
+  // Tries again what waits to be opened.
+  void OpenWaiting();
   absl::Status MakeJob(const OpenCall& event, uint32_t uid);
   void FinishOpening(Job& job);
   void AnswerOpen(Job& job, const OpenCall& event);
@@ -173,6 +177,10 @@ class EngineState {
   uint64_t ClockOf(const Job& job) const;
   uint64_t NextUse(const Chunk& chunk, Tier tier);
   void Rank(uint32_t place);
+  // The chunk is leased at the tier, or about to be.
+  bool IsHeld(const Chunk& chunk, Tier tier) const;
+  // Its copy there may be chosen as victim.
+  bool MayLeave(const Chunk& chunk, Tier tier) const;
   void UpdateVictim(uint32_t place, Tier tier);
   void AddFarthest(const Session& session, FetchReply* reply) const;
 
@@ -231,6 +239,12 @@ class EngineState {
   std::map<TransferId, uint32_t> transfers_;  // The chunk each belongs to.
   // The job of each region and store, by its number; the tiers' numbers do not overlap.
   std::map<uint32_t, Job*> parts_;
+
+  struct WaitingOpen {
+    OpenCall call;
+    Instant deadline;
+  };
+  std::vector<WaitingOpen> opens_;  // Wait for jobs to end. One a session at most.
 
   std::vector<JobId> ended_;  // Nothing of them is left: erased when all has settled.
   std::vector<uint32_t> ready_;

@@ -45,6 +45,12 @@ void AddShareErrors(const State& state, const OpenCall& call, Codes* errors, boo
   }
 }
 
+// Whether jobs that end have memory still: an Open may wait for it.
+bool MemoryComes(const State& state) {
+  return std::any_of(state.pools.begin(), state.pools.end(),
+                     [](const auto& pool) { return !pool.second.scrubbing.IsZero(); });
+}
+
 }  // namespace
 
 const JobState* JobToJoin(const State& state, const OpenCall& call) {
@@ -112,6 +118,7 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
     }
   }
   Codes codes = OkOr(errors);
+  if (errors == Codes{Code::kResourceExhausted} && MemoryComes(state)) codes.insert(Code::kOk);
   if (doubtful) {
     codes.insert({Code::kInvalidArgument, Code::kFailedPrecondition, Code::kResourceExhausted});
   }

@@ -117,8 +117,10 @@ bool Model::IsPermitted(const Call& call, const Reply& reply) const {
 bool Model::MayFailLate(const Call& call, Code code) const {
   const bool faults = state_.faults > call.faults_before;
   if (std::holds_alternative<OpenCall>(call.event)) {
+    // While it waited for the memory of jobs that ended, others may have taken what was free.
+    const bool waited = call.asked != state_.events;
     return (faults && IsFault(code)) ||
-           (state_.makes_failed != 0 && code == Code::kResourceExhausted) ||
+           ((waited || state_.makes_failed != 0) && code == Code::kResourceExhausted) ||
            (state_.draining && code == Code::kUnavailable);
   }
   const JobState* job = call.session ? state_.JobOf(*call.session) : nullptr;
