@@ -45,6 +45,7 @@ class Runtime:
         self.moments = Moments(self.adopter, self.observer, self.scope)
         self._undo: list[Callable[[], None]] = []
         self._stepping = 0
+        self._elastic: Elastic | None = None  # On a GPU.
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
     def install(self) -> None:
@@ -113,6 +114,8 @@ class Runtime:
         self.adopter.trim()
         self.moments.end_iteration()
         self.observer.end_iteration()
+        if self._elastic is not None:
+            self._elastic.end_iteration()
 
     def adopt_state_of(self, optimizer: Optimizer) -> None:
         """Moves what the optimizer keeps for managed parameters into chunks."""
@@ -172,7 +175,7 @@ class Runtime:
     def _spread_net(self) -> None:
         """Every operation from now on, in this thread and in those that it starts."""
         strict.check_visible_devices(self.client.visible_devices)
-        elastic = Elastic(self.adopter)
+        elastic = self._elastic = Elastic(self.adopter)
         net = NetMode(self.adopter, elastic)
         net.__enter__()
         self.ledger.netted = True

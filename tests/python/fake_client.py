@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from memtide._native import Access, Kind, Phase, Places, Properties, Stats
 from memtide.errors import FailedPrecondition, NotFound, OutOfRoom
+from torch import nn
 from torch.utils.dlpack import to_dlpack
 
 CHUNK_BYTES = 4096
@@ -118,3 +119,12 @@ class FakeClient:
     def _fill(self, first: int, count: int, value: int) -> None:
         start = first * CHUNK_BYTES
         self._memory[start : start + count * CHUNK_BYTES] = bytes([value]) * count * CHUNK_BYTES
+
+
+def one_chunk_each(count: int) -> list[nn.Parameter]:
+    """Managed parameters, each filling a chunk of its own."""
+    holder = nn.Module()
+    for index in range(count):
+        filled = nn.Parameter(torch.full((CHUNK_BYTES // 4,), float(index)), requires_grad=False)
+        holder.register_parameter(f"p{index}", filled)
+    return list(holder.parameters())

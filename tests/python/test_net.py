@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from fake_client import CHUNK_BYTES, FakeClient
+from fake_client import CHUNK_BYTES, FakeClient, one_chunk_each
 from memtide import runtime as runtimes
 from memtide import strict
 from memtide._native import Access, Places
@@ -22,15 +22,6 @@ from torch.testing._internal.two_tensor import TwoTensor
 def runtime() -> Iterator[Runtime]:
     yield runtimes.start(FakeClient(touches=False), Observer(), adopt_everything=True)
     runtimes.stop()
-
-
-def one_chunk_each(count: int) -> list[nn.Parameter]:
-    """Managed parameters, each filling a chunk of its own."""
-    holder = nn.Module()
-    for index in range(count):
-        filled = nn.Parameter(torch.full((CHUNK_BYTES // 4,), float(index)), requires_grad=False)
-        holder.register_parameter(f"p{index}", filled)
-    return list(holder.parameters())
 
 
 def leased_for(runtime: Runtime, parameter: torch.Tensor) -> list[Access]:
@@ -194,49 +185,3 @@ def test_backward_runs_through_the_net(runtime: Runtime) -> None:
     assert layer.weight.grad is not None
     assert runtime.adopter.manages(layer.weight.grad)
     torch.testing.assert_close(layer.weight.grad.clone(), torch.full((32, 32), 2.0))
-
-
-def test_short_of_device_memory_chunks_give_way_and_it_is_tried_again(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (parameter,) = one_chunk_each(1)
-    failures = iter([True, True])
-    real = runtime.client.acquire
-
-    def acquire(*arguments: object) -> None:
-        real(*arguments)
-        if next(failures, False):
-            runtime.client.release(arguments[0])
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 KiB. GPU 0")
-
-    monkeypatch.setattr(runtime.client, "acquire", acquire)
-    assert (parameter * 2)[7].item() == 0.0
-    assert runtime.client.lease_budget == 9 - 2 - 2 - 1
-    assert runtime.ledger.budget == runtime.client.lease_budget
-
-
-def test_what_was_half_written_is_not_tried_again(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (parameter,) = one_chunk_each(1)
-
-    def acquire(*_arguments: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(runtime.client, "acquire", acquire)
-    with pytest.raises(torch.OutOfMemoryError):
-        parameter.add_(1)
-    assert runtime.client.lease_budget == 8
-
-
-def test_a_device_that_is_too_small_at_last_says_so(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (parameter,) = one_chunk_each(1)
-
-    def acquire(*_arguments: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
-
-    monkeypatch.setattr(runtime.client, "acquire", acquire)
-    with pytest.raises(torch.OutOfMemoryError, match="memtide keeps 4 chunks of 4.00 KiB"):
-        parameter.neg()
