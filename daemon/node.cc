@@ -64,7 +64,24 @@ absl::Status MakeDirectories(const std::vector<std::string>& paths) {
   return absl::OkStatus();
 }
 
-// Effects go to one of the two edges that carry out more than replies.
+void Log(const Surprise& surprise) {
+  const std::string job = surprise.job_name.empty()
+                              ? absl::StrCat("job ", surprise.job.value())
+                              : absl::StrCat("job \"", absl::CEscape(surprise.job_name), "\"");
+  if (surprise.expected == 0) {
+    spdlog::info("{}: iteration {} is learnt: {} uses of chunks", job, surprise.iteration,
+                 surprise.uses);
+    return;
+  }
+  spdlog::info(
+      "{}: iteration {} was another than expected, the {}. time: of its {} uses of chunks, {} came "
+      "in the "
+      "order of the {} expected; {}",
+      job, surprise.iteration, surprise.surprises, surprise.uses, surprise.as_expected,
+      surprise.expected, surprise.remembered ? "it is remembered" : "it is not remembered");
+}
+
+// Effects go to the log, or to one of the two edges that carry out more than replies.
 struct Route {
   Mover& mover;
   FdServer& fd_server;
@@ -77,6 +94,7 @@ struct Route {
   void operator()(const CloseSession& effect) const {
     fd_server.Close(effect.session, effect.reason);
   }
+  void operator()(const Surprise& effect) const { Log(effect); }
   void operator()(const Reply& effect) const {}  // The loop's own.
   template <typename MemoryEffect>
   void operator()(const MemoryEffect& effect) const {

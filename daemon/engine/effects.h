@@ -136,6 +136,20 @@ struct CloseSession {
   absl::Status reason;
 };
 
+// --- To the log ---
+
+// A job's iteration was another than expected. Said of a job's surprises number 1, 2, 4, 8 and so
+// on: who never repeats itself must not fill the log.
+struct Surprise {
+  JobId job;
+  std::string job_name;
+  uint64_t surprises = 0;  // Of the job, so far.
+  uint64_t iteration = 0;  // Its number, from one on.
+  // Uses that it had; that were expected, zero if none was known; and that came in that order.
+  uint32_t uses = 0, expected = 0, as_expected = 0;
+  bool remembered = false;  // From now on, it is one that is expected.
+};
+
 // --- To the mover ---
 
 struct MakeRegion {
@@ -167,8 +181,8 @@ struct StartTransfer {
   Bytes size;
 };
 
-using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, MakeRegion,
-                            DropRegion, MakeStore, DropStore, StartTransfer>;
+using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Surprise,
+                            MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer>;
 
 }  // namespace memtide
 

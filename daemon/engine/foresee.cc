@@ -52,7 +52,7 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
       job.foresight.Use(member, clock);
     }
     if (!moment.ends_iteration) continue;
-    job.foresight.EndIteration(clock);
+    EndIteration(job, clock);
     job.trace.EndIteration();
   }
   const Foresight::Changes changes = job.foresight.TakeChanges();
@@ -73,6 +73,20 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
     }
   }
   LookAhead(job);
+}
+
+void EngineState::EndIteration(Job& job, uint64_t clock) {
+  const uint64_t before = job.foresight.last_iteration().number;
+  job.foresight.EndIteration(clock);
+  const Foresight::Iteration& was = job.foresight.last_iteration();
+  if (was.number == before) return;  // It had no use.
+  ++counters_.iterations;
+  if (!was.surprise) return;
+  ++counters_.iteration_surprises;
+  ++job.surprises;
+  if ((job.surprises & (job.surprises - 1)) != 0) return;
+  Emit(Surprise{job.id, job.name, job.surprises, was.number, was.uses, was.expected,
+                was.as_expected, was.remembered});
 }
 
 uint64_t EngineState::ClockOf(const Job& job) const {

@@ -147,6 +147,23 @@ TEST_F(ForeseeTest, TheNextVictimIsWrittenBeforeItsRoomIsWanted) {
   EXPECT_TRUE(cleaned);
 }
 
+TEST_F(ForeseeTest, WhatComesInAnotherOrderIsSaidSeldomAndCounted) {
+  for (int i = 0; i < 3; ++i) Iterate();
+  ASSERT_EQ(surprises_.size(), 1u) << "the first one is new";
+  EXPECT_EQ(surprises_[0].expected, 0u);
+  EXPECT_EQ(surprises_[0].uses, 8u);
+  for (uint32_t round = 1; round <= 6; ++round) {
+    for (uint32_t n = 0; n < 8; ++n) UseChunk((n * (2 * round + 1) + round) % 8);
+    EndIteration();
+  }
+  const Counters& counters = Inspect().counters;
+  EXPECT_EQ(counters.iterations, 9u);
+  EXPECT_EQ(counters.iteration_surprises, 7u);
+  ASSERT_EQ(surprises_.size(), 3u) << "number 1, 2 and 4";
+  EXPECT_EQ(surprises_[2].surprises, 4u);
+  EXPECT_EQ(surprises_[2].expected, 8u);
+}
+
 TEST_F(ForeseeTest, TheTraceHasTheLatestIterationsWithTheirMovesAndWhatIsExpected) {
   for (int i = 0; i < 12; ++i) Iterate();
   const TraceReply trace = Trace();

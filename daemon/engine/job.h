@@ -94,6 +94,7 @@ struct Job {
   std::vector<uint32_t> cooling;  // Chunks whose write-back failed.
   std::array<uint64_t, kChunkKinds> kinds{};
   Foresight foresight;
+  uint64_t surprises = 0;  // Iterations that were not as foreseen.
   JobTrace trace;
   bool look_ahead = false;  // In the engine's list of jobs that may move chunks ahead.
   // By StartTransfer::Kind: how many there are, how long one occupies its link, in microseconds

@@ -25,6 +25,11 @@ constexpr int kMaxAskedBack = 4;
 
 constexpr int Index(StartTransfer::Kind kind) { return static_cast<int>(kind); }
 
+// Nothing needs to be brought to the tier for its next use.
+bool IsThere(const Chunk& chunk, Tier tier) {
+  return chunk.valid == 0 || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
+}
+
 }  // namespace
 
 void EngineState::LookAhead(Job& job) {
@@ -70,7 +75,7 @@ bool EngineState::BringAhead(Job& job, Tier tier) {
     Chunk& chunk = chunks_[place];
     const uint64_t expected = job.foresight.NextUse(*member);
     if (expected > part.looked_ahead) continue;  // It was used out of order since.
-    const bool there = chunk.valid == 0 || chunk.valid_at(tier) || chunk.valid_at(job.work);
+    const bool there = IsThere(chunk, tier);
     const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
     if (there || coming || chunk.evict_to.has_value() || chunk.evicted) continue;
     // Looked at again when it has come to the host.
@@ -92,7 +97,7 @@ bool EngineState::BringAhead(Job& job, Tier tier) {
 uint64_t EngineState::MicrosToBring(const Chunk& chunk, Tier tier) const {
   using Kind = StartTransfer::Kind;
   const Job& job = *chunk.job;
-  if (chunk.valid == 0 || chunk.valid_at(tier) || chunk.valid_at(job.work)) return 0;
+  if (IsThere(chunk, tier)) return 0;
   return job.link_micros[Index(tier == Tier::kDevice ? Kind::kHostToDevice : Kind::kSsdToHost)];
 }
 
@@ -121,14 +126,20 @@ void EngineState::NoteLink(Job& job, StartTransfer::Kind kind, Instant start) {
   average = average == 0 ? micros : (7 * average + micros) / 8;
 }
 
+// Who may leave the tier for a chunk that is expected at `time`: not who is expected sooner.
+absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier, uint64_t time) const {
+  const absl::optional<Candidate> victim = job.tier(tier).victims.Next(job.foresight.now());
+  if (!victim.has_value()) return absl::nullopt;
+  const bool later = victim->value == CopyValue::kDuplicate || victim->next_use > time;
+  return later ? victim : absl::nullopt;
+}
+
 // Whether a chunk that is expected at `time` can have a slot without displacing one that is
 // expected sooner.
 bool EngineState::HasRoomUntil(Job& job, Tier tier, uint64_t time) {
-  JobTier& part = job.tier(tier);
-  if (part.slots->spare_slots() > 0 || part.slots->missing_slots() > 0) return true;
-  const absl::optional<Candidate> victim = part.victims.Next(job.foresight.now());
-  if (victim.has_value() && (victim->value == CopyValue::kDuplicate || victim->next_use > time))
-    return true;
+  const SlotPool& slots = *job.tier(tier).slots;
+  if (slots.spare_slots() > 0 || slots.missing_slots() > 0) return true;
+  if (VictimAfter(job, tier, time).has_value()) return true;
   if (tier == job.work) AskFarthestBack(job, time);
   return false;
 }
@@ -186,9 +197,8 @@ bool EngineState::IsWorthASlot(const Job& job, Tier tier, uint64_t time) const {
   const JobTier& part = job.tier(tier);
   if (!part.exists() || !part.slot_queue.empty()) return false;
   if (part.slots->spare_slots() > 0) return true;
-  const absl::optional<Candidate> victim = part.victims.Next(job.foresight.now());
-  if (!victim.has_value() || victim->value == CopyValue::kOnly) return false;
-  return victim->value == CopyValue::kDuplicate || victim->next_use > time;
+  const absl::optional<Candidate> victim = VictimAfter(job, tier, time);
+  return victim.has_value() && victim->value != CopyValue::kOnly;
 }
 
 }  // namespace memtide

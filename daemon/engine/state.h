@@ -173,6 +173,7 @@ class EngineState {
   void On(const ReportCall& event);
   absl::Status CheckMoments(const std::vector<MomentReport>& moments) const;
   void Learn(Job& job, const std::vector<MomentReport>& moments);
+  void EndIteration(Job& job, uint64_t clock);
   // Microseconds of the job's own time: it stands while its fetches wait.
   uint64_t ClockOf(const Job& job) const;
   uint64_t NextUse(const Chunk& chunk, Tier tier);
@@ -191,6 +192,7 @@ class EngineState {
   uint64_t MicrosToBring(const Chunk& chunk, Tier tier) const;
   uint64_t NeededUntil(const Job& job, Tier tier) const;
   void NoteLink(Job& job, StartTransfer::Kind kind, Instant start);
+  absl::optional<Candidate> VictimAfter(const Job& job, Tier tier, uint64_t time) const;
   bool HasRoomUntil(Job& job, Tier tier, uint64_t time);
   void AskFarthestBack(Job& job, uint64_t time);
   bool CleanAhead(Job& job, Tier tier);

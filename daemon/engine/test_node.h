@@ -110,6 +110,7 @@ class TestNode {
 
   std::vector<StartTransfer> transfers_;
   std::vector<Revoke> revokes_;
+  std::vector<Surprise> surprises_;
   std::vector<RegionId> dropped_;
   std::vector<MakeRegion> made_;
   std::vector<SendRegion> sent_;
@@ -139,6 +140,8 @@ class TestNode {
       transfers_.push_back(*transfer);
     } else if (auto* revoke = std::get_if<Revoke>(&effect)) {
       revokes_.push_back(*revoke);
+    } else if (auto* surprise = std::get_if<Surprise>(&effect)) {
+      surprises_.push_back(*surprise);
     } else if (auto* send = std::get_if<SendRegion>(&effect)) {
       sent_.push_back(*send);
     } else if (auto* gone = std::get_if<SendRegionGone>(&effect)) {

@@ -100,6 +100,8 @@ struct SessionInfo {
 // Counters since the engine began. Every one only grows.
 struct Counters {
   uint64_t events = 0, fetches = 0, fetch_hits = 0, evictions = 0, dropped_clean = 0, revokes = 0;
+  // Of all jobs: iterations that were reported, and those that were not as expected.
+  uint64_t iterations = 0, iteration_surprises = 0;
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
   // Time that fetches waited, by what they waited for. A fetch counts once, under the slowest

@@ -133,6 +133,9 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
       counters.dropped_clean);
   add(Counter("memtide_revokes_total", "Leases that sessions were asked to give back."),
       counters.revokes);
+  add(Counter("memtide_iterations_total", "Iterations that jobs reported."), counters.iterations);
+  add(Counter("memtide_iteration_surprises_total", "Iterations that were not as expected."),
+      counters.iteration_surprises);
   add(Counter("memtide_transfers_failed_total", "Copies that failed."), counters.transfers_failed);
   add(Counter("memtide_calls_refused_total", "Calls refused because a limit was reached."),
       counters.calls_refused);

@@ -229,17 +229,22 @@ uint32_t Foresight::Learn() {
 void Foresight::EndIteration(uint64_t clock) {
   if (record_.empty()) return;
   clocks_.push_back(static_cast<uint32_t>(std::min<uint64_t>(clock - began_, UINT32_MAX)));
-  ++iterations_;
   const uint64_t length = known() ? shape().uses.size() : 0;
   const uint32_t followed = shape_;
   const bool same = known() && record_ == shape().uses;
-  surprises_ += !same;
+  last_iteration_ = {last_iteration_.number + 1,
+                     static_cast<uint32_t>(record_.size()),
+                     static_cast<uint32_t>(length),
+                     matched_,
+                     !same,
+                     same};
   const uint32_t was = same ? shape_ : too_long_ ? kNone : Learn();
   base_ = std::max(base_ + length, now());
   at_ = 0;
   if (was != kNone) {
+    last_iteration_.remembered = true;
     if (same) shapes_[was].clock = clocks_;
-    shapes_[was].last_seen = iterations_;
+    shapes_[was].last_seen = last_iteration_.number;
     if (previous_ != kNone) shapes_[previous_].successor = was;
     previous_ = was;
     shape_ = shapes_[was].successor;

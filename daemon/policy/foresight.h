@@ -63,9 +63,15 @@ class Foresight {
   };
   Changes TakeChanges();
 
-  // Iterations that were not the same, use by use, as the shape that they were expected to have.
-  uint64_t iterations() const { return iterations_; }
-  uint64_t surprises() const { return surprises_; }
+  struct Iteration {
+    uint64_t number = 0;       // From one on; zero: there was none yet.
+    uint32_t uses = 0;         // That it had.
+    uint32_t expected = 0;     // Uses of the shape that it was expected to have; zero: none was.
+    uint32_t as_expected = 0;  // Of its uses: those found in that shape, in its order.
+    bool surprise = false;     // It was not that shape, use by use.
+    bool remembered = false;   // As a shape.
+  };
+  const Iteration& last_iteration() const { return last_iteration_; }
 
  private:
   static constexpr uint32_t kNone = ~uint32_t{0};
@@ -123,7 +129,7 @@ class Foresight {
   bool too_long_ = false;
   uint32_t matched_ = 0;
   size_t passed_over_ = 0;  // Recorded uses before all members were looked at.
-  uint64_t iterations_ = 0, surprises_ = 0;
+  Iteration last_iteration_;
   std::vector<Member> members_;
   Changes changes_;
 };

@@ -42,6 +42,8 @@ TEST(ForesightTest, BeforeAnyIterationNothingIsKnown) {
 TEST(ForesightTest, ARepeatedIterationIsKnownUseByUse) {
   Foresight foresight;
   Iterate(&foresight, "abcba");
+  EXPECT_TRUE(foresight.last_iteration().surprise) << "the first one";
+  EXPECT_EQ(foresight.last_iteration().expected, 0u);
   for (int iteration = 0; iteration < 3; ++iteration) {
     EXPECT_EQ(Expected(foresight, 10), "abcbaabcba");
     EXPECT_EQ(Distance(foresight, 'c'), 2u);
@@ -52,8 +54,8 @@ TEST(ForesightTest, ARepeatedIterationIsKnownUseByUse) {
     Use(&foresight, "c");
     EXPECT_EQ(Distance(foresight, 'c'), 4u) << "in the next iteration";
     Iterate(&foresight, "ba");
+    EXPECT_FALSE(foresight.last_iteration().surprise);
   }
-  EXPECT_EQ(foresight.surprises(), 1u) << "the first one only";
 }
 
 TEST(ForesightTest, OnlyWhatWasUsedChangesWhileTheOrderHolds) {
@@ -112,10 +114,10 @@ TEST(ForesightTest, TwoShapesInTurnAreBothKnown) {
   Iterate(&foresight, "abcdabcd");
   EXPECT_EQ(Expected(foresight, 6), "wxyzab");
   EXPECT_EQ(Distance(foresight, 'a'), 4u);
-  const uint64_t surprises = foresight.surprises();
-  Iterate(&foresight, "wxyz");
-  Iterate(&foresight, "abcdabcd");
-  EXPECT_EQ(foresight.surprises(), surprises);
+  for (const char* uses : {"wxyz", "abcdabcd"}) {
+    Iterate(&foresight, uses);
+    EXPECT_FALSE(foresight.last_iteration().surprise) << uses;
+  }
 }
 
 TEST(ForesightTest, AnIterationCutShortIsNotLearnt) {
@@ -123,6 +125,8 @@ TEST(ForesightTest, AnIterationCutShortIsNotLearnt) {
   Iterate(&foresight, "abcdefgh");
   Iterate(&foresight, "abc");
   EXPECT_EQ(Expected(foresight, 8), "abcdefgh");
+  EXPECT_TRUE(foresight.last_iteration().surprise);
+  EXPECT_FALSE(foresight.last_iteration().remembered);
 }
 
 TEST(ForesightTest, WhatIsGivenUpIsExpectedToBeGivenUpAgain) {
@@ -141,7 +145,7 @@ TEST(ForesightTest, WhatIsGivenUpIsExpectedToBeGivenUpAgain) {
   EXPECT_EQ(Distance(foresight, 'b'), 1u);
   EXPECT_EQ(foresight.At(foresight.now() + 1), Foresight::kNobody);
   EXPECT_EQ(foresight.At(foresight.now() + 2), 3u);
-  EXPECT_EQ(foresight.surprises(), 1u);
+  EXPECT_FALSE(foresight.last_iteration().surprise);
 }
 
 TEST(ForesightTest, TimesAreThoseOfTheIterationBefore) {
@@ -163,6 +167,10 @@ TEST(ForesightTest, ANearlyRepeatedIterationReplacesItsShape) {
   Iterate(&foresight, "abxdefgh");
   EXPECT_EQ(Expected(foresight, 8), "abxdefgh");
   EXPECT_LT(foresight.NextUse(2), Foresight::kUnknown) << "it may come back";
+  const Foresight::Iteration& last = foresight.last_iteration();
+  EXPECT_TRUE(last.surprise && last.remembered);
+  EXPECT_EQ(last.uses, 8u);
+  EXPECT_EQ(last.as_expected, 7u);
 }
 
 TEST(ForesightTest, AnEmptyIterationIsNone) {
@@ -170,7 +178,7 @@ TEST(ForesightTest, AnEmptyIterationIsNone) {
   foresight.EndIteration(0);
   Iterate(&foresight, "ab");
   foresight.EndIteration(0);
-  EXPECT_EQ(foresight.iterations(), 1u);
+  EXPECT_EQ(foresight.last_iteration().number, 1u);
   EXPECT_EQ(Expected(foresight, 4), "abab");
 }
 

@@ -98,6 +98,8 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   ToProto(counters.stalled_on_copy, proto->mutable_stalled_on_copy());
   ToProto(counters.stalled_on_room, proto->mutable_stalled_on_room());
   proto->set_events(counters.events);
+  proto->set_iterations(counters.iterations);
+  proto->set_iteration_surprises(counters.iteration_surprises);
 }
 
 void ToProto(const SessionInfo& session, v1::Session* proto) {

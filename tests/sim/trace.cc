@@ -176,6 +176,11 @@ struct EffectText {
     return StrCat("Reply call ", e.call.value(), " ", e.status.ToString(),
                   std::visit(ReplyText(), e.value));
   }
+  std::string operator()(const Surprise& e) const {
+    return StrCat("Surprise job ", e.job.value(), " number ", e.surprises, " iteration ",
+                  e.iteration, " uses ", e.uses, " expected ", e.expected, " came ", e.as_expected,
+                  e.remembered ? " remembered" : "");
+  }
   std::string operator()(const SendRegion& e) const {
     return StrCat("SendRegion session ", e.session.value(), " r", e.region.value());
   }

@@ -22,7 +22,8 @@ void World::Carry(const Effect& effect) {
       [this](const auto& e) {
         using Kind = std::decay_t<decltype(e)>;
         if constexpr (!std::is_same_v<Kind, Reply> && !std::is_same_v<Kind, SendRegion> &&
-                      !std::is_same_v<Kind, SendRegionGone> && !std::is_same_v<Kind, Revoke>) {
+                      !std::is_same_v<Kind, SendRegionGone> && !std::is_same_v<Kind, Revoke> &&
+                      !std::is_same_v<Kind, Surprise>) {
           Begin(e);
         }
       },
