@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memtide.adopt import SMALLEST_BYTES, Adopter
+from memtide.adopt import Adopter
 from memtide.leases import Window
 from memtide.observer import Observer
 from memtide.operations import has_own_dispatch, name_of, pieces_of, touched_by
+from memtide.packing import SMALLEST_BYTES
 
 _aten = torch.ops.aten
 _LIKE_OPERATIONS: dict[Any, Callable[..., torch.Tensor]] = {
