@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,25 +46,22 @@ def connect(wish: Wish) -> Connection:
     """
     socket_dir = wish.socket_dir or default_socket_dir()
     daemon = None
-    if wish.pools.named() or not answers(socket_dir):
-        daemon = PrivateDaemon.start(wish.pools, wish.socket_dir)
-        atexit.register(daemon.stop)
-        socket_dir = daemon.socket_dir
-    options = OpenOptions(
-        socket_dir=str(socket_dir),
-        job_name=wish.job_name,
-        program=Path(sys.argv[0]).name,
-        chunk_bytes=wish.chunk_bytes or _searched(wish, socket_dir),
-        host_share_bytes=wish.host_share_bytes,
-        device_share_bytes=wish.device_share_bytes,
-    )
-    try:
-        client = Client(options)
-    except Exception:
-        if daemon is not None:
-            daemon.stop()
-        raise
-    return Connection(client, socket_dir, daemon)
+    with contextlib.ExitStack() as undo:
+        if wish.pools.named() or not answers(socket_dir):
+            daemon = PrivateDaemon.start(wish.pools, wish.socket_dir)
+            undo.callback(daemon.stop)
+            socket_dir = daemon.socket_dir
+        options = OpenOptions(
+            socket_dir=str(socket_dir),
+            job_name=wish.job_name,
+            program=Path(sys.argv[0]).name,
+            chunk_bytes=wish.chunk_bytes or _searched(wish, socket_dir),
+            host_share_bytes=wish.host_share_bytes,
+            device_share_bytes=wish.device_share_bytes,
+        )
+        connection = Connection(Client(options), socket_dir, daemon)
+        atexit.register(undo.pop_all().close)
+    return connection
 
 
 def _searched(wish: Wish, socket_dir: Path) -> int:
