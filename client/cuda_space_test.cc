@@ -112,77 +112,72 @@ TEST(CudaSpaceDeathTest, ATouchOfWhatIsNotMappedOrAWriteToWhatIsReadIsFatal) {
   EXPECT_DEATH(*space->address(PlaceId(0)) = 'x', "");
 }
 
-TEST(CudaSpaceTest, UnmappingWaitsForAllWorkBegunBeforeTheUseEndedOnWhicheverStream) {
-  const Lent lent;
-  const auto space = Reserve();
-  Region region = lent.Share();
-  cudaStream_t streams[2];
-  for (cudaStream_t& stream : streams) {
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+// A region mapped at one place, and streams whose work on it is done late.
+class CudaSpaceWorkTest : public testing::Test {
+ protected:
+  static constexpr PlaceId kPlace = PlaceId(1);
+
+  CudaSpaceWorkTest() { EXPECT_TRUE(space_->Map(kPlace, &region_, Bytes(0), Access::kWrite).ok()); }
+  ~CudaSpaceWorkTest() override {
+    fake_cuda::SetDelay(std::chrono::microseconds(200));
+    for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
   }
-  fake_cuda::SetDelay(std::chrono::milliseconds(50));
-  ASSERT_TRUE(space->Map(PlaceId(1), &region, Bytes(0), Access::kWrite).ok());
-  char* const address = space->address(PlaceId(1));
-  ASSERT_EQ(cudaMemsetAsync(address, 'a', 64, streams[0]), cudaSuccess);
-  ASSERT_EQ(cudaMemsetAsync(address + 64, 'b', 64, streams[1]), cudaSuccess);
-  ASSERT_TRUE(space->EndUse({PlaceId(1)}).ok());
-  space->Unmap(PlaceId(1));
-  EXPECT_EQ(std::string(lent.data(), 128), std::string(64, 'a') + std::string(64, 'b'));
-  for (const cudaStream_t stream : streams) cudaStreamDestroy(stream);
-  fake_cuda::SetDelay(std::chrono::microseconds(200));
+
+  // Begins to write 64 letters on each of two new streams, the second's behind the first's.
+  void BeginToWrite(char first, char second) {
+    for (cudaStream_t& stream : streams_) {
+      ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    }
+    fake_cuda::SetDelay(std::chrono::milliseconds(50));
+    char* const address = space_->address(kPlace);
+    ASSERT_EQ(cudaMemsetAsync(address, first, 64, streams_[0]), cudaSuccess);
+    ASSERT_EQ(cudaMemsetAsync(address + 64, second, 64, streams_[1]), cudaSuccess);
+  }
+  std::string Written() const { return std::string(lent_.data(), 128); }
+
+  const Lent lent_;
+  const std::unique_ptr<AddressSpace> space_ = Reserve();
+  Region region_ = lent_.Share();
+  cudaStream_t streams_[2] = {};
+};
+
+const std::string kAsAndBs = std::string(64, 'a') + std::string(64, 'b');
+
+TEST_F(CudaSpaceWorkTest, UnmappingWaitsForAllBegunBeforeTheUseEndedOnWhicheverStream) {
+  BeginToWrite('a', 'b');
+  ASSERT_TRUE(space_->EndUse({kPlace}).ok());
+  space_->Unmap(kPlace);
+  EXPECT_EQ(Written(), kAsAndBs);
 }
 
-TEST(CudaSpaceTest, ManyUsesLaterAnOldFenceStillHoldsItsWork) {
-  const Lent lent;
-  const auto space = Reserve();
-  Region region = lent.Share();
-  ASSERT_TRUE(space->Map(PlaceId(1), &region, Bytes(0), Access::kWrite).ok());
-  cudaStream_t stream;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaMemsetAsync(space->address(PlaceId(1)), 'z', 64, stream), cudaSuccess);
-  ASSERT_TRUE(space->EndUse({PlaceId(1)}).ok());
-  for (int i = 0; i < 600; ++i) ASSERT_TRUE(space->EndUse({PlaceId(2)}).ok());
-  space->Unmap(PlaceId(1));
-  EXPECT_EQ(std::string(lent.data(), 64), std::string(64, 'z'));
-  cudaStreamDestroy(stream);
+TEST_F(CudaSpaceWorkTest, ManyUsesLaterAnOldFenceStillHoldsIt) {
+  BeginToWrite('a', 'b');
+  ASSERT_TRUE(space_->EndUse({kPlace}).ok());
+  for (int i = 0; i < 600; ++i) ASSERT_TRUE(space_->EndUse({PlaceId(2)}).ok());
+  space_->Unmap(kPlace);
+  EXPECT_EQ(Written(), kAsAndBs);
 }
 
-TEST(CudaSpaceTest, AWaitThatCannotBeIsTriedAgainBeforeMemoryIsUnmapped) {
-  const Lent lent;
-  const auto space = Reserve();
-  Region region = lent.Share();
-  ASSERT_TRUE(space->Map(PlaceId(1), &region, Bytes(0), Access::kWrite).ok());
-  cudaStream_t stream;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  fake_cuda::SetDelay(std::chrono::milliseconds(50));
-  ASSERT_EQ(cudaMemsetAsync(space->address(PlaceId(1)), 'z', 64, stream), cudaSuccess);
-  ASSERT_TRUE(space->EndUse({PlaceId(1)}).ok());
+TEST_F(CudaSpaceWorkTest, AWaitThatCannotBeIsTriedAgainBeforeMemoryIsUnmapped) {
+  BeginToWrite('a', 'b');
+  ASSERT_TRUE(space_->EndUse({kPlace}).ok());
   // What both waits answer while another thread captures a graph.
   fake_cuda::FailCall("cuEventSynchronize", 1, cudaErrorStreamCaptureUnsupported);
   fake_cuda::FailCall("cudaDeviceSynchronize", 1, cudaErrorStreamCaptureUnsupported);
-  space->Unmap(PlaceId(1));
+  space_->Unmap(kPlace);
   fake_cuda::ClearFaults();
-  EXPECT_EQ(std::string(lent.data(), 64), std::string(64, 'z'));
-  fake_cuda::SetDelay(std::chrono::microseconds(200));
-  cudaStreamDestroy(stream);
+  EXPECT_EQ(Written(), kAsAndBs);
 }
 
-TEST(CudaSpaceTest, WorkBegunSoFarIsDoneWhenItsStreamsAre) {
-  const Lent lent;
-  const auto space = Reserve();
-  Region region = lent.Share();
-  ASSERT_TRUE(space->Map(PlaceId(1), &region, Bytes(0), Access::kWrite).ok());
-  EXPECT_TRUE(space->IsDone(space->BegunSoFar()));
-  cudaStream_t stream;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  fake_cuda::SetDelay(std::chrono::milliseconds(50));
-  ASSERT_EQ(cudaMemsetAsync(space->address(PlaceId(1)), 'z', 64, stream), cudaSuccess);
-  const uint64_t work = space->BegunSoFar();
-  EXPECT_FALSE(space->IsDone(work));
-  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-  EXPECT_TRUE(space->IsDone(work));
-  fake_cuda::SetDelay(std::chrono::microseconds(200));
-  cudaStreamDestroy(stream);
+TEST_F(CudaSpaceWorkTest, WhatWasBegunSoFarIsDoneWhenItsStreamsAre) {
+  EXPECT_TRUE(space_->IsDone(space_->BegunSoFar()));
+  BeginToWrite('a', 'b');
+  const uint64_t work = space_->BegunSoFar();
+  EXPECT_FALSE(space_->IsDone(work));
+  for (const cudaStream_t stream : streams_) {
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  }
+  EXPECT_TRUE(space_->IsDone(work));
 }
 
 TEST(CudaSpaceTest, MemoryIsFreeOnceTheRegionIsLetGoOfAndUnmapped) {

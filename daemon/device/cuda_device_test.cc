@@ -9,7 +9,6 @@
 
 #include "base/status_macros.h"
 #include "daemon/device/cuda_device_fixture.h"
-#include "daemon/device/device_contract.h"
 
 namespace memtide {
 namespace {
@@ -18,24 +17,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const SharedFakeCuda shared("memory=64MiB,devices=2");
-
-class BorrowedElsewhere : public Borrowed {
- public:
-  explicit BorrowedElsewhere(const MemoryExport& exported) : process_(exported) {}
-  std::string Read(Bytes offset, Bytes size) override { return process_.Peek(offset, size); }
-  void Write(Bytes offset, const std::string& bytes) override { process_.Poke(offset, bytes); }
-
- private:
-  ImporterProcess process_;
-};
-
-DeviceUnderTest Lending(MemoryKind kind) {
-  return DeviceUnderTest([] { return *CudaDevice::Open(CudaDeviceOptions()); }, kind,
-                         std::make_unique<BorrowedElsewhere, const MemoryExport&>);
-}
-INSTANTIATE_TEST_SUITE_P(CudaDescriptor, DeviceContract,
-                         testing::Values(Lending(MemoryKind::kCudaDescriptor)));
-INSTANTIATE_TEST_SUITE_P(CudaIpc, DeviceContract, testing::Values(Lending(MemoryKind::kCudaIpc)));
 
 class CudaDeviceTest : public CudaDeviceFixture {
  protected:

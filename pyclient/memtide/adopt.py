@@ -25,8 +25,8 @@ import torch
 from memtide._native import Client, Kind, Places
 from memtide.arena import Arena, Storages
 from memtide.leases import Ledger
+from memtide.packing import SMALLEST_BYTES
 
-SMALLEST_BYTES = 1024
 _CACHED_BYTES = 256 * 2**20
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -142,6 +142,10 @@ class Adopter:
         for tensor in _tensors_in(state):
             if not self.manages(tensor):
                 self.adopt(tensor, Kind.OPTIMIZER_STATE)
+
+    def count_managed(self, state: Any) -> int:
+        """How many tensors of an optimizer's state, at any depth, are in chunks."""
+        return sum(self.manages(tensor) for tensor in _tensors_in(state))
 
     def new_state(self, like: torch.Tensor) -> torch.Tensor:
         """A tensor for optimizer state with the layout of `like` (which may be on meta)."""

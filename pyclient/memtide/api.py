@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from memtide import runtime as runtimes
+from memtide.chunk_size import Parameter
 from memtide.connect import Connection, Wish, connect
 from memtide.daemon import Pools
 from memtide.errors import FailedPrecondition
@@ -76,7 +77,9 @@ def offload(
     before, with the same results to the bit. Optimizers made from now on need not be named.
 
     Sizes are bytes or texts such as "2GiB". With none of the pools named, the node's daemon is used
-    if one answers; else a private daemon is started, which ends with this process.
+    if one answers; else a private daemon is started, which ends with this process. Without
+    `chunk_size` the one that suits the model's parameters is searched; a process has one session,
+    so the first call's size stays.
 
         model, optimizer = ...
         with memtide.offload(model, optimizer, host_pool="2GiB"):
@@ -87,7 +90,10 @@ def offload(
         raise FailedPrecondition("memtide manages this process already: close it first")
     if _connection is None:
         pools = Pools(_bytes(device_pool), _bytes(host_pool), _bytes(ssd_pool))
-        _connection = connect(Wish(pools, chunk_bytes=_bytes(chunk_size) or 0))
+        listed = tuple(
+            Parameter(p.numel() * p.itemsize, trained=p.requires_grad) for p in model.parameters()
+        )
+        _connection = connect(Wish(pools, chunk_bytes=_bytes(chunk_size) or 0, parameters=listed))
     recorder = Recorder(_connection.client, _connection.socket_dir)
     runtime = runtimes.start(_connection.client, recorder, adopt_everything=False)
     for parameter in model.parameters():

@@ -23,12 +23,7 @@ from torch.utils.dlpack import from_dlpack
 
 from memtide._native import Client, Kind, device_name
 from memtide.errors import FailedPrecondition, OutOfRoom
-
-ALIGNMENT_BYTES = 64
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+from memtide.packing import aligned
 
 
 class Intervals:
@@ -152,7 +147,7 @@ class Arena:
 
     def empty_storage(self, size_bytes: int) -> torch.UntypedStorage:
         """A storage over a span of its own."""
-        start = self._take(_aligned(size_bytes))
+        start = self._take(aligned(size_bytes))
         return self._storages.over(start, size_bytes, self._returned)
 
     def trim(self) -> int:
@@ -225,6 +220,6 @@ class Arena:
         self._storages.collect()
         while self._returned:
             start, size_bytes = self._returned.popleft()
-            self._free.add(start, start + _aligned(size_bytes))
+            self._free.add(start, start + aligned(size_bytes))
             self.live_spans -= 1
-            self.live_bytes -= _aligned(size_bytes)
+            self.live_bytes -= aligned(size_bytes)

@@ -96,7 +96,12 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     pools.add_argument("--ssd-pool", metavar="SIZE", help="files on SSD; 0: none")
     pools.add_argument("--ssd-dir", type=Path, metavar="DIR", help="where these files are")
     session = run.add_argument_group("session")
-    session.add_argument("--chunk-size", metavar="SIZE", default="0", help="a multiple of 2 MiB")
+    session.add_argument(
+        "--chunk-size",
+        metavar="SIZE",
+        default="0",
+        help="a multiple of 2 MiB (default: a 24th of the fastest pool, 64 MiB at most)",
+    )
     _add_socket_dir(session)
     output = run.add_argument_group("output")
     output.add_argument("--stats", type=Path, metavar="FILE.json", help="write what the run cost")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from memtide import chunk_size
+from memtide import node as nodes
 from memtide._native import Client, OpenOptions
+from memtide.chunk_size import Parameter
 from memtide.daemon import Pools, PrivateDaemon, answers
 from memtide.locate import default_socket_dir
 
@@ -18,7 +22,8 @@ class Wish:
 
     pools: Pools = field(default_factory=Pools)
     socket_dir: Path | None = None
-    chunk_bytes: int = 0
+    chunk_bytes: int = 0  # 0: what suits `parameters`, or without any the library's default.
+    parameters: tuple[Parameter, ...] = ()
     job_name: str = ""
     host_share_bytes: int = 0
     device_share_bytes: int = 0
@@ -41,22 +46,30 @@ def connect(wish: Wish) -> Connection:
     """
     socket_dir = wish.socket_dir or default_socket_dir()
     daemon = None
-    if wish.pools.named() or not answers(socket_dir):
-        daemon = PrivateDaemon.start(wish.pools, wish.socket_dir)
-        atexit.register(daemon.stop)
-        socket_dir = daemon.socket_dir
-    options = OpenOptions(
-        socket_dir=str(socket_dir),
-        job_name=wish.job_name,
-        program=Path(sys.argv[0]).name,
-        chunk_bytes=wish.chunk_bytes,
-        host_share_bytes=wish.host_share_bytes,
-        device_share_bytes=wish.device_share_bytes,
-    )
-    try:
-        client = Client(options)
-    except Exception:
-        if daemon is not None:
-            daemon.stop()
-        raise
-    return Connection(client, socket_dir, daemon)
+    with contextlib.ExitStack() as undo:
+        if wish.pools.named() or not answers(socket_dir):
+            daemon = PrivateDaemon.start(wish.pools, wish.socket_dir)
+            undo.callback(daemon.stop)
+            socket_dir = daemon.socket_dir
+        options = OpenOptions(
+            socket_dir=str(socket_dir),
+            job_name=wish.job_name,
+            program=Path(sys.argv[0]).name,
+            chunk_bytes=wish.chunk_bytes or _searched(wish, socket_dir),
+            host_share_bytes=wish.host_share_bytes,
+            device_share_bytes=wish.device_share_bytes,
+        )
+        connection = Connection(Client(options), socket_dir, daemon)
+        atexit.register(undo.pop_all().close)
+    return connection
+
+
+def _searched(wish: Wish, socket_dir: Path) -> int:
+    if not wish.parameters:
+        return 0
+    pools = {pool.tier: pool.free_bytes for pool in nodes.inspect(socket_dir).pools}
+    for tier, share in (("device", wish.device_share_bytes), ("host", wish.host_share_bytes)):
+        if share:
+            pools[tier] = share
+    choice = chunk_size.search(wish.parameters, pools)
+    return choice.chunk_bytes if choice is not None else 0

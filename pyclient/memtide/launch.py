@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from memtide import report, runtime_hook, trace, trace_file
+from memtide import chunk_size, report, runtime_hook, trace, trace_file
+from memtide._native import Client
 from memtide.connect import Connection, Wish, connect
 from memtide.errors import MemtideError, UsageError
 from memtide.script import run_script
@@ -65,6 +66,8 @@ def prepare(options: RunOptions) -> Callable[[], int]:
                 if progress is not None:
                     progress.clear()
                 _conclude(connection, recorder, outputs, quiet=options.quiet)
+                if not options.quiet and not options.wish.chunk_bytes:
+                    _advise(connection.client)
         return 0
 
     return run
@@ -101,6 +104,22 @@ def _conclude(
         _draw(summary, outputs.tide, console)
     if outputs.trace is not None:
         _export_trace(connection.socket_dir, outputs.trace, console)
+
+
+def _advise(client: Client) -> None:
+    # The session was opened before there was a model to choose the size for.
+    properties = client.properties
+    pools = {
+        tier: slots * properties.chunk_bytes
+        for tier, slots in (
+            ("device", properties.device_slots),
+            ("host", properties.host_slots),
+            ("ssd", properties.ssd_slots),
+        )
+    }
+    found = chunk_size.clearly_better(runtime_hook.parameters(), pools, properties.chunk_bytes)
+    if found is not None:
+        report.print_advice(*found, Console(stderr=True, highlight=False))
 
 
 def _draw(summary: Summary, path: Path, console: Console) -> None:

@@ -42,7 +42,7 @@ class Ledger:
         self._live: dict[int, Lease] = {}
         self._in_use = 0
         self.budget = client.properties.lease_budget
-        self.limit = _limit(self.budget)
+        self.limit = limit_of(self.budget)
         # Whether what is not leased must not be touched.
         self.strict = not client.properties.touches
         # False while every chunk there is can be held at once: then nothing needs leasing.
@@ -53,7 +53,7 @@ class Ledger:
     def refresh(self) -> None:
         """The job's share has changed."""
         self.budget = self._client.stats().lease_budget
-        self.limit = _limit(self.budget)
+        self.limit = limit_of(self.budget)
 
     @property
     def room(self) -> int:
@@ -134,7 +134,8 @@ class Ledger:
             token.release()
 
 
-def _limit(budget: int) -> int:
+def limit_of(budget: int) -> int:
+    """Chunks of a budget that may be leased ahead of their use."""
     # Page faults need leases too, two at least for code that walks over two tensors at once.
     return max(1, budget - max(2, budget // 4))
 

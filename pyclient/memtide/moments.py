@@ -64,7 +64,8 @@ class Moments:
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Known] = (
             weakref.WeakKeyDictionary()
         )
-        self._hooked = WeakTensorKeyDictionary()
+        # In the order of their adoption; the gradient hook of those that are trained.
+        self._adopted = WeakTensorKeyDictionary()
         self._forward = threading.local()
         self._backward: deque[list[Lease]] = deque()
         self._ends_awaited = False
@@ -104,9 +105,10 @@ class Moments:
 
     def forget_hooks(self) -> None:
         """Takes the gradient hooks off all parameters."""
-        for handle in self._hooked.values():
-            handle.remove()
-        self._hooked.clear()
+        for handle in self._adopted.values():
+            if handle is not None:
+                handle.remove()
+        self._adopted.clear()
 
     def settle(self) -> None:
         """No module is at work: gives every lease back."""
@@ -124,10 +126,15 @@ class Moments:
         adopter = self._adopter
         if not adopter.here or not adopter.adopt(parameter, Kind.PARAMETER):
             return
-        if parameter.requires_grad and parameter.is_leaf and parameter not in self._hooked:
-            self._hooked[parameter] = parameter.register_post_accumulate_grad_hook(
-                self._after_gradient
-            )
+        handle = self._adopted.get(parameter)
+        if handle is None:
+            if parameter.requires_grad and parameter.is_leaf:
+                handle = parameter.register_post_accumulate_grad_hook(self._after_gradient)
+            self._adopted[parameter] = handle
+
+    def adopted(self) -> list[torch.Tensor]:
+        """The parameters that are in chunks, in the order in which they came there."""
+        return list(self._adopted)
 
     def _after_gradient(self, parameter: torch.Tensor) -> None:
         if self._adopter.here:

@@ -24,7 +24,14 @@ from memtide._native import Places
 from memtide.adopt import Adopter
 from memtide.elastic import Elastic
 from memtide.errors import OutOfRoom
-from memtide.operations import has_own_dispatch, name_of, only_views, pieces_of, touched_by
+from memtide.operations import (
+    has_own_dispatch,
+    name_of,
+    only_views,
+    pieces_of,
+    run_pieces,
+    touched_by,
+)
 
 
 class NetMode(TorchDispatchMode):
@@ -59,11 +66,9 @@ class NetMode(TorchDispatchMode):
             pieces = pieces_of(func, args, kwargs)
             if pieces is None:
                 raise self._too_many(func, reads | writes) from error
-        results: list[Any] = []
-        for some_args, some_kwargs in pieces:
-            result = self.__torch_dispatch__(func, types, some_args, some_kwargs)
-            results += result if isinstance(result, list | tuple) else ()
-        return results if func._schema.returns else None
+        return run_pieces(
+            func, pieces, lambda args, kwargs: self.__torch_dispatch__(func, types, args, kwargs)
+        )
 
     def _run(
         self,

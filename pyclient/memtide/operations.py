@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -58,6 +58,19 @@ def pieces_of(
         )
         for index in range(lengths.pop())
     )
+
+
+def run_pieces(
+    operation: Any,
+    pieces: Iterator[tuple[tuple[Any, ...], dict[str, Any]]],
+    run: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+) -> Any:
+    """Runs the pieces of an operation in turn, and returns what the whole would have."""
+    results: list[Any] = []
+    for args, kwargs in pieces:
+        result = run(args, kwargs)
+        results += result if isinstance(result, list | tuple) else ()
+    return results if operation._schema.returns else None
 
 
 def touched_by(

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from memtide.chunk_size import Estimate
 from memtide.node import KINDS, LINKS, STALLS, Node, Usage
 from memtide.observer import Observer
 from memtide.sizes import format_size
@@ -97,6 +98,17 @@ def print_summary(summary: Summary, console: Console) -> None:
         f"{counts['acquires']} chunks leased, {counts['acquire_hits']} of them held already; "
         f"{counts['faults']} page faults; waited {summary.waited_s:.2f} s",
         style="dim",
+    )
+
+
+def print_advice(present: Estimate, best: Estimate, console: Console) -> None:
+    """What another size of chunk would have meant, and how to have it."""
+    flag = f"--chunk-size {best.chunk_bytes >> 20}MiB"
+    console.print(
+        f"memtide: chunks of another size suit this model better, by estimate: {flag}\n"
+        f"  now   {present}\n"
+        f"  then  {best}",
+        style="yellow",
     )
 
 

@@ -12,6 +12,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.optim import Optimizer
 from memtide import _native, strict
 from memtide._native import Client
 from memtide.adopt import Adopter
+from memtide.chunk_size import Parameter
 from memtide.elastic import Elastic
 from memtide.groups import in_groups, list_functions
 from memtide.leases import Ledger
@@ -47,6 +49,8 @@ class Runtime:
         self._stepping = 0
         self._elastic: Elastic | None = None  # On a GPU.
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # As they were when an optimizer last made its first step: by then models are whole.
+        self.parameters: list[Parameter] = []
 
     def install(self) -> None:
         """Puts the hooks in place.
@@ -94,11 +98,14 @@ class Runtime:
             return
         self.moments.settle()
         self.adopt_state_of(optimizer)
+        if first := optimizer not in self._stepped:
+            # Now, too: the step may need more than there is room for.
+            self.parameters = self._list_parameters(born=False)
         self.observer.moment("step", type(optimizer).__name__)
         self._stepping += 1
         try:
             # When nothing needs leasing, only the first step is watched: there, state is born.
-            if self.ledger.active or optimizer not in self._stepped:
+            if self.ledger.active or first:
                 self._stepped.add(optimizer)
                 mode = StepMode(self.adopter, self.observer)
                 try:
@@ -111,6 +118,8 @@ class Runtime:
         finally:
             self._stepping -= 1
         self.adopt_state_of(optimizer)
+        if first:
+            self.parameters = self._list_parameters(born=True)
         self.adopter.trim()
         self.moments.end_iteration()
         self.observer.end_iteration()
@@ -122,6 +131,17 @@ class Runtime:
         for parameter, state in optimizer.state.items():
             if parameter in self.scope:
                 self.adopter.adopt_state(state)
+
+    def _list_parameters(self, *, born: bool) -> list[Parameter]:
+        """What is adopted, with the states that optimizers keep, or are guessed to until then."""
+        listed = []
+        for parameter in self.moments.adopted():
+            size_bytes = parameter.untyped_storage().nbytes()
+            kept = [optimizer.state.get(parameter) for optimizer in self._stepped]
+            states = sum(self.adopter.count_managed(state) for state in kept)
+            one = Parameter(size_bytes, trained=parameter.requires_grad)
+            listed.append(replace(one, states=states) if born else one)
+        return listed
 
     def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
         self.moments.adopt_parameter(parameter)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from memtide._native import Client
+from memtide.chunk_size import Parameter
 from memtide.importhook import after_import
 from memtide.observer import Observer
+
+if TYPE_CHECKING:
+    from memtide.runtime import Runtime
+
+_started: Runtime | None = None
 
 
 def install(client: Client, observer: Observer) -> None:
     """Makes torch, when it is imported (or now, if it has been), put states into chunks."""
 
     def start() -> None:
+        global _started
         from memtide import runtime
 
-        runtime.start(client, observer, adopt_everything=True)
+        _started = runtime.start(client, observer, adopt_everything=True)
 
     after_import("torch", start)
+
+
+def parameters() -> list[Parameter]:
+    """What the runtime trained; empty: it trained nothing, or torch was not imported."""
+    return _started.parameters if _started is not None else []

@@ -7,16 +7,18 @@ before the operation, and lets a new tensor that is made after the image of a ma
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memtide.adopt import SMALLEST_BYTES, Adopter
+from memtide.adopt import Adopter
 from memtide.leases import Window
 from memtide.observer import Observer
-from memtide.operations import has_own_dispatch, name_of, pieces_of, touched_by
+from memtide.operations import has_own_dispatch, name_of, pieces_of, run_pieces, touched_by
+from memtide.packing import SMALLEST_BYTES
 
 _aten = torch.ops.aten
 _LIKE_OPERATIONS: dict[Any, Callable[..., torch.Tensor]] = {
@@ -55,14 +57,8 @@ class StepMode(TorchDispatchMode):
             return func(*args, **kwargs)  # Strict: the net below leases, and in larger pieces.
         pieces = pieces_of(func, args, kwargs)
         if pieces is None:
-            self._lease_for(func, args, kwargs)
-            return func(*args, **kwargs)
-        results: list[Any] = []
-        for some_args, some_kwargs in pieces:
-            self._lease_for(func, some_args, some_kwargs)
-            result = func(*some_args, **some_kwargs)
-            results += result if isinstance(result, list | tuple) else ()
-        return results if func._schema.returns else None
+            return self._run_leased(func, args, kwargs)
+        return run_pieces(func, pieces, functools.partial(self._run_leased, func))
 
     def close(self) -> None:
         """Gives the leases back."""
@@ -93,8 +89,9 @@ class StepMode(TorchDispatchMode):
             )
         return _LIKE_OPERATIONS[func](born, *args)
 
-    def _lease_for(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _run_leased(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         reads, writes = touched_by(self._adopter, func, args, kwargs)
         if (reads or writes) and not self._window.holds(reads, writes):
             self._observer.moment("step", name_of(func))
             self._window.need(reads, writes)
+        return func(*args, **kwargs)

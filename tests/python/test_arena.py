@@ -9,7 +9,8 @@ import pytest
 import torch
 from fake_client import CHUNK_BYTES, FakeClient
 from memtide._native import Kind
-from memtide.arena import ALIGNMENT_BYTES, Arena, Intervals, Storages
+from memtide.arena import Arena, Intervals, Storages
+from memtide.packing import ALIGNMENT_BYTES
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -130,6 +130,33 @@ def test_a_daemon_that_will_not_start_is_quoted(cli: Cli, train: Path) -> None:
     assert "Traceback" not in done.err
 
 
+def test_a_run_says_which_size_of_chunk_would_have_suited_its_model(
+    cli: Cli, tmp_path: Path
+) -> None:
+    script = tmp_path / "four.py"
+    script.write_text(
+        "import torch\n"
+        "torch.manual_seed(0)\n"
+        "model = torch.nn.Sequential(*(torch.nn.Linear(512, 512, bias=False) for _ in range(9)))\n"
+        "optimizer = torch.optim.Adam(model.parameters())\n"
+        "for _ in range(3):\n"
+        "    optimizer.zero_grad()\n"
+        "    loss = model(torch.randn(8, 512)).square().mean()\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+        "    print(loss.item().hex())\n",
+        encoding="utf-8",
+    )
+    # A 24th of the host pool is 8 MiB: 2, 2 and 3 chunks of these, of which the SSD pool has 5.
+    pools = ("--host-pool=192MiB", "--ssd-pool=40MiB")
+    guessed = cli.memtide("run", *pools, script)
+    assert guessed.status == 1
+    assert "--chunk-size 2MiB" in guessed.err
+    told = cli.memtide("run", *pools, "--chunk-size", "2MiB", script).check()
+    assert "--chunk-size" not in told.err
+    assert told.out == cli.python(script).check().out
+
+
 def test_a_private_daemon_leaves_nothing_behind(cli: Cli, train: Path, tmp_path: Path) -> None:
     with short_directory() as runtime_dir:
         cli.memtide("run", "--quiet", *POOLS, train, XDG_RUNTIME_DIR=runtime_dir).check()

@@ -91,6 +91,24 @@ def test_the_pools_of_offload_are_named_in_its_errors(cli: Cli, tmp_path: Path) 
     assert "'huge' is not a size" in cli.python(script).check().out
 
 
+@pytest.mark.parametrize(("told", "expected_mib"), [("", 8), (", chunk_size='2MiB'", 2)])
+def test_offload_searches_the_size_of_chunks_unless_it_is_told(
+    told: str, expected_mib: int, cli: Cli, tmp_path: Path
+) -> None:
+    # Parameters and gradients fill one chunk of 8 MiB each, the states two: nothing is lost.
+    script = tmp_path / "searches.py"
+    script.write_text(
+        "import torch, memtide\n"
+        "from memtide import runtime\n"
+        "layers = [torch.nn.Linear(1024, 512, bias=False) for _ in range(4)]\n"
+        "model = torch.nn.Sequential(*layers)\n"
+        f"memtide.offload(model, host_pool='256MiB', ssd_pool=0{told})\n"
+        "print(runtime.current().client.properties.chunk_bytes >> 20)\n",
+        encoding="utf-8",
+    )
+    assert cli.python(script).check().out == f"{expected_mib}\n"
+
+
 @pytest.mark.parametrize("name", ["offload", "Offloaded", "OutOfRoom", "MemtideError"])
 def test_the_package_offers(name: str, cli: Cli) -> None:
     cli.python(

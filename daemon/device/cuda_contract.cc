@@ -1,5 +1,5 @@
-// The device contract on a real GPU: memory by descriptor and by legacy handle, read and written by
-// another process as well ($CUDA_IMPORTER: that program).
+// The device contract on a CUDA device, whichever CUDA is linked: memory by descriptor and by
+// legacy handle, read and written by another process as well ($CUDA_IMPORTER: that program).
 #include "base/cuda/fake/importer_process.h"
 #include "daemon/device/cuda_device.h"
 #include "daemon/device/device_contract.h"
