@@ -144,8 +144,8 @@ MEMTIDE_API int memtide_release(memtide_client* client, const uint32_t* places, 
 #define MEMTIDE_STEP 3
 /* A moment begins: a module's pass, a piece of an optimizer's step. Chunks acquired or touched from
  * now on are used in it. `name`: at most 64 bytes of it are kept. own_*: bytes that the process
- * needs beside chunks at this moment. Told with the next fetch; after many moments without one, in a
- * call of its own, which waits for nothing but its answer. */
+ * needs beside chunks at this moment. Told with the next fetch; after many moments without one, in
+ * a call of its own, which waits for nothing but its answer. */
 MEMTIDE_API int memtide_moment(memtide_client* client, int phase, const char* name,
                                uint64_t own_device_bytes, uint64_t own_host_bytes);
 /* An iteration ends. Its moments are expected again, in the same order. */
