@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/client_fixture.h"
+#include "client/lease_keeper.h"
 
 namespace memtide::client {
 namespace {
@@ -34,6 +35,21 @@ TEST_F(ClientTest, TouchedChunksKeepTheirBytesThroughEviction) {
   }
   EXPECT_GE(lender_->counts().evictions, 12u);
   EXPECT_LE(stats().leases_held, 3u);
+}
+
+TEST_F(ClientTest, WhatWasTouchedStaysAsLongAsItTookToCome) {
+  constexpr Duration kDelay = std::chrono::milliseconds(80);
+  static_assert(kDelay < LeaseKeeper::kLongestStay);
+  Open(4, 3);
+  const PlaceRange range = Allocate(4);
+  lender_->DelayFetches(kDelay);
+  const Instant start = Now();
+  Words(Nth(range, 0))[0] = 1;
+  lender_->DelayFetches(Duration(0));
+  Words(Nth(range, 1))[0] = 1;
+  Words(Nth(range, 2))[0] = 1;
+  lender_->WaitForLeases(2);  // The budget is used up, so the oldest goes ahead of the next touch.
+  EXPECT_GE(Now() - start, 2 * kDelay);
 }
 
 TEST_F(ClientTest, AWriteToAReadLeaseUpgradesIt) {

@@ -79,6 +79,10 @@ absl::StatusOr<Fetched> FakeLender::Fetch(const FetchOptions& options) {
   const Instant until =
       Now() + (options.deadline > Duration::zero() ? options.deadline : std::chrono::minutes(1));
   const MutexLock lock(&mutex_);
+  const Instant begin = Now() + fetch_delay_;
+  for (Instant now = Now(); now < begin && ended_.ok(); now = Now()) {
+    changed_.WaitFor(&mutex_, begin - now);
+  }
   MEMTIDE_RETURN_IF_ERROR(ended_);
   ++counts_.fetches;
   moments_.insert(moments_.end(), options.moments.begin(), options.moments.end());
@@ -244,6 +248,11 @@ void FakeLender::TakeRegionAway(RegionId id, const Resized& left) { events_->Reg
 void FakeLender::WaitForReturn(RegionId id) {
   const MutexLock lock(&mutex_);
   while (std::count(returned_.begin(), returned_.end(), id) == 0) changed_.Wait(&mutex_);
+}
+
+void FakeLender::DelayFetches(Duration delay) {
+  const MutexLock lock(&mutex_);
+  fetch_delay_ = delay;
 }
 
 void FakeLender::FailNextFetch(absl::Status status) {

@@ -52,6 +52,8 @@ class FakeLender : public Lender {
 
   // The next Fetch leases nothing and returns `status`, after it took the releases.
   void FailNextFetch(absl::Status status);
+  // Every Fetch takes so long from now on.
+  void DelayFetches(Duration delay);
   // Delivers a revocation.
   void Revoke(const Revocation& wanted);
   // Delivers another region, and that it has gone.
@@ -94,6 +96,7 @@ class FakeLender : public Lender {
   std::map<ChunkId, Chunk> chunks_ ABSL_GUARDED_BY(mutex_);
   std::vector<RegionId> returned_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::optional<ChunkId>> slots_ ABSL_GUARDED_BY(mutex_);
+  Duration fetch_delay_ ABSL_GUARDED_BY(mutex_){0};
   absl::Status fail_next_fetch_ ABSL_GUARDED_BY(mutex_);
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_chunk_ ABSL_GUARDED_BY(mutex_) = 1;

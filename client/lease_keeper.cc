@@ -76,10 +76,12 @@ absl::StatusOr<LeaseKeeper::Errand> LeaseKeeper::Plan(const Request& request,
 }
 
 absl::Status LeaseKeeper::CarryOut(Errand* errand, absl::optional<Instant> until) {
-  const Instant start = Now();
   LeasePlan& plan = errand->plan;
-  for (const PlaceId place : plan.release) space_->Unmap(place);
   const bool no_wait = until == Instant::min();
+  const Instant start = Now();
+  if (!no_wait) LetStay(plan.release);
+  const Instant begun = Now();
+  for (const PlaceId place : plan.release) space_->Unmap(place);
   if (!plan.release.empty() && (plan.release_first || no_wait)) {
     CountCall();
     if (!lender_->Release(errand->released).ok()) ReleaseInDoubt(errand->released);
@@ -97,6 +99,12 @@ absl::Status LeaseKeeper::CarryOut(Errand* errand, absl::optional<Instant> until
   const MutexLock lock(&mutex_);
   if (status.ok()) {
     cache_.Granted(plan);
+    if (!plan.counts_uses) {
+      const Instant now = Now();
+      for (const PlaceId place : plan.fetch) {
+        stays_until_[place] = now + std::min(now - begun, kLongestStay);
+      }
+    }
     cache_.SetFarthest(fetched->farthest);
   } else {
     cache_.Refused(plan);

@@ -8,6 +8,7 @@
 #define MEMTIDE_CLIENT_LEASE_KEEPER_H_
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,6 +41,11 @@ class LeaseKeeper {
   // How long a touch may wait for its chunk before the process ends: reading one from a busy disk
   // takes less than a second.
   static constexpr Duration kTouchPatience = std::chrono::seconds(60);
+
+  // What was touched stays mapped at least as long as it took to come, up to this: where threads
+  // touch more chunks at once than can be leased, they would otherwise take them from each other
+  // before any of them got on.
+  static constexpr Duration kLongestStay = std::chrono::milliseconds(100);
 
   // All three must outlive the keeper.
   LeaseKeeper(const LeaseCache::Options& options, Lender* lender, AddressSpace* space,
@@ -102,6 +108,8 @@ class LeaseKeeper {
   absl::Status CarryOut(Errand* errand, absl::optional<Instant> until);
   absl::StatusOr<Fetched> Fetch(const Errand& errand, absl::optional<Instant> until);
   absl::Status MapGranted(const Errand& errand, const std::vector<Lease>& leases);
+  // Waits until these marked places, which are mapped still, have stayed as long as they may.
+  void LetStay(const std::vector<PlaceId>& places);
   // The leases of these marked places, which are unmapped here, end. Then they are absent.
   absl::Status GiveBack(const std::vector<PlaceId>& places);
   // Ends leases that the daemon may or may not still count, after a call that failed half-way.
@@ -127,7 +135,8 @@ class LeaseKeeper {
   LeaseCache cache_ ABSL_GUARDED_BY(mutex_);
   UseLog log_ ABSL_GUARDED_BY(mutex_);
   LeaseStats stats_ ABSL_GUARDED_BY(mutex_);
-  std::vector<RegionId> gone_ ABSL_GUARDED_BY(mutex_);  // To be returned.
+  std::map<PlaceId, Instant> stays_until_ ABSL_GUARDED_BY(mutex_);  // Touched places.
+  std::vector<RegionId> gone_ ABSL_GUARDED_BY(mutex_);              // To be returned.
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };

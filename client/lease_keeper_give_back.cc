@@ -9,6 +9,7 @@ namespace memtide::client {
 
 absl::Status LeaseKeeper::GiveBack(const std::vector<PlaceId>& places) {
   if (places.empty()) return absl::OkStatus();
+  LetStay(places);
   for (const PlaceId place : places) space_->Unmap(place);
   std::vector<ChunkId> chunks;
   {
@@ -20,6 +21,20 @@ absl::Status LeaseKeeper::GiveBack(const std::vector<PlaceId>& places) {
   if (!status.ok()) ReleaseInDoubt(chunks);
   MarkReleased(places);
   return status;
+}
+
+void LeaseKeeper::LetStay(const std::vector<PlaceId>& places) {
+  Instant until = Instant::min();
+  const MutexLock lock(&mutex_);
+  for (const PlaceId place : places) {
+    const auto found = stays_until_.find(place);
+    if (found == stays_until_.end()) continue;
+    until = std::max(until, found->second);
+    stays_until_.erase(found);
+  }
+  for (Instant now = Now(); now < until && lost_.ok() && !stopping_; now = Now()) {
+    changed_.WaitFor(&mutex_, until - now);
+  }
 }
 
 void LeaseKeeper::ReleaseInDoubt(const std::vector<ChunkId>& chunks) {
