@@ -17,8 +17,8 @@
 namespace {
 
 using memtide::Bytes;
-using memtide::client::Access;
-using memtide::client::ChunkKind;
+using memtide::Access;
+using memtide::ChunkKind;
 using memtide::client::Client;
 using memtide::client::Guarded;
 using memtide::client::NullArgument;
@@ -179,7 +179,7 @@ int memtide_moment(memtide_client* client, int phase, const char* name, uint64_t
           absl::StrCat("phase: ", phase, "; MEMTIDE_FORWARD, BACKWARD or STEP, or 0"));
     }
     memtide::client::Moment moment;
-    moment.phase = static_cast<memtide::client::Moment::Phase>(phase);
+    moment.phase = static_cast<memtide::Phase>(phase);
     if (name != nullptr) moment.name = name;
     moment.own_device = memtide::Bytes(own_device_bytes);
     moment.own_host = memtide::Bytes(own_host_bytes);

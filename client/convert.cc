@@ -2,63 +2,6 @@
 
 namespace memtide::client {
 
-v1::Access ToProto(Access access) {
-  return access == Access::kWrite ? v1::ACCESS_WRITE : v1::ACCESS_READ;
-}
-
-v1::ChunkKind ToProto(ChunkKind kind) {
-  switch (kind) {
-    case ChunkKind::kOther:
-      return v1::CHUNK_KIND_UNSPECIFIED;
-    case ChunkKind::kParameter:
-      return v1::CHUNK_KIND_PARAMETER;
-    case ChunkKind::kGradient:
-      return v1::CHUNK_KIND_GRADIENT;
-    case ChunkKind::kOptimizerState:
-      return v1::CHUNK_KIND_OPTIMIZER_STATE;
-    case ChunkKind::kActivation:
-      return v1::CHUNK_KIND_ACTIVATION;
-  }
-  return v1::CHUNK_KIND_UNSPECIFIED;
-}
-
-v1::MemoryKind ToProto(MemoryKind kind) {
-  switch (kind) {
-    case MemoryKind::kSharedMemory:
-      return v1::MEMORY_KIND_SHARED_MEMORY;
-    case MemoryKind::kCudaDescriptor:
-      return v1::MEMORY_KIND_CUDA_DESCRIPTOR;
-    case MemoryKind::kCudaIpc:
-      return v1::MEMORY_KIND_CUDA_IPC;
-  }
-  return v1::MEMORY_KIND_UNSPECIFIED;
-}
-
-MemoryKind FromProto(v1::MemoryKind kind) {
-  switch (kind) {
-    case v1::MEMORY_KIND_CUDA_DESCRIPTOR:
-      return MemoryKind::kCudaDescriptor;
-    case v1::MEMORY_KIND_CUDA_IPC:
-      return MemoryKind::kCudaIpc;
-    default:
-      return MemoryKind::kSharedMemory;
-  }
-}
-
-v1::Phase ToProto(Moment::Phase phase) {
-  switch (phase) {
-    case Moment::Phase::kForward:
-      return v1::PHASE_FORWARD;
-    case Moment::Phase::kBackward:
-      return v1::PHASE_BACKWARD;
-    case Moment::Phase::kStep:
-      return v1::PHASE_STEP;
-    case Moment::Phase::kOther:
-      break;
-  }
-  return v1::PHASE_UNSPECIFIED;
-}
-
 void AddMoments(absl::Span<const Moment> moments,
                 google::protobuf::RepeatedPtrField<v1::Moment>* field) {
   for (const Moment& moment : moments) {

@@ -8,14 +8,11 @@
 #include <cstdint>
 
 #include "base/ids.h"
+#include "base/kinds.h"
 
 namespace memtide::client {
 
 using PlaceId = Id<struct PlaceTag, uint32_t>;
-
-enum class Access : uint8_t { kRead, kWrite };
-
-enum class ChunkKind : uint8_t { kOther, kParameter, kGradient, kOptimizerState, kActivation };
 
 // Consecutive places.
 struct PlaceRange {

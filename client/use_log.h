@@ -21,7 +21,6 @@ namespace memtide::client {
 
 // As memtide_moment has it.
 struct Moment {
-  enum class Phase : uint8_t { kOther, kForward, kBackward, kStep };
   struct Use {
     ChunkId chunk;
     Access access = Access::kRead;

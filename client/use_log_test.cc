@@ -7,7 +7,7 @@ namespace {
 
 Moment Forward(const std::string& name) {
   Moment moment;
-  moment.phase = Moment::Phase::kForward;
+  moment.phase = Phase::kForward;
   moment.name = name;
   return moment;
 }

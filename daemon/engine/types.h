@@ -9,20 +9,12 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/kinds.h"
 #include "daemon/pool/tier.h"
 
 namespace memtide {
 
-// What a chunk holds; decides nothing yet but is counted apart wherever people look.
-enum class ChunkKind : uint8_t { kOther, kParameter, kGradient, kOptimizerState, kActivation };
-inline constexpr int kChunkKinds = 5;
-
-// What a lease permits. A write lease makes a new version of the chunk: copies at other tiers are
-// stale from the moment of the grant.
-enum class Access : uint8_t { kRead, kWrite };
-
-// What a job is doing at a moment, and what it used in it; see trace.proto.
-enum class Phase : uint8_t { kOther, kForward, kBackward, kStep };
+// What a job uses at a moment; see trace.proto.
 struct UseReport {
   ChunkId chunk;
   Access access = Access::kRead;

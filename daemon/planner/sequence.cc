@@ -6,40 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "proto/kinds.h"
 
 namespace memtide {
 
 namespace {
 
 using Kind = ChunkEvent::Kind;
-
-ChunkKind ToKind(v1::ChunkKind kind) {
-  switch (kind) {
-    case v1::CHUNK_KIND_PARAMETER:
-      return ChunkKind::kParameter;
-    case v1::CHUNK_KIND_GRADIENT:
-      return ChunkKind::kGradient;
-    case v1::CHUNK_KIND_OPTIMIZER_STATE:
-      return ChunkKind::kOptimizerState;
-    case v1::CHUNK_KIND_ACTIVATION:
-      return ChunkKind::kActivation;
-    default:
-      return ChunkKind::kOther;
-  }
-}
-
-Phase ToPhase(v1::Phase phase) {
-  switch (phase) {
-    case v1::PHASE_FORWARD:
-      return Phase::kForward;
-    case v1::PHASE_BACKWARD:
-      return Phase::kBackward;
-    case v1::PHASE_STEP:
-      return Phase::kStep;
-    default:
-      return Phase::kOther;
-  }
-}
 
 absl::Status CheckEnds(const v1::Trace& trace) {
   if (trace.iteration_ends().empty()) {
@@ -154,7 +127,7 @@ absl::StatusOr<Sequence> ToSequence(const v1::Trace& trace) {
   for (size_t i = 0; i < moments; ++i) {
     const v1::TracedMoment& traced = trace.moments(i);
     PlayedMoment moment;
-    moment.phase = ToPhase(traced.phase());
+    moment.phase = FromProto(traced.phase());
     moment.name = traced.name();
     moment.own_device = Bytes(traced.own_device_bytes());
     moment.own_host = Bytes(traced.own_host_bytes());
@@ -174,7 +147,7 @@ absl::StatusOr<Sequence> ToSequence(const v1::Trace& trace) {
   }
   for (const v1::TracedChunk& chunk : trace.chunks()) {
     if (chunk.number() >= sequence.chunks.size()) continue;
-    sequence.chunks[chunk.number()].kind = ToKind(chunk.kind());
+    sequence.chunks[chunk.number()].kind = FromProto(chunk.kind());
   }
   SubtractStalls(trace, &sequence.moments);
   return sequence;

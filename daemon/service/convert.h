@@ -17,6 +17,7 @@
 #include "memtide/v1/chunks.pb.h"
 #include "memtide/v1/session.pb.h"
 #include "memtide/v1/trace.pb.h"
+#include "proto/kinds.h"
 
 namespace memtide {
 
@@ -49,7 +50,6 @@ absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
 
 // Leaves cuda_device_uuid, which the engine does not know.
 v1::Tier ToProto(Tier tier);
-v1::ChunkKind ToProto(ChunkKind kind);
 
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response);
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response);

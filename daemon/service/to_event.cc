@@ -35,48 +35,10 @@ absl::StatusOr<Tier> ToTier(v1::Tier tier, absl::optional<Tier> unspecified) {
   }
 }
 
-absl::StatusOr<ChunkKind> ToKind(v1::ChunkKind kind) {
-  MEMTIDE_RETURN_IF_ERROR(CheckKnown("kind", kind));
-  switch (kind) {
-    case v1::CHUNK_KIND_PARAMETER:
-      return ChunkKind::kParameter;
-    case v1::CHUNK_KIND_GRADIENT:
-      return ChunkKind::kGradient;
-    case v1::CHUNK_KIND_OPTIMIZER_STATE:
-      return ChunkKind::kOptimizerState;
-    case v1::CHUNK_KIND_ACTIVATION:
-      return ChunkKind::kActivation;
-    default:
-      return ChunkKind::kOther;
-  }
-}
-
 absl::StatusOr<absl::optional<MemoryKind>> ToMemoryKind(v1::MemoryKind kind) {
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("device_memory", kind));
-  switch (kind) {
-    case v1::MEMORY_KIND_SHARED_MEMORY:
-      return {MemoryKind::kSharedMemory};
-    case v1::MEMORY_KIND_CUDA_DESCRIPTOR:
-      return {MemoryKind::kCudaDescriptor};
-    case v1::MEMORY_KIND_CUDA_IPC:
-      return {MemoryKind::kCudaIpc};
-    default:
-      return {absl::nullopt};
-  }
-}
-
-absl::StatusOr<Phase> ToPhase(v1::Phase phase) {
-  MEMTIDE_RETURN_IF_ERROR(CheckKnown("moments.phase", phase));
-  switch (phase) {
-    case v1::PHASE_FORWARD:
-      return Phase::kForward;
-    case v1::PHASE_BACKWARD:
-      return Phase::kBackward;
-    case v1::PHASE_STEP:
-      return Phase::kStep;
-    default:
-      return Phase::kOther;
-  }
+  if (kind == v1::MEMORY_KIND_UNSPECIFIED) return {absl::nullopt};
+  return {FromProto(kind)};
 }
 
 using ProtoMoments = google::protobuf::RepeatedPtrField<v1::Moment>;
@@ -87,15 +49,15 @@ absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments)
   reports.reserve(static_cast<size_t>(moments.size()));
   for (const v1::Moment& moment : moments) {
     MomentReport report;
-    MEMTIDE_ASSIGN_OR_RETURN(report.phase, ToPhase(moment.phase()));
+    MEMTIDE_RETURN_IF_ERROR(CheckKnown("moments.phase", moment.phase()));
+    report.phase = FromProto(moment.phase());
     report.name = moment.name();
     report.own_device = Bytes(moment.own_device_bytes());
     report.own_host = Bytes(moment.own_host_bytes());
     report.uses.reserve(static_cast<size_t>(moment.uses_size()));
     for (const v1::Use& use : moment.uses()) {
       MEMTIDE_RETURN_IF_ERROR(CheckKnown("moments.uses.access", use.access()));
-      report.uses.push_back({ChunkId(use.chunk_id()),
-                             use.access() == v1::ACCESS_WRITE ? Access::kWrite : Access::kRead});
+      report.uses.push_back({ChunkId(use.chunk_id()), FromProto(use.access())});
     }
     report.continues = moment.continues();
     report.ends_iteration = moment.ends_iteration();
@@ -207,7 +169,8 @@ absl::StatusOr<AllocateCall> ToEvent(const v1::AllocateRequest& request, const N
   AllocateCall event;
   event.request_id = request.request_id();
   event.count = request.count();
-  MEMTIDE_ASSIGN_OR_RETURN(event.kind, ToKind(request.kind()));
+  MEMTIDE_RETURN_IF_ERROR(CheckKnown("kind", request.kind()));
+  event.kind = FromProto(request.kind());
   return event;
 }
 
@@ -221,7 +184,7 @@ absl::StatusOr<FetchCall> ToEvent(const v1::FetchRequest& request, const NodeDef
     return absl::InvalidArgumentError("tier: a chunk cannot be leased on SSD; fetch it to host");
   }
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("access", request.access()));
-  event.access = request.access() == v1::ACCESS_WRITE ? Access::kWrite : Access::kRead;
+  event.access = FromProto(request.access());
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("wait_policy", request.wait_policy()));
   event.wait = request.wait_policy() != v1::WAIT_POLICY_NO_WAIT;
   MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));

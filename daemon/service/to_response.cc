@@ -13,35 +13,7 @@ v1::Tier ToProto(Tier tier) {
   return v1::TIER_UNSPECIFIED;
 }
 
-v1::ChunkKind ToProto(ChunkKind kind) {
-  switch (kind) {
-    case ChunkKind::kParameter:
-      return v1::CHUNK_KIND_PARAMETER;
-    case ChunkKind::kGradient:
-      return v1::CHUNK_KIND_GRADIENT;
-    case ChunkKind::kOptimizerState:
-      return v1::CHUNK_KIND_OPTIMIZER_STATE;
-    case ChunkKind::kActivation:
-      return v1::CHUNK_KIND_ACTIVATION;
-    case ChunkKind::kOther:
-      break;
-  }
-  return v1::CHUNK_KIND_UNSPECIFIED;
-}
-
 namespace {
-
-v1::MemoryKind ToProto(MemoryKind kind) {
-  switch (kind) {
-    case MemoryKind::kSharedMemory:
-      return v1::MEMORY_KIND_SHARED_MEMORY;
-    case MemoryKind::kCudaDescriptor:
-      return v1::MEMORY_KIND_CUDA_DESCRIPTOR;
-    case MemoryKind::kCudaIpc:
-      return v1::MEMORY_KIND_CUDA_IPC;
-  }
-  return v1::MEMORY_KIND_UNSPECIFIED;
-}
 
 void ToProto(Duration duration, google::protobuf::Duration* proto) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);

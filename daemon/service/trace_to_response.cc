@@ -6,20 +6,6 @@
 namespace memtide {
 namespace {
 
-v1::Phase ToProto(Phase phase) {
-  switch (phase) {
-    case Phase::kForward:
-      return v1::PHASE_FORWARD;
-    case Phase::kBackward:
-      return v1::PHASE_BACKWARD;
-    case Phase::kStep:
-      return v1::PHASE_STEP;
-    case Phase::kOther:
-      break;
-  }
-  return v1::PHASE_UNSPECIFIED;
-}
-
 v1::MoveReason ToProto(MoveReason reason) {
   switch (reason) {
     case MoveReason::kDemand:

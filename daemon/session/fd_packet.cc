@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "memtide/v1/session.pb.h"
+#include "proto/kinds.h"
 
 namespace memtide {
 namespace {
@@ -15,18 +16,6 @@ std::string Encode(const v1::FdFrame& frame) {
   std::string packet = frame.SerializeAsString();
   MEMTIDE_CHECK(packet.size() <= kMaxPacketBytes) << packet.size() << " bytes";
   return packet;
-}
-
-v1::MemoryKind ToProto(MemoryKind kind) {
-  switch (kind) {
-    case MemoryKind::kSharedMemory:
-      return v1::MEMORY_KIND_SHARED_MEMORY;
-    case MemoryKind::kCudaDescriptor:
-      return v1::MEMORY_KIND_CUDA_DESCRIPTOR;
-    case MemoryKind::kCudaIpc:
-      return v1::MEMORY_KIND_CUDA_IPC;
-  }
-  return v1::MEMORY_KIND_UNSPECIFIED;
 }
 
 }  // namespace
