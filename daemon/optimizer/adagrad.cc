@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "daemon/optimizer/adagrad.cc"
 #include "hwy/foreach_target.h"
 // After the line above, which includes this file once for each instruction set.
-#include "daemon/optimizer/lanes-inl.h"
+#include "daemon/optimizer/tiles-inl.h"
 
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_ADAGRAD_CC_
 #define MEMTIDE_DAEMON_OPTIMIZER_ADAGRAD_CC_
@@ -25,22 +25,25 @@ namespace HWY_NAMESPACE {
 
 struct AdagradRun {
   const AdagradCall& call;
-  Chance chance;
 
-  template <class D>
-  HWY_INLINE void At(D d, size_t i) const {
-    const StepCall& step = call.step;
-    auto gradient = LoadFloats(d, step.gradient, i) * hn::Set(d, step.gradient_factor);
-    const auto old = LoadFloats(d, step.parameter, i);
-    if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
-    const auto sum = Fma(gradient, gradient, LoadFloats(d, step.old_state[0], i));
-    const auto root = hn::Sqrt(sum) + hn::Set(d, call.eps);
-    StoreFloats(d, sum, step.new_state[0], i);
-    StoreParameter(d, old + hn::Set(d, call.minus_rate) * gradient / root, step, chance, i);
+  HWY_INLINE void Tile(const Places& places, size_t size) const {
+    const hn::ScalableTag<float> d;
+    for (size_t i = 0; i < size; i += hn::Lanes(d)) {
+      auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
+      const auto old = hn::LoadU(d, places.parameter + i);
+      if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
+      const auto sum = Fma(gradient, gradient, hn::LoadU(d, places.old_state[0] + i));
+      const auto root = hn::Sqrt(sum) + hn::Set(d, call.eps);
+      hn::StoreU(sum, d, places.new_state[0] + i);
+      hn::StoreU(old + hn::Set(d, call.minus_rate) * gradient / root, d, places.new_parameter + i);
+    }
   }
 };
 
-void RunAdagrad(const AdagradCall& call) { ForEachOfStep(call.step, AdagradRun{call, {}}); }
+void RunAdagrad(const AdagradCall& call) {
+  const AdagradCall local = call;
+  ForEachTileOfStep(local.step, 1, AdagradRun{local});
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace memtide::optimizer

@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "daemon/optimizer/adam.cc"
 #include "hwy/foreach_target.h"
 // After the line above, which includes this file once for each instruction set.
-#include "daemon/optimizer/lanes-inl.h"
+#include "daemon/optimizer/tiles-inl.h"
 
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_ADAM_CC_
 #define MEMTIDE_DAEMON_OPTIMIZER_ADAM_CC_
@@ -29,7 +29,6 @@ namespace HWY_NAMESPACE {
 
 struct AdamRun {
   const AdamCall& call;
-  Chance chance;
 
   // torch.lerp: from the nearer end.
   template <class D>
@@ -39,32 +38,40 @@ struct AdamRun {
     return Fma(hn::Set(d, weight - 1.0f), to - from, to);
   }
 
+  // The greatest variance so far. NaN wins, as in torch.maximum.
   template <class D>
-  HWY_INLINE void At(D d, size_t i) const {
-    const StepCall& step = call.step;
-    auto gradient = LoadFloats(d, step.gradient, i) * hn::Set(d, step.gradient_factor);
-    const auto old = LoadFloats(d, step.parameter, i) * hn::Set(d, call.keep);
-    if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
-    const auto momentum = Lerp(d, LoadFloats(d, step.old_state[AdamCall::kMomentum], i), gradient);
-    const auto decayed =
-        LoadFloats(d, step.old_state[AdamCall::kVariance], i) * hn::Set(d, call.beta2);
-    const auto variance = Fma(gradient * hn::Set(d, call.variance_weight), gradient, decayed);
-    auto divisor = variance;
-    if (call.amsgrad) {
-      const auto most = LoadFloats(d, step.old_state[AdamCall::kMaxVariance], i);
-      // NaN wins, as in torch.maximum.
-      divisor = hn::IfThenElse(hn::Or(most > variance, most != most), most, variance);
-      StoreFloats(d, divisor, step.new_state[AdamCall::kMaxVariance], i);
+  HWY_INLINE hn::Vec<D> Most(D d, hn::Vec<D> variance, const Places& places, size_t i) const {
+    const auto most = hn::LoadU(d, places.old_state[AdamCall::kMaxVariance] + i);
+    const auto greatest = hn::IfThenElse(hn::Or(most > variance, most != most), most, variance);
+    hn::StoreU(greatest, d, places.new_state[AdamCall::kMaxVariance] + i);
+    return greatest;
+  }
+
+  HWY_INLINE void Tile(const Places& places, size_t size) const {
+    const hn::ScalableTag<float> d;
+    for (size_t i = 0; i < size; i += hn::Lanes(d)) {
+      auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
+      const auto old = hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep);
+      if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
+      const auto momentum =
+          Lerp(d, hn::LoadU(d, places.old_state[AdamCall::kMomentum] + i), gradient);
+      const auto decayed =
+          hn::LoadU(d, places.old_state[AdamCall::kVariance] + i) * hn::Set(d, call.beta2);
+      const auto variance = Fma(gradient * hn::Set(d, call.variance_weight), gradient, decayed);
+      const auto divisor = call.amsgrad ? Most(d, variance, places, i) : variance;
+      const auto root = hn::Sqrt(divisor) / hn::Set(d, call.root_correction) + hn::Set(d, call.eps);
+      hn::StoreU(momentum, d, places.new_state[AdamCall::kMomentum] + i);
+      hn::StoreU(variance, d, places.new_state[AdamCall::kVariance] + i);
+      hn::StoreU(old + hn::Set(d, call.minus_step_size) * momentum / root, d,
+                 places.new_parameter + i);
     }
-    const auto root = hn::Sqrt(divisor) / hn::Set(d, call.root_correction) + hn::Set(d, call.eps);
-    const auto fresh = old + hn::Set(d, call.minus_step_size) * momentum / root;
-    StoreFloats(d, momentum, step.new_state[AdamCall::kMomentum], i);
-    StoreFloats(d, variance, step.new_state[AdamCall::kVariance], i);
-    StoreParameter(d, fresh, step, chance, i);
   }
 };
 
-void RunAdam(const AdamCall& call) { ForEachOfStep(call.step, AdamRun{call, {}}); }
+void RunAdam(const AdamCall& call) {
+  const AdamCall local = call;
+  ForEachTileOfStep(local.step, local.amsgrad ? 3 : 2, AdamRun{local});
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace memtide::optimizer

@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "daemon/optimizer/gradient.cc"
 #include "hwy/foreach_target.h"
 // After the line above, which includes this file once for each instruction set.
-#include "daemon/optimizer/lanes-inl.h"
+#include "daemon/optimizer/tiles-inl.h"
 
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_GRADIENT_CC_
 #define MEMTIDE_DAEMON_OPTIMIZER_GRADIENT_CC_
@@ -52,15 +52,14 @@ double SumSquaresOfBlock(const Source& from, size_t begin, size_t end) {
   return sums[0];
 }
 
-struct ScaleRun {
+struct ScaleTiles {
   const ScaleCall& call;
   uint64_t* not_finite;
 
+  // What is finite in fp32 may overflow in fp16: as it will be rounded.
   template <class D>
-  HWY_INLINE void At(D d, size_t i) const {
-    const auto value = LoadFloats(d, call.from, i) * hn::Set(d, call.factor);
+  HWY_INLINE size_t NotFinite(D d, hn::Vec<D> value) const {
     const Words<D> words;
-    // What is finite in fp32 may overflow in fp16: as it will be rounded.
     auto bits = hn::BitCast(words, value);
     auto exponent = hn::Set(words, 0x7f800000);
     if (call.to.format == Format::kFloat16) {
@@ -69,15 +68,26 @@ struct ScaleRun {
     } else if (call.to.format == Format::kBfloat16) {
       bits = hn::ShiftLeft<16>(BrainsOfFloats(d, value, ToNearestEven(d, value)));
     }
-    const auto is_not = hn::And(bits, exponent) == exponent;
-    *not_finite += hn::CountTrue(d, hn::RebindMask(d, is_not));
-    StoreFloats(d, value, call.to, i);
+    return hn::CountTrue(words, hn::And(bits, exponent) == exponent);
+  }
+
+  HWY_INLINE void At(size_t begin, size_t size) const {
+    Tile widened, scaled;
+    const float* const from = Widen(call.from, begin, size, &widened);
+    const hn::ScalableTag<float> d;
+    // Zeros follow the last element, and count for nothing.
+    for (size_t i = 0; i < size; i += hn::Lanes(d)) {
+      const auto value = hn::LoadU(d, from + i) * hn::Set(d, call.factor);
+      *not_finite += NotFinite(d, value);
+      hn::Store(value, d, scaled.lanes + i);
+    }
+    Settle(scaled.lanes, call.to, begin, size, nullptr);
   }
 };
 
 uint64_t RunScale(const ScaleCall& call) {
   uint64_t not_finite = 0;
-  ForEach(call.range, 0, call.range.size, ScaleRun{call, &not_finite});
+  ForEachTile(call.range, 0, call.range.size, ScaleTiles{call, &not_finite});
   return not_finite;
 }
 

@@ -1,5 +1,5 @@
-// Vectors of fp32 out of and into spans of any format, and the loop over a range, for one
-// instruction set: Highway includes this once for each.
+// Arithmetic on vectors for one instruction set: conversions, fused multiply-add, chances. Highway
+// includes this once for each.
 //
 // Everything here gives the same bits whatever the vectors' width. Conversions are done with
 // integer operations, since the instructions for them differ in how they round or what they make
@@ -11,13 +11,11 @@
 #define MEMTIDE_DAEMON_OPTIMIZER_LANES_INL_H_
 #endif
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "daemon/optimizer/kernel.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -128,36 +126,12 @@ HWY_INLINE hn::Vec<D> LoadFloats(D d, const Source& from, size_t i) {
   return FloatsOfHalves(d, words);
 }
 
-template <class D, class V, typename T>
-HWY_INLINE void StoreLanes(D d, V lanes, T* to, bool streamed) {
-  // Highway streams no less than 16 bytes. Of one lane are what precedes the first line's boundary
-  // and what is left over at the end.
-  if (streamed && hn::Lanes(d) * sizeof(T) >= 16) {
-    hn::Stream(lanes, d, to);
-  } else {
-    hn::StoreU(lanes, d, to);
-  }
-}
-
+// Demotion saturates signed numbers, and these are below 2^16.
 template <class D>
-HWY_INLINE void StoreHalfWords(D, hn::Vec<Words<D>> words, const Sink& to, size_t i) {
+HWY_INLINE void StoreHalfWords(D, hn::Vec<Words<D>> words, uint16_t* to) {
   const HalfWords<D> half_words;
-  // Demotion saturates signed numbers, and these are below 2^16.
   const auto signed_words = hn::BitCast(hn::Rebind<int32_t, D>(), words);
-  StoreLanes(half_words, hn::DemoteTo(half_words, signed_words),
-             static_cast<uint16_t*>(to.data) + i, to.streamed);
-}
-
-template <class D>
-HWY_INLINE void StoreFloats(D d, hn::Vec<D> value, const Sink& to, size_t i) {
-  if (to.data == nullptr) return;
-  if (to.format == Format::kFloat32) {
-    StoreLanes(d, value, static_cast<float*>(to.data) + i, to.streamed);
-  } else if (to.format == Format::kBfloat16) {
-    StoreHalfWords(d, BrainsOfFloats(d, value, ToNearestEven(d, value)), to, i);
-  } else {
-    StoreHalfWords(d, HalvesOfFloats(d, value), to, i);
-  }
+  hn::StoreU(hn::DemoteTo(half_words, signed_words), half_words, to);
 }
 
 // What decides chances: keys, and the low half of the index of the span's element 0.
@@ -181,54 +155,6 @@ HWY_INLINE hn::Vec<Words<D>> RandomBits(D, const Chance& chance, size_t i) {
   const auto index = hn::Iota(words, chance.first + static_cast<uint32_t>(i));
   const auto once = Scramble(hn::Xor(index, hn::Set(words, chance.keys.first)));
   return hn::ShiftRight<16>(Scramble(once + hn::Set(words, chance.keys.second)));
-}
-
-// The new parameter, and its copy.
-template <class D>
-HWY_INLINE void StoreParameter(D d, hn::Vec<D> value, const StepCall& call, const Chance& chance,
-                               size_t i) {
-  if (call.stochastic) {
-    const auto random = RandomBits(d, chance, i);
-    StoreHalfWords(d, BrainsOfFloats(d, value, random), call.new_parameter, i);
-  } else {
-    StoreFloats(d, value, call.new_parameter, i);
-  }
-  StoreFloats(d, value, call.copy, i);
-}
-
-// Calls run(d, i) for elements i to i + Lanes(d), with d as wide as the CPU allows, or of one lane
-// for what is left over and for what comes before the first boundary of a line.
-template <class Run>
-HWY_INLINE void ForEach(const Range& range, size_t begin, size_t end, const Run& run) {
-  const hn::ScalableTag<float> wide;
-  const hn::CappedTag<float, 1> one;
-  size_t i = begin;
-  if (range.streams) {
-    for (; i < end && (i + range.phase) % kLineElements != 0; ++i) run.At(one, i);
-  }
-  const size_t lanes = hn::Lanes(wide);
-  for (; i + lanes <= end; i += lanes) run.At(wide, i);
-  for (; i < end; ++i) run.At(one, i);
-  if (range.streams) hwy::FlushStream();
-}
-
-// ForEach over the span of a step. Run has a `chance`, made new where the index's high half
-// changes.
-template <class Run>
-HWY_INLINE void ForEachOfStep(const StepCall& call, Run run) {
-  size_t begin = 0;
-  while (begin < call.range.size) {
-    size_t end = call.range.size;
-    if (call.stochastic) {
-      const uint64_t index = call.first_element + begin;
-      run.chance.keys = KeysFor(call.seed, call.step, index >> 32);
-      run.chance.first = static_cast<uint32_t>(call.first_element);
-      const uint64_t left = (uint64_t{1} << 32) - static_cast<uint32_t>(index);
-      end = begin + std::min<uint64_t>(left, end - begin);
-    }
-    ForEach(call.range, begin, end, run);
-    begin = end;
-  }
 }
 
 }  // namespace HWY_NAMESPACE

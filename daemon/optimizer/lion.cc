@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "daemon/optimizer/lion.cc"
 #include "hwy/foreach_target.h"
 // After the line above, which includes this file once for each instruction set.
-#include "daemon/optimizer/lanes-inl.h"
+#include "daemon/optimizer/tiles-inl.h"
 
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_LION_CC_
 #define MEMTIDE_DAEMON_OPTIMIZER_LION_CC_
@@ -24,26 +24,31 @@ namespace HWY_NAMESPACE {
 
 struct LionRun {
   const LionCall& call;
-  Chance chance;
 
-  template <class D>
-  HWY_INLINE void At(D d, size_t i) const {
-    const StepCall& step = call.step;
-    const auto gradient = LoadFloats(d, step.gradient, i) * hn::Set(d, step.gradient_factor);
-    const auto kept = LoadFloats(d, step.parameter, i) * hn::Set(d, call.keep);
-    const auto momentum = LoadFloats(d, step.old_state[0], i);
-    const auto update = Fma(gradient, hn::Set(d, call.weight1), momentum * hn::Set(d, call.beta1));
+  HWY_INLINE void Tile(const Places& places, size_t size) const {
+    const hn::ScalableTag<float> d;
     const auto zero = hn::Zero(d);
     const auto one = hn::Set(d, 1.0f);
-    const auto sign =
-        hn::IfThenElseZero(update > zero, one) - hn::IfThenElseZero(update < zero, one);
-    const auto fresh = Fma(gradient, hn::Set(d, call.weight2), momentum * hn::Set(d, call.beta2));
-    StoreFloats(d, fresh, step.new_state[0], i);
-    StoreParameter(d, Fma(sign, hn::Set(d, call.minus_lr), kept), step, chance, i);
+    for (size_t i = 0; i < size; i += hn::Lanes(d)) {
+      const auto gradient =
+          hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
+      const auto kept = hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep);
+      const auto momentum = hn::LoadU(d, places.old_state[0] + i);
+      const auto update =
+          Fma(gradient, hn::Set(d, call.weight1), momentum * hn::Set(d, call.beta1));
+      const auto sign =
+          hn::IfThenElseZero(update > zero, one) - hn::IfThenElseZero(update < zero, one);
+      const auto fresh = Fma(gradient, hn::Set(d, call.weight2), momentum * hn::Set(d, call.beta2));
+      hn::StoreU(fresh, d, places.new_state[0] + i);
+      hn::StoreU(Fma(sign, hn::Set(d, call.minus_lr), kept), d, places.new_parameter + i);
+    }
   }
 };
 
-void RunLion(const LionCall& call) { ForEachOfStep(call.step, LionRun{call, {}}); }
+void RunLion(const LionCall& call) {
+  const LionCall local = call;
+  ForEachTileOfStep(local.step, 1, LionRun{local});
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace memtide::optimizer

@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "daemon/optimizer/sgd.cc"
 #include "hwy/foreach_target.h"
 // After the line above, which includes this file once for each instruction set.
-#include "daemon/optimizer/lanes-inl.h"
+#include "daemon/optimizer/tiles-inl.h"
 
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_SGD_CC_
 #define MEMTIDE_DAEMON_OPTIMIZER_SGD_CC_
@@ -25,28 +25,31 @@ namespace HWY_NAMESPACE {
 
 struct SgdRun {
   const SgdCall& call;
-  Chance chance;
 
-  template <class D>
-  HWY_INLINE void At(D d, size_t i) const {
-    const StepCall& step = call.step;
-    auto gradient = LoadFloats(d, step.gradient, i) * hn::Set(d, step.gradient_factor);
-    const auto old = LoadFloats(d, step.parameter, i);
-    if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
-    if (call.has_momentum) {
-      auto momentum = gradient;
-      if (!call.begins_momentum) {
-        const auto kept = LoadFloats(d, step.old_state[0], i) * hn::Set(d, call.momentum);
-        momentum = Fma(gradient, hn::Set(d, call.gradient_weight), kept);
+  HWY_INLINE void Tile(const Places& places, size_t size) const {
+    const hn::ScalableTag<float> d;
+    for (size_t i = 0; i < size; i += hn::Lanes(d)) {
+      auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
+      const auto old = hn::LoadU(d, places.parameter + i);
+      if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
+      if (call.has_momentum) {
+        auto momentum = gradient;
+        if (!call.begins_momentum) {
+          const auto kept = hn::LoadU(d, places.old_state[0] + i) * hn::Set(d, call.momentum);
+          momentum = Fma(gradient, hn::Set(d, call.gradient_weight), kept);
+        }
+        hn::StoreU(momentum, d, places.new_state[0] + i);
+        gradient = call.nesterov ? Fma(momentum, hn::Set(d, call.momentum), gradient) : momentum;
       }
-      StoreFloats(d, momentum, step.new_state[0], i);
-      gradient = call.nesterov ? Fma(momentum, hn::Set(d, call.momentum), gradient) : momentum;
+      hn::StoreU(Fma(gradient, hn::Set(d, call.minus_lr), old), d, places.new_parameter + i);
     }
-    StoreParameter(d, Fma(gradient, hn::Set(d, call.minus_lr), old), step, chance, i);
   }
 };
 
-void RunSgd(const SgdCall& call) { ForEachOfStep(call.step, SgdRun{call, {}}); }
+void RunSgd(const SgdCall& call) {
+  const SgdCall local = call;
+  ForEachTileOfStep(local.step, local.has_momentum ? 1 : 0, SgdRun{local});
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace memtide::optimizer
