@@ -154,6 +154,13 @@ def _placement(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
+def _optimizer(context: Context) -> Samples:
+    import torch_steps  # Loads torch, which takes seconds and memory: only where it is asked for.
+
+    library = context.binaries / "daemon" / "optimizer" / "libmemtide_optimizer_kernels.so"
+    return context.run("optimizer_bench") | torch_steps.measure(library, 3 if context.quick else 7)
+
+
 SUITES: dict[str, Callable[[Context], Samples]] = {
     "engine": _engine,
     "policy": _policy,
@@ -161,6 +168,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "rpc": _rpc,
     "client": _client,
     "copy": _copy,
+    "optimizer": _optimizer,
     "ssd": _ssd,
     "train": _train,
     "placement": _placement,

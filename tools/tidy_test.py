@@ -171,8 +171,12 @@ def check_guard(file):
         return
     guard = guard_of(file.path)
     directives = [(n, s) for n, s in enumerate(file.lines, 1) if s.startswith("#")]
+    wanted = [f"#ifndef {guard}", f"#define {guard}"]
+    if file.path.endswith("-inl.h"):
+        # Highway's: included once for each instruction set, and turns its own guard over.
+        wanted = [f"#if defined({guard}) == defined(HWY_TARGET_TOGGLE)", f"#ifdef {guard}"]
     opening = [s for _, s in directives[:2]]
-    if opening != [f"#ifndef {guard}", f"#define {guard}"]:
+    if opening != wanted:
         yield (directives[0][0] if directives else 1), f"the guard must be #ifndef {guard}"
     elif file.lines[-1] not in (f"#endif  // {guard}", f"#endif /* {guard} */"):
         yield len(file.lines), f"the last line must be #endif  // {guard}"

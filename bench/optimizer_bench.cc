@@ -1,0 +1,136 @@
+// AdamW's kernel on two threads, against a loop over the same memory that only adds.
+//
+//   optimizer_bench [--quick]
+//
+// 64 M parameters, out of place: 1.75 GiB in fp32, and as much with bf16 gradients and parameters
+// beside an fp32 master, in the same memory. Threads are pinned to a CPU each.
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "base/shared_memory.h"
+#include "bench/harness.h"
+#include "bench/step_loop.h"
+#include "daemon/optimizer/adam.h"
+
+ABSL_FLAG(bool, quick, false, "fewer rounds");
+
+namespace memtide {
+namespace {
+
+using optimizer::Format;
+using optimizer::Input;
+using optimizer::Output;
+
+constexpr size_t kElements = size_t{64} << 20;
+constexpr int kThreads = 2;
+
+using Work = std::function<void(size_t begin, size_t end)>;
+
+// Elements [begin, end), half of them on each CPU.
+void OnAllThreads(size_t begin, size_t end, const Work& work) {
+  const size_t middle = begin + (end - begin) / kThreads;
+  PinThisThread(1);  // Inherited: a thread made on a busy CPU would begin only there.
+  std::thread other([&] { work(middle, end); });
+  PinThisThread(0);
+  work(begin, middle);
+  other.join();
+}
+
+// All arrays in one piece of memory, so that both forms have the same pages.
+class Memory {
+ public:
+  Memory() : memory_(OrDie(SharedMemory::Create("bench-optimizer", kArray * 7))) {
+    // Plain numbers: of zeros, neither a step nor a sum takes as long.
+    for (size_t i = 0; i < 4 * kElements; ++i) At(0)[i] = 0.001f + static_cast<float>(i % 1000);
+  }
+
+  StepArrays Arrays(bool has_copy) const {
+    StepArrays arrays = {At(0), At(1), At(2), At(3), At(4), At(5), At(6)};
+    // The gradient's array is half used, and its other half is the copy.
+    if (has_copy) arrays.copy = reinterpret_cast<uint16_t*>(At(0)) + kElements;
+    return arrays;
+  }
+
+ private:
+  static constexpr Bytes kArray = Bytes(kElements * sizeof(float));
+
+  float* At(size_t array) const {
+    return reinterpret_cast<float*>(memory_.data()) + array * kElements;
+  }
+
+  const SharedMemory memory_;
+};
+
+// One AdamW step over elements [begin, end).
+void Step(const StepArrays& arrays, size_t begin, size_t end) {
+  const size_t size = end - begin;
+  const bool has_copy = arrays.copy != nullptr;
+  const auto read = [&](const float* array) {
+    return Input(array + begin, size, Format::kFloat32);
+  };
+  const auto write = [&](float* array) { return Output(array + begin, size, Format::kFloat32); };
+  optimizer::StepSpans spans;
+  if (has_copy) {
+    const auto* const gradient = static_cast<const uint16_t*>(arrays.gradient);
+    spans.gradient = Input(gradient + begin, size, Format::kBfloat16);
+    spans.copy = Output(arrays.copy + begin, size, Format::kBfloat16);
+  } else {
+    spans.gradient = read(static_cast<const float*>(arrays.gradient));
+  }
+  spans.parameter = read(arrays.parameter);
+  spans.new_parameter = write(arrays.new_parameter);
+  optimizer::AdamOptions options;
+  options.decay = optimizer::WeightDecay::kDecoupled;
+  options.weight_decay = 0.01;
+  optimizer::AdamStep(options, 10, spans, {read(arrays.momentum), read(arrays.variance)},
+                      {write(arrays.new_momentum), write(arrays.new_variance)});
+}
+
+// Lets the sides take turns of a few elements, so that a neighbour who comes and goes slows both.
+void Compare(Rounds* rounds, const std::string& figure, const StepArrays& arrays) {
+  constexpr size_t kTurn = kElements / 8;
+  constexpr size_t kBytesPerElement = 28;  // Of either form: 16 read and 12 written, or 14 and 14.
+  Duration of_limit{0}, of_product{0};
+  for (size_t begin = 0; begin < kElements; begin += kTurn) {
+    const auto take_turn = [&](const Work& side) {
+      return TimeOf([&] { OnAllThreads(begin, begin + kTurn, side); });
+    };
+    const auto limit = [&] {
+      of_limit += take_turn([&](size_t from, size_t to) { StepLoop(arrays, from, to); });
+    };
+    const auto product = [&] {
+      of_product += take_turn([&](size_t from, size_t to) { Step(arrays, from, to); });
+    };
+    if (rounds->product_first()) product();
+    limit();
+    if (!rounds->product_first()) product();
+  }
+  const Bytes moved = Bytes(kElements * kBytesPerElement);
+  rounds->Add(figure, GigabytesPerSecond(moved, of_limit), GigabytesPerSecond(moved, of_product));
+}
+
+void Measure() {
+  const Memory memory;
+  RoundsOptions options;
+  options.at_most = std::chrono::seconds(absl::GetFlag(FLAGS_quick) ? 6 : 20);
+  Rounds rounds(options);
+  while (rounds.Next()) {
+    Compare(&rounds, "optimizer.adamw", memory.Arrays(false));
+    Compare(&rounds, "optimizer.adamw_bf16", memory.Arrays(true));
+  }
+  rounds.Print();
+}
+
+}  // namespace
+}  // namespace memtide
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  memtide::PreferProcess(getpid());
+  memtide::Measure();
+}

@@ -1,0 +1,75 @@
+#include "bench/step_loop.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "bench/step_loop.cc"
+#include "hwy/foreach_target.h"
+// After the line above, which includes this file once for each instruction set.
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace memtide {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Elements of one array that are read, or written, before those of the next: pieces of one line by
+// turns take twice as long.
+constexpr size_t kBurst = 256;
+
+HWY_INLINE void Foresee(const float* array, size_t size) {
+  for (size_t k = 0; k < size; k += 16) hwy::Prefetch(array + k);
+}
+
+HWY_INLINE void AddBurst(const float* a, const float* b, float* sums, size_t size) {
+  const hn::ScalableTag<float> d;
+  for (size_t k = 0; k < size; k += hn::Lanes(d)) {
+    hn::Stream(hn::Load(d, a + k) + hn::Load(d, b + k), d, sums + k);
+  }
+}
+
+// A burst of sums with a gradient that is as long, or half as long.
+HWY_INLINE void AddBursts(const float* a, const float* gradient, float* sums, size_t per_word) {
+  const size_t size = kBurst / per_word;
+  for (size_t k = 0; k < kBurst; k += size) AddBurst(a + k, gradient, sums + k, size);
+}
+
+// Gradients of 16 bits are added as pairs, not as numbers: it is the bytes that count.
+void Loop(const StepArrays& arrays, size_t begin, size_t end) {
+  const auto* const gradients = static_cast<const float*>(arrays.gradient);
+  auto* const copies = reinterpret_cast<float*>(arrays.copy);
+  const size_t per_word = copies == nullptr ? 1 : 2;
+  for (size_t i = begin; i < end; i += kBurst) {
+    const float* const gradient = gradients + i / per_word;
+    Foresee(gradient + kBurst / per_word, kBurst / per_word);
+    Foresee(arrays.parameter + i + kBurst, kBurst);
+    Foresee(arrays.momentum + i + kBurst, kBurst);
+    Foresee(arrays.variance + i + kBurst, kBurst);
+    AddBursts(arrays.parameter + i, gradient, arrays.new_parameter + i, per_word);
+    AddBursts(arrays.momentum + i, gradient, arrays.new_momentum + i, per_word);
+    AddBursts(arrays.variance + i, gradient, arrays.new_variance + i, per_word);
+    if (copies != nullptr) {
+      AddBurst(arrays.parameter + i, gradient, copies + i / 2, kBurst / 2);
+    }
+  }
+  hwy::FlushStream();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace memtide
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "base/check.h"
+
+namespace memtide {
+
+HWY_EXPORT(Loop);
+
+void StepLoop(const StepArrays& arrays, size_t begin, size_t end) {
+  MEMTIDE_CHECK(begin % 256 == 0 && end % 256 == 0) << begin << " to " << end;
+  HWY_DYNAMIC_DISPATCH(Loop)(arrays, begin, end);
+}
+
+}  // namespace memtide
+#endif  // HWY_ONCE
