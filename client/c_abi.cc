@@ -16,8 +16,8 @@
 
 namespace {
 
-using memtide::Bytes;
 using memtide::Access;
+using memtide::Bytes;
 using memtide::ChunkKind;
 using memtide::client::Client;
 using memtide::client::Guarded;
