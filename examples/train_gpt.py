@@ -116,12 +116,12 @@ def train(options: argparse.Namespace, log: TextIO | None) -> None:
     print(f"{parameters / 1e6:.1f} M parameters, {len(corpus) / 2**20:.1f} MiB of text", flush=True)
     for step in range(1, options.steps + 1):
         began = time.perf_counter()
+        optimizer.zero_grad()
         inputs, targets = draw_batch(corpus, options.batch, options.context, generator)
         logits = model(inputs.to(options.device))
         loss = functional.cross_entropy(
             logits.flatten(0, 1).float(), targets.flatten().to(options.device)
         )
-        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         value, seconds = loss.item(), time.perf_counter() - began
