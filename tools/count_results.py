@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Adds up what tools/test's stages left in a folder; the last line is "N passed, M failed".
 
+Before the counts come the names of all that failed, as they are far up in a long log.
+
 Per stage NAME there is NAME.status (its exit status) and, where it ran tests, NAME.bep.json
 (Bazel's build events) or NAME.junit.xml (pytest's). Exits 1 if anything failed.
 """
@@ -11,8 +13,8 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 
-def bazel_counts(lines):
-    """Passed and failed test targets; one that was never built or run counts as failed."""
+def bazel_results(lines):
+    """How many test targets passed, and which failed; what was never built or run has failed."""
     tests, passed, skipped = set(), set(), set()
     for line in lines:
         event = json.loads(line)
@@ -27,41 +29,50 @@ def bazel_counts(lines):
         ):
             passed.add(key["label"])
     passed &= tests
-    return len(passed), len(tests - passed - skipped)
+    return len(passed), sorted(tests - passed - skipped)
 
 
-def junit_counts(path):
-    """Passed and failed pytest tests; a skipped one is neither."""
-    suites = list(ElementTree.parse(path).getroot().iter("testsuite"))
+def junit_results(path):
+    """How many pytest tests passed, and which failed; a skipped one is neither."""
+    passed, failed = 0, []
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        outcomes = {outcome.tag for outcome in case}
+        if outcomes & {"failure", "error"}:
+            failed.append(f"{case.get('classname')}::{case.get('name')}")
+        elif "skipped" not in outcomes:
+            passed += 1
+    return passed, failed
 
-    def total(name):
-        return sum(int(suite.get(name, 0)) for suite in suites)
 
-    failed = total("failures") + total("errors")
-    return total("tests") - failed - total("skipped"), failed
-
-
-def stage_counts(status_file):
-    """(passed, failed) of one stage. A stage that failed without a failing test is one failure."""
-    passed, failed = 0, 0
+def stage_results(status_file):
+    """(how many passed, which failed) of one stage. One that failed without a failing test has
+    failed by itself."""
+    passed, failed = 0, []
     events = status_file.with_suffix(".bep.json")
     if events.exists():
-        passed, failed = bazel_counts(events.read_text().splitlines())
+        passed, failed = bazel_results(events.read_text().splitlines())
     junit = status_file.with_suffix(".junit.xml")
     if junit.exists():
-        passed, failed = junit_counts(junit)
-    if status_file.read_text().strip() != "0":
-        failed = max(failed, 1)
+        passed, failed = junit_results(junit)
+    if not failed and status_file.read_text().strip() != "0":
+        failed = [f"stage {status_file.stem}"]
     return passed, failed
 
 
 def main():
-    total_passed, total_failed = 0, 0
-    for status_file in sorted(Path(sys.argv[1]).glob("*.status"), key=lambda p: p.stat().st_mtime):
-        passed, failed = stage_counts(status_file)
-        print(f"{status_file.stem:10} {passed:5} passed {failed:5} failed")
-        total_passed += passed
-        total_failed += failed
+    stages = {
+        status_file.stem: stage_results(status_file)
+        for status_file in sorted(
+            Path(sys.argv[1]).glob("*.status"), key=lambda p: p.stat().st_mtime
+        )
+    }
+    for stage, (_, failed) in stages.items():
+        for name in failed:
+            print(f"failed in {stage}: {name}")
+    for stage, (passed, failed) in stages.items():
+        print(f"{stage:10} {passed:5} passed {len(failed):5} failed")
+    total_passed = sum(passed for passed, _ in stages.values())
+    total_failed = sum(len(failed) for _, failed in stages.values())
     print(f"{total_passed} passed, {total_failed} failed")
     return 1 if total_failed or not total_passed else 0
 

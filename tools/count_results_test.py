@@ -26,42 +26,47 @@ def lines(*events):
     return [json.dumps(event) for event in events]
 
 
-class BazelCounts(unittest.TestCase):
+class BazelResults(unittest.TestCase):
     def test_a_passing_and_a_failing_test(self):
         events = lines(
             configured("//a"), configured("//b"), summary("//a", "PASSED"), summary("//b", "FAILED")
         )
-        self.assertEqual(count_results.bazel_counts(events), (1, 1))
+        self.assertEqual(count_results.bazel_results(events), (1, ["//b"]))
 
     def test_a_test_that_was_never_built_is_a_failure(self):
-        self.assertEqual(count_results.bazel_counts(lines(configured("//a"))), (0, 1))
+        self.assertEqual(count_results.bazel_results(lines(configured("//a"))), (0, ["//a"]))
 
     def test_an_incompatible_test_is_neither(self):
         events = lines(configured("//a"), skipped("//a"))
-        self.assertEqual(count_results.bazel_counts(events), (0, 0))
+        self.assertEqual(count_results.bazel_results(events), (0, []))
 
     def test_a_library_is_not_a_test(self):
         events = lines({"id": {"targetConfigured": {"label": "//lib"}}, "configured": {}})
-        self.assertEqual(count_results.bazel_counts(events), (0, 0))
+        self.assertEqual(count_results.bazel_results(events), (0, []))
 
 
-class StageCounts(unittest.TestCase):
+class StageResults(unittest.TestCase):
     def stage(self, **files):
         folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         for name, text in files.items():
             (folder / ("s." + name.replace("_", "."))).write_text(text)
-        return count_results.stage_counts(folder / "s.status")
+        return count_results.stage_results(folder / "s.status")
 
     def test_pytest_skips_and_errors(self):
-        xml = '<testsuites><testsuite tests="5" failures="1" errors="1" skipped="1"/></testsuites>'
-        self.assertEqual(self.stage(status="1\n", junit_xml=xml), (2, 2))
+        outcomes = ["", "<failure/>", "<error/>", "<skipped/>", ""]
+        cases = "".join(
+            f'<testcase classname="t" name="{n}">{outcome}</testcase>'
+            for n, outcome in enumerate(outcomes)
+        )
+        xml = f"<testsuites><testsuite>{cases}</testsuite></testsuites>"
+        self.assertEqual(self.stage(status="1\n", junit_xml=xml), (2, ["t::1", "t::2"]))
 
     def test_a_stage_that_fails_without_tests_is_one_failure(self):
-        self.assertEqual(self.stage(status="2\n"), (0, 1))
+        self.assertEqual(self.stage(status="2\n"), (0, ["stage s"]))
 
     def test_a_stage_whose_tests_pass_but_which_fails_is_one_failure(self):
         events = "\n".join(lines(configured("//a"), summary("//a", "PASSED")))
-        self.assertEqual(self.stage(status="1\n", bep_json=events), (1, 1))
+        self.assertEqual(self.stage(status="1\n", bep_json=events), (1, ["stage s"]))
 
 
 if __name__ == "__main__":

@@ -47,9 +47,10 @@ struct AdamRun {
     return greatest;
   }
 
-  HWY_INLINE void Tile(const Places& places, size_t size) const {
+  HWY_INLINE void Tile(const Places& places, size_t size, Ahead* ahead) const {
     const hn::ScalableTag<float> d;
     for (size_t i = 0; i < size; i += hn::Lanes(d)) {
+      ahead->Next();
       auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
       const auto old = hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep);
       if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);

@@ -25,11 +25,12 @@ namespace HWY_NAMESPACE {
 struct LionRun {
   const LionCall& call;
 
-  HWY_INLINE void Tile(const Places& places, size_t size) const {
+  HWY_INLINE void Tile(const Places& places, size_t size, Ahead* ahead) const {
     const hn::ScalableTag<float> d;
     const auto zero = hn::Zero(d);
     const auto one = hn::Set(d, 1.0f);
     for (size_t i = 0; i < size; i += hn::Lanes(d)) {
+      ahead->Next();
       const auto gradient =
           hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
       const auto kept = hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep);

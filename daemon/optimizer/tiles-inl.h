@@ -72,14 +72,36 @@ HWY_INLINE const float* Widen(const Source& from, size_t begin, size_t size, Til
   return tile->lanes;
 }
 
-// Asks for the next tile of a source, span by span: hardware that follows all spans at once, line
-// by line, keeps fewer reads in flight.
-HWY_INLINE void Foresee(const Source& from, size_t begin, size_t end) {
-  if (from.data == nullptr) return;
-  const size_t width = from.format == Format::kFloat32 ? 4 : 2;
-  const char* const there = static_cast<const char*>(from.data);
-  for (size_t byte = begin * width; byte < end * width; byte += 64) hwy::Prefetch(there + byte);
-}
+// Asks for the next tile of every source, span by span, a few lines for each vector of arithmetic:
+// all at once, the reads would fill the processor's buffers and the arithmetic wait for them.
+class Ahead {
+ public:
+  HWY_INLINE void Add(const Source& from, size_t begin, size_t end) {
+    if (from.data == nullptr || begin >= end) return;
+    const size_t width = from.format == Format::kFloat32 ? 4 : 2;
+    const char* const there = static_cast<const char*>(from.data);
+    spans_[count_++] = {there + begin * width, there + end * width};
+  }
+  // Before the next vector of the tile's elements.
+  HWY_INLINE void Next() {
+    // What a vector takes of four sources in fp32.
+    const hn::ScalableTag<float> d;
+    const size_t lines = std::max<size_t>(1, hn::Lanes(d) * 4 * sizeof(float) / 64);
+    for (size_t line = 0; line < lines && at_ < count_; ++line) {
+      Span& span = spans_[at_];
+      hwy::Prefetch(span.next);
+      span.next += 64;
+      if (span.next >= span.end) ++at_;
+    }
+  }
+
+ private:
+  struct Span {
+    const char *next, *end;
+  };
+  Span spans_[2 + StepCall::kStates];
+  size_t count_ = 0, at_ = 0;
+};
 
 // Where the arithmetic writes a sink's elements: there, or in `tile`, for Settle.
 HWY_INLINE float* PlaceFor(const Sink& to, size_t begin, size_t size, Tile* tile) {
@@ -171,7 +193,7 @@ struct Places {
   float* new_state[StepCall::kStates];
 };
 
-// The tiles of a step. Run::Tile(places, size) does the arithmetic, on whole vectors.
+// The tiles of a step. Run::Tile(places, size, ahead) does the arithmetic, on whole vectors.
 template <class Run>
 struct StepTiles {
   const StepCall& call;
@@ -183,9 +205,10 @@ struct StepTiles {
     Tile gradient, parameter, new_parameter;
     Tile old_state[StepCall::kStates], new_state[StepCall::kStates];
     const size_t next = begin + size, past = std::min(next + kTile, call.range.size);
-    Foresee(call.gradient, next, past);
-    Foresee(call.parameter, next, past);
-    for (size_t s = 0; s < states; ++s) Foresee(call.old_state[s], next, past);
+    Ahead ahead;
+    ahead.Add(call.gradient, next, past);
+    ahead.Add(call.parameter, next, past);
+    for (size_t s = 0; s < states; ++s) ahead.Add(call.old_state[s], next, past);
     Places places = {};
     places.gradient = Widen(call.gradient, begin, size, &gradient);
     places.parameter = Widen(call.parameter, begin, size, &parameter);
@@ -194,7 +217,7 @@ struct StepTiles {
       places.old_state[s] = Widen(call.old_state[s], begin, size, &old_state[s]);
       places.new_state[s] = PlaceFor(call.new_state[s], begin, size, &new_state[s]);
     }
-    run.Tile(places, size);
+    run.Tile(places, size, &ahead);
     const Chance* const by_chance = call.stochastic ? &chance : nullptr;
     Settle(places.new_parameter, call.new_parameter, begin, size, by_chance);
     Settle(places.new_parameter, call.copy, begin, size, nullptr);
