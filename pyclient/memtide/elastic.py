@@ -61,7 +61,7 @@ class Elastic:
 
     def end_iteration(self) -> None:
         """Lets chunks return to memory that a whole iteration has left free."""
-        if self._slots == self._share_slots:
+        if self._slots == self._share_slots or not torch.cuda.is_available():
             return
         self._iterations += 1
         if self._iterations < self._patience:

@@ -33,6 +33,7 @@ class Script:
         self._parameter.requires_grad_(True)
         self._optimizer = torch.optim.SGD([self._parameter], lr=0.0)
         monkeypatch.setattr(runtime.client, "acquire", self._acquire_or_fail)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (self.free_bytes, 0))
 
     @property
