@@ -66,7 +66,7 @@ class Home:
                 self.program("memtided"),
                 f"--socket-dir={sockets}",
                 f"--ssd-dir={scratch}/ssd",
-                "--ssd-pool=4GiB",
+                "--ssd-pool=1GiB",
                 "--metrics-address=off",
                 *flags,
             ]
