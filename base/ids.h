@@ -45,6 +45,8 @@ using RegionId = Id<struct RegionTag, uint32_t>;
 using StoreId = Id<struct StoreTag, uint32_t>;
 // One transfer between tiers.
 using TransferId = Id<struct TransferTag, uint64_t>;
+// One part of an optimizer's step.
+using StepId = Id<struct StepTag, uint64_t>;
 // The engine's name for a call that waits for its reply.
 using CallId = Id<struct CallTag, uint64_t>;
 

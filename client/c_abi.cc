@@ -70,6 +70,7 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   result.job.device_share = Bytes(options.device_share_bytes);
   result.job.host_share = Bytes(options.host_share_bytes);
   result.job.ssd_share = Bytes(options.ssd_share_bytes);
+  result.job.time_to_live = std::chrono::seconds(options.time_to_live_s);
   if (options.address_bytes != 0) result.addresses = Bytes(options.address_bytes);
   if (options.device_memory > MEMTIDE_CUDA_IPC) {
     return absl::UnimplementedError(

@@ -1,5 +1,8 @@
 #include "client/c_abi_guard.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +22,13 @@ int Finish(const absl::Status& status) {
 
 absl::Status NullArgument(const char* name) {
   return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+}
+
+absl::Status GiveText(const std::string& text, char** given) {
+  *given = static_cast<char*>(malloc(text.size() + 1));
+  if (*given == nullptr) return absl::ResourceExhaustedError("out of memory");
+  memcpy(*given, text.c_str(), text.size() + 1);
+  return absl::OkStatus();
 }
 
 }  // namespace memtide::client

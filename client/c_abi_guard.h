@@ -1,9 +1,11 @@
 // What every function of client/memtide.h has around it: status codes, the thread's last error, and
-// the end of exceptions. Only allocation can throw, and becomes RESOURCE_EXHAUSTED.
+// the end of exceptions. Only allocation can throw, and becomes RESOURCE_EXHAUSTED; and what it
+// hands out.
 #ifndef MEMTIDE_CLIENT_C_ABI_GUARD_H_
 #define MEMTIDE_CLIENT_C_ABI_GUARD_H_
 
 #include <new>
+#include <string>
 
 #include "absl/status/status.h"
 
@@ -23,6 +25,9 @@ int Guarded(Body body) {
 }
 
 absl::Status NullArgument(const char* name);
+
+// A copy that memtide_free_text frees; with a zero behind it.
+absl::Status GiveText(const std::string& text, char** given);
 
 }  // namespace memtide::client
 

@@ -1,6 +1,5 @@
 // The part of client/memtide.h that asks a daemon without a client.
 #include <stdlib.h>
-#include <string.h>
 
 #include <string>
 
@@ -13,16 +12,9 @@
 
 namespace {
 
+using memtide::client::GiveText;
 using memtide::client::Guarded;
 using memtide::client::NullArgument;
-
-// A copy that memtide_free_text frees.
-absl::Status GiveText(const std::string& text, char** given) {
-  *given = static_cast<char*>(malloc(text.size() + 1));
-  if (*given == nullptr) return absl::ResourceExhaustedError("out of memory");
-  memcpy(*given, text.c_str(), text.size() + 1);
-  return absl::OkStatus();
-}
 
 }  // namespace
 

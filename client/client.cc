@@ -87,6 +87,10 @@ absl::Status Client::Start(std::unique_ptr<Lender> lender, const Options& option
   lender_ = std::move(lender);
   MEMTIDE_ASSIGN_OR_RETURN(properties_.job, lender_->Open(options.job, events_.get()));
   const Job& job = properties_.job;
+  {
+    const MutexLock lock(&published_mutex_);
+    published_ = job.published;
+  }
   if (job.chunk_size.IsZero() || !job.chunk_size.IsMultipleOf(MiB(2)) || job.lease_budget == 0) {
     return absl::InternalError("the daemon opened a job without usable sizes");
   }
@@ -269,6 +273,41 @@ size_t Client::TakeReturned(Span* spans, size_t capacity) {
     cooling_.pop_front();
   }
   return taken;
+}
+
+absl::Status Client::Step(const StepPart& part) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->Step(part);
+}
+
+absl::Status Client::Publish(const Publication& publication, absl::Span<const PlaceId> places,
+                             absl::Span<const PlaceId> fresh) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  MEMTIDE_RETURN_IF_ERROR(keeper_->Publish(publication, places, fresh));
+  const MutexLock lock(&published_mutex_);
+  published_ = publication.published;
+  return absl::OkStatus();
+}
+
+Published Client::published() const {
+  const MutexLock lock(&published_mutex_);
+  return published_;
+}
+
+absl::StatusOr<std::vector<ChunkId>> Client::ChunkIds(PlaceRange range) const {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  if (range.first.value() > properties_.places ||
+      range.count > properties_.places - range.first.value()) {
+    return absl::InvalidArgumentError(absl::StrCat(range.count, " places from ",
+                                                   range.first.value(), " are not among the ",
+                                                   properties_.places));
+  }
+  return keeper_->ChunkIds(range);
+}
+
+absl::StatusOr<PlaceRange> Client::Attach(const std::vector<ChunkId>& chunks) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->Attach(chunks);
 }
 
 absl::Status Client::Resize(Bytes device_share, Duration deadline) {

@@ -107,6 +107,13 @@ class Client {
   // As memtide_wrap and memtide_take_returned.
   absl::StatusOr<void*> Wrap(const Span& span) const;
   size_t TakeReturned(Span* spans, size_t capacity) ABSL_LOCKS_EXCLUDED(spans_mutex_);
+  // As memtide_step, memtide_publish, memtide_published, memtide_chunk_ids and memtide_attach.
+  absl::Status Step(const StepPart& part);
+  absl::Status Publish(const Publication& publication, absl::Span<const PlaceId> places,
+                       absl::Span<const PlaceId> fresh) ABSL_LOCKS_EXCLUDED(published_mutex_);
+  Published published() const ABSL_LOCKS_EXCLUDED(published_mutex_);
+  absl::StatusOr<std::vector<ChunkId>> ChunkIds(PlaceRange range) const;
+  absl::StatusOr<PlaceRange> Attach(const std::vector<ChunkId>& chunks);
   // As memtide_resize.
   absl::Status Resize(Bytes device_share, Duration deadline);
 
@@ -136,6 +143,8 @@ class Client {
   };
   Mutex spans_mutex_;
   std::deque<Cooling> cooling_ ABSL_GUARDED_BY(spans_mutex_);
+  mutable Mutex published_mutex_;
+  Published published_ ABSL_GUARDED_BY(published_mutex_);
   std::unique_ptr<RegionTable> regions_;
   std::unique_ptr<Events> events_;
   std::unique_ptr<Lender> lender_;

@@ -229,6 +229,39 @@ absl::StatusOr<Resized> FakeLender::Resize(Bytes device_share, Duration deadline
   return absl::FailedPreconditionError("the fake lender has no device");
 }
 
+char* FakeLender::BytesOf(ChunkId id) {
+  Chunk& chunk = chunks_[id];
+  if (chunk.slot.has_value()) return Slot(*chunk.slot);
+  chunk.buffer.resize(options_.chunk_size.count());
+  return chunk.buffer.data();
+}
+
+absl::Status FakeLender::Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                              const std::vector<Moment>& moments) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  moments_.insert(moments_.end(), moments.begin(), moments.end());
+  for (const v1::CopyPiece& copy : part.request.copies()) {
+    memcpy(BytesOf(chunks[copy.to().chunk()]) + copy.to().offset_bytes(),
+           BytesOf(chunks[copy.from().chunk()]) + copy.from().offset_bytes(), copy.size_bytes());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeLender::Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
+                                 absl::Span<const ChunkId> fresh) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  for (const ChunkId chunk : chunks) {
+    if (chunks_[chunk].leased) return absl::AbortedError("a chunk is leased");
+  }
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    char* const a = BytesOf(chunks[i]);
+    std::swap_ranges(a, a + options_.chunk_size.count(), BytesOf(fresh[i]));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FakeLender::ReturnRegions(const std::vector<RegionId>& regions) {
   const MutexLock lock(&mutex_);
   returned_.insert(returned_.end(), regions.begin(), regions.end());

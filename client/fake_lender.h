@@ -46,6 +46,11 @@ class FakeLender : public Lender {
   absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
   // Its one region never changes.
   absl::StatusOr<Resized> Resize(Bytes device_share, Duration deadline) override;
+  // Does copies, and no arithmetic.
+  absl::Status Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                    const std::vector<Moment>& moments) override;
+  absl::Status Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
+                       absl::Span<const ChunkId> fresh) override;
   absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;
 
   // --- Faults and events ---
@@ -84,6 +89,7 @@ class FakeLender : public Lender {
   bool BringIn(const std::vector<ChunkId>& chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLease(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MoveOut(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  char* BytesOf(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   char* Slot(uint32_t slot) const { return memory_ + slot * options_.chunk_size.count(); }
 
   const Options options_;

@@ -51,6 +51,7 @@ absl::StatusOr<Job> GrpcLender::Open(const JobOptions& options, LenderEvents* ev
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(socket_->welcome().grpc_target());
   session_ = v1::SessionService::NewStub(channel);
   chunks_ = v1::ChunkService::NewStub(channel);
+  optimizer_ = v1::OptimizerService::NewStub(channel);
   admin_ = v1::AdminService::NewStub(channel);
   // Before the job is opened, for its regions come while we wait.
   reader_ = std::thread([this] { ReadEvents(); });
@@ -69,6 +70,7 @@ absl::StatusOr<Job> GrpcLender::Open(const JobOptions& options, LenderEvents* ev
   job.lease_budget = reply.lease_budget();
   job.device_memory = FromProto(reply.device_memory());
   job.cuda_device_uuid = reply.cuda_device_uuid();
+  job.published = {reply.published_step(), reply.note()};
   has_ssd_ = job.ssd_slots > 0;
   return job;
 }
@@ -93,6 +95,7 @@ absl::StatusOr<v1::OpenResponse> GrpcLender::SendOpen(const JobOptions& options)
   request.set_device_share_bytes(options.device_share.count());
   request.set_host_share_bytes(options.host_share.count());
   request.set_ssd_share_bytes(options.ssd_share.count());
+  SetDuration(options.time_to_live, request.mutable_time_to_live());
   if (options.device_memory.has_value()) {
     request.set_device_memory(ToProto(*options.device_memory));
   }
@@ -276,6 +279,30 @@ absl::StatusOr<Resized> GrpcLender::Resize(Bytes device_share, Duration deadline
   MEMTIDE_RETURN_IF_ERROR(Explain(Call(session_.get(), &v1::SessionService::Stub::Resize, token_,
                                        wait + kGrace, request, &reply)));
   return Resized{reply.device_slots(), reply.lease_budget()};
+}
+
+absl::Status GrpcLender::Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                              const std::vector<Moment>& moments) {
+  v1::StepRequest request = part.request;
+  AddIds(chunks, request.mutable_chunk_ids());
+  request.set_reads(part.reads);
+  AddMoments(moments, request.mutable_moments());
+  v1::StepResponse reply;
+  return Explain(Call(optimizer_.get(), &v1::OptimizerService::Stub::Step, token_,
+                      kMaxWait + kGrace, request, &reply));
+}
+
+absl::Status GrpcLender::Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
+                                 absl::Span<const ChunkId> fresh) {
+  v1::PublishRequest request;
+  request.set_step(publication.published.step);
+  AddIds(chunks, request.mutable_chunk_ids());
+  AddIds(fresh, request.mutable_fresh_chunk_ids());
+  request.set_keep(publication.keep);
+  request.set_note(publication.published.note);
+  v1::PublishResponse reply;
+  return Explain(Call(optimizer_.get(), &v1::OptimizerService::Stub::Publish, token_, kQuick,
+                      request, &reply));
 }
 
 absl::Status GrpcLender::ReturnRegions(const std::vector<RegionId>& regions) {

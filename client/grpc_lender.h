@@ -18,6 +18,7 @@
 #include "client/lender.h"
 #include "memtide/v1/admin.grpc.pb.h"
 #include "memtide/v1/chunks.grpc.pb.h"
+#include "memtide/v1/optimizer.grpc.pb.h"
 #include "memtide/v1/session.grpc.pb.h"
 
 namespace memtide::client {
@@ -42,6 +43,10 @@ class GrpcLender : public Lender {
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
   absl::StatusOr<Resized> Resize(Bytes device_share, Duration deadline) override;
+  absl::Status Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                    const std::vector<Moment>& moments) override;
+  absl::Status Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
+                       absl::Span<const ChunkId> fresh) override;
   absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;
 
  private:
@@ -66,6 +71,7 @@ class GrpcLender : public Lender {
   bool has_ssd_ = false;
   std::unique_ptr<v1::SessionService::Stub> session_;
   std::unique_ptr<v1::ChunkService::Stub> chunks_;
+  std::unique_ptr<v1::OptimizerService::Stub> optimizer_;
   std::unique_ptr<v1::AdminService::Stub> admin_;
   std::thread reader_, renewer_;
   // Of Allocate, Release and Free: new for each call, so that none can be taken for another.

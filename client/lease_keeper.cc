@@ -185,23 +185,28 @@ absl::StatusOr<PlaceRange> LeaseKeeper::Allocate(uint32_t count, ChunkKind kind)
   }
   CountCall();
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, lender_->Allocate(count, kind));
+  // That there is room was seen above, but another thread may have been faster.
+  absl::StatusOr<PlaceRange> range = Bind(chunks);
+  if (range.ok()) return range;
+  CountCall();
+  lender_->Free(chunks).IgnoreError();
+  return range;
+}
+
+absl::StatusOr<PlaceRange> LeaseKeeper::Bind(const std::vector<ChunkId>& chunks) {
   absl::StatusOr<PlaceRange> range;
   {
     const MutexLock lock(&mutex_);
-    // Again: another thread may have been faster.
-    range = cache_.FindUnbound(count);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    range = cache_.FindUnbound(static_cast<uint32_t>(chunks.size()));
     if (range.ok()) cache_.Bind(range->first, chunks);
   }
-  absl::Status status = range.status();
-  if (status.ok()) status = space_->Open(*range);
+  MEMTIDE_RETURN_IF_ERROR(range.status());
+  const absl::Status status = space_->Open(*range);
   if (status.ok()) return range;
-  CountCall();
-  lender_->Free(chunks).IgnoreError();
-  if (range.ok()) {
-    const MutexLock lock(&mutex_);
-    MEMTIDE_CHECK(cache_.BeginFree(*range).ok());
-    cache_.Freed(*range);
-  }
+  const MutexLock lock(&mutex_);
+  MEMTIDE_CHECK(cache_.BeginFree(*range).ok());
+  cache_.Freed(*range);
   return status;
 }
 

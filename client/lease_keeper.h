@@ -66,6 +66,16 @@ class LeaseKeeper {
   absl::Status Evict(absl::Span<const PlaceId> places);
   absl::Status Flush();
 
+  // A part of an optimizer's step. Idle leases on its places end first; the daemon waits for, and
+  // asks for, those in use.
+  absl::Status Step(const StepPart& part);
+  // As memtide_publish: idle leases on the places end first. ABORTED: one stays in use.
+  absl::Status Publish(const Publication& publication, absl::Span<const PlaceId> places,
+                       absl::Span<const PlaceId> fresh);
+  // As memtide_chunk_ids and memtide_attach.
+  absl::StatusOr<std::vector<ChunkId>> ChunkIds(PlaceRange range) const;
+  absl::StatusOr<PlaceRange> Attach(const std::vector<ChunkId>& chunks);
+
   // As memtide_moment and memtide_end_iteration.
   void BeginMoment(Moment moment);
   void EndIteration();
@@ -118,6 +128,10 @@ class LeaseKeeper {
   void CountCall();
   void ReturnRegions(const std::vector<RegionId>& regions);
 
+  // The chunks at these places, whose idle leases have ended.
+  absl::StatusOr<std::vector<ChunkId>> TakeFromHere(absl::Span<const PlaceId> places);
+  // Binds chunks to places that are free.
+  absl::StatusOr<PlaceRange> Bind(const std::vector<ChunkId>& chunks);
   std::vector<ChunkId> ChunksOf(absl::Span<const PlaceId> places) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for a change. DEADLINE_EXCEEDED, or UNAVAILABLE when `until` is already past.

@@ -21,6 +21,7 @@
 #include "base/ids.h"
 #include "base/memory_kind.h"
 #include "client/region.h"
+#include "client/step.h"
 #include "client/types.h"
 #include "client/use_log.h"
 
@@ -62,6 +63,7 @@ struct JobOptions {
   Bytes device_share, host_share, ssd_share;
   // None: the daemon's choice.
   absl::optional<MemoryKind> device_memory;
+  Duration time_to_live{0};  // Of the chunks, after the job's last session.
 };
 
 struct Job {
@@ -71,6 +73,7 @@ struct Job {
   uint32_t lease_budget = 0;
   MemoryKind device_memory = MemoryKind::kSharedMemory;
   std::string cuda_device_uuid;  // 16 bytes; empty where device memory is no GPU's.
+  Published published;           // By sessions before this one.
 };
 
 // Where the bytes of a leased chunk are.
@@ -121,6 +124,12 @@ class Lender {
   // Changes the job's share of the device pool. Shrinking returns when every session has returned
   // what it no longer may have, or DEADLINE_EXCEEDED.
   virtual absl::StatusOr<Resized> Resize(Bytes device_share, Duration deadline) = 0;
+  // A part of an optimizer's step, over these chunks; returns when it is done.
+  virtual absl::Status Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                            const std::vector<Moment>& moments) = 0;
+  // Each of `chunks` holds what the one of `fresh` in its place held. ABORTED: one is leased.
+  virtual absl::Status Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
+                               absl::Span<const ChunkId> fresh) = 0;
   // Nothing is left here of these regions, which were gone.
   virtual absl::Status ReturnRegions(const std::vector<RegionId>& regions) = 0;
 };

@@ -77,6 +77,7 @@ typedef struct memtide_options {
   uint64_t ssd_share_bytes;    /* 0: all that is free */
   uint64_t address_bytes;      /* addresses to reserve; 0: 1 TiB (costs no memory) */
   uint32_t device_memory;      /* of a GPU: how it is lent; 0: descriptors where the driver can */
+  uint32_t time_to_live_s;     /* how long the job's chunks outlive its last session; 0: not */
 } memtide_options;
 
 typedef struct memtide_properties {
@@ -164,6 +165,82 @@ MEMTIDE_API int memtide_flush(memtide_client* client);
  * timeout_ms: as for memtide_acquire, but not 0. FAILED_PRECONDITION: not MEMTIDE_CUDA_DESCRIPTOR.
  * DEADLINE_EXCEEDED: leases in use, here or in another session of the job, kept it; it goes on. */
 MEMTIDE_API int memtide_resize(memtide_client* client, uint64_t device_share_bytes, int timeout_ms);
+
+/* --- Optimizer steps by the daemon ---
+ *
+ * A step is made of parts. A part reads chunks (gradients, parameters, states) and writes others,
+ * allocated like any: nothing that is the only good copy is overwritten. memtide_publish then gives
+ * each chunk what the other one holds, all at once: until then the step has no effect, and whatever
+ * dies, the job is at this step or the one before. The same part again gives the same bits.
+ * proto/memtide/v1/optimizer.proto says more. */
+
+/* formats of elements; FLOAT16: of gradients only */
+enum { MEMTIDE_FLOAT32 = 1, MEMTIDE_BFLOAT16 = 2, MEMTIDE_FLOAT16 = 3 };
+/* rules: torch.optim's of the same name; Lion: arXiv 2302.06675 */
+enum {
+  MEMTIDE_ADAM = 1,
+  MEMTIDE_ADAMW = 2,
+  MEMTIDE_SGD = 3,
+  MEMTIDE_ADAGRAD = 4,
+  MEMTIDE_LION = 5
+};
+
+typedef struct memtide_step_options {
+  uint32_t struct_bytes;
+  uint32_t rule;
+  uint64_t step; /* of these elements, from 1 on */
+  double lr, weight_decay, beta1, beta2, eps, momentum, dampening, lr_decay;
+  double gradient_factor; /* gradients are multiplied by it first; 0: as they are */
+  uint32_t amsgrad, maximize, nesterov;
+  uint32_t fresh_states; /* 1: old states are not read but are as before the first step */
+  uint32_t parameter_format, gradient_format, state_format;
+} memtide_step_options;
+
+/* Elements of one parameter. Addresses in the range; each span lies within one chunk. */
+typedef struct memtide_step_piece {
+  uint64_t elements;
+  uint64_t gradient, parameter, new_parameter;
+  /* Adam: exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq; SGD with momentum:
+   * momentum_buffer; Adagrad: sum; Lion: exp_avg. Others: 0. With fresh_states, state is not
+   * looked at. */
+  uint64_t state[3], new_state[3];
+} memtide_step_piece;
+
+/* Bytes that stay as they are. */
+typedef struct memtide_copy_piece {
+  uint64_t from, to, bytes;
+} memtide_copy_piece;
+
+/* Computes a part of a step, and returns when the new content is there. Call it from several
+ * threads to have several in flight: reading, arithmetic and writing overlap. What is named by
+ * `new_*` and `to` is written: bytes of such a chunk that no piece and no copy covers, in any part
+ * of the step, are undefined. Idle leases on the chunks are given back first; those in use are
+ * waited for. Without pieces, options may be NULL.
+ * INVALID_ARGUMENT: options that torch refuses or that are not finite, spans that cross chunks or
+ * overlap; nothing was written. RESOURCE_EXHAUSTED: more chunks than the job's host share can hold
+ * at once. At most 8192 pieces and copies together, on at most 4096 chunks. */
+MEMTIDE_API int memtide_step(memtide_client* client, const memtide_step_options* options,
+                             const memtide_step_piece* pieces, size_t piece_count,
+                             const memtide_copy_piece* copies, size_t copy_count);
+/* The job's step number `step` is whole: each of `places` holds from now on what the one of
+ * `fresh_places` in its place held, all at once. keep 0: those then read as zeros; 1: they hold the
+ * old content. `step`: the job's last one plus 1; the last one again has no effect; others:
+ * FAILED_PRECONDITION. `note`: at most 512 KiB, kept with the step for memtide_published. At most
+ * 4096 places. ABORTED: one of the chunks stayed in use. */
+MEMTIDE_API int memtide_publish(memtide_client* client, uint64_t step, const uint32_t* places,
+                                const uint32_t* fresh_places, size_t count, int keep,
+                                const void* note, size_t note_bytes);
+/* The job's last published step, 0 if there is none, and its note, as of memtide_open or of this
+ * client's last memtide_publish. *note is freed with memtide_free_text. */
+MEMTIDE_API int memtide_published(memtide_client* client, uint64_t* step, char** note,
+                                  size_t* note_bytes);
+/* The names of the chunks at these places: they hold as long as the job. */
+MEMTIDE_API int memtide_chunk_ids(memtide_client* client, uint32_t first_place, uint32_t count,
+                                  uint64_t* ids);
+/* Binds chunks that the job has, by name, to consecutive places: those of a session that ended, or
+ * another one's. NOT_FOUND comes when they are first used. */
+MEMTIDE_API int memtide_attach(memtide_client* client, const uint64_t* ids, uint32_t count,
+                               uint32_t* first_place);
 
 /* Where the chunk at `place` is. With MEMTIDE_CUDA_IPC it has an address only while it is acquired,
  * another one each time: NULL otherwise. */

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -38,6 +39,7 @@ struct Hold {
 
 // The transfer in flight.
 struct Flight {
+  TransferId transfer;
   StartTransfer::Kind kind = StartTransfer::Kind::kZero;
   absl::optional<Tier> from;  // nullopt: zeros.
   Tier to = Tier::kHost;
@@ -66,14 +68,19 @@ struct Chunk {
   Tier hold_tier = Tier::kHost;
   // A copy is written down ahead of that.
   absl::optional<Tier> prefetch_to, evict_to, push_from, clean_from;
-  bool wrote_back = false;  // Since its copy was chosen to leave.
-  bool evicted = false;     // By request; not brought ahead until somebody asks for it.
-  bool asked_back = false;  // Its lease was, as it is expected late.
-  bool cooling = false;     // A write-back failed lately: no victim until the next second.
-  uint8_t failures = 0;     // Of bringing it, in a row.
-  bool queued = false;      // In the engine's ready list.
-  uint8_t waits_for = 0;    // Tiers (bits) in whose slot queue it stands.
-  uint64_t batch_mark = 0;  // The last batch that named it: finds duplicates.
+  bool wrote_back = false;    // Since its copy was chosen to leave.
+  bool evicted = false;       // By request; not brought ahead until somebody asks for it.
+  bool asked_back = false;    // Its lease was, as it is expected late.
+  bool cooling = false;       // A write-back failed lately: no victim until the next second.
+  uint8_t failures = 0;       // Of bringing it, in a row.
+  bool blank = false;         // "Valid", but what it is to hold has not been computed yet.
+  bool leased = false;        // By a session, since it was last stepped.
+  bool only_stepped = false;  // In between two steps no session leased it.
+  uint32_t steps = 0;         // Running ones that use its memory.
+  bool queued = false;        // In the engine's ready list.
+  uint8_t waits_for = 0;      // Tiers (bits) in whose slot queue it stands.
+  bool overwrite = false;     // By an admitted step: where it holds nothing, nothing is brought.
+  uint64_t batch_mark = 0;    // The last batch that named it: finds duplicates.
 
   std::vector<Hold> holds;
   std::vector<FetchOperation*> fetches;  // Admitted, waiting for this chunk.
@@ -93,18 +100,31 @@ struct Chunk {
   }
 };
 
-// A fetch that could not be answered at once.
+// A fetch that could not be answered at once, or a step that waits for its chunks. A step has its
+// chunks as a session of its own would, so that it excludes, and is excluded, as sessions are.
 struct FetchOperation {
   CallId call;
-  SessionId session;
+  SessionId session;  // Who holds the chunks.
+  SessionId owner;    // Who called.
   Job* job = nullptr;
   Tier tier = Tier::kDevice;
-  Access access = Access::kRead;
-  std::vector<uint32_t> chunks;  // Places in the chunk table.
+  std::vector<uint32_t> chunks;                 // Places in the chunk table.
+  size_t first_written = 0;                     // From this one on, they are wanted for writing.
+  std::shared_ptr<const optimizer::Work> work;  // Of a step.
   bool admitted = false;
   uint32_t missing = 0;  // Chunks that are not at the tier yet.
   Instant started, deadline, revoked_at;
   bool waited_for_ssd = false, waited_for_copy = false;
+
+  Access AccessOf(size_t i) const { return i < first_written ? Access::kRead : Access::kWrite; }
+};
+
+// A step that is being computed.
+struct RunningStep {
+  CallId call;
+  SessionId holder, owner;
+  std::vector<uint32_t> chunks;  // Places in the chunk table.
+  size_t first_written = 0;
 };
 
 struct EvictOperation {

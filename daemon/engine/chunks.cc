@@ -32,10 +32,16 @@ absl::optional<uint32_t> EngineState::Find(const Job& job, ChunkId chunk) const 
 
 absl::StatusOr<std::vector<uint32_t>> EngineState::Resolve(const Job& job,
                                                            const std::vector<ChunkId>& chunks) {
+  return Resolve(job, chunks, options_.limits.chunks_per_call);
+}
+
+absl::StatusOr<std::vector<uint32_t>> EngineState::Resolve(const Job& job,
+                                                           const std::vector<ChunkId>& chunks,
+                                                           size_t most) {
   if (chunks.empty()) return absl::InvalidArgumentError("the batch names no chunk");
-  if (chunks.size() > options_.limits.chunks_per_call) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the batch names ", chunks.size(), " chunks; at most ", options_.limits.chunks_per_call));
+  if (chunks.size() > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the batch names ", chunks.size(), " chunks; at most ", most));
   }
   const uint64_t batch = next_batch_++;
   std::vector<uint32_t> places;
@@ -193,11 +199,12 @@ void EngineState::FreeChunk(uint32_t place) {
   job.trace.Use(chunk.member, TracedOperation::kFree);
   job.foresight.Free(chunk.member, ClockOf(job));
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(place, tier);
-  if (!chunk.flight.has_value()) ForgetChunk(place);
+  ForgetChunk(place);
 }
 
 void EngineState::ForgetChunk(uint32_t place) {
   Chunk& chunk = chunks_[place];
+  if (chunk.flight.has_value() || chunk.steps > 0) return;
   Job& job = *chunk.job;
   for (const Tier tier : kAllTiers) {
     if (!chunk.slot(tier)) continue;

@@ -2,6 +2,7 @@
 #ifndef MEMTIDE_DAEMON_ENGINE_EFFECTS_H_
 #define MEMTIDE_DAEMON_ENGINE_EFFECTS_H_
 
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/types/optional.h"
 #include "base/memory_kind.h"
 #include "daemon/engine/types.h"
+#include "daemon/optimizer/work.h"
 
 namespace memtide {
 
@@ -28,6 +30,9 @@ struct OpenReply {
   std::vector<RegionId> regions;  // They follow on the fd socket.
   Duration session_lease{0};
   MemoryKind device_memory = MemoryKind::kSharedMemory;  // How it is lent.
+  // The job's last published step, zero if there was none, and the note that came with it.
+  uint64_t published_step = 0;
+  std::string note;
 };
 struct AllocateReply {
   std::vector<ChunkId> chunks;
@@ -181,8 +186,16 @@ struct StartTransfer {
   Bytes size;
 };
 
+// Runs the work over these places of host memory, of `size` bytes each.
+struct StartStep {
+  StepId step;
+  std::vector<MemoryPlace> chunks;
+  Bytes size;
+  std::shared_ptr<const optimizer::Work> work;
+};
+
 using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Surprise,
-                            MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer>;
+                            MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer, StartStep>;
 
 }  // namespace memtide
 

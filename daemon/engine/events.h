@@ -7,6 +7,7 @@
 #define MEMTIDE_DAEMON_ENGINE_EVENTS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/types/optional.h"
 #include "base/memory_kind.h"
 #include "daemon/engine/types.h"
+#include "daemon/optimizer/work.h"
 
 namespace memtide {
 
@@ -135,6 +137,29 @@ struct ReturnRegionsCall {
   std::vector<RegionId> regions;
 };
 
+// A part of an optimizer's step: what is in the first `reads` of `chunks` becomes new content of
+// the others, in host memory. Answered when it is there; nobody sees it as the job's state before
+// it is published. Nothing that is read changes, so the same part may be asked for again.
+struct StepCall {
+  CallId call;
+  SessionId session;
+  std::vector<ChunkId> chunks;
+  uint32_t reads = 0;
+  std::shared_ptr<const optimizer::Work> work;  // Over `chunks`, by their number.
+  Duration deadline{0};                         // Zero: the limit max_wait.
+  std::vector<MomentReport> moments;            // As in FetchCall.
+};
+// The job's step number `step` is whole: all at once, each of `chunks` holds what the one of
+// `fresh` in its place held.
+struct PublishCall {
+  CallId call;
+  SessionId session;
+  uint64_t step = 0;  // The job's last one, plus 1. The last one again: answered, no effect.
+  std::vector<ChunkId> chunks, fresh;
+  bool keep = false;  // Whether `fresh` then hold the old content, or none (they read as zeros).
+  std::string note;   // Given to whoever opens the job from now on.
+};
+
 // --- Operators and metrics ---
 
 struct InspectCall {
@@ -174,14 +199,19 @@ struct StoreDropped {
   StoreId store;
 };
 
+struct StepDone {
+  StepId step;
+  absl::Status status;
+};
+
 // Time passed. At least every 100 ms while anything waits.
 struct Tick {};
 
-using Event =
-    std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall, AllocateCall,
-                 FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall, DescribeCall,
-                 ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
-                 TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick>;
+using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall,
+                           AllocateCall, FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall,
+                           DescribeCall, ReportCall, ResizeCall, ReturnRegionsCall, InspectCall,
+                           TraceCall, DrainCall, TransferDone, RegionMade, RegionDropped, StoreMade,
+                           StoreDropped, Tick, StepCall, PublishCall, StepDone>;
 
 }  // namespace memtide
 

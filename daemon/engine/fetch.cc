@@ -73,11 +73,11 @@ void EngineState::On(const FetchCall& event) {
   auto made = std::make_unique<FetchOperation>();
   FetchOperation& fetch = *made;
   fetch.call = event.call;
-  fetch.session = session->id;
+  fetch.session = fetch.owner = session->id;
   fetch.job = &job;
   fetch.tier = event.tier;
-  fetch.access = event.access;
   fetch.chunks = std::move(*places);
+  fetch.first_written = event.access == Access::kWrite ? 0 : fetch.chunks.size();
   fetch.started = now_;
   fetch.deadline =
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
@@ -100,12 +100,12 @@ void EngineState::On(const FetchCall& event) {
   }
 }
 
-bool EngineState::Conflicts(const Chunk& chunk, const FetchOperation& fetch) const {
+bool EngineState::Conflicts(const Chunk& chunk, const FetchOperation& fetch, Access access) const {
   for (const Hold& hold : chunk.holds) {
     // A chunk is leased at one tier at a time, also by one session.
     if (chunk.hold_tier != fetch.tier) return true;
     if (hold.session == fetch.session) continue;
-    if (fetch.access == Access::kWrite) return true;
+    if (access == Access::kWrite) return true;
     if (hold.granted && hold.access == Access::kWrite) return true;
     if (hold.pending > 0 && hold.pending_access == Access::kWrite) return true;
   }
@@ -119,8 +119,8 @@ uint32_t EngineState::NewPins(const FetchOperation& fetch) const {
 }
 
 EngineState::Admission EngineState::TryAdmit(FetchOperation& fetch) {
-  for (const uint32_t place : fetch.chunks) {
-    if (Conflicts(chunks_[place], fetch)) return Admission::kConflict;
+  for (size_t i = 0; i < fetch.chunks.size(); ++i) {
+    if (Conflicts(chunks_[fetch.chunks[i]], fetch, fetch.AccessOf(i))) return Admission::kConflict;
   }
   const Job& job = *fetch.job;
   const uint32_t pins = NewPins(fetch);
@@ -129,13 +129,14 @@ EngineState::Admission EngineState::TryAdmit(FetchOperation& fetch) {
     return Admission::kNoRoom;
   }
   fetch.admitted = true;
-  for (const uint32_t place : fetch.chunks) Pin(fetch, place);
+  for (size_t i = 0; i < fetch.chunks.size(); ++i) Pin(fetch, fetch.chunks[i], fetch.AccessOf(i));
   return Admission::kAdmitted;
 }
 
-void EngineState::Pin(FetchOperation& fetch, uint32_t place) {
+void EngineState::Pin(FetchOperation& fetch, uint32_t place, Access access) {
   Chunk& chunk = chunks_[place];
   chunk.evicted = false;
+  if (fetch.work != nullptr && access == Access::kWrite) chunk.overwrite = true;
   if (!chunk.pinned()) {
     chunk.hold_tier = fetch.tier;
     ++fetch.job->tier(fetch.tier).committed;
@@ -146,7 +147,7 @@ void EngineState::Pin(FetchOperation& fetch, uint32_t place) {
     hold = &chunk.holds.back();
     hold->session = fetch.session;
   }
-  if (hold->pending == 0 || fetch.access == Access::kWrite) hold->pending_access = fetch.access;
+  if (hold->pending == 0 || access == Access::kWrite) hold->pending_access = access;
   ++hold->pending;
   if (!chunk.valid_at(fetch.tier)) {
     ++fetch.missing;
@@ -173,23 +174,28 @@ void EngineState::Unpin(uint32_t place, size_t hold_index) {
 }
 
 void EngineState::Forget(FetchOperation& fetch) {
-  if (Session* session = FindSession(fetch.session)) --session->waiting_calls;
+  if (Session* session = FindSession(fetch.owner)) --session->waiting_calls;
   fetches_.erase(fetch.call);
 }
 
 void EngineState::Grant(FetchOperation& fetch) {
+  if (fetch.work != nullptr) return StartStepOf(fetch);
   Session& session = *FindSession(fetch.session);
   FetchReply granted;
   granted.leases.reserve(fetch.chunks.size());
-  for (const uint32_t place : fetch.chunks) {
+  for (size_t i = 0; i < fetch.chunks.size(); ++i) {
+    const uint32_t place = fetch.chunks[i];
+    const Access access = fetch.AccessOf(i);
     Chunk& chunk = chunks_[place];
+    chunk.leased = true;
+    chunk.only_stepped = false;
     Hold& hold = *chunk.FindHold(fetch.session);
     --hold.pending;
     const bool writes = hold.granted && hold.access == Access::kWrite;
-    if (fetch.access == Access::kWrite && !writes) MakeNewVersion(place);
+    if (access == Access::kWrite && !writes) MakeNewVersion(place);
     session.leases += !hold.granted;
     hold.granted = true;
-    hold.access = writes ? Access::kWrite : fetch.access;
+    hold.access = writes ? Access::kWrite : access;
     Lease lease;
     lease.chunk = IdOf(place);
     lease.tier = fetch.tier;
@@ -234,7 +240,8 @@ void EngineState::MakeNewVersion(uint32_t place) {
 
 void EngineState::Fail(FetchOperation& fetch, const absl::Status& status) {
   if (fetch.admitted) {
-    for (const uint32_t place : fetch.chunks) {
+    for (size_t index = 0; index < fetch.chunks.size(); ++index) {
+      const uint32_t place = fetch.chunks[index];
       Chunk& chunk = chunks_[place];
       chunk.fetches.erase(std::remove(chunk.fetches.begin(), chunk.fetches.end(), &fetch),
                           chunk.fetches.end());
@@ -244,6 +251,10 @@ void EngineState::Fail(FetchOperation& fetch, const absl::Status& status) {
         --hold.pending;
         if (hold.pending == 0 && !hold.granted) Unpin(place, i);
         break;
+      }
+      if (fetch.work != nullptr && index >= fetch.first_written) {
+        chunk.overwrite = false;
+        if (chunk.blank) Discard(place);
       }
       Ready(place);
     }
@@ -264,8 +275,9 @@ void EngineState::AdmitWaiting(Job& job, Tier tier) {
     FetchOperation& fetch = *part.admission[i];
     // What became torn while it waited.
     absl::Status torn;
-    for (const uint32_t place : fetch.chunks) {
-      if (chunks_[place].torn && fetch.access == Access::kRead) {
+    for (size_t n = 0; n < fetch.chunks.size(); ++n) {
+      const uint32_t place = fetch.chunks[n];
+      if (chunks_[place].torn && fetch.AccessOf(n) == Access::kRead) {
         torn = absl::DataLossError(absl::StrCat("the writer of chunk ", IdOf(place).value(),
                                                 " died while it held it; write it anew"));
       }
@@ -294,7 +306,8 @@ void EngineState::AskLeasesBack(FetchOperation& fetch, Admission why) {
   for (const SessionId id : job.sessions) {
     Revoke revoke;
     revoke.session = id;
-    if (why == Admission::kNoRoom && FindSession(id)->leases > 0 && wanted > limit) {
+    const bool leases_here = fetch.tier == job.work && FindSession(id)->leases > 0;
+    if (why == Admission::kNoRoom && leases_here && wanted > limit) {
       revoke.count = wanted - limit;
     }
     for (const uint32_t place : fetch.chunks) {

@@ -67,7 +67,11 @@ void EngineState::CheckInvariants() const {
     }
     live += chunk.live();
     MEMTIDE_CHECK(chunk.job->members[chunk.member] == place);
-    MEMTIDE_CHECK(!chunk.dying || chunk.flight.has_value()) << "a freed chunk lingers";
+    MEMTIDE_CHECK(!chunk.dying || chunk.flight.has_value() || chunk.steps > 0)
+        << "a freed chunk lingers";
+    MEMTIDE_CHECK(chunk.dying || chunk.steps == 0 || chunk.pinned_at(Tier::kHost))
+        << "a step runs on memory that may move";
+    MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
     if (chunk.flight.has_value()) ++flights[chunk.job][static_cast<int>(chunk.flight->kind)];
     MEMTIDE_CHECK(chunk.slot(chunk.job->home)) << "chunk " << place << " has no home";
     for (const Tier tier : kAllTiers) {

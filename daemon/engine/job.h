@@ -96,6 +96,8 @@ struct Job {
   Foresight foresight;
   uint64_t surprises = 0;  // Iterations that were not as foreseen.
   JobTrace trace;
+  uint64_t published_step = 0;
+  std::string note;         // That came with it.
   bool look_ahead = false;  // In the engine's list of jobs that may move chunks ahead.
   // By StartTransfer::Kind: how many there are, how long one occupies its link, in microseconds
   // (a moving average; zero: not known), and when the last one ended.

@@ -180,6 +180,8 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   open.lease_budget = job.LeaseBudget();
   open.session_lease = options_.limits.session_lease;
   open.device_memory = job.device_memory;
+  open.published_step = job.published_step;
+  open.note = job.note;
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     for (const uint32_t part : job.tier(tier).parts) {
       if (part == kNoPart) continue;

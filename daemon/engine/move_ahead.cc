@@ -78,6 +78,7 @@ bool EngineState::BringAhead(Job& job, Tier tier) {
     const bool there = IsThere(chunk, tier);
     const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
     if (there || coming || chunk.evict_to.has_value() || chunk.evicted) continue;
+    if (tier == Tier::kDevice && chunk.only_stepped) continue;  // It is wanted in host memory.
     // Looked at again when it has come to the host.
     if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) continue;
     if (chunk.flight.has_value() || !HasRoomUntil(job, tier, expected)) return false;
@@ -154,7 +155,7 @@ void EngineState::AskFarthestBack(Job& job, uint64_t time) {
     if (!chunk.asked_back && chunk.fetches.empty()) {
       chunk.asked_back = true;
       for (const Hold& hold : chunk.holds) {
-        if (!hold.granted) continue;
+        if (!hold.granted || FindSession(hold.session) == nullptr) continue;
         revokes[hold.session].chunks.push_back(IdOf(job.members[candidate.member]));
       }
     }

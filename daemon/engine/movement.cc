@@ -121,6 +121,12 @@ bool EngineState::Bring(uint32_t place, Tier tier) {
   Chunk& chunk = chunks_[place];
   if (chunk.valid_at(tier)) return true;
   if (!TakeSlot(place, tier)) return false;
+  if (chunk.valid == 0 && chunk.overwrite) {
+    // It is about to be written whole.
+    chunk.valid = Bit(tier);
+    chunk.blank = true;
+    return true;
+  }
   if (chunk.valid == 0) {
     Start(place, absl::nullopt, tier);
   } else if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) {
@@ -259,7 +265,8 @@ void EngineState::Start(uint32_t place, absl::optional<Tier> from, Tier to) {
   }
   if (from.has_value() && *from != Tier::kSsd) start.from = PlaceOf(chunk, *from);
   if (to != Tier::kSsd) start.to = PlaceOf(chunk, to);
-  chunk.flight = Flight{start.kind, from, to, chunk.version, Trace(chunk, from, to)};
+  chunk.flight =
+      Flight{start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to)};
   ++chunk.job->flights[static_cast<int>(start.kind)];
   transfers_.emplace(start.transfer, place);
   for (const Tier tier : kMemoryTiers) UpdateVictim(place, tier);

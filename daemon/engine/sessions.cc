@@ -59,7 +59,7 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
   const SessionId id = session.id;
   std::vector<FetchOperation*> fetches;
   for (const auto& [call, fetch] : fetches_) {
-    if (fetch->session == id) fetches.push_back(fetch.get());
+    if (fetch->owner == id) fetches.push_back(fetch.get());
   }
   for (FetchOperation* fetch : fetches) Fail(*fetch, why);
   std::vector<EvictOperation*> evicts;

@@ -2,10 +2,10 @@
 //
 // One file per group of operations: sessions.cc (connect, renew, end), jobs.cc (open, end),
 // memory.cc (shares and the parts they are made of), resize.cc, chunks.cc (allocate, free,
-// describe), fetch.cc (admission, grant, release), movement.cc (bring, push, room, transfers),
-// foresee.cc (order of victims), move_ahead.cc, trace.cc, evict.cc, inspect.cc, invariants.cc.
-// Handlers change the tables and put chunks on the ready list; Settle() then lets every ready chunk
-// take its next step until nothing moves.
+// describe), fetch.cc (admission, grant, release), steps.cc, publish.cc, movement.cc (bring, push,
+// room, transfers), foresee.cc (order of victims), move_ahead.cc, trace.cc, evict.cc, inspect.cc,
+// invariants.cc. Handlers change the tables and put chunks on the ready list; Settle() then lets
+// every ready chunk take its next step until nothing moves.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
 
@@ -113,11 +113,14 @@ class EngineState {
   void On(const DescribeCall& event);
   // The chunks' places, or why not: empty, too many, unknown, foreign, named twice.
   absl::StatusOr<std::vector<uint32_t>> Resolve(const Job& job, const std::vector<ChunkId>& chunks);
+  absl::StatusOr<std::vector<uint32_t>> Resolve(const Job& job, const std::vector<ChunkId>& chunks,
+                                                size_t most);
   // The place of a chunk of this job; nullopt when there is none.
   absl::optional<uint32_t> Find(const Job& job, ChunkId chunk) const;
   ChunkId IdOf(uint32_t place) const;
   ChunkInfo InfoOf(uint32_t place) const;
   void FreeChunk(uint32_t place);
+  // Ends what is left of a freed chunk, once nothing uses its memory.
   void ForgetChunk(uint32_t place);
 
   // --- fetch.cc ---
@@ -129,15 +132,31 @@ class EngineState {
   Admission TryAdmit(FetchOperation& fetch);
   void AdmitWaiting(Job& job, Tier tier);
   void AskLeasesBack(FetchOperation& fetch, Admission why);
-  bool Conflicts(const Chunk& chunk, const FetchOperation& fetch) const;
+  bool Conflicts(const Chunk& chunk, const FetchOperation& fetch, Access access) const;
   uint32_t NewPins(const FetchOperation& fetch) const;
-  void Pin(FetchOperation& fetch, uint32_t place);
+  void Pin(FetchOperation& fetch, uint32_t place, Access access);
   void Unpin(uint32_t place, size_t hold_index);
   void Grant(FetchOperation& fetch);
   void Fail(FetchOperation& fetch, const absl::Status& status);
   void Forget(FetchOperation& fetch);
   void ReleaseLease(Session& session, uint32_t place);
   void MakeNewVersion(uint32_t place);
+
+  // --- steps.cc ---
+  void On(const StepCall& event);
+  void On(const StepDone& event);
+  absl::Status CheckStep(const Session& session, const StepCall& event,
+                         const std::vector<uint32_t>& places) const;
+  void LearnStep(Job& job, const StepCall& event);
+  void StartStepOf(FetchOperation& fetch);
+  // What the chunk holds is not wanted any more: it reads as zeros. REQUIRES: it is not pinned.
+  void Discard(uint32_t place);
+
+  // --- publish.cc ---
+  void On(const PublishCall& event);
+  absl::Status CheckPublish(const Job& job, const PublishCall& event) const;
+  void SwapContents(uint32_t a, uint32_t b);
+  void ForgetWishes(uint32_t place);
 
   // --- movement.cc ---
   void On(const EvictCall& event);
@@ -238,6 +257,7 @@ class EngineState {
   uint32_t live_chunks_ = 0;
   std::map<CallId, std::unique_ptr<FetchOperation>> fetches_;
   std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
+  std::map<StepId, RunningStep> steps_;
   std::map<TransferId, uint32_t> transfers_;  // The chunk each belongs to.
   // The job of each region and store, by its number; the tiers' numbers do not overlap.
   std::map<uint32_t, Job*> parts_;
@@ -256,7 +276,7 @@ class EngineState {
   std::vector<std::pair<Job*, Tier>> rooms_;
   std::vector<Job*> looking_ahead_;
 
-  uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1;
+  uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1;
   uint64_t turns_ = 0, arrivals_ = 0;
   uint32_t next_part_ = 1;
 };

@@ -94,6 +94,8 @@ struct Counters {
   uint64_t events = 0, fetches = 0, fetch_hits = 0, evictions = 0, dropped_clean = 0, revokes = 0;
   // Of all jobs: iterations that were reported, and those that were not as expected.
   uint64_t iterations = 0, iteration_surprises = 0;
+  // Optimizer steps: parts that were computed, and whole ones that were published.
+  uint64_t step_parts = 0, steps_published = 0;
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
   // Time that fetches waited, by what they waited for. A fetch counts once, under the slowest
@@ -111,7 +113,9 @@ struct Limits {
   uint32_t remembered_replies_per_session = 128;
   // Reported ones. At the end of an iteration all chunks of the job are looked at.
   uint32_t moments_per_call = 4096, uses_per_call = 16384, iteration_ends_per_call = 4;
-  uint32_t device_regions = 4096;  // Of a job that has one for each slot: descriptors in a client.
+  uint32_t step_pieces = 8192;      // Pieces and copies of one StepCall: 1 MiB holds so many.
+  uint32_t note_bytes = 512 << 10;  // Of a job; a request is 1 MiB at most.
+  uint32_t device_regions = 4096;   // Of a job that has one for each slot: descriptors in a client.
   Duration max_wait = std::chrono::minutes(10);       // Longest a fetch may wait.
   Duration session_lease = std::chrono::seconds(60);  // Without a renewal: the client hangs.
   Duration max_time_to_live = std::chrono::hours(24);

@@ -136,6 +136,10 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
   add(Counter("memtide_iterations_total", "Iterations that jobs reported."), counters.iterations);
   add(Counter("memtide_iteration_surprises_total", "Iterations that were not as expected."),
       counters.iteration_surprises);
+  add(Counter("memtide_step_parts_total", "Parts of optimizer steps that were computed."),
+      counters.step_parts);
+  add(Counter("memtide_steps_published_total", "Optimizer steps that became visible."),
+      counters.steps_published);
   add(Counter("memtide_transfers_failed_total", "Copies that failed."), counters.transfers_failed);
   add(Counter("memtide_calls_refused_total", "Calls refused because a limit was reached."),
       counters.calls_refused);

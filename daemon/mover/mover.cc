@@ -1,6 +1,9 @@
 #include "daemon/mover/mover.h"
 
+#include <algorithm>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,11 @@
 
 namespace memtide {
 namespace {
+
+// Behind whatever trains on the same cores.
+constexpr int kStepNice = 5;
+
+size_t StepThreads() { return std::max(1u, std::thread::hardware_concurrency() / 2); }
 
 // A range of a region, kept alive while it is used.
 struct Range {
@@ -27,7 +35,10 @@ struct Range {
 class Mover::State {
  public:
   State(Device* device, Disk* disk, std::function<void(Event)> post)
-      : device_(device), disk_(disk), post_(std::move(post)) {}
+      : device_(device),
+        disk_(disk),
+        post_(std::move(post)),
+        steps_("memtide-steps", {StepThreads(), kStepNice}) {}
   ~State();
 
   void Start(const MakeRegion& effect);
@@ -35,6 +46,7 @@ class Mover::State {
   void Start(const MakeStore& effect);
   void Start(const DropStore& effect);
   void Start(const StartTransfer& effect);
+  void Start(const StartStep& effect);
 
   const Regions& regions() const { return regions_; }
 
@@ -58,6 +70,7 @@ class Mover::State {
 
   // Ended before everything above, and memory_, which gives the regions back, after the others.
   WorkQueue memory_{"memtide-memory"}, out_{"memtide-out"}, in_{"memtide-in"};
+  WorkQueue steps_;
 };
 
 Mover::State::~State() {
@@ -189,6 +202,22 @@ void Mover::State::Zero(const StartTransfer& effect) {
   });
 }
 
+void Mover::State::Start(const StartStep& effect) {
+  std::vector<Range> ranges;
+  ranges.reserve(effect.chunks.size());
+  for (const MemoryPlace& place : effect.chunks) {
+    ranges.push_back(At(place, effect.size, Tier::kHost));
+  }
+  steps_.Push([this, step = effect.step, work = effect.work, ranges = std::move(ranges)]() mutable {
+    std::vector<char*> chunks;
+    chunks.reserve(ranges.size());
+    for (const Range& range : ranges) chunks.push_back(range.host());
+    optimizer::Run(*work, chunks);
+    ranges.clear();
+    post_(StepDone{step, absl::OkStatus()});
+  });
+}
+
 void Mover::State::UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction) {
   MEMTIDE_CHECK(disk_ != nullptr) << "transfer " << effect.transfer;
   const bool read = direction == DiskTransfer::Direction::kRead;
@@ -222,6 +251,7 @@ void Mover::Start(const DropRegion& effect) { state_->Start(effect); }
 void Mover::Start(const MakeStore& effect) { state_->Start(effect); }
 void Mover::Start(const DropStore& effect) { state_->Start(effect); }
 void Mover::Start(const StartTransfer& effect) { state_->Start(effect); }
+void Mover::Start(const StartStep& effect) { state_->Start(effect); }
 
 absl::StatusOr<MemoryExport> Mover::Export(RegionId region) const {
   return state_->regions().Export(region);

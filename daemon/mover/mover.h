@@ -4,9 +4,10 @@
 // transfers go straight to the disk, which bounds what is in flight. Zeroing, of host slots too,
 // is done by the thread of the direction into the device. The engine bounds the queues: a transfer
 // exists for a slot at most. Completions come back through `post`, from the mover's and the disk's
-// threads, as TransferDone, RegionMade, RegionDropped, StoreMade and StoreDropped: one for each
-// effect, when the mover uses nothing of it any more. Making and dropping memory takes long
-// (pre-faulting: 0.1 to 1.7 s per GiB) and has its own thread. Thread-safe. The destructor finishes
+// threads, as TransferDone, StepDone, RegionMade, RegionDropped, StoreMade and StoreDropped: one
+// for each effect, when the mover uses nothing of it any more. Making and dropping memory takes
+// long (pre-faulting: 0.1 to 1.7 s per GiB) and has its own thread. Steps have half of the cores,
+// at a lower priority: the programs that train need theirs. Thread-safe. The destructor finishes
 // what was started.
 #ifndef MEMTIDE_DAEMON_MOVER_MOVER_H_
 #define MEMTIDE_DAEMON_MOVER_MOVER_H_
@@ -39,6 +40,9 @@ class Mover {
   // REQUIRES: the region or regions, and the store, were made and not dropped; the ranges are
   // inside.
   void Start(const StartTransfer& effect);
+  // REQUIRES: the work is valid for these chunks, which are in host regions that were made and not
+  // dropped.
+  void Start(const StartStep& effect);
 
   // What to pass of the region to a client; the descriptor, if there is one, is the caller's.
   // NOT_FOUND when the region is not (any more) there.

@@ -1,22 +1,32 @@
 #include "daemon/mover/work_queue.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <utility>
 
 namespace memtide {
 
-WorkQueue::WorkQueue(const char* name) : thread_([this] { Run(); }) {
-  pthread_setname_np(thread_.native_handle(), name);
+WorkQueue::WorkQueue(const char* name, const Options& options) {
+  for (size_t i = 0; i < options.threads; ++i) {
+    threads_.emplace_back([this, nice = options.nice] {
+      // A hint: where the limits forbid it, the thread is as urgent as the others. On Linux, a
+      // thread has a priority of its own, named by its id.
+      if (nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice);
+      Run();
+    });
+    pthread_setname_np(threads_.back().native_handle(), name);
+  }
 }
 
 WorkQueue::~WorkQueue() {
   {
     MutexLock lock(&mutex_);
     closing_ = true;
-    changed_.Signal();
+    changed_.SignalAll();
   }
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void WorkQueue::Push(std::function<void()> task) {

@@ -1,12 +1,15 @@
-// WorkQueue: one thread that runs tasks one after the other, first come, first served.
+// WorkQueue: threads that run tasks, first come, first served. With one thread, which is the
+// default, one after the other.
 //
 // Thread-safe. The destructor runs what is queued, then joins.
 #ifndef MEMTIDE_DAEMON_MOVER_WORK_QUEUE_H_
 #define MEMTIDE_DAEMON_MOVER_WORK_QUEUE_H_
 
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
@@ -15,8 +18,13 @@ namespace memtide {
 
 class WorkQueue {
  public:
-  // `name` is the thread's, as tools show it: at most 15 characters.
-  explicit WorkQueue(const char* name);
+  struct Options {
+    size_t threads = 1;
+    int nice = 0;  // Added to the process's: more is a lower priority.
+  };
+  // `name` is the threads', as tools show it: at most 15 characters.
+  explicit WorkQueue(const char* name) : WorkQueue(name, Options()) {}
+  WorkQueue(const char* name, const Options& options);
   ~WorkQueue();
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
@@ -30,7 +38,7 @@ class WorkQueue {
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace memtide

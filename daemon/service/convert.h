@@ -15,6 +15,7 @@
 #include "daemon/engine/events.h"
 #include "memtide/v1/admin.pb.h"
 #include "memtide/v1/chunks.pb.h"
+#include "memtide/v1/optimizer.pb.h"
 #include "memtide/v1/session.pb.h"
 #include "memtide/v1/trace.pb.h"
 #include "proto/kinds.h"
@@ -45,6 +46,8 @@ absl::StatusOr<TraceCall> ToEvent(const v1::GetTraceRequest& request, const Node
 absl::StatusOr<ResizeCall> ToEvent(const v1::ResizeRequest& request, const NodeDefaults& node);
 absl::StatusOr<ReturnRegionsCall> ToEvent(const v1::ReturnRegionsRequest& request,
                                           const NodeDefaults& node);
+absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefaults& node);
+absl::StatusOr<PublishCall> ToEvent(const v1::PublishRequest& request, const NodeDefaults& node);
 absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
                                     const NodeDefaults& node);
 

@@ -11,6 +11,7 @@
 #include "daemon/service/status_table.h"
 #include "memtide/v1/admin.grpc.pb.h"
 #include "memtide/v1/chunks.grpc.pb.h"
+#include "memtide/v1/optimizer.grpc.pb.h"
 #include "memtide/v1/session.grpc.pb.h"
 
 namespace memtide {
@@ -149,6 +150,16 @@ class ChunkServiceHandlers final : public v1::ChunkService::CallbackService {
   const ServiceContext* const service_;
 };
 
+class OptimizerServiceHandlers final : public v1::OptimizerService::CallbackService {
+ public:
+  explicit OptimizerServiceHandlers(const ServiceContext* service) : service_(service) {}
+  MEMTIDE_SESSION_METHOD(Step, std::monostate)
+  MEMTIDE_SESSION_METHOD(Publish, std::monostate)
+
+ private:
+  const ServiceContext* const service_;
+};
+
 #undef MEMTIDE_SESSION_METHOD
 
 class AdminServiceHandlers final : public v1::AdminService::CallbackService {
@@ -191,6 +202,7 @@ std::vector<std::unique_ptr<grpc::Service>> MakeServices(const ServiceContext* c
   std::vector<std::unique_ptr<grpc::Service>> services;
   services.push_back(std::make_unique<SessionServiceHandlers>(context));
   services.push_back(std::make_unique<ChunkServiceHandlers>(context));
+  services.push_back(std::make_unique<OptimizerServiceHandlers>(context));
   services.push_back(std::make_unique<AdminServiceHandlers>(context));
   return services;
 }

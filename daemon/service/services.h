@@ -2,7 +2,7 @@
 //
 // Handlers are of gRPC's callback API and never block; a call waits as a reactor that the loop
 // answers, usually before the handler has returned. A call that its client cancelled goes on, and
-// its reply is dropped. Every method of the three services is listed once, in services.cc.
+// its reply is dropped. Every method of the services is listed once, in services.cc.
 #ifndef MEMTIDE_DAEMON_SERVICE_SERVICES_H_
 #define MEMTIDE_DAEMON_SERVICE_SERVICES_H_
 
@@ -32,7 +32,7 @@ struct ServiceContext {
   std::vector<std::string> warnings;  // See InspectNodeResponse.warnings.
 };
 
-// SessionService, ChunkService and AdminService.
+// SessionService, ChunkService, OptimizerService and AdminService.
 std::vector<std::unique_ptr<grpc::Service>> MakeServices(const ServiceContext* context);
 
 }  // namespace memtide

@@ -1,24 +1,12 @@
-#include <google/protobuf/descriptor.h>
-#include <google/protobuf/generated_enum_reflection.h>
-
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "daemon/engine/engine.h"
 #include "daemon/service/convert.h"
+#include "daemon/service/request_parts.h"
 
 namespace memtide {
 namespace {
-
-// "tier: 7 is not known here; known: 0 to 3".
-template <typename Enum>
-absl::Status CheckKnown(absl::string_view field, Enum value) {
-  const google::protobuf::EnumDescriptor& type = *google::protobuf::GetEnumDescriptor<Enum>();
-  if (type.FindValueByNumber(value) != nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(
-      field, ": ", static_cast<int>(value), " is not known here; known: ", type.value(0)->number(),
-      " to ", type.value(type.value_count() - 1)->number()));
-}
 
 absl::StatusOr<Tier> ToTier(v1::Tier tier, absl::optional<Tier> unspecified) {
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("tier", tier));
@@ -39,65 +27,6 @@ absl::StatusOr<absl::optional<MemoryKind>> ToMemoryKind(v1::MemoryKind kind) {
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("device_memory", kind));
   if (kind == v1::MEMORY_KIND_UNSPECIFIED) return {absl::nullopt};
   return {FromProto(kind)};
-}
-
-using ProtoMoments = google::protobuf::RepeatedPtrField<v1::Moment>;
-
-// Their number is for the engine to check.
-absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments) {
-  std::vector<MomentReport> reports;
-  reports.reserve(static_cast<size_t>(moments.size()));
-  for (const v1::Moment& moment : moments) {
-    MomentReport report;
-    MEMTIDE_RETURN_IF_ERROR(CheckKnown("moments.phase", moment.phase()));
-    report.phase = FromProto(moment.phase());
-    report.name = moment.name();
-    report.own_device = Bytes(moment.own_device_bytes());
-    report.own_host = Bytes(moment.own_host_bytes());
-    report.uses.reserve(static_cast<size_t>(moment.uses_size()));
-    for (const v1::Use& use : moment.uses()) {
-      MEMTIDE_RETURN_IF_ERROR(CheckKnown("moments.uses.access", use.access()));
-      report.uses.push_back({ChunkId(use.chunk_id()), FromProto(use.access())});
-    }
-    report.continues = moment.continues();
-    report.ends_iteration = moment.ends_iteration();
-    reports.push_back(std::move(report));
-  }
-  return reports;
-}
-
-using ProtoIds = google::protobuf::RepeatedField<uint64_t>;
-
-absl::StatusOr<std::vector<ChunkId>> ToChunks(absl::string_view field, const ProtoIds& ids) {
-  if (ids.size() > kMaxBatch) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": ", ids.size(), " chunks; at most ",
-                                                   kMaxBatch, " a call. Split the batch"));
-  }
-  std::vector<ChunkId> chunks;
-  chunks.reserve(static_cast<size_t>(ids.size()));
-  for (const uint64_t id : ids) chunks.emplace_back(id);
-  return chunks;
-}
-
-absl::StatusOr<std::vector<ChunkId>> ToSomeChunks(const ProtoIds& ids) {
-  if (ids.empty()) return absl::InvalidArgumentError("chunk_ids: empty");
-  return ToChunks("chunk_ids", ids);
-}
-
-absl::StatusOr<Duration> ToDuration(absl::string_view field,
-                                    const google::protobuf::Duration& duration, Duration longest) {
-  constexpr int32_t kNanosPerSecond = 1'000'000'000;
-  const auto longest_s = std::chrono::floor<std::chrono::seconds>(longest);
-  const bool in_range = duration.seconds() >= 0 && duration.nanos() >= 0 &&
-                        duration.nanos() < kNanosPerSecond &&
-                        duration.seconds() <= longest_s.count();
-  const Duration value = in_range ? std::chrono::seconds(duration.seconds()) +
-                                        std::chrono::nanoseconds(duration.nanos())
-                                  : Duration::max();
-  if (value <= longest) return value;
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", duration.seconds(), " s and ",
-                                                 duration.nanos(), " ns; must be 0 to ",
-                                                 longest_s.count(), " s"));
 }
 
 absl::Status CheckRequestId(uint64_t request_id) {

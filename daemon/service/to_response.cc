@@ -72,6 +72,8 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   proto->set_events(counters.events);
   proto->set_iterations(counters.iterations);
   proto->set_iteration_surprises(counters.iteration_surprises);
+  proto->set_step_parts(counters.step_parts);
+  proto->set_steps_published(counters.steps_published);
 }
 
 void ToProto(const SessionInfo& session, v1::Session* proto) {
@@ -100,6 +102,8 @@ void ToResponse(const OpenReply& reply, v1::OpenResponse* response) {
   for (const RegionId region : reply.regions) response->add_region_ids(region.value());
   ToProto(reply.session_lease, response->mutable_session_lease());
   response->set_device_memory(ToProto(reply.device_memory));
+  response->set_published_step(reply.published_step);
+  response->set_note(reply.note);
 }
 
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response) {

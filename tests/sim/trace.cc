@@ -122,6 +122,16 @@ struct EventText {
     return StrCat("StoreDropped s", e.store.value());
   }
   std::string operator()(const Tick&) const { return "Tick"; }
+  std::string operator()(const StepCall& e) const {
+    return StrCat(Head("Step", e), " reads ", e.reads, " of ", Text(e.chunks));
+  }
+  std::string operator()(const PublishCall& e) const {
+    return StrCat(Head("Publish", e), " step ", e.step, " ", Text(e.chunks), " from ",
+                  Text(e.fresh), e.keep ? " keep" : "");
+  }
+  std::string operator()(const StepDone& e) const {
+    return StrCat("StepDone ", e.step.value(), " ", e.status.ToString());
+  }
 };
 
 struct ReplyText {
@@ -222,6 +232,11 @@ struct EffectText {
         return StrCat(head, "zero ", Text(e.to));
     }
     return head;
+  }
+  std::string operator()(const StartStep& e) const {
+    std::string text = StrCat("Step ", e.step.value(), " on");
+    for (const MemoryPlace& place : e.chunks) StrAppend(&text, " ", Text(place));
+    return text;
   }
 };
 

@@ -18,12 +18,15 @@ bool ReadsMemory(const StartTransfer& transfer) {
 bool WritesMemory(const StartTransfer& transfer) { return transfer.kind != Transfer::kHostToSsd; }
 
 void World::Carry(const Effect& effect) {
+  if (std::holds_alternative<StartStep>(effect)) {
+    verdict_.Broken("a step was started, and no client asked for one");
+  }
   std::visit(
       [this](const auto& e) {
         using Kind = std::decay_t<decltype(e)>;
         if constexpr (!std::is_same_v<Kind, Reply> && !std::is_same_v<Kind, SendRegion> &&
                       !std::is_same_v<Kind, SendRegionGone> && !std::is_same_v<Kind, Revoke> &&
-                      !std::is_same_v<Kind, Surprise>) {
+                      !std::is_same_v<Kind, Surprise> && !std::is_same_v<Kind, StartStep>) {
           Begin(e);
         }
       },

@@ -1,0 +1,177 @@
+// ByteNode: one engine for tests that look at bytes. Regions and stores are vectors, transfers and
+// steps really happen when the test lets them, and each may be made to fail. Checks the invariants
+// after every event.
+#ifndef MEMTIDE_DAEMON_ENGINE_BYTE_NODE_H_
+#define MEMTIDE_DAEMON_ENGINE_BYTE_NODE_H_
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "daemon/engine/engine.h"
+#include "daemon/optimizer/work.h"
+#include "gtest/gtest.h"
+
+namespace memtide {
+
+class ByteNode {
+ public:
+  static constexpr Bytes kChunk = MiB(2);
+
+  explicit ByteNode(const EngineOptions& options) : engine_(options) {}
+
+  void Post(const Event& event) {
+    std::vector<Effect> effects;
+    engine_.Handle(now_, event, &effects);
+    engine_.CheckInvariants();
+    for (Effect& effect : effects) Take(std::move(effect));
+  }
+
+  // --- What is in flight, oldest first ---
+
+  size_t in_flight() const { return in_flight_.size(); }
+  // Ends the oldest; with a failure, nothing or rubbish was written.
+  void FinishOne(absl::Status status = absl::OkStatus()) {
+    const Effect effect = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    if (const auto* step = std::get_if<StartStep>(&effect)) {
+      std::vector<char*> chunks;
+      for (const MemoryPlace& place : step->chunks) chunks.push_back(At(place));
+      if (status.ok()) optimizer::Run(*step->work, chunks);
+      Post(StepDone{step->step, std::move(status)});
+    } else {
+      const auto& transfer = std::get<StartTransfer>(effect);
+      CarryOut(transfer, status.ok());
+      Post(TransferDone{transfer.transfer, std::move(status)});
+    }
+  }
+  // Lets time and work pass until the call is answered.
+  void FinishUntilAnswered(CallId call) {
+    for (int i = 0; i < 10000 && !Answered(call); ++i) Advance();
+    EXPECT_TRUE(Answered(call)) << "call " << call << " is never answered";
+  }
+  void Advance() {
+    if (in_flight_.empty()) {
+      now_ += std::chrono::milliseconds(100);
+      Post(Tick{});
+    } else {
+      FinishOne();
+    }
+  }
+
+  // --- Calls ---
+
+  CallId Call() { return CallId(++last_call_); }
+  bool Answered(CallId call) const { return replies_.count(call) > 0; }
+  const Reply& ReplyTo(CallId call) {
+    EXPECT_EQ(replies_.count(call), 1u) << "call " << call << " is not answered";
+    return replies_[call];
+  }
+  SessionId Open(const std::string& job, Duration time_to_live, OpenReply* opened = nullptr) {
+    OpenCall open;
+    open.call = Call();
+    open.session = SessionId(++last_session_);
+    open.chunk_size = kChunk;
+    open.job_name = job;
+    open.time_to_live = time_to_live;
+    Post(ClientConnected{open.session, 1000, 1});
+    Post(open);
+    FinishUntilAnswered(open.call);
+    const Reply& reply = ReplyTo(open.call);
+    EXPECT_TRUE(reply.status.ok()) << reply.status;
+    if (opened != nullptr) *opened = std::get<OpenReply>(reply.value);
+    return open.session;
+  }
+  std::vector<ChunkId> Allocate(SessionId session, uint32_t count) {
+    const AllocateCall allocate{Call(), session, ++last_request_, count};
+    Post(allocate);
+    FinishUntilAnswered(allocate.call);
+    const auto* reply = std::get_if<AllocateReply>(&ReplyTo(allocate.call).value);
+    return reply == nullptr ? std::vector<ChunkId>() : reply->chunks;
+  }
+  void Fill(SessionId session, ChunkId chunk, const std::vector<float>& values) {
+    std::memcpy(Lease(session, chunk, Access::kWrite), values.data(),
+                values.size() * sizeof(float));
+    Release(session, chunk);
+  }
+  std::vector<float> Read(SessionId session, ChunkId chunk, size_t count) {
+    std::vector<float> values(count);
+    std::memcpy(values.data(), Lease(session, chunk, Access::kRead), count * sizeof(float));
+    Release(session, chunk);
+    return values;
+  }
+
+ private:
+  char* Lease(SessionId session, ChunkId chunk, Access access) {
+    FetchCall fetch;
+    fetch.call = Call();
+    fetch.session = session;
+    fetch.tier = Tier::kHost;
+    fetch.access = access;
+    fetch.chunks = {chunk};
+    Post(fetch);
+    FinishUntilAnswered(fetch.call);
+    EXPECT_TRUE(ReplyTo(fetch.call).status.ok()) << ReplyTo(fetch.call).status;
+    return At(std::get<FetchReply>(ReplyTo(fetch.call).value).leases[0].place);
+  }
+  void Release(SessionId session, ChunkId chunk) {
+    Post(ReleaseCall{Call(), session, ++last_request_, {chunk}});
+  }
+
+  char* At(const MemoryPlace& place) {
+    return regions_.at(place.region).data() + place.offset.count();
+  }
+  void CarryOut(const StartTransfer& transfer, bool works) {
+    using Kind = StartTransfer::Kind;
+    char* const from = transfer.kind == Kind::kSsdToHost ? At(transfer.store)
+                       : transfer.kind == Kind::kZero    ? nullptr
+                                                         : At(transfer.from);
+    char* const to = transfer.kind == Kind::kHostToSsd ? At(transfer.store) : At(transfer.to);
+    if (!works || from == nullptr) {
+      std::memset(to, works ? 0 : 0xEE, transfer.size.count());
+    } else {
+      std::memcpy(to, from, transfer.size.count());
+    }
+  }
+  char* At(const StorePlace& place) {
+    return stores_.at(place.store).data() + place.offset.count();
+  }
+
+  void Take(Effect effect) {
+    if (auto* reply = std::get_if<Reply>(&effect)) {
+      EXPECT_TRUE(replies_.emplace(reply->call, *reply).second) << "answered twice";
+    } else if (auto* region = std::get_if<MakeRegion>(&effect)) {
+      regions_[region->region].resize(region->size.count());
+      Post(RegionMade{region->region, absl::OkStatus()});
+    } else if (auto* store = std::get_if<MakeStore>(&effect)) {
+      stores_[store->store].resize(store->size.count());
+      Post(StoreMade{store->store, absl::OkStatus()});
+    } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
+      regions_.erase(drop->region);
+      Post(RegionDropped{drop->region});
+    } else if (auto* drop = std::get_if<DropStore>(&effect)) {
+      stores_.erase(drop->store);
+      Post(StoreDropped{drop->store});
+    } else if (std::holds_alternative<StartTransfer>(effect) ||
+               std::holds_alternative<StartStep>(effect)) {
+      in_flight_.push_back(std::move(effect));
+    }
+  }
+
+  Engine engine_;
+  Instant now_{std::chrono::seconds(1)};
+  std::map<RegionId, std::vector<char>> regions_;
+  std::map<StoreId, std::vector<char>> stores_;
+  std::deque<Effect> in_flight_;  // Transfers and steps.
+  std::map<CallId, Reply> replies_;
+  uint64_t last_call_ = 0, last_session_ = 0, last_request_ = 0;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_BYTE_NODE_H_

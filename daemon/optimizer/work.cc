@@ -1,0 +1,162 @@
+#include "daemon/optimizer/work.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace memtide::optimizer {
+namespace {
+
+// What the chunks of a work are.
+struct Chunks {
+  uint32_t reads = 0, count = 0;
+  uint64_t bytes = 0;  // Of each.
+};
+
+enum class Role { kRead, kWritten };
+
+absl::Status CheckSpan(absl::string_view name, const Place& place, uint64_t count, uint64_t width,
+                       Role role, const Chunks& chunks) {
+  const bool written = place.chunk >= chunks.reads;
+  if (place.chunk >= chunks.count || written != (role == Role::kWritten)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": chunk number ", place.chunk, " is not one of the ",
+                     role == Role::kRead ? "read" : "written", " ones (", chunks.reads, " of ",
+                     chunks.count, " are read, the others are written)"));
+  }
+  if (place.offset % width != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": offset ", place.offset, " is not a multiple of the element's ", width, " bytes"));
+  }
+  if (place.offset > chunks.bytes || count > (chunks.bytes - place.offset) / width) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", count, " elements of ", width,
+                                                   " bytes from ", place.offset,
+                                                   " do not lie in a chunk of ", chunks.bytes));
+  }
+  return absl::OkStatus();
+}
+
+bool Overlap(const Place& a, uint64_t a_bytes, const Place& b, uint64_t b_bytes) {
+  return a.chunk == b.chunk && a.offset < b.offset + b_bytes && b.offset < a.offset + a_bytes;
+}
+
+absl::Status CheckPiece(const Work& work, const Piece& piece, const Chunks& chunks) {
+  const uint64_t parameter = BytesPerElement(work.parameter_format);
+  const uint64_t state = BytesPerElement(work.state_format);
+  const auto check = [&](absl::string_view name, const Place& place, uint64_t width, Role role) {
+    return CheckSpan(name, place, piece.elements, width, role, chunks);
+  };
+  if (piece.elements == 0) return absl::InvalidArgumentError("elements: 0; at least 1");
+  MEMTIDE_RETURN_IF_ERROR(
+      check("gradient", piece.gradient, BytesPerElement(work.gradient_format), Role::kRead));
+  MEMTIDE_RETURN_IF_ERROR(check("parameter", piece.parameter, parameter, Role::kRead));
+  MEMTIDE_RETURN_IF_ERROR(check("new_parameter", piece.new_parameter, parameter, Role::kWritten));
+  const size_t states = StatesOf(work.rule);
+  for (size_t i = 0; i < kMostStates; ++i) {
+    const bool kept = i < states;
+    const bool read = kept && !work.fresh_states;
+    if (piece.states[i].has_value() != read || piece.new_states[i].has_value() != kept) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("states: the rule keeps ", states,
+                       "; new_states must be as many, and states as many or, "
+                       "with fresh_states, none"));
+    }
+    if (read) MEMTIDE_RETURN_IF_ERROR(check("state", *piece.states[i], state, Role::kRead));
+    if (!kept) continue;
+    const Place& fresh = *piece.new_states[i];
+    MEMTIDE_RETURN_IF_ERROR(check("new_state", fresh, state, Role::kWritten));
+    bool apart =
+        !Overlap(fresh, piece.elements * state, piece.new_parameter, piece.elements * parameter);
+    for (size_t j = 0; j < i; ++j) {
+      apart = apart &&
+              !Overlap(fresh, piece.elements * state, *piece.new_states[j], piece.elements * state);
+    }
+    if (!apart) return absl::InvalidArgumentError("new_state: it overlaps what else is written");
+  }
+  return absl::OkStatus();
+}
+
+// Where the chunks are, for one piece.
+struct Spans {
+  const Work& work;
+  const Piece& piece;
+  absl::Span<char* const> chunks;
+
+  void* at(const Place& place) const { return chunks[place.chunk] + place.offset; }
+  Input old(size_t i) const {
+    if (!piece.states[i].has_value()) return Input();
+    return Input(at(*piece.states[i]), piece.elements, work.state_format);
+  }
+  Output fresh(size_t i) const {
+    if (!piece.new_states[i].has_value()) return Output();
+    return Output(at(*piece.new_states[i]), piece.elements, work.state_format);
+  }
+  StepSpans common() const {
+    StepSpans spans;
+    spans.gradient = Input(at(piece.gradient), piece.elements, work.gradient_format);
+    spans.parameter = Input(at(piece.parameter), piece.elements, work.parameter_format);
+    spans.new_parameter = Output(at(piece.new_parameter), piece.elements, work.parameter_format);
+    spans.gradient_factor = work.gradient_factor;
+    return spans;
+  }
+};
+
+void Step(const AdamOptions& options, const Spans& spans) {
+  AdamStep(options, spans.work.step, spans.common(), {spans.old(0), spans.old(1), spans.old(2)},
+           {spans.fresh(0), spans.fresh(1), spans.fresh(2)});
+}
+void Step(const SgdOptions& options, const Spans& spans) {
+  SgdStep(options, spans.work.step, spans.common(), {spans.old(0)}, {spans.fresh(0)});
+}
+void Step(const AdagradOptions& options, const Spans& spans) {
+  AdagradStep(options, spans.work.step, spans.common(), {spans.old(0)}, {spans.fresh(0)});
+}
+void Step(const LionOptions& options, const Spans& spans) {
+  LionStep(options, spans.work.step, spans.common(), {spans.old(0)}, {spans.fresh(0)});
+}
+
+}  // namespace
+
+size_t StatesOf(const Rule& rule) {
+  if (const auto* adam = std::get_if<AdamOptions>(&rule)) return adam->amsgrad ? 3 : 2;
+  if (const auto* sgd = std::get_if<SgdOptions>(&rule)) return sgd->momentum != 0 ? 1 : 0;
+  return 1;
+}
+
+absl::Status Validate(const Work& work, uint32_t reads, uint32_t chunks, uint64_t chunk_bytes) {
+  MEMTIDE_RETURN_IF_ERROR(
+      std::visit([](const auto& options) { return Validate(options); }, work.rule));
+  if (work.step == 0) return absl::InvalidArgumentError("step: 0; steps count from 1");
+  if (!std::isfinite(static_cast<float>(work.gradient_factor))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradient_factor: ", work.gradient_factor, "; must be finite in fp32"));
+  }
+  if (work.parameter_format == Format::kFloat16 || work.state_format == Format::kFloat16) {
+    return absl::InvalidArgumentError(
+        "parameter_format, state_format: FLOAT16; parameters and states are FLOAT32 or BFLOAT16");
+  }
+  const Chunks known = {reads, chunks, chunk_bytes};
+  for (const Piece& piece : work.pieces) {
+    MEMTIDE_RETURN_IF_ERROR(CheckPiece(work, piece, known));
+  }
+  for (const Copy& copy : work.copies) {
+    MEMTIDE_RETURN_IF_ERROR(CheckSpan("from", copy.from, copy.bytes, 1, Role::kRead, known));
+    MEMTIDE_RETURN_IF_ERROR(CheckSpan("to", copy.to, copy.bytes, 1, Role::kWritten, known));
+  }
+  return absl::OkStatus();
+}
+
+void Run(const Work& work, absl::Span<char* const> chunks) {
+  for (const Copy& copy : work.copies) {
+    std::memcpy(chunks[copy.to.chunk] + copy.to.offset, chunks[copy.from.chunk] + copy.from.offset,
+                copy.bytes);
+  }
+  for (const Piece& piece : work.pieces) {
+    const Spans spans = {work, piece, chunks};
+    std::visit([&spans](const auto& options) { Step(options, spans); }, work.rule);
+  }
+}
+
+}  // namespace memtide::optimizer

@@ -1,0 +1,127 @@
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "daemon/service/convert.h"
+#include "daemon/service/request_parts.h"
+
+namespace memtide {
+namespace {
+
+using optimizer::Format;
+using optimizer::Place;
+
+absl::StatusOr<Format> ToFormat(absl::string_view field, v1::NumberFormat format) {
+  MEMTIDE_RETURN_IF_ERROR(CheckKnown(field, format));
+  switch (format) {
+    case v1::NUMBER_FORMAT_BFLOAT16:
+      return Format::kBfloat16;
+    case v1::NUMBER_FORMAT_FLOAT16:
+      return Format::kFloat16;
+    default:
+      return Format::kFloat32;
+  }
+}
+
+absl::StatusOr<optimizer::Rule> ToRule(const v1::StepRequest& request) {
+  if (request.has_adam()) {
+    const v1::AdamRule& adam = request.adam();
+    optimizer::AdamOptions rule = {adam.lr(), adam.beta1(), adam.beta2(), adam.eps(),
+                                   adam.weight_decay()};
+    if (adam.decoupled_weight_decay()) rule.decay = optimizer::WeightDecay::kDecoupled;
+    rule.amsgrad = adam.amsgrad();
+    rule.maximize = adam.maximize();
+    return rule;
+  }
+  if (request.has_sgd()) {
+    const v1::SgdRule& sgd = request.sgd();
+    return optimizer::SgdOptions{sgd.lr(),           sgd.momentum(), sgd.dampening(),
+                                 sgd.weight_decay(), sgd.nesterov(), sgd.maximize()};
+  }
+  if (request.has_adagrad()) {
+    const v1::AdagradRule& adagrad = request.adagrad();
+    optimizer::AdagradOptions rule;
+    rule.lr = adagrad.lr();
+    rule.lr_decay = adagrad.lr_decay();
+    rule.weight_decay = adagrad.weight_decay();
+    rule.eps = adagrad.eps();
+    rule.maximize = adagrad.maximize();
+    return rule;
+  }
+  if (request.has_lion()) {
+    const v1::LionRule& lion = request.lion();
+    return optimizer::LionOptions{lion.lr(), lion.beta1(), lion.beta2(), lion.weight_decay(),
+                                  lion.maximize()};
+  }
+  if (request.pieces().empty()) return optimizer::SgdOptions();  // Copies only.
+  return absl::InvalidArgumentError(
+      "rule: none is given that is known here; known: adam, sgd, adagrad, lion");
+}
+
+Place ToPlace(const v1::ChunkPlace& place) { return {place.chunk(), place.offset_bytes()}; }
+
+using ProtoPlaces = google::protobuf::RepeatedPtrField<v1::ChunkPlace>;
+
+absl::Status ToStates(absl::string_view field, const ProtoPlaces& places,
+                      std::array<absl::optional<Place>, optimizer::kMostStates>* states) {
+  if (places.size() > static_cast<int>(states->size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", places.size(), "; at most ", states->size()));
+  }
+  for (int i = 0; i < places.size(); ++i) (*states)[static_cast<size_t>(i)] = ToPlace(places[i]);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request) {
+  optimizer::Work work;
+  MEMTIDE_ASSIGN_OR_RETURN(work.rule, ToRule(request));
+  work.step = request.step();
+  if (work.step == 0 && request.pieces().empty()) work.step = 1;
+  work.gradient_factor = request.gradient_factor() == 0 ? 1 : request.gradient_factor();
+  work.fresh_states = request.fresh_states();
+  MEMTIDE_ASSIGN_OR_RETURN(work.parameter_format,
+                           ToFormat("parameter_format", request.parameter_format()));
+  MEMTIDE_ASSIGN_OR_RETURN(work.gradient_format,
+                           ToFormat("gradient_format", request.gradient_format()));
+  MEMTIDE_ASSIGN_OR_RETURN(work.state_format, ToFormat("state_format", request.state_format()));
+  work.pieces.reserve(static_cast<size_t>(request.pieces_size()));
+  for (const v1::StepPiece& from : request.pieces()) {
+    optimizer::Piece piece;
+    piece.elements = from.elements();
+    piece.gradient = ToPlace(from.gradient());
+    piece.parameter = ToPlace(from.parameter());
+    piece.new_parameter = ToPlace(from.new_parameter());
+    MEMTIDE_RETURN_IF_ERROR(ToStates("states", from.states(), &piece.states));
+    MEMTIDE_RETURN_IF_ERROR(ToStates("new_states", from.new_states(), &piece.new_states));
+    work.pieces.push_back(piece);
+  }
+  work.copies.reserve(static_cast<size_t>(request.copies_size()));
+  for (const v1::CopyPiece& copy : request.copies()) {
+    work.copies.push_back({ToPlace(copy.from()), ToPlace(copy.to()), copy.size_bytes()});
+  }
+  return work;
+}
+
+}  // namespace
+
+absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefaults& node) {
+  StepCall event;
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  event.reads = request.reads();
+  MEMTIDE_ASSIGN_OR_RETURN(optimizer::Work work, ToWork(request));
+  event.work = std::make_shared<const optimizer::Work>(std::move(work));
+  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
+                           ToDuration("deadline", request.deadline(), node.limits.max_wait));
+  return event;
+}
+
+absl::StatusOr<PublishCall> ToEvent(const v1::PublishRequest& request, const NodeDefaults& node) {
+  PublishCall event;
+  event.step = request.step();
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToChunks("chunk_ids", request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.fresh, ToChunks("fresh_chunk_ids", request.fresh_chunk_ids()));
+  event.keep = request.keep();
+  event.note = request.note();
+  return event;
+}
+
+}  // namespace memtide
