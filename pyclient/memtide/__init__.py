@@ -27,9 +27,10 @@ from memtide.errors import (
     Unimplemented,
     UsageError,
 )
+from memtide.job import resumed_step
 
 if TYPE_CHECKING:
-    from memtide.api import Offloaded, offload
+    from memtide.api import Offloaded, checkpoint, offload
 
 __version__ = "0.1.0"
 
@@ -50,14 +51,16 @@ __all__ = [
     "Unavailable",
     "Unimplemented",
     "UsageError",
+    "checkpoint",
     "offload",
+    "resumed_step",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # torch is imported only by those who use it: `memtide status` starts at once, and
     # `memtide run` leaves the moment of torch's import to the script.
-    if name in ("Offloaded", "offload"):
+    if name in ("Offloaded", "checkpoint", "offload"):
         from memtide import api
 
         return getattr(api, name)

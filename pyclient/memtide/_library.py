@@ -9,6 +9,7 @@ import ctypes
 from ctypes import (
     POINTER,
     c_char_p,
+    c_double,
     c_int,
     c_int32,
     c_size_t,
@@ -37,6 +38,7 @@ class Options(ctypes.Structure):
         ("ssd_share_bytes", c_uint64),
         ("address_bytes", c_uint64),
         ("device_memory", c_uint32),
+        ("time_to_live_s", c_uint32),
     ]
 
 
@@ -65,6 +67,32 @@ class Span(ctypes.Structure):
     """memtide_span."""
 
     _fields_: ClassVar = [("address", c_uint64), ("size_bytes", c_uint64)]
+
+
+class StepOptions(ctypes.Structure):
+    """memtide_step_options."""
+
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("rule", c_uint32),
+        ("step", c_uint64),
+        ("lr", c_double),
+        ("weight_decay", c_double),
+        ("beta1", c_double),
+        ("beta2", c_double),
+        ("eps", c_double),
+        ("momentum", c_double),
+        ("dampening", c_double),
+        ("lr_decay", c_double),
+        ("gradient_factor", c_double),
+        ("amsgrad", c_uint32),
+        ("maximize", c_uint32),
+        ("nesterov", c_uint32),
+        ("fresh_states", c_uint32),
+        ("parameter_format", c_uint32),
+        ("gradient_format", c_uint32),
+        ("state_format", c_uint32),
+    ]
 
 
 class Stats(ctypes.Structure):
@@ -109,6 +137,20 @@ def library() -> ctypes.CDLL:
         "memtide_evict": (places, c_int),
         "memtide_flush": ([c_void_p], c_int),
         "memtide_resize": ([c_void_p, c_uint64, c_int], c_int),
+        "memtide_step": (
+            [c_void_p, POINTER(StepOptions), c_void_p, c_size_t, c_void_p, c_size_t],
+            c_int,
+        ),
+        "memtide_publish": (
+            [c_void_p, c_uint64, c_void_p, c_void_p, c_size_t, c_int, c_char_p, c_size_t],
+            c_int,
+        ),
+        "memtide_published": (
+            [c_void_p, POINTER(c_uint64), POINTER(c_void_p), POINTER(c_size_t)],
+            c_int,
+        ),
+        "memtide_chunk_ids": ([c_void_p, c_uint32, c_uint32, c_void_p], c_int),
+        "memtide_attach": ([c_void_p, c_void_p, c_uint32, POINTER(c_uint32)], c_int),
         "memtide_wrap": ([c_void_p, c_uint64, c_uint64, POINTER(c_void_p)], c_int),
         "memtide_take_returned": ([c_void_p, POINTER(Span), c_size_t, POINTER(c_size_t)], c_int),
         "memtide_get_stats": ([c_void_p, POINTER(Stats)], c_int),

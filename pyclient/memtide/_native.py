@@ -22,6 +22,7 @@ from typing import Any
 
 from memtide import _library
 from memtide._library import check, library
+from memtide._steps import Steps
 
 _MOST_SPANS = 256
 _CAPSULE_NAME = b"dltensor"  # The capsule keeps a pointer to it.
@@ -104,6 +105,8 @@ class OpenOptions:
     host_share_bytes: int = 0
     ssd_share_bytes: int = 0
     address_bytes: int = 0
+    # How long the job's chunks outlive its last session.
+    time_to_live_s: int = 0
 
 
 def device_name(dl_device: tuple[int, int]) -> str:
@@ -133,7 +136,7 @@ def reinstall_handlers() -> None:
     check(library().memtide_reinstall_handlers())
 
 
-class Client:
+class Client(Steps):
     """One session with the daemon and its range of addresses. Safe to use from any thread."""
 
     def __init__(self, options: OpenOptions) -> None:
@@ -151,6 +154,7 @@ class Client:
             host_share_bytes=options.host_share_bytes,
             ssd_share_bytes=options.ssd_share_bytes,
             address_bytes=options.address_bytes,
+            time_to_live_s=options.time_to_live_s,
         )
         check(self._lib.memtide_open(byref(wish), byref(self._handle)))
         got = _library.Properties(struct_bytes=ctypes.sizeof(_library.Properties))

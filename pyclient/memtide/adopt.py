@@ -17,6 +17,7 @@ What is not adopted now is looked at again later: at the next forward pass or op
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,7 +67,7 @@ class Adopter:
         self.base = properties.base
         self.end = properties.base + properties.places * properties.chunk_bytes
         self.chunk_bytes = properties.chunk_bytes
-        storages = Storages(client)
+        storages = self._storages = Storages(client)
         self.device = storages.device
         self.arenas = {kind: Arena(storages, kind) for kind in Kind}
         self._budget = properties.lease_budget
@@ -103,6 +104,15 @@ class Adopter:
         """The places of a managed tensor's whole storage."""
         storage = tensor.untyped_storage()
         return self.places_of(storage.data_ptr(), storage.nbytes())
+
+    def bytes_at(self, address: int, size_bytes: int) -> torch.Tensor:
+        """A tensor of uint8 over bytes of the range that are no arena's."""
+        storage = self._storages.over(address, size_bytes, deque())
+        return torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage)
+
+    def live(self) -> list[tuple[int, int]]:
+        """Addresses, from and to before, of everything that is in chunks; sorted."""
+        return self._storages.live()
 
     def chunks(self) -> int:
         """Chunks allocated over all kinds."""

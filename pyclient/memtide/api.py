@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import torch
 
 from memtide import runtime as runtimes
+from memtide.checkpoint_file import Checkpoint, entries_of
 from memtide.chunk_size import Parameter
 from memtide.connect import Connection, Wish, connect
 from memtide.daemon import Pools
 from memtide.errors import FailedPrecondition
 from memtide.sizes import parse_size
 from memtide.stats import Recorder
-
-if TYPE_CHECKING:
-    import torch
 
 _connection: Connection | None = None
 
@@ -70,11 +72,15 @@ def offload(
     host_pool: str | int | None = None,
     ssd_pool: str | int | None = None,
     chunk_size: str | int = 0,
+    exact: bool = False,
 ) -> Offloaded:
     """Moves a model's states to memtide's chunks and keeps them there while it trains.
 
     The parameters move now; gradients and optimizer state as they come to be. Training goes on as
-    before, with the same results to the bit. Optimizers made from now on need not be named.
+    before, with the same results. Optimizers made from now on need not be named.
+
+    Adam, AdamW, SGD and Adagrad step in the daemon where the states do not fit: docs/optimizers.md
+    says how close to torch's own. With `exact` they step in this process, to the same bits.
 
     Sizes are bytes or texts such as "2GiB". With none of the pools named, the node's daemon is used
     if one answers; else a private daemon is started, which ends with this process. Without
@@ -96,6 +102,7 @@ def offload(
         _connection = connect(Wish(pools, chunk_bytes=_bytes(chunk_size) or 0, parameters=listed))
     recorder = Recorder(_connection.client, _connection.socket_dir)
     runtime = runtimes.start(_connection.client, recorder, adopt_everything=False)
+    runtime.daemon.allowed &= not exact
     for parameter in model.parameters():
         runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)
@@ -105,6 +112,38 @@ def offload(
         runtime.adopt_state_of(each)
         _wrap_step_of(each)
     return Offloaded(runtime, recorder, model, optimizers)
+
+
+def checkpoint(
+    path: str | os.PathLike[str],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Checkpoint:
+    """Writes the model's state_dict as it is now to a safetensors file; with an optimizer, its
+    tensors too, named as `optimizer.state.<index>.<name>` with the indices of its state_dict.
+
+    Where the daemon steps, training goes on while the file is written: the result says how far it
+    is, and `wait()` returns when it is there. Until the next step has begun, parameters and states
+    must not be changed. Without an optimizer, `model.load_state_dict(load_file(path))` takes it.
+    """
+    runtime = runtimes.current()
+    tensors = [(name, t) for name, t in model.state_dict().items() if isinstance(t, torch.Tensor)]
+    if optimizer is not None:
+        tensors += [
+            (f"optimizer.state.{index}.{name}", value)
+            for index, state in optimizer.state_dict()["state"].items()
+            for name, value in state.items()
+            if isinstance(value, torch.Tensor)
+        ]
+    manages = runtime.adopter.manages if runtime is not None else lambda _: False
+    made = Checkpoint(Path(path).absolute(), entries_of(tensors, manages))
+    if runtime is not None:
+        runtime.daemon.write(made)
+    else:
+        made.write(lambda _address, _size_bytes: iter(()))
+    if made.done:
+        made.wait()  # Raises what its writing did.
+    return made
 
 
 def _wrap_step_of(optimizer: torch.optim.Optimizer) -> None:

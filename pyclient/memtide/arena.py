@@ -90,19 +90,24 @@ class Storages:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.device = torch.device(device_name(client.properties.dl_device))
-        self._arenas: dict[int, deque[tuple[int, int]]] = {}
+        self._arenas: dict[int, tuple[int, deque[tuple[int, int]]]] = {}
 
     def over(
         self, start: int, size_bytes: int, returned: deque[tuple[int, int]]
     ) -> torch.UntypedStorage:
         """A storage over [start, start + size_bytes), which is put to `returned` after its end."""
-        self._arenas[start] = returned
+        self._arenas[start] = size_bytes, returned
         return from_dlpack(self.client.wrap(start, size_bytes)).untyped_storage()
 
     def collect(self) -> None:
         """Puts spans whose storages have ended to where they belong."""
         for start, size_bytes in self.client.take_returned():
-            self._arenas.pop(start).append((start, size_bytes))
+            self._arenas.pop(start)[1].append((start, size_bytes))
+
+    def live(self) -> list[tuple[int, int]]:
+        """From and to before of every span that a storage is over, in their order."""
+        self.collect()
+        return sorted((start, start + size) for start, (size, _) in list(self._arenas.items()))
 
 
 class Arena:

@@ -102,6 +102,24 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         default="0",
         help="a multiple of 2 MiB (default: a 24th of the fastest pool, 64 MiB at most)",
     )
+    session.add_argument(
+        "--exact",
+        action="store_true",
+        help="step optimizers in the script's process, to the same bits as without memtide",
+    )
+    session.add_argument(
+        "--job", metavar="NAME", default="", help="keep each step under this name; needs a daemon"
+    )
+    session.add_argument(
+        "--time-to-live",
+        type=int,
+        metavar="SECONDS",
+        default=3600,
+        help="how long a job outlives its script (default: 3600)",
+    )
+    session.add_argument(
+        "--resume", action="store_true", help="go on from the last step that --job has kept"
+    )
     _add_socket_dir(session)
     output = run.add_argument_group("output")
     output.add_argument("--stats", type=Path, metavar="FILE.json", help="write what the run cost")
@@ -180,16 +198,28 @@ def _run(told: argparse.Namespace) -> _Action:
         raise UsageError(f"--chunk-size {told.chunk_size} is not a multiple of 2 MiB")
     if told.tide_iteration < 1:
         raise UsageError("--tide-iteration counts from 1")
+    if told.time_to_live < 1:
+        raise UsageError("--time-to-live is at least 1 second")
+    if told.job and told.exact:
+        raise UsageError("--job keeps steps that the daemon makes, and --exact asks for none")
     return launch.prepare(
         launch.RunOptions(
             script=told.script,
             arguments=told.arguments,
-            wish=Wish(pools=pools, socket_dir=told.socket_dir, chunk_bytes=chunk_bytes),
+            wish=Wish(
+                pools=pools,
+                socket_dir=told.socket_dir,
+                chunk_bytes=chunk_bytes,
+                job_name=told.job,
+                time_to_live_s=told.time_to_live if told.job else 0,
+            ),
             stats=told.stats,
             tide=told.tide,
             tide_iteration=told.tide_iteration,
             trace=told.trace,
             quiet=told.quiet,
+            exact=told.exact,
+            resume=told.resume,
         )
     )
 

@@ -13,6 +13,7 @@ from memtide import node as nodes
 from memtide._native import Client, OpenOptions
 from memtide.chunk_size import Parameter
 from memtide.daemon import Pools, PrivateDaemon, answers
+from memtide.errors import Unavailable
 from memtide.locate import default_socket_dir
 
 
@@ -24,7 +25,8 @@ class Wish:
     socket_dir: Path | None = None
     chunk_bytes: int = 0  # 0: what suits `parameters`, or without any the library's default.
     parameters: tuple[Parameter, ...] = ()
-    job_name: str = ""
+    job_name: str = ""  # Of a job that outlives this process: the daemon must stay, too.
+    time_to_live_s: int = 0
     host_share_bytes: int = 0
     device_share_bytes: int = 0
 
@@ -47,6 +49,11 @@ def connect(wish: Wish) -> Connection:
     socket_dir = wish.socket_dir or default_socket_dir()
     daemon = None
     with contextlib.ExitStack() as undo:
+        if wish.job_name and (wish.pools.named() or not answers(socket_dir)):
+            raise Unavailable(
+                f"job '{wish.job_name}' needs a daemon that stays when this process ends, and "
+                f"none answers at {socket_dir}: start memtided, or name its sockets by --socket-dir"
+            )
         if wish.pools.named() or not answers(socket_dir):
             daemon = PrivateDaemon.start(wish.pools, wish.socket_dir)
             undo.callback(daemon.stop)
@@ -54,6 +61,7 @@ def connect(wish: Wish) -> Connection:
         options = OpenOptions(
             socket_dir=str(socket_dir),
             job_name=wish.job_name,
+            time_to_live_s=wish.time_to_live_s,
             program=Path(sys.argv[0]).name,
             chunk_bytes=wish.chunk_bytes or _searched(wish, socket_dir),
             host_share_bytes=wish.host_share_bytes,

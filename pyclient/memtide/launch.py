@@ -15,6 +15,8 @@ from memtide import chunk_size, report, runtime_hook, trace, trace_file
 from memtide._native import Client
 from memtide.connect import Connection, Wish, connect
 from memtide.errors import MemtideError, UsageError
+from memtide.named_job import take_up
+from memtide.runtime_hook import Stepping
 from memtide.script import run_script
 from memtide.stats import Recorder, Summary
 
@@ -31,6 +33,8 @@ class RunOptions:
     tide_iteration: int = 3
     trace: Path | None = None
     quiet: bool = False
+    exact: bool = False  # Optimizers step in the script's process.
+    resume: bool = False
 
 
 def prepare(options: RunOptions) -> Callable[[], int]:
@@ -45,7 +49,10 @@ def prepare(options: RunOptions) -> Callable[[], int]:
             raise UsageError(f"no directory to write '{output}' into")
     if options.trace is not None:
         trace_file.check_output(options.trace)
+    if options.resume and not options.wish.job_name:
+        raise UsageError("--resume takes up the job that --job names")
     connection = connect(options.wish)
+    stepping = _stepping(connection, options)
     recorder = Recorder(
         connection.client,
         connection.socket_dir,
@@ -54,7 +61,7 @@ def prepare(options: RunOptions) -> Callable[[], int]:
     progress = None
     if sys.stderr.isatty() and not options.quiet:
         progress = report.Progress(recorder)
-    runtime_hook.install(connection.client, progress or recorder)
+    runtime_hook.install(connection.client, progress or recorder, stepping)
     outputs = _Outputs(_absolute(options.stats), _absolute(options.tide), _absolute(options.trace))
     owner = os.getpid()
 
@@ -71,6 +78,14 @@ def prepare(options: RunOptions) -> Callable[[], int]:
         return 0
 
     return run
+
+
+def _stepping(connection: Connection, options: RunOptions) -> Stepping:
+    name = options.wish.job_name
+    if not name:
+        return Stepping(options.exact)
+    found = take_up(connection.client, connection.socket_dir, name, resume=options.resume)
+    return Stepping(options.exact, keep=not options.exact, found=found)
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,20 @@ from memtide import _native, strict
 from memtide._native import Client
 from memtide.adopt import Adopter
 from memtide.chunk_size import Parameter
+from memtide.continuation import Continuation
+from memtide.daemon_step import DaemonSteps
 from memtide.elastic import Elastic
 from memtide.groups import in_groups, list_functions
+from memtide.job_note import Note
 from memtide.leases import Ledger
 from memtide.moments import Moments, Scope
 from memtide.net import NetMode
 from memtide.observer import Observer
+from memtide.registering import adding_groups, applying, deep_copying
 from memtide.reporter import Reporter
 from memtide.saving import saving_through_copies
 from memtide.step import StepMode
+from memtide.torch_updates import functions
 
 
 class Runtime:
@@ -45,9 +50,11 @@ class Runtime:
         self._everything = adopt_everything
         self.scope = Scope(everything=adopt_everything)
         self.moments = Moments(self.adopter, self.observer, self.scope)
+        self.daemon = DaemonSteps(self.adopter, self.observer)
         self._undo: list[Callable[[], None]] = []
         self._stepping = 0
         self._elastic: Elastic | None = None  # On a GPU.
+        self._continuation: Continuation | None = None  # Of a named job.
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
         self.parameters: list[Parameter] = []
@@ -68,14 +75,18 @@ class Runtime:
             handles.append(
                 torch_modules.register_module_parameter_registration_hook(self._on_registration)
             )
-            self._wrap(torch.nn.Module, "_apply", self._around_apply)
-            self._wrap(torch.nn.Parameter, "__deepcopy__", self._around_deepcopy)
-            self._wrap(Optimizer, "add_param_group", self._around_add_param_group)
+            self._wrap(torch.nn.Module, "_apply", functools.partial(applying, moments))
+            self._wrap(torch.nn.Parameter, "__deepcopy__", functools.partial(deep_copying, moments))
+            grouping = functools.partial(adding_groups, moments, self._on_optimizer)
+            self._wrap(Optimizer, "add_param_group", grouping)
         self._undo += [handle.remove for handle in handles]
         self._wrap(Optimizer, "profile_hook_step", self._around_profile_hook_step, static=True)
         _wrap_known_optimizers(Optimizer)
         for module, name in list_functions():
             self._wrap(module, name, functools.partial(in_groups, self.adopter, self.observer))
+        for module, form in functions():
+            self._wrap(module, form.name, functools.partial(self.daemon.around, form))
+        self._wrap(Optimizer, "_optimizer_step_code", self._around_step_code)
         if self.ledger.strict:
             self._spread_net()
         else:
@@ -89,6 +100,7 @@ class Runtime:
         self.moments.forget_hooks()
         while self._undo:
             self._undo.pop()()
+        self.daemon.close()
 
     @contextlib.contextmanager
     def stepping(self, optimizer: Optimizer) -> Iterator[None]:
@@ -97,6 +109,8 @@ class Runtime:
             yield
             return
         self.moments.settle()
+        if self._continuation is not None:
+            self._continuation.before_step()
         self.adopt_state_of(optimizer)
         if first := optimizer not in self._stepped:
             # Now, too: the step may need more than there is room for.
@@ -108,15 +122,20 @@ class Runtime:
             if self.ledger.active or first:
                 self._stepped.add(optimizer)
                 mode = StepMode(self.adopter, self.observer)
+                self.daemon.begin(optimizer, mode.close)
                 try:
                     with mode:
                         yield
+                        self.daemon.finish()
                 finally:
                     mode.close()
             else:
+                self.daemon.begin(optimizer, lambda: None)
                 yield
+                self.daemon.finish()
         finally:
             self._stepping -= 1
+            self.daemon.end()
         self.adopt_state_of(optimizer)
         if first:
             self.parameters = self._list_parameters(born=True)
@@ -146,35 +165,18 @@ class Runtime:
     def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
         self.moments.adopt_parameter(parameter)
 
-    def _around_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _apply(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            result = original(module, *args, **kwargs)
-            for parameter in module._parameters.values():
-                if parameter is not None:
-                    self.moments.adopt_parameter(parameter)
-            return result
+    def keep_steps(self, found: Note | None) -> None:
+        """Publishes every step with a note, for a process that goes on after this one; goes on
+        itself from the step that is `found`. REQUIRES: everything is adopted."""
+        continuation = self._continuation = Continuation(self.adopter, self.daemon, found)
+        handle = torch_modules.register_module_forward_pre_hook(
+            lambda _module, _inputs: continuation.before_forward()
+        )
+        self._undo.append(handle.remove)
 
-        return _apply
-
-    def _around_deepcopy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def __deepcopy__(parameter: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
-            copied = original(parameter, memo)
-            self.moments.adopt_parameter(copied)
-            return copied
-
-        return __deepcopy__
-
-    def _around_add_param_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            result = original(optimizer, *args, **kwargs)
-            for parameter in optimizer.param_groups[-1]["params"]:
-                self.moments.adopt_parameter(parameter)
-            return result
-
-        return add_param_group
+    def _on_optimizer(self, optimizer: Optimizer) -> None:
+        if self._continuation is not None:
+            self._continuation.know(optimizer)
 
     def _around_profile_hook_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,6 +184,14 @@ class Runtime:
             return wrap_step(hooked)
 
         return profile_hook_step
+
+    def _around_step_code(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def _optimizer_step_code(optimizer: Optimizer) -> None:
+            original(optimizer)
+            self.daemon.finish()  # Before hooks look at what was stepped.
+
+        return _optimizer_step_code
 
     def _around_faulthandler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memtide._native import Client
 from memtide.chunk_size import Parameter
 from memtide.importhook import after_import
+from memtide.job_note import Note
 from memtide.observer import Observer
 
 if TYPE_CHECKING:
@@ -15,7 +17,16 @@ if TYPE_CHECKING:
 _started: Runtime | None = None
 
 
-def install(client: Client, observer: Observer) -> None:
+@dataclass(frozen=True)
+class Stepping:
+    """How optimizers step."""
+
+    exact: bool = False  # In this process, to the same bits as without memtide.
+    keep: bool = False  # Each step is published for a process that goes on after this one.
+    found: Note | None = None  # What this one goes on from.
+
+
+def install(client: Client, observer: Observer, stepping: Stepping) -> None:
     """Makes torch, when it is imported (or now, if it has been), put states into chunks."""
 
     def start() -> None:
@@ -23,6 +34,9 @@ def install(client: Client, observer: Observer) -> None:
         from memtide import runtime
 
         _started = runtime.start(client, observer, adopt_everything=True)
+        _started.daemon.allowed &= not stepping.exact
+        if stepping.keep:
+            _started.keep_steps(stepping.found)
 
     after_import("torch", start)
 

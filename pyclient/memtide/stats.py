@@ -53,6 +53,7 @@ class Recorder(Observer):
         self._node = nodes.inspect(socket_dir)
         self._stats = client.stats()
         self._first_node, self._first_stats = self._node, self._stats
+        self._first_step = client.published()[0]
         self._records: deque[Record] = deque(maxlen=_RECORDS_KEPT)
         self.iterations = 0
         self.iterating_s = 0.0
@@ -114,6 +115,7 @@ class Recorder(Observer):
             stalled_s=_stalled(self._first_node, node),
             client=_counted(self._first_stats, stats),
             waited_s=(stats.wait_nanoseconds - self._first_stats.wait_nanoseconds) / 1e9,
+            daemon_steps=self._client.published()[0] - self._first_step,
             chunks=stats.chunks,
             node=node,
             records=list(self._records),
@@ -160,6 +162,7 @@ class Summary:
     stalled_s: dict[str, float]
     client: dict[str, int]
     waited_s: float
+    daemon_steps: int  # Of optimizers, made by the daemon.
     chunks: int
     node: Node
     records: list[Record]
@@ -184,6 +187,7 @@ class Summary:
             "stalled_seconds": self.stalled_s,
             "client": self.client,
             "waited_seconds": self.waited_s,
+            "daemon_steps": self.daemon_steps,
             "pools": [asdict(pool) for pool in self.node.pools],
             "kinds": {kind: asdict(usage) for kind, usage in self.node.kinds.items()},
             "records": [asdict(record) for record in self.records],

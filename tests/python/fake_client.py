@@ -10,6 +10,7 @@ from collections import Counter, deque
 from typing import Any
 
 import torch
+from fake_steps import FakeSteps
 from memtide._native import Access, Kind, Phase, Places, Properties, Stats
 from memtide.errors import FailedPrecondition, NotFound, OutOfRoom
 from torch import nn
@@ -19,7 +20,7 @@ CHUNK_BYTES = 4096
 _FREED = 0xFF  # Four of these are a NaN, in every floating-point type.
 
 
-class FakeClient:
+class FakeClient(FakeSteps):
     """Has the methods of memtide._native.Client. Chunks that ended are filled with NaN."""
 
     def __init__(
@@ -30,6 +31,7 @@ class FakeClient:
         kernel_faults: bool = True,
         touches: bool = True,
     ) -> None:
+        super().__init__()
         self._memory = mmap.mmap(-1, places * CHUNK_BYTES)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.properties = Properties(

@@ -256,6 +256,7 @@ def test_operations_on_lists_lease_one_index_at_a_time(
     options: dict[str, bool], runtime: Runtime
 ) -> None:
     torch.manual_seed(0)
+    runtime.daemon.allowed = False
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(20)))
     plain = pickle.loads(pickle.dumps(model))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)

@@ -51,7 +51,7 @@ def test_the_same_bits(name: str, touches: bool, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(groups, "_spans", spans)
     client = FakeClient(lease_budget=9, touches=touches)
-    runtimes.start(client, Observer(), adopt_everything=True)
+    runtimes.start(client, Observer(), adopt_everything=True).daemon.allowed = False
     try:
         offloaded = train(kind, options)
     finally:

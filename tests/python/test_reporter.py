@@ -38,6 +38,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def test_an_iteration_is_its_moments_in_order_and_its_end(runtime: Runtime) -> None:
+    runtime.daemon.allowed = False
     model = layers(12)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     train(model, optimizer)
@@ -51,6 +52,7 @@ def test_an_iteration_is_its_moments_in_order_and_its_end(runtime: Runtime) -> N
 
 
 def test_a_moment_is_told_before_its_chunks_are_leased(runtime: Runtime) -> None:
+    runtime.daemon.allowed = False
     model = layers(12)
     order: list[str] = []
     acquire, moment = runtime.client.acquire, runtime.client.moment

@@ -1,0 +1,298 @@
+"""Optimizer steps made by the daemon, where the states are.
+
+When there is more than fits, a step in the client brings every chunk here and back only to touch
+each element once. Instead, torch's functional optimizers (torch_updates.py) are replaced by notes
+of what they were asked to do. When the optimizer's step function ends, before its post-hooks, the
+daemon makes the whole step into twin chunks and publishes it: all becomes visible, or nothing.
+
+What the daemon cannot step (small tensors outside chunks, sparse or complex ones, unlike layouts,
+capturable and differentiable optimizers) is passed to torch's function at once, as are optimizers
+whose step is not torch's own. When there is no room for twins, the step is made in this process
+after all, and so are all later ones.
+
+Errors of a step come out of `Optimizer.step`, with parameters, states and step counts as they were.
+One thread at a time, like the optimizers themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from memtide._native import Kind
+from memtide._steps import MOST_CHUNKS
+from memtide.adopt import Adopter
+from memtide.checkpoint_file import Checkpoint
+from memtide.errors import OutOfRoom
+from memtide.observer import Observer
+from memtide.snapshots import Snapshots
+from memtide.step_pieces import Batch, Geometry, Update, batches_of, calls_of
+from memtide.torch_updates import (
+    Arguments,
+    Form,
+    options_of,
+    part_of,
+    put_back,
+    split,
+    steps_as_torch,
+)
+from memtide.twins import Twins
+
+# Calls under way together: one reads, one computes, one writes.
+_DEPTH = 3
+_FEWEST_CHUNKS = 8
+# Of host memory, for the calls under way: the rest keeps what backward left and forward needs.
+_HOST_PART = 4
+
+
+@dataclass
+class _Asked:
+    """One call of a torch function, left to the daemon."""
+
+    original: Callable[..., None]
+    form: Form
+    arguments: Arguments
+    updates: list[Update]
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        parameters: list[torch.Tensor] = self.arguments["params"]
+        return parameters
+
+    def count_steps(self, change: int) -> None:
+        """Changes the steps that the states have made."""
+        if self.form.steps is not None:
+            for step in self.arguments[self.form.steps]:
+                step.add_(change)
+
+    def redo(self) -> None:
+        """Makes the step here after all."""
+        lists = [self.arguments[name] for name in self.form.states if self.arguments[name]]
+        made = [list(values) for values in lists]
+        for index, update in enumerate(self.updates):
+            if update.options.fresh_states:
+                for values in lists:
+                    values[index] = None
+        with torch.no_grad():
+            self.original(**self.arguments)
+            for values, kept in zip(lists, made, strict=True):
+                for value, state in zip(values, kept, strict=True):
+                    if value is not state:
+                        state.copy_(value)
+
+
+class DaemonSteps:
+    """Hands the steps of one client's optimizers to the daemon."""
+
+    def __init__(self, adopter: Adopter, observer: Observer) -> None:
+        self._adopter = adopter
+        self._client = adopter.client
+        self._observer = observer
+        properties = adopter.client.properties
+        self._geometry = Geometry(properties.base, properties.chunk_bytes)
+        self._most_chunks = max(_FEWEST_CHUNKS, properties.host_slots // _HOST_PART // _DEPTH)
+        self._twins = Twins(adopter.client)
+        self._snapshots = Snapshots(adopter)
+        self._threads = ThreadPoolExecutor(_DEPTH, "memtide-step")
+        self._stepping: Optimizer | None = None
+        self._release: Callable[[], None] = lambda: None
+        self._asked: list[_Asked] = []
+        # False: every step is made in this process, to the same bits as without memtide.
+        # False: every step is made in this process, to the same bits as without memtide.
+        self.allowed = not adopter.ledger.strict
+        # Also when everything fits: so that each step is published.
+        self.always = False
+        # What is kept with a step of this optimizer, and who hears that it is published.
+        self.note: Callable[[Optimizer | None], bytes] = lambda _: b""
+        self.on_published: Callable[[Optimizer | None], None] = lambda _: None
+        self.here = ""  # Why something in chunks is stepped in this process; empty: nothing is.
+        self.steps = 0  # Published.
+
+    def around(self, form: Form, original: Callable[..., None]) -> Callable[..., None]:
+        """One of torch's functions, with what the daemon can do left to it."""
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def update(*args: Any, **kwargs: Any) -> None:
+            if not self._wanted():
+                original(*args, **kwargs)
+                return
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            self._take(form, original, bound.arguments)
+
+        return update
+
+    def begin(self, optimizer: Optimizer, release: Callable[[], None]) -> None:
+        """An optimizer's step begins. `release` gives back what this process leases for it."""
+        if steps_as_torch(optimizer):
+            self._stepping, self._release = optimizer, release
+        else:
+            self._note_here(optimizer)
+
+    def finish(self) -> None:
+        """Makes and publishes what was asked for since `begin`, if anything."""
+        asked, self._asked = self._asked, []
+        if not asked:
+            return
+        try:
+            self._run([update for one in asked for update in one.updates])
+        except OutOfRoom as error:
+            self._step_here(asked, error)
+        except BaseException:
+            self._undo(asked)
+            raise
+
+    def end(self) -> None:
+        """The optimizer's step has ended. What is still asked for then, as it failed, is undone."""
+        self._undo(self._asked)
+        self._asked = []
+        self._stepping, self._release = None, lambda: None
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Writes the tensors as they are: behind the next step's back, or at once if that is made
+        here."""
+        self._snapshots.ask(checkpoint)
+        if not self.allowed or self.here or not self.steps or not self._pressed():
+            self._snapshots.write_now()
+
+    def close(self) -> None:
+        """Gives back what is kept for steps."""
+        self._snapshots.write_now()
+        self._snapshots.wait()
+        self._threads.shutdown()
+        self._twins.free()
+
+    def _wanted(self) -> bool:
+        return (
+            self._stepping is not None
+            and self.allowed
+            and self._adopter.here
+            and self._pressed()
+            and not torch.compiler.is_compiling()
+        )
+
+    def _pressed(self) -> bool:
+        return self.always or self._adopter.pressed()
+
+    def _take(self, form: Form, original: Callable[..., None], arguments: Arguments) -> None:
+        options = options_of(form, arguments)
+        if options is None:
+            self._note_here(self._stepping)
+            original(**arguments)
+            return
+        if self._is_asked_for(arguments["params"]):
+            self.finish()
+        found = split(form, arguments, options, self._adopter)
+        count = len(arguments["params"])
+        if found.indices:
+            part = part_of(arguments, count, found.indices)
+            self._asked.append(_Asked(original, form, part, found.updates))
+            self._asked[-1].count_steps(1)
+        if found.rest:
+            part = part_of(arguments, count, found.rest)
+            if any(map(self._adopter.manages, part["params"])):
+                self._note_here(self._stepping)
+            original(**part)
+            put_back(arguments, part, count, found.rest)
+
+    def _is_asked_for(self, parameters: Sequence[torch.Tensor]) -> bool:
+        asked = {p.data_ptr() for one in self._asked for p in one.parameters}
+        return any(p.data_ptr() in asked for p in parameters)
+
+    def _run(self, updates: list[Update]) -> None:
+        self._release()
+        self._adopter.ledger.release_all()
+        self._observer.moment("step", "daemon")
+        kinds = self._written(updates)
+        if len(kinds) > MOST_CHUNKS:
+            raise OutOfRoom(f"a step changes {len(kinds)} chunks; it may change {MOST_CHUNKS}")
+        self._snapshots.before_step(kinds)
+        try:
+            twins = self._twins.of(kinds)
+        except OutOfRoom:
+            if not self._snapshots.wait():
+                raise
+            twins = self._twins.of(kinds)
+        try:
+            live = self._adopter.live()
+            batches = batches_of(updates, live, self._geometry, self._most_chunks)
+            self._make(batches, twins)
+            self._publish(twins)
+        except BaseException:
+            self._twins.free()
+            raise
+        if self._snapshots.wanted:
+            self._twins.give_away(twins)
+            self._snapshots.keep(twins)
+        self.steps += 1
+        self.on_published(self._stepping)
+
+    def _written(self, updates: list[Update]) -> dict[int, Kind]:
+        """The places that a step changes, and what they hold."""
+        kinds: dict[int, Kind] = {}
+        for update in updates:
+            for number, span in enumerate(update.written):
+                kind = Kind.OPTIMIZER_STATE if number else Kind.PARAMETER
+                size_bytes = update.elements * span.item_bytes
+                for place in self._adopter.places_of(span.address, size_bytes):
+                    kinds.setdefault(place, kind)
+        return kinds
+
+    def _make(self, batches: list[Batch], twins: dict[int, int]) -> None:
+        def make(batch: Batch) -> None:
+            for call in calls_of(batch, self._geometry, twins):
+                self._client.step(*call)
+
+        under_way = [self._threads.submit(make, batch) for batch in batches]
+        try:
+            for batch in under_way:
+                batch.result()
+        except BaseException:
+            for batch in under_way:
+                batch.cancel()
+            for batch in under_way:
+                if not batch.cancelled():
+                    batch.exception()
+            raise
+
+    def _publish(self, twins: dict[int, int]) -> None:
+        self._client.publish(
+            self._client.published()[0] + 1,
+            list(twins),
+            list(twins.values()),
+            self.note(self._stepping),
+            keep=self._snapshots.wanted and bool(twins),
+        )
+
+    def _note_here(self, optimizer: Optimizer | None) -> None:
+        """From now on this process changes chunks in place. REQUIRES: it has not begun to."""
+        self._snapshots.write_now()
+        if self.here:
+            return
+        self.here = f"{type(optimizer).__name__} steps in the script's process"
+        if self.always:  # The last note would be of chunks that are no longer as it says.
+            self._publish({})
+
+    def _step_here(self, asked: list[_Asked], error: OutOfRoom) -> None:
+        self.allowed = False
+        self._note_here(self._stepping)
+        print(f"memtide: optimizers step in this process from now on: {error}", file=sys.stderr)
+        for one in asked:
+            one.count_steps(-1)
+            one.redo()
+
+    def _undo(self, asked: list[_Asked]) -> None:
+        for one in asked:
+            one.count_steps(-1)
+            for parameter, update in zip(one.parameters, one.updates, strict=True):
+                if update.options.fresh_states and self._stepping is not None:
+                    self._stepping.state.get(parameter, {}).pop("momentum_buffer", None)

@@ -1,0 +1,214 @@
+"""How a step by the daemon is cut into calls. Pure: addresses and sizes, no tensors, no client.
+
+A parameter's tensors (gradient, parameter, states) lie in different chunks and cross their borders
+at different elements. A *part* is a run of elements in which none does. Consecutive parts go
+together into *batches* of few chunks, so that several batches fit into host memory at a time; those
+of unlike options in one batch (parameter groups share chunks) are calls one after the other, for
+which the chunks come once.
+
+New content goes to twins, whole chunks. What lives in a written chunk and is no part of the step
+(frozen parameters, tensors that the client steps itself) is copied with the first batch that
+writes the chunk.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from memtide._steps import MOST_PIECES, CopyPiece, StepOptions, StepPiece
+from memtide.packing import ALIGNMENT_BYTES
+
+Interval = tuple[int, int]  # Addresses: from, to before.
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where places are."""
+
+    base: int
+    chunk_bytes: int
+
+    def place(self, address: int) -> int:
+        """The place that an address is in."""
+        return (address - self.base) // self.chunk_bytes
+
+    def chunk(self, place: int) -> Interval:
+        """The addresses of a place."""
+        start = self.base + place * self.chunk_bytes
+        return start, start + self.chunk_bytes
+
+
+@dataclass(frozen=True)
+class Span:
+    """A tensor's elements, in the order of their addresses."""
+
+    address: int
+    item_bytes: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """One parameter's step. `written`: the parameter, then its states."""
+
+    options: StepOptions
+    elements: int
+    gradient: Span
+    written: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements of one update, each of its spans within one chunk."""
+
+    options: StepOptions
+    elements: int
+    gradient: int
+    written: tuple[Interval, ...]
+
+
+@dataclass
+class Batch:
+    """Parts that are stepped together, and what is copied into the same twins."""
+
+    parts: list[Part] = field(default_factory=list)
+    copies: list[Interval] = field(default_factory=list)
+    reads: set[int] = field(default_factory=set)  # Places of gradients.
+    writes: set[int] = field(default_factory=set)  # Read as well.
+
+
+def parts_of(update: Update, geometry: Geometry) -> Iterator[Part]:
+    """Cuts an update at every border of a chunk that one of its tensors crosses."""
+    spans = (update.gradient, *update.written)
+    done = 0
+    while done < update.elements:
+        count = update.elements - done
+        for span in spans:
+            at = span.address + done * span.item_bytes
+            to_border = geometry.chunk(geometry.place(at))[1] - at
+            count = min(count, to_border // span.item_bytes)
+        yield Part(
+            update.options,
+            count,
+            update.gradient.address + done * update.gradient.item_bytes,
+            tuple(
+                (
+                    span.address + done * span.item_bytes,
+                    span.address + (done + count) * span.item_bytes,
+                )
+                for span in update.written
+            ),
+        )
+        done += count
+
+
+def batches_of(
+    updates: Sequence[Update],
+    live: Sequence[Interval],
+    geometry: Geometry,
+    most_chunks: int,
+) -> list[Batch]:
+    """The whole step in batches that each touch at most `most_chunks` chunks, twins counted; a
+    part that needs more is a batch alone. `live`: what holds anything, sorted, disjoint."""
+    batches = [Batch()]
+    covered: dict[int, list[Interval]] = {}
+    for update in sorted(updates, key=lambda one: one.written[0].address):
+        for part in parts_of(update, geometry):
+            reads = {geometry.place(part.gradient)}
+            writes = {geometry.place(start) for start, _ in part.written}
+            batch = batches[-1]
+            chunks = len(batch.reads | reads) + 2 * len(batch.writes | writes)
+            full = len(batch.parts) >= MOST_PIECES // 2
+            if batch.parts and (full or chunks > most_chunks):
+                batch = Batch()
+                batches.append(batch)
+            batch.parts.append(part)
+            batch.reads |= reads
+            batch.writes |= writes
+            for start, end in part.written:
+                covered.setdefault(geometry.place(start), []).append((start, end))
+    _add_copies(batches, covered, live, geometry)
+    return batches if batches[-1].parts else []
+
+
+def _add_copies(
+    batches: list[Batch],
+    covered: dict[int, list[Interval]],
+    live: Sequence[Interval],
+    geometry: Geometry,
+) -> None:
+    starts = [start for start, _ in live]
+    copied: set[int] = set()
+    for batch in batches:
+        for place in sorted(batch.writes - copied):
+            inside = _within(live, starts, geometry.chunk(place))
+            batch.copies += uncovered(inside, sorted(covered[place]))
+        copied |= batch.writes
+
+
+def _within(live: Sequence[Interval], starts: list[int], chunk: Interval) -> list[Interval]:
+    """The parts of intervals that are in a chunk."""
+    first, end = chunk
+    found = []
+    for at in range(max(0, bisect.bisect_right(starts, first) - 1), len(live)):
+        start, stop = live[at]
+        if start >= end:
+            break
+        if stop > first:
+            found.append((max(start, first), min(stop, end)))
+    return found
+
+
+def uncovered(live: Sequence[Interval], covered: Sequence[Interval]) -> list[Interval]:
+    """What of `live` is in no interval of `covered`; both sorted and disjoint in themselves. What
+    only the gap of an alignment parts, where nothing is, becomes one."""
+    found: list[Interval] = []
+    at = 0
+    for start, end in live:
+        while at < len(covered) and covered[at][1] <= start:
+            at += 1
+        scan = at
+        while start < end:
+            border = covered[scan][0] if scan < len(covered) else end
+            if border > start:
+                _append(found, (start, min(end, border)))
+            if border >= end:
+                break
+            start = max(start, covered[scan][1])
+            scan += 1
+    return found
+
+
+def _append(found: list[Interval], interval: Interval) -> None:
+    if found and interval[0] - found[-1][1] < ALIGNMENT_BYTES:
+        found[-1] = (found[-1][0], interval[1])
+    else:
+        found.append(interval)
+
+
+def calls_of(
+    batch: Batch, geometry: Geometry, twins: Mapping[int, int]
+) -> Iterator[tuple[StepOptions | None, list[StepPiece], list[CopyPiece]]]:
+    """The calls of a batch, in turn; `twins` says which place each written place's is."""
+
+    def twin(address: int) -> int:
+        place = geometry.place(address)
+        return address + (twins[place] - place) * geometry.chunk_bytes
+
+    groups: dict[StepOptions, list[StepPiece]] = {}
+    for part in batch.parts:
+        addresses = tuple(start for start, _ in part.written)
+        new = tuple(map(twin, addresses))
+        piece = StepPiece(
+            part.elements, part.gradient, addresses[0], new[0], addresses[1:], new[1:]
+        )
+        groups.setdefault(part.options, []).append(piece)
+    copies = [CopyPiece(start, twin(start), end - start) for start, end in batch.copies]
+    for number, (options, pieces) in enumerate(groups.items()):
+        room = MOST_PIECES - len(pieces) if number == 0 else 0
+        yield options, pieces, copies[:room]
+        copies = copies[room:]
+    while copies:
+        yield None, [], copies[:MOST_PIECES]
+        copies = copies[MOST_PIECES:]

@@ -1,0 +1,237 @@
+"""Torch's functional optimizers, read as what the daemon does.
+
+`torch.optim.Adam.step` and its like gather parameters, gradients and states group by group, and
+then call one function that does the arithmetic: `torch.optim.adam.adam` and its like. Everything
+around that function (schedules, groups, closures, state dicts) stays torch's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from memtide._steps import Format, Rule, StepOptions
+from memtide.adopt import Adopter
+from memtide.errors import InvalidArgument
+from memtide.step_pieces import Span, Update
+
+FORMATS = {
+    torch.float32: Format.FLOAT32,
+    torch.bfloat16: Format.BFLOAT16,
+    torch.float16: Format.FLOAT16,
+}
+_KEPT_DTYPES = (torch.float32, torch.bfloat16)  # Parameters and states.
+_DECAY_RATES = ("beta1", "beta2")
+Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Form:
+    """The arguments of one of torch's functions."""
+
+    module: str
+    name: str
+    gradients: str
+    states: tuple[str, ...]
+    steps: str | None
+    scalars: tuple[str, ...]
+    flags: tuple[str, ...]
+    rule: Callable[[Arguments], Rule]
+
+
+def _adam_or_adamw(arguments: Arguments) -> Rule:
+    decoupled = arguments.get("decoupled_weight_decay", False)
+    return Rule.ADAMW if decoupled else Rule.ADAM
+
+
+_ADAM = Form(
+    "torch.optim.adam",
+    "adam",
+    "grads",
+    ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"),
+    "state_steps",
+    ("lr", "weight_decay", "beta1", "beta2", "eps"),
+    ("amsgrad", "maximize"),
+    _adam_or_adamw,
+)
+FORMS = (
+    _ADAM,
+    replace(_ADAM, module="torch.optim.adamw", name="adamw", rule=lambda _: Rule.ADAMW),
+    Form(
+        "torch.optim.sgd",
+        "sgd",
+        "d_p_list",
+        ("momentum_buffer_list",),
+        None,
+        ("lr", "weight_decay", "momentum", "dampening"),
+        ("nesterov", "maximize"),
+        lambda _: Rule.SGD,
+    ),
+    Form(
+        "torch.optim.adagrad",
+        "adagrad",
+        "grads",
+        ("state_sums",),
+        "state_steps",
+        ("lr", "weight_decay", "lr_decay", "eps"),
+        ("maximize",),
+        lambda _: Rule.ADAGRAD,
+    ),
+)
+_OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+
+
+def functions() -> Iterator[tuple[Any, Form]]:
+    """Module and form of each function that this torch has."""
+    for form in FORMS:
+        module = sys.modules.get(form.module)
+        if module is not None and callable(getattr(module, form.name, None)):
+            yield module, form
+
+
+def steps_as_torch(optimizer: Optimizer) -> bool:
+    """Whether an optimizer's step is torch's own: after the functions it calls, it does nothing
+    more with parameters and states."""
+    own = inspect.unwrap(type(optimizer).step)
+    return any(own is inspect.unwrap(known.step) for known in _OPTIMIZERS)
+
+
+def options_of(form: Form, arguments: Arguments) -> StepOptions | None:
+    """The hyper-parameters of one call; None: it is not for the daemon.
+
+    InvalidArgument: one of them is not finite.
+    """
+    if any(arguments.get(name) is not None for name in ("grad_scale", "found_inf")):
+        return None
+    if arguments.get("differentiable") or arguments.get("capturable"):
+        return None
+    values: dict[str, float] = {}
+    for name in form.scalars:
+        value = arguments[name]
+        if isinstance(value, torch.Tensor):
+            if value.numel() != 1 or value.requires_grad:
+                return None
+            value = value.item()
+        values[name] = float(value)
+        if not math.isfinite(values[name]):
+            raise InvalidArgument(
+                f"{name} of {form.name} is {values[name]}: the step is refused, and nothing has "
+                "changed; hyper-parameters must be finite"
+            )
+    if any(value < 0 for value in values.values()):  # Torch computes with it, the daemon refuses.
+        return None
+    if any(values.get(name, 0.0) >= 1 for name in _DECAY_RATES):
+        return None
+    told: dict[str, Any] = {**values, **{name: bool(arguments[name]) for name in form.flags}}
+    return StepOptions(form.rule(arguments), 1, **told)
+
+
+@dataclass
+class Split:
+    """Which indices of a call's lists are the daemon's."""
+
+    updates: list[Update] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    rest: list[int] = field(default_factory=list)
+
+
+def split(form: Form, arguments: Arguments, options: StepOptions, adopter: Adopter) -> Split:
+    """Sorts the parameters of a call. For the daemon's, a state that is None is made; what is in it
+    means nothing."""
+    found = Split()
+    lists = [arguments[name] for name in form.states if arguments[name]]
+    gradients = arguments[form.gradients]
+    for index, parameter in enumerate(arguments["params"]):
+        if not adopter.manages(gradients[index]):
+            adopter.adopt_gradient(parameter)
+        states = [values[index] for values in lists]
+        step = arguments[form.steps][index] if form.steps is not None else None
+        if not _is_for_daemon(adopter, parameter, gradients[index], states, step):
+            found.rest.append(index)
+            continue
+        fresh = None in states
+        if fresh:
+            states = [adopter.new_state(gradients[index]) for _ in lists]
+            for values, state in zip(lists, states, strict=True):
+                values[index] = state
+        own = replace(
+            options,
+            step=int(step.item()) + 1 if step is not None else 1,
+            fresh_states=fresh,
+            parameter_format=FORMATS[parameter.dtype],
+            gradient_format=FORMATS[gradients[index].dtype],
+            state_format=FORMATS[states[0].dtype] if states else Format.FLOAT32,
+        )
+        written = (_span(parameter), *map(_span, states))
+        found.updates.append(Update(own, parameter.numel(), _span(gradients[index]), written))
+        found.indices.append(index)
+    return found
+
+
+def part_of(arguments: Arguments, count: int, indices: list[int]) -> Arguments:
+    """The arguments of a call with some of its `count` parameters."""
+    return {
+        name: [value[index] for index in indices] if _is_list_of(value, count) else value
+        for name, value in arguments.items()
+    }
+
+
+def put_back(arguments: Arguments, part: Arguments, count: int, indices: list[int]) -> None:
+    """What a call with a part of the lists has put into them, put into the whole lists."""
+    for name, value in arguments.items():
+        if _is_list_of(value, count):
+            for index, item in zip(indices, part[name], strict=True):
+                value[index] = item
+
+
+def _is_list_of(value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count
+
+
+def _is_for_daemon(
+    adopter: Adopter,
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    states: list[torch.Tensor | None],
+    step: Any,
+) -> bool:
+    kept = [state if state is not None else gradient for state in states]
+    tensors = [gradient, parameter, *kept]
+    if step is not None and not (isinstance(step, torch.Tensor) and step.numel() == 1):
+        return False
+    return (
+        all(adopter.manages(tensor) and tensor.dtype in FORMATS for tensor in tensors)
+        and all(tensor.dtype in _KEPT_DTYPES for tensor in (parameter, *kept))
+        and len({tensor.dtype for tensor in kept}) <= 1
+        and _is_dense(parameter)
+        and len({_layout(tensor) for tensor in tensors}) == 1
+    )
+
+
+def _layout(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...]]:
+    """Size, and the strides that mean anything."""
+    return tensor.size(), tuple(
+        step for n, step in zip(tensor.size(), tensor.stride(), strict=True) if n > 1
+    )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill consecutive addresses, in whatever order."""
+    expected = 1
+    for step, n in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if n > 1:
+            if step != expected:
+                return False
+            expected *= n
+    return True
+
+
+def _span(tensor: torch.Tensor) -> Span:
+    return Span(tensor.data_ptr(), tensor.itemsize)

@@ -1,0 +1,201 @@
+"""The part of the client without a daemon that steps: torch's own arithmetic, into twins."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from memtide._native import Properties
+from memtide._steps import CopyPiece, Format, Rule, StepOptions, StepPiece
+from memtide.errors import FailedPrecondition, InvalidArgument, NotFound, OutOfRoom
+from torch.optim import adagrad, adam, sgd
+
+_DTYPES = {
+    Format.FLOAT32: torch.float32,
+    Format.BFLOAT16: torch.bfloat16,
+    Format.FLOAT16: torch.float16,
+}
+_FIRST_ID = 1000
+# Before any hooks.
+_ADAM, _SGD, _ADAGRAD = (
+    adam._single_tensor_adam,
+    sgd._single_tensor_sgd,
+    adagrad._single_tensor_adagrad,
+)
+
+
+class FakeSteps:
+    """What memtide._steps.Steps does. Content that nobody wrote is NaN."""
+
+    properties: Properties
+    kinds: dict[int, Any]
+    _memory: mmap.mmap
+
+    def __init__(self) -> None:
+        self.step_calls: list[tuple[StepOptions | None, list[StepPiece], list[CopyPiece]]] = []
+        self.published_steps = 0
+        self.published_note = b""
+        self.most_step_chunks = 1 << 20
+        self.fail_step_call: dict[int, Exception] = {}
+        self._begun: set[int] = set()
+        self._step_lock = threading.Lock()
+
+    def step(
+        self,
+        options: StepOptions | None,
+        pieces: Sequence[StepPiece],
+        copies: Sequence[CopyPiece] = (),
+    ) -> None:
+        with self._step_lock:
+            self.step_calls.append((options, list(pieces), list(copies)))
+            if error := self.fail_step_call.get(len(self.step_calls)):
+                raise error
+            reads, writes = set(), set()
+            for piece in pieces:
+                for address in (piece.gradient, piece.parameter, *piece.states):
+                    reads.add(self._place(address))
+                for address in (piece.new_parameter, *piece.new_states):
+                    writes.add(self._place(address))
+            for copy in copies:
+                assert self._place(copy.source) == self._place(copy.source + copy.size_bytes - 1)
+                reads.add(self._place(copy.source))
+                writes.add(self._place(copy.target))
+            if (reads | writes) - self.kinds.keys():
+                raise NotFound("no chunk there")
+            if (reads | writes) & self.in_use():
+                raise FailedPrecondition("in use")
+            if len(reads | writes) > self.most_step_chunks:
+                raise OutOfRoom("more chunks than host memory holds")
+            for place in writes - self._begun:
+                self._fill_place(place, 0xFF)
+            self._begun |= writes
+            for piece in pieces:
+                assert options is not None
+                self._run(options, piece)
+            for copy in copies:
+                ctypes.memmove(copy.target, copy.source, copy.size_bytes)
+
+    def publish(
+        self, step: int, places: Sequence[int], twins: Sequence[int], note: bytes, *, keep: bool
+    ) -> None:
+        if step == self.published_steps:
+            return
+        if step != self.published_steps + 1:
+            raise FailedPrecondition("not the next step")
+        if len({*places, *twins}) != len(places) + len(twins):
+            raise InvalidArgument("a place twice")
+        for place, twin in zip(places, twins, strict=True):
+            if self.kinds[place] is not self.kinds[twin]:
+                raise InvalidArgument("unlike kinds")
+            old, new = self._bytes(place), self._bytes(twin)
+            self._memory[self._slice(place)] = new
+            self._memory[self._slice(twin)] = old if keep else bytes(len(old))
+        self.published_steps, self.published_note = step, note
+        self._begun.clear()
+
+    def chunk_ids(self, first_place: int, count: int) -> list[int]:
+        return [place + _FIRST_ID for place in range(first_place, first_place + count)]
+
+    def attach(self, ids: Sequence[int]) -> int:
+        """Copies, as the session that had them is this one."""
+        places = [chunk_id - _FIRST_ID for chunk_id in ids]
+        if any(place not in self.kinds for place in places):
+            raise NotFound("no such chunk")
+        first = self.allocate(self.kinds[places[0]], len(ids))
+        for number, place in enumerate(places):
+            self._memory[self._slice(first + number)] = self._bytes(place)
+        return first
+
+    def published(self) -> tuple[int, bytes]:
+        return self.published_steps, self.published_note
+
+    def _run(self, options: StepOptions, piece: StepPiece) -> None:
+        n = piece.elements
+        gradient = self._tensor(piece.gradient, n, options.gradient_format)
+        parameter = self._tensor(piece.parameter, n, options.parameter_format).clone()
+        states: list[Any] = [
+            self._tensor(address, n, options.state_format).clone() for address in piece.states
+        ]
+        shared = {
+            "lr": options.lr,
+            "weight_decay": options.weight_decay,
+            "maximize": options.maximize,
+            "grad_scale": None,
+            "found_inf": None,
+        }
+        step = torch.tensor(float(options.step - 1))
+        if options.rule in (Rule.ADAM, Rule.ADAMW):
+            _ADAM(
+                [parameter],
+                [gradient],
+                *([state] for state in [*states, None][:3]),
+                state_steps=[step],
+                amsgrad=options.amsgrad,
+                has_complex=False,
+                beta1=options.beta1,
+                beta2=options.beta2,
+                eps=options.eps,
+                capturable=False,
+                differentiable=False,
+                decoupled_weight_decay=options.rule is Rule.ADAMW,
+                **shared,
+            )
+        elif options.rule is Rule.SGD:
+            buffers = [None] if options.fresh_states else states
+            _SGD(
+                [parameter],
+                [gradient],
+                buffers,
+                momentum=options.momentum,
+                dampening=options.dampening,
+                nesterov=options.nesterov,
+                has_sparse_grad=False,
+                **shared,
+            )
+            states = buffers
+        else:
+            _ADAGRAD(
+                [parameter],
+                [gradient],
+                states,
+                [step],
+                lr_decay=options.lr_decay,
+                eps=options.eps,
+                has_sparse_grad=False,
+                differentiable=False,
+                has_complex=False,
+                **shared,
+            )
+        self._tensor(piece.new_parameter, n, options.parameter_format).copy_(parameter)
+        for address, state in zip(piece.new_states, states, strict=False):
+            self._tensor(address, n, options.state_format).copy_(state)
+
+    def _tensor(self, address: int, elements: int, form: Format) -> torch.Tensor:
+        dtype = _DTYPES[form]
+        last = address + elements * dtype.itemsize - 1
+        assert self._place(address) == self._place(last), "a span crosses chunks"
+        buffer = (ctypes.c_char * (elements * dtype.itemsize)).from_address(address)
+        return torch.frombuffer(buffer, dtype=dtype)
+
+    def _place(self, address: int) -> int:
+        return (address - self.properties.base) // self.properties.chunk_bytes
+
+    def _slice(self, place: int) -> slice:
+        size = self.properties.chunk_bytes
+        return slice(place * size, (place + 1) * size)
+
+    def _bytes(self, place: int) -> bytes:
+        return self._memory[self._slice(place)]
+
+    def _fill_place(self, place: int, value: int) -> None:
+        self._memory[self._slice(place)] = bytes([value]) * self.properties.chunk_bytes
+
+    def in_use(self) -> set[int]:
+        raise NotImplementedError
+
+    def allocate(self, kind: Any, count: int) -> int:
+        raise NotImplementedError

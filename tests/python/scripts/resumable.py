@@ -1,0 +1,35 @@
+"""Training that goes on after a kill: `resumable.py STEPS`. Writes each loss as it is known.
+
+KILL_AT names the step in which the process kills itself, KILL_AFTER_S how long after its backward
+pass: in the middle of the optimizer's step, or after it.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import memtide
+import torch
+from tiny_gpt import TinyGpt, batch, loss_of
+
+steps = int(sys.argv[1])
+kill_at = int(os.environ.get("KILL_AT", -1))
+torch.manual_seed(0)
+model = TinyGpt(width=384)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+with Path(os.environ["RESULT"]).open("a", buffering=1, encoding="utf-8") as losses:
+    for step in range(memtide.resumed_step(), steps):
+        torch.manual_seed(step)
+        loss = loss_of(model, batch())
+        optimizer.zero_grad()
+        loss.backward()
+        losses.write(f"{step} {loss.item().hex()} {time.time()}\n")
+        if step == kill_at:
+            delay = float(os.environ["KILL_AFTER_S"])
+            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        optimizer.step()
+        if step == kill_at:
+            time.sleep(60)

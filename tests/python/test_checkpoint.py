@@ -1,0 +1,204 @@
+"""Checkpoints hold what was there when they were asked for, whatever training does meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import memtide
+import pytest
+import torch
+from fake_client import FakeClient
+from memtide import runtime as runtimes
+from memtide.checkpoint_file import Checkpoint, blocks_of
+from memtide.errors import OutOfRoom
+from memtide.observer import Observer
+from memtide.runtime import Runtime
+from torch import nn
+
+_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64}
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    yield runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+    runtimes.stop()
+
+
+def load(path: Path) -> dict[str, torch.Tensor]:
+    """As the format's description says: length, header, bytes."""
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    assert header.pop("__metadata__") == {"format": "pt"}
+    found = {}
+    for name, told in header.items():
+        start, end = told["data_offsets"]
+        flat = torch.frombuffer(
+            bytearray(content[8 + size + start : 8 + size + end]), dtype=_TYPES[told["dtype"]]
+        )
+        found[name] = flat.view(told["shape"])
+    return found
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(5, 24)).pow(2).sum().backward()
+        optimizer.step()
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(24, 60), nn.BatchNorm1d(60), nn.Linear(60, 200))
+
+
+def copies(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    found = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        found |= {f"optimizer.state.{index}.{name}": t.clone() for name, t in state.items()}
+    return found
+
+
+def assert_holds(path: Path, expected: dict[str, torch.Tensor]) -> None:
+    found = load(path)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+
+
+class Gate:
+    """Holds the writing of checkpoints until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        write = Checkpoint.write
+
+        def waiting(checkpoint: Checkpoint, read: object) -> None:
+            assert self.opened.wait(60)
+            write(checkpoint, read)
+
+        monkeypatch.setattr(Checkpoint, "write", waiting)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    model[0].weight.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    train(model, optimizer, 2)
+    expected = copies(model, optimizer)
+    gate = Gate(monkeypatch)
+    made = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
+    chunks = len(runtime.client.kinds)
+    train(model, optimizer, 3)
+    assert runtime.daemon.steps == 5
+    assert not made.done
+    assert made.written_bytes == 0
+    assert not (tmp_path / "a.safetensors").exists()
+    assert len(runtime.client.kinds) > chunks
+    gate.opened.set()
+    assert made.wait(60)
+    assert made.written_bytes == made.total_bytes
+    assert_holds(made.path, expected)
+    runtime.daemon._snapshots.wait()
+    assert len(runtime.client.kinds) <= chunks + 2  # The twins that held it are free.
+
+
+def test_a_step_that_needs_the_room_waits(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    train(model, optimizer, 2)
+    expected = copies(model, optimizer)
+    gate = Gate(monkeypatch)
+    made = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
+    train(model, optimizer, 1)
+    twins_of = runtime.daemon._twins.of
+    tries = []
+
+    def of(kinds: dict) -> dict:
+        tries.append(made.done)
+        if not made.done:
+            gate.opened.set()
+            raise OutOfRoom("full")
+        return twins_of(kinds)
+
+    monkeypatch.setattr(runtime.daemon._twins, "of", of)
+    train(model, optimizer, 1)
+    assert tries == [False, True]
+    assert runtime.daemon.steps == 4
+    assert_holds(made.path, expected)
+
+
+def test_what_a_step_did_not_change_is_written_before_a_later_one_does(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    optimizers = [torch.optim.SGD(model[i].parameters(), lr=0.1) for i in (0, 2)]
+    runtime.daemon.always = True
+    for optimizer in optimizers:
+        train(model, optimizer, 2)
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    gate = Gate(monkeypatch)
+    made = memtide.checkpoint(tmp_path / "a.safetensors", model)
+    train(model, optimizers[0], 1)
+    threading.Timer(0.1, gate.opened.set).start()
+    train(model, optimizers[1], 1)
+    assert made.wait(60)
+    assert_holds(made.path, expected)
+
+
+def test_where_steps_are_made_here_the_file_is_there_at_once(tmp_path: Path) -> None:
+    def work(name: str) -> None:
+        model = network()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        train(model, optimizer, 2)
+        expected = copies(model, optimizer)
+        made = memtide.checkpoint(tmp_path / name, model, optimizer)
+        assert made.done
+        assert_holds(made.path, expected)
+
+    work("plain")
+    runtimes.start(FakeClient(), Observer(), adopt_everything=True).daemon.allowed = False
+    try:
+        work("exact")
+    finally:
+        runtimes.stop()
+
+
+def test_a_script_that_ends_before_another_step_has_its_checkpoint(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime.daemon.always = True
+    train(model, optimizer, 2)
+    expected = copies(model, optimizer)
+    made = memtide.checkpoint(tmp_path / "last", model, optimizer)
+    assert not made.done
+    runtimes.stop()
+    assert made.done
+    assert_holds(made.path, expected)
+
+
+def test_a_file_that_cannot_be_written_raises_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        memtide.checkpoint(tmp_path / "none" / "a", network())
+    model = nn.Linear(2, 2).to(torch.complex64)
+    with pytest.raises(ValueError, match="weight is torch.complex64"):
+        memtide.checkpoint(tmp_path / "a", model)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_blocks_stay_within_chunks() -> None:
+    assert list(blocks_of(4000, 200, 4096)) == [(4000, 96), (4096, 104)]
+    assert list(blocks_of(0, 20 * 2**20, 2**40)) == [
+        (0, 8 * 2**20),
+        (8 * 2**20, 8 * 2**20),
+        (16 * 2**20, 4 * 2**20),
+    ]

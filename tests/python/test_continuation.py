@@ -1,0 +1,172 @@
+"""A job that is gone on with by a new process: here, by another runtime over the same chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from fake_client import FakeClient
+from memtide import runtime as runtimes
+from memtide.errors import DataLoss, FailedPrecondition, OutOfRoom
+from memtide.job_note import Note, read_note
+from memtide.observer import Observer
+from memtide.runtime import Runtime
+from torch import nn
+
+Make = Callable[[nn.Module], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, amsgrad=True),
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9),
+    "adagrad": lambda m: torch.optim.Adagrad(m.named_parameters(), lr=0.01),
+}
+
+
+@pytest.fixture
+def client() -> Iterator[FakeClient]:
+    yield FakeClient()
+    runtimes.stop()
+
+
+def start(client: FakeClient, found: Note | None) -> Runtime:
+    runtimes.stop()
+    runtime = runtimes.start(client, Observer(), adopt_everything=True)
+    runtime.keep_steps(found)
+    return runtime
+
+
+def note_of(client: FakeClient) -> Note:
+    return read_note(client.published_note)
+
+
+def build(make: Make, seed: int, width: int = 30) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(24, 60), nn.Linear(60, width), nn.Linear(width, 4))
+    return model, make(model)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
+    losses = []
+    for step in steps:
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        loss = model(torch.randn(5, 24)).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_losses_go_on_as_if_nothing_had_happened(name: str, client: FakeClient) -> None:
+    make = OPTIMIZERS[name]
+    plain = train(*build(make, 0), range(6))
+    start(client, None)
+    first = build(make, 0)
+    assert train(*first, range(3)) == plain[:3]
+    assert client.published_steps == 3
+    note = note_of(client)
+    assert (note.lost, note.steps) == ("", 3)
+    start(client, note)
+    second = build(make, 9)
+    assert train(*second, range(3, 6)) == plain[3:]
+    assert client.published_steps == 6
+    assert note_of(client).steps == 6
+
+
+def test_what_was_taken_up_is_kept_until_the_next_step_is_published(client: FakeClient) -> None:
+    start(client, None)
+    first = build(OPTIMIZERS["adamw"], 0)
+    train(*first, range(2))
+    start(client, note_of(client))
+    model, optimizer = build(OPTIMIZERS["adamw"], 1)
+    own = set(client.kinds)
+    loss = model(torch.zeros(1, 24)).sum()
+    attached = set(client.kinds) - own
+    assert len(attached) >= len(note_of(client).chunks)
+    loss.backward()
+    optimizer.step()
+    assert not attached & set(note_of(client).chunks)
+    continuation = runtimes.current()._continuation
+    assert continuation is not None
+    assert continuation._attached is None
+
+
+def test_a_step_before_any_forward_pass_takes_the_job_up_as_well(client: FakeClient) -> None:
+    start(client, None)
+    first = build(OPTIMIZERS["sgd"], 0)
+    train(*first, range(2))
+    expected = [p.detach().clone() for p in first[0].parameters()]
+    start(client, note_of(client))
+    model, optimizer = build(OPTIMIZERS["sgd"], 1)
+    optimizer.step()  # No gradients: nothing to do.
+    for mine, theirs in zip(model.parameters(), expected, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_another_model_is_refused_by_the_name_of_the_parameter(client: FakeClient) -> None:
+    start(client, None)
+    first = build(OPTIMIZERS["adagrad"], 0)
+    train(*first, range(1))
+    start(client, note_of(client))
+    model, _ = build(OPTIMIZERS["adagrad"], 0, width=31)
+    with pytest.raises(
+        FailedPrecondition,
+        match=r"parameter 2 \(1.weight\) of Adagrad is \[31, 60\] .*, and in the job \[30, 60\]",
+    ):
+        model(torch.zeros(1, 24))
+
+
+def test_fewer_optimizers_or_parameters_are_refused(client: FakeClient) -> None:
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["sgd"], 0)
+    other = torch.optim.SGD([nn.Parameter(torch.ones(300))])
+    train(model, optimizer, range(1))
+    note = note_of(client)
+    assert [len(one.parameters) for one in note.optimizers] == [6, 1]
+    start(client, note)
+    again = build(OPTIMIZERS["sgd"], 0)
+    with pytest.raises(FailedPrecondition, match="has 2 optimizers, and this script has made 1"):
+        again[1].step()
+    note.optimizers[0].parameters.pop()
+    note.optimizers.pop()
+    start(client, note)
+    once_more = build(OPTIMIZERS["sgd"], 0)
+    with pytest.raises(FailedPrecondition, match="SGD has 5 parameters, and the script's SGD has"):
+        once_more[0](torch.zeros(1, 24))
+    del other
+
+
+def test_what_steps_in_the_script_cannot_be_gone_on_with(client: FakeClient) -> None:
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    other = torch.optim.RMSprop([nn.Parameter(torch.ones(300))])
+    other.step()
+    train(model, optimizer, range(1))
+    assert note_of(client).lost == "RMSprop steps in the script's process"
+
+
+def test_what_no_longer_fits_is_lost_before_it_is_changed_in_place(client: FakeClient) -> None:
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    train(model, optimizer, range(2))
+    client.fail_step_call[len(client.step_calls) + 1] = OutOfRoom("full")
+    train(model, optimizer, range(2, 4))
+    assert client.published_steps == 3
+    assert note_of(client).lost == "AdamW steps in the script's process"
+
+
+def test_a_note_that_would_be_too_long_says_so(client: FakeClient) -> None:
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    large: list[Any] = [nn.Parameter(torch.zeros(200)) for _ in range(700)]
+    optimizer.add_param_group({"params": large})
+    train(model, optimizer, range(1))
+    assert "bytes of parameters and states are not in chunks" in note_of(client).lost
+
+
+def test_other_notes_are_data_loss() -> None:
+    for written in (b"{}", b"", b"\x78\x9c"):
+        with pytest.raises(DataLoss, match="the job's note cannot be read"):
+            read_note(written)

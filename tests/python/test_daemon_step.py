@@ -1,0 +1,408 @@
+"""Steps left to the daemon, in one process with a client that plays it.
+
+The played daemon has torch's arithmetic, so everything around it must give the same bits. What was
+never written is NaN there.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from fake_client import FakeClient
+from memtide import runtime as runtimes
+from memtide._steps import Rule
+from memtide.errors import InvalidArgument, OutOfRoom
+from memtide.observer import Observer
+from memtide.runtime import Runtime
+from torch import nn
+
+Optimizers = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+def decay_groups(model: nn.Module) -> list[dict[str, Any]]:
+    parameters = list(model.parameters())
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0, "lr": 0.01},
+    ]
+
+
+OPTIMIZERS: dict[str, Optimizers] = {
+    "adam": lambda m: torch.optim.Adam(m.parameters(), lr=0.01, weight_decay=0.1),
+    "adamw amsgrad": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, amsgrad=True),
+    "adamw groups": lambda m: torch.optim.AdamW(decay_groups(m), lr=0.01, maximize=True),
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.01),
+    "sgd nesterov": lambda m: torch.optim.SGD(
+        decay_groups(m), lr=0.01, momentum=0.9, nesterov=True
+    ),
+    "sgd dampening": lambda m: torch.optim.SGD(
+        m.parameters(), lr=0.01, momentum=0.9, dampening=0.1, maximize=True
+    ),
+    "adagrad": lambda m: torch.optim.Adagrad(
+        decay_groups(m), lr_decay=0.1, initial_accumulator_value=0.1
+    ),
+    # A power of two: torch rounds what it computes with a tensor to its type.
+    "tensor lr": lambda m: torch.optim.SGD(m.parameters(), lr=torch.tensor(2**-6), foreach=False),
+}
+
+
+def network(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Some tensors cross chunks, some share one, and some are too small for any."""
+    torch.manual_seed(0)
+    sizes = [24, 60, 300, 24, 24, 24]
+    layers = [nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 4, seed: int = 1
+) -> None:
+    torch.manual_seed(seed)
+    dtype = next(model.parameters()).dtype
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(5, 24, dtype=dtype)).pow(2).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    states = [v for state in optimizer.state.values() for v in state.values()]
+    tensors = [*model.parameters(), *(v for v in states if isinstance(v, torch.Tensor))]
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
+    assert len(one) == len(other)
+    for mine, theirs in zip(one, other, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    yield runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+    runtimes.stop()
+
+
+def plainly(work: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+    """What `work` gives without a runtime."""
+    assert runtimes.current() is None
+    return work()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_daemon_steps_to_the_same_values(name: str) -> None:
+    def work() -> list[torch.Tensor]:
+        model = network()
+        optimizer = OPTIMIZERS[name](model)
+        train(model, optimizer)
+        return everything(model, optimizer)
+
+    plain = plainly(work)
+    client = FakeClient()
+    runtime = runtimes.start(client, Observer(), adopt_everything=True)
+    try:
+        offloaded = work()
+    finally:
+        runtimes.stop()
+    assert runtime.daemon.steps == client.published_steps == 4
+    assert sum(len(pieces) for _, pieces, _ in client.step_calls) > 4 * 8
+    assert_same(offloaded, plain)
+
+
+def test_bfloat16_is_stepped_as_bfloat16(runtime: Runtime) -> None:
+    model = network(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    runtime.daemon.always = True
+    train(model, optimizer)
+    formats = {
+        (options.parameter_format, options.gradient_format, options.state_format)
+        for options, _, _ in runtime.client.step_calls
+    }
+    assert formats == {(2, 2, 2)}
+    assert runtime.daemon.steps == 4
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_steps_are_here_while_everything_fits() -> None:
+    client = FakeClient(lease_budget=500)
+    runtimes.start(client, Observer(), adopt_everything=True)
+    try:
+        model = network()
+        train(model, torch.optim.AdamW(model.parameters()))
+    finally:
+        runtimes.stop()
+    assert client.step_calls == []
+
+
+def frozen_and_absent() -> list[torch.Tensor]:
+    model = network()
+    model[1].weight.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    torch.manual_seed(3)
+    for step in range(6):
+        optimizer.zero_grad()
+        for _ in range(2):
+            model(torch.randn(5, 24)).pow(2).sum().backward()
+        if step % 2:
+            model[2].weight.grad = None
+        if step == 3:
+            model[1].weight.requires_grad_(True)
+        optimizer.step()
+        schedule.step()
+    return everything(model, optimizer)
+
+
+def unlike_neighbours() -> list[torch.Tensor]:
+    """Parameters that only the client can step share chunks with those of the daemon."""
+    torch.manual_seed(4)
+    model = nn.ParameterList(
+        nn.Parameter(torch.randn(24, 24).to(torch.float64 if index % 3 == 1 else torch.float32))
+        for index in range(9)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for _ in range(4):
+        optimizer.zero_grad()
+        sum(p.double().pow(3).sum() for p in model).backward()
+        optimizer.step()
+    return everything(model, optimizer)
+
+
+def transposed_gradients() -> list[torch.Tensor]:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(3):
+        for index, p in enumerate(model.parameters()):
+            torch.manual_seed(index)
+            p.grad = torch.randn_like(p)
+            if p.ndim == 2 and index % 4 == 0:
+                p.grad = torch.randn(p.shape[1], p.shape[0]).t()
+        optimizer.step()
+    return everything(model, optimizer)
+
+
+def scaled() -> list[torch.Tensor]:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=2)
+    torch.manual_seed(5)
+    for _ in range(12):
+        optimizer.zero_grad()
+        scaler.scale(100 * model(torch.randn(5, 24)).pow(2).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return [*everything(model, optimizer), torch.tensor(scaler.get_scale())]
+
+
+def hooked() -> list[torch.Tensor]:
+    """A hook after the step sees the new parameters, and may change them."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    average = [p.detach().clone() for p in model.parameters()]
+
+    def after(*_: object) -> None:
+        with torch.no_grad():
+            for mean, p in zip(average, model.parameters(), strict=True):
+                mean.lerp_(p, 0.5)
+                p.mul_(0.99)
+
+    optimizer.register_step_post_hook(after)
+    train(model, optimizer)
+    return [*everything(model, optimizer), *average]
+
+
+def changed_after_super() -> list[torch.Tensor]:
+    """A class that does more after torch's step."""
+
+    class Shrinking(torch.optim.AdamW):
+        def step(self, closure: Any = None) -> Any:
+            super().step(closure)
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        p.mul_(0.9)
+
+    model = network()
+    optimizer = Shrinking(model.parameters(), lr=0.01)
+    train(model, optimizer)
+    return everything(model, optimizer)
+
+
+def with_closure() -> list[torch.Tensor]:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    losses = []
+    for seed in range(3):
+
+        def closure(seed: int = seed) -> torch.Tensor:
+            torch.manual_seed(seed)
+            optimizer.zero_grad()
+            loss = model(torch.randn(5, 24)).pow(2).sum()
+            loss.backward()
+            return loss
+
+        losses.append(optimizer.step(closure).detach())
+    return [*everything(model, optimizer), *losses]
+
+
+SITUATIONS = [
+    frozen_and_absent,
+    unlike_neighbours,
+    transposed_gradients,
+    scaled,
+    hooked,
+    changed_after_super,
+    with_closure,
+]
+
+
+@pytest.mark.parametrize("work", SITUATIONS, ids=lambda work: work.__name__)
+def test_training_is_as_without(work: Callable[[], list[torch.Tensor]]) -> None:
+    plain = plainly(work)
+    runtime = runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+    try:
+        offloaded = work()
+    finally:
+        runtimes.stop()
+    assert_same(offloaded, plain)
+    if work is changed_after_super:
+        assert runtime.daemon.steps == 0  # Not torch's step: it stays here.
+    else:
+        assert runtime.daemon.steps > 0
+
+
+def test_state_dicts_go_to_plain_torch_and_back() -> None:
+    def work(change: Callable[[], None]) -> list[torch.Tensor]:
+        model = network()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        train(model, optimizer)
+        kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        change()
+        model = network()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        model.load_state_dict(kept[0])
+        optimizer.load_state_dict(kept[1])
+        train(model, optimizer, seed=2)
+        return everything(model, optimizer)
+
+    def start() -> None:
+        runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+
+    plain = plainly(lambda: work(lambda: None))
+    try:
+        assert_same(work(start), plain)
+        assert runtimes.current().daemon.steps == 4
+        assert_same(work(runtimes.stop), plain)
+    finally:
+        runtimes.stop()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_options_that_are_not_finite_are_refused_and_nothing_changes(
+    value: float, runtime: Runtime
+) -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(decay_groups(model), lr=0.01)
+    train(model, optimizer)
+    before = everything(model, optimizer)
+    optimizer.param_groups[1]["lr"] = value
+    with pytest.raises(InvalidArgument, match="lr of adam is (nan|inf)"):
+        optimizer.step()
+    assert_same(everything(model, optimizer), before)
+    optimizer.param_groups[1]["lr"] = 0.01
+    optimizer.step()
+    assert runtime.client.published_steps == 5
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
+    call: int, runtime: Runtime
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
+    runtime.daemon.always = True
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    large = [p for p in model.parameters() if runtime.adopter.manages(p)]
+    before = [p.detach().clone() for p in large]
+    runtime.client.fail_step_call[call] = InvalidArgument("on purpose")
+    with pytest.raises(InvalidArgument, match="on purpose"):
+        optimizer.step()
+    assert_same([p.detach() for p in large], before)
+    assert runtime.client.published_steps == 0
+    assert not any("momentum_buffer" in optimizer.state[p] for p in large)
+    optimizer.step()
+    assert runtime.client.published_steps == 1
+    assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
+
+
+@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
+@pytest.mark.parametrize("call", [1, 4, 60])
+def test_without_room_for_twins_steps_are_made_here_for_good(
+    name: str, call: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> list[torch.Tensor]:
+        model = network()
+        optimizer = OPTIMIZERS[name](model)
+        train(model, optimizer)
+        return everything(model, optimizer)
+
+    plain = plainly(work)
+    client = FakeClient()
+    client.fail_step_call[call] = OutOfRoom("the disk is full")
+    runtimes.start(client, Observer(), adopt_everything=True)
+    try:
+        offloaded = work()
+        chunks = runtimes.current().adopter.chunks()
+        assert len(client.kinds) == chunks  # No twin is left.
+    finally:
+        runtimes.stop()
+    assert_same(offloaded, plain)
+    assert len(client.step_calls) >= call
+    said = capsys.readouterr().err
+    assert said.count("optimizers step in this process from now on: the disk is full") == 1
+
+
+def test_twins_are_given_back_when_the_runtime_ends() -> None:
+    client = FakeClient()
+    runtime = runtimes.start(client, Observer(), adopt_everything=True)
+    model = network()
+    train(model, torch.optim.AdamW(model.parameters()))
+    assert len(client.kinds) > runtime.adopter.chunks()
+    runtimes.stop()
+    assert len(client.kinds) == runtime.adopter.chunks()
+
+
+def test_the_daemon_is_told_which_update_it_is(runtime: Runtime) -> None:
+    model = network()
+    runtime.daemon.always = True
+    for optimizer, rule in (
+        (torch.optim.Adam(model.parameters()), Rule.ADAM),
+        (torch.optim.Adam(model.parameters(), decoupled_weight_decay=True), Rule.ADAMW),
+        (torch.optim.AdamW(model.parameters()), Rule.ADAMW),
+        (torch.optim.SGD(model.parameters()), Rule.SGD),
+        (torch.optim.Adagrad(model.parameters()), Rule.ADAGRAD),
+    ):
+        runtime.client.step_calls.clear()
+        train(model, optimizer, steps=2)
+        assert {options.rule for options, _, _ in runtime.client.step_calls} == {rule}
+
+
+@pytest.mark.parametrize("options", [{"differentiable": True}, {"lr": -0.01}], ids=str)
+def test_what_torch_computes_and_the_daemon_does_not_stays_here(
+    options: dict[str, Any], runtime: Runtime
+) -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+    runtime.daemon.always = True
+    for group in optimizer.param_groups:
+        group.update(options)
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    with torch.no_grad():
+        optimizer.step()
+    assert runtime.client.step_calls == []

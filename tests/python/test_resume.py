@@ -1,0 +1,94 @@
+"""`memtide run --job NAME --resume`: training goes on where a killed script was."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import SCRIPTS, Cli, short_directory
+from memtide.daemon import Pools, PrivateDaemon
+
+STEPS = 9
+SCRIPT = SCRIPTS / "resumable.py"
+# From the end of the killed script to the end of the new one's first forward and backward pass,
+# Python's and torch's own start included: the goal is 5 s plus a step, on an idle machine.
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def sockets(tmp_path: Path) -> Iterator[Path]:
+    """Where a daemon listens that outlives scripts."""
+    with short_directory() as home:
+        pools = Pools(
+            device_bytes=0, host_bytes=40 * 2**20, ssd_bytes=2**30, ssd_dir=tmp_path / "ssd"
+        )
+        daemon = PrivateDaemon.start(pools, home)
+        yield home
+        daemon.stop()
+
+
+def losses_of(path: Path) -> dict[int, str]:
+    """The loss of each step; of one that was made again, the later."""
+    rows = [line.split() for line in path.read_text().splitlines()]
+    for step, loss, _ in rows:
+        again = {other for number, other, _ in rows if number == step}
+        assert again == {loss}, f"step {step} was not the same again"
+    return {int(step): loss for step, loss, _ in rows}
+
+
+def run(cli: Cli, sockets: Path, result: Path, *more: str, **environment: object) -> int:
+    outcome = cli.memtide(
+        "run",
+        f"--socket-dir={sockets}",
+        "--job=one",
+        "--chunk-size=2MiB",
+        *more,
+        SCRIPT,
+        STEPS,
+        RESULT=result,
+        **environment,
+    )
+    assert outcome.status in (0, -9), outcome.err
+    return outcome.status
+
+
+def test_losses_go_on_after_kills_as_if_there_had_been_none(
+    sockets: Path, cli: Cli, tmp_path: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run(cli, sockets, whole) == 0
+    expected = losses_of(whole)
+    assert list(expected) == list(range(STEPS))
+    rng = random.Random(1)
+    for kill_at in (2, 4, 6):
+        resume = ["--resume"] if kill_at > 2 else []
+        delay = rng.uniform(0.0, 0.5)
+        status = run(cli, sockets, killed, *resume, KILL_AT=kill_at, KILL_AFTER_S=delay)
+        assert status == -9
+    died = time.time()
+    assert run(cli, sockets, killed, "--resume") == 0
+    assert losses_of(killed) == expected
+    first = min(
+        float(t) for _, _, t in map(str.split, killed.read_text().splitlines()) if float(t) > died
+    )
+    assert first - died < PATIENCE_S
+
+
+def test_a_job_that_nobody_resumes_begins_anew(sockets: Path, cli: Cli, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run(cli, sockets, first, KILL_AT=1, KILL_AFTER_S=5) == -9
+    assert run(cli, sockets, second) == 0
+    assert list(losses_of(second)) == list(range(STEPS))
+    assert losses_of(first).items() <= losses_of(second).items()
+
+
+def test_resuming_needs_a_name_and_a_daemon(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli.memtide("run", "--resume", SCRIPT, STEPS)
+    assert outcome.status == 2
+    assert "--resume takes up the job that --job names" in outcome.err
+    outcome = cli.memtide("run", "--job=a", f"--socket-dir={tmp_path}", SCRIPT, STEPS)
+    assert outcome.status == 1
+    assert "needs a daemon that stays when this process ends" in outcome.err
