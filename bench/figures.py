@@ -140,6 +140,17 @@ FIGURES: tuple[Figure, ...] = (
         at_least=True,
     ),
     Figure(
+        "steps.arithmetic",
+        "AdamW's step, all on SSD, against copying the same",
+        Measure.SPEEDUP,
+        0.9,
+        "s",
+        at_least=True,
+    ),
+    Figure("steps.mmap", "the same, against mmap", Measure.SPEEDUP, 1.8, "s", at_least=True),
+    Figure("steps.bf16_moments", "the same with bf16 moments", Measure.SHARE, 0.75, "s"),
+    Figure("steps.half_in_host", "half of it in host memory", Measure.SHARE, 0.6, "s"),
+    Figure(
         "engine.resident",
         "engine, chunks at rest, one core",
         Measure.ALONE,

@@ -161,6 +161,19 @@ def _optimizer(context: Context) -> Samples:
     return context.run("optimizer_bench") | torch_steps.measure(library, 3 if context.quick else 7)
 
 
+def _steps(context: Context) -> Samples:
+    import ssd_steps  # As above.
+
+    options = ssd_steps.Options(
+        memtided=context.memtided,
+        ssd_parent=context.ssd_parent,
+        kernels=context.binaries / "daemon" / "optimizer" / "libmemtide_optimizer_kernels.so",
+        sets=40 if context.quick else 64,
+        rounds=2 if context.quick else 5,
+    )
+    return ssd_steps.measure(options)
+
+
 SUITES: dict[str, Callable[[Context], Samples]] = {
     "engine": _engine,
     "policy": _policy,
@@ -170,6 +183,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "copy": _copy,
     "optimizer": _optimizer,
     "ssd": _ssd,
+    "steps": _steps,
     "train": _train,
     "placement": _placement,
 }
