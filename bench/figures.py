@@ -140,6 +140,22 @@ FIGURES: tuple[Figure, ...] = (
         at_least=True,
     ),
     Figure(
+        "optimizer.deepspeed",
+        "AdamW, fp32, against DeepSpeed's CPU Adam",
+        Measure.SPEEDUP,
+        1.1,
+        "s",
+        at_least=True,
+    ),
+    Figure(
+        "peers.zero_infinity",
+        "GPT step, all on SSD, against ZeRO-Infinity",
+        Measure.SPEEDUP,
+        2,
+        "s",
+        at_least=True,
+    ),
+    Figure(
         "engine.resident",
         "engine, chunks at rest, one core",
         Measure.ALONE,
