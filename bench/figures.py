@@ -151,6 +151,22 @@ FIGURES: tuple[Figure, ...] = (
     Figure("steps.bf16_moments", "the same with bf16 moments", Measure.SHARE, 0.75, "s"),
     Figure("steps.half_in_host", "half of it in host memory", Measure.SHARE, 0.6, "s"),
     Figure(
+        "optimizer.deepspeed",
+        "AdamW, fp32, against DeepSpeed's CPU Adam",
+        Measure.SPEEDUP,
+        1.1,
+        "s",
+        at_least=True,
+    ),
+    Figure(
+        "peers.zero_infinity",
+        "GPT step, all on SSD, against ZeRO-Infinity",
+        Measure.SPEEDUP,
+        2,
+        "s",
+        at_least=True,
+    ),
+    Figure(
         "engine.resident",
         "engine, chunks at rest, one core",
         Measure.ALONE,

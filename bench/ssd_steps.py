@@ -23,7 +23,6 @@ import machine
 import node
 import torch
 from figures import Pair
-
 from memtide._native import Client, Kind, OpenOptions
 from memtide._steps import CopyPiece, Format, Rule, StepOptions, StepPiece
 
