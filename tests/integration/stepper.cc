@@ -1,0 +1,147 @@
+// A training process for a test to kill: joins the job "killed", looks whether what it holds is a
+// whole step, says which ("at 7"), and makes and publishes steps, saying each, until it is killed.
+//
+// Every parameter of the job is the step's number, negative (Lion with a rate of 1), and every
+// momentum follows from that number, too: so a mixture of two steps shows.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/memtide.h"
+
+namespace {
+
+constexpr uint32_t kSets = 3;
+// Of a set: gradient, parameter, momentum, and the twins of the last two.
+enum { kGradient, kParameter, kMomentum, kNewParameter, kNewMomentum, kKinds };
+constexpr uint64_t kChunkBytes = 2 << 20;
+constexpr uint64_t kElements = kChunkBytes / sizeof(float);
+
+void Require(int code, const char* what) {
+  if (code == MEMTIDE_OK) return;
+  printf("%s: %s\n", what, memtide_last_error());
+  fflush(stdout);
+  exit(1);
+}
+
+class Job {
+ public:
+  explicit Job(const char* socket_dir) {
+    memtide_options options = {};
+    options.struct_bytes = sizeof(options);
+    options.socket_dir = socket_dir;
+    options.job_name = "killed";
+    options.program = "stepper";
+    options.chunk_bytes = kChunkBytes;
+    options.time_to_live_s = 600;
+    Require(memtide_open(&options, &client_), "open");
+    memtide_properties properties = {};
+    properties.struct_bytes = sizeof(properties);
+    Require(memtide_get_properties(client_, &properties), "properties");
+    base_ = reinterpret_cast<uint64_t>(properties.base);
+    char* note = nullptr;
+    size_t note_bytes = 0;
+    Require(memtide_published(client_, &step_, &note, &note_bytes), "published");
+    std::vector<uint64_t> ids(note_bytes / sizeof(uint64_t));
+    memcpy(ids.data(), note, ids.size() * sizeof(uint64_t));
+    memtide_free_text(note);
+    if (ids.empty()) {
+      Begin();
+    } else {
+      Require(memtide_attach(client_, ids.data(), static_cast<uint32_t>(ids.size()), &first_),
+              "attach");
+      ids_ = ids;
+    }
+  }
+
+  uint64_t step() const { return step_; }
+
+  // What is wrong with what the chunks hold; empty: nothing.
+  std::string Check() const {
+    float momentum = 0;
+    for (uint64_t i = 0; i < step_; ++i) momentum = momentum * 0.5f + 1;
+    for (uint32_t set = 0; set < kSets; ++set) {
+      const auto* parameter = reinterpret_cast<const float*>(At(set, kParameter));
+      const auto* kept = reinterpret_cast<const float*>(At(set, kMomentum));
+      for (uint64_t i = 0; i < kElements; i += 509) {
+        if (parameter[i] == -static_cast<float>(step_) && kept[i] == momentum) continue;
+        return "torn: set " + std::to_string(set) + " has " + std::to_string(parameter[i]) +
+               " and " + std::to_string(kept[i]) + " at step " + std::to_string(step_);
+      }
+    }
+    return "";
+  }
+
+  void Step() {
+    memtide_step_options options = {};
+    options.struct_bytes = sizeof(options);
+    options.rule = MEMTIDE_LION;
+    options.step = step_ + 1;
+    options.lr = 1;
+    options.beta2 = 0.5;
+    for (uint32_t set = 0; set < kSets; ++set) {
+      memtide_step_piece piece = {};
+      piece.elements = kElements;
+      piece.gradient = At(set, kGradient);
+      piece.parameter = At(set, kParameter);
+      piece.new_parameter = At(set, kNewParameter);
+      piece.state[0] = At(set, kMomentum);
+      piece.new_state[0] = At(set, kNewMomentum);
+      Require(memtide_step(client_, &options, &piece, 1, nullptr, 0), "step");
+    }
+    std::vector<uint32_t> places, fresh;
+    for (uint32_t set = 0; set < kSets; ++set) {
+      for (const int kind : {kParameter, kMomentum}) {
+        places.push_back(Place(set, kind));
+        fresh.push_back(Place(set, kind + kNewParameter - kParameter));
+      }
+    }
+    Require(memtide_publish(client_, step_ + 1, places.data(), fresh.data(), places.size(), 0,
+                            ids_.data(), ids_.size() * sizeof(uint64_t)),
+            "publish");
+    ++step_;
+  }
+
+ private:
+  void Begin() {
+    ids_.resize(kSets * kKinds);
+    const auto count = static_cast<uint32_t>(ids_.size());
+    Require(memtide_allocate(client_, MEMTIDE_OTHER, count, &first_), "allocate");
+    Require(memtide_chunk_ids(client_, first_, count, ids_.data()), "chunk_ids");
+    for (uint32_t set = 0; set < kSets; ++set) {
+      auto* gradient = reinterpret_cast<float*>(At(set, kGradient));
+      for (uint64_t i = 0; i < kElements; ++i) gradient[i] = 2;
+    }
+  }
+  uint32_t Place(uint32_t set, int kind) const {
+    return first_ + set * kKinds + static_cast<uint32_t>(kind);
+  }
+  uint64_t At(uint32_t set, int kind) const { return base_ + Place(set, kind) * kChunkBytes; }
+
+  memtide_client* client_ = nullptr;
+  uint64_t base_ = 0;
+  uint64_t step_ = 0;
+  uint32_t first_ = 0;
+  std::vector<uint64_t> ids_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  Job job(argv[1]);
+  const std::string wrong = job.Check();
+  if (!wrong.empty()) {
+    printf("%s\n", wrong.c_str());
+    return 1;
+  }
+  while (true) {
+    printf("at %llu\n", static_cast<unsigned long long>(job.step()));
+    fflush(stdout);
+    job.Step();
+  }
+}
