@@ -50,13 +50,7 @@ class Context:
             ) from None
         if done.returncode != 0:
             raise SuiteFailed(f"{' '.join(command)}\n{done.stderr.strip()}")
-        samples: Samples = {}
-        for line in done.stdout.splitlines():
-            figure = json.loads(line)
-            samples[figure["figure"]] = [
-                Pair(pair["limit"], pair["product"], pair["others"]) for pair in figure["pairs"]
-            ]
-        return samples
+        return _samples_of(done.stdout)
 
     def run_with_daemon(self, program: str, flags: list[str], *arguments: str) -> Samples:
         with node.running(self.memtided, self.ssd_parent, flags) as daemon:
@@ -66,6 +60,16 @@ class Context:
                 f"--daemon={daemon.pid}",
                 *(argument.format(ssd_dir=daemon.ssd_dir) for argument in arguments),
             )
+
+
+def _samples_of(printed: str) -> Samples:
+    """What a program printed, a line of JSON a figure."""
+    return {
+        figure["figure"]: [
+            Pair(pair["limit"], pair["product"], pair["others"]) for pair in figure["pairs"]
+        ]
+        for figure in map(json.loads, printed.splitlines())
+    }
 
 
 def _engine(context: Context) -> Samples:
@@ -161,6 +165,33 @@ def _optimizer(context: Context) -> Samples:
     return context.run("optimizer_bench") | torch_steps.measure(library, 3 if context.quick else 7)
 
 
+def _steps(context: Context) -> Samples:
+    import ssd_steps  # As above.
+
+    options = ssd_steps.Options(
+        memtided=context.memtided,
+        ssd_parent=context.ssd_parent,
+        kernels=context.binaries / "daemon" / "optimizer" / "libmemtide_optimizer_kernels.so",
+        sets=40 if context.quick else 64,
+        rounds=2 if context.quick else 5,
+    )
+    return ssd_steps.measure(options)
+
+
+def _peers(context: Context) -> Samples:
+    samples: Samples = {}
+    for program in ("cpu_adam", "peers"):
+        command = [str(context.root / "bench" / "peers" / program)]
+        if context.quick:
+            command.append("--rounds=2")
+        # Its standard error is ours: it says what it installs, and of each run what it cost.
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            raise SuiteFailed(f"{command[0]} ended with status {done.returncode}")
+        samples |= _samples_of(done.stdout)
+    return samples
+
+
 SUITES: dict[str, Callable[[Context], Samples]] = {
     "engine": _engine,
     "policy": _policy,
@@ -170,6 +201,10 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "copy": _copy,
     "optimizer": _optimizer,
     "ssd": _ssd,
+    "steps": _steps,
     "train": _train,
     "placement": _placement,
+    "peers": _peers,
 }
+# Only where they are named: what they need, tools/setup does not install.
+BY_NAME_ONLY = {"peers"}

@@ -24,7 +24,7 @@ from optimizer_kernels import Kernels  # noqa: E402
 THREADS = 2
 _TENSORS = 16
 _ELEMENTS = 4 << 20
-_OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "lr": 1e-3,
     "betas": (0.9, 0.999),
     "eps": 1e-8,
@@ -38,8 +38,8 @@ def _seconds(work: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-class _Kernels:
-    """A step of the daemon's kernels on the states that a torch optimizer has."""
+class KernelSteps:
+    """A step of the daemon's kernels, out of place, on the states that a torch optimizer has."""
 
     def __init__(self, path: Path, optimizer: torch.optim.Optimizer) -> None:
         self._kernels = Kernels(str(path))
@@ -68,32 +68,45 @@ class _Kernels:
                 parameter,
                 states,
                 (new_parameter, new_states),
-                **_OPTIONS,
+                **OPTIONS,
             )
 
 
-def measure(library: Path, rounds: int) -> dict[str, list[Pair]]:
-    """Seconds of a step: torch's foreach and fused AdamW, each against the kernels."""
+def make_parameters() -> list[torch.nn.Parameter]:
+    """64 M elements, with gradients; from here on torch has our number of threads."""
     torch.set_num_threads(THREADS)
     parameters = [torch.nn.Parameter(torch.randn(_ELEMENTS)) for _ in range(_TENSORS)]
     for parameter in parameters:
         parameter.grad = torch.randn(_ELEMENTS)
-    optimizer = torch.optim.AdamW(parameters, foreach=True, **_OPTIONS)
+    return parameters
+
+
+def take_turns(
+    theirs: dict[str, torch.optim.Optimizer], ours: KernelSteps, rounds: int
+) -> dict[str, list[Pair]]:
+    """Seconds of a step, by the figure's name: each of theirs against the kernels."""
+    samples: dict[str, list[Pair]] = {}
+    for turn in range(rounds + 1):
+        for name, optimizer in theirs.items():
+            load = machine.Load(machine.our_processes())
+            first = _seconds(ours.step) if turn % 2 else None
+            limit = _seconds(optimizer.step)
+            product = first if first is not None else _seconds(ours.step)
+            pair = Pair(limit, product, load.of_others())
+            if turn > 0:  # The first warms up.
+                samples.setdefault(name, []).append(pair)
+    return samples
+
+
+def measure(library: Path, rounds: int) -> dict[str, list[Pair]]:
+    """Seconds of a step: torch's foreach and fused AdamW, each against the kernels."""
+    parameters = make_parameters()
+    optimizer = torch.optim.AdamW(parameters, foreach=True, **OPTIONS)
     optimizer.step()
-    fused = torch.optim.AdamW(parameters, fused=True, **_OPTIONS)
+    fused = torch.optim.AdamW(parameters, fused=True, **OPTIONS)
     fused.load_state_dict(optimizer.state_dict())
     for group in fused.param_groups:
         group["foreach"], group["fused"] = False, True
     # One memory for both: load_state_dict does not copy states of the same type and place.
-    ours = _Kernels(library, optimizer)
-    samples: dict[str, list[Pair]] = {}
-    for turn in range(rounds + 1):
-        for name, theirs in (("foreach", optimizer), ("fused", fused)):
-            load = machine.Load(machine.our_processes())
-            first = _seconds(ours.step) if turn % 2 else None
-            limit = _seconds(theirs.step)
-            product = first if first is not None else _seconds(ours.step)
-            pair = Pair(limit, product, load.of_others())
-            if turn > 0:  # The first warms up.
-                samples.setdefault(f"optimizer.torch_{name}", []).append(pair)
-    return samples
+    theirs = {"optimizer.torch_foreach": optimizer, "optimizer.torch_fused": fused}
+    return take_turns(theirs, KernelSteps(library, optimizer), rounds)

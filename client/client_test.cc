@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/client_fixture.h"
@@ -211,6 +212,66 @@ TEST_F(ClientTest, ARegionThatIsGoneIsReturnedAndTheBudgetShrinks) {
   EXPECT_EQ(client_->Acquire(three, Access::kRead).code(), absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(client_->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kRead).ok());
   EXPECT_EQ(Words(Nth(range, 1))[0], 1u);
+}
+
+// Copies 8 bytes from the first place to the second.
+StepPart CopyPart(PlaceId from, PlaceId to) {
+  StepPart part;
+  part.places = {from, to};
+  part.reads = 1;
+  v1::CopyPiece& copy = *part.request.add_copies();
+  copy.mutable_to()->set_chunk(1);
+  copy.set_size_bytes(8);
+  return part;
+}
+
+TEST_F(ClientTest, StepsAndTheirPublishingTakeIdleLeasesAway) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(3);
+  *Words(Nth(range, 0)) = 5;
+  *Words(Nth(range, 1)) = 6;
+  ASSERT_TRUE(client_->Step(CopyPart(Nth(range, 0), Nth(range, 2))).ok());
+  EXPECT_EQ(stats().leases_held, 1u);
+  Publication publication;
+  publication.published = {1, "one"};
+  ASSERT_TRUE(client_->Publish(publication, {Nth(range, 1)}, {Nth(range, 2)}).ok());
+  EXPECT_EQ(client_->published().step, 1u);
+  EXPECT_EQ(client_->published().note, "one");
+  EXPECT_EQ(*Words(Nth(range, 1)), 5u);
+  EXPECT_EQ(*Words(Nth(range, 0)), 5u);
+}
+
+TEST_F(ClientTest, WhatIsInUseIsNotPublishedAway) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(2);
+  ASSERT_TRUE(client_->Acquire({range.first}, Access::kRead).ok());
+  std::thread user([this, &range] {
+    // Publishing waits until this use ends.
+    ASSERT_TRUE(client_->Release({range.first}).ok());
+  });
+  EXPECT_TRUE(client_->Publish({}, {Nth(range, 0)}, {Nth(range, 1)}).ok());
+  user.join();
+  EXPECT_EQ(client_->Step(CopyPart(range.first, PlaceId(100))).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ClientTest, ChunksAreAttachedByName) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(2);
+  const auto ids = client_->ChunkIds(range);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(client_->ChunkIds({PlaceId(50), 1}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(client_->ChunkIds({PlaceId(UINT32_MAX), 2}).ok());
+  EXPECT_FALSE(client_->Attach({}).ok());
+  EXPECT_FALSE(client_->Attach({(*ids)[1]}).ok()) << "it has a place";
+  const auto others = lender_->Allocate(2, ChunkKind::kOther);  // As if by another session.
+  ASSERT_TRUE(others.ok());
+  EXPECT_FALSE(client_->Attach({(*others)[0], (*others)[0]}).ok());
+  const auto attached = client_->Attach(*others);
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(*client_->ChunkIds(*attached), *others);
+  *Words(Nth(*attached, 1)) = 7;
+  ASSERT_TRUE(client_->Flush().ok());
+  EXPECT_EQ(*Words(Nth(*attached, 1)), 7u);
 }
 
 TEST_F(ClientTest, OnlySpansOfItsOwnRangeAreWrapped) {

@@ -77,6 +77,8 @@ class LeaseCache {
   void NotFreed(PlaceRange range);
 
   bool IsBound(PlaceId place) const;
+  // Whether the chunk is bound to some place.
+  bool IsBound(ChunkId chunk) const { return places_.count(chunk) > 0; }
   bool IsAbsent(PlaceId place) const;
   // REQUIRES: the place is bound.
   ChunkId chunk(PlaceId place) const;

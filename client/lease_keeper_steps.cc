@@ -70,6 +70,15 @@ absl::StatusOr<std::vector<ChunkId>> LeaseKeeper::ChunkIds(PlaceRange range) con
 
 absl::StatusOr<PlaceRange> LeaseKeeper::Attach(const std::vector<ChunkId>& chunks) {
   if (chunks.empty()) return absl::InvalidArgumentError("zero chunks named");
+  {
+    const MutexLock lock(&mutex_);
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      const bool again = std::count(chunks.begin(), chunks.begin() + i, chunks[i]) > 0;
+      if (!again && !cache_.IsBound(chunks[i])) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("chunk ", chunks[i].value(), " has a place already"));
+    }
+  }
   return Bind(chunks);
 }
 

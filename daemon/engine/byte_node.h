@@ -106,6 +106,14 @@ class ByteNode {
     return values;
   }
 
+  // Whether one of chunks[first] to chunks[end - 1] has a transfer in flight.
+  bool IsMoving(SessionId session, const std::vector<ChunkId>& chunks, size_t first, size_t end) {
+    const DescribeCall describe{Call(), session, {chunks.begin() + first, chunks.begin() + end}};
+    Post(describe);
+    const auto infos = std::get<DescribeReply>(ReplyTo(describe.call).value).chunks;
+    return std::any_of(infos.begin(), infos.end(), [](const auto& info) { return info.moving; });
+  }
+
  private:
   char* Lease(SessionId session, ChunkId chunk, Access access) {
     FetchCall fetch;

@@ -29,6 +29,8 @@ class Inbox {
     MutexLock lock(&mutex_);
     if (const auto* done = std::get_if<TransferDone>(&event)) {
       Put("transfer " + std::to_string(done->transfer.value()), done->status);
+    } else if (const auto* step = std::get_if<StepDone>(&event)) {
+      Put("step " + std::to_string(step->step.value()), step->status);
     } else if (const auto* made = std::get_if<RegionMade>(&event)) {
       Put("region " + std::to_string(made->region.value()), made->status);
     } else if (const auto* dropped = std::get_if<RegionDropped>(&event)) {
@@ -166,6 +168,29 @@ TEST_F(MoverTest, AChunkGoesDownToTheDiskAndUpToTheDevice) {
   EXPECT_TRUE(host.Holds(2, 'c', kSlot));
   EXPECT_EQ(Move(Kind::kHostToDevice, 2, 7), absl::OkStatus());
   EXPECT_TRUE(device.Holds(7, 'c', kSlot));
+}
+
+TEST_F(MoverTest, StepsAreComputedOnHostMemory) {
+  MakeAll();
+  Mapping host(*mover_, kHost);
+  optimizer::SgdOptions sgd;
+  sgd.lr = 0;
+  optimizer::Work work;
+  work.rule = sgd;
+  optimizer::Piece piece;
+  piece.elements = 1024;
+  piece.gradient = {0, 0};
+  piece.parameter = {1, 0};
+  piece.new_parameter = {2, 0};
+  work.pieces = {piece};
+  work.copies = {{{1, 4096}, {2, 4096}, static_cast<uint64_t>(kSlot.count() - 4096)}};
+  StartStep step{StepId(7), {}, kSlot, std::make_shared<const optimizer::Work>(work)};
+  for (const int slot : {0, 3, 5}) step.chunks.push_back({kHost, kSlot * slot});
+  host.Fill(3, '?', kSlot);  // 0x3f3f3f3f is 0.747.
+  mover_->Start(step);
+  EXPECT_EQ(inbox_.Await("step 7"), absl::OkStatus());
+  EXPECT_TRUE(host.Holds(5, '?', kSlot));
+  EXPECT_TRUE(host.Holds(4, '\0', kSlot));
 }
 
 TEST_F(MoverTest, ZeroesSlotsOfEitherTier) {

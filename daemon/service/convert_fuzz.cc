@@ -55,6 +55,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     MEMTIDE_CHECK(open->job_name.size() <= kMaxJobNameBytes);
     MEMTIDE_CHECK(open->time_to_live >= Duration(0));
   }
+  CheckBatch<v1::StepRequest>(data, size);
+  if (const auto step = Convert<v1::StepRequest>(data, size); step.ok()) {
+    const auto chunks = static_cast<uint32_t>(step->chunks.size());
+    // Answers, whatever it is asked.
+    optimizer::Validate(*step->work, step->reads, chunks, MiB(2).count()).IgnoreError();
+  }
+  if (const auto publish = Convert<v1::PublishRequest>(data, size); publish.ok()) {
+    MEMTIDE_CHECK(publish->chunks.size() <= kMaxBatch && publish->fresh.size() <= kMaxBatch);
+  }
   if (const auto resize = Convert<v1::ResizeRequest>(data, size); resize.ok()) {
     MEMTIDE_CHECK(resize->deadline >= Duration(0) && resize->deadline <= Limits{}.max_wait);
   }

@@ -178,6 +178,86 @@ TEST(ConvertTest, TakesHowDeviceMemoryIsToBeLent) {
   EXPECT_EQ(response.device_memory(), v1::MEMORY_KIND_CUDA_DESCRIPTOR);
 }
 
+TEST(ConvertTest, TakesAStep) {
+  v1::StepRequest request;
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it names no chunk";
+  for (uint64_t id = 1; id <= 7; ++id) request.add_chunk_ids(id);
+  request.set_reads(4);
+  request.set_step(3);
+  request.set_state_format(v1::NUMBER_FORMAT_BFLOAT16);
+  v1::StepPiece& piece = *request.add_pieces();
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it has no rule";
+  request.mutable_adam()->set_lr(0.5);
+  request.mutable_adam()->set_decoupled_weight_decay(true);
+  piece.set_elements(64);
+  piece.mutable_parameter()->set_chunk(1);
+  piece.mutable_parameter()->set_offset_bytes(128);
+  piece.add_states()->set_chunk(2);
+  piece.add_new_states()->set_chunk(5);
+  const auto event = ToEvent(request, NodeWithDevice());
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_EQ(event->chunks.size(), 7u);
+  EXPECT_EQ(event->reads, 4u);
+  const optimizer::Work& work = *event->work;
+  EXPECT_EQ(std::get<optimizer::AdamOptions>(work.rule).lr, 0.5);
+  EXPECT_EQ(std::get<optimizer::AdamOptions>(work.rule).decay, optimizer::WeightDecay::kDecoupled);
+  EXPECT_EQ(work.step, 3u);
+  EXPECT_EQ(work.gradient_factor, 1);
+  EXPECT_EQ(work.state_format, optimizer::Format::kBfloat16);
+  ASSERT_EQ(work.pieces.size(), 1u);
+  EXPECT_EQ(work.pieces[0].parameter.offset, 128u);
+  EXPECT_EQ(work.pieces[0].states[0]->chunk, 2u);
+  EXPECT_FALSE(work.pieces[0].states[1].has_value());
+  for (int i = 0; i < 3; ++i) piece.add_states();
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "no rule keeps four states";
+  piece.clear_states();
+  request.set_gradient_format(static_cast<v1::NumberFormat>(4));
+  EXPECT_EQ(CodeOf(request), StatusCode::kUnimplemented);
+}
+
+TEST(ConvertTest, TakesAStepOfEachRule) {
+  v1::StepRequest request;
+  request.add_chunk_ids(1);
+  request.set_step(1);
+  request.add_pieces();
+  request.mutable_sgd()->set_momentum(0.9);
+  EXPECT_EQ(optimizer::StatesOf(ToEvent(request, NodeWithDevice())->work->rule), 1u);
+  request.mutable_sgd()->set_momentum(0);
+  EXPECT_EQ(optimizer::StatesOf(ToEvent(request, NodeWithDevice())->work->rule), 0u);
+  request.mutable_adam()->set_amsgrad(true);
+  EXPECT_EQ(optimizer::StatesOf(ToEvent(request, NodeWithDevice())->work->rule), 3u);
+  request.mutable_adagrad()->set_lr_decay(2);
+  EXPECT_EQ(
+      std::get<optimizer::AdagradOptions>(ToEvent(request, NodeWithDevice())->work->rule).lr_decay,
+      2);
+  request.mutable_lion()->set_beta2(0.5);
+  EXPECT_EQ(std::get<optimizer::LionOptions>(ToEvent(request, NodeWithDevice())->work->rule).beta2,
+            0.5);
+}
+
+TEST(ConvertTest, TakesWhatIsPublished) {
+  v1::PublishRequest request;
+  request.set_step(2);
+  request.add_chunk_ids(7);
+  request.add_fresh_chunk_ids(8);
+  request.set_keep(true);
+  request.set_note(std::string("a\0b", 3));
+  const auto event = ToEvent(request, NodeWithDevice());
+  ASSERT_TRUE(event.ok());
+  EXPECT_EQ(event->step, 2u);
+  EXPECT_EQ(event->chunks[0], ChunkId(7));
+  EXPECT_EQ(event->fresh[0], ChunkId(8));
+  EXPECT_TRUE(event->keep);
+  EXPECT_EQ(event->note.size(), 3u);
+  OpenReply opened;
+  opened.published_step = 2;
+  opened.note = event->note;
+  v1::OpenResponse response;
+  ToResponse(opened, &response);
+  EXPECT_EQ(response.published_step(), 2u);
+  EXPECT_EQ(response.note(), event->note);
+}
+
 TEST(ConvertTest, TakesAResizeAndAnswersIt) {
   v1::ResizeRequest request;
   request.set_device_share_bytes(UINT64_MAX);

@@ -1,0 +1,36 @@
+"""Samples as lines of JSON, as bench/harness.h prints them, and what they come to."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from figures import Pair  # noqa: E402
+
+
+def line(figure: str, pairs: Sequence[Pair]) -> str:
+    """One figure."""
+    printed = [
+        {"limit": pair.limit, "product": pair.product, "others": pair.others_cpus} for pair in pairs
+    ]
+    return json.dumps({"figure": figure, "pairs": printed})
+
+
+def show(figures: dict[str, list[Pair]]) -> None:
+    """Lines on standard output; on standard error, how many times faster the product was."""
+    for figure, pairs in figures.items():
+        print(line(figure, pairs), flush=True)
+        limit = statistics.median(pair.limit for pair in pairs)
+        product = statistics.median(pair.product for pair in pairs)
+        speedup = statistics.median(pair.limit / pair.product for pair in pairs)
+        others = statistics.median(pair.others_cpus for pair in pairs)
+        print(
+            f"{figure}: {limit:.3f} s against {product:.3f} s: {speedup:.2f}x in the median of "
+            f"{len(pairs)} pairs; others used {others:.2f} CPUs",
+            file=sys.stderr,
+        )

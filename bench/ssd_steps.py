@@ -1,0 +1,260 @@
+"""AdamW's step on chunks that live on the SSD, by turns with what bounds it and what replaces it.
+
+One client, no torch optimizer: the daemon steps 64 M parameters in sets of chunks (parameter,
+gradient, two moments), several sets under way together, and publishes. Against it: the same chunks
+with copies instead of arithmetic; files of the same size mapped with mmap and stepped in place by
+the same kernels, with as much memory as the pool has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import machine
+import node
+import torch
+from figures import Pair
+from memtide._native import Client, Kind, OpenOptions
+from memtide._steps import CopyPiece, Format, Rule, StepOptions, StepPiece
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
+
+from optimizer_kernels import Kernels  # noqa: E402
+
+_MIB = 2**20
+_CHUNK_BYTES = 8 * _MIB
+_ELEMENTS = _CHUNK_BYTES // 4  # Of one set.
+_DEPTH = 4  # Calls under way together.
+_PER_CALL = 2  # Sets: those of two share the chunks of moments that take half of the bytes.
+_LR = 1e-3
+# What is read and what is written of a set, in fp32: 16 and 12 bytes a parameter.
+_KINDS = (Kind.GRADIENT, Kind.PARAMETER, Kind.OPTIMIZER_STATE, Kind.OPTIMIZER_STATE)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Sizes. `sets`: of 2 M parameters, an even number. `host_chunks`: the host pool."""
+
+    memtided: Path
+    ssd_parent: Path
+    kernels: Path
+    sets: int
+    rounds: int
+    host_chunks: int = 80
+
+
+class _States:
+    """The sets of one client, and a step over all of them."""
+
+    def __init__(self, client: Client, sets: int, moment_bytes: int) -> None:
+        self._client = client
+        self._format = Format.FLOAT32 if moment_bytes == 4 else Format.BFLOAT16
+        self._calls = range(sets // _PER_CALL)
+        moments = -(-sets * moment_bytes // 4)
+        counts = (sets, sets, moments, moments)
+        self._old = [client.allocate(k, n) for k, n in zip(_KINDS, counts, strict=True)]
+        self._new = [client.allocate(k, n) for k, n in zip(_KINDS[1:], counts[1:], strict=True)]
+        self._written = counts[1:]
+        self._moment_bytes = moment_bytes
+        self._steps = client.published()[0]
+        self._threads = ThreadPoolExecutor(_DEPTH)
+
+    def step(self, call: Callable[[range], None]) -> None:
+        """Makes the step of all sets, several calls together, and publishes."""
+        calls = [range(i * _PER_CALL, (i + 1) * _PER_CALL) for i in self._calls]
+        list(self._threads.map(call, calls))
+        old = [
+            first + i
+            for first, n in zip(self._old[1:], self._written, strict=True)
+            for i in range(n)
+        ]
+        new = [
+            first + i for first, n in zip(self._new, self._written, strict=True) for i in range(n)
+        ]
+        self._steps += 1
+        self._client.publish(self._steps, old, new, b"", keep=False)
+        self._client.end_iteration()
+
+    def adamw(self, sets: range) -> None:
+        options = StepOptions(
+            rule=Rule.ADAMW,
+            step=self._steps + 1,
+            lr=_LR,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-8,
+            weight_decay=0.01,
+            state_format=self._format,
+        )
+        pieces = []
+        for number in sets:
+            gradient, parameter, *states = self._addresses(self._old, number)
+            new_parameter, *new_states = self._addresses(self._new, number)
+            pieces.append(
+                StepPiece(
+                    _ELEMENTS, gradient, parameter, new_parameter, tuple(states), tuple(new_states)
+                )
+            )
+        self._client.step(options, pieces)
+
+    def copy(self, sets: range) -> None:
+        """The same reads and writes; of the gradient, a line, so that it is brought too."""
+        copies = []
+        for number in sets:
+            gradient, *old = self._addresses(self._old, number)
+            new = self._addresses(self._new, number)
+            copies += [CopyPiece(a, b, _CHUNK_BYTES) for a, b in zip(old, new, strict=True)]
+            copies.append(CopyPiece(gradient, new[0], 64))
+        self._client.step(None, [], copies)
+
+    def _addresses(self, firsts: list[int], number: int) -> list[int]:
+        base = self._client.properties.base
+        moments = len(firsts) - 2
+        widths = [4] * moments + [self._moment_bytes] * 2
+        return [
+            base + first * _CHUNK_BYTES + number * _ELEMENTS * width
+            for first, width in zip(firsts, widths, strict=True)
+        ]
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._client.close()
+
+
+@contextmanager
+def _states(options: Options, moment_bytes: int = 4, host_chunks: int = 0) -> Iterator[_States]:
+    chunks = 8 * options.sets + 8
+    flags = [
+        "--device=none",
+        f"--host-pool={(host_chunks or options.host_chunks) * _CHUNK_BYTES}",
+        f"--ssd-pool={chunks * _CHUNK_BYTES}",
+    ]
+    with node.running(options.memtided, options.ssd_parent, flags) as daemon:
+        client = Client(OpenOptions(str(daemon.socket_dir), chunk_bytes=_CHUNK_BYTES))
+        states = _States(client, options.sets, moment_bytes)
+        try:
+            # Written once, so that all of it exists; then once more, so that its order is known.
+            for _ in range(3):
+                states.step(states.adamw)
+            yield states
+        finally:
+            states.close()
+
+
+class _Mapped:
+    """The same states in mapped files, stepped in place."""
+
+    def __init__(self, options: Options, directory: Path) -> None:
+        self._kernels = Kernels(str(options.kernels))
+        self._options = options
+        self._files = [(directory / f"mapped{i}").open("wb+") for i in range(4)]
+        size = options.sets * _CHUNK_BYTES
+        for file in self._files:
+            os.posix_fallocate(file.fileno(), 0, size)
+        self._maps = [mmap.mmap(file.fileno(), size) for file in self._files]
+        self._tensors = [torch.frombuffer(each, dtype=torch.float32) for each in self._maps]
+        self._steps = 0
+        self._threads = ThreadPoolExecutor(2)
+
+    def step(self) -> None:
+        self._steps += 1
+        # In memory at a time: what the pool has.
+        window = max(1, self._options.host_chunks // 4)
+        for number in range(self._options.sets + window):
+            if number < self._options.sets:
+                list(self._threads.map(lambda half, n=number: self._half(n, half), range(2)))
+                for each in self._maps[1:]:  # Begins to write; the kernel goes on by itself.
+                    _sync_range(each, number, wait=False)
+            if number >= window:
+                self._drop(number - window)
+
+    def _half(self, number: int, half: int) -> None:
+        begin = number * _ELEMENTS + half * _ELEMENTS // 2
+        part = slice(begin, begin + _ELEMENTS // 2)
+        gradient, parameter, *states = (tensor[part] for tensor in self._tensors)
+        self._kernels.run(
+            "AdamW",
+            self._steps,
+            gradient,
+            parameter,
+            states,
+            lr=_LR,
+            betas=(0.9, 0.999),
+            eps=1e-8,
+            weight_decay=0.01,
+        )
+
+    def _drop(self, number: int) -> None:
+        """Writes what is left of a set and lets go of its memory."""
+        for index, (file, each) in enumerate(zip(self._files, self._maps, strict=True)):
+            if index > 0:
+                _sync_range(each, number, wait=True)
+            each.madvise(mmap.MADV_DONTNEED, number * _CHUNK_BYTES, _CHUNK_BYTES)
+            os.posix_fadvise(
+                file.fileno(), number * _CHUNK_BYTES, _CHUNK_BYTES, os.POSIX_FADV_DONTNEED
+            )
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._tensors.clear()
+        for file in self._files:
+            file.close()
+
+
+def _sync_range(mapped: mmap.mmap, number: int, *, wait: bool) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(mapped)) + number * _CHUNK_BYTES
+    flag = 4 if wait else 1  # MS_SYNC, MS_ASYNC.
+    if libc.msync(ctypes.c_void_p(start), ctypes.c_size_t(_CHUNK_BYTES), flag) != 0:
+        raise OSError(ctypes.get_errno(), "msync")
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _pairs(rounds: int, limit: Callable[[], None], product: Callable[[], None]) -> list[Pair]:
+    pairs = []
+    for _ in range(rounds):
+        load = machine.Load(machine.our_processes())
+        times = _seconds(limit), _seconds(product)
+        pairs.append(Pair(*times, load.of_others()))
+    return pairs
+
+
+def measure(options: Options) -> dict[str, list[Pair]]:
+    """Seconds of a step: of what it is measured against, and of the daemon's."""
+    samples: dict[str, list[Pair]] = {}
+    with _states(options) as states:
+        adamw = lambda: states.step(states.adamw)  # noqa: E731
+        samples["steps.arithmetic"] = _pairs(
+            options.rounds, lambda: states.step(states.copy), adamw
+        )
+        mapped = _Mapped(options, options.ssd_parent)
+        try:
+            mapped.step()
+            samples["steps.mmap"] = _pairs(options.rounds, mapped.step, adamw)
+        finally:
+            mapped.close()
+        with _states(options, moment_bytes=2) as halved:
+            samples["steps.bf16_moments"] = _pairs(
+                options.rounds, adamw, lambda: halved.step(halved.adamw)
+            )
+        # Of 7 chunks a set, parameters and moments, old and new, and the gradient: half of them.
+        host = options.host_chunks + options.sets * 7 // 2
+        with _states(options, host_chunks=host) as held:
+            samples["steps.half_in_host"] = _pairs(
+                options.rounds, adamw, lambda: held.step(held.adamw)
+            )
+    return samples
