@@ -49,7 +49,7 @@ from memtide.twins import Twins
 # Calls under way together: one reads, one computes, one writes.
 _DEPTH = 3
 _FEWEST_CHUNKS = 8
-# Of host memory, for the calls under way: the rest keeps what backward left and forward needs.
+# Of host memory, for the calls under way.
 _HOST_PART = 4
 
 
@@ -64,8 +64,7 @@ class _Asked:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        parameters: list[torch.Tensor] = self.arguments["params"]
-        return parameters
+        return list(self.arguments["params"])
 
     def count_steps(self, change: int) -> None:
         """Changes the steps that the states have made."""
@@ -98,7 +97,10 @@ class DaemonSteps:
         self._observer = observer
         properties = adopter.client.properties
         self._geometry = Geometry(properties.base, properties.chunk_bytes)
-        self._most_chunks = max(_FEWEST_CHUNKS, properties.host_slots // _HOST_PART // _DEPTH)
+        # Where chunks pass through host memory to a device, one slot stays free for them.
+        room = properties.host_slots - (properties.device_slots > 0)
+        fair = properties.host_slots // _HOST_PART // _DEPTH
+        self._most_chunks = min(room, max(_FEWEST_CHUNKS, fair))
         self._twins = Twins(adopter.client)
         self._snapshots = Snapshots(adopter)
         self._threads = ThreadPoolExecutor(_DEPTH, "memtide-step")
@@ -158,8 +160,7 @@ class DaemonSteps:
         self._stepping, self._release = None, lambda: None
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Writes the tensors as they are: behind the next step's back, or at once if that is made
-        here."""
+        """Writes tensors as they are: while training goes on, or at once if that steps here."""
         self._snapshots.ask(checkpoint)
         if not self.allowed or self.here or not self.steps or not self._pressed():
             self._snapshots.write_now()

@@ -92,3 +92,16 @@ def test_resuming_needs_a_name_and_a_daemon(cli: Cli, tmp_path: Path) -> None:
     outcome = cli.memtide("run", "--job=a", f"--socket-dir={tmp_path}", SCRIPT, STEPS)
     assert outcome.status == 1
     assert "needs a daemon that stays when this process ends" in outcome.err
+
+
+def test_a_checkpoint_is_of_the_moment_at_which_it_was_asked_for(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli.memtide(
+        "run",
+        "--device=none",
+        "--host-pool=40MiB",
+        "--ssd-pool=1GiB",
+        f"--ssd-dir={tmp_path / 'ssd'}",
+        SCRIPTS / "checkpointed.py",
+        RESULT=tmp_path / "it.safetensors",
+    ).check()
+    assert outcome.out.splitlines() == ["asked False", "as it was"]

@@ -47,8 +47,8 @@ THREADED = {"mlp_sgd", "convnet"}
 
 
 def test_every_script_is_a_case() -> None:
-    # The last three are tried in files of their own.
-    helpers = {"common", "tiny_gpt", "hungry", "long_training", "resumable"}
+    # The last four are tried in files of their own.
+    helpers = {"common", "tiny_gpt", "hungry", "long_training", "resumable", "checkpointed"}
     assert {path.stem for path in SCRIPTS.glob("*.py")} - helpers == set(CASES)
 
 
