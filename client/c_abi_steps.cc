@@ -94,6 +94,7 @@ absl::Status SetOptions(const memtide_step_options* given, v1::StepRequest* requ
   request->set_fresh_states(options.fresh_states != 0);
   request->set_parameter_format(static_cast<v1::NumberFormat>(options.parameter_format));
   request->set_gradient_format(static_cast<v1::NumberFormat>(options.gradient_format));
+  request->set_count_non_finite_gradients(options.non_finite_gradients != nullptr);
   request->set_state_format(static_cast<v1::NumberFormat>(options.state_format));
   return absl::OkStatus();
 }
@@ -186,7 +187,9 @@ int memtide_step(memtide_client* client, const memtide_step_options* options,
       copy->set_size_bytes(copies[i].bytes);
     }
     MEMTIDE_RETURN_IF_ERROR(numbering.Finish(&part));
-    return Of(client)->Step(part);
+    MEMTIDE_ASSIGN_OR_RETURN(const uint64_t non_finite, Of(client)->Step(part));
+    if (part.request.count_non_finite_gradients()) *options->non_finite_gradients = non_finite;
+    return absl::OkStatus();
   });
 }
 

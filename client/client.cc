@@ -275,7 +275,7 @@ size_t Client::TakeReturned(Span* spans, size_t capacity) {
   return taken;
 }
 
-absl::Status Client::Step(const StepPart& part) {
+absl::StatusOr<uint64_t> Client::Step(const StepPart& part) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
   return keeper_->Step(part);
 }

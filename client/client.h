@@ -108,7 +108,8 @@ class Client {
   absl::StatusOr<void*> Wrap(const Span& span) const;
   size_t TakeReturned(Span* spans, size_t capacity) ABSL_LOCKS_EXCLUDED(spans_mutex_);
   // As memtide_step, memtide_publish, memtide_published, memtide_chunk_ids and memtide_attach.
-  absl::Status Step(const StepPart& part);
+  // Step returns how many gradients are not finite, where the part is to count them.
+  absl::StatusOr<uint64_t> Step(const StepPart& part);
   absl::Status Publish(const Publication& publication, absl::Span<const PlaceId> places,
                        absl::Span<const PlaceId> fresh) ABSL_LOCKS_EXCLUDED(published_mutex_);
   Published published() const ABSL_LOCKS_EXCLUDED(published_mutex_);

@@ -251,7 +251,8 @@ TEST_F(ClientTest, WhatIsInUseIsNotPublishedAway) {
   });
   EXPECT_TRUE(client_->Publish({}, {Nth(range, 0)}, {Nth(range, 1)}).ok());
   user.join();
-  EXPECT_EQ(client_->Step(CopyPart(range.first, PlaceId(100))).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_->Step(CopyPart(range.first, PlaceId(100))).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST_F(ClientTest, ChunksAreAttachedByName) {

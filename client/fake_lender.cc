@@ -236,8 +236,8 @@ char* FakeLender::BytesOf(ChunkId id) {
   return chunk.buffer.data();
 }
 
-absl::Status FakeLender::Step(const StepPart& part, absl::Span<const ChunkId> chunks,
-                              const std::vector<Moment>& moments) {
+absl::StatusOr<uint64_t> FakeLender::Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                                          const std::vector<Moment>& moments) {
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   moments_.insert(moments_.end(), moments.begin(), moments.end());
@@ -245,7 +245,7 @@ absl::Status FakeLender::Step(const StepPart& part, absl::Span<const ChunkId> ch
     memcpy(BytesOf(chunks[copy.to().chunk()]) + copy.to().offset_bytes(),
            BytesOf(chunks[copy.from().chunk()]) + copy.from().offset_bytes(), copy.size_bytes());
   }
-  return absl::OkStatus();
+  return 0;
 }
 
 absl::Status FakeLender::Publish(const Publication& publication, absl::Span<const ChunkId> chunks,

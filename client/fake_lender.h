@@ -47,8 +47,8 @@ class FakeLender : public Lender {
   // Its one region never changes.
   absl::StatusOr<Resized> Resize(Bytes device_share, Duration deadline) override;
   // Does copies, and no arithmetic.
-  absl::Status Step(const StepPart& part, absl::Span<const ChunkId> chunks,
-                    const std::vector<Moment>& moments) override;
+  absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                                const std::vector<Moment>& moments) override;
   absl::Status Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
                        absl::Span<const ChunkId> fresh) override;
   absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;

@@ -281,15 +281,16 @@ absl::StatusOr<Resized> GrpcLender::Resize(Bytes device_share, Duration deadline
   return Resized{reply.device_slots(), reply.lease_budget()};
 }
 
-absl::Status GrpcLender::Step(const StepPart& part, absl::Span<const ChunkId> chunks,
-                              const std::vector<Moment>& moments) {
+absl::StatusOr<uint64_t> GrpcLender::Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                                          const std::vector<Moment>& moments) {
   v1::StepRequest request = part.request;
   AddIds(chunks, request.mutable_chunk_ids());
   request.set_reads(part.reads);
   AddMoments(moments, request.mutable_moments());
   v1::StepResponse reply;
-  return Explain(Call(optimizer_.get(), &v1::OptimizerService::Stub::Step, token_,
-                      kMaxWait + kGrace, request, &reply));
+  MEMTIDE_RETURN_IF_ERROR(Explain(Call(optimizer_.get(), &v1::OptimizerService::Stub::Step, token_,
+                                       kMaxWait + kGrace, request, &reply)));
+  return reply.non_finite_gradients();
 }
 
 absl::Status GrpcLender::Publish(const Publication& publication, absl::Span<const ChunkId> chunks,

@@ -43,8 +43,8 @@ class GrpcLender : public Lender {
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
   absl::StatusOr<Resized> Resize(Bytes device_share, Duration deadline) override;
-  absl::Status Step(const StepPart& part, absl::Span<const ChunkId> chunks,
-                    const std::vector<Moment>& moments) override;
+  absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                                const std::vector<Moment>& moments) override;
   absl::Status Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
                        absl::Span<const ChunkId> fresh) override;
   absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;

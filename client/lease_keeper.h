@@ -68,7 +68,7 @@ class LeaseKeeper {
 
   // A part of an optimizer's step. Idle leases on its places end first; the daemon waits for, and
   // asks for, those in use.
-  absl::Status Step(const StepPart& part);
+  absl::StatusOr<uint64_t> Step(const StepPart& part);
   // As memtide_publish: idle leases on the places end first. ABORTED: one stays in use.
   absl::Status Publish(const Publication& publication, absl::Span<const PlaceId> places,
                        absl::Span<const PlaceId> fresh);

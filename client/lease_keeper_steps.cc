@@ -32,7 +32,7 @@ absl::StatusOr<std::vector<ChunkId>> LeaseKeeper::TakeFromHere(absl::Span<const 
   return chunks;
 }
 
-absl::Status LeaseKeeper::Step(const StepPart& part) {
+absl::StatusOr<uint64_t> LeaseKeeper::Step(const StepPart& part) {
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, TakeFromHere(part.places));
   std::vector<Moment> moments;
   {

@@ -124,9 +124,10 @@ class Lender {
   // Changes the job's share of the device pool. Shrinking returns when every session has returned
   // what it no longer may have, or DEADLINE_EXCEEDED.
   virtual absl::StatusOr<Resized> Resize(Bytes device_share, Duration deadline) = 0;
-  // A part of an optimizer's step, over these chunks; returns when it is done.
-  virtual absl::Status Step(const StepPart& part, absl::Span<const ChunkId> chunks,
-                            const std::vector<Moment>& moments) = 0;
+  // A part of an optimizer's step, over these chunks; returns when it is done, with the number of
+  // gradients that are not finite, if it was to count them.
+  virtual absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                                        const std::vector<Moment>& moments) = 0;
   // Each of `chunks` holds what the one of `fresh` in its place held. ABORTED: one is leased.
   virtual absl::Status Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
                                absl::Span<const ChunkId> fresh) = 0;

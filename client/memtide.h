@@ -194,6 +194,9 @@ typedef struct memtide_step_options {
   uint32_t amsgrad, maximize, nesterov;
   uint32_t fresh_states; /* 1: old states are not read but are as before the first step */
   uint32_t parameter_format, gradient_format, state_format;
+  /* Where to write how many gradients are infinite or NaN; NULL: they are not counted, which saves
+   * a pass over them. The part is made all the same. */
+  uint64_t* non_finite_gradients;
 } memtide_step_options;
 
 /* Elements of one parameter. Addresses in the range; each span lies within one chunk. */

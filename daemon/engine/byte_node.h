@@ -42,8 +42,8 @@ class ByteNode {
     if (const auto* step = std::get_if<StartStep>(&effect)) {
       std::vector<char*> chunks;
       for (const MemoryPlace& place : step->chunks) chunks.push_back(At(place));
-      if (status.ok()) optimizer::Run(*step->work, chunks);
-      Post(StepDone{step->step, std::move(status)});
+      const uint64_t non_finite = status.ok() ? optimizer::Run(*step->work, chunks) : 0;
+      Post(StepDone{step->step, std::move(status), non_finite});
     } else {
       const auto& transfer = std::get<StartTransfer>(effect);
       CarryOut(transfer, status.ok());

@@ -101,6 +101,9 @@ struct TraceReply {
   std::vector<TracedMove> moves;
   std::vector<TracedStall> stalls;
 };
+struct StepReply {
+  uint64_t non_finite_gradients = 0;
+};
 struct ResizeReply {
   uint32_t device_slots = 0, lease_budget = 0;  // As in OpenReply.
 };
@@ -109,7 +112,7 @@ struct Reply {
   absl::Status status;
   // monostate for errors and for calls that answer nothing.
   std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply,
-               ResizeReply, TraceReply>
+               ResizeReply, TraceReply, StepReply>
       value;
 };
 

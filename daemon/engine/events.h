@@ -202,6 +202,7 @@ struct StoreDropped {
 struct StepDone {
   StepId step;
   absl::Status status;
+  uint64_t non_finite_gradients = 0;  // Where the work counts them.
 };
 
 // Time passed. At least every 100 ms while anything waits.

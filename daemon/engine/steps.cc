@@ -150,8 +150,13 @@ void EngineState::On(const StepDone& event) {
     if (!event.status.ok() && i >= step.first_written) Discard(place);
   }
   if (Session* session = FindSession(step.owner)) --session->waiting_calls;
-  if (event.status.ok()) ++counters_.step_parts;
-  Answer(step.call, event.status);
+  if (!event.status.ok()) return Refuse(step.call, event.status);
+  ++counters_.step_parts;
+  counters_.non_finite_gradients += event.non_finite_gradients;
+  Reply reply;
+  reply.call = step.call;
+  reply.value = StepReply{event.non_finite_gradients};
+  Emit(std::move(reply));
 }
 
 void EngineState::Discard(uint32_t place) {

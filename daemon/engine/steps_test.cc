@@ -1,5 +1,6 @@
 // Steps and their publishing, on bytes: whatever dies or fails, at any I/O, the job is at a step or
 // at the one before, and to make a step again gives the same bits.
+#include <limits>
 #include <memory>
 
 #include "daemon/engine/byte_node.h"
@@ -230,6 +231,31 @@ TEST(StepsTest, AreRefusedWhereTheyCannotBe) {
   call.reads = 8;
   EXPECT_EQ(code_of(AdamWork(1)), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(training.Read(), State(3, Values(kElements, 0)));
+}
+
+TEST(StepsTest, CountGradientsThatAreNotFinite) {
+  ByteNode node(SmallHost());
+  const SessionId session = node.Open("job", std::chrono::hours(1));
+  Training training(&node, session);
+  node.Fill(
+      session, training.chunks()[0],
+      {1, std::numeric_limits<float>::infinity(), 2, std::numeric_limits<float>::quiet_NaN()});
+  StepCall call;
+  call.session = session;
+  call.chunks = {training.chunks().begin(), training.chunks().begin() + 7};
+  call.reads = 4;
+  const auto count = [&](bool counts) {
+    optimizer::Work work = AdamWork(1);
+    work.counts_non_finite = counts;
+    call.call = node.Call();
+    call.work = std::make_shared<const optimizer::Work>(work);
+    node.Post(call);
+    node.FinishUntilAnswered(call.call);
+    return std::get<StepReply>(node.ReplyTo(call.call).value).non_finite_gradients;
+  };
+  EXPECT_EQ(count(true), 2u);
+  EXPECT_EQ(count(false), 0u);
+  EXPECT_EQ(training.Read(), State(3, Values(kElements, 0))) << "not published, it is undone";
 }
 
 TEST(StepsTest, EndWithTheirJobAndNotBefore) {

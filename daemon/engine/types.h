@@ -95,7 +95,7 @@ struct Counters {
   // Of all jobs: iterations that were reported, and those that were not as expected.
   uint64_t iterations = 0, iteration_surprises = 0;
   // Optimizer steps: parts that were computed, and whole ones that were published.
-  uint64_t step_parts = 0, steps_published = 0;
+  uint64_t step_parts = 0, steps_published = 0, non_finite_gradients = 0;
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
   // Time that fetches waited, by what they waited for. A fetch counts once, under the slowest

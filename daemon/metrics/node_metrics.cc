@@ -140,6 +140,9 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
       counters.step_parts);
   add(Counter("memtide_steps_published_total", "Optimizer steps that became visible."),
       counters.steps_published);
+  add(Counter("memtide_non_finite_gradients_total",
+              "Elements of gradients that were infinite or NaN, where that was counted."),
+      counters.non_finite_gradients);
   add(Counter("memtide_transfers_failed_total", "Copies that failed."), counters.transfers_failed);
   add(Counter("memtide_calls_refused_total", "Calls refused because a limit was reached."),
       counters.calls_refused);

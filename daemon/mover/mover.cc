@@ -212,9 +212,9 @@ void Mover::State::Start(const StartStep& effect) {
     std::vector<char*> chunks;
     chunks.reserve(ranges.size());
     for (const Range& range : ranges) chunks.push_back(range.host());
-    optimizer::Run(*work, chunks);
+    const uint64_t non_finite = optimizer::Run(*work, chunks);
     ranges.clear();
-    post_(StepDone{step, absl::OkStatus()});
+    post_(StepDone{step, absl::OkStatus(), non_finite});
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "daemon/optimizer/gradient.h"
 
 namespace memtide::optimizer {
 namespace {
@@ -148,15 +149,18 @@ absl::Status Validate(const Work& work, uint32_t reads, uint32_t chunks, uint64_
   return absl::OkStatus();
 }
 
-void Run(const Work& work, absl::Span<char* const> chunks) {
+uint64_t Run(const Work& work, absl::Span<char* const> chunks) {
+  uint64_t non_finite = 0;
   for (const Copy& copy : work.copies) {
     std::memcpy(chunks[copy.to.chunk] + copy.to.offset, chunks[copy.from.chunk] + copy.from.offset,
                 copy.bytes);
   }
   for (const Piece& piece : work.pieces) {
     const Spans spans = {work, piece, chunks};
+    if (work.counts_non_finite) non_finite += CountNonFinite(spans.common().gradient);
     std::visit([&spans](const auto& options) { Step(options, spans); }, work.rule);
   }
+  return non_finite;
 }
 
 }  // namespace memtide::optimizer

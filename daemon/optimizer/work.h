@@ -53,6 +53,7 @@ struct Work {
   uint64_t step = 1;           // The pieces' own, from 1 on.
   double gradient_factor = 1;  // Multiplies every gradient before all else.
   bool fresh_states = false;   // The old states are as before the first step, and not read.
+  bool counts_non_finite = false;
   Format parameter_format = Format::kFloat32;  // fp32 or bf16.
   Format gradient_format = Format::kFloat32;
   Format state_format = Format::kFloat32;  // fp32 or bf16.
@@ -68,8 +69,10 @@ size_t StatesOf(const Rule& rule);
 // is to be written or the other way round, too few or too many states.
 absl::Status Validate(const Work& work, uint32_t reads, uint32_t chunks, uint64_t chunk_bytes);
 
-// Does it. `chunks`: where the bytes of each of the list are. REQUIRES: the work is valid.
-void Run(const Work& work, absl::Span<char* const> chunks);
+// Does it. `chunks`: where the bytes of each of the list are. Returns how many of the gradients are
+// infinite or NaN, where that is to be counted; it costs another pass over them. REQUIRES: the work
+// is valid.
+uint64_t Run(const Work& work, absl::Span<char* const> chunks);
 
 }  // namespace memtide::optimizer
 

@@ -56,6 +56,7 @@ v1::Tier ToProto(Tier tier);
 
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response);
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response);
+void ToResponse(const StepReply& reply, v1::StepResponse* response);
 void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response);
 void ToResponse(const FetchReply& reply, v1::FetchResponse* response);
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response);

@@ -153,7 +153,7 @@ class ChunkServiceHandlers final : public v1::ChunkService::CallbackService {
 class OptimizerServiceHandlers final : public v1::OptimizerService::CallbackService {
  public:
   explicit OptimizerServiceHandlers(const ServiceContext* service) : service_(service) {}
-  MEMTIDE_SESSION_METHOD(Step, std::monostate)
+  MEMTIDE_SESSION_METHOD(Step, StepReply)
   MEMTIDE_SESSION_METHOD(Publish, std::monostate)
 
  private:

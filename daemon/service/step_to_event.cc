@@ -77,6 +77,7 @@ absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request) {
   if (work.step == 0 && request.pieces().empty()) work.step = 1;
   work.gradient_factor = request.gradient_factor() == 0 ? 1 : request.gradient_factor();
   work.fresh_states = request.fresh_states();
+  work.counts_non_finite = request.count_non_finite_gradients();
   MEMTIDE_ASSIGN_OR_RETURN(work.parameter_format,
                            ToFormat("parameter_format", request.parameter_format()));
   MEMTIDE_ASSIGN_OR_RETURN(work.gradient_format,

@@ -74,6 +74,7 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   proto->set_iteration_surprises(counters.iteration_surprises);
   proto->set_step_parts(counters.step_parts);
   proto->set_steps_published(counters.steps_published);
+  proto->set_non_finite_gradients(counters.non_finite_gradients);
 }
 
 void ToProto(const SessionInfo& session, v1::Session* proto) {
@@ -109,6 +110,10 @@ void ToResponse(const OpenReply& reply, v1::OpenResponse* response) {
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response) {
   response->set_device_slots(reply.device_slots);
   response->set_lease_budget(reply.lease_budget);
+}
+
+void ToResponse(const StepReply& reply, v1::StepResponse* response) {
+  response->set_non_finite_gradients(reply.non_finite_gradients);
 }
 
 void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response) {
