@@ -92,6 +92,7 @@ class StepOptions(ctypes.Structure):
         ("parameter_format", c_uint32),
         ("gradient_format", c_uint32),
         ("state_format", c_uint32),
+        ("non_finite_gradients", POINTER(c_uint64)),
     ]
 
 

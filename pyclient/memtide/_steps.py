@@ -96,12 +96,15 @@ class Steps:
         options: StepOptions | None,
         pieces: Sequence[StepPiece],
         copies: Sequence[CopyPiece] = (),
-    ) -> None:
+        *,
+        count_non_finite: bool = False,
+    ) -> int:
         """Makes the pieces' steps and the copies; returns when the new content is there.
 
-        Several threads may have calls under way. No options: copies only. InvalidArgument: what
-        torch refuses, too, or what is not finite; nothing has changed. OutOfRoom: more chunks than
-        host memory holds at once, or no space for the twins.
+        Returns how many gradients are infinite or NaN, if they are to be counted: one more pass
+        over them. Several threads may have calls under way. No options: copies only.
+        InvalidArgument: what torch refuses, too, or what is not finite; nothing has changed.
+        OutOfRoom: more chunks than host memory holds at once, or no space for the twins.
         """
         table = array("Q")
         for piece in pieces:
@@ -111,13 +114,14 @@ class Steps:
         copied = array("Q")
         for copy in copies:
             copied.extend((copy.source, copy.target, copy.size_bytes))
-        told = None
+        told, non_finite = None, c_uint64()
         if options is not None:
-            told = byref(
-                _library.StepOptions(
-                    struct_bytes=ctypes.sizeof(_library.StepOptions), **asdict(options)
-                )
+            table_of_options = _library.StepOptions(
+                struct_bytes=ctypes.sizeof(_library.StepOptions), **asdict(options)
             )
+            if count_non_finite:
+                table_of_options.non_finite_gradients = ctypes.pointer(non_finite)
+            told = byref(table_of_options)
         check(
             self._lib.memtide_step(
                 self._handle,
@@ -128,6 +132,7 @@ class Steps:
                 len(copies),
             )
         )
+        return non_finite.value
 
     def publish(
         self, step: int, places: Sequence[int], twins: Sequence[int], note: bytes, *, keep: bool

@@ -108,6 +108,11 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="step optimizers in the script's process, to the same bits as without memtide",
     )
     session.add_argument(
+        "--skip-non-finite",
+        action="store_true",
+        help="make no optimizer step from gradients that are infinite or NaN",
+    )
+    session.add_argument(
         "--job", metavar="NAME", default="", help="keep each step under this name; needs a daemon"
     )
     session.add_argument(
@@ -200,6 +205,10 @@ def _run(told: argparse.Namespace) -> _Action:
         raise UsageError("--tide-iteration counts from 1")
     if told.time_to_live < 1:
         raise UsageError("--time-to-live is at least 1 second")
+    if told.skip_non_finite and told.exact:
+        raise UsageError(
+            "--skip-non-finite is for steps that the daemon makes, and --exact asks for none"
+        )
     if told.job and told.exact:
         raise UsageError("--job keeps steps that the daemon makes, and --exact asks for none")
     return launch.prepare(
@@ -219,6 +228,7 @@ def _run(told: argparse.Namespace) -> _Action:
             trace=told.trace,
             quiet=told.quiet,
             exact=told.exact,
+            skip_non_finite=told.skip_non_finite,
             resume=told.resume,
         )
     )

@@ -33,6 +33,7 @@ from memtide.adopt import Adopter
 from memtide.checkpoint_file import Checkpoint
 from memtide.errors import OutOfRoom
 from memtide.observer import Observer
+from memtide.skipping import NotFinite, Undo
 from memtide.snapshots import Snapshots
 from memtide.step_pieces import Batch, Geometry, Update, batches_of, calls_of
 from memtide.torch_updates import (
@@ -107,6 +108,7 @@ class DaemonSteps:
         self._stepping: Optimizer | None = None
         self._release: Callable[[], None] = lambda: None
         self._asked: list[_Asked] = []
+        self._here_before = Undo()
         # False: every step is made in this process, to the same bits as without memtide.
         # False: every step is made in this process, to the same bits as without memtide.
         self.allowed = not adopter.ledger.strict
@@ -117,6 +119,9 @@ class DaemonSteps:
         self.on_published: Callable[[Optimizer | None], None] = lambda _: None
         self.here = ""  # Why something in chunks is stepped in this process; empty: nothing is.
         self.steps = 0  # Published.
+        # Steps with gradients that are infinite or NaN are not made, as if never asked for.
+        self.skip_non_finite = False
+        self.skipped = 0
 
     def around(self, form: Form, original: Callable[..., None]) -> Callable[..., None]:
         """One of torch's functions, with what the daemon can do left to it."""
@@ -137,6 +142,7 @@ class DaemonSteps:
         """An optimizer's step begins. `release` gives back what this process leases for it."""
         if steps_as_torch(optimizer):
             self._stepping, self._release = optimizer, release
+            self._here_before = Undo()
         else:
             self._note_here(optimizer)
 
@@ -149,6 +155,13 @@ class DaemonSteps:
             self._run([update for one in asked for update in one.updates])
         except OutOfRoom as error:
             self._step_here(asked, error)
+        except NotFinite as error:
+            self._undo(asked)
+            if self._stepping is not None:
+                self._here_before.undo(self._stepping.state)
+            if not self.skipped:
+                print(f"memtide: an optimizer's step is skipped: {error}", file=sys.stderr)
+            self.skipped += 1
         except BaseException:
             self._undo(asked)
             raise
@@ -202,6 +215,8 @@ class DaemonSteps:
             part = part_of(arguments, count, found.rest)
             if any(map(self._adopter.manages, part["params"])):
                 self._note_here(self._stepping)
+            if self.skip_non_finite:
+                self._here_before.remember(form, part)
             original(**part)
             put_back(arguments, part, count, found.rest)
 
@@ -249,14 +264,15 @@ class DaemonSteps:
         return kinds
 
     def _make(self, batches: list[Batch], twins: dict[int, int]) -> None:
-        def make(batch: Batch) -> None:
-            for call in calls_of(batch, self._geometry, twins):
-                self._client.step(*call)
+        def make(batch: Batch) -> int:
+            return sum(
+                self._client.step(*call, count_non_finite=self.skip_non_finite)
+                for call in calls_of(batch, self._geometry, twins)
+            )
 
         under_way = [self._threads.submit(make, batch) for batch in batches]
         try:
-            for batch in under_way:
-                batch.result()
+            non_finite = sum(batch.result() for batch in under_way)
         except BaseException:
             for batch in under_way:
                 batch.cancel()
@@ -264,6 +280,9 @@ class DaemonSteps:
                 if not batch.cancelled():
                     batch.exception()
             raise
+        non_finite += self._here_before.non_finite
+        if non_finite:
+            raise NotFinite(f"{non_finite} elements of its gradients are infinite or NaN")
 
     def _publish(self, twins: dict[int, int]) -> None:
         self._client.publish(

@@ -34,6 +34,7 @@ class RunOptions:
     trace: Path | None = None
     quiet: bool = False
     exact: bool = False  # Optimizers step in the script's process.
+    skip_non_finite: bool = False
     resume: bool = False
 
 
@@ -83,9 +84,9 @@ def prepare(options: RunOptions) -> Callable[[], int]:
 def _stepping(connection: Connection, options: RunOptions) -> Stepping:
     name = options.wish.job_name
     if not name:
-        return Stepping(options.exact)
+        return Stepping(options.exact, options.skip_non_finite)
     found = take_up(connection.client, connection.socket_dir, name, resume=options.resume)
-    return Stepping(options.exact, keep=not options.exact, found=found)
+    return Stepping(options.exact, options.skip_non_finite, keep=not options.exact, found=found)
 
 
 @dataclass(frozen=True)

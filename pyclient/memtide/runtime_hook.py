@@ -22,6 +22,7 @@ class Stepping:
     """How optimizers step."""
 
     exact: bool = False  # In this process, to the same bits as without memtide.
+    skip_non_finite: bool = False  # Steps with gradients that are infinite or NaN.
     keep: bool = False  # Each step is published for a process that goes on after this one.
     found: Note | None = None  # What this one goes on from.
 
@@ -35,6 +36,7 @@ def install(client: Client, observer: Observer, stepping: Stepping) -> None:
 
         _started = runtime.start(client, observer, adopt_everything=True)
         _started.daemon.allowed &= not stepping.exact
+        _started.daemon.skip_non_finite = stepping.skip_non_finite
         if stepping.keep:
             _started.keep_steps(stepping.found)
 

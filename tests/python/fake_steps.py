@@ -49,7 +49,9 @@ class FakeSteps:
         options: StepOptions | None,
         pieces: Sequence[StepPiece],
         copies: Sequence[CopyPiece] = (),
-    ) -> None:
+        *,
+        count_non_finite: bool = False,
+    ) -> int:
         with self._step_lock:
             self.step_calls.append((options, list(pieces), list(copies)))
             if error := self.fail_step_call.get(len(self.step_calls)):
@@ -78,6 +80,10 @@ class FakeSteps:
                 self._run(options, piece)
             for copy in copies:
                 ctypes.memmove(copy.target, copy.source, copy.size_bytes)
+            gradients = (
+                self._tensor(p.gradient, p.elements, options.gradient_format) for p in pieces
+            )
+            return sum(int((~g.isfinite()).sum()) for g in gradients) if count_non_finite else 0
 
     def publish(
         self, step: int, places: Sequence[int], twins: Sequence[int], note: bytes, *, keep: bool

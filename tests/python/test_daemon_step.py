@@ -320,6 +320,32 @@ def test_options_that_are_not_finite_are_refused_and_nothing_changes(
     assert runtime.client.published_steps == 5
 
 
+@pytest.mark.parametrize("where", [0, 1])  # A weight, in a chunk; a bias, which is in none.
+@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
+def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
+    name: str, where: int, runtime: Runtime
+) -> None:
+    model = network()
+    optimizer = OPTIMIZERS[name](model)
+    daemon = runtime.daemon
+    daemon.always = daemon.skip_non_finite = True
+    train(model, optimizer, steps=2)
+    before = everything(model, optimizer)
+    optimizer.zero_grad()
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    spoilt = list(model.parameters())[where]
+    spoilt.grad.view(-1)[3] = math.nan
+    optimizer.step()
+    assert_same(everything(model, optimizer), before)
+    assert (daemon.steps, daemon.skipped) == (2, 1)
+    train(model, optimizer, steps=1)
+    assert (daemon.steps, daemon.skipped) == (3, 1)
+    daemon.skip_non_finite = False
+    spoilt.grad.view(-1)[3] = math.nan
+    optimizer.step()
+    assert spoilt.isnan().any()
+
+
 @pytest.mark.parametrize("call", [1, 3])
 def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
     call: int, runtime: Runtime
