@@ -1,4 +1,4 @@
-"""What torch has stepped in this process, as it was before: for steps that are skipped as a whole."""
+"""What torch has stepped in this process, as it was before: for steps that are skipped whole."""
 
 from __future__ import annotations
 
