@@ -208,6 +208,14 @@ FIGURES: tuple[Figure, ...] = (
         "s",
         at_least=True,
     ),
+    Figure(
+        "resume.first_step",
+        "from kill -9 to the end of the first step, beyond a step",
+        Measure.EXTRA,
+        5,
+        "s",
+        "s",
+    ),
     *(figure for trace in TRACES for figure in _policy(trace)),
     Figure("idle.memory", "idle daemon's memory beyond pools", Measure.ALONE, 64, "MiB", "MiB"),
 )

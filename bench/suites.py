@@ -11,6 +11,7 @@ from pathlib import Path
 
 import node
 import placement
+import resume
 import steps
 from figures import TRACES, Pair
 
@@ -158,6 +159,18 @@ def _placement(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
+def _resume(context: Context) -> Samples:
+    model = ["--layers", "6", "--width", "384"] if context.quick else []
+    script = [str(context.root / "examples" / "train_gpt.py"), *model]
+    try:
+        pairs = resume.measure(
+            context.memtided, context.ssd_parent, script, 1 if context.quick else 3
+        )
+    except resume.ResumeFailed as error:
+        raise SuiteFailed(str(error)) from None
+    return {"resume.first_step": pairs}
+
+
 def _optimizer(context: Context) -> Samples:
     import torch_steps  # Loads torch, which takes seconds and memory: only where it is asked for.
 
@@ -204,6 +217,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "steps": _steps,
     "train": _train,
     "placement": _placement,
+    "resume": _resume,
     "peers": _peers,
 }
 # Only where they are named: what they need, tools/setup does not install.

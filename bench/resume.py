@@ -1,0 +1,84 @@
+"""From `kill -9` of a training script to the first step that it makes when it is run again.
+
+The demo's GPT under `memtide run --job`, on a daemon that stays, as placement.py has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import machine
+import node
+from figures import Pair
+from placement import POOLS
+
+_STEPS_BEFORE = 5
+_PATIENCE_S = 300.0
+
+
+class ResumeFailed(Exception):
+    """The script did not train; the message is what it said."""
+
+
+def _start(daemon: node.Node, script: Sequence[str], log: Path, *more: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "memtide", "run", "--quiet", "--job=gpt", *more]
+    command += [f"--socket-dir={daemon.socket_dir}", *script, "--steps=1000", f"--log={log}"]
+    with log.with_suffix(".said").open("wb") as said:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+
+
+def _wait_for_steps(process: subprocess.Popen, log: Path, count: int) -> list[float]:
+    """Seconds of each step, once there are `count`."""
+    deadline = time.monotonic() + _PATIENCE_S
+    pause = threading.Event()
+    while True:
+        lines = log.read_text(encoding="ascii").splitlines() if log.exists() else []
+        if len(lines) >= count:
+            return [json.loads(line)["seconds"] for line in lines[:count]]
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise ResumeFailed(log.with_suffix(".said").read_text(errors="replace"))
+        pause.wait(0.01)
+
+
+def measure(memtided: Path, ssd_parent: Path, script: Sequence[str], rounds: int) -> list[Pair]:
+    """Seconds: of a step, and from the kill to the end of the first step after it."""
+    pairs = []
+    with tempfile.TemporaryDirectory(prefix="memtide-bench-") as name:
+        home = Path(name)
+        config = home / "config.textproto"
+        config.write_text(POOLS, encoding="ascii")
+        for number in range(rounds):
+            load = machine.LoadBesideChildren()
+            with node.running(memtided, ssd_parent, [f"--config={config}"]) as daemon:
+                log = home / f"first{number}"
+                process = _start(daemon, script, log)
+                step_s = statistics.median(_wait_for_steps(process, log, _STEPS_BEFORE)[2:])
+                process.send_signal(signal.SIGKILL)
+                began = time.monotonic()
+                process.wait()
+                log = home / f"second{number}"
+                process = _start(daemon, script, log, "--resume")
+                try:
+                    _wait_for_steps(process, log, 1)
+                    took_s = time.monotonic() - began
+                finally:
+                    process.kill()
+                    process.wait()
+            pairs.append(Pair(step_s, took_s, load.of_others()))
+    return pairs
