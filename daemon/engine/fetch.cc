@@ -292,7 +292,8 @@ void EngineState::AdmitWaiting(Job& job, Tier tier) {
       if (fetch.missing == 0) Grant(fetch);
       continue;
     }
-    if (admission == Admission::kNoRoom) room = false;
+    // Who waits behind a step may hold what the step waits for: nobody does.
+    if (admission == Admission::kNoRoom && fetch.work == nullptr) room = false;
     if (now_ - fetch.revoked_at >= kRevokePeriod) AskLeasesBack(fetch, admission);
     ++i;
   }

@@ -233,6 +233,33 @@ TEST(StepsTest, AreRefusedWhereTheyCannotBe) {
   EXPECT_EQ(training.Read(), State(3, Values(kElements, 0)));
 }
 
+// A script may fetch more while it uses what a step of its own waits for.
+TEST(StepsTest, HoldNobodyUpWhileTheyWaitForRoom) {
+  ByteNode node(SmallHost());
+  const SessionId session = node.Open("job", std::chrono::hours(1));
+  Training training(&node, session);
+  const std::vector<ChunkId> more = node.Allocate(session, 9);
+  const auto fetch = [&](size_t first, size_t count) {
+    FetchCall call;
+    call.call = node.Call();
+    call.session = session;
+    call.tier = Tier::kHost;
+    call.chunks = {more.begin() + first, more.begin() + first + count};
+    node.Post(call);
+    return call.call;
+  };
+  node.FinishUntilAnswered(fetch(0, 6));
+  const CallId step = training.StartStep(1);
+  const CallId later = fetch(5, 4);
+  node.Post(ReleaseCall{node.Call(), session, 1000, {more[0]}});
+  node.FinishUntilAnswered(later);
+  EXPECT_TRUE(node.ReplyTo(later).status.ok());
+  EXPECT_FALSE(node.Answered(step));
+  node.Post(ReleaseCall{node.Call(), session, 1001, {more.begin() + 1, more.end()}});
+  node.FinishUntilAnswered(step);
+  EXPECT_TRUE(node.ReplyTo(step).status.ok());
+}
+
 TEST(StepsTest, CountGradientsThatAreNotFinite) {
   ByteNode node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
