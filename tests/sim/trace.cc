@@ -169,6 +169,9 @@ struct ReplyText {
   std::string operator()(const ResizeReply& r) const {
     return StrCat(" slots ", r.device_slots, " budget ", r.lease_budget);
   }
+  std::string operator()(const StepReply& r) const {
+    return StrCat(" non-finite gradients ", r.non_finite_gradients);
+  }
   std::string operator()(const InspectReply& r) const {
     std::string text;
     for (const PoolUsage& pool : r.pools) {
