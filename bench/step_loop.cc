@@ -14,8 +14,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Elements of one array that are read, or written, before those of the next: pieces of one line by
-// turns take twice as long.
-constexpr size_t kBurst = 256;
+// turns take twice as long. 256 take an eighth longer.
+constexpr size_t kBurst = 128;
 
 HWY_INLINE void Foresee(const float* array, size_t size) {
   for (size_t k = 0; k < size; k += 16) hwy::Prefetch(array + k);

@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "daemon/optimizer/adagrad.cc"
 #include "hwy/foreach_target.h"
 // After the line above, which includes this file once for each instruction set.
-#include "daemon/optimizer/tiles-inl.h"
+#include "daemon/optimizer/step_tiles-inl.h"
 
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_ADAGRAD_CC_
 #define MEMTIDE_DAEMON_OPTIMIZER_ADAGRAD_CC_
@@ -26,18 +26,15 @@ namespace HWY_NAMESPACE {
 struct AdagradRun {
   const AdagradCall& call;
 
-  HWY_INLINE void Tile(const Places& places, size_t size, Ahead* ahead) const {
-    const hn::ScalableTag<float> d;
-    for (size_t i = 0; i < size; i += hn::Lanes(d)) {
-      ahead->Next();
-      auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
-      const auto old = hn::LoadU(d, places.parameter + i);
-      if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
-      const auto sum = Fma(gradient, gradient, hn::LoadU(d, places.old_state[0] + i));
-      const auto root = hn::Sqrt(sum) + hn::Set(d, call.eps);
-      hn::StoreU(sum, d, places.new_state[0] + i);
-      hn::StoreU(old + hn::Set(d, call.minus_rate) * gradient / root, d, places.new_parameter + i);
-    }
+  template <class D, class Put>
+  HWY_INLINE void Vector(D d, const Places& places, size_t i, const Put& put) const {
+    auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
+    const auto old = hn::LoadU(d, places.parameter + i);
+    if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
+    const auto sum = Fma(gradient, gradient, hn::LoadU(d, places.old_state[0] + i));
+    const auto root = hn::Sqrt(sum) + hn::Set(d, call.eps);
+    put.State(d, 0, sum, i);
+    put.Parameter(d, old + hn::Set(d, call.minus_rate) * gradient / root, i);
   }
 };
 

@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "daemon/optimizer/adam.cc"
 #include "hwy/foreach_target.h"
 // After the line above, which includes this file once for each instruction set.
-#include "daemon/optimizer/tiles-inl.h"
+#include "daemon/optimizer/step_tiles-inl.h"
 
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_ADAM_CC_
 #define MEMTIDE_DAEMON_OPTIMIZER_ADAM_CC_
@@ -27,51 +27,58 @@ HWY_BEFORE_NAMESPACE();
 namespace memtide::optimizer {
 namespace HWY_NAMESPACE {
 
+// kPlain: without amsgrad, and without a decay that is added to the gradient. Asked for each
+// vector, these made the passes of step_tiles-inl.h no faster than tiles.
+template <bool kPlain>
 struct AdamRun {
   const AdamCall& call;
 
-  // torch.lerp: from the nearer end.
+  // torch.lerp: from the nearer end, without a branch.
   template <class D>
   HWY_INLINE hn::Vec<D> Lerp(D d, hn::Vec<D> from, hn::Vec<D> to) const {
-    const float weight = call.momentum_weight;
-    if (weight < 0.5f) return Fma(hn::Set(d, weight), to - from, from);
-    return Fma(hn::Set(d, weight - 1.0f), to - from, to);
+    const auto weight = hn::Set(d, call.momentum_weight);
+    const auto near_from = weight < hn::Set(d, 0.5f);
+    const auto distance = hn::IfThenElse(near_from, weight, weight - hn::Set(d, 1.0f));
+    return Fma(distance, to - from, hn::IfThenElse(near_from, from, to));
   }
 
   // The greatest variance so far. NaN wins, as in torch.maximum.
   template <class D>
   HWY_INLINE hn::Vec<D> Most(D d, hn::Vec<D> variance, const Places& places, size_t i) const {
     const auto most = hn::LoadU(d, places.old_state[AdamCall::kMaxVariance] + i);
-    const auto greatest = hn::IfThenElse(hn::Or(most > variance, most != most), most, variance);
-    hn::StoreU(greatest, d, places.new_state[AdamCall::kMaxVariance] + i);
-    return greatest;
+    return hn::IfThenElse(hn::Or(most > variance, most != most), most, variance);
   }
 
-  HWY_INLINE void Tile(const Places& places, size_t size, Ahead* ahead) const {
-    const hn::ScalableTag<float> d;
-    for (size_t i = 0; i < size; i += hn::Lanes(d)) {
-      ahead->Next();
-      auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
-      const auto old = hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep);
-      if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
-      const auto momentum =
-          Lerp(d, hn::LoadU(d, places.old_state[AdamCall::kMomentum] + i), gradient);
-      const auto decayed =
-          hn::LoadU(d, places.old_state[AdamCall::kVariance] + i) * hn::Set(d, call.beta2);
-      const auto variance = Fma(gradient * hn::Set(d, call.variance_weight), gradient, decayed);
-      const auto divisor = call.amsgrad ? Most(d, variance, places, i) : variance;
-      const auto root = hn::Sqrt(divisor) / hn::Set(d, call.root_correction) + hn::Set(d, call.eps);
-      hn::StoreU(momentum, d, places.new_state[AdamCall::kMomentum] + i);
-      hn::StoreU(variance, d, places.new_state[AdamCall::kVariance] + i);
-      hn::StoreU(old + hn::Set(d, call.minus_step_size) * momentum / root, d,
-                 places.new_parameter + i);
+  template <class D, class Put>
+  HWY_INLINE void Vector(D d, const Places& places, size_t i, const Put& put) const {
+    auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
+    // Read only where it is needed: a pass over a state does without.
+    const auto old = [&] { return hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep); };
+    if (!kPlain && call.adds_decay) gradient = Fma(old(), hn::Set(d, call.decay), gradient);
+    const auto momentum =
+        Lerp(d, hn::LoadU(d, places.old_state[AdamCall::kMomentum] + i), gradient);
+    const auto decayed =
+        hn::LoadU(d, places.old_state[AdamCall::kVariance] + i) * hn::Set(d, call.beta2);
+    const auto variance = Fma(gradient * hn::Set(d, call.variance_weight), gradient, decayed);
+    auto divisor = variance;
+    if (!kPlain && call.amsgrad) {
+      divisor = Most(d, variance, places, i);
+      put.State(d, AdamCall::kMaxVariance, divisor, i);
     }
+    const auto root = hn::Sqrt(divisor) / hn::Set(d, call.root_correction) + hn::Set(d, call.eps);
+    put.State(d, AdamCall::kMomentum, momentum, i);
+    put.State(d, AdamCall::kVariance, variance, i);
+    put.Parameter(d, old() + hn::Set(d, call.minus_step_size) * momentum / root, i);
   }
 };
 
 void RunAdam(const AdamCall& call) {
   const AdamCall local = call;
-  ForEachTileOfStep(local.step, local.amsgrad ? 3 : 2, AdamRun{local});
+  if (!local.amsgrad && !local.adds_decay) {
+    ForEachTileOfStep(local.step, 2, AdamRun<true>{local});
+  } else {
+    ForEachTileOfStep(local.step, local.amsgrad ? 3 : 2, AdamRun<false>{local});
+  }
 }
 
 }  // namespace HWY_NAMESPACE

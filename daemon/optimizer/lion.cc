@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "daemon/optimizer/lion.cc"
 #include "hwy/foreach_target.h"
 // After the line above, which includes this file once for each instruction set.
-#include "daemon/optimizer/tiles-inl.h"
+#include "daemon/optimizer/step_tiles-inl.h"
 
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_LION_CC_
 #define MEMTIDE_DAEMON_OPTIMIZER_LION_CC_
@@ -25,24 +25,19 @@ namespace HWY_NAMESPACE {
 struct LionRun {
   const LionCall& call;
 
-  HWY_INLINE void Tile(const Places& places, size_t size, Ahead* ahead) const {
-    const hn::ScalableTag<float> d;
+  template <class D, class Put>
+  HWY_INLINE void Vector(D d, const Places& places, size_t i, const Put& put) const {
     const auto zero = hn::Zero(d);
     const auto one = hn::Set(d, 1.0f);
-    for (size_t i = 0; i < size; i += hn::Lanes(d)) {
-      ahead->Next();
-      const auto gradient =
-          hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
-      const auto kept = hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep);
-      const auto momentum = hn::LoadU(d, places.old_state[0] + i);
-      const auto update =
-          Fma(gradient, hn::Set(d, call.weight1), momentum * hn::Set(d, call.beta1));
-      const auto sign =
-          hn::IfThenElseZero(update > zero, one) - hn::IfThenElseZero(update < zero, one);
-      const auto fresh = Fma(gradient, hn::Set(d, call.weight2), momentum * hn::Set(d, call.beta2));
-      hn::StoreU(fresh, d, places.new_state[0] + i);
-      hn::StoreU(Fma(sign, hn::Set(d, call.minus_lr), kept), d, places.new_parameter + i);
-    }
+    const auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
+    const auto kept = hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep);
+    const auto momentum = hn::LoadU(d, places.old_state[0] + i);
+    const auto update = Fma(gradient, hn::Set(d, call.weight1), momentum * hn::Set(d, call.beta1));
+    const auto sign =
+        hn::IfThenElseZero(update > zero, one) - hn::IfThenElseZero(update < zero, one);
+    const auto fresh = Fma(gradient, hn::Set(d, call.weight2), momentum * hn::Set(d, call.beta2));
+    put.State(d, 0, fresh, i);
+    put.Parameter(d, Fma(sign, hn::Set(d, call.minus_lr), kept), i);
   }
 };
 

@@ -4,7 +4,7 @@
 #define HWY_TARGET_INCLUDE "daemon/optimizer/sgd.cc"
 #include "hwy/foreach_target.h"
 // After the line above, which includes this file once for each instruction set.
-#include "daemon/optimizer/tiles-inl.h"
+#include "daemon/optimizer/step_tiles-inl.h"
 
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_SGD_CC_
 #define MEMTIDE_DAEMON_OPTIMIZER_SGD_CC_
@@ -26,24 +26,21 @@ namespace HWY_NAMESPACE {
 struct SgdRun {
   const SgdCall& call;
 
-  HWY_INLINE void Tile(const Places& places, size_t size, Ahead* ahead) const {
-    const hn::ScalableTag<float> d;
-    for (size_t i = 0; i < size; i += hn::Lanes(d)) {
-      ahead->Next();
-      auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
-      const auto old = hn::LoadU(d, places.parameter + i);
-      if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
-      if (call.has_momentum) {
-        auto momentum = gradient;
-        if (!call.begins_momentum) {
-          const auto kept = hn::LoadU(d, places.old_state[0] + i) * hn::Set(d, call.momentum);
-          momentum = Fma(gradient, hn::Set(d, call.gradient_weight), kept);
-        }
-        hn::StoreU(momentum, d, places.new_state[0] + i);
-        gradient = call.nesterov ? Fma(momentum, hn::Set(d, call.momentum), gradient) : momentum;
+  template <class D, class Put>
+  HWY_INLINE void Vector(D d, const Places& places, size_t i, const Put& put) const {
+    auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
+    const auto old = hn::LoadU(d, places.parameter + i);
+    if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
+    if (call.has_momentum) {
+      auto momentum = gradient;
+      if (!call.begins_momentum) {
+        const auto kept = hn::LoadU(d, places.old_state[0] + i) * hn::Set(d, call.momentum);
+        momentum = Fma(gradient, hn::Set(d, call.gradient_weight), kept);
       }
-      hn::StoreU(Fma(gradient, hn::Set(d, call.minus_lr), old), d, places.new_parameter + i);
+      put.State(d, 0, momentum, i);
+      gradient = call.nesterov ? Fma(momentum, hn::Set(d, call.momentum), gradient) : momentum;
     }
+    put.Parameter(d, Fma(gradient, hn::Set(d, call.minus_lr), old), i);
   }
 };
 

@@ -1,7 +1,7 @@
 // The loop over a range, tile by tile, for one instruction set: Highway includes this once for
 // each.
 //
-// A tile is a few hundred elements. What is not fp32 is widened into the first-level cache before
+// A tile is 128 elements. What is not fp32 is widened into the first-level cache before
 // the arithmetic, which so knows only fp32, and narrowed after it. What is written past the caches
 // goes through there as well: whole lines of one span after the other, since several spans written
 // by turns, in pieces of a line, are several times slower.
@@ -27,7 +27,7 @@ namespace memtide::optimizer {
 namespace HWY_NAMESPACE {
 
 // Whole lines of every format, and whole vectors of every instruction set.
-inline constexpr size_t kTile = 256;
+inline constexpr size_t kTile = 128;
 inline constexpr size_t kVectorElements = std::max<size_t>(kLineElements, HWY_MAX_BYTES / 4);
 static_assert(kTile % kVectorElements == 0);
 
@@ -71,37 +71,6 @@ HWY_INLINE const float* Widen(const Source& from, size_t begin, size_t size, Til
   }
   return tile->lanes;
 }
-
-// Asks for the next tile of every source, span by span, a few lines for each vector of arithmetic:
-// all at once, the reads would fill the processor's buffers and the arithmetic wait for them.
-class Ahead {
- public:
-  HWY_INLINE void Add(const Source& from, size_t begin, size_t end) {
-    if (from.data == nullptr || begin >= end) return;
-    const size_t width = from.format == Format::kFloat32 ? 4 : 2;
-    const char* const there = static_cast<const char*>(from.data);
-    spans_[count_++] = {there + begin * width, there + end * width};
-  }
-  // Before the next vector of the tile's elements.
-  HWY_INLINE void Next() {
-    // What a vector takes of four sources in fp32.
-    const hn::ScalableTag<float> d;
-    const size_t lines = std::max<size_t>(1, hn::Lanes(d) * 4 * sizeof(float) / 64);
-    for (size_t line = 0; line < lines && at_ < count_; ++line) {
-      Span& span = spans_[at_];
-      hwy::Prefetch(span.next);
-      span.next += 64;
-      if (span.next >= span.end) ++at_;
-    }
-  }
-
- private:
-  struct Span {
-    const char *next, *end;
-  };
-  Span spans_[2 + StepCall::kStates];
-  size_t count_ = 0, at_ = 0;
-};
 
 // Where the arithmetic writes a sink's elements: there, or in `tile`, for Settle.
 HWY_INLINE float* PlaceFor(const Sink& to, size_t begin, size_t size, Tile* tile) {
@@ -182,69 +151,6 @@ HWY_INLINE void ForEachTile(const Range& range, size_t begin, size_t end, const 
   }
   for (; begin < end; begin += kTile) visit.At(begin, std::min(end - begin, kTile));
   if (range.streams) hwy::FlushStream();
-}
-
-// Where a tile of a step is read and written: fp32 all of it.
-struct Places {
-  const float* gradient;
-  const float* parameter;
-  const float* old_state[StepCall::kStates];
-  float* new_parameter;
-  float* new_state[StepCall::kStates];
-};
-
-// The tiles of a step. Run::Tile(places, size, ahead) does the arithmetic, on whole vectors.
-template <class Run>
-struct StepTiles {
-  const StepCall& call;
-  const Run& run;
-  size_t states;
-  Chance chance;
-
-  HWY_INLINE void At(size_t begin, size_t size) const {
-    Tile gradient, parameter, new_parameter;
-    Tile old_state[StepCall::kStates], new_state[StepCall::kStates];
-    const size_t next = begin + size, past = std::min(next + kTile, call.range.size);
-    Ahead ahead;
-    ahead.Add(call.gradient, next, past);
-    ahead.Add(call.parameter, next, past);
-    for (size_t s = 0; s < states; ++s) ahead.Add(call.old_state[s], next, past);
-    Places places = {};
-    places.gradient = Widen(call.gradient, begin, size, &gradient);
-    places.parameter = Widen(call.parameter, begin, size, &parameter);
-    places.new_parameter = PlaceFor(call.new_parameter, begin, size, &new_parameter);
-    for (size_t s = 0; s < states; ++s) {
-      places.old_state[s] = Widen(call.old_state[s], begin, size, &old_state[s]);
-      places.new_state[s] = PlaceFor(call.new_state[s], begin, size, &new_state[s]);
-    }
-    run.Tile(places, size, &ahead);
-    const Chance* const by_chance = call.stochastic ? &chance : nullptr;
-    Settle(places.new_parameter, call.new_parameter, begin, size, by_chance);
-    Settle(places.new_parameter, call.copy, begin, size, nullptr);
-    for (size_t s = 0; s < states; ++s) {
-      Settle(places.new_state[s], call.new_state[s], begin, size, nullptr);
-    }
-  }
-};
-
-// All tiles of a step of an algorithm with so many states.
-template <class Run>
-HWY_INLINE void ForEachTileOfStep(const StepCall& call, size_t states, const Run& run) {
-  StepTiles<Run> tiles = {call, run, states, {}};
-  size_t begin = 0;
-  while (begin < call.range.size) {
-    size_t end = call.range.size;
-    if (call.stochastic) {
-      // The keys change where the index's high half does.
-      const uint64_t index = call.first_element + begin;
-      tiles.chance.keys = KeysFor(call.seed, call.step, index >> 32);
-      tiles.chance.first = static_cast<uint32_t>(call.first_element);
-      const uint64_t left = (uint64_t{1} << 32) - static_cast<uint32_t>(index);
-      end = begin + std::min<uint64_t>(left, end - begin);
-    }
-    ForEachTile(call.range, begin, end, tiles);
-    begin = end;
-  }
 }
 
 }  // namespace HWY_NAMESPACE
