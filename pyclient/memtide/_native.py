@@ -142,6 +142,7 @@ class Client(Steps):
     def __init__(self, options: OpenOptions) -> None:
         self._lib = library()
         self._handle = c_void_p()
+        self.socket_dir = options.socket_dir
         # As CUDA sees it, which opening may begin to use.
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         wish = _library.Options(

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 
 from memtide import _library
+from memtide._admin import inspect_node
 from memtide._library import check
 
 MOST_STATES = 3
@@ -88,6 +89,7 @@ class CopyPiece:
 class Steps:
     """What a client does with steps. Safe to use from any thread."""
 
+    socket_dir: str  # Empty: the node's default.
     _lib: ctypes.CDLL
     _handle: c_void_p
 
@@ -173,6 +175,12 @@ class Steps:
         ids = array("Q", bytes(8 * count))
         check(self._lib.memtide_chunk_ids(self._handle, first_place, count, ids.buffer_info()[0]))
         return list(ids)
+
+    def versions(self) -> dict[int, int]:
+        """How often each chunk of the node has been opened for writing, by its name. Where a node
+        has very many, some are missing."""
+        chunks = inspect_node(self.socket_dir, max_chunks=MOST_CHUNKS).get("chunks", ())
+        return {int(chunk["chunk_id"]): int(chunk["version"]) for chunk in chunks}
 
     def attach(self, ids: Sequence[int]) -> int:
         """Binds chunks of a session that ended to consecutive places; returns the first."""

@@ -19,8 +19,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +31,13 @@ from memtide._native import Kind
 from memtide._steps import MOST_CHUNKS
 from memtide.adopt import Adopter
 from memtide.checkpoint_file import Checkpoint
+from memtide.early_steps import EarlySteps, Made
 from memtide.errors import OutOfRoom
 from memtide.observer import Observer
 from memtide.skipping import NotFinite, Undo
 from memtide.snapshots import Snapshots
-from memtide.step_pieces import Batch, Geometry, Update, batches_of, calls_of
+from memtide.step_calls import StepCalls
+from memtide.step_pieces import Interval, Update, batches_of, copies_of
 from memtide.torch_updates import (
     Arguments,
     Form,
@@ -46,12 +48,6 @@ from memtide.torch_updates import (
     steps_as_torch,
 )
 from memtide.twins import Twins
-
-# Calls under way together: one reads, one computes, one writes.
-_DEPTH = 3
-_FEWEST_CHUNKS = 8
-# Of host memory, for the calls under way.
-_HOST_PART = 4
 
 
 @dataclass
@@ -66,6 +62,10 @@ class _Asked:
     @property
     def parameters(self) -> list[torch.Tensor]:
         return list(self.arguments["params"])
+
+    @property
+    def pairs(self) -> list[tuple[torch.Tensor, Update]]:
+        return list(zip(self.parameters, self.updates, strict=True))
 
     def count_steps(self, change: int) -> None:
         """Changes the steps that the states have made."""
@@ -96,20 +96,14 @@ class DaemonSteps:
         self._adopter = adopter
         self._client = adopter.client
         self._observer = observer
-        properties = adopter.client.properties
-        self._geometry = Geometry(properties.base, properties.chunk_bytes)
-        # Where chunks pass through host memory to a device, one slot stays free for them.
-        room = properties.host_slots - (properties.device_slots > 0)
-        fair = properties.host_slots // _HOST_PART // _DEPTH
-        self._most_chunks = min(room, max(_FEWEST_CHUNKS, fair))
+        self.calls = StepCalls(adopter.client)
         self._twins = Twins(adopter.client)
         self._snapshots = Snapshots(adopter)
-        self._threads = ThreadPoolExecutor(_DEPTH, "memtide-step")
+        self.early = EarlySteps(adopter, self.calls, self._twins)
         self._stepping: Optimizer | None = None
         self._release: Callable[[], None] = lambda: None
         self._asked: list[_Asked] = []
         self._here_before = Undo()
-        # False: every step is made in this process, to the same bits as without memtide.
         # False: every step is made in this process, to the same bits as without memtide.
         self.allowed = not adopter.ledger.strict
         # Also when everything fits: so that each step is published.
@@ -119,9 +113,13 @@ class DaemonSteps:
         self.on_published: Callable[[Optimizer | None], None] = lambda _: None
         self.here = ""  # Why something in chunks is stepped in this process; empty: nothing is.
         self.steps = 0  # Published.
-        # Steps with gradients that are infinite or NaN are not made, as if never asked for.
-        self.skip_non_finite = False
-        self.skipped = 0
+        self.skipped = 0  # Had gradients that are infinite or NaN.
+
+    def skip_non_finite(self, *, skip: bool) -> None:
+        """Whether steps with gradients that are infinite or NaN are not made, as if never asked
+        for. Then nothing is made early: it could count for a step that is skipped."""
+        self.calls.count_non_finite = skip
+        self.early.allowed = not skip
 
     def around(self, form: Form, original: Callable[..., None]) -> Callable[..., None]:
         """One of torch's functions, with what the daemon can do left to it."""
@@ -152,7 +150,7 @@ class DaemonSteps:
         if not asked:
             return
         try:
-            self._run([update for one in asked for update in one.updates])
+            self._run([pair for one in asked for pair in one.pairs])
         except OutOfRoom as error:
             self._step_here(asked, error)
         except NotFinite as error:
@@ -180,9 +178,10 @@ class DaemonSteps:
 
     def close(self) -> None:
         """Gives back what is kept for steps."""
+        self.early.close()
         self._snapshots.write_now()
         self._snapshots.wait()
-        self._threads.shutdown()
+        self.calls.close()
         self._twins.free()
 
     def _wanted(self) -> bool:
@@ -215,7 +214,7 @@ class DaemonSteps:
             part = part_of(arguments, count, found.rest)
             if any(map(self._adopter.manages, part["params"])):
                 self._note_here(self._stepping)
-            if self.skip_non_finite:
+            if self.calls.count_non_finite:
                 self._here_before.remember(form, part)
             original(**part)
             put_back(arguments, part, count, found.rest)
@@ -224,33 +223,42 @@ class DaemonSteps:
         asked = {p.data_ptr() for one in self._asked for p in one.parameters}
         return any(p.data_ptr() in asked for p in parameters)
 
-    def _run(self, updates: list[Update]) -> None:
+    def _run(self, stepped: list[tuple[torch.Tensor, Update]]) -> None:
+        began = time.monotonic()
         self._release()
         self._adopter.ledger.release_all()
         self._observer.moment("step", "daemon")
-        kinds = self._written(updates)
+        kinds = self._written(updates := [update for _, update in stepped])
         if len(kinds) > MOST_CHUNKS:
             raise OutOfRoom(f"a step changes {len(kinds)} chunks; it may change {MOST_CHUNKS}")
         self._snapshots.before_step(kinds)
         try:
-            twins = self._twins.of(kinds)
-        except OutOfRoom:
-            if not self._snapshots.wait():
-                raise
-            twins = self._twins.of(kinds)
-        try:
-            live = self._adopter.live()
-            batches = batches_of(updates, live, self._geometry, self._most_chunks)
-            self._make(batches, twins)
+            made = self.early.take(self._stepping)
+            copies = copies_of(updates, self._adopter.live(), self.calls.geometry)
+            twins = self._twins_of(kinds, made)
+            self._make(updates, copies, twins, made)
             self._publish(twins)
         except BaseException:
+            self.early.forget()
             self._twins.free()
             raise
         if self._snapshots.wanted:
             self._twins.give_away(twins)
             self._snapshots.keep(twins)
         self.steps += 1
+        self.early.learn(self._stepping, stepped, kinds, copies)
+        self._observer.stepped(time.monotonic() - began, self.early.last)
         self.on_published(self._stepping)
+
+    def _twins_of(self, kinds: dict[int, Kind], made: Made | None) -> dict[int, int]:
+        if made is not None and not made.batches:
+            self._twins.free()  # What is in them is nobody's.
+        try:
+            return self._twins.of(kinds)
+        except OutOfRoom:
+            if not self._snapshots.wait():
+                raise
+            return self._twins.of(kinds)
 
     def _written(self, updates: list[Update]) -> dict[int, Kind]:
         """The places that a step changes, and what they hold."""
@@ -263,25 +271,19 @@ class DaemonSteps:
                     kinds.setdefault(place, kind)
         return kinds
 
-    def _make(self, batches: list[Batch], twins: dict[int, int]) -> None:
-        def make(batch: Batch) -> int:
-            return sum(
-                self._client.step(*call, count_non_finite=self.skip_non_finite)
-                for call in calls_of(batch, self._geometry, twins)
-            )
-
-        under_way = [self._threads.submit(make, batch) for batch in batches]
-        try:
-            non_finite = sum(batch.result() for batch in under_way)
-        except BaseException:
-            for batch in under_way:
-                batch.cancel()
-            for batch in under_way:
-                if not batch.cancelled():
-                    batch.exception()
-            raise
-        non_finite += self._here_before.non_finite
-        if non_finite:
+    def _make(
+        self,
+        updates: list[Update],
+        copies: dict[int, list[Interval]],
+        twins: dict[int, int],
+        made: Made | None,
+    ) -> None:
+        cuts = made.plan.cuts if made is not None and made.batches else ()
+        batches = batches_of(updates, copies, self.calls.geometry, self.calls.most_chunks, cuts)
+        non_finite = self.calls.make(self.early.left(made, batches, twins), twins)
+        if self.calls.count_non_finite and (
+            non_finite := non_finite + self._here_before.non_finite
+        ):
             raise NotFinite(f"{non_finite} elements of its gradients are infinite or NaN")
 
     def _publish(self, twins: dict[int, int]) -> None:
@@ -304,6 +306,8 @@ class DaemonSteps:
 
     def _step_here(self, asked: list[_Asked], error: OutOfRoom) -> None:
         self.allowed = False
+        self.early.close()
+        self._twins.free()
         self._note_here(self._stepping)
         print(f"memtide: optimizers step in this process from now on: {error}", file=sys.stderr)
         for one in asked:
@@ -313,6 +317,6 @@ class DaemonSteps:
     def _undo(self, asked: list[_Asked]) -> None:
         for one in asked:
             one.count_steps(-1)
-            for parameter, update in zip(one.parameters, one.updates, strict=True):
+            for parameter, update in one.pairs:
                 if update.options.fresh_states and self._stepping is not None:
                     self._stepping.state.get(parameter, {}).pop("momentum_buffer", None)

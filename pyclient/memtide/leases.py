@@ -55,6 +55,15 @@ class Ledger:
         self.budget = self._client.stats().lease_budget
         self.limit = limit_of(self.budget)
 
+    def leave(self, chunks: int) -> bool:
+        """From now on, leases ahead leave room for so many chunks of somebody else. False: at this
+        moment they do not, or less than half of the budget would be left to them."""
+        limit = self.budget - chunks
+        if limit < max(1, self.budget // 2) or self._in_use > limit:
+            return False
+        self.limit = min(self.limit, limit)
+        return True
+
     @property
     def room(self) -> int:
         """Chunks that may still be leased at this moment."""

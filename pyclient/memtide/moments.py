@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -70,6 +71,8 @@ class Moments:
         self._backward: deque[list[Lease]] = deque()
         self._ends_awaited = False
         self._stepped = False
+        # Hears of each parameter whose gradient has been accumulated, and is in a chunk if it can.
+        self.on_gradient: Callable[[torch.Tensor], None] = lambda _: None
 
     def before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
         """Global forward pre-hook."""
@@ -139,6 +142,7 @@ class Moments:
     def _after_gradient(self, parameter: torch.Tensor) -> None:
         if self._adopter.here:
             self._adopter.adopt_gradient(parameter)
+            self.on_gradient(parameter)
 
     def _look_at(self, module: torch.nn.Module) -> _Known:
         known = self._known.get(module)

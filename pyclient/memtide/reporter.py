@@ -14,7 +14,7 @@ from memtide import own_memory
 from memtide._native import Client, Phase
 from memtide.errors import MemtideError
 from memtide.leases import Ledger
-from memtide.observer import Observer
+from memtide.observer import EarlyBatches, Observer
 
 _PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "step": Phase.STEP}
 # Reading what a process has costs more than all the rest of a report.
@@ -51,6 +51,9 @@ class Reporter(Observer):
             with contextlib.suppress(MemtideError):
                 self._client.end_iteration()
         self._behind.end_iteration()
+
+    def stepped(self, waited_s: float, early: EarlyBatches) -> None:
+        self._behind.stepped(waited_s, early)
 
     def _own_host_bytes(self) -> int:
         now_s = time.monotonic()

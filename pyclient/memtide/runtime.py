@@ -51,6 +51,7 @@ class Runtime:
         self.scope = Scope(everything=adopt_everything)
         self.moments = Moments(self.adopter, self.observer, self.scope)
         self.daemon = DaemonSteps(self.adopter, self.observer)
+        self.moments.on_gradient = self.daemon.early.gradient_came
         self._undo: list[Callable[[], None]] = []
         self._stepping = 0
         self._elastic: Elastic | None = None  # On a GPU.

@@ -36,7 +36,7 @@ def install(client: Client, observer: Observer, stepping: Stepping) -> None:
 
         _started = runtime.start(client, observer, adopt_everything=True)
         _started.daemon.allowed &= not stepping.exact
-        _started.daemon.skip_non_finite = stepping.skip_non_finite
+        _started.daemon.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.keep:
             _started.keep_steps(stepping.found)
 

@@ -17,8 +17,9 @@ from memtide import node as nodes
 from memtide import own_memory
 from memtide._native import Client, Stats, device_name
 from memtide.node import LINKS, STALLS, Node
-from memtide.observer import Observer
+from memtide.observer import EarlyBatches, Observer
 from memtide.samples import Sample, Tide
+from memtide.step_waits import StepWaits
 
 _RECORDS_KEPT = 10_000
 _SAMPLES_KEPT = 4_000
@@ -37,6 +38,7 @@ class Record:
     stalled_s: dict[str, float]
     client: dict[str, int]
     waited_s: float
+    step_wait_s: float  # For the daemon's optimizer steps.
 
 
 class Recorder(Observer):
@@ -60,6 +62,8 @@ class Recorder(Observer):
         self.tide: Tide | None = None
         self.sampling = False
         self._pending: Tide | None = None
+        self._waits = StepWaits()
+        self._waited_for_steps_s = 0.0  # Up to the last record.
         self._start_tide()
 
     def moment(self, phase: str, name: str) -> None:
@@ -95,6 +99,10 @@ class Recorder(Observer):
             self._end_record()
         self._start_tide()
 
+    def stepped(self, waited_s: float, early: EarlyBatches) -> None:
+        """Counts a step by the daemon."""
+        self._waits.add(waited_s, early)
+
     def last(self) -> Record | None:
         """The latest record."""
         return self._records[-1] if self._records else None
@@ -116,6 +124,8 @@ class Recorder(Observer):
             client=_counted(self._first_stats, stats),
             waited_s=(stats.wait_nanoseconds - self._first_stats.wait_nanoseconds) / 1e9,
             daemon_steps=self._client.published()[0] - self._first_step,
+            step_wait_s=self._waits.total_s,
+            early_steps=self._waits.as_json(),
             chunks=stats.chunks,
             node=node,
             records=list(self._records),
@@ -138,7 +148,9 @@ class Recorder(Observer):
             stalled_s=_stalled(self._node, node),
             client=_counted(self._stats, stats),
             waited_s=(stats.wait_nanoseconds - self._stats.wait_nanoseconds) / 1e9,
+            step_wait_s=self._waits.total_s - self._waited_for_steps_s,
         )
+        self._waited_for_steps_s = self._waits.total_s
         self._records.append(record)
         self.iterating_s += record.seconds
         self._mark_now(node, stats)
@@ -163,6 +175,8 @@ class Summary:
     client: dict[str, int]
     waited_s: float
     daemon_steps: int  # Of optimizers, made by the daemon.
+    step_wait_s: float  # For them.
+    early_steps: dict[str, Any]  # As StepWaits.as_json.
     chunks: int
     node: Node
     records: list[Record]
@@ -188,6 +202,8 @@ class Summary:
             "client": self.client,
             "waited_seconds": self.waited_s,
             "daemon_steps": self.daemon_steps,
+            "step_wait_seconds": self.step_wait_s,
+            "early_steps": self.early_steps,
             "pools": [asdict(pool) for pool in self.node.pools],
             "kinds": {kind: asdict(usage) for kind, usage in self.node.kinds.items()},
             "records": [asdict(record) for record in self.records],

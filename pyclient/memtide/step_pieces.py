@@ -14,7 +14,7 @@ writes the chunk.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memtide._steps import MOST_PIECES, CopyPiece, StepOptions, StepPiece
@@ -105,46 +105,59 @@ def parts_of(update: Update, geometry: Geometry) -> Iterator[Part]:
 
 def batches_of(
     updates: Sequence[Update],
-    live: Sequence[Interval],
+    copies: Mapping[int, Sequence[Interval]],
     geometry: Geometry,
     most_chunks: int,
+    cuts: Collection[int] = (),
 ) -> list[Batch]:
-    """The whole step in batches that each touch at most `most_chunks` chunks, twins counted; a
-    part that needs more is a batch alone. `live`: what holds anything, sorted, disjoint."""
+    """Updates in batches that each touch at most `most_chunks` chunks, twins counted; a part that
+    needs more is a batch alone. `copies`: what is copied with the first batch that writes a place.
+    `cuts`: addresses of parameters that begin a batch."""
     batches = [Batch()]
-    covered: dict[int, list[Interval]] = {}
-    for update in sorted(updates, key=lambda one: one.written[0].address):
+    for update in sorted(updates, key=_address):
+        cut = update.written[0].address in cuts
         for part in parts_of(update, geometry):
             reads = {geometry.place(part.gradient)}
             writes = {geometry.place(start) for start, _ in part.written}
             batch = batches[-1]
             chunks = len(batch.reads | reads) + 2 * len(batch.writes | writes)
-            full = len(batch.parts) >= MOST_PIECES // 2
-            if batch.parts and (full or chunks > most_chunks):
+            full = len(batch.parts) >= MOST_PIECES // 2 or chunks > most_chunks
+            if batch.parts and (full or cut):
                 batch = Batch()
                 batches.append(batch)
+            cut = False
             batch.parts.append(part)
             batch.reads |= reads
             batch.writes |= writes
-            for start, end in part.written:
-                covered.setdefault(geometry.place(start), []).append((start, end))
-    _add_copies(batches, covered, live, geometry)
-    return batches if batches[-1].parts else []
-
-
-def _add_copies(
-    batches: list[Batch],
-    covered: dict[int, list[Interval]],
-    live: Sequence[Interval],
-    geometry: Geometry,
-) -> None:
-    starts = [start for start, _ in live]
     copied: set[int] = set()
     for batch in batches:
         for place in sorted(batch.writes - copied):
-            inside = _within(live, starts, geometry.chunk(place))
-            batch.copies += uncovered(inside, sorted(covered[place]))
+            batch.copies += copies.get(place, ())
         copied |= batch.writes
+    return batches if batches[-1].parts else []
+
+
+def copies_of(
+    updates: Sequence[Update], live: Sequence[Interval], geometry: Geometry
+) -> dict[int, list[Interval]]:
+    """What is in the places that a step writes and is no part of it, by place. `live`: what holds
+    anything, sorted, disjoint."""
+    covered: dict[int, list[Interval]] = {}
+    for update in updates:
+        for span in update.written:
+            start, end = span.address, span.address + update.elements * span.item_bytes
+            for place in range(geometry.place(start), geometry.place(end - 1) + 1):
+                first, border = geometry.chunk(place)
+                covered.setdefault(place, []).append((max(start, first), min(end, border)))
+    starts = [start for start, _ in live]
+    return {
+        place: uncovered(_within(live, starts, geometry.chunk(place)), sorted(intervals))
+        for place, intervals in covered.items()
+    }
+
+
+def _address(update: Update) -> int:
+    return update.written[0].address
 
 
 def _within(live: Sequence[Interval], starts: list[int], chunk: Interval) -> list[Interval]:

@@ -86,7 +86,9 @@ class FakeClient(FakeSteps):
     def release(self, places: Places) -> None:
         if any(not self.uses[place] for place in places.numbers):
             raise FailedPrecondition("not in use")
-        self.uses.subtract(places.numbers)
+        with self.use_ended:
+            self.uses.subtract(places.numbers)
+            self.use_ended.notify_all()
 
     def moment(self, phase: Phase, name: str, own_device_bytes: int, own_host_bytes: int) -> None:
         self.reported.append((phase, name))

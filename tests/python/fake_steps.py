@@ -20,6 +20,7 @@ _DTYPES = {
     Format.FLOAT16: torch.float16,
 }
 _FIRST_ID = 1000
+_PATIENCE_S = 30
 # Before any hooks.
 _ADAM, _SGD, _ADAGRAD = (
     adam._single_tensor_adam,
@@ -43,6 +44,7 @@ class FakeSteps:
         self.fail_step_call: dict[int, Exception] = {}
         self._begun: set[int] = set()
         self._step_lock = threading.Lock()
+        self.use_ended = threading.Condition()
 
     def step(
         self,
@@ -68,8 +70,11 @@ class FakeSteps:
                 writes.add(self._place(copy.target))
             if (reads | writes) - self.kinds.keys():
                 raise NotFound("no chunk there")
-            if (reads | writes) & self.in_use():
-                raise FailedPrecondition("in use")
+            with self.use_ended:
+                if not self.use_ended.wait_for(
+                    lambda: not (reads | writes) & self.in_use(), _PATIENCE_S
+                ):
+                    raise FailedPrecondition("in use")
             if len(reads | writes) > self.most_step_chunks:
                 raise OutOfRoom("more chunks than host memory holds")
             for place in writes - self._begun:
@@ -105,6 +110,10 @@ class FakeSteps:
 
     def chunk_ids(self, first_place: int, count: int) -> list[int]:
         return [place + _FIRST_ID for place in range(first_place, first_place + count)]
+
+    def versions(self) -> dict[int, int]:
+        """What changes whenever the content does."""
+        return {place + _FIRST_ID: hash(self._bytes(place)) for place in list(self.kinds)}
 
     def attach(self, ids: Sequence[int]) -> int:
         """Copies, as the session that had them is this one."""

@@ -328,7 +328,8 @@ def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
     model = network()
     optimizer = OPTIMIZERS[name](model)
     daemon = runtime.daemon
-    daemon.always = daemon.skip_non_finite = True
+    daemon.always = True
+    daemon.skip_non_finite(skip=True)
     train(model, optimizer, steps=2)
     before = everything(model, optimizer)
     optimizer.zero_grad()
@@ -340,7 +341,7 @@ def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
     assert (daemon.steps, daemon.skipped) == (2, 1)
     train(model, optimizer, steps=1)
     assert (daemon.steps, daemon.skipped) == (3, 1)
-    daemon.skip_non_finite = False
+    daemon.skip_non_finite(skip=False)
     spoilt.grad.view(-1)[3] = math.nan
     optimizer.step()
     assert spoilt.isnan().any()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import replace
 
 from memtide._steps import Rule, StepOptions
 from memtide.step_pieces import (
+    Batch,
     Geometry,
     Interval,
     Span,
     Update,
     batches_of,
     calls_of,
+    copies_of,
     parts_of,
     uncovered,
 )
@@ -32,6 +35,12 @@ def update(elements: int, *addresses: int, item_bytes: int = 4) -> Update:
     return Update(OPTIONS, elements, gradient, tuple(written))
 
 
+def batches(
+    updates: list[Update], live: list[Interval], most_chunks: int, cuts: Collection[int] = ()
+) -> list[Batch]:
+    return batches_of(updates, copies_of(updates, live, GEOMETRY), GEOMETRY, most_chunks, cuts)
+
+
 def test_a_part_ends_where_any_of_its_tensors_leaves_its_chunk() -> None:
     whole = update(1500, at(0, 64), at(10, 4032), at(20))
     parts = list(parts_of(whole, GEOMETRY))
@@ -48,9 +57,9 @@ def test_elements_of_two_and_four_bytes_are_cut_together() -> None:
 
 def test_batches_keep_to_their_chunks_unless_one_part_needs_more() -> None:
     updates = [update(1024, at(i), at(100 + i), at(200 + i), at(300 + i)) for i in range(10)]
-    assert [len(b.parts) for b in batches_of(updates, [], GEOMETRY, 21)] == [3, 3, 3, 1]
-    assert [len(b.parts) for b in batches_of(updates, [], GEOMETRY, 2)] == [1] * 10
-    assert batches_of([], [], GEOMETRY, 8) == []
+    assert [len(b.parts) for b in batches(updates, [], 21)] == [3, 3, 3, 1]
+    assert [len(b.parts) for b in batches(updates, [], 2)] == [1] * 10
+    assert batches([], [], 8) == []
 
 
 def test_parameter_groups_that_share_chunks_are_calls_of_one_batch() -> None:
@@ -59,7 +68,7 @@ def test_parameter_groups_that_share_chunks_are_calls_of_one_batch() -> None:
         replace(update(64, at(0, 256 * i), at(1, 256 * i)), options=(OPTIONS, other)[i % 2])
         for i in range(4)
     ]
-    (batch,) = batches_of(updates, [(at(1, 2000), at(1, 2100))], GEOMETRY, 8)
+    (batch,) = batches(updates, [(at(1, 2000), at(1, 2100))], 8)
     calls = list(calls_of(batch, GEOMETRY, {1: 7}))
     assert [(call[0], len(call[1]), len(call[2])) for call in calls] == [
         (OPTIONS, 2, 1),
@@ -73,12 +82,12 @@ def test_parameter_groups_that_share_chunks_are_calls_of_one_batch() -> None:
 def test_what_lives_in_a_written_chunk_and_is_not_stepped_is_copied_once() -> None:
     updates = [update(256, at(0), at(1, 1024)), update(256, at(2), at(1, 3072))]
     live = [(at(0), at(0, 1024)), (at(1), at(1, 2048)), (at(1, 3072), at(3))]
-    batches = batches_of(updates, live, GEOMETRY, 3)
-    assert [batch.copies for batch in batches] == [[(at(1), at(1, 1024))], []]
+    cut = batches(updates, live, 3)
+    assert [batch.copies for batch in cut] == [[(at(1), at(1, 1024))], []]
 
 
 def test_more_copies_than_a_call_takes_go_on_in_calls_of_their_own() -> None:
-    (batch,) = batches_of([update(16, at(0), at(1))], [], GEOMETRY, 8)
+    (batch,) = batches([update(16, at(0), at(1))], [], 8)
     batch.copies = [(at(1, 64), at(1, 65))] * 40_000
     calls = list(calls_of(batch, GEOMETRY, {1: 2}))
     assert all(len(pieces) + len(copies) <= 8192 for _, pieces, copies in calls)
@@ -125,9 +134,13 @@ def test_random_steps_write_every_byte_that_lives_exactly_once() -> None:
             if rng.random() < 0.7:
                 updates.append(update(elements, *spans))
         live.sort()
-        batches = batches_of(updates, live, GEOMETRY, places)
+        # Wherever batches are made to begin.
+        cuts = {one.written[0].address for one in updates if rng.random() < 0.3}
+        cut = batches(updates, live, places, cuts)
+        begun = {batch.parts[0].written[0][0] for batch in cut}
+        assert cuts <= begun
         written: dict[int, int] = {}
-        for batch in batches:
+        for batch in cut:
             assert len(batch.reads) + 2 * len(batch.writes) <= places
             twins = {place: place + 1000 for place in batch.writes}
             for _, pieces, copies in calls_of(batch, GEOMETRY, twins):
@@ -139,7 +152,7 @@ def test_random_steps_write_every_byte_that_lives_exactly_once() -> None:
                     for byte in range(address, address + size_bytes, 4):
                         written[byte - 1000 * CHUNK] = written.get(byte - 1000 * CHUNK, 0) + 1
         assert set(written.values()) <= {1}
-        changed = {place for batch in batches for place in batch.writes}
+        changed = {place for batch in cut for place in batch.writes}
         for start, end in live:
             for byte in range(start, end, 4):
                 assert (byte in written) == (GEOMETRY.place(byte) in changed)

@@ -1,0 +1,137 @@
+"""When a part of a step can be made early, and with which options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memtide._steps import Rule, StepOptions
+from memtide.early_plan import Plan, Seat, next_options
+from memtide.step_pieces import Geometry, Span, Update
+
+CHUNK = 4096
+BASE = 1 << 20
+GEOMETRY = Geometry(BASE, CHUNK)
+OPTIONS = StepOptions(Rule.ADAMW, step=3, lr=0.1, weight_decay=0.01, beta1=0.9, beta2=0.99)
+
+
+def at(place: int, offset: int = 0) -> int:
+    return BASE + place * CHUNK + offset
+
+
+def seat(parameter: int, gradient: int, expected: int = 1, elements: int = 512) -> Seat:
+    """Of half a chunk, as a rule; its state is 100 places on."""
+    written = (Span(parameter, 4), Span(parameter + 100 * CHUNK, 4))
+    return Seat(Update(OPTIONS, elements, Span(gradient, 4), written), 0, expected)
+
+
+def half(number: int) -> int:
+    return at(10, number * CHUNK // 2)
+
+
+def plan_of(*seats: Seat, most_chunks: int = 5) -> Plan:
+    plan = Plan(seats, {}, GEOMETRY, most_chunks)
+    assert plan.again(seats, {})
+    return plan
+
+
+def came(plan: Plan, parameter: int, gradient: int, times: int = 1) -> list[list[int]]:
+    """The parameters of the units that can be made now."""
+    units = plan.came(parameter, times, gradient)
+    return [[seat.address for seat in unit.seats] for unit in units]
+
+
+def test_units_are_whole_parameters_of_few_chunks() -> None:
+    plan = plan_of(*(seat(half(i), at(0, i * CHUNK // 2)) for i in range(6)))
+    assert [len(unit.seats) for unit in plan.units] == [2, 2, 2]
+    assert plan.cuts == {half(0), half(2), half(4)}
+    large = plan_of(seat(at(10), at(0), elements=9000), seat(at(30), at(9)))
+    assert [len(unit.seats) for unit in large.units] == [1, 1]
+
+
+def test_a_unit_waits_for_its_last_gradient_and_for_the_one_behind_it() -> None:
+    plan = plan_of(*(seat(half(i), 0) for i in range(4)))
+    assert came(plan, half(3), at(0)) == []
+    assert came(plan, half(2), at(0, CHUNK // 2)) == []  # The next gradient may be beside it.
+    assert came(plan, half(1), at(1)) == [[half(2), half(3)]]
+    assert came(plan, half(0), at(1, CHUNK // 2)) == [[half(0), half(1)]]  # None is to come.
+
+
+def test_a_unit_waits_for_the_parameter_that_shares_its_chunk() -> None:
+    plan = plan_of(seat(half(0), 0, elements=1536), seat(half(3), 0), seat(half(4), 0))
+    assert [len(unit.seats) for unit in plan.units] == [1, 1, 1]
+    assert came(plan, half(4), at(0)) == []
+    assert came(plan, half(3), at(1)) == [[half(4)]]
+    assert came(plan, half(0), at(2), 1) == [[half(3)], [half(0)]]
+
+
+def test_a_unit_waits_for_gradients_that_are_to_be_written_beside_its_own() -> None:
+    plan = plan_of(*(seat(half(i), 0, expected=2) for i in range(4)))
+    gradients = {half(i): at(0, i * 2048) for i in range(4)}
+    for address, gradient in gradients.items():
+        assert came(plan, address, gradient) == []
+    assert came(plan, half(3), gradients[half(3)], 2) == []
+    assert came(plan, half(2), gradients[half(2)], 2) == []
+    assert came(plan, half(1), gradients[half(1)], 2) == [[half(2), half(3)]]
+    plan = plan_of(seat(half(0), 0), seat(at(20), 0))
+    plan.holds({half(0): at(0), at(20): at(0, 2048)})
+    assert came(plan, half(0), at(0)) == []
+    assert came(plan, at(20), at(0, 2048)) == [[half(0)], [at(20)]]
+
+
+def test_more_gradients_than_last_time_end_all_hope_for_this_step() -> None:
+    plan = plan_of(seat(half(0), 0), seat(half(2), 0))
+    assert plan.hopeful
+    came(plan, half(0), at(0))
+    assert came(plan, half(0), at(0), 2) == []
+    assert not plan.hopeful
+    assert came(plan, half(2), at(1)) == []
+    assert plan.again(list(plan.seats.values()), {})
+    assert plan.hopeful
+
+
+def test_hope_begins_with_two_steps_that_were_alike() -> None:
+    first = seat(half(0), at(0))
+    plan = Plan([first], {}, GEOMETRY, 5)
+    assert not plan.hopeful
+    assert not plan.again([replace(first, expected=2)], {})
+    assert not plan.again([first, seat(half(2), at(1))], {})
+    assert not plan.again([seat(half(2), at(1))], {})
+    assert plan.again([seat(half(0), at(7))], {})
+    assert plan.hopeful
+
+
+def test_rests_grow_up_to_64_steps_and_end_with_success() -> None:
+    one = seat(half(0), at(0))
+    plan = plan_of(one)
+
+    def rest() -> int:
+        steps = -1
+        while True:
+            plan.again([one], {})
+            steps += 1
+            if plan.hopeful:
+                return steps
+
+    rests = []
+    for _ in range(8):
+        plan.judge(useful=False)
+        rests.append(rest())
+    assert rests == [2, 4, 8, 16, 32, 64, 64, 64]
+    plan.judge(useful=True)
+    plan.judge(useful=False)
+    assert rest() == 2
+
+
+def test_the_next_step_has_the_options_of_its_group_now() -> None:
+    group = {"lr": 1, "betas": (0.8, 0.95), "weight_decay": 0.5, "amsgrad": False, "foreach": None}
+    told = next_options(replace(OPTIONS, fresh_states=True), group)
+    assert told == replace(OPTIONS, step=4, lr=1.0, beta1=0.8, beta2=0.95, weight_decay=0.5)
+    assert next_options(StepOptions(Rule.SGD, 1, 0.1), {"lr": 0.2}).step == 1
+
+
+def test_what_is_copied_goes_with_the_first_unit_that_writes_the_place() -> None:
+    copies = {10: [(at(10, 8), at(10, 16))], 12: [(at(12), at(12, 4))]}
+    seats = [seat(half(0), 0, elements=1536), seat(half(3), 0), seat(half(4), 0)]
+    plan = Plan(seats, copies, GEOMETRY, 5)
+    taken = [{place: c for place, c in unit.copies.items() if c} for unit in plan.units]
+    assert taken == [{10: copies[10]}, {}, {12: copies[12]}]
