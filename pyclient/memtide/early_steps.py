@@ -84,7 +84,7 @@ class EarlySteps:
         self._parameters: dict[int, TensorWeakRef] = {}
         # Most of host memory stays the process's.
         self._depth = max(1, min(DEPTH, calls.host_slots // 2 // calls.most_chunks))
-        self.allowed = False  # Not before measurements say that no step becomes slower.
+        self.allowed = True
         self.last = EarlyBatches()  # Of the last step.
 
     def gradient_came(self, parameter: torch.Tensor) -> None:

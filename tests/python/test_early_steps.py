@@ -42,7 +42,6 @@ class Run:
         self.client = FakeClient(lease_budget=lease_budget)
         self.waits = Waits()
         self.runtime = runtimes.start(self.client, self.waits, adopt_everything=True)
-        self.runtime.daemon.early.allowed = True
 
     def settle(self) -> None:
         """Returns when what was begun early has been made."""
