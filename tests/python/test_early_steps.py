@@ -394,10 +394,10 @@ def test_nothing_is_left_when_the_runtime_ends_during_an_attempt() -> None:
         optimizer.zero_grad()
         go, begun, step = threading.Event(), threading.Event(), run.client.step
 
-        def held_up(*call: Any) -> None:
+        def held_up(*call: Any, **options: Any) -> int:
             begun.set()
             assert go.wait(30)
-            step(*call)
+            return int(step(*call, **options))
 
         run.client.step = held_up  # type: ignore[method-assign]
         backward(model)
@@ -419,9 +419,9 @@ def test_backward_does_not_wait_for_what_is_made(run: Run) -> None:
     optimizer.zero_grad()
     go, step = threading.Event(), run.client.step
 
-    def held_up(*call: Any) -> None:
+    def held_up(*call: Any, **options: Any) -> int:
         assert go.wait(30)
-        step(*call)
+        return int(step(*call, **options))
 
     run.client.step = held_up  # type: ignore[method-assign]
     backward(model)  # Nothing is made before it has ended.
