@@ -7,92 +7,24 @@ never written is NaN there.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from daemon_loops import OPTIMIZERS, assert_same, everything, network, plainly, train
 from fake_client import FakeClient
 from memtide import runtime as runtimes
 from memtide._steps import Rule
-from memtide.errors import InvalidArgument, OutOfRoom
 from memtide.observer import Observer
 from memtide.runtime import Runtime
 from torch import nn
-
-Optimizers = Callable[[nn.Module], torch.optim.Optimizer]
-
-
-def decay_groups(model: nn.Module) -> list[dict[str, Any]]:
-    parameters = list(model.parameters())
-    return [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
-        {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0, "lr": 0.01},
-    ]
-
-
-OPTIMIZERS: dict[str, Optimizers] = {
-    "adam": lambda m: torch.optim.Adam(m.parameters(), lr=0.01, weight_decay=0.1),
-    "adamw amsgrad": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, amsgrad=True),
-    "adamw groups": lambda m: torch.optim.AdamW(decay_groups(m), lr=0.01, maximize=True),
-    "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.01),
-    "sgd nesterov": lambda m: torch.optim.SGD(
-        decay_groups(m), lr=0.01, momentum=0.9, nesterov=True
-    ),
-    "sgd dampening": lambda m: torch.optim.SGD(
-        m.parameters(), lr=0.01, momentum=0.9, dampening=0.1, maximize=True
-    ),
-    "adagrad": lambda m: torch.optim.Adagrad(
-        decay_groups(m), lr_decay=0.1, initial_accumulator_value=0.1
-    ),
-    # A power of two: torch rounds what it computes with a tensor to its type.
-    "tensor lr": lambda m: torch.optim.SGD(m.parameters(), lr=torch.tensor(2**-6), foreach=False),
-}
-
-
-def network(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Some tensors cross chunks, some share one, and some are too small for any."""
-    torch.manual_seed(0)
-    sizes = [24, 60, 300, 24, 24, 24]
-    layers = [nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)]
-    return nn.Sequential(*layers).to(dtype)
-
-
-def train(
-    model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 4, seed: int = 1
-) -> None:
-    torch.manual_seed(seed)
-    dtype = next(model.parameters()).dtype
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(5, 24, dtype=dtype)).pow(2).sum().backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-
-def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    states = [v for state in optimizer.state.values() for v in state.values()]
-    tensors = [*model.parameters(), *(v for v in states if isinstance(v, torch.Tensor))]
-    return [tensor.detach().clone() for tensor in tensors]
-
-
-def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
-    assert len(one) == len(other)
-    for mine, theirs in zip(one, other, strict=True):
-        assert torch.equal(mine, theirs)
 
 
 @pytest.fixture
 def runtime() -> Iterator[Runtime]:
     yield runtimes.start(FakeClient(), Observer(), adopt_everything=True)
     runtimes.stop()
-
-
-def plainly(work: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
-    """What `work` gives without a runtime."""
-    assert runtimes.current() is None
-    return work()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -301,98 +233,6 @@ def test_state_dicts_go_to_plain_torch_and_back() -> None:
         assert_same(work(runtimes.stop), plain)
     finally:
         runtimes.stop()
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_options_that_are_not_finite_are_refused_and_nothing_changes(
-    value: float, runtime: Runtime
-) -> None:
-    model = network()
-    optimizer = torch.optim.AdamW(decay_groups(model), lr=0.01)
-    train(model, optimizer)
-    before = everything(model, optimizer)
-    optimizer.param_groups[1]["lr"] = value
-    with pytest.raises(InvalidArgument, match="lr of adam is (nan|inf)"):
-        optimizer.step()
-    assert_same(everything(model, optimizer), before)
-    optimizer.param_groups[1]["lr"] = 0.01
-    optimizer.step()
-    assert runtime.client.published_steps == 5
-
-
-@pytest.mark.parametrize("where", [0, 1])  # A weight, in a chunk; a bias, which is in none.
-@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
-def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
-    name: str, where: int, runtime: Runtime
-) -> None:
-    model = network()
-    optimizer = OPTIMIZERS[name](model)
-    daemon = runtime.daemon
-    daemon.always = True
-    daemon.skip_non_finite(skip=True)
-    train(model, optimizer, steps=2)
-    before = everything(model, optimizer)
-    optimizer.zero_grad()
-    model(torch.randn(5, 24)).pow(2).sum().backward()
-    spoilt = list(model.parameters())[where]
-    spoilt.grad.view(-1)[3] = math.nan
-    optimizer.step()
-    assert_same(everything(model, optimizer), before)
-    assert (daemon.steps, daemon.skipped) == (2, 1)
-    train(model, optimizer, steps=1)
-    assert (daemon.steps, daemon.skipped) == (3, 1)
-    daemon.skip_non_finite(skip=False)
-    spoilt.grad.view(-1)[3] = math.nan
-    optimizer.step()
-    assert spoilt.isnan().any()
-
-
-@pytest.mark.parametrize("call", [1, 3])
-def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
-    call: int, runtime: Runtime
-) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
-    runtime.daemon.always = True
-    model(torch.randn(5, 24)).pow(2).sum().backward()
-    large = [p for p in model.parameters() if runtime.adopter.manages(p)]
-    before = [p.detach().clone() for p in large]
-    runtime.client.fail_step_call[call] = InvalidArgument("on purpose")
-    with pytest.raises(InvalidArgument, match="on purpose"):
-        optimizer.step()
-    assert_same([p.detach() for p in large], before)
-    assert runtime.client.published_steps == 0
-    assert not any("momentum_buffer" in optimizer.state[p] for p in large)
-    optimizer.step()
-    assert runtime.client.published_steps == 1
-    assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
-
-
-@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
-@pytest.mark.parametrize("call", [1, 4, 60])
-def test_without_room_for_twins_steps_are_made_here_for_good(
-    name: str, call: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def work() -> list[torch.Tensor]:
-        model = network()
-        optimizer = OPTIMIZERS[name](model)
-        train(model, optimizer)
-        return everything(model, optimizer)
-
-    plain = plainly(work)
-    client = FakeClient()
-    client.fail_step_call[call] = OutOfRoom("the disk is full")
-    runtimes.start(client, Observer(), adopt_everything=True)
-    try:
-        offloaded = work()
-        chunks = runtimes.current().adopter.chunks()
-        assert len(client.kinds) == chunks  # No twin is left.
-    finally:
-        runtimes.stop()
-    assert_same(offloaded, plain)
-    assert len(client.step_calls) >= call
-    said = capsys.readouterr().err
-    assert said.count("optimizers step in this process from now on: the disk is full") == 1
 
 
 def test_twins_are_given_back_when_the_runtime_ends() -> None:

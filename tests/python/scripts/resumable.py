@@ -32,4 +32,4 @@ with Path(os.environ["RESULT"]).open("a", buffering=1, encoding="utf-8") as loss
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
         optimizer.step()
         if step == kill_at:
-            time.sleep(60)
+            signal.pause()

@@ -1,0 +1,113 @@
+"""Steps left to a played daemon that are refused, fail, are skipped or find no room."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from daemon_loops import OPTIMIZERS, assert_same, decay_groups, everything, network, plainly, train
+from fake_client import FakeClient
+from memtide import runtime as runtimes
+from memtide.errors import InvalidArgument, OutOfRoom
+from memtide.observer import Observer
+from memtide.runtime import Runtime
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    yield runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+    runtimes.stop()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_options_that_are_not_finite_are_refused_and_nothing_changes(
+    value: float, runtime: Runtime
+) -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(decay_groups(model), lr=0.01)
+    train(model, optimizer)
+    before = everything(model, optimizer)
+    optimizer.param_groups[1]["lr"] = value
+    with pytest.raises(InvalidArgument, match="lr of adam is (nan|inf)"):
+        optimizer.step()
+    assert_same(everything(model, optimizer), before)
+    optimizer.param_groups[1]["lr"] = 0.01
+    optimizer.step()
+    assert runtime.client.published_steps == 5
+
+
+@pytest.mark.parametrize("where", [0, 1])  # A weight, in a chunk; a bias, which is in none.
+@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
+def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
+    name: str, where: int, runtime: Runtime
+) -> None:
+    model = network()
+    optimizer = OPTIMIZERS[name](model)
+    daemon = runtime.daemon
+    daemon.always = True
+    daemon.skip_non_finite(skip=True)
+    train(model, optimizer, steps=2)
+    before = everything(model, optimizer)
+    optimizer.zero_grad()
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    spoilt = list(model.parameters())[where]
+    spoilt.grad.view(-1)[3] = math.nan
+    optimizer.step()
+    assert_same(everything(model, optimizer), before)
+    assert (daemon.steps, daemon.skipped) == (2, 1)
+    train(model, optimizer, steps=1)
+    assert (daemon.steps, daemon.skipped) == (3, 1)
+    daemon.skip_non_finite(skip=False)
+    spoilt.grad.view(-1)[3] = math.nan
+    optimizer.step()
+    assert spoilt.isnan().any()
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
+    call: int, runtime: Runtime
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
+    runtime.daemon.always = True
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    large = [p for p in model.parameters() if runtime.adopter.manages(p)]
+    before = [p.detach().clone() for p in large]
+    runtime.client.fail_step_call[call] = InvalidArgument("on purpose")
+    with pytest.raises(InvalidArgument, match="on purpose"):
+        optimizer.step()
+    assert_same([p.detach() for p in large], before)
+    assert runtime.client.published_steps == 0
+    assert not any("momentum_buffer" in optimizer.state[p] for p in large)
+    optimizer.step()
+    assert runtime.client.published_steps == 1
+    assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
+
+
+@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
+@pytest.mark.parametrize("call", [1, 4, 60])
+def test_without_room_for_twins_steps_are_made_here_for_good(
+    name: str, call: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> list[torch.Tensor]:
+        model = network()
+        optimizer = OPTIMIZERS[name](model)
+        train(model, optimizer)
+        return everything(model, optimizer)
+
+    plain = plainly(work)
+    client = FakeClient()
+    client.fail_step_call[call] = OutOfRoom("the disk is full")
+    runtimes.start(client, Observer(), adopt_everything=True)
+    try:
+        offloaded = work()
+        chunks = runtimes.current().adopter.chunks()
+        assert len(client.kinds) == chunks  # No twin is left.
+    finally:
+        runtimes.stop()
+    assert_same(offloaded, plain)
+    assert len(client.step_calls) >= call
+    said = capsys.readouterr().err
+    assert said.count("optimizers step in this process from now on: the disk is full") == 1
