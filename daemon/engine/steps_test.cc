@@ -1,131 +1,16 @@
-// Steps and their publishing, on bytes: whatever dies or fails, at any I/O, the job is at a step or
-// at the one before, and to make a step again gives the same bits.
+// Steps and their publishing: when they are seen, what they wait for, what is refused.
 #include <limits>
 #include <memory>
 
-#include "daemon/engine/byte_node.h"
+#include "daemon/engine/step_training.h"
 
 namespace memtide {
 namespace {
 
-constexpr size_t kElements = 8;
-constexpr uint64_t kSteps = 3;
-using Values = std::vector<float>;
-using State = std::vector<Values>;  // Parameter, momentum, variance.
-
-// Host memory holds hardly more than one step's chunks, so that they go to SSD and come back.
-EngineOptions SmallHost() {
-  return {Bytes(0), ByteNode::kChunk * 9, ByteNode::kChunk * 64, Limits()};
-}
-EngineOptions WithDevice() {
-  return {ByteNode::kChunk * 4, ByteNode::kChunk * 9, ByteNode::kChunk * 64, Limits()};
-}
-
-optimizer::Work AdamWork(uint64_t step) {
-  optimizer::Work work;
-  optimizer::AdamOptions adam;
-  adam.lr = 0.5;
-  work.rule = adam;
-  work.step = step;
-  optimizer::Piece piece;
-  piece.elements = kElements;
-  piece.gradient = {0, 0};
-  piece.parameter = {1, 0};
-  piece.new_parameter = {4, 0};
-  piece.states = {optimizer::Place{2, 0}, optimizer::Place{3, 0}, absl::nullopt};
-  piece.new_states = {optimizer::Place{5, 0}, optimizer::Place{6, 0}, absl::nullopt};
-  work.pieces = {piece};
-  return work;
-}
-
-Values GradientOf(uint64_t step) {
-  Values gradient;
-  for (size_t i = 0; i < kElements; ++i) {
-    gradient.push_back(0.25f * static_cast<float>(step) - 0.1f * static_cast<float>(i));
-  }
-  return gradient;
-}
-
-// One parameter's chunks, and what trains it.
-class Training {
- public:
-  Training(ByteNode* node, SessionId session) : node_(node), session_(session) {
-    chunks_ = node->Allocate(session, 13);
-  }
-
-  // A fresh session of the job goes on.
-  void GoOnIn(SessionId session) { session_ = session; }
-
-  CallId StartStep(uint64_t step, Duration deadline = Duration(0)) {
-    StepCall call;
-    call.call = node_->Call();
-    call.session = session_;
-    call.chunks = {chunks_.begin(), chunks_.begin() + 7};
-    call.reads = 4;
-    call.work = std::make_shared<const optimizer::Work>(AdamWork(step));
-    call.deadline = deadline;
-    node_->Post(call);
-    return call.call;
-  }
-  CallId Publish(uint64_t step, bool keep = false) {
-    PublishCall call;
-    call.call = node_->Call();
-    call.session = session_;
-    call.step = step;
-    call.chunks = {chunks_[1], chunks_[2], chunks_[3]};
-    call.fresh = {chunks_[4], chunks_[5], chunks_[6]};
-    call.keep = keep;
-    call.note = "step " + std::to_string(step);
-    node_->Post(call);
-    return call.call;
-  }
-  void FillGradient(uint64_t step) { node_->Fill(session_, chunks_[0], GradientOf(step)); }
-  // Needs host memory for something else, so that what is there leaves.
-  void Displace() {
-    for (size_t i = 7; i < 13; ++i) node_->Fill(session_, chunks_[i], {1});
-  }
-  // The whole step, with everything going well.
-  void Step(uint64_t step) {
-    FillGradient(step);
-    Displace();
-    const CallId made = StartStep(step);
-    node_->FinishUntilAnswered(made);
-    ASSERT_TRUE(node_->ReplyTo(made).status.ok()) << node_->ReplyTo(made).status;
-    Displace();
-    const CallId published = Publish(step);
-    ASSERT_TRUE(node_->ReplyTo(published).status.ok()) << node_->ReplyTo(published).status;
-  }
-  State Read() {
-    State state;
-    for (size_t i = 1; i < 4; ++i) {
-      state.push_back(node_->Read(session_, chunks_[i], kElements));
-    }
-    return state;
-  }
-  const std::vector<ChunkId>& chunks() const { return chunks_; }
-
- private:
-  ByteNode* const node_;
-  SessionId session_;
-  std::vector<ChunkId> chunks_;
-};
-
-// The job's state after each step, from 0 on, with nothing going wrong.
-std::vector<State> Expected(const EngineOptions& options) {
-  ByteNode node(options);
-  Training training(&node, node.Open("job", std::chrono::hours(1)));
-  std::vector<State> states = {training.Read()};
-  for (uint64_t step = 1; step <= kSteps; ++step) {
-    training.Step(step);
-    states.push_back(training.Read());
-  }
-  return states;
-}
-
 TEST(StepsTest, AreMadeAndSeenWhenPublished) {
   ByteNode node(SmallHost());
   OpenReply opened;
-  Training training(&node, node.Open("job", std::chrono::hours(1), &opened));
+  StepTraining training(&node, node.Open("job", std::chrono::hours(1), &opened));
   EXPECT_EQ(opened.published_step, 0u);
   training.FillGradient(1);
   const State before = training.Read();
@@ -145,7 +30,7 @@ TEST(StepsTest, AreMadeAndSeenWhenPublished) {
 
 TEST(StepsTest, ArePublishedOnceAndInOrder) {
   ByteNode node(SmallHost());
-  Training training(&node, node.Open("job", std::chrono::hours(1)));
+  StepTraining training(&node, node.Open("job", std::chrono::hours(1)));
   training.Step(1);
   const State after = training.Read();
   EXPECT_TRUE(node.ReplyTo(training.Publish(1)).status.ok()) << "its reply may have been lost";
@@ -158,7 +43,7 @@ TEST(StepsTest, ArePublishedOnceAndInOrder) {
 TEST(StepsTest, KeepTheOldVersionWhereThatIsWanted) {
   ByteNode node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
-  Training training(&node, session);
+  StepTraining training(&node, session);
   training.Step(1);
   const State first = training.Read();
   training.FillGradient(2);
@@ -173,7 +58,7 @@ TEST(StepsTest, KeepTheOldVersionWhereThatIsWanted) {
 TEST(StepsTest, WaitForLeasesAndAreNotPublishedUnderThem) {
   ByteNode node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
-  Training training(&node, session);
+  StepTraining training(&node, session);
   FetchCall fetch;
   fetch.call = node.Call();
   fetch.session = session;
@@ -195,7 +80,7 @@ TEST(StepsTest, WaitForLeasesAndAreNotPublishedUnderThem) {
 TEST(StepsTest, AreRefusedWhereTheyCannotBe) {
   ByteNode node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
-  Training training(&node, session);
+  StepTraining training(&node, session);
   StepCall call;
   call.session = session;
   call.chunks = {training.chunks().begin(), training.chunks().begin() + 7};
@@ -237,7 +122,7 @@ TEST(StepsTest, AreRefusedWhereTheyCannotBe) {
 TEST(StepsTest, HoldNobodyUpWhileTheyWaitForRoom) {
   ByteNode node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
-  Training training(&node, session);
+  StepTraining training(&node, session);
   const std::vector<ChunkId> more = node.Allocate(session, 9);
   const auto fetch = [&](size_t first, size_t count) {
     FetchCall call;
@@ -263,7 +148,7 @@ TEST(StepsTest, HoldNobodyUpWhileTheyWaitForRoom) {
 TEST(StepsTest, CountGradientsThatAreNotFinite) {
   ByteNode node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
-  Training training(&node, session);
+  StepTraining training(&node, session);
   node.Fill(
       session, training.chunks()[0],
       {1, std::numeric_limits<float>::infinity(), 2, std::numeric_limits<float>::quiet_NaN()});
@@ -288,7 +173,7 @@ TEST(StepsTest, CountGradientsThatAreNotFinite) {
 TEST(StepsTest, EndWithTheirJobAndNotBefore) {
   ByteNode node(SmallHost());
   const SessionId session = node.Open("job", Duration(0));
-  Training training(&node, session);
+  StepTraining training(&node, session);
   training.FillGradient(1);
   const CallId step = training.StartStep(1);
   while (node.in_flight() > 1) node.FinishOne();
@@ -306,7 +191,7 @@ TEST(StepsTest, ArePublishedWhileChunksMove) {
     SCOPED_TRACE(at);
     ByteNode node(SmallHost());
     const SessionId session = node.Open("job", std::chrono::hours(1));
-    Training training(&node, session);
+    StepTraining training(&node, session);
     training.Step(1);
     training.FillGradient(2);
     const CallId step = training.StartStep(2);
@@ -329,93 +214,6 @@ TEST(StepsTest, ArePublishedWhileChunksMove) {
   }
   EXPECT_GT(moved, 0);
 }
-
-struct Case {
-  const char* name;
-  EngineOptions options;
-};
-
-class StepsAtAnyMomentTest : public testing::TestWithParam<Case> {};
-
-// A client dies at every I/O of a step; another one finds the job at the step before, or at this
-// one, and goes on to the same end.
-TEST_P(StepsAtAnyMomentTest, DeathLeavesAWholeStep) {
-  const std::vector<State> expected = Expected(GetParam().options);
-  bool died_in_time = true;
-  for (int at = 0; died_in_time; ++at) {
-    SCOPED_TRACE(at);
-    ByteNode node(GetParam().options);
-    SessionId session = node.Open("job", std::chrono::hours(1));
-    Training training(&node, session);
-    training.Step(1);
-    training.FillGradient(2);
-    training.Displace();
-    const CallId step = training.StartStep(2);
-    for (int i = 0; i < at && !node.Answered(step); ++i) node.Advance();
-    died_in_time = !node.Answered(step);
-    if (!died_in_time) training.Publish(2);
-    node.Post(ClientGone{session});
-    OpenReply opened;
-    session = node.Open("job", std::chrono::hours(1), &opened);
-    training.GoOnIn(session);
-    ASSERT_EQ(opened.published_step, died_in_time ? 1u : 2u);
-    ASSERT_EQ(training.Read(), expected[opened.published_step]);
-    for (uint64_t next = opened.published_step + 1; next <= kSteps; ++next) training.Step(next);
-    ASSERT_EQ(training.Read(), expected[kSteps]);
-  }
-}
-
-// Every I/O of a step fails once; the step fails or not, and made again it is the same.
-TEST_P(StepsAtAnyMomentTest, FailureLeavesAWholeStep) {
-  const std::vector<State> expected = Expected(GetParam().options);
-  bool failed_in_time = true;
-  for (int at = 0; failed_in_time; ++at) {
-    SCOPED_TRACE(at);
-    ByteNode node(GetParam().options);
-    Training training(&node, node.Open("job", std::chrono::hours(1)));
-    training.Step(1);
-    training.FillGradient(2);
-    training.Displace();
-    const CallId step = training.StartStep(2, std::chrono::seconds(5));
-    int finished = 0;
-    failed_in_time = false;
-    while (!node.Answered(step)) {
-      if (node.in_flight() > 0 && finished++ == at) {
-        failed_in_time = true;
-        node.FinishOne(absl::DataLossError("the disk lies"));
-      } else {
-        node.Advance();
-      }
-    }
-    ASSERT_EQ(training.Read(), expected[1]);
-    for (uint64_t next = 2; next <= kSteps; ++next) training.Step(next);
-    ASSERT_EQ(training.Read(), expected[kSteps]);
-  }
-}
-
-// So does one that fails for good: the step is undone with a clear error, and training can go on.
-TEST_P(StepsAtAnyMomentTest, ADiskThatFailsForAWhileUndoesTheStep) {
-  const std::vector<State> expected = Expected(GetParam().options);
-  ByteNode node(GetParam().options);
-  Training training(&node, node.Open("job", std::chrono::hours(1)));
-  training.Step(1);
-  training.FillGradient(2);
-  training.Displace();
-  const CallId step = training.StartStep(2, std::chrono::seconds(1));
-  for (int i = 0; i < 1000 && !node.Answered(step); ++i) {
-    if (node.in_flight() > 0) node.FinishOne(absl::DataLossError("the disk is broken"));
-    node.Advance();
-  }
-  ASSERT_TRUE(node.Answered(step));
-  ASSERT_EQ(training.Read(), expected[1]);
-  for (uint64_t next = 2; next <= kSteps; ++next) training.Step(next);
-  ASSERT_EQ(training.Read(), expected[kSteps]);
-}
-
-INSTANTIATE_TEST_SUITE_P(Nodes, StepsAtAnyMomentTest,
-                         testing::Values(Case{"HostAndSsd", SmallHost()},
-                                         Case{"DeviceHostAndSsd", WithDevice()}),
-                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace memtide

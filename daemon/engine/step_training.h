@@ -1,0 +1,130 @@
+// StepTraining: one parameter and its Adam states on a ByteNode, for tests of steps: how a step is
+// asked for and published, and what the states are to be after each.
+#ifndef MEMTIDE_DAEMON_ENGINE_STEP_TRAINING_H_
+#define MEMTIDE_DAEMON_ENGINE_STEP_TRAINING_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/engine/byte_node.h"
+
+namespace memtide {
+
+inline constexpr size_t kElements = 8;
+inline constexpr uint64_t kSteps = 3;
+using Values = std::vector<float>;
+using State = std::vector<Values>;  // Parameter, momentum, variance.
+
+// Host memory holds hardly more than one step's chunks, so that they go to SSD and come back.
+inline EngineOptions SmallHost() {
+  return {Bytes(0), ByteNode::kChunk * 9, ByteNode::kChunk * 64, Limits()};
+}
+inline EngineOptions WithDevice() {
+  return {ByteNode::kChunk * 4, ByteNode::kChunk * 9, ByteNode::kChunk * 64, Limits()};
+}
+
+inline optimizer::Work AdamWork(uint64_t step) {
+  optimizer::Work work;
+  optimizer::AdamOptions adam;
+  adam.lr = 0.5;
+  work.rule = adam;
+  work.step = step;
+  optimizer::Piece piece;
+  piece.elements = kElements;
+  piece.gradient = {0, 0};
+  piece.parameter = {1, 0};
+  piece.new_parameter = {4, 0};
+  piece.states = {optimizer::Place{2, 0}, optimizer::Place{3, 0}, absl::nullopt};
+  piece.new_states = {optimizer::Place{5, 0}, optimizer::Place{6, 0}, absl::nullopt};
+  work.pieces = {piece};
+  return work;
+}
+
+inline Values GradientOf(uint64_t step) {
+  Values gradient;
+  for (size_t i = 0; i < kElements; ++i) {
+    gradient.push_back(0.25f * static_cast<float>(step) - 0.1f * static_cast<float>(i));
+  }
+  return gradient;
+}
+
+// One parameter's chunks, and what trains it.
+class StepTraining {
+ public:
+  StepTraining(ByteNode* node, SessionId session) : node_(node), session_(session) {
+    chunks_ = node->Allocate(session, 13);
+  }
+
+  // A fresh session of the job goes on.
+  void GoOnIn(SessionId session) { session_ = session; }
+
+  CallId StartStep(uint64_t step, Duration deadline = Duration(0)) {
+    StepCall call;
+    call.call = node_->Call();
+    call.session = session_;
+    call.chunks = {chunks_.begin(), chunks_.begin() + 7};
+    call.reads = 4;
+    call.work = std::make_shared<const optimizer::Work>(AdamWork(step));
+    call.deadline = deadline;
+    node_->Post(call);
+    return call.call;
+  }
+  CallId Publish(uint64_t step, bool keep = false) {
+    PublishCall call;
+    call.call = node_->Call();
+    call.session = session_;
+    call.step = step;
+    call.chunks = {chunks_[1], chunks_[2], chunks_[3]};
+    call.fresh = {chunks_[4], chunks_[5], chunks_[6]};
+    call.keep = keep;
+    call.note = "step " + std::to_string(step);
+    node_->Post(call);
+    return call.call;
+  }
+  void FillGradient(uint64_t step) { node_->Fill(session_, chunks_[0], GradientOf(step)); }
+  // Needs host memory for something else, so that what is there leaves.
+  void Displace() {
+    for (size_t i = 7; i < 13; ++i) node_->Fill(session_, chunks_[i], {1});
+  }
+  // The whole step, with everything going well.
+  void Step(uint64_t step) {
+    FillGradient(step);
+    Displace();
+    const CallId made = StartStep(step);
+    node_->FinishUntilAnswered(made);
+    ASSERT_TRUE(node_->ReplyTo(made).status.ok()) << node_->ReplyTo(made).status;
+    Displace();
+    const CallId published = Publish(step);
+    ASSERT_TRUE(node_->ReplyTo(published).status.ok()) << node_->ReplyTo(published).status;
+  }
+  State Read() {
+    State state;
+    for (size_t i = 1; i < 4; ++i) {
+      state.push_back(node_->Read(session_, chunks_[i], kElements));
+    }
+    return state;
+  }
+  const std::vector<ChunkId>& chunks() const { return chunks_; }
+
+ private:
+  ByteNode* const node_;
+  SessionId session_;
+  std::vector<ChunkId> chunks_;
+};
+
+// The job's state after each step, from 0 on, with nothing going wrong.
+inline std::vector<State> Expected(const EngineOptions& options) {
+  ByteNode node(options);
+  StepTraining training(&node, node.Open("job", std::chrono::hours(1)));
+  std::vector<State> states = {training.Read()};
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    training.Step(step);
+    states.push_back(training.Read());
+  }
+  return states;
+}
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_STEP_TRAINING_H_
