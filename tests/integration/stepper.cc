@@ -47,11 +47,12 @@ class Job {
     size_t note_bytes = 0;
     Require(memtide_published(client_, &step_, &note, &note_bytes), "published");
     std::vector<uint64_t> ids(note_bytes / sizeof(uint64_t));
-    memcpy(ids.data(), note, ids.size() * sizeof(uint64_t));
-    memtide_free_text(note);
     if (ids.empty()) {
+      memtide_free_text(note);
       Begin();
     } else {
+      memcpy(ids.data(), note, ids.size() * sizeof(uint64_t));
+      memtide_free_text(note);
       Require(memtide_attach(client_, ids.data(), static_cast<uint32_t>(ids.size()), &first_),
               "attach");
       ids_ = ids;
