@@ -1,9 +1,11 @@
 #include "base/shared_memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -117,18 +119,10 @@ int PopulateWrite(char* data, size_t size) {
   return 0;
 }
 
-absl::Status Fill(const std::string& name, Bytes size, HugePages pages, Parts* parts) {
-  unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  if (pages == HugePages::kHugetlb) flags |= MFD_HUGETLB | MFD_HUGE_2MB;
-  parts->fd = memfd_create(name.c_str(), flags);
-  if (parts->fd < 0) return Failed("memfd_create", size, errno);
-  if (fchmod(parts->fd, 0600) != 0) return Failed("fchmod", size, errno);
-  if (ftruncate(parts->fd, static_cast<off_t>(size.count())) != 0) {
-    return Failed("ftruncate", size, errno);
-  }
-  if (fcntl(parts->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Failed("sealing", size, errno);
-  }
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+// Maps parts->fd, with all of its pages there.
+absl::Status Map(Bytes size, HugePages pages, Parts* parts) {
   parts->data = MapAligned(parts->fd, size.count());
   if (parts->data == nullptr) return Failed("mmap", size, errno);
   parts->size = size.count();
@@ -141,6 +135,21 @@ absl::Status Fill(const std::string& name, Bytes size, HugePages pages, Parts* p
   }
   const int error = PopulateWrite(parts->data, parts->size);
   return error == 0 ? absl::OkStatus() : Failed("populating", size, error);
+}
+
+absl::Status Fill(const std::string& name, Bytes size, HugePages pages, Parts* parts) {
+  unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  if (pages == HugePages::kHugetlb) flags |= MFD_HUGETLB | MFD_HUGE_2MB;
+  parts->fd = memfd_create(name.c_str(), flags);
+  if (parts->fd < 0) return Failed("memfd_create", size, errno);
+  if (fchmod(parts->fd, 0600) != 0) return Failed("fchmod", size, errno);
+  if (ftruncate(parts->fd, static_cast<off_t>(size.count())) != 0) {
+    return Failed("ftruncate", size, errno);
+  }
+  if (fcntl(parts->fd, F_ADD_SEALS, kSeals) != 0) {
+    return Failed("sealing", size, errno);
+  }
+  return Map(size, pages, parts);
 }
 
 }  // namespace
@@ -160,6 +169,24 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes
   if (size > GetAvailableMemory().bytes) return Exhausted("does not fit", size);
   Parts parts;
   MEMTIDE_RETURN_IF_ERROR(Fill(name, size, pages, &parts));
+  return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
+}
+
+absl::StatusOr<SharedMemory> SharedMemory::Adopt(int fd, Bytes size) {
+  Parts parts;
+  parts.fd = fd;
+  struct stat status;
+  struct statfs file_system;
+  if (size.IsZero() || !size.IsMultipleOf(kHugePage) || fstat(fd, &status) != 0 ||
+      static_cast<uint64_t>(status.st_size) != size.count() || fstatfs(fd, &file_system) != 0 ||
+      fcntl(fd, F_GET_SEALS) != kSeals) {
+    return absl::DataLossError(
+        absl::StrCat("descriptor ", fd, " is not shared memory of ", FormatBytes(size)));
+  }
+  const HugePages pages = file_system.f_type == HUGETLBFS_MAGIC ? HugePages::kHugetlb
+                          : ShmemIsHuge()                       ? HugePages::kTransparent
+                                                                : HugePages::kNone;
+  MEMTIDE_RETURN_IF_ERROR(Map(size, pages, &parts));
   return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
 }
 

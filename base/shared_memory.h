@@ -25,6 +25,10 @@ class SharedMemory {
   // there is no SIGBUS later; what exceeds the memory available is not tried).
   static absl::StatusOr<SharedMemory> Create(const std::string& name, Bytes size);
 
+  // Maps what a process before us made by Create, with what is in it. Takes `fd` over, also when it
+  // fails. DATA_LOSS when it is not such memory of `size` bytes.
+  static absl::StatusOr<SharedMemory> Adopt(int fd, Bytes size);
+
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();

@@ -98,6 +98,26 @@ TEST(SharedMemoryTest, AFailureWithinLeavesNothingBehind) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
+TEST(SharedMemoryTest, ContentLivesOnForWhoeverHasTheDescriptor) {
+  const int before = OpenDescriptors();
+  absl::StatusOr<SharedMemory> memory = SharedMemory::Create("first", MiB(4));
+  ASSERT_TRUE(memory.ok());
+  std::memcpy(memory->data() + MiB(3).count(), "content", sizeof("content"));
+  const int kept = fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0);
+  const int other = fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0);
+  *memory = *SharedMemory::Create("second", MiB(2));
+  {
+    const absl::StatusOr<SharedMemory> again = SharedMemory::Adopt(kept, MiB(4));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_STREQ(again->data() + MiB(3).count(), "content");
+    EXPECT_EQ(again->size(), MiB(4));
+  }
+  EXPECT_EQ(SharedMemory::Adopt(other, MiB(2)).status().code(), absl::StatusCode::kDataLoss);
+  const int no_memory = open("/dev/null", O_RDWR | O_CLOEXEC);
+  EXPECT_EQ(SharedMemory::Adopt(no_memory, MiB(2)).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(OpenDescriptors(), before + 1) << "that of the second";
+}
+
 TEST(SharedMemoryTest, GivesEverythingBackWhenDestroyed) {
   const int before = OpenDescriptors();
   {

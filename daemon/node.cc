@@ -18,7 +18,9 @@
 #include "base/status_macros.h"
 #include "daemon/device/emulated_device.h"
 #include "daemon/device/open_cuda.h"
+#include "daemon/io/kept_descriptors.h"
 #include "daemon/io/open_disk.h"
+#include "daemon/restart/take_up.h"
 #include "daemon/version.h"
 
 namespace memtide {
@@ -48,6 +50,7 @@ EngineOptions ToEngineOptions(const Config& config, const Device* device) {
   options.host_capacity = config.host_pool;
   options.ssd_capacity = config.ssd_pool;
   options.limits.session_lease = config.session_lease;
+  options.keeps = DescriptorsAreKept();
   return options;
 }
 
@@ -81,10 +84,15 @@ void Log(const Surprise& surprise) {
       surprise.expected, surprise.remembered ? "it is remembered" : "it is not remembered");
 }
 
-// Effects go to the log, or to one of the two edges that carry out more than replies.
+std::string Named(const std::string& job) {
+  return absl::StrCat("job \"", absl::CEscape(job), "\"");
+}
+
+// Effects go to the log, the journal, or one of the two edges that carry out more than replies.
 struct Route {
   Mover& mover;
   FdServer& fd_server;
+  Journal* journal;
 
   void operator()(const SendRegion& effect) const {
     fd_server.SendRegion(effect.session, effect.region);
@@ -95,6 +103,14 @@ struct Route {
     fd_server.Close(effect.session, effect.reason);
   }
   void operator()(const Surprise& effect) const { Log(effect); }
+  void operator()(const JobLost& effect) const {
+    spdlog::warn("{} is lost, with its step {}: {}", Named(effect.job_name), effect.published_step,
+                 std::string(effect.why.message()));
+  }
+  void operator()(const Record& effect) const {
+    const absl::Status status = journal->Append(effect);
+    if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
+  }
   void operator()(const Reply& effect) const {}  // The loop's own.
   template <typename MemoryEffect>
   void operator()(const MemoryEffect& effect) const {
@@ -209,6 +225,19 @@ absl::Status Node::StartMetrics() {
       absl::StrCat("cannot write \"", socket_dir_->MetricsAddressPath(), "\""));
 }
 
+absl::Status Node::TakeUpJobs() {
+  if (!DescriptorsAreKept()) return absl::OkStatus();
+  KeptDescriptors kept = TakeKeptDescriptors();
+  MEMTIDE_ASSIGN_OR_RETURN(journal_, OpenJournal(&kept));
+  Restore restore = TakeUp(std::move(kept), journal_.get(), mover_.get());
+  for (const JobRecord& job : restore.job_records) {
+    spdlog::info("{} of the daemon before is taken up at its step {}", Named(job.name),
+                 job.published_step);
+  }
+  if (!restore.job_records.empty()) loop_->Post(std::move(restore));
+  return absl::OkStatus();
+}
+
 absl::Status Node::StartEdges() {
   MEMTIDE_ASSIGN_OR_RETURN(services_.boot_id, NewBootId());
   services_.loop = loop_.get();
@@ -230,12 +259,15 @@ absl::Status Node::StartEdges() {
                       std::move(options), &tokens_, &edge_counters_,
                       [loop = loop_.get()](Event event) { loop->Post(std::move(event)); },
                       [mover = mover_.get()](RegionId region) { return mover->Export(region); }));
+  MEMTIDE_RETURN_IF_ERROR(TakeUpJobs());
   fd_server_->Start();
   return absl::OkStatus();
 }
 
 // The engine has nothing to say to mover and fd socket before the first session, which comes after
 // both have been made.
-void Node::CarryOut(Effect effect) { std::visit(Route{*mover_, *fd_server_}, effect); }
+void Node::CarryOut(Effect effect) {
+  std::visit(Route{*mover_, *fd_server_, journal_.get()}, effect);
+}
 
 }  // namespace memtide

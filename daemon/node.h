@@ -17,6 +17,7 @@
 #include "daemon/metrics/edge_counters.h"
 #include "daemon/metrics/exporter.h"
 #include "daemon/mover/mover.h"
+#include "daemon/restart/journal.h"
 #include "daemon/service/grpc_server.h"
 #include "daemon/service/loop.h"
 #include "daemon/session/fd_server.h"
@@ -47,6 +48,8 @@ class Node : private EffectSink {
   absl::Status StartMemory();
   absl::Status StartEdges();
   absl::Status StartMetrics();
+  // Goes on with what the daemon before left, and keeps what the next one will need.
+  absl::Status TakeUpJobs();
   void CarryOut(Effect effect) override;
 
   const Config config_;
@@ -57,6 +60,7 @@ class Node : private EffectSink {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Mover> mover_;
+  std::unique_ptr<Journal> journal_;  // None: nothing outlives this daemon.
   TokenTable tokens_;
   ServiceContext services_;
   std::unique_ptr<GrpcServer> grpc_server_;

@@ -34,6 +34,7 @@ LAYERS = (
     "config",
     "service",
     "session",
+    "restart",
     "planner",
     "engine",
     "policy",
@@ -46,7 +47,12 @@ LAYERS = (
     "metrics",
 )
 # The value types in which the engine and its edges talk: open to every package of the daemon.
-VOCABULARY = {"daemon/engine/effects.h", "daemon/engine/events.h", "daemon/engine/types.h"}
+VOCABULARY = {
+    "daemon/engine/effects.h",
+    "daemon/engine/events.h",
+    "daemon/engine/record.h",
+    "daemon/engine/types.h",
+}
 
 CXX = (".cc", ".h", ".cu", ".cuh")
 NOT_TEXT = (".png", ".jpg", ".gz", ".npz", ".pt", ".bin")

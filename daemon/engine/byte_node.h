@@ -5,9 +5,12 @@
 #define MEMTIDE_DAEMON_ENGINE_BYTE_NODE_H_
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -20,15 +23,25 @@
 namespace memtide {
 
 class ByteNode {
+  // Zeros, that cost nothing until they are touched.
+  struct Freer {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+  using Memory = std::unique_ptr<char, Freer>;
+  static Memory Zeros(Bytes size) {
+    return Memory(static_cast<char*>(std::calloc(size.count(), 1)));
+  }
+
  public:
   static constexpr Bytes kChunk = MiB(2);
 
-  explicit ByteNode(const EngineOptions& options) : engine_(options) {}
+  explicit ByteNode(const EngineOptions& options)
+      : options_(options), engine_(std::make_unique<Engine>(options)) {}
 
   void Post(const Event& event) {
     std::vector<Effect> effects;
-    engine_.Handle(now_, event, &effects);
-    engine_.CheckInvariants();
+    engine_->Handle(now_, event, &effects);
+    engine_->CheckInvariants();
     for (Effect& effect : effects) Take(std::move(effect));
   }
 
@@ -62,6 +75,38 @@ class ByteNode {
     } else {
       FinishOne();
     }
+  }
+
+  // The daemon dies, and another one takes up what is recorded. Of the transfers in flight, each
+  // was made as a whole, or in half, or not at all, as `torn` (a random number) has it; of steps,
+  // rubbish is left. What the device held is gone. Returns the jobs that could not be taken up.
+  std::vector<JobLost> DaemonDies(uint32_t torn) { return DaemonDies(torn, options_); }
+  // The next one has other options.
+  std::vector<JobLost> DaemonDies(uint32_t torn, const EngineOptions& next) {
+    for (const Effect& effect : std::exchange(in_flight_, {})) {
+      if (const auto* step = std::get_if<StartStep>(&effect)) {
+        for (const optimizer::Piece& piece : step->work->pieces) Spoil(*step, piece);
+      } else if (torn % 3 != 0) {
+        CarryOut(std::get<StartTransfer>(effect), torn % 3 == 1);
+      }
+      torn /= 3;
+    }
+    for (const RegionId region : device_regions_) regions_.erase(region);
+    device_regions_.clear();
+    const auto drop_others = [this](auto* parts) {
+      for (auto it = parts->begin(); it != parts->end();) {
+        it = kept_.count(it->first.value()) > 0 ? std::next(it) : parts->erase(it);
+      }
+    };
+    drop_others(&regions_);
+    drop_others(&stores_);
+    lost_.clear();
+    engine_ = std::make_unique<Engine>(next);
+    Restore restore;
+    for (const auto& [id, job] : jobs_) restore.job_records.push_back(job);
+    for (const auto& [place, chunk] : chunks_) restore.chunk_records.push_back(chunk);
+    Post(restore);
+    return lost_;
   }
 
   // --- Calls ---
@@ -106,6 +151,32 @@ class ByteNode {
     return values;
   }
 
+  Reply Fetch(SessionId session, ChunkId chunk, Tier tier, Access access) {
+    FetchCall fetch;
+    fetch.call = Call();
+    fetch.session = session;
+    fetch.tier = tier;
+    fetch.access = access;
+    fetch.chunks = {chunk};
+    Post(fetch);
+    FinishUntilAnswered(fetch.call);
+    return ReplyTo(fetch.call);
+  }
+  void Release(SessionId session, ChunkId chunk) {
+    Post(ReleaseCall{Call(), session, ++last_request_, {chunk}});
+  }
+  ChunkInfo Describe(SessionId session, ChunkId chunk) {
+    const DescribeCall describe{Call(), session, {chunk}};
+    Post(describe);
+    return std::get<DescribeReply>(ReplyTo(describe.call).value).chunks[0];
+  }
+
+  void Free(SessionId session, ChunkId chunk) {
+    Post(FreeCall{Call(), session, ++last_request_, {chunk}});
+  }
+  // Regions and stores that there are.
+  size_t memory_parts() const { return regions_.size() + stores_.size(); }
+
   // Whether one of chunks[first] to chunks[end - 1] has a transfer in flight.
   bool IsMoving(SessionId session, const std::vector<ChunkId>& chunks, size_t first, size_t end) {
     const DescribeCall describe{Call(), session, {chunks.begin() + first, chunks.begin() + end}};
@@ -116,23 +187,12 @@ class ByteNode {
 
  private:
   char* Lease(SessionId session, ChunkId chunk, Access access) {
-    FetchCall fetch;
-    fetch.call = Call();
-    fetch.session = session;
-    fetch.tier = Tier::kHost;
-    fetch.access = access;
-    fetch.chunks = {chunk};
-    Post(fetch);
-    FinishUntilAnswered(fetch.call);
-    EXPECT_TRUE(ReplyTo(fetch.call).status.ok()) << ReplyTo(fetch.call).status;
-    return At(std::get<FetchReply>(ReplyTo(fetch.call).value).leases[0].place);
+    const Reply reply = Fetch(session, chunk, Tier::kHost, access);
+    EXPECT_TRUE(reply.status.ok()) << reply.status;
+    return At(std::get<FetchReply>(reply.value).leases[0].place);
   }
-  void Release(SessionId session, ChunkId chunk) {
-    Post(ReleaseCall{Call(), session, ++last_request_, {chunk}});
-  }
-
   char* At(const MemoryPlace& place) {
-    return regions_.at(place.region).data() + place.offset.count();
+    return regions_.at(place.region).get() + place.offset.count();
   }
   void CarryOut(const StartTransfer& transfer, bool works) {
     using Kind = StartTransfer::Kind;
@@ -146,18 +206,25 @@ class ByteNode {
       std::memcpy(to, from, transfer.size.count());
     }
   }
-  char* At(const StorePlace& place) {
-    return stores_.at(place.store).data() + place.offset.count();
+  void Spoil(const StartStep& step, const optimizer::Piece& piece) {
+    std::memset(At(step.chunks[piece.new_parameter.chunk]), 0xEE, kChunk.count());
+    for (const auto& state : piece.new_states) {
+      if (state.has_value()) std::memset(At(step.chunks[state->chunk]), 0xEE, kChunk.count());
+    }
   }
+  char* At(const StorePlace& place) { return stores_.at(place.store).get() + place.offset.count(); }
 
   void Take(Effect effect) {
     if (auto* reply = std::get_if<Reply>(&effect)) {
       EXPECT_TRUE(replies_.emplace(reply->call, *reply).second) << "answered twice";
     } else if (auto* region = std::get_if<MakeRegion>(&effect)) {
-      regions_[region->region].resize(region->size.count());
+      regions_[region->region] = Zeros(region->size);
+      if (region->tier == Tier::kDevice) device_regions_.push_back(region->region);
+      if (region->kept) kept_.insert(region->region.value());
       Post(RegionMade{region->region, absl::OkStatus()});
     } else if (auto* store = std::get_if<MakeStore>(&effect)) {
-      stores_[store->store].resize(store->size.count());
+      stores_[store->store] = Zeros(store->size);
+      if (store->kept) kept_.insert(store->store.value());
       Post(StoreMade{store->store, absl::OkStatus()});
     } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
       regions_.erase(drop->region);
@@ -165,16 +232,35 @@ class ByteNode {
     } else if (auto* drop = std::get_if<DropStore>(&effect)) {
       stores_.erase(drop->store);
       Post(StoreDropped{drop->store});
+    } else if (auto* lost = std::get_if<JobLost>(&effect)) {
+      lost_.push_back(*lost);
+    } else if (auto* record = std::get_if<Record>(&effect)) {
+      Keep(*record);
     } else if (std::holds_alternative<StartTransfer>(effect) ||
                std::holds_alternative<StartStep>(effect)) {
       in_flight_.push_back(std::move(effect));
     }
   }
 
-  Engine engine_;
+  void Keep(const Record& record) {
+    for (const JobId id : record.ended) jobs_.erase(id);
+    for (const JobRecord& job : record.jobs) jobs_[job.job] = job;
+    for (const uint32_t place : record.freed) chunks_.erase(place);
+    for (const ChunkRecord& chunk : record.chunks) {
+      chunks_[static_cast<uint32_t>(chunk.chunk.value())] = chunk;
+    }
+  }
+
+  const EngineOptions options_;
+  std::unique_ptr<Engine> engine_;
+  std::map<JobId, JobRecord> jobs_;
+  std::map<uint32_t, ChunkRecord> chunks_;
+  std::vector<JobLost> lost_;
+  std::vector<RegionId> device_regions_;
+  std::set<uint32_t> kept_;
   Instant now_{std::chrono::seconds(1)};
-  std::map<RegionId, std::vector<char>> regions_;
-  std::map<StoreId, std::vector<char>> stores_;
+  std::map<RegionId, Memory> regions_;
+  std::map<StoreId, Memory> stores_;
   std::deque<Effect> in_flight_;  // Transfers and steps.
   std::map<CallId, Reply> replies_;
   uint64_t last_call_ = 0, last_session_ = 0, last_request_ = 0;

@@ -24,6 +24,10 @@ inline constexpr uint32_t kNoPlace = ~uint32_t{0};
 // In a tier's list of parts: no memory has this number.
 inline constexpr uint32_t kNoPart = 0;
 
+// Holders of steps are numbered from here on; sessions are not that many.
+inline constexpr uint64_t kFirstStepHolder = uint64_t{1} << 63;
+inline bool IsStep(SessionId holder) { return holder.value() >= kFirstStepHolder; }
+
 struct Job;
 struct FetchOperation;
 struct EvictOperation;
@@ -78,6 +82,7 @@ struct Chunk {
   bool only_stepped = false;  // In between two steps no session leased it.
   uint32_t steps = 0;         // Running ones that use its memory.
   bool queued = false;        // In the engine's ready list.
+  bool touched = false;       // In the engine's list of what is to be recorded.
   uint8_t waits_for = 0;      // Tiers (bits) in whose slot queue it stands.
   bool overwrite = false;     // By an admitted step: where it holds nothing, nothing is brought.
   uint64_t batch_mark = 0;    // The last batch that named it: finds duplicates.

@@ -127,7 +127,9 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
     }
     Chunk& chunk = chunks_[place];
     const uint32_t generation = chunk.generation + 1;
+    const bool touched = chunk.touched;
     chunk = Chunk();
+    chunk.touched = touched;
     chunk.job = &job;
     chunk.generation = generation;
     chunk.kind = event.kind;
@@ -137,6 +139,7 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
     job.members[chunk.member] = place;
     chunk.slot(job.home) = job.tier(job.home).slots->Take();
     MEMTIDE_CHECK(chunk.slot(job.home));
+    Touch(place);
     made.chunks.push_back(IdOf(place));
   }
   job.chunks += event.count;
@@ -158,9 +161,10 @@ void EngineState::On(const FreeCall& event) {
   for (const uint32_t place : *places) {
     for (const Hold& hold : chunks_[place].holds) {
       if (hold.session == session->id) continue;
-      return Refuse(event.call,
-                    absl::FailedPreconditionError(absl::StrCat("chunk ", IdOf(place).value(),
-                                                               " is leased by another session")));
+      return Refuse(event.call, absl::FailedPreconditionError(absl::StrCat(
+                                    "chunk ", IdOf(place).value(),
+                                    IsStep(hold.session) ? " is in use by a step that has not ended"
+                                                         : " is leased by another session")));
     }
   }
   for (const uint32_t place : *places) FreeChunk(place);
@@ -184,6 +188,7 @@ void EngineState::FreeChunk(uint32_t place) {
   FinishEvicts(place, freed);
   Chunk& chunk = chunks_[place];
   Job& job = *chunk.job;
+  Touch(place);
   while (!chunk.holds.empty()) {
     if (Session* session = FindSession(chunk.holds.back().session)) --session->leases;
     Unpin(place, chunk.holds.size() - 1);
@@ -216,10 +221,11 @@ void EngineState::ForgetChunk(uint32_t place) {
   job.cooling.erase(std::remove(job.cooling.begin(), job.cooling.end(), place), job.cooling.end());
   --job.dying_chunks;
   const uint32_t generation = chunk.generation;
-  const bool queued = chunk.queued;
+  const bool queued = chunk.queued, touched = chunk.touched;
   chunk = Chunk();
   chunk.generation = generation;
   chunk.queued = queued;
+  chunk.touched = touched;
   free_places_.push_back(place);
   if (job.state == Job::State::kEnding) {
     MaybeDropMemory(job);

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "base/memory_kind.h"
+#include "daemon/engine/record.h"
 #include "daemon/engine/types.h"
 #include "daemon/optimizer/work.h"
 
@@ -158,6 +159,25 @@ struct Surprise {
   bool remembered = false;  // From now on, it is one that is expected.
 };
 
+// A job of the daemon before could not be taken up. Its memory is dropped.
+struct JobLost {
+  JobId job;
+  std::string job_name;
+  uint64_t published_step = 0;
+  absl::Status why;
+};
+
+// --- To whoever keeps records beyond the daemon's end ---
+
+// What is so from now on, of jobs that outlive the daemon. Comes before all other effects of its
+// event, and is to be kept, whole or not at all, before those are carried out.
+struct Record {
+  std::vector<JobRecord> jobs;
+  std::vector<JobId> ended;
+  std::vector<ChunkRecord> chunks;
+  std::vector<uint32_t> freed;  // The low 32 bits of their ids.
+};
+
 // --- To the mover ---
 
 struct MakeRegion {
@@ -166,6 +186,7 @@ struct MakeRegion {
   uint32_t uid = 0;         // The tenant: no region ever has two.
   Bytes size;
   MemoryKind memory = MemoryKind::kSharedMemory;  // How it will be lent.
+  bool kept = false;                              // It is to outlive the daemon.
 };
 struct DropRegion {
   RegionId region;
@@ -174,6 +195,7 @@ struct DropRegion {
 struct MakeStore {
   StoreId store;
   Bytes size;
+  bool kept = false;  // It is to outlive the daemon.
 };
 struct DropStore {
   StoreId store;
@@ -197,8 +219,9 @@ struct StartStep {
   std::shared_ptr<const optimizer::Work> work;
 };
 
-using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Surprise,
-                            MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer, StartStep>;
+using Effect =
+    std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Surprise, MakeRegion,
+                 DropRegion, MakeStore, DropStore, StartTransfer, StartStep, JobLost, Record>;
 
 }  // namespace memtide
 

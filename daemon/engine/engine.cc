@@ -31,10 +31,12 @@ void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* e
   MEMTIDE_CHECK(now >= now_) << "time went back";
   now_ = now;
   effects_ = effects;
+  const size_t before = effects->size();
   ++counters_.events;
   std::visit([this](const auto& e) { On(e); }, event);
   Settle();
   if (!drain_calls_.empty()) AnswerDrained();
+  EmitRecord(before);
   effects_ = nullptr;
 }
 

@@ -40,6 +40,9 @@ struct EngineOptions {
   // How the node's device can lend its memory, best first. Not empty.
   std::vector<MemoryKind> device_kinds = {MemoryKind::kSharedMemory};
   Placement placement = Placement::kForesight;
+  // Somebody keeps the memory of jobs with a time to live, and what Record says of them, beyond the
+  // daemon's end.
+  bool keeps = false;
 };
 
 class EngineState;

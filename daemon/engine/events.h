@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "base/memory_kind.h"
+#include "daemon/engine/record.h"
 #include "daemon/engine/types.h"
 #include "daemon/optimizer/work.h"
 
@@ -205,6 +206,15 @@ struct StepDone {
   uint64_t non_finite_gradients = 0;  // Where the work counts them.
 };
 
+// The first event, where a daemon before left something: its jobs linger, each with a fresh time to
+// live. Those that do not fit this node any more, or whose records contradict each other, are given
+// up (JobLost). REQUIRES: all memory named in it is there; one record for each chunk and job, and
+// one chunk for each place (the low 32 bits of its id).
+struct Restore {
+  std::vector<JobRecord> job_records;
+  std::vector<ChunkRecord> chunk_records;
+};
+
 // Time passed. At least every 100 ms while anything waits.
 struct Tick {};
 
@@ -212,7 +222,7 @@ using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, Clo
                            AllocateCall, FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall,
                            DescribeCall, ReportCall, ResizeCall, ReturnRegionsCall, InspectCall,
                            TraceCall, DrainCall, TransferDone, RegionMade, RegionDropped, StoreMade,
-                           StoreDropped, Tick, StepCall, PublishCall, StepDone>;
+                           StoreDropped, Tick, StepCall, PublishCall, StepDone, Restore>;
 
 }  // namespace memtide
 

@@ -1,9 +1,11 @@
 // Fetch and release: admission, leases, grants.
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
@@ -14,6 +16,20 @@ constexpr size_t kReleaseKind = 7;  // Index in Event.
 static_assert(std::is_same_v<std::variant_alternative_t<kReleaseKind, Event>, ReleaseCall>);
 
 }  // namespace
+
+absl::Status EngineState::CheckDeadline(Duration deadline) const {
+  const Duration most = options_.limits.max_wait;
+  if (deadline >= Duration(0) && deadline <= most) return absl::OkStatus();
+  const auto seconds = [](Duration d) { return std::chrono::duration<double>(d).count(); };
+  return absl::InvalidArgumentError(
+      absl::StrCat("deadline: ", seconds(deadline), " s; between 0 and ", seconds(most), " s"));
+}
+
+absl::Status EngineState::Lost(uint32_t place) const {
+  return absl::DataLossError(absl::StrCat(
+      "what chunk ", IdOf(place).value(),
+      " held is lost: its writer died while it held it, or so did the daemon; write it anew"));
+}
 
 absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& event,
                                      const std::vector<uint32_t>& places) const {
@@ -29,15 +45,10 @@ absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& ev
                      TierName(event.tier), " share of ", FormatBytes(job.tier(event.tier).share),
                      " can lease ", limit, "; raise the pool or lease fewer at a time"));
   }
-  if (event.deadline < Duration(0) || event.deadline > options_.limits.max_wait) {
-    return absl::InvalidArgumentError("deadline must be between 0 and 10 minutes");
-  }
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
   for (const uint32_t place : places) {
     const Chunk& chunk = chunks_[place];
-    if (event.access == Access::kRead && chunk.torn) {
-      return absl::DataLossError(absl::StrCat("the writer of chunk ", IdOf(place).value(),
-                                              " died while it held it; write it anew"));
-    }
+    if (event.access == Access::kRead && chunk.torn) return Lost(place);
     for (const Hold& hold : chunk.holds) {
       if (hold.session == session.id && chunk.hold_tier != event.tier) {
         return absl::FailedPreconditionError(
@@ -66,7 +77,7 @@ void EngineState::On(const FetchCall& event) {
   if (status.ok() && session->waiting_calls >= options_.limits.waiting_calls_per_session) {
     status = absl::ResourceExhaustedError(absl::StrCat("the session has its limit of ",
                                                        options_.limits.waiting_calls_per_session,
-                                                       " waiting calls"));
+                                                       " waiting calls; wait for some of them"));
   }
   if (!status.ok()) return Refuse(event.call, status);
 
@@ -162,6 +173,7 @@ void EngineState::Pin(FetchOperation& fetch, uint32_t place, Access access) {
 void EngineState::Unpin(uint32_t place, size_t hold_index) {
   Chunk& chunk = chunks_[place];
   chunk.holds.erase(chunk.holds.begin() + hold_index);
+  Touch(place);
   if (!chunk.pinned()) {
     chunk.asked_back = false;
     --chunk.job->tier(chunk.hold_tier).committed;
@@ -226,6 +238,7 @@ void EngineState::Grant(FetchOperation& fetch) {
 
 void EngineState::MakeNewVersion(uint32_t place) {
   Chunk& chunk = chunks_[place];
+  Touch(place);
   chunk.version = Version(chunk.version.value() + 1);
   chunk.torn = false;
   chunk.valid = static_cast<uint8_t>(1u << static_cast<int>(chunk.hold_tier));
@@ -277,10 +290,7 @@ void EngineState::AdmitWaiting(Job& job, Tier tier) {
     absl::Status torn;
     for (size_t n = 0; n < fetch.chunks.size(); ++n) {
       const uint32_t place = fetch.chunks[n];
-      if (chunks_[place].torn && fetch.AccessOf(n) == Access::kRead) {
-        torn = absl::DataLossError(absl::StrCat("the writer of chunk ", IdOf(place).value(),
-                                                " died while it held it; write it anew"));
-      }
+      if (chunks_[place].torn && fetch.AccessOf(n) == Access::kRead) torn = Lost(place);
     }
     if (!torn.ok()) {
       Fail(fetch, torn);

@@ -71,6 +71,7 @@ struct Job {
   std::string name;
   Bytes chunk_size;
   Duration time_to_live{0};
+  bool kept = false;  // It outlives the daemon: what changes is recorded.
   Instant lingers_until;
   std::array<JobTier, kTiers> tiers;
   Tier home = Tier::kSsd;   // The lowest tier.

@@ -132,6 +132,8 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
     if (job->tier(tier).exists()) job->home = tier;
   }
   job->work = job->tier(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
+  job->kept = options_.keeps && event.time_to_live > Duration(0) && job->home != Tier::kDevice;
+  Touch(*job);
   ++next_job_;
   Session& session = *FindSession(event.session);
   session.job = job.get();
@@ -232,6 +234,7 @@ void EngineState::LeaveJob(Session& session) {
 void EngineState::EndJob(Job& job) {
   MEMTIDE_CHECK(job.sessions.empty());
   job.state = Job::State::kEnding;
+  Touch(job);
   for (const uint32_t place : std::vector<uint32_t>(job.members)) {
     if (place != kNoPlace && !chunks_[place].dying) FreeChunk(place);
   }

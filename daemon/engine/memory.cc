@@ -121,10 +121,11 @@ void EngineState::Grow(Job& job, Tier tier) {
   ++job.parts_pending;
   parts_.emplace(number, &job);
   const Bytes size = job.chunk_size * std::min(missing, part.slots_per_part);
-  if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size});
+  if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.kept});
   const bool on_device = tier == Tier::kDevice;
   Emit(MakeRegion{RegionId(number), tier, job.uid, size,
-                  on_device ? job.device_memory : MemoryKind::kSharedMemory});
+                  on_device ? job.device_memory : MemoryKind::kSharedMemory,
+                  job.kept && !on_device});
 }
 
 void EngineState::On(const RegionMade& event) {
@@ -172,6 +173,7 @@ void EngineState::PartMade(Tier tier, uint32_t number, const absl::Status& statu
 
 void EngineState::BackPart(Job& job, Tier tier, uint32_t number) {
   JobTier& part = job.tier(tier);
+  Touch(job);
   if (part.by_slot) {
     const uint32_t slot = part.slots->BackOne();
     if (slot >= part.parts.size()) part.parts.resize(slot + 1, kNoPart);

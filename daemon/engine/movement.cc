@@ -140,12 +140,18 @@ bool EngineState::Bring(uint32_t place, Tier tier) {
   return false;
 }
 
+bool EngineState::IsOnlyCopy(const Chunk& chunk, Tier tier) const {
+  uint8_t valid = chunk.valid;
+  // The device's memory ends with the daemon.
+  if (chunk.job->kept && tier == Tier::kHost) valid &= static_cast<uint8_t>(~Bit(Tier::kDevice));
+  return valid == Bit(tier);
+}
+
 bool EngineState::Push(uint32_t place, Tier tier) {
   Chunk& chunk = chunks_[place];
   if (chunk.flight.has_value()) return false;
   if (!chunk.slot(tier)) return true;
-  const bool only_copy = chunk.valid == Bit(tier);
-  if (!only_copy) {
+  if (!IsOnlyCopy(chunk, tier)) {
     if (chunk.valid_at(tier)) {
       ++counters_.evictions;
       if (!chunk.wrote_back) ++counters_.dropped_clean;
@@ -165,7 +171,7 @@ bool EngineState::Push(uint32_t place, Tier tier) {
 bool EngineState::Clean(uint32_t place, Tier tier) {
   Chunk& chunk = chunks_[place];
   const Tier lower = tier == Tier::kDevice ? Tier::kHost : Tier::kSsd;
-  const bool wanted = chunk.valid == Bit(tier) && !chunk.pinned() && !chunk.push_from.has_value();
+  const bool wanted = IsOnlyCopy(chunk, tier) && !chunk.pinned() && !chunk.push_from.has_value();
   if (!wanted) return true;
   if (!TakeSlot(place, lower)) return false;
   Start(place, tier, lower);
@@ -216,6 +222,7 @@ void EngineState::StopWaitingForSlot(uint32_t place, Tier tier) {
 
 void EngineState::DropCopy(uint32_t place, Tier tier) {
   Chunk& chunk = chunks_[place];
+  Touch(place);
   chunk.valid &= static_cast<uint8_t>(~Bit(tier));
   chunk.slot(tier).Free();
   // What another copy is worth has changed, too.
@@ -300,6 +307,7 @@ void EngineState::On(const TransferDone& event) {
   chunk.job->trace.Moved(traced);
   chunk.failures = 0;
   if (flight.version == chunk.version) {
+    Touch(place);
     chunk.valid |= Bit(flight.to);
     if (flight.to != Tier::kSsd) chunk.arrived[static_cast<int>(flight.to)] = ++arrivals_;
     if (flight.to == Tier::kHost) {

@@ -62,6 +62,7 @@ void EngineState::On(const PublishCall& event) {
   }
   job.published_step = event.step;
   job.note = event.note;
+  Touch(job);
   ++counters_.steps_published;
   Answer(event.call);
 }
@@ -99,6 +100,7 @@ void EngineState::SwapContents(uint32_t place_a, uint32_t place_b) {
   for (const uint32_t place : {place_a, place_b}) {
     const absl::optional<Flight>& flight = chunks_[place].flight;
     if (flight.has_value()) transfers_[flight->transfer] = place;
+    Touch(place);
     Rank(place);
     Ready(place);
   }

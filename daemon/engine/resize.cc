@@ -25,9 +25,7 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
     return absl::FailedPreconditionError(
         "the device is where the job's chunks have their home; give the node a host pool");
   }
-  if (event.deadline < Duration(0) || event.deadline > options_.limits.max_wait) {
-    return absl::InvalidArgumentError("deadline must be between 0 and 10 minutes");
-  }
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
   const uint64_t slots = event.device_share / job.chunk_size;
   if (slots < kMinSlots) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -61,6 +59,7 @@ void EngineState::On(const ResizeCall& event) {
   const uint32_t slots = static_cast<uint32_t>(event.device_share / job.chunk_size);
   const bool grows = slots > part.target;
   part.target = slots;
+  Touch(job);
   part.slots->Resize(slots);
   Charge(job);
   job.resize = ResizeOperation{

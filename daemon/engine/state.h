@@ -4,8 +4,8 @@
 // memory.cc (shares and the parts they are made of), resize.cc, chunks.cc (allocate, free,
 // describe), fetch.cc (admission, grant, release), steps.cc, publish.cc, movement.cc (bring, push,
 // room, transfers), foresee.cc (order of victims), move_ahead.cc, trace.cc, evict.cc, inspect.cc,
-// invariants.cc. Handlers change the tables and put chunks on the ready list; Settle() then lets
-// every ready chunk take its next step until nothing moves.
+// record.cc (for the next daemon), invariants.cc. Handlers change the tables and put chunks on the
+// ready list; Settle() then lets every ready chunk take its next step until nothing moves.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
 
@@ -128,6 +128,9 @@ class EngineState {
   void On(const ReleaseCall& event);
   absl::Status CheckFetch(const Session& session, const FetchCall& event,
                           const std::vector<uint32_t>& places) const;
+  absl::Status CheckDeadline(Duration deadline) const;
+  // Why a torn chunk cannot be read.
+  absl::Status Lost(uint32_t place) const;
   enum class Admission : uint8_t { kAdmitted, kNoRoom, kConflict };
   Admission TryAdmit(FetchOperation& fetch);
   void AdmitWaiting(Job& job, Tier tier);
@@ -181,6 +184,8 @@ class EngineState {
   // Begins to write the copy at `tier` to the next lower one, where it is the only one. True: there
   // is nothing (more) to be written.
   bool Clean(uint32_t place, Tier tier);
+  // Without the copy there, the content would be lost, or would be with the daemon's end.
+  bool IsOnlyCopy(const Chunk& chunk, Tier tier) const;
   void FreeUnusedSlots(uint32_t place);
   void AnswerFetches(uint32_t place);
   void StopPrefetch(Chunk& chunk);
@@ -229,6 +234,23 @@ class EngineState {
   std::vector<KindUsage> Kinds(const Job* job) const;
   void AnswerDrained();
 
+  // --- record.cc ---
+  // To be recorded when the event has been handled, if the job outlives the daemon.
+  void Touch(uint32_t place);
+  void Touch(const Job& job);
+  // Puts what was touched before the effects that the event had.
+  void EmitRecord(size_t before);
+  JobRecord RecordOf(const Job& job) const;
+  ChunkRecord RecordOf(uint32_t place) const;
+  void On(const Restore& event);
+  absl::Status RestoreJob(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
+  absl::Status RestoreMemory(Job& job, const JobRecord& record);
+  absl::StatusOr<std::vector<Slot>> TakeRecorded(Job& job, Tier tier,
+                                                 const std::vector<const ChunkRecord*>& chunks);
+  void RestoreChunk(Job& job, const ChunkRecord& record);
+  void GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
+              const absl::Status& why);
+
   // --- invariants.cc ---
   void CheckSlotRegions(const Job& job, const std::set<uint32_t>& used) const;
 
@@ -268,6 +290,8 @@ class EngineState {
   };
   std::vector<WaitingOpen> opens_;  // Wait for jobs to end. One a session at most.
 
+  std::vector<uint32_t> touched_;  // Chunks, and jobs, to be recorded.
+  std::set<JobId> touched_jobs_;
   std::vector<JobId> ended_;  // Nothing of them is left: erased when all has settled.
   std::vector<uint32_t> ready_;
   // Tiers (bits) for whose slots the chunk that is advancing queued up.

@@ -8,16 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
-
-namespace {
-
-// Holders of steps are numbered from here on; sessions are not that many.
-constexpr uint64_t kFirstHolder = uint64_t{1} << 63;
-
-}  // namespace
 
 absl::Status EngineState::CheckStep(const Session& session, const StepCall& event,
                                     const std::vector<uint32_t>& places) const {
@@ -43,17 +37,14 @@ absl::Status EngineState::CheckStep(const Session& session, const StepCall& even
                      FormatBytes(job.tier(Tier::kHost).share), " can hold ", limit,
                      "; raise the pool or step fewer at a time"));
   }
-  if (event.deadline < Duration(0) || event.deadline > limits.max_wait) {
-    return absl::InvalidArgumentError("deadline must be between 0 and 10 minutes");
-  }
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
   for (size_t i = 0; i < event.reads; ++i) {
-    if (!chunks_[places[i]].torn) continue;
-    return absl::DataLossError(absl::StrCat("the writer of chunk ", IdOf(places[i]).value(),
-                                            " died while it held it; write it anew"));
+    if (chunks_[places[i]].torn) return Lost(places[i]);
   }
   if (session.waiting_calls >= limits.waiting_calls_per_session) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the session has its limit of ", limits.waiting_calls_per_session, " waiting calls"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the session has its limit of ", limits.waiting_calls_per_session,
+                     " waiting calls; wait for some of them first"));
   }
   return optimizer::Validate(*event.work, event.reads, static_cast<uint32_t>(places.size()),
                              job.chunk_size.count());
@@ -83,7 +74,7 @@ void EngineState::On(const StepCall& event) {
   auto made = std::make_unique<FetchOperation>();
   FetchOperation& fetch = *made;
   fetch.call = event.call;
-  fetch.session = SessionId(kFirstHolder + next_step_++);
+  fetch.session = SessionId(kFirstStepHolder + next_step_++);
   fetch.owner = session->id;
   fetch.job = &job;
   fetch.tier = Tier::kHost;
@@ -142,6 +133,7 @@ void EngineState::On(const StepDone& event) {
       ForgetChunk(place);
       continue;
     }
+    Touch(place);
     for (size_t hold = 0; hold < chunk.holds.size(); ++hold) {
       if (chunk.holds[hold].session != step.holder) continue;
       Unpin(place, hold);
@@ -165,6 +157,7 @@ void EngineState::Discard(uint32_t place) {
   chunk.version = Version(chunk.version.value() + 1);
   chunk.valid = 0;
   chunk.torn = chunk.blank = false;
+  Touch(place);
   ForgetWishes(place);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     const bool in_use =

@@ -40,6 +40,37 @@ TEST_P(StepsAtAnyMomentTest, DeathLeavesAWholeStep) {
   }
 }
 
+// The daemon dies at every I/O of a step; the next one finds the job at the step before, or at this
+// one, whatever of what was in flight still happened, and goes on to the same end.
+TEST_P(StepsAtAnyMomentTest, TheDaemonsDeathLeavesAWholeStep) {
+  EngineOptions options = GetParam().options;
+  options.keeps = true;
+  const std::vector<State> expected = Expected(options);
+  bool died_in_time = true;
+  for (uint32_t at = 0; died_in_time; ++at) {
+    for (const uint32_t torn : {0u, 1u, 2u, 1000003u * (at + 1)}) {
+      SCOPED_TRACE(testing::Message() << at << " of " << torn);
+      ByteNode node(options);
+      StepTraining training(&node, node.Open("job", std::chrono::hours(1)));
+      training.Step(1);
+      training.FillGradient(2);
+      training.Displace();
+      const CallId step = training.StartStep(2);
+      for (uint32_t i = 0; i < at && !node.Answered(step); ++i) node.Advance();
+      died_in_time = !node.Answered(step);
+      if (!died_in_time) training.Publish(2);
+      ASSERT_TRUE(node.DaemonDies(torn).empty());
+      OpenReply opened;
+      training.GoOnIn(node.Open("job", std::chrono::hours(1), &opened));
+      ASSERT_EQ(opened.published_step, died_in_time ? 1u : 2u);
+      ASSERT_EQ(opened.note, "step " + std::to_string(opened.published_step));
+      ASSERT_EQ(training.Read(), expected[opened.published_step]);
+      for (uint64_t next = opened.published_step + 1; next <= kSteps; ++next) training.Step(next);
+      ASSERT_EQ(training.Read(), expected[kSteps]);
+    }
+  }
+}
+
 // Every I/O of a step fails once; the step fails or not, and made again it is the same.
 TEST_P(StepsAtAnyMomentTest, FailureLeavesAWholeStep) {
   const std::vector<State> expected = Expected(GetParam().options);

@@ -1,11 +1,11 @@
 // Disk: the seam to the SSD pool.
 //
 // A disk hands out stores: sets of unlinked files (mode 0600, O_DIRECT), striped over the disk's
-// directories, that vanish with the daemon. Transfers are whole chunks; the implementation cuts
-// them into pieces, keeps a few in flight, resubmits short completions, and calls `done` once.
-// Implementations: UringDisk (io_uring with registered buffers), ThreadDisk (pread/pwrite on a
-// pool of threads, where io_uring is refused), and in tests FaultyDisk, which delays, fails or
-// tears the n-th operation of another disk.
+// directories, that vanish with the last process that has them open. Transfers are whole chunks;
+// the implementation cuts them into pieces, keeps a few in flight, resubmits short completions, and
+// calls `done` once. Implementations: UringDisk (io_uring with registered buffers), ThreadDisk
+// (pread/pwrite on a pool of threads, where io_uring is refused), and in tests FaultyDisk, which
+// delays, fails or tears the n-th operation of another disk.
 //
 // Threads: every method may be called from any thread; `done` is called from a thread of the disk's
 // and must not block. Errors: RESOURCE_EXHAUSTED for a full disk, DATA_LOSS for a read that the
@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/ids.h"
+#include "daemon/io/owned_fd.h"
 
 namespace memtide {
 
@@ -50,6 +51,12 @@ class Disk {
   virtual absl::Status MakeStore(StoreId store, Bytes size) = 0;
   // REQUIRES: nothing in flight for it.
   virtual void DropStore(StoreId store) = 0;
+
+  // A store's files, one for each directory, to be kept beyond the process; and a store made of
+  // such files, which are as they were when the last transfer of that process ended. DATA_LOSS when
+  // they are not what MakeStore would make now.
+  virtual std::vector<int> Files(StoreId store) const = 0;
+  virtual absl::Status AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) = 0;
 
   // Announces memory that transfers will use often, so that it can be registered with the kernel.
   // Transfers work without it. A refusal is ignored, and told by Describe from then on.

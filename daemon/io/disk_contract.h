@@ -2,6 +2,7 @@
 #ifndef MEMTIDE_DAEMON_IO_DISK_CONTRACT_H_
 #define MEMTIDE_DAEMON_IO_DISK_CONTRACT_H_
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
@@ -14,6 +15,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/shared_memory.h"
@@ -119,6 +121,36 @@ TEST_P(DiskContract, WhatIsWrittenIsReadBack) {
   }
   disk_->RemoveBuffer(memory.data());
   disk_->DropStore(StoreId(1));
+}
+
+// As another process takes it up: by copies of the descriptors.
+TEST_P(DiskContract, AStoreLivesOnInItsFiles) {
+  SharedMemory memory = Memory(MiB(64));
+  ASSERT_TRUE(disk_->MakeStore(StoreId(1), MiB(30)).ok());
+  Fill(memory.data(), MiB(30), 1);
+  ASSERT_EQ(Move(kWrite, StoreId(1), Bytes(0), memory.data(), MiB(30)), absl::OkStatus());
+  const auto duplicates = [this] {
+    std::vector<OwnedFd> files;
+    for (const int fd : disk_->Files(StoreId(1))) {
+      files.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    }
+    return files;
+  };
+  std::vector<OwnedFd> files = duplicates(), others = duplicates(), too_few = duplicates();
+  too_few.pop_back();
+  disk_.reset();
+  std::vector<std::string> paths;
+  for (const auto& directory : directories_) paths.push_back(directory->path());
+  disk_ = GetParam().open(paths);
+  const auto adopt = [this](uint32_t id, Bytes size, std::vector<OwnedFd> from) {
+    return disk_->AdoptStore(StoreId(id), size, std::move(from)).code();
+  };
+  EXPECT_EQ(adopt(7, MiB(32), std::move(others)), absl::StatusCode::kDataLoss) << "another size";
+  EXPECT_EQ(adopt(7, MiB(30), std::move(too_few)), absl::StatusCode::kDataLoss);
+  ASSERT_EQ(adopt(7, MiB(30), std::move(files)), absl::StatusCode::kOk);
+  char* const copy = memory.data() + MiB(32).count();
+  ASSERT_EQ(Move(kRead, StoreId(7), Bytes(0), copy, MiB(30)), absl::OkStatus());
+  EXPECT_EQ(memcmp(memory.data(), copy, MiB(30).count()), 0);
 }
 
 TEST_P(DiskContract, MemoryThatWasNeverAnnouncedWorks) {

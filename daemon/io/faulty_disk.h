@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -36,6 +37,10 @@ class FaultyDisk : public Disk {
   std::string Describe() const override { return disk_->Describe() + ", with faults"; }
   absl::Status MakeStore(StoreId store, Bytes size) override;
   void DropStore(StoreId store) override { disk_->DropStore(store); }
+  std::vector<int> Files(StoreId store) const override { return disk_->Files(store); }
+  absl::Status AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) override {
+    return disk_->AdoptStore(store, size, std::move(files));
+  }
   void AddBuffer(char* memory, Bytes size) override { disk_->AddBuffer(memory, size); }
   void RemoveBuffer(char* memory) override { disk_->RemoveBuffer(memory); }
   void Start(const DiskTransfer& transfer, Done done) override;

@@ -34,6 +34,10 @@ class Faultless : public Disk {
     return faulty_.MakeStore(store, size);
   }
   void DropStore(StoreId store) override { faulty_.DropStore(store); }
+  std::vector<int> Files(StoreId store) const override { return faulty_.Files(store); }
+  absl::Status AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) override {
+    return faulty_.AdoptStore(store, size, std::move(files));
+  }
   void AddBuffer(char* memory, Bytes size) override { faulty_.AddBuffer(memory, size); }
   void RemoveBuffer(char* memory) override { faulty_.RemoveBuffer(memory); }
   void Start(const DiskTransfer& transfer, Done done) override {

@@ -23,6 +23,8 @@ class OwnedFd {
   }
 
   int get() const { return fd_; }
+  // It is the caller's from now on.
+  int Release() { return std::exchange(fd_, -1); }
   bool valid() const { return fd_ >= 0; }
 
  private:

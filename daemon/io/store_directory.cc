@@ -197,6 +197,26 @@ absl::Status StoreDirectory::Probe() {
   return absl::OkStatus();
 }
 
+absl::Status StoreDirectory::Adopt(int file, Bytes size) const {
+  struct stat directory, status;
+  const int flags = fcntl(file, F_GETFL);
+  if (flags < 0 || fstat(directory_.get(), &directory) != 0 || fstat(file, &status) != 0 ||
+      !S_ISREG(status.st_mode) || status.st_dev != directory.st_dev ||
+      static_cast<uint64_t>(status.st_size) != size.count() ||
+      ((flags & O_DIRECT) != 0) != direct_) {
+    return absl::DataLossError(absl::StrCat("descriptor ", file, " is not a file of ",
+                                            FormatBytes(size), " made in ", path_));
+  }
+  if (size.IsZero()) return absl::OkStatus();
+  // A process that is killed does not wait for its I/O; the kernel does, before it looks at blocks.
+  int result;
+  do {
+    result = fallocate(file, 0, 0, static_cast<off_t>(size.count()));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return absl::OkStatus();
+  return WriteError(errno, absl::StrCat("taking up ", FormatBytes(size), " in ", path_));
+}
+
 absl::StatusOr<OwnedFd> StoreDirectory::MakeFile(Bytes size) const {
   MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, OpenUnnamed(direct_ ? O_DIRECT : 0));
   if (size.IsZero()) return file;

@@ -32,6 +32,9 @@ class StoreDirectory {
   // An unnamed file of mode 0600 with `size` bytes of blocks reserved. RESOURCE_EXHAUSTED, naming
   // directory and sizes, when the disk is too full; nothing is left behind then.
   absl::StatusOr<OwnedFd> MakeFile(Bytes size) const;
+  // Goes on with a file that a process before us made here, after whatever it had in flight there.
+  // DATA_LOSS when it is none, or not of `size` bytes.
+  absl::Status Adopt(int file, Bytes size) const;
 
  private:
   StoreDirectory(std::string path, OwnedFd directory, OwnedFd marker);

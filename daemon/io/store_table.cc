@@ -45,6 +45,22 @@ absl::Status StoreTable::Make(StoreId id, Bytes size) {
   return absl::OkStatus();
 }
 
+absl::Status StoreTable::Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files) {
+  if (files.size() != directories_.size()) {
+    return absl::DataLossError(absl::StrCat("a store of ", files.size(), " files, where there are ",
+                                            directories_.size(), " directories"));
+  }
+  for (size_t i = 0; i < directories_.size(); ++i) {
+    MEMTIDE_RETURN_IF_ERROR(directories_[i].Adopt(files[i].get(), stripes_.FileSize(i, size)));
+  }
+  auto store = std::make_shared<Store>();
+  store->size = size;
+  store->files = std::move(files);
+  MutexLock lock(&mutex_);
+  MEMTIDE_CHECK(stores_.emplace(id, std::move(store)).second) << "store " << id << " exists";
+  return absl::OkStatus();
+}
+
 void StoreTable::Drop(StoreId id) {
   std::shared_ptr<const Store> store;  // Closed after the lock: freeing blocks takes time.
   MutexLock lock(&mutex_);
@@ -59,6 +75,12 @@ std::shared_ptr<const Store> StoreTable::Find(StoreId id) const {
   const auto found = stores_.find(id);
   MEMTIDE_CHECK(found != stores_.end()) << "store " << id;
   return found->second;
+}
+
+std::vector<int> StoreTable::Files(StoreId id) const {
+  std::vector<int> files;
+  for (const OwnedFd& file : Find(id)->files) files.push_back(file.get());
+  return files;
 }
 
 }  // namespace memtide

@@ -39,9 +39,12 @@ class StoreTable {
   std::string Describe() const;
 
   absl::Status Make(StoreId id, Bytes size);
-  // REQUIRES (both): the store is there.
+  // With the files of a store that a process before us made in the same directories.
+  absl::Status Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files);
+  // REQUIRES (all): the store is there.
   void Drop(StoreId id);
   std::shared_ptr<const Store> Find(StoreId id) const;
+  std::vector<int> Files(StoreId id) const;
 
  private:
   const std::vector<StoreDirectory> directories_;

@@ -51,6 +51,12 @@ absl::Status ThreadDisk::MakeStore(StoreId store, Bytes size) { return stores_->
 
 void ThreadDisk::DropStore(StoreId store) { stores_->Drop(store); }
 
+std::vector<int> ThreadDisk::Files(StoreId store) const { return stores_->Files(store); }
+
+absl::Status ThreadDisk::AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) {
+  return stores_->Adopt(store, size, std::move(files));
+}
+
 void ThreadDisk::Start(const DiskTransfer& transfer, Done done) {
   Transfer started;
   started.request = transfer;

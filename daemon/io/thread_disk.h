@@ -28,6 +28,8 @@ class ThreadDisk : public Disk {
   std::string Describe() const override;
   absl::Status MakeStore(StoreId store, Bytes size) override;
   void DropStore(StoreId store) override;
+  std::vector<int> Files(StoreId store) const override;
+  absl::Status AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) override;
   void AddBuffer(char* memory, Bytes size) override {}
   void RemoveBuffer(char* memory) override {}
   void Start(const DiskTransfer& transfer, Done done) override;

@@ -255,6 +255,12 @@ absl::Status UringDisk::MakeStore(StoreId store, Bytes size) { return stores_->M
 
 void UringDisk::DropStore(StoreId store) { stores_->Drop(store); }
 
+std::vector<int> UringDisk::Files(StoreId store) const { return stores_->Files(store); }
+
+absl::Status UringDisk::AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) {
+  return stores_->Adopt(store, size, std::move(files));
+}
+
 void UringDisk::AddBuffer(char* memory, Bytes size) { ring_->AddBuffer(memory, size); }
 
 void UringDisk::RemoveBuffer(char* memory) { ring_->RemoveBuffer(memory); }

@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "daemon/device/nt_copy.h"
+#include "daemon/io/kept_descriptors.h"
 #include "daemon/mover/regions.h"
 #include "daemon/mover/work_queue.h"
 
@@ -47,12 +48,17 @@ class Mover::State {
   void Start(const DropStore& effect);
   void Start(const StartTransfer& effect);
   void Start(const StartStep& effect);
+  absl::Status Adopt(RegionId id, Bytes size, OwnedFd memory);
+  absl::Status Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files);
 
   const Regions& regions() const { return regions_; }
 
  private:
   Range At(const MemoryPlace& place, Bytes size, Tier tier) const;
   absl::StatusOr<std::shared_ptr<Region>> Make(const MakeRegion& effect);
+  absl::Status Make(const MakeStore& effect);
+  // Tells disk and device of host memory that they will use.
+  void Announce(const Region& region);
   void Dispose(std::shared_ptr<Region> region);
   void CopyIn(const StartTransfer& effect);
   void CopyOut(const StartTransfer& effect);
@@ -100,14 +106,43 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::State::Make(const MakeRegion& eff
   auto region = std::make_shared<Region>();
   if (effect.tier == Tier::kHost) {
     MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Create(name, effect.size));
-    if (disk_ != nullptr) disk_->AddBuffer(region->host->data(), effect.size);
-    if (device_ != nullptr) device_->AddHostMemory(region->host->data(), effect.size);
+    if (effect.kept) KeepDescriptor(RegionName(effect.region), region->host->fd());
+    Announce(*region);
   } else if (device_ != nullptr) {
     MEMTIDE_ASSIGN_OR_RETURN(region->device, device_->Allocate(name, effect.size, effect.memory));
   } else {
     return absl::FailedPreconditionError("this node has no device");
   }
   return region;
+}
+
+void Mover::State::Announce(const Region& region) {
+  if (disk_ != nullptr) disk_->AddBuffer(region.host->data(), region.size());
+  if (device_ != nullptr) device_->AddHostMemory(region.host->data(), region.size());
+}
+
+absl::Status Mover::State::Adopt(RegionId id, Bytes size, OwnedFd memory) {
+  auto region = std::make_shared<Region>();
+  MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Adopt(memory.Release(), size));
+  Announce(*region);
+  regions_.Add(id, std::move(region));
+  return absl::OkStatus();
+}
+
+absl::Status Mover::State::Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files) {
+  if (disk_ == nullptr) return absl::FailedPreconditionError("this node has no disk");
+  return disk_->AdoptStore(id, size, std::move(files));
+}
+
+absl::Status Mover::State::Make(const MakeStore& effect) {
+  if (disk_ == nullptr) return absl::FailedPreconditionError("this node has no disk");
+  MEMTIDE_RETURN_IF_ERROR(disk_->MakeStore(effect.store, effect.size));
+  if (!effect.kept) return absl::OkStatus();
+  const std::vector<int> files = disk_->Files(effect.store);
+  for (size_t i = 0; i < files.size(); ++i) {
+    KeepDescriptor(StoreFileName(effect.store, i), files[i]);
+  }
+  return absl::OkStatus();
 }
 
 void Mover::State::Dispose(std::shared_ptr<Region> region) {
@@ -126,23 +161,23 @@ void Mover::State::Start(const MakeRegion& effect) {
 
 void Mover::State::Start(const DropRegion& effect) {
   memory_.Push([this, effect] {
+    if (DescriptorsAreKept()) ForgetDescriptor(RegionName(effect.region));
     Dispose(regions_.Remove(effect.region));
     post_(RegionDropped{effect.region});
   });
 }
 
 void Mover::State::Start(const MakeStore& effect) {
-  memory_.Push([this, effect] {
-    const absl::Status status = disk_ == nullptr
-                                    ? absl::FailedPreconditionError("this node has no disk")
-                                    : disk_->MakeStore(effect.store, effect.size);
-    post_(StoreMade{effect.store, status});
-  });
+  memory_.Push([this, effect] { post_(StoreMade{effect.store, Make(effect)}); });
 }
 
 void Mover::State::Start(const DropStore& effect) {
   MEMTIDE_CHECK(disk_ != nullptr) << "store " << effect.store;
   memory_.Push([this, effect] {
+    if (DescriptorsAreKept()) {
+      const size_t files = disk_->Files(effect.store).size();
+      for (size_t i = 0; i < files; ++i) ForgetDescriptor(StoreFileName(effect.store, i));
+    }
     disk_->DropStore(effect.store);
     post_(StoreDropped{effect.store});
   });
@@ -252,6 +287,13 @@ void Mover::Start(const MakeStore& effect) { state_->Start(effect); }
 void Mover::Start(const DropStore& effect) { state_->Start(effect); }
 void Mover::Start(const StartTransfer& effect) { state_->Start(effect); }
 void Mover::Start(const StartStep& effect) { state_->Start(effect); }
+
+absl::Status Mover::Adopt(RegionId region, Bytes size, OwnedFd memory) {
+  return state_->Adopt(region, size, std::move(memory));
+}
+absl::Status Mover::Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files) {
+  return state_->Adopt(store, size, std::move(files));
+}
 
 absl::StatusOr<MemoryExport> Mover::Export(RegionId region) const {
   return state_->regions().Export(region);

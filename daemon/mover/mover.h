@@ -7,19 +7,22 @@
 // threads, as TransferDone, StepDone, RegionMade, RegionDropped, StoreMade and StoreDropped: one
 // for each effect, when the mover uses nothing of it any more. Making and dropping memory takes
 // long (pre-faulting: 0.1 to 1.7 s per GiB) and has its own thread. Steps have half of the cores,
-// at a lower priority: the programs that train need theirs. Thread-safe. The destructor finishes
+// at a lower priority: the programs that train need theirs. Memory that is to outlive the daemon is
+// given to the service manager before it is said to be made. Thread-safe. The destructor finishes
 // what was started.
 #ifndef MEMTIDE_DAEMON_MOVER_MOVER_H_
 #define MEMTIDE_DAEMON_MOVER_MOVER_H_
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/device/device.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
 #include "daemon/io/disk.h"
+#include "daemon/io/owned_fd.h"
 
 namespace memtide {
 
@@ -43,6 +46,11 @@ class Mover {
   // REQUIRES: the work is valid for these chunks, which are in host regions that were made and not
   // dropped.
   void Start(const StartStep& effect);
+
+  // Memory of a process before us, as MakeRegion and MakeStore with `kept` made it there. Before
+  // anything else of it is asked for. Not through the engine's effects: they come when it is there.
+  absl::Status Adopt(RegionId region, Bytes size, OwnedFd memory);
+  absl::Status Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files);
 
   // What to pass of the region to a client; the descriptor, if there is one, is the caller's.
   // NOT_FOUND when the region is not (any more) there.

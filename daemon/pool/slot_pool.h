@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/optional.h"
 #include "base/check.h"
 
 namespace memtide {
@@ -105,6 +106,27 @@ class SlotPool {
     }
     if (fresh_ == numbers_) return Slot();
     return Slot(this, fresh_++);
+  }
+
+  // Exactly these, in their order, of a pool that nothing was taken of; nullopt when one is named
+  // twice or is not backed. REQUIRES: none was given up.
+  absl::optional<std::vector<Slot>> TakeNumbers(const std::vector<uint32_t>& numbers) {
+    MEMTIDE_CHECK(fresh_ == 0 && gone_.empty());
+    std::vector<bool> wanted(numbers_);
+    uint32_t end = 0;
+    for (const uint32_t number : numbers) {
+      if (number >= numbers_ || wanted[number]) return absl::nullopt;
+      wanted[number] = true;
+      end = std::max(end, number + 1);
+    }
+    fresh_ = end;
+    for (uint32_t number = fresh_; number > 0; --number) {
+      if (!wanted[number - 1]) freed_.push_back(number - 1);
+    }
+    std::vector<Slot> slots;
+    slots.reserve(numbers.size());
+    for (const uint32_t number : numbers) slots.push_back(Slot(this, number));
+    return slots;
   }
 
  private:

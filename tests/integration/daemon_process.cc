@@ -8,11 +8,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 
 namespace memtide {
@@ -32,6 +34,20 @@ std::vector<char*> Pointers(std::vector<std::string>* texts) {
   return pointers;
 }
 
+// In the child, between fork and exec.
+void PassDescriptors(const std::vector<int>& descriptors) {
+  // First out of the way, as each may be where another is to be.
+  constexpr int kAside = 512, kFirst = 3;
+  const int count = static_cast<int>(descriptors.size());
+  for (int i = 0; i < count; ++i) {
+    if (dup2(descriptors[i], kAside + i) < 0) _exit(126);
+  }
+  for (int i = 0; i < count; ++i) {
+    if (dup2(kAside + i, kFirst + i) < 0) _exit(126);
+    close(kAside + i);
+  }
+}
+
 }  // namespace
 
 ScratchDirectory::ScratchDirectory() {
@@ -46,19 +62,27 @@ ScratchDirectory::~ScratchDirectory() {
 }
 
 DaemonProcess::DaemonProcess(const std::vector<std::string>& flags,
-                             const std::vector<std::string>& environment) {
+                             const std::vector<std::string>& environment,
+                             const std::vector<int>& descriptors) {
   std::vector<std::string> arguments = {ProgramPath()};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   std::vector<std::string> variables = environment;
   for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
+  char listen_pid[32] = "LISTEN_PID=";
+  if (!descriptors.empty()) {
+    variables.insert(variables.begin(), absl::StrCat("LISTEN_FDS=", descriptors.size()));
+  }
   const std::vector<char*> argument_pointers = Pointers(&arguments);
-  const std::vector<char*> variable_pointers = Pointers(&variables);
+  std::vector<char*> variable_pointers = Pointers(&variables);
+  if (!descriptors.empty()) variable_pointers.insert(variable_pointers.begin(), listen_pid);
   int ends[2];
   MEMTIDE_CHECK(pipe2(ends, O_CLOEXEC) == 0) << std::strerror(errno);
   pid_ = fork();
   MEMTIDE_CHECK(pid_ >= 0) << std::strerror(errno);
   if (pid_ == 0) {
     dup2(ends[1], STDERR_FILENO);
+    PassDescriptors(descriptors);
+    std::snprintf(listen_pid, sizeof(listen_pid), "LISTEN_PID=%d", getpid());
     execve(argument_pointers[0], argument_pointers.data(), variable_pointers.data());
     _exit(127);
   }

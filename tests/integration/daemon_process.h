@@ -35,9 +35,11 @@ class ScratchDirectory {
 class DaemonProcess {
  public:
   // Starts memtided with these flags, and with those environment variables ("NAME=value") besides
-  // the test's own. Its standard error is ours to read.
+  // the test's own. Its standard error is ours to read. It gets `descriptors` as a service manager
+  // passes them: from number 3 on (sd_listen_fds(3)).
   explicit DaemonProcess(const std::vector<std::string>& flags,
-                         const std::vector<std::string>& environment = {});
+                         const std::vector<std::string>& environment = {},
+                         const std::vector<int>& descriptors = {});
   // Kills it, should it still run.
   ~DaemonProcess();
   DaemonProcess(const DaemonProcess&) = delete;

@@ -129,6 +129,9 @@ struct EventText {
     return StrCat(Head("Publish", e), " step ", e.step, " ", Text(e.chunks), " from ",
                   Text(e.fresh), e.keep ? " keep" : "");
   }
+  std::string operator()(const Restore& e) const {
+    return StrCat("Restore jobs ", e.job_records.size(), " chunks ", e.chunk_records.size());
+  }
   std::string operator()(const StepDone& e) const {
     return StrCat("StepDone ", e.step.value(), " ", e.status.ToString());
   }
@@ -193,6 +196,13 @@ struct EffectText {
     return StrCat("Surprise job ", e.job.value(), " number ", e.surprises, " iteration ",
                   e.iteration, " uses ", e.uses, " expected ", e.expected, " came ", e.as_expected,
                   e.remembered ? " remembered" : "");
+  }
+  std::string operator()(const JobLost& e) const {
+    return StrCat("JobLost ", e.job.value(), " ", e.why.ToString());
+  }
+  std::string operator()(const Record& e) const {
+    return StrCat("Record jobs ", e.jobs.size(), " ended ", e.ended.size(), " chunks ",
+                  e.chunks.size(), " freed ", e.freed.size());
   }
   std::string operator()(const SendRegion& e) const {
     return StrCat("SendRegion session ", e.session.value(), " r", e.region.value());

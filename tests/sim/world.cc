@@ -26,7 +26,8 @@ void World::Carry(const Effect& effect) {
         using Kind = std::decay_t<decltype(e)>;
         if constexpr (!std::is_same_v<Kind, Reply> && !std::is_same_v<Kind, SendRegion> &&
                       !std::is_same_v<Kind, SendRegionGone> && !std::is_same_v<Kind, Revoke> &&
-                      !std::is_same_v<Kind, Surprise> && !std::is_same_v<Kind, StartStep>) {
+                      !std::is_same_v<Kind, Surprise> && !std::is_same_v<Kind, StartStep> &&
+                      !std::is_same_v<Kind, Record> && !std::is_same_v<Kind, JobLost>) {
           Begin(e);
         }
       },

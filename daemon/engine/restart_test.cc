@@ -1,0 +1,163 @@
+// What a daemon that dies leaves to the next one.
+#include "daemon/engine/step_training.h"
+
+namespace memtide {
+namespace {
+
+constexpr Duration kAnHour = std::chrono::hours(1);
+
+EngineOptions Kept(EngineOptions options) {
+  options.keeps = true;
+  return options;
+}
+
+TEST(RestartTest, ChunksKeepTheirNamesAndTheirContent) {
+  ByteNode node(Kept(SmallHost()));
+  SessionId session = node.Open("job", kAnHour);
+  const std::vector<ChunkId> chunks = node.Allocate(session, 20);  // More than the host holds.
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    node.Fill(session, chunks[i], {static_cast<float>(i)});
+  }
+  node.DaemonDies(0);
+  session = node.Open("job", kAnHour);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    EXPECT_EQ(node.Read(session, chunks[i], 1)[0], static_cast<float>(i)) << i;
+  }
+  const std::vector<ChunkId> more = node.Allocate(session, 20);
+  for (const ChunkId chunk : more) node.Fill(session, chunk, {100});
+  EXPECT_EQ(node.Read(session, chunks[3], 1)[0], 3);
+}
+
+TEST(RestartTest, WhatWasFreedStaysFreed) {
+  ByteNode node(Kept(SmallHost()));
+  SessionId session = node.Open("job", kAnHour);
+  const std::vector<ChunkId> chunks = node.Allocate(session, 4);
+  node.Free(session, chunks[1]);
+  node.DaemonDies(0);
+  session = node.Open("job", kAnHour);
+  EXPECT_EQ(node.Fetch(session, chunks[1], Tier::kHost, Access::kRead).status.code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_NE(node.Allocate(session, 1)[0], chunks[1]);
+}
+
+TEST(RestartTest, WhatAWriterHeldIsSaidToBeLost) {
+  ByteNode node(Kept(SmallHost()));
+  SessionId session = node.Open("job", kAnHour);
+  const std::vector<ChunkId> chunks = node.Allocate(session, 2);
+  for (const ChunkId chunk : chunks) node.Fill(session, chunk, {1});
+  ASSERT_TRUE(node.Fetch(session, chunks[0], Tier::kHost, Access::kWrite).status.ok());
+  node.DaemonDies(0);
+  session = node.Open("job", kAnHour);
+  EXPECT_EQ(node.Fetch(session, chunks[0], Tier::kHost, Access::kRead).status.code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(node.Read(session, chunks[1], 1)[0], 1);
+  node.Fill(session, chunks[0], {2});
+  EXPECT_EQ(node.Read(session, chunks[0], 1)[0], 2) << "it can be written anew";
+}
+
+TEST(RestartTest, WhatWasOnTheDeviceAloneIsSaidToBeLost) {
+  ByteNode node(Kept(WithDevice()));
+  SessionId session = node.Open("job", kAnHour);
+  const ChunkId chunk = node.Allocate(session, 1)[0];
+  ASSERT_TRUE(node.Fetch(session, chunk, Tier::kDevice, Access::kWrite).status.ok());
+  node.Release(session, chunk);
+  node.DaemonDies(0);
+  session = node.Open("job", kAnHour);
+  EXPECT_EQ(node.Fetch(session, chunk, Tier::kDevice, Access::kRead).status.code(),
+            absl::StatusCode::kDataLoss);
+}
+
+// Host memory is wanted for others while the device has a copy: that one would not outlive us.
+TEST(RestartTest, ACopyOnTheDeviceDoesNotStandForOneThatLasts) {
+  ByteNode node(Kept(WithDevice()));
+  SessionId session = node.Open("job", kAnHour);
+  const std::vector<ChunkId> chunks = node.Allocate(session, 16);
+  node.Fill(session, chunks[0], {7});
+  ASSERT_TRUE(node.Fetch(session, chunks[0], Tier::kDevice, Access::kRead).status.ok());
+  for (size_t i = 1; i < chunks.size(); ++i) node.Fill(session, chunks[i], {1});
+  ASSERT_TRUE(node.Describe(session, chunks[0]).on_device);
+  node.DaemonDies(0);
+  session = node.Open("job", kAnHour);
+  EXPECT_EQ(node.Read(session, chunks[0], 1)[0], 7);
+}
+
+TEST(RestartTest, AJobThatNobodyTakesUpEndsWithItsTimeToLive) {
+  ByteNode node(Kept(SmallHost()));
+  node.Allocate(node.Open("job", std::chrono::seconds(10)), 4);
+  node.DaemonDies(0);
+  EXPECT_EQ(node.memory_parts(), 2u) << "one region, one store";
+  for (int i = 0; i < 110; ++i) node.Advance();
+  EXPECT_EQ(node.memory_parts(), 0u);
+  node.DaemonDies(0);
+  OpenReply opened;
+  node.Open("job", kAnHour, &opened);
+  EXPECT_EQ(opened.published_step, 0u);
+}
+
+TEST(RestartTest, AJobWithoutATimeToLiveEndsWithTheDaemon) {
+  ByteNode node(Kept(SmallHost()));
+  node.Allocate(node.Open("", Duration(0)), 4);
+  node.DaemonDies(0);
+  EXPECT_EQ(node.memory_parts(), 0u);
+}
+
+TEST(RestartTest, AJobThatNoLongerFitsIsGivenUp) {
+  ByteNode node(Kept(SmallHost()));
+  const SessionId session = node.Open("job", kAnHour);
+  node.Allocate(session, 4);
+  StepTraining training(&node, session);
+  training.Step(1);
+  EngineOptions smaller = Kept(SmallHost());
+  smaller.host_capacity = ByteNode::kChunk * 8;
+  const std::vector<JobLost> lost = node.DaemonDies(0, smaller);
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].job_name, "job");
+  EXPECT_EQ(lost[0].published_step, 1u);
+  EXPECT_EQ(lost[0].why.code(), absl::StatusCode::kResourceExhausted) << lost[0].why;
+  EXPECT_EQ(node.memory_parts(), 0u);
+  OpenReply opened;
+  node.Open("job", kAnHour, &opened);
+  EXPECT_EQ(opened.published_step, 0u) << "the name is free";
+}
+
+TEST(RestartTest, RecordsThatContradictEachOtherAreRefused) {
+  JobRecord job;
+  job.job = JobId(1);
+  job.chunk_size = ByteNode::kChunk;
+  job.time_to_live = kAnHour;
+  job.shares = {Bytes(0), ByteNode::kChunk * 9, ByteNode::kChunk * 64};
+  job.slots_per_region = 9;
+  job.slots_per_store = 64;
+  job.regions = {RegionId(1)};
+  job.stores = {StoreId(2)};
+  ChunkRecord a;
+  a.chunk = ChunkId(uint64_t{1} << 32);
+  a.job = job.job;
+  a.ssd = ChunkRecord::Copy{5, true};
+  ChunkRecord b = a;
+  b.chunk = ChunkId(uint64_t{1} << 32 | 1);
+
+  const auto why = [](const Restore& restore) -> absl::Status {
+    Engine engine(Kept(SmallHost()));
+    std::vector<Effect> effects;
+    engine.Handle(Instant(std::chrono::seconds(1)), restore, &effects);
+    engine.CheckInvariants();
+    for (const Effect& effect : effects) {
+      if (const auto* lost = std::get_if<JobLost>(&effect)) return lost->why;
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(why({{job}, {a}}), absl::OkStatus());
+  EXPECT_EQ(why({{job}, {a, b}}).code(), absl::StatusCode::kDataLoss) << "one slot, two chunks";
+  b.ssd = ChunkRecord::Copy{64, true};
+  EXPECT_EQ(why({{job}, {a, b}}).code(), absl::StatusCode::kDataLoss) << "no such slot";
+  b.ssd.reset();
+  EXPECT_EQ(why({{job}, {a, b}}).code(), absl::StatusCode::kDataLoss) << "no home";
+  job.stores.push_back(StoreId(3));
+  EXPECT_EQ(why({{job}, {a}}).code(), absl::StatusCode::kDataLoss) << "more than its share";
+  job.slots_per_store = 32;
+  EXPECT_EQ(why({{job}, {a}}).code(), absl::StatusCode::kFailedPrecondition) << "cut otherwise";
+}
+
+}  // namespace
+}  // namespace memtide

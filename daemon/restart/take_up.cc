@@ -1,0 +1,110 @@
+#include "daemon/restart/take_up.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace memtide {
+namespace {
+
+constexpr char kJournalName[] = "journal";
+
+absl::StatusOr<OwnedFd> Take(KeptDescriptors* kept, const std::string& name) {
+  const auto found = kept->find(name);
+  if (found == kept->end()) {
+    return absl::DataLossError(
+        absl::StrCat("the service manager did not keep ", name,
+                     "; it may keep too few descriptors: FileDescriptorStoreMax= in the unit"));
+  }
+  OwnedFd fd = std::move(found->second);
+  kept->erase(found);
+  return fd;
+}
+
+absl::StatusOr<std::vector<OwnedFd>> TakeFiles(KeptDescriptors* kept, StoreId store) {
+  std::vector<OwnedFd> files;
+  do {
+    MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, Take(kept, StoreFileName(store, files.size())));
+    files.push_back(std::move(file));
+  } while (kept->count(StoreFileName(store, files.size())) > 0);
+  return files;
+}
+
+// What was taken up until an error is in the mover, and to be dropped from it.
+absl::Status TakeUpMemory(const JobRecord& job, KeptDescriptors* kept, Mover* mover,
+                          size_t* regions, size_t* stores) {
+  for (*regions = 0; *regions < job.regions.size(); ++*regions) {
+    const RegionId id = job.regions[*regions];
+    MEMTIDE_ASSIGN_OR_RETURN(OwnedFd memory, Take(kept, RegionName(id)));
+    MEMTIDE_RETURN_IF_ERROR(
+        mover->Adopt(id, SizeOfPart(job, Tier::kHost, *regions), std::move(memory)));
+  }
+  for (*stores = 0; *stores < job.stores.size(); ++*stores) {
+    const StoreId id = job.stores[*stores];
+    MEMTIDE_ASSIGN_OR_RETURN(std::vector<OwnedFd> files, TakeFiles(kept, id));
+    MEMTIDE_RETURN_IF_ERROR(
+        mover->Adopt(id, SizeOfPart(job, Tier::kSsd, *stores), std::move(files)));
+  }
+  return absl::OkStatus();
+}
+
+void GiveUp(const JobRecord& job, std::vector<ChunkRecord>* chunks, Journal* journal) {
+  Record ended;
+  ended.ended = {job.job};
+  const auto others = std::stable_partition(chunks->begin(), chunks->end(),
+                                            [&](const ChunkRecord& c) { return c.job != job.job; });
+  for (auto chunk = others; chunk != chunks->end(); ++chunk) {
+    ended.freed.push_back(static_cast<uint32_t>(chunk->chunk.value()));
+  }
+  chunks->erase(others, chunks->end());
+  const absl::Status status = journal->Append(ended);
+  if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(KeptDescriptors* kept) {
+  const auto found = kept->find(kJournalName);
+  if (found != kept->end()) {
+    OwnedFd fd = std::move(found->second);
+    kept->erase(found);
+    absl::StatusOr<std::unique_ptr<Journal>> journal = Journal::Open(std::move(fd));
+    if (journal.ok()) return journal;
+    spdlog::warn("what the daemon before left cannot be taken up: {}",
+                 std::string(journal.status().message()));
+    ForgetDescriptor(kJournalName);
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Journal::Create());
+  KeepDescriptor(kJournalName, journal->fd());
+  return journal;
+}
+
+Restore TakeUp(KeptDescriptors kept, Journal* journal, Mover* mover) {
+  const Restore left = journal->Contents();
+  Restore taken;
+  taken.chunk_records = left.chunk_records;
+  for (const JobRecord& job : left.job_records) {
+    size_t regions = 0, stores = 0;
+    const absl::Status status = TakeUpMemory(job, &kept, mover, &regions, &stores);
+    if (status.ok()) {
+      taken.job_records.push_back(job);
+      continue;
+    }
+    spdlog::warn("job \"{}\" is lost, with its step {}: {}", absl::CEscape(job.name),
+                 job.published_step, std::string(status.message()));
+    for (size_t i = 0; i < regions; ++i) mover->Start(DropRegion{job.regions[i]});
+    for (size_t i = 0; i < stores; ++i) mover->Start(DropStore{job.stores[i]});
+    GiveUp(job, &taken.chunk_records, journal);
+  }
+  for (const auto& [name, fd] : kept) ForgetDescriptor(name);
+  return taken;
+}
+
+}  // namespace memtide

@@ -1,0 +1,121 @@
+// A daemon dies, or ends, and the next one goes on with the jobs that have time to live: as under
+// systemd, with a descriptor store.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/integration/daemon_process.h"
+#include "tests/integration/service_manager.h"
+#include "tests/integration/stepping.h"
+
+namespace memtide {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kKills = 100;
+
+class DaemonRestartTest : public testing::Test {
+ protected:
+  // Too little host memory for two steps' chunks: they go to SSD and come back.
+  void Start(const std::string& host_pool = "20MiB") {
+    daemon_ = manager_.Start({"--socket-dir=" + sockets_, "--ssd-dir=" + directory_.path() + "/d",
+                              "--device=none", "--host-pool=" + host_pool, "--ssd-pool=512MiB",
+                              "--metrics-address=off"});
+    ASSERT_TRUE(daemon_->WaitUntilReady()) << daemon_->log();
+  }
+  void Kill() {
+    daemon_->Signal(SIGKILL);
+    daemon_->Wait();
+  }
+
+  ScratchDirectory directory_;
+  const std::string sockets_ = directory_.path() + "/s";
+  ServiceManager manager_{directory_.path()};
+  std::unique_ptr<DaemonProcess> daemon_;
+  Stepping stepping_{sockets_};
+};
+
+TEST_F(DaemonRestartTest, DeathsOfTheDaemonLeaveWholeSteps) {
+  Start();
+  for (int kill = 0; kill < kKills && !HasFailure(); ++kill) {
+    SCOPED_TRACE(kill);
+    stepping_.TrainAndDie([this] { Kill(); });
+    Start();
+  }
+  EXPECT_GT(stepping_.said(), 25u) << "steps were made";
+  daemon_->Signal(SIGTERM);
+  EXPECT_EQ(daemon_->Wait(), 0) << daemon_->log();
+}
+
+TEST_F(DaemonRestartTest, APlannedRestartLosesNothing) {
+  Start();
+  stepping_.Train(5);
+  daemon_->Signal(SIGTERM);
+  ASSERT_EQ(daemon_->Wait(), 0) << daemon_->log();
+  Start();
+  EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" of the daemon before is taken up"));
+  EXPECT_GE(stepping_.Train(3), 5u);
+}
+
+TEST_F(DaemonRestartTest, AJobWhoseMemoryWasNotKeptIsGivenUpAndSaidToBe) {
+  Start();
+  stepping_.Train(3);
+  Kill();
+  const std::vector<std::string> names = manager_.Names();
+  ASSERT_EQ(names.size(), 3u) << "the journal, a region and a store";
+  EXPECT_EQ(names[0], "journal");
+  manager_.Lose(names[1]);
+  Start();
+  EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" is lost, with its step"));
+  EXPECT_THAT(daemon_->log(), HasSubstr("FileDescriptorStoreMax="));
+  manager_.AwaitCount(1);
+  stepping_.BeginAnew();
+  EXPECT_EQ(stepping_.Train(1), 0u) << "the name is free";
+}
+
+TEST_F(DaemonRestartTest, AJobThatNoLongerFitsIsGivenUpAndSaidToBe) {
+  Start();
+  stepping_.Train(3);
+  Kill();
+  Start("16MiB");
+  EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" is lost, with its step"));
+  EXPECT_THAT(daemon_->log(), HasSubstr("asked for 20 MiB"));
+  manager_.AwaitCount(1);
+}
+
+// So that a crash with a damaged journal does not end in a daemon that cannot start.
+TEST_F(DaemonRestartTest, WithoutItsJournalTheDaemonStartsAnew) {
+  Start();
+  stepping_.Train(3);
+  Kill();
+  manager_.Lose("journal");
+  Start();
+  manager_.AwaitCount(1);
+  EXPECT_EQ(manager_.Names(), std::vector<std::string>{"journal"});
+  stepping_.BeginAnew();
+  EXPECT_EQ(stepping_.Train(1), 0u);
+}
+
+TEST_F(DaemonRestartTest, WhatEndsIsForgotten) {
+  Start();
+  {
+    Session session(sockets_);
+    v1::OpenRequest request;
+    request.set_job_name("short");
+    request.set_chunk_size_bytes(2 << 20);
+    request.mutable_time_to_live()->set_nanos(100'000'000);
+    v1::OpenResponse response;
+    ASSERT_TRUE(session.sessions().Open(session.Context().get(), request, &response).ok());
+    ASSERT_EQ(session.Allocate(1).size(), 1u);
+    EXPECT_EQ(manager_.Names().size(), 3u);
+  }
+  manager_.AwaitCount(1);
+}
+
+}  // namespace
+}  // namespace memtide
