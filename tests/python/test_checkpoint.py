@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -184,6 +185,19 @@ def test_a_script_that_ends_before_another_step_has_its_checkpoint(
     runtimes.stop()
     assert made.done
     assert_holds(made.path, expected)
+
+
+def test_what_was_written_where_it_is_stays_where_it_is(runtime: Runtime, tmp_path: Path) -> None:
+    model = network()
+    live = runtime.adopter.live()
+    for turn in range(2):
+        memtide.checkpoint(tmp_path / str(turn), model)
+        assert runtime.adopter.live() == live
+    del model
+    gc.collect()
+    assert runtime.adopter.live() == []
+    runtime.adopter.trim()
+    assert runtime.adopter.chunks() == 0
 
 
 def test_a_file_that_cannot_be_written_raises_and_leaves_nothing(tmp_path: Path) -> None:
