@@ -138,9 +138,11 @@ class DaemonSteps:
 
     def begin(self, optimizer: Optimizer, release: Callable[[], None]) -> None:
         """An optimizer's step begins. `release` gives back what this process leases for it."""
-        if steps_as_torch(optimizer):
+        if self.allowed and steps_as_torch(optimizer):
             self._stepping, self._release = optimizer, release
             self._here_before = Undo()
+            if not self._pressed():
+                self._snapshots.write_now()
         else:
             self._note_here(optimizer)
 

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import memtide
 import pytest
@@ -83,6 +84,17 @@ class Gate:
 
         monkeypatch.setattr(Checkpoint, "write", waiting)
 
+    def open_when_awaited(self, monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
+        """From now on, who waits for the writing gets through."""
+        snapshots = runtime.daemon._snapshots
+        wait = snapshots.wait
+
+        def opening() -> bool:
+            self.opened.set()
+            return wait()
+
+        monkeypatch.setattr(snapshots, "wait", opening)
+
 
 def test_training_goes_on_while_a_checkpoint_is_written(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -136,21 +148,42 @@ def test_a_step_that_needs_the_room_waits(
     assert_holds(made.path, expected)
 
 
+@pytest.mark.parametrize("later", [torch.optim.SGD, torch.optim.RMSprop])  # There, and here.
 def test_what_a_step_did_not_change_is_written_before_a_later_one_does(
-    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    later: Any, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = network()
-    optimizers = [torch.optim.SGD(model[i].parameters(), lr=0.1) for i in (0, 2)]
+    optimizers = [torch.optim.SGD(model[0].parameters(), lr=0.1), later(model[2].parameters())]
     runtime.daemon.always = True
-    for optimizer in optimizers:
-        train(model, optimizer, 2)
+    train(model, optimizers[0], 2)
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     gate = Gate(monkeypatch)
     made = memtide.checkpoint(tmp_path / "a.safetensors", model)
     train(model, optimizers[0], 1)
-    threading.Timer(0.1, gate.opened.set).start()
+    assert not made.done
+    gate.open_when_awaited(monkeypatch, runtime)
     train(model, optimizers[1], 1)
+    gate.opened.set()  # If nobody has waited.
     assert made.wait(60)
+    assert_holds(made.path, expected)
+    assert not torch.equal(model[2].weight, expected["2.weight"])
+
+
+def test_a_checkpoint_is_written_before_a_step_that_fits_again(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime.daemon.always = True
+    train(model, optimizer, 2)
+    expected = copies(model, optimizer)
+    made = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
+    assert not made.done
+    runtime.daemon.always = False
+    monkeypatch.setattr(runtime.adopter, "pressed", lambda: False)
+    train(model, optimizer, 1)
+    assert runtime.daemon.steps == 2
+    assert made.done
     assert_holds(made.path, expected)
 
 
