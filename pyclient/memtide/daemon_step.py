@@ -304,13 +304,21 @@ class DaemonSteps:
             return
         self.here = f"{type(optimizer).__name__} steps in the script's process"
         if self.always:  # The last note would be of chunks that are no longer as it says.
-            self._publish({})
+            try:
+                self._publish({})
+            except BaseException:
+                self.here = ""  # So that nothing is changed before it could be said.
+                raise
 
     def _step_here(self, asked: list[_Asked], error: OutOfRoom) -> None:
         self.allowed = False
         self.early.close()
         self._twins.free()
-        self._note_here(self._stepping)
+        try:
+            self._note_here(self._stepping)
+        except BaseException:
+            self._undo(asked)
+            raise
         print(f"memtide: optimizers step in this process from now on: {error}", file=sys.stderr)
         for one in asked:
             one.count_steps(-1)
