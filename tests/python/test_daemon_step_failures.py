@@ -73,17 +73,30 @@ def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
     optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
     runtime.daemon.always = True
     model(torch.randn(5, 24)).pow(2).sum().backward()
-    large = [p for p in model.parameters() if runtime.adopter.manages(p)]
-    before = [p.detach().clone() for p in large]
+    parameters = list(model.parameters())
+    assert 0 < sum(map(runtime.adopter.manages, parameters)) < len(parameters)
+    before = [p.detach().clone() for p in parameters]
     runtime.client.fail_step_call[call] = InvalidArgument("on purpose")
     with pytest.raises(InvalidArgument, match="on purpose"):
         optimizer.step()
-    assert_same([p.detach() for p in large], before)
+    assert_same([p.detach() for p in parameters], before)
     assert runtime.client.published_steps == 0
-    assert not any("momentum_buffer" in optimizer.state[p] for p in large)
+    assert not any("momentum_buffer" in optimizer.state[p] for p in parameters)
     optimizer.step()
     assert runtime.client.published_steps == 1
-    assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
+    assert not any(torch.equal(p, old) for p, old in zip(parameters, before, strict=True))
+
+
+def test_what_a_refused_step_had_made_here_before_is_undone(runtime: Runtime) -> None:
+    model = network()
+    optimizer = torch.optim.Adagrad(decay_groups(model)[::-1], lr=0.01)  # Biases come first.
+    runtime.daemon.always = True
+    train(model, optimizer)
+    before = everything(model, optimizer)
+    optimizer.param_groups[1]["lr"] = math.nan
+    with pytest.raises(InvalidArgument, match="lr of adagrad is nan"):
+        optimizer.step()
+    assert_same(everything(model, optimizer), before)
 
 
 @pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
