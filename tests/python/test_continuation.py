@@ -118,6 +118,29 @@ def test_another_model_is_refused_by_the_name_of_the_parameter(client: FakeClien
         model(torch.zeros(1, 24))
 
 
+def test_another_optimizer_is_refused(client: FakeClient) -> None:
+    start(client, None)
+    first = build(OPTIMIZERS["adamw"], 0)
+    train(*first, range(1))
+    start(client, note_of(client))
+    model, _ = build(OPTIMIZERS["sgd"], 0)
+    with pytest.raises(FailedPrecondition, match=r"states are those of AdamW, and .* is SGD"):
+        model(torch.zeros(1, 24))
+
+
+def test_a_tensor_without_elements_is_no_obstacle(client: FakeClient) -> None:
+    def with_empty(model: nn.Module) -> torch.optim.Optimizer:
+        model.register_parameter("none", nn.Parameter(torch.empty(0, 3)))
+        return OPTIMIZERS["adamw"](model)
+
+    start(client, None)
+    first = build(with_empty, 0)
+    train(*first, range(1))
+    start(client, note_of(client))
+    train(*build(with_empty, 1), range(1, 2))
+    assert note_of(client).steps == 2
+
+
 def test_fewer_optimizers_or_parameters_are_refused(client: FakeClient) -> None:
     start(client, None)
     model, optimizer = build(OPTIMIZERS["sgd"], 0)
