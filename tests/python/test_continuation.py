@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fake_client import FakeClient
+from memtide import launch
 from memtide import runtime as runtimes
-from memtide.errors import DataLoss, FailedPrecondition, OutOfRoom
+from memtide.connect import Connection, Wish
+from memtide.daemon import Pools
+from memtide.errors import DataLoss, FailedPrecondition, OutOfRoom, UsageError
 from memtide.job_note import Note, read_note
 from memtide.observer import Observer
 from memtide.runtime import Runtime
@@ -187,6 +191,14 @@ def test_a_note_that_would_be_too_long_says_so(client: FakeClient) -> None:
     optimizer.add_param_group({"params": large})
     train(model, optimizer, range(1))
     assert "bytes of parameters and states are not in chunks" in note_of(client).lost
+
+
+def test_on_a_gpu_no_job_is_kept_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = Connection(FakeClient(touches=False), Path("/none"), None)
+    monkeypatch.setattr(launch, "connect", lambda _wish: connection)
+    options = launch.RunOptions(__file__, [], Wish(Pools(), job_name="one"))
+    with pytest.raises(UsageError, match="on a GPU the script's process makes them"):
+        launch.prepare(options)
 
 
 def test_other_notes_are_data_loss() -> None:
