@@ -10,6 +10,7 @@ Files are safetensors, which safetensors.torch.load_file reads: whole under thei
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -95,7 +96,7 @@ class Checkpoint:
         return finished
 
     def write(self, read: Reader) -> None:
-        """Writes the file; what it raises, `wait` does."""
+        """Writes the file; its errors are for `wait` to raise."""
         part = self.path.with_name(self.path.name + ".part")
         try:
             with part.open("wb") as file:
@@ -107,7 +108,10 @@ class Checkpoint:
             part.replace(self.path)
         except BaseException as error:
             self._error = error
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # Where it is, nothing can be.
+                part.unlink()
+            if not isinstance(error, Exception):
+                raise  # The user's Ctrl-C is meant for more than this file.
         finally:
             self._finished.set()
 

@@ -236,10 +236,35 @@ def test_what_was_written_where_it_is_stays_where_it_is(runtime: Runtime, tmp_pa
 def test_a_file_that_cannot_be_written_raises_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         memtide.checkpoint(tmp_path / "none" / "a", network())
+    with pytest.raises(NotADirectoryError):
+        memtide.checkpoint(Path("/dev/null/a"), network())
     model = nn.Linear(2, 2).to(torch.complex64)
     with pytest.raises(ValueError, match="weight is torch.complex64"):
         memtide.checkpoint(tmp_path / "a", model)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_ends_more_than_the_file(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime.daemon.always = True
+    train(model, optimizer, 2)
+    made = memtide.checkpoint(tmp_path / "a", model)
+    before = model[0].weight.detach().clone()
+
+    def interrupted(_file: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made, "_write_header", interrupted)
+    runtime.daemon.always = False
+    monkeypatch.setattr(runtime.adopter, "pressed", lambda: False)
+    with pytest.raises(KeyboardInterrupt):  # From the step before which it is written.
+        train(model, optimizer, 1)
+    assert made.done
+    assert list(tmp_path.iterdir()) == []
+    assert torch.equal(model[0].weight, before)
 
 
 def test_blocks_stay_within_chunks() -> None:
