@@ -205,6 +205,22 @@ def test_where_steps_are_made_here_the_file_is_there_at_once(tmp_path: Path) -> 
         runtimes.stop()
 
 
+def test_a_model_may_end_before_its_checkpoint_is_written(runtime: Runtime, tmp_path: Path) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime.daemon.always = True
+    train(model, optimizer, 2)
+    expected = copies(model, optimizer)
+    made = memtide.checkpoint(tmp_path / "last", model, optimizer)
+    del model, optimizer
+    gc.collect()
+    runtime.adopter.trim_all()
+    runtimes.stop()
+    assert_holds(made.path, expected)
+    runtime.adopter.trim_all()
+    assert runtime.adopter.chunks() == 0
+
+
 def test_a_script_that_ends_before_another_step_has_its_checkpoint(
     runtime: Runtime, tmp_path: Path
 ) -> None:
