@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -68,10 +67,12 @@ def measure(memtided: Path, ssd_parent: Path, script: Sequence[str], rounds: int
             with node.running(memtided, ssd_parent, [f"--config={config}"]) as daemon:
                 log = home / f"first{number}"
                 process = _start(daemon, script, log)
-                step_s = statistics.median(_wait_for_steps(process, log, _STEPS_BEFORE)[2:])
-                process.send_signal(signal.SIGKILL)
-                began = time.monotonic()
-                process.wait()
+                try:
+                    step_s = statistics.median(_wait_for_steps(process, log, _STEPS_BEFORE)[2:])
+                finally:
+                    process.kill()
+                    began = time.monotonic()
+                    process.wait()
                 log = home / f"second{number}"
                 process = _start(daemon, script, log, "--resume")
                 try:

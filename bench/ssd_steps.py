@@ -1,9 +1,9 @@
 """AdamW's step on chunks that live on the SSD, by turns with what bounds it and what replaces it.
 
-One client, no torch optimizer: the daemon steps 64 M parameters in sets of chunks (parameter,
-gradient, two moments), several sets under way together, and publishes. Against it: the same chunks
-with copies instead of arithmetic; files of the same size mapped with mmap and stepped in place by
-the same kernels, with as much memory as the pool has.
+One client, no torch optimizer: the daemon steps parameters in sets of chunks (parameter, gradient,
+two moments), several sets under way together, and publishes. Against it: the same chunks with
+copies instead of arithmetic; files of the same size mapped with mmap and stepped in place by the
+same kernels, with as much memory as the pool has.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _states(options: Options, moment_bytes: int = 4, host_chunks: int = 0) -> It
         client = Client(OpenOptions(str(daemon.socket_dir), chunk_bytes=_CHUNK_BYTES))
         states = _States(client, options.sets, moment_bytes)
         try:
-            # Written once, so that all of it exists; then once more, so that its order is known.
+            # The first two write both sides, so that all of it exists; then its order is known.
             for _ in range(3):
                 states.step(states.adamw)
             yield states
@@ -156,7 +156,10 @@ class _Mapped:
     def __init__(self, options: Options, directory: Path) -> None:
         self._kernels = Kernels(str(options.kernels))
         self._options = options
-        self._files = [(directory / f"mapped{i}").open("wb+") for i in range(4)]
+        paths = [directory / f"mapped{i}" for i in range(4)]
+        self._files = [path.open("wb+") for path in paths]
+        for path in paths:  # So that none stays, however this ends.
+            path.unlink()
         size = options.sets * _CHUNK_BYTES
         for file in self._files:
             os.posix_fallocate(file.fileno(), 0, size)

@@ -241,16 +241,21 @@ TEST_F(ClientTest, StepsAndTheirPublishingTakeIdleLeasesAway) {
   EXPECT_EQ(*Words(Nth(range, 0)), 5u);
 }
 
-TEST_F(ClientTest, WhatIsInUseIsNotPublishedAway) {
+TEST_F(ClientTest, PublishingWaitsForWhatIsInUse) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);
   ASSERT_TRUE(client_->Acquire({range.first}, Access::kRead).ok());
   std::thread user([this, &range] {
-    // Publishing waits until this use ends.
+    lender_->WaitForAbortedPublish();
     ASSERT_TRUE(client_->Release({range.first}).ok());
   });
   EXPECT_TRUE(client_->Publish({}, {Nth(range, 0)}, {Nth(range, 1)}).ok());
   user.join();
+}
+
+TEST_F(ClientTest, StepsOfPlacesWithoutChunksAreNotFound) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(2);
   EXPECT_EQ(client_->Step(CopyPart(range.first, PlaceId(100))).status().code(),
             absl::StatusCode::kNotFound);
 }

@@ -253,7 +253,10 @@ absl::Status FakeLender::Publish(const Publication& publication, absl::Span<cons
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   for (const ChunkId chunk : chunks) {
-    if (chunks_[chunk].leased) return absl::AbortedError("a chunk is leased");
+    if (!chunks_[chunk].leased) continue;
+    publish_aborted_ = true;
+    changed_.SignalAll();
+    return absl::AbortedError("a chunk is leased");
   }
   for (size_t i = 0; i < chunks.size(); ++i) {
     char* const a = BytesOf(chunks[i]);
@@ -277,6 +280,11 @@ void FakeLender::LendRegion(RegionId id) {
 }
 
 void FakeLender::TakeRegionAway(RegionId id, const Resized& left) { events_->RegionGone(id, left); }
+
+void FakeLender::WaitForAbortedPublish() {
+  const MutexLock lock(&mutex_);
+  while (!publish_aborted_) changed_.Wait(&mutex_);
+}
 
 void FakeLender::WaitForReturn(RegionId id) {
   const MutexLock lock(&mutex_);

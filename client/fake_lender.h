@@ -66,6 +66,8 @@ class FakeLender : public Lender {
   void TakeRegionAway(RegionId id, const Resized& left);
   // Returns when that region has been returned.
   void WaitForReturn(RegionId id);
+  // Returns when a Publish was answered ABORTED.
+  void WaitForAbortedPublish();
   // Every call fails from now on, and the loss is delivered.
   void EndSession(absl::Status reason);
 
@@ -105,6 +107,7 @@ class FakeLender : public Lender {
   Duration fetch_delay_ ABSL_GUARDED_BY(mutex_){0};
   absl::Status fail_next_fetch_ ABSL_GUARDED_BY(mutex_);
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);
+  bool publish_aborted_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_chunk_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mutex_);

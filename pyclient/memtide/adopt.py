@@ -17,7 +17,6 @@ What is not adopted now is looked at again later: at the next forward pass or op
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,8 +105,8 @@ class Adopter:
         return self.places_of(storage.data_ptr(), storage.nbytes())
 
     def bytes_at(self, address: int, size_bytes: int) -> torch.Tensor:
-        """A tensor of uint8 over bytes of the range that are no arena's."""
-        storage = self._storages.over(address, size_bytes, deque())
+        """A tensor of uint8 over bytes of the range, whosever they are."""
+        storage = self._storages.beside(address, size_bytes)
         return torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage)
 
     def live(self) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -91,6 +91,8 @@ class Storages:
         self.client = client
         self.device = torch.device(device_name(client.properties.dl_device))
         self._arenas: dict[int, tuple[int, deque[tuple[int, int]]]] = {}
+        self._looked_at: Counter[tuple[int, int]] = Counter()
+        self._lock = threading.Lock()  # A checkpoint's thread looks while others train.
 
     def over(
         self, start: int, size_bytes: int, returned: deque[tuple[int, int]]
@@ -99,10 +101,24 @@ class Storages:
         self._arenas[start] = size_bytes, returned
         return from_dlpack(self.client.wrap(start, size_bytes)).untyped_storage()
 
+    def beside(self, start: int, size_bytes: int) -> torch.UntypedStorage:
+        """A storage over bytes that belong to another one, or to none; its end changes nothing."""
+        storage = from_dlpack(self.client.wrap(start, size_bytes)).untyped_storage()
+        with self._lock:
+            self._looked_at[start, size_bytes] += 1
+        return storage
+
     def collect(self) -> None:
         """Puts spans whose storages have ended to where they belong."""
-        for start, size_bytes in self.client.take_returned():
-            self._arenas.pop(start)[1].append((start, size_bytes))
+        with self._lock:
+            for span in self.client.take_returned():
+                # Of an arena's storage and those beside it over the same bytes, the last counts.
+                if span not in self._looked_at:
+                    self._arenas.pop(span[0])[1].append(span)
+                elif self._looked_at[span] == 1:
+                    del self._looked_at[span]
+                else:
+                    self._looked_at[span] -= 1
 
     def live(self) -> list[tuple[int, int]]:
         """From and to before of every span that a storage is over, in their order."""

@@ -10,6 +10,7 @@ Files are safetensors, which safetensors.torch.load_file reads: whole under thei
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -39,21 +40,16 @@ Reader = Callable[[int, int], Iterator[bytes]]
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor: where it is in chunks, or a copy of it."""
+    """One tensor: itself, held so that its chunks stay, or where that is no help, a copy of it."""
 
     name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    address: int
-    copied: torch.Tensor | None
+    tensor: torch.Tensor
+    address: int  # In chunks; 0: it is a copy.
 
     @property
     def size_bytes(self) -> int:
         """Of its elements."""
-        count = 1
-        for n in self.shape:
-            count *= n
-        return count * self.dtype.itemsize
+        return self.tensor.nbytes
 
 
 def entries_of(
@@ -65,9 +61,10 @@ def entries_of(
         if tensor.dtype not in _TYPES:
             raise ValueError(f"{name} is {tensor.dtype}, which safetensors cannot hold")
         in_place = manages(tensor) and tensor.is_contiguous()
-        copied = None if in_place else tensor.detach().to("cpu", copy=True).contiguous()
-        address = tensor.data_ptr() if in_place else 0
-        found.append(Entry(name, tensor.dtype, tuple(tensor.shape), address, copied))
+        held = tensor.detach()
+        if not in_place:
+            held = held.to("cpu", copy=True).contiguous()
+        found.append(Entry(name, held, tensor.data_ptr() if in_place else 0))
     return found
 
 
@@ -95,7 +92,7 @@ class Checkpoint:
         return finished
 
     def write(self, read: Reader) -> None:
-        """Writes the file; what it raises, `wait` does."""
+        """Writes the file; its errors are for `wait` to raise."""
         part = self.path.with_name(self.path.name + ".part")
         try:
             with part.open("wb") as file:
@@ -107,8 +104,12 @@ class Checkpoint:
             part.replace(self.path)
         except BaseException as error:
             self._error = error
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # Where it is, nothing can be.
+                part.unlink()
+            if not isinstance(error, Exception):
+                raise  # The user's Ctrl-C is meant for more than this file.
         finally:
+            self.entries = []  # Whoever keeps the checkpoint need not keep what is in it.
             self._finished.set()
 
     def _write_header(self, file: BinaryIO) -> None:
@@ -116,8 +117,8 @@ class Checkpoint:
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         for entry in self.entries:
             header[entry.name] = {
-                "dtype": _TYPES[entry.dtype],
-                "shape": list(entry.shape),
+                "dtype": _TYPES[entry.tensor.dtype],
+                "shape": list(entry.tensor.shape),
                 "data_offsets": [at, at + entry.size_bytes],
             }
             at += entry.size_bytes
@@ -127,9 +128,9 @@ class Checkpoint:
         file.write(written)
 
     def _write_entry(self, file: BinaryIO, entry: Entry, read: Reader) -> None:
-        if entry.copied is not None:
+        if not entry.address:
             if entry.size_bytes:
-                file.write(entry.copied.view(-1).view(torch.uint8).numpy().tobytes())
+                file.write(entry.tensor.view(-1).view(torch.uint8).numpy().tobytes())
             self.written_bytes += entry.size_bytes
             return
         for block in read(entry.address, entry.size_bytes):

@@ -110,7 +110,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     session.add_argument(
         "--skip-non-finite",
         action="store_true",
-        help="make no optimizer step from gradients that are infinite or NaN",
+        help="let the daemon make no optimizer step from gradients that are infinite or NaN",
     )
     session.add_argument(
         "--job", metavar="NAME", default="", help="keep each step under this name; needs a daemon"

@@ -73,6 +73,11 @@ class Continuation:
 
     def _restore(self, kept: KeptOptimizer, optimizer: Optimizer) -> None:
         parameters = parameters_of(optimizer)
+        if type(optimizer).__name__ != kept.name:
+            raise FailedPrecondition(
+                f"the job's states are those of {kept.name}, and the script's optimizer in its "
+                f"place is {type(optimizer).__name__}"
+            )
         if len(parameters) != len(kept.parameters):
             raise FailedPrecondition(
                 f"the job's {kept.name} has {len(kept.parameters)} parameters, and the script's "

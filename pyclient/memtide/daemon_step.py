@@ -10,8 +10,9 @@ capturable and differentiable optimizers) is passed to torch's function at once,
 whose step is not torch's own. When there is no room for twins, the step is made in this process
 after all, and so are all later ones.
 
-Errors of a step come out of `Optimizer.step`, with parameters, states and step counts as they were.
-One thread at a time, like the optimizers themselves.
+Errors of a step come out of `Optimizer.step`, with parameters, states and step counts as they were
+(except tensors in chunks that torch's function has stepped: to keep them would need their room
+again). One thread at a time, like the optimizers themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from torch.optim import Optimizer
 from memtide._native import Kind
 from memtide._steps import MOST_CHUNKS
 from memtide.adopt import Adopter
+from memtide.asked import Asked
 from memtide.checkpoint_file import Checkpoint
 from memtide.early_steps import EarlySteps, Made
 from memtide.errors import OutOfRoom
@@ -50,45 +51,6 @@ from memtide.torch_updates import (
 from memtide.twins import Twins
 
 
-@dataclass
-class _Asked:
-    """One call of a torch function, left to the daemon."""
-
-    original: Callable[..., None]
-    form: Form
-    arguments: Arguments
-    updates: list[Update]
-
-    @property
-    def parameters(self) -> list[torch.Tensor]:
-        return list(self.arguments["params"])
-
-    @property
-    def pairs(self) -> list[tuple[torch.Tensor, Update]]:
-        return list(zip(self.parameters, self.updates, strict=True))
-
-    def count_steps(self, change: int) -> None:
-        """Changes the steps that the states have made."""
-        if self.form.steps is not None:
-            for step in self.arguments[self.form.steps]:
-                step.add_(change)
-
-    def redo(self) -> None:
-        """Makes the step here after all."""
-        lists = [self.arguments[name] for name in self.form.states if self.arguments[name]]
-        made = [list(values) for values in lists]
-        for index, update in enumerate(self.updates):
-            if update.options.fresh_states:
-                for values in lists:
-                    values[index] = None
-        with torch.no_grad():
-            self.original(**self.arguments)
-            for values, kept in zip(lists, made, strict=True):
-                for value, state in zip(values, kept, strict=True):
-                    if value is not state:
-                        state.copy_(value)
-
-
 class DaemonSteps:
     """Hands the steps of one client's optimizers to the daemon."""
 
@@ -102,7 +64,7 @@ class DaemonSteps:
         self.early = EarlySteps(adopter, self.calls, self._twins)
         self._stepping: Optimizer | None = None
         self._release: Callable[[], None] = lambda: None
-        self._asked: list[_Asked] = []
+        self._asked: list[Asked] = []
         self._here_before = Undo()
         # False: every step is made in this process, to the same bits as without memtide.
         self.allowed = not adopter.ledger.strict
@@ -138,34 +100,34 @@ class DaemonSteps:
 
     def begin(self, optimizer: Optimizer, release: Callable[[], None]) -> None:
         """An optimizer's step begins. `release` gives back what this process leases for it."""
-        if steps_as_torch(optimizer):
+        if self.allowed and steps_as_torch(optimizer):
             self._stepping, self._release = optimizer, release
             self._here_before = Undo()
+            if not self._pressed():
+                self._snapshots.write_now()
         else:
             self._note_here(optimizer)
 
     def finish(self) -> None:
         """Makes and publishes what was asked for since `begin`, if anything."""
         asked, self._asked = self._asked, []
-        if not asked:
-            return
         try:
-            self._run([pair for one in asked for pair in one.pairs])
+            if asked:
+                self._run([pair for one in asked for pair in one.pairs])
         except OutOfRoom as error:
             self._step_here(asked, error)
         except NotFinite as error:
             self._undo(asked)
-            if self._stepping is not None:
-                self._here_before.undo(self._stepping.state)
             if not self.skipped:
                 print(f"memtide: an optimizer's step is skipped: {error}", file=sys.stderr)
             self.skipped += 1
         except BaseException:
             self._undo(asked)
             raise
+        self._here_before = Undo()
 
     def end(self) -> None:
-        """The optimizer's step has ended. What is still asked for then, as it failed, is undone."""
+        """The optimizer's step has ended. What is not finished then, as it failed, is undone."""
         self._undo(self._asked)
         self._asked = []
         self._stepping, self._release = None, lambda: None
@@ -208,7 +170,7 @@ class DaemonSteps:
         count = len(arguments["params"])
         if found.indices:
             part = part_of(arguments, count, found.indices)
-            self._asked.append(_Asked(original, form, part, found.updates))
+            self._asked.append(Asked(original, form, part, found.updates))
             self._asked[-1].count_steps(1)
         if found.rest:
             part = part_of(arguments, count, found.rest)
@@ -216,6 +178,9 @@ class DaemonSteps:
                 self._note_here(self._stepping)
             if self.calls.count_non_finite:
                 self._here_before.remember(form, part)
+                self._here_before.count(form, part)
+            else:  # What is small. Of the rest there may be more than memory has room for.
+                self._here_before.remember(form, part, lambda t: not self._adopter.manages(t))
             original(**part)
             put_back(arguments, part, count, found.rest)
 
@@ -302,21 +267,32 @@ class DaemonSteps:
             return
         self.here = f"{type(optimizer).__name__} steps in the script's process"
         if self.always:  # The last note would be of chunks that are no longer as it says.
-            self._publish({})
+            try:
+                self._publish({})
+            except BaseException:
+                self.here = ""  # So that nothing is changed before it could be said.
+                raise
 
-    def _step_here(self, asked: list[_Asked], error: OutOfRoom) -> None:
+    def _step_here(self, asked: list[Asked], error: OutOfRoom) -> None:
         self.allowed = False
         self.early.close()
         self._twins.free()
-        self._note_here(self._stepping)
+        try:
+            self._note_here(self._stepping)
+        except BaseException:
+            self._undo(asked)
+            raise
         print(f"memtide: optimizers step in this process from now on: {error}", file=sys.stderr)
         for one in asked:
             one.count_steps(-1)
             one.redo()
 
-    def _undo(self, asked: list[_Asked]) -> None:
+    def _undo(self, asked: list[Asked]) -> None:
+        states = self._stepping.state if self._stepping is not None else {}
         for one in asked:
             one.count_steps(-1)
             for parameter, update in one.pairs:
-                if update.options.fresh_states and self._stepping is not None:
-                    self._stepping.state.get(parameter, {}).pop("momentum_buffer", None)
+                if update.options.fresh_states:
+                    states.get(parameter, {}).pop("momentum_buffer", None)
+        self._here_before.undo(states)
+        self._here_before = Undo()

@@ -33,7 +33,7 @@ class RunOptions:
     tide_iteration: int = 3
     trace: Path | None = None
     quiet: bool = False
-    exact: bool = False  # Optimizers step in the script's process.
+    exact: bool = False  # Optimizers step in the script's process. Not with a job's name.
     skip_non_finite: bool = False
     resume: bool = False
 
@@ -85,8 +85,13 @@ def _stepping(connection: Connection, options: RunOptions) -> Stepping:
     name = options.wish.job_name
     if not name:
         return Stepping(options.exact, options.skip_non_finite)
+    if not connection.client.properties.touches:
+        raise UsageError(
+            "--job keeps steps that the daemon makes, and on a GPU the script's process makes "
+            "them: run it without --job, and with checkpoints of its own"
+        )
     found = take_up(connection.client, connection.socket_dir, name, resume=options.resume)
-    return Stepping(options.exact, options.skip_non_finite, keep=not options.exact, found=found)
+    return Stepping(skip_non_finite=options.skip_non_finite, keep=True, found=found)
 
 
 @dataclass(frozen=True)

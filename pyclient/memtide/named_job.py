@@ -1,7 +1,8 @@
 """What `memtide run --job NAME` finds of that job: its last step, and chunks that nobody needs.
 
 A killed script leaves gradients, twins and whatever else it had. All but what the last published
-step names is ended, so that a job does not grow with each kill. Imports no torch.
+step names is ended, so that a job does not grow with each kill; on a node of more chunks than one
+listing has, what is beyond it ends with the job. Imports no torch.
 """
 
 from __future__ import annotations

@@ -99,6 +99,8 @@ def type_of(kept: Kept) -> torch.dtype:
 
 def small(kept: Kept) -> torch.Tensor:
     """A tensor that is not in chunks."""
+    if not kept.content:  # Which no tensor can be made from.
+        return torch.empty(kept.shape, dtype=type_of(kept))
     content = bytearray(base64.b64decode(kept.content))
     return torch.frombuffer(content, dtype=type_of(kept)).view(kept.shape)
 

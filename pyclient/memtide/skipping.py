@@ -1,7 +1,8 @@
-"""What torch has stepped in this process, as it was before: for steps that are skipped whole."""
+"""What torch has stepped in this process, as it was before: for steps that fail or are skipped."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,24 +22,31 @@ class Undo:
         self._born: list[torch.Tensor] = []  # Parameters whose states do not exist yet.
         self.non_finite = 0
 
-    def remember(self, form: Form, part: Arguments) -> None:
-        """Copies what one call of a torch function is about to change."""
+    def remember(
+        self, form: Form, part: Arguments, wanted: Callable[[torch.Tensor], bool] = lambda _: True
+    ) -> None:
+        """Copies what one call of a torch function is about to change, as far as it is wanted."""
         names = ["params", *form.states, *([form.steps] if form.steps is not None else [])]
         with torch.no_grad():
             for values in (part[name] for name in names):
                 for parameter, value in zip(part["params"], values, strict=False):
+                    if not wanted(parameter if value is None else value):
+                        continue
                     if value is None:
                         self._born.append(parameter)
                     else:
                         self._before.append((value, value.clone()))
-            for gradient in part[form.gradients]:
-                dense = gradient.coalesce().values() if gradient.is_sparse else gradient
-                self.non_finite += int((~torch.isfinite(dense)).sum())
+
+    def count(self, form: Form, part: Arguments) -> None:
+        """Counts the gradients that one call is about to use and that are infinite or NaN."""
+        for gradient in part[form.gradients]:
+            dense = gradient.coalesce().values() if gradient.is_sparse else gradient
+            self.non_finite += int((~torch.isfinite(dense)).sum())
 
     def undo(self, states: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Puts everything back. `states`: the optimizer's."""
         with torch.no_grad():
-            for value, before in self._before:
+            for value, before in reversed(self._before):
                 value.copy_(before)
         for parameter in self._born:
             states.get(parameter, {}).pop("momentum_buffer", None)

@@ -40,7 +40,10 @@ class Snapshots:
             atexit.register(self.write_now)
 
     def write_now(self) -> None:
-        """Writes what was asked for from where it is: chunks are about to be changed in place."""
+        """Writes what was asked for from where it is, and ends what is read there: chunks are about
+        to be changed in place."""
+        if self._asked or self._elsewhere:
+            self.wait()
         asked, self._asked = self._asked, []
         for checkpoint in asked:
             checkpoint.write(lambda address, size: self._read(address, size, {}))

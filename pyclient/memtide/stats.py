@@ -55,7 +55,6 @@ class Recorder(Observer):
         self._node = nodes.inspect(socket_dir)
         self._stats = client.stats()
         self._first_node, self._first_stats = self._node, self._stats
-        self._first_step = client.published()[0]
         self._records: deque[Record] = deque(maxlen=_RECORDS_KEPT)
         self.iterations = 0
         self.iterating_s = 0.0
@@ -123,7 +122,7 @@ class Recorder(Observer):
             stalled_s=_stalled(self._first_node, node),
             client=_counted(self._first_stats, stats),
             waited_s=(stats.wait_nanoseconds - self._first_stats.wait_nanoseconds) / 1e9,
-            daemon_steps=self._client.published()[0] - self._first_step,
+            daemon_steps=self._waits.count,
             step_wait_s=self._waits.total_s,
             early_steps=self._waits.as_json(),
             chunks=stats.chunks,

@@ -15,23 +15,23 @@ class StepWaits:
     """The steps of one run."""
 
     def __init__(self) -> None:
+        self.count = 0
         self.total_s = 0.0
         self._batches = self._made = self._counted = 0
-        self._first = True
         self._plain_s: deque[float] = deque(maxlen=_KEPT)  # Nothing was made before.
         self._early_s: deque[float] = deque(maxlen=_KEPT)
 
     def add(self, waited_s: float, early: EarlyBatches) -> None:
         """A step has been made."""
+        self.count += 1
         self.total_s += waited_s
         self._batches += early.all
         self._made += early.made
         self._counted += early.counted
         if early.counted:
             self._early_s.append(waited_s)
-        elif not self._first:  # The first one makes twins, too.
+        elif self.count > 1:  # The first one makes twins, too.
             self._plain_s.append(waited_s)
-        self._first = False
 
     def hidden(self) -> float | None:
         """The part of a step's time that was hidden behind backward, in the steps of which some was

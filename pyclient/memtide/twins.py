@@ -20,11 +20,6 @@ class Twins:
         self._client = client
         self._places: dict[Kind, list[int]] = {}
 
-    @property
-    def count(self) -> int:
-        """Twins that there are."""
-        return sum(map(len, self._places.values()))
-
     def of(self, kinds: dict[int, Kind]) -> dict[int, int]:
         """A twin for each place of the given kinds. OutOfRoom: there are not so many chunks; those
         that there were are freed."""

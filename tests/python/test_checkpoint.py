@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import memtide
 import pytest
@@ -82,6 +84,17 @@ class Gate:
 
         monkeypatch.setattr(Checkpoint, "write", waiting)
 
+    def open_when_awaited(self, monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
+        """From now on, who waits for the writing gets through."""
+        snapshots = runtime.daemon._snapshots
+        wait = snapshots.wait
+
+        def opening() -> bool:
+            self.opened.set()
+            return wait()
+
+        monkeypatch.setattr(snapshots, "wait", opening)
+
 
 def test_training_goes_on_while_a_checkpoint_is_written(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -135,21 +148,42 @@ def test_a_step_that_needs_the_room_waits(
     assert_holds(made.path, expected)
 
 
+@pytest.mark.parametrize("later", [torch.optim.SGD, torch.optim.RMSprop])  # There, and here.
 def test_what_a_step_did_not_change_is_written_before_a_later_one_does(
-    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    later: Any, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = network()
-    optimizers = [torch.optim.SGD(model[i].parameters(), lr=0.1) for i in (0, 2)]
+    optimizers = [torch.optim.SGD(model[0].parameters(), lr=0.1), later(model[2].parameters())]
     runtime.daemon.always = True
-    for optimizer in optimizers:
-        train(model, optimizer, 2)
+    train(model, optimizers[0], 2)
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     gate = Gate(monkeypatch)
     made = memtide.checkpoint(tmp_path / "a.safetensors", model)
     train(model, optimizers[0], 1)
-    threading.Timer(0.1, gate.opened.set).start()
+    assert not made.done
+    gate.open_when_awaited(monkeypatch, runtime)
     train(model, optimizers[1], 1)
+    gate.opened.set()  # If nobody has waited.
     assert made.wait(60)
+    assert_holds(made.path, expected)
+    assert not torch.equal(model[2].weight, expected["2.weight"])
+
+
+def test_a_checkpoint_is_written_before_a_step_that_fits_again(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime.daemon.always = True
+    train(model, optimizer, 2)
+    expected = copies(model, optimizer)
+    made = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
+    assert not made.done
+    runtime.daemon.always = False
+    monkeypatch.setattr(runtime.adopter, "pressed", lambda: False)
+    train(model, optimizer, 1)
+    assert runtime.daemon.steps == 2
+    assert made.done
     assert_holds(made.path, expected)
 
 
@@ -171,6 +205,22 @@ def test_where_steps_are_made_here_the_file_is_there_at_once(tmp_path: Path) -> 
         runtimes.stop()
 
 
+def test_a_model_may_end_before_its_checkpoint_is_written(runtime: Runtime, tmp_path: Path) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime.daemon.always = True
+    train(model, optimizer, 2)
+    expected = copies(model, optimizer)
+    made = memtide.checkpoint(tmp_path / "last", model, optimizer)
+    del model, optimizer
+    gc.collect()
+    runtime.adopter.trim_all()
+    runtimes.stop()
+    assert_holds(made.path, expected)
+    runtime.adopter.trim_all()
+    assert runtime.adopter.chunks() == 0
+
+
 def test_a_script_that_ends_before_another_step_has_its_checkpoint(
     runtime: Runtime, tmp_path: Path
 ) -> None:
@@ -186,13 +236,51 @@ def test_a_script_that_ends_before_another_step_has_its_checkpoint(
     assert_holds(made.path, expected)
 
 
+def test_what_was_written_where_it_is_stays_where_it_is(runtime: Runtime, tmp_path: Path) -> None:
+    model = network()
+    live = runtime.adopter.live()
+    for turn in range(2):
+        memtide.checkpoint(tmp_path / str(turn), model)
+        assert runtime.adopter.live() == live
+    del model
+    gc.collect()
+    assert runtime.adopter.live() == []
+    runtime.adopter.trim()
+    assert runtime.adopter.chunks() == 0
+
+
 def test_a_file_that_cannot_be_written_raises_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         memtide.checkpoint(tmp_path / "none" / "a", network())
+    with pytest.raises(NotADirectoryError):
+        memtide.checkpoint(Path("/dev/null/a"), network())
     model = nn.Linear(2, 2).to(torch.complex64)
     with pytest.raises(ValueError, match="weight is torch.complex64"):
         memtide.checkpoint(tmp_path / "a", model)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_ends_more_than_the_file(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime.daemon.always = True
+    train(model, optimizer, 2)
+    made = memtide.checkpoint(tmp_path / "a", model)
+    before = model[0].weight.detach().clone()
+
+    def interrupted(_file: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made, "_write_header", interrupted)
+    runtime.daemon.always = False
+    monkeypatch.setattr(runtime.adopter, "pressed", lambda: False)
+    with pytest.raises(KeyboardInterrupt):  # From the step before which it is written.
+        train(model, optimizer, 1)
+    assert made.done
+    assert list(tmp_path.iterdir()) == []
+    assert torch.equal(model[0].weight, before)
 
 
 def test_blocks_stay_within_chunks() -> None:

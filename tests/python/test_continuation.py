@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fake_client import FakeClient
+from memtide import launch
 from memtide import runtime as runtimes
-from memtide.errors import DataLoss, FailedPrecondition, OutOfRoom
+from memtide.connect import Connection, Wish
+from memtide.daemon import Pools
+from memtide.errors import DataLoss, FailedPrecondition, OutOfRoom, UsageError
 from memtide.job_note import Note, read_note
 from memtide.observer import Observer
 from memtide.runtime import Runtime
@@ -118,6 +122,29 @@ def test_another_model_is_refused_by_the_name_of_the_parameter(client: FakeClien
         model(torch.zeros(1, 24))
 
 
+def test_another_optimizer_is_refused(client: FakeClient) -> None:
+    start(client, None)
+    first = build(OPTIMIZERS["adamw"], 0)
+    train(*first, range(1))
+    start(client, note_of(client))
+    model, _ = build(OPTIMIZERS["sgd"], 0)
+    with pytest.raises(FailedPrecondition, match=r"states are those of AdamW, and .* is SGD"):
+        model(torch.zeros(1, 24))
+
+
+def test_a_tensor_without_elements_is_no_obstacle(client: FakeClient) -> None:
+    def with_empty(model: nn.Module) -> torch.optim.Optimizer:
+        model.register_parameter("none", nn.Parameter(torch.empty(0, 3)))
+        return OPTIMIZERS["adamw"](model)
+
+    start(client, None)
+    first = build(with_empty, 0)
+    train(*first, range(1))
+    start(client, note_of(client))
+    train(*build(with_empty, 1), range(1, 2))
+    assert note_of(client).steps == 2
+
+
 def test_fewer_optimizers_or_parameters_are_refused(client: FakeClient) -> None:
     start(client, None)
     model, optimizer = build(OPTIMIZERS["sgd"], 0)
@@ -164,6 +191,14 @@ def test_a_note_that_would_be_too_long_says_so(client: FakeClient) -> None:
     optimizer.add_param_group({"params": large})
     train(model, optimizer, range(1))
     assert "bytes of parameters and states are not in chunks" in note_of(client).lost
+
+
+def test_on_a_gpu_no_job_is_kept_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = Connection(FakeClient(touches=False), Path("/none"), None)
+    monkeypatch.setattr(launch, "connect", lambda _wish: connection)
+    options = launch.RunOptions(__file__, [], Wish(Pools(), job_name="one"))
+    with pytest.raises(UsageError, match="on a GPU the script's process makes them"):
+        launch.prepare(options)
 
 
 def test_other_notes_are_data_loss() -> None:

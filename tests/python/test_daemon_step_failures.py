@@ -10,7 +10,7 @@ import torch
 from daemon_loops import OPTIMIZERS, assert_same, decay_groups, everything, network, plainly, train
 from fake_client import FakeClient
 from memtide import runtime as runtimes
-from memtide.errors import InvalidArgument, OutOfRoom
+from memtide.errors import InvalidArgument, OutOfRoom, Unavailable
 from memtide.observer import Observer
 from memtide.runtime import Runtime
 
@@ -73,17 +73,30 @@ def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
     optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
     runtime.daemon.always = True
     model(torch.randn(5, 24)).pow(2).sum().backward()
-    large = [p for p in model.parameters() if runtime.adopter.manages(p)]
-    before = [p.detach().clone() for p in large]
+    parameters = list(model.parameters())
+    assert 0 < sum(map(runtime.adopter.manages, parameters)) < len(parameters)
+    before = [p.detach().clone() for p in parameters]
     runtime.client.fail_step_call[call] = InvalidArgument("on purpose")
     with pytest.raises(InvalidArgument, match="on purpose"):
         optimizer.step()
-    assert_same([p.detach() for p in large], before)
+    assert_same([p.detach() for p in parameters], before)
     assert runtime.client.published_steps == 0
-    assert not any("momentum_buffer" in optimizer.state[p] for p in large)
+    assert not any("momentum_buffer" in optimizer.state[p] for p in parameters)
     optimizer.step()
     assert runtime.client.published_steps == 1
-    assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
+    assert not any(torch.equal(p, old) for p, old in zip(parameters, before, strict=True))
+
+
+def test_what_a_refused_step_had_made_here_before_is_undone(runtime: Runtime) -> None:
+    model = network()
+    optimizer = torch.optim.Adagrad(decay_groups(model)[::-1], lr=0.01)  # Biases come first.
+    runtime.daemon.always = True
+    train(model, optimizer)
+    before = everything(model, optimizer)
+    optimizer.param_groups[1]["lr"] = math.nan
+    with pytest.raises(InvalidArgument, match="lr of adagrad is nan"):
+        optimizer.step()
+    assert_same(everything(model, optimizer), before)
 
 
 @pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
@@ -111,3 +124,30 @@ def test_without_room_for_twins_steps_are_made_here_for_good(
     assert len(client.step_calls) >= call
     said = capsys.readouterr().err
     assert said.count("optimizers step in this process from now on: the disk is full") == 1
+
+
+def test_nothing_is_changed_here_before_that_could_be_published(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
+    runtime.daemon.always = True
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    large = [p for p in model.parameters() if runtime.adopter.manages(p)]
+    before = [p.detach().clone() for p in large]
+    runtime.client.fail_step_call[1] = OutOfRoom("the disk is full")
+    with monkeypatch.context() as broken:
+        broken.setattr(runtime.client, "publish", fail_to_publish)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="on purpose"):
+                optimizer.step()
+            assert_same([p.detach() for p in large], before)
+            assert not any("momentum_buffer" in optimizer.state[p] for p in large)
+    optimizer.step()
+    assert runtime.client.published_steps == 1
+    assert runtime.daemon.here
+    assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
+
+
+def fail_to_publish(*_told: object, keep: bool) -> None:
+    raise Unavailable(f"on purpose, keep {keep}")
