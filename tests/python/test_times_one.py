@@ -16,6 +16,7 @@ from harness import SCRIPTS, Cli
 from memtide import runtime as runtimes
 from memtide.observer import Observer
 from memtide.runtime import Runtime
+from plain_runs import PlainRuns
 from torch import nn
 from torch.func import vmap
 
@@ -225,11 +226,11 @@ def test_the_hooks_go_with_the_runtime() -> None:
 
 @pytest.mark.parametrize("limits", [("1e6",), ("1e6",) * 6 + ("1e-6",)], ids="-".join)
 def test_a_daemons_early_parts_count_where_nothing_is_clipped(
-    limits: tuple[str, ...], cli: Cli, tmp_path: Path
+    limits: tuple[str, ...], cli: Cli, plain_runs: PlainRuns, tmp_path: Path
 ) -> None:
     script = SCRIPTS / "clipping.py"
-    plain, offloaded, stats = (tmp_path / name for name in ("plain", "offloaded", "stats"))
-    cli.python(script, *limits, RESULT=plain).check()
+    plain = plain_runs.result(script, *limits)
+    offloaded, stats = tmp_path / "offloaded", tmp_path / "stats"
     cli.memtide(
         "run",
         "--device=none",
