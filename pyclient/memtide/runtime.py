@@ -36,6 +36,7 @@ from memtide.registering import adding_groups, applying, deep_copying
 from memtide.reporter import Reporter
 from memtide.saving import saving_through_copies
 from memtide.step import StepMode
+from memtide.times_one import multiplying, multiplying_lists
 from memtide.torch_updates import functions
 
 
@@ -92,6 +93,8 @@ class Runtime:
             self._spread_net()
         else:
             self._wrap(faulthandler, "enable", self._around_faulthandler)
+            self._wrap(torch.Tensor, "mul_", functools.partial(multiplying, self.adopter))
+            self._wrap(torch, "_foreach_mul_", functools.partial(multiplying_lists, self.adopter))
         if not self.client.properties.kernel_faults:
             self._wrap(torch.serialization, "_save", self._around_save)
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from fake_client import FakeClient
 from memtide import runtime as runtimes
+from memtide.early_steps import Made
 from memtide.observer import EarlyBatches, Observer
 from memtide.step_calls import DEPTH
 from torch import nn
@@ -47,6 +48,17 @@ class Run:
         for _ in range(DEPTH):
             self.runtime.daemon.calls.start(all_here.wait)
         all_here.wait()
+
+    def settle_before_steps(self) -> None:
+        """From now on, steps wait for what was begun early: however slow the machine is."""
+        early = self.runtime.daemon.early
+        take = early.take
+
+        def settled(optimizer: torch.optim.Optimizer | None) -> Made | None:
+            self.settle()
+            return take(optimizer)
+
+        early.take = settled  # type: ignore[method-assign]
 
 
 def network() -> nn.Sequential:

@@ -34,11 +34,16 @@ def run() -> Iterator[Run]:
     runtimes.stop()
 
 
-@pytest.mark.parametrize("work", [*EARLY, *AGAIN], ids=lambda work: work.__name__)
-def test_training_gives_the_bits_of_plain_torch(work: Callable[[], list[torch.Tensor]]) -> None:
+Work = Callable[[], list[torch.Tensor]]
+
+
+def as_plain_torch(work: Work, *, settled: bool) -> Run:
+    """What was watched of a loop, which gave the bits of plain torch."""
     assert runtimes.current() is None
     expected = work()
     run = Run()
+    if settled:
+        run.settle_before_steps()
     try:
         got = work()
     finally:
@@ -46,8 +51,17 @@ def test_training_gives_the_bits_of_plain_torch(work: Callable[[], list[torch.Te
     assert len(got) == len(expected)
     assert all(map(torch.equal, got, expected))
     assert run.runtime.daemon.steps > 0
-    if work in EARLY:
-        assert run.waits.counted() > 0
+    return run
+
+
+@pytest.mark.parametrize("work", [*EARLY, *AGAIN], ids=lambda work: work.__name__)
+def test_training_gives_the_bits_of_plain_torch(work: Work) -> None:
+    as_plain_torch(work, settled=False)
+
+
+@pytest.mark.parametrize("work", EARLY, ids=lambda work: work.__name__)
+def test_parts_made_during_backward_count(work: Work) -> None:
+    assert as_plain_torch(work, settled=True).waits.counted() > 0
 
 
 def test_the_plain_loop_makes_its_steps_during_backward(run: Run) -> None:
@@ -77,6 +91,7 @@ def test_what_fails_early_is_made_at_the_step(run: Run) -> None:
     model, optimizer = trained()
     run.client.fail_step_call[len(run.client.step_calls) + 2] = InvalidArgument("on purpose")
     backward(model)
+    run.settle()
     optimizer.step()
     assert run.waits.steps[-1].made > 0
     assert run.waits.steps[-1].counted == 0
@@ -128,6 +143,7 @@ def test_backward_does_not_wait_for_what_is_made(run: Run) -> None:
     run.client.step = held_up  # type: ignore[method-assign]
     backward(model)  # Nothing is made before it has ended.
     go.set()
+    run.settle()
     optimizer.step()
     assert run.waits.steps[-1].made > 0
 

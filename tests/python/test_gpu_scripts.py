@@ -6,15 +6,17 @@ leased is not mapped, and a touch of it ends the process, as on a GPU: the net m
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import SCRIPTS, Cli
+from plain_runs import PlainRuns
 
 _DAEMON = os.environ.get("MEMTIDED_FAKE_CUDA")
 _LIBRARY = os.environ.get("MEMTIDE_LIBRARY_FAKE_CUDA")
@@ -45,11 +47,21 @@ def gpu() -> Iterator[str]:
         yield f"dir={directory},memory=256MiB,delay_us=50"
 
 
-def run(cli: Cli, name: str, tmp_path: Path, gpu: str) -> dict[str, Any]:
+Run = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture
+def run(cli: Cli, plain_runs: PlainRuns, tmp_path: Path, gpu: str) -> Run:
     """Runs a script plain and offloaded, compares, and returns what the second one cost."""
+    return functools.partial(run_both, cli, plain_runs, tmp_path, gpu)
+
+
+def run_both(
+    cli: Cli, plain_runs: PlainRuns, tmp_path: Path, gpu: str, name: str
+) -> dict[str, Any]:
     script = SCRIPTS / f"{name}.py"
-    plain, offloaded, stats = (tmp_path / file for file in ("plain", "offloaded", "stats"))
-    cli.python(script, "--flag", RESULT=plain).check()
+    offloaded, stats = tmp_path / "offloaded", tmp_path / "stats"
+    plain = plain_runs.result(script, "--flag", "a b")
     cli.memtide(
         "run",
         "--device=cuda",
@@ -60,6 +72,7 @@ def run(cli: Cli, name: str, tmp_path: Path, gpu: str) -> dict[str, Any]:
         f"--stats={stats}",
         script,
         "--flag",
+        "a b",
         RESULT=offloaded,
         ON_GPU="1",
         MEMTIDED=_DAEMON,
@@ -72,17 +85,15 @@ def run(cli: Cli, name: str, tmp_path: Path, gpu: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "hungry"])
-def test_script_gives_the_same_bits(name: str, cli: Cli, tmp_path: Path, gpu: str) -> None:
-    found = run(cli, name, tmp_path, gpu)
+def test_script_gives_the_same_bits(name: str, run: Run) -> None:
+    found = run(name)
     assert found["kinds"]["parameter"]["allocated_bytes"] > 0
     assert found["client"]["faults"] == 0
     assert found["moved_bytes"]["device_to_host_bytes"] > 0
 
 
-def test_a_script_that_needs_more_of_the_gpu_gets_it_from_the_pool(
-    cli: Cli, tmp_path: Path, gpu: str
-) -> None:
-    found = run(cli, "hungry", tmp_path, gpu)
+def test_a_script_that_needs_more_of_the_gpu_gets_it_from_the_pool(run: Run) -> None:
+    found = run("hungry")
     device = next(pool for pool in found["pools"] if pool["tier"] == "device")
     # Twice 3 MiB were short: two chunks each time.
     assert device["free_bytes"] == 8 * 2**20

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from harness import SCRIPTS, Cli
+from plain_runs import PlainRuns
 
 # Relative, of losses and gradient norms; ten times that of weights and states, to the largest of
 # each tensor: an element with small gradients has a small denominator.
@@ -34,11 +35,13 @@ CASES = {
 }
 
 
-def train(case: str, steps: int, host_mib: int, cli: Cli, folder: Path) -> tuple[Any, Any, int]:
+def train(
+    case: str, steps: int, host_mib: int, cli: Cli, plain_runs: PlainRuns, folder: Path
+) -> tuple[Any, Any, int]:
     """What plain torch and the daemon come to, and the steps that the daemon made."""
     script = SCRIPTS / "long_training.py"
-    plain, offloaded, stats = (folder / name for name in ("plain", "offloaded", "stats"))
-    cli.python(script, case, steps, RESULT=plain).check()
+    offloaded, stats = folder / "offloaded", folder / "stats"
+    plain = plain_runs.result(script, case, steps)
     cli.memtide(
         "run",
         "--device=none",
@@ -56,9 +59,11 @@ def train(case: str, steps: int, host_mib: int, cli: Cli, folder: Path) -> tuple
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_training_goes_as_with_torchs_optimizer(case: str, cli: Cli, tmp_path: Path) -> None:
+def test_training_goes_as_with_torchs_optimizer(
+    case: str, cli: Cli, plain_runs: PlainRuns, tmp_path: Path
+) -> None:
     steps, host_mib, tolerance = CASES[case]
-    plain, offloaded, daemon_steps = train(case, steps, host_mib, cli, tmp_path)
+    plain, offloaded, daemon_steps = train(case, steps, host_mib, cli, plain_runs, tmp_path)
     if case == "custom":
         assert daemon_steps == 0
     elif "scaler" in case:  # Steps with infinite gradients are skipped.

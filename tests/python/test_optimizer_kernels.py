@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -84,13 +85,14 @@ def rate(step: int) -> float:
 
 def gradients(seed: int, dtype: torch.dtype = torch.float32) -> Callable[[int], torch.Tensor]:
     """Normal numbers of many magnitudes, for each step the same every time."""
+    return functools.partial(gradient_at, seed, dtype)
 
-    def at(step: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(1000 * seed + step)
-        scale = 10 ** torch.empty(ELEMENTS).uniform_(-3, 1, generator=generator)
-        return (torch.randn(ELEMENTS, generator=generator) * scale).to(dtype)
 
-    return at
+@functools.cache  # All cases use the same, and to make them takes longer than to use them.
+def gradient_at(seed: int, dtype: torch.dtype, step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * seed + step)
+    scale = 10 ** torch.empty(ELEMENTS).uniform_(-3, 1, generator=generator)
+    return (torch.randn(ELEMENTS, generator=generator) * scale).to(dtype)
 
 
 def first_parameter(dtype: torch.dtype = torch.float32) -> torch.Tensor:

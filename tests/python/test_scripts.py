@@ -3,12 +3,17 @@ and within what docs/optimizers.md states where the daemon steps."""
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import SCRIPTS, Cli
+from plain_runs import PlainRuns
+
+Run = Callable[..., tuple[Any, Any, Any]]
 
 # Script and the MiB of its host pool: about a quarter of parameters, gradients and optimizer state.
 CASES = {
@@ -47,17 +52,26 @@ THREADED = {"mlp_sgd", "convnet"}
 
 
 def test_every_script_is_a_case() -> None:
-    # The last four are tried in files of their own.
-    helpers = {"common", "tiny_gpt", "hungry", "long_training", "resumable", "checkpointed"}
-    assert {path.stem for path in SCRIPTS.glob("*.py")} - helpers == set(CASES)
+    # Tried in files of their own.
+    elsewhere = {"hungry", "long_training", "resumable", "checkpointed", "clipping"}
+    found = {path.stem for path in SCRIPTS.glob("*.py")} - {"common", "tiny_gpt"}
+    assert found - elsewhere == set(CASES)
 
 
-def run(name: str, host_mib: int, cli: Cli, folder: Path, *more: str) -> tuple[Any, Any, Any]:
-    """Results of the plain script and of the one under memtide, and what --stats says."""
+@pytest.fixture
+def run(cli: Cli, plain_runs: PlainRuns, tmp_path: Path) -> Run:
+    """Runs a script with so many MiB of host memory and more options. Results of the plain script
+    and of the one under memtide, and what --stats says."""
+    return functools.partial(run_both, cli, plain_runs, tmp_path)
+
+
+def run_both(
+    cli: Cli, plain_runs: PlainRuns, folder: Path, name: str, host_mib: int, *more: str
+) -> tuple[Any, Any, Any]:
     script = SCRIPTS / f"{name}.py"
-    plain, offloaded, stats = (folder / file for file in ("plain", "offloaded", "stats"))
+    offloaded, stats = folder / "offloaded", folder / "stats"
     threads = 2 if name in THREADED else 1
-    cli.python(script, "--flag", "a b", RESULT=plain, OMP_NUM_THREADS=threads).check()
+    plain = plain_runs.result(script, "--flag", "a b", threads=threads)
     cli.memtide(
         "run",
         f"--host-pool={host_mib}MiB",
@@ -76,8 +90,8 @@ def run(name: str, host_mib: int, cli: Cli, folder: Path, *more: str) -> tuple[A
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_script_gives_the_same_bits(name: str, cli: Cli, tmp_path: Path) -> None:
-    plain, offloaded, stats = run(name, CASES[name], cli, tmp_path, "--exact")
+def test_script_gives_the_same_bits(name: str, run: Run) -> None:
+    plain, offloaded, stats = run(name, CASES[name], "--exact")
     assert offloaded == plain
     assert stats["kinds"]["parameter"]["allocated_bytes"] > 0
     assert stats["iterations"] > 0
@@ -85,11 +99,9 @@ def test_script_gives_the_same_bits(name: str, cli: Cli, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", STEPPED)
-def test_script_gives_the_same_losses_where_the_daemon_steps(
-    name: str, cli: Cli, tmp_path: Path
-) -> None:
+def test_script_gives_the_same_losses_where_the_daemon_steps(name: str, run: Run) -> None:
     host_mib, tolerance = STEPPED[name]
-    plain, offloaded, stats = run(name, host_mib, cli, tmp_path)
+    plain, offloaded, stats = run(name, host_mib)
     assert stats["daemon_steps"] > 0
     if not tolerance:
         assert offloaded == plain

@@ -10,7 +10,7 @@ optimizer = torch.optim.AdamW(converted.parameters(), lr=1e-3)
 losses = []
 for _ in range(4):
     optimizer.zero_grad()
-    loss = loss_of(converted, batch())
+    loss = loss_of(converted, batch(1, 16))
     loss.backward()
     optimizer.step()
     losses.append(loss.item())
@@ -20,7 +20,7 @@ optimizer = torch.optim.AdamW(mixed.parameters(), lr=1e-3)
 for _ in range(4):
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = loss_of(mixed, batch())
+        loss = loss_of(mixed, batch(1, 16))
     loss.backward()
     optimizer.step()
     losses.append(loss.item())

@@ -44,7 +44,7 @@ losses = []
 for step in range(steps):
     optimizer.zero_grad()
     for _ in range(2 if "accumulation" in case else 1):
-        inputs = torch.randn(16, 640, dtype=parameters[0].dtype)
+        inputs = torch.randn(4, 640, dtype=parameters[0].dtype)
         targets = inputs[:, :16].sin()
         loss = nn.functional.mse_loss(model(inputs), targets)
         scaler.scale(sign * loss).backward()
