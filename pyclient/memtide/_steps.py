@@ -20,6 +20,7 @@ from memtide._library import check
 MOST_STATES = 3
 MOST_PIECES = 8192  # And copies, in one call.
 MOST_CHUNKS = 4096  # In one call.
+MOST_LISTED = 1 << 20  # The node's limit.
 MOST_NOTE_BYTES = 512 * 2**10
 
 
@@ -177,9 +178,8 @@ class Steps:
         return list(ids)
 
     def versions(self) -> dict[int, int]:
-        """How often each chunk of the node has been opened for writing, by its name. Where a node
-        has very many, some are missing."""
-        chunks = inspect_node(self.socket_dir, max_chunks=MOST_CHUNKS).get("chunks", ())
+        """How often each chunk of the node has been opened for writing, by its name."""
+        chunks = inspect_node(self.socket_dir, max_chunks=MOST_LISTED).get("chunks", ())
         return {int(chunk["chunk_id"]): int(chunk["version"]) for chunk in chunks}
 
     def attach(self, ids: Sequence[int]) -> int:

@@ -90,9 +90,11 @@ class EarlySteps:
     def gradient_came(self, parameter: torch.Tensor) -> None:
         """Backward has accumulated into the parameter's gradient."""
         address, gradient = parameter.data_ptr(), parameter.grad
+        if not self.allowed:
+            return
         with self._lock:
             times = self._times[address] = self._times.get(address, 0) + 1
-            if not self.allowed or self._stepping or address not in self._planned:
+            if self._stepping or address not in self._planned:
                 return
             plan, owner = self._planned[address]
             optimizer = owner()
@@ -114,8 +116,12 @@ class EarlySteps:
             if attempt is None or not attempt.units:
                 return None
             attempt.over = True
-        for worker in stop(attempt.workers):
-            worker.result()  # Raises what is a mistake of ours.
+        try:
+            for worker in stop(attempt.workers):
+                worker.result()  # Raises what is a mistake of ours.
+        except BaseException:
+            self.forget()
+            raise
         if not attempt.made and not attempt.failed:
             return None
         made = Made(attempt.plan, attempt.twins, {}, len(attempt.made))

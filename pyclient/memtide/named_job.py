@@ -15,10 +15,10 @@ from typing import Any
 
 from memtide import _admin, job
 from memtide._native import Client
+from memtide._steps import MOST_LISTED
 from memtide.errors import FailedPrecondition
 from memtide.job_note import Note, read_note
 
-_MOST_LISTED = 4096
 _AT_ONCE = 256
 # A killed process's session ends when the kernel has closed its sockets.
 _PATIENCE_S = 5.0
@@ -69,7 +69,7 @@ def _job_of(sessions: list[dict[str, Any]]) -> str:
 
 
 def _end_all_but(kept: set[int], client: Client, socket_dir: Path, job_id: int) -> None:
-    reply = _admin.inspect_node(socket_dir, max_chunks=_MOST_LISTED)
+    reply = _admin.inspect_node(socket_dir, max_chunks=MOST_LISTED)
     left = [
         int(chunk["chunk_id"])
         for chunk in reply.get("chunks", [])
