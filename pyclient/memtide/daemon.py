@@ -23,6 +23,15 @@ _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.02
 _LONGEST_PARENT = 70
+# What a service manager tells its services: the script may be one, its daemon is none.
+_OF_A_SERVICE = {
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ class PrivateDaemon:
             with log.open("wb") as output:
                 process = subprocess.Popen(
                     command,
+                    env={k: v for k, v in os.environ.items() if k not in _OF_A_SERVICE},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

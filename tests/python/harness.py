@@ -66,6 +66,17 @@ class Cli:
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
 
+    def start_memtide(self, *arguments: object, **more: object) -> subprocess.Popen[str]:
+        """The same, left running: what it says is in pipes."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "memtide", *map(str, arguments)],
+            env={**self._environment, **{name: str(value) for name, value in more.items()}},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     def memtide(self, *arguments: object, cwd: Path | None = None, **more: object) -> Outcome:
         """`memtide ARGUMENTS`, with `more` in the environment."""
         return self.python("-m", "memtide", *arguments, cwd=cwd, **more)
