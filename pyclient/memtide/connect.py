@@ -15,6 +15,7 @@ from memtide.chunk_size import Parameter
 from memtide.daemon import Pools, PrivateDaemon, answers
 from memtide.errors import Unavailable
 from memtide.locate import default_socket_dir
+from memtide.named_job import wait_until_free
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ def connect(wish: Wish) -> Connection:
     """Opens a session with the node's daemon if one answers and no pools are asked for; else
     starts a private daemon, which ends with this process.
 
-    Unavailable, NotInstalled, OutOfRoom: with what to do.
+    Unavailable, NotInstalled, OutOfRoom: with what to do. FailedPrecondition: another process runs
+    the job.
     """
     socket_dir = wish.socket_dir or default_socket_dir()
     daemon = None
@@ -54,6 +56,8 @@ def connect(wish: Wish) -> Connection:
                 f"job '{wish.job_name}' needs a daemon that stays when this process ends, and "
                 f"none answers at {socket_dir}: start memtided, or name its sockets by --socket-dir"
             )
+        if wish.job_name:
+            wait_until_free(socket_dir, wish.job_name)
         if wish.pools.named() or not answers(socket_dir):
             daemon = PrivateDaemon.start(wish.pools, wish.socket_dir)
             undo.callback(daemon.stop)

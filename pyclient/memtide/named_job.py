@@ -44,21 +44,34 @@ def take_up(client: Client, socket_dir: Path, name: str, *, resume: bool) -> Not
     return found
 
 
-def _job_alone(socket_dir: Path, name: str) -> int:
-    """The id of this process's job, when no other process is in it."""
+def wait_until_free(socket_dir: Path, name: str) -> None:
+    """Returns when no process of this user is in the job: what is published of it by then is the
+    last there will be. FailedPrecondition: one stays."""
     deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        sessions = _admin.inspect_node(socket_dir, sessions=True).get("sessions", [])
-        own = _job_of(sessions)
-        others = [s for s in sessions if s.get("job_id") == own and s.get("pid") != os.getpid()]
-        if not others:
-            return int(own)
+    while others := [
+        s
+        for s in _admin.inspect_node(socket_dir, sessions=True).get("sessions", [])
+        if s.get("job_name") == name and s.get("uid") == os.getuid()
+    ]:
         if time.monotonic() > deadline:
-            raise FailedPrecondition(
-                f"job '{name}' is run by process {others[0].get('pid')}; end it first, or choose "
-                "another name"
-            )
+            raise _is_run_by(others[0], name)
         time.sleep(_PAUSE_S)
+
+
+def _job_alone(socket_dir: Path, name: str) -> int:
+    """The id of this process's job, which no other process is in."""
+    sessions = _admin.inspect_node(socket_dir, sessions=True).get("sessions", [])
+    own = _job_of(sessions)
+    for session in sessions:
+        if session.get("job_id") == own and session.get("pid") != os.getpid():
+            raise _is_run_by(session, name)
+    return int(own)
+
+
+def _is_run_by(session: dict[str, Any], name: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"job '{name}' is run by process {session.get('pid')}; end it first, or choose another name"
+    )
 
 
 def _job_of(sessions: list[dict[str, Any]]) -> str:

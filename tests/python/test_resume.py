@@ -85,6 +85,20 @@ def test_a_job_that_nobody_resumes_begins_anew(sockets: Path, cli: Cli, tmp_path
     assert losses_of(first).items() <= losses_of(second).items()
 
 
+def test_a_job_that_another_process_runs_is_refused(
+    sockets: Path, cli: Cli, tmp_path: Path
+) -> None:
+    place = [f"--socket-dir={sockets}", "--job=one", "--chunk-size=2MiB", SCRIPT, STEPS]
+    result = tmp_path / "result"
+    with cli.start_memtide("run", *place, RESULT=result, KILL_AT=1, KILL_AFTER_S=3600) as first:
+        while not result.exists():
+            assert first.poll() is None, first.communicate()
+        outcome = cli.memtide("run", "--resume", *place, RESULT=result)
+        first.kill()
+    assert outcome.status == 1
+    assert f"job 'one' is run by process {first.pid}; end it first" in outcome.err
+
+
 def test_resuming_needs_a_name_and_a_daemon(cli: Cli, tmp_path: Path) -> None:
     outcome = cli.memtide("run", "--resume", SCRIPT, STEPS)
     assert outcome.status == 2
