@@ -42,6 +42,9 @@ class ByteNode {
     std::vector<Effect> effects;
     engine_->Handle(now_, event, &effects);
     engine_->CheckInvariants();
+    for (size_t i = 1; i < effects.size() && !std::holds_alternative<Restore>(event); ++i) {
+      EXPECT_FALSE(std::holds_alternative<Record>(effects[i])) << "a record comes before all else";
+    }
     for (Effect& effect : effects) Take(std::move(effect));
   }
 

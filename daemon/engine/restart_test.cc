@@ -28,6 +28,29 @@ TEST(RestartTest, ChunksKeepTheirNamesAndTheirContent) {
   EXPECT_EQ(node.Read(session, chunks[3], 1)[0], 3);
 }
 
+// Copies that are also on SSD are dropped without a transfer, and others come into their slots.
+TEST(RestartTest, DeathWhileChunksTakeTurnsInHostMemoryLosesNone) {
+  for (int at = 0; at < 40; ++at) {
+    SCOPED_TRACE(at);
+    ByteNode node(Kept(SmallHost()));
+    SessionId session = node.Open("job", kAnHour);
+    const std::vector<ChunkId> chunks = node.Allocate(session, 20);
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      node.Fill(session, chunks[i], {static_cast<float>(i)});
+    }
+    for (const ChunkId chunk : chunks) node.Read(session, chunk, 1);
+    for (const ChunkId chunk : chunks) {
+      node.Post(FetchCall{node.Call(), session, Tier::kHost, Access::kRead, {chunk}, {}});
+    }
+    for (int i = 0; i < at; ++i) node.Advance();
+    EXPECT_TRUE(node.DaemonDies(2).empty()) << "rubbish is where transfers were going";
+    session = node.Open("job", kAnHour);
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      ASSERT_EQ(node.Read(session, chunks[i], 1)[0], static_cast<float>(i)) << i;
+    }
+  }
+}
+
 TEST(RestartTest, WhatWasFreedStaysFreed) {
   ByteNode node(Kept(SmallHost()));
   SessionId session = node.Open("job", kAnHour);
