@@ -50,6 +50,8 @@ class Mover::State {
   void Start(const StartStep& effect);
   absl::Status Adopt(RegionId id, Bytes size, OwnedFd memory);
   absl::Status Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files);
+  void Disown(RegionId id) { Dispose(regions_.Remove(id)); }
+  void Disown(StoreId id) { disk_->DropStore(id); }
 
   const Regions& regions() const { return regions_; }
 
@@ -294,6 +296,8 @@ absl::Status Mover::Adopt(RegionId region, Bytes size, OwnedFd memory) {
 absl::Status Mover::Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files) {
   return state_->Adopt(store, size, std::move(files));
 }
+void Mover::Disown(RegionId region) { state_->Disown(region); }
+void Mover::Disown(StoreId store) { state_->Disown(store); }
 
 absl::StatusOr<MemoryExport> Mover::Export(RegionId region) const {
   return state_->regions().Export(region);

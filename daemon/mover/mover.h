@@ -47,10 +47,13 @@ class Mover {
   // dropped.
   void Start(const StartStep& effect);
 
-  // Memory of a process before us, as MakeRegion and MakeStore with `kept` made it there. Before
-  // anything else of it is asked for. Not through the engine's effects: they come when it is there.
+  // Memory of a process before us, as MakeRegion and MakeStore with `kept` made it there, before
+  // the engine knows of it; and what undoes that, before the engine does. At once, and without an
+  // event.
   absl::Status Adopt(RegionId region, Bytes size, OwnedFd memory);
   absl::Status Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files);
+  void Disown(RegionId region);
+  void Disown(StoreId store);
 
   // What to pass of the region to a client; the descriptor, if there is one, is the caller's.
   // NOT_FOUND when the region is not (any more) there.

@@ -3,10 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -37,21 +39,27 @@ absl::StatusOr<std::vector<OwnedFd>> TakeFiles(KeptDescriptors* kept, StoreId st
   return files;
 }
 
-// What was taken up until an error is in the mover, and to be dropped from it.
-absl::Status TakeUpMemory(const JobRecord& job, KeptDescriptors* kept, Mover* mover,
-                          size_t* regions, size_t* stores) {
-  for (*regions = 0; *regions < job.regions.size(); ++*regions) {
-    const RegionId id = job.regions[*regions];
+// All of it, or, with the error, none.
+absl::Status TakeUpMemory(const JobRecord& job, KeptDescriptors* kept, Mover* mover) {
+  std::vector<RegionId> regions;
+  std::vector<StoreId> stores;
+  absl::Cleanup undo = [&] {
+    for (const RegionId id : regions) mover->Disown(id);
+    for (const StoreId id : stores) mover->Disown(id);
+  };
+  for (const RegionId id : job.regions) {
     MEMTIDE_ASSIGN_OR_RETURN(OwnedFd memory, Take(kept, RegionName(id)));
     MEMTIDE_RETURN_IF_ERROR(
-        mover->Adopt(id, SizeOfPart(job, Tier::kHost, *regions), std::move(memory)));
+        mover->Adopt(id, SizeOfPart(job, Tier::kHost, regions.size()), std::move(memory)));
+    regions.push_back(id);
   }
-  for (*stores = 0; *stores < job.stores.size(); ++*stores) {
-    const StoreId id = job.stores[*stores];
+  for (const StoreId id : job.stores) {
     MEMTIDE_ASSIGN_OR_RETURN(std::vector<OwnedFd> files, TakeFiles(kept, id));
     MEMTIDE_RETURN_IF_ERROR(
-        mover->Adopt(id, SizeOfPart(job, Tier::kSsd, *stores), std::move(files)));
+        mover->Adopt(id, SizeOfPart(job, Tier::kSsd, stores.size()), std::move(files)));
+    stores.push_back(id);
   }
+  std::move(undo).Cancel();
   return absl::OkStatus();
 }
 
@@ -90,20 +98,26 @@ Restore TakeUp(KeptDescriptors kept, Journal* journal, Mover* mover) {
   const Restore left = journal->Contents();
   Restore taken;
   taken.chunk_records = left.chunk_records;
+  std::set<std::string> unused;
+  for (const auto& [name, fd] : kept) unused.insert(name);
   for (const JobRecord& job : left.job_records) {
-    size_t regions = 0, stores = 0;
-    const absl::Status status = TakeUpMemory(job, &kept, mover, &regions, &stores);
+    const absl::Status status = TakeUpMemory(job, &kept, mover);
     if (status.ok()) {
       taken.job_records.push_back(job);
       continue;
     }
     spdlog::warn("job \"{}\" is lost, with its step {}: {}", absl::CEscape(job.name),
                  job.published_step, std::string(status.message()));
-    for (size_t i = 0; i < regions; ++i) mover->Start(DropRegion{job.regions[i]});
-    for (size_t i = 0; i < stores; ++i) mover->Start(DropStore{job.stores[i]});
     GiveUp(job, &taken.chunk_records, journal);
   }
-  for (const auto& [name, fd] : kept) ForgetDescriptor(name);
+  for (const JobRecord& job : taken.job_records) {
+    for (const RegionId id : job.regions) unused.erase(RegionName(id));
+    for (const StoreId id : job.stores) {
+      for (size_t i = 0; unused.erase(StoreFileName(id, i)) > 0; ++i) {
+      }
+    }
+  }
+  for (const std::string& name : unused) ForgetDescriptor(name);
   return taken;
 }
 
