@@ -131,7 +131,8 @@ TEST_F(DaemonCallsTest, LastsThroughAThousandHalfDoneHandshakes) {
   for (int i = 0; i < 1000; ++i) {
     const int fd = ConnectSeqPacket(SocketDir() + "/fd.sock");
     ASSERT_GE(fd, 0) << i << ": " << std::strerror(errno);
-    ASSERT_TRUE(i % 2 == 0 || send(fd, "\x08", 1, MSG_NOSIGNAL) == 1);
+    // Where too many wait, the daemon has hung up already.
+    ASSERT_TRUE(i % 2 == 0 || send(fd, "\x08", 1, MSG_NOSIGNAL) == 1 || errno == EPIPE) << i;
     close(fd);
   }
   while (!Session(SocketDir()).welcome()) {
