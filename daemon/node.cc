@@ -67,10 +67,13 @@ absl::Status MakeDirectories(const std::vector<std::string>& paths) {
   return absl::OkStatus();
 }
 
+std::string Named(const std::string& job) {
+  return absl::StrCat("job \"", absl::CEscape(job), "\"");
+}
+
 void Log(const Surprise& surprise) {
-  const std::string job = surprise.job_name.empty()
-                              ? absl::StrCat("job ", surprise.job.value())
-                              : absl::StrCat("job \"", absl::CEscape(surprise.job_name), "\"");
+  const std::string job = surprise.job_name.empty() ? absl::StrCat("job ", surprise.job.value())
+                                                    : Named(surprise.job_name);
   if (surprise.expected == 0) {
     spdlog::info("{}: iteration {} is learnt: {} uses of chunks", job, surprise.iteration,
                  surprise.uses);
@@ -82,10 +85,6 @@ void Log(const Surprise& surprise) {
       "order of the {} expected; {}",
       job, surprise.iteration, surprise.surprises, surprise.uses, surprise.as_expected,
       surprise.expected, surprise.remembered ? "it is remembered" : "it is not remembered");
-}
-
-std::string Named(const std::string& job) {
-  return absl::StrCat("job \"", absl::CEscape(job), "\"");
 }
 
 // Effects go to the log, the journal, or one of the two edges that carry out more than replies.

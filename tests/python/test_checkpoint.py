@@ -169,16 +169,25 @@ def test_what_a_step_did_not_change_is_written_before_a_later_one_does(
     assert not torch.equal(model[2].weight, expected["2.weight"])
 
 
-def test_a_checkpoint_is_written_before_a_step_that_fits_again(
-    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def asked_for(
+    runtime: Runtime, path: Path
+) -> tuple[torch.nn.Module, torch.optim.Optimizer, dict[str, torch.Tensor], Checkpoint]:
+    """A model that the daemon has stepped twice, what is to be in its checkpoint, and that, which
+    is not written yet."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     runtime.daemon.always = True
     train(model, optimizer, 2)
     expected = copies(model, optimizer)
-    made = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
+    made = memtide.checkpoint(path, model, optimizer)
     assert not made.done
+    return model, optimizer, expected, made
+
+
+def test_a_checkpoint_is_written_before_a_step_that_fits_again(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer, expected, made = asked_for(runtime, tmp_path / "a.safetensors")
     runtime.daemon.always = False
     monkeypatch.setattr(runtime.adopter, "pressed", lambda: False)
     train(model, optimizer, 1)
@@ -224,13 +233,7 @@ def test_a_model_may_end_before_its_checkpoint_is_written(runtime: Runtime, tmp_
 def test_a_script_that_ends_before_another_step_has_its_checkpoint(
     runtime: Runtime, tmp_path: Path
 ) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    runtime.daemon.always = True
-    train(model, optimizer, 2)
-    expected = copies(model, optimizer)
-    made = memtide.checkpoint(tmp_path / "last", model, optimizer)
-    assert not made.done
+    model, optimizer, expected, made = asked_for(runtime, tmp_path / "last")
     runtimes.stop()
     assert made.done
     assert_holds(made.path, expected)
