@@ -224,6 +224,24 @@ int memtide_published(memtide_client* client, uint64_t* step, char** note, size_
   });
 }
 
+int memtide_versions(memtide_client* client, const uint32_t* places, size_t count, uint64_t* ids,
+                     uint64_t* versions) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (places == nullptr && count > 0) return NullArgument("places");
+    if (ids == nullptr && count > 0) return NullArgument("ids");
+    if (versions == nullptr && count > 0) return NullArgument("versions");
+    MEMTIDE_ASSIGN_OR_RETURN(
+        const std::vector<memtide::client::ChunkVersion> found,
+        Of(client)->Versions({reinterpret_cast<const PlaceId*>(places), count}));
+    for (size_t i = 0; i < found.size(); ++i) {
+      ids[i] = found[i].chunk.value();
+      versions[i] = found[i].version;
+    }
+    return absl::OkStatus();
+  });
+}
+
 int memtide_chunk_ids(memtide_client* client, uint32_t first_place, uint32_t count, uint64_t* ids) {
   return Guarded([&]() -> absl::Status {
     if (client == nullptr) return NullArgument("client");

@@ -294,6 +294,11 @@ Published Client::published() const {
   return published_;
 }
 
+absl::StatusOr<std::vector<ChunkVersion>> Client::Versions(absl::Span<const PlaceId> places) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return keeper_->Versions(places);
+}
+
 absl::StatusOr<std::vector<ChunkId>> Client::ChunkIds(PlaceRange range) const {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
   if (range.first.value() > properties_.places ||

@@ -107,12 +107,14 @@ class Client {
   // As memtide_wrap and memtide_take_returned.
   absl::StatusOr<void*> Wrap(const Span& span) const;
   size_t TakeReturned(Span* spans, size_t capacity) ABSL_LOCKS_EXCLUDED(spans_mutex_);
-  // As memtide_step, memtide_publish, memtide_published, memtide_chunk_ids and memtide_attach.
+  // As memtide_step, memtide_publish, memtide_published, memtide_versions, memtide_chunk_ids and
+  // memtide_attach.
   // Step returns how many gradients are not finite, where the part is to count them.
   absl::StatusOr<uint64_t> Step(const StepPart& part);
   absl::Status Publish(const Publication& publication, absl::Span<const PlaceId> places,
                        absl::Span<const PlaceId> fresh) ABSL_LOCKS_EXCLUDED(published_mutex_);
   Published published() const ABSL_LOCKS_EXCLUDED(published_mutex_);
+  absl::StatusOr<std::vector<ChunkVersion>> Versions(absl::Span<const PlaceId> places);
   absl::StatusOr<std::vector<ChunkId>> ChunkIds(PlaceRange range) const;
   absl::StatusOr<PlaceRange> Attach(const std::vector<ChunkId>& chunks);
   // As memtide_resize.

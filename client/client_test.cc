@@ -260,6 +260,22 @@ TEST_F(ClientTest, StepsOfPlacesWithoutChunksAreNotFound) {
             absl::StatusCode::kNotFound);
 }
 
+TEST_F(ClientTest, VersionsTellWhatHasBeenOpenedForWriting) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(2);
+  const std::vector<PlaceId> places = {Nth(range, 1), Nth(range, 0)};
+  const auto before = client_->Versions(places);
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_EQ((*before)[1].chunk, client_->ChunkIds(range)->front());
+  ASSERT_TRUE(client_->Acquire({places[0]}, Access::kRead).ok());
+  ASSERT_TRUE(client_->Acquire({places[1]}, Access::kWrite).ok());
+  const auto after = client_->Versions(places);
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_EQ((*after)[0].version, (*before)[0].version);
+  EXPECT_GT((*after)[1].version, (*before)[1].version);
+  EXPECT_EQ(client_->Versions({PlaceId(50)}).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(ClientTest, ChunksAreAttachedByName) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);

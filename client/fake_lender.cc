@@ -110,6 +110,7 @@ absl::StatusOr<Fetched> FakeLender::Fetch(const FetchOptions& options) {
     Chunk& chunk = chunks_.at(id);
     counts_.leases += chunk.leased ? 0 : 1;
     chunk.leased = true;
+    chunk.version += options.access == Access::kWrite;
     fetched.leases.push_back({id, RegionId(0), options_.chunk_size * *chunk.slot});
   }
   changed_.SignalAll();
@@ -261,8 +262,17 @@ absl::Status FakeLender::Publish(const Publication& publication, absl::Span<cons
   for (size_t i = 0; i < chunks.size(); ++i) {
     char* const a = BytesOf(chunks[i]);
     std::swap_ranges(a, a + options_.chunk_size.count(), BytesOf(fresh[i]));
+    ++chunks_[chunks[i]].version;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<uint64_t>> FakeLender::Versions(absl::Span<const ChunkId> chunks) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  std::vector<uint64_t> versions;
+  for (const ChunkId chunk : chunks) versions.push_back(chunks_.at(chunk).version);
+  return versions;
 }
 
 absl::Status FakeLender::ReturnRegions(const std::vector<RegionId>& regions) {

@@ -51,6 +51,8 @@ class FakeLender : public Lender {
                                 const std::vector<Moment>& moments) override;
   absl::Status Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
                        absl::Span<const ChunkId> fresh) override;
+  // Counts what is published too, as the daemon does.
+  absl::StatusOr<std::vector<uint64_t>> Versions(absl::Span<const ChunkId> chunks) override;
   absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;
 
   // --- Faults and events ---
@@ -82,6 +84,7 @@ class FakeLender : public Lender {
   struct Chunk {
     absl::optional<uint32_t> slot;
     bool leased = false;
+    uint64_t version = 0;
     uint64_t released_at = 0;  // In calls, for the order of eviction.
     std::vector<char> buffer;  // Its bytes while it has no slot; empty: zeros.
   };

@@ -306,6 +306,23 @@ absl::Status GrpcLender::Publish(const Publication& publication, absl::Span<cons
                       request, &reply));
 }
 
+absl::StatusOr<std::vector<uint64_t>> GrpcLender::Versions(absl::Span<const ChunkId> chunks) {
+  std::vector<uint64_t> versions;
+  MEMTIDE_RETURN_IF_ERROR(ForEachBatch(chunks, [&](absl::Span<const ChunkId> batch) {
+    v1::DescribeRequest request;
+    AddIds(batch, request.mutable_chunk_ids());
+    v1::DescribeResponse reply;
+    MEMTIDE_RETURN_IF_ERROR(Explain(
+        Call(chunks_.get(), &v1::ChunkService::Stub::Describe, token_, kQuick, request, &reply)));
+    for (const v1::ChunkInfo& chunk : reply.chunks()) versions.push_back(chunk.version());
+    return absl::OkStatus();
+  }));
+  if (versions.size() != chunks.size()) {
+    return absl::InternalError("the daemon described another number of chunks than asked for");
+  }
+  return versions;
+}
+
 absl::Status GrpcLender::ReturnRegions(const std::vector<RegionId>& regions) {
   v1::ReturnRegionsRequest request;
   for (const RegionId region : regions) request.add_region_ids(region.value());

@@ -47,6 +47,7 @@ class GrpcLender : public Lender {
                                 const std::vector<Moment>& moments) override;
   absl::Status Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
                        absl::Span<const ChunkId> fresh) override;
+  absl::StatusOr<std::vector<uint64_t>> Versions(absl::Span<const ChunkId> chunks) override;
   absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;
 
  private:

@@ -72,6 +72,7 @@ class LeaseKeeper {
   // As memtide_publish: idle leases on the places end first. ABORTED: one stays in use.
   absl::Status Publish(const Publication& publication, absl::Span<const PlaceId> places,
                        absl::Span<const PlaceId> fresh);
+  absl::StatusOr<std::vector<ChunkVersion>> Versions(absl::Span<const PlaceId> places);
   // As memtide_chunk_ids and memtide_attach.
   absl::StatusOr<std::vector<ChunkId>> ChunkIds(PlaceRange range) const;
   absl::StatusOr<PlaceRange> Attach(const std::vector<ChunkId>& chunks);
@@ -130,6 +131,9 @@ class LeaseKeeper {
 
   // The chunks at these places, whose idle leases have ended.
   absl::StatusOr<std::vector<ChunkId>> TakeFromHere(absl::Span<const PlaceId> places);
+  // NOT_FOUND: one holds none.
+  absl::StatusOr<std::vector<ChunkId>> BoundTo(absl::Span<const PlaceId> places) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Binds chunks to places that are free.
   absl::StatusOr<PlaceRange> Bind(const std::vector<ChunkId>& chunks);
   std::vector<ChunkId> ChunksOf(absl::Span<const PlaceId> places) const

@@ -20,12 +20,7 @@ absl::StatusOr<std::vector<ChunkId>> LeaseKeeper::TakeFromHere(absl::Span<const 
   {
     const MutexLock lock(&mutex_);
     MEMTIDE_RETURN_IF_ERROR(lost_);
-    for (const PlaceId place : places) {
-      if (!cache_.IsBound(place)) {
-        return absl::NotFoundError(absl::StrCat("place ", place.value(), " holds no chunk"));
-      }
-    }
-    chunks = ChunksOf(places);
+    MEMTIDE_ASSIGN_OR_RETURN(chunks, BoundTo(places));
     idle = cache_.TakeIdle(places);
   }
   MEMTIDE_RETURN_IF_ERROR(GiveBack(idle));
@@ -57,15 +52,32 @@ absl::Status LeaseKeeper::Publish(const Publication& publication, absl::Span<con
   }
 }
 
-absl::StatusOr<std::vector<ChunkId>> LeaseKeeper::ChunkIds(PlaceRange range) const {
-  std::vector<PlaceId> places;
-  const MutexLock lock(&mutex_);
-  for (uint32_t i = 0; i < range.count; ++i) {
-    places.emplace_back(range.first.value() + i);
-    if (cache_.IsBound(places.back())) continue;
-    return absl::NotFoundError(absl::StrCat("place ", places.back().value(), " holds no chunk"));
+absl::StatusOr<std::vector<ChunkId>> LeaseKeeper::BoundTo(absl::Span<const PlaceId> places) const {
+  for (const PlaceId place : places) {
+    if (cache_.IsBound(place)) continue;
+    return absl::NotFoundError(absl::StrCat("place ", place.value(), " holds no chunk"));
   }
   return ChunksOf(places);
+}
+
+absl::StatusOr<std::vector<ChunkId>> LeaseKeeper::ChunkIds(PlaceRange range) const {
+  std::vector<PlaceId> places;
+  for (uint32_t i = 0; i < range.count; ++i) places.emplace_back(range.first.value() + i);
+  const MutexLock lock(&mutex_);
+  return BoundTo(places);
+}
+
+absl::StatusOr<std::vector<ChunkVersion>> LeaseKeeper::Versions(absl::Span<const PlaceId> places) {
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_ASSIGN_OR_RETURN(chunks, BoundTo(places));
+  }
+  CountCall();
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<uint64_t> numbers, lender_->Versions(chunks));
+  std::vector<ChunkVersion> versions;
+  for (size_t i = 0; i < chunks.size(); ++i) versions.push_back({chunks[i], numbers[i]});
+  return versions;
 }
 
 absl::StatusOr<PlaceRange> LeaseKeeper::Attach(const std::vector<ChunkId>& chunks) {

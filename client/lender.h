@@ -131,6 +131,8 @@ class Lender {
   // Each of `chunks` holds what the one of `fresh` in its place held. ABORTED: one is leased.
   virtual absl::Status Publish(const Publication& publication, absl::Span<const ChunkId> chunks,
                                absl::Span<const ChunkId> fresh) = 0;
+  // How often each has been opened for writing.
+  virtual absl::StatusOr<std::vector<uint64_t>> Versions(absl::Span<const ChunkId> chunks) = 0;
   // Nothing is left here of these regions, which were gone.
   virtual absl::Status ReturnRegions(const std::vector<RegionId>& regions) = 0;
 };

@@ -237,6 +237,11 @@ MEMTIDE_API int memtide_publish(memtide_client* client, uint64_t step, const uin
  * client's last memtide_publish. *note is freed with memtide_free_text. */
 MEMTIDE_API int memtide_published(memtide_client* client, uint64_t* step, char** note,
                                   size_t* note_bytes);
+/* The names of the chunks at places[0..count), and how often each has been opened for writing by
+ * anybody, or published: what is the same as before holds the same bytes. NOT_FOUND: a place holds
+ * no chunk. */
+MEMTIDE_API int memtide_versions(memtide_client* client, const uint32_t* places, size_t count,
+                                 uint64_t* ids, uint64_t* versions);
 /* The names of the chunks at these places: they hold as long as the job. */
 MEMTIDE_API int memtide_chunk_ids(memtide_client* client, uint32_t first_place, uint32_t count,
                                   uint64_t* ids);

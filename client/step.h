@@ -28,6 +28,12 @@ struct Published {
   std::string note;
 };
 
+// A chunk's name, and how often it has been opened for writing.
+struct ChunkVersion {
+  ChunkId chunk;
+  uint64_t version = 0;
+};
+
 struct Publication {
   Published published;
   bool keep = false;

@@ -150,6 +150,7 @@ def library() -> ctypes.CDLL:
             [c_void_p, POINTER(c_uint64), POINTER(c_void_p), POINTER(c_size_t)],
             c_int,
         ),
+        "memtide_versions": ([c_void_p, c_void_p, c_size_t, c_void_p, c_void_p], c_int),
         "memtide_chunk_ids": ([c_void_p, c_uint32, c_uint32, c_void_p], c_int),
         "memtide_attach": ([c_void_p, c_void_p, c_uint32, POINTER(c_uint32)], c_int),
         "memtide_wrap": ([c_void_p, c_uint64, c_uint64, POINTER(c_void_p)], c_int),

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 
 from memtide import _library
-from memtide._admin import inspect_node
 from memtide._library import check
 
 MOST_STATES = 3
@@ -177,10 +176,20 @@ class Steps:
         check(self._lib.memtide_chunk_ids(self._handle, first_place, count, ids.buffer_info()[0]))
         return list(ids)
 
-    def versions(self) -> dict[int, int]:
-        """How often each chunk of the node has been opened for writing, by its name."""
-        chunks = inspect_node(self.socket_dir, max_chunks=MOST_LISTED).get("chunks", ())
-        return {int(chunk["chunk_id"]): int(chunk["version"]) for chunk in chunks}
+    def versions(self, places: Sequence[int]) -> list[tuple[int, int]]:
+        """The chunk at each place, by name, and how often it has been opened for writing."""
+        asked = array("I", places)
+        ids, versions = array("Q", bytes(8 * len(asked))), array("Q", bytes(8 * len(asked)))
+        check(
+            self._lib.memtide_versions(
+                self._handle,
+                asked.buffer_info()[0],
+                len(asked),
+                ids.buffer_info()[0],
+                versions.buffer_info()[0],
+            )
+        )
+        return list(zip(ids, versions, strict=True))
 
     def attach(self, ids: Sequence[int]) -> int:
         """Binds chunks of a session that ended to consecutive places; returns the first."""

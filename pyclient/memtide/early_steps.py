@@ -36,8 +36,8 @@ from memtide.step_pieces import Batch, Interval, Update, batches_of
 from memtide.twins import Twins
 
 _Key = tuple[tuple[object, ...], tuple[Interval, ...]]
-# A chunk and its version, by place.
-Marks = dict[int, tuple[int, int | None]]
+# A chunk's name and its version, by place.
+Marks = dict[int, tuple[int, int]]
 
 
 @dataclass
@@ -55,15 +55,12 @@ class _Attempt:
     plan: Plan
     optimizer: Optimizer
     twins: dict[int, int]
-    waiting: deque[tuple[int, Unit]] = field(default_factory=deque)  # And how many had come.
+    waiting: deque[Unit] = field(default_factory=deque)
     workers: list[Future[None]] = field(default_factory=list)
     working: int = 0  # Of the workers, those that look for more.
     made: list[tuple[Batch, Marks]] = field(default_factory=list)
     failed: bool = False  # What others put into the twins may have ended with it.
     over: bool = False
-    seeing: threading.Lock = field(default_factory=threading.Lock)
-    seen: Mapping[int, int] = field(default_factory=dict)
-    seen_for: int = 0  # Units that were there before `seen` was so.
     units: int = 0
 
 
@@ -139,16 +136,13 @@ class EarlySteps:
         if made.twins != twins:
             made.batches.clear()
         same = [batch for batch in batches if _key_of(batch) in made.batches]
-        versions = self._client.versions() if same else {}
-        left = []
-        for batch in batches:
-            marks = made.batches.get(_key_of(batch))
-            if (
-                marks is None
-                or marks != self._marks(batch, versions)
-                or None in _versions_in(marks)
-            ):
-                left.append(batch)
+        marks = self._marks_of(same)
+        left = [
+            batch
+            for batch in batches
+            if made.batches.get(_key_of(batch))
+            != {place: marks.get(place) for place in batch.places}
+        ]
         counted = len(batches) - len(left)
         self.last = EarlyBatches(len(batches), made.count, counted)
         made.plan.judge(useful=2 * counted > made.count)
@@ -230,7 +224,7 @@ class EarlySteps:
 
     def _start(self, attempt: _Attempt, unit: Unit) -> None:
         attempt.units += 1
-        attempt.waiting.append((attempt.units, unit))
+        attempt.waiting.append(unit)
         if attempt.working < self._depth:
             with contextlib.suppress(RuntimeError):  # The interpreter is ending.
                 attempt.workers.append(self._calls.start(lambda: self._work(attempt)))
@@ -243,45 +237,28 @@ class EarlySteps:
                 if ended or not attempt.waiting:
                     attempt.working -= 1
                     return
-                number, unit = attempt.waiting.popleft()
+                unit = attempt.waiting.popleft()
             try:
-                attempt.made += self._make(attempt, number, unit)
+                attempt.made += self._make(attempt, unit)
             except MemtideError:  # It comes again at the step, or it does not matter.
                 attempt.failed = True
             except BaseException:
                 attempt.failed = True
                 raise
 
-    def _make(self, attempt: _Attempt, number: int, unit: Unit) -> list[tuple[Batch, Marks]]:
+    def _make(self, attempt: _Attempt, unit: Unit) -> list[tuple[Batch, Marks]]:
         updates = attempt.plan.updates_of(unit, attempt.optimizer.param_groups)
         geometry, most_chunks = self._calls.geometry, self._calls.most_chunks
         batches = batches_of(updates, unit.copies, geometry, most_chunks)
-        versions = self._versions_for(attempt, number)
-        made = [(batch, self._marks(batch, versions)) for batch in batches]
+        marks = self._marks_of(batches)
         for batch in batches:
             self._calls.make_one(batch, attempt.twins)
-        return made
+        return [(batch, {place: marks[place] for place in batch.places}) for batch in batches]
 
-    def _versions_for(self, attempt: _Attempt, number: int) -> Mapping[int, int]:
-        """Versions as they were when `number` units had come, or later: one question answers
-        several."""
-        with attempt.seeing:
-            if number > attempt.seen_for:
-                come = attempt.units
-                attempt.seen, attempt.seen_for = self._client.versions(), come
-            return attempt.seen
-
-    def _marks(self, batch: Batch, versions: Mapping[int, int]) -> Marks:
-        marks: Marks = {}
-        for place in batch.reads | batch.writes:
-            (chunk,) = self._client.chunk_ids(place, 1)
-            marks[place] = chunk, versions.get(chunk)
-        return marks
+    def _marks_of(self, batches: Sequence[Batch]) -> Marks:
+        places = sorted(set[int]().union(*(batch.places for batch in batches)))
+        return dict(zip(places, self._client.versions(places), strict=True)) if places else {}
 
 
 def _key_of(batch: Batch) -> _Key:
     return tuple(batch.parts), tuple(batch.copies)
-
-
-def _versions_in(marks: Marks) -> set[int | None]:
-    return {version for _, version in marks.values()}

@@ -24,6 +24,14 @@ Interval = tuple[int, int]  # Addresses: from, to before.
 
 
 @dataclass(frozen=True)
+class Span:
+    """A tensor's elements, in the order of their addresses."""
+
+    address: int
+    item_bytes: int
+
+
+@dataclass(frozen=True)
 class Geometry:
     """Where places are."""
 
@@ -39,13 +47,10 @@ class Geometry:
         start = self.base + place * self.chunk_bytes
         return start, start + self.chunk_bytes
 
-
-@dataclass(frozen=True)
-class Span:
-    """A tensor's elements, in the order of their addresses."""
-
-    address: int
-    item_bytes: int
+    def elements_to_border(self, span: Span) -> int:
+        """How many of a span's elements lie in its first place."""
+        end = self.chunk(self.place(span.address))[1]
+        return (end - span.address) // span.item_bytes
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,11 @@ class Batch:
     reads: set[int] = field(default_factory=set)  # Places of gradients.
     writes: set[int] = field(default_factory=set)  # Read as well.
 
+    @property
+    def places(self) -> set[int]:
+        """All that it reads."""
+        return self.reads | self.writes
+
 
 def parts_of(update: Update, geometry: Geometry) -> Iterator[Part]:
     """Cuts an update at every border of a chunk that one of its tensors crosses."""
@@ -85,9 +95,8 @@ def parts_of(update: Update, geometry: Geometry) -> Iterator[Part]:
     while done < update.elements:
         count = update.elements - done
         for span in spans:
-            at = span.address + done * span.item_bytes
-            to_border = geometry.chunk(geometry.place(at))[1] - at
-            count = min(count, to_border // span.item_bytes)
+            rest = Span(span.address + done * span.item_bytes, span.item_bytes)
+            count = min(count, geometry.elements_to_border(rest))
         yield Part(
             update.options,
             count,
@@ -112,20 +121,18 @@ def batches_of(
 ) -> list[Batch]:
     """Updates in batches that each touch at most `most_chunks` chunks, twins counted; a part that
     needs more is a batch alone. `copies`: what is copied with the first batch that writes a place.
-    `cuts`: addresses of parameters that begin a batch."""
+    `cuts`: addresses in parameters at which a batch begins."""
     batches = [Batch()]
     for update in sorted(updates, key=_address):
-        cut = update.written[0].address in cuts
         for part in parts_of(update, geometry):
             reads = {geometry.place(part.gradient)}
             writes = {geometry.place(start) for start, _ in part.written}
             batch = batches[-1]
             chunks = len(batch.reads | reads) + 2 * len(batch.writes | writes)
             full = len(batch.parts) >= MOST_PIECES // 2 or chunks > most_chunks
-            if batch.parts and (full or cut):
+            if batch.parts and (full or part.written[0][0] in cuts):
                 batch = Batch()
                 batches.append(batch)
-            cut = False
             batch.parts.append(part)
             batch.reads |= reads
             batch.writes |= writes

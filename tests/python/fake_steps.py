@@ -108,9 +108,11 @@ class FakeSteps:
     def chunk_ids(self, first_place: int, count: int) -> list[int]:
         return [place + _FIRST_ID for place in range(first_place, first_place + count)]
 
-    def versions(self) -> dict[int, int]:
+    def versions(self, places: Sequence[int]) -> list[tuple[int, int]]:
         """What changes whenever the content does."""
-        return {place + _FIRST_ID: hash(self._bytes(place)) for place in list(self.kinds)}
+        if any(place not in self.kinds for place in places):
+            raise NotFound("no chunk there")
+        return [(place + _FIRST_ID, hash(self._bytes(place))) for place in places]
 
     def attach(self, ids: Sequence[int]) -> int:
         """Copies, as the session that had them is this one."""
