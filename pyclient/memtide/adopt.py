@@ -12,20 +12,25 @@ what optimizers keep, when
   elsewhere would part them, so both stay where they are.
 
 What is not adopted now is looked at again later: at the next forward pass or optimizer step.
+
+Optimizer states lie in *rows*: all parameters' first state in one arena, the second in another. So
+a chunk of each row holds the states of the same parameters, as the chunk lists of PatrickStar do
+(arXiv 2108.05818, section 6), and a step needs each chunk once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from memtide._native import Client, Kind, Places
+from memtide._steps import MOST_STATES
 from memtide.arena import Arena, Storages
 from memtide.leases import Ledger
-from memtide.packing import SMALLEST_BYTES
+from memtide.packing import SMALLEST_BYTES, aligned
 
 _CACHED_BYTES = 256 * 2**20
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -68,7 +73,8 @@ class Adopter:
         self.chunk_bytes = properties.chunk_bytes
         storages = self._storages = Storages(client)
         self.device = storages.device
-        self.arenas = {kind: Arena(storages, kind) for kind in Kind}
+        self._arenas: dict[tuple[Kind, int], Arena] = {}
+        self._to_be_stepped: dict[int, int] = {}  # Bytes of parameters, by their addresses.
         self._budget = properties.lease_budget
         self._owner = os.getpid()
         self._left_behind = 0  # Bytes of ordinary memory that adopted tensors were in.
@@ -115,18 +121,18 @@ class Adopter:
 
     def chunks(self) -> int:
         """Chunks allocated over all kinds."""
-        return sum(arena.chunks for arena in self.arenas.values())
+        return sum(arena.chunks for arena in self._all_arenas())
 
     def pressed(self) -> bool:
         """Whether there are more chunks than leases can be held."""
         return self.chunks() > self._budget
 
-    def adopt(self, tensor: torch.Tensor, kind: Kind) -> bool:
+    def adopt(self, tensor: torch.Tensor, kind: Kind, row: int = 0) -> bool:
         """Moves the tensor's bytes into a chunk if it can be; whether they are in one now."""
         if not self._adoptable(tensor):
             return self.manages(tensor)
         with torch.no_grad():
-            twin = self.arenas[kind].like_storage_of(tensor)
+            twin = self._arena(kind, row).like_storage_of(tensor)
             self._note_pressure()
             self.copy_bytes(tensor, twin)
             tensor.data = twin
@@ -139,7 +145,7 @@ class Adopter:
 
     def adopt_gradient(self, parameter: torch.Tensor) -> bool:
         """Moves a parameter's gradient into a chunk; whether it is in one now."""
-        gradient, arena = parameter.grad, self.arenas[Kind.GRADIENT]
+        gradient, arena = parameter.grad, self._arena(Kind.GRADIENT)
         if arena.has_returned and self.pressed():
             # The last step's gradients are gone. To write into their chunks would first read what
             # nobody wants from SSD; new chunks are zeroed, which is cheaper.
@@ -148,17 +154,29 @@ class Adopter:
 
     def adopt_state(self, state: Any) -> None:
         """Moves what an optimizer keeps for one parameter, at any depth, into chunks."""
+        row = 0
         for tensor in _tensors_in(state):
-            if not self.manages(tensor):
-                self.adopt(tensor, Kind.OPTIMIZER_STATE)
+            row += self.manages(tensor) or self.adopt(tensor, Kind.OPTIMIZER_STATE, row)
 
     def count_managed(self, state: Any) -> int:
         """How many tensors of an optimizer's state, at any depth, are in chunks."""
         return sum(self.manages(tensor) for tensor in _tensors_in(state))
 
-    def new_state(self, like: torch.Tensor) -> torch.Tensor:
-        """A tensor for optimizer state with the layout of `like` (which may be on meta)."""
-        twin = self.arenas[Kind.OPTIMIZER_STATE].empty(like.size(), like.stride(), like.dtype)
+    def expect_states_of(self, parameters: Iterable[torch.Tensor]) -> None:
+        """An optimizer is about to keep states for these."""
+        for parameter in parameters:
+            if parameter.requires_grad and self.manages(parameter):
+                size_bytes = aligned(parameter.untyped_storage().nbytes())
+                self._to_be_stepped[parameter.data_ptr()] = size_bytes
+        for (kind, _), arena in self._arenas.items():
+            if kind is Kind.OPTIMIZER_STATE:
+                arena.expected_bytes = sum(self._to_be_stepped.values())
+
+    def new_state(self, like: torch.Tensor, row: int) -> torch.Tensor:
+        """A tensor for a parameter's state number `row`, with the layout of `like` (which may be on
+        meta)."""
+        arena = self._arena(Kind.OPTIMIZER_STATE, row)
+        twin = arena.empty(like.size(), like.stride(), like.dtype)
         self._note_pressure()
         return twin
 
@@ -181,21 +199,21 @@ class Adopter:
 
     def trim_all(self) -> None:
         """Gives all chunks in which nothing lives back to the pools."""
-        for arena in self.arenas.values():
+        for arena in self._all_arenas():
             arena.trim()
         self._note_pressure()
 
     def trim(self) -> None:
         """Gives chunks in which nothing lives back to the pools, when memory is short."""
         if self.pressed():
-            for arena in self.arenas.values():
+            for arena in self._all_arenas():
                 arena.trim()
         self._note_pressure()
 
     def free_dead(self) -> None:
         """Ends the chunks of gradients that the script has let go of, when memory is short: what
         is dead must not be written anywhere to make room."""
-        arena = self.arenas[Kind.GRADIENT]
+        arena = self._arena(Kind.GRADIENT)
         if arena.has_returned and self.pressed():
             arena.trim()
             self._note_pressure()
@@ -220,6 +238,17 @@ class Adopter:
                 with self.ledger.using(*((none, places) if writing else (places, none))):
                     twins[start:end].copy_(sources[start:end])
             start = end
+
+    def _arena(self, kind: Kind, row: int = 0) -> Arena:
+        row = min(row, MOST_STATES - 1)
+        if (kind, row) not in self._arenas:
+            states = kind is Kind.OPTIMIZER_STATE
+            expected_bytes = sum(self._to_be_stepped.values()) if states else 0
+            self._arenas[kind, row] = Arena(self._storages, kind, expected_bytes)
+        return self._arenas[kind, row]
+
+    def _all_arenas(self) -> list[Arena]:
+        return list(self._arenas.values())
 
     def _note_pressure(self) -> None:
         self.ledger.active = self.ledger.strict or self.pressed()

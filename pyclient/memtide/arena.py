@@ -13,6 +13,7 @@ inside an arena's own call; the client notes that, and the next call works off w
 from __future__ import annotations
 
 import bisect
+import contextlib
 import math
 import threading
 from collections import Counter, deque
@@ -127,10 +128,15 @@ class Storages:
 
 
 class Arena:
-    """The spans of one kind of chunk."""
+    """The spans of one kind of chunk.
 
-    def __init__(self, storages: Storages, kind: Kind) -> None:
+    `expected_bytes`: what it is expected to hold in all. Chunks for as much are allocated together,
+    if there are so many, so that they follow each other: a chunk costs nothing until it is used.
+    """
+
+    def __init__(self, storages: Storages, kind: Kind, expected_bytes: int = 0) -> None:
         self.kind = kind
+        self.expected_bytes = expected_bytes
         self.chunks = 0
         self.live_spans = 0
         self.live_bytes = 0
@@ -231,6 +237,14 @@ class Arena:
         return self._take_new(size)
 
     def _grow(self, count: int) -> None:
+        expected = math.ceil((self.expected_bytes - self.live_bytes) / self._chunk_bytes)
+        if expected > count:
+            with contextlib.suppress(OutOfRoom):
+                self._add_chunks(expected)
+                return
+        self._add_chunks(count)
+
+    def _add_chunks(self, count: int) -> None:
         place = self._client.allocate(self.kind, count)
         start = self._base + place * self._chunk_bytes
         self._last_end = start + count * self._chunk_bytes

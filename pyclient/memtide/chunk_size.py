@@ -1,10 +1,10 @@
 """Which size of chunk suits a list of parameters, and why.
 
 Each candidate is tried dry: parameters, gradients and the optimizer's states are laid into chunks
-as the arenas lay them, each kind in its own, in the order in which they are first used; then what
-an iteration moves is estimated.
+as the arenas lay them, each kind in its own and each state of a parameter, too, in the order in
+which they are first used; then what an iteration moves is estimated.
 
-- Waste: what is allocated beyond what is used, at the end of each kind's last chunk. A tensor lies
+- Waste: what is allocated beyond what is used, at the end of each list's last chunk. A tensor lies
   over as many chunks as it needs, so one larger than a chunk wastes nothing.
 - Budget: chunks are leased whole, and the update of one parameter needs all those under it, its
   gradient and its states at once. Its slots, and one chunk of each list that is brought
@@ -193,17 +193,20 @@ class _Layout:
         parameters = _packed((p.size_bytes for p in adopted), chunk_bytes)
         # The last module's come first.
         gradients = _packed((p.size_bytes for p in reversed(trained)), chunk_bytes)
-        states = _packed((p.size_bytes for p in trained for _ in range(p.states)), chunk_bytes)
-        every = (parameters, gradients, states)
+        rows = [
+            _packed((p.size_bytes for p in trained if p.states > row), chunk_bytes)
+            for row in range(max((p.states for p in trained), default=0))
+        ]
+        every = (parameters, gradients, *rows)
         self.lists = sum(1 for spans in every if spans)
         self.chunks = sum(spans[-1].stop for spans in every if spans)
         self.used_bytes = sum(p.size_bytes * (2 + p.states if p.trained else 1) for p in adopted)
         self.widest = max(len(span) for span in parameters)
-        under = iter(states)
+        under = [iter(row) for row in rows]
         updated = [span for span, p in zip(parameters, adopted, strict=True) if p.trained]
         for p, span, gradient in zip(trained, updated, reversed(gradients), strict=True):
-            own = {chunk for _ in range(p.states) for chunk in next(under)}
-            self.widest = max(self.widest, len(span) + len(gradient) + len(own))
+            own = sum(len(next(row)) for row in under[: p.states])
+            self.widest = max(self.widest, len(span) + len(gradient) + own)
 
 
 def _packed(sizes_bytes: Iterable[int], chunk_bytes: int) -> list[range]:

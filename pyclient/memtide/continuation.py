@@ -89,21 +89,26 @@ class Continuation:
                     f"{_name_of(optimizer, number)} is {list(parameter.shape)} "
                     f"{parameter.dtype}, and in the job {each.parameter.layout()}"
                 )
+        self._adopter.expect_states_of(parameters)
         for parameter, each in zip(parameters, kept.parameters, strict=True):
             with torch.no_grad():
                 self._fill(parameter, each.parameter)
                 state = optimizer.state[parameter] if each.states or each.values else {}
                 state.update(each.values)
+                row = 0
                 for name, state_kept in each.states.items():
-                    state[name] = self._filled(state.get(name), state_kept)
+                    state[name] = self._filled(state.get(name), state_kept, row)
+                    row += self._adopter.manages(state[name])
 
-    def _filled(self, tensor: torch.Tensor | None, kept: Kept) -> torch.Tensor:
-        """A state with its content, in the tensor that the optimizer has made if it fits."""
+    def _filled(self, tensor: torch.Tensor | None, kept: Kept, row: int) -> torch.Tensor:
+        """State number `row` with its content, in the tensor that the optimizer has made if it
+        fits."""
         if kept.offset_bytes < 0:
             return small(kept)
         if tensor is None or not matches(kept, tensor):
             tensor = self._adopter.new_state(
-                torch.empty_strided(kept.shape, kept.stride, dtype=type_of(kept), device="meta")
+                torch.empty_strided(kept.shape, kept.stride, dtype=type_of(kept), device="meta"),
+                row,
             )
         self._fill(tensor, kept)
         return tensor

@@ -1,9 +1,10 @@
 """Which parts of a coming step can be made while backward still works. Pure: no tensors, no client.
 
-A plan is what an optimizer's last step was, cut into *units* of whole parameters. When all of a
-unit's gradients have come as often as before that step, the unit can be made, with the options that
-hold then. What a plan expects and does not come costs time and nothing else: at the step, only what
-turns out to be the same counts.
+A plan is what an optimizer's last step was, cut into *units*: what lies in the same few chunks, so
+that each chunk is brought and written once. When all gradients that a unit needs have come as
+often as before that step, the unit can be made, with the options that hold then. What a plan
+expects and does not come costs time and nothing else: at the step, only what turns out to be the
+same counts.
 
 A unit waits while its chunks are needed: for a parameter whose gradient is still to come, for a
 gradient that is still to be written, or, behind the latest gradient, for the next one.
@@ -12,7 +13,7 @@ gradient that is still to be written, or, behind the latest gradient, for the ne
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -39,14 +40,38 @@ class Seat:
         """The parameter's."""
         return self.update.written[0].address
 
+    @property
+    def gradient_span(self) -> Span:
+        """Where its gradient is now."""
+        return Span(self.gradient, self.update.gradient.item_bytes)
+
+
+@dataclass
+class Piece:
+    """A run of a parameter's elements."""
+
+    seat: Seat
+    first: int
+    elements: int
+
+    def span(self, whole: Span) -> Span:
+        """Its elements of one of the parameter's tensors."""
+        return Span(whole.address + self.first * whole.item_bytes, whole.item_bytes)
+
+    @property
+    def address(self) -> int:
+        """Of its first element, in the parameter."""
+        return self.span(self.seat.update.written[0]).address
+
 
 @dataclass
 class Unit:
-    """Parameters that are stepped together. `copies`: what its calls copy, by place."""
+    """What is stepped together, of each parameter one piece. `copies`: what its calls copy, by
+    place."""
 
-    seats: list[Seat] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     copies: dict[int, Sequence[Interval]] = field(default_factory=dict)
-    missing: int = 0
+    missing: int = 0  # Of its parameters, those whose gradients are still to come.
 
 
 class Plan:
@@ -62,11 +87,14 @@ class Plan:
         self._geometry = geometry
         self.seats = {seat.address: seat for seat in sorted(seats, key=lambda one: one.address)}
         self.units = _units_of(list(self.seats.values()), geometry, most_chunks)
-        self.cuts = frozenset(unit.seats[0].address for unit in self.units)
+        self.cuts = frozenset(unit.pieces[0].address for unit in self.units)
         self.kinds: dict[int, Kind] = {}  # Of the places that are written.
         self.steps = 1  # In a row that were as this one.
         self._rest, self._next_rest = 0, 2
-        self._unit_of = {seat.address: unit for unit in self.units for seat in unit.seats}
+        self._units_of: dict[int, list[Unit]] = {}
+        for unit in self.units:
+            for piece in unit.pieces:
+                self._units_of.setdefault(piece.seat.address, []).append(unit)
         self._take_copies(copies)
         self._begin()
 
@@ -112,10 +140,10 @@ class Plan:
         self._parameters.subtract(self._places(seat.update.written[0], seat))
         self._gradients.subtract(self._gradient_places(seat))
         self._open = self._gradient_places(seat)[-1] if self._pending else -1
-        unit = self._unit_of[address]
-        unit.missing -= 1
-        if not unit.missing:
-            self._complete.append(unit)
+        for unit in self._units_of[address]:
+            unit.missing -= 1
+            if not unit.missing:
+                self._complete.append(unit)
         ready = [unit for unit in self._complete if self._is_free(unit)]
         self._complete = [unit for unit in self._complete if unit not in ready]
         return ready
@@ -123,12 +151,13 @@ class Plan:
     def updates_of(self, unit: Unit, groups: Sequence[Mapping[str, Any]]) -> list[Update]:
         """What the next step makes of a unit, if nothing changes until then."""
         return [
-            replace(
-                seat.update,
-                options=next_options(seat.update.options, groups[seat.group]),
-                gradient=Span(seat.gradient, seat.update.gradient.item_bytes),
+            Update(
+                next_options(piece.seat.update.options, groups[piece.seat.group]),
+                piece.elements,
+                piece.span(piece.seat.gradient_span),
+                tuple(map(piece.span, piece.seat.update.written)),
             )
-            for seat in unit.seats
+            for piece in unit.pieces
         ]
 
     def _begin(self) -> None:
@@ -143,7 +172,7 @@ class Plan:
             seat.gradient = 0
             self._parameters.update(self._places(seat.update.written[0], seat))
         for unit in self.units:
-            unit.missing = len(unit.seats)
+            unit.missing = len(unit.pieces)
 
     def _is_as(self, seat: Seat) -> bool:
         mine = self.seats.get(seat.address)
@@ -155,11 +184,12 @@ class Plan:
         )
 
     def _is_free(self, unit: Unit) -> bool:
-        for seat in unit.seats:
-            gradients = self._gradient_places(seat)
+        for piece in unit.pieces:
+            gradients = self._piece_places(piece.seat.gradient_span, piece)
             if self._open in gradients or any(self._gradients[place] for place in gradients):
                 return False
-            if any(self._parameters[place] for place in self._places(seat.update.written[0], seat)):
+            parameters = self._piece_places(piece.seat.update.written[0], piece)
+            if any(self._parameters[place] for place in parameters):
                 return False
         return True
 
@@ -168,9 +198,9 @@ class Plan:
         for unit in self.units:
             written = {
                 place
-                for seat in unit.seats
-                for span in seat.update.written
-                for place in self._places(span, seat)
+                for piece in unit.pieces
+                for span in piece.seat.update.written
+                for place in self._piece_places(span, piece)
             }
             unit.copies = {place: copies.get(place, ()) for place in written - taken}
             taken |= written
@@ -184,7 +214,10 @@ class Plan:
         self._gradients.update(self._gradient_places(seat))
 
     def _gradient_places(self, seat: Seat) -> range:
-        return self._places(Span(seat.gradient, seat.update.gradient.item_bytes), seat)
+        return self._places(seat.gradient_span, seat)
+
+    def _piece_places(self, whole: Span, piece: Piece) -> range:
+        return _places_of(piece.span(whole), piece.elements, self._geometry)
 
     def _places(self, span: Span, seat: Seat) -> range:
         return _places_of(span, seat.update.elements, self._geometry)
@@ -206,20 +239,39 @@ def _units_of(seats: Sequence[Seat], geometry: Geometry, most_chunks: int) -> li
     reads: set[int] = set()
     writes: set[int] = set()
     for seat in seats:
-        update = seat.update
-        its_reads = set(_places_of(update.gradient, update.elements, geometry))
-        its_writes = {
-            place
-            for span in update.written
-            for place in _places_of(span, update.elements, geometry)
-        }
-        if not units or len(reads | its_reads) + 2 * len(writes | its_writes) > most_chunks:
-            units.append(Unit())
-            reads, writes = set(), set()
-        units[-1].seats.append(seat)
-        reads |= its_reads
-        writes |= its_writes
+        for piece in _pieces_of(seat, geometry):
+            gradient = piece.span(seat.update.gradient)
+            its_reads = set(_places_of(gradient, piece.elements, geometry))
+            its_writes = {
+                place
+                for span in seat.update.written
+                for place in _places_of(piece.span(span), piece.elements, geometry)
+            }
+            if not units or len(reads | its_reads) + 2 * len(writes | its_writes) > most_chunks:
+                units.append(Unit())
+                reads, writes = set(), set()
+            _add(units[-1], piece)
+            reads |= its_reads
+            writes |= its_writes
     return units
+
+
+def _add(unit: Unit, piece: Piece) -> None:
+    if unit.pieces and unit.pieces[-1].seat is piece.seat:
+        unit.pieces[-1].elements += piece.elements
+    else:
+        unit.pieces.append(piece)
+
+
+def _pieces_of(seat: Seat, geometry: Geometry) -> Iterator[Piece]:
+    """Cuts a parameter where it, or a state of it, crosses the border of a chunk."""
+    first = 0
+    while first < seat.update.elements:
+        rest = Piece(seat, first, seat.update.elements - first)
+        for span in map(rest.span, seat.update.written):
+            rest.elements = min(rest.elements, geometry.elements_to_border(span))
+        first += rest.elements
+        yield rest
 
 
 def _places_of(span: Span, elements: int, geometry: Geometry) -> range:

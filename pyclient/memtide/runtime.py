@@ -115,8 +115,10 @@ class Runtime:
         self.moments.settle()
         if self._continuation is not None:
             self._continuation.before_step()
-        self.adopt_state_of(optimizer)
         if first := optimizer not in self._stepped:
+            self.adopter.expect_states_of(p for g in optimizer.param_groups for p in g["params"])
+        self.adopt_state_of(optimizer)
+        if first:
             # Now, too: the step may need more than there is room for.
             self.parameters = self._list_parameters(born=False)
         self.observer.moment("step", type(optimizer).__name__)
@@ -143,7 +145,9 @@ class Runtime:
         self.adopt_state_of(optimizer)
         if first:
             self.parameters = self._list_parameters(born=True)
-        self.adopter.trim()
+            self.adopter.trim_all()  # Of what was expected, too.
+        else:
+            self.adopter.trim()
         self.moments.end_iteration()
         self.observer.end_iteration()
         if self._elastic is not None:

@@ -8,6 +8,7 @@ before the operation, and lets a new tensor that is made after the image of a ma
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ class StepMode(TorchDispatchMode):
         self._adopter = adopter
         self._observer = observer
         self._window = Window(adopter.ledger)
+        self._born: Counter[int] = Counter()  # After the image of each tensor, by its address.
 
     def __torch_dispatch__(
         self,
@@ -81,7 +83,9 @@ class StepMode(TorchDispatchMode):
             source.size(), source.stride(), dtype=source.dtype, device="meta"
         )
         layout = {key: kwargs[key] for key in ("dtype", "memory_format") if key in kwargs}
-        born = self._adopter.new_state(_aten.empty_like.default(shadow, **layout))
+        row = self._born[source.data_ptr()]
+        self._born[source.data_ptr()] += 1
+        born = self._adopter.new_state(_aten.empty_like.default(shadow, **layout), row)
         if self._adopter.ledger.active and not self._adopter.ledger.strict:
             adopter = self._adopter
             self._window.need(

@@ -12,7 +12,10 @@ from memtide.step_pieces import Batch, Geometry, calls_of
 # Calls under way together: one reads, one computes, one writes.
 DEPTH = 3
 _FEWEST_CHUNKS = 8
-# Of host memory, for the calls under way.
+# Adam's: a parameter's chunk, two of states, their twins, and gradients, whose chunks have other
+# borders.
+_WHOLE_CHUNKS = 3 * 2 + 4
+# Of host memory, for the calls under way; a call that steps whole chunks may take as much alone.
 _HOST_PART = 4
 
 Result = TypeVar("Result")
@@ -28,8 +31,9 @@ class StepCalls:
         # Where chunks pass through host memory to a device, one slot stays free for them.
         self.host_slots = properties.host_slots
         room = properties.host_slots - (properties.device_slots > 0)
-        fair = properties.host_slots // _HOST_PART // DEPTH
-        self.most_chunks = min(room, max(_FEWEST_CHUNKS, fair))
+        fair = properties.host_slots // _HOST_PART
+        wanted = max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, fair), fair // DEPTH)
+        self.most_chunks = min(room, wanted)
         self.count_non_finite = False  # It costs a pass over the gradients.
         self._threads = ThreadPoolExecutor(DEPTH, "memtide-step")
 

@@ -158,7 +158,7 @@ def split(form: Form, arguments: Arguments, options: StepOptions, adopter: Adopt
             continue
         fresh = None in states
         if fresh:
-            states = [adopter.new_state(gradients[index]) for _ in lists]
+            states = [adopter.new_state(gradients[index], row) for row, _ in enumerate(lists)]
             for values, state in zip(lists, states, strict=True):
                 values[index] = state
         own = replace(

@@ -68,15 +68,54 @@ def test_gradients_and_states_lie_in_the_order_of_their_first_use(runtime: Runti
         assert len(gradients) == 4
         assert gradients == sorted(gradients)
         optimizer.step()
-    states = [
-        optimizer.state[weight][name].data_ptr()
-        for weight in stepped
-        for name in ("exp_avg", "exp_avg_sq")
-    ]
-    assert (
-        manages(runtime, *(optimizer.state[weight]["exp_avg"] for weight in stepped)) == [True] * 4
-    )
-    assert states == sorted(states)
+    for name in ("exp_avg", "exp_avg_sq"):
+        states = [optimizer.state[weight][name] for weight in stepped]
+        assert manages(runtime, *states) == [True] * 4
+        addresses = [state.data_ptr() for state in states]
+        assert addresses == sorted(addresses)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD], ids=["adam", "sgd"])
+def test_states_cross_the_borders_of_chunks_where_their_parameters_do(
+    runtime: Runtime, make: type[torch.optim.Optimizer]
+) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(48, 48) for _ in range(5)))  # 9 KiB in 4 KiB.
+    more = {"momentum": 0.9} if make is torch.optim.SGD else {}
+    optimizer = make(model.parameters(), **more)
+    model(torch.randn(4, 48)).sum().backward()
+    optimizer.step()
+    chunk_bytes = runtime.adopter.chunk_bytes
+    weights = [p for p in model.parameters() if p.numel() > 1024]
+    of_parameters = [weight.data_ptr() % chunk_bytes for weight in weights]
+    for name in ("exp_avg", "exp_avg_sq") if make is torch.optim.Adam else ("momentum_buffer",):
+        states = [optimizer.state[weight][name] for weight in weights]
+        assert manages(runtime, *states) == [True] * 5
+        assert [state.data_ptr() % chunk_bytes for state in states] == of_parameters
+
+
+def test_states_that_were_loaded_lie_in_rows_too(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(48, 48, bias=False) for _ in range(5)))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 48)).sum().backward()
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer.state.clear()
+    again = torch.optim.Adam(model.parameters())
+    again.load_state_dict(saved)
+    again.step()
+    chunk_bytes = runtime.adopter.chunk_bytes
+    for name in ("exp_avg", "exp_avg_sq"):
+        offsets = [again.state[p][name].data_ptr() % chunk_bytes for p in model.parameters()]
+        assert offsets == [p.data_ptr() % chunk_bytes for p in model.parameters()]
+
+
+def test_chunks_that_were_expected_and_not_needed_are_given_back(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(48, 48, bias=False) for _ in range(5)))
+    optimizer = torch.optim.Adam(model.parameters())
+    first = model[0]
+    first(torch.randn(4, 48)).sum().backward()  # Only the first has a gradient.
+    optimizer.step()
+    assert runtime.adopter.chunks() == 12 + 3 + 2 * 3  # Parameters, a gradient, its states.
 
 
 def test_small_parameters_stay(runtime: Runtime) -> None:

@@ -24,19 +24,18 @@ def search(sizes_bytes: list[int], **pools_mib: int) -> Choice:
     return choice
 
 
-def test_waste_is_what_the_last_chunk_of_each_kind_has_left() -> None:
-    # Parameters and gradients 3 x 3 MiB, states 6 x 3 MiB: 9, 9 and 18 MiB.
+def test_waste_is_what_the_last_chunk_of_each_list_has_left() -> None:
+    # Parameters, gradients and two rows of states, 3 x 3 MiB each.
     choice = search([3 * MIB] * 3, host=1024)
     allocated = [each.allocated_bytes // MIB for each in choice.candidates]
-    assert allocated == [10 + 10 + 18, 12 + 12 + 20, 16 + 16 + 24, 16 + 16 + 32, 96, 192]
-    assert choice.candidates[1].waste == pytest.approx(8 / 44)
+    assert allocated == [4 * 10, 4 * 12, 4 * 16, 4 * 16, 4 * 32, 4 * 64]
+    assert choice.candidates[1].waste == pytest.approx(12 / 48)
 
 
 def test_an_update_needs_the_chunks_under_all_that_it_touches() -> None:
     choice = search([3 * MIB] * 3, host=1024)
-    # 2 MiB chunks: the second parameter lies on 1, 2; its gradient too; its states (6 MiB to
-    # 12 MiB) on 3 to 5. The first: 0, 1; its gradient the last, 3, 4; its states 0 to 2.
-    assert choice.candidates[0].widest == 2 + 2 + 3
+    # 2 MiB chunks: the second parameter lies on 1, 2; its gradient and its states, too.
+    assert choice.candidates[0].widest == 2 + 2 + 2 * 2
 
 
 def test_an_embedding_larger_than_any_chunk_spans_chunks_and_wastes_nothing() -> None:

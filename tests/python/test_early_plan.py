@@ -35,17 +35,42 @@ def plan_of(*seats: Seat, most_chunks: int = 5) -> Plan:
 
 
 def came(plan: Plan, parameter: int, gradient: int, times: int = 1) -> list[list[int]]:
-    """The parameters of the units that can be made now."""
+    """Where in parameters the pieces begin, of the units that can be made now."""
     units = plan.came(parameter, times, gradient)
-    return [[seat.address for seat in unit.seats] for unit in units]
+    return [[piece.address for piece in unit.pieces] for unit in units]
 
 
-def test_units_are_whole_parameters_of_few_chunks() -> None:
+def sizes(plan: Plan) -> list[list[int]]:
+    """The elements of each unit's pieces."""
+    return [[piece.elements for piece in unit.pieces] for unit in plan.units]
+
+
+def test_units_are_what_lies_in_the_same_few_chunks() -> None:
     plan = plan_of(*(seat(half(i), at(0, i * CHUNK // 2)) for i in range(6)))
-    assert [len(unit.seats) for unit in plan.units] == [2, 2, 2]
+    assert sizes(plan) == [[512, 512]] * 3
     assert plan.cuts == {half(0), half(2), half(4)}
-    large = plan_of(seat(at(10), at(0), elements=9000), seat(at(30), at(9)))
-    assert [len(unit.seats) for unit in large.units] == [1, 1]
+    # One parameter over three chunks, the last of which it shares.
+    large = plan_of(seat(half(0), at(0), elements=2560), seat(half(5), at(3)), most_chunks=6)
+    assert sizes(large) == [[1024], [1024], [512, 512]]
+    assert large.cuts == {half(0), half(2), half(4)}
+    two_at_a_time = plan_of(seat(half(0), at(0), elements=2560), most_chunks=10)
+    assert sizes(two_at_a_time) == [[2048], [512]]
+
+
+def test_states_with_borders_of_their_own_cut_too() -> None:
+    one = seat(half(0), at(0), elements=1024)
+    shifted = (one.update.written[0], Span(at(110, 1024), 4))
+    plan = plan_of(replace(one, update=replace(one.update, written=shifted)))
+    assert sizes(plan) == [[768], [256]]
+
+
+def test_a_unit_is_stepped_with_the_elements_of_its_pieces() -> None:
+    plan = plan_of(seat(half(0), 0, elements=1536))
+    (units,) = [plan.came(half(0), 1, at(0, 8))]
+    first, second = (plan.updates_of(unit, [{"lr": 0.1}]) for unit in units)
+    assert [update.elements for update in first + second] == [1024, 512]
+    assert second[0].gradient == Span(at(1, 8), 4)
+    assert second[0].written == (Span(at(11), 4), Span(at(111), 4))
 
 
 def test_a_unit_waits_for_its_last_gradient_and_for_the_one_behind_it() -> None:
@@ -57,11 +82,15 @@ def test_a_unit_waits_for_its_last_gradient_and_for_the_one_behind_it() -> None:
 
 
 def test_a_unit_waits_for_the_parameter_that_shares_its_chunk() -> None:
-    plan = plan_of(seat(half(0), 0, elements=1536), seat(half(3), 0), seat(half(4), 0))
-    assert [len(unit.seats) for unit in plan.units] == [1, 1, 1]
-    assert came(plan, half(4), at(0)) == []
-    assert came(plan, half(3), at(1)) == [[half(4)]]
-    assert came(plan, half(0), at(2), 1) == [[half(3)], [half(0)]]
+    # The state of the second begins a chunk, while its parameter shares one with the first.
+    first, second = seat(half(0), 0), seat(half(1), 0)
+    own = (second.update.written[0], Span(at(120), 4))
+    plan = plan_of(
+        first, replace(second, update=replace(second.update, written=own)), most_chunks=5
+    )
+    assert sizes(plan) == [[512], [512]]
+    assert came(plan, half(1), at(0)) == []
+    assert came(plan, half(0), at(2)) == [[half(1)], [half(0)]]
 
 
 def test_a_unit_waits_for_gradients_that_are_to_be_written_beside_its_own() -> None:
@@ -132,6 +161,6 @@ def test_the_next_step_has_the_options_of_its_group_now() -> None:
 def test_what_is_copied_goes_with_the_first_unit_that_writes_the_place() -> None:
     copies = {10: [(at(10, 8), at(10, 16))], 12: [(at(12), at(12, 4))]}
     seats = [seat(half(0), 0, elements=1536), seat(half(3), 0), seat(half(4), 0)]
-    plan = Plan(seats, copies, GEOMETRY, 5)
+    plan = Plan(seats, copies, GEOMETRY, 6)
     taken = [{place: c for place, c in unit.copies.items() if c} for unit in plan.units]
     assert taken == [{10: copies[10]}, {}, {12: copies[12]}]
