@@ -149,7 +149,7 @@ class Adopter:
         if arena.has_returned and self.pressed():
             # The last step's gradients are gone. To write into their chunks would first read what
             # nobody wants from SSD; new chunks are zeroed, which is cheaper.
-            arena.trim()
+            arena.renew()
         return gradient is not None and self.adopt(gradient, Kind.GRADIENT)
 
     def adopt_state(self, state: Any) -> None:
@@ -215,7 +215,7 @@ class Adopter:
         is dead must not be written anywhere to make room."""
         arena = self._arena(Kind.GRADIENT)
         if arena.has_returned and self.pressed():
-            arena.trim()
+            arena.renew()
             self._note_pressure()
 
     def copy_bytes(self, source: torch.Tensor, twin: torch.Tensor) -> None:

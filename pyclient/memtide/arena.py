@@ -13,7 +13,6 @@ inside an arena's own call; the client notes that, and the next call works off w
 from __future__ import annotations
 
 import bisect
-import contextlib
 import math
 import threading
 from collections import Counter, deque
@@ -140,6 +139,7 @@ class Arena:
         self.chunks = 0
         self.live_spans = 0
         self.live_bytes = 0
+        self._most_bytes = 0  # That were live at once.
         self._storages = storages
         self._client = storages.client
         self._base = self._client.properties.base
@@ -196,6 +196,12 @@ class Arena:
             self.chunks -= freed
             return freed
 
+    def renew(self) -> None:
+        """Trims, and expects as much again as was live at once since the last time."""
+        self.trim()
+        if not self.live_bytes:
+            self.expected_bytes, self._most_bytes = self._most_bytes, 0
+
     @property
     def has_returned(self) -> bool:
         """Whether storages have gone whose spans are not free yet."""
@@ -213,6 +219,7 @@ class Arena:
                     start = self._take_awaited(size)
             self.live_spans += 1
             self.live_bytes += size
+            self._most_bytes = max(self._most_bytes, self.live_bytes)
             return start
 
     def _take_new(self, size: int) -> int:
@@ -239,8 +246,11 @@ class Arena:
     def _grow(self, count: int) -> None:
         expected = math.ceil((self.expected_bytes - self.live_bytes) / self._chunk_bytes)
         if expected > count:
-            with contextlib.suppress(OutOfRoom):
+            try:
                 self._add_chunks(expected)
+            except OutOfRoom:
+                self.expected_bytes = 0
+            else:
                 return
         self._add_chunks(count)
 

@@ -57,6 +57,8 @@ class FakeClient(FakeSteps):
         self._returned: deque[tuple[int, int]] = deque()
 
     def allocate(self, kind: Kind, count: int) -> int:
+        if len(self.kinds) + count > self.properties.places:
+            raise OutOfRoom(f"{count} chunks more than there are")
         first = next(
             start
             for start in range(self.properties.places)

@@ -123,3 +123,25 @@ def test_a_chunk_in_use_is_freed_another_time() -> None:
     client.release(Places([0]))
     assert arena.trim() == 1
     assert client.kinds == {}
+
+
+def test_what_was_live_at_once_is_expected_again_in_one_piece() -> None:
+    arena = Arena(Storages(FakeClient()), Kind.GRADIENT)
+    held = [arena.empty([CHUNK_BYTES], [1], torch.uint8) for _ in range(5)]
+    held.clear()
+    gc.collect()
+    arena.renew()
+    assert arena.chunks == 0
+    first = arena.empty([64], [1], torch.uint8)
+    assert arena.chunks == 5
+    arena.renew()  # One is live: nothing new is expected, and what nobody has used goes.
+    assert arena.chunks == 1
+    del first
+
+
+def test_what_there_is_no_room_for_is_not_expected() -> None:
+    client = FakeClient()
+    arena = Arena(Storages(client), Kind.OTHER, expected_bytes=2**40)
+    tensor = arena.empty([64], [1], torch.uint8)
+    assert arena.chunks == 1
+    assert tensor.numel() == 64
