@@ -85,7 +85,11 @@ struct Chunk {
   bool touched = false;       // In the engine's list of what is to be recorded.
   uint8_t waits_for = 0;      // Tiers (bits) in whose slot queue it stands.
   bool overwrite = false;     // By an admitted step: where it holds nothing, nothing is brought.
-  uint64_t batch_mark = 0;    // The last batch that named it: finds duplicates.
+  // With whom it exchanged contents when a step was last published, and will again; the twin is the
+  // one whose content is made between two steps.
+  uint32_t partner = kNoPlace;
+  bool is_twin = false;
+  uint64_t batch_mark = 0;  // The last batch that named it: finds duplicates.
 
   std::vector<Hold> holds;
   std::vector<FetchOperation*> fetches;  // Admitted, waiting for this chunk.

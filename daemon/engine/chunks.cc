@@ -199,6 +199,7 @@ void EngineState::FreeChunk(uint32_t place) {
   --job.chunks;
   --live_chunks_;
   --job.kinds[static_cast<int>(chunk.kind)];
+  Unpair(place);
   chunk.dying = true;
   ++job.dying_chunks;
   job.trace.Use(chunk.member, TracedOperation::kFree);

@@ -104,7 +104,10 @@ uint64_t EngineState::NextUse(const Chunk& chunk, Tier tier) {
     // Whoever may leave for the longest time is the first.
     return 2 * Foresight::kUnknown - ++turns_;
   }
-  return chunk.job->foresight.NextUse(chunk.member);
+  if (!IsSuperseded(chunk)) return NextUseOfContent(chunk);
+  // To write what will soon be nobody's would be in vain.
+  const bool only = chunk.valid == 1u << static_cast<int>(tier);
+  return only ? chunk.job->foresight.now() : chunk.job->foresight.iteration_end();
 }
 
 // The chunk's place in the orders of its job is to be determined anew.
@@ -151,6 +154,7 @@ void EngineState::UpdateVictim(uint32_t place, Tier tier) {
   if (weighed && value == CopyValue::kOnly && chunk.job->foresight.IsFreedNext(chunk.member)) {
     value = CopyValue::kClean;
   }
+  if (weighed && value == CopyValue::kClean && IsSuperseded(chunk)) value = CopyValue::kDuplicate;
   // Where only the faster tier has the same, that one will have to be written instead.
   if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice) && chunk.valid_at(chunk.job->home)) {
     value = CopyValue::kDuplicate;

@@ -72,6 +72,13 @@ void EngineState::CheckInvariants() const {
     MEMTIDE_CHECK(chunk.dying || chunk.steps == 0 || chunk.pinned_at(Tier::kHost))
         << "a step runs on memory that may move";
     MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
+    if (chunk.partner != kNoPlace) {
+      const Chunk& partner = chunks_[chunk.partner];
+      MEMTIDE_CHECK(chunk.live() && partner.live() && partner.job == chunk.job);
+      MEMTIDE_CHECK(partner.partner == place && partner.is_twin != chunk.is_twin);
+    } else {
+      MEMTIDE_CHECK(!chunk.is_twin);
+    }
     if (chunk.flight.has_value()) ++flights[chunk.job][static_cast<int>(chunk.flight->kind)];
     MEMTIDE_CHECK(chunk.slot(chunk.job->home)) << "chunk " << place << " has no home";
     for (const Tier tier : kAllTiers) {

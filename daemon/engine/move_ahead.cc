@@ -17,9 +17,6 @@ constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};
 constexpr Bytes kMaxAhead = MiB(64);
 // How far one looks ahead, in uses, and every how many of them one looks again.
 constexpr uint64_t kMaxLook = 512, kLookEvery = 4;
-// Chunks are taken to be wanted so much earlier than they were. More would cost fewer stalls and
-// more bytes.
-constexpr uint64_t kAheadMicros = 3000;
 // Leases that are asked back because others are needed sooner, in one go.
 constexpr int kMaxAskedBack = 4;
 
@@ -70,8 +67,8 @@ bool EngineState::BringAhead(Job& job, Tier tier) {
   for (; part.prefetches < most && part.looked_ahead < part.needed_until; ++part.looked_ahead) {
     const absl::optional<uint32_t> member = job.foresight.At(part.looked_ahead);
     if (!member.has_value()) return false;
-    const uint32_t place = *member < job.members.size() ? job.members[*member] : kNoPlace;
-    if (place == kNoPlace || !chunks_[place].live()) continue;
+    const uint32_t place = PlaceWanted(job, *member, part.looked_ahead);
+    if (place == kNoPlace) continue;
     Chunk& chunk = chunks_[place];
     const uint64_t expected = job.foresight.NextUse(*member);
     if (expected > part.looked_ahead) continue;  // It was used out of order since.
@@ -103,14 +100,19 @@ uint64_t EngineState::MicrosToBring(const Chunk& chunk, Tier tier) const {
 }
 
 // The first time from which on nothing needs to be brought yet. What is brought before it must
-// displaces what could have been used once more: so as late as the links permit.
+// displaces what could have been used once more: so as late as the links permit. The next chance to
+// begin is when the job reports its next use.
 uint64_t EngineState::NeededUntil(const Job& job, Tier tier) const {
   const uint64_t now = job.foresight.now();
-  uint64_t until = now, busy = kAheadMicros;
+  uint64_t until = now, busy = 0, next_report = 0;
   for (uint64_t time = now; time < now + kMaxLook; ++time) {
     const absl::optional<uint32_t> member = job.foresight.At(time);
     if (!member.has_value()) break;
-    const uint32_t place = *member < job.members.size() ? job.members[*member] : kNoPlace;
+    if (next_report == 0) {
+      next_report = job.foresight.MicrosUntil(time);
+      busy += next_report;
+    }
+    const uint32_t place = PlaceWanted(job, *member, time);
     if (place == kNoPlace || job.foresight.NextUse(*member) != time) continue;
     busy += MicrosToBring(chunks_[place], tier);
     if (busy >= job.foresight.MicrosUntil(time)) until = time + 1;

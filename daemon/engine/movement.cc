@@ -228,7 +228,9 @@ void EngineState::DropCopy(uint32_t place, Tier tier) {
   // What another copy is worth has changed, too.
   Rank(place);
   JobTier& part = chunk.job->tier(tier);
-  part.looked_ahead = std::min(part.looked_ahead, chunk.job->foresight.NextUse(chunk.member));
+  if (chunk.job->foresight.known()) {
+    part.looked_ahead = std::min(part.looked_ahead, NextUseOfContent(chunk));
+  }
   LookAtRoom(*chunk.job, tier);
 }
 
@@ -310,11 +312,10 @@ void EngineState::On(const TransferDone& event) {
     Touch(place);
     chunk.valid |= Bit(flight.to);
     if (flight.to != Tier::kSsd) chunk.arrived[static_cast<int>(flight.to)] = ++arrivals_;
-    if (flight.to == Tier::kHost) {
+    if (flight.to == Tier::kHost && chunk.job->foresight.known()) {
       // From here it can come to the device ahead of its use.
       JobTier& device = chunk.job->tier(Tier::kDevice);
-      const uint64_t expected = chunk.job->foresight.NextUse(chunk.member);
-      device.looked_ahead = std::min(device.looked_ahead, expected);
+      device.looked_ahead = std::min(device.looked_ahead, NextUseOfContent(chunk));
     }
   } else if (flight.to != chunk.job->home) {
     DropCopy(place, flight.to);  // A writer came in between: what was copied is old.

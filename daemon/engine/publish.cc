@@ -58,13 +58,57 @@ void EngineState::On(const PublishCall& event) {
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
     SwapContents(places[i], places[count + i]);
-    if (!event.keep) Discard(places[count + i]);
+    Unpair(places[i]);
+    Unpair(places[count + i]);
+    if (event.keep) continue;
+    Pair(places[i], places[count + i]);
+    Discard(places[count + i]);
   }
   job.published_step = event.step;
   job.note = event.note;
   Touch(job);
   ++counters_.steps_published;
   Answer(event.call);
+}
+
+void EngineState::Pair(uint32_t place, uint32_t twin) {
+  chunks_[place].partner = twin;
+  chunks_[twin].partner = place;
+  chunks_[twin].is_twin = true;
+}
+
+void EngineState::Unpair(uint32_t place) {
+  const uint32_t partner = std::exchange(chunks_[place].partner, kNoPlace);
+  chunks_[place].is_twin = false;
+  if (partner == kNoPlace) return;
+  chunks_[partner].partner = kNoPlace;
+  chunks_[partner].is_twin = false;
+  Rank(partner);
+}
+
+// Whether a step has been made into its twin, so that what the chunk holds will be nobody's once
+// that is published, and nobody is expected to use it before.
+bool EngineState::IsSuperseded(const Chunk& chunk) const {
+  if (chunk.partner == kNoPlace || chunk.is_twin || chunks_[chunk.partner].valid == 0) return false;
+  const Foresight& foresight = chunk.job->foresight;
+  return foresight.known() && foresight.NextUse(chunk.member) >= foresight.iteration_end();
+}
+
+// When what the chunk holds is expected to be used: a twin's content is its partner's from the end
+// of the iteration on.
+uint64_t EngineState::NextUseOfContent(const Chunk& chunk) const {
+  const Foresight& foresight = chunk.job->foresight;
+  const uint64_t own = foresight.NextUse(chunk.member);
+  if (!chunk.is_twin || chunk.valid == 0 || own < foresight.iteration_end()) return own;
+  return foresight.UseAfterIteration(chunks_[chunk.partner].member);
+}
+
+// Where the content is that the job's member is expected to use at a time.
+uint32_t EngineState::PlaceWanted(const Job& job, uint32_t member, uint64_t time) const {
+  const uint32_t place = member < job.members.size() ? job.members[member] : kNoPlace;
+  if (place == kNoPlace || !chunks_[place].live()) return kNoPlace;
+  const bool later = time >= job.foresight.iteration_end() && IsSuperseded(chunks_[place]);
+  return later ? chunks_[place].partner : place;
 }
 
 void EngineState::ForgetWishes(uint32_t place) {

@@ -159,6 +159,11 @@ class EngineState {
   void On(const PublishCall& event);
   absl::Status CheckPublish(const Job& job, const PublishCall& event) const;
   void SwapContents(uint32_t a, uint32_t b);
+  void Pair(uint32_t place, uint32_t twin);
+  void Unpair(uint32_t place);
+  bool IsSuperseded(const Chunk& chunk) const;
+  uint64_t NextUseOfContent(const Chunk& chunk) const;
+  uint32_t PlaceWanted(const Job& job, uint32_t member, uint64_t time) const;
   void ForgetWishes(uint32_t place);
 
   // --- movement.cc ---

@@ -140,6 +140,7 @@ void EngineState::On(const StepDone& event) {
       break;
     }
     if (!event.status.ok() && i >= step.first_written) Discard(place);
+    if (chunk.is_twin) Rank(chunk.partner);  // It is superseded, or is so no more.
   }
   if (Session* session = FindSession(step.owner)) --session->waiting_calls;
   if (!event.status.ok()) return Refuse(step.call, event.status);
@@ -165,6 +166,7 @@ void EngineState::Discard(uint32_t place) {
     if (tier != chunk.job->home && chunk.slot(tier) && !in_use) DropCopy(place, tier);
   }
   Rank(place);
+  if (chunk.is_twin) Rank(chunk.partner);
   Ready(place);
 }
 

@@ -9,7 +9,7 @@ namespace memtide {
 absl::optional<uint32_t> EngineState::MomentsUntilUse(const Chunk& chunk) const {
   const Job& job = *chunk.job;
   if (!job.foresight.known()) return absl::nullopt;
-  const uint64_t next = job.foresight.NextUse(chunk.member);
+  const uint64_t next = NextUseOfContent(chunk);
   if (next >= Foresight::kUnknown) return absl::nullopt;
   return job.trace.MomentsUntil(next - job.foresight.now());
 }

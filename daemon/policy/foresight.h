@@ -48,6 +48,10 @@ class Foresight {
   // Whether it is expected to be given up then.
   bool IsFreedNext(uint32_t member) const;
   static constexpr uint64_t kUnknown = uint64_t{1} << 62;
+  // When the current iteration is expected to end, and the member's first use after that.
+  // REQUIRES: known().
+  uint64_t iteration_end() const { return base_ + shape().uses.size(); }
+  uint64_t UseAfterIteration(uint32_t member) const { return InLaterIteration(member); }
 
   // Who is expected to be used at a time, now() or later: up to the end of the next iteration.
   // kNobody: that time is one of giving up.
