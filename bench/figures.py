@@ -201,6 +201,13 @@ FIGURES: tuple[Figure, ...] = (
         "s",
     ),
     Figure(
+        "placement.stall_exact",
+        "the same, optimizer in the script's process",
+        Measure.SHARE,
+        0.25,
+        "s",
+    ),
+    Figure(
         "placement.efficiency",
         "plain GPT step, against one under memtide",
         Measure.SPEEDUP,

@@ -152,6 +152,7 @@ def _placement(context: Context) -> Samples:
         script=context.root / "examples" / "train_gpt.py",
         arguments=model,
         steps=6 if context.quick else 9,
+        turns=1 if context.quick else 3,
     )
     try:
         return placement.measure(options)

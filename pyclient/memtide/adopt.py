@@ -180,6 +180,29 @@ class Adopter:
         self._note_pressure()
         return twin
 
+    def take_over(
+        self, kind: Kind, row: int, places: Iterable[int], spans: Iterable[tuple[int, int]]
+    ) -> list[torch.UntypedStorage]:
+        """As Arena.take_over, for chunks of parameters or of states number `row`."""
+        taken = self._arena(kind, row).take_over(places, spans)
+        self._note_pressure()
+        return taken
+
+    def move_to(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+        """Points a managed tensor to a storage that takes the place of its own; whether that could
+        be: not where others are over its bytes, or over more than it."""
+        own = tensor.untyped_storage()
+        if (
+            not self.manages(tensor)
+            or own.nbytes() != storage.nbytes()
+            or tensor.storage_offset() != 0
+            or _storage_users(own) > _USERS_OF_ONE_TENSOR
+        ):
+            return False
+        layout = torch.empty(0, dtype=tensor.dtype, device=self.device)
+        tensor.data = layout.set_(storage, 0, tensor.size(), tensor.stride())
+        return True
+
     def restore(self, tensor: torch.Tensor) -> None:
         """Moves a managed tensor's bytes back to ordinary memory."""
         with torch.no_grad():

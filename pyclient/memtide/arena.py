@@ -16,7 +16,7 @@ import bisect
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -177,6 +177,23 @@ class Arena:
         start = self._take(aligned(size_bytes))
         return self._storages.over(start, size_bytes, self._returned)
 
+    def take_over(
+        self, places: Iterable[int], spans: Iterable[tuple[int, int]]
+    ) -> list[torch.UntypedStorage]:
+        """Storages over spans, start and bytes, in allocated chunks that are this arena's from now
+        on. REQUIRES: the spans lie in these chunks and share no bytes."""
+        with self._lock:
+            for place in places:
+                start = self._base + place * self._chunk_bytes
+                self._free.add(start, start + self._chunk_bytes)
+                self.chunks += 1
+            taken = []
+            for start, size_bytes in spans:
+                self._free.remove(start, start + aligned(size_bytes))
+                self._count(aligned(size_bytes))
+                taken.append(self._storages.over(start, size_bytes, self._returned))
+            return taken
+
     def trim(self) -> int:
         """Frees the chunks in which nothing lives; returns how many."""
         with self._lock:
@@ -217,10 +234,13 @@ class Arena:
                     start = self._take_new(size)
                 except OutOfRoom:
                     start = self._take_awaited(size)
-            self.live_spans += 1
-            self.live_bytes += size
-            self._most_bytes = max(self._most_bytes, self.live_bytes)
+            self._count(size)
             return start
+
+    def _count(self, size: int) -> None:
+        self.live_spans += 1
+        self.live_bytes += size
+        self._most_bytes = max(self._most_bytes, self.live_bytes)
 
     def _take_new(self, size: int) -> int:
         # First as if the new chunks followed the last ones, so that tensors stay packed.

@@ -7,7 +7,6 @@ the data, random numbers. A script asks `memtide.resumed_step()` and moves these
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 
 import torch
@@ -16,9 +15,9 @@ from torch.optim import Optimizer
 from memtide.adopt import Adopter
 from memtide.daemon_step import DaemonSteps
 from memtide.errors import FailedPrecondition
+from memtide.inherited import Inherited
 from memtide.job_note import Kept, KeptOptimizer, Note
 from memtide.note_writer import NoteWriter, matches, parameters_of, small, type_of
-from memtide.packing import SMALLEST_BYTES
 
 
 class Continuation:
@@ -32,7 +31,7 @@ class Continuation:
         self._found = found
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        self._attached: tuple[int, int] | None = None  # First place and count.
+        self._inherited: Inherited | None = None  # Until a step is published.
         daemon.always = True
         daemon.note = self._note
         daemon.on_published = self._on_published
@@ -65,68 +64,34 @@ class Continuation:
     def _take_up(self) -> None:
         note, self._found = self._found, None
         assert note is not None
-        if note.chunks:
-            self._attached = self._client.attach(note.chunks), len(note.chunks)
-        for kept, optimizer in zip(note.optimizers, self._alive(), strict=False):
-            self._restore(kept, optimizer)
+        going_on = list(zip(note.optimizers, self._alive(), strict=False))
+        for kept, optimizer in going_on:
+            _check_same(kept, optimizer)
+        self._inherited = Inherited(self._adopter, note)
+        for kept, optimizer in going_on:
+            self._restore(kept, optimizer, self._inherited)
             self._steps[optimizer] = kept.steps
 
-    def _restore(self, kept: KeptOptimizer, optimizer: Optimizer) -> None:
+    def _restore(self, kept: KeptOptimizer, optimizer: Optimizer, inherited: Inherited) -> None:
         parameters = parameters_of(optimizer)
-        if type(optimizer).__name__ != kept.name:
-            raise FailedPrecondition(
-                f"the job's states are those of {kept.name}, and the script's optimizer in its "
-                f"place is {type(optimizer).__name__}"
-            )
-        if len(parameters) != len(kept.parameters):
-            raise FailedPrecondition(
-                f"the job's {kept.name} has {len(kept.parameters)} parameters, and the script's "
-                f"{type(optimizer).__name__} has {len(parameters)}"
-            )
-        for number, (parameter, each) in enumerate(zip(parameters, kept.parameters, strict=True)):
-            if not matches(each.parameter, parameter):
-                raise FailedPrecondition(
-                    f"{_name_of(optimizer, number)} is {list(parameter.shape)} "
-                    f"{parameter.dtype}, and in the job {each.parameter.layout()}"
-                )
         self._adopter.expect_states_of(parameters)
         for parameter, each in zip(parameters, kept.parameters, strict=True):
             with torch.no_grad():
-                self._fill(parameter, each.parameter)
+                if each.parameter.offset_bytes < 0:
+                    parameter.data.copy_(small(each.parameter))
+                elif not self._adopter.move_to(parameter, inherited.storage(each.parameter)):
+                    parameter.data.copy_(self._tensor(each.parameter, inherited))
                 state = optimizer.state[parameter] if each.states or each.values else {}
                 state.update(each.values)
-                row = 0
                 for name, state_kept in each.states.items():
-                    state[name] = self._filled(state.get(name), state_kept, row)
-                    row += self._adopter.manages(state[name])
+                    if state_kept.offset_bytes < 0:
+                        state[name] = small(state_kept)
+                    else:
+                        state[name] = self._tensor(state_kept, inherited)
 
-    def _filled(self, tensor: torch.Tensor | None, kept: Kept, row: int) -> torch.Tensor:
-        """State number `row` with its content, in the tensor that the optimizer has made if it
-        fits."""
-        if kept.offset_bytes < 0:
-            return small(kept)
-        if tensor is None or not matches(kept, tensor):
-            tensor = self._adopter.new_state(
-                torch.empty_strided(kept.shape, kept.stride, dtype=type_of(kept), device="meta"),
-                row,
-            )
-        self._fill(tensor, kept)
-        return tensor
-
-    def _fill(self, tensor: torch.Tensor, kept: Kept) -> None:
-        if kept.offset_bytes < 0:
-            tensor.data.copy_(small(kept))
-            return
-        assert self._attached is not None
-        size_bytes = tensor.numel() * tensor.itemsize
-        assert size_bytes >= SMALLEST_BYTES
-        base = self._adopter.base + self._attached[0] * self._adopter.chunk_bytes
-        source = self._adopter.bytes_at(base + kept.offset_bytes, size_bytes)
-        whole = tensor.untyped_storage().nbytes() == size_bytes
-        if whole and self._adopter.manages(tensor):
-            self._adopter.copy_bytes(source, tensor)
-        else:
-            tensor.data.copy_(source.view(tensor.dtype).as_strided(kept.shape, kept.stride))
+    def _tensor(self, kept: Kept, inherited: Inherited) -> torch.Tensor:
+        empty = torch.empty(0, dtype=type_of(kept), device=self._adopter.device)
+        return empty.set_(inherited.storage(kept), 0, kept.shape, kept.stride)
 
     def _note(self, stepping: Optimizer | None) -> bytes:
         if self._daemon.here:
@@ -140,10 +105,28 @@ class Continuation:
     def _on_published(self, stepping: Optimizer | None) -> None:
         if stepping is not None:
             self._steps[stepping] = self._steps.get(stepping, 0) + 1
-        if self._attached is not None:  # This process has a published step of its own now.
-            with contextlib.suppress(FailedPrecondition):  # Looked at; at the next step, then.
-                self._client.free(*self._attached)
-                self._attached = None
+        # Until now, what no tensor of this process has taken was the last step's.
+        self._inherited = None
+
+
+def _check_same(kept: KeptOptimizer, optimizer: Optimizer) -> None:
+    parameters = parameters_of(optimizer)
+    if type(optimizer).__name__ != kept.name:
+        raise FailedPrecondition(
+            f"the job's states are those of {kept.name}, and the script's optimizer in its "
+            f"place is {type(optimizer).__name__}"
+        )
+    if len(parameters) != len(kept.parameters):
+        raise FailedPrecondition(
+            f"the job's {kept.name} has {len(kept.parameters)} parameters, and the script's "
+            f"{type(optimizer).__name__} has {len(parameters)}"
+        )
+    for number, (parameter, each) in enumerate(zip(parameters, kept.parameters, strict=True)):
+        if not matches(each.parameter, parameter):
+            raise FailedPrecondition(
+                f"{_name_of(optimizer, number)} is {list(parameter.shape)} "
+                f"{parameter.dtype}, and in the job {each.parameter.layout()}"
+            )
 
 
 def _name_of(optimizer: Optimizer, number: int) -> str:

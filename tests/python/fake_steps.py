@@ -121,6 +121,7 @@ class FakeSteps:
             raise NotFound("no such chunk")
         first = self.allocate(self.kinds[places[0]], len(ids))
         for number, place in enumerate(places):
+            self.kinds[first + number] = self.kinds[place]
             self._memory[self._slice(first + number)] = self._bytes(place)
         return first
 

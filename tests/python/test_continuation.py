@@ -11,10 +11,14 @@ import torch
 from fake_client import FakeClient
 from memtide import launch
 from memtide import runtime as runtimes
+from memtide._native import Kind
+from memtide.adopt import Adopter
 from memtide.connect import Connection, Wish
 from memtide.daemon import Pools
 from memtide.errors import DataLoss, FailedPrecondition, OutOfRoom, UsageError
-from memtide.job_note import Note, read_note
+from memtide.inherited import Inherited
+from memtide.job_note import Kept, KeptOptimizer, KeptParameter, Note, read_note
+from memtide.leases import Ledger
 from memtide.observer import Observer
 from memtide.runtime import Runtime
 from torch import nn
@@ -79,22 +83,78 @@ def test_losses_go_on_as_if_nothing_had_happened(name: str, client: FakeClient) 
     assert note_of(client).steps == 6
 
 
-def test_what_was_taken_up_is_kept_until_the_next_step_is_published(client: FakeClient) -> None:
+def test_what_a_job_left_is_taken_over_where_it_is(client: FakeClient) -> None:
     start(client, None)
     first = build(OPTIMIZERS["adamw"], 0)
     train(*first, range(2))
-    start(client, note_of(client))
+    adopter = start(client, note_of(client)).adopter
     model, optimizer = build(OPTIMIZERS["adamw"], 1)
     own = set(client.kinds)
-    loss = model(torch.zeros(1, 24)).sum()
+    model(torch.zeros(1, 24))
     attached = set(client.kinds) - own
-    assert len(attached) >= len(note_of(client).chunks)
+    large = [p for p in model.parameters() if adopter.manages(p)]
+    assert len(large) == 2
+    for tensor in (t for p in large for t in (p, *optimizer.state[p].values())):
+        places = adopter.element_places(tensor)
+        assert not places or set(places) <= attached
+    chunks = adopter.chunks()
+    adopter.trim_all()  # What the parameters were in before.
+    assert adopter.chunks() < chunks
+    assert attached <= set(client.kinds)
+
+
+def test_what_others_look_at_stays_and_takes_the_content(client: FakeClient) -> None:
+    start(client, None)
+    first, _ = started = build(OPTIMIZERS["adamw"], 0)
+    train(*started, range(2))
+    expected = first[0].weight.detach().clone()
+    start(client, note_of(client))
+    model, optimizer = build(OPTIMIZERS["adamw"], 1)
+    seen = model[0].weight.detach()
+    model(torch.zeros(1, 24))
+    assert seen.data_ptr() == model[0].weight.data_ptr()
+    assert torch.equal(seen, expected)
+    # What the last step left is there until this process has one of its own.
+    runtime = runtimes.current()
+    assert runtime is not None
+    runtime.adopter.trim_all()
+    loss = model(torch.ones(1, 24)).sum()
     loss.backward()
+    chunks = runtime.adopter.chunks()
     optimizer.step()
-    assert not attached & set(note_of(client).chunks)
-    continuation = runtimes.current()._continuation
-    assert continuation is not None
-    assert continuation._attached is None
+    runtime.adopter.trim_all()
+    assert runtime.adopter.chunks() < chunks
+
+
+def kept(offset_bytes: int) -> Kept:
+    return Kept([256], [1], "float32", offset_bytes)
+
+
+def test_states_of_several_rows_in_one_chunk_are_taken_over_too(client: FakeClient) -> None:
+    adopter = Adopter(client, Ledger(client))
+    place = client.allocate(Kind.OPTIMIZER_STATE, 1)
+    parameters = [
+        KeptParameter(small_one, {"a": kept(2048 * n), "b": kept(2048 * n + 1024)})
+        for n, small_one in enumerate([Kept([1], [1], "float32", content="AAAAAA==")] * 2)
+    ]
+    note = Note(client.chunk_ids(place, 1), [KeptOptimizer("Adam", 1, parameters)])
+    inherited = Inherited(adopter, note)
+    at = [inherited.storage(kept(offset)).data_ptr() for offset in (0, 1024, 2048, 3072)]
+    assert at == [at[0], at[0] + 1024, at[0] + 2048, at[0] + 3072]
+    assert adopter.chunks() == 1
+    del inherited
+    adopter.trim_all()
+    assert adopter.chunks() == 0
+
+
+@pytest.mark.parametrize("offset_bytes", [4096 - 512, 512, 1 << 40])
+def test_a_note_of_what_cannot_be_is_data_loss(offset_bytes: int, client: FakeClient) -> None:
+    adopter = Adopter(client, Ledger(client))
+    place = client.allocate(Kind.PARAMETER, 1)
+    parameters = [KeptParameter(kept(offset)) for offset in (0, offset_bytes)]
+    note = Note(client.chunk_ids(place, 1), [KeptOptimizer("Adam", 1, parameters)])
+    with pytest.raises(DataLoss, match="the job's note names 1024 bytes at"):
+        Inherited(adopter, note)
 
 
 def test_a_step_before_any_forward_pass_takes_the_job_up_as_well(client: FakeClient) -> None:
