@@ -73,9 +73,7 @@ class Continuation:
             self._steps[optimizer] = kept.steps
 
     def _restore(self, kept: KeptOptimizer, optimizer: Optimizer, inherited: Inherited) -> None:
-        parameters = parameters_of(optimizer)
-        self._adopter.expect_states_of(parameters)
-        for parameter, each in zip(parameters, kept.parameters, strict=True):
+        for parameter, each in zip(parameters_of(optimizer), kept.parameters, strict=True):
             with torch.no_grad():
                 if each.parameter.offset_bytes < 0:
                     parameter.data.copy_(small(each.parameter))

@@ -29,11 +29,11 @@ class Inherited:
         chunk_bytes = adopter.chunk_bytes
         spans = _rows_of(note)
         _check(sorted(spans), len(note.chunks) * chunk_bytes)
+        lists = _lists_of(spans, chunk_bytes)
         if not note.chunks:
             return
         first = adopter.client.attach(note.chunks)
         base = adopter.base + first * chunk_bytes
-        lists = _lists_of(spans, chunk_bytes)
         for key in set(lists.values()):
             mine = [span for span in sorted(spans) if lists[span[0] // chunk_bytes] == key]
             places = [first + chunk for chunk, its in lists.items() if its == key]
@@ -87,5 +87,8 @@ def _lists_of(
     mixed = False
     for (offset, size_bytes), key in spans.items():
         for chunk in range(offset // chunk_bytes, (offset + size_bytes - 1) // chunk_bytes + 1):
-            mixed |= lists.setdefault(chunk, key) != key
+            its = lists.setdefault(chunk, key)
+            mixed |= its != key
+            if its[0] is not key[0]:
+                raise DataLoss("the job's note has a parameter and a state in one chunk")
     return {chunk: (kind, 0 if mixed else row) for chunk, (kind, row) in lists.items()}

@@ -147,6 +147,14 @@ def test_states_of_several_rows_in_one_chunk_are_taken_over_too(client: FakeClie
     assert adopter.chunks() == 0
 
 
+def test_a_parameter_and_a_state_are_never_in_one_chunk(client: FakeClient) -> None:
+    place = client.allocate(Kind.PARAMETER, 1)
+    parameters = [KeptParameter(kept(0), {"a": kept(1024)})]
+    note = Note(client.chunk_ids(place, 1), [KeptOptimizer("Adam", 1, parameters)])
+    with pytest.raises(DataLoss, match="a parameter and a state in one chunk"):
+        Inherited(Adopter(client, Ledger(client)), note)
+
+
 @pytest.mark.parametrize("offset_bytes", [4096 - 512, 512, 1 << 40])
 def test_a_note_of_what_cannot_be_is_data_loss(offset_bytes: int, client: FakeClient) -> None:
     adopter = Adopter(client, Ledger(client))
