@@ -74,7 +74,7 @@ class Adopter:
         storages = self._storages = Storages(client)
         self.device = storages.device
         self._arenas: dict[tuple[Kind, int], Arena] = {}
-        self._to_be_stepped: dict[int, int] = {}  # Bytes of parameters, by their addresses.
+        self._coming_bytes = 0  # In each row of states, of the optimizer that began last.
         self._budget = properties.lease_budget
         self._owner = os.getpid()
         self._left_behind = 0  # Bytes of ordinary memory that adopted tensors were in.
@@ -163,14 +163,15 @@ class Adopter:
         return sum(self.manages(tensor) for tensor in _tensors_in(state))
 
     def expect_states_of(self, parameters: Iterable[torch.Tensor]) -> None:
-        """An optimizer is about to keep states for these."""
-        for parameter in parameters:
-            if parameter.requires_grad and self.manages(parameter):
-                size_bytes = aligned(parameter.untyped_storage().nbytes())
-                self._to_be_stepped[parameter.data_ptr()] = size_bytes
+        """An optimizer is about to keep states for these, beside those that there are."""
+        self._coming_bytes = sum(
+            aligned(p.untyped_storage().nbytes())
+            for p in parameters
+            if p.requires_grad and self.manages(p)
+        )
         for (kind, _), arena in self._arenas.items():
             if kind is Kind.OPTIMIZER_STATE:
-                arena.expected_bytes = sum(self._to_be_stepped.values())
+                arena.expected_bytes = arena.live_bytes + self._coming_bytes
 
     def new_state(self, like: torch.Tensor, row: int) -> torch.Tensor:
         """A tensor for a parameter's state number `row`, with the layout of `like` (which may be on
@@ -265,8 +266,7 @@ class Adopter:
     def _arena(self, kind: Kind, row: int = 0) -> Arena:
         row = min(row, MOST_STATES - 1)
         if (kind, row) not in self._arenas:
-            states = kind is Kind.OPTIMIZER_STATE
-            expected_bytes = sum(self._to_be_stepped.values()) if states else 0
+            expected_bytes = self._coming_bytes if kind is Kind.OPTIMIZER_STATE else 0
             self._arenas[kind, row] = Arena(self._storages, kind, expected_bytes)
         return self._arenas[kind, row]
 
