@@ -34,8 +34,8 @@ struct Sink {
 
 struct Range {
   size_t size = 0;
-  // Whether any sink is streamed. Then element i of each lies on a line's boundary where
-  // (i + phase) is a multiple of kLineElements.
+  // Whether any sink is streamed. Then element i of each is aligned to kLineElements elements (a
+  // line of fp32, half a line of others) where (i + phase) is a multiple of that.
   bool streams = false;
   size_t phase = 0;
 };

@@ -87,7 +87,8 @@ HWY_INLINE void CopyOut(const T* from, const Sink& to, size_t begin, size_t size
     std::memcpy(there, from, size * sizeof(T));
     return;
   }
-  const hn::CappedTag<T, 64 / sizeof(T)> d;
+  // No wider than what the elements are aligned to.
+  const hn::CappedTag<T, kLineElements> d;
   for (size_t i = 0; i < kTile; i += hn::Lanes(d)) hn::Stream(hn::LoadU(d, from + i), d, there + i);
 }
 
