@@ -58,11 +58,15 @@ struct Chunk {
   uint32_t member = 0;  // Its number within the job, for the policies.
   ChunkKind kind = ChunkKind::kOther;
   bool torn = false;
-  bool dying = false;  // Freed, but a transfer is still in flight: a name no more, slots still.
+  bool dying = false;      // Freed, but a transfer is still in flight: a name no more, slots still.
+  bool queued = false;     // In the engine's ready list.
+  bool touched = false;    // In the engine's list of what is to be recorded.
+  uint8_t waits_for = 0;   // Tiers (bits) in whose slot queue it stands.
+  uint8_t came_ahead = 0;  // Tiers (bits) that it came to for a use that is still to come.
+  uint8_t valid = 0;       // Tiers (bits) with a copy.
   Version version;
 
   // Copies.
-  uint8_t valid = 0;
   std::array<Slot, kTiers> slots;
   absl::optional<Flight> flight;
   std::array<uint64_t, 2> arrived{};  // At device and host: a count that grows with every arrival.
@@ -80,15 +84,12 @@ struct Chunk {
   bool blank = false;         // "Valid", but what it is to hold has not been computed yet.
   bool leased = false;        // By a session, since it was last stepped.
   bool only_stepped = false;  // In between two steps no session leased it.
-  uint32_t steps = 0;         // Running ones that use its memory.
-  bool queued = false;        // In the engine's ready list.
-  bool touched = false;       // In the engine's list of what is to be recorded.
-  uint8_t waits_for = 0;      // Tiers (bits) in whose slot queue it stands.
   bool overwrite = false;     // By an admitted step: where it holds nothing, nothing is brought.
   // With whom it exchanged contents when a step was last published, and will again; the twin is the
   // one whose content is made between two steps.
-  uint32_t partner = kNoPlace;
   bool is_twin = false;
+  uint32_t partner = kNoPlace;
+  uint32_t steps = 0;       // Running ones that use its memory.
   uint64_t batch_mark = 0;  // The last batch that named it: finds duplicates.
 
   std::vector<Hold> holds;

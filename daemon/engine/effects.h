@@ -78,11 +78,11 @@ struct TracedMove {
   absl::optional<Tier> from;  // None: zeros.
   absl::optional<Tier> to;    // None: the copy was dropped.
   MoveReason reason = MoveReason::kDemand;
+  uint32_t nearer = 0;
   Instant start;
   Duration duration{0};
   uint64_t moment = 0;
   absl::optional<uint32_t> next_use_in_moments;
-  uint32_t nearer = 0;
 };
 struct TracedStall {
   Instant start;

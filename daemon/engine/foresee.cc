@@ -49,15 +49,17 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
       const uint32_t member = chunks_[*place].member;
       job.trace.Use(
           member, use.access == Access::kWrite ? TracedOperation::kWrite : TracedOperation::kRead);
-      job.foresight.Use(member, clock);
+      job.foresight.Use(member, clock, use.access == Access::kWrite);
+      chunks_[*place].came_ahead = 0;
     }
     if (!moment.ends_iteration) continue;
     EndIteration(job, clock);
     job.trace.EndIteration();
   }
+  const bool planned = WorkOnPlan(job, moments);
   const Foresight::Changes changes = job.foresight.TakeChanges();
   if (options_.placement == Placement::kLru || options_.placement == Placement::kFifo) return;
-  if (changes.all) {
+  if (changes.all || planned) {
     for (const uint32_t place : job.members) {
       if (place != kNoPlace) Rank(place);
     }
@@ -81,6 +83,7 @@ void EngineState::EndIteration(Job& job, uint64_t clock) {
   const Foresight::Iteration& was = job.foresight.last_iteration();
   if (was.number == before) return;  // It had no use.
   ++counters_.iterations;
+  PlanIteration(job);
   if (!was.surprise) return;
   ++counters_.iteration_surprises;
   ++job.surprises;
@@ -93,6 +96,31 @@ uint64_t EngineState::ClockOf(const Job& job) const {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::microseconds>(now_.time_since_epoch() - job.stalled)
           .count());
+}
+
+// Whether a step has been made into its twin, so that what the chunk holds will be nobody's once
+// that is published, and nobody is expected to use it before.
+bool EngineState::IsSuperseded(const Chunk& chunk) const {
+  if (chunk.partner == kNoPlace || chunk.is_twin || chunks_[chunk.partner].valid == 0) return false;
+  const Foresight& foresight = chunk.job->foresight;
+  return foresight.known() && foresight.NextUse(chunk.member) >= foresight.iteration_end();
+}
+
+// When what the chunk holds is expected to be used: a twin's content is its partner's from the end
+// of the iteration on.
+uint64_t EngineState::NextUseOfContent(const Chunk& chunk) const {
+  const Foresight& foresight = chunk.job->foresight;
+  const uint64_t own = foresight.NextUse(chunk.member);
+  if (!chunk.is_twin || chunk.valid == 0 || own < foresight.iteration_end()) return own;
+  return foresight.UseAfterIteration(chunks_[chunk.partner].member);
+}
+
+// Where the content is that the job's member is expected to use at a time.
+uint32_t EngineState::PlaceWanted(const Job& job, uint32_t member, uint64_t time) const {
+  const uint32_t place = member < job.members.size() ? job.members[member] : kNoPlace;
+  if (place == kNoPlace || !chunks_[place].live()) return kNoPlace;
+  const bool later = time >= job.foresight.iteration_end() && IsSuperseded(chunks_[place]);
+  return later ? chunks_[place].partner : place;
 }
 
 // When the chunk is expected, or as the placement that is compared wants it.
@@ -139,7 +167,9 @@ void EngineState::UpdateVictim(uint32_t place, Tier tier) {
   const bool held = IsHeld(chunk, tier);
   if (held != part.held.Contains(chunk.member)) {
     if (held) {
-      part.held.Add({chunk.member, CopyValue::kClean, NextUse(chunk, tier)});
+      const bool leaves = !PlannedToStay(chunk, tier).value_or(true);
+      part.held.Add(
+          {chunk.member, leaves ? CopyValue::kLeaving : CopyValue::kClean, NextUse(chunk, tier)});
     } else {
       part.held.Remove(chunk.member);
     }
@@ -147,8 +177,17 @@ void EngineState::UpdateVictim(uint32_t place, Tier tier) {
   const bool may_leave = MayLeave(chunk, tier);
   if (may_leave == part.victims.Contains(chunk.member)) return;
   if (!may_leave) return part.victims.Remove(chunk.member);
+  part.victims.Add({chunk.member, ValueOf(chunk, tier), NextUse(chunk, tier)});
+  LookAtRoom(*chunk.job, tier);
+}
+
+CopyValue EngineState::ValueOf(const Chunk& chunk, Tier tier) const {
   CopyValue value = CopyValue::kClean;
   if (chunk.valid == 1u << static_cast<int>(tier)) value = CopyValue::kOnly;
+  if (const absl::optional<bool> stays = PlannedToStay(chunk, tier)) {
+    if (*stays) return value;
+    return value == CopyValue::kOnly ? CopyValue::kLeaving : CopyValue::kDuplicate;
+  }
   // Written, but not read again: it costs as much as a clean one that is.
   const bool weighed = options_.placement == Placement::kForesight;
   if (weighed && value == CopyValue::kOnly && chunk.job->foresight.IsFreedNext(chunk.member)) {
@@ -159,8 +198,7 @@ void EngineState::UpdateVictim(uint32_t place, Tier tier) {
   if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice) && chunk.valid_at(chunk.job->home)) {
     value = CopyValue::kDuplicate;
   }
-  part.victims.Add({chunk.member, value, NextUse(chunk, tier)});
-  LookAtRoom(*chunk.job, tier);
+  return value;
 }
 
 void EngineState::AddFarthest(const Session& session, FetchReply* reply) const {

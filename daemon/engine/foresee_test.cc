@@ -96,7 +96,7 @@ TEST_F(ForeseeTest, WhatIsExpectedSoonComesAheadAndDisplacesOnlyWhatIsExpectedLa
 }
 
 TEST_F(ForeseeTest, ASessionIsToldWhichOfItsLeasesAreExpectedLast) {
-  for (int i = 0; i < 2; ++i) Iterate();
+  Iterate();
   FetchCall fetch;
   fetch.call = Call();
   fetch.session = session_;
@@ -107,6 +107,39 @@ TEST_F(ForeseeTest, ASessionIsToldWhichOfItsLeasesAreExpectedLast) {
   FinishTransfers();
   const auto& farthest = std::get<FetchReply>(ReplyTo(fetch.call).value).farthest;
   EXPECT_EQ(farthest, std::vector<ChunkId>({chunks_[2], chunks_[1], chunks_[0]}));
+}
+
+TEST_F(ForeseeTest, WhatIsPlannedToStayStaysAndIsAskedForLast) {
+  for (int i = 0; i < 4; ++i) Iterate(Access::kWrite);
+  const Bytes before = Inspect().counters.host_to_device;
+  std::vector<uint32_t> stayed;
+  for (uint32_t n = 0; n < 8; ++n) {
+    UseChunk(n, Access::kWrite);
+    if (OnDevice((n + 4) % 8)) stayed.push_back((n + 4) % 8);
+  }
+  EndIteration();
+  ASSERT_EQ(stayed.size(), 2u) << "of four slots, two are for what is used";
+  EXPECT_LE(Inspect().counters.host_to_device, before + kChunk * 6);
+  FetchCall fetch;
+  fetch.call = Call();
+  fetch.session = session_;
+  fetch.chunks = {chunks_[stayed[0]], chunks_[(stayed[0] + 1) % 8], chunks_[(stayed[0] + 7) % 8]};
+  fetch.moments = {Moment("all")};
+  for (const ChunkId chunk : fetch.chunks) fetch.moments[0].uses.push_back({chunk, Access::kRead});
+  Post(fetch);
+  FinishTransfers();
+  const auto& farthest = std::get<FetchReply>(ReplyTo(fetch.call).value).farthest;
+  ASSERT_EQ(farthest.size(), 3u);
+  EXPECT_EQ(farthest.back(), chunks_[stayed[0]]);
+}
+
+TEST_F(ForeseeTest, AnotherOrderEndsThePlan) {
+  for (int i = 0; i < 4; ++i) Iterate(Access::kWrite);
+  for (const uint32_t n : {5, 0, 3, 6, 1, 7, 2, 4}) UseChunk(n);
+  EndIteration();
+  // As before there was one: whoever is expected sooner displaces whoever is expected later.
+  for (const uint32_t n : {5, 0, 3, 6}) UseChunk(n);
+  EXPECT_TRUE(OnDevice(1)) << "nobody fetched it yet";
 }
 
 TEST_F(ForeseeTest, LeasesOfWhatIsExpectedLastAreAskedBackForWhatIsExpectedSooner) {

@@ -19,6 +19,7 @@
 #include "daemon/engine/job_trace.h"
 #include "daemon/engine/types.h"
 #include "daemon/policy/foresight.h"
+#include "daemon/policy/plan.h"
 #include "daemon/policy/victims.h"
 #include "daemon/pool/slot_pool.h"
 
@@ -95,6 +96,8 @@ struct Job {
   std::vector<uint32_t> cooling;  // Chunks whose write-back failed.
   std::array<uint64_t, kChunkKinds> kinds{};
   Foresight foresight;
+  // Which chunks stay where, and the next such plan, in the making.
+  absl::optional<Plan> plan, next_plan;
   uint64_t surprises = 0;  // Iterations that were not as foreseen.
   JobTrace trace;
   uint64_t published_step = 0;

@@ -134,7 +134,9 @@ absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier, ui
   const absl::optional<Candidate> victim = job.tier(tier).victims.Next(job.foresight.now());
   if (!victim.has_value()) return absl::nullopt;
   const bool later = victim->value == CopyValue::kDuplicate || victim->next_use > time;
-  return later ? victim : absl::nullopt;
+  // Who is planned to stay makes room only for what is wanted now.
+  const bool stays = victim->value == CopyValue::kOnly || victim->value == CopyValue::kClean;
+  return later && !(stays && job.plan.has_value()) ? victim : absl::nullopt;
 }
 
 // Whether a chunk that is expected at `time` can have a slot without displacing one that is
@@ -152,7 +154,9 @@ void EngineState::AskFarthestBack(Job& job, uint64_t time) {
   std::map<SessionId, Revoke> revokes;
   int asked = 0;
   job.tier(job.work).held.VisitFarthest([&](const Candidate& candidate) {
-    if (candidate.next_use <= time) return false;
+    const bool leaves = candidate.value == CopyValue::kLeaving;
+    if (!leaves && (candidate.next_use <= time || job.plan.has_value())) return false;
+    if (candidate.next_use <= time) return true;
     Chunk& chunk = chunks_[job.members[candidate.member]];
     if (!chunk.asked_back && chunk.fetches.empty()) {
       chunk.asked_back = true;
@@ -182,7 +186,8 @@ bool EngineState::CleanAhead(Job& job, Tier tier) {
   if (!idle) return false;
   const uint64_t now = job.foresight.now();
   const absl::optional<Candidate> victim = part.victims.Next(now);
-  if (!victim.has_value() || victim->value != CopyValue::kOnly) return false;
+  const CopyValue leaving = job.plan.has_value() ? CopyValue::kLeaving : CopyValue::kOnly;
+  if (!victim.has_value() || victim->value != leaving) return false;
   const uint32_t place = job.members[victim->member];
   if (chunks_[place].pinned() || chunks_[place].clean_from.has_value()) return false;
   if (tier == Tier::kDevice && job.home != Tier::kHost &&
@@ -201,7 +206,8 @@ bool EngineState::IsWorthASlot(const Job& job, Tier tier, uint64_t time) const {
   if (!part.exists() || !part.slot_queue.empty()) return false;
   if (part.slots->spare_slots() > 0) return true;
   const absl::optional<Candidate> victim = VictimAfter(job, tier, time);
-  return victim.has_value() && victim->value != CopyValue::kOnly;
+  return victim.has_value() && victim->value != CopyValue::kOnly &&
+         victim->value != CopyValue::kLeaving;
 }
 
 }  // namespace memtide

@@ -311,6 +311,8 @@ void EngineState::On(const TransferDone& event) {
   if (flight.version == chunk.version) {
     Touch(place);
     chunk.valid |= Bit(flight.to);
+    const bool upwards = flight.from.has_value() && flight.to < *flight.from;
+    if (upwards && !chunk.pinned()) chunk.came_ahead |= Bit(flight.to);
     if (flight.to != Tier::kSsd) chunk.arrived[static_cast<int>(flight.to)] = ++arrivals_;
     if (flight.to == Tier::kHost && chunk.job->foresight.known()) {
       // From here it can come to the device ahead of its use.

@@ -86,31 +86,6 @@ void EngineState::Unpair(uint32_t place) {
   Rank(partner);
 }
 
-// Whether a step has been made into its twin, so that what the chunk holds will be nobody's once
-// that is published, and nobody is expected to use it before.
-bool EngineState::IsSuperseded(const Chunk& chunk) const {
-  if (chunk.partner == kNoPlace || chunk.is_twin || chunks_[chunk.partner].valid == 0) return false;
-  const Foresight& foresight = chunk.job->foresight;
-  return foresight.known() && foresight.NextUse(chunk.member) >= foresight.iteration_end();
-}
-
-// When what the chunk holds is expected to be used: a twin's content is its partner's from the end
-// of the iteration on.
-uint64_t EngineState::NextUseOfContent(const Chunk& chunk) const {
-  const Foresight& foresight = chunk.job->foresight;
-  const uint64_t own = foresight.NextUse(chunk.member);
-  if (!chunk.is_twin || chunk.valid == 0 || own < foresight.iteration_end()) return own;
-  return foresight.UseAfterIteration(chunks_[chunk.partner].member);
-}
-
-// Where the content is that the job's member is expected to use at a time.
-uint32_t EngineState::PlaceWanted(const Job& job, uint32_t member, uint64_t time) const {
-  const uint32_t place = member < job.members.size() ? job.members[member] : kNoPlace;
-  if (place == kNoPlace || !chunks_[place].live()) return kNoPlace;
-  const bool later = time >= job.foresight.iteration_end() && IsSuperseded(chunks_[place]);
-  return later ? chunks_[place].partner : place;
-}
-
 void EngineState::ForgetWishes(uint32_t place) {
   Chunk& chunk = chunks_[place];
   StopPrefetch(chunk);

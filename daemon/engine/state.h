@@ -203,6 +203,10 @@ class EngineState {
   absl::Status CheckMoments(const std::vector<MomentReport>& moments) const;
   void Learn(Job& job, const std::vector<MomentReport>& moments);
   void EndIteration(Job& job, uint64_t clock);
+  absl::optional<Plan::Slots> SlotsToPlan(const Job& job) const;
+  void PlanIteration(Job& job);
+  bool WorkOnPlan(Job& job, const std::vector<MomentReport>& moments);
+  absl::optional<bool> PlannedToStay(const Chunk& chunk, Tier tier) const;
   // Microseconds of the job's own time: it stands while its fetches wait.
   uint64_t ClockOf(const Job& job) const;
   uint64_t NextUse(const Chunk& chunk, Tier tier);
@@ -212,6 +216,7 @@ class EngineState {
   // Its copy there may be chosen as victim.
   bool MayLeave(const Chunk& chunk, Tier tier) const;
   void UpdateVictim(uint32_t place, Tier tier);
+  CopyValue ValueOf(const Chunk& chunk, Tier tier) const;
   void AddFarthest(const Session& session, FetchReply* reply) const;
 
   // --- move_ahead.cc ---

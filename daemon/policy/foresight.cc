@@ -35,6 +35,22 @@ bool Foresight::IsFreedNext(uint32_t member) const {
   return EventAt(NextUse(member)) == (member << 1 | 1);
 }
 
+std::vector<Plan::Event> Foresight::Events() const {
+  using Kind = Plan::Event::Kind;
+  std::vector<Plan::Event> events(shape().uses.size());
+  for (size_t i = 0; i < events.size(); ++i) {
+    const uint32_t event = shape().uses[i];
+    const Kind use = shape().writes[i] ? Kind::kWrite : Kind::kRead;
+    events[i] = {MemberOf(event), event & 1 ? Kind::kFree : use};
+  }
+  return events;
+}
+
+absl::optional<uint32_t> Foresight::LastEvent(uint32_t member) const {
+  if (member >= members_.size() || members_[member].events == 0) return absl::nullopt;
+  return members_[member].events - 1;
+}
+
 Foresight::Changes Foresight::TakeChanges() { return std::exchange(changes_, Changes()); }
 
 uint64_t Foresight::InLaterIteration(uint32_t member) const {
@@ -72,27 +88,35 @@ uint64_t Foresight::MicrosUntil(uint64_t time) const {
   return clock.back() - clock[at_] + later[place - shape().uses.size()];
 }
 
-void Foresight::Use(uint32_t member, uint64_t clock) {
-  Record(member << 1, clock);
+void Foresight::Use(uint32_t member, uint64_t clock, bool writes) {
+  Record(member << 1, clock, writes);
   Member& used = members_[member];
-  if (used.last != 0) used.gap = std::max<uint64_t>(1, now() - std::min(now(), used.last));
+  if (used.last != 0) {
+    const uint64_t gap = std::max<uint64_t>(1, now() - std::min(now(), used.last));
+    used.gap = static_cast<uint32_t>(std::min<uint64_t>(gap, UINT32_MAX));
+  }
   used.last = std::max<uint64_t>(1, now());
 }
 
 void Foresight::Free(uint32_t member, uint64_t clock) {
   // Of what was never used, nothing is to be learnt.
-  if (member < members_.size() && members_[member].last != 0) Record(member << 1 | 1, clock);
+  if (member < members_.size() && members_[member].last != 0) Record(member << 1 | 1, clock, false);
 }
 
-void Foresight::Record(uint32_t event, uint64_t clock) {
+void Foresight::Record(uint32_t event, uint64_t clock, bool writes) {
   if (record_.size() < kMaxUses) {
     if (record_.empty()) began_ = clock;
     record_.push_back(event);
+    writes_.push_back(writes);
     clocks_.push_back(static_cast<uint32_t>(std::min<uint64_t>(clock - began_, UINT32_MAX)));
   } else {
     too_long_ = true;
   }
-  Get(MemberOf(event));
+  Member& member = Get(MemberOf(event));
+  const auto iteration = static_cast<uint16_t>(last_iteration_.number + 1);
+  if (member.iteration != iteration) member.events = 0;
+  if (member.events < UINT16_MAX) ++member.events;
+  member.iteration = iteration;
   if (!known()) {
     ++base_;
   } else if (FindNear(event) || FindAnywhere(event)) {
@@ -221,6 +245,7 @@ uint32_t Foresight::Learn() {
   }
   shapes_[chosen].uses = std::exchange(record_, {});
   shapes_[chosen].clock = clocks_;
+  shapes_[chosen].writes = writes_;
   shapes_[chosen].hash = hash;
   Fill(&shapes_[chosen]);
   return chosen;
@@ -256,6 +281,7 @@ void Foresight::EndIteration(uint64_t clock) {
   }
   record_.clear();
   clocks_.clear();
+  writes_.clear();
   too_long_ = false;
   matched_ = 0;
   passed_over_ = 0;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "daemon/policy/plan.h"
 
 namespace memtide {
 
@@ -33,7 +34,7 @@ class Foresight {
 
   // `member` is used now, at `clock` microseconds of a clock that stands while the job waits for
   // memory: so the same use has the same time, however well the last iteration was served.
-  void Use(uint32_t member, uint64_t clock);
+  void Use(uint32_t member, uint64_t clock, bool writes = false);
   // What the member was is given up: until it is used again, nobody needs it. That, too, is
   // expected to be so in the next iteration.
   void Free(uint32_t member, uint64_t clock);
@@ -60,6 +61,14 @@ class Foresight {
   // Microseconds until then, as the iterations before went. REQUIRES: At(time) is known.
   uint64_t MicrosUntil(uint64_t time) const;
 
+  // Whether the followed iteration is expected to be followed by the same again; and what happens
+  // in it. REQUIRES of Events: known().
+  bool repeats() const { return known() && shape().successor == shape_; }
+  std::vector<Plan::Event> Events() const;
+  // Of the member's uses, and times of giving up, the number of the last one in its iteration, from
+  // zero; nullopt: there was none.
+  absl::optional<uint32_t> LastEvent(uint32_t member) const;
+
   // Members whose next use has changed since Changed was called last, some twice; or all of them.
   struct Changes {
     bool all = false;
@@ -84,6 +93,7 @@ class Foresight {
 
   struct Shape {
     std::vector<uint32_t> uses;   // Events, in order.
+    std::vector<bool> writes;     // By use.
     std::vector<uint32_t> next;   // By use: the place of the same member's next one; kNone: none.
     std::vector<uint32_t> first;  // By member; kNone: does not occur.
     std::vector<uint32_t> clock;  // By use, and of the end: microseconds since the first one.
@@ -94,11 +104,14 @@ class Foresight {
   // A use of a member: twice its number; one more: it is given up.
   static uint32_t MemberOf(uint32_t event) { return event >> 1; }
   absl::optional<uint32_t> EventAt(uint64_t time) const;
-  void Record(uint32_t event, uint64_t clock);
+  void Record(uint32_t event, uint64_t clock, bool writes);
   struct Member {
     uint64_t next = kUnknown;
     uint64_t last = 0;
-    uint64_t gap = 0;  // Zero: used once at most.
+    uint32_t gap = 0;  // Zero: used once at most.
+    // Of its last event: the low bits of its iteration's number, and its own in that, from one on;
+    // zero: there was none.
+    uint16_t iteration = 0, events = 0;
   };
 
   Member& Get(uint32_t member);
@@ -128,6 +141,7 @@ class Foresight {
   bool guess_wraps_ = false;
 
   std::vector<uint32_t> record_;
+  std::vector<bool> writes_;      // By recorded use.
   std::vector<uint32_t> clocks_;  // Of the recorded uses.
   uint64_t began_ = 0;            // Clock of the first of them.
   bool too_long_ = false;

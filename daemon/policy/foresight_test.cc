@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -37,6 +38,39 @@ TEST(ForesightTest, BeforeAnyIterationNothingIsKnown) {
   EXPECT_EQ(foresight.NextUse(0), Foresight::kUnknown);
   EXPECT_EQ(foresight.NextUse(7), Foresight::kUnknown) << "never used";
   EXPECT_EQ(foresight.At(0), absl::nullopt);
+}
+
+TEST(ForesightTest, TellsTheEventsOfWhatRepeatsAndWhichWasTheLastOfEach) {
+  using Kind = Plan::Event::Kind;
+  Foresight foresight;
+  EXPECT_FALSE(foresight.repeats());
+  EXPECT_EQ(foresight.LastEvent(0), absl::nullopt);
+  for (int iteration = 0; iteration < 2; ++iteration) {
+    foresight.Use(0, 0);
+    foresight.Use(1, 0, true);
+    EXPECT_EQ(foresight.LastEvent(0), 0u);
+    foresight.Use(0, 0);
+    foresight.Free(1, 0);
+    EXPECT_EQ(foresight.LastEvent(0), 1u);
+    foresight.EndIteration(0);
+    EXPECT_EQ(foresight.LastEvent(0), 1u) << "until it is used again";
+    EXPECT_EQ(foresight.LastEvent(1), 1u);
+  }
+  EXPECT_TRUE(foresight.repeats());
+  const std::vector<Plan::Event> events = foresight.Events();
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events[1].member, 1u);
+  EXPECT_EQ(events[0].kind, Kind::kRead);
+  EXPECT_EQ(events[1].kind, Kind::kWrite);
+  EXPECT_EQ(events[3].kind, Kind::kFree);
+  // Another order, and then the first again: what follows is not the same.
+  Iterate(&foresight, "cdefg");
+  foresight.Use(0, 0);
+  foresight.Use(1, 0, true);
+  foresight.Use(0, 0);
+  foresight.Free(1, 0);
+  foresight.EndIteration(0);
+  EXPECT_FALSE(foresight.repeats());
 }
 
 TEST(ForesightTest, ARepeatedIterationIsKnownUseByUse) {

@@ -30,10 +30,15 @@ absl::optional<Candidate> Victims::Last(CopyValue value) const {
   return Candidate{member, value, next_use};
 }
 
-size_t Victims::size() const { return orders_[0].size() + orders_[1].size() + orders_[2].size(); }
+size_t Victims::size() const {
+  size_t sum = 0;
+  for (const Order& order : orders_) sum += order.size();
+  return sum;
+}
 
 absl::optional<Candidate> Victims::Next(uint64_t now) const {
   if (auto duplicate = Last(CopyValue::kDuplicate)) return duplicate;
+  if (auto leaving = Last(CopyValue::kLeaving)) return leaving;
   const absl::optional<Candidate> clean = Last(CopyValue::kClean);
   const absl::optional<Candidate> dirty = Last(CopyValue::kOnly);
   if (!clean.has_value() || !dirty.has_value()) return clean.has_value() ? clean : dirty;

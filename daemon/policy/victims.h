@@ -1,8 +1,9 @@
 // Victims: which chunk leaves a tier next.
 //
 // The engine tells which chunks of a job may leave one tier (unleased, not moving, not at home
-// there) and asks for the next victim: duplicates first, then whoever is expected last (Belady, IBM
-// Systems Journal 1966), with the write-back of changed copies weighed in.
+// there) and asks for the next victim: duplicates first, then those that are planned to leave, then
+// whoever is expected last (Belady, IBM Systems Journal 1966), with the write-back of changed
+// copies weighed in.
 //
 // Belady's rule is optimal where every loss costs one read. A copy that was changed costs a write
 // and a read, so it stays before a clean one that is expected later, unless it is expected more
@@ -31,7 +32,8 @@ namespace memtide {
 enum class CopyValue : uint8_t {
   kOnly,       // The only copy: it must be written before it is dropped.
   kClean,      // A slower tier has the same bytes.
-  kDuplicate,  // All other tiers have them: nothing is lost.
+  kDuplicate,  // Nothing is lost: all other tiers have them, or nobody wants them here.
+  kLeaving,    // The only copy, but it is planned to be written and dropped.
 };
 
 struct Candidate {
@@ -44,6 +46,7 @@ class Victims {
  public:
   // 1 is Belady's own rule.
   static constexpr uint32_t kDirtyWeight = 2;
+  static constexpr size_t kValues = 4;  // Of CopyValue.
   explicit Victims(uint32_t dirty_weight = kDirtyWeight) : dirty_weight_(dirty_weight) {}
 
   // The member may leave from now on. REQUIRES: it is not there.
@@ -55,7 +58,8 @@ class Victims {
   // Who should leave first at the virtual time `now`; nullopt: nobody may.
   absl::optional<Candidate> Next(uint64_t now) const;
 
-  // Calls visit(candidate) from the farthest on, whatever its value, until that is false.
+  // Calls visit(candidate) for those that are leaving, then the others, from the farthest on, until
+  // that is false.
   template <typename Visitor>
   void VisitFarthest(Visitor visit) const;
 
@@ -66,7 +70,7 @@ class Victims {
   absl::optional<Candidate> Last(CopyValue value) const;
 
   uint32_t dirty_weight_;
-  std::array<Order, 3> orders_;  // By CopyValue.
+  std::array<Order, kValues> orders_;  // By CopyValue.
   struct Member {
     bool in = false;
     CopyValue value = CopyValue::kOnly;
@@ -77,8 +81,12 @@ class Victims {
 
 template <typename Visitor>
 void Victims::VisitFarthest(Visitor visit) const {
-  std::array<Order::const_reverse_iterator, 3> at;
+  std::array<Order::const_reverse_iterator, kValues> at;
   for (size_t i = 0; i < orders_.size(); ++i) at[i] = orders_[i].rbegin();
+  auto& leaving = at[static_cast<size_t>(CopyValue::kLeaving)];
+  for (; leaving != order(CopyValue::kLeaving).rend(); ++leaving) {
+    if (!visit(Candidate{leaving->second, CopyValue::kLeaving, leaving->first})) return;
+  }
   while (true) {
     size_t farthest = orders_.size();
     for (size_t i = 0; i < orders_.size(); ++i) {

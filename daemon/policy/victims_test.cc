@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -27,6 +28,24 @@ TEST(VictimsTest, DuplicatesLeaveBeforeAll) {
   victims.Add({1, CopyValue::kClean, 100});
   victims.Add({2, CopyValue::kDuplicate, 1});
   EXPECT_EQ(Next(victims), 2u);
+}
+
+TEST(VictimsTest, WhoIsPlannedToLeaveGoesAfterDuplicatesAndBeforeTheOthers) {
+  Victims victims;
+  victims.Add({1, CopyValue::kOnly, 1000});
+  victims.Add({2, CopyValue::kClean, 2000});
+  victims.Add({3, CopyValue::kLeaving, 10});
+  victims.Add({4, CopyValue::kLeaving, 20});
+  EXPECT_EQ(Next(victims), 4u);
+  std::vector<uint32_t> visited;
+  victims.VisitFarthest([&visited](const Candidate& candidate) {
+    visited.push_back(candidate.member);
+    return visited.size() < 3;
+  });
+  EXPECT_EQ(visited, std::vector<uint32_t>({4, 3, 2}));
+  victims.Add({5, CopyValue::kDuplicate, 5});
+  EXPECT_EQ(Next(victims), 5u);
+  EXPECT_EQ(victims.size(), 5u);
 }
 
 TEST(VictimsTest, AChangedCopyStaysUnlessItIsExpectedMoreThanTwiceAsFarAway) {
