@@ -31,6 +31,7 @@ from memtide.job import resumed_step
 
 if TYPE_CHECKING:
     from memtide.api import Offloaded, checkpoint, offload
+    from memtide.lion import Lion
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "FailedPrecondition",
     "Internal",
     "InvalidArgument",
+    "Lion",
     "MemtideError",
     "NotFound",
     "NotInstalled",
@@ -64,4 +66,8 @@ def __getattr__(name: str) -> Any:
         from memtide import api
 
         return getattr(api, name)
+    if name == "Lion":
+        from memtide import lion
+
+        return lion.Lion
     raise AttributeError(f"module 'memtide' has no attribute '{name}'")

@@ -41,6 +41,10 @@ class Rule(IntEnum):
     LION = 5
 
 
+# Rules that do not ask which step it is: it is the first, always.
+UNCOUNTED = (Rule.SGD, Rule.LION)
+
+
 @dataclass(frozen=True)
 class StepOptions:
     """One optimizer's update; memtide_step_options says what each means."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from memtide._native import Kind
-from memtide._steps import Rule, StepOptions
+from memtide._steps import UNCOUNTED, StepOptions
 from memtide.step_pieces import Geometry, Interval, Span, Update
 
 _MOST_REST_STEPS = 64
@@ -230,7 +230,7 @@ def next_options(options: StepOptions, group: Mapping[str, Any]) -> StepOptions:
         told["beta1"], told["beta2"] = group["betas"]
     values = {name: type(getattr(options, name))(value) for name, value in told.items()}
     # SGD does not count its steps.
-    step = options.step + (options.rule is not Rule.SGD)
+    step = options.step + (options.rule not in UNCOUNTED)
     return replace(options, step=step, fresh_states=False, **values)
 
 

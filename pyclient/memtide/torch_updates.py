@@ -1,4 +1,4 @@
-"""Torch's functional optimizers, read as what the daemon does.
+"""Torch's functional optimizers, and memtide's own, read as what the daemon does.
 
 `torch.optim.Adam.step` and its like gather parameters, gradients and states group by group, and
 then call one function that does the arithmetic: `torch.optim.adam.adam` and its like. Everything
@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from memtide._steps import Format, Rule, StepOptions
 from memtide.adopt import Adopter
 from memtide.errors import InvalidArgument
+from memtide.lion import Lion
 from memtide.step_pieces import Span, Update
 
 FORMATS = {
@@ -84,8 +85,18 @@ FORMS = (
         ("maximize",),
         lambda _: Rule.ADAGRAD,
     ),
+    Form(
+        "memtide.lion",
+        "lion",
+        "grads",
+        ("exp_avgs",),
+        None,
+        ("lr", "weight_decay", "beta1", "beta2"),
+        ("maximize",),
+        lambda _: Rule.LION,
+    ),
 )
-_OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+_OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, Lion)
 
 
 def functions() -> Iterator[tuple[Any, Form]]:

@@ -12,6 +12,7 @@ import torch
 from memtide._native import Properties
 from memtide._steps import CopyPiece, Format, Rule, StepOptions, StepPiece
 from memtide.errors import FailedPrecondition, InvalidArgument, NotFound
+from memtide.lion import lion
 from torch.optim import adagrad, adam, sgd
 
 _DTYPES = {
@@ -22,10 +23,11 @@ _DTYPES = {
 _FIRST_ID = 1000
 _PATIENCE_S = 30
 # Before any hooks.
-_ADAM, _SGD, _ADAGRAD = (
+_ADAM, _SGD, _ADAGRAD, _LION = (
     adam._single_tensor_adam,
     sgd._single_tensor_sgd,
     adagrad._single_tensor_adagrad,
+    lion,
 )
 
 
@@ -172,6 +174,17 @@ class FakeSteps:
                 **shared,
             )
             states = buffers
+        elif options.rule is Rule.LION:
+            _LION(
+                [parameter],
+                [gradient],
+                states,
+                lr=options.lr,
+                beta1=options.beta1,
+                beta2=options.beta2,
+                weight_decay=options.weight_decay,
+                maximize=options.maximize,
+            )
         else:
             _ADAGRAD(
                 [parameter],

@@ -19,6 +19,7 @@ Run = Callable[..., tuple[Any, Any, Any]]
 CASES = {
     "mlp_sgd": 8,
     "gpt_adamw": 12,
+    "lion": 8,
     "tied_weights": 10,
     "grad_accumulation": 10,
     "frozen_groups": 12,
@@ -38,6 +39,7 @@ CASES = {
 STEPPED = {
     "mlp_sgd": (12, 0.0),
     "gpt_adamw": (20, 1e-5),
+    "lion": (12, 1e-5),
     "tied_weights": (16, 1e-5),
     "grad_accumulation": (16, 1e-5),
     "frozen_groups": (16, 1e-5),

@@ -1,0 +1,73 @@
+"""memtide.Lion, plain: what it computes, and what it refuses. Under the daemon: test_daemon_step.py,
+test_early_steps.py and scripts/lion.py."""
+
+from __future__ import annotations
+
+import math
+
+import memtide
+import pytest
+import torch
+
+
+def test_it_follows_the_papers_program() -> None:
+    torch.manual_seed(0)
+    parameter = torch.nn.Parameter(torch.randn(40))
+    optimizer = memtide.Lion([parameter], lr=0.01, betas=(0.8, 0.95), weight_decay=0.1)
+    theta, momentum = parameter.detach().double().clone(), torch.zeros(40, dtype=torch.float64)
+    for _ in range(5):
+        parameter.grad = torch.randn(40)
+        gradient = parameter.grad.double()
+        update = torch.sign(0.8 * momentum + 0.2 * gradient)
+        theta = theta - 0.01 * (update + 0.1 * theta)
+        momentum = 0.95 * momentum + 0.05 * gradient
+        optimizer.step()
+    torch.testing.assert_close(parameter.detach().double(), theta, rtol=1e-5, atol=1e-6)
+    kept = optimizer.state[parameter]["exp_avg"]
+    torch.testing.assert_close(kept.double(), momentum, rtol=1e-5, atol=1e-6)
+
+
+def test_it_behaves_as_an_optimizer_of_torch_does() -> None:
+    model = torch.nn.Linear(4, 4)
+    model.bias.requires_grad_(False)
+    optimizer = memtide.Lion(model.parameters(), lr=0.5)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(1, 4)).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == pytest.approx(optimizer.step(closure).item() + 8)
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    assert list(optimizer.state) == [model.weight], "the frozen one has none"
+    again = memtide.Lion(model.parameters())
+    again.load_state_dict(optimizer.state_dict())
+    assert torch.equal(
+        again.state[model.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"]
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lr": -1.0},
+        {"lr": math.nan},
+        {"weight_decay": math.inf},
+        {"betas": (1.0, 0.9)},
+        {"betas": (0.9, -0.1)},
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong: dict) -> None:
+    with pytest.raises(ValueError, match="Lion"):
+        memtide.Lion([torch.nn.Parameter(torch.zeros(1))], **wrong)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    optimizer = memtide.Lion(table.parameters())
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="sparse"):
+        optimizer.step()
