@@ -15,7 +15,7 @@ constexpr double kFar = std::numeric_limits<double>::infinity();
 // Leased, whatever is planned: the chunk that is used, and the one before.
 constexpr uint32_t kLeased = 2;
 // Left to what is on its way: this part of the slots, and in the middle one each way at least.
-constexpr uint32_t kOnItsWay = 16, kPassing = 2;
+constexpr uint32_t kOnItsWay = 32, kPassing = 2;
 // From so many slots on, one of the upper tier is for what comes early.
 constexpr uint32_t kEnoughForEarly = 5;
 // Prices, in moves a point: so small at first that whoever saves most per slot is the last to give
