@@ -9,8 +9,10 @@ namespace memtide {
 namespace {
 
 // Members that choose, a microsecond each, for each use that is reported: plans are made beside the
-// work; and for the end of an iteration, so that those of some hundred chunks are made at once.
-constexpr uint32_t kChoicesAUse = 8, kChoicesAnIteration = 4096;
+// work. At most for a call; and for the end of an iteration, so that plans of some hundred chunks
+// are made at once.
+constexpr size_t kChoicesAUse = 8, kChoicesACall = 512;
+constexpr uint32_t kChoicesAnIteration = 4096;
 // Where less than this part of an iteration was as expected, it is no use to plan the next one.
 constexpr uint32_t kAlike = 4;
 
@@ -50,10 +52,10 @@ void EngineState::PlanIteration(Job& job) {
 // Whether there is a new one now.
 bool EngineState::WorkOnPlan(Job& job, const std::vector<MomentReport>& moments) {
   if (!job.next_plan.has_value()) return false;
-  for (const MomentReport& moment : moments) {
-    if (job.next_plan->done()) break;
-    job.next_plan->Work(kChoicesAUse * static_cast<uint32_t>(moment.uses.size()));
-  }
+  size_t uses = 0;
+  for (const MomentReport& moment : moments) uses += moment.uses.size();
+  const size_t choices = std::min(kChoicesAUse * uses, kChoicesACall);
+  if (!job.next_plan->done()) job.next_plan->Work(static_cast<uint32_t>(choices));
   if (!job.next_plan->done()) return false;
   job.plan = std::exchange(job.next_plan, absl::nullopt);
   return true;

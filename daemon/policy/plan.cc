@@ -23,6 +23,10 @@ constexpr uint32_t kEnoughForEarly = 5;
 constexpr double kFirstPressure = 0.02, kPressureGrowth = 1.1, kHistoryGrowth = 0.01;
 constexpr double kLeastPrice = 1e-6;  // Between equals, the shorter stay.
 constexpr int kMostRounds = 40;
+// A choice among few events takes as long as one more with so many more.
+constexpr size_t kEventsAChoice = 16;
+// Of a member: nobody waits for a choice among more.
+constexpr size_t kMostEvents = 4096;
 
 // Of a member's states: two bits.
 constexpr int State(bool middle, bool lowest) { return 2 * middle + lowest; }
@@ -66,16 +70,25 @@ Plan::Plan(const std::vector<Event>& events, const Slots& slots)
   done_ = members == 0;
 }
 
+bool Plan::is_planned(uint32_t member) const {
+  return count(member) > 0 && count(member) <= kMostEvents;
+}
+
 absl::optional<Plan::Stay> Plan::After(uint32_t member, uint32_t nth) const {
-  if (member >= members() || nth >= count(member)) return absl::nullopt;
+  if (member >= members() || nth >= count(member) || !is_planned(member)) return absl::nullopt;
   return stays_[first_[member] + nth];
 }
 
-void Plan::Work(uint32_t members) {
+void Plan::Work(uint32_t choices) {
   MEMTIDE_CHECK(!done_);
-  for (; members > 0 && !done_; --members) {
-    Choose(turn_);
-    if (++turn_ < this->members()) continue;
+  credit_ += choices;
+  while (credit_ > 0 && !done_) {
+    --credit_;
+    if (is_planned(turn_)) {
+      credit_ -= static_cast<int64_t>(count(turn_) / kEventsAChoice);
+      Choose(turn_);
+    }
+    if (++turn_ < members()) continue;
     turn_ = 0;
     done_ = EndRound();
   }
@@ -189,7 +202,6 @@ void Plan::ExtendWays(uint32_t member, size_t nth, size_t step) {
 
 void Plan::Choose(uint32_t member) {
   const size_t events = count(member);
-  if (events == 0) return;
   if (rounds_ > 0) Occupy(member, -1);
   SumPrices(&upper_);
   if (slots_.middle.has_value()) SumPrices(&middle_);

@@ -50,12 +50,13 @@ class Plan {
   // All uses are of the upper tier. Of `slots`, the plan leaves some for what is on its way.
   Plan(const std::vector<Event>& events, const Slots& slots);
 
-  // Lets so many members choose. REQUIRES: !done().
-  void Work(uint32_t members);
+  // Goes on for as long as so many choices take, of members of few events. REQUIRES: !done().
+  void Work(uint32_t choices);
   bool done() const { return done_; }
   const Slots& slots() const { return slots_; }
 
-  // After the member's event number `nth` of the iteration, from zero; nullopt: it has none.
+  // After the member's event number `nth` of the iteration, from zero; nullopt: it has none, or so
+  // many that it is not planned.
   absl::optional<Stay> After(uint32_t member, uint32_t nth) const;
 
  private:
@@ -83,6 +84,7 @@ class Plan {
   static constexpr int kStates = 4;
 
   size_t count(uint32_t member) const { return first_[member + 1] - first_[member]; }
+  bool is_planned(uint32_t member) const;
   uint32_t members() const { return static_cast<uint32_t>(first_.size() - 1); }
   uint32_t PointOf(uint64_t time) const;
   Gap GapAfter(uint32_t member, size_t nth) const;
@@ -104,7 +106,8 @@ class Plan {
   Tier upper_, middle_;
   double pressure_;
   int rounds_ = 0;
-  uint32_t turn_ = 0;  // Whose it is to choose.
+  uint32_t turn_ = 0;   // Whose it is to choose.
+  int64_t credit_ = 0;  // Choices.
   bool done_ = false;
   std::vector<Way> ways_;  // By step and state.
 };

@@ -162,6 +162,15 @@ TEST(PlanTest, WantsNoSlotTwiceAndMovesLessThanKeepingNothing) {
   }
 }
 
+TEST(PlanTest, AMemberOfTooManyEventsIsNotPlannedAndHoldsNobodyUp) {
+  std::vector<Plan::Event> events(100000, {0, Kind::kRead});
+  events.push_back({1, Kind::kRead});
+  events.push_back({2, Kind::kRead});
+  const Plan plan = Made(events, {8, 8});
+  EXPECT_FALSE(plan.After(0, 7).has_value());
+  EXPECT_TRUE(plan.After(1, 0)->upper);
+}
+
 TEST(PlanTest, ALongIterationIsPlannedAtCoarserTimes) {
   // 2,000 members, each used twice in a row and once again half an iteration later.
   std::vector<Plan::Event> events;
