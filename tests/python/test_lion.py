@@ -1,5 +1,5 @@
-"""memtide.Lion, plain: what it computes, and what it refuses. Under the daemon: test_daemon_step.py,
-test_early_steps.py and scripts/lion.py."""
+"""memtide.Lion, plain: what it computes, and what it refuses. Under the daemon: test_daemon_step.py
+and scripts/lion.py."""
 
 from __future__ import annotations
 
