@@ -229,7 +229,7 @@ def next_options(options: StepOptions, group: Mapping[str, Any]) -> StepOptions:
     if "betas" in group:
         told["beta1"], told["beta2"] = group["betas"]
     values = {name: type(getattr(options, name))(value) for name, value in told.items()}
-    # SGD does not count its steps.
+    # Some rules do not count their steps.
     step = options.step + (options.rule not in UNCOUNTED)
     return replace(options, step=step, fresh_states=False, **values)
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import memtide
 import torch
 from fake_client import FakeClient
 from memtide import runtime as runtimes
@@ -236,6 +237,19 @@ def two_optimizers() -> list[torch.Tensor]:
     return values(model, first, second)
 
 
+def by_lion() -> list[torch.Tensor]:
+    model = network()
+    optimizer = memtide.Lion(model.parameters(), lr=0.01, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+    torch.manual_seed(7)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.step()
+        schedule.step()
+    return values(model, optimizer)
+
+
 class Refused(Exception):
     pass
 
@@ -307,7 +321,7 @@ def changed_in_a_hook() -> list[torch.Tensor]:
 
 
 EARLY = [plain, scheduled, accumulated, accumulated_onto_zeros, tied_and_frozen, two_optimizers]
-EARLY += [states_loaded, second_backward, step_left_out, backward_that_raises]
+EARLY += [by_lion, states_loaded, second_backward, step_left_out, backward_that_raises]
 AGAIN = [clipped, new_rate, parameter_changed, gradient_changed_past_autograd, gradient_replaced]
 AGAIN += [scaled, changed_in_a_hook]
 
