@@ -134,9 +134,12 @@ absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier, ui
   const absl::optional<Candidate> victim = job.tier(tier).victims.Next(job.foresight.now());
   if (!victim.has_value()) return absl::nullopt;
   const bool later = victim->value == CopyValue::kDuplicate || victim->next_use > time;
-  // Who is planned to stay makes room only for what is wanted now.
+  // Who is planned to stay makes room only for what is wanted now: unless most of the tier is
+  // leased, so that who is planned to leave cannot, and what is wanted next would come late.
+  const JobTier& part = job.tier(tier);
+  const bool planned = job.plan.has_value() && 2 * part.committed < part.slots->size();
   const bool stays = victim->value == CopyValue::kOnly || victim->value == CopyValue::kClean;
-  return later && !(stays && job.plan.has_value()) ? victim : absl::nullopt;
+  return later && !(stays && planned) ? victim : absl::nullopt;
 }
 
 // Whether a chunk that is expected at `time` can have a slot without displacing one that is
