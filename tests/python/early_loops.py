@@ -161,9 +161,11 @@ def second_backward() -> list[torch.Tensor]:
     return loop(more)
 
 
-def scheduled() -> list[torch.Tensor]:
+def scheduled(
+    made: Callable[[nn.Module], torch.optim.Optimizer] = adam,
+) -> list[torch.Tensor]:
     model = network()
-    optimizer = adam(model)
+    optimizer = made(model)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
     torch.manual_seed(2)
     for _ in range(STEPS):
@@ -238,16 +240,7 @@ def two_optimizers() -> list[torch.Tensor]:
 
 
 def by_lion() -> list[torch.Tensor]:
-    model = network()
-    optimizer = memtide.Lion(model.parameters(), lr=0.01, weight_decay=0.1)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
-    torch.manual_seed(7)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        backward(model)
-        optimizer.step()
-        schedule.step()
-    return values(model, optimizer)
+    return scheduled(lambda model: memtide.Lion(model.parameters(), lr=0.01, weight_decay=0.1))
 
 
 class Refused(Exception):
