@@ -96,6 +96,8 @@ absl::Status SetOptions(const memtide_step_options* given, v1::StepRequest* requ
   request->set_gradient_format(static_cast<v1::NumberFormat>(options.gradient_format));
   request->set_count_non_finite_gradients(options.non_finite_gradients != nullptr);
   request->set_state_format(static_cast<v1::NumberFormat>(options.state_format));
+  request->set_rounded_format(static_cast<v1::NumberFormat>(options.rounded_format));
+  request->set_rounding_seed(options.rounding_seed);
   return absl::OkStatus();
 }
 
@@ -161,6 +163,8 @@ void AddPiece(const memtide_step_piece& piece, Numbering* numbering, v1::StepReq
     if (!request->fresh_states()) numbering->Read(piece.state[i], added->add_states());
     numbering->Write(piece.new_state[i], added->add_new_states());
   }
+  if (piece.new_rounded != 0) numbering->Write(piece.new_rounded, added->mutable_new_rounded());
+  added->set_first_element(piece.first_element);
 }
 
 }  // namespace

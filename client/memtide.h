@@ -174,7 +174,7 @@ MEMTIDE_API int memtide_resize(memtide_client* client, uint64_t device_share_byt
  * dies, the job is at this step or the one before. The same part again gives the same bits.
  * proto/memtide/v1/optimizer.proto says more. */
 
-/* formats of elements; FLOAT16: of gradients only */
+/* formats of elements; FLOAT16: of gradients and of rounded parameters only */
 enum { MEMTIDE_FLOAT32 = 1, MEMTIDE_BFLOAT16 = 2, MEMTIDE_FLOAT16 = 3 };
 /* rules: torch.optim's of the same name; Lion: arXiv 2302.06675 */
 enum {
@@ -197,6 +197,10 @@ typedef struct memtide_step_options {
   /* Where to write how many gradients are infinite or NaN; NULL: they are not counted, which saves
    * a pass over them. The part is made all the same. */
   uint64_t* non_finite_gradients;
+  uint32_t rounded_format; /* of new_rounded: bf16 (0, too) or fp16 */
+  /* Not 0: bf16 parameters are rounded up or down by chance, decided by this, the step and the
+   * element's number: made again, the same. */
+  uint64_t rounding_seed;
 } memtide_step_options;
 
 /* Elements of one parameter. Addresses in the range; each span lies within one chunk. */
@@ -207,6 +211,8 @@ typedef struct memtide_step_piece {
    * momentum_buffer; Adagrad: sum; Lion: exp_avg. Others: 0. With fresh_states, state is not
    * looked at. */
   uint64_t state[3], new_state[3];
+  uint64_t new_rounded;   /* the new parameter, rounded; `parameter` is fp32 then. 0: nowhere */
+  uint64_t first_element; /* its number among all of the optimizer; for rounding by chance */
 } memtide_step_piece;
 
 /* Bytes that stay as they are. */

@@ -35,6 +35,8 @@ absl::Status Run(const Options& options,
   spans.new_parameter = ToOutput(step.new_parameter, step.elements);
   spans.copy = ToOutput(step.copy, step.elements);
   spans.gradient_factor = step.gradient_factor;
+  if (step.rounding_seed != 0) spans.rounding_seed = step.rounding_seed;
+  spans.first_element = step.first_element;
   run(options, step.step, spans, old, fresh);
   return absl::OkStatus();
 }

@@ -30,6 +30,7 @@ struct memtide_optimizer_step {
   double gradient_factor;
   struct memtide_optimizer_span gradient, parameter, new_parameter, copy;
   struct memtide_optimizer_span old_state[3], new_state[3];
+  uint64_t rounding_seed, first_element;  // Seed 0: rounds to nearest.
 };
 
 // Makes the step and returns 0; or makes none, writes why (with a terminating zero, cut to the

@@ -19,8 +19,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 
 namespace memtide::optimizer {
@@ -94,7 +94,7 @@ struct StepSpans {
   // Given, a bf16 parameter is rounded up or down by chance, in proportion to how near both are.
   // The chance is a function of this seed, the step and the element's index among all elements of
   // the parameter list, of which the span's first is `first_element`.
-  std::optional<uint64_t> rounding_seed;
+  absl::optional<uint64_t> rounding_seed;
   uint64_t first_element = 0;
 };
 

@@ -101,7 +101,7 @@ struct Step {
   const bool has_copy, in_place;
   uint64_t number = 7, first_element = 0;
   double factor = 1;
-  std::optional<uint64_t> rounding_seed;
+  absl::optional<uint64_t> rounding_seed;
 };
 
 class StepsTest : public testing::TestWithParam<Algorithm> {

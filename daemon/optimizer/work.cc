@@ -39,9 +39,33 @@ absl::Status CheckSpan(absl::string_view name, const Place& place, uint64_t coun
   return absl::OkStatus();
 }
 
-bool Overlap(const Place& a, uint64_t a_bytes, const Place& b, uint64_t b_bytes) {
-  return a.chunk == b.chunk && a.offset < b.offset + b_bytes && b.offset < a.offset + a_bytes;
+// A span that is written.
+struct Written {
+  Place place;
+  uint64_t bytes = 0;
+};
+
+bool Overlap(const Written& a, const Written& b) {
+  return a.place.chunk == b.place.chunk && a.place.offset < b.place.offset + b.bytes &&
+         b.place.offset < a.place.offset + a.bytes;
 }
+
+// All that a piece writes.
+class SpansWritten {
+ public:
+  absl::Status Add(absl::string_view name, const Written& span) {
+    for (size_t i = 0; i < count_; ++i) {
+      if (!Overlap(span, spans_[i])) continue;
+      return absl::InvalidArgumentError(absl::StrCat(name, ": it overlaps what else is written"));
+    }
+    spans_[count_++] = span;
+    return absl::OkStatus();
+  }
+
+ private:
+  std::array<Written, 2 + kMostStates> spans_;
+  size_t count_ = 0;
+};
 
 absl::Status CheckPiece(const Work& work, const Piece& piece, const Chunks& chunks) {
   const uint64_t parameter = BytesPerElement(work.parameter_format);
@@ -54,6 +78,19 @@ absl::Status CheckPiece(const Work& work, const Piece& piece, const Chunks& chun
       check("gradient", piece.gradient, BytesPerElement(work.gradient_format), Role::kRead));
   MEMTIDE_RETURN_IF_ERROR(check("parameter", piece.parameter, parameter, Role::kRead));
   MEMTIDE_RETURN_IF_ERROR(check("new_parameter", piece.new_parameter, parameter, Role::kWritten));
+  SpansWritten written;
+  MEMTIDE_RETURN_IF_ERROR(
+      written.Add("new_parameter", {piece.new_parameter, piece.elements * parameter}));
+  if (piece.new_rounded.has_value()) {
+    const uint64_t rounded = BytesPerElement(work.rounded_format);
+    MEMTIDE_RETURN_IF_ERROR(check("new_rounded", *piece.new_rounded, rounded, Role::kWritten));
+    MEMTIDE_RETURN_IF_ERROR(
+        written.Add("new_rounded", {*piece.new_rounded, piece.elements * rounded}));
+    if (work.parameter_format != Format::kFloat32) {
+      return absl::InvalidArgumentError(
+          "parameter_format: BFLOAT16 with new_rounded; what is rounded is FLOAT32");
+    }
+  }
   const size_t states = StatesOf(work.rule);
   for (size_t i = 0; i < kMostStates; ++i) {
     const bool kept = i < states;
@@ -68,13 +105,7 @@ absl::Status CheckPiece(const Work& work, const Piece& piece, const Chunks& chun
     if (!kept) continue;
     const Place& fresh = *piece.new_states[i];
     MEMTIDE_RETURN_IF_ERROR(check("new_state", fresh, state, Role::kWritten));
-    bool apart =
-        !Overlap(fresh, piece.elements * state, piece.new_parameter, piece.elements * parameter);
-    for (size_t j = 0; j < i; ++j) {
-      apart = apart &&
-              !Overlap(fresh, piece.elements * state, *piece.new_states[j], piece.elements * state);
-    }
-    if (!apart) return absl::InvalidArgumentError("new_state: it overlaps what else is written");
+    MEMTIDE_RETURN_IF_ERROR(written.Add("new_state", {fresh, piece.elements * state}));
   }
   return absl::OkStatus();
 }
@@ -99,7 +130,12 @@ struct Spans {
     spans.gradient = Input(at(piece.gradient), piece.elements, work.gradient_format);
     spans.parameter = Input(at(piece.parameter), piece.elements, work.parameter_format);
     spans.new_parameter = Output(at(piece.new_parameter), piece.elements, work.parameter_format);
+    if (piece.new_rounded.has_value()) {
+      spans.copy = Output(at(*piece.new_rounded), piece.elements, work.rounded_format);
+    }
     spans.gradient_factor = work.gradient_factor;
+    spans.rounding_seed = work.rounding_seed;
+    spans.first_element = piece.first_element;
     return spans;
   }
 };
@@ -137,6 +173,13 @@ absl::Status Validate(const Work& work, uint32_t reads, uint32_t chunks, uint64_
   if (work.parameter_format == Format::kFloat16 || work.state_format == Format::kFloat16) {
     return absl::InvalidArgumentError(
         "parameter_format, state_format: FLOAT16; parameters and states are FLOAT32 or BFLOAT16");
+  }
+  if (work.rounded_format == Format::kFloat32) {
+    return absl::InvalidArgumentError("rounded_format: FLOAT32; it is BFLOAT16 or FLOAT16");
+  }
+  if (work.rounding_seed.has_value() && work.parameter_format != Format::kBfloat16) {
+    return absl::InvalidArgumentError(
+        "rounding_seed: of parameters that are FLOAT32; rounded by chance is BFLOAT16");
   }
   const Chunks known = {reads, chunks, chunk_bytes};
   for (const Piece& piece : work.pieces) {

@@ -38,6 +38,9 @@ struct Piece {
   // As many as the rule keeps, in the order of its header: Adam's momentum, variance and, with
   // amsgrad, greatest variance; SGD's momentum, where it has one; Adagrad's sum; Lion's momentum.
   std::array<absl::optional<Place>, kMostStates> states, new_states;
+  // Where the new parameter goes rounded, too; the parameter, its master, is fp32 then.
+  absl::optional<Place> new_rounded;
+  uint64_t first_element = 0;  // Among all of the optimizer's, for rounding by chance.
 };
 
 // Bytes that stay as they are.
@@ -56,7 +59,10 @@ struct Work {
   bool counts_non_finite = false;
   Format parameter_format = Format::kFloat32;  // fp32 or bf16.
   Format gradient_format = Format::kFloat32;
-  Format state_format = Format::kFloat32;  // fp32 or bf16.
+  Format state_format = Format::kFloat32;     // fp32 or bf16.
+  Format rounded_format = Format::kBfloat16;  // bf16 or fp16.
+  // Given, parameters are bf16 and rounded by chance (spans.h).
+  absl::optional<uint64_t> rounding_seed;
   std::vector<Piece> pieces;
   std::vector<Copy> copies;
 };

@@ -79,6 +79,29 @@ TEST(WorkTest, IsRefusedWithWhatIsWrongAndWhatIsAllowed) {
        [](Work*, Piece* p) {
          p->new_states[0] = Place{4, 92};
        }},
+      {"rounded_format: FLOAT32", [](Work* w, Piece*) { w->rounded_format = Format::kFloat32; }},
+      {"rounding_seed: of parameters that are", [](Work* w, Piece*) { w->rounding_seed = 1; }},
+      {"new_rounded: chunk number 1 is not one of the written",
+       [](Work*, Piece* p) {
+         p->new_rounded = Place{1, 0};
+       }},
+      {"new_rounded: 8 elements of 2 bytes from 4082 do not lie",
+       [](Work*, Piece* p) {
+         p->new_rounded = Place{4, kChunkBytes - 14};
+       }},
+      {"new_rounded: it overlaps what else is written",
+       [](Work*, Piece* p) {
+         p->new_rounded = Place{4, 64 - 2 * kElements + 2};
+       }},
+      {"new_state: it overlaps what else is written",
+       [](Work*, Piece* p) {
+         p->new_rounded = Place{5, 4 * kElements - 2};
+       }},
+      {"parameter_format: BFLOAT16 with new_rounded",
+       [](Work* w, Piece* p) {
+         w->parameter_format = Format::kBfloat16;
+         p->new_rounded = Place{4, 0};
+       }},
       {"from: chunk number 4 is not one of the read",
        [](Work* w, Piece*) {
          w->copies = {{{4, 0}, {4, 0}, 1}};
@@ -175,6 +198,49 @@ TEST(WorkTest, BeginsFromStatesThatAreNotReadWhereTheyAreFresh) {
   Memory memory;
   memory.Run(work);
   EXPECT_EQ(memory.At(5, 0), memory.At(0, 0) * memory.At(0, 0));
+}
+
+TEST(WorkTest, RoundsWhatTheMasterBecomes) {
+  Work work = AdamPart();
+  work.pieces[0].new_rounded = Place{4, 0};
+  ASSERT_TRUE(Checked(work).ok()) << Checked(work);
+  Memory memory;
+  memory.Run(work);
+  for (size_t i = 0; i < kElements; ++i) {
+    uint16_t upper = 0;
+    std::memcpy(&upper, memory.chunks[4].data() + 2 * i, sizeof(upper));
+    const uint32_t bits = uint32_t{upper} << 16;
+    float rounded = 0;
+    std::memcpy(&rounded, &bits, sizeof(rounded));
+    const float master = memory.At(4, 64 + 4 * i);
+    EXPECT_NEAR(rounded, master, master / 256) << i;
+    EXPECT_NE(master, memory.At(1, 64 + 4 * i)) << i;
+  }
+}
+
+TEST(WorkTest, RoundsByChanceThatGoesWithTheElementsNumber) {
+  Work work = AdamPart();
+  work.rule = AdamOptions{0.001, 0.9, 0.999, 1e-8, 0};  // Less than half of bf16's next number.
+  work.parameter_format = work.gradient_format = Format::kBfloat16;
+  Piece& piece = work.pieces[0];
+  piece.elements = 256;
+  work.rounding_seed = 7;
+  ASSERT_TRUE(Checked(work).ok()) << Checked(work);
+  Memory whole, halves;
+  whole.Run(work);
+  EXPECT_NE(std::memcmp(whole.chunks[4].data() + 64, whole.chunks[1].data() + 64, 512), 0);
+  piece.elements = 128;
+  halves.Run(work);
+  piece.first_element = 128;
+  piece.gradient.offset += 256;
+  piece.parameter.offset += 256;
+  piece.new_parameter.offset += 256;
+  for (size_t i = 0; i < 2; ++i) {
+    piece.states[i]->offset += 512;
+    piece.new_states[i]->offset += 512;
+  }
+  halves.Run(work);
+  EXPECT_EQ(whole.chunks, halves.chunks) << "in two parts, the same bits";
 }
 
 TEST(WorkTest, CountsGradientsThatAreNotFiniteWhereThatIsWanted) {

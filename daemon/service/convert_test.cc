@@ -208,10 +208,35 @@ TEST(ConvertTest, TakesAStep) {
   EXPECT_EQ(work.pieces[0].parameter.offset, 128u);
   EXPECT_EQ(work.pieces[0].states[0]->chunk, 2u);
   EXPECT_FALSE(work.pieces[0].states[1].has_value());
+  EXPECT_FALSE(work.pieces[0].new_rounded.has_value());
+  EXPECT_FALSE(work.rounding_seed.has_value());
   for (int i = 0; i < 3; ++i) piece.add_states();
   EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "no rule keeps four states";
   piece.clear_states();
   request.set_gradient_format(static_cast<v1::NumberFormat>(4));
+  EXPECT_EQ(CodeOf(request), StatusCode::kUnimplemented);
+}
+
+TEST(ConvertTest, TakesAStepThatRounds) {
+  v1::StepRequest request;
+  request.add_chunk_ids(1);
+  request.set_step(1);
+  request.mutable_lion();
+  v1::StepPiece& piece = *request.add_pieces();
+  piece.mutable_new_rounded()->set_offset_bytes(64);
+  piece.set_first_element(uint64_t{1} << 40);
+  auto event = ToEvent(request, NodeWithDevice());
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_EQ(event->work->rounded_format, optimizer::Format::kBfloat16);
+  EXPECT_EQ(event->work->pieces[0].new_rounded->offset, 64u);
+  EXPECT_EQ(event->work->pieces[0].first_element, uint64_t{1} << 40);
+  request.set_rounded_format(v1::NUMBER_FORMAT_FLOAT16);
+  request.set_rounding_seed(7);
+  event = ToEvent(request, NodeWithDevice());
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_EQ(event->work->rounded_format, optimizer::Format::kFloat16);
+  EXPECT_EQ(event->work->rounding_seed, 7u);
+  request.set_rounded_format(static_cast<v1::NumberFormat>(4));
   EXPECT_EQ(CodeOf(request), StatusCode::kUnimplemented);
 }
 

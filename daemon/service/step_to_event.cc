@@ -83,6 +83,11 @@ absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request) {
   MEMTIDE_ASSIGN_OR_RETURN(work.gradient_format,
                            ToFormat("gradient_format", request.gradient_format()));
   MEMTIDE_ASSIGN_OR_RETURN(work.state_format, ToFormat("state_format", request.state_format()));
+  if (request.rounded_format() != v1::NUMBER_FORMAT_UNSPECIFIED) {
+    MEMTIDE_ASSIGN_OR_RETURN(work.rounded_format,
+                             ToFormat("rounded_format", request.rounded_format()));
+  }
+  if (request.rounding_seed() != 0) work.rounding_seed = request.rounding_seed();
   work.pieces.reserve(static_cast<size_t>(request.pieces_size()));
   for (const v1::StepPiece& from : request.pieces()) {
     optimizer::Piece piece;
@@ -92,6 +97,8 @@ absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request) {
     piece.new_parameter = ToPlace(from.new_parameter());
     MEMTIDE_RETURN_IF_ERROR(ToStates("states", from.states(), &piece.states));
     MEMTIDE_RETURN_IF_ERROR(ToStates("new_states", from.new_states(), &piece.new_states));
+    if (from.has_new_rounded()) piece.new_rounded = ToPlace(from.new_rounded());
+    piece.first_element = from.first_element();
     work.pieces.push_back(piece);
   }
   work.copies.reserve(static_cast<size_t>(request.copies_size()));

@@ -30,6 +30,7 @@ from memtide.errors import (
 from memtide.job import resumed_step
 
 if TYPE_CHECKING:
+    from memtide.adamw import AdamW
     from memtide.api import Offloaded, checkpoint, offload
     from memtide.lion import Lion
 
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aborted",
+    "AdamW",
     "DataLoss",
     "DeadlineExceeded",
     "FailedPrecondition",
@@ -66,6 +68,10 @@ def __getattr__(name: str) -> Any:
         from memtide import api
 
         return getattr(api, name)
+    if name == "AdamW":
+        from memtide import adamw
+
+        return adamw.AdamW
     if name == "Lion":
         from memtide import lion
 

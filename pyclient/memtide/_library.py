@@ -93,6 +93,8 @@ class StepOptions(ctypes.Structure):
         ("gradient_format", c_uint32),
         ("state_format", c_uint32),
         ("non_finite_gradients", POINTER(c_uint64)),
+        ("rounded_format", c_uint32),
+        ("rounding_seed", c_uint64),
     ]
 
 

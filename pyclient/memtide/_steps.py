@@ -26,9 +26,10 @@ MOST_NOTE_BYTES = 512 * 2**10
 class Format(IntEnum):
     """How elements are stored."""
 
+    NONE = 0  # They are not.
     FLOAT32 = 1
     BFLOAT16 = 2
-    FLOAT16 = 3  # Of gradients only.
+    FLOAT16 = 3  # Of gradients and rounded parameters only.
 
 
 class Rule(IntEnum):
@@ -67,6 +68,8 @@ class StepOptions:
     parameter_format: Format = Format.FLOAT32
     gradient_format: Format = Format.FLOAT32
     state_format: Format = Format.FLOAT32
+    rounded_format: Format = Format.NONE  # Of what the pieces' parameters are the masters.
+    rounding_seed: int = 0  # Of chances; 0: to nearest.
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class StepPiece:
     new_parameter: int
     states: tuple[int, ...] = ()
     new_states: tuple[int, ...] = ()
+    new_rounded: int = 0  # None.
+    first_element: int = 0  # Its number in the optimizer.
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,7 @@ class Steps:
             table.extend((piece.elements, piece.gradient, piece.parameter, piece.new_parameter))
             for states in (piece.states, piece.new_states):
                 table.extend((*states, *(0,) * (MOST_STATES - len(states))))
+            table.extend((piece.new_rounded, piece.first_element))
         copied = array("Q")
         for copy in copies:
             copied.extend((copy.source, copy.target, copy.size_bytes))

@@ -152,8 +152,12 @@ class Adopter:
             arena.renew()
         return gradient is not None and self.adopt(gradient, Kind.GRADIENT)
 
-    def adopt_state(self, state: Any) -> None:
-        """Moves what an optimizer keeps for one parameter, at any depth, into chunks."""
+    def adopt_state_of(self, parameter: Any, state: Any) -> None:
+        """Moves what an optimizer keeps for one parameter, at any depth, into chunks. Of a small
+        one nothing: it is stepped in this process, which must leave chunks as the daemon made them.
+        """
+        if isinstance(parameter, torch.Tensor) and parameter.nbytes < SMALLEST_BYTES:
+            return
         row = 0
         for tensor in _tensors_in(state):
             row += self.manages(tensor) or self.adopt(tensor, Kind.OPTIMIZER_STATE, row)

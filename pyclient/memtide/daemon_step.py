@@ -174,7 +174,8 @@ class DaemonSteps:
             self._asked[-1].count_steps(1)
         if found.rest:
             part = part_of(arguments, count, found.rest)
-            if any(map(self._adopter.manages, part["params"])):
+            changed = (t for name in ("params", *form.states) for t in part[name])
+            if any(t is not None and self._adopter.manages(t) for t in changed):
                 self._note_here(self._stepping)
             if self.calls.count_non_finite:
                 self._here_before.remember(form, part)

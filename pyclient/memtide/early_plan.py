@@ -156,6 +156,7 @@ class Plan:
                 piece.elements,
                 piece.span(piece.seat.gradient_span),
                 tuple(map(piece.span, piece.seat.update.written)),
+                piece.seat.update.first_element + piece.first,
             )
             for piece in unit.pieces
         ]

@@ -157,7 +157,7 @@ class Runtime:
         """Moves what the optimizer keeps for managed parameters into chunks."""
         for parameter, state in optimizer.state.items():
             if parameter in self.scope:
-                self.adopter.adopt_state(state)
+                self.adopter.adopt_state_of(parameter, state)
 
     def _list_parameters(self, *, born: bool) -> list[Parameter]:
         """What is adopted, with the states that optimizers keep, or are guessed to until then."""

@@ -55,12 +55,14 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Update:
-    """One parameter's step. `written`: the parameter, then its states."""
+    """One parameter's step. `written`: the parameter, then its states, of which with a
+    `rounded_format` the master is the first. `first_element`: its number in the optimizer."""
 
     options: StepOptions
     elements: int
     gradient: Span
     written: tuple[Span, ...]
+    first_element: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Part:
     elements: int
     gradient: int
     written: tuple[Interval, ...]
+    first_element: int = 0
 
 
 @dataclass
@@ -108,6 +111,7 @@ def parts_of(update: Update, geometry: Geometry) -> Iterator[Part]:
                 )
                 for span in update.written
             ),
+            update.first_element + done,
         )
         done += count
 
@@ -220,8 +224,16 @@ def calls_of(
     for part in batch.parts:
         addresses = tuple(start for start, _ in part.written)
         new = tuple(map(twin, addresses))
+        stepped = 1 if part.options.rounded_format else 0  # The master, where there is one.
         piece = StepPiece(
-            part.elements, part.gradient, addresses[0], new[0], addresses[1:], new[1:]
+            part.elements,
+            part.gradient,
+            addresses[stepped],
+            new[stepped],
+            addresses[stepped + 1 :],
+            new[stepped + 1 :],
+            new_rounded=new[0] if stepped else 0,
+            first_element=part.first_element,
         )
         groups.setdefault(part.options, []).append(piece)
     copies = [CopyPiece(start, twin(start), end - start) for start, end in batch.copies]

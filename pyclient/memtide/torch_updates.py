@@ -18,8 +18,10 @@ import torch
 from torch.optim import Optimizer
 
 from memtide._steps import Format, Rule, StepOptions
+from memtide.adamw import ROUNDING_SEED, AdamW
 from memtide.adopt import Adopter
 from memtide.errors import InvalidArgument
+from memtide.layouts import is_dense, layout_of
 from memtide.lion import Lion
 from memtide.step_pieces import Span, Update
 
@@ -45,6 +47,8 @@ class Form:
     scalars: tuple[str, ...]
     flags: tuple[str, ...]
     rule: Callable[[Arguments], Rule]
+    # Of `states`, the first: fp32 parameters, of which those of two bytes are the rounded copies.
+    has_masters: bool = False
 
 
 def _adam_or_adamw(arguments: Arguments) -> Rule:
@@ -85,6 +89,15 @@ FORMS = (
         ("maximize",),
         lambda _: Rule.ADAGRAD,
     ),
+    replace(
+        _ADAM,
+        module="memtide.adamw",
+        name="adamw",
+        states=("masters", "exp_avgs", "exp_avg_sqs"),
+        flags=("maximize",),
+        rule=lambda _: Rule.ADAMW,
+        has_masters=True,
+    ),
     Form(
         "memtide.lion",
         "lion",
@@ -96,7 +109,10 @@ FORMS = (
         lambda _: Rule.LION,
     ),
 )
-_OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, Lion)
+_OPTIMIZERS = (
+    *(torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad),
+    *(AdamW, Lion),
+)
 
 
 def functions() -> Iterator[tuple[Any, Form]]:
@@ -141,7 +157,8 @@ def options_of(form: Form, arguments: Arguments) -> StepOptions | None:
     if any(values.get(name, 0.0) >= 1 for name in _DECAY_RATES):
         return None
     told: dict[str, Any] = {**values, **{name: bool(arguments[name]) for name in form.flags}}
-    return StepOptions(form.rule(arguments), 1, **told)
+    seed = ROUNDING_SEED if arguments.get("stochastic") else 0
+    return StepOptions(form.rule(arguments), 1, rounding_seed=seed, **told)
 
 
 @dataclass
@@ -159,12 +176,13 @@ def split(form: Form, arguments: Arguments, options: StepOptions, adopter: Adopt
     found = Split()
     lists = [arguments[name] for name in form.states if arguments[name]]
     gradients = arguments[form.gradients]
+    masters = 1 if form.has_masters and arguments[form.states[0]] else 0
     for index, parameter in enumerate(arguments["params"]):
         if not adopter.manages(gradients[index]):
             adopter.adopt_gradient(parameter)
         states = [values[index] for values in lists]
         step = arguments[form.steps][index] if form.steps is not None else None
-        if not _is_for_daemon(adopter, parameter, gradients[index], states, step):
+        if not _is_for_daemon(adopter, parameter, gradients[index], states, step, masters):
             found.rest.append(index)
             continue
         fresh = None in states
@@ -172,16 +190,23 @@ def split(form: Form, arguments: Arguments, options: StepOptions, adopter: Adopt
             states = [adopter.new_state(gradients[index], row) for row, _ in enumerate(lists)]
             for values, state in zip(lists, states, strict=True):
                 values[index] = state
+        stepped = states[0] if masters else parameter
+        by_chance = stepped.dtype is torch.bfloat16
         own = replace(
             options,
             step=int(step.item()) + 1 if step is not None else 1,
             fresh_states=fresh,
-            parameter_format=FORMATS[parameter.dtype],
+            parameter_format=FORMATS[stepped.dtype],
             gradient_format=FORMATS[gradients[index].dtype],
-            state_format=FORMATS[states[0].dtype] if states else Format.FLOAT32,
+            state_format=FORMATS[states[-1].dtype] if states else Format.FLOAT32,
+            rounded_format=FORMATS[parameter.dtype] if masters else Format.NONE,
+            rounding_seed=options.rounding_seed if by_chance else 0,
         )
         written = (_span(parameter), *map(_span, states))
-        found.updates.append(Update(own, parameter.numel(), _span(gradients[index]), written))
+        first = arguments["first_elements"][index] if "first_elements" in arguments else 0
+        found.updates.append(
+            Update(own, parameter.numel(), _span(gradients[index]), written, first)
+        )
         found.indices.append(index)
     return found
 
@@ -212,36 +237,21 @@ def _is_for_daemon(
     gradient: torch.Tensor,
     states: list[torch.Tensor | None],
     step: Any,
+    masters: int,
 ) -> bool:
     kept = [state if state is not None else gradient for state in states]
     tensors = [gradient, parameter, *kept]
+    stepped, moments = [parameter, *kept][masters], kept[masters:]
     if step is not None and not (isinstance(step, torch.Tensor) and step.numel() == 1):
         return False
     return (
         all(adopter.manages(tensor) and tensor.dtype in FORMATS for tensor in tensors)
-        and all(tensor.dtype in _KEPT_DTYPES for tensor in (parameter, *kept))
-        and len({tensor.dtype for tensor in kept}) <= 1
-        and _is_dense(parameter)
-        and len({_layout(tensor) for tensor in tensors}) == 1
+        and all(tensor.dtype in _KEPT_DTYPES for tensor in (stepped, *moments))
+        and not (masters and (stepped.dtype, parameter.itemsize) != (torch.float32, 2))
+        and len({tensor.dtype for tensor in moments}) <= 1
+        and is_dense(parameter)
+        and len({layout_of(tensor) for tensor in tensors}) == 1
     )
-
-
-def _layout(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...]]:
-    """Size, and the strides that mean anything."""
-    return tensor.size(), tuple(
-        step for n, step in zip(tensor.size(), tensor.stride(), strict=True) if n > 1
-    )
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill consecutive addresses, in whatever order."""
-    expected = 1
-    for step, n in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
-        if n > 1:
-            if step != expected:
-                return False
-            expected *= n
-    return True
 
 
 def _span(tensor: torch.Tensor) -> Span:

@@ -35,6 +35,7 @@ OPTIMIZERS: dict[str, Optimizers] = {
     "adagrad": lambda m: torch.optim.Adagrad(
         decay_groups(m), lr_decay=0.1, initial_accumulator_value=0.1
     ),
+    "adamw of ours": lambda m: memtide.AdamW(decay_groups(m), lr=0.01, maximize=True),
     "lion": lambda m: memtide.Lion(decay_groups(m), lr=0.01, betas=(0.9, 0.99), maximize=True),
     # A power of two: torch rounds what it computes with a tensor to its type.
     "tensor lr": lambda m: torch.optim.SGD(m.parameters(), lr=torch.tensor(2**-6), foreach=False),

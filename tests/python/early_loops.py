@@ -73,7 +73,8 @@ def adam(model: nn.Module, lr: float = 0.01) -> torch.optim.Optimizer:
 
 
 def backward(model: nn.Module, scale: float = 1.0) -> torch.Tensor:
-    loss = scale * model(torch.randn(5, 24)).pow(2).sum()
+    inputs = torch.randn(5, 24).to(next(model.parameters()).dtype)
+    loss = scale * model(inputs).pow(2).sum()
     loss.backward()
     return loss.detach()
 
@@ -243,6 +244,16 @@ def by_lion() -> list[torch.Tensor]:
     return scheduled(lambda model: memtide.Lion(model.parameters(), lr=0.01, weight_decay=0.1))
 
 
+def with_masters() -> list[torch.Tensor]:
+    return scheduled(lambda model: memtide.AdamW(model.bfloat16().parameters(), lr=0.01))
+
+
+def by_chance() -> list[torch.Tensor]:
+    return scheduled(
+        lambda model: memtide.AdamW(model.bfloat16().parameters(), lr=0.01, weights="stochastic")
+    )
+
+
 class Refused(Exception):
     pass
 
@@ -314,7 +325,15 @@ def changed_in_a_hook() -> list[torch.Tensor]:
 
 
 EARLY = [plain, scheduled, accumulated, accumulated_onto_zeros, tied_and_frozen, two_optimizers]
-EARLY += [by_lion, states_loaded, second_backward, step_left_out, backward_that_raises]
+EARLY += [
+    by_lion,
+    with_masters,
+    by_chance,
+    states_loaded,
+    second_backward,
+    step_left_out,
+    backward_that_raises,
+]
 AGAIN = [clipped, new_rate, parameter_changed, gradient_changed_past_autograd, gradient_replaced]
 AGAIN += [scaled, changed_in_a_hook]
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from memtide._native import Properties
 from memtide._steps import CopyPiece, Format, Rule, StepOptions, StepPiece
+from memtide.adamw import adamw
 from memtide.errors import FailedPrecondition, InvalidArgument, NotFound
 from memtide.lion import lion
 from torch.optim import adagrad, adam, sgd
@@ -23,8 +24,9 @@ _DTYPES = {
 _FIRST_ID = 1000
 _PATIENCE_S = 30
 # Before any hooks.
-_ADAM, _SGD, _ADAGRAD, _LION = (
+_ADAM, _ADAMW, _SGD, _ADAGRAD, _LION = (
     adam._single_tensor_adam,
+    adamw,
     sgd._single_tensor_sgd,
     adagrad._single_tensor_adagrad,
     lion,
@@ -65,6 +67,8 @@ class FakeSteps:
                     reads.add(self._place(address))
                 for address in (piece.new_parameter, *piece.new_states):
                     writes.add(self._place(address))
+                if piece.new_rounded:
+                    writes.add(self._place(piece.new_rounded))
             for copy in copies:
                 assert self._place(copy.source) == self._place(copy.source + copy.size_bytes - 1)
                 reads.add(self._place(copy.source))
@@ -145,7 +149,10 @@ class FakeSteps:
             "found_inf": None,
         }
         step = torch.tensor(float(options.step - 1))
-        if options.rule in (Rule.ADAM, Rule.ADAMW):
+        is_ours = options.rounded_format or options.rounding_seed
+        if is_ours or options.state_format is not options.parameter_format:
+            self._run_adamw(options, piece, gradient, parameter, states)
+        elif options.rule in (Rule.ADAM, Rule.ADAMW):
             _ADAM(
                 [parameter],
                 [gradient],
@@ -201,6 +208,36 @@ class FakeSteps:
         self._tensor(piece.new_parameter, n, options.parameter_format).copy_(parameter)
         for address, state in zip(piece.new_states, states, strict=False):
             self._tensor(address, n, options.state_format).copy_(state)
+
+    def _run_adamw(
+        self,
+        options: StepOptions,
+        piece: StepPiece,
+        gradient: torch.Tensor,
+        parameter: torch.Tensor,
+        states: list[torch.Tensor],
+    ) -> None:
+        assert options.rule is Rule.ADAMW, "the other rules have no master"
+        masters = [parameter] if options.rounded_format else []
+        rounded = parameter.to(_DTYPES[options.rounded_format]) if masters else parameter
+        _ADAMW(
+            [rounded],
+            [gradient],
+            masters,
+            *([state] for state in states),
+            state_steps=[torch.tensor(float(options.step - 1))],
+            first_elements=[piece.first_element],
+            lr=options.lr,
+            beta1=options.beta1,
+            beta2=options.beta2,
+            eps=options.eps,
+            weight_decay=options.weight_decay,
+            maximize=options.maximize,
+            stochastic=options.rounding_seed != 0,
+        )
+        if masters:
+            target = self._tensor(piece.new_rounded, piece.elements, options.rounded_format)
+            target.copy_(rounded)
 
     def _tensor(self, address: int, elements: int, form: Format) -> torch.Tensor:
         dtype = _DTYPES[form]

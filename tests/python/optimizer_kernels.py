@@ -32,6 +32,7 @@ class _Step(ctypes.Structure):
         *((name, _Span) for name in ("gradient", "parameter", "new_parameter", "copy")),
         ("old_state", _Span * 3),
         ("new_state", _Span * 3),
+        *((name, ctypes.c_uint64) for name in ("rounding_seed", "first_element")),
     ]
 
 

@@ -10,14 +10,24 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import memtide
 import pytest
 import torch
-from daemon_loops import OPTIMIZERS, assert_same, everything, network, plainly, train
+from daemon_loops import (
+    OPTIMIZERS,
+    assert_same,
+    decay_groups,
+    everything,
+    network,
+    plainly,
+    train,
+)
 from fake_client import FakeClient
 from memtide import runtime as runtimes
-from memtide._steps import Rule
+from memtide._steps import Format, Rule
 from memtide.observer import Observer
 from memtide.runtime import Runtime
+from memtide.torch_updates import FORMATS
 from torch import nn
 
 
@@ -45,6 +55,76 @@ def test_the_daemon_steps_to_the_same_values(name: str) -> None:
     assert runtime.daemon.steps == client.published_steps == 4
     assert sum(len(pieces) for _, pieces, _ in client.step_calls) > 4 * 8
     assert_same(offloaded, plain)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weights", "moments"),
+    [
+        (torch.bfloat16, "master", torch.float32),
+        (torch.bfloat16, "master", torch.bfloat16),
+        (torch.float16, "master", torch.float32),
+        (torch.bfloat16, "stochastic", torch.float32),
+        (torch.bfloat16, "stochastic", torch.bfloat16),
+        (torch.bfloat16, "nearest", torch.float32),
+    ],
+    ids=str,
+)
+def test_two_bytes_are_stepped_to_the_same_values(
+    dtype: torch.dtype, weights: str, moments: torch.dtype
+) -> None:
+    def work() -> list[torch.Tensor]:
+        model = network(dtype)
+        optimizer = memtide.AdamW(decay_groups(model), 0.01, weights=weights, moments=moments)
+        train(model, optimizer)
+        return everything(model, optimizer)
+
+    plain = plainly(work)
+    client = FakeClient()
+    runtime = runtimes.start(client, Observer(), adopt_everything=True)
+    try:
+        offloaded = work()
+    finally:
+        runtimes.stop()
+    assert runtime.daemon.steps == client.published_steps == 4
+    (told,) = {
+        (options.rounded_format, options.parameter_format, options.rounding_seed != 0)
+        for options, pieces, _ in client.step_calls
+        if pieces
+    }
+    assert (
+        told
+        == {
+            "master": (FORMATS[dtype], Format.FLOAT32, False),
+            "stochastic": (Format.NONE, Format.BFLOAT16, True),
+            "nearest": (Format.NONE, Format.BFLOAT16, False),
+        }[weights]
+    )
+    assert_same(offloaded, plain)
+
+
+def test_states_of_small_parameters_stay_beside_them(runtime: Runtime) -> None:
+    model = nn.Linear(2, 400).bfloat16()
+    optimizer = memtide.AdamW(model.parameters(), lr=0.01)  # Biases: 800 bytes, with masters 1600.
+    runtime.daemon.always = True
+    for _ in range(3):
+        model(torch.randn(2, 2).bfloat16()).sum().backward()
+        optimizer.step()
+    bias, weight = optimizer.state[model.bias], optimizer.state[model.weight]
+    assert not runtime.adopter.count_managed(bias)
+    assert runtime.adopter.count_managed(weight) == 3
+    assert not runtime.daemon.here
+
+
+def test_states_in_chunks_that_are_changed_here_are_said_to_be(runtime: Runtime) -> None:
+    flat = torch.zeros(1000)
+    parameter = nn.Parameter(flat[:800])  # Stays where it is, and its states do not.
+    optimizer = torch.optim.AdamW([parameter], lr=0.01)
+    runtime.daemon.always = True
+    for _ in range(2):
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    assert runtime.adopter.count_managed(optimizer.state[parameter]) == 2
+    assert "AdamW steps in the script's process" in runtime.daemon.here
 
 
 def test_bfloat16_is_stepped_as_bfloat16(runtime: Runtime) -> None:

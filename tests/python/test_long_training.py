@@ -31,6 +31,10 @@ CASES = {
     "adam amsgrad maximize": (25, 24, FP32),
     "adamw accumulation frozen absent": (25, 24, FP32),
     "adamw scaler": (25, 24, FP32),
+    "bf16 master": (200, 24, 0.03),
+    "fp16 master": (25, 24, 1e-3),
+    "bf16 chance": (25, 20, 1e-3),
+    "moments": (25, 20, 1e-3),
     "custom": (8, 10, 0.0),
 }
 

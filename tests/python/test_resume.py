@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ def losses_of(path: Path) -> dict[int, str]:
     return {int(step): loss for step, loss, _ in rows}
 
 
-def run(cli: Cli, sockets: Path, result: Path, *more: str, **environment: object) -> int:
+def run_script(cli: Cli, sockets: Path, result: Path, *more: str, **environment: object) -> int:
     outcome = cli.memtide(
         "run",
         f"--socket-dir={sockets}",
@@ -55,21 +56,23 @@ def run(cli: Cli, sockets: Path, result: Path, *more: str, **environment: object
     return outcome.status
 
 
+@pytest.mark.parametrize("environment", [{}, {"HALF": 1}], ids=["fp32", "bf16 with masters"])
 def test_losses_go_on_after_kills_as_if_there_had_been_none(
-    sockets: Path, cli: Cli, tmp_path: Path
+    environment: dict[str, object], sockets: Path, cli: Cli, tmp_path: Path
 ) -> None:
+    run = functools.partial(run_script, cli, sockets, **environment)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert run(cli, sockets, whole) == 0
+    assert run(whole) == 0
     expected = losses_of(whole)
     assert list(expected) == list(range(STEPS))
     rng = random.Random(1)
     for kill_at in (2, 4, 6):
         resume = ["--resume"] if kill_at > 2 else []
         delay = rng.uniform(0.0, 0.5)
-        status = run(cli, sockets, killed, *resume, KILL_AT=kill_at, KILL_AFTER_S=delay)
+        status = run(killed, *resume, KILL_AT=kill_at, KILL_AFTER_S=delay)
         assert status == -9
     died = time.time()
-    assert run(cli, sockets, killed, "--resume") == 0
+    assert run(killed, "--resume") == 0
     assert losses_of(killed) == expected
     first = min(
         float(t) for _, _, t in map(str.split, killed.read_text().splitlines()) if float(t) > died
@@ -79,8 +82,8 @@ def test_losses_go_on_after_kills_as_if_there_had_been_none(
 
 def test_a_job_that_nobody_resumes_begins_anew(sockets: Path, cli: Cli, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    assert run(cli, sockets, first, KILL_AT=1, KILL_AFTER_S=5) == -9
-    assert run(cli, sockets, second) == 0
+    assert run_script(cli, sockets, first, KILL_AT=1, KILL_AFTER_S=5) == -9
+    assert run_script(cli, sockets, second) == 0
     assert list(losses_of(second)) == list(range(STEPS))
     assert losses_of(first).items() <= losses_of(second).items()
 

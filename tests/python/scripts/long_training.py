@@ -3,15 +3,16 @@
 import os
 import sys
 
+import memtide
 import torch
 from torch import nn
 
 case, steps = sys.argv[1], int(sys.argv[2])
-half = "bf16" in case
+dtype = torch.bfloat16 if "bf16" in case else torch.float16 if "fp16" in case else torch.float32
 torch.manual_seed(21)
 layers = [nn.Linear(640, 640), nn.Tanh(), nn.Linear(640, 1280), nn.Tanh(), nn.Linear(1280, 640)]
 model = nn.Sequential(*layers, nn.LayerNorm(640), nn.Linear(640, 16))
-model.to(torch.bfloat16 if half else torch.float32)
+model.to(dtype)
 if "frozen" in case:
     model[0].requires_grad_(False)
 parameters = list(model.parameters())
@@ -35,6 +36,12 @@ elif "custom" in case:
                         p.add_(p.grad, alpha=-group["lr"])
 
     optimizer = Plain(groups, {"lr": 1e-2})
+elif "master" in case:
+    optimizer = memtide.AdamW(groups, lr=1e-3)
+elif "chance" in case:
+    optimizer = memtide.AdamW(groups, lr=1e-3, weights="stochastic")
+elif "moments" in case:
+    optimizer = memtide.AdamW(groups, lr=1e-3, moments=torch.bfloat16)
 else:
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)

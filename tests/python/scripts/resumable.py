@@ -1,7 +1,7 @@
 """Training that goes on after a kill: `resumable.py STEPS`. Writes each loss as it is known.
 
 KILL_AT names the step in which the process kills itself, KILL_AFTER_S how long after its backward
-pass: in the middle of the optimizer's step, or after it.
+pass: in the middle of the optimizer's step, or after it. With HALF, all is bfloat16, with masters.
 """
 
 import os
@@ -19,7 +19,10 @@ steps = int(sys.argv[1])
 kill_at = int(os.environ.get("KILL_AT", -1))
 torch.manual_seed(0)
 model = TinyGpt(width=384)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+if "HALF" in os.environ:
+    model.bfloat16()
+make = memtide.AdamW if "HALF" in os.environ else torch.optim.AdamW
+optimizer = make(model.parameters(), lr=1e-3)
 with Path(os.environ["RESULT"]).open("a", buffering=1, encoding="utf-8") as losses:
     for step in range(memtide.resumed_step(), steps):
         torch.manual_seed(step)

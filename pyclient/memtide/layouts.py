@@ -1,0 +1,23 @@
+"""How a tensor's elements lie in memory."""
+
+from __future__ import annotations
+
+import torch
+
+
+def layout_of(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...]]:
+    """Size, and the strides that mean anything."""
+    return tensor.size(), tuple(
+        step for n, step in zip(tensor.size(), tensor.stride(), strict=True) if n > 1
+    )
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill consecutive addresses, in whatever order."""
+    expected = 1
+    for step, n in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if n > 1:
+            if step != expected:
+                return False
+            expected *= n
+    return True
