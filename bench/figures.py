@@ -139,6 +139,9 @@ FIGURES: tuple[Figure, ...] = (
         "s",
         at_least=True,
     ),
+    Figure("losses.bf16_moments", "GPT's loss with bf16 moments", Measure.SHARE, 1.01, "nats"),
+    Figure("losses.master", "the same in bf16 with fp32 master", Measure.SHARE, 1.01, "nats"),
+    Figure("losses.stochastic", "the same, rounded by chance", Measure.SHARE, 1.01, "nats"),
     Figure(
         "steps.arithmetic",
         "AdamW's step, all on SSD, against copying the same",

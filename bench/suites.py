@@ -179,6 +179,12 @@ def _optimizer(context: Context) -> Samples:
     return context.run("optimizer_bench") | torch_steps.measure(library, 3 if context.quick else 7)
 
 
+def _losses(context: Context) -> Samples:
+    import losses  # As above.
+
+    return losses.measure(100 if context.quick else losses.STEPS)
+
+
 def _steps(context: Context) -> Samples:
     import ssd_steps  # As above.
 
@@ -214,6 +220,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "client": _client,
     "copy": _copy,
     "optimizer": _optimizer,
+    "losses": _losses,
     "ssd": _ssd,
     "steps": _steps,
     "train": _train,
