@@ -149,7 +149,9 @@ MEMTIDE_API int memtide_release(memtide_client* client, const uint32_t* places, 
  * a call of its own, which waits for nothing but its answer. */
 MEMTIDE_API int memtide_moment(memtide_client* client, int phase, const char* name,
                                uint64_t own_device_bytes, uint64_t own_host_bytes);
-/* An iteration ends. Its moments are expected again, in the same order. */
+/* An iteration ends. Its moments, and what was used in them, are expected again, in the same order.
+ * A program whose iterations have no parts needs no moments: this alone says enough. Without
+ * either, whatever was used longest ago makes room. */
 MEMTIDE_API int memtide_end_iteration(memtide_client* client);
 
 /* Starts to bring chunks close. Never blocks; a hint. */

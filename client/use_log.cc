@@ -22,7 +22,7 @@ Moment* UseLog::Current() {
 }
 
 void UseLog::EndIteration() {
-  if (!begun_) return;
+  begun_ = true;
   Current()->ends_iteration = true;
   ++ends_;
   ++number_;

@@ -42,7 +42,7 @@ class UseLog {
   static constexpr size_t kReportAfter = 16;
   static constexpr size_t kMaxNameBytes = 64;
 
-  // From the first call on, uses are noted.
+  // From the first of these calls on, uses are noted.
   void Begin(Moment moment);
   void EndIteration();
   void Use(ChunkId chunk, Access access);

@@ -45,11 +45,24 @@ TEST(UseLogTest, WhatComesAfterATakeContinuesTheMoment) {
   EXPECT_EQ(moments[0].uses.size(), 1u);
 }
 
-TEST(UseLogTest, WithoutMomentsNothingIsNoted) {
+TEST(UseLogTest, NothingIsNotedForAProgramThatTellsNothing) {
   UseLog log;
   log.Use(ChunkId(1), Access::kRead);
-  log.EndIteration();
   EXPECT_TRUE(log.Take().empty());
+}
+
+TEST(UseLogTest, IterationsNeedNoMoments) {
+  UseLog log;
+  log.EndIteration();
+  std::vector<Moment> moments = log.Take();
+  ASSERT_EQ(moments.size(), 1u);
+  EXPECT_TRUE(moments[0].ends_iteration);
+  log.Use(ChunkId(1), Access::kRead);
+  log.EndIteration();
+  moments = log.Take();
+  ASSERT_EQ(moments.size(), 1u);
+  EXPECT_TRUE(moments[0].continues);
+  EXPECT_EQ(moments[0].uses.size(), 1u);
 }
 
 TEST(UseLogTest, NoMoreEndsOfIterationsAreKeptThanACallMayTell) {
