@@ -8,6 +8,9 @@ addresses, options, step numbers, copies, twins) and no chunk that it read has b
 writing since before it was made, which the daemon knows (its chunks have versions). That covers
 whatever a script may do meanwhile, also past autograd's own counters (`p.grad.data`, NumPy).
 
+A GradScaler multiplies all gradients when backward is over. What is made before that is made of
+gradients times its factor, and counts as made of what they become, if nobody else writes to them.
+
 Hooks never wait here for the daemon, but to get the twins. One attempt at a time, of one optimizer;
 what belongs to another one is made at its step.
 """
@@ -18,15 +21,16 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef
 
 from memtide._native import Kind
+from memtide._steps import Format
 from memtide.adopt import Adopter
 from memtide.early_plan import Plan, Seat, Unit
 from memtide.errors import MemtideError
@@ -79,6 +83,9 @@ class EarlySteps:
         self._plans: weakref.WeakKeyDictionary[Optimizer, Plan] = weakref.WeakKeyDictionary()
         self._planned: dict[int, tuple[Plan, weakref.ref[Optimizer]]] = {}
         self._parameters: dict[int, TensorWeakRef] = {}
+        self._scalers: weakref.WeakKeyDictionary[Optimizer, weakref.ref[torch.amp.GradScaler]] = (
+            weakref.WeakKeyDictionary()
+        )
         # Most of host memory stays the process's.
         self._depth = max(1, min(DEPTH, calls.host_slots // 2 // calls.most_chunks))
         self.allowed = True
@@ -103,6 +110,33 @@ class EarlySteps:
             if self._attempt.plan is plan:
                 for unit in plan.came(address, times, gradient.data_ptr()):
                     self._start(self._attempt, unit)
+
+    @contextlib.contextmanager
+    def unscaling(
+        self, scaler: torch.amp.GradScaler, optimizer: Optimizer, factor: float
+    ) -> Iterator[None]:
+        """Around what multiplies all of an optimizer's gradients by `factor` after backward."""
+        self._scalers[optimizer] = weakref.ref(scaler)
+        with self._lock:
+            attempt = self._attempt
+            if attempt is not None:
+                attempt.over = True
+        if attempt is None or attempt.optimizer is not optimizer:
+            yield
+            return
+        stop(attempt.workers)
+        batches = [batch for batch, _ in attempt.made]
+        before = self._marks_of(batches)
+        yield
+        after = self._marks_of(batches)
+        attempt.made = [
+            (
+                _unscaled(batch, marks, factor, after)
+                if all(marks[place] == before[place] for place in batch.reads)
+                else (batch, marks)
+            )
+            for batch, marks in attempt.made
+        ]
 
     def take(self, optimizer: Optimizer | None) -> Made | None:
         """A step begins: what has been made for it, when nothing is under way any more. Until
@@ -248,6 +282,7 @@ class EarlySteps:
 
     def _make(self, attempt: _Attempt, unit: Unit) -> list[tuple[Batch, Marks]]:
         updates = attempt.plan.updates_of(unit, attempt.optimizer.param_groups)
+        updates = [_scaled(update, self._factor_of(attempt.optimizer)) for update in updates]
         geometry, most_chunks = self._calls.geometry, self._calls.most_chunks
         batches = batches_of(updates, unit.copies, geometry, most_chunks)
         marks = self._marks_of(batches)
@@ -255,9 +290,32 @@ class EarlySteps:
             self._calls.make_one(batch, attempt.twins)
         return [(batch, {place: marks[place] for place in batch.places}) for batch in batches]
 
+    def _factor_of(self, optimizer: Optimizer) -> float:
+        """What the gradients will have been multiplied by when the optimizer steps."""
+        known = self._scalers.get(optimizer)
+        scaler = known() if known is not None else None
+        if scaler is None:
+            return 1.0
+        return torch.tensor(1 / scaler.get_scale()).item()  # In fp32, as the scaler has it.
+
     def _marks_of(self, batches: Sequence[Batch]) -> Marks:
         places = sorted(set[int]().union(*(batch.places for batch in batches)))
         return dict(zip(places, self._client.versions(places), strict=True)) if places else {}
+
+
+def _scaled(update: Update, factor: float) -> Update:
+    """An update of gradients times a factor, if these are of the type that the product has."""
+    if factor == 1 or update.options.gradient_format is not Format.FLOAT32:
+        return update
+    return replace(update, options=replace(update.options, gradient_factor=factor))
+
+
+def _unscaled(batch: Batch, marks: Marks, factor: float, after: Marks) -> tuple[Batch, Marks]:
+    """A batch made of gradients times a factor, as one made of what they are after that."""
+    if any(part.options.gradient_factor != factor for part in batch.parts):
+        return batch, marks
+    parts = [replace(p, options=replace(p.options, gradient_factor=1.0)) for p in batch.parts]
+    return replace(batch, parts=parts), marks | {place: after[place] for place in batch.reads}
 
 
 def _key_of(batch: Batch) -> _Key:

@@ -38,6 +38,7 @@ from memtide.saving import saving_through_copies
 from memtide.step import StepMode
 from memtide.times_one import multiplying, multiplying_lists
 from memtide.torch_updates import functions
+from memtide.unscaling import unscaling
 
 
 class Runtime:
@@ -89,6 +90,8 @@ class Runtime:
         for module, form in functions():
             self._wrap(module, form.name, functools.partial(self.daemon.around, form))
         self._wrap(Optimizer, "_optimizer_step_code", self._around_step_code)
+        scaling = functools.partial(unscaling, self.daemon.early)
+        self._wrap(torch.amp.GradScaler, "_unscale_grads_", scaling)
         if self.ledger.strict:
             self._spread_net()
         else:

@@ -193,17 +193,37 @@ def accumulated_onto_zeros() -> list[torch.Tensor]:
     return accumulated(set_to_none=False)
 
 
-def scaled() -> list[torch.Tensor]:
+def scaled(
+    between: Callable[[nn.Module], object] = lambda _: None, scale: float = 2.0**126
+) -> list[torch.Tensor]:
     model = network()
     optimizer = adam(model)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
     torch.manual_seed(4)
     for _ in range(2 * STEPS):
         optimizer.zero_grad()
         scaler.scale(model(torch.randn(5, 24)).pow(2).sum()).backward()
+        scaler.unscale_(optimizer)
+        between(model)
         scaler.step(optimizer)
         scaler.update()
     return [*values(model, optimizer), torch.tensor(scaler.get_scale())]
+
+
+def scaled_by_no_power_of_two() -> list[torch.Tensor]:
+    return scaled(scale=1000.1)
+
+
+def scaled_and_clipped() -> list[torch.Tensor]:
+    return scaled(lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0), 2.0**10)
+
+
+def scaled_and_written_to() -> list[torch.Tensor]:
+    def double(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            parameter.grad.mul_(2)
+
+    return scaled(double, 2.0**10)
 
 
 def tied_and_frozen() -> list[torch.Tensor]:
@@ -326,6 +346,8 @@ def changed_in_a_hook() -> list[torch.Tensor]:
 
 EARLY = [plain, scheduled, accumulated, accumulated_onto_zeros, tied_and_frozen, two_optimizers]
 EARLY += [
+    scaled,
+    scaled_by_no_power_of_two,
     by_lion,
     with_masters,
     by_chance,
@@ -335,7 +357,7 @@ EARLY += [
     backward_that_raises,
 ]
 AGAIN = [clipped, new_rate, parameter_changed, gradient_changed_past_autograd, gradient_replaced]
-AGAIN += [scaled, changed_in_a_hook]
+AGAIN += [scaled_and_clipped, scaled_and_written_to, changed_in_a_hook]
 
 
 def trained() -> tuple[nn.Sequential, torch.optim.Optimizer]:

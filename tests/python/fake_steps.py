@@ -137,6 +137,8 @@ class FakeSteps:
     def _run(self, options: StepOptions, piece: StepPiece) -> None:
         n = piece.elements
         gradient = self._tensor(piece.gradient, n, options.gradient_format)
+        if options.gradient_factor != 1:
+            gradient = gradient * torch.tensor(options.gradient_factor)
         parameter = self._tensor(piece.parameter, n, options.parameter_format).clone()
         states: list[Any] = [
             self._tensor(address, n, options.state_format).clone() for address in piece.states

@@ -1,0 +1,36 @@
+"""`torch.amp.GradScaler` and parts of steps that are made during backward.
+
+A scaler multiplies all gradients by 1 / scale when backward is over. That is known before: so parts
+are made early of gradients times that factor, which gives the bits that they would have after it
+(early_steps.py). Where gradients overflow, the scaler leaves out the step, and they never count.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from memtide.early_steps import EarlySteps
+
+
+def unscaling(early: EarlySteps, original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.amp.GradScaler._unscale_grads_."""
+
+    @functools.wraps(original)
+    def _unscale_grads_(
+        scaler: torch.amp.GradScaler,
+        optimizer: Optimizer,
+        inv_scale: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if not inv_scale.is_cpu:  # To know it would be to wait for the GPU.
+            return original(scaler, optimizer, inv_scale, *args, **kwargs)
+        with early.unscaling(scaler, optimizer, inv_scale.item()):
+            return original(scaler, optimizer, inv_scale, *args, **kwargs)
+
+    return _unscale_grads_
