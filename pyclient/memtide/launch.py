@@ -116,11 +116,11 @@ def _conclude(
     except MemtideError as error:
         console.print(f"memtide: no summary, the daemon is gone: {error}", markup=False)
         return
-    if not quiet:
-        report.print_summary(summary, console)
-    if outputs.stats is not None:
+    if outputs.stats is not None:  # First: who reads what is printed may leave in the middle of it.
         told = json.dumps(summary.as_json(), indent=1)
         outputs.stats.write_text(told + "\n", encoding="utf-8")
+    if not quiet:
+        report.print_summary(summary, console)
     if outputs.tide is not None:
         _draw(summary, outputs.tide, console)
     if outputs.trace is not None:

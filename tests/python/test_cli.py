@@ -71,6 +71,25 @@ def test_a_script_ends_with_its_own_status(
     assert ours.err == plain.err
 
 
+def test_stats_are_written_when_nobody_reads_the_summary(
+    cli: Cli, train: Path, tmp_path: Path
+) -> None:
+    stats, gone = tmp_path / "stats.json", tmp_path / "gone"
+    wait = (
+        f"\nimport os, time\nprint('trained', flush=True)\nwhile not os.path.exists({str(gone)!r}):"
+    )
+    train.write_text(TRAIN + wait + "\n    time.sleep(0.01)\n", encoding="utf-8")
+    running = cli.start_memtide("run", *POOLS, "--stats", stats, train)
+    assert running.stdout is not None
+    assert running.stderr is not None
+    assert running.stdout.readline() == "trained\n"
+    running.stderr.close()
+    gone.touch()
+    running.stdout.read()
+    running.wait(60)
+    assert json.loads(stats.read_text(encoding="utf-8"))["iterations"] == 4
+
+
 def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> None:
     stats, tide = tmp_path / "stats.json", tmp_path / "tide.png"
     done = cli.memtide("run", *POOLS, "--stats", stats, "--tide", tide, train).check()
