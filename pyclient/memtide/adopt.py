@@ -162,9 +162,9 @@ class Adopter:
         for tensor in _tensors_in(state):
             row += self.manages(tensor) or self.adopt(tensor, Kind.OPTIMIZER_STATE, row)
 
-    def count_managed(self, state: Any) -> int:
-        """How many tensors of an optimizer's state, at any depth, are in chunks."""
-        return sum(self.manages(tensor) for tensor in _tensors_in(state))
+    def managed_in(self, state: Any) -> list[torch.Tensor]:
+        """The tensors of an optimizer's state, at any depth, that are in chunks."""
+        return [tensor for tensor in _tensors_in(state) if self.manages(tensor)]
 
     def expect_states_of(self, parameters: Iterable[torch.Tensor]) -> None:
         """An optimizer is about to keep states for these, beside those that there are."""

@@ -43,7 +43,13 @@ class Parameter:
 
     size_bytes: int
     trained: bool = True
-    states: int = 2  # That the optimizer keeps for it, as large as itself. Adam keeps two.
+    # Bytes of what the optimizer keeps for it. None: not known, so Adam's two, as large as itself.
+    states: tuple[int, ...] | None = None
+
+    @property
+    def states_bytes(self) -> tuple[int, ...]:
+        """Of each state, as far as it is known."""
+        return (self.size_bytes,) * 2 if self.states is None else self.states
 
 
 @dataclass(frozen=True)
@@ -194,18 +200,21 @@ class _Layout:
         # The last module's come first.
         gradients = _packed((p.size_bytes for p in reversed(trained)), chunk_bytes)
         rows = [
-            _packed((p.size_bytes for p in trained if p.states > row), chunk_bytes)
-            for row in range(max((p.states for p in trained), default=0))
+            _packed(
+                (p.states_bytes[row] for p in trained if len(p.states_bytes) > row), chunk_bytes
+            )
+            for row in range(max((len(p.states_bytes) for p in trained), default=0))
         ]
         every = (parameters, gradients, *rows)
         self.lists = sum(1 for spans in every if spans)
         self.chunks = sum(spans[-1].stop for spans in every if spans)
-        self.used_bytes = sum(p.size_bytes * (2 + p.states if p.trained else 1) for p in adopted)
+        self.used_bytes = sum(p.size_bytes for p in (*adopted, *trained))
+        self.used_bytes += sum(sum(p.states_bytes) for p in trained)
         self.widest = max(len(span) for span in parameters)
         under = [iter(row) for row in rows]
         updated = [span for span, p in zip(parameters, adopted, strict=True) if p.trained]
         for p, span, gradient in zip(trained, updated, reversed(gradients), strict=True):
-            own = sum(len(next(row)) for row in under[: p.states])
+            own = sum(len(next(row)) for row in under[: len(p.states_bytes)])
             self.widest = max(self.widest, len(span) + len(gradient) + own)
 
 

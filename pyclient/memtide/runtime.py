@@ -168,7 +168,7 @@ class Runtime:
         for parameter in self.moments.adopted():
             size_bytes = parameter.untyped_storage().nbytes()
             kept = [optimizer.state.get(parameter) for optimizer in self._stepped]
-            states = sum(self.adopter.count_managed(state) for state in kept)
+            states = tuple(t.nbytes for state in kept for t in self.adopter.managed_in(state))
             one = Parameter(size_bytes, trained=parameter.requires_grad)
             listed.append(replace(one, states=states) if born else one)
         return listed

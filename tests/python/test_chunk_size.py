@@ -67,10 +67,19 @@ def test_without_parameters_or_pools_there_is_no_choice() -> None:
 
 
 def test_states_are_as_many_as_the_optimizer_keeps() -> None:
-    plain = chunk_size.search([Parameter(64 * MIB, states=0)], {"host": 2048 * MIB})
+    plain = chunk_size.search([Parameter(64 * MIB, states=())], {"host": 2048 * MIB})
     assert plain is not None
     assert plain.best.used_bytes == 2 * 64 * MIB
     assert plain.best.widest == 2 * 64 * MIB // plain.chunk_bytes
+
+
+def test_states_are_as_large_as_they_are() -> None:
+    half = Parameter(32 * MIB, states=(64 * MIB,) * 3)  # bf16, with moments and a master in fp32.
+    choice = chunk_size.search([half], {"host": 2048 * MIB})
+    assert choice is not None
+    assert choice.best.used_bytes == (2 * 32 + 3 * 64) * MIB
+    (two,) = (each for each in choice.candidates if each.chunk_bytes == 2 * MIB)
+    assert two.chunks == 2 * 16 + 3 * 32
 
 
 def test_frozen_parameters_have_neither_gradients_nor_states() -> None:

@@ -110,8 +110,8 @@ def test_states_of_small_parameters_stay_beside_them(runtime: Runtime) -> None:
         model(torch.randn(2, 2).bfloat16()).sum().backward()
         optimizer.step()
     bias, weight = optimizer.state[model.bias], optimizer.state[model.weight]
-    assert not runtime.adopter.count_managed(bias)
-    assert runtime.adopter.count_managed(weight) == 3
+    assert not runtime.adopter.managed_in(bias)
+    assert len(runtime.adopter.managed_in(weight)) == 3
     assert not runtime.daemon.here
 
 
@@ -123,7 +123,7 @@ def test_states_in_chunks_that_are_changed_here_are_said_to_be(runtime: Runtime)
     for _ in range(2):
         parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-    assert runtime.adopter.count_managed(optimizer.state[parameter]) == 2
+    assert len(runtime.adopter.managed_in(optimizer.state[parameter])) == 2
     assert "AdamW steps in the script's process" in runtime.daemon.here
 
 
