@@ -43,7 +43,7 @@ class Rule(IntEnum):
 
 
 # Rules that do not ask which step it is: it is the first, always.
-UNCOUNTED = (Rule.SGD, Rule.LION)
+UNCOUNTED = (Rule.SGD,)
 
 
 @dataclass(frozen=True)

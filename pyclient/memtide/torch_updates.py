@@ -18,12 +18,13 @@ import torch
 from torch.optim import Optimizer
 
 from memtide._steps import Format, Rule, StepOptions
-from memtide.adamw import ROUNDING_SEED, AdamW
+from memtide.adamw import AdamW
 from memtide.adopt import Adopter
 from memtide.errors import InvalidArgument
 from memtide.layouts import is_dense, layout_of
 from memtide.lion import Lion
 from memtide.step_pieces import Span, Update
+from memtide.two_bytes import ROUNDING_SEED
 
 FORMATS = {
     torch.float32: Format.FLOAT32,
@@ -102,11 +103,12 @@ FORMS = (
         "memtide.lion",
         "lion",
         "grads",
-        ("exp_avgs",),
-        None,
+        ("masters", "exp_avgs"),
+        "state_steps",
         ("lr", "weight_decay", "beta1", "beta2"),
         ("maximize",),
         lambda _: Rule.LION,
+        has_masters=True,
     ),
 )
 _OPTIMIZERS = (

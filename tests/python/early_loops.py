@@ -270,7 +270,7 @@ def with_masters() -> list[torch.Tensor]:
 
 def by_chance() -> list[torch.Tensor]:
     return scheduled(
-        lambda model: memtide.AdamW(model.bfloat16().parameters(), lr=0.01, weights="stochastic")
+        lambda model: memtide.Lion(model.bfloat16().parameters(), lr=0.01, weights="stochastic")
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import threading
 from collections.abc import Sequence
@@ -151,9 +152,9 @@ class FakeSteps:
             "found_inf": None,
         }
         step = torch.tensor(float(options.step - 1))
-        is_ours = options.rounded_format or options.rounding_seed
+        is_ours = options.rule is Rule.LION or options.rounded_format or options.rounding_seed
         if is_ours or options.state_format is not options.parameter_format:
-            self._run_adamw(options, piece, gradient, parameter, states)
+            self._run_ours(options, piece, gradient, parameter, states)
         elif options.rule in (Rule.ADAM, Rule.ADAMW):
             _ADAM(
                 [parameter],
@@ -183,17 +184,6 @@ class FakeSteps:
                 **shared,
             )
             states = buffers
-        elif options.rule is Rule.LION:
-            _LION(
-                [parameter],
-                [gradient],
-                states,
-                lr=options.lr,
-                beta1=options.beta1,
-                beta2=options.beta2,
-                weight_decay=options.weight_decay,
-                maximize=options.maximize,
-            )
         else:
             _ADAGRAD(
                 [parameter],
@@ -211,7 +201,7 @@ class FakeSteps:
         for address, state in zip(piece.new_states, states, strict=False):
             self._tensor(address, n, options.state_format).copy_(state)
 
-    def _run_adamw(
+    def _run_ours(
         self,
         options: StepOptions,
         piece: StepPiece,
@@ -219,10 +209,10 @@ class FakeSteps:
         parameter: torch.Tensor,
         states: list[torch.Tensor],
     ) -> None:
-        assert options.rule is Rule.ADAMW, "the other rules have no master"
         masters = [parameter] if options.rounded_format else []
         rounded = parameter.to(_DTYPES[options.rounded_format]) if masters else parameter
-        _ADAMW(
+        rule = _LION if options.rule is Rule.LION else functools.partial(_ADAMW, eps=options.eps)
+        rule(
             [rounded],
             [gradient],
             masters,
@@ -232,7 +222,6 @@ class FakeSteps:
             lr=options.lr,
             beta1=options.beta1,
             beta2=options.beta2,
-            eps=options.eps,
             weight_decay=options.weight_decay,
             maximize=options.maximize,
             stochastic=options.rounding_seed != 0,

@@ -58,23 +58,25 @@ def test_the_daemon_steps_to_the_same_values(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "weights", "moments"),
+    ("made", "dtype", "weights", "moments"),
     [
-        (torch.bfloat16, "master", torch.float32),
-        (torch.bfloat16, "master", torch.bfloat16),
-        (torch.float16, "master", torch.float32),
-        (torch.bfloat16, "stochastic", torch.float32),
-        (torch.bfloat16, "stochastic", torch.bfloat16),
-        (torch.bfloat16, "nearest", torch.float32),
+        (memtide.AdamW, torch.bfloat16, "master", torch.float32),
+        (memtide.AdamW, torch.bfloat16, "master", torch.bfloat16),
+        (memtide.AdamW, torch.float16, "master", torch.float32),
+        (memtide.AdamW, torch.bfloat16, "stochastic", torch.float32),
+        (memtide.AdamW, torch.bfloat16, "stochastic", torch.bfloat16),
+        (memtide.AdamW, torch.bfloat16, "nearest", torch.float32),
+        (memtide.Lion, torch.float16, "master", torch.bfloat16),
+        (memtide.Lion, torch.bfloat16, "stochastic", torch.float32),
     ],
     ids=str,
 )
 def test_two_bytes_are_stepped_to_the_same_values(
-    dtype: torch.dtype, weights: str, moments: torch.dtype
+    made: Any, dtype: torch.dtype, weights: str, moments: torch.dtype
 ) -> None:
     def work() -> list[torch.Tensor]:
         model = network(dtype)
-        optimizer = memtide.AdamW(decay_groups(model), 0.01, weights=weights, moments=moments)
+        optimizer = made(decay_groups(model), 0.01, weights=weights, moments=moments)
         train(model, optimizer)
         return everything(model, optimizer)
 

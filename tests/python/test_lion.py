@@ -1,9 +1,7 @@
-"""memtide.Lion, plain: what it computes, and what it refuses. Under the daemon: test_daemon_step.py
-and scripts/lion.py."""
+"""memtide.Lion, plain: what it computes. More: test_two_bytes.py; under the daemon:
+test_daemon_step.py and scripts/lion.py."""
 
 from __future__ import annotations
-
-import math
 
 import memtide
 import pytest
@@ -48,26 +46,3 @@ def test_it_behaves_as_an_optimizer_of_torch_does() -> None:
     assert torch.equal(
         again.state[model.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"]
     )
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"lr": -1.0},
-        {"lr": math.nan},
-        {"weight_decay": math.inf},
-        {"betas": (1.0, 0.9)},
-        {"betas": (0.9, -0.1)},
-    ],
-)
-def test_what_makes_no_sense_is_refused(wrong: dict) -> None:
-    with pytest.raises(ValueError, match="Lion"):
-        memtide.Lion([torch.nn.Parameter(torch.zeros(1))], **wrong)
-
-
-def test_sparse_gradients_are_refused() -> None:
-    table = torch.nn.Embedding(4, 2, sparse=True)
-    optimizer = memtide.Lion(table.parameters())
-    table(torch.tensor([1])).sum().backward()
-    with pytest.raises(RuntimeError, match="sparse"):
-        optimizer.step()

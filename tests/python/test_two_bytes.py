@@ -1,4 +1,4 @@
-"""memtide.AdamW, plain: what it computes, and what it refuses.
+"""memtide.AdamW and Lion, plain: what they compute, and what they refuse.
 
 Under the daemon: test_daemon_step.py and test_long_training.py."""
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 STEPS = 5
+BOTH = pytest.mark.parametrize("made", [memtide.AdamW, memtide.Lion])
 
 
 def gradient(step: int, dtype: torch.dtype) -> torch.Tensor:
@@ -58,11 +59,12 @@ def test_a_master_is_stepped_as_torch_steps_fp32(dtype: torch.dtype) -> None:
         assert torch.equal(parameter, wide.to(dtype)), "the parameter is its master, rounded"
 
 
-def test_small_steps_are_lost_only_to_nearest() -> None:
+@BOTH
+def test_small_steps_are_lost_only_to_nearest(made: Any) -> None:
     ways = {}
     for weights in ("master", "stochastic", "nearest"):
         parameter = torch.nn.Parameter(torch.ones(4000, dtype=torch.bfloat16))
-        optimizer = memtide.AdamW([parameter], lr=1e-4, weight_decay=0, weights=weights)
+        optimizer = made([parameter], lr=1e-4, weight_decay=0, weights=weights)
         for _ in range(100):
             parameter.grad = torch.ones_like(parameter)
             optimizer.step()
@@ -72,13 +74,14 @@ def test_small_steps_are_lost_only_to_nearest() -> None:
     assert ways["stochastic"] == pytest.approx(0.01, rel=0.05)
 
 
-def test_a_group_may_hold_both_widths_and_groups_may_differ() -> None:
+@BOTH
+def test_a_group_may_hold_both_widths_and_groups_may_differ(made: Any) -> None:
     half, wide, chance = first(torch.bfloat16), first(torch.float32), first(torch.bfloat16)
     groups = [
         {"params": [half, wide]},
         {"params": [chance], "weights": "stochastic", "moments": torch.bfloat16},
     ]
-    optimizer = memtide.AdamW(groups, lr=0.01)
+    optimizer = made(groups, lr=0.01)
     for each in (half, wide, chance):
         each.grad = gradient(1, each.dtype)
     optimizer.step()
@@ -86,13 +89,14 @@ def test_a_group_may_hold_both_widths_and_groups_may_differ() -> None:
     assert optimizer.state[half]["exp_avg"].dtype is torch.float32
     assert "master" not in optimizer.state[wide]
     assert "master" not in optimizer.state[chance]
-    assert optimizer.state[chance]["exp_avg_sq"].dtype is torch.bfloat16
+    assert optimizer.state[chance]["exp_avg"].dtype is torch.bfloat16
 
 
-def test_chances_do_not_depend_on_which_gradients_are_there() -> None:
+@BOTH
+def test_chances_do_not_depend_on_which_gradients_are_there(made: Any) -> None:
     def stepped(*, both: bool) -> torch.Tensor:
         parameters = [first(torch.bfloat16), first(torch.bfloat16)]
-        optimizer = memtide.AdamW(parameters, lr=1e-3, weights="stochastic")
+        optimizer = made(parameters, lr=1e-3, weights="stochastic")
         for each in parameters[not both :]:
             each.grad = gradient(1, each.dtype)
         optimizer.step()
@@ -106,13 +110,16 @@ def test_chances_do_not_depend_on_which_gradients_are_there() -> None:
     [{}, {"weights": "stochastic"}, {"moments": torch.bfloat16}],
     ids=["master", "stochastic", "bf16 moments"],
 )
-def test_a_saved_state_goes_on_to_the_same_bits(options: dict[str, Any], tmp_path: Path) -> None:
-    whole = memtide.AdamW([first(torch.bfloat16)], lr=1e-3, **options)
+@BOTH
+def test_a_saved_state_goes_on_to_the_same_bits(
+    made: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = made([first(torch.bfloat16)], lr=1e-3, **options)
     expected = train(whole, range(2 * STEPS))
-    begun = memtide.AdamW([first(torch.bfloat16)], lr=1e-3, **options)
+    begun = made([first(torch.bfloat16)], lr=1e-3, **options)
     parameter = torch.nn.Parameter(train(begun).clone())
     torch.save(begun.state_dict(), tmp_path / "state")
-    again = memtide.AdamW([parameter])
+    again = made([parameter])
     again.load_state_dict(torch.load(tmp_path / "state"))
     for name, value in begun.state_dict()["state"][0].items():
         kept = again.state[parameter][name]
@@ -142,7 +149,7 @@ def test_it_takes_closures_and_schedules() -> None:
     [
         {"lr": -1.0},
         {"lr": math.nan},
-        {"eps": math.inf},
+        {"weight_decay": math.inf},
         {"weight_decay": -0.1},
         {"betas": (1.0, 0.9)},
         {"betas": (0.9, -0.1)},
@@ -150,13 +157,20 @@ def test_it_takes_closures_and_schedules() -> None:
         {"moments": torch.float16},
     ],
 )
-def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="AdamW"):
-        memtide.AdamW([torch.nn.Parameter(torch.zeros(1))], **wrong)
+@BOTH
+def test_what_makes_no_sense_is_refused(made: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=made.__name__):
+        made([torch.nn.Parameter(torch.zeros(1))], **wrong)
 
 
-def test_a_group_that_cannot_be_is_refused_and_not_kept() -> None:
-    optimizer = memtide.AdamW([first(torch.bfloat16)], weights="stochastic")
+def test_an_infinite_eps_is_refused() -> None:
+    with pytest.raises(ValueError, match="eps of AdamW is inf"):
+        memtide.AdamW([first(torch.float32)], eps=math.inf)
+
+
+@BOTH
+def test_a_group_that_cannot_be_is_refused_and_not_kept(made: Any) -> None:
+    optimizer = made([first(torch.bfloat16)], weights="stochastic")
     with pytest.raises(ValueError, match="float16"):
         optimizer.add_param_group({"params": [first(torch.float16)]})
     with pytest.raises(ValueError, match="complex64"):
@@ -166,9 +180,10 @@ def test_a_group_that_cannot_be_is_refused_and_not_kept() -> None:
     assert len(optimizer.param_groups) == 1
 
 
-def test_sparse_gradients_are_refused() -> None:
+@BOTH
+def test_sparse_gradients_are_refused(made: Any) -> None:
     table = torch.nn.Embedding(4, 2, sparse=True)
-    optimizer = memtide.AdamW(table.parameters())
+    optimizer = made(table.parameters())
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(RuntimeError, match="sparse"):
         optimizer.step()
