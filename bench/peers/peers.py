@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "examples" / "train_gpt.py"
 # The first ones make the optimizer's state, and both sides learn the order of an iteration.
 WARM_UP_STEPS = 3
-# Of a loss: DeepSpeed's Adam rounds elsewhere than torch's, and AdamW's first steps magnify it.
-TOLERANCE = 0.02
+# Of a loss: kernels round elsewhere than torch's, and AdamW's first steps magnify it.
+TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ def zero_infinity(files: Path, batch: int, buffers: Buffers) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": batch,
         "gradient_accumulation_steps": 1,
+        "gradient_clipping": 0.0,  # By default it clips at a norm of 1.
         "steps_per_print": 10**9,
         "zero_optimization": {
             "stage": 3,
