@@ -132,7 +132,11 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--tide", type=Path, metavar="FILE", help="draw one iteration's memory: .png, or .html"
     )
     output.add_argument(
-        "--tide-iteration", type=int, default=3, metavar="N", help="which one (default: 3)"
+        "--tide-iteration",
+        type=int,
+        default=6,
+        metavar="N",
+        help="which one (default: 6, by when the order is known; of shorter runs the third)",
     )
     output.add_argument(
         "--trace",

@@ -30,7 +30,7 @@ class RunOptions:
     wish: Wish
     stats: Path | None = None
     tide: Path | None = None
-    tide_iteration: int = 3
+    tide_iteration: int = 6
     trace: Path | None = None
     quiet: bool = False
     exact: bool = False  # Optimizers step in the script's process. Not with a job's name.

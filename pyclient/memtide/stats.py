@@ -23,6 +23,7 @@ from memtide.step_waits import StepWaits
 
 _RECORDS_KEPT = 10_000
 _SAMPLES_KEPT = 4_000
+_ALSO_SAMPLED = 3  # Iterations, where a later one is to be drawn.
 _SHORTEST_RECORD_S = 0.1
 _CLIENT_COUNTS = ("acquires", "acquire_hits", "faults", "upgrades", "releases", "calls")
 
@@ -132,9 +133,11 @@ class Recorder(Observer):
         )
 
     def _start_tide(self) -> None:
-        # Each of the first iterations is sampled, as a script may end before the one wished for.
-        if self._tide_iteration is not None and self.iterations < self._tide_iteration:
-            self._pending = Tide(self.iterations + 1)
+        # The first ones are sampled, too, as a script may end before the one wished for; not all up
+        # to that: a sample costs time, and with it what the run is to be judged by.
+        number, wished = self.iterations + 1, self._tide_iteration
+        if wished is not None and (number == wished or number <= min(wished, _ALSO_SAMPLED)):
+            self._pending = Tide(number)
             self.sampling = True
 
     def _end_record(self) -> None:

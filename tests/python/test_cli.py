@@ -90,6 +90,17 @@ def test_stats_are_written_when_nobody_reads_the_summary(
     assert json.loads(stats.read_text(encoding="utf-8"))["iterations"] == 4
 
 
+def test_the_tide_is_drawn_when_the_order_is_known(cli: Cli, train: Path, tmp_path: Path) -> None:
+    stats = tmp_path / "stats.json"
+    train.write_text(TRAIN.replace("range(4)", "range(8)"), encoding="utf-8")
+    drawn = {}
+    for wished in ("6", "2"):
+        more = ("--tide", tmp_path / "tide.html", "--tide-iteration", wished)
+        cli.memtide("run", "--quiet", *POOLS, "--stats", stats, *more, train).check()
+        drawn[wished] = json.loads(stats.read_text(encoding="utf-8"))["tide"]["iteration"]
+    assert drawn == {"6": 6, "2": 2}
+
+
 def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> None:
     stats, tide = tmp_path / "stats.json", tmp_path / "tide.png"
     done = cli.memtide("run", *POOLS, "--stats", stats, "--tide", tide, train).check()
