@@ -119,7 +119,7 @@ class EarlySteps:
         self._scalers[optimizer] = weakref.ref(scaler)
         with self._lock:
             attempt = self._attempt
-            if attempt is not None:
+            if attempt is not None and attempt.optimizer is optimizer:
                 attempt.over = True
         if attempt is None or attempt.optimizer is not optimizer:
             yield
@@ -296,7 +296,8 @@ class EarlySteps:
         scaler = known() if known is not None else None
         if scaler is None:
             return 1.0
-        return torch.tensor(1 / scaler.get_scale()).item()  # In fp32, as the scaler has it.
+        scale = torch.tensor(scaler.get_scale(), dtype=torch.float64)
+        return scale.reciprocal().float().item()  # As the scaler itself has it; of zero, infinite.
 
     def _marks_of(self, batches: Sequence[Batch]) -> Marks:
         places = sorted(set[int]().union(*(batch.places for batch in batches)))

@@ -218,6 +218,22 @@ def scaled_and_clipped() -> list[torch.Tensor]:
     return scaled(lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0), 2.0**10)
 
 
+def scaled_down_to_nothing() -> list[torch.Tensor]:
+    model = network()
+    optimizer = adam(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=1000)
+    torch.manual_seed(4)
+    for step in range(2 * STEPS):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(5, 24)).pow(2).sum()).backward()
+        if scaler.get_scale() == 0:
+            scaler.update(1.0)
+            continue
+        scaler.step(optimizer)
+        scaler.update(0.0 if step == STEPS else None)
+    return values(model, optimizer)
+
+
 def scaled_and_written_to() -> list[torch.Tensor]:
     def double(model: nn.Module) -> None:
         for parameter in model.parameters():
@@ -348,6 +364,7 @@ EARLY = [plain, scheduled, accumulated, accumulated_onto_zeros, tied_and_frozen,
 EARLY += [
     scaled,
     scaled_by_no_power_of_two,
+    scaled_down_to_nothing,
     by_lion,
     with_masters,
     by_chance,
