@@ -123,8 +123,9 @@ def checkpoint(
     tensors too, named as `optimizer.state.<index>.<name>` with the indices of its state_dict.
 
     Where the daemon steps, training goes on while the file is written: the result says how far it
-    is, and `wait()` returns when it is there. Until the next step has begun, parameters and states
-    must not be changed. Without an optimizer, `model.load_state_dict(load_file(path))` takes it.
+    is, and `wait()` returns when it is there; before the next step, it writes the file. Until that
+    step has begun, parameters and states must not be changed. Without an optimizer,
+    `model.load_state_dict(load_file(path))` takes it.
     """
     runtime = runtimes.current()
     tensors = [(name, t) for name, t in model.state_dict().items() if isinstance(t, torch.Tensor)]

@@ -76,6 +76,8 @@ class Checkpoint:
         self.entries = entries
         self.total_bytes = sum(entry.size_bytes for entry in entries)
         self.written_bytes = 0
+        # Asked of whoever is to write it, by one who waits.
+        self.hurry: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
         self._finished = threading.Event()
 
@@ -85,7 +87,12 @@ class Checkpoint:
         return self._finished.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Returns when the file is there; False: not in time. Raises what its writing raised."""
+        """Returns when the file is there; False: not in time. Raises what its writing raised.
+
+        In the thread that trains, before the next step, it writes the file itself.
+        """
+        if timeout_s != 0:
+            self.hurry()
         finished = self._finished.wait(timeout_s)
         if self._error is not None:
             raise self._error
@@ -109,7 +116,8 @@ class Checkpoint:
             if not isinstance(error, Exception):
                 raise  # The user's Ctrl-C is meant for more than this file.
         finally:
-            self.entries = []  # Whoever keeps the checkpoint need not keep what is in it.
+            # Whoever keeps the checkpoint need not keep what is in it.
+            self.entries, self.hurry = [], lambda: None
             self._finished.set()
 
     def _write_header(self, file: BinaryIO) -> None:

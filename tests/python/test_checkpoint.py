@@ -239,6 +239,19 @@ def test_a_script_that_ends_before_another_step_has_its_checkpoint(
     assert_holds(made.path, expected)
 
 
+def test_who_waits_before_another_step_has_the_file(runtime: Runtime, tmp_path: Path) -> None:
+    model, optimizer, expected, made = asked_for(runtime, tmp_path / "a")
+    assert not made.wait(timeout_s=0)
+    other = threading.Thread(target=made.wait)
+    other.start()
+    other.join(0.2)
+    assert other.is_alive(), "what is not the thread that trains waits for its next step"
+    assert made.wait(timeout_s=60)
+    other.join(60)
+    train(model, optimizer, 1)
+    assert_holds(made.path, expected)
+
+
 def test_what_was_written_where_it_is_stays_where_it_is(runtime: Runtime, tmp_path: Path) -> None:
     model = network()
     live = runtime.adopter.live()
