@@ -38,7 +38,7 @@ from memtide.saving import saving_through_copies
 from memtide.step import StepMode
 from memtide.times_one import multiplying, multiplying_lists
 from memtide.torch_updates import functions
-from memtide.unscaling import unscaling
+from memtide.unscaling import unscaling, unscaling_scalers
 
 
 class Runtime:
@@ -90,8 +90,8 @@ class Runtime:
         for module, form in functions():
             self._wrap(module, form.name, functools.partial(self.daemon.around, form))
         self._wrap(Optimizer, "_optimizer_step_code", self._around_step_code)
-        scaling = functools.partial(unscaling, self.daemon.early)
-        self._wrap(torch.amp.GradScaler, "_unscale_grads_", scaling)
+        for scaler in unscaling_scalers():
+            self._wrap(scaler, "_unscale_grads_", functools.partial(unscaling, self.daemon.early))
         if self.ledger.strict:
             self._spread_net()
         else:

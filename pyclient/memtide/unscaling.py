@@ -17,6 +17,13 @@ from torch.optim import Optimizer
 from memtide.early_steps import EarlySteps
 
 
+def unscaling_scalers() -> list[type]:
+    """The classes that have the method which is replaced. It is torch's own affair: where there is
+    none of that name, parts are made again at the step."""
+    scaler = getattr(torch.amp, "GradScaler", None)
+    return [scaler] if hasattr(scaler, "_unscale_grads_") else []
+
+
 def unscaling(early: EarlySteps, original: Callable[..., Any]) -> Callable[..., Any]:
     """torch.amp.GradScaler._unscale_grads_."""
 
