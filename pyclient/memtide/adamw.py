@@ -47,17 +47,8 @@ class AdamW(TwoByteOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _update(self, lists: list[Any], group: dict[str, Any]) -> None:
-        adamw(
-            *lists,
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            maximize=group["maximize"],
-            stochastic=group["weights"] == "stochastic",
-        )
+    def _update(self, *lists: Any, **options: Any) -> None:
+        adamw(*lists, **options)
 
 
 def adamw(
@@ -78,7 +69,7 @@ def adamw(
     stochastic: bool,
 ) -> None:
     """One step of each parameter, in place, in torch's order of operations."""
-    for now in in_turn(
+    for each in in_turn(
         params,
         grads,
         masters,
@@ -88,9 +79,9 @@ def adamw(
         maximize=maximize,
         stochastic=stochastic,
     ):
-        momentum, variance = now.states
-        now.value.mul_(1 - lr * weight_decay)
-        momentum.lerp_(now.gradient, 1 - beta1)
-        variance.mul_(beta2).addcmul_(now.gradient, now.gradient, value=1 - beta2)
-        root = variance.sqrt().div_(math.sqrt(1 - beta2**now.step)).add_(eps)
-        now.value.addcdiv_(momentum, root, value=-lr / (1 - beta1**now.step))
+        momentum, variance = each.states
+        each.value.mul_(1 - lr * weight_decay)
+        momentum.lerp_(each.gradient, 1 - beta1)
+        variance.mul_(beta2).addcmul_(each.gradient, each.gradient, value=1 - beta2)
+        root = variance.sqrt().div_(math.sqrt(1 - beta2**each.step)).add_(eps)
+        each.value.addcdiv_(momentum, root, value=-lr / (1 - beta1**each.step))

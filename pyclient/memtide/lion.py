@@ -46,16 +46,8 @@ class Lion(TwoByteOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _update(self, lists: list[Any], group: dict[str, Any]) -> None:
-        lion(
-            *lists,
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=group["weight_decay"],
-            maximize=group["maximize"],
-            stochastic=group["weights"] == "stochastic",
-        )
+    def _update(self, *lists: Any, **options: Any) -> None:
+        lion(*lists, **options)
 
 
 def lion(
@@ -74,7 +66,7 @@ def lion(
     stochastic: bool,
 ) -> None:
     """One step of each parameter, in place; the paper's program."""
-    for now in in_turn(
+    for each in in_turn(
         params,
         grads,
         masters,
@@ -84,8 +76,8 @@ def lion(
         maximize=maximize,
         stochastic=stochastic,
     ):
-        (momentum,) = now.states
-        now.value.mul_(1 - lr * weight_decay)
-        update = momentum.mul(beta1).add_(now.gradient, alpha=1 - beta1).sign_()
-        now.value.add_(update, alpha=-lr)
-        momentum.mul_(beta2).add_(now.gradient, alpha=1 - beta2)
+        (momentum,) = each.states
+        each.value.mul_(1 - lr * weight_decay)
+        update = momentum.mul(beta1).add_(each.gradient, alpha=1 - beta1).sign_()
+        each.value.add_(update, alpha=-lr)
+        momentum.mul_(beta2).add_(each.gradient, alpha=1 - beta2)

@@ -86,7 +86,7 @@ class TwoByteOptimizer(Optimizer):
                 first_element += each.numel()
             for pairs in (with_master, without):
                 if pairs:
-                    self._update(self._lists(pairs), group)
+                    self._update(*self._lists(pairs), **self._options(group))
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -100,9 +100,16 @@ class TwoByteOptimizer(Optimizer):
                 if typed and self.state[each][name].dtype is not value.dtype:
                     self.state[each][name] = value.to(each.device, copy=True)
 
-    def _update(self, lists: list[Any], group: dict[str, Any]) -> None:
-        """One step of some parameters: the arguments of `in_turn`, with each state's list."""
+    def _update(self, *lists: Any, **options: Any) -> None:
+        """One step of some parameters: the lists of `in_turn`, each state's by itself, and the
+        options by name."""
         raise NotImplementedError
+
+    def _options(self, group: dict[str, Any]) -> dict[str, Any]:
+        beta1, beta2 = group["betas"]
+        stochastic = group["weights"] == "stochastic"
+        own = {name: group[name] for name in (*self.NUMBERS, "maximize")}
+        return {**own, "beta1": beta1, "beta2": beta2, "stochastic": stochastic}
 
     def _begin(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         if parameter.grad is not None and parameter.grad.is_sparse:

@@ -75,16 +75,16 @@ def test_stats_are_written_when_nobody_reads_the_summary(
     cli: Cli, train: Path, tmp_path: Path
 ) -> None:
     stats, gone = tmp_path / "stats.json", tmp_path / "gone"
-    wait = (
-        f"\nimport os, time\nprint('trained', flush=True)\nwhile not os.path.exists({str(gone)!r}):"
-    )
-    train.write_text(TRAIN + wait + "\n    time.sleep(0.01)\n", encoding="utf-8")
+    os.mkfifo(gone)
+    # To open a FIFO is to wait for who opens its other end.
+    wait = f"print('trained', flush=True)\nopen({str(gone)!r}).close()\n"
+    train.write_text(TRAIN + wait, encoding="utf-8")
     running = cli.start_memtide("run", *POOLS, "--stats", stats, train)
     assert running.stdout is not None
     assert running.stderr is not None
     assert running.stdout.readline() == "trained\n"
     running.stderr.close()
-    gone.touch()
+    gone.open("w").close()
     running.stdout.read()
     running.wait(60)
     assert json.loads(stats.read_text(encoding="utf-8"))["iterations"] == 4

@@ -37,14 +37,8 @@ def runtime() -> Iterator[Runtime]:
     runtimes.stop()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_daemon_steps_to_the_same_values(name: str) -> None:
-    def work() -> list[torch.Tensor]:
-        model = network()
-        optimizer = OPTIMIZERS[name](model)
-        train(model, optimizer)
-        return everything(model, optimizer)
-
+def stepped_as_plainly(work: Callable[[], list[torch.Tensor]]) -> FakeClient:
+    """Asserts that four steps by the daemon give the values of plain torch; what it was asked."""
     plain = plainly(work)
     client = FakeClient()
     runtime = runtimes.start(client, Observer(), adopt_everything=True)
@@ -53,8 +47,20 @@ def test_the_daemon_steps_to_the_same_values(name: str) -> None:
     finally:
         runtimes.stop()
     assert runtime.daemon.steps == client.published_steps == 4
-    assert sum(len(pieces) for _, pieces, _ in client.step_calls) > 4 * 8
     assert_same(offloaded, plain)
+    return client
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_daemon_steps_to_the_same_values(name: str) -> None:
+    def work() -> list[torch.Tensor]:
+        model = network()
+        optimizer = OPTIMIZERS[name](model)
+        train(model, optimizer)
+        return everything(model, optimizer)
+
+    client = stepped_as_plainly(work)
+    assert sum(len(pieces) for _, pieces, _ in client.step_calls) > 4 * 8
 
 
 @pytest.mark.parametrize(
@@ -80,28 +86,18 @@ def test_two_bytes_are_stepped_to_the_same_values(
         train(model, optimizer)
         return everything(model, optimizer)
 
-    plain = plainly(work)
-    client = FakeClient()
-    runtime = runtimes.start(client, Observer(), adopt_everything=True)
-    try:
-        offloaded = work()
-    finally:
-        runtimes.stop()
-    assert runtime.daemon.steps == client.published_steps == 4
+    client = stepped_as_plainly(work)
     (told,) = {
         (options.rounded_format, options.parameter_format, options.rounding_seed != 0)
         for options, pieces, _ in client.step_calls
         if pieces
     }
-    assert (
-        told
-        == {
-            "master": (FORMATS[dtype], Format.FLOAT32, False),
-            "stochastic": (Format.NONE, Format.BFLOAT16, True),
-            "nearest": (Format.NONE, Format.BFLOAT16, False),
-        }[weights]
-    )
-    assert_same(offloaded, plain)
+    expected = {
+        "master": (FORMATS[dtype], Format.FLOAT32, False),
+        "stochastic": (Format.NONE, Format.BFLOAT16, True),
+        "nearest": (Format.NONE, Format.BFLOAT16, False),
+    }
+    assert told == expected[weights]
 
 
 def test_states_of_small_parameters_stay_beside_them(runtime: Runtime) -> None:
