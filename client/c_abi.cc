@@ -25,6 +25,7 @@ using memtide::client::NullArgument;
 using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
 using memtide::client::Span;
+using memtide::client::Unwritten;
 
 // As long as the daemon waits for anything.
 constexpr std::chrono::minutes kLongestWait{10};
@@ -82,6 +83,20 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   return result;
 }
 
+absl::Status Allocate(memtide_client* client, int kind, uint32_t count, Unwritten unwritten,
+                      uint32_t* first_place) {
+  if (client == nullptr) return NullArgument("client");
+  if (first_place == nullptr) return NullArgument("first_place");
+  if (kind < MEMTIDE_OTHER || kind > MEMTIDE_ACTIVATION) {
+    return absl::UnimplementedError(
+        absl::StrCat("kind ", kind, " is not one of ", MEMTIDE_OTHER, " to ", MEMTIDE_ACTIVATION));
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(const PlaceRange range,
+                           Of(client)->Allocate(count, static_cast<ChunkKind>(kind), unwritten));
+  *first_place = range.first.value();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 extern "C" {
@@ -127,18 +142,12 @@ int memtide_get_properties(memtide_client* client, memtide_properties* propertie
 }
 
 int memtide_allocate(memtide_client* client, int kind, uint32_t count, uint32_t* first_place) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
-    if (first_place == nullptr) return NullArgument("first_place");
-    if (kind < MEMTIDE_OTHER || kind > MEMTIDE_ACTIVATION) {
-      return absl::UnimplementedError(absl::StrCat("kind ", kind, " is not one of ", MEMTIDE_OTHER,
-                                                   " to ", MEMTIDE_ACTIVATION));
-    }
-    absl::StatusOr<PlaceRange> range = Of(client)->Allocate(count, static_cast<ChunkKind>(kind));
-    if (!range.ok()) return range.status();
-    *first_place = range->first.value();
-    return absl::OkStatus();
-  });
+  return Guarded([&] { return Allocate(client, kind, count, Unwritten::kZeros, first_place); });
+}
+
+int memtide_allocate_undefined(memtide_client* client, int kind, uint32_t count,
+                               uint32_t* first_place) {
+  return Guarded([&] { return Allocate(client, kind, count, Unwritten::kUndefined, first_place); });
 }
 
 int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count) {

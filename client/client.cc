@@ -184,9 +184,9 @@ absl::Status Client::CheckProcess() const {
       "in the child, or use it only in the parent");
 }
 
-absl::StatusOr<PlaceRange> Client::Allocate(uint32_t count, ChunkKind kind) {
+absl::StatusOr<PlaceRange> Client::Allocate(uint32_t count, ChunkKind kind, Unwritten unwritten) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->Allocate(count, kind);
+  return keeper_->Allocate(count, kind, unwritten);
 }
 
 absl::Status Client::Free(PlaceRange range) {

@@ -87,7 +87,8 @@ class Client {
   // Of a place without a fixed address: while its chunk is in use.
   char* address(PlaceId place) const { return space_->address(place); }
 
-  absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind);
+  absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind,
+                                      Unwritten unwritten = Unwritten::kZeros);
   absl::Status Free(PlaceRange range);
 
   // No deadline: as long as the daemon allows. Zero: only what needs no wait.

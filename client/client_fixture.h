@@ -29,8 +29,8 @@ class ClientTest : public testing::Test {
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = std::move(client).value();
   }
-  PlaceRange Allocate(uint32_t count) {
-    auto range = client_->Allocate(count, ChunkKind::kOther);
+  PlaceRange Allocate(uint32_t count, Unwritten unwritten = Unwritten::kZeros) {
+    auto range = client_->Allocate(count, ChunkKind::kOther, unwritten);
     EXPECT_TRUE(range.ok()) << range.status();
     return range.value();
   }

@@ -25,6 +25,14 @@ TEST_F(ClientTest, NewChunksReadAsZeros) {
   EXPECT_EQ(stats().faults, 8u);
 }
 
+TEST_F(ClientTest, UndefinedChunksKeepWhatIsWrittenFirst) {
+  Open(2, 1);
+  const PlaceRange range = Allocate(3, Unwritten::kUndefined);
+  EXPECT_NE(Words(PlaceId(range.first.value() + 2))[1], 0u) << "the lender scrambles them";
+  for (uint32_t i = 0; i < 3; ++i) Words(PlaceId(range.first.value() + i))[1] = 100 + i;
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(Words(PlaceId(range.first.value() + i))[1], 100 + i);
+}
+
 TEST_F(ClientTest, TouchedChunksKeepTheirBytesThroughEviction) {
   Open(4, 3);
   const PlaceRange range = Allocate(16);
@@ -285,7 +293,8 @@ TEST_F(ClientTest, ChunksAreAttachedByName) {
   EXPECT_FALSE(client_->ChunkIds({PlaceId(UINT32_MAX), 2}).ok());
   EXPECT_FALSE(client_->Attach({}).ok());
   EXPECT_FALSE(client_->Attach({(*ids)[1]}).ok()) << "it has a place";
-  const auto others = lender_->Allocate(2, ChunkKind::kOther);  // As if by another session.
+  const auto others =
+      lender_->Allocate(2, ChunkKind::kOther, Unwritten::kZeros);  // As if by another session.
   ASSERT_TRUE(others.ok());
   EXPECT_FALSE(client_->Attach({(*others)[0], (*others)[0]}).ok());
   const auto attached = client_->Attach(*others);

@@ -44,7 +44,8 @@ void FakeLender::Close() {
   changed_.SignalAll();
 }
 
-absl::StatusOr<std::vector<ChunkId>> FakeLender::Allocate(uint32_t count, ChunkKind kind) {
+absl::StatusOr<std::vector<ChunkId>> FakeLender::Allocate(uint32_t count, ChunkKind kind,
+                                                          Unwritten unwritten) {
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   if (chunks_.size() + count > options_.max_chunks) {
@@ -53,7 +54,7 @@ absl::StatusOr<std::vector<ChunkId>> FakeLender::Allocate(uint32_t count, ChunkK
   std::vector<ChunkId> made;
   for (uint32_t i = 0; i < count; ++i) {
     made.push_back(ChunkId(next_chunk_++));
-    chunks_[made.back()];
+    chunks_[made.back()].unwritten = unwritten;
   }
   return made;
 }
@@ -153,7 +154,8 @@ bool FakeLender::BringIn(const std::vector<ChunkId>& chunks) {
     slots_[*wanted[i]->slot] = chunks[i];
     char* slot = Slot(*wanted[i]->slot);
     if (wanted[i]->buffer.empty()) {
-      memset(slot, 0, options_.chunk_size.count());
+      const bool zeros = wanted[i]->unwritten == Unwritten::kZeros;
+      memset(slot, zeros ? 0 : kScramble, options_.chunk_size.count());
     } else {
       memcpy(slot, wanted[i]->buffer.data(), options_.chunk_size.count());
     }

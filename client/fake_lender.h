@@ -36,7 +36,8 @@ class FakeLender : public Lender {
 
   absl::StatusOr<Job> Open(const JobOptions& options, LenderEvents* events) override;
   void Close() override;
-  absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind) override;
+  absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind,
+                                                Unwritten unwritten) override;
   absl::Status Free(absl::Span<const ChunkId> chunks) override;
   // Remembers the moments it is told of; `farthest` is what the test set.
   absl::StatusOr<Fetched> Fetch(const FetchOptions& options) override;
@@ -83,10 +84,11 @@ class FakeLender : public Lender {
  private:
   struct Chunk {
     absl::optional<uint32_t> slot;
+    Unwritten unwritten = Unwritten::kZeros;
     bool leased = false;
     uint64_t version = 0;
     uint64_t released_at = 0;  // In calls, for the order of eviction.
-    std::vector<char> buffer;  // Its bytes while it has no slot; empty: zeros.
+    std::vector<char> buffer;  // Its bytes while it has no slot; empty: unwritten.
   };
 
   // A slot for `chunk`, by eviction if need be; nullopt: all are leased.

@@ -144,13 +144,15 @@ void GrpcLender::Close() {
   if (reader_.joinable()) reader_.join();
 }
 
-absl::StatusOr<std::vector<ChunkId>> GrpcLender::Allocate(uint32_t count, ChunkKind kind) {
+absl::StatusOr<std::vector<ChunkId>> GrpcLender::Allocate(uint32_t count, ChunkKind kind,
+                                                          Unwritten unwritten) {
   std::vector<ChunkId> chunks;
   while (chunks.size() < count) {
     v1::AllocateRequest request;
     request.set_request_id(next_request_id_.fetch_add(1));
     request.set_count(static_cast<uint32_t>(std::min(count - chunks.size(), kMaxBatch)));
     request.set_kind(ToProto(kind));
+    request.set_undefined(unwritten == Unwritten::kUndefined);
     v1::AllocateResponse reply;
     absl::Status status = Explain(
         Call(chunks_.get(), &v1::ChunkService::Stub::Allocate, token_, kQuick, request, &reply));

@@ -35,7 +35,8 @@ class GrpcLender : public Lender {
 
   absl::StatusOr<Job> Open(const JobOptions& options, LenderEvents* events) override;
   void Close() override;
-  absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind) override;
+  absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind,
+                                                Unwritten unwritten) override;
   absl::Status Free(absl::Span<const ChunkId> chunks) override;
   absl::StatusOr<Fetched> Fetch(const FetchOptions& options) override;
   absl::Status Report(const std::vector<Moment>& moments) override;

@@ -176,7 +176,8 @@ absl::Status LeaseKeeper::EndUse(absl::Span<const PlaceId> places) {
 
 // --- Chunks ---
 
-absl::StatusOr<PlaceRange> LeaseKeeper::Allocate(uint32_t count, ChunkKind kind) {
+absl::StatusOr<PlaceRange> LeaseKeeper::Allocate(uint32_t count, ChunkKind kind,
+                                                 Unwritten unwritten) {
   if (count == 0) return absl::InvalidArgumentError("zero chunks asked for");
   {
     const MutexLock lock(&mutex_);
@@ -184,7 +185,8 @@ absl::StatusOr<PlaceRange> LeaseKeeper::Allocate(uint32_t count, ChunkKind kind)
     MEMTIDE_RETURN_IF_ERROR(cache_.FindUnbound(count).status());
   }
   CountCall();
-  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, lender_->Allocate(count, kind));
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks,
+                           lender_->Allocate(count, kind, unwritten));
   // That there is room was seen above, but another thread may have been faster.
   absl::StatusOr<PlaceRange> range = Bind(chunks);
   if (range.ok()) return range;

@@ -51,7 +51,7 @@ class LeaseKeeper {
   LeaseKeeper(const LeaseCache::Options& options, Lender* lender, AddressSpace* space,
               RegionTable* regions);
 
-  absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind);
+  absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind, Unwritten unwritten);
   absl::Status Free(PlaceRange range);
 
   // As memtide_acquire. No deadline: as long as the daemon allows. Zero: only what needs no wait.

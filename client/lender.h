@@ -110,7 +110,8 @@ class Lender {
   // Ends the session. No event is delivered once it returned.
   virtual void Close() = 0;
 
-  virtual absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind) = 0;
+  virtual absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind,
+                                                        Unwritten unwritten) = 0;
   virtual absl::Status Free(absl::Span<const ChunkId> chunks) = 0;
   // All or none of the leases.
   virtual absl::StatusOr<Fetched> Fetch(const FetchOptions& options) = 0;

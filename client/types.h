@@ -20,6 +20,10 @@ struct PlaceRange {
   uint32_t count = 0;
 };
 
+// What a chunk reads as until it is first written; undefined: anything that the job has held, and
+// no time is spent on it.
+enum class Unwritten : uint8_t { kZeros, kUndefined };
+
 }  // namespace memtide::client
 
 #endif  // MEMTIDE_CLIENT_TYPES_H_

@@ -1,9 +1,9 @@
 // Chunk: what the engine knows of one chunk, and the calls that wait for it. Engine-internal.
 //
 // States. A chunk's content is on the tiers in `valid` (bit per tier); none: it was never written
-// and reads as zeros. It owns slots where it has, or is getting, a copy, and always at its home
-// tier. At most one transfer of a chunk is in flight. A chunk with holds is pinned: its copy at
-// hold_tier does not leave.
+// and reads as zeros, or as whatever is there. It owns slots where it has, or is getting, a copy,
+// and always at its home tier. At most one transfer of a chunk is in flight. A chunk with holds is
+// pinned: its copy at hold_tier does not leave.
 #ifndef MEMTIDE_DAEMON_ENGINE_CHUNK_H_
 #define MEMTIDE_DAEMON_ENGINE_CHUNK_H_
 
@@ -58,6 +58,7 @@ struct Chunk {
   uint32_t member = 0;  // Its number within the job, for the policies.
   ChunkKind kind = ChunkKind::kOther;
   bool torn = false;
+  bool undefined = false;  // Not zeros, where it holds nothing.
   bool dying = false;      // Freed, but a transfer is still in flight: a name no more, slots still.
   bool queued = false;     // In the engine's ready list.
   bool touched = false;    // In the engine's list of what is to be recorded.

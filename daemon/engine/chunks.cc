@@ -133,6 +133,7 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
     chunk.job = &job;
     chunk.generation = generation;
     chunk.kind = event.kind;
+    chunk.undefined = event.undefined;
     chunk.member = job.free_members.top();
     job.free_members.pop();
     job.trace.Use(chunk.member, TracedOperation::kAllocate);

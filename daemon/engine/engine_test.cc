@@ -43,6 +43,22 @@ TEST(EngineTest, AChunkOnSsdReachesTheDeviceThroughAFullHost) {
   EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kOk);
 }
 
+TEST(EngineTest, NothingIsZeroedInAChunkThatMayHoldAnything) {
+  TestNode node(ThreeTiers());
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 8, 0, true);
+  const CallId fetch = node.Fetch(session, {chunks[0], chunks[1]}, Access::kWrite);
+  EXPECT_TRUE(node.transfers_.empty());
+  EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kOk);
+  node.Release(session, {chunks[0], chunks[1]});
+  // What was written leaves and comes as any content does, also from under what was only read.
+  for (const ChunkId chunk : chunks) node.Touch(session, chunk, Access::kRead);
+  const Bytes brought = node.Inspect().counters.host_to_device;
+  node.Touch(session, chunks[0], Access::kRead);
+  EXPECT_EQ(node.Inspect().counters.host_to_device, brought + kChunk);
+  EXPECT_EQ(node.Inspect().counters.zeroed, Bytes(0));
+}
+
 TEST(EngineTest, RepeatingARequestHasOneEffectAndTheSameReply) {
   TestNode node(ThreeTiers());
   const SessionId session = node.Open();

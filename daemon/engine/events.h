@@ -60,13 +60,15 @@ struct CloseCall {
   CallId call;
   SessionId session;
 };
-// New chunks; they read as zeros. All or none.
+// New chunks, all or none. While they hold nothing they read as zeros, or if `undefined` as
+// anything of the job's: then nothing is done before they are first written.
 struct AllocateCall {
   CallId call;
   SessionId session;
   uint64_t request_id = 0;  // Same id again: same reply, one effect.
   uint32_t count = 0;
   ChunkKind kind = ChunkKind::kOther;
+  bool undefined = false;
 };
 // Leases for all of `chunks`, at `tier` (device or host), after `releases` has been given back.
 // A chunk already leased by the session keeps its lease (upgraded to write if asked).
@@ -157,7 +159,7 @@ struct PublishCall {
   SessionId session;
   uint64_t step = 0;  // The job's last one, plus 1. The last one again: answered, no effect.
   std::vector<ChunkId> chunks, fresh;
-  bool keep = false;  // Whether `fresh` then hold the old content, or none (they read as zeros).
+  bool keep = false;  // Whether `fresh` then hold the old content, or none.
   std::string note;   // Given to whoever opens the job from now on.
 };
 

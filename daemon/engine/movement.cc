@@ -127,6 +127,11 @@ bool EngineState::Bring(uint32_t place, Tier tier) {
     chunk.blank = true;
     return true;
   }
+  if (chunk.valid == 0 && chunk.undefined) {
+    chunk.valid = Bit(tier);
+    Touch(place);
+    return true;
+  }
   if (chunk.valid == 0) {
     Start(place, absl::nullopt, tier);
   } else if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) {

@@ -152,7 +152,7 @@ class EngineState {
                          const std::vector<uint32_t>& places) const;
   void LearnStep(Job& job, const StepCall& event);
   void StartStepOf(FetchOperation& fetch);
-  // What the chunk holds is not wanted any more: it reads as zeros. REQUIRES: it is not pinned.
+  // What the chunk holds is not wanted any more: it holds nothing. REQUIRES: it is not pinned.
   void Discard(uint32_t place);
 
   // --- publish.cc ---

@@ -65,8 +65,10 @@ class TestNode {
     EXPECT_TRUE(ReplyTo(open.call).status.ok()) << ReplyTo(open.call).status;
     return open.session;
   }
-  std::vector<ChunkId> Allocate(SessionId session, uint32_t count, uint64_t request_id = 0) {
+  std::vector<ChunkId> Allocate(SessionId session, uint32_t count, uint64_t request_id = 0,
+                                bool undefined = false) {
     AllocateCall allocate{Call(), session, request_id == 0 ? ++last_request_ : request_id, count};
+    allocate.undefined = undefined;
     Post(allocate);
     const auto* reply = std::get_if<AllocateReply>(&ReplyTo(allocate.call).value);
     return reply == nullptr ? std::vector<ChunkId>() : reply->chunks;

@@ -113,6 +113,15 @@ TEST(ConvertTest, NamesTheKnownRangeOfAnEnum) {
   EXPECT_EQ(CodeOf(allocate), StatusCode::kUnimplemented);
 }
 
+TEST(ConvertTest, ZerosAreTheDefault) {
+  v1::AllocateRequest allocate;
+  allocate.set_request_id(1);
+  allocate.set_count(1);
+  EXPECT_FALSE(ToEvent(allocate, NodeDefaults{})->undefined);
+  allocate.set_undefined(true);
+  EXPECT_TRUE(ToEvent(allocate, NodeDefaults{})->undefined);
+}
+
 TEST(ConvertTest, RefusesTiersThatACallCannotMean) {
   v1::FetchRequest fetch = SomeFetch();
   fetch.set_tier(v1::TIER_SSD);

@@ -100,6 +100,7 @@ absl::StatusOr<AllocateCall> ToEvent(const v1::AllocateRequest& request, const N
   event.count = request.count();
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("kind", request.kind()));
   event.kind = FromProto(request.kind());
+  event.undefined = request.undefined();
   return event;
 }
 

@@ -130,7 +130,7 @@ def library() -> ctypes.CDLL:
         "memtide_open": ([POINTER(Options), POINTER(c_void_p)], c_int),
         "memtide_close": ([c_void_p], None),
         "memtide_get_properties": ([c_void_p, POINTER(Properties)], c_int),
-        "memtide_allocate": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
+        "memtide_allocate_undefined": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
         "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
         "memtide_acquire": ([*places, c_int, c_int], c_int),
         "memtide_release": (places, c_int),

@@ -180,9 +180,9 @@ class Client(Steps):
         self._handle = c_void_p()
 
     def allocate(self, kind: Kind, count: int) -> int:
-        """Binds `count` new zeroed chunks to consecutive places; returns the first."""
+        """Binds `count` new chunks to consecutive places; returns the first. Not zeroed."""
         first = c_uint32()
-        check(self._lib.memtide_allocate(self._handle, int(kind), count, byref(first)))
+        check(self._lib.memtide_allocate_undefined(self._handle, int(kind), count, byref(first)))
         return first.value
 
     def free(self, first_place: int, count: int) -> None:

@@ -151,7 +151,7 @@ class Steps:
     ) -> None:
         """Exchanges the contents of places[i] and twins[i], all at once: the job's step `step`.
 
-        Twins then read as zeros, or with `keep` hold the old content. The note replaces the last
+        Twins then hold nothing, or with `keep` the old content. The note replaces the last
         step's. Aborted: a chunk was in use or moving; to be tried again.
         """
         assert len(places) == len(twins)

@@ -148,7 +148,7 @@ class Adopter:
         gradient, arena = parameter.grad, self._arena(Kind.GRADIENT)
         if arena.has_returned and self.pressed():
             # The last step's gradients are gone. To write into their chunks would first read what
-            # nobody wants from SSD; new chunks are zeroed, which is cheaper.
+            # nobody wants from SSD; new chunks hold nothing.
             arena.renew()
         return gradient is not None and self.adopt(gradient, Kind.GRADIENT)
 

@@ -1,6 +1,6 @@
 """Chunks that take the new content of others.
 
-Twins of one kind are interchangeable: after a publish each reads as zeros, costs nothing and is
+Twins of one kind are interchangeable: after a publish each holds nothing, costs nothing and is
 free for the next chunk.
 """
 

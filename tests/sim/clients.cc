@@ -166,6 +166,7 @@ std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session
     if (random->Percent(30)) allocate.count = state.JobOf(session)->max_chunks / 2 + 1;
     allocate.count = std::min(allocate.count, state.config.limits.chunks_per_call);
     allocate.kind = static_cast<ChunkKind>(random->Below(kChunkKinds));
+    allocate.undefined = random->Percent(30);
     return allocate;
   }
   if (kind == OpKind::kResize) return MakeResize(state, session, random);

@@ -96,7 +96,7 @@ struct Expect {
       if (held != leases.end() && !released && held->second.tier != call.tier) other_tier = true;
       // A waiting fetch of its own may hold it already, which only the engine knows.
       if (state.WaitedFor(chunk, call.session)) other_tier = true;
-      if (state.chunks.at(chunk).whole != Whole::kYes) torn = true;
+      if (MayBeTorn(state.chunks.at(chunk))) torn = true;
       // A chunk that waiting fetches want may be promised to them, which only the engine knows.
       if (state.LeasedByOther(call.session, chunk, false) || state.WaitedFor(chunk)) {
         excluded = true;

@@ -118,6 +118,10 @@ void Model::CheckPlace(SessionId id, const Lease& lease) {
 void Model::CheckContent(const FetchCall& fetch, const Lease& lease, bool is_held) {
   ChunkState& state = state_.chunks.at(lease.chunk);
   const Stamp seen = world_.Read(lease.place);
+  if (state.whole == Whole::kUndefined) {
+    probes_.Hit(Probe::kUndefinedLeased);
+    state.content = seen;
+  }
   if (state.whole == Whole::kTorn) {
     if (fetch.access == Access::kRead) {
       return Broken(absl::StrCat("torn chunk ", lease.chunk.value(), " leased for reading"));

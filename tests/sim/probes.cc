@@ -52,6 +52,7 @@ constexpr const char* kNames[kProbes] = {
     "job joined while its share shrinks",
     "share shrank without any session",
     "region made where one was given back",
+    "chunk leased that nobody had defined",
 };
 
 }  // namespace

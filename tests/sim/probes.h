@@ -55,8 +55,9 @@ enum class Probe : uint8_t {
   kJoinedWhileShrinking,
   kShrankLingering,
   kRegionAfterGivingBack,
+  kUndefinedLeased,
 };
-inline constexpr int kProbes = 46;
+inline constexpr int kProbes = 47;
 
 const char* ProbeName(Probe probe);
 

@@ -152,7 +152,7 @@ bool Model::MayFailLate(const Call& call, Code code) const {
            call.asked != state_.events;
   const bool torn = std::any_of(chunks.begin(), chunks.end(), [&](ChunkId chunk) {
     const auto found = state_.chunks.find(chunk);
-    return found != state_.chunks.end() && found->second.whole != Whole::kYes;
+    return found != state_.chunks.end() && MayBeTorn(found->second);
   });
   return code == Code::kDataLoss && torn && std::get<FetchCall>(call.event).access == Access::kRead;
 }
@@ -244,6 +244,7 @@ void Model::Accept(const Call& call, const AllocateCall& allocate, const Allocat
     ChunkState state;
     state.job = state_.sessions.at(allocate.session).job;
     state.kind = allocate.kind;
+    if (allocate.undefined) state.whole = Whole::kUndefined;
     if (state_.ended_chunks.count(chunk) != 0 || !state_.chunks.insert({chunk, state}).second) {
       return Broken(absl::StrCat("chunk id ", chunk.value(), " was given before"));
     }

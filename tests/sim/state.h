@@ -25,7 +25,8 @@ using Codes = std::set<absl::StatusCode>;
 // Whether the bytes of a chunk mean anything.
 enum class Whole : uint8_t {
   kYes,
-  kUnsure,  // Its writer closed in order, without releasing: torn or not, both are permitted.
+  kUndefined,  // Never leased, and allocated as such: whatever is there is as good as zeros.
+  kUnsure,     // Its writer closed in order, without releasing: torn or not, both are permitted.
   kTorn,
 };
 
@@ -39,6 +40,10 @@ struct ChunkState {
   std::optional<Tier> evicted_to;
   uint64_t wanted = 0;  // The last event that asked for it.
 };
+
+inline bool MayBeTorn(const ChunkState& chunk) {
+  return chunk.whole == Whole::kTorn || chunk.whole == Whole::kUnsure;
+}
 
 enum class Phase : uint8_t { kConnected, kOpening, kOpen, kEnding, kEnded };
 

@@ -67,7 +67,8 @@ struct EventText {
   std::string operator()(const RenewCall& e) const { return Head("Renew", e); }
   std::string operator()(const CloseCall& e) const { return Head("Close", e); }
   std::string operator()(const AllocateCall& e) const {
-    return StrCat(Head("Allocate", e), " request ", e.request_id, " count ", e.count);
+    return StrCat(Head("Allocate", e), " request ", e.request_id, " count ", e.count,
+                  e.undefined ? " undefined" : "");
   }
   std::string operator()(const FetchCall& e) const {
     return StrCat(Head("Fetch", e), " ", Text(e.tier), " ", Text(e.access), " ", Text(e.chunks),
