@@ -10,7 +10,7 @@ import ctypes
 from array import array
 from collections.abc import Sequence
 from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 
 from memtide import _library
@@ -129,7 +129,7 @@ class Steps:
         told, non_finite = None, c_uint64()
         if options is not None:
             table_of_options = _library.StepOptions(
-                struct_bytes=ctypes.sizeof(_library.StepOptions), **asdict(options)
+                struct_bytes=ctypes.sizeof(_library.StepOptions), **vars(options)
             )
             if count_non_finite:
                 table_of_options.non_finite_gradients = ctypes.pointer(non_finite)

@@ -20,6 +20,7 @@ a chunk of each row holds the states of the same parameters, as the chunk lists 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -29,9 +30,11 @@ import torch
 from memtide._native import Client, Kind, Places
 from memtide._steps import MOST_STATES
 from memtide.arena import Arena, Storages
+from memtide.layouts import lie_alike
 from memtide.leases import Ledger
 from memtide.packing import SMALLEST_BYTES, aligned
 
+_NO_PLACES = Places(())
 _CACHED_BYTES = 256 * 2**20
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -251,21 +254,27 @@ class Adopter:
 
         REQUIRES: the storage of `twin` is as large.
         """
+        writing = self.manages(twin)
+        places = self.span_places(twin if writing else source)
+        if len(places) == 1 and _is_whole(source) and lie_alike(source, [twin]):
+            with self._leased(Places(places), writing):
+                twin.copy_(source)
+            return
         sources, twins = _bytes_of(source), _bytes_of(twin)
-        writing = self.manages(twins)
         managed = twins if writing else sources
         start = 0
         while start < managed.numel():
             first = managed.data_ptr() + start
             next_chunk = self.chunk_bytes - (first - self.base) % self.chunk_bytes
             end = min(managed.numel(), start + next_chunk)
-            places, none = Places(self.places_of(first, end - start)), Places(())
-            if self.ledger.netted:
+            with self._leased(Places(self.places_of(first, end - start)), writing):
                 twins[start:end].copy_(sources[start:end])
-            else:
-                with self.ledger.using(*((none, places) if writing else (places, none))):
-                    twins[start:end].copy_(sources[start:end])
             start = end
+
+    def _leased(self, places: Places, writing: bool) -> contextlib.AbstractContextManager[None]:
+        if self.ledger.netted:
+            return contextlib.nullcontext()
+        return self.ledger.using(*((_NO_PLACES, places) if writing else (places, _NO_PLACES)))
 
     def _arena(self, kind: Kind, row: int = 0) -> Arena:
         row = min(row, MOST_STATES - 1)
@@ -293,9 +302,14 @@ class Adopter:
             storage.nbytes() == size_bytes
             and tensor.storage_offset() == 0
             and _storage_users(storage) <= _USERS_OF_ONE_TENSOR
-            and not (tensor.is_cpu and tensor.is_shared())
+            and not (tensor.is_cpu and storage.is_shared())
             and not (tensor.is_conj() or tensor.is_neg())
         )
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements are all of its storage."""
+    return tensor.nbytes == tensor.untyped_storage().nbytes()
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

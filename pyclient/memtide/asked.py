@@ -33,8 +33,7 @@ class Asked:
     def count_steps(self, change: int) -> None:
         """Changes the steps that the states have made."""
         if self.form.steps is not None:
-            for step in self.arguments[self.form.steps]:
-                step.add_(change)
+            torch._foreach_add_(self.arguments[self.form.steps], change)
 
     def redo(self) -> None:
         """Makes the step here after all."""

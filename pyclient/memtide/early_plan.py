@@ -12,6 +12,7 @@ gradient that is still to be written, or, behind the latest gradient, for the ne
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -53,6 +54,7 @@ class Piece:
     seat: Seat
     first: int
     elements: int
+    places: range = range(0)  # Of the parameter.
 
     def span(self, whole: Span) -> Span:
         """Its elements of one of the parameter's tensors."""
@@ -94,6 +96,7 @@ class Plan:
         self._units_of: dict[int, list[Unit]] = {}
         for unit in self.units:
             for piece in unit.pieces:
+                piece.places = self._piece_places(piece.seat.update.written[0], piece)
                 self._units_of.setdefault(piece.seat.address, []).append(unit)
         self._take_copies(copies)
         self._begin()
@@ -137,9 +140,10 @@ class Plan:
         if times != seat.expected or self._surprised:
             return []
         self._pending -= 1
-        self._parameters.subtract(self._places(seat.update.written[0], seat))
-        self._gradients.subtract(self._gradient_places(seat))
-        self._open = self._gradient_places(seat)[-1] if self._pending else -1
+        gradients = self._gradient_places(seat)
+        _count(self._parameters, self._places(seat.update.written[0], seat), -1)
+        _count(self._gradients, gradients, -1)
+        self._open = gradients[-1] if self._pending else -1
         for unit in self._units_of[address]:
             unit.missing -= 1
             if not unit.missing:
@@ -150,9 +154,10 @@ class Plan:
 
     def updates_of(self, unit: Unit, groups: Sequence[Mapping[str, Any]]) -> list[Update]:
         """What the next step makes of a unit, if nothing changes until then."""
+        options = functools.cache(lambda last, group: next_options(last, groups[group]))
         return [
             Update(
-                next_options(piece.seat.update.options, groups[piece.seat.group]),
+                options(piece.seat.update.options, piece.seat.group),
                 piece.elements,
                 piece.span(piece.seat.gradient_span),
                 tuple(map(piece.span, piece.seat.update.written)),
@@ -171,7 +176,7 @@ class Plan:
         self._gradients: Counter[int] = Counter()
         for seat in self.seats.values():
             seat.gradient = 0
-            self._parameters.update(self._places(seat.update.written[0], seat))
+            _count(self._parameters, self._places(seat.update.written[0], seat), 1)
         for unit in self.units:
             unit.missing = len(unit.pieces)
 
@@ -189,8 +194,7 @@ class Plan:
             gradients = self._piece_places(piece.seat.gradient_span, piece)
             if self._open in gradients or any(self._gradients[place] for place in gradients):
                 return False
-            parameters = self._piece_places(piece.seat.update.written[0], piece)
-            if any(self._parameters[place] for place in parameters):
+            if any(self._parameters[place] for place in piece.places):
                 return False
         return True
 
@@ -210,9 +214,9 @@ class Plan:
         if seat.gradient == address:
             return
         if seat.gradient:
-            self._gradients.subtract(self._gradient_places(seat))
+            _count(self._gradients, self._gradient_places(seat), -1)
         seat.gradient = address
-        self._gradients.update(self._gradient_places(seat))
+        _count(self._gradients, self._gradient_places(seat), 1)
 
     def _gradient_places(self, seat: Seat) -> range:
         return self._places(seat.gradient_span, seat)
@@ -222,6 +226,11 @@ class Plan:
 
     def _places(self, span: Span, seat: Seat) -> range:
         return _places_of(span, seat.update.elements, self._geometry)
+
+
+def _count(counts: Counter[int], places: range, change: int) -> None:
+    for place in places:
+        counts[place] += change
 
 
 def next_options(options: StepOptions, group: Mapping[str, Any]) -> StepOptions:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
+
+
+def lie_alike(first: torch.Tensor, others: Iterable[torch.Tensor]) -> bool:
+    """Whether the elements of each lie as those of the first."""
+    size, stride = first.size(), first.stride()
+    return all(
+        other.size() == size and (other.stride() == stride or layout_of(other) == layout_of(first))
+        for other in others
+    )
 
 
 def layout_of(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...]]:
@@ -14,6 +25,8 @@ def layout_of(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...]]:
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill consecutive addresses, in whatever order."""
+    if tensor.is_contiguous():
+        return True
     expected = 1
     for step, n in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
         if n > 1:

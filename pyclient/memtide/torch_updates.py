@@ -21,7 +21,7 @@ from memtide._steps import Format, Rule, StepOptions
 from memtide.adamw import AdamW
 from memtide.adopt import Adopter
 from memtide.errors import InvalidArgument
-from memtide.layouts import is_dense, layout_of
+from memtide.layouts import is_dense, lie_alike
 from memtide.lion import Lion
 from memtide.step_pieces import Span, Update
 from memtide.two_bytes import ROUNDING_SEED
@@ -111,6 +111,11 @@ FORMS = (
         has_masters=True,
     ),
 )
+# What options say of one parameter.
+_OWN_OPTIONS = (
+    *("step", "fresh_states", "parameter_format", "gradient_format", "state_format"),
+    *("rounded_format", "rounding_seed"),
+)
 _OPTIMIZERS = (
     *(torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad),
     *(AdamW, Lion),
@@ -176,6 +181,7 @@ def split(form: Form, arguments: Arguments, options: StepOptions, adopter: Adopt
     """Sorts the parameters of a call. For the daemon's, a state that is None is made; what is in it
     means nothing."""
     found = Split()
+    made: dict[tuple[object, ...], StepOptions] = {}
     lists = [arguments[name] for name in form.states if arguments[name]]
     gradients = arguments[form.gradients]
     masters = 1 if form.has_masters and arguments[form.states[0]] else 0
@@ -187,27 +193,28 @@ def split(form: Form, arguments: Arguments, options: StepOptions, adopter: Adopt
         if not _is_for_daemon(adopter, parameter, gradients[index], states, step, masters):
             found.rest.append(index)
             continue
-        fresh = None in states
+        fresh = any(state is None for state in states)
         if fresh:
             states = [adopter.new_state(gradients[index], row) for row, _ in enumerate(lists)]
             for values, state in zip(lists, states, strict=True):
                 values[index] = state
         stepped = states[0] if masters else parameter
         by_chance = stepped.dtype is torch.bfloat16
-        own = replace(
-            options,
-            step=int(step.item()) + 1 if step is not None else 1,
-            fresh_states=fresh,
-            parameter_format=FORMATS[stepped.dtype],
-            gradient_format=FORMATS[gradients[index].dtype],
-            state_format=FORMATS[states[-1].dtype] if states else Format.FLOAT32,
-            rounded_format=FORMATS[parameter.dtype] if masters else Format.NONE,
-            rounding_seed=options.rounding_seed if by_chance else 0,
+        own = (
+            int(step.item()) + 1 if step is not None else 1,
+            fresh,
+            FORMATS[stepped.dtype],
+            FORMATS[gradients[index].dtype],
+            FORMATS[states[-1].dtype] if states else Format.FLOAT32,
+            FORMATS[parameter.dtype] if masters else Format.NONE,
+            options.rounding_seed if by_chance else 0,
         )
+        if own not in made:
+            made[own] = replace(options, **dict(zip(_OWN_OPTIONS, own, strict=True)))
         written = (_span(parameter), *map(_span, states))
         first = arguments["first_elements"][index] if "first_elements" in arguments else 0
         found.updates.append(
-            Update(own, parameter.numel(), _span(gradients[index]), written, first)
+            Update(made[own], parameter.numel(), _span(gradients[index]), written, first)
         )
         found.indices.append(index)
     return found
@@ -252,7 +259,7 @@ def _is_for_daemon(
         and not (masters and (stepped.dtype, parameter.itemsize) != (torch.float32, 2))
         and len({tensor.dtype for tensor in moments}) <= 1
         and is_dense(parameter)
-        and len({layout_of(tensor) for tensor in tensors}) == 1
+        and lie_alike(parameter, (gradient, *kept))
     )
 
 

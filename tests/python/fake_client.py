@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.dlpack import to_dlpack
 
 CHUNK_BYTES = 4096
+_NEW = 0xA5
 _FREED = 0xFF  # Four of these are a NaN, in every floating-point type.
 
 
@@ -65,7 +66,7 @@ class FakeClient(FakeSteps):
             if not any(place in self.kinds for place in range(start, start + count))
         )
         self.kinds.update(dict.fromkeys(range(first, first + count), kind))
-        self._fill(first, count, 0)
+        self._fill(first, count, _NEW)
         return first
 
     def free(self, first_place: int, count: int) -> None:
