@@ -58,7 +58,6 @@ struct Chunk {
   uint32_t member = 0;  // Its number within the job, for the policies.
   ChunkKind kind = ChunkKind::kOther;
   bool torn = false;
-  bool undefined = false;  // Not zeros, where it holds nothing.
   bool dying = false;      // Freed, but a transfer is still in flight: a name no more, slots still.
   bool queued = false;     // In the engine's ready list.
   bool touched = false;    // In the engine's list of what is to be recorded.
@@ -86,6 +85,7 @@ struct Chunk {
   bool leased = false;        // By a session, since it was last stepped.
   bool only_stepped = false;  // In between two steps no session leased it.
   bool overwrite = false;     // By an admitted step: where it holds nothing, nothing is brought.
+  bool undefined = false;     // Not zeros, where it holds nothing.
   // With whom it exchanged contents when a step was last published, and will again; the twin is the
   // one whose content is made between two steps.
   bool is_twin = false;
