@@ -142,7 +142,6 @@ class Client(Steps):
     def __init__(self, options: OpenOptions) -> None:
         self._lib = library()
         self._handle = c_void_p()
-        self._spans, self._span_count = (_library.Span * _MOST_SPANS)(), c_size_t()
         self.socket_dir = options.socket_dir
         # As CUDA sees it, which opening may begin to use.
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -238,14 +237,13 @@ class Client(Steps):
         return _new_capsule(tensor, _CAPSULE_NAME, None)
 
     def take_returned(self) -> list[tuple[int, int]]:
-        """Address and bytes of each span whose tensors have ended since the last call. One thread
-        at a time."""
-        spans, count = self._spans, self._span_count
+        """Address and bytes of each span whose tensors have ended since the last call."""
+        spans = (_library.Span * _MOST_SPANS)()
+        count = c_size_t()
         taken: list[tuple[int, int]] = []
         while True:
             check(self._lib.memtide_take_returned(self._handle, spans, _MOST_SPANS, byref(count)))
-            if count.value:
-                taken += [(span.address, span.size_bytes) for span in spans[: count.value]]
+            taken += [(span.address, span.size_bytes) for span in spans[: count.value]]
             if count.value < _MOST_SPANS:
                 return taken
 

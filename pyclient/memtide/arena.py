@@ -227,10 +227,8 @@ class Arena:
 
     def _take(self, size: int) -> int:
         with self._lock:
+            self._work_off_returned()
             start = self._free.take(size)
-            if start is None:
-                self._work_off_returned()
-                start = self._free.take(size)
             if start is None:
                 try:
                     start = self._take_new(size)

@@ -22,9 +22,6 @@ from memtide.leases import Lease
 from memtide.observer import Observer
 
 _BACKWARD_DEPTH = 2
-# Gradients smaller than this wait for others, at most so many.
-_SMALL_BYTES = 64 * 2**10
-_MOST_SMALL = 16
 
 
 class Scope:
@@ -73,8 +70,6 @@ class Moments:
         self._forward = threading.local()
         self._backward: deque[list[Lease]] = deque()
         self._ends_awaited = False
-        self._came: list[torch.Tensor] = []  # Parameters whose gradients wait.
-        self._lock = threading.Lock()
         self._stepped = False
         # Hears of each parameter whose gradient has been accumulated, and is in a chunk if it can.
         self.on_gradient: Callable[[torch.Tensor], None] = lambda _: None
@@ -122,7 +117,6 @@ class Moments:
         """No module is at work: gives every lease back."""
         self._stack().clear()
         self._backward.clear()
-        self._came = []
         self._ends_awaited = False
         self._ledger.release_all()
 
@@ -146,21 +140,7 @@ class Moments:
         return list(self._adopted)
 
     def _after_gradient(self, parameter: torch.Tensor) -> None:
-        if not self._adopter.here:
-            return
-        # After one of torch's kernels nothing of ours is in the processor's caches, and a small
-        # gradient takes 0.3 ms; the next one, at once after it, a tenth of that.
-        with self._lock:
-            self._came.append(parameter)
-        if parameter.nbytes >= _SMALL_BYTES or len(self._came) >= _MOST_SMALL:
-            self._take_gradients()
-        else:
-            self._await_end()
-
-    def _take_gradients(self) -> None:
-        with self._lock:
-            came, self._came = self._came, []
-        for parameter in came:
+        if self._adopter.here:
             self._adopter.adopt_gradient(parameter)
             self.on_gradient(parameter)
 
@@ -197,9 +177,6 @@ class Moments:
         if gradients.count:
             tokens.append(self._ledger.lease(gradients, Access.WRITE))
         self._backward.append([token for token in tokens if token is not None])
-        self._await_end()
-
-    def _await_end(self) -> None:
         if not self._ends_awaited:
             self._ends_awaited = True
             Variable._execution_engine.queue_callback(self._end_backward)
@@ -215,7 +192,6 @@ class Moments:
 
     def _end_backward(self) -> None:
         self._ends_awaited = False
-        self._take_gradients()
         while self._backward:
             for token in self._backward.popleft():
                 token.release()

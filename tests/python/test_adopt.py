@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,26 +246,6 @@ def test_gradients_keep_their_object_and_accumulate_in_place(runtime: Runtime) -
         model(torch.ones(1, 32)).sum().backward()
     assert set(seen) == {id(model.weight.grad)}
     assert torch.equal(model.weight.grad, torch.full((32, 32), 2.0))
-
-
-def test_small_gradients_wait_for_a_large_one_or_the_end_of_backward(runtime: Runtime) -> None:
-    sizes = (32, 32, 256, 256, 32, 32)  # Weights of 4 KiB, 32, 256, 32 and 4.
-    model = torch.nn.Sequential(
-        *(torch.nn.Linear(a, b, bias=False) for a, b in itertools.pairwise(sizes))
-    )
-    weights = [layer.weight for layer in model]
-    came: list[list[bool]] = []
-    for weight in weights:
-        weight.register_post_accumulate_grad_hook(
-            lambda _: came.append(manages(runtime, *(w.grad for w in weights)))
-        )
-    for _ in range(2):
-        model(torch.randn(2, 32)).sum().backward()
-        assert came[:2] == [[False] * 5] * 2
-        assert came[2:] == [[False, False, True, True, True]] * 3
-        assert all(manages(runtime, *(w.grad for w in weights)))
-        came.clear()
-        model.zero_grad()
 
 
 def test_a_script_that_steps_in_backward_finds_its_gradients(runtime: Runtime) -> None:
