@@ -68,6 +68,14 @@ def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch
     return [tensor.detach().clone() for tensor in tensors]
 
 
+def trained_by(name: str) -> list[torch.Tensor]:
+    """What four steps by one of OPTIMIZERS leave."""
+    model = network()
+    optimizer = OPTIMIZERS[name](model)
+    train(model, optimizer)
+    return everything(model, optimizer)
+
+
 def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
     assert len(one) == len(other)
     for mine, theirs in zip(one, other, strict=True):

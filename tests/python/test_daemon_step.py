@@ -7,6 +7,7 @@ never written is NaN there.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from daemon_loops import (
     network,
     plainly,
     train,
+    trained_by,
 )
 from fake_client import FakeClient
 from memtide import runtime as runtimes
@@ -53,13 +55,7 @@ def stepped_as_plainly(work: Callable[[], list[torch.Tensor]]) -> FakeClient:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_daemon_steps_to_the_same_values(name: str) -> None:
-    def work() -> list[torch.Tensor]:
-        model = network()
-        optimizer = OPTIMIZERS[name](model)
-        train(model, optimizer)
-        return everything(model, optimizer)
-
-    client = stepped_as_plainly(work)
+    client = stepped_as_plainly(functools.partial(trained_by, name))
     assert sum(len(pieces) for _, pieces, _ in client.step_calls) > 4 * 8
 
 

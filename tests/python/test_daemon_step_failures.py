@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 
 import pytest
 import torch
-from daemon_loops import OPTIMIZERS, assert_same, decay_groups, everything, network, plainly, train
+from daemon_loops import (
+    OPTIMIZERS,
+    assert_same,
+    decay_groups,
+    everything,
+    network,
+    plainly,
+    train,
+    trained_by,
+)
 from fake_client import FakeClient
 from memtide import runtime as runtimes
 from memtide.errors import InvalidArgument, OutOfRoom, Unavailable
@@ -104,12 +114,7 @@ def test_what_a_refused_step_had_made_here_before_is_undone(runtime: Runtime) ->
 def test_without_room_for_twins_steps_are_made_here_for_good(
     name: str, call: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work() -> list[torch.Tensor]:
-        model = network()
-        optimizer = OPTIMIZERS[name](model)
-        train(model, optimizer)
-        return everything(model, optimizer)
-
+    work = functools.partial(trained_by, name)
     plain = plainly(work)
     client = FakeClient()
     client.fail_step_call[call] = OutOfRoom("the disk is full")
