@@ -76,14 +76,14 @@ class Continuation:
         for parameter, each in zip(parameters_of(optimizer), kept.parameters, strict=True):
             with torch.no_grad():
                 if each.parameter.offset_bytes < 0:
-                    parameter.data.copy_(small(each.parameter))
+                    parameter.data.copy_(small(each.parameter, parameter.device))
                 elif not self._adopter.move_to(parameter, inherited.storage(each.parameter)):
                     parameter.data.copy_(self._tensor(each.parameter, inherited))
                 state = optimizer.state[parameter] if each.states or each.values else {}
                 state.update(each.values)
                 for name, state_kept in each.states.items():
                     if state_kept.offset_bytes < 0:
-                        state[name] = small(state_kept)
+                        state[name] = small(state_kept, parameter.device)
                     else:
                         state[name] = self._tensor(state_kept, inherited)
 

@@ -91,6 +91,12 @@ class EarlySteps:
         self.allowed = True
         self.last = EarlyBatches()  # Of the last step.
 
+    @property
+    def under_way(self) -> bool:
+        """Whether parts of the next step have been made."""
+        attempt = self._attempt
+        return attempt is not None and attempt.units > 0
+
     def gradient_came(self, parameter: torch.Tensor) -> None:
         """Backward has accumulated into the parameter's gradient."""
         address, gradient = parameter.data_ptr(), parameter.grad
@@ -113,9 +119,10 @@ class EarlySteps:
 
     @contextlib.contextmanager
     def unscaling(
-        self, scaler: torch.amp.GradScaler, optimizer: Optimizer, factor: float
+        self, scaler: torch.amp.GradScaler, optimizer: Optimizer, factor: torch.Tensor
     ) -> Iterator[None]:
-        """Around what multiplies all of an optimizer's gradients by `factor` after backward."""
+        """Around what multiplies all of an optimizer's gradients by `factor`, one number, after
+        backward."""
         self._scalers[optimizer] = weakref.ref(scaler)
         with self._lock:
             attempt = self._attempt
@@ -127,11 +134,12 @@ class EarlySteps:
         stop(attempt.workers)
         batches = [batch for batch, _ in attempt.made]
         before = self._marks_of(batches)
+        value = factor.item()  # On a GPU this waits for backward, as the parts have, too.
         yield
         after = self._marks_of(batches)
         attempt.made = [
             (
-                _unscaled(batch, marks, factor, after)
+                _unscaled(batch, marks, value, after)
                 if all(marks[place] == before[place] for place in batch.reads)
                 else (batch, marks)
             )

@@ -26,6 +26,7 @@ class Kept:
     dtype: str
     offset_bytes: int = -1
     content: str = ""
+    on_device: bool = False  # Of what is not in chunks: on a GPU, not on the host.
 
     def layout(self) -> str:
         """For people."""

@@ -85,11 +85,6 @@ def _stepping(connection: Connection, options: RunOptions) -> Stepping:
     name = options.wish.job_name
     if not name:
         return Stepping(options.exact, options.skip_non_finite)
-    if not connection.client.properties.touches:
-        raise UsageError(
-            "--job keeps steps that the daemon makes, and on a GPU the script's process makes "
-            "them: run it without --job, and with checkpoints of its own"
-        )
     found = take_up(connection.client, connection.socket_dir, name, resume=options.resume)
     return Stepping(skip_non_finite=options.skip_non_finite, keep=True, found=found)
 

@@ -77,7 +77,8 @@ class NoteWriter:
             kept.offset_bytes = rank[places[0]] * chunk_bytes + within
         else:
             flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-            kept.content = base64.b64encode(flat.numpy().tobytes()).decode()
+            kept.content = base64.b64encode(flat.cpu().numpy().tobytes()).decode()
+            kept.on_device = not tensor.is_cpu
         return kept
 
 
@@ -97,12 +98,14 @@ def type_of(kept: Kept) -> torch.dtype:
     return found
 
 
-def small(kept: Kept) -> torch.Tensor:
-    """A tensor that is not in chunks."""
+def small(kept: Kept, device: torch.device) -> torch.Tensor:
+    """A tensor that is not in chunks: on `device`, or on the host if it was there."""
     if not kept.content:  # Which no tensor can be made from.
-        return torch.empty(kept.shape, dtype=type_of(kept))
-    content = bytearray(base64.b64decode(kept.content))
-    return torch.frombuffer(content, dtype=type_of(kept)).view(kept.shape)
+        found = torch.empty(kept.shape, dtype=type_of(kept))
+    else:
+        content = bytearray(base64.b64decode(kept.content))
+        found = torch.frombuffer(content, dtype=type_of(kept)).view(kept.shape)
+    return found.to(device) if kept.on_device else found
 
 
 def parameters_of(optimizer: Optimizer) -> list[Any]:

@@ -92,12 +92,15 @@ class Runtime:
         self._wrap(Optimizer, "_optimizer_step_code", self._around_step_code)
         for scaler in unscaling_scalers():
             self._wrap(scaler, "_unscale_grads_", functools.partial(unscaling, self.daemon.early))
+        for owner, name, around in (
+            (torch.Tensor, "mul_", multiplying),
+            (torch, "_foreach_mul_", multiplying_lists),
+        ):
+            self._wrap(owner, name, functools.partial(around, self.adopter, self.daemon.early))
         if self.ledger.strict:
             self._spread_net()
         else:
             self._wrap(faulthandler, "enable", self._around_faulthandler)
-            self._wrap(torch.Tensor, "mul_", functools.partial(multiplying, self.adopter))
-            self._wrap(torch, "_foreach_mul_", functools.partial(multiplying_lists, self.adopter))
         if not self.client.properties.kernel_faults:
             self._wrap(torch.serialization, "_save", self._around_save)
 

@@ -12,9 +12,11 @@ torch does it:
 
 - whole and complex numbers (inf * (1 + 0i) is NaN in part);
 - while this thread takes subnormal numbers for zero (`torch.set_flush_denormal`);
-- what autograd records, and everything while a dispatch mode is active or code is compiled.
+- what autograd records, and everything while a dispatch mode of somebody else is active or code is
+  compiled.
 
-Autograd's counters go up as if it had been done.
+Autograd's counters go up as if it had been done. To know a factor on a GPU is to wait for what has
+been launched there: that is done only while there are such parts.
 """
 
 from __future__ import annotations
@@ -28,18 +30,20 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from memtide.adopt import Adopter
+from memtide.early_steps import EarlySteps
+from memtide.net import NetMode
 
 _SUBNORMAL = 5e-324
 
 
 def multiplying(
-    adopter: Adopter, original: Callable[..., torch.Tensor]
+    adopter: Adopter, early: EarlySteps, original: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
     """torch.Tensor.mul_."""
 
     @functools.wraps(original)
     def mul_(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if len(args) != 1 or kwargs or not _is_one(args[0]) or not _stays(adopter, tensor):
+        if len(args) != 1 or kwargs or not _is_one(args[0], early) or not _stays(adopter, tensor):
             return original(tensor, *args, **kwargs)
         increment_version(tensor)
         return tensor
@@ -47,12 +51,16 @@ def multiplying(
     return mul_
 
 
-def multiplying_lists(adopter: Adopter, original: Callable[..., Any]) -> Callable[..., Any]:
+def multiplying_lists(
+    adopter: Adopter, early: EarlySteps, original: Callable[..., Any]
+) -> Callable[..., Any]:
     """torch._foreach_mul_: what is not in chunks is still multiplied."""
 
     @functools.wraps(original)
     def _foreach_mul_(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or len(args) != 1 or kwargs or not _is_one(args[0]):
+        if torch.compiler.is_compiling() or len(args) != 1 or kwargs:
+            return original(tensors, *args, **kwargs)
+        if not _is_one(args[0], early):
             return original(tensors, *args, **kwargs)
         kept = [tensor for tensor in tensors if _stays(adopter, tensor)]
         if not kept:
@@ -66,10 +74,12 @@ def multiplying_lists(adopter: Adopter, original: Callable[..., Any]) -> Callabl
     return _foreach_mul_
 
 
-def _is_one(factor: Any) -> bool:
+def _is_one(factor: Any, early: EarlySteps) -> bool:
     if type(factor) in (int, float):
         return bool(factor == 1)
-    if type(factor) is not torch.Tensor or factor.dim() or not factor.is_cpu:
+    if type(factor) is not torch.Tensor or factor.dim():
+        return False
+    if not (factor.is_cpu or (factor.is_cuda and early.under_way)):
         return False
     if factor.requires_grad or not factor.is_floating_point():
         return False
@@ -87,11 +97,10 @@ def _stays(adopter: Adopter, tensor: Any) -> bool:
     except RuntimeError:  # It has no memory.
         return False
     return (
-        tensor.is_cpu
-        and tensor.is_floating_point()
+        tensor.is_floating_point()
         and not tensor.is_inference()
         and 0 not in tensor.stride()  # Torch refuses to write to these.
         and not (tensor.requires_grad and torch.is_grad_enabled())
-        and _get_current_dispatch_mode() is None
+        and type(_get_current_dispatch_mode()) in (type(None), NetMode)
         and _SUBNORMAL * 1.0 != 0.0
     )

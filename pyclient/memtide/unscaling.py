@@ -35,9 +35,7 @@ def unscaling(early: EarlySteps, original: Callable[..., Any]) -> Callable[..., 
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        if not inv_scale.is_cpu:  # To know it would be to wait for the GPU.
-            return original(scaler, optimizer, inv_scale, *args, **kwargs)
-        with early.unscaling(scaler, optimizer, inv_scale.item()):
+        with early.unscaling(scaler, optimizer, inv_scale):
             return original(scaler, optimizer, inv_scale, *args, **kwargs)
 
     return _unscale_grads_

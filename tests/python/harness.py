@@ -42,8 +42,7 @@ class Cli:
     """Runs Python and memtide in processes of their own."""
 
     def __init__(self, home: Path) -> None:
-        self._environment = {
-            **os.environ,
+        self._changes = {
             "PYTHONPATH": str(PACKAGE_PARENT),
             "PYTHONDONTWRITEBYTECODE": "1",
             "XDG_CACHE_HOME": str(home / "cache"),
@@ -52,11 +51,15 @@ class Cli:
             "OMP_NUM_THREADS": "1",
         }
 
+    def _environment(self, more: dict[str, object]) -> dict[str, str]:
+        changes = {**self._changes, **{name: str(value) for name, value in more.items()}}
+        return {**os.environ, **changes}
+
     def python(self, *arguments: object, cwd: Path | None = None, **more: object) -> Outcome:
         """`python ARGUMENTS`, with `more` in the environment."""
         done = subprocess.run(
             [sys.executable, *map(str, arguments)],
-            env={**self._environment, **{name: str(value) for name, value in more.items()}},
+            env=self._environment(more),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -70,7 +73,7 @@ class Cli:
         """The same, left running: what it says is in pipes."""
         return subprocess.Popen(
             [sys.executable, "-m", "memtide", *map(str, arguments)],
-            env={**self._environment, **{name: str(value) for name, value in more.items()}},
+            env=self._environment(more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fake_client import FakeClient
-from memtide import launch
 from memtide import runtime as runtimes
 from memtide._native import Kind
 from memtide.adopt import Adopter
-from memtide.connect import Connection, Wish
-from memtide.daemon import Pools
-from memtide.errors import DataLoss, FailedPrecondition, OutOfRoom, UsageError
+from memtide.errors import DataLoss, FailedPrecondition, OutOfRoom
 from memtide.inherited import Inherited
 from memtide.job_note import Kept, KeptOptimizer, KeptParameter, Note, read_note
 from memtide.leases import Ledger
+from memtide.note_writer import small
 from memtide.observer import Observer
 from memtide.runtime import Runtime
 from torch import nn
@@ -261,12 +258,13 @@ def test_a_note_that_would_be_too_long_says_so(client: FakeClient) -> None:
     assert "bytes of parameters and states are not in chunks" in note_of(client).lost
 
 
-def test_on_a_gpu_no_job_is_kept_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = Connection(FakeClient(touches=False), Path("/none"), None)
-    monkeypatch.setattr(launch, "connect", lambda _wish: connection)
-    options = launch.RunOptions(__file__, [], Wish(Pools(), job_name="one"))
-    with pytest.raises(UsageError, match="on a GPU the script's process makes them"):
-        launch.prepare(options)
+@pytest.mark.parametrize(("on_device", "device"), [(False, "cpu"), (True, "meta")])
+def test_what_is_not_in_chunks_returns_to_where_it_was(on_device: bool, device: str) -> None:
+    kept = Kept([2], [1], "float32", content="AACAPwAAAEA=", on_device=on_device)
+    found = small(kept, torch.device("meta"))  # In a GPU's place.
+    assert found.device.type == device
+    if not on_device:
+        assert found.tolist() == [1.0, 2.0]
 
 
 def test_other_notes_are_data_loss() -> None:

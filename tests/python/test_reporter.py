@@ -102,6 +102,7 @@ def test_two_models_in_turn_are_iterations_in_turn(runtime: Runtime) -> None:
 
 def test_a_step_in_groups_has_a_moment_for_each_where_no_mode_sees_its_operations() -> None:
     runtime = runtimes.start(FakeClient(touches=False), Observer(), adopt_everything=True)
+    runtime.daemon.allowed = False
     try:
         model = layers(12)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)

@@ -6,6 +6,7 @@ import functools
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,19 @@ SCRIPT = SCRIPTS / "resumable.py"
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def sockets(tmp_path: Path) -> Iterator[Path]:
-    """Where a daemon listens that outlives scripts."""
+_MIB = 2**20
+_HOST = Pools(device="none", host_bytes=40 * _MIB, ssd_bytes=2**30)
+_GPU = Pools(device="cuda", device_bytes=20 * _MIB, host_bytes=40 * _MIB, ssd_bytes=2**30)
+
+
+@pytest.fixture(params=["host"])
+def sockets(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Where a daemon listens that outlives scripts: of a node of host memory, or with a GPU."""
+    pools = {"host": _HOST, "gpu": _GPU}[request.param]
+    if pools is _GPU:
+        request.getfixturevalue("gpu")
     with short_directory() as home:
-        pools = Pools(
-            device_bytes=0, host_bytes=40 * 2**20, ssd_bytes=2**30, ssd_dir=tmp_path / "ssd"
-        )
+        pools = replace(pools, ssd_dir=tmp_path / "ssd")
         daemon = PrivateDaemon.start(pools, home)
         yield home
         daemon.stop()
@@ -56,7 +63,12 @@ def run_script(cli: Cli, sockets: Path, result: Path, *more: str, **environment:
     return outcome.status
 
 
-@pytest.mark.parametrize("environment", [{}, {"HALF": 1}], ids=["fp32", "bf16 with masters"])
+@pytest.mark.parametrize(
+    ("sockets", "environment"),
+    [("host", {}), ("host", {"HALF": 1}), ("gpu", {})],
+    ids=["fp32", "bf16 with masters", "gpu"],
+    indirect=["sockets"],
+)
 def test_losses_go_on_after_kills_as_if_there_had_been_none(
     environment: dict[str, object], sockets: Path, cli: Cli, tmp_path: Path
 ) -> None:
@@ -111,10 +123,16 @@ def test_resuming_needs_a_name_and_a_daemon(cli: Cli, tmp_path: Path) -> None:
     assert "needs a daemon that stays when this process ends" in outcome.err
 
 
-def test_a_checkpoint_is_of_the_moment_at_which_it_was_asked_for(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["none", "cuda"])
+def test_a_checkpoint_is_of_the_moment_at_which_it_was_asked_for(
+    device: str, request: pytest.FixtureRequest, cli: Cli, tmp_path: Path
+) -> None:
+    if device == "cuda":
+        request.getfixturevalue("gpu")
     outcome = cli.memtide(
         "run",
-        "--device=none",
+        f"--device={device}",
+        *(["--device-pool=20MiB"] if device == "cuda" else []),
         "--host-pool=40MiB",
         "--ssd-pool=1GiB",
         f"--ssd-dir={tmp_path / 'ssd'}",

@@ -224,23 +224,33 @@ def test_the_hooks_go_with_the_runtime() -> None:
     assert (torch.Tensor.mul_, torch._foreach_mul_) == before
 
 
+@pytest.mark.parametrize("device", ["none", "cuda"])
 @pytest.mark.parametrize("limits", [("1e6",), ("1e6",) * 6 + ("1e-6",)], ids="-".join)
 def test_a_daemons_early_parts_count_where_nothing_is_clipped(
-    limits: tuple[str, ...], cli: Cli, plain_runs: PlainRuns, tmp_path: Path
+    limits: tuple[str, ...],
+    device: str,
+    request: pytest.FixtureRequest,
+    cli: Cli,
+    plain_runs: PlainRuns,
+    tmp_path: Path,
 ) -> None:
+    if device == "cuda":
+        request.getfixturevalue("gpu")
     script = SCRIPTS / "clipping.py"
     plain = plain_runs.result(script, *limits)
     offloaded, stats = tmp_path / "offloaded", tmp_path / "stats"
     cli.memtide(
         "run",
-        "--device=none",
-        "--host-pool=40MiB",
+        f"--device={device}",
+        *(["--device-pool=14MiB"] if device == "cuda" else []),
+        "--host-pool=48MiB",
         "--ssd-pool=256MiB",
         f"--ssd-dir={tmp_path / 'ssd'}",
         f"--stats={stats}",
         script,
         *limits,
         RESULT=offloaded,
+        ON_GPU="1",  # It copies where it need not.
     ).check()
     assert offloaded.read_text() == plain.read_text()
     told = json.loads(stats.read_text())

@@ -12,7 +12,9 @@ from typing import Any
 
 from gpu_check.home import Home
 
-_STEP_GOAL = 1.25
+# Where torch steps on the GPU, in the script's process, and where the daemon does, on the host: the
+# bound knows nothing of the host's arithmetic, so there is no goal for the latter.
+_WAYS = {"torch steps": (["--exact"], 1.25), "the daemon steps": ([], None)}
 _TOLERANCE = 0.02
 _MIB = 2**20
 
@@ -74,46 +76,66 @@ class FreeMemory:
 
 
 def compare(home: Home, free_bytes: Callable[[], int], bytes_per_s: float | None) -> list[dict]:
-    """Trains twice; the rows. RuntimeError: a run failed."""
+    """Trains plainly and in each way; the rows. RuntimeError: a run failed."""
     job = job_for(home)
     script = home.path / "examples" / "train_gpt.py"
     with tempfile.TemporaryDirectory() as scratch:
         plain_log, log, stats = (Path(scratch) / name for name in ("plain", "log", "stats"))
         with FreeMemory(free_bytes) as plain_memory:
             _run(home, ["python", script, *job.arguments, "--log", plain_log], job)
-        command = ["memtide", "run", "--quiet", f"--device-pool={job.device_pool}"]
-        command += [f"--host-pool={job.host_pool}", "--ssd-pool=0", f"--stats={stats}"]
-        with FreeMemory(free_bytes) as memory:
-            _run(home, [*command, script, *job.arguments, "--log", log], job)
-        plain, ours = _steps(plain_log), _steps(log)
-        figures = json.loads(stats.read_text())
-    rows: list[dict] = []
-    rows.append(
-        {
-            "name": "states of the model; device pool",
-            "answer": f"{job.state_bytes / _MIB:.0f} MiB; {job.device_pool / _MIB:.0f} MiB",
-        }
-    )
-    rows.append(_losses(plain, ours))
-    plain_s, ours_s = _typical_seconds(plain), _typical_seconds(ours)
+        plain = _steps(plain_log)
+        states = f"{job.state_bytes / _MIB:.0f} MiB; {job.device_pool / _MIB:.0f} MiB"
+        rows: list[dict] = [{"name": "states of the model; device pool", "answer": states}]
+        plain_ms = _typical_seconds(plain) * 1e3
+        rows.append({"name": "plain step", "value": plain_ms, "unit": "ms"})
+        for way, (flags, goal) in _WAYS.items():
+            log.unlink(missing_ok=True)
+            command = ["memtide", "run", "--quiet", f"--device-pool={job.device_pool}", *flags]
+            command += [f"--host-pool={job.host_pool}", "--ssd-pool=0", f"--stats={stats}"]
+            with FreeMemory(free_bytes) as memory:
+                _run(home, [*command, script, *job.arguments, "--log", log], job)
+            figures = json.loads(stats.read_text())
+            found = [
+                _losses(plain, _steps(log)),
+                *_speed(plain_ms, _typical_seconds(_steps(log)) * 1e3, figures, bytes_per_s, goal),
+                *_memory(job, plain_memory, memory),
+            ]
+            rows += [row | {"name": f"{way}: {row['name']}"} for row in found]
+    return rows
+
+
+def _speed(
+    plain_ms: float,
+    ours_ms: float,
+    figures: dict[str, Any],
+    bytes_per_s: float | None,
+    goal: float | None,
+) -> list[dict[str, Any]]:
     moved = _moved_bytes(figures)
-    rows.append({"name": "plain step", "value": plain_s * 1e3, "unit": "ms"})
-    rows.append({"name": "step under memtide", "value": ours_s * 1e3, "unit": "ms"})
-    rows.append({"name": "bytes over the link per step", "value": moved / _MIB, "unit": "MiB"})
+    rows: list[dict[str, Any]] = [
+        {
+            "name": "step",
+            "value": ours_ms,
+            "unit": "ms",
+            "note": f"{figures['daemon_steps']} steps by the daemon, "
+            f"{figures['early_steps']['made_early_and_counted']} parts of them during backward",
+        },
+        {"name": "bytes over the link per step", "value": moved / _MIB, "unit": "MiB"},
+    ]
     if bytes_per_s:
-        bound = max(plain_s, moved / bytes_per_s)
+        moving_ms = moved / bytes_per_s * 1e3
+        bound_ms = max(plain_ms, moving_ms)
         rows.append(
             {
                 "name": "step, states 4x the device pool, against the larger of compute and "
                 "transfer",
-                "value": ours_s / bound,
+                "value": ours_ms / bound_ms,
                 "unit": "x",
-                "at_most": _STEP_GOAL,
-                "note": f"bound {bound * 1e3:.0f} ms: {plain_s * 1e3:.0f} of compute, "
-                f"{moved / bytes_per_s * 1e3:.0f} of transfer",
+                **({"at_most": goal} if goal is not None else {}),
+                "note": f"bound {bound_ms:.0f} ms: {plain_ms:.0f} of compute, {moving_ms:.0f} of "
+                "transfer",
             }
         )
-    rows += _memory(job, plain_memory, memory)
     return rows
 
 
