@@ -14,13 +14,17 @@ STEPS = 7
 PATIENCE_S = 120
 
 
-@pytest.fixture
-def manager(tmp_path: Path) -> Iterator[ServiceManager]:
+@pytest.fixture(params=["none", "cuda"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServiceManager]:
+    device = ["--device=none"]
+    if request.param == "cuda":
+        request.getfixturevalue("gpu")
+        device = ["--device=cuda", "--device-pool=20MiB"]
     with short_directory() as home:
         started = ServiceManager(
             home,
             [
-                "--device=none",
+                *device,
                 "--host-pool=40MiB",
                 "--ssd-pool=1GiB",
                 f"--ssd-dir={tmp_path / 'ssd'}",
