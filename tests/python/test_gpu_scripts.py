@@ -33,6 +33,8 @@ CASES = {
     "custom_optimizer": 14,
     "foreach_fused": 14,
     "data_workers": 14,
+    "grad_accumulation": 20,
+    "frozen_groups": 20,
     "big_embedding": 32,
     "hungry": 20,
 }
@@ -46,6 +48,8 @@ STEPPED = {
     "resume": 1e-5,
     "foreach_fused": 1e-5,
     "data_workers": 1e-5,
+    "grad_accumulation": 1e-5,
+    "frozen_groups": 1e-5,
 }
 
 
