@@ -22,7 +22,9 @@ constexpr Duration kGrace = std::chrono::seconds(10);
 // Calls that the daemon answers at once; far more than that takes.
 constexpr Duration kQuick = std::chrono::seconds(60);
 
-constexpr uint64_t kChunksPerShare = 24;
+// Of the tier where chunks are leased: enough to choose victims from. In host memory beside a
+// device optimizers are stepped, a dozen chunks at a time.
+constexpr uint64_t kChunksOnDevice = 12, kChunksInHost = 24;
 constexpr Bytes kMinChunk = MiB(2);
 constexpr Bytes kMaxChunk = MiB(64);
 
@@ -118,10 +120,12 @@ absl::StatusOr<Bytes> GrpcLender::ChooseChunkSize(const JobOptions& options) {
     if (pool.tier() == v1::TIER_DEVICE) device = free;
     if (pool.tier() == v1::TIER_HOST) host = free;
   }
-  Bytes share = options.host_share.IsZero() ? host : options.host_share;
-  if (!device.IsZero()) share = options.device_share.IsZero() ? device : options.device_share;
-  const Bytes wanted = RoundDown(Bytes(share / Bytes(kChunksPerShare)), kMinChunk);
-  return std::min(std::max(wanted, kMinChunk), kMaxChunk);
+  if (!device.IsZero() && !options.device_share.IsZero()) device = options.device_share;
+  if (!host.IsZero() && !options.host_share.IsZero()) host = options.host_share;
+  Bytes wanted = kMaxChunk;
+  if (!device.IsZero()) wanted = std::min(wanted, Bytes(device / Bytes(kChunksOnDevice)));
+  if (!host.IsZero()) wanted = std::min(wanted, Bytes(host / Bytes(kChunksInHost)));
+  return std::max(RoundDown(wanted, kMinChunk), kMinChunk);
 }
 
 void GrpcLender::Close() {

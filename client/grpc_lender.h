@@ -54,7 +54,7 @@ class GrpcLender : public Lender {
  private:
   absl::StatusOr<v1::OpenResponse> OpenJob(const JobOptions& options);
   absl::StatusOr<v1::OpenResponse> SendOpen(const JobOptions& options);
-  // A 24th of what the job will have at its working tier, 2 to 64 MiB.
+  // What JobOptions::chunk_size says.
   absl::StatusOr<Bytes> ChooseChunkSize(const JobOptions& options);
   struct Batch {
     absl::Span<const ChunkId> chunks, releases;

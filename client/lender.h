@@ -56,7 +56,7 @@ class LenderEvents {
 };
 
 // Zero means: the default of proto/memtide/v1/session.proto, and for the chunk size a 24th of the
-// working tier's share, 2 to 64 MiB.
+// host share and at most a 12th of the device share, 2 to 64 MiB.
 struct JobOptions {
   std::string job_name;
   Bytes chunk_size;

@@ -64,8 +64,9 @@ class _Link:
 # What brings chunks to a tier, as it was measured; on another machine the ratio of the two costs is
 # much the same, and the score is flat around the best size.
 _LINKS = {
-    # 16 lanes of PCIe 4; an acquire of a chunk that is not held (bench/README.md, Client).
-    "device": _Link(25e9, 300e-6),
+    # 16 lanes of PCIe 4; the calls of an iteration, 2.5 for each chunk that is brought, on a busy
+    # CPU (docs/decisions/0011).
+    "device": _Link(25e9, 1100e-6),
     # Reads (docs/decisions/0007); two wake-ups of threads and an exit to the host for a request
     # (bench/README.md, SSD).
     "host": _Link(1.7e9, 210e-6),
@@ -80,6 +81,7 @@ class Estimate:
     chunks: int
     used_bytes: int
     slots: int  # Of the fastest tier.
+    step_slots: int  # Of the tier in which optimizers are stepped.
     widest: int  # Most chunks that the update of one parameter needs.
     lacking: int  # Chunks for which there is no room: in the last tier, or to begin with.
     moved_bytes: int  # Into all tiers but the last, in an iteration.
@@ -102,7 +104,7 @@ class Estimate:
         and whether one update needs more chunks than are leased at once."""
         lacking_bytes = self.lacking * self.chunk_bytes
         lacking_slots = max(0, LEAST_SLOTS - self.slots)
-        return lacking_bytes, lacking_slots, self.widest > _leasable(self.slots)
+        return lacking_bytes, lacking_slots, self.widest > _leasable(self.step_slots)
 
     def __str__(self) -> str:
         said = (
@@ -178,6 +180,7 @@ def estimate(adopted: Sequence[Parameter], pools: Mapping[str, int], chunk_bytes
         chunks=layout.chunks,
         used_bytes=layout.used_bytes,
         slots=slots[0],
+        step_slots=slots[tiers.index("host")] if "host" in tiers else slots[0],
         widest=layout.widest,
         lacking=max(0, layout.chunks - slots[-1], _LEAST_LENT - min(slots)),
         moved_bytes=moved,

@@ -100,7 +100,8 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--chunk-size",
         metavar="SIZE",
         default="0",
-        help="a multiple of 2 MiB (default: a 24th of the fastest pool, 64 MiB at most)",
+        help="a multiple of 2 MiB (default: a 24th of the host pool, at most a 12th of the "
+        "device pool and 64 MiB)",
     )
     session.add_argument(
         "--exact",

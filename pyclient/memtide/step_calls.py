@@ -16,7 +16,8 @@ _FEWEST_CHUNKS = 8
 # borders.
 _WHOLE_CHUNKS = 3 * 2 + 4
 # Of host memory, for the calls under way; a call that steps whole chunks may take as much alone.
-_HOST_PART = 4
+# Where the process leases on a device, it needs the less of it.
+_HOST_PART, _HOST_PART_BESIDE_DEVICE = 4, 2
 
 Result = TypeVar("Result")
 
@@ -31,7 +32,9 @@ class StepCalls:
         # Where chunks pass through host memory to a device, one slot stays free for them.
         self.host_slots = properties.host_slots
         room = properties.host_slots - (properties.device_slots > 0)
-        fair = properties.host_slots // _HOST_PART
+        fair = properties.host_slots // (
+            _HOST_PART_BESIDE_DEVICE if properties.device_slots else _HOST_PART
+        )
         wanted = max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, fair), fair // DEPTH)
         self.most_chunks = min(room, wanted)
         self.count_non_finite = False  # It costs a pass over the gradients.

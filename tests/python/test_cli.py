@@ -160,6 +160,20 @@ def test_a_daemon_that_will_not_start_is_quoted(cli: Cli, train: Path) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("device_mib", "host_mib", "chunk_mib"),
+    [(0, 16, 2), (0, 200, 8), (96, 192, 8), (96, 100, 4), (40, 192, 2)],
+)
+def test_chunks_are_a_24th_of_the_host_pool_and_at_most_a_12th_of_the_device_pool(
+    device_mib: int, host_mib: int, chunk_mib: int, cli: Cli, train: Path, tmp_path: Path
+) -> None:
+    stats = tmp_path / "stats.json"
+    device = ["--device=emulated", f"--device-pool={device_mib}MiB"] if device_mib else []
+    pools = [*(device or ["--device=none"]), f"--host-pool={host_mib}MiB", "--ssd-pool=256MiB"]
+    cli.memtide("run", "--quiet", *pools, "--stats", stats, train).check()
+    assert json.loads(stats.read_text(encoding="utf-8"))["chunk_bytes"] == chunk_mib << 20
+
+
 def test_a_run_says_which_size_of_chunk_would_have_suited_its_model(
     cli: Cli, tmp_path: Path
 ) -> None:
