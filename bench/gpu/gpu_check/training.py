@@ -42,7 +42,8 @@ def job_for(home: Home) -> Job:
         arguments=[str(argument) for argument in arguments],
         state_bytes=states,
         device_pool=max(16 * _MIB, states // 4 // (2 * _MIB) * 2 * _MIB),
-        host_pool=states + states // 4 // (2 * _MIB) * 2 * _MIB + 64 * _MIB,
+        # With twins of all but the gradients.
+        host_pool=2 * states // (2 * _MIB) * 2 * _MIB + 64 * _MIB,
         steps=steps,
         timeout_s=150,
     )
