@@ -13,11 +13,10 @@ from memtide.step_pieces import Batch, Geometry, calls_of
 DEPTH = 3
 _FEWEST_CHUNKS = 8
 # Adam's: a parameter's chunk, two of states, their twins, and gradients, whose chunks have other
-# borders.
+# borders. A call that may have fewer brings chunks of which another call needs the rest.
 _WHOLE_CHUNKS = 3 * 2 + 4
-# Of host memory, for the calls under way; a call that steps whole chunks may take as much alone.
-# Where the process leases on a device, it needs the less of it.
-_HOST_PART, _HOST_PART_BESIDE_DEVICE = 4, 2
+# Of host memory, for the calls under way.
+_HOST_PART = 4
 
 Result = TypeVar("Result")
 
@@ -32,11 +31,10 @@ class StepCalls:
         # Where chunks pass through host memory to a device, one slot stays free for them.
         self.host_slots = properties.host_slots
         room = properties.host_slots - (properties.device_slots > 0)
-        fair = properties.host_slots // (
-            _HOST_PART_BESIDE_DEVICE if properties.device_slots else _HOST_PART
-        )
-        wanted = max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, fair), fair // DEPTH)
-        self.most_chunks = min(room, wanted)
+        fair = properties.host_slots // _HOST_PART // DEPTH
+        # With more than half, nothing could be made during backward (Ledger.leave).
+        half = (self.host_slots if properties.device_slots else properties.lease_budget) // 2
+        self.most_chunks = min(room, max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, half), fair))
         self.count_non_finite = False  # It costs a pass over the gradients.
         self._threads = ThreadPoolExecutor(DEPTH, "memtide-step")
 
