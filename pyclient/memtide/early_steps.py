@@ -93,7 +93,7 @@ class EarlySteps:
 
     @property
     def under_way(self) -> bool:
-        """Whether parts of the next step have been made."""
+        """Whether parts of the next step are being made, or have been."""
         attempt = self._attempt
         return attempt is not None and attempt.units > 0
 
