@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "client/convert.h"
+#include "client/default_chunk_size.h"
 #include "client/rpc.h"
 
 namespace memtide::client {
@@ -21,12 +22,6 @@ constexpr Duration kMaxWait = std::chrono::minutes(10);
 constexpr Duration kGrace = std::chrono::seconds(10);
 // Calls that the daemon answers at once; far more than that takes.
 constexpr Duration kQuick = std::chrono::seconds(60);
-
-// Of the tier where chunks are leased: enough to choose victims from. In host memory beside a
-// device optimizers are stepped, a dozen chunks at a time.
-constexpr uint64_t kChunksOnDevice = 12, kChunksInHost = 24;
-constexpr Bytes kMinChunk = MiB(2);
-constexpr Bytes kMaxChunk = MiB(64);
 
 // Calls `send` with each batch, until one fails.
 template <typename Send>
@@ -85,7 +80,11 @@ absl::StatusOr<v1::OpenResponse> GrpcLender::OpenJob(const JobOptions& options) 
       absl::StatusOr<v1::OpenResponse> joined = SendOpen(options);
       if (!absl::IsInvalidArgument(joined.status())) return joined;
     }
-    MEMTIDE_ASSIGN_OR_RETURN(sized.chunk_size, ChooseChunkSize(options));
+    v1::InspectNodeRequest request;
+    v1::InspectNodeResponse node;
+    MEMTIDE_RETURN_IF_ERROR(Explain(
+        Call(admin_.get(), &v1::AdminService::Stub::InspectNode, token_, kQuick, request, &node)));
+    sized.chunk_size = DefaultChunkSize(options, node);
   }
   return SendOpen(sized);
 }
@@ -106,26 +105,6 @@ absl::StatusOr<v1::OpenResponse> GrpcLender::SendOpen(const JobOptions& options)
   MEMTIDE_RETURN_IF_ERROR(Explain(
       Call(session_.get(), &v1::SessionService::Stub::Open, token_, kMaxWait, request, &reply)));
   return reply;
-}
-
-absl::StatusOr<Bytes> GrpcLender::ChooseChunkSize(const JobOptions& options) {
-  v1::InspectNodeRequest request;
-  v1::InspectNodeResponse node;
-  MEMTIDE_RETURN_IF_ERROR(Explain(
-      Call(admin_.get(), &v1::AdminService::Stub::InspectNode, token_, kQuick, request, &node)));
-  Bytes device, host;
-  for (const v1::Pool& pool : node.pools()) {
-    // What is being scrubbed is free soon, and Open waits for it.
-    const Bytes free(pool.free_bytes() + pool.scrubbing_bytes());
-    if (pool.tier() == v1::TIER_DEVICE) device = free;
-    if (pool.tier() == v1::TIER_HOST) host = free;
-  }
-  if (!device.IsZero() && !options.device_share.IsZero()) device = options.device_share;
-  if (!host.IsZero() && !options.host_share.IsZero()) host = options.host_share;
-  Bytes wanted = kMaxChunk;
-  if (!device.IsZero()) wanted = std::min(wanted, Bytes(device / Bytes(kChunksOnDevice)));
-  if (!host.IsZero()) wanted = std::min(wanted, Bytes(host / Bytes(kChunksInHost)));
-  return std::max(RoundDown(wanted, kMinChunk), kMinChunk);
 }
 
 void GrpcLender::Close() {

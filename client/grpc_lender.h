@@ -54,8 +54,6 @@ class GrpcLender : public Lender {
  private:
   absl::StatusOr<v1::OpenResponse> OpenJob(const JobOptions& options);
   absl::StatusOr<v1::OpenResponse> SendOpen(const JobOptions& options);
-  // What JobOptions::chunk_size says.
-  absl::StatusOr<Bytes> ChooseChunkSize(const JobOptions& options);
   struct Batch {
     absl::Span<const ChunkId> chunks, releases;
     absl::Span<const Moment> moments;

@@ -1,5 +1,5 @@
 // Steps by the daemon on chunks of this client.
-#include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -84,11 +84,11 @@ absl::StatusOr<PlaceRange> LeaseKeeper::Attach(const std::vector<ChunkId>& chunk
   if (chunks.empty()) return absl::InvalidArgumentError("zero chunks named");
   {
     const MutexLock lock(&mutex_);
-    for (size_t i = 0; i < chunks.size(); ++i) {
-      const bool again = std::count(chunks.begin(), chunks.begin() + i, chunks[i]) > 0;
-      if (!again && !cache_.IsBound(chunks[i])) continue;
+    std::set<ChunkId> named;
+    for (const ChunkId chunk : chunks) {
+      if (named.insert(chunk).second && !cache_.IsBound(chunk)) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("chunk ", chunks[i].value(), " has a place already"));
+          absl::StrCat("chunk ", chunk.value(), " has a place already"));
     }
   }
   return Bind(chunks);
