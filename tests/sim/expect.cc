@@ -144,8 +144,9 @@ struct Expect {
       if (state.WaitedFor(chunk)) waited_for = true;
     }
     Codes codes = OkOr(errors);
-    // Part of a waiting batch may be leased already, which only the engine knows.
-    if (waited_for) codes.insert(Code::kFailedPrecondition);
+    // Part of a waiting batch may be leased already, which only the engine knows; or be leased as
+    // soon as this session's leases have ended.
+    if (waited_for) codes.insert({Code::kFailedPrecondition, Code::kAborted});
     if (state.WaitingCalls(call.session) >= state.config.limits.waiting_calls_per_session) {
       codes.insert(Code::kResourceExhausted);
     }

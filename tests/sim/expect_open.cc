@@ -119,6 +119,13 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   }
   Codes codes = OkOr(errors);
   if (errors == Codes{Code::kResourceExhausted} && MemoryComes(state)) codes.insert(Code::kOk);
+  // The other one may wait for memory: then there is nothing to be joined yet.
+  if (join == nullptr && twin != nullptr && MemoryComes(state)) {
+    if (call.chunk_size.IsZero()) codes.insert(Code::kInvalidArgument);
+    if (state.config.slot_regions && call.device_memory == MemoryKind::kSharedMemory) {
+      codes.insert(Code::kFailedPrecondition);
+    }
+  }
   if (doubtful) {
     codes.insert({Code::kInvalidArgument, Code::kFailedPrecondition, Code::kResourceExhausted});
   }
