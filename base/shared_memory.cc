@@ -137,7 +137,7 @@ absl::Status Map(Bytes size, HugePages pages, Parts* parts) {
   return error == 0 ? absl::OkStatus() : Failed("populating", size, error);
 }
 
-absl::Status Fill(const std::string& name, Bytes size, HugePages pages, Parts* parts) {
+absl::Status Make(const std::string& name, Bytes size, HugePages pages, Parts* parts) {
   unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   if (pages == HugePages::kHugetlb) flags |= MFD_HUGETLB | MFD_HUGE_2MB;
   parts->fd = memfd_create(name.c_str(), flags);
@@ -159,7 +159,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes
   if (FreeHugetlbPages() >= size / kHugePage) {
     Parts parts;
     // Another process may take the pages first, or a cgroup refuse them: then do without.
-    if (Fill(name, size, HugePages::kHugetlb, &parts).ok()) {
+    if (Make(name, size, HugePages::kHugetlb, &parts).ok()) {
       return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size,
                           HugePages::kHugetlb);
     }
@@ -168,7 +168,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes
   // Populating more than there is would not fail: it would end some process.
   if (size > GetAvailableMemory().bytes) return Exhausted("does not fit", size);
   Parts parts;
-  MEMTIDE_RETURN_IF_ERROR(Fill(name, size, pages, &parts));
+  MEMTIDE_RETURN_IF_ERROR(Make(name, size, pages, &parts));
   return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
 }
 
@@ -188,6 +188,25 @@ absl::StatusOr<SharedMemory> SharedMemory::Adopt(int fd, Bytes size) {
                                                                 : HugePages::kNone;
   MEMTIDE_RETURN_IF_ERROR(Map(size, pages, &parts));
   return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
+}
+
+absl::Status SharedMemory::Empty(Bytes offset, Bytes size) const {
+  if (huge_pages_ == HugePages::kHugetlb) return absl::OkStatus();
+  const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  if (fallocate(fd_, mode, static_cast<off_t>(offset.count()), static_cast<off_t>(size.count())) ==
+      0) {
+    return absl::OkStatus();
+  }
+  return Failed("fallocate", size, errno);
+}
+
+absl::Status SharedMemory::Fill(Bytes offset, Bytes size) const {
+  if (huge_pages_ == HugePages::kHugetlb) return absl::OkStatus();
+  if (size > GetAvailableMemory().bytes) return Exhausted("does not fit", size);
+  const int error = PopulateWrite(data_ + offset.count(), size.count());
+  if (error == 0) return absl::OkStatus();
+  Empty(offset, size).IgnoreError();  // A part of it may be there.
+  return Failed("populating", size, error);
 }
 
 SharedMemory::SharedMemory(int fd, char* data, Bytes size, HugePages huge_pages)

@@ -33,6 +33,14 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
+  // Gives the pages of a range to the machine; it reads as zeros, and a touch brings a page back.
+  // Of hugetlb memory nothing goes: nobody else could use it. REQUIRES (both): a multiple of 2 MiB,
+  // inside.
+  absl::Status Empty(Bytes offset, Bytes size) const;
+  // The range has its pages again, as Create makes them. RESOURCE_EXHAUSTED as Create; it is empty
+  // then.
+  absl::Status Fill(Bytes offset, Bytes size) const;
+
   int fd() const { return fd_; }
   char* data() const { return data_; }
   Bytes size() const { return size_; }

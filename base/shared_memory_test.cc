@@ -45,6 +45,29 @@ TEST(SharedMemoryTest, EveryPageIsThereFromTheBeginning) {
   EXPECT_TRUE(std::all_of(resident.begin(), resident.end(), [](auto page) { return page & 1; }));
 }
 
+int ResidentPages(const SharedMemory& memory) {
+  std::vector<unsigned char> pages(memory.size().count() / getpagesize());
+  EXPECT_EQ(mincore(memory.data(), memory.size().count(), pages.data()), 0);
+  return static_cast<int>(
+      std::count_if(pages.begin(), pages.end(), [](auto page) { return page & 1; }));
+}
+
+TEST(SharedMemoryTest, ARangeThatIsEmptiedGoesAndComesBackAsZeros) {
+  absl::StatusOr<SharedMemory> memory = SharedMemory::Create("test", MiB(6));
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  if (memory->huge_pages() == HugePages::kHugetlb) return;
+  std::memset(memory->data(), 7, MiB(6).count());
+  const int all = ResidentPages(*memory);
+  ASSERT_EQ(memory->Empty(MiB(2), MiB(2)), absl::OkStatus());
+  EXPECT_EQ(ResidentPages(*memory), all * 2 / 3);
+  EXPECT_EQ(memory->data()[MiB(2).count() - 1], 7);
+  EXPECT_EQ(memory->data()[MiB(4).count()], 7);
+  ASSERT_EQ(memory->Fill(MiB(2), MiB(2)), absl::OkStatus());
+  EXPECT_EQ(ResidentPages(*memory), all);
+  EXPECT_TRUE(std::all_of(memory->data() + MiB(2).count(), memory->data() + MiB(4).count(),
+                          [](char c) { return c == 0; }));
+}
+
 TEST(SharedMemoryTest, NoHolderOfTheDescriptorCanResizeOrUnsealIt) {
   absl::StatusOr<SharedMemory> memory = SharedMemory::Create("test", MiB(2));
   ASSERT_TRUE(memory.ok()) << memory.status();

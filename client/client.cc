@@ -43,6 +43,11 @@ class Client::Events : public LenderEvents {
     const MutexLock lock(&mutex_);
     if (keeper_ != nullptr) keeper_->Revoke(wanted);
   }
+  void LeaseBudgetChanged(uint32_t leases) override {
+    const MutexLock lock(&mutex_);
+    budget_ = leases;
+    if (keeper_ != nullptr) keeper_->ChangeBudget(leases);
+  }
   void Lost(const absl::Status& reason) override {
     regions_->Close();
     const MutexLock lock(&mutex_);
@@ -53,6 +58,7 @@ class Client::Events : public LenderEvents {
     const MutexLock lock(&mutex_);
     keeper_ = keeper;
     for (const auto& [id, left] : gone_) keeper->RegionGone(id, left);
+    if (budget_.has_value()) keeper->ChangeBudget(*budget_);
     if (!lost_.ok()) keeper->Lose(lost_);
   }
 
@@ -61,6 +67,7 @@ class Client::Events : public LenderEvents {
   Mutex mutex_;
   LeaseKeeper* keeper_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<std::pair<RegionId, Resized>> gone_ ABSL_GUARDED_BY(mutex_);  // Before the keeper.
+  absl::optional<uint32_t> budget_ ABSL_GUARDED_BY(mutex_);                 // The last one told.
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 };
 

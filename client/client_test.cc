@@ -222,6 +222,24 @@ TEST_F(ClientTest, ARegionThatIsGoneIsReturnedAndTheBudgetShrinks) {
   EXPECT_EQ(Words(Nth(range, 1))[0], 1u);
 }
 
+TEST_F(ClientTest, ASmallerBudgetSendsIdleLeasesBackAndRefusesNothing) {
+  Open(8, 6);
+  const PlaceRange range = Allocate(8);
+  for (uint32_t i = 0; i < 8; ++i) Words(Nth(range, i))[0] = i;
+  lender_->ChangeLeaseBudget(3);
+  EXPECT_EQ(stats().lease_budget, 3u);
+  while (lender_->counts().leases > 3) std::this_thread::yield();
+  std::vector<PlaceId> six;
+  for (uint32_t i = 0; i < 6; ++i) six.push_back(Nth(range, i));
+  ASSERT_TRUE(client_->Acquire(six, Access::kRead).ok());
+  EXPECT_EQ(lender_->counts().leases, 6u);
+  EXPECT_EQ(Words(Nth(range, 5))[0], 5u);
+  ASSERT_TRUE(client_->Release(six).ok());
+  while (lender_->counts().leases > 3) std::this_thread::yield();
+  lender_->ChangeLeaseBudget(100);
+  EXPECT_EQ(stats().lease_budget, 6u) << "no more than at the beginning";
+}
+
 // Copies 8 bytes from the first place to the second.
 StepPart CopyPart(PlaceId from, PlaceId to) {
   StepPart part;

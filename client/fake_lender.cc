@@ -292,6 +292,7 @@ void FakeLender::LendRegion(RegionId id) {
 }
 
 void FakeLender::TakeRegionAway(RegionId id, const Resized& left) { events_->RegionGone(id, left); }
+void FakeLender::ChangeLeaseBudget(uint32_t leases) { events_->LeaseBudgetChanged(leases); }
 
 void FakeLender::WaitForAbortedPublish() {
   const MutexLock lock(&mutex_);

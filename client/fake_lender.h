@@ -67,6 +67,8 @@ class FakeLender : public Lender {
   // Delivers another region, and that it has gone.
   void LendRegion(RegionId id);
   void TakeRegionAway(RegionId id, const Resized& left);
+  // Delivers another budget.
+  void ChangeLeaseBudget(uint32_t leases);
   // Returns when that region has been returned.
   void WaitForReturn(RegionId id);
   // Returns when a Publish was answered ABORTED.

@@ -352,6 +352,8 @@ void GrpcLender::ReadEvents() {
     } else if (received->frame.has_region_gone()) {
       const v1::FdRegionGone& gone = received->frame.region_gone();
       events_->RegionGone(RegionId(gone.region_id()), {gone.device_slots(), gone.lease_budget()});
+    } else if (received->frame.has_lease_budget()) {
+      events_->LeaseBudgetChanged(received->frame.lease_budget().leases());
     } else if (received->frame.has_revoke()) {
       const v1::FdRevoke& revoke = received->frame.revoke();
       Revocation wanted;

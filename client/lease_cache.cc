@@ -12,14 +12,20 @@ std::string Name(PlaceId place) { return absl::StrCat("place ", place.value()); 
 
 }  // namespace
 
-LeaseCache::LeaseCache(const Options& options) : budget_(options.budget), entries_(options.places) {
+LeaseCache::LeaseCache(const Options& options)
+    : budget_(options.budget), most_in_use_(options.budget), entries_(options.places) {
   MEMTIDE_CHECK(options.places > 0);
   MEMTIDE_CHECK(options.budget > 0);
 }
 
 void LeaseCache::SetBudget(uint32_t budget) {
   MEMTIDE_CHECK(budget > 0);
-  budget_ = budget;
+  budget_ = most_in_use_ = budget;
+}
+
+void LeaseCache::Economise(uint32_t budget) {
+  MEMTIDE_CHECK(budget > 0);
+  budget_ = std::min(budget, most_in_use_);
 }
 
 bool LeaseCache::IsMoving(State state) {
@@ -127,9 +133,9 @@ absl::Status LeaseCache::CheckWanted(absl::Span<const PlaceId> places) {
     at(place).stamp = stamp_;
     at(place).moment = moment_;
   }
-  if (places.size() > budget_) {
+  if (places.size() > most_in_use_) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        places.size(), " chunks cannot be in use at once: this session may lease ", budget_,
+        places.size(), " chunks cannot be in use at once: this session may lease ", most_in_use_,
         " (lease_budget); acquire fewer at a time, or give the job a larger share"));
   }
   return absl::OkStatus();

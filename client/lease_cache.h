@@ -11,9 +11,9 @@
 //   writing
 //
 // Held leases are in use (somebody acquired them) or idle. While idle ones exist, at most `budget`
-// are held: those go first that the daemon expects to be used last, then the oldest idle ones; the
-// two most recently touched last, so that code touching
-// several chunks at once makes progress. Thread-compatible.
+// are held, or fewer where the daemon would have it so: those go first that the daemon expects to
+// be used last, then the oldest idle ones; the two most recently touched last, so that code
+// touching several chunks at once makes progress. Thread-compatible.
 #ifndef MEMTIDE_CLIENT_LEASE_CACHE_H_
 #define MEMTIDE_CLIENT_LEASE_CACHE_H_
 
@@ -124,6 +124,8 @@ class LeaseCache {
   uint32_t budget() const { return budget_; }
   // Leases above it go as uses end. REQUIRES: not zero.
   void SetBudget(uint32_t budget);
+  // The same, but as many as before may be in use at once. REQUIRES: not zero.
+  void Economise(uint32_t budget);
   // CHECK-fails unless lists, states and counts agree. For tests; linear in places.
   void CheckInvariants() const;
 
@@ -174,6 +176,7 @@ class LeaseCache {
   uint32_t room_ahead() const;
 
   uint32_t budget_;
+  uint32_t most_in_use_;  // At once, by one request.
   std::vector<Entry> entries_;
   uint32_t oldest_ = kNone, newest_ = kNone;
   uint32_t recent_[kRecentTouches] = {kNone, kNone};

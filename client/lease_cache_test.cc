@@ -93,6 +93,22 @@ TEST(LeaseCacheTest, ASmallerBudgetIsReachedAsUsesEnd) {
   cache.CheckInvariants();
 }
 
+TEST(LeaseCacheTest, EconomyIsForIdleLeasesNotForThoseInUse) {
+  LeaseCache cache = Bound(8, 6);
+  Hold(&cache, {0, 1, 2, 3}, Access::kRead);
+  cache.Economise(2);
+  EXPECT_TRUE(cache.WantsRoom());
+  cache.Released(cache.TakeRoomAhead());
+  EXPECT_LE(cache.counts().held, 2u);
+  Acquire(&cache, {2, 3, 4, 5, 6, 7}, Access::kRead);
+  EXPECT_EQ(cache.counts().in_use, 6u);
+  EXPECT_EQ(cache.Acquire(Places({0, 1, 2, 3, 4, 5, 6}), Access::kRead).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  cache.Economise(9);
+  EXPECT_EQ(cache.budget(), 6u);
+  cache.CheckInvariants();
+}
+
 TEST(LeaseCacheTest, RecentlyTouchedPlacesGoLast) {
   LeaseCache cache = Bound(6, 4);
   for (const uint32_t touched : {0, 1}) {

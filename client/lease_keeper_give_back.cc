@@ -67,6 +67,13 @@ void LeaseKeeper::TakeBudget(const Resized& left) {
   Changed();
 }
 
+void LeaseKeeper::ChangeBudget(uint32_t lease_budget) {
+  const MutexLock lock(&mutex_);
+  cache_.Economise(std::max<uint32_t>(1, lease_budget));
+  Changed();
+  room_wanted_.Signal();
+}
+
 absl::Status LeaseKeeper::Resize(Bytes device_share, Duration deadline) {
   CountCall();
   MEMTIDE_ASSIGN_OR_RETURN(const Resized left, lender_->Resize(device_share, deadline));

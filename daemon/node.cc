@@ -14,6 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/available_memory.h"
 #include "base/shared_memory.h"
 #include "base/status_macros.h"
 #include "daemon/device/emulated_device.h"
@@ -49,6 +50,7 @@ EngineOptions ToEngineOptions(const Config& config, const Device* device) {
   if (device != nullptr) options.device_kinds = device->kinds();
   options.host_capacity = config.host_pool;
   options.ssd_capacity = config.ssd_pool;
+  options.host_reserve = config.host_reserve;
   options.limits.session_lease = config.session_lease;
   options.keeps = DescriptorsAreKept();
   return options;
@@ -65,6 +67,18 @@ absl::Status MakeDirectories(const std::vector<std::string>& paths) {
     }
   }
   return absl::OkStatus();
+}
+
+void Log(const MachineShort& shortage) {
+  if (shortage.begins) {
+    spdlog::warn(
+        "the machine has {} available, less than the {} kept for programs (host_reserve_bytes) or "
+        "than they are about to need: jobs lend it what they can spare of the host pool",
+        FormatBytes(shortage.available), FormatBytes(shortage.reserve));
+    return;
+  }
+  spdlog::info("the machine has {} available: the host pool is whole again",
+               FormatBytes(shortage.available));
 }
 
 std::string Named(const std::string& job) {
@@ -101,7 +115,9 @@ struct Route {
   void operator()(const CloseSession& effect) const {
     fd_server.Close(effect.session, effect.reason);
   }
+  void operator()(const SendLeaseBudget& effect) const { fd_server.SendLeaseBudget(effect); }
   void operator()(const Surprise& effect) const { Log(effect); }
+  void operator()(const MachineShort& effect) const { Log(effect); }
   void operator()(const JobLost& effect) const {
     spdlog::warn("{} is lost, with its step {}: {}", Named(effect.job_name), effect.published_step,
                  std::string(effect.why.message()));
@@ -195,7 +211,12 @@ absl::Status Node::StartMemory() {
   mover_ = std::make_unique<Mover>(device_.get(), disk_.get(), [loop = loop_.get()](Event event) {
     loop->Post(std::move(event));
   });
-  loop_->Start();
+  // Where chunks have nowhere to go, the pool is what it is.
+  if (config_.host_reserve.IsZero() || config_.ssd_dirs.empty()) {
+    loop_->Start();
+  } else {
+    loop_->Start([loop = loop_.get()] { loop->Post(HostMemory{GetAvailableMemory().bytes}); });
+  }
   return absl::OkStatus();
 }
 

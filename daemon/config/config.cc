@@ -16,6 +16,8 @@ namespace {
 constexpr char kDefaultMetricsAddress[] = "127.0.0.1:9464";
 constexpr std::chrono::seconds kDefaultSessionLease{60};
 constexpr std::chrono::seconds kLeastSessionLease{1};
+// More than a program allocates while the daemon looks again and a few chunks are written.
+constexpr Bytes kMostReserve = GiB(1);
 // Four fifths of the space that is free: file systems grow slow, and their other users fail, when
 // full.
 Bytes DefaultSsdPool(Bytes free) { return Bytes(free.count() / 5 * 4); }
@@ -36,6 +38,19 @@ absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, Byte
                    device.IsZero() ? " of memory are available"
                                    : " of memory are available besides the emulated device",
                    ". Ask for less (--host-pool), or end other programs"));
+}
+
+absl::StatusOr<Bytes> ToHostReserve(const v1::NodeConfig& proto, Bytes available) {
+  if (proto.host_reserve() == v1::HOST_RESERVE_DISABLED) return Bytes();
+  const Bytes asked(proto.host_reserve_bytes());
+  if (asked > available) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "host_reserve_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(available),
+        " of memory are available now: the host pool could never be used whole. Reserve less "
+        "(--host-reserve), or nothing (--no-host-reserve)"));
+  }
+  if (!asked.IsZero()) return asked;
+  return std::min(Bytes(available.count() / 16), kMostReserve);
 }
 
 absl::StatusOr<std::vector<std::string>> ToSsdDirs(const v1::NodeConfig& proto,
@@ -152,6 +167,7 @@ absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& mach
   MEMTIDE_RETURN_IF_ERROR(SetDevice(proto, machine, &config));
   const Bytes emulated = config.emulated_device ? config.emulated_device->capacity : Bytes();
   MEMTIDE_ASSIGN_OR_RETURN(config.host_pool, ToHostPool(proto, emulated, machine.available_memory));
+  MEMTIDE_ASSIGN_OR_RETURN(config.host_reserve, ToHostReserve(proto, machine.available_memory));
   MEMTIDE_RETURN_IF_ERROR(SetSsd(proto, machine, &config));
   MEMTIDE_ASSIGN_OR_RETURN(config.metrics, ToMetrics(proto.metrics_address()));
   MEMTIDE_ASSIGN_OR_RETURN(config.log_level, ToLogLevel(proto.log_level()));

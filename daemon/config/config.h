@@ -47,6 +47,7 @@ struct Config {
   absl::optional<EmulatedDeviceConfig> emulated_device;
   absl::optional<CudaDeviceConfig> cuda_device;
   Bytes host_pool;
+  Bytes host_reserve;  // Zero: the pool is what it is, however short of memory the machine is.
   std::vector<std::string> ssd_dirs;  // Absolute. Empty: no SSD pool.
   Bytes ssd_pool;
   absl::optional<MetricsConfig> metrics;

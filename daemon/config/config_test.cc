@@ -44,6 +44,7 @@ TEST(ConfigTest, NeedsNoSettings) {
   EXPECT_EQ(config->socket_dir, "/run/memtide");
   EXPECT_FALSE(config->emulated_device.has_value());
   EXPECT_EQ(config->host_pool, GiB(4));
+  EXPECT_EQ(config->host_reserve, MiB(512)) << "a 16th of 8 GiB";
   EXPECT_EQ(config->ssd_dirs, std::vector<std::string>{"/a"});
   EXPECT_EQ(config->ssd_pool, GiB(80));
   EXPECT_EQ(config->metrics->address, "127.0.0.1:9464");
@@ -63,6 +64,7 @@ TEST(ConfigTest, TakesEveryField) {
       latency { nanos: 20000 }
     }
     host_pool_bytes: 1073741824
+    host_reserve_bytes: 268435456
     ssd_dirs: "/b/./c/../"
     ssd_dirs: "/small"
     ssd_pool_bytes: 21474836480
@@ -78,6 +80,7 @@ TEST(ConfigTest, TakesEveryField) {
   EXPECT_EQ(config->emulated_device->bytes_per_second, Bytes(4'000'000'000));
   EXPECT_EQ(config->emulated_device->latency, std::chrono::microseconds(20));
   EXPECT_EQ(config->host_pool, GiB(1));
+  EXPECT_EQ(config->host_reserve, MiB(256));
   EXPECT_EQ(config->ssd_dirs, (std::vector<std::string>{"/b/", "/small"}));
   EXPECT_EQ(config->ssd_pool, GiB(20));
   EXPECT_EQ(config->metrics->address, "[::1]:0");
@@ -85,6 +88,18 @@ TEST(ConfigTest, TakesEveryField) {
   EXPECT_EQ(config->log_level, LogLevel::kDebug);
   EXPECT_EQ(config->lifeline_fd, 3);
   EXPECT_EQ(config->session_lease, std::chrono::seconds(5));
+}
+
+TEST(ConfigTest, TheReserveCanBeNoneAndIsNoMoreThanAGibibyteUnlessAskedFor) {
+  EXPECT_EQ(FromText("host_reserve: HOST_RESERVE_DISABLED")->host_reserve, Bytes(0));
+  EXPECT_EQ(FromText("host_reserve_bytes: 4294967296")->host_reserve, GiB(4));
+  EXPECT_EQ(Refusal("host_reserve_bytes: 9663676416", StatusCode::kFailedPrecondition),
+            "host_reserve_bytes: 9 GiB, but only 8 GiB of memory are available now: the host pool "
+            "could never be used whole. Reserve less (--host-reserve), or nothing "
+            "(--no-host-reserve)");
+  Machine machine = TestMachine();
+  machine.available_memory = GiB(256);
+  EXPECT_EQ(Validate(v1::NodeConfig(), machine)->host_reserve, GiB(1));
 }
 
 TEST(ConfigTest, ErrorsOfTheTextSayWhere) {

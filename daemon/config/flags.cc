@@ -67,6 +67,14 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
   add_size("--host-pool", "Host memory for chunks [half of what is available]",
            "leave it out for the default",
            [flags](uint64_t bytes) { flags->set_host_pool_bytes(bytes); });
+  add_size("--host-reserve",
+           "Memory kept available for programs: while the machine has less, it gets what jobs can "
+           "spare of the host pool [a 16th of what is available, at most 1GiB]",
+           "use --no-host-reserve for never",
+           [flags](uint64_t bytes) { flags->set_host_reserve_bytes(bytes); });
+  app->add_flag_callback(
+      "--no-host-reserve", [flags] { flags->set_host_reserve(v1::HOST_RESERVE_DISABLED); },
+      "The host pool stays what it is");
   app->add_option_function<std::vector<std::string>>(
          "--ssd-dir",
          [flags](const std::vector<std::string>& dirs) {

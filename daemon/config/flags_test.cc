@@ -46,6 +46,8 @@ TEST(FlagsTest, EveryFieldIsAFlag) {
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(line->config, *expected))
       << line->config.DebugString();
   EXPECT_EQ(Parse({"--no-ssd"})->config.ssd_pool(), v1::SSD_POOL_DISABLED);
+  EXPECT_EQ(Parse({"--no-host-reserve"})->config.host_reserve(), v1::HOST_RESERVE_DISABLED);
+  EXPECT_EQ(Parse({"--host-reserve=2GiB"})->config.host_reserve_bytes(), uint64_t{2} << 30);
 }
 
 TEST(FlagsTest, NoFlagsAreTheDefaults) {
@@ -102,7 +104,7 @@ TEST(FlagsTest, AnswersQuestionsAboutItself) {
   const std::string help = Parse({"--help"})->answer;
   const google::protobuf::Descriptor& type = *v1::NodeConfig::descriptor();
   EXPECT_NE(help.find("--socket-dir"), std::string::npos);
-  EXPECT_EQ(type.field_count(), 12) << "a new field needs a flag, and a line in this test";
+  EXPECT_EQ(type.field_count(), 14) << "a new field needs a flag, and a line in this test";
 }
 
 }  // namespace

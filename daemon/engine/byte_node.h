@@ -51,6 +51,8 @@ class ByteNode {
   // --- What is in flight, oldest first ---
 
   size_t in_flight() const { return in_flight_.size(); }
+  // Slots whose memory the machine has had.
+  int emptied() const { return emptied_; }
   // Ends the oldest; with a failure, nothing or rubbish was written.
   void FinishOne(absl::Status status = absl::OkStatus()) {
     const Effect effect = std::move(in_flight_.front());
@@ -60,6 +62,11 @@ class ByteNode {
       for (const MemoryPlace& place : step->chunks) chunks.push_back(At(place));
       const uint64_t non_finite = status.ok() ? optimizer::Run(*step->work, chunks) : 0;
       Post(StepDone{step->step, std::move(status), non_finite});
+    } else if (const auto* empty = std::get_if<EmptySlot>(&effect)) {
+      Post(SlotEmptied{empty->place});
+    } else if (const auto* fill = std::get_if<FillSlot>(&effect)) {
+      if (status.ok()) std::memset(At(fill->place), 0, kChunk.count());
+      Post(SlotFilled{fill->place, std::move(status)});
     } else {
       const auto& transfer = std::get<StartTransfer>(effect);
       CarryOut(transfer, status.ok());
@@ -71,7 +78,11 @@ class ByteNode {
     for (int i = 0; i < 10000 && !Answered(call); ++i) Advance();
     EXPECT_TRUE(Answered(call)) << "call " << call << " is never answered";
   }
+  // Where the node has a reserve, programs take all of the machine's memory at times.
   void Advance() {
+    if (!options_.host_reserve.IsZero()) {
+      Post(HostMemory{++advances_ % 3 == 0 ? options_.host_reserve * 4 : Bytes(0)});
+    }
     if (in_flight_.empty()) {
       now_ += std::chrono::milliseconds(100);
       Post(Tick{});
@@ -89,6 +100,8 @@ class ByteNode {
     for (const Effect& effect : std::exchange(in_flight_, {})) {
       if (const auto* step = std::get_if<StartStep>(&effect)) {
         for (const optimizer::Piece& piece : step->work->pieces) Spoil(*step, piece);
+      } else if (!std::holds_alternative<StartTransfer>(effect)) {
+        continue;
       } else if (torn % 3 != 0) {
         CarryOut(std::get<StartTransfer>(effect), torn % 3 == 1);
       }
@@ -239,7 +252,12 @@ class ByteNode {
       lost_.push_back(*lost);
     } else if (auto* record = std::get_if<Record>(&effect)) {
       Keep(*record);
+    } else if (auto* empty = std::get_if<EmptySlot>(&effect)) {
+      ++emptied_;
+      std::memset(At(empty->place), 0xEE, kChunk.count());
+      in_flight_.push_back(std::move(effect));
     } else if (std::holds_alternative<StartTransfer>(effect) ||
+               std::holds_alternative<FillSlot>(effect) ||
                std::holds_alternative<StartStep>(effect)) {
       in_flight_.push_back(std::move(effect));
     }
@@ -264,7 +282,8 @@ class ByteNode {
   Instant now_{std::chrono::seconds(1)};
   std::map<RegionId, Memory> regions_;
   std::map<StoreId, Memory> stores_;
-  std::deque<Effect> in_flight_;  // Transfers and steps.
+  std::deque<Effect> in_flight_;  // Transfers and steps, and slots that are emptied or filled.
+  int advances_ = 0, emptied_ = 0;
   std::map<CallId, Reply> replies_;
   uint64_t last_call_ = 0, last_session_ = 0, last_request_ = 0;
 };

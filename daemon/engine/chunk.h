@@ -134,6 +134,7 @@ struct FetchOperation {
 struct RunningStep {
   CallId call;
   SessionId holder, owner;
+  Job* job = nullptr;
   std::vector<uint32_t> chunks;  // Places in the chunk table.
   size_t first_written = 0;
 };

@@ -131,6 +131,11 @@ struct SendRegionGone {
   RegionId region;
   uint32_t device_slots = 0, lease_budget = 0;  // Of the job, from now on.
 };
+// The session should hold that many leases at most, from now on; see OpenReply.
+struct SendLeaseBudget {
+  SessionId session;
+  uint32_t lease_budget = 0;
+};
 // Asks the session to give back leases: of `chunks` (another session wants them), and `count` more
 // of its choice (room is needed). A request: the client answers by releasing, and need not.
 struct Revoke {
@@ -159,6 +164,13 @@ struct Surprise {
   bool remembered = false;  // From now on, it is one that is expected.
 };
 
+// The machine is short of memory, and has from now on what jobs can spare of the host pool; or it
+// is not any more, and has given all back.
+struct MachineShort {
+  bool begins = false;
+  Bytes available, reserve;
+};
+
 // A job of the daemon before could not be taken up. Its memory is dropped.
 struct JobLost {
   JobId job;
@@ -182,14 +194,24 @@ struct Record {
 
 struct MakeRegion {
   RegionId region;
-  Tier tier = Tier::kHost;  // Device or host.
-  uint32_t uid = 0;         // The tenant: no region ever has two.
-  Bytes size;
+  Tier tier = Tier::kHost;                        // Device or host.
+  uint32_t uid = 0;                               // The tenant: no region ever has two.
+  Bytes size, slot;                               // Whole slots of that size.
   MemoryKind memory = MemoryKind::kSharedMemory;  // How it will be lent.
   bool kept = false;                              // It is to outlive the daemon.
 };
 struct DropRegion {
   RegionId region;
+};
+// The machine may have the memory of this slot of a host region, which holds nothing, until it is
+// filled again: with zeros.
+struct EmptySlot {
+  MemoryPlace place;
+  Bytes size;
+};
+struct FillSlot {
+  MemoryPlace place;
+  Bytes size;
 };
 // Files that can hold `size` without ever failing for lack of space.
 struct MakeStore {
@@ -219,9 +241,9 @@ struct StartStep {
   std::shared_ptr<const optimizer::Work> work;
 };
 
-using Effect =
-    std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Surprise, MakeRegion,
-                 DropRegion, MakeStore, DropStore, StartTransfer, StartStep, JobLost, Record>;
+using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Surprise,
+                            MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer, StartStep,
+                            JobLost, Record, SendLeaseBudget, MachineShort, EmptySlot, FillSlot>;
 
 }  // namespace memtide
 

@@ -37,6 +37,8 @@ struct EngineOptions {
   // Zero: the node has no such pool. At least one of host and device must be there; SSD needs host.
   Bytes device_capacity, host_capacity, ssd_capacity;
   Limits limits;
+  // Memory of the machine that is kept available for programs, as far as jobs can spare host slots.
+  Bytes host_reserve;
   // How the node's device can lend its memory, best first. Not empty.
   std::vector<MemoryKind> device_kinds = {MemoryKind::kSharedMemory};
   Placement placement = Placement::kForesight;

@@ -194,6 +194,13 @@ struct RegionMade {
 struct RegionDropped {
   RegionId region;
 };
+struct SlotEmptied {
+  MemoryPlace place;
+};
+struct SlotFilled {
+  MemoryPlace place;
+  absl::Status status;
+};
 struct StoreMade {
   StoreId store;
   absl::Status status;
@@ -217,14 +224,20 @@ struct Restore {
   std::vector<ChunkRecord> chunk_records;
 };
 
+// Memory of the machine that programs could have now without anything being taken from the pools.
+struct HostMemory {
+  Bytes available;
+};
+
 // Time passed. At least every 100 ms while anything waits.
 struct Tick {};
 
-using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall,
-                           AllocateCall, FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall,
-                           DescribeCall, ReportCall, ResizeCall, ReturnRegionsCall, InspectCall,
-                           TraceCall, DrainCall, TransferDone, RegionMade, RegionDropped, StoreMade,
-                           StoreDropped, Tick, StepCall, PublishCall, StepDone, Restore>;
+using Event =
+    std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall, AllocateCall,
+                 FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall, DescribeCall,
+                 ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
+                 TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick, StepCall,
+                 PublishCall, StepDone, Restore, HostMemory, SlotEmptied, SlotFilled>;
 
 }  // namespace memtide
 

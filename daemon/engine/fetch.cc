@@ -133,13 +133,18 @@ EngineState::Admission EngineState::TryAdmit(FetchOperation& fetch) {
   for (size_t i = 0; i < fetch.chunks.size(); ++i) {
     if (Conflicts(chunks_[fetch.chunks[i]], fetch, fetch.AccessOf(i))) return Admission::kConflict;
   }
-  const Job& job = *fetch.job;
+  Job& job = *fetch.job;
+  const JobTier& part = job.tier(fetch.tier);
   const uint32_t pins = NewPins(fetch);
   // A share that shrinks may have more leases than it permits; those are kept.
-  if (pins > 0 && job.tier(fetch.tier).committed + pins > job.LeaseLimit(fetch.tier)) {
+  const bool fits = part.committed + pins <= job.LeaseLimit(fetch.tier);
+  // What is withheld comes back for who could not go on without it: not for steps beside another.
+  const bool spares = fetch.work != nullptr && job.steps > 0;
+  if (pins > 0 && (!fits || (spares && part.committed + pins > part.slots->size()))) {
     return Admission::kNoRoom;
   }
   fetch.admitted = true;
+  job.steps += fetch.work != nullptr;
   for (size_t i = 0; i < fetch.chunks.size(); ++i) Pin(fetch, fetch.chunks[i], fetch.AccessOf(i));
   return Admission::kAdmitted;
 }
@@ -253,6 +258,7 @@ void EngineState::MakeNewVersion(uint32_t place) {
 
 void EngineState::Fail(FetchOperation& fetch, const absl::Status& status) {
   if (fetch.admitted) {
+    fetch.job->steps -= fetch.work != nullptr;
     for (size_t index = 0; index < fetch.chunks.size(); ++index) {
       const uint32_t place = fetch.chunks[index];
       Chunk& chunk = chunks_[place];

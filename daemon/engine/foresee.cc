@@ -1,5 +1,6 @@
 // Foreseeing: what sessions report becomes an order of victims.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/state.h"
@@ -42,7 +43,11 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
   if (moments.empty()) return;
   const uint64_t clock = ClockOf(job);
   for (const MomentReport& moment : moments) {
-    if (!moment.continues) job.trace.Begin(now_, moment);
+    if (!moment.continues) {
+      job.trace.Begin(now_, moment);
+      job.own_host = moment.own_host;
+      job.own_host_peak = std::max(job.own_host_peak, moment.own_host);
+    }
     for (const UseReport& use : moment.uses) {
       const absl::optional<uint32_t> place = Find(job, use.chunk);
       if (!place.has_value()) continue;
@@ -83,6 +88,7 @@ void EngineState::EndIteration(Job& job, uint64_t clock) {
   const Foresight::Iteration& was = job.foresight.last_iteration();
   if (was.number == before) return;  // It had no use.
   ++counters_.iterations;
+  job.own_host_foreseen = std::exchange(job.own_host_peak, job.own_host);
   PlanIteration(job);
   if (!was.surprise) return;
   ++counters_.iteration_surprises;

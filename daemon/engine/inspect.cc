@@ -12,12 +12,15 @@ PoolUsage EngineState::Usage(Tier tier) const {
   usage.capacity = capacity_[static_cast<int>(tier)];
   for (const auto& [id, job] : jobs_) {
     if (job->state == Job::State::kEnding || !job->tier(tier).exists()) continue;
-    const Bytes used = job->chunk_size * job->tier(tier).slots->used_slots();
+    const JobTier& part = job->tier(tier);
+    const Bytes used = job->chunk_size * part.slots->used_slots();
+    const Bytes withheld = job->chunk_size * (part.by_slot ? 0 : part.slots->unbacked_slots());
     usage.used += used;
-    usage.reserved += job->tier(tier).share - used;  // Regions that leave are being scrubbed.
+    usage.withheld += withheld;
+    usage.reserved += part.share - used - withheld;  // Regions that leave are being scrubbed.
   }
   usage.scrubbing = Scrubbing(tier);
-  usage.free = usage.capacity - usage.used - usage.reserved - usage.scrubbing;
+  usage.free = usage.capacity - usage.used - usage.reserved - usage.withheld - usage.scrubbing;
   return usage;
 }
 
@@ -68,6 +71,7 @@ void EngineState::On(const InspectCall& event) {
       info.chunk_size = session.job->chunk_size;
       info.device_share = session.job->tier(Tier::kDevice).share;
       info.host_share = session.job->tier(Tier::kHost).share;
+      info.host_withheld = info.chunk_size * session.job->tier(Tier::kHost).withheld;
       info.kinds = Kinds(session.job);
     }
     seen.sessions.push_back(std::move(info));

@@ -49,11 +49,26 @@ void EngineState::CheckSlotRegions(const Job& job, const std::set<uint32_t>& use
   }
 }
 
+// Memory in parts of many slots, of which host slots may be withheld.
+void EngineState::CheckWithheld(const Job& job, Tier tier) const {
+  const JobTier& part = job.tier(tier);
+  const SlotPool& slots = *part.slots;
+  const bool ending = job.state == Job::State::kEnding;
+  MEMTIDE_CHECK(part.most_slots() <= part.target);
+  MEMTIDE_CHECK(slots.numbers() <= part.most_slots());
+  MEMTIDE_CHECK(part.withheld == 0 || (tier == Tier::kHost && job.home == Tier::kSsd));
+  MEMTIDE_CHECK(ending || slots.surplus_slots() == 0 || slots.free_slots() == 0)
+      << "a free slot is kept that is withheld";
+  const uint32_t changing = slots.unbacked_slots() - slots.gone_slots();
+  MEMTIDE_CHECK(changing >= part.filling && job.parts_pending >= changing);
+}
+
 void EngineState::CheckInvariants() const {
   for (const Tier tier : kAllTiers) {
     const PoolUsage usage = Usage(tier);
     MEMTIDE_CHECK(usage.free <= usage.capacity);
-    MEMTIDE_CHECK(usage.used + usage.reserved + usage.scrubbing + usage.free == usage.capacity);
+    MEMTIDE_CHECK(usage.used + usage.reserved + usage.withheld + usage.scrubbing + usage.free ==
+                  usage.capacity);
   }
   std::map<const Job*, std::array<TierTally, kTiers>> tallies;
   std::map<const Job*, decltype(Job::flights)> flights;
@@ -116,7 +131,13 @@ void EngineState::CheckInvariants() const {
     const auto found = sessions_.find(open.call.session);
     MEMTIDE_CHECK(found != sessions_.end() && found->second.opening);
   }
+  std::map<const Job*, uint32_t> steps;
+  for (const auto& [id, step] : steps_) ++steps[step.job];
+  for (const auto& [id, fetch] : fetches_) {
+    steps[fetch->job] += fetch->admitted && fetch->work != nullptr;
+  }
   for (const auto& [id, job] : jobs_) {
+    MEMTIDE_CHECK(job->steps == steps[job.get()]);
     MEMTIDE_CHECK(job->flights == flights[job.get()]);
     for (const Tier tier : kAllTiers) {
       const JobTier& part = job->tier(tier);
@@ -124,11 +145,11 @@ void EngineState::CheckInvariants() const {
       const TierTally& tally = tallies[job.get()][static_cast<int>(tier)];
       MEMTIDE_CHECK(part.slots->used_slots() == tally.slots);
       MEMTIDE_CHECK(part.committed == tally.committed);
-      MEMTIDE_CHECK(part.committed <= std::max(part.slots->size(), part.slots->backed_slots()));
+      MEMTIDE_CHECK(part.committed <= std::max(part.most_slots(), part.slots->backed_slots()));
       MEMTIDE_CHECK(part.pushing == tally.pushing);
       MEMTIDE_CHECK(part.prefetches == tally.prefetches);
       MEMTIDE_CHECK(part.slot_queue.size() == tally.queued);
-      if (part.by_slot) CheckSlotRegions(*job, tally.numbers);
+      part.by_slot ? CheckSlotRegions(*job, tally.numbers) : CheckWithheld(*job, tier);
     }
     MEMTIDE_CHECK(!job->resize.has_value() || job->SurplusRegions() > 0 ||
                   !job->tier(Tier::kDevice).leaving.empty())

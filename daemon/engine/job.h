@@ -37,6 +37,10 @@ struct JobTier {
   uint32_t making = kNoPart;  // The part that is being made.
   // Each part is one slot, and may be given back while the job runs.
   bool by_slot = false;
+  // Slots by which the pool is smaller than it may be, while the machine is short of memory; and
+  // whether the memory of one is on its way back. Host memory only.
+  uint32_t withheld = 0;
+  bool filling = false;
   // Regions that are no slots any more, and the sessions that have them still. None: the region is
   // being dropped.
   std::map<uint32_t, std::vector<SessionId>> leaving;
@@ -54,6 +58,18 @@ struct JobTier {
   bool room_queued = false;               // In the engine's list of tiers to look at.
 
   bool exists() const { return slots != nullptr; }
+  // Slots, with those that are withheld.
+  uint32_t most_slots() const { return exists() ? slots->size() + withheld : 0; }
+  // Slots of the next part that is made.
+  uint32_t next_part() const {
+    return by_slot ? 1 : std::min(most_slots() - slots->numbers(), slots_per_part);
+  }
+  // Whether more memory may be made, or come back: parts are made whole, or not at all.
+  bool can_grow() const {
+    const uint32_t missing = slots->missing_slots();
+    if (missing == 0 || by_slot) return missing > 0;
+    return slots->unbacked_slots() > 0 || missing >= next_part();
+  }
 };
 
 // A resize that waits for memory to be given back.
@@ -94,11 +110,14 @@ struct Job {
   // next one finds under the same number.
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>> free_members;
   std::vector<uint32_t> cooling;  // Chunks whose write-back failed.
+  uint32_t steps = 0;             // Parts of optimizer steps that are admitted and not done.
   std::array<uint64_t, kChunkKinds> kinds{};
   Foresight foresight;
   // Which chunks stay where, and the next such plan, in the making.
   absl::optional<Plan> plan, next_plan;
   uint64_t surprises = 0;  // Iterations that were not as foreseen.
+  // Host memory of a session's own, as told last; the most in this iteration, and in the last one.
+  Bytes own_host, own_host_peak, own_host_foreseen;
   JobTrace trace;
   uint64_t published_step = 0;
   std::string note;         // That came with it.
@@ -116,7 +135,7 @@ struct Job {
   // Most chunks that may be leased at `t`: where chunks pass through host memory on their way to
   // the device without owning a host slot, one host slot is kept for that.
   uint32_t LeaseLimit(Tier t) const {
-    const uint32_t slots = tier(t).exists() ? tier(t).slots->size() : 0;
+    const uint32_t slots = tier(t).most_slots();
     const bool passage = t == Tier::kHost && work == Tier::kDevice && home != Tier::kHost;
     return passage && slots > 0 ? slots - 1 : slots;
   }
@@ -129,10 +148,8 @@ struct Job {
   }
   uint32_t MaxChunks() const { return tier(home).slots->size(); }
   // Leases that a session should stay below, so that a quarter of the slots can be cleaned ahead.
-  uint32_t LeaseBudget() const {
-    const uint32_t slots = tier(work).slots->size();
-    return slots - std::max(uint32_t{1}, slots / 4);
-  }
+  uint32_t LeaseBudget() const { return LeaseBudgetOf(tier(work).slots->size()); }
+  static uint32_t LeaseBudgetOf(uint32_t slots) { return slots - std::max(uint32_t{1}, slots / 4); }
 };
 
 struct Session {

@@ -172,14 +172,11 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   OpenReply open;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
-  const auto slots = [&job](Tier tier) {
-    return job.tier(tier).exists() ? job.tier(tier).slots->size() : 0;
-  };
-  open.device_slots = slots(Tier::kDevice);
-  open.host_slots = slots(Tier::kHost);
-  open.ssd_slots = slots(Tier::kSsd);
+  open.device_slots = job.tier(Tier::kDevice).most_slots();
+  open.host_slots = job.tier(Tier::kHost).most_slots();
+  open.ssd_slots = job.tier(Tier::kSsd).most_slots();
   open.max_chunks = job.MaxChunks();
-  open.lease_budget = job.LeaseBudget();
+  open.lease_budget = Job::LeaseBudgetOf(job.tier(job.work).most_slots());
   open.session_lease = options_.limits.session_lease;
   open.device_memory = job.device_memory;
   open.published_step = job.published_step;
@@ -195,6 +192,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   reply.call = event.call;
   reply.value = std::move(open);
   Emit(std::move(reply));
+  if (job.tier(job.work).withheld > 0) Emit(SendLeaseBudget{event.session, job.LeaseBudget()});
 }
 
 void EngineState::LeaveJob(Session& session) {

@@ -114,16 +114,16 @@ absl::Status EngineState::CheckDeviceRegions(const Job& job, uint64_t slots) con
 
 void EngineState::Grow(Job& job, Tier tier) {
   JobTier& part = job.tier(tier);
-  const uint32_t missing = part.slots->missing_slots();
-  if (part.making != kNoPart || missing == 0 || job.state == Job::State::kEnding) return;
+  if (part.making != kNoPart || !part.can_grow() || job.state == Job::State::kEnding) return;
+  if (!part.by_slot && part.slots->unbacked_slots() > 0) return FillSlotOf(job);
   const uint32_t number = next_part_++;
   part.making = number;
   ++job.parts_pending;
   parts_.emplace(number, &job);
-  const Bytes size = job.chunk_size * std::min(missing, part.slots_per_part);
+  const Bytes size = job.chunk_size * part.next_part();
   if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.kept});
   const bool on_device = tier == Tier::kDevice;
-  Emit(MakeRegion{RegionId(number), tier, job.uid, size,
+  Emit(MakeRegion{RegionId(number), tier, job.uid, size, job.chunk_size,
                   on_device ? job.device_memory : MemoryKind::kSharedMemory,
                   job.kept && !on_device});
 }
@@ -150,9 +150,10 @@ void EngineState::PartMade(Tier tier, uint32_t number, const absl::Status& statu
   if (!status.ok()) {
     parts_.erase(found);
     part.slots->Cap();
+    if (!part.by_slot) part.withheld = part.slots->numbers() - part.slots->size();
     job.last_error = status;
     job.making_status.Update(status);
-  } else if (part.slots->missing_slots() == 0) {
+  } else if (part.by_slot && part.slots->missing_slots() == 0) {
     LetGo(job, number, {});  // The share shrank meanwhile.
   } else {
     BackPart(job, tier, number);
@@ -179,7 +180,7 @@ void EngineState::BackPart(Job& job, Tier tier, uint32_t number) {
     if (slot >= part.parts.size()) part.parts.resize(slot + 1, kNoPart);
     part.parts[slot] = number;
   } else {
-    part.slots->Back(std::min(part.slots->missing_slots(), part.slots_per_part));
+    part.slots->Back(part.next_part());
     part.parts.push_back(number);
   }
   if (tier == Tier::kSsd || job.state == Job::State::kEnding) return;

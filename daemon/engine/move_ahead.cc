@@ -146,7 +146,7 @@ absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier, ui
 // expected sooner.
 bool EngineState::HasRoomUntil(Job& job, Tier tier, uint64_t time) {
   const SlotPool& slots = *job.tier(tier).slots;
-  if (slots.spare_slots() > 0 || slots.missing_slots() > 0) return true;
+  if (slots.spare_slots() > 0 || job.tier(tier).can_grow()) return true;
   if (VictimAfter(job, tier, time).has_value()) return true;
   if (tier == job.work) AskFarthestBack(job, time);
   return false;

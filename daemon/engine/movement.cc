@@ -242,16 +242,16 @@ void EngineState::DropCopy(uint32_t place, Tier tier) {
 void EngineState::MakeRoom(Job& job, Tier tier) {
   AdmitWaiting(job, tier);
   JobTier& part = job.tier(tier);
-  if (part.by_slot) GiveSurplusBack(job);
+  part.by_slot ? GiveSurplusBack(job) : EmptyWithheld(job, tier);
   const size_t free = part.slots->spare_slots();
   const size_t waiting = part.slot_queue.size();
   for (size_t i = 0; i < std::min(free, waiting); ++i) Ready(part.slot_queue[i]);
   const size_t wanted = waiting + part.slots->surplus_slots();
   if (wanted <= free + part.pushing) return;
-  if (part.slots->missing_slots() > 0) return Grow(job, tier);
+  if (part.can_grow()) return Grow(job, tier);
   for (size_t missing = wanted - free - part.pushing; missing > 0; --missing) {
     const absl::optional<Candidate> victim = part.victims.Next(job.foresight.now());
-    if (!victim.has_value()) return;
+    if (!victim.has_value()) return TakeWithheld(job, tier);
     const uint32_t place = job.members[victim->member];
     chunks_[place].push_from = tier;
     ++part.pushing;
@@ -261,10 +261,7 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
 }
 
 MemoryPlace EngineState::PlaceOf(const Chunk& chunk, Tier tier) const {
-  const JobTier& part = chunk.job->tier(tier);
-  const uint32_t number = chunk.slot(tier).number();
-  return {RegionId(part.parts[number / part.slots_per_part]),
-          chunk.job->chunk_size * (number % part.slots_per_part)};
+  return PlaceOfSlot(*chunk.job, tier, chunk.slot(tier).number());
 }
 
 void EngineState::Start(uint32_t place, absl::optional<Tier> from, Tier to) {
@@ -376,8 +373,7 @@ void EngineState::On(const PrefetchCall& event) {
     Chunk& chunk = chunks_[place];
     const bool busy = chunk.pinned() || chunk.prefetch_to.has_value() ||
                       chunk.evict_to.has_value() || chunk.valid_at(event.tier);
-    const bool room =
-        part.slots->spare_slots() > 0 || part.victims.size() > 0 || part.slots->missing_slots() > 0;
+    const bool room = part.slots->spare_slots() > 0 || part.victims.size() > 0 || part.can_grow();
     if (busy || !room || !part.slot_queue.empty() || part.prefetches >= most) continue;
     chunk.prefetch_to = event.tier;
     chunk.evicted = false;

@@ -88,6 +88,7 @@ void EngineState::GiveSurplusBack(Job& job) {
   if (job.state == Job::State::kEnding || part.slots->surplus_slots() == 0) return;
   while (part.slots->surplus_slots() > 0 && part.slots->free_slots() > 0) {
     const uint32_t slot = part.slots->Unback(part.slots->Take());
+    part.slots->Gone(slot);
     const uint32_t region = std::exchange(part.parts[slot], kNoPart);
     for (const SessionId session : job.sessions) {
       Emit(SendRegionGone{session, RegionId(region), part.slots->size(), job.LeaseBudget()});

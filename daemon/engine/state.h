@@ -1,11 +1,12 @@
 // EngineState: the tables and the operations on them. Engine-internal; engine.h has the contract.
 //
 // One file per group of operations: sessions.cc (connect, renew, end), jobs.cc (open, end),
-// memory.cc (shares and the parts they are made of), resize.cc, chunks.cc (allocate, free,
-// describe), fetch.cc (admission, grant, release), steps.cc, publish.cc, movement.cc (bring, push,
-// room, transfers), foresee.cc (order of victims), move_ahead.cc, trace.cc, evict.cc, inspect.cc,
-// record.cc (for the next daemon), invariants.cc. Handlers change the tables and put chunks on the
-// ready list; Settle() then lets every ready chunk take its next step until nothing moves.
+// memory.cc (shares and the parts they are made of), resize.cc, host_budget.cc, chunks.cc
+// (allocate, free, describe), fetch.cc (admission, grant, release), steps.cc, publish.cc,
+// movement.cc (bring, push, room, transfers), foresee.cc (order of victims), move_ahead.cc,
+// trace.cc, evict.cc, inspect.cc, record.cc (for the next daemon), invariants.cc. Handlers change
+// the tables and put chunks on the ready list; Settle() then lets every ready chunk take its next
+// step until nothing moves.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
 
@@ -103,6 +104,27 @@ class EngineState {
   void FinishResize(Job& job);
   void EndResize(Job& job, const absl::Status& status);
   void ExpireResizes();
+
+  // --- host_budget.cc ---
+  void On(const HostMemory& event);
+  void On(const SlotEmptied& event);
+  void On(const SlotFilled& event);
+  void SpareTogether(Bytes* available);
+  void SpareOrReturn(Job& job, Bytes* available);
+  // Slots that the job can spare.
+  uint32_t Spareable(const Job& job) const;
+  // Makes the job's host pool smaller by that many slots, or larger, up to what it may have.
+  void Withhold(Job& job, uint32_t slots);
+  void Return(Job& job, uint32_t slots);
+  // Gives free slots that are withheld to the machine.
+  void EmptyWithheld(Job& job, Tier tier);
+  // Nothing can leave for chunks that wait for slots: what is withheld comes back for them.
+  void TakeWithheld(Job& job, Tier tier);
+  // Begins to bring the memory of one slot back.
+  void FillSlotOf(Job& job);
+  MemoryPlace PlaceOfSlot(const Job& job, Tier tier, uint32_t number) const;
+  uint32_t NumberOf(const Job& job, const MemoryPlace& place) const;
+  void SendBudgets(const Job& job);
 
   // --- chunks.cc ---
   void On(const AllocateCall& event);
@@ -263,6 +285,7 @@ class EngineState {
 
   // --- invariants.cc ---
   void CheckSlotRegions(const Job& job, const std::set<uint32_t>& used) const;
+  void CheckWithheld(const Job& job, Tier tier) const;
 
   // --- Effects ---
   template <typename T>
@@ -280,6 +303,7 @@ class EngineState {
   std::vector<Effect>* effects_ = nullptr;
   Counters counters_;
   bool draining_ = false;
+  bool machine_short_ = false;  // Something is withheld.
   std::vector<CallId> drain_calls_;
 
   std::map<SessionId, Session> sessions_;

@@ -24,6 +24,13 @@ inline EngineOptions WithDevice() {
   return {ByteNode::kChunk * 4, ByteNode::kChunk * 9, ByteNode::kChunk * 64, Limits()};
 }
 
+// Host memory for a few more, and programs that want all of it.
+inline EngineOptions Squeezed() {
+  EngineOptions options{Bytes(0), ByteNode::kChunk * 12, ByteNode::kChunk * 64, Limits()};
+  options.host_reserve = ByteNode::kChunk * 8;
+  return options;
+}
+
 inline optimizer::Work AdamWork(uint64_t step) {
   optimizer::Work work;
   optimizer::AdamOptions adam;

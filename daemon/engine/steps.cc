@@ -113,8 +113,8 @@ void EngineState::StartStepOf(FetchOperation& fetch) {
     ++chunk.steps;
     start.chunks.push_back(PlaceOf(chunk, Tier::kHost));
   }
-  steps_.emplace(start.step, RunningStep{fetch.call, fetch.session, fetch.owner, fetch.chunks,
-                                         fetch.first_written});
+  steps_.emplace(start.step, RunningStep{fetch.call, fetch.session, fetch.owner, fetch.job,
+                                         fetch.chunks, fetch.first_written});
   fetches_.erase(fetch.call);
   Emit(std::move(start));
 }
@@ -124,6 +124,7 @@ void EngineState::On(const StepDone& event) {
   if (found == steps_.end()) return;
   const RunningStep step = std::move(found->second);
   steps_.erase(found);
+  --step.job->steps;
   for (size_t i = 0; i < step.chunks.size(); ++i) {
     const uint32_t place = step.chunks[i];
     Chunk& chunk = chunks_[place];

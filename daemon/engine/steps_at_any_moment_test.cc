@@ -116,11 +116,13 @@ TEST_P(StepsAtAnyMomentTest, ADiskThatFailsForAWhileUndoesTheStep) {
   ASSERT_EQ(training.Read(), expected[1]);
   for (uint64_t next = 2; next <= kSteps; ++next) training.Step(next);
   ASSERT_EQ(training.Read(), expected[kSteps]);
+  EXPECT_EQ(node.emptied() > 0, !GetParam().options.host_reserve.IsZero());
 }
 
 INSTANTIATE_TEST_SUITE_P(Nodes, StepsAtAnyMomentTest,
                          testing::Values(Case{"HostAndSsd", SmallHost()},
-                                         Case{"DeviceHostAndSsd", WithDevice()}),
+                                         Case{"DeviceHostAndSsd", WithDevice()},
+                                         Case{"ShortOfMemory", Squeezed()}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

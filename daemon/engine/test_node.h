@@ -111,12 +111,17 @@ class TestNode {
   }
 
   std::vector<StartTransfer> transfers_;
+  std::vector<StartStep> steps_;
   std::vector<Revoke> revokes_;
   std::vector<Surprise> surprises_;
   std::vector<RegionId> dropped_;
   std::vector<MakeRegion> made_;
   std::vector<SendRegion> sent_;
   std::vector<SendRegionGone> gone_;
+  std::vector<EmptySlot> emptied_;
+  std::vector<FillSlot> filled_;
+  std::vector<SendLeaseBudget> budgets_;
+  std::vector<MachineShort> shortages_;
   bool fail_memory_ = false;
   bool hold_memory_ = false;  // Also what is dropped.
 
@@ -148,6 +153,20 @@ class TestNode {
       sent_.push_back(*send);
     } else if (auto* gone = std::get_if<SendRegionGone>(&effect)) {
       gone_.push_back(*gone);
+    } else if (auto* step = std::get_if<StartStep>(&effect)) {
+      steps_.push_back(*step);
+    } else if (auto* empty = std::get_if<EmptySlot>(&effect)) {
+      emptied_.push_back(*empty);
+      const SlotEmptied emptied{empty->place};
+      hold_memory_ ? held_memory_.push_back(emptied) : Post(emptied);
+    } else if (auto* fill = std::get_if<FillSlot>(&effect)) {
+      filled_.push_back(*fill);
+      const SlotFilled filled{fill->place, memory};
+      hold_memory_ ? held_memory_.push_back(filled) : Post(filled);
+    } else if (auto* budget = std::get_if<SendLeaseBudget>(&effect)) {
+      budgets_.push_back(*budget);
+    } else if (auto* shortage = std::get_if<MachineShort>(&effect)) {
+      shortages_.push_back(*shortage);
     }
   }
 

@@ -61,12 +61,13 @@ struct ChunkInfo {
   bool torn = false;
 };
 
-// One tier's pool. used + reserved + scrubbing + free = capacity, always.
+// One tier's pool. used + reserved + withheld + scrubbing + free = capacity, always.
 struct PoolUsage {
   Tier tier = Tier::kHost;
   Bytes capacity;
   Bytes used;       // Slots that hold a chunk's copy, or are being filled with one.
   Bytes reserved;   // Slots lent to a job that hold nothing now.
+  Bytes withheld;   // Slots lent to a job whose memory the machine has, while it is short of it.
   Bytes scrubbing;  // Memory of ended jobs that is not yet given back.
   Bytes free;       // Lent to nobody.
 };
@@ -86,6 +87,7 @@ struct SessionInfo {
   std::string job_name;
   uint32_t leases = 0;
   Bytes chunk_size, device_share, host_share;
+  Bytes host_withheld;  // Of the share, while the machine is short of memory.
   std::vector<KindUsage> kinds;
 };
 
@@ -98,6 +100,7 @@ struct Counters {
   uint64_t step_parts = 0, steps_published = 0, non_finite_gradients = 0;
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
+  Bytes withheld;  // Memory of slots that went to the machine.
   // Time that fetches waited, by what they waited for. A fetch counts once, under the slowest
   // thing it needed: ssd over device copy over room in a pool.
   Duration stalled_on_ssd{0}, stalled_on_copy{0}, stalled_on_room{0};

@@ -11,7 +11,7 @@
 namespace memtide {
 namespace {
 
-constexpr int kTableSize = 4096;
+constexpr int kTableSize = 1 << 14;       // The kernel's limit.
 constexpr Bytes kLargestBuffer = GiB(1);  // The kernel's limit.
 
 }  // namespace

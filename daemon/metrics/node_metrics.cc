@@ -67,15 +67,18 @@ std::string KindName(ChunkKind kind) {
 
 void AddPools(const InspectReply& node, std::vector<MetricFamily>* families) {
   Family capacity = Gauge("memtide_pool_capacity_bytes", "Memory that the daemon manages.");
-  Family states = Gauge("memtide_pool_bytes",
-                        "Memory by state; the states of a tier sum to its capacity. used: holds a "
-                        "chunk's copy; reserved: lent to a job, empty; scrubbing: of ended jobs; "
-                        "free: lent to nobody.");
+  Family states =
+      Gauge("memtide_pool_bytes",
+            "Memory by state; the states of a tier sum to its capacity. used: holds a "
+            "chunk's copy; reserved: lent to a job, empty; withheld: likewise, and with the "
+            "machine while that is short of memory; scrubbing: of ended jobs; "
+            "free: lent to nobody.");
   for (const PoolUsage& pool : node.pools) {
     const std::string tier(TierName(pool.tier));
     capacity.Add({{"tier", tier}}, pool.capacity);
     states.Add({{"tier", tier}, {"state", "used"}}, pool.used)
         .Add({{"tier", tier}, {"state", "reserved"}}, pool.reserved)
+        .Add({{"tier", tier}, {"state", "withheld"}}, pool.withheld)
         .Add({{"tier", tier}, {"state", "scrubbing"}}, pool.scrubbing)
         .Add({{"tier", tier}, {"state", "free"}}, pool.free);
   }
@@ -108,6 +111,10 @@ void AddTraffic(const Counters& counters, std::vector<MetricFamily>* families) {
                           .Take());
   families->push_back(Counter("memtide_zeroed_bytes_total", "Bytes of new chunks set to zero.")
                           .Add({}, counters.zeroed)
+                          .Take());
+  families->push_back(Counter("memtide_withheld_bytes_total",
+                              "Host memory that went to the machine while that was short of it.")
+                          .Add({}, counters.withheld)
                           .Take());
   families->push_back(
       Counter("memtide_stall_seconds_total",

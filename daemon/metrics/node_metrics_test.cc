@@ -61,7 +61,7 @@ TEST(NodeMetricsTest, TheStatesOfAPoolSumToItsCapacity) {
   const auto families = NodeMetrics(TestNode(), EdgeCounters(), "");
   for (const std::string tier : {"device", "host"}) {
     double sum = 0;
-    for (const std::string state : {"used", "reserved", "scrubbing", "free"}) {
+    for (const std::string state : {"used", "reserved", "withheld", "scrubbing", "free"}) {
       sum += ValueOf(families, "memtide_pool_bytes", {{"tier", tier}, {"state", state}});
     }
     EXPECT_EQ(sum, ValueOf(families, "memtide_pool_capacity_bytes", {{"tier", tier}}));

@@ -44,11 +44,13 @@ class Mover::State {
 
   void Start(const MakeRegion& effect);
   void Start(const DropRegion& effect);
+  void Start(const EmptySlot& effect);
+  void Start(const FillSlot& effect);
   void Start(const MakeStore& effect);
   void Start(const DropStore& effect);
   void Start(const StartTransfer& effect);
   void Start(const StartStep& effect);
-  absl::Status Adopt(RegionId id, Bytes size, OwnedFd memory);
+  absl::Status Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory);
   absl::Status Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files);
   void Disown(RegionId id) { Dispose(regions_.Remove(id)); }
   void Disown(StoreId id) { disk_->DropStore(id); }
@@ -59,8 +61,10 @@ class Mover::State {
   Range At(const MemoryPlace& place, Bytes size, Tier tier) const;
   absl::StatusOr<std::shared_ptr<Region>> Make(const MakeRegion& effect);
   absl::Status Make(const MakeStore& effect);
-  // Tells disk and device of host memory that they will use.
-  void Announce(const Region& region);
+  // Tells disk and device of host memory that they will use, slot by slot, or no longer will.
+  void Announce(const Region& region, Bytes offset);
+  void Withdraw(const Region& region, Bytes offset);
+  void AnnounceAll(const Region& region);
   void Dispose(std::shared_ptr<Region> region);
   void CopyIn(const StartTransfer& effect);
   void CopyOut(const StartTransfer& effect);
@@ -107,9 +111,11 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::State::Make(const MakeRegion& eff
                                         effect.region.value(), "-uid", effect.uid);
   auto region = std::make_shared<Region>();
   if (effect.tier == Tier::kHost) {
+    MEMTIDE_CHECK(!effect.slot.IsZero() && effect.size.IsMultipleOf(effect.slot)) << effect.slot;
     MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Create(name, effect.size));
     if (effect.kept) KeepDescriptor(RegionName(effect.region), region->host->fd());
-    Announce(*region);
+    region->slot = effect.slot;
+    AnnounceAll(*region);
   } else if (device_ != nullptr) {
     MEMTIDE_ASSIGN_OR_RETURN(region->device, device_->Allocate(name, effect.size, effect.memory));
   } else {
@@ -118,15 +124,27 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::State::Make(const MakeRegion& eff
   return region;
 }
 
-void Mover::State::Announce(const Region& region) {
-  if (disk_ != nullptr) disk_->AddBuffer(region.host->data(), region.size());
-  if (device_ != nullptr) device_->AddHostMemory(region.host->data(), region.size());
+void Mover::State::Announce(const Region& region, Bytes offset) {
+  char* const slot = region.host->data() + offset.count();
+  if (disk_ != nullptr) disk_->AddBuffer(slot, region.slot);
+  if (device_ != nullptr) device_->AddHostMemory(slot, region.slot);
 }
 
-absl::Status Mover::State::Adopt(RegionId id, Bytes size, OwnedFd memory) {
+void Mover::State::Withdraw(const Region& region, Bytes offset) {
+  char* const slot = region.host->data() + offset.count();
+  if (device_ != nullptr) device_->RemoveHostMemory(slot);
+  if (disk_ != nullptr) disk_->RemoveBuffer(slot);
+}
+
+void Mover::State::AnnounceAll(const Region& region) {
+  for (Bytes offset; offset < region.size(); offset += region.slot) Announce(region, offset);
+}
+
+absl::Status Mover::State::Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory) {
   auto region = std::make_shared<Region>();
   MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Adopt(memory.Release(), size));
-  Announce(*region);
+  region->slot = slot;
+  AnnounceAll(*region);
   regions_.Add(id, std::move(region));
   return absl::OkStatus();
 }
@@ -149,8 +167,9 @@ absl::Status Mover::State::Make(const MakeStore& effect) {
 
 void Mover::State::Dispose(std::shared_ptr<Region> region) {
   if (!region->host.has_value()) return;
-  if (device_ != nullptr) device_->RemoveHostMemory(region->host->data());
-  if (disk_ != nullptr) disk_->RemoveBuffer(region->host->data());
+  for (Bytes offset; offset < region->size(); offset += region->slot) {
+    if (region->empty.count(offset.count()) == 0) Withdraw(*region, offset);
+  }
 }
 
 void Mover::State::Start(const MakeRegion& effect) {
@@ -166,6 +185,30 @@ void Mover::State::Start(const DropRegion& effect) {
     if (DescriptorsAreKept()) ForgetDescriptor(RegionName(effect.region));
     Dispose(regions_.Remove(effect.region));
     post_(RegionDropped{effect.region});
+  });
+}
+
+// What is pinned would stay where it is: it is withdrawn first.
+void Mover::State::Start(const EmptySlot& effect) {
+  memory_.Push([this, effect] {
+    const std::shared_ptr<Region> region = regions_.Find(effect.place.region);
+    Withdraw(*region, effect.place.offset);
+    region->empty.insert(effect.place.offset.count());
+    // A refusal costs the machine this memory, and nobody else anything.
+    region->host->Empty(effect.place.offset, effect.size).IgnoreError();
+    post_(SlotEmptied{effect.place});
+  });
+}
+
+void Mover::State::Start(const FillSlot& effect) {
+  memory_.Push([this, effect] {
+    const std::shared_ptr<Region> region = regions_.Find(effect.place.region);
+    absl::Status status = region->host->Fill(effect.place.offset, effect.size);
+    if (status.ok()) {
+      region->empty.erase(effect.place.offset.count());
+      Announce(*region, effect.place.offset);
+    }
+    post_(SlotFilled{effect.place, std::move(status)});
   });
 }
 
@@ -285,13 +328,15 @@ Mover::~Mover() = default;
 
 void Mover::Start(const MakeRegion& effect) { state_->Start(effect); }
 void Mover::Start(const DropRegion& effect) { state_->Start(effect); }
+void Mover::Start(const EmptySlot& effect) { state_->Start(effect); }
+void Mover::Start(const FillSlot& effect) { state_->Start(effect); }
 void Mover::Start(const MakeStore& effect) { state_->Start(effect); }
 void Mover::Start(const DropStore& effect) { state_->Start(effect); }
 void Mover::Start(const StartTransfer& effect) { state_->Start(effect); }
 void Mover::Start(const StartStep& effect) { state_->Start(effect); }
 
-absl::Status Mover::Adopt(RegionId region, Bytes size, OwnedFd memory) {
-  return state_->Adopt(region, size, std::move(memory));
+absl::Status Mover::Adopt(RegionId region, Bytes size, Bytes slot, OwnedFd memory) {
+  return state_->Adopt(region, size, slot, std::move(memory));
 }
 absl::Status Mover::Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files) {
   return state_->Adopt(store, size, std::move(files));

@@ -4,12 +4,12 @@
 // transfers go straight to the disk, which bounds what is in flight. Zeroing, of host slots too,
 // is done by the thread of the direction into the device. The engine bounds the queues: a transfer
 // exists for a slot at most. Completions come back through `post`, from the mover's and the disk's
-// threads, as TransferDone, StepDone, RegionMade, RegionDropped, StoreMade and StoreDropped: one
-// for each effect, when the mover uses nothing of it any more. Making and dropping memory takes
-// long (pre-faulting: 0.1 to 1.7 s per GiB) and has its own thread. Steps have half of the cores,
-// at a lower priority: the programs that train need theirs. Memory that is to outlive the daemon is
-// given to the service manager before it is said to be made. Thread-safe. The destructor finishes
-// what was started.
+// threads, as TransferDone, StepDone, RegionMade, RegionDropped, SlotEmptied, SlotFilled, StoreMade
+// and StoreDropped: one for each effect, when the mover uses nothing of it any more. Making and
+// dropping memory takes long (pre-faulting: 0.1 to 1.7 s per GiB) and has its own thread. Steps
+// have half of the cores, at a lower priority: the programs that train need theirs. Memory that is
+// to outlive the daemon is given to the service manager before it is said to be made. Thread-safe.
+// The destructor finishes what was started.
 #ifndef MEMTIDE_DAEMON_MOVER_MOVER_H_
 #define MEMTIDE_DAEMON_MOVER_MOVER_H_
 
@@ -38,6 +38,10 @@ class Mover {
 
   void Start(const MakeRegion& effect);
   void Start(const DropRegion& effect);
+  // REQUIRES (both): the slot is in a host region that was made and not dropped, and in no transfer
+  // or step; it was emptied, or not.
+  void Start(const EmptySlot& effect);
+  void Start(const FillSlot& effect);
   void Start(const MakeStore& effect);
   void Start(const DropStore& effect);
   // REQUIRES: the region or regions, and the store, were made and not dropped; the ranges are
@@ -50,7 +54,7 @@ class Mover {
   // Memory of a process before us, as MakeRegion and MakeStore with `kept` made it there, before
   // the engine knows of it; and what undoes that, before the engine does. At once, and without an
   // event.
-  absl::Status Adopt(RegionId region, Bytes size, OwnedFd memory);
+  absl::Status Adopt(RegionId region, Bytes size, Bytes slot, OwnedFd memory);
   absl::Status Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files);
   void Disown(RegionId region);
   void Disown(StoreId store);

@@ -1,6 +1,7 @@
 #include "daemon/mover/mover.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -35,6 +36,10 @@ class Inbox {
       Put("region " + std::to_string(made->region.value()), made->status);
     } else if (const auto* dropped = std::get_if<RegionDropped>(&event)) {
       Put("no region " + std::to_string(dropped->region.value()), absl::OkStatus());
+    } else if (const auto* emptied = std::get_if<SlotEmptied>(&event)) {
+      Put("emptied " + std::to_string(emptied->place.offset.count() >> 21), absl::OkStatus());
+    } else if (const auto* filled = std::get_if<SlotFilled>(&event)) {
+      Put("filled " + std::to_string(filled->place.offset.count() >> 21), filled->status);
     } else if (const auto* made = std::get_if<StoreMade>(&event)) {
       Put("store " + std::to_string(made->store.value()), made->status);
     } else if (const auto* dropped = std::get_if<StoreDropped>(&event)) {
@@ -83,8 +88,8 @@ class MoverTest : public testing::Test {
 
   // A host region, a device region and a store, each of kSlots slots. Operation 0 of the device.
   void MakeAll() {
-    mover_->Start(MakeRegion{kHost, Tier::kHost, 0, kSlot * kSlots});
-    mover_->Start(MakeRegion{kDevice, Tier::kDevice, 0, kSlot * kSlots});
+    mover_->Start(MakeRegion{kHost, Tier::kHost, 0, kSlot * kSlots, kSlot});
+    mover_->Start(MakeRegion{kDevice, Tier::kDevice, 0, kSlot * kSlots, kSlot});
     mover_->Start(MakeStore{kStore, kSlot * kSlots});
     ASSERT_EQ(inbox_.Await("region 1"), absl::OkStatus());
     ASSERT_EQ(inbox_.Await("region 2"), absl::OkStatus());
@@ -170,6 +175,37 @@ TEST_F(MoverTest, AChunkGoesDownToTheDiskAndUpToTheDevice) {
   EXPECT_TRUE(device.Holds(7, 'c', kSlot));
 }
 
+TEST_F(MoverTest, ASlotThatIsEmptiedHoldsNoMemoryUntilItIsFilledAgain) {
+  MakeAll();
+  Mapping host(*mover_, kHost);
+  const auto blocks = [&] {
+    const absl::StatusOr<MemoryExport> memory = mover_->Export(kHost);
+    struct stat info;
+    EXPECT_EQ(fstat(memory->fd, &info), 0);
+    close(memory->fd);
+    return Bytes(static_cast<uint64_t>(info.st_blocks) * 512);
+  };
+  for (int slot = 0; slot < kSlots; ++slot) host.Fill(slot, 'a', kSlot);
+  EXPECT_EQ(Move(Kind::kHostToSsd, 3, 3), absl::OkStatus());
+  ASSERT_EQ(blocks(), kSlot * kSlots);
+  mover_->Start(EmptySlot{{kHost, kSlot * 3}, kSlot});
+  mover_->Start(EmptySlot{{kHost, kSlot * 5}, kSlot});
+  inbox_.Await("emptied 5").IgnoreError();
+  EXPECT_EQ(blocks(), kSlot * (kSlots - 2));
+  EXPECT_TRUE(host.Holds(4, 'a', kSlot));
+  // Its neighbours move on meanwhile.
+  EXPECT_EQ(Move(Kind::kHostToSsd, 4, 4), absl::OkStatus());
+  mover_->Start(FillSlot{{kHost, kSlot * 3}, kSlot});
+  EXPECT_EQ(inbox_.Await("filled 3"), absl::OkStatus());
+  EXPECT_EQ(blocks(), kSlot * (kSlots - 1));
+  EXPECT_EQ(Move(Kind::kSsdToHost, 3, 4), absl::OkStatus());
+  EXPECT_TRUE(host.Holds(3, 'a', kSlot));
+  EXPECT_EQ(Move(Kind::kHostToDevice, 3, 0), absl::OkStatus());
+  // The region goes with one slot empty.
+  mover_->Start(DropRegion{kHost});
+  EXPECT_EQ(inbox_.Await("no region 1"), absl::OkStatus());
+}
+
 TEST_F(MoverTest, StepsAreComputedOnHostMemory) {
   MakeAll();
   Mapping host(*mover_, kHost);
@@ -218,7 +254,7 @@ TEST_F(MoverTest, EveryEffectIsAnsweredOnceAlsoWhenTheMoverEnds) {
     Begin(Kind::kSsdToHost, slot, slot);
     Begin(Kind::kDeviceToHost, slot, slot);
   }
-  mover_->Start(MakeRegion{RegionId(3), Tier::kHost, 0, kSlot});
+  mover_->Start(MakeRegion{RegionId(3), Tier::kHost, 0, kSlot, kSlot});
   mover_->Start(MakeStore{StoreId(2), kSlot});
   mover_.reset();
   EXPECT_EQ(inbox_.count(), 3u + 5 * kSlots + 2);
@@ -245,8 +281,8 @@ TEST_F(MoverTest, WhatCannotBeMadeIsAnsweredWithTheReasonAndMayBeTriedAgain) {
   const absl::Status fault = absl::ResourceExhaustedError("injected");
   device_.Fail(0, fault);
   disk_->FailStore(0, fault);
-  mover_->Start(MakeRegion{kDevice, Tier::kDevice, 0, kSlot});
-  mover_->Start(MakeRegion{RegionId(9), Tier::kHost, 0, GiB(uint64_t{1} << 20)});
+  mover_->Start(MakeRegion{kDevice, Tier::kDevice, 0, kSlot, kSlot});
+  mover_->Start(MakeRegion{RegionId(9), Tier::kHost, 0, GiB(uint64_t{1} << 20), kSlot});
   mover_->Start(MakeStore{kStore, kSlot});
   EXPECT_EQ(inbox_.Await("region 2"), fault);
   EXPECT_EQ(inbox_.Await("region 9").code(), absl::StatusCode::kResourceExhausted);
@@ -261,7 +297,7 @@ TEST_F(MoverTest, ADirectionDoesNotWaitForTheOtherNorForTheDisk) {
   device_.AwaitHeld(1);
   EXPECT_EQ(Move(Kind::kDeviceToHost, 1, 1), absl::OkStatus());
   EXPECT_EQ(Move(Kind::kHostToSsd, 2, 2), absl::OkStatus());
-  mover_->Start(MakeRegion{RegionId(3), Tier::kHost, 0, kSlot});
+  mover_->Start(MakeRegion{RegionId(3), Tier::kHost, 0, kSlot, kSlot});
   EXPECT_EQ(inbox_.Await("region 3"), absl::OkStatus());
   device_.Release();
   EXPECT_EQ(inbox_.Await(held), absl::OkStatus());
@@ -288,7 +324,7 @@ TEST_F(MoverTest, WhatIsDroppedIsGoneAndItsIdCanComeBack) {
   EXPECT_EQ(inbox_.Await("no region 2"), absl::OkStatus());
   EXPECT_EQ(inbox_.Await("no store 1"), absl::OkStatus());
   EXPECT_EQ(mover_->Export(kHost).status().code(), absl::StatusCode::kNotFound);
-  mover_->Start(MakeRegion{RegionId(4), Tier::kHost, 0, kSlot});
+  mover_->Start(MakeRegion{RegionId(4), Tier::kHost, 0, kSlot, kSlot});
   EXPECT_EQ(inbox_.Await("region 4"), absl::OkStatus());
   const absl::StatusOr<MemoryExport> memory = mover_->Export(RegionId(4));
   ASSERT_TRUE(memory.ok()) << memory.status();
@@ -306,9 +342,9 @@ TEST_F(MoverTest, ATransferOutsideItsRegionIsABrokenInvariant) {
 TEST(MoverWithoutEdgesTest, ANodeWithoutDeviceOrDiskSaysSo) {
   Inbox inbox;
   Mover mover(nullptr, nullptr, [&](Event event) { inbox.Post(std::move(event)); });
-  mover.Start(MakeRegion{RegionId(1), Tier::kDevice, 0, MiB(2)});
+  mover.Start(MakeRegion{RegionId(1), Tier::kDevice, 0, MiB(2), MiB(2)});
   mover.Start(MakeStore{StoreId(1), MiB(2)});
-  mover.Start(MakeRegion{RegionId(2), Tier::kHost, 0, MiB(2)});
+  mover.Start(MakeRegion{RegionId(2), Tier::kHost, 0, MiB(2), MiB(2)});
   EXPECT_EQ(inbox.Await("region 1").code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(inbox.Await("store 1").code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(inbox.Await("region 2"), absl::OkStatus());

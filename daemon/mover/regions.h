@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -24,6 +25,9 @@ struct Region {
 
   absl::optional<SharedMemory> host;
   std::unique_ptr<DeviceMemory> device;
+  Bytes slot;
+  // Of a host region, the slots without memory, by offset. For the thread that makes memory.
+  std::set<uint64_t> empty;
 };
 
 class Regions {

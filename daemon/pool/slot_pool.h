@@ -3,7 +3,9 @@
 // Slots are numbered from zero and become usable as memory comes to back them; new numbers are
 // taken only when no used one is free, and the one freed last goes first, because its pages are
 // warm. A pool may be made smaller than what is backed: what is too many (its surplus) stays usable
-// until the owner gives free slots up, one by one. Pure and deterministic. Thread-compatible. A
+// until the owner gives free slots up, one by one. A slot that was given up is backed again in two
+// steps, as its memory goes and comes in time: Gone, TakeGone. Pure and deterministic.
+// Thread-compatible. A
 // Slot returns itself to its pool when it is destroyed; the pool must outlive its slots and must
 // not move while they exist.
 #ifndef MEMTIDE_DAEMON_POOL_SLOT_POOL_H_
@@ -62,7 +64,12 @@ class SlotPool {
   ~SlotPool() { MEMTIDE_CHECK(used_slots() == 0) << "a slot outlives its pool"; }
 
   uint32_t size() const { return size_; }
-  uint32_t backed_slots() const { return numbers_ - static_cast<uint32_t>(gone_.size()); }
+  // Slots that ever were backed, and those of them that are not backed now.
+  uint32_t numbers() const { return numbers_; }
+  uint32_t unbacked_slots() const { return gone_slots() + changing_; }
+  // Of these, the ones whose memory has gone and is not on its way back.
+  uint32_t gone_slots() const { return static_cast<uint32_t>(gone_.size()); }
+  uint32_t backed_slots() const { return numbers_ - unbacked_slots(); }
   uint32_t free_slots() const { return static_cast<uint32_t>(freed_.size()) + numbers_ - fresh_; }
   uint32_t used_slots() const { return backed_slots() - free_slots(); }
   // Backed slots that are wanted and not there, or there and not wanted.
@@ -71,12 +78,9 @@ class SlotPool {
   // Free ones that need not be given up.
   uint32_t spare_slots() const { return free_slots() - std::min(free_slots(), surplus_slots()); }
 
-  // Memory for `slots` more has come. REQUIRES: slots <= missing_slots(); none was given up.
-  void Back(uint32_t slots) {
-    MEMTIDE_CHECK(slots <= missing_slots() && gone_.empty());
-    numbers_ += slots;
-  }
-  // Memory for one more has come. Returns its number: one that was given up, if there is one.
+  // Memory for `slots` new ones has come.
+  void Back(uint32_t slots) { numbers_ += slots; }
+  // Memory for one more has come. Returns its number: one that is gone, if there is one.
   // REQUIRES: missing_slots() > 0.
   uint32_t BackOne() {
     MEMTIDE_CHECK(missing_slots() > 0);
@@ -86,12 +90,30 @@ class SlotPool {
     freed_.push_back(number);
     return number;
   }
-  // Gives the slot up: its memory goes. Returns its number. REQUIRES: owns a slot of this pool.
+  // Gives the slot up: its memory goes. Returns its number, for Gone. REQUIRES: owns a slot of this
+  // pool.
   uint32_t Unback(Slot slot) {
     MEMTIDE_CHECK(slot.pool_ == this);
     slot.pool_ = nullptr;
-    gone_.push_back(slot.number_);
+    ++changing_;
     return slot.number_;
+  }
+  // The memory of a slot that was given up has gone, or could not come back.
+  void Gone(uint32_t number) {
+    --changing_;
+    gone_.push_back(number);
+  }
+  // Memory is to come for this one again: then Returned, else Gone. REQUIRES: gone_slots() > 0.
+  uint32_t TakeGone() {
+    MEMTIDE_CHECK(!gone_.empty());
+    const uint32_t number = gone_.back();
+    gone_.pop_back();
+    ++changing_;
+    return number;
+  }
+  void Returned(uint32_t number) {
+    --changing_;
+    freed_.push_back(number);
   }
   void Resize(uint32_t slots) { size_ = slots; }
   // No more memory will come: the pool stays at what is backed.
@@ -111,7 +133,7 @@ class SlotPool {
   // Exactly these, in their order, of a pool that nothing was taken of; nullopt when one is named
   // twice or is not backed. REQUIRES: none was given up.
   absl::optional<std::vector<Slot>> TakeNumbers(const std::vector<uint32_t>& numbers) {
-    MEMTIDE_CHECK(fresh_ == 0 && gone_.empty());
+    MEMTIDE_CHECK(fresh_ == 0 && unbacked_slots() == 0);
     std::vector<bool> wanted(numbers_);
     uint32_t end = 0;
     for (const uint32_t number : numbers) {
@@ -135,7 +157,8 @@ class SlotPool {
   uint32_t numbers_ = 0;         // Slots below are backed, but for those that are gone.
   uint32_t fresh_ = 0;           // Slots from here on were never taken.
   std::vector<uint32_t> freed_;  // Last freed last.
-  std::vector<uint32_t> gone_;   // Given up.
+  std::vector<uint32_t> gone_;   // Given up, and without memory.
+  uint32_t changing_ = 0;        // Given up, and their memory is on its way, out or in.
 };
 
 inline void Slot::Free() {

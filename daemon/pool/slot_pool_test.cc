@@ -56,6 +56,7 @@ TEST(SlotPoolTest, ASlotThatIsGivenUpIsNotHandedOutUntilItIsBackedAgain) {
   EXPECT_EQ(pool.BackOne(), 1u);
   Slot kept = pool.Take();
   EXPECT_EQ(pool.Unback(pool.Take()), 1u);
+  pool.Gone(1);
   EXPECT_EQ(pool.backed_slots(), 1u);
   EXPECT_EQ(pool.used_slots(), 1u);
   EXPECT_FALSE(pool.Take());
@@ -66,6 +67,27 @@ TEST(SlotPoolTest, ASlotThatIsGivenUpIsNotHandedOutUntilItIsBackedAgain) {
   const Slot third = pool.Take();
   EXPECT_EQ(second.number() + third.number(), 3u);
   EXPECT_FALSE(pool.Take());
+}
+
+TEST(SlotPoolTest, ASlotWhoseMemoryIsOnItsWayIsNotBacked) {
+  SlotPool pool(2);
+  pool.Back(2);
+  const uint32_t number = pool.Unback(pool.Take());
+  EXPECT_EQ(pool.unbacked_slots(), 1u);
+  EXPECT_EQ(pool.gone_slots(), 0u) << "it goes still";
+  pool.Gone(number);
+  EXPECT_EQ(pool.gone_slots(), 1u);
+  EXPECT_EQ(pool.missing_slots(), 1u);
+  EXPECT_EQ(pool.TakeGone(), number);
+  EXPECT_EQ(pool.backed_slots(), 1u);
+  pool.Gone(number);  // It could not come.
+  EXPECT_EQ(pool.TakeGone(), number);
+  pool.Returned(number);
+  EXPECT_EQ(pool.unbacked_slots(), 0u);
+  EXPECT_EQ(pool.Take().number(), number);
+  pool.Back(1);
+  EXPECT_EQ(pool.numbers(), 3u);
+  EXPECT_EQ(pool.surplus_slots(), 1u) << "a part has come whole";
 }
 
 TEST(SlotPoolTest, AfterAResizeWhatIsTooManyIsFreeButNotToSpare) {

@@ -49,8 +49,8 @@ absl::Status TakeUpMemory(const JobRecord& job, KeptDescriptors* kept, Mover* mo
   };
   for (const RegionId id : job.regions) {
     MEMTIDE_ASSIGN_OR_RETURN(OwnedFd memory, Take(kept, RegionName(id)));
-    MEMTIDE_RETURN_IF_ERROR(
-        mover->Adopt(id, SizeOfPart(job, Tier::kHost, regions.size()), std::move(memory)));
+    MEMTIDE_RETURN_IF_ERROR(mover->Adopt(id, SizeOfPart(job, Tier::kHost, regions.size()),
+                                         job.chunk_size, std::move(memory)));
     regions.push_back(id);
   }
   for (const StoreId id : job.stores) {

@@ -13,9 +13,9 @@ Loop::Loop(Engine engine, EffectSink* sink, EdgeCounters* counters)
 
 Loop::~Loop() { Stop(); }
 
-void Loop::Start() {
+void Loop::Start(std::function<void()> beside) {
   MEMTIDE_CHECK(!ticker_.joinable()) << "started twice";
-  ticker_ = std::thread([this] { TickUntilStopped(); });
+  ticker_ = std::thread([this, beside = std::move(beside)] { TickUntilStopped(beside); });
 }
 
 void Loop::Stop() {
@@ -119,7 +119,7 @@ void Loop::Deliver(Reply reply) {
   caller->OnReply(std::move(reply));
 }
 
-void Loop::TickUntilStopped() {
+void Loop::TickUntilStopped(const std::function<void()>& beside) {
   for (;;) {
     {
       MutexLock lock(&mutex_);
@@ -129,6 +129,7 @@ void Loop::TickUntilStopped() {
       }
       if (stopped_) return;
     }
+    if (beside) beside();
     Post(Tick{});
   }
 }

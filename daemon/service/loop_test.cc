@@ -129,6 +129,17 @@ TEST(LoopTest, TicksByItselfOnceStarted) {
   while (loop.ticks_handled() < 2) std::this_thread::yield();
 }
 
+TEST(LoopTest, WhatIsDoneBesideTicksMayPost) {
+  FakeSink sink;
+  std::atomic<int> posted{0};
+  const auto engine = [&](Instant now, const Event& event, std::vector<Effect>* effects) {
+    if (std::holds_alternative<HostMemory>(event)) ++posted;
+  };
+  Loop loop(engine, &sink, &sink.counters);
+  loop.Start([&loop] { loop.Post(HostMemory{MiB(1)}); });
+  while (posted < 2) std::this_thread::yield();
+}
+
 TEST(LoopTest, TicksAfterAnEventWhenTheLastTickIsLongAgo) {
   FakeSink sink;
   Loop loop(ScriptedEngine, &sink, &sink.counters);

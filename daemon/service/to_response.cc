@@ -47,6 +47,7 @@ void ToProto(const PoolUsage& pool, v1::Pool* proto) {
   proto->set_capacity_bytes(pool.capacity.count());
   proto->set_used_bytes(pool.used.count());
   proto->set_reserved_bytes(pool.reserved.count());
+  proto->set_withheld_bytes(pool.withheld.count());
   proto->set_scrubbing_bytes(pool.scrubbing.count());
   proto->set_free_bytes(pool.free.count());
 }
@@ -66,6 +67,7 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   proto->set_ssd_read_bytes(counters.ssd_read.count());
   proto->set_ssd_written_bytes(counters.ssd_written.count());
   proto->set_zeroed_bytes(counters.zeroed.count());
+  proto->set_withheld_bytes(counters.withheld.count());
   ToProto(counters.stalled_on_ssd, proto->mutable_stalled_on_ssd());
   ToProto(counters.stalled_on_copy, proto->mutable_stalled_on_copy());
   ToProto(counters.stalled_on_room, proto->mutable_stalled_on_room());
@@ -87,6 +89,7 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
   proto->set_chunk_size_bytes(session.chunk_size.count());
   proto->set_device_share_bytes(session.device_share.count());
   proto->set_host_share_bytes(session.host_share.count());
+  proto->set_host_withheld_bytes(session.host_withheld.count());
   for (const KindUsage& usage : session.kinds) ToProto(usage, proto->add_kinds());
 }
 

@@ -75,6 +75,12 @@ std::string EncodeRegionGone(RegionId region, uint32_t device_slots, uint32_t le
   return Encode(frame);
 }
 
+std::string EncodeLeaseBudget(uint32_t lease_budget) {
+  v1::FdFrame frame;
+  frame.mutable_lease_budget()->set_leases(lease_budget);
+  return Encode(frame);
+}
+
 std::string EncodeRevoke(uint32_t count, const std::vector<ChunkId>& chunks) {
   v1::FdFrame frame;
   frame.mutable_revoke()->set_count(count);

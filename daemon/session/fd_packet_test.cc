@@ -63,6 +63,8 @@ TEST(FdPacketTest, SaysWhatAClientMustKnow) {
   EXPECT_EQ(frame.region_gone().region_id(), 4u);
   EXPECT_EQ(frame.region_gone().device_slots(), 12u);
   EXPECT_EQ(frame.region_gone().lease_budget(), 9u);
+  ASSERT_TRUE(frame.ParseFromString(EncodeLeaseBudget(17)));
+  EXPECT_EQ(frame.lease_budget().leases(), 17u);
 }
 
 TEST(FdPacketTest, EveryFrameFitsAPacket) {

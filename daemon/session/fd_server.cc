@@ -94,6 +94,10 @@ void FdServer::SendRegionGone(const memtide::SendRegionGone& gone) {
   Queue({gone.session, EncodeRegionGone(gone.region, gone.device_slots, gone.lease_budget)});
 }
 
+void FdServer::SendLeaseBudget(const memtide::SendLeaseBudget& budget) {
+  Queue({budget.session, EncodeLeaseBudget(budget.lease_budget)});
+}
+
 void FdServer::SendRevoke(const Revoke& revoke) {
   Queue({revoke.session, EncodeRevoke(revoke.count, revoke.chunks)});
 }

@@ -71,6 +71,7 @@ class FdServer {
   // To a session that has ended: nothing happens. Closing for an OK reason sends no refusal.
   void SendRegion(SessionId session, RegionId region) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRegionGone(const memtide::SendRegionGone& gone) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendLeaseBudget(const memtide::SendLeaseBudget& budget) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRevoke(const Revoke& revoke) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close(SessionId session, absl::Status reason) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -181,6 +181,7 @@ TEST_F(FdServerTest, PassesRegionsThatGoAndRevocations) {
   server_->SendRegion(session, RegionId(2));  // Gone before it was sent: skipped.
   server_->SendRegion(session, RegionId(1));
   server_->SendRegionGone({session, RegionId(1), 5, 4});
+  server_->SendLeaseBudget({session, 3});
   server_->SendRevoke({session, 7, {ChunkId(3)}});
   int fd;
   const v1::FdFrame region = client.Receive(&fd);
@@ -192,6 +193,7 @@ TEST_F(FdServerTest, PassesRegionsThatGoAndRevocations) {
   EXPECT_EQ(gone.region_gone().region_id(), 1u);
   EXPECT_EQ(gone.region_gone().device_slots(), 5u);
   EXPECT_EQ(gone.region_gone().lease_budget(), 4u);
+  EXPECT_EQ(client.Receive().lease_budget().leases(), 3u);
   const v1::FdFrame revoke = client.Receive();
   EXPECT_EQ(revoke.revoke().count(), 7u);
   ASSERT_EQ(revoke.revoke().chunk_ids_size(), 1);

@@ -51,9 +51,12 @@ class Ledger:
         self.netted = False
 
     def refresh(self) -> None:
-        """The job's share has changed."""
-        self.budget = self._client.stats().lease_budget
-        self.limit = limit_of(self.budget)
+        """The job's share may have changed."""
+        budget = self._client.stats().lease_budget
+        if budget == self.budget:
+            return
+        self.budget = budget
+        self.limit = limit_of(budget)
 
     def leave(self, chunks: int) -> bool:
         """From now on, leases ahead leave room for so many chunks of somebody else. False: at this

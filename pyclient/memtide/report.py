@@ -114,16 +114,13 @@ def print_advice(present: Estimate, best: Estimate, console: Console) -> None:
 
 def pools_table(node: Node) -> Table:
     """Pools: one row each, which add up."""
-    table = _table("pool", "capacity", "used", "reserved", "scrubbing", "free")
+    states = ["used", "reserved", "withheld", "scrubbing", "free"]
+    if not any(pool.withheld_bytes for pool in node.pools):
+        states.remove("withheld")  # Seldom: while the machine is short of memory.
+    table = _table("pool", "capacity", *states)
     for pool in node.pools:
-        table.add_row(
-            pool.tier,
-            format_size(pool.capacity_bytes),
-            format_size(pool.used_bytes),
-            format_size(pool.reserved_bytes),
-            format_size(pool.scrubbing_bytes),
-            format_size(pool.free_bytes),
-        )
+        sizes = [pool.capacity_bytes, *(getattr(pool, f"{state}_bytes") for state in states)]
+        table.add_row(pool.tier, *map(format_size, sizes))
     return table
 
 

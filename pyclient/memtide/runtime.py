@@ -158,6 +158,8 @@ class Runtime:
         self.observer.end_iteration()
         if self._elastic is not None:
             self._elastic.end_iteration()
+        else:
+            self.ledger.refresh()  # Of host memory the daemon may withhold some, or return it.
 
     def adopt_state_of(self, optimizer: Optimizer) -> None:
         """Moves what the optimizer keeps for managed parameters into chunks."""

@@ -217,6 +217,7 @@ def _budget(node: Node) -> dict[str, int]:
     own = next((s for s in node.sessions if int(s.get("pid", 0)) == os.getpid()), {})
     return {
         pool.tier: int(own.get(f"{pool.tier}_share_bytes", pool.capacity_bytes))
+        - int(own.get(f"{pool.tier}_withheld_bytes", 0))
         for pool in node.pools
     }
 

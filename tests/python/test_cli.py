@@ -114,8 +114,8 @@ def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> No
     phases = [sample["phase"] for sample in told["tide"]["samples"]]
     assert phases.index("forward") < phases.index("backward") < phases.index("step")
     for pool in told["pools"]:
-        parts = ("used_bytes", "reserved_bytes", "scrubbing_bytes", "free_bytes")
-        assert sum(pool[part] for part in parts) == pool["capacity_bytes"]
+        parts = ("used", "reserved", "withheld", "scrubbing", "free")
+        assert sum(pool[f"{part}_bytes"] for part in parts) == pool["capacity_bytes"]
     kinds = told["kinds"]
     assert kinds["optimizer_state"]["allocated_bytes"] >= 2 * 8 * 512 * 512 * 4
     assert told["moved_bytes"]["ssd_written_bytes"] > 0

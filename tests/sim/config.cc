@@ -8,15 +8,16 @@ namespace {
 
 // What a normal run does how often.
 constexpr std::array<uint32_t, kOpKinds> kWeights = {
-    /*kConnect=*/6,   /*kOpen=*/8,          /*kHang=*/1,
-    /*kClose=*/1,     /*kGone=*/2,
-    /*kAllocate=*/10, /*kFetch=*/50,        /*kRelease=*/20,
-    /*kWrite=*/20,    /*kEvict=*/8,
-    /*kPrefetch=*/8,  /*kFree=*/4,          /*kDescribe=*/4,
-    /*kInspect=*/6,   /*kDrain=*/0,
-    /*kReplay=*/5,    /*kHostile=*/6,       /*kComplete=*/60,
-    /*kTick=*/20,     /*kSettle=*/1,
-    /*kResize=*/0,    /*kReturnRegions=*/0, /*kReport=*/15,
+    /*kConnect=*/6,    /*kOpen=*/8,          /*kHang=*/1,
+    /*kClose=*/1,      /*kGone=*/2,
+    /*kAllocate=*/10,  /*kFetch=*/50,        /*kRelease=*/20,
+    /*kWrite=*/20,     /*kEvict=*/8,
+    /*kPrefetch=*/8,   /*kFree=*/4,          /*kDescribe=*/4,
+    /*kInspect=*/6,    /*kDrain=*/0,
+    /*kReplay=*/5,     /*kHostile=*/6,       /*kComplete=*/60,
+    /*kTick=*/20,      /*kSettle=*/1,
+    /*kResize=*/0,     /*kReturnRegions=*/0, /*kReport=*/15,
+    /*kHostMemory=*/0,
 };
 
 uint32_t& Weight(Config* config, OpKind kind) { return config->weights[static_cast<size_t>(kind)]; }
@@ -70,6 +71,16 @@ void SlotRegions(Random* random, Config* config) {
   if (random->Percent(20)) config->limits.device_regions = random->Between(6, 14);
 }
 
+void HostReserve(Random* random, Config* config) {
+  config->host_reserve = random->Between(1, 8);
+  // Room to spare: a job keeps four slots.
+  config->host_slots += random->Between(1, 6);
+  if (config->host_share != 0) config->host_share += random->Between(1, 4);
+  config->ssd_slots += 4;
+  config->steps += 100;
+  Weight(config, OpKind::kHostMemory) = random->Between(2, 20);
+}
+
 }  // namespace
 
 Config MakeConfig(uint64_t seed) {
@@ -98,6 +109,7 @@ Config MakeConfig(uint64_t seed) {
   if (random.Percent(40)) config.device_percent = random.Between(20, 60);
   config.steps = random.Between(50, 400);
   if (config.device_slots != 0 && random.Percent(70)) SlotRegions(&random, &config);
+  if (config.ssd_slots != 0 && random.Percent(50)) HostReserve(&random, &config);
   return config;
 }
 
@@ -112,6 +124,7 @@ EngineOptions ToOptions(const Config& config) {
   options.host_capacity = capacity(config.host_slots);
   options.ssd_capacity = capacity(config.ssd_slots);
   options.limits = config.limits;
+  options.host_reserve = config.chunk_size * config.host_reserve;
   if (config.slot_regions) {
     options.device_kinds = {MemoryKind::kCudaDescriptor, MemoryKind::kCudaIpc};
   }
@@ -123,10 +136,11 @@ std::string Describe(const Config& config) {
       "seed ", config.seed, ": chunks of ", FormatBytes(config.chunk_size), ", device ",
       config.device_slots, ", host ", config.host_slots, ", ssd ", config.ssd_slots,
       config.slot_regions ? " slots (the device's are regions)" : " slots", "; shares ",
-      config.device_share, "/", config.host_share, "/", config.ssd_share, "; uids ", config.uids,
-      ", job names ", config.job_names, ", ttl ", config.time_to_live.count(), " ns; faults read ",
-      config.faults.disk_read, "% write ", config.faults.disk_write, "% copy ", config.faults.copy,
-      "% make ", config.faults.make, "%; ", config.steps, " steps");
+      config.device_share, "/", config.host_share, "/", config.ssd_share, "; reserve ",
+      config.host_reserve, "; uids ", config.uids, ", job names ", config.job_names, ", ttl ",
+      config.time_to_live.count(), " ns; faults read ", config.faults.disk_read, "% write ",
+      config.faults.disk_write, "% copy ", config.faults.copy, "% make ", config.faults.make, "%; ",
+      config.steps, " steps");
 }
 
 std::string ToSource(const Config& config) {
@@ -148,6 +162,7 @@ std::string ToSource(const Config& config) {
   add("host_slots", config.host_slots, plain.host_slots, "");
   add("ssd_slots", config.ssd_slots, plain.ssd_slots, "");
   add("slot_regions", config.slot_regions, plain.slot_regions, "");
+  add("host_reserve", config.host_reserve, plain.host_reserve, "");
   add("uids", config.uids, plain.uids, "");
   add("job_names", config.job_names, plain.job_names, "");
   add_time("time_to_live", config.time_to_live, plain.time_to_live);

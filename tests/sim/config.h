@@ -34,8 +34,9 @@ enum class OpKind : uint8_t {
   kResize,
   kReturnRegions,  // A client lets go of regions that it was asked for.
   kReport,         // A client tells what it used.
+  kHostMemory,     // Programs beside the daemon take memory of the machine, or give it back.
 };
-inline constexpr int kOpKinds = 23;
+inline constexpr int kOpKinds = 24;
 
 // Percent of the world's work of each sort that fails.
 struct Faults {
@@ -48,6 +49,7 @@ struct Config {
   Bytes chunk_size = MiB(2);
   uint32_t device_slots = 0, host_slots = 4, ssd_slots = 0;
   bool slot_regions = false;  // The device lends its memory slot by slot.
+  uint32_t host_reserve = 0;  // Slots that the machine is to have for programs.
   Limits limits;
   uint32_t uids = 1;       // Tenants.
   uint32_t job_names = 1;  // Names per tenant that sessions share. Zero: no sharing.

@@ -37,6 +37,8 @@ void Model::Before(Instant now, const Event& event) {
     for (auto& [id, job] : state_.jobs) job.leaving.erase(dropped->region);
   } else if (const auto* store = std::get_if<StoreMade>(&event)) {
     if (!store->status.ok()) ++state_.faults, ++state_.makes_failed;
+  } else if (const auto* filled = std::get_if<SlotFilled>(&event)) {
+    if (!filled->status.ok()) ++state_.faults;
   } else if (std::holds_alternative<Tick>(event)) {
     EndLateJobs();
   }
@@ -192,6 +194,10 @@ void Model::Observe(const Effect& effect) {
     ObserveClose(*close);
   } else if (const auto* transfer = std::get_if<StartTransfer>(&effect)) {
     ObserveTransfer(*transfer);
+  } else if (const auto* empty = std::get_if<EmptySlot>(&effect)) {
+    ObserveEmpty(*empty);
+  } else if (const auto* budget = std::get_if<SendLeaseBudget>(&effect)) {
+    ObserveBudget(*budget);
   } else if (const auto* revoke = std::get_if<Revoke>(&effect)) {
     probes_.Hit(Probe::kRevokeSent);
     const SessionState* session = state_.FindSession(revoke->session);

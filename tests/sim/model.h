@@ -80,6 +80,8 @@ class Model {
   void ObserveDrop(const DropRegion& effect);
   void ObserveClose(const CloseSession& effect);
   void ObserveTransfer(const StartTransfer& effect);
+  void ObserveEmpty(const EmptySlot& effect);
+  void ObserveBudget(const SendLeaseBudget& effect);
 
   void CheckLeases();
   void CheckCalls(const Event& event);

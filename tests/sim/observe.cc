@@ -96,6 +96,25 @@ void Model::ObserveClose(const CloseSession& effect) {
   session.phase = Phase::kEnding;
 }
 
+void Model::ObserveEmpty(const EmptySlot& effect) {
+  for (const auto& [id, session] : state_.sessions) {
+    for (const auto& [chunk, lease] : session.leases) {
+      if (lease.place.region != effect.place.region || lease.place.offset != effect.place.offset) {
+        continue;
+      }
+      return Broken(absl::StrCat(ToText(effect), ": session ", id.value(), " has a lease there"));
+    }
+  }
+}
+
+void Model::ObserveBudget(const SendLeaseBudget& effect) {
+  const JobState* job = state_.JobOf(effect.session);
+  if (job == nullptr || job->slots[0] != 0 || effect.lease_budget == 0 ||
+      effect.lease_budget >= job->slots[1]) {
+    Broken(absl::StrCat(ToText(effect), ": nobody there, or no such budget"));
+  }
+}
+
 void Model::ObserveTransfer(const StartTransfer& effect) {
   if (prefetching_) probes_.Hit(Probe::kPrefetchMoved);
   for (const auto& [id, job] : state_.jobs) {

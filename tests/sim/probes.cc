@@ -53,6 +53,9 @@ constexpr const char* kNames[kProbes] = {
     "share shrank without any session",
     "region made where one was given back",
     "chunk leased that nobody had defined",
+    "memory of a slot gone to the machine",
+    "memory of a slot back from the machine",
+    "memory of a slot could not come back",
 };
 
 }  // namespace

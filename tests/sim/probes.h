@@ -56,8 +56,11 @@ enum class Probe : uint8_t {
   kShrankLingering,
   kRegionAfterGivingBack,
   kUndefinedLeased,
+  kSlotEmptied,
+  kSlotFilled,
+  kSlotNotFilled,
 };
-inline constexpr int kProbes = 47;
+inline constexpr int kProbes = 50;
 
 const char* ProbeName(Probe probe);
 

@@ -30,6 +30,7 @@ constexpr const char* kNames[kFaults] = {
     "a chunk id is given twice",
     "a region is never asked back",
     "a region is dropped before it was returned",
+    "a slot is emptied that is leased",
 };
 
 // Another slot of the same region, if it has one.
@@ -104,6 +105,12 @@ bool Saboteur::SpoilReply(Reply* reply, std::vector<Effect>* more) {
   auto* allocated = std::get_if<AllocateReply>(&reply->value);
   auto* inspected = std::get_if<InspectReply>(&reply->value);
   switch (fault_) {
+    case Fault::kSlotEmptiedInUse:
+      if (fetched == nullptr || fetched->leases.back().tier != Tier::kHost || !Strikes()) {
+        return false;
+      }
+      more->push_back(EmptySlot{fetched->leases.back().place, MiB(2)});
+      return true;
     case Fault::kReplyTwice:
       return Strikes();
     case Fault::kReplyWithError:

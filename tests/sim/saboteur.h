@@ -39,8 +39,9 @@ enum class Fault : uint8_t {
   kChunkIdAgain,  // An allocation returns an id that is in use.
   kRegionGoneUnsaid,
   kRegionDroppedUnreturned,
+  kSlotEmptiedInUse,
 };
-inline constexpr int kFaults = 24;
+inline constexpr int kFaults = 25;
 
 const char* FaultName(Fault fault);
 

@@ -22,7 +22,8 @@ absl::Status FaultOf(const Work& work) {
 }
 
 uint32_t FaultPercent(const Faults& faults, const Work& work) {
-  if (work.kind == Work::Kind::kMakeRegion || work.kind == Work::Kind::kMakeStore) {
+  if (work.kind == Work::Kind::kMakeRegion || work.kind == Work::Kind::kMakeStore ||
+      work.kind == Work::Kind::kFillSlot) {
     return faults.make;
   }
   if (work.kind != Work::Kind::kTransfer) return 0;
@@ -100,6 +101,8 @@ void Simulation::Step(const Op& op) {
       return PassTime(std::chrono::milliseconds(random.Between(1, config_.tick_ms)));
     case OpKind::kSettle:
       return Settle();
+    case OpKind::kHostMemory:
+      return Feed(HostMemory{config_.chunk_size * random.Below(3 * config_.host_reserve + 1)});
     default:
       break;
   }

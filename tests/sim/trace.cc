@@ -123,6 +123,15 @@ struct EventText {
     return StrCat("StoreDropped s", e.store.value());
   }
   std::string operator()(const Tick&) const { return "Tick"; }
+  std::string operator()(const HostMemory& e) const {
+    return StrCat("HostMemory ", FormatBytes(e.available));
+  }
+  std::string operator()(const SlotEmptied& e) const {
+    return StrCat("SlotEmptied ", Text(e.place));
+  }
+  std::string operator()(const SlotFilled& e) const {
+    return StrCat("SlotFilled ", Text(e.place), " ", e.status.ToString());
+  }
   std::string operator()(const StepCall& e) const {
     return StrCat(Head("Step", e), " reads ", e.reads, " of ", Text(e.chunks));
   }
@@ -180,8 +189,8 @@ struct ReplyText {
     std::string text;
     for (const PoolUsage& pool : r.pools) {
       StrAppend(&text, " ", Text(pool.tier), " used ", pool.used.count(), " reserved ",
-                pool.reserved.count(), " scrubbing ", pool.scrubbing.count(), " free ",
-                pool.free.count());
+                pool.reserved.count(), " withheld ", pool.withheld.count(), " scrubbing ",
+                pool.scrubbing.count(), " free ", pool.free.count());
     }
     return StrCat(text, " sessions ", r.session_count, " chunks ", r.chunk_count, " waiting ",
                   r.waiting_calls, " transfers ", r.transfers_in_flight);
@@ -212,6 +221,14 @@ struct EffectText {
     return StrCat("RegionGone session ", e.session.value(), " r", e.region.value(), " slots ",
                   e.device_slots, " budget ", e.lease_budget);
   }
+  std::string operator()(const SendLeaseBudget& e) const {
+    return StrCat("LeaseBudget session ", e.session.value(), " ", e.lease_budget);
+  }
+  std::string operator()(const MachineShort& e) const {
+    return StrCat("MachineShort ", e.begins ? "begins" : "ends", " ", FormatBytes(e.available));
+  }
+  std::string operator()(const EmptySlot& e) const { return StrCat("EmptySlot ", Text(e.place)); }
+  std::string operator()(const FillSlot& e) const { return StrCat("FillSlot ", Text(e.place)); }
   std::string operator()(const Revoke& e) const {
     return StrCat("Revoke session ", e.session.value(), " count ", e.count, " ", Text(e.chunks));
   }

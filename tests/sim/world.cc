@@ -26,8 +26,10 @@ void World::Carry(const Effect& effect) {
         using Kind = std::decay_t<decltype(e)>;
         if constexpr (!std::is_same_v<Kind, Reply> && !std::is_same_v<Kind, SendRegion> &&
                       !std::is_same_v<Kind, SendRegionGone> && !std::is_same_v<Kind, Revoke> &&
-                      !std::is_same_v<Kind, Surprise> && !std::is_same_v<Kind, StartStep> &&
-                      !std::is_same_v<Kind, Record> && !std::is_same_v<Kind, JobLost>) {
+                      !std::is_same_v<Kind, SendLeaseBudget> &&
+                      !std::is_same_v<Kind, MachineShort> && !std::is_same_v<Kind, Surprise> &&
+                      !std::is_same_v<Kind, StartStep> && !std::is_same_v<Kind, Record> &&
+                      !std::is_same_v<Kind, JobLost>) {
           Begin(e);
         }
       },
@@ -55,11 +57,40 @@ void World::Begin(const DropRegion& effect) {
     return verdict_.Broken(absl::StrCat("dropped a region that is not there: ", ToText(effect)));
   }
   region->second.dropping = true;
-  if (IsInTransfer(effect.region)) {
-    verdict_.Broken(absl::StrCat("dropped region ", effect.region.value(), " under a transfer"));
+  const bool changes = std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    return (work.kind == Work::Kind::kEmptySlot || work.kind == Work::Kind::kFillSlot) &&
+           work.place.region == effect.region;
+  });
+  if (IsInTransfer(effect.region) || changes) {
+    verdict_.Broken(absl::StrCat("dropped region ", effect.region.value(), " under other work"));
   }
   Work work{Work::Kind::kDropRegion};
   work.region = effect.region;
+  work_.push_back(work);
+}
+
+void World::Begin(const EmptySlot& effect) {
+  CheckSlot(effect.place, effect.size, ToText(effect));
+  if (!empty_.insert(KeyOf(effect.place)).second) {
+    verdict_.Broken(absl::StrCat(ToText(effect), ": it is empty"));
+  }
+  memory_[KeyOf(effect.place)] = NewPoison();
+  Work work{Work::Kind::kEmptySlot};
+  work.place = effect.place;
+  work_.push_back(work);
+}
+
+void World::Begin(const FillSlot& effect) {
+  CheckSlot(effect.place, effect.size, ToText(effect));
+  const bool changes = std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    return (work.kind == Work::Kind::kEmptySlot || work.kind == Work::Kind::kFillSlot) &&
+           KeyOf(work.place) == KeyOf(effect.place);
+  });
+  if (changes || !IsEmpty(effect.place)) {
+    verdict_.Broken(absl::StrCat(ToText(effect), ": it is not empty, or not yet"));
+  }
+  Work work{Work::Kind::kFillSlot};
+  work.place = effect.place;
   work_.push_back(work);
 }
 
@@ -222,6 +253,8 @@ Event World::Complete(size_t index, absl::Status status, Sabotage sabotage) {
       regions_.erase(work.region);
       const auto first = memory_.lower_bound({work.region.value(), 0});
       memory_.erase(first, memory_.lower_bound({work.region.value() + 1, 0}));
+      empty_.erase(empty_.lower_bound({work.region.value(), 0}),
+                   empty_.lower_bound({work.region.value() + 1, 0}));
       return RegionDropped{work.region};
     }
     case Work::Kind::kMakeStore:
@@ -242,6 +275,16 @@ Event World::Complete(size_t index, absl::Status status, Sabotage sabotage) {
       return FinishTransfer(work, std::move(status), sabotage);
     case Work::Kind::kHangUp:
       return ClientGone{work.session};
+    case Work::Kind::kEmptySlot:
+      probes_.Hit(Probe::kSlotEmptied);
+      return SlotEmptied{work.place};
+    case Work::Kind::kFillSlot:
+      probes_.Hit(status.ok() ? Probe::kSlotFilled : Probe::kSlotNotFilled);
+      if (status.ok()) {
+        empty_.erase(KeyOf(work.place));
+        memory_[KeyOf(work.place)] = kZeros;
+      }
+      return SlotFilled{work.place, std::move(status)};
   }
   return Tick{};
 }

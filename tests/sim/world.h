@@ -3,7 +3,8 @@
 // Memory is one 64-bit stamp per slot instead of its bytes. Work (transfers, making and dropping
 // memory, hanging up) is queued until the simulation completes it, in any order. From its start to
 // its end a transfer's target holds poison; it keeps it when the transfer fails; and when the
-// source changed under way, what arrives is poison. Poison is never a legal content, so that any
+// source changed under way, what arrives is poison. So does a slot from when it is emptied until it
+// is filled. Poison is never a legal content, so that any
 // lease of it is a broken promise. Fresh memory is zero; a fresh store is poison.
 //
 // Breaks the verdict for what no edge could carry out: transfers out of bounds, from or to memory
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -50,12 +52,15 @@ struct Work {
     kMakeStore,
     kDropStore,
     kTransfer,
-    kHangUp
+    kHangUp,
+    kEmptySlot,
+    kFillSlot
   };
   Kind kind = Kind::kTransfer;
   RegionId region;
   StoreId store;
   SessionId session;
+  MemoryPlace place;
   StartTransfer transfer;
   Stamp source = kZeros;  // Of the transfer, when it started.
 };
@@ -84,6 +89,8 @@ class World {
   // Whether a transfer that is under way writes to, or reads from, the slot.
   bool IsTarget(MemoryPlace place) const;
   bool IsSource(MemoryPlace place) const;
+  // Whether the machine has the slot's memory, or is about to.
+  bool IsEmpty(MemoryPlace place) const { return empty_.count(KeyOf(place)) != 0; }
   // Whether a transfer reads from or writes to the region.
   bool IsInTransfer(RegionId region) const;
   size_t transfers() const;
@@ -98,12 +105,16 @@ class World {
 
   void Begin(const MakeRegion& effect);
   void Begin(const DropRegion& effect);
+  void Begin(const EmptySlot& effect);
+  void Begin(const FillSlot& effect);
   void Begin(const MakeStore& effect);
   void Begin(const DropStore& effect);
   void Begin(const StartTransfer& effect);
   void Begin(const CloseSession& effect);
 
   void CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tier tier, const char* end);
+  // A slot of host memory that nothing uses.
+  void CheckSlot(MemoryPlace place, Bytes size, const std::string& what);
   void CheckStore(const StartTransfer& transfer);
   void CheckAlone(const StartTransfer& transfer);
   Stamp SourceOf(const StartTransfer& transfer) const;
@@ -117,7 +128,7 @@ class World {
   std::map<RegionId, Region> regions_;
   std::map<StoreId, Store> stores_;
   std::map<Key, Stamp> memory_, disk_;
-  std::set<Key> failed_writes_;
+  std::set<Key> failed_writes_, empty_;
   uint64_t poisons_ = 0;
 };
 

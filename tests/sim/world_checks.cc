@@ -20,6 +20,22 @@ void World::CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tier t
       !place.offset.IsMultipleOf(transfer.size)) {
     verdict_.Broken(absl::StrCat(ToText(transfer), ": its ", end, " is no slot of the region"));
   }
+  if (IsEmpty(place)) {
+    verdict_.Broken(absl::StrCat(ToText(transfer), ": its ", end, " is empty"));
+  }
+}
+
+void World::CheckSlot(MemoryPlace place, Bytes size, const std::string& what) {
+  const auto region = regions_.find(place.region);
+  const absl::optional<Bytes> last = CheckedAdd(place.offset, size);
+  if (region == regions_.end() || !region->second.made || region->second.dropping ||
+      region->second.tier != Tier::kHost || size.IsZero() || !last || *last > region->second.size ||
+      !place.offset.IsMultipleOf(size)) {
+    return verdict_.Broken(absl::StrCat(what, ": no slot of host memory"));
+  }
+  if (IsTarget(place) || IsSource(place)) {
+    verdict_.Broken(absl::StrCat(what, ": a transfer uses it"));
+  }
 }
 
 void World::CheckStore(const StartTransfer& transfer) {
