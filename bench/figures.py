@@ -226,6 +226,13 @@ FIGURES: tuple[Figure, ...] = (
         "s",
         "s",
     ),
+    Figure(
+        "host.give_way",
+        "host memory given to a program, against writing as much",
+        Measure.SHARE,
+        1.5,
+        "s",
+    ),
     *(figure for trace in TRACES for figure in _policy(trace)),
     Figure("idle.memory", "idle daemon's memory beyond pools", Measure.ALONE, 64, "MiB", "MiB"),
 )

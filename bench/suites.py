@@ -172,6 +172,17 @@ def _resume(context: Context) -> Samples:
     return {"resume.first_step": pairs}
 
 
+def _give_way(context: Context) -> Samples:
+    import give_way  # Loads the client's library.
+
+    rounds = 1 if context.quick else 3
+    try:
+        pairs = give_way.measure(context.memtided, context.ssd_parent, rounds)
+    except give_way.NothingGivenWay as error:
+        raise SuiteFailed(str(error)) from None
+    return {"host.give_way": pairs}
+
+
 def _optimizer(context: Context) -> Samples:
     import torch_steps  # Loads torch, which takes seconds and memory: only where it is asked for.
 
@@ -226,6 +237,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "train": _train,
     "placement": _placement,
     "resume": _resume,
+    "give_way": _give_way,
     "peers": _peers,
 }
 # Only where they are named: what they need, tools/setup does not install.

@@ -111,7 +111,8 @@ typedef struct memtide_stats {
   uint64_t releases;         /* leases given back */
   uint64_t calls;            /* rpcs */
   uint64_t wait_nanoseconds; /* that acquires and faults waited for the daemon */
-  uint32_t lease_budget;     /* as in memtide_properties, after any resize */
+  uint32_t lease_budget;     /* as in memtide_properties, now: after a resize, or less while the
+                                machine is short of memory */
 } memtide_stats;
 
 /* Connects, opens a job, reserves addresses. *client is NULL on failure.

@@ -156,8 +156,9 @@ void EngineState::TakeWithheld(Job& job, Tier tier) {
   const uint32_t backed = part.slots->backed_slots();
   // No more of the slots that are there go, and so many come that wait for it.
   uint64_t wanted = backed + lacking;
-  if (part.slots->unbacked_slots() == 0)
+  if (part.slots->unbacked_slots() == 0) {
     wanted = std::max<uint64_t>(wanted, backed + part.next_part());
+  }
   const uint32_t slots = static_cast<uint32_t>(std::min<uint64_t>(wanted, part.most_slots()));
   if (slots <= part.slots->size()) return;
   Return(job, slots - part.slots->size());

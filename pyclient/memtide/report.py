@@ -94,6 +94,13 @@ def print_summary(summary: Summary, console: Console) -> None:
             f"no tensor there. For one that trains elsewhere: {advice}",
             style="yellow",
         )
+    if summary.withheld_bytes:
+        console.print(
+            "The machine was short of memory: host memory of jobs went to other programs, "
+            f"{format_size(summary.withheld_bytes)} in all, and came back. A smaller host pool "
+            "would have been kept whole.",
+            style="yellow",
+        )
     console.print(
         f"{counts['acquires']} chunks leased, {counts['acquire_hits']} of them held already; "
         f"{counts['faults']} page faults; waited {summary.waited_s:.2f} s",

@@ -120,6 +120,7 @@ class Recorder(Observer):
             lease_budget=self._client.properties.lease_budget,
             device=device_name(self._client.properties.dl_device),
             moved_bytes=_moved(self._first_node, node),
+            withheld_bytes=_withheld_bytes(node) - _withheld_bytes(self._first_node),
             stalled_s=_stalled(self._first_node, node),
             client=_counted(self._first_stats, stats),
             waited_s=(stats.wait_nanoseconds - self._first_stats.wait_nanoseconds) / 1e9,
@@ -173,6 +174,7 @@ class Summary:
     lease_budget: int
     device: str  # Of tensors in chunks: "cpu" or "cuda:0".
     moved_bytes: dict[str, int]
+    withheld_bytes: int  # Of host memory, to a machine that was short of it; each time counts.
     stalled_s: dict[str, float]
     client: dict[str, int]
     waited_s: float
@@ -200,6 +202,7 @@ class Summary:
             "lease_budget": self.lease_budget,
             "device": self.device,
             "moved_bytes": self.moved_bytes,
+            "withheld_bytes": self.withheld_bytes,
             "stalled_seconds": self.stalled_s,
             "client": self.client,
             "waited_seconds": self.waited_s,
@@ -220,6 +223,10 @@ def _budget(node: Node) -> dict[str, int]:
         - int(own.get(f"{pool.tier}_withheld_bytes", 0))
         for pool in node.pools
     }
+
+
+def _withheld_bytes(node: Node) -> int:
+    return node.counters.get("withheld_bytes", 0)
 
 
 def _moved(before: Node, after: Node) -> dict[str, int]:

@@ -97,6 +97,7 @@ def test_the_host_pool_gives_way_to_programs_and_comes_back(
     end.touch()
     out, err = script.communicate(timeout=_PATIENCE_S)
     assert script.returncode == 0, f"{out}\n{err}"
+    assert "The machine was short of memory" in err
     losses = _losses(squeezed)
     again = (_SCRIPT, unsqueezed, end)
     if exact:
