@@ -4,61 +4,17 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <limits>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
-#include "absl/types/optional.h"
-#include "base/status_macros.h"
+#include "base/available_memory.h"
 
 namespace memtide {
 namespace {
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-absl::StatusOr<Bytes> MemAvailable() {
-  const std::string text = ReadAll("/proc/meminfo");
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    uint64_t kib;
-    if (absl::ConsumePrefix(&line, "MemAvailable:") && absl::ConsumeSuffix(&line, " kB") &&
-        absl::SimpleAtoi(line, &kib)) {
-      return KiB(kib);
-    }
-  }
-  return absl::InternalError("no MemAvailable in /proc/meminfo");
-}
-
-// What the cgroup (version 2) of this process, and those above it, still allow.
-absl::optional<Bytes> CgroupAvailable() {
-  const std::string text = ReadAll("/proc/self/cgroup");
-  absl::optional<Bytes> least;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (!absl::ConsumePrefix(&line, "0::")) continue;
-    std::filesystem::path group = absl::StrCat("/sys/fs/cgroup", line);
-    for (; group.string().size() >= strlen("/sys/fs/cgroup"); group = group.parent_path()) {
-      uint64_t max, current;
-      if (absl::SimpleAtoi(ReadAll(group / "memory.max"), &max) &&
-          absl::SimpleAtoi(ReadAll(group / "memory.current"), &current)) {
-        const Bytes left(max > current ? max - current : 0);
-        least = least ? std::min(*least, left) : left;
-      }
-    }
-  }
-  return least;
-}
 
 std::string FromEnvironment(const char* name, const std::string& below) {
   const char* const value = std::getenv(name);
@@ -84,9 +40,9 @@ absl::StatusOr<FreeSpace> FreeSpaceOf(const std::string& directory) {
 
 absl::StatusOr<Machine> ThisMachine() {
   Machine machine;
-  MEMTIDE_ASSIGN_OR_RETURN(machine.available_memory, MemAvailable());
-  if (const auto left = CgroupAvailable()) {
-    machine.available_memory = std::min(machine.available_memory, *left);
+  machine.available_memory = GetAvailableMemory().bytes;
+  if (machine.available_memory == Bytes(std::numeric_limits<uint64_t>::max())) {
+    return absl::InternalError("no MemAvailable in /proc/meminfo");
   }
   if (geteuid() == 0) {
     machine.socket_dir = "/run/memtide";
