@@ -96,9 +96,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         )
     if summary.withheld_bytes:
         console.print(
-            "The machine was short of memory: host memory of jobs went to other programs, "
-            f"{format_size(summary.withheld_bytes)} in all, and came back. A smaller host pool "
-            "would have been kept whole.",
+            f"The machine was short of memory: {format_size(summary.withheld_bytes)} in all went "
+            "from the host pool to other programs. A smaller one would have been kept whole.",
             style="yellow",
         )
     console.print(
