@@ -14,8 +14,8 @@ using absl::StatusCode;
 
 constexpr Bytes kReserve = MiB(16), kPlenty = MiB(128);  // 8 chunks, and 64.
 
-EngineOptions Reserving(Bytes ssd = kChunk * 64) {
-  EngineOptions options{Bytes(0), kChunk * 16, ssd, Limits()};
+EngineOptions Reserving(uint64_t host_slots = 16, uint64_t ssd_slots = 64) {
+  EngineOptions options{Bytes(0), kChunk * host_slots, kChunk * ssd_slots, Limits()};
   options.host_reserve = kReserve;
   return options;
 }
@@ -27,6 +27,13 @@ class HostBudgetNode : public TestNode {
 
   // What programs leave; not what they could have of the pool.
   void Leave(Bytes available) { Post(HostMemory{available}); }
+  // A job with so many host slots, and half of the SSD of two.
+  SessionId OpenWith(uint64_t host_slots, uint32_t uid) {
+    OpenCall open;
+    open.host_share = kChunk * host_slots;
+    open.ssd_share = kChunk * 64;
+    return OpenAs(open, uid);
+  }
   // Chunks in host memory, none leased.
   std::vector<ChunkId> Fill(SessionId session, uint32_t count = 16) {
     const std::vector<ChunkId> chunks = Allocate(session, count);
@@ -243,15 +250,9 @@ TEST(HostBudgetTest, PartsOfStepsGoOneByOneWhileTheyNeedWhatIsWithheld) {
 }
 
 TEST(HostBudgetTest, JobsSpareInProportionToWhatTheyCan) {
-  EngineOptions options = Reserving(kChunk * 128);
-  options.host_capacity = kChunk * 48;
-  HostBudgetNode node(options);
-  OpenCall open;
-  open.ssd_share = kChunk * 64;
-  open.host_share = kChunk * 32;
-  node.Fill(node.OpenAs(open), 32);
-  open.host_share = kChunk * 16;
-  node.Fill(node.OpenAs(open, 1001), 16);
+  HostBudgetNode node(Reserving(48, 128));
+  node.Fill(node.OpenWith(32, 1000), 32);
+  node.Fill(node.OpenWith(16, 1001), 16);
   node.Leave(kReserve - kChunk * 6);
   ASSERT_EQ(node.budgets_.size(), 2u);
   EXPECT_EQ(node.budgets_[0].lease_budget, 21u) << "of 28 slots";
@@ -278,13 +279,8 @@ TEST(HostBudgetTest, AJobSparesForTheRiseThatItsOwnMemoryWillHave) {
 }
 
 TEST(HostBudgetTest, ARiseThatIsOnlyToldTakesNothingOfOthers) {
-  EngineOptions options = Reserving(kChunk * 128);
-  options.host_capacity = kChunk * 32;
-  HostBudgetNode node(options);
-  OpenCall open;
-  open.ssd_share = kChunk * 64;
-  open.host_share = kChunk * 16;
-  const SessionId liar = node.OpenAs(open), other = node.OpenAs(open, 1001);
+  HostBudgetNode node(Reserving(32, 128));
+  const SessionId liar = node.OpenWith(16, 1000), other = node.OpenWith(16, 1001);
   const std::vector<ChunkId> chunks = node.Fill(liar);
   node.Fill(other);
   node.Report(liar, Bytes(~uint64_t{0}), true, chunks[0]);
@@ -297,9 +293,7 @@ TEST(HostBudgetTest, ARiseThatIsOnlyToldTakesNothingOfOthers) {
 }
 
 TEST(HostBudgetTest, MemoryThatWasNeverMadeIsNotMadeWhileTheMachineIsShort) {
-  EngineOptions options = Reserving(kChunk * 1024);
-  options.host_capacity = kChunk * 256;  // Two parts of 256 MiB.
-  HostBudgetNode node(options);
+  HostBudgetNode node(Reserving(256, 1024));  // Two parts of 256 MiB.
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Fill(session, 128);
   ASSERT_EQ(node.made_.size(), 1u);
@@ -317,9 +311,7 @@ TEST(HostBudgetTest, MemoryThatWasNeverMadeIsNotMadeWhileTheMachineIsShort) {
 }
 
 TEST(HostBudgetTest, APartThatIsMadeMeanwhileIsGivenUpSlotBySlot) {
-  EngineOptions options = Reserving(kChunk * 1024);
-  options.host_capacity = kChunk * 200;  // A part of 128 slots, and one of 72.
-  HostBudgetNode node(options);
+  HostBudgetNode node(Reserving(200, 1024));  // A part of 128 slots, and one of 72.
   const SessionId session = node.Open();
   node.Fill(session, 128);
   const std::vector<ChunkId> more = node.Allocate(session, 1);
@@ -339,9 +331,7 @@ TEST(HostBudgetTest, APartThatIsMadeMeanwhileIsGivenUpSlotBySlot) {
 }
 
 TEST(HostBudgetTest, APartThatCannotBeMadeLeavesWhatWasWithheldToComeBack) {
-  EngineOptions options = Reserving(kChunk * 1024);
-  options.host_capacity = kChunk * 200;
-  HostBudgetNode node(options);
+  HostBudgetNode node(Reserving(200, 1024));
   const SessionId session = node.Open();
   node.Fill(session, 128);
   const std::vector<ChunkId> more = node.Allocate(session, 1);
@@ -375,7 +365,7 @@ TEST(HostBudgetTest, AJobThatEndsGivesAllBackWhateverIsUnderWay) {
 }
 
 TEST(HostBudgetTest, WhereChunksHaveNowhereToGoNothingIsWithheld) {
-  HostBudgetNode node(Reserving(Bytes(0)));
+  HostBudgetNode node(Reserving(16, 0));
   node.Fill(node.Open());
   node.Leave(Bytes(0));
   EXPECT_TRUE(node.emptied_.empty());

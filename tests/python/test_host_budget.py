@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,15 +16,15 @@ from memtide.locate import find_daemon
 
 _GIB = 2**30
 _PATIENCE_S = 120.0
+_MOST_STEPS = 500
 _SCRIPT = SCRIPTS / "squeezed.py"
 
-# Takes as many bytes as it is told to, says so, and keeps them until it is told to end.
+# Takes as many bytes as it is told to, and keeps them until it is told to end.
 _PROGRAM = """
 import mmap, sys
 memory = mmap.mmap(-1, int(sys.argv[1]))
 for offset in range(0, len(memory), mmap.PAGESIZE):
     memory[offset] = 1
-print("taken", flush=True)
 sys.stdin.read()
 """
 
@@ -67,46 +67,55 @@ def _withheld_bytes(sockets: Path) -> int:
     return host.withheld_bytes
 
 
-def _wait_until(seen: Callable[[], bool], what: str, script: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not seen():
-        assert script.poll() is None, f"the script ended before {what}: {script.communicate()}"
-        assert time.monotonic() < deadline, f"not seen: {what}"
-        time.sleep(0.05)  # tidy(sleep): the daemon is asked, it tells nobody.
+class _Run:
+    """A script that trains, step by step: its next line is the event to wait for."""
+
+    def __init__(self, script: subprocess.Popen[str]) -> None:
+        self.script = script
+        self.losses: list[str] = []
+
+    def make_step(self) -> None:
+        assert self.script.stdout is not None
+        line = self.script.stdout.readline()
+        assert line, f"the script ended: {self.script.communicate()}"
+        self.losses.append(line.strip())
+
+    def train_until(self, seen: Callable[[], bool], what: str) -> None:
+        for _ in range(_MOST_STEPS):
+            self.make_step()
+            if seen():
+                return
+        raise AssertionError(f"not seen in {_MOST_STEPS} steps: {what}")
+
+    def end(self) -> str:
+        """What it said on its standard error."""
+        assert self.script.stdout is not None
+        # Not communicate(): it passes over lines that came with those that were read.
+        self.losses += self.script.stdout.read().split()
+        _, err = self.script.communicate(timeout=_PATIENCE_S)
+        assert self.script.returncode == 0, err
+        return err
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["steps by the daemon", "exact"])
 def test_the_host_pool_gives_way_to_programs_and_comes_back(
     exact: bool, cli: Cli, sockets: Path, margin_bytes: int, tmp_path: Path
 ) -> None:
-    squeezed, unsqueezed, end = (tmp_path / name for name in ("squeezed", "unsqueezed", "end"))
+    end = tmp_path / "end"
     flags = ["--exact"] if exact else []
-    script = cli.start_memtide("run", f"--socket-dir={sockets}", *flags, _SCRIPT, squeezed, end)
-    _wait_until(squeezed.exists, "an iteration", script)
+    run = _Run(cli.start_memtide("run", f"--socket-dir={sockets}", *flags, _SCRIPT, end))
+    run.make_step()
     program = [sys.executable, "-c", _PROGRAM, str(margin_bytes * 5 // 3)]
-    with subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as greedy:
-        assert greedy.stdout is not None
-        assert greedy.stdout.readline() == "taken\n"
-        _wait_until(lambda: _withheld_bytes(sockets) >= 24 << 20, "memory given way", script)
-        steps = len(_losses(squeezed))
-        _wait_until(lambda: len(_losses(squeezed)) > steps + 2, "training going on", script)
+    with subprocess.Popen(program, stdin=subprocess.PIPE) as greedy:
+        run.train_until(lambda: _withheld_bytes(sockets) >= 24 << 20, "memory given way")
+        for _ in range(3):
+            run.make_step()
         greedy.communicate()
-    _wait_until(lambda: _withheld_bytes(sockets) == 0, "memory come back", script)
+    run.train_until(lambda: _withheld_bytes(sockets) == 0, "memory come back")
     end.touch()
-    out, err = script.communicate(timeout=_PATIENCE_S)
-    assert script.returncode == 0, f"{out}\n{err}"
-    assert "The machine was short of memory" in err
-    losses = _losses(squeezed)
-    again = (_SCRIPT, unsqueezed, end)
-    if exact:
-        cli.python(*again, STEPS=len(losses)).check()
-    else:
-        cli.memtide("run", "--host-pool=64MiB", *again, STEPS=len(losses)).check()
-    assert losses == _losses(unsqueezed)
+    assert "The machine was short of memory" in run.end()
+    again = functools.partial(cli.python, _SCRIPT)
+    if not exact:
+        again = functools.partial(cli.memtide, "run", "--host-pool=64MiB", _SCRIPT)
+    assert run.losses == again(end, STEPS=len(run.losses)).check().out.split()
     assert nodes.inspect(sockets).counters["withheld_bytes"] >= 24 << 20
-
-
-def _losses(path: Path) -> list[str]:
-    return path.read_text(encoding="ascii").split()

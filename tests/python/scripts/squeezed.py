@@ -1,5 +1,4 @@
-"""Trains until the file `argv[2]` is there, or for STEPS steps; a line with the loss of each goes
-into the file `argv[1]`."""
+"""Trains until the file `argv[1]` is there, or for STEPS steps; prints the loss of each."""
 
 import os
 import sys
@@ -13,12 +12,11 @@ model = nn.Sequential(*(nn.Sequential(nn.Linear(640, 640), nn.Tanh()) for _ in r
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 inputs, targets = torch.randn(16, 640), torch.randn(16, 640)
 steps = int(os.environ.get("STEPS", "0"))
-with Path(sys.argv[1]).open("w", encoding="ascii") as told:
-    step = 0
-    while step < steps or (not steps and not Path(sys.argv[2]).exists()):
-        loss = (model(inputs) - targets).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        print(loss.item(), file=told, flush=True)
-        step += 1
+step = 0
+while step < steps or (not steps and not Path(sys.argv[1]).exists()):
+    loss = (model(inputs) - targets).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item(), flush=True)
+    step += 1
