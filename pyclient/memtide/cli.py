@@ -94,7 +94,12 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     pools.add_argument("--host-pool", metavar="SIZE", help="shared host memory")
     pools.add_argument("--ssd-pool", metavar="SIZE", help="files on SSD; 0: none")
-    pools.add_argument("--ssd-dir", type=Path, metavar="DIR", help="where these files are")
+    pools.add_argument(
+        "--ssd-dir",
+        type=Path,
+        metavar="DIR",
+        help="where these files are, in a directory of this run's own",
+    )
     session = run.add_argument_group("session")
     session.add_argument(
         "--chunk-size",

@@ -41,6 +41,7 @@ class Pools:
     device_bytes: int | None = None
     host_bytes: int | None = None
     ssd_bytes: int | None = None
+    # Any number of daemons may be told the same: each makes a directory of its own in it.
     ssd_dir: Path | None = None
     # "auto", "none", "emulated", "cuda", "cuda:1" or a GPU's UUID.
     device: str | None = None
@@ -73,17 +74,17 @@ class PrivateDaemon:
 
     @classmethod
     def start(cls, pools: Pools, socket_dir: Path | None = None) -> PrivateDaemon:
-        """Starts memtided and returns when it listens. Unavailable: it ended instead."""
+        """Starts memtided and returns when it listens. Unavailable: it ended instead, or the SSD
+        pool's directory cannot be written."""
         program = find_daemon()
-        home = ScratchDirectory(_runtime_parent())
-        scratch = [home]
-        socket_dir = socket_dir or home.path
-        ssd_dir = pools.ssd_dir
+        scratch = []
+        ssd_dir = None
         if pools.ssd_bytes != 0:
-            if ssd_dir is None:
-                scratch.append(ScratchDirectory(default_ssd_dir()))
-                ssd_dir = scratch[-1].path
-            ssd_dir.mkdir(parents=True, exist_ok=True)
+            scratch.append(_ssd_scratch(pools.ssd_dir or default_ssd_dir()))
+            ssd_dir = scratch[0].path
+        home = ScratchDirectory(_runtime_parent())
+        scratch.append(home)
+        socket_dir = socket_dir or home.path
         read_end, write_end = os.pipe()
         log = home.path / "memtided.log"
         command = [str(program), *_flags(pools, socket_dir, ssd_dir, read_end)]
@@ -137,6 +138,16 @@ def _runtime_parent() -> Path:
     if 0 < len(runtime) <= _LONGEST_PARENT and os.access(runtime, os.W_OK | os.X_OK):
         return Path(runtime)
     return Path("/tmp")
+
+
+def _ssd_scratch(parent: Path) -> ScratchDirectory:
+    try:
+        return ScratchDirectory(parent)
+    except OSError as error:
+        raise Unavailable(
+            f"no SSD pool can be made in {parent} ({error.strerror}): name a directory that you "
+            "can write to by --ssd-dir DIR, or have no such pool by --ssd-pool 0"
+        ) from None
 
 
 def _flags(pools: Pools, socket_dir: Path, ssd_dir: Path | None, lifeline_fd: int) -> list[str]:

@@ -1,7 +1,8 @@
 """Directories that live as long as a process, and are swept up after it if it was killed.
 
 Each is held by a lock on the directory itself, which the kernel drops with the process. Whoever
-makes the next one removes those beside it that nobody holds.
+makes the next one removes those beside it that nobody holds. What else lies beside them is left
+alone: the parent may be any directory that a user named.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-_PREFIX = "memtide-"
+# What nobody would call a directory of theirs; and short, for the paths of sockets.
+_PREFIX = "memtide-scratch-"
 # Younger ones may be about to be locked by their maker.
 _YOUNGEST_SWEPT_S = 60.0
 

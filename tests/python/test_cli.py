@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from harness import PACKAGE_PARENT, Cli, short_directory
-from memtide.scratch import ScratchDirectory
 
 POOLS = ("--host-pool=16MiB", "--ssd-pool=64MiB")
 
@@ -221,17 +220,6 @@ def test_a_private_daemon_ends_with_a_script_that_is_killed(cli: Cli, tmp_path: 
         done = cli.memtide("run", "--quiet", *POOLS, script, MEMTIDED=daemon)
         assert done.status == -signal.SIGKILL
         assert reader.communicate(timeout=60)[0] == b""
-
-
-def test_what_a_killed_script_left_is_swept_up(tmp_path: Path) -> None:
-    left = tmp_path / "memtide-left"
-    left.mkdir()
-    os.utime(left, (0, 0))
-    held = ScratchDirectory(tmp_path)
-    os.utime(held.path, (0, 0))
-    ScratchDirectory(tmp_path).remove()
-    assert list(tmp_path.iterdir()) == [held.path]
-    held.remove()
 
 
 def test_status_of_no_daemon(cli: Cli, tmp_path: Path) -> None:
