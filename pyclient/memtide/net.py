@@ -25,6 +25,7 @@ from memtide.adopt import Adopter
 from memtide.elastic import Elastic
 from memtide.errors import OutOfRoom
 from memtide.operations import (
+    are_fake,
     has_own_dispatch,
     name_of,
     only_views,
@@ -54,9 +55,8 @@ class NetMode(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if has_own_dispatch(types):
-            return (
-                NotImplemented  # Tensors that are made of others: what they do to those comes here.
-            )
+            # Of tensors that are made of others, what they do to those comes here.
+            return func(*args, **kwargs) if are_fake(types) else NotImplemented
         if only_views(func) or not self._adopter.here:
             return func(*args, **kwargs)
         reads, writes = touched_by(self._adopter, func, args, kwargs)

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from memtide.adopt import Adopter
@@ -121,3 +122,10 @@ def has_own_dispatch(types: Any) -> bool:
     return any(
         kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl for kind in types
     )
+
+
+def are_fake(types: Any) -> bool:
+    """Whether one of an operation's tensors is fake: without memory, for torch to learn what the
+    operation would return (as in a step of FSDP's parameters). Turned down, it is done by nobody.
+    """
+    return any(issubclass(kind, FakeTensor) for kind in types)

@@ -18,7 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memtide.adopt import Adopter
 from memtide.leases import Window
 from memtide.observer import Observer
-from memtide.operations import has_own_dispatch, name_of, pieces_of, run_pieces, touched_by
+from memtide.operations import (
+    are_fake,
+    has_own_dispatch,
+    name_of,
+    pieces_of,
+    run_pieces,
+    touched_by,
+)
 from memtide.packing import SMALLEST_BYTES
 
 _aten = torch.ops.aten
@@ -52,7 +59,7 @@ class StepMode(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if has_own_dispatch(types):
-            return NotImplemented
+            return func(*args, **kwargs) if are_fake(types) else NotImplemented
         if func in _LIKE_OPERATIONS and self._bears_state(args, kwargs):
             return self._bear(func, args, kwargs)
         if not self._adopter.ledger.active or self._adopter.ledger.strict:

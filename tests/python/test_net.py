@@ -15,12 +15,14 @@ from memtide.errors import FailedPrecondition, OutOfRoom
 from memtide.observer import Observer
 from memtide.runtime import Runtime
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 
 @pytest.fixture
-def runtime() -> Iterator[Runtime]:
-    yield runtimes.start(FakeClient(touches=False), Observer(), adopt_everything=True)
+def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
+    touches = getattr(request, "param", False)
+    yield runtimes.start(FakeClient(touches=touches), Observer(), adopt_everything=True)
     runtimes.stop()
 
 
@@ -125,6 +127,24 @@ def test_operations_of_tensors_made_of_others_come_to_the_net(runtime: Runtime) 
     pair.add_(1)
     assert leased_for(runtime, first) == [Access.WRITE]
     assert leased_for(runtime, second) == [Access.WRITE]
+
+
+class Asking(torch.optim.SGD):
+    """Asks first what an operation would return, as is done in a step of FSDP's parameters."""
+
+    def step(self, closure: None = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            with FakeTensorMode() as fake:
+                assert torch.zeros_like(fake.from_tensor(parameter)).shape == parameter.shape
+        super().step()
+
+
+@pytest.mark.parametrize("runtime", [False, True], ids=["a net", "faults"], indirect=True)
+def test_tensors_without_memory_are_left_to_torch(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    parameter.grad = torch.ones_like(parameter)
+    Asking([parameter], lr=0.5).step()
+    assert parameter[0].item() == -0.5
 
 
 def test_operations_that_take_functions_lease_their_tensors(runtime: Runtime) -> None:
