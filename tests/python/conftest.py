@@ -1,26 +1,12 @@
-"""Fixtures. Makes the package and the helpers beside this file importable."""
+"""What these tests have beside the fixtures of all tests in Python."""
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent / "pyclient")]
-
-from harness import Cli  # noqa: E402
-from plain_runs import PlainRuns  # noqa: E402
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    """The command line with a cache directory of its own."""
-    return Cli(tmp_path)
 
 
 @pytest.fixture
@@ -37,12 +23,3 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv("MEMTIDE_LIBRARY", library)
         monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"dir={directory},memory=256MiB,delay_us=50")
         yield
-
-
-@pytest.fixture(scope="session")
-def plain_runs(tmp_path_factory: pytest.TempPathFactory) -> PlainRuns:
-    """Kept for the session, by all of its workers together."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "plain-runs"
-    folder.mkdir(exist_ok=True)
-    return PlainRuns(folder)
