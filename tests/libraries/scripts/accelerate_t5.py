@@ -1,0 +1,51 @@
+"""T5 by accelerate: accumulation, clipped gradients, a schedule, and a state that is saved and
+returned to."""
+
+from __future__ import annotations
+
+import tempfile
+
+import torch
+from accelerate import Accelerator
+from report import finish
+from torch.utils.data import DataLoader
+from transformers import T5Config, T5ForConditionalGeneration
+
+
+def train_an_epoch() -> None:
+    for words in batches:
+        with accelerator.accumulate(model):
+            loss = model(input_ids=words, labels=words).loss
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+
+
+torch.manual_seed(0)
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+config = T5Config(
+    vocab_size=512,
+    d_model=256,
+    d_ff=512,
+    num_layers=4,
+    num_heads=4,
+    d_kv=64,
+    decoder_start_token_id=0,
+)
+model = T5ForConditionalGeneration(config)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+batches = DataLoader(torch.randint(1, 512, (32, 24)), batch_size=4, shuffle=True)
+model, optimizer, batches, schedule = accelerator.prepare(model, optimizer, batches, schedule)
+losses: list[float] = []
+with tempfile.TemporaryDirectory() as folder:
+    train_an_epoch()
+    accelerator.save_state(folder)
+    train_an_epoch()
+    accelerator.load_state(folder)
+    train_an_epoch()
+finish(losses, accelerator.unwrap_model(model))

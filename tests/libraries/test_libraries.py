@@ -1,0 +1,95 @@
+"""Scripts written with training libraries give the same losses under `memtide run`: to the bit, as
+the weights, with --exact, and within what docs/optimizers.md states where the daemon steps."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Cli
+from plain_runs import PlainRuns
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A host pool of about a quarter of parameters, gradients and optimizer state, in which the
+    daemon has room for a call; and how far its losses may be from torch's, relative to theirs."""
+
+    host_mib: int
+    tolerance: float = 1e-5
+
+
+CASES = {
+    "accelerate_t5": Case(24),
+    "lightning_trainer": Case(16),
+    "peft_lora": Case(16),
+    "timm_vit": Case(28),
+    # bf16 by autocast makes much of little, but there is nothing: SGD's steps are torch's own bits.
+    "torchvision_resnet": Case(40, tolerance=0.0),
+    "transformers_trainer": Case(20),
+}
+
+Run = Callable[..., tuple[Any, Any, Any]]
+
+
+def test_every_script_is_a_case_and_none_was_written_for_memtide() -> None:
+    found = {path.stem: path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.py")}
+    assert found.keys() - {"report"} == CASES.keys()
+    assert not [name for name, text in found.items() if "memtide" in text]
+
+
+@pytest.fixture
+def run(cli: Cli, plain_runs: PlainRuns, tmp_path: Path) -> Run:
+    """Runs a script with its host pool and more options. Results of the plain script and of the
+    one under memtide, and what --stats says."""
+    return functools.partial(run_both, cli, plain_runs, tmp_path)
+
+
+def run_both(
+    cli: Cli, plain_runs: PlainRuns, folder: Path, name: str, *more: str
+) -> tuple[Any, Any, Any]:
+    script = SCRIPTS / f"{name}.py"
+    offloaded, stats = folder / "offloaded", folder / "stats"
+    host_mib = CASES[name].host_mib
+    plain = plain_runs.result(script)
+    cli.memtide(
+        "run",
+        f"--host-pool={host_mib}MiB",
+        "--ssd-pool=512MiB",
+        f"--ssd-dir={folder / 'ssd'}",
+        f"--stats={stats}",
+        *more,
+        script,
+        RESULT=offloaded,
+    ).check()
+    plain_result, result, told = (json.loads(f.read_text()) for f in (plain, offloaded, stats))
+    # All in all, each step brings from SSD and takes there more than the pool holds.
+    pool_bytes = host_mib << 20
+    assert told["iterations"] > 0
+    assert told["moved_bytes"]["ssd_read_bytes"] > told["iterations"] * pool_bytes
+    assert told["moved_bytes"]["ssd_written_bytes"] > told["iterations"] * pool_bytes
+    return plain_result, result, told
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_library_s_script_gives_the_same_bits(name: str, run: Run) -> None:
+    plain, offloaded, stats = run(name, "--exact")
+    assert offloaded == plain
+    assert stats["daemon_steps"] == 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_library_s_script_gives_the_same_losses_where_the_daemon_steps(
+    name: str, run: Run
+) -> None:
+    plain, offloaded, stats = run(name)
+    assert stats["daemon_steps"] > 0
+    losses = [[float.fromhex(loss) for loss in r["losses"]] for r in (offloaded, plain)]
+    assert losses[0] == pytest.approx(losses[1], rel=CASES[name].tolerance, abs=0.0)
