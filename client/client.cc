@@ -43,10 +43,10 @@ class Client::Events : public LenderEvents {
     const MutexLock lock(&mutex_);
     if (keeper_ != nullptr) keeper_->Revoke(wanted);
   }
-  void LeaseBudgetChanged(uint32_t leases) override {
+  void LeaseBudgetChanged(uint32_t leases, uint32_t most_in_use) override {
     const MutexLock lock(&mutex_);
-    budget_ = leases;
-    if (keeper_ != nullptr) keeper_->ChangeBudget(leases);
+    budget_ = {leases, most_in_use};
+    if (keeper_ != nullptr) keeper_->ChangeBudget(leases, most_in_use);
   }
   void Lost(const absl::Status& reason) override {
     regions_->Close();
@@ -58,7 +58,7 @@ class Client::Events : public LenderEvents {
     const MutexLock lock(&mutex_);
     keeper_ = keeper;
     for (const auto& [id, left] : gone_) keeper->RegionGone(id, left);
-    if (budget_.has_value()) keeper->ChangeBudget(*budget_);
+    if (budget_.has_value()) keeper->ChangeBudget(budget_->first, budget_->second);
     if (!lost_.ok()) keeper->Lose(lost_);
   }
 
@@ -67,7 +67,8 @@ class Client::Events : public LenderEvents {
   Mutex mutex_;
   LeaseKeeper* keeper_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<std::pair<RegionId, Resized>> gone_ ABSL_GUARDED_BY(mutex_);  // Before the keeper.
-  absl::optional<uint32_t> budget_ ABSL_GUARDED_BY(mutex_);                 // The last one told.
+  // The last one told.
+  absl::optional<std::pair<uint32_t, uint32_t>> budget_ ABSL_GUARDED_BY(mutex_);
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 };
 

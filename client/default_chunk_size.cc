@@ -17,7 +17,7 @@ Bytes DefaultChunkSize(const JobOptions& options, const v1::InspectNodeResponse&
   Bytes device, host;
   for (const v1::Pool& pool : node.pools()) {
     // What is being scrubbed is free soon, and Open waits for it.
-    const Bytes free(pool.free_bytes() + pool.scrubbing_bytes());
+    const Bytes free(std::max(pool.free_bytes(), pool.obtainable_bytes()) + pool.scrubbing_bytes());
     if (pool.tier() == v1::TIER_DEVICE) device = free;
     if (pool.tier() == v1::TIER_HOST) host = free;
   }

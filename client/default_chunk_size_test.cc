@@ -42,5 +42,11 @@ TEST(DefaultChunkSizeTest, MemoryOfJobsThatEndCountsAsFree) {
   EXPECT_EQ(DefaultChunkSize({}, node), MiB(10));
 }
 
+TEST(DefaultChunkSizeTest, WhatOtherJobsWouldCedeCountsAsFree) {
+  v1::InspectNodeResponse node = Node(Bytes(0), MiB(4));
+  node.mutable_pools(0)->set_obtainable_bytes(MiB(240).count());
+  EXPECT_EQ(DefaultChunkSize({}, node), MiB(10));
+}
+
 }  // namespace
 }  // namespace memtide::client

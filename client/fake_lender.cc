@@ -292,7 +292,9 @@ void FakeLender::LendRegion(RegionId id) {
 }
 
 void FakeLender::TakeRegionAway(RegionId id, const Resized& left) { events_->RegionGone(id, left); }
-void FakeLender::ChangeLeaseBudget(uint32_t leases) { events_->LeaseBudgetChanged(leases); }
+void FakeLender::ChangeLeaseBudget(uint32_t leases, uint32_t most_in_use) {
+  events_->LeaseBudgetChanged(leases, most_in_use);
+}
 
 void FakeLender::WaitForAbortedPublish() {
   const MutexLock lock(&mutex_);

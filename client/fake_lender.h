@@ -68,7 +68,7 @@ class FakeLender : public Lender {
   void LendRegion(RegionId id);
   void TakeRegionAway(RegionId id, const Resized& left);
   // Delivers another budget.
-  void ChangeLeaseBudget(uint32_t leases);
+  void ChangeLeaseBudget(uint32_t leases, uint32_t most_in_use = 0);
   // Returns when that region has been returned.
   void WaitForReturn(RegionId id);
   // Returns when a Publish was answered ABORTED.

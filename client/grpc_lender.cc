@@ -96,6 +96,7 @@ absl::StatusOr<v1::OpenResponse> GrpcLender::SendOpen(const JobOptions& options)
   request.set_device_share_bytes(options.device_share.count());
   request.set_host_share_bytes(options.host_share.count());
   request.set_ssd_share_bytes(options.ssd_share.count());
+  request.set_elastic(true);
   SetDuration(options.time_to_live, request.mutable_time_to_live());
   if (options.device_memory.has_value()) {
     request.set_device_memory(ToProto(*options.device_memory));
@@ -353,7 +354,8 @@ void GrpcLender::ReadEvents() {
       const v1::FdRegionGone& gone = received->frame.region_gone();
       events_->RegionGone(RegionId(gone.region_id()), {gone.device_slots(), gone.lease_budget()});
     } else if (received->frame.has_lease_budget()) {
-      events_->LeaseBudgetChanged(received->frame.lease_budget().leases());
+      const v1::FdLeaseBudget& budget = received->frame.lease_budget();
+      events_->LeaseBudgetChanged(budget.leases(), budget.most_in_use());
     } else if (received->frame.has_revoke()) {
       const v1::FdRevoke& revoke = received->frame.revoke();
       Revocation wanted;

@@ -23,9 +23,10 @@ void LeaseCache::SetBudget(uint32_t budget) {
   budget_ = most_in_use_ = budget;
 }
 
-void LeaseCache::Economise(uint32_t budget) {
+void LeaseCache::Economise(uint32_t budget, uint32_t most_in_use) {
   MEMTIDE_CHECK(budget > 0);
   budget_ = std::min(budget, most_in_use_);
+  most_together_ = most_in_use == 0 || most_in_use >= most_in_use_ ? kNoLimit : most_in_use;
 }
 
 bool LeaseCache::IsMoving(State state) {
@@ -143,6 +144,13 @@ absl::Status LeaseCache::CheckWanted(absl::Span<const PlaceId> places) {
 
 absl::StatusOr<LeasePlan> LeaseCache::Acquire(absl::Span<const PlaceId> places, Access access) {
   if (absl::Status status = CheckWanted(places); !status.ok()) return status;
+  const uint32_t in_use = held_ - idle_;
+  if (most_together_ != kNoLimit && in_use + places.size() > most_together_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(places.size(), " chunks cannot be in use beside ", in_use,
+                     " others: of what other jobs leave, ", "this session may lease ",
+                     most_together_, "; acquire fewer at a time"));
+  }
   return MakePlan(places, access);
 }
 

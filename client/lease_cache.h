@@ -124,8 +124,10 @@ class LeaseCache {
   uint32_t budget() const { return budget_; }
   // Leases above it go as uses end. REQUIRES: not zero.
   void SetBudget(uint32_t budget);
-  // The same, but as many as before may be in use at once. REQUIRES: not zero.
-  void Economise(uint32_t budget);
+  // The same, but as many as before may be in use at once, or if `most_in_use` is not zero so many:
+  // an Acquire for more is RESOURCE_EXHAUSTED, beside whatever is in use. REQUIRES: budget not
+  // zero.
+  void Economise(uint32_t budget, uint32_t most_in_use);
   // CHECK-fails unless lists, states and counts agree. For tests; linear in places.
   void CheckInvariants() const;
 
@@ -140,6 +142,7 @@ class LeaseCache {
     kReleasing
   };
   static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr uint32_t kNoLimit = ~uint32_t{0};
   static constexpr uint32_t kRecentTouches = 2;
   struct Entry {
     ChunkId chunk;
@@ -176,7 +179,8 @@ class LeaseCache {
   uint32_t room_ahead() const;
 
   uint32_t budget_;
-  uint32_t most_in_use_;  // At once, by one request.
+  uint32_t most_in_use_;               // At once, by one request.
+  uint32_t most_together_ = kNoLimit;  // At once, by all.
   std::vector<Entry> entries_;
   uint32_t oldest_ = kNone, newest_ = kNone;
   uint32_t recent_[kRecentTouches] = {kNone, kNone};

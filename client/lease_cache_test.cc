@@ -96,7 +96,7 @@ TEST(LeaseCacheTest, ASmallerBudgetIsReachedAsUsesEnd) {
 TEST(LeaseCacheTest, EconomyIsForIdleLeasesNotForThoseInUse) {
   LeaseCache cache = Bound(8, 6);
   Hold(&cache, {0, 1, 2, 3}, Access::kRead);
-  cache.Economise(2);
+  cache.Economise(2, 0);
   EXPECT_TRUE(cache.WantsRoom());
   cache.Released(cache.TakeRoomAhead());
   EXPECT_LE(cache.counts().held, 2u);
@@ -104,8 +104,22 @@ TEST(LeaseCacheTest, EconomyIsForIdleLeasesNotForThoseInUse) {
   EXPECT_EQ(cache.counts().in_use, 6u);
   EXPECT_EQ(cache.Acquire(Places({0, 1, 2, 3, 4, 5, 6}), Access::kRead).status().code(),
             absl::StatusCode::kResourceExhausted);
-  cache.Economise(9);
+  cache.Economise(9, 0);
   EXPECT_EQ(cache.budget(), 6u);
+  cache.CheckInvariants();
+}
+
+TEST(LeaseCacheTest, WhatOthersLeaveBoundsWhatIsInUseTogether) {
+  LeaseCache cache = Bound(8, 6);
+  Acquire(&cache, {0, 1, 2, 3}, Access::kRead);
+  cache.Economise(2, 3);
+  EXPECT_EQ(cache.Acquire(Places({4}), Access::kRead).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(cache.Touch(PlaceId(4), Access::kRead).ok()) << "what nobody announced goes on";
+  cache.Economise(2, 5);
+  Acquire(&cache, {5}, Access::kRead);
+  cache.Economise(6, 0);
+  Acquire(&cache, {6, 7}, Access::kRead);
   cache.CheckInvariants();
 }
 

@@ -87,7 +87,7 @@ class LeaseKeeper {
   // The daemon asked for leases back.
   void Revoke(const Revocation& wanted);
   // The daemon would have the session hold that many leases at most; what is in use may exceed it.
-  void ChangeBudget(uint32_t lease_budget);
+  void ChangeBudget(uint32_t lease_budget, uint32_t most_in_use);
   // A region is to be let go of, and returned by KeepRoom.
   void RegionGone(RegionId region, const Resized& left);
   // Every call fails with `reason` from now on. The first reason stays.

@@ -67,9 +67,9 @@ void LeaseKeeper::TakeBudget(const Resized& left) {
   Changed();
 }
 
-void LeaseKeeper::ChangeBudget(uint32_t lease_budget) {
+void LeaseKeeper::ChangeBudget(uint32_t lease_budget, uint32_t most_in_use) {
   const MutexLock lock(&mutex_);
-  cache_.Economise(std::max<uint32_t>(1, lease_budget));
+  cache_.Economise(std::max<uint32_t>(1, lease_budget), most_in_use);
   Changed();
   room_wanted_.Signal();
 }

@@ -51,8 +51,9 @@ class LenderEvents {
   // of device memory left.
   virtual void RegionGone(RegionId id, const Resized& left) = 0;
   virtual void RevokeRequested(const Revocation& wanted) = 0;
-  // Job::lease_budget from now on; what is in use may exceed it.
-  virtual void LeaseBudgetChanged(uint32_t leases) = 0;
+  // Job::lease_budget from now on; what is in use may exceed it, but not `most_in_use`, unless that
+  // is zero.
+  virtual void LeaseBudgetChanged(uint32_t leases, uint32_t most_in_use) = 0;
   // The session is over; no other event follows, and every call fails from now on.
   virtual void Lost(const absl::Status& reason) = 0;
 };

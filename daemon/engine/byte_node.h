@@ -140,6 +140,7 @@ class ByteNode {
     open.chunk_size = kChunk;
     open.job_name = job;
     open.time_to_live = time_to_live;
+    open.elastic = elastic_;
     Post(ClientConnected{open.session, 1000, 1});
     Post(open);
     FinishUntilAnswered(open.call);
@@ -200,6 +201,8 @@ class ByteNode {
     const auto infos = std::get<DescribeReply>(ReplyTo(describe.call).value).chunks;
     return std::any_of(infos.begin(), infos.end(), [](const auto& info) { return info.moving; });
   }
+
+  bool elastic_ = false;  // Of the jobs that are opened.
 
  private:
   char* Lease(SessionId session, ChunkId chunk, Access access) {

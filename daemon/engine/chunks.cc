@@ -79,6 +79,11 @@ void EngineState::AllocateWaiting(Job& job) {
   while (!job.allocating.empty()) {
     const AllocateCall event = job.allocating.front();
     Session& session = *FindSession(event.session);
+    const uint64_t wanted = uint64_t{job.chunks} + event.count;
+    if (home.is_elastic() && wanted > home.slots->size() &&
+        event.count <= options_.limits.chunks_per_call) {
+      Raise(job, job.home, static_cast<uint32_t>(wanted - home.slots->size()));
+    }
     const uint32_t slots = home.slots->size();
     if (AnswerAgain(session, event.call, event.request_id, kAllocateKind)) {
       job.allocating.pop_front();

@@ -131,10 +131,11 @@ struct SendRegionGone {
   RegionId region;
   uint32_t device_slots = 0, lease_budget = 0;  // Of the job, from now on.
 };
-// The session should hold that many leases at most, from now on; see OpenReply.
+// The session should hold that many leases at most, from now on (see OpenReply), and may have
+// `most` in use at once.
 struct SendLeaseBudget {
   SessionId session;
-  uint32_t lease_budget = 0;
+  uint32_t lease_budget = 0, most = 0;
 };
 // Asks the session to give back leases: of `chunks` (another session wants them), and `count` more
 // of its choice (room is needed). A request: the client answers by releasing, and need not.

@@ -46,6 +46,8 @@ struct OpenCall {
   Bytes chunk_size;      // A multiple of kChunkAlignment, at most kMaxChunkSize.
   // Shares of the pools. Zero: all that is free. Rounded down to whole chunks.
   Bytes device_share, host_share, ssd_share;
+  // Host and SSD shares of zero follow what jobs need. Ignored by nodes without SSD.
+  bool elastic = false;
   // How long the chunks outlive the last session.
   Duration time_to_live{0};
   // How device memory is to be lent; nullopt: as the node does it best. Ignored by nodes whose

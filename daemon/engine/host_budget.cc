@@ -133,17 +133,23 @@ void EngineState::Return(Job& job, uint32_t slots) {
 void EngineState::SendBudgets(const Job& job) {
   if (job.work != Tier::kHost) return;
   for (const SessionId session : job.sessions) {
-    if (!FindSession(session)->opening) Emit(SendLeaseBudget{session, job.LeaseBudget()});
+    if (!FindSession(session)->opening) SendBudget(job, session);
   }
+}
+
+void EngineState::SendBudget(const Job& job, SessionId session) {
+  const JobTier& work = job.tier(job.work);
+  const uint32_t most = std::max(work.most_slots(), work.claim);
+  Emit(SendLeaseBudget{session, job.LeaseBudget(), Job::LeaseBudgetOf(most)});
 }
 
 void EngineState::EmptyWithheld(Job& job, Tier tier) {
   JobTier& part = job.tier(tier);
-  if (part.withheld == 0 || job.state == Job::State::kEnding) return;
+  if (tier != Tier::kHost || job.home != Tier::kSsd || job.state == Job::State::kEnding) return;
   while (part.slots->surplus_slots() > 0 && part.slots->free_slots() > 0) {
     const uint32_t number = part.slots->Unback(part.slots->Take());
     ++job.parts_pending;
-    counters_.withheld += job.chunk_size;
+    if (part.withheld > 0) counters_.withheld += job.chunk_size;
     Emit(EmptySlot{PlaceOfSlot(job, tier, number), job.chunk_size});
   }
 }
@@ -179,6 +185,7 @@ void EngineState::On(const SlotEmptied& event) {
   Job& job = *found->second;
   --job.parts_pending;
   job.tier(Tier::kHost).slots->Gone(NumberOf(job, event.place));
+  if (job.tier(Tier::kHost).is_elastic()) Charge(job, Tier::kHost);
   if (job.state == Job::State::kEnding) return MaybeDropMemory(job);
   LookAtRoom(job, Tier::kHost);
 }
@@ -197,6 +204,7 @@ void EngineState::On(const SlotFilled& event) {
     part.slots->Gone(number);
     job.last_error = event.status;
   }
+  if (part.is_elastic()) Charge(job, Tier::kHost);
   if (job.state == Job::State::kEnding) return MaybeDropMemory(job);
   if (event.status.ok()) return LookAtRoom(job, Tier::kHost);
   // Others leave for those that wait. If nobody can, it is tried again with the next tick.

@@ -14,12 +14,17 @@ PoolUsage EngineState::Usage(Tier tier) const {
     if (job->state == Job::State::kEnding || !job->tier(tier).exists()) continue;
     const JobTier& part = job->tier(tier);
     const Bytes used = job->chunk_size * part.slots->used_slots();
-    const Bytes withheld = job->chunk_size * (part.by_slot ? 0 : part.slots->unbacked_slots());
+    // Not what went to other jobs.
+    const uint32_t absent =
+        std::max(part.target, part.made_slots()) - (part.by_slot ? 0 : part.slots->backed_slots());
+    const Bytes withheld =
+        job->chunk_size * (part.by_slot ? 0 : std::min(absent, part.slots->unbacked_slots()));
     usage.used += used;
     usage.withheld += withheld;
     usage.reserved += part.share - used - withheld;  // Regions that leave are being scrubbed.
   }
   usage.scrubbing = Scrubbing(tier);
+  usage.obtainable = Unclaimed(tier);
   usage.free = usage.capacity - usage.used - usage.reserved - usage.withheld - usage.scrubbing;
   return usage;
 }

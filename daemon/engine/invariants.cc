@@ -55,7 +55,11 @@ void EngineState::CheckWithheld(const Job& job, Tier tier) const {
   const SlotPool& slots = *part.slots;
   const bool ending = job.state == Job::State::kEnding;
   MEMTIDE_CHECK(part.most_slots() <= part.target);
-  MEMTIDE_CHECK(slots.numbers() <= part.most_slots());
+  MEMTIDE_CHECK(slots.numbers() <= part.most && part.target <= part.most);
+  if (part.is_elastic()) {
+    MEMTIDE_CHECK(part.share == job.chunk_size * std::max(part.target, part.made_slots()));
+    MEMTIDE_CHECK(part.most_slots() == part.target || !job.last_error.ok());
+  }
   MEMTIDE_CHECK(part.withheld == 0 || (tier == Tier::kHost && job.home == Tier::kSsd));
   MEMTIDE_CHECK(ending || slots.surplus_slots() == 0 || slots.free_slots() == 0)
       << "a free slot is kept that is withheld";
@@ -145,7 +149,8 @@ void EngineState::CheckInvariants() const {
       const TierTally& tally = tallies[job.get()][static_cast<int>(tier)];
       MEMTIDE_CHECK(part.slots->used_slots() == tally.slots);
       MEMTIDE_CHECK(part.committed == tally.committed);
-      MEMTIDE_CHECK(part.committed <= std::max(part.most_slots(), part.slots->backed_slots()));
+      MEMTIDE_CHECK(part.committed <=
+                    std::max({part.most_slots(), part.claim, part.slots->backed_slots()}));
       MEMTIDE_CHECK(part.pushing == tally.pushing);
       MEMTIDE_CHECK(part.prefetches == tally.prefetches);
       MEMTIDE_CHECK(part.slot_queue.size() == tally.queued);

@@ -25,10 +25,18 @@
 
 namespace memtide {
 
+// Memory is made in parts of this size, so that a small job starts at once and a large one does
+// not touch what it may never need. Larger chunks: one chunk a part.
+inline constexpr Bytes kPartSize = MiB(256);
+
 // A job's part of one tier.
 struct JobTier {
   Bytes share;          // Lent: whole chunks, also such as are wanted back.
   uint32_t target = 0;  // Slots wanted; the pool has fewer where memory could not be made.
+  // An elastic share (shares.cc) follows what its job and others need: `target` moves between
+  // `claim`, which nobody else gets, and `most`. No claim: the share is fixed.
+  uint32_t claim = 0, most = 0;
+  bool pressed = false;  // It waits for more, up to its fair part of the pool.
   std::unique_ptr<SlotPool> slots;
   // Memory comes in parts, made when they are first needed: regions (device and host) or stores
   // (SSD). Slot n is in part n / slots_per_part.
@@ -58,17 +66,27 @@ struct JobTier {
   bool room_queued = false;               // In the engine's list of tiers to look at.
 
   bool exists() const { return slots != nullptr; }
+  bool is_elastic() const { return claim > 0; }
   // Slots, with those that are withheld.
   uint32_t most_slots() const { return exists() ? slots->size() + withheld : 0; }
   // Slots of the next part that is made.
   uint32_t next_part() const {
-    return by_slot ? 1 : std::min(most_slots() - slots->numbers(), slots_per_part);
+    return by_slot ? 1 : std::min(most - slots->numbers(), slots_per_part);
+  }
+  // Slots whose memory exists, or is being made.
+  uint32_t made_slots() const {
+    const uint32_t making_slots = making != kNoPart ? next_part() : 0;
+    return making_slots +
+           (by_slot ? slots->backed_slots() : slots->numbers() - slots->gone_slots());
   }
   // Whether more memory may be made, or come back: parts are made whole, or not at all.
   bool can_grow() const {
     const uint32_t missing = slots->missing_slots();
     if (missing == 0 || by_slot) return missing > 0;
-    return slots->unbacked_slots() > 0 || missing >= next_part();
+    const bool fills = slots->unbacked_slots() > 0;
+    // What is on its way out is there still.
+    if (is_elastic() && made_slots() + (fills ? 1 : next_part()) > target) return false;
+    return fills || missing >= next_part();
   }
 };
 
@@ -135,7 +153,7 @@ struct Job {
   // Most chunks that may be leased at `t`: where chunks pass through host memory on their way to
   // the device without owning a host slot, one host slot is kept for that.
   uint32_t LeaseLimit(Tier t) const {
-    const uint32_t slots = tier(t).most_slots();
+    const uint32_t slots = std::max(tier(t).most_slots(), tier(t).claim);
     const bool passage = t == Tier::kHost && work == Tier::kDevice && home != Tier::kHost;
     return passage && slots > 0 ? slots - 1 : slots;
   }
@@ -146,7 +164,9 @@ struct Job {
     const uint32_t regions = device.slots->backed_slots() + (device.making != kNoPart);
     return regions - std::min(regions, device.slots->size());
   }
-  uint32_t MaxChunks() const { return tier(home).slots->size(); }
+  uint32_t MaxChunks() const {
+    return tier(home).is_elastic() ? tier(home).most : tier(home).slots->size();
+  }
   // Leases that a session should stay below, so that a quarter of the slots can be cleaned ahead.
   uint32_t LeaseBudget() const { return LeaseBudgetOf(tier(work).slots->size()); }
   static uint32_t LeaseBudgetOf(uint32_t slots) { return slots - std::max(uint32_t{1}, slots / 4); }

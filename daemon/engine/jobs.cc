@@ -89,23 +89,29 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
   const bool some_end = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
     return entry.second->state == Job::State::kEnding;
   });
-  const bool may_wait = some_end && now_ < deadline;
+  const bool in_time = now_ < deadline, may_wait = some_end && in_time;
   // All that is free: what is about to be belongs to it, or a script that is started again at once
   // would have to do with little.
   const bool wants_all = event.device_share.IsZero() || event.host_share.IsZero();
   if (!may_wait || !wants_all) {
     const absl::Status status = MakeJob(event, session.uid);
     if (status.ok()) return;
-    if (!may_wait || !absl::IsResourceExhausted(status)) return Refuse(event.call, status);
+    if (!in_time || !absl::IsResourceExhausted(status)) return Refuse(event.call, status);
+    session.opening = true;
+    opens_.push_back({event, deadline});
+    if (AskForOpen(event) || some_end) return;
+    session.opening = false;
+    opens_.pop_back();
+    return Refuse(event.call, status);
   }
   session.opening = true;
   opens_.push_back({event, deadline});
 }
 
 void EngineState::OpenWaiting() {
-  std::vector<WaitingOpen> waiting;
-  waiting.swap(opens_);
-  for (const WaitingOpen& open : waiting) {
+  for (size_t count = opens_.size(); count > 0; --count) {
+    const WaitingOpen open = opens_.front();
+    opens_.pop_front();
     Session& session = *FindSession(open.call.session);
     session.opening = false;
     session.renewed = now_;  // It could not renew while it waited.
@@ -128,7 +134,8 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, DeviceMemory(event));
   const Bytes asked[kTiers] = {event.device_share, event.host_share, event.ssd_share};
   for (const Tier tier : kAllTiers) {
-    MEMTIDE_RETURN_IF_ERROR(LendTier(*job, tier, asked[static_cast<int>(tier)]));
+    MEMTIDE_RETURN_IF_ERROR(
+        LendTier(*job, tier, asked[static_cast<int>(tier)], IsElastic(event, tier)));
     if (job->tier(tier).exists()) job->home = tier;
   }
   job->work = job->tier(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
@@ -173,10 +180,13 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   open.job = job.id;
   open.chunk_size = job.chunk_size;
   open.device_slots = job.tier(Tier::kDevice).most_slots();
-  open.host_slots = job.tier(Tier::kHost).most_slots();
-  open.ssd_slots = job.tier(Tier::kSsd).most_slots();
+  const JobTier& host = job.tier(Tier::kHost);
+  open.host_slots = host.is_elastic() ? host.most : host.most_slots();
+  open.ssd_slots = job.tier(Tier::kSsd).exists() ? job.tier(Tier::kSsd).most : 0;
   open.max_chunks = job.MaxChunks();
-  open.lease_budget = Job::LeaseBudgetOf(job.tier(job.work).most_slots());
+  const JobTier& work = job.tier(job.work);
+  const uint32_t most = work.is_elastic() ? work.most : work.most_slots();
+  open.lease_budget = Job::LeaseBudgetOf(most);
   open.session_lease = options_.limits.session_lease;
   open.device_memory = job.device_memory;
   open.published_step = job.published_step;
@@ -192,7 +202,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   reply.call = event.call;
   reply.value = std::move(open);
   Emit(std::move(reply));
-  if (job.tier(job.work).withheld > 0) Emit(SendLeaseBudget{event.session, job.LeaseBudget()});
+  if (work.slots->size() < most) SendBudget(job, event.session);
 }
 
 void EngineState::LeaveJob(Session& session) {

@@ -12,10 +12,6 @@ namespace memtide {
 
 namespace {
 
-// Memory is made in parts of this size, so that a small job starts at once and a large one does
-// not touch what it may never need. Larger chunks: one chunk a part.
-constexpr Bytes kPartSize = MiB(256);
-
 // As in the protocol.
 absl::string_view KindName(MemoryKind kind) {
   switch (kind) {
@@ -58,17 +54,21 @@ absl::StatusOr<Bytes> EngineState::Share(Tier tier, Bytes asked, Bytes chunk_siz
                                                      TierName(tier),
                                                      " pool, but this node has none"));
   }
-  const Bytes free = capacity - Lent(tier) - Scrubbing(tier);
+  const Bytes free = std::min(Free(tier), Unclaimed(tier));
   const Bytes share = RoundDown(asked.IsZero() ? free : asked, chunk_size);
   // 32 bits count slots.
   const Bytes bounded = std::min(share, chunk_size * options_.limits.chunks);
-  if (share > free || bounded / chunk_size < kMinSlots) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the ", TierName(tier), " pool has ", FormatBytes(free), " free of ", FormatBytes(capacity),
-        "; asked for ", asked.IsZero() ? "all that is free" : FormatBytes(asked), ", at least ",
-        kMinSlots, " chunks of ", FormatBytes(chunk_size), " are needed"));
-  }
+  if (share > free || bounded / chunk_size < kMinSlots) return NotEnough(tier, asked, chunk_size);
   return bounded;
+}
+
+absl::Status EngineState::NotEnough(Tier tier, Bytes asked, Bytes chunk_size) const {
+  const Bytes free = std::min(Free(tier), Unclaimed(tier));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the ", TierName(tier), " pool has ", FormatBytes(free), " free of ",
+                   FormatBytes(capacity_[static_cast<int>(tier)]), "; asked for ",
+                   asked.IsZero() ? "all that is free" : FormatBytes(asked), ", at least ",
+                   kMinSlots, " chunks of ", FormatBytes(chunk_size), " are needed"));
 }
 
 absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) const {
@@ -83,16 +83,22 @@ absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) cons
       "; it can as ", absl::StrJoin(kinds, ", ", name)));
 }
 
-absl::Status EngineState::LendTier(Job& job, Tier tier, Bytes asked) {
+absl::Status EngineState::LendTier(Job& job, Tier tier, Bytes asked, bool elastic) {
   JobTier& part = job.tier(tier);
+  if (options_.placement != Placement::kForesight) part.victims = Victims(1);
+  if (elastic) {
+    MEMTIDE_RETURN_IF_ERROR(LendElastic(job, tier));
+    part.slots = std::make_unique<SlotPool>(part.target);
+    part.share = job.chunk_size * part.target;
+    return absl::OkStatus();
+  }
   MEMTIDE_ASSIGN_OR_RETURN(part.share, Share(tier, asked, job.chunk_size));
   if (part.share.IsZero()) return absl::OkStatus();
   const uint64_t slots = part.share / job.chunk_size;
   part.by_slot = tier == Tier::kDevice && job.device_memory == MemoryKind::kCudaDescriptor;
   if (part.by_slot) MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(job, slots));
-  part.target = static_cast<uint32_t>(slots);
+  part.target = part.most = static_cast<uint32_t>(slots);
   part.slots = std::make_unique<SlotPool>(part.target);
-  if (options_.placement != Placement::kForesight) part.victims = Victims(1);
   part.slots_per_part = static_cast<uint32_t>(
       std::min(slots, std::max<uint64_t>(kMinSlots, kPartSize / job.chunk_size)));
   if (job.chunk_size * part.slots_per_part > kMaxRegionSize) {
@@ -150,7 +156,14 @@ void EngineState::PartMade(Tier tier, uint32_t number, const absl::Status& statu
   if (!status.ok()) {
     parts_.erase(found);
     part.slots->Cap();
-    if (!part.by_slot) part.withheld = part.slots->numbers() - part.slots->size();
+    if (part.is_elastic()) {
+      part.most = part.slots->numbers();
+      part.target = std::min(part.target, part.most);
+      part.claim = std::min(part.claim, part.most);
+      part.withheld = part.target - part.slots->size();
+    } else if (!part.by_slot) {
+      part.withheld = part.slots->numbers() - part.slots->size();
+    }
     job.last_error = status;
     job.making_status.Update(status);
   } else if (part.by_slot && part.slots->missing_slots() == 0) {
@@ -158,7 +171,7 @@ void EngineState::PartMade(Tier tier, uint32_t number, const absl::Status& statu
   } else {
     BackPart(job, tier, number);
   }
-  if (part.by_slot) Charge(job);
+  if (part.by_slot || part.is_elastic()) Charge(job, tier);
   if (job.state == Job::State::kEnding) return MaybeDropMemory(job);
   if (job.state == Job::State::kMaking) {
     const bool too_few = part.by_slot && part.slots->backed_slots() < kMinSlots;

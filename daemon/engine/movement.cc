@@ -39,22 +39,20 @@ void EngineState::LookAtRoom(Job& job, Tier tier) {
 }
 
 void EngineState::Settle() {
-  while (!ready_.empty() || !rooms_.empty() || MoveAhead()) {
-    for (size_t i = 0; i < ready_.size(); ++i) {
-      chunks_[ready_[i]].queued = false;
-      Advance(ready_[i]);
+  do {
+    while (!ready_.empty() || !rooms_.empty() || MoveAhead()) {
+      for (size_t i = 0; i < ready_.size(); ++i) {
+        chunks_[ready_[i]].queued = false;
+        Advance(ready_[i]);
+      }
+      ready_.clear();
+      if (rooms_.empty()) continue;
+      const auto [job, tier] = rooms_.back();
+      rooms_.pop_back();
+      job->tier(tier).room_queued = false;
+      MakeRoom(*job, tier);
     }
-    ready_.clear();
-    if (rooms_.empty()) continue;
-    const auto [job, tier] = rooms_.back();
-    rooms_.pop_back();
-    job->tier(tier).room_queued = false;
-    MakeRoom(*job, tier);
-  }
-  if (ended_.empty()) return;
-  for (const JobId job : ended_) jobs_.erase(job);
-  ended_.clear();
-  OpenWaiting();
+  } while (ServeFreed());
 }
 
 void EngineState::Advance(uint32_t place) {
@@ -247,7 +245,10 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
   const size_t waiting = part.slot_queue.size();
   for (size_t i = 0; i < std::min(free, waiting); ++i) Ready(part.slot_queue[i]);
   const size_t wanted = waiting + part.slots->surplus_slots();
+  if (waiting <= free) part.pressed = false;
   if (wanted <= free + part.pushing) return;
+  const bool shrinks = part.slots->surplus_slots() > 0 || part.withheld > 0;
+  if (!shrinks && !part.can_grow()) Raise(job, tier, static_cast<uint32_t>(waiting - free));
   if (part.can_grow()) return Grow(job, tier);
   for (size_t missing = wanted - free - part.pushing; missing > 0; --missing) {
     const absl::optional<Candidate> victim = part.victims.Next(job.foresight.now());

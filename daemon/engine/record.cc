@@ -67,7 +67,9 @@ JobRecord EngineState::RecordOf(const Job& job) const {
   for (const Tier tier : kAllTiers) {
     const JobTier& part = job.tier(tier);
     // What exists is no more than the target, but for a device share that is shrinking.
-    record.shares[static_cast<int>(tier)] = job.chunk_size * part.target;
+    record.shares[static_cast<int>(tier)] =
+        job.chunk_size * (part.is_elastic() ? part.most : part.target);
+    record.claims[static_cast<int>(tier)] = part.claim;
   }
   record.device_memory = job.device_memory;
   for (const uint32_t part : job.tier(Tier::kHost).parts) record.regions.push_back(RegionId(part));
@@ -161,6 +163,7 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   std::array<std::vector<Slot>, kTiers> slots;
   for (const Tier tier : kLastingTiers) {
     MEMTIDE_ASSIGN_OR_RETURN(slots[static_cast<int>(tier)], TakeRecorded(job, tier, chunks));
+    if (job.tier(tier).is_elastic()) MEMTIDE_RETURN_IF_ERROR(RestoreElastic(job, tier));
   }
   std::array<size_t, kTiers> next{};
   for (const ChunkRecord* chunk : chunks) {
@@ -190,7 +193,18 @@ absl::Status EngineState::RestoreMemory(Job& job, const JobRecord& record) {
   for (const Tier tier : kAllTiers) {
     const Bytes share = record.shares[static_cast<int>(tier)];
     if (share.IsZero()) continue;
-    MEMTIDE_RETURN_IF_ERROR(LendTier(job, tier, share));
+    JobTier& part = job.tier(tier);
+    part.claim = record.claims[static_cast<int>(tier)];
+    if (part.is_elastic()) {
+      part.slots_per_part = tier == Tier::kHost ? record.slots_per_region : record.slots_per_store;
+      part.most = static_cast<uint32_t>(share / job.chunk_size);
+      if (part.slots_per_part == 0 || part.claim > part.most) {
+        return absl::DataLossError("its record names no such share");
+      }
+      part.slots = std::make_unique<SlotPool>(part.most);
+    } else {
+      MEMTIDE_RETURN_IF_ERROR(LendTier(job, tier, share, false));
+    }
     job.home = tier;
   }
   job.work = job.tier(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
@@ -201,7 +215,7 @@ absl::Status EngineState::RestoreMemory(Job& job, const JobRecord& record) {
     return absl::FailedPreconditionError("its memory was cut by another version of memtided");
   }
   const auto most = [](const JobTier& tier) -> size_t {
-    return tier.exists() ? (tier.target + tier.slots_per_part - 1) / tier.slots_per_part : 0;
+    return tier.exists() ? (tier.most + tier.slots_per_part - 1) / tier.slots_per_part : 0;
   };
   if (record.regions.size() > most(host) || record.stores.size() > most(ssd)) {
     return absl::DataLossError("its record names more memory than its shares");
@@ -228,6 +242,23 @@ absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
   if (taken.has_value()) return *std::move(taken);
   return absl::DataLossError(absl::StrCat("the records of its chunks name slots of the ",
                                           TierName(tier), " tier twice, or such as it has not"));
+}
+
+// Of host memory, slots without content are the machine's again (take_up.cc). The share is what is
+// used, and grows from there.
+absl::Status EngineState::RestoreElastic(Job& job, Tier tier) {
+  JobTier& part = job.tier(tier);
+  if (options_.placement != Placement::kForesight) part.victims = Victims(1);
+  while (tier == Tier::kHost && part.slots->free_slots() > 0) {
+    part.slots->Gone(part.slots->Unback(part.slots->Take()));
+  }
+  part.target = std::max(part.claim, part.made_slots());
+  part.slots->Resize(part.target);
+  part.share = job.chunk_size * part.target;
+  if (part.share <= std::min(Free(tier), Unclaimed(tier))) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "it has ", FormatBytes(part.share), " of the ", TierName(tier), " pool, which has ",
+      FormatBytes(Free(tier)), " free of ", FormatBytes(capacity_[static_cast<int>(tier)])));
 }
 
 void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {

@@ -24,7 +24,9 @@ struct JobRecord {
   std::string name;
   Bytes chunk_size;
   Duration time_to_live{0};
-  std::array<Bytes, kTiers> shares;  // By tier; zero: none.
+  std::array<Bytes, kTiers>
+      shares;  // By tier; zero: none. Elastic ones: the most that they may be.
+  std::array<uint32_t, kTiers> claims{};  // Slots; zero: not elastic.
   MemoryKind device_memory = MemoryKind::kSharedMemory;
   // The memory behind the host and SSD slots, in their order: each part has so many slots, but for
   // the last one, which may have fewer.

@@ -37,8 +37,7 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
   }
   MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(job, slots));
   const Bytes share = job.chunk_size * slots;
-  const Bytes free =
-      capacity_[static_cast<int>(Tier::kDevice)] - Lent(Tier::kDevice) - Scrubbing(Tier::kDevice);
+  const Bytes free = Free(Tier::kDevice);
   if (share > part.share && share - part.share > free) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the device pool has ", FormatBytes(free), " free; the job would grow by ",
@@ -61,7 +60,7 @@ void EngineState::On(const ResizeCall& event) {
   part.target = slots;
   Touch(job);
   part.slots->Resize(slots);
-  Charge(job);
+  Charge(job, Tier::kDevice);
   job.resize = ResizeOperation{
       event.call, event.session,
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline)};
@@ -77,10 +76,11 @@ void EngineState::On(const ResizeCall& event) {
   LookAtRoom(job, Tier::kDevice);
 }
 
-void EngineState::Charge(Job& job) {
-  JobTier& part = job.tier(Tier::kDevice);
-  const uint32_t regions = part.slots->backed_slots() + (part.making != kNoPart);
-  part.share = job.chunk_size * std::max(part.target, regions);
+void EngineState::Charge(Job& job, Tier tier) {
+  JobTier& part = job.tier(tier);
+  const Bytes before =
+      std::exchange(part.share, job.chunk_size * std::max(part.target, part.made_slots()));
+  freed_ = freed_ || part.share < before;
 }
 
 void EngineState::GiveSurplusBack(Job& job) {
@@ -95,7 +95,7 @@ void EngineState::GiveSurplusBack(Job& job) {
     }
     LetGo(job, region, job.sessions);
   }
-  Charge(job);
+  Charge(job, Tier::kDevice);
   if (now_ - job.leases_asked_back < kRevokePeriod) return;
   const uint32_t limit = job.LeaseLimit(Tier::kDevice);
   if (part.committed <= limit) return;

@@ -51,6 +51,34 @@ TEST(RestartTest, DeathWhileChunksTakeTurnsInHostMemoryLosesNone) {
   }
 }
 
+// Each had the pool for itself once: their regions together are larger than it.
+TEST(RestartTest, ElasticSharesStayWithinThePool) {
+  EngineOptions options = Kept(SmallHost());
+  options.host_capacity = MiB(96);
+  options.ssd_capacity = MiB(1024);
+  ByteNode node(options);
+  node.elastic_ = true;
+  const std::vector<std::string> names = {"a", "b"};
+  std::vector<std::vector<ChunkId>> chunks;
+  for (size_t job = 0; job < names.size(); ++job) {
+    const SessionId session = node.Open(names[job], kAnHour);
+    chunks.push_back(node.Allocate(session, 60));
+    for (const ChunkId chunk : chunks[job]) node.Fill(session, chunk, {static_cast<float>(job)});
+    node.Post(ClientGone{session});
+  }
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_TRUE(node.DaemonDies(round).empty());
+    for (size_t job = 0; job < names.size(); ++job) {
+      const SessionId session = node.Open(names[job], kAnHour);
+      for (const ChunkId chunk : chunks[job]) {
+        ASSERT_EQ(node.Read(session, chunk, 1)[0], static_cast<float>(job));
+      }
+      for (const ChunkId chunk : node.Allocate(session, 20)) node.Fill(session, chunk, {7});
+      node.Post(ClientGone{session});
+    }
+  }
+}
+
 TEST(RestartTest, WhatWasFreedStaysFreed) {
   ByteNode node(Kept(SmallHost()));
   SessionId session = node.Open("job", kAnHour);

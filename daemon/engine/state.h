@@ -75,7 +75,8 @@ class EngineState {
   absl::StatusOr<MemoryKind> DeviceMemory(const OpenCall& event) const;
   absl::StatusOr<Bytes> Share(Tier tier, Bytes asked, Bytes chunk_size) const;
   absl::Status CheckDeviceRegions(const Job& job, uint64_t slots) const;
-  absl::Status LendTier(Job& job, Tier tier, Bytes asked);
+  absl::Status LendTier(Job& job, Tier tier, Bytes asked, bool elastic);
+  absl::Status NotEnough(Tier tier, Bytes asked, Bytes chunk_size) const;
   // Asks for the tier's next part, unless one is being made or the share is used up.
   void Grow(Job& job, Tier tier);
   void PartMade(Tier tier, uint32_t part, const absl::Status& status);
@@ -90,8 +91,8 @@ class EngineState {
   void On(const ResizeCall& event);
   void On(const ReturnRegionsCall& event);
   absl::Status CheckResize(const Job& job, const ResizeCall& event) const;
-  // Sets the device share to what it is worth: never below what exists.
-  void Charge(Job& job);
+  // Sets a share that changes to what it is worth: never below what exists.
+  void Charge(Job& job, Tier tier);
   // Gives up free slots that the job's share is too small for, and asks for leases above it.
   void GiveSurplusBack(Job& job);
   // A region is no slot any more: dropped when `holders`, who must hear of it, have let go of it.
@@ -104,6 +105,27 @@ class EngineState {
   void FinishResize(Job& job);
   void EndResize(Job& job, const absl::Status& status);
   void ExpireResizes();
+
+  // --- shares.cc ---
+  Bytes Free(Tier tier) const;
+  Bytes Unclaimed(Tier tier) const;
+  Bytes FairShare(Tier tier) const;
+  bool IsElastic(const OpenCall& open, Tier tier) const;
+  uint64_t UsualPart(Tier tier, Bytes chunk) const;
+  uint64_t LeastShare(Tier tier, Bytes chunk) const;
+  absl::Status LendElastic(Job& job, Tier tier);
+  void SetTarget(Job& job, Tier tier, uint32_t target);
+  // The job lacks so many slots: its share becomes larger if it may, now or when others have ceded.
+  void Raise(Job& job, Tier tier, uint32_t lacking);
+  enum class Need : uint8_t { kClaim, kMore };
+  uint32_t Floor(const Job& job, Tier tier, Need need, bool only_unused) const;
+  Bytes FreeSoon(Tier tier) const;
+  // Lets other jobs cede, until `needed` is free or on its way to be.
+  void AskOthers(Tier tier, Bytes needed, Need need, const Job* asking);
+  // Whether memory is on its way to it.
+  bool AskForOpen(const OpenCall& open);
+  // Serves who waits for memory that jobs gave back. False: none did.
+  bool ServeFreed();
 
   // --- host_budget.cc ---
   void On(const HostMemory& event);
@@ -125,6 +147,7 @@ class EngineState {
   MemoryPlace PlaceOfSlot(const Job& job, Tier tier, uint32_t number) const;
   uint32_t NumberOf(const Job& job, const MemoryPlace& place) const;
   void SendBudgets(const Job& job);
+  void SendBudget(const Job& job, SessionId session);
 
   // --- chunks.cc ---
   void On(const AllocateCall& event);
@@ -277,6 +300,7 @@ class EngineState {
   void On(const Restore& event);
   absl::Status RestoreJob(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
   absl::Status RestoreMemory(Job& job, const JobRecord& record);
+  absl::Status RestoreElastic(Job& job, Tier tier);
   absl::StatusOr<std::vector<Slot>> TakeRecorded(Job& job, Tier tier,
                                                  const std::vector<const ChunkRecord*>& chunks);
   void RestoreChunk(Job& job, const ChunkRecord& record);
@@ -322,7 +346,8 @@ class EngineState {
     OpenCall call;
     Instant deadline;
   };
-  std::vector<WaitingOpen> opens_;  // Wait for jobs to end. One a session at most.
+  std::deque<WaitingOpen> opens_;  // Wait for memory that is being given back. One a session.
+  bool freed_ = false;             // Jobs gave memory back.
 
   std::vector<uint32_t> touched_;  // Chunks, and jobs, to be recorded.
   std::set<JobId> touched_jobs_;

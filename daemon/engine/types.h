@@ -70,6 +70,8 @@ struct PoolUsage {
   Bytes withheld;   // Slots lent to a job whose memory the machine has, while it is short of it.
   Bytes scrubbing;  // Memory of ended jobs that is not yet given back.
   Bytes free;       // Lent to nobody.
+  // Free, or others would cede it to a job that needs it: what an elastic share may come to.
+  Bytes obtainable;
 };
 
 // Bytes of one kind that have a valid copy on each tier.

@@ -50,7 +50,7 @@ class Mover::State {
   void Start(const DropStore& effect);
   void Start(const StartTransfer& effect);
   void Start(const StartStep& effect);
-  absl::Status Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory);
+  absl::Status Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory, std::set<uint64_t> empty);
   absl::Status Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files);
   void Disown(RegionId id) { Dispose(regions_.Remove(id)); }
   void Disown(StoreId id) { disk_->DropStore(id); }
@@ -137,13 +137,18 @@ void Mover::State::Withdraw(const Region& region, Bytes offset) {
 }
 
 void Mover::State::AnnounceAll(const Region& region) {
-  for (Bytes offset; offset < region.size(); offset += region.slot) Announce(region, offset);
+  for (Bytes offset; offset < region.size(); offset += region.slot) {
+    if (region.empty.count(offset.count()) == 0) Announce(region, offset);
+  }
 }
 
-absl::Status Mover::State::Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory) {
+absl::Status Mover::State::Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory,
+                                 std::set<uint64_t> empty) {
   auto region = std::make_shared<Region>();
   MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Adopt(memory.Release(), size));
   region->slot = slot;
+  for (const uint64_t offset : empty) region->host->Empty(Bytes(offset), slot).IgnoreError();
+  region->empty = std::move(empty);
   AnnounceAll(*region);
   regions_.Add(id, std::move(region));
   return absl::OkStatus();
@@ -335,8 +340,9 @@ void Mover::Start(const DropStore& effect) { state_->Start(effect); }
 void Mover::Start(const StartTransfer& effect) { state_->Start(effect); }
 void Mover::Start(const StartStep& effect) { state_->Start(effect); }
 
-absl::Status Mover::Adopt(RegionId region, Bytes size, Bytes slot, OwnedFd memory) {
-  return state_->Adopt(region, size, slot, std::move(memory));
+absl::Status Mover::Adopt(RegionId region, Bytes size, Bytes slot, OwnedFd memory,
+                          std::set<uint64_t> empty) {
+  return state_->Adopt(region, size, slot, std::move(memory), std::move(empty));
 }
 absl::Status Mover::Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files) {
   return state_->Adopt(store, size, std::move(files));

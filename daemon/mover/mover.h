@@ -15,6 +15,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -53,8 +54,9 @@ class Mover {
 
   // Memory of a process before us, as MakeRegion and MakeStore with `kept` made it there, before
   // the engine knows of it; and what undoes that, before the engine does. At once, and without an
-  // event.
-  absl::Status Adopt(RegionId region, Bytes size, Bytes slot, OwnedFd memory);
+  // event. Slots at the offsets `empty` become what EmptySlot makes of them.
+  absl::Status Adopt(RegionId region, Bytes size, Bytes slot, OwnedFd memory,
+                     std::set<uint64_t> empty);
   absl::Status Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files);
   void Disown(RegionId region);
   void Disown(StoreId store);

@@ -47,6 +47,7 @@ void Encode(const JobRecord& job, journal::Job* out) {
   out->set_chunk_bytes(job.chunk_size.count());
   out->set_time_to_live_ns(job.time_to_live.count());
   for (const Bytes share : job.shares) out->add_share_bytes(share.count());
+  for (const uint32_t claim : job.claims) out->add_claims(claim);
   out->set_device_memory(static_cast<uint32_t>(job.device_memory));
   for (const RegionId region : job.regions) out->add_regions(region.value());
   for (const StoreId store : job.stores) out->add_stores(store.value());
@@ -65,6 +66,8 @@ JobRecord Decode(const journal::Job& job) {
   out.time_to_live = Duration(job.time_to_live_ns());
   const int tiers = std::min(kTiers, job.share_bytes_size());
   for (int i = 0; i < tiers; ++i) out.shares[i] = Bytes(job.share_bytes(i));
+  const int claims = std::min(kTiers, job.claims_size());
+  for (int i = 0; i < claims; ++i) out.claims[i] = job.claims(i);
   out.device_memory = static_cast<MemoryKind>(job.device_memory());
   for (const uint32_t region : job.regions()) out.regions.push_back(RegionId(region));
   for (const uint32_t store : job.stores()) out.stores.push_back(StoreId(store));

@@ -28,6 +28,7 @@ JobRecord SomeJob(uint64_t id) {
   job.device_memory = MemoryKind::kCudaIpc;
   job.regions = {RegionId(1), RegionId(5)};
   job.stores = {StoreId(2)};
+  job.claims = {0, 12, 64};
   job.slots_per_region = 16;
   job.slots_per_store = 64;
   job.published_step = 7;
@@ -71,6 +72,7 @@ TEST(JournalTest, WhatOneProcessAppendedAnotherReads) {
   EXPECT_EQ(read.device_memory, job.device_memory);
   EXPECT_EQ(read.regions, job.regions);
   EXPECT_EQ(read.stores, job.stores);
+  EXPECT_EQ(read.claims, job.claims);
   EXPECT_EQ(read.slots_per_region, job.slots_per_region);
   EXPECT_EQ(read.slots_per_store, job.slots_per_store);
   EXPECT_EQ(read.published_step, job.published_step);

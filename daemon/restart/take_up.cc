@@ -39,8 +39,25 @@ absl::StatusOr<std::vector<OwnedFd>> TakeFiles(KeptDescriptors* kept, StoreId st
   return files;
 }
 
+// Host slots of an elastic share, by number, that hold nothing: it takes such only as it needs
+// them.
+std::set<uint32_t> IdleSlots(const JobRecord& job, const std::vector<ChunkRecord>& chunks) {
+  std::set<uint32_t> idle;
+  if (job.claims[static_cast<int>(Tier::kHost)] == 0) return idle;
+  uint64_t slots = 0;
+  for (size_t i = 0; i < job.regions.size(); ++i) {
+    slots += SizeOfPart(job, Tier::kHost, i) / job.chunk_size;
+  }
+  for (uint32_t slot = 0; slot < slots; ++slot) idle.insert(slot);
+  for (const ChunkRecord& chunk : chunks) {
+    if (chunk.job == job.job && chunk.host.has_value()) idle.erase(chunk.host->slot);
+  }
+  return idle;
+}
+
 // All of it, or, with the error, none.
-absl::Status TakeUpMemory(const JobRecord& job, KeptDescriptors* kept, Mover* mover) {
+absl::Status TakeUpMemory(const JobRecord& job, const std::set<uint32_t>& idle,
+                          KeptDescriptors* kept, Mover* mover) {
   std::vector<RegionId> regions;
   std::vector<StoreId> stores;
   absl::Cleanup undo = [&] {
@@ -49,8 +66,14 @@ absl::Status TakeUpMemory(const JobRecord& job, KeptDescriptors* kept, Mover* mo
   };
   for (const RegionId id : job.regions) {
     MEMTIDE_ASSIGN_OR_RETURN(OwnedFd memory, Take(kept, RegionName(id)));
+    const uint32_t first = static_cast<uint32_t>(job.slots_per_region * regions.size());
+    std::set<uint64_t> empty;
+    for (auto slot = idle.lower_bound(first);
+         slot != idle.end() && *slot < first + job.slots_per_region; ++slot) {
+      empty.insert(job.chunk_size.count() * (*slot - first));
+    }
     MEMTIDE_RETURN_IF_ERROR(mover->Adopt(id, SizeOfPart(job, Tier::kHost, regions.size()),
-                                         job.chunk_size, std::move(memory)));
+                                         job.chunk_size, std::move(memory), std::move(empty)));
     regions.push_back(id);
   }
   for (const StoreId id : job.stores) {
@@ -101,7 +124,7 @@ Restore TakeUp(KeptDescriptors kept, Journal* journal, Mover* mover) {
   std::set<std::string> unused;
   for (const auto& [name, fd] : kept) unused.insert(name);
   for (const JobRecord& job : left.job_records) {
-    const absl::Status status = TakeUpMemory(job, &kept, mover);
+    const absl::Status status = TakeUpMemory(job, IdleSlots(job, left.chunk_records), &kept, mover);
     if (status.ok()) {
       taken.job_records.push_back(job);
       continue;

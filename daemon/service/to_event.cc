@@ -53,6 +53,7 @@ absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefau
   event.device_share = Bytes(request.device_share_bytes());
   event.host_share = Bytes(request.host_share_bytes());
   event.ssd_share = Bytes(request.ssd_share_bytes());
+  event.elastic = request.elastic();
   MEMTIDE_ASSIGN_OR_RETURN(event.time_to_live, ToDuration("time_to_live", request.time_to_live(),
                                                           node.limits.max_time_to_live));
   MEMTIDE_ASSIGN_OR_RETURN(event.device_memory, ToMemoryKind(request.device_memory()));

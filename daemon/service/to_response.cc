@@ -50,6 +50,7 @@ void ToProto(const PoolUsage& pool, v1::Pool* proto) {
   proto->set_withheld_bytes(pool.withheld.count());
   proto->set_scrubbing_bytes(pool.scrubbing.count());
   proto->set_free_bytes(pool.free.count());
+  proto->set_obtainable_bytes(pool.obtainable.count());
 }
 
 void ToProto(const Counters& counters, v1::NodeCounters* proto) {

@@ -75,9 +75,10 @@ std::string EncodeRegionGone(RegionId region, uint32_t device_slots, uint32_t le
   return Encode(frame);
 }
 
-std::string EncodeLeaseBudget(uint32_t lease_budget) {
+std::string EncodeLeaseBudget(uint32_t lease_budget, uint32_t most) {
   v1::FdFrame frame;
   frame.mutable_lease_budget()->set_leases(lease_budget);
+  frame.mutable_lease_budget()->set_most_in_use(most);
   return Encode(frame);
 }
 

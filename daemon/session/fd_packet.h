@@ -41,7 +41,7 @@ std::string EncodeRefused(const absl::Status& reason);
 // Its descriptor goes with the packet, not into it.
 std::string EncodeRegion(RegionId region, const MemoryExport& memory);
 std::string EncodeRegionGone(RegionId region, uint32_t device_slots, uint32_t lease_budget);
-std::string EncodeLeaseBudget(uint32_t lease_budget);
+std::string EncodeLeaseBudget(uint32_t lease_budget, uint32_t most);
 // REQUIRES: at most kMaxRevokedChunks of them.
 std::string EncodeRevoke(uint32_t count, const std::vector<ChunkId>& chunks);
 

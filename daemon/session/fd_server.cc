@@ -95,7 +95,7 @@ void FdServer::SendRegionGone(const memtide::SendRegionGone& gone) {
 }
 
 void FdServer::SendLeaseBudget(const memtide::SendLeaseBudget& budget) {
-  Queue({budget.session, EncodeLeaseBudget(budget.lease_budget)});
+  Queue({budget.session, EncodeLeaseBudget(budget.lease_budget, budget.most)});
 }
 
 void FdServer::SendRevoke(const Revoke& revoke) {

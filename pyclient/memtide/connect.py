@@ -79,7 +79,7 @@ def connect(wish: Wish) -> Connection:
 def _searched(wish: Wish, socket_dir: Path) -> int:
     if not wish.parameters:
         return 0
-    pools = {pool.tier: pool.free_bytes for pool in nodes.inspect(socket_dir).pools}
+    pools = {pool.tier: pool.obtainable_bytes for pool in nodes.inspect(socket_dir).pools}
     for tier, share in (("device", wish.device_share_bytes), ("host", wish.host_share_bytes)):
         if share:
             pools[tier] = share

@@ -32,6 +32,7 @@ class Pool:
     withheld_bytes: int
     scrubbing_bytes: int
     free_bytes: int
+    obtainable_bytes: int  # What a job may come to that asks for no size: free, or others cede it.
 
 
 @dataclass(frozen=True)

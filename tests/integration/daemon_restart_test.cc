@@ -67,7 +67,7 @@ TEST_F(DaemonRestartTest, AJobWhoseMemoryWasNotKeptIsGivenUpAndSaidToBe) {
   stepping_.Train(3);
   Kill();
   const std::vector<std::string> names = manager_.Names();
-  ASSERT_EQ(names.size(), 3u) << "the journal, a region and a store";
+  ASSERT_GE(names.size(), 3u) << "the journal, regions and stores";
   EXPECT_EQ(names[0], "journal");
   manager_.Lose(names[1]);
   Start();
@@ -82,9 +82,9 @@ TEST_F(DaemonRestartTest, AJobThatNoLongerFitsIsGivenUpAndSaidToBe) {
   Start();
   stepping_.Train(3);
   Kill();
-  Start("16MiB");
+  Start("8MiB");
   EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" is lost, with its step"));
-  EXPECT_THAT(daemon_->log(), HasSubstr("asked for 20 MiB"));
+  EXPECT_THAT(daemon_->log(), HasSubstr("of the host pool, which has"));
   manager_.AwaitCount(1);
 }
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import SCRIPTS, Cli, short_directory
+from harness import Cli, short_directory
 from memtide import node as nodes
 from memtide.daemon import answers
 from memtide.locate import find_daemon
+from stepping_script import SCRIPT, SteppingScript
 
 _GIB = 2**30
-_PATIENCE_S = 120.0
-_MOST_STEPS = 500
-_SCRIPT = SCRIPTS / "squeezed.py"
 
 # Takes as many bytes as it is told to, and keeps them until it is told to end.
 _PROGRAM = """
@@ -67,43 +65,13 @@ def _withheld_bytes(sockets: Path) -> int:
     return host.withheld_bytes
 
 
-class _Run:
-    """A script that trains, step by step: its next line is the event to wait for."""
-
-    def __init__(self, script: subprocess.Popen[str]) -> None:
-        self.script = script
-        self.losses: list[str] = []
-
-    def make_step(self) -> None:
-        assert self.script.stdout is not None
-        line = self.script.stdout.readline()
-        assert line, f"the script ended: {self.script.communicate()}"
-        self.losses.append(line.strip())
-
-    def train_until(self, seen: Callable[[], bool], what: str) -> None:
-        for _ in range(_MOST_STEPS):
-            self.make_step()
-            if seen():
-                return
-        raise AssertionError(f"not seen in {_MOST_STEPS} steps: {what}")
-
-    def end(self) -> str:
-        """What it said on its standard error."""
-        assert self.script.stdout is not None
-        # Not communicate(): it passes over lines that came with those that were read.
-        self.losses += self.script.stdout.read().split()
-        _, err = self.script.communicate(timeout=_PATIENCE_S)
-        assert self.script.returncode == 0, err
-        return err
-
-
 @pytest.mark.parametrize("exact", [False, True], ids=["steps by the daemon", "exact"])
 def test_the_host_pool_gives_way_to_programs_and_comes_back(
     exact: bool, cli: Cli, sockets: Path, margin_bytes: int, tmp_path: Path
 ) -> None:
     end = tmp_path / "end"
     flags = ["--exact"] if exact else []
-    run = _Run(cli.start_memtide("run", f"--socket-dir={sockets}", *flags, _SCRIPT, end))
+    run = SteppingScript(cli.start_memtide("run", f"--socket-dir={sockets}", *flags, SCRIPT, end))
     run.make_step()
     program = [sys.executable, "-c", _PROGRAM, str(margin_bytes * 5 // 3)]
     with subprocess.Popen(program, stdin=subprocess.PIPE) as greedy:
@@ -114,8 +82,8 @@ def test_the_host_pool_gives_way_to_programs_and_comes_back(
     run.train_until(lambda: _withheld_bytes(sockets) == 0, "memory come back")
     end.touch()
     assert "The machine was short of memory" in run.end()
-    again = functools.partial(cli.python, _SCRIPT)
+    again = functools.partial(cli.python, SCRIPT)
     if not exact:
-        again = functools.partial(cli.memtide, "run", "--host-pool=64MiB", _SCRIPT)
+        again = functools.partial(cli.memtide, "run", "--host-pool=64MiB", SCRIPT)
     assert run.losses == again(end, STEPS=len(run.losses)).check().out.split()
     assert nodes.inspect(sockets).counters["withheld_bytes"] >= 24 << 20

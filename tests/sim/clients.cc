@@ -133,6 +133,14 @@ OpenCall MakeOpen(const State& state, SessionId session, Random* random) {
   // A share that is no multiple of the chunk: rounded down.
   if (random->Percent(20) && config.host_share != 0) open.host_share += KiB(4);
   open.time_to_live = config.time_to_live;
+  if (config.elastic) {
+    open.elastic = true;
+    // All sessions of a name ask for the same.
+    if (open.job_name.empty() && random->Percent(20)) {
+      open.host_share = config.chunk_size * random->Between(4, 12);
+      open.ssd_share = config.chunk_size * random->Between(4, 20);
+    }
+  }
   if (config.slot_regions && random->Percent(10)) open.device_memory = MemoryKind::kCudaIpc;
   return open;
 }

@@ -1,5 +1,7 @@
 #include "tests/sim/config.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tests/sim/random.h"
 
@@ -81,6 +83,21 @@ void HostReserve(Random* random, Config* config) {
   Weight(config, OpKind::kHostMemory) = random->Between(2, 20);
 }
 
+void Elastic(Random* random, Config* config) {
+  config->elastic = true;
+  // Parts of large chunks are made one by one.
+  config->chunk_size = std::min(config->chunk_size, Bytes(MiB(6)));
+  // Claims of several jobs.
+  config->host_slots += random->Between(10, 50);
+  config->ssd_slots += random->Between(20, 120);
+  config->host_share = config->ssd_share = 0;
+  config->limits.chunks = 1 << 20;
+  config->limits.chunks_per_call = random->Between(20, 60);
+  config->steps += 200;
+  Weight(config, OpKind::kOpen) = 12;
+  Weight(config, OpKind::kAllocate) = 20;
+}
+
 }  // namespace
 
 Config MakeConfig(uint64_t seed) {
@@ -110,6 +127,7 @@ Config MakeConfig(uint64_t seed) {
   config.steps = random.Between(50, 400);
   if (config.device_slots != 0 && random.Percent(70)) SlotRegions(&random, &config);
   if (config.ssd_slots != 0 && random.Percent(50)) HostReserve(&random, &config);
+  if (config.ssd_slots != 0 && random.Percent(40)) Elastic(&random, &config);
   return config;
 }
 
@@ -136,11 +154,11 @@ std::string Describe(const Config& config) {
       "seed ", config.seed, ": chunks of ", FormatBytes(config.chunk_size), ", device ",
       config.device_slots, ", host ", config.host_slots, ", ssd ", config.ssd_slots,
       config.slot_regions ? " slots (the device's are regions)" : " slots", "; shares ",
-      config.device_share, "/", config.host_share, "/", config.ssd_share, "; reserve ",
-      config.host_reserve, "; uids ", config.uids, ", job names ", config.job_names, ", ttl ",
-      config.time_to_live.count(), " ns; faults read ", config.faults.disk_read, "% write ",
-      config.faults.disk_write, "% copy ", config.faults.copy, "% make ", config.faults.make, "%; ",
-      config.steps, " steps");
+      config.device_share, "/", config.host_share, "/", config.ssd_share,
+      config.elastic ? " elastic" : "", "; reserve ", config.host_reserve, "; uids ", config.uids,
+      ", job names ", config.job_names, ", ttl ", config.time_to_live.count(), " ns; faults read ",
+      config.faults.disk_read, "% write ", config.faults.disk_write, "% copy ", config.faults.copy,
+      "% make ", config.faults.make, "%; ", config.steps, " steps");
 }
 
 std::string ToSource(const Config& config) {
@@ -163,6 +181,7 @@ std::string ToSource(const Config& config) {
   add("ssd_slots", config.ssd_slots, plain.ssd_slots, "");
   add("slot_regions", config.slot_regions, plain.slot_regions, "");
   add("host_reserve", config.host_reserve, plain.host_reserve, "");
+  add("elastic", config.elastic, plain.elastic, "");
   add("uids", config.uids, plain.uids, "");
   add("job_names", config.job_names, plain.job_names, "");
   add_time("time_to_live", config.time_to_live, plain.time_to_live);

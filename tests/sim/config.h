@@ -50,6 +50,7 @@ struct Config {
   uint32_t device_slots = 0, host_slots = 4, ssd_slots = 0;
   bool slot_regions = false;  // The device lends its memory slot by slot.
   uint32_t host_reserve = 0;  // Slots that the machine is to have for programs.
+  bool elastic = false;       // Most jobs have elastic shares.
   Limits limits;
   uint32_t uids = 1;       // Tenants.
   uint32_t job_names = 1;  // Names per tenant that sessions share. Zero: no sharing.

@@ -71,7 +71,8 @@ struct Expect {
     Codes codes = OkOr(errors);
     // Those that wait are served first, and until then others can be freed.
     if (state.AllocationsWait()) codes.insert(Code::kOk);
-    if (state.AllocationsWait() || state.makes_failed != 0) codes.insert(Code::kResourceExhausted);
+    const bool exhausted = state.AllocationsWait() || state.makes_failed != 0 || job.IsElastic();
+    if (exhausted) codes.insert(Code::kResourceExhausted);
     return codes;
   }
 
@@ -105,7 +106,10 @@ struct Expect {
     Codes codes = OkOr(errors);
     if (!errors.empty()) return codes;
     if (other_tier) codes.insert(Code::kFailedPrecondition);
-    if (last_slot || state.makes_failed != 0) codes.insert(Code::kResourceExhausted);
+    // Beyond its claim, what it can lease depends on what others need.
+    const bool unclaimed = call.tier == Tier::kHost && state.JobOf(call.session)->IsElastic() &&
+                           call.chunks.size() >= std::min(kLeastClaim, slots * 3 / 4);
+    if (last_slot || unclaimed || state.makes_failed != 0) codes.insert(Code::kResourceExhausted);
     if (torn && call.access == Access::kRead) codes.insert(Code::kDataLoss);
     if (!call.wait) codes.insert(Code::kUnavailable);
     if (!call.wait && excluded) codes.insert(Code::kAborted);

@@ -119,6 +119,10 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   }
   Codes codes = OkOr(errors);
   if (errors == Codes{Code::kResourceExhausted} && MemoryComes(state)) codes.insert(Code::kOk);
+  // Others may cede what it wants, or have claimed what is free.
+  if (state.config.elastic && (errors.empty() || errors == Codes{Code::kResourceExhausted})) {
+    codes.insert({Code::kOk, Code::kResourceExhausted});
+  }
   // The other one may wait for memory: then there is nothing to be joined yet.
   if (join == nullptr && twin != nullptr && MemoryComes(state)) {
     if (call.chunk_size.IsZero()) codes.insert(Code::kInvalidArgument);

@@ -222,7 +222,7 @@ struct EffectText {
                   e.device_slots, " budget ", e.lease_budget);
   }
   std::string operator()(const SendLeaseBudget& e) const {
-    return StrCat("LeaseBudget session ", e.session.value(), " ", e.lease_budget);
+    return StrCat("LeaseBudget session ", e.session.value(), " ", e.lease_budget, " of ", e.most);
   }
   std::string operator()(const MachineShort& e) const {
     return StrCat("MachineShort ", e.begins ? "begins" : "ends", " ", FormatBytes(e.available));

@@ -71,7 +71,7 @@ void World::Begin(const DropRegion& effect) {
 
 void World::Begin(const EmptySlot& effect) {
   CheckSlot(effect.place, effect.size, ToText(effect));
-  if (!empty_.insert(KeyOf(effect.place)).second) {
+  if (!empty_.insert({KeyOf(effect.place), effect.size}).second) {
     verdict_.Broken(absl::StrCat(ToText(effect), ": it is empty"));
   }
   memory_[KeyOf(effect.place)] = NewPoison();
@@ -197,6 +197,12 @@ Bytes World::Held(Tier tier) const {
     for (const auto& [id, region] : regions_) {
       if (region.tier == tier) held += region.size;
     }
+  }
+  if (tier != Tier::kHost) return held;
+  for (const auto& [slot, size] : empty_) held -= size;
+  for (const Work& work : work_) {
+    const bool there = work.kind == Work::Kind::kEmptySlot || work.kind == Work::Kind::kFillSlot;
+    if (there) held += empty_.at(KeyOf(work.place));
   }
   return held;
 }

@@ -94,7 +94,7 @@ class World {
   // Whether a transfer reads from or writes to the region.
   bool IsInTransfer(RegionId region) const;
   size_t transfers() const;
-  // Bytes of a tier that exist or are being made or dropped.
+  // Bytes of a tier that exist or are being made or dropped, but for slots that were emptied.
   Bytes Held(Tier tier) const;
 
  private:
@@ -128,7 +128,8 @@ class World {
   std::map<RegionId, Region> regions_;
   std::map<StoreId, Store> stores_;
   std::map<Key, Stamp> memory_, disk_;
-  std::set<Key> failed_writes_, empty_;
+  std::set<Key> failed_writes_;
+  std::map<Key, Bytes> empty_;  // And their sizes.
   uint64_t poisons_ = 0;
 };
 

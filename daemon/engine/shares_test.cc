@@ -1,0 +1,209 @@
+// Elastic shares: several jobs, none of which asked for a size.
+#include <vector>
+
+#include "daemon/engine/engine.h"
+#include "daemon/engine/test_node.h"
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+using absl::StatusCode;
+
+constexpr uint32_t kHostSlots = 48, kSsdSlots = 1024;
+
+// A node without a device: 48 host slots, and SSD for 8 parts of 128 slots.
+class SharesNode : public TestNode {
+ public:
+  explicit SharesNode(uint64_t ssd_slots = kSsdSlots)
+      : TestNode({Bytes(0), kChunk * kHostSlots, kChunk * ssd_slots, Limits()}) {}
+
+  // The call; the session is `last_`.
+  CallId BeginOpen(Bytes host_share = Bytes(0), std::string name = "") {
+    OpenCall open;
+    open.elastic = true;
+    open.host_share = host_share;
+    open.job_name = std::move(name);
+    if (!open.job_name.empty()) open.time_to_live = std::chrono::hours(1);
+    open.call = Call();
+    open.session = last_ = SessionId(100 + open.call.value());
+    open.chunk_size = kChunk;
+    Post(ClientConnected{open.session, 1000, 1});
+    Post(open);
+    return open.call;
+  }
+  SessionId OpenElastic(std::string name = "") {
+    const CallId call = BeginOpen(Bytes(0), std::move(name));
+    FinishTransfers();
+    EXPECT_EQ(CodeOf(call), StatusCode::kOk) << ReplyTo(call).status;
+    return last_;
+  }
+  // Chunks that were written in host memory, none leased.
+  std::vector<ChunkId> Fill(SessionId session, uint32_t count) {
+    const std::vector<ChunkId> chunks = Allocate(session, count);
+    for (const ChunkId chunk : chunks) Use(session, chunk);
+    return chunks;
+  }
+  void Use(SessionId session, ChunkId chunk) {
+    const CallId fetch = Fetch(session, {chunk}, Access::kWrite, Tier::kHost);
+    FinishTransfers();
+    EXPECT_EQ(CodeOf(fetch), StatusCode::kOk) << ReplyTo(fetch).status;
+    Release(session, {chunk});
+  }
+  uint64_t ShareOf(SessionId session) {
+    InspectCall inspect;
+    inspect.call = Call();
+    inspect.sessions = true;
+    Post(inspect);
+    for (const SessionInfo& info : std::get<InspectReply>(ReplyTo(inspect.call).value).sessions) {
+      if (info.session == session) return info.host_share / kChunk;
+    }
+    ADD_FAILURE() << "no session " << session;
+    return 0;
+  }
+  uint64_t FreeAt(size_t pool) { return Inspect().pools[pool].free / kChunk; }
+
+  SessionId last_;
+};
+
+TEST(SharesTest, OneJobAloneHasEverything) {
+  SharesNode node;
+  const SessionId session = node.OpenElastic();
+  EXPECT_EQ(node.ShareOf(session), kHostSlots);
+  node.Fill(session, 200);
+  EXPECT_EQ(node.Inspect().pools[0].used, kChunk * kHostSlots);
+}
+
+TEST(SharesTest, WhatIsNotUsedIsCededAtOnce) {
+  SharesNode node;
+  const SessionId first = node.OpenElastic();
+  node.Fill(first, 8);
+  const CallId open = node.BeginOpen();
+  EXPECT_EQ(node.CodeOf(open), StatusCode::kOk) << "nobody had to leave";
+  EXPECT_GE(node.ShareOf(node.last_), 12u);
+  node.Fill(node.last_, 40);
+  EXPECT_GE(node.ShareOf(node.last_), kHostSlots / 2);
+  EXPECT_EQ(node.transfers_.size(), 0u);
+}
+
+TEST(SharesTest, AFullPoolIsSharedByHalves) {
+  SharesNode node;
+  const SessionId first = node.OpenElastic();
+  const std::vector<ChunkId> chunks = node.Fill(first, 100);
+  EXPECT_EQ(node.ShareOf(first), kHostSlots);
+  const CallId open = node.BeginOpen();
+  EXPECT_FALSE(node.Answered(open)) << "victims leave first";
+  node.FinishTransfers();
+  ASSERT_EQ(node.CodeOf(open), StatusCode::kOk);
+  const SessionId second = node.last_;
+  EXPECT_GE(node.ShareOf(first), 2 * kHostSlots / 3) << "no more than it needs so far";
+  node.Fill(second, 100);
+  EXPECT_EQ(node.ShareOf(second), kHostSlots / 2);
+  EXPECT_EQ(node.ShareOf(first), kHostSlots / 2);
+  // Neither takes more from the other.
+  for (const ChunkId chunk : chunks) node.Use(first, chunk);
+  EXPECT_EQ(node.ShareOf(second), kHostSlots / 2);
+}
+
+TEST(SharesTest, WhoStaysHasAllOfItAgain) {
+  SharesNode node;
+  const SessionId first = node.OpenElastic();
+  const std::vector<ChunkId> chunks = node.Fill(first, 100);
+  const SessionId second = node.OpenElastic();
+  node.Fill(second, 100);
+  node.Post(ClientGone{second});
+  for (const ChunkId chunk : chunks) node.Use(first, chunk);
+  EXPECT_EQ(node.ShareOf(first), kHostSlots);
+  EXPECT_EQ(node.Inspect().pools[0].used, kChunk * kHostSlots);
+}
+
+TEST(SharesTest, AJobWithoutSessionsCedesAllButItsClaim) {
+  SharesNode node;
+  const SessionId first = node.OpenElastic("kept");
+  const std::vector<ChunkId> chunks = node.Fill(first, 100);
+  node.Post(ClientGone{first});
+  EXPECT_EQ(node.FreeAt(0), 0u) << "nobody wants it";
+  const SessionId second = node.OpenElastic();
+  node.Fill(second, 100);
+  EXPECT_EQ(node.ShareOf(second), kHostSlots - 12);
+  const SessionId again = node.OpenElastic("kept");
+  for (const ChunkId chunk : chunks) node.Use(again, chunk);
+  EXPECT_EQ(node.ShareOf(again), kHostSlots / 2);
+  EXPECT_EQ(node.ShareOf(second), kHostSlots / 2);
+}
+
+TEST(SharesTest, LeasedChunksStay) {
+  SharesNode node;
+  const SessionId first = node.OpenElastic();
+  const std::vector<ChunkId> chunks = node.Allocate(first, 48);
+  const std::vector<ChunkId> leased(chunks.begin(), chunks.begin() + 40);
+  const CallId fetch = node.Fetch(first, leased, Access::kWrite, Tier::kHost);
+  node.FinishTransfers();
+  ASSERT_EQ(node.CodeOf(fetch), StatusCode::kOk);
+  const CallId open = node.BeginOpen();
+  node.FinishTransfers();
+  EXPECT_FALSE(node.Answered(open)) << "40 are leased, and 4 more may be touched";
+  node.Release(first, leased);
+  node.FinishTransfers();
+  node.Wait(std::chrono::milliseconds(100));
+  node.FinishTransfers();
+  EXPECT_EQ(node.CodeOf(open), StatusCode::kOk);
+}
+
+TEST(SharesTest, AnOpenThatGetsNothingIsRefusedInTime) {
+  SharesNode node;
+  const SessionId first = node.OpenElastic();
+  const std::vector<ChunkId> chunks = node.Allocate(first, 44);
+  node.Fetch(first, chunks, Access::kWrite, Tier::kHost);
+  node.FinishTransfers();
+  const CallId open = node.BeginOpen();
+  for (int i = 0; i < 11; ++i) node.Wait(std::chrono::seconds(1));
+  EXPECT_EQ(node.CodeOf(open), StatusCode::kResourceExhausted);
+}
+
+TEST(SharesTest, ASizeThatIsAskedForIsCededToo) {
+  SharesNode node;
+  const SessionId first = node.OpenElastic();
+  node.Fill(first, 100);
+  const CallId open = node.BeginOpen(kChunk * 20);
+  node.FinishTransfers();
+  ASSERT_EQ(node.CodeOf(open), StatusCode::kOk);
+  EXPECT_EQ(node.ShareOf(node.last_), 20u);
+  EXPECT_EQ(node.ShareOf(first), 28u);
+  // A fixed share cedes nothing, and a claim neither.
+  const CallId more = node.BeginOpen(kChunk * 20);
+  EXPECT_EQ(node.CodeOf(more), StatusCode::kResourceExhausted);
+}
+
+TEST(SharesTest, ClaimsAreAllThatCanBeHad) {
+  SharesNode node;
+  for (int i = 0; i < 4; ++i) node.Fill(node.OpenElastic(), 100);
+  const CallId fifth = node.BeginOpen();
+  node.FinishTransfers();
+  EXPECT_EQ(node.CodeOf(fifth), StatusCode::kResourceExhausted);
+}
+
+TEST(SharesTest, SsdIsLentAsItIsNeeded) {
+  SharesNode node;
+  const SessionId first = node.OpenElastic();
+  EXPECT_EQ(node.Allocate(first, 400).size(), 400u);  // 4 parts of 128.
+  const SessionId second = node.OpenElastic();
+  EXPECT_EQ(node.Allocate(second, 500).size(), 500u);  // The other 4.
+  EXPECT_EQ(node.Allocate(first, 112).size(), 112u);
+  AllocateCall more{node.Call(), first, 77, 1};
+  node.Post(more);
+  EXPECT_EQ(node.CodeOf(more.call), StatusCode::kResourceExhausted);
+  node.Post(ClientGone{second});
+  EXPECT_EQ(node.Allocate(first, 200).size(), 200u);
+}
+
+TEST(SharesTest, ASmallSsdIsOnePart) {
+  SharesNode node(/*ssd_slots=*/100);
+  const SessionId first = node.OpenElastic();
+  EXPECT_EQ(node.Allocate(first, 100).size(), 100u);
+  const CallId open = node.BeginOpen();
+  EXPECT_EQ(node.CodeOf(open), StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace memtide

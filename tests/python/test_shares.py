@@ -1,0 +1,99 @@
+"""Several scripts on one node's daemon: they share its memory, and train as if alone."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import Cli, short_directory
+from memtide import node as nodes
+from memtide.daemon import answers
+from memtide.locate import find_daemon
+from stepping_script import SCRIPT, SteppingScript
+
+_POOL_BYTES = 64 << 20
+# The daemon keeps so much for a job, once it has it: a dozen chunks.
+_CLAIM_BYTES = 24 << 20
+
+
+@pytest.fixture
+def sockets(tmp_path: Path) -> Iterator[Path]:
+    """Where a node's daemon listens."""
+    with short_directory() as home:
+        flags = [
+            f"--socket-dir={home}",
+            f"--ssd-dir={tmp_path / 'ssd'}",
+            "--ssd-pool=1GiB",
+            f"--host-pool={_POOL_BYTES}",
+            "--device=none",
+            "--metrics-address=off",
+            "--no-host-reserve",
+        ]
+        with subprocess.Popen([find_daemon(), *flags], stderr=subprocess.DEVNULL) as daemon:
+            while not answers(home):
+                assert daemon.poll() is None, "the daemon does not start"
+            yield home
+            daemon.terminate()
+
+
+def _share_bytes(sockets: Path, run: SteppingScript) -> int:
+    """Of host memory, what the script's job may have at this moment."""
+    (share,) = (
+        int(session.get("host_share_bytes", 0))
+        for session in nodes.inspect(sockets, sessions=True).sessions
+        if session["pid"] == run.script.pid
+    )
+    return share
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["steps by the daemon", "exact"])
+def test_two_scripts_share_the_pool(exact: bool, cli: Cli, sockets: Path, tmp_path: Path) -> None:
+    flags = ["--exact"] if exact else []
+    ends = [tmp_path / "first", tmp_path / "second"]
+    first, second = runs = [
+        SteppingScript(cli.start_memtide("run", f"--socket-dir={sockets}", *flags, SCRIPT, end))
+        for end in ends
+    ]
+    for run in runs:
+        run.make_step()
+
+    def both_have_half() -> bool:
+        return all(_share_bytes(sockets, run) == _POOL_BYTES // 2 for run in runs)
+
+    def make_steps_until_both_have_half() -> bool:
+        second.make_step()
+        return both_have_half()
+
+    first.train_until(make_steps_until_both_have_half, "half of the pool for each")
+    ends[1].touch()
+    second.end()
+    first.train_until(
+        lambda: _share_bytes(sockets, first) >= _POOL_BYTES * 5 // 8, "more than half for one alone"
+    )
+    ends[0].touch()
+    first.end()
+    for run, end in zip(runs, ends, strict=True):
+        again = functools.partial(cli.python, SCRIPT)
+        if not exact:
+            again = functools.partial(cli.memtide, "run", "--host-pool=64MiB", SCRIPT)
+        assert run.losses == again(end, STEPS=len(run.losses)).check().out.split()
+
+
+def test_a_job_that_waits_to_be_resumed_lends_its_memory(
+    cli: Cli, sockets: Path, tmp_path: Path
+) -> None:
+    cli.memtide("run", f"--socket-dir={sockets}", "--job=kept", SCRIPT, os.devnull, STEPS=5).check()
+    (host,) = (pool for pool in nodes.inspect(sockets).pools if pool.tier == "host")
+    assert host.free_bytes == 0
+    assert host.obtainable_bytes == _POOL_BYTES - _CLAIM_BYTES
+    end = tmp_path / "end"
+    run = SteppingScript(cli.start_memtide("run", f"--socket-dir={sockets}", SCRIPT, end))
+    run.train_until(
+        lambda: _share_bytes(sockets, run) == _POOL_BYTES - _CLAIM_BYTES, "all that is not claimed"
+    )
+    end.touch()
+    run.end()
