@@ -148,8 +148,8 @@ absl::StatusOr<LeasePlan> LeaseCache::Acquire(absl::Span<const PlaceId> places, 
   if (most_together_ != kNoLimit && in_use + places.size() > most_together_) {
     return absl::ResourceExhaustedError(
         absl::StrCat(places.size(), " chunks cannot be in use beside ", in_use,
-                     " others: of what other jobs leave, ", "this session may lease ",
-                     most_together_, "; acquire fewer at a time"));
+                     " others: of what other jobs leave, this session may lease ", most_together_,
+                     "; acquire fewer at a time"));
   }
   return MakePlan(places, access);
 }
@@ -189,9 +189,10 @@ LeasePlan LeaseCache::MakePlan(absl::Span<const PlaceId> places, Access access) 
   }
   plan.next = LeasePlan::Next::kFetch;
   const uint32_t wanted = held_ + leasing_ + absent;
-  if (wanted > budget_) {
-    plan.release = TakeOldest(wanted - budget_, Recent::kLast);
-    plan.release_first = wanted - plan.release.size() > budget_;
+  const uint32_t most = most_held();
+  if (wanted > most) {
+    plan.release = TakeOldest(wanted - most, Recent::kLast);
+    plan.release_first = wanted - plan.release.size() > most;
   }
   for (const PlaceId place : places) {
     Entry& entry = at(place);

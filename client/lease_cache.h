@@ -143,7 +143,7 @@ class LeaseCache {
   };
   static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr uint32_t kNoLimit = ~uint32_t{0};
-  static constexpr uint32_t kRecentTouches = 2;
+  static constexpr uint32_t kRecentTouches = 2, kTouchRoom = 4;
   struct Entry {
     ChunkId chunk;
     State state = State::kUnbound;
@@ -177,6 +177,9 @@ class LeaseCache {
   void Mark(uint32_t place, std::vector<PlaceId>* taken);
   bool IsTakable(uint32_t place) const;
   uint32_t room_ahead() const;
+  // Leases above which some go. A budget that was economised leaves room for touches beside what is
+  // in use: who walks over several chunks at once would else lose one for the other, for ever.
+  uint32_t most_held() const;
 
   uint32_t budget_;
   uint32_t most_in_use_;               // At once, by one request.

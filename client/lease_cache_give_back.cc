@@ -11,6 +11,10 @@ uint32_t LeaseCache::room_ahead() const {
   return std::min<uint32_t>(8, std::max<uint32_t>(1, budget_ / 8));
 }
 
+uint32_t LeaseCache::most_held() const {
+  return std::max(budget_, std::min(most_in_use_, held_ - idle_ + kTouchRoom));
+}
+
 bool LeaseCache::WantsRoom() const {
   if (idle_ == 0) return false;
   if (revoked_ > 0) return true;
@@ -19,13 +23,14 @@ bool LeaseCache::WantsRoom() const {
   }
   if (bound_ <= budget_) return false;  // Everything fits.
   // Full: the next lease would have to wait for a release.
-  return idle_ > kRecentTouches && held_ + leasing_ >= budget_;
+  return idle_ > kRecentTouches && held_ + leasing_ >= most_held();
 }
 
 std::vector<PlaceId> LeaseCache::TakeRoomAhead() {
-  if (bound_ <= budget_ || held_ + leasing_ < budget_) return {};
+  const uint32_t most = most_held();
+  if (bound_ <= budget_ || held_ + leasing_ < most) return {};
   ++stamp_;  // Nobody's request: nothing is spared for having been named by the last one.
-  return TakeOldest(held_ + leasing_ - budget_ + room_ahead(), Recent::kSpare);
+  return TakeOldest(held_ + leasing_ - most + room_ahead(), Recent::kSpare);
 }
 
 void LeaseCache::SetFarthest(absl::Span<const ChunkId> chunks) {
