@@ -58,17 +58,20 @@ absl::StatusOr<Bytes> EngineState::Share(Tier tier, Bytes asked, Bytes chunk_siz
   const Bytes share = RoundDown(asked.IsZero() ? free : asked, chunk_size);
   // 32 bits count slots.
   const Bytes bounded = std::min(share, chunk_size * options_.limits.chunks);
-  if (share > free || bounded / chunk_size < kMinSlots) return NotEnough(tier, asked, chunk_size);
+  if (share > free || bounded / chunk_size < kMinSlots) {
+    return NotEnough(tier, asked, chunk_size, kMinSlots);
+  }
   return bounded;
 }
 
-absl::Status EngineState::NotEnough(Tier tier, Bytes asked, Bytes chunk_size) const {
+absl::Status EngineState::NotEnough(Tier tier, Bytes asked, Bytes chunk_size,
+                                    uint64_t least) const {
   const Bytes free = std::min(Free(tier), Unclaimed(tier));
   return absl::ResourceExhaustedError(
       absl::StrCat("the ", TierName(tier), " pool has ", FormatBytes(free), " free of ",
                    FormatBytes(capacity_[static_cast<int>(tier)]), "; asked for ",
-                   asked.IsZero() ? "all that is free" : FormatBytes(asked), ", at least ",
-                   kMinSlots, " chunks of ", FormatBytes(chunk_size), " are needed"));
+                   asked.IsZero() ? "all that is free" : FormatBytes(asked), ", at least ", least,
+                   " chunks of ", FormatBytes(chunk_size), " are needed"));
 }
 
 absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) const {

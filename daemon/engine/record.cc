@@ -245,17 +245,17 @@ absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
 }
 
 // Of host memory, slots without content are the machine's again (take_up.cc). The share is what is
-// used, and grows from there.
+// used, or the few slots that any job has, and grows from there.
 absl::Status EngineState::RestoreElastic(Job& job, Tier tier) {
   JobTier& part = job.tier(tier);
   if (options_.placement != Placement::kForesight) part.victims = Victims(1);
   while (tier == Tier::kHost && part.slots->free_slots() > 0) {
     part.slots->Gone(part.slots->Unback(part.slots->Take()));
   }
-  part.target = std::max(part.claim, part.made_slots());
+  part.target = std::max(part.made_slots(), std::min(part.claim, kMinSlots));
   part.slots->Resize(part.target);
   part.share = job.chunk_size * part.target;
-  if (part.share <= std::min(Free(tier), Unclaimed(tier))) return absl::OkStatus();
+  if (part.share <= Free(tier)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "it has ", FormatBytes(part.share), " of the ", TierName(tier), " pool, which has ",
       FormatBytes(Free(tier)), " free of ", FormatBytes(capacity_[static_cast<int>(tier)])));

@@ -56,15 +56,17 @@ Bytes EngineState::Free(Tier tier) const {
   return capacity_[static_cast<int>(tier)] - Lent(tier) - Scrubbing(tier);
 }
 
-// Neither of a fixed share, nor of a job's claim.
+// Neither of a fixed share, nor of a job's claim. A claim may be larger than its share is so far,
+// and what jobs leave that end may be part of it.
 Bytes EngineState::Unclaimed(Tier tier) const {
+  const Bytes capacity = capacity_[static_cast<int>(tier)];
   Bytes claimed = Scrubbing(tier);
   for (const auto& [id, job] : jobs_) {
     const JobTier& part = job->tier(tier);
     if (job->state == Job::State::kEnding) continue;
     claimed += part.is_elastic() ? job->chunk_size * part.claim : part.share;
   }
-  return capacity_[static_cast<int>(tier)] - claimed;
+  return capacity - std::min(capacity, claimed);
 }
 
 bool EngineState::IsElastic(const OpenCall& open, Tier tier) const {
@@ -110,8 +112,9 @@ absl::Status EngineState::LendElastic(Job& job, Tier tier) {
   const uint64_t most =
       std::min<uint64_t>(Unclaimed(tier) / chunk, uint64_t{options_.limits.chunks});
   const uint64_t free = std::min<uint64_t>(Free(tier) / chunk, most);
-  if (most < kMinSlots || free < std::min(most, LeastShare(tier, chunk))) {
-    return NotEnough(tier, Bytes(0), chunk);
+  const uint64_t least = LeastShare(tier, chunk);
+  if (most < kMinSlots || free < std::min(most, least)) {
+    return NotEnough(tier, Bytes(0), chunk, least);
   }
   uint64_t each = std::min(UsualPart(tier, chunk), free), claim = each;
   if (tier == Tier::kHost) {

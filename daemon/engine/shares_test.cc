@@ -15,8 +15,8 @@ constexpr uint32_t kHostSlots = 48, kSsdSlots = 1024;
 // A node without a device: 48 host slots, and SSD for 8 parts of 128 slots.
 class SharesNode : public TestNode {
  public:
-  explicit SharesNode(uint64_t ssd_slots = kSsdSlots)
-      : TestNode({Bytes(0), kChunk * kHostSlots, kChunk * ssd_slots, Limits()}) {}
+  explicit SharesNode(uint64_t ssd_slots = kSsdSlots, uint64_t host_slots = kHostSlots)
+      : TestNode({Bytes(0), kChunk * host_slots, kChunk * ssd_slots, Limits()}) {}
 
   // The call; the session is `last_`.
   CallId BeginOpen(Bytes host_share = Bytes(0), std::string name = "") {
@@ -181,6 +181,26 @@ TEST(SharesTest, ClaimsAreAllThatCanBeHad) {
   const CallId fifth = node.BeginOpen();
   node.FinishTransfers();
   EXPECT_EQ(node.CodeOf(fifth), StatusCode::kResourceExhausted);
+}
+
+// A second job begins with less than its claim, while the first one, larger, gives back the rest.
+TEST(SharesTest, AClaimMayBeMoreThanThereIsSoFar) {
+  SharesNode node(/*ssd_slots=*/4096, /*host_slots=*/512);
+  const SessionId first = node.OpenElastic();
+  node.Fill(first, 600);
+  const SessionId second = node.OpenElastic();
+  EXPECT_LE(node.ShareOf(second), 64u);
+  node.hold_memory_ = true;
+  node.Post(ClientGone{first});
+  EXPECT_LT(node.FreeAt(0), 64u) << "it is being given back";
+  const CallId third = node.BeginOpen();
+  EXPECT_FALSE(node.Answered(third));
+  while (!node.Answered(third)) node.FinishMemory();
+  EXPECT_EQ(node.CodeOf(third), StatusCode::kOk);
+  node.hold_memory_ = false;
+  node.FinishMemory();
+  node.Fill(second, 600);
+  EXPECT_GE(node.ShareOf(second), 192u);
 }
 
 TEST(SharesTest, SsdIsLentAsItIsNeeded) {

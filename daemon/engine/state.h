@@ -76,7 +76,7 @@ class EngineState {
   absl::StatusOr<Bytes> Share(Tier tier, Bytes asked, Bytes chunk_size) const;
   absl::Status CheckDeviceRegions(const Job& job, uint64_t slots) const;
   absl::Status LendTier(Job& job, Tier tier, Bytes asked, bool elastic);
-  absl::Status NotEnough(Tier tier, Bytes asked, Bytes chunk_size) const;
+  absl::Status NotEnough(Tier tier, Bytes asked, Bytes chunk_size, uint64_t least) const;
   // Asks for the tier's next part, unless one is being made or the share is used up.
   void Grow(Job& job, Tier tier);
   void PartMade(Tier tier, uint32_t part, const absl::Status& status);
