@@ -58,8 +58,9 @@ class LenderEvents {
   virtual void Lost(const absl::Status& reason) = 0;
 };
 
-// Zero means: the default of proto/memtide/v1/session.proto, and for the chunk size a 24th of the
-// host share and at most a 12th of the device share, 2 to 64 MiB.
+// Zero means: the default of proto/memtide/v1/session.proto, elastic shares of host memory and SSD,
+// and for the chunk size a 24th of the host share and at most a 12th of the device share, 2 to 64
+// MiB.
 struct JobOptions {
   std::string job_name;
   Bytes chunk_size;

@@ -73,8 +73,8 @@ typedef struct memtide_options {
   const char* program;         /* shown in listings; may be NULL */
   uint64_t chunk_bytes;        /* a multiple of 2 MiB; 0: device or host share / 24, 2 to 64 MiB */
   uint64_t device_share_bytes; /* 0: all that is free */
-  uint64_t host_share_bytes;   /* 0: all that is free */
-  uint64_t ssd_share_bytes;    /* 0: all that is free */
+  uint64_t host_share_bytes;   /* 0: elastic, all that other jobs do not need */
+  uint64_t ssd_share_bytes;    /* 0: elastic, too */
   uint64_t address_bytes;      /* addresses to reserve; 0: 1 TiB (costs no memory) */
   uint32_t device_memory;      /* of a GPU: how it is lent; 0: descriptors where the driver can */
   uint32_t time_to_live_s;     /* how long the job's chunks outlive its last session; 0: not */

@@ -1,4 +1,6 @@
 // The model's half that judges what the engine does to memory and connections.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tests/sim/model.h"
 #include "tests/sim/trace.h"
@@ -111,8 +113,13 @@ void Model::ObserveBudget(const SendLeaseBudget& effect) {
   const JobState* job = state_.JobOf(effect.session);
   if (job == nullptr || job->slots[0] != 0 || effect.lease_budget == 0 ||
       effect.lease_budget >= job->slots[1]) {
-    Broken(absl::StrCat(ToText(effect), ": nobody there, or no such budget"));
+    return Broken(absl::StrCat(ToText(effect), ": nobody there, or no such budget"));
   }
+  if (effect.most >= job->slots[1] || (effect.most < effect.lease_budget && !job->IsElastic())) {
+    return Broken(absl::StrCat(ToText(effect), ": no such number can be in use"));
+  }
+  const uint32_t all = job->slots[1] - std::max(1u, job->slots[1] / 4);
+  if (job->IsElastic() && effect.most < all) probes_.Hit(Probe::kShareCeded);
 }
 
 void Model::ObserveTransfer(const StartTransfer& effect) {

@@ -56,6 +56,7 @@ constexpr const char* kNames[kProbes] = {
     "memory of a slot gone to the machine",
     "memory of a slot back from the machine",
     "memory of a slot could not come back",
+    "share ceded to other jobs",
 };
 
 }  // namespace

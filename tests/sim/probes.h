@@ -59,8 +59,9 @@ enum class Probe : uint8_t {
   kSlotEmptied,
   kSlotFilled,
   kSlotNotFilled,
+  kShareCeded,
 };
-inline constexpr int kProbes = 50;
+inline constexpr int kProbes = 51;
 
 const char* ProbeName(Probe probe);
 
