@@ -1,16 +1,41 @@
-"""A script that goes on training while a test looks at the node, until the test lets it end."""
+"""A node's daemon, and scripts that go on training while a test looks at it, until the test lets
+them end."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from harness import SCRIPTS
+from harness import SCRIPTS, short_directory
+from memtide.daemon import answers
+from memtide.locate import find_daemon
 
 # Trains until the file that it is given is there, and prints each step's loss.
 SCRIPT = SCRIPTS / "squeezed.py"
 _PATIENCE_S = 120.0
 _MOST_STEPS = 500
+
+
+@contextlib.contextmanager
+def node_daemon(ssd_dir: Path, *more: str) -> Iterator[Path]:
+    """Where a daemon listens that has host memory of 64 MiB and an SSD, and `more` flags."""
+    with short_directory() as home:
+        flags = [
+            f"--socket-dir={home}",
+            f"--ssd-dir={ssd_dir}",
+            "--ssd-pool=1GiB",
+            "--host-pool=64MiB",
+            "--device=none",
+            "--metrics-address=off",
+            *more,
+        ]
+        with subprocess.Popen([find_daemon(), *flags], stderr=subprocess.DEVNULL) as daemon:
+            while not answers(home):
+                assert daemon.poll() is None, "the daemon does not start"
+            yield home
+            daemon.terminate()
 
 
 class SteppingScript:

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import Cli, short_directory
+from harness import Cli
 from memtide import node as nodes
-from memtide.daemon import answers
-from memtide.locate import find_daemon
-from stepping_script import SCRIPT, SteppingScript
+from stepping_script import SCRIPT, SteppingScript, node_daemon
 
 _GIB = 2**30
 
@@ -43,21 +41,9 @@ def margin_bytes() -> int:
 @pytest.fixture
 def sockets(tmp_path: Path, margin_bytes: int) -> Iterator[Path]:
     """Where a daemon listens, whose chunks give way when the margin is used up."""
-    with short_directory() as home:
-        flags = [
-            f"--socket-dir={home}",
-            f"--ssd-dir={tmp_path / 'ssd'}",
-            "--ssd-pool=1GiB",
-            "--host-pool=64MiB",
-            "--device=none",
-            "--metrics-address=off",
-            f"--host-reserve={_available_bytes() - margin_bytes}",
-        ]
-        with subprocess.Popen([find_daemon(), *flags], stderr=subprocess.DEVNULL) as daemon:
-            while not answers(home):
-                assert daemon.poll() is None, "the daemon does not start"
-            yield home
-            daemon.terminate()
+    reserve_bytes = _available_bytes() - margin_bytes
+    with node_daemon(tmp_path / "ssd", f"--host-reserve={reserve_bytes}") as sockets:
+        yield sockets
 
 
 def _withheld_bytes(sockets: Path) -> int:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import Cli, short_directory
+from harness import Cli
 from memtide import node as nodes
-from memtide.daemon import answers
-from memtide.locate import find_daemon
-from stepping_script import SCRIPT, SteppingScript
+from stepping_script import SCRIPT, SteppingScript, node_daemon
 
 _POOL_BYTES = 64 << 20
 # The daemon keeps so much for a job, once it has it: a dozen chunks.
@@ -22,22 +19,8 @@ _CLAIM_BYTES = 24 << 20
 
 @pytest.fixture
 def sockets(tmp_path: Path) -> Iterator[Path]:
-    """Where a node's daemon listens."""
-    with short_directory() as home:
-        flags = [
-            f"--socket-dir={home}",
-            f"--ssd-dir={tmp_path / 'ssd'}",
-            "--ssd-pool=1GiB",
-            f"--host-pool={_POOL_BYTES}",
-            "--device=none",
-            "--metrics-address=off",
-            "--no-host-reserve",
-        ]
-        with subprocess.Popen([find_daemon(), *flags], stderr=subprocess.DEVNULL) as daemon:
-            while not answers(home):
-                assert daemon.poll() is None, "the daemon does not start"
-            yield home
-            daemon.terminate()
+    with node_daemon(tmp_path / "ssd", "--no-host-reserve") as sockets:
+        yield sockets
 
 
 def _share_bytes(sockets: Path, run: SteppingScript) -> int:
