@@ -21,12 +21,19 @@ def print_status(socket_dir: Path | None, console: Console) -> None:
     state = "draining" if node.draining else "serving"
     console.print(f"[bold cyan]memtided[/] {node.version}, {state}")
     console.print(pools_table(node))
+    console.print(_obtainable_line(node))
     if node.kinds:
         console.print(kinds_table(node))
     console.print(_sessions_table(node))
     console.print(_counters_line(node))
     for warning in node.warnings:
         console.print(f"[yellow]warning:[/] {warning}", highlight=False)
+
+
+def _obtainable_line(node: Node) -> str:
+    # What others have, but would cede, is not among what is free.
+    sizes = (f"{format_size(pool.obtainable_bytes)} {pool.tier}" for pool in node.pools)
+    return f"one more job can have {', '.join(sizes)}"
 
 
 def _sessions_table(node: Node) -> Table:

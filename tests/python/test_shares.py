@@ -73,6 +73,8 @@ def test_a_job_that_waits_to_be_resumed_lends_its_memory(
     (host,) = (pool for pool in nodes.inspect(sockets).pools if pool.tier == "host")
     assert host.free_bytes == 0
     assert host.obtainable_bytes == _POOL_BYTES - _CLAIM_BYTES
+    status = cli.memtide("status", f"--socket-dir={sockets}").check().out
+    assert "one more job can have 40.0 MiB host, 896 MiB ssd" in status
     end = tmp_path / "end"
     run = SteppingScript(cli.start_memtide("run", f"--socket-dir={sockets}", SCRIPT, end))
     run.train_until(
