@@ -91,7 +91,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         advice = "--device none" if summary.device != "cpu" else "--device cuda"
         console.print(
             f"memtide managed nothing: its chunks are on {summary.device}, and the script trained "
-            f"no tensor there. For one that trains elsewhere: {advice}",
+            "no tensor there that memtide takes (of those that FSDP shards it takes none). For a "
+            f"script that trains elsewhere: {advice}",
             style="yellow",
         )
     if summary.withheld_bytes:
