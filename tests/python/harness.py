@@ -70,9 +70,13 @@ class Cli:
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     def start_memtide(self, *arguments: object, **more: object) -> subprocess.Popen[str]:
-        """The same, left running: what it says is in pipes."""
+        """`memtide ARGUMENTS`, left running."""
+        return self.start_python("-m", "memtide", *arguments, **more)
+
+    def start_python(self, *arguments: object, **more: object) -> subprocess.Popen[str]:
+        """As `python`, left running: what it says is in pipes."""
         return subprocess.Popen(
-            [sys.executable, "-m", "memtide", *map(str, arguments)],
+            [sys.executable, *map(str, arguments)],
             env=self._environment(more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

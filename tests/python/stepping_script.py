@@ -19,14 +19,14 @@ _MOST_STEPS = 500
 
 
 @contextlib.contextmanager
-def node_daemon(ssd_dir: Path, *more: str) -> Iterator[Path]:
-    """Where a daemon listens that has host memory of 64 MiB and an SSD, and `more` flags."""
+def node_daemon(ssd_dir: Path, *more: str, host_pool: str = "64MiB") -> Iterator[Path]:
+    """Where a daemon listens that has host memory and an SSD, and `more` flags."""
     with short_directory() as home:
         flags = [
             f"--socket-dir={home}",
             f"--ssd-dir={ssd_dir}",
             "--ssd-pool=1GiB",
-            "--host-pool=64MiB",
+            f"--host-pool={host_pool}",
             "--device=none",
             "--metrics-address=off",
             *more,
