@@ -233,6 +233,13 @@ FIGURES: tuple[Figure, ...] = (
         1.5,
         "s",
     ),
+    Figure(
+        "host.cede",
+        "half of a full pool for a second job, against writing it out and filling it",
+        Measure.SHARE,
+        1.5,
+        "s",
+    ),
     *(figure for trace in TRACES for figure in _policy(trace)),
     Figure("idle.memory", "idle daemon's memory beyond pools", Measure.ALONE, 64, "MiB", "MiB"),
 )

@@ -177,10 +177,9 @@ def _give_way(context: Context) -> Samples:
 
     rounds = 1 if context.quick else 3
     try:
-        pairs = give_way.measure(context.memtided, context.ssd_parent, rounds)
+        return give_way.measure(context.memtided, context.ssd_parent, rounds)
     except give_way.NothingGivenWay as error:
         raise SuiteFailed(str(error)) from None
-    return {"host.give_way": pairs}
 
 
 def _optimizer(context: Context) -> Samples:
