@@ -14,11 +14,13 @@ PoolUsage EngineState::Usage(Tier tier) const {
     if (job->state == Job::State::kEnding || !job->tier(tier).exists()) continue;
     const JobTier& part = job->tier(tier);
     const Bytes used = job->chunk_size * part.slots->used_slots();
-    // Not what went to other jobs.
-    const uint32_t absent =
-        std::max(part.target, part.made_slots()) - (part.by_slot ? 0 : part.slots->backed_slots());
-    const Bytes withheld =
-        job->chunk_size * (part.by_slot ? 0 : std::min(absent, part.slots->unbacked_slots()));
+    uint32_t withheld_slots = part.by_slot ? 0 : part.slots->unbacked_slots();
+    if (part.is_elastic()) {
+      // Not what went to other jobs, nor what they had and is not needed yet.
+      const uint32_t lent = std::max(part.target, part.made_slots());
+      withheld_slots = std::min({withheld_slots, part.withheld, lent - part.slots->backed_slots()});
+    }
+    const Bytes withheld = job->chunk_size * withheld_slots;
     usage.used += used;
     usage.withheld += withheld;
     usage.reserved += part.share - used - withheld;  // Regions that leave are being scrubbed.

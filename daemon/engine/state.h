@@ -138,7 +138,7 @@ class EngineState {
   // Makes the job's host pool smaller by that many slots, or larger, up to what it may have.
   void Withhold(Job& job, uint32_t slots);
   void Return(Job& job, uint32_t slots);
-  // Gives free slots that are withheld to the machine.
+  // Gives free slots that are withheld, or ceded, to the machine.
   void EmptyWithheld(Job& job, Tier tier);
   // Nothing can leave for chunks that wait for slots: what is withheld comes back for them.
   void TakeWithheld(Job& job, Tier tier);
