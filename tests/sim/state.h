@@ -85,10 +85,9 @@ struct JobState {
   Duration time_to_live{0};
   std::optional<Instant> left;  // When the last session ended.
 
-  // Whether others' needs may make its share of host memory and SSD smaller.
-  bool IsElastic() const {
-    return opened_by.elastic && slots[2] != 0 && opened_by.host_share.IsZero();
-  }
+  // Whether others' needs may make its share of host memory and SSD smaller. One who asked for a
+  // size may have joined a job whose maker did not, and died while it opened.
+  bool IsElastic() const { return opened_by.elastic && slots[2] != 0; }
   // Whether its time has passed: it ends at the next tick, if it has not yet.
   bool IsLate(Instant now) const { return left && now >= *left + time_to_live; }
 };
