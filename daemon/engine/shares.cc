@@ -135,6 +135,7 @@ void EngineState::SetTarget(Job& job, Tier tier, uint32_t target) {
   // What is withheld is ceded first: it is nobody's work.
   const uint32_t less = part.target - std::min(part.target, target);
   part.withheld -= std::min(part.withheld, less);
+  (tier == Tier::kSsd ? counters_.ssd_ceded : counters_.host_ceded) += job.chunk_size * less;
   part.target = target;
   part.slots->Resize(target - part.withheld);
   Charge(job, tier);

@@ -84,6 +84,7 @@ TEST(SharesTest, WhatIsNotUsedIsCededAtOnce) {
   node.Fill(node.last_, 40);
   EXPECT_GE(node.ShareOf(node.last_), kHostSlots / 2);
   EXPECT_EQ(node.transfers_.size(), 0u);
+  EXPECT_EQ(node.Inspect().counters.host_ceded, kChunk * (kHostSlots - node.ShareOf(first)));
 }
 
 TEST(SharesTest, AFullPoolIsSharedByHalves) {

@@ -116,6 +116,11 @@ void AddTraffic(const Counters& counters, std::vector<MetricFamily>* families) {
                               "Host memory that went to the machine while that was short of it.")
                           .Add({}, counters.withheld)
                           .Take());
+  families->push_back(Counter("memtide_ceded_bytes_total",
+                              "What jobs that share a pool by need ceded to other jobs.")
+                          .Add({{"tier", "host"}}, counters.host_ceded)
+                          .Add({{"tier", "ssd"}}, counters.ssd_ceded)
+                          .Take());
   families->push_back(
       Counter("memtide_stall_seconds_total",
               "Time that fetches waited, each counted under the slowest thing it needed: a read "

@@ -69,6 +69,8 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   proto->set_ssd_written_bytes(counters.ssd_written.count());
   proto->set_zeroed_bytes(counters.zeroed.count());
   proto->set_withheld_bytes(counters.withheld.count());
+  proto->set_host_ceded_bytes(counters.host_ceded.count());
+  proto->set_ssd_ceded_bytes(counters.ssd_ceded.count());
   ToProto(counters.stalled_on_ssd, proto->mutable_stalled_on_ssd());
   ToProto(counters.stalled_on_copy, proto->mutable_stalled_on_copy());
   ToProto(counters.stalled_on_room, proto->mutable_stalled_on_room());

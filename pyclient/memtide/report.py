@@ -101,6 +101,12 @@ def print_summary(summary: Summary, console: Console) -> None:
             "from the host pool to other programs. A smaller one would have been kept whole.",
             style="yellow",
         )
+    if summary.ceded_bytes:
+        console.print(
+            f"Jobs shared the node's host pool: {format_size(summary.ceded_bytes)} of it went from "
+            "one to another. Each alone would have been faster.",
+            style="yellow",
+        )
     console.print(
         f"{counts['acquires']} chunks leased, {counts['acquire_hits']} of them held already; "
         f"{counts['faults']} page faults; waited {summary.waited_s:.2f} s",

@@ -120,7 +120,8 @@ class Recorder(Observer):
             lease_budget=self._client.properties.lease_budget,
             device=device_name(self._client.properties.dl_device),
             moved_bytes=_moved(self._first_node, node),
-            withheld_bytes=_withheld_bytes(node) - _withheld_bytes(self._first_node),
+            withheld_bytes=_counted_since(self._first_node, node, "withheld_bytes"),
+            ceded_bytes=_counted_since(self._first_node, node, "host_ceded_bytes"),
             stalled_s=_stalled(self._first_node, node),
             client=_counted(self._first_stats, stats),
             waited_s=(stats.wait_nanoseconds - self._first_stats.wait_nanoseconds) / 1e9,
@@ -175,6 +176,7 @@ class Summary:
     device: str  # Of tensors in chunks: "cpu" or "cuda:0".
     moved_bytes: dict[str, int]
     withheld_bytes: int  # Of host memory, to a machine that was short of it; each time counts.
+    ceded_bytes: int  # Of host memory, by jobs of the node to other ones, likewise.
     stalled_s: dict[str, float]
     client: dict[str, int]
     waited_s: float
@@ -203,6 +205,7 @@ class Summary:
             "device": self.device,
             "moved_bytes": self.moved_bytes,
             "withheld_bytes": self.withheld_bytes,
+            "ceded_bytes": self.ceded_bytes,
             "stalled_seconds": self.stalled_s,
             "client": self.client,
             "waited_seconds": self.waited_s,
@@ -225,12 +228,12 @@ def _budget(node: Node) -> dict[str, int]:
     }
 
 
-def _withheld_bytes(node: Node) -> int:
-    return node.counters.get("withheld_bytes", 0)
+def _counted_since(before: Node, after: Node, counter: str) -> int:
+    return after.counters.get(counter, 0) - before.counters.get(counter, 0)
 
 
 def _moved(before: Node, after: Node) -> dict[str, int]:
-    return {link: after.counters.get(link, 0) - before.counters.get(link, 0) for link in LINKS}
+    return {link: _counted_since(before, after, link) for link in LINKS}
 
 
 def _stalled(before: Node, after: Node) -> dict[str, float]:

@@ -57,6 +57,7 @@ def test_two_scripts_share_the_pool(exact: bool, cli: Cli, sockets: Path, tmp_pa
         return both_have_half()
 
     first.train_until(make_steps_until_both_have_half, "half of the pool for each")
+    assert nodes.inspect(sockets).counters["host_ceded_bytes"] >= _POOL_BYTES // 2
     ends[1].touch()
     second.end()
     first.train_until(
