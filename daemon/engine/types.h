@@ -102,7 +102,7 @@ struct Counters {
   uint64_t step_parts = 0, steps_published = 0, non_finite_gradients = 0;
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
-  Bytes withheld;  // Memory of slots that went to the machine.
+  Bytes withheld;               // Memory of slots that went to the machine.
   Bytes host_ceded, ssd_ceded;  // Taken from elastic shares for other jobs.
   // Time that fetches waited, by what they waited for. A fetch counts once, under the slowest
   // thing it needed: ssd over device copy over room in a pool.
