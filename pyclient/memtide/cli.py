@@ -14,6 +14,7 @@ from memtide import __version__, explain, trace, trace_file
 from memtide.connect import Wish
 from memtide.daemon import Pools
 from memtide.errors import MemtideError, NotInstalled, UsageError
+from memtide.script import Program
 from memtide.sizes import parse_size
 from memtide.trace_file import RAW_SUFFIX
 
@@ -83,7 +84,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="run a PyTorch script with its states in chunks",
         description="Runs SCRIPT as `python SCRIPT ARGS...` would, with parameters, gradients and "
         "optimizer state in chunks. Uses the node's daemon if one answers and no pool is named; "
-        "else starts a private one that ends with the script. Sizes: 512MiB, 2GiB, 1.5GB.",
+        "else starts a private one that ends with the script. Where SCRIPT is torchrun, or "
+        "accelerate launch, each process that it starts is run so, with one daemon for all. "
+        "Sizes: 512MiB, 2GiB, 1.5GB.",
     )
     pools = run.add_argument_group("pools of a private daemon")
     pools.add_argument("--device-pool", metavar="SIZE", help="of the device; 0: no device")
@@ -151,7 +154,15 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help=f"write the last iterations: .json for viewers, {RAW_SUFFIX} for explain and replay",
     )
     output.add_argument("--quiet", action="store_true", help="no progress line, no summary")
-    run.add_argument("script", metavar="SCRIPT")
+    run.add_argument(
+        "-m",
+        dest="is_module",
+        action="store_true",
+        help="SCRIPT is the name of a module, as after `python -m`",
+    )
+    run.add_argument(
+        "script", metavar="SCRIPT", help="its path, or a command on PATH that is in Python"
+    )
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
     run.set_defaults(command=_run)
 
@@ -223,8 +234,7 @@ def _run(told: argparse.Namespace) -> _Action:
         raise UsageError("--job keeps steps that the daemon makes, and --exact asks for none")
     return launch.prepare(
         launch.RunOptions(
-            script=told.script,
-            arguments=told.arguments,
+            program=Program(told.script, told.arguments, is_module=told.is_module),
             wish=Wish(
                 pools=pools,
                 socket_dir=told.socket_dir,

@@ -48,20 +48,14 @@ def connect(wish: Wish) -> Connection:
     Unavailable, NotInstalled, OutOfRoom: with what to do. FailedPrecondition: another process runs
     the job.
     """
-    socket_dir = wish.socket_dir or default_socket_dir()
-    daemon = None
     with contextlib.ExitStack() as undo:
-        if wish.job_name and (wish.pools.named() or not answers(socket_dir)):
-            raise Unavailable(
-                f"job '{wish.job_name}' needs a daemon that stays when this process ends, and "
-                f"none answers at {socket_dir}: start memtided, or name its sockets by --socket-dir"
-            )
+        daemon = None
         if wish.job_name:
-            wait_until_free(socket_dir, wish.job_name)
-        if wish.pools.named() or not answers(socket_dir):
-            daemon = PrivateDaemon.start(wish.pools, wish.socket_dir)
+            socket_dir = _where_jobs_stay(wish)
+        else:
+            socket_dir, daemon = reach(wish)
+        if daemon is not None:
             undo.callback(daemon.stop)
-            socket_dir = daemon.socket_dir
         options = OpenOptions(
             socket_dir=str(socket_dir),
             job_name=wish.job_name,
@@ -74,6 +68,29 @@ def connect(wish: Wish) -> Connection:
         connection = Connection(Client(options), socket_dir, daemon)
         atexit.register(undo.pop_all().close)
     return connection
+
+
+def reach(wish: Wish) -> tuple[Path, PrivateDaemon | None]:
+    """Where a daemon listens, as `connect` chooses it; and the private one, which the caller stops.
+
+    Unavailable, NotInstalled: with what to do.
+    """
+    socket_dir = wish.socket_dir or default_socket_dir()
+    if not wish.pools.named() and answers(socket_dir):
+        return socket_dir, None
+    daemon = PrivateDaemon.start(wish.pools, wish.socket_dir)
+    return daemon.socket_dir, daemon
+
+
+def _where_jobs_stay(wish: Wish) -> Path:
+    socket_dir = wish.socket_dir or default_socket_dir()
+    if wish.pools.named() or not answers(socket_dir):
+        raise Unavailable(
+            f"job '{wish.job_name}' needs a daemon that stays when this process ends, and none "
+            f"answers at {socket_dir}: start memtided, or name its sockets by --socket-dir"
+        )
+    wait_until_free(socket_dir, wish.job_name)
+    return socket_dir
 
 
 def _searched(wish: Wish, socket_dir: Path) -> int:

@@ -1,23 +1,25 @@
-"""`memtide run`: a script, unmodified, in chunks."""
+"""`memtide run`: a program, unmodified, in chunks."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from memtide import chunk_size, report, runtime_hook, trace, trace_file
 from memtide._native import Client
-from memtide.connect import Connection, Wish, connect
+from memtide.connect import Connection, Wish, connect, reach
 from memtide.errors import MemtideError, UsageError
+from memtide.launchers import Launcher, launcher_in
 from memtide.named_job import take_up
 from memtide.runtime_hook import Stepping
-from memtide.script import run_script
+from memtide.script import Program, run_program
 from memtide.stats import Recorder, Summary
 
 
@@ -25,8 +27,7 @@ from memtide.stats import Recorder, Summary
 class RunOptions:
     """What `memtide run` was told."""
 
-    script: str
-    arguments: list[str]
+    program: Program
     wish: Wish
     stats: Path | None = None
     tide: Path | None = None
@@ -39,12 +40,11 @@ class RunOptions:
 
 
 def prepare(options: RunOptions) -> Callable[[], int]:
-    """Reaches a daemon and sets the hooks; what is returned runs the script.
+    """Reaches a daemon and sets the hooks; what is returned runs the program, or the launcher of
+    several.
 
-    The script's own exceptions and SystemExit come out of that, after the summary.
+    The program's own exceptions and SystemExit come out of that, after the summary.
     """
-    if not Path(options.script).exists():
-        raise UsageError(f"no script at '{options.script}'")
     for output in (options.stats, options.tide):
         if output is not None and not output.absolute().parent.is_dir():
             raise UsageError(f"no directory to write '{output}' into")
@@ -52,6 +52,13 @@ def prepare(options: RunOptions) -> Callable[[], int]:
         trace_file.check_output(options.trace)
     if options.resume and not options.wish.job_name:
         raise UsageError("--resume takes up the job that --job names")
+    launcher = launcher_in(options.program)
+    if launcher is not None:
+        return _prepare_ranks(options, launcher)
+    program = options.program.located()
+    rank = os.environ.get("RANK", "0")  # As launchers tell; of several, the first one reports.
+    if rank != "0":
+        options = replace(options, stats=None, tide=None, trace=None)
     connection = connect(options.wish)
     stepping = _stepping(connection, options)
     recorder = Recorder(
@@ -60,7 +67,7 @@ def prepare(options: RunOptions) -> Callable[[], int]:
         options.tide_iteration if options.tide is not None else None,
     )
     progress = None
-    if sys.stderr.isatty() and not options.quiet:
+    if sys.stderr.isatty() and not options.quiet and rank == "0":
         progress = report.Progress(recorder)
     runtime_hook.install(connection.client, progress or recorder, stepping)
     outputs = _Outputs(_absolute(options.stats), _absolute(options.tide), _absolute(options.trace))
@@ -68,14 +75,44 @@ def prepare(options: RunOptions) -> Callable[[], int]:
 
     def run() -> int:
         try:
-            run_script(options.script, options.arguments)
+            run_program(program)
         finally:
             if os.getpid() == owner:
                 if progress is not None:
                     progress.clear()
-                _conclude(connection, recorder, outputs, quiet=options.quiet)
-                if not options.quiet and not options.wish.chunk_bytes:
+                _conclude(connection, recorder, outputs, "" if options.quiet else rank)
+                if not options.quiet and not options.wish.chunk_bytes and rank == "0":
                     _advise(connection.client)
+        return 0
+
+    return run
+
+
+def _prepare_ranks(options: RunOptions, launcher: Launcher) -> Callable[[], int]:
+    if options.wish.job_name:
+        raise UsageError("--job keeps the steps of one process, and a launcher starts several")
+    if options.wish.pools.ssd_bytes == 0:
+        raise UsageError("several processes share memory only with an SSD pool to make room in")
+    socket_dir, daemon = reach(options.wish)
+    if daemon is not None:
+        atexit.register(daemon.stop)
+    command = [sys.executable, "-u", "-m", "memtide", "run", f"--socket-dir={socket_dir}"]
+    if options.wish.chunk_bytes:
+        command.append(f"--chunk-size={options.wish.chunk_bytes}")
+    for name, value in (("stats", options.stats), ("tide", options.tide), ("trace", options.trace)):
+        if value is not None:
+            command.append(f"--{name}={value.absolute()}")
+    command.append(f"--tide-iteration={options.tide_iteration}")
+    for name, chosen in (
+        ("exact", options.exact),
+        ("skip-non-finite", options.skip_non_finite),
+        ("quiet", options.quiet),
+    ):
+        if chosen:
+            command.append(f"--{name}")
+
+    def run() -> int:
+        launcher.launch(command)
         return 0
 
     return run
@@ -102,9 +139,9 @@ def _conclude(
     connection: Connection,
     recorder: Recorder,
     outputs: _Outputs,
-    *,
-    quiet: bool,
+    told_of: str,
 ) -> None:
+    # `told_of`: rank; none: nothing is printed.
     console = Console(stderr=True, highlight=False)
     try:
         summary = recorder.finish()
@@ -114,8 +151,10 @@ def _conclude(
     if outputs.stats is not None:  # First: who reads what is printed may leave in the middle of it.
         told = json.dumps(summary.as_json(), indent=1)
         outputs.stats.write_text(told + "\n", encoding="utf-8")
-    if not quiet:
+    if told_of == "0":
         report.print_summary(summary, console)
+    elif told_of:
+        report.print_if_nothing_managed(summary, console, f"memtide, in rank {told_of},")
     if outputs.tide is not None:
         _draw(summary, outputs.tide, console)
     if outputs.trace is not None:

@@ -87,14 +87,7 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(kinds_table(summary.node))
     console.print(_traffic_table(summary))
     counts = summary.client
-    if summary.iterations and not summary.chunks and not counts["acquires"]:
-        advice = "--device none" if summary.device != "cpu" else "--device cuda"
-        console.print(
-            f"memtide managed nothing: its chunks are on {summary.device}, and the script trained "
-            "no tensor there that memtide takes (of those that FSDP shards it takes none). For a "
-            f"script that trains elsewhere: {advice}",
-            style="yellow",
-        )
+    print_if_nothing_managed(summary, console)
     if summary.withheld_bytes:
         console.print(
             f"The machine was short of memory: {format_size(summary.withheld_bytes)} in all went "
@@ -104,7 +97,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     if summary.ceded_bytes:
         console.print(
             f"Jobs shared the node's host pool: {format_size(summary.ceded_bytes)} of it went from "
-            "one to another. Each alone would have been faster.",
+            "one to another, as they needed it.",
             style="yellow",
         )
     console.print(
@@ -150,6 +143,19 @@ def kinds_table(node: Node) -> Table:
     table.add_section()
     _add_usage(table, "together", total, node)
     return table
+
+
+def print_if_nothing_managed(summary: Summary, console: Console, who: str = "memtide") -> None:
+    """A warning, where the script trained without any chunk."""
+    if not summary.iterations or summary.chunks or summary.client["acquires"]:
+        return
+    advice = "--device none" if summary.device != "cpu" else "--device cuda"
+    console.print(
+        f"{who} managed nothing: its chunks are on {summary.device}, and the script trained "
+        "no tensor there that memtide takes (of those that FSDP shards it takes none). For a "
+        f"script that trains elsewhere: {advice}",
+        style="yellow",
+    )
 
 
 def _traffic_table(summary: Summary) -> Table:

@@ -1,22 +1,96 @@
-"""Running a script as `python SCRIPT ARGS...` does."""
+"""Running a program as Python does: a script, a module (`python -m`), or a command on PATH."""
 
 from __future__ import annotations
 
+import builtins
+import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
+import re
+import shutil
 import sys
 import types
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memtide.errors import UsageError
 
 
-def run_script(path: str, arguments: list[str]) -> None:
-    """Runs the script as __main__ in this process.
+@dataclass(frozen=True)
+class Program:
+    """What is to be run."""
 
-    SystemExit and KeyboardInterrupt come out; any other exception of the script is shown as Python
-    shows it, beginning with the script's own frames, and becomes SystemExit(1).
+    name: str  # A script's path, a command in Python that is on PATH, or a module's name.
+    arguments: list[str]
+    is_module: bool = False
+
+    def located(self) -> Program:
+        """With the script's path. UsageError: it is not there, as far as can be seen before
+        anything of it is run."""
+        if self.is_module:
+            sys.path[0] = str(Path.cwd())  # As `python -m` has it.
+            if not is_installed(self.name.partition(".")[0]):
+                raise UsageError(f"no module named '{self.name}'")
+            return self
+        if re.fullmatch(r"python[\d.]*", Path(self.name).name):
+            raise UsageError(
+                f"'{self.name}' is left out: memtide run train.py, or memtide run -m package.train"
+            )
+        if Path(self.name).exists():
+            return self
+        command = shutil.which(self.name)
+        if command is None:
+            raise UsageError(f"no script at '{self.name}', and no such command")
+        if not _is_in_python(Path(command)):
+            raise UsageError(f"'{command}' is no program in Python")
+        return replace(self, name=command)
+
+    def as_arguments(self) -> list[str]:
+        """As `memtide run` takes it."""
+        return [*(["-m"] if self.is_module else []), self.name, *self.arguments]
+
+
+def is_installed(package: str) -> bool:
+    """Whether there is a package of that name. Nothing is imported."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # No such name can be.
+        return False
+
+
+def _is_in_python(command: Path) -> bool:
+    # Where an interpreter's path is long, installers let a shell find it, in the second line.
+    with command.open("rb") as file:
+        first_lines = file.read(512).split(b"\n")[:2]
+    return first_lines[0].startswith(b"#!") and b"python" in b"".join(first_lines)
+
+
+def run_program(program: Program) -> None:
+    """Runs the program as __main__ in this process.
+
+    SystemExit and KeyboardInterrupt come out; any other exception of the program is shown as Python
+    shows it, beginning with the program's own frames, and becomes SystemExit(1).
     """
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__builtins__=builtins, __cached__=None, __annotations__={})
+    load = _load_module if program.is_module else _load_script
+    try:
+        code = load(program.name, module)
+    except (SyntaxError, ValueError) as error:  # Its source is none.
+        sys.excepthook(type(error), error.with_traceback(None), None)
+        raise SystemExit(1) from None
+    sys.argv = [module.__file__ if program.is_module else program.name, *program.arguments]
+    sys.modules["__main__"] = module
+    try:
+        exec(code, module.__dict__)
+    except Exception as error:
+        own_frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        sys.excepthook(type(error), error.with_traceback(own_frames), own_frames)
+        raise SystemExit(1) from None
+
+
+def _load_script(path: str, module: types.ModuleType) -> types.CodeType:
     file = Path(path)
     if file.is_dir():
         file /= "__main__.py"
@@ -25,21 +99,28 @@ def run_script(path: str, arguments: list[str]) -> None:
     except OSError as error:
         raise UsageError(f"can't open script '{path}': {error.strerror}") from None
     full_path = os.path.abspath(file)  # noqa: PTH100  Path.absolute keeps "..", Python does not.
-    module = types.ModuleType("__main__")
-    module.__dict__.update(
-        __file__=full_path,
-        __builtins__=__builtins__,
-        __loader__=importlib.machinery.SourceFileLoader("__main__", full_path),
-        __cached__=None,
-        __annotations__={},
-    )
-    sys.argv = [path, *arguments]
+    loader = importlib.machinery.SourceFileLoader("__main__", full_path)
+    module.__dict__.update(__file__=full_path, __loader__=loader)
     sys.path[0] = str(file.resolve().parent)
-    sys.modules["__main__"] = module
+    return compile(source, full_path, "exec", dont_inherit=True)
+
+
+def _load_module(name: str, module: types.ModuleType) -> types.CodeType:
     try:
-        code = compile(source, full_path, "exec", dont_inherit=True)
-        exec(code, module.__dict__)
-    except Exception as error:
-        script_frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
-        sys.excepthook(type(error), error.with_traceback(script_frames), script_frames)
-        raise SystemExit(1) from None
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except (ImportError, ValueError) as error:
+        raise SystemExit(f"memtide: can't find module '{name}': {error}") from None
+    if spec is None or not isinstance(spec.loader, importlib.abc.InspectLoader):
+        raise SystemExit(f"memtide: no module named '{name}' that can be run")
+    code = spec.loader.get_code(spec.name)
+    if code is None:
+        raise SystemExit(f"memtide: module '{name}' has no code in Python")
+    module.__dict__.update(
+        __file__=spec.origin,
+        __loader__=spec.loader,
+        __package__=spec.parent,
+        __spec__=spec,
+    )
+    return code

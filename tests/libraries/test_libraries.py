@@ -93,3 +93,11 @@ def test_a_library_s_script_gives_the_same_losses_where_the_daemon_steps(
     assert stats["daemon_steps"] > 0
     losses = [[float.fromhex(loss) for loss in r["losses"]] for r in (offloaded, plain)]
     assert losses[0] == pytest.approx(losses[1], rel=CASES[name].tolerance, abs=0.0)
+
+
+def test_accelerate_s_launcher_starts_its_script_under_memtide(run: Run) -> None:
+    launcher = ["accelerate", "launch", "--cpu", "--num_processes=1", "--num_machines=1"]
+    launcher += ["--num_cpu_threads_per_process=1", "--mixed_precision=no", "--dynamo_backend=no"]
+    plain, offloaded, stats = run("accelerate_t5", "--exact", *launcher)
+    assert offloaded == plain
+    assert stats["iterations"] > 0

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
-import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness import SCRIPTS, Cli
+from harness import Cli
 from memtide import node as nodes
 from stepping_script import SCRIPT, SteppingScript, node_daemon
 
-_PATIENCE_S = 120.0
 _POOL_BYTES = 64 << 20
 # The daemon keeps so much for a job, once it has it: a dozen chunks.
 _CLAIM_BYTES = 24 << 20
@@ -88,31 +83,3 @@ def test_a_job_that_waits_to_be_resumed_lends_its_memory(
     )
     end.touch()
     run.end()
-
-
-def _run_ranks(start: Callable[..., subprocess.Popen[str]], results: Path) -> list[Any]:
-    """What two ranks of one training come to, of which `start` starts one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    results.mkdir()
-    files = [results / str(rank) for rank in range(2)]
-    ranks = [
-        start(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RESULT=file)
-        for rank, file in enumerate(files)
-    ]
-    for rank in ranks:
-        _, err = rank.communicate(timeout=_PATIENCE_S)
-        assert rank.returncode == 0, err
-    return [json.loads(file.read_text()) for file in files]
-
-
-def test_ranks_of_one_training_share_the_pool(cli: Cli, tmp_path: Path) -> None:
-    script = SCRIPTS / "data_parallel.py"
-    plain = _run_ranks(functools.partial(cli.start_python, script), tmp_path / "plain")
-    # Half of what the ranks need.
-    with node_daemon(tmp_path / "ssd", "--no-host-reserve", host_pool="48MiB") as sockets:
-        ours = functools.partial(
-            cli.start_memtide, "run", f"--socket-dir={sockets}", "--exact", script
-        )
-        assert _run_ranks(ours, tmp_path / "ours") == plain

@@ -1,0 +1,141 @@
+"""What `memtide run` runs beside scripts: modules, and launchers of several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from harness import SCRIPTS, Cli
+from memtide.locate import find_daemon
+
+_TORCHRUN = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
+_SAYS_WHAT_IT_IS = """
+import sys
+from . import part
+print(__name__, __package__, __spec__.name, part.NAME, sys.argv, sys.path[0])
+print(sys.modules["__main__"].part.NAME, __file__, __builtins__.__name__)
+raise part.Failure(int(sys.argv[1]))
+"""
+_PART = "NAME = 'part'\nclass Failure(Exception): pass\n"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A directory with a package `training` in it, which says what it sees and fails."""
+    folder = tmp_path / "training"
+    folder.mkdir()
+    for name, text in {
+        "__init__": "",
+        "__main__": _SAYS_WHAT_IT_IS,
+        "part": _PART,
+        "broken": "a b",
+    }.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["training", "training.__main__"])
+def test_a_module_sees_what_python_shows_it(name: str, cli: Cli, package: Path) -> None:
+    ours = cli.memtide("run", "--quiet", "-m", name, "7", "--exact", cwd=package)
+    plain = cli.python("-m", name, "7", "--exact", cwd=package)
+    assert (ours.status, ours.out) == (plain.status, plain.out)
+    assert ours.out
+    # Python's has its own two frames before the module's.
+    frames = re.compile(r'  File "(.*)", line (\d+)')
+    assert frames.findall(ours.err) == frames.findall(plain.err)[2:]
+    assert ours.err.splitlines()[-1] == plain.err.splitlines()[-1] == "training.part.Failure: 7"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("training.nowhere", "no module named 'training.nowhere' that can be run"),
+        ("training.part.deeper", "can't find module 'training.part.deeper'"),
+        ("training.broken", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_module_that_cannot_be_run(name: str, said: str, cli: Cli, package: Path) -> None:
+    done = cli.memtide("run", "--quiet", "-m", name, cwd=package)
+    assert (done.status, done.out) == (1, "")
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_command_on_the_path_is_run(cli: Cli, tmp_path: Path) -> None:
+    # As pip writes them; the second one where the interpreter's path is long.
+    shells = f"#!/bin/sh\n'''exec' {sys.executable} \"$0\" \"$@\"\n' '''\n"
+    for name, first in (("fit", f"#!{sys.executable}\n"), ("refit", shells)):
+        command = tmp_path / name
+        command.write_text(f"{first}import sys; print(sys.argv)\n", encoding="utf-8")
+        command.chmod(0o755)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        done = cli.memtide("run", "--quiet", name, "--its=own", PATH=path).check()
+        assert done.out == f"{[str(command), '--its=own']}\n"
+
+
+def test_a_module_trains_as_its_script_does(cli: Cli, tmp_path: Path) -> None:
+    flags = ["--host-pool=16MiB", "--ssd-pool=256MiB", f"--ssd-dir={tmp_path / 'ssd'}", "--exact"]
+    results = [tmp_path / "module", tmp_path / "script"]
+    cli.memtide("run", *flags, "-m", "mlp_sgd", cwd=SCRIPTS, RESULT=results[0]).check()
+    cli.python(SCRIPTS / "mlp_sgd.py", RESULT=results[1]).check()
+    assert results[0].read_bytes() == results[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    "launcher", [["torchrun"], ["-m", "torch.distributed.run"]], ids=lambda words: words[-1]
+)
+def test_ranks_of_torchrun_share_one_daemon(launcher: list[str], cli: Cli, tmp_path: Path) -> None:
+    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
+    run = [*_TORCHRUN, SCRIPTS / "data_parallel.py", "--its=own"]
+    cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
+    # Half of what the ranks need together.
+    flags = ["--host-pool=48MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}"]
+    flags += ["--exact", "--chunk-size=2MiB", f"--stats={stats}"]
+    starts, daemon = tmp_path / "starts", tmp_path / "memtided"
+    daemon.write_text(f'#!/bin/sh\necho >> {starts}\nexec {find_daemon()} "$@"\n')
+    daemon.chmod(0o755)
+    done = cli.memtide("run", *flags, *launcher, *run, RESULT=ours, MEMTIDED=daemon).check()
+    assert ours.read_bytes() == plain.read_bytes()
+    assert starts.read_text() == "\n"
+    # The first rank speaks for all.
+    assert done.err.count("chunks leased") == 1
+    told = json.loads(stats.read_text(encoding="utf-8"))
+    assert told["iterations"] == 6
+    assert told["moved_bytes"]["ssd_written_bytes"] > told["iterations"] << 20
+
+
+def test_a_launcher_s_failure_is_its_own(cli: Cli, package: Path) -> None:
+    run = [*_TORCHRUN, "-m", "training.nowhere"]
+    flags = ["--host-pool=64MiB", "--ssd-pool=64MiB", f"--ssd-dir={package}"]
+    done = cli.memtide("run", *flags, "torchrun", *run, cwd=package)
+    assert done.status == 1
+    assert "no module named 'training.nowhere' that can be run" in done.err
+    assert "ChildFailedError" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["python", "train.py"], "'python' is left out: memtide run train.py"),
+        (["/usr/bin/python3.11", "train.py"], "'/usr/bin/python3.11' is left out"),
+        (["-m", "no.where"], "no module named 'no.where'"),
+        (["-m", ".where"], "no module named '.where'"),
+        (["--job=gpt", "torchrun", "train.py", "x"], "a launcher starts several"),
+        (["--ssd-pool=0", "torchrun", "train.py", "x"], "only with an SSD pool"),
+        (["torchrun", "--no-python", "train.py", "x"], "leave the launcher's no-python out"),
+        (["torchrun", "--nproc-per-node=2"], "usage: torchrun"),
+        (["accelerates", "config"], "no script at 'accelerates', and no such command"),
+        (["true"], "/true' is no program in Python"),
+    ],
+)
+def test_bad_usage_is_told_before_anything_starts(
+    arguments: list[str], said: str, cli: Cli, tmp_path: Path
+) -> None:
+    done = cli.memtide("run", *arguments, cwd=tmp_path, MEMTIDED="/nonexistent")
+    assert (done.status, done.out) == (2, "")
+    assert said in done.err
+    assert "Traceback" not in done.err
