@@ -1,6 +1,6 @@
 """Takes the figures that memtide promises and judges them. Called by tools/bench, which builds.
 
-Exit status: 0 when every goal is met, 1 when one is missed, 2 when a benchmark could not be run.
+Exit status: 0 when every goal is met, 3 when one is missed, 1 when a benchmark could not be run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rich.table import Table
 from suites import BY_NAME_ONLY, SUITES, Context, SuiteFailed
 
 ROOT = Path(__file__).resolve().parent.parent
+_MISSED = 3  # Not what Python or argparse end with.
 
 
 def show(verdicts: list[Verdict], console: Console) -> None:
@@ -117,7 +118,7 @@ def parse_arguments() -> argparse.Namespace:
         metavar="NAME",
         help=str(list(SUITES)),
     )
-    parser.add_argument("--quick", action="store_true", help="less than two minutes, less certain")
+    parser.add_argument("--quick", action="store_true", help="under three minutes, less certain")
     parser.add_argument(
         "--ssd-dir",
         type=Path,
@@ -149,7 +150,7 @@ def main() -> int:
         console.print(f"[bold red]Missed:[/] {', '.join(missed)}")
     elif all_ran:
         console.print(f"[bold green]All {len(verdicts)} goals are met.[/]")
-    return 2 if not all_ran else 1 if missed else 0
+    return 1 if not all_ran else _MISSED if missed else 0
 
 
 if __name__ == "__main__":
