@@ -31,7 +31,7 @@ from memtide._native import Client, Kind, Places
 from memtide._steps import MOST_STATES
 from memtide.arena import Arena, Storages
 from memtide.layouts import lie_alike
-from memtide.leases import Ledger
+from memtide.leases import Ledger, slots_of
 from memtide.packing import SMALLEST_BYTES, aligned
 
 _NO_PLACES = Places(())
@@ -78,7 +78,6 @@ class Adopter:
         self.device = storages.device
         self._arenas: dict[tuple[Kind, int], Arena] = {}
         self._coming_bytes = 0  # In each row of states, of the optimizer that began last.
-        self._budget = properties.lease_budget
         self._owner = os.getpid()
         self._left_behind = 0  # Bytes of ordinary memory that adopted tensors were in.
 
@@ -127,8 +126,16 @@ class Adopter:
         return sum(arena.chunks for arena in self._all_arenas())
 
     def pressed(self) -> bool:
-        """Whether there are more chunks than leases can be held."""
-        return self.chunks() > self._budget
+        """Whether there are more chunks than leases can be held, as it is since the last iteration:
+        the share of a pool may change."""
+        return self.chunks() > self.ledger.budget
+
+    def overflows(self) -> bool:
+        """Whether there are more chunks than memory has room for. On a device, whether there are
+        more than its leases: from there, chunks go to where the daemon can step them."""
+        if self.client.properties.device_slots:
+            return self.pressed()
+        return self.chunks() > slots_of(self.ledger.budget)
 
     def adopt(self, tensor: torch.Tensor, kind: Kind, row: int = 0) -> bool:
         """Moves the tensor's bytes into a chunk if it can be; whether they are in one now."""

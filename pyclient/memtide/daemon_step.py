@@ -156,7 +156,9 @@ class DaemonSteps:
         )
 
     def _pressed(self) -> bool:
-        return self.always or self._adopter.pressed()
+        # What fits is stepped in place: twins would need the room of what could stay.
+        wanted = self.always or self.calls.count_non_finite
+        return wanted or self._adopter.overflows()
 
     def _take(self, form: Form, original: Callable[..., None], arguments: Arguments) -> None:
         options = options_of(form, arguments)

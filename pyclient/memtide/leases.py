@@ -152,6 +152,11 @@ def limit_of(budget: int) -> int:
     return max(1, budget - max(2, budget // 4))
 
 
+def slots_of(budget: int) -> int:
+    """The least slots of which that many may be leased: a quarter is not (daemon/engine/job.h)."""
+    return max(budget + 1, (4 * budget - 1) // 3)
+
+
 class Window:
     """Leases of a computation that walks over chunks: the latest stay, the oldest go.
 

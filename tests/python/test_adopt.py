@@ -238,6 +238,20 @@ def test_only_the_first_step_is_watched_while_everything_fits() -> None:
     assert runtime.client.acquired == []
 
 
+def test_what_fits_follows_the_share() -> None:
+    runtime = runtimes.start(FakeClient(lease_budget=100), Observer(), adopt_everything=True)
+    try:
+        model = torch.nn.Linear(64, 64)  # Its weight takes four chunks.
+        assert runtime.adopter.manages(model.weight)
+        for budget, pressed, overflows in ((4, False, False), (3, True, False), (2, True, True)):
+            runtime.client.lease_budget = budget
+            runtime.ledger.refresh()
+            assert runtime.adopter.pressed() == pressed
+            assert runtime.adopter.overflows() == overflows
+    finally:
+        runtimes.stop()
+
+
 def test_gradients_keep_their_object_and_accumulate_in_place(runtime: Runtime) -> None:
     model = torch.nn.Linear(32, 32)
     seen = []

@@ -189,7 +189,7 @@ def test_a_checkpoint_is_written_before_a_step_that_fits_again(
 ) -> None:
     model, optimizer, expected, made = asked_for(runtime, tmp_path / "a.safetensors")
     runtime.daemon.always = False
-    monkeypatch.setattr(runtime.adopter, "pressed", lambda: False)
+    monkeypatch.setattr(runtime.adopter, "overflows", lambda: False)
     train(model, optimizer, 1)
     assert runtime.daemon.steps == 2
     assert made.done
@@ -291,7 +291,7 @@ def test_an_interrupt_ends_more_than_the_file(
 
     monkeypatch.setattr(made, "_write_header", interrupted)
     runtime.daemon.always = False
-    monkeypatch.setattr(runtime.adopter, "pressed", lambda: False)
+    monkeypatch.setattr(runtime.adopter, "overflows", lambda: False)
     with pytest.raises(KeyboardInterrupt):  # From the step before which it is written.
         train(model, optimizer, 1)
     assert made.done

@@ -56,7 +56,6 @@ def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
     model = network()
     optimizer = OPTIMIZERS[name](model)
     daemon = runtime.daemon
-    daemon.always = True
     daemon.skip_non_finite(skip=True)
     train(model, optimizer, steps=2)
     before = everything(model, optimizer)

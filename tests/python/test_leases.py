@@ -7,7 +7,7 @@ import random
 import pytest
 from fake_client import FakeClient
 from memtide._native import Access, Kind, Places
-from memtide.leases import Ledger, Window
+from memtide.leases import Ledger, Window, slots_of
 
 
 @pytest.fixture
@@ -22,6 +22,11 @@ def ledger(client: FakeClient) -> Ledger:
     ledger = Ledger(client)
     ledger.active = True
     return ledger
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4, 5, 7, 8, 9, 24, 100, 101, 1023])
+def test_slots_are_known_from_their_budget_to_one(slots: int) -> None:
+    assert slots_of(slots - max(1, slots // 4)) in (slots - 1, slots)
 
 
 def test_nothing_is_leased_while_everything_fits(client: FakeClient, ledger: Ledger) -> None:

@@ -62,6 +62,15 @@ def train(
     return torch.load(plain), torch.load(offloaded), told["daemon_steps"]
 
 
+def test_what_fits_the_pool_is_stepped_in_place(
+    cli: Cli, plain_runs: PlainRuns, tmp_path: Path
+) -> None:
+    # More than can be leased at once, so that chunks take turns; twins would go to SSD.
+    plain, offloaded, daemon_steps = train("adamw", 25, 36, cli, plain_runs, tmp_path)
+    assert daemon_steps == 0
+    torch.testing.assert_close(offloaded, plain, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_training_goes_as_with_torchs_optimizer(
     case: str, cli: Cli, plain_runs: PlainRuns, tmp_path: Path
