@@ -211,6 +211,7 @@ def _add_socket_dir(parser: argparse._ActionsContainer) -> None:
 
 def _run(told: argparse.Namespace) -> _Action:
     from memtide import launch
+    from memtide.managed import Options, Outputs
 
     pools = Pools(
         device_bytes=_size(told.device_pool),
@@ -233,8 +234,8 @@ def _run(told: argparse.Namespace) -> _Action:
     if told.job and told.exact:
         raise UsageError("--job keeps steps that the daemon makes, and --exact asks for none")
     return launch.prepare(
-        launch.RunOptions(
-            program=Program(told.script, told.arguments, is_module=told.is_module),
+        Program(told.script, told.arguments, is_module=told.is_module),
+        Options(
             wish=Wish(
                 pools=pools,
                 socket_dir=told.socket_dir,
@@ -242,15 +243,17 @@ def _run(told: argparse.Namespace) -> _Action:
                 job_name=told.job,
                 time_to_live_s=told.time_to_live if told.job else 0,
             ),
-            stats=told.stats,
-            tide=told.tide,
-            tide_iteration=told.tide_iteration,
-            trace=told.trace,
+            outputs=Outputs(
+                stats=told.stats,
+                tide=told.tide,
+                tide_iteration=told.tide_iteration,
+                trace=told.trace,
+            ),
             quiet=told.quiet,
             exact=told.exact,
             skip_non_finite=told.skip_non_finite,
             resume=told.resume,
-        )
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from memtide import chunk_size
@@ -16,6 +16,9 @@ from memtide.daemon import Pools, PrivateDaemon, answers
 from memtide.errors import Unavailable
 from memtide.locate import default_socket_dir
 from memtide.named_job import wait_until_free
+
+# In chunks, as the library has it for one process (client/default_chunk_size.cc).
+_SLOTS = {"device": 12, "host": 24}
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,9 @@ class Wish:
     time_to_live_s: int = 0
     host_share_bytes: int = 0
     device_share_bytes: int = 0
+    # Processes that train together on this node. They share host memory by need, and the device's
+    # pool by equal parts.
+    ranks: int = 1
 
 
 @dataclass
@@ -56,6 +62,8 @@ def connect(wish: Wish) -> Connection:
             socket_dir, daemon = reach(wish)
         if daemon is not None:
             undo.callback(daemon.stop)
+        elif wish.ranks > 1:
+            wish = _for_ranks(wish, socket_dir)
         options = OpenOptions(
             socket_dir=str(socket_dir),
             job_name=wish.job_name,
@@ -91,6 +99,20 @@ def _where_jobs_stay(wish: Wish) -> Path:
         )
     wait_until_free(socket_dir, wish.job_name)
     return socket_dir
+
+
+def _for_ranks(wish: Wish, socket_dir: Path) -> Wish:
+    """For one of several: its part of the device, and chunks of which its parts hold enough."""
+    pools = nodes.inspect(socket_dir).pools
+    parts = {pool.tier: pool.capacity_bytes // wish.ranks for pool in pools}
+    smallest, largest = chunk_size.CANDIDATES[0], chunk_size.CANDIDATES[-1]
+    fits = min(parts[tier] // slots for tier, slots in _SLOTS.items() if parts.get(tier))
+    chunk_bytes = max(smallest, min(largest, fits // smallest * smallest))
+    return replace(
+        wish,
+        chunk_bytes=wish.chunk_bytes or chunk_bytes,
+        device_share_bytes=wish.device_share_bytes or parts.get("device", 0),
+    )
 
 
 def _searched(wish: Wish, socket_dir: Path) -> int:

@@ -46,10 +46,8 @@ class Launcher:
 def launcher_in(program: Program) -> Launcher | None:
     """The launcher that the program is; None: it is none. UsageError: it cannot be started; what it
     finds wrong with its arguments, or help that was asked for, ends this process."""
-    if program.is_module:
-        words = [*_MODULES.get(program.name, ()), *program.arguments]
-    else:
-        words = [Path(program.name).name, *program.arguments]
+    name = _MODULES.get(program.name, ()) if program.is_module else (Path(program.name).name,)
+    words = [*name, *program.arguments] if name else []
     if words[:1] == ["torchrun"]:
         _require("torch")
         from torch.distributed import run

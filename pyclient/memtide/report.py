@@ -146,8 +146,16 @@ def kinds_table(node: Node) -> Table:
 
 
 def print_if_nothing_managed(summary: Summary, console: Console, who: str = "memtide") -> None:
-    """A warning, where the script trained without any chunk."""
-    if not summary.iterations or summary.chunks or summary.client["acquires"]:
+    """A warning, where the script trained without any chunk, or not in this process."""
+    if summary.chunks or summary.client["acquires"]:
+        return
+    if not summary.iterations:
+        console.print(
+            f"{who} managed nothing: no optimizer stepped in this process. Processes that a script "
+            "starts are managed if torch.multiprocessing.spawn starts them, or under memtide run "
+            "torchrun ... or accelerate launch ...",
+            style="yellow",
+        )
         return
     advice = "--device none" if summary.device != "cpu" else "--device cuda"
     console.print(

@@ -13,6 +13,7 @@ from memtide.observer import Observer
 
 if TYPE_CHECKING:
     from memtide.runtime import Runtime
+    from memtide.spawning import Starter
 
 _started: Runtime | None = None
 
@@ -27,20 +28,34 @@ class Stepping:
     found: Note | None = None  # What this one goes on from.
 
 
-def install(client: Client, observer: Observer, stepping: Stepping) -> None:
-    """Makes torch, when it is imported (or now, if it has been), put states into chunks."""
+def install(client: Client, observer: Observer, stepping: Stepping, starter: Starter) -> None:
+    """Makes torch, when it is imported (or now, if it has been), put states into chunks, and start
+    processes as `starter` says."""
 
     def start() -> None:
         global _started
-        from memtide import runtime
+        from memtide import runtime, spawning
 
         _started = runtime.start(client, observer, adopt_everything=True)
         _started.daemon.allowed &= not stepping.exact
         _started.daemon.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.keep:
             _started.keep_steps(stepping.found)
+        spawning.install(starter)
 
     after_import("torch", start)
+
+
+def end_if_unused() -> bool:
+    """Takes everything out of torch that chunks need, and ends the session, if there are none;
+    whether there were none."""
+    from memtide import runtime
+
+    if _started is None or _started.adopter.chunks():
+        return False
+    runtime.stop()
+    _started.client.close()
+    return True
 
 
 def parameters() -> list[Parameter]:

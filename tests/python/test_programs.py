@@ -86,26 +86,43 @@ def test_a_module_trains_as_its_script_does(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "launcher", [["torchrun"], ["-m", "torch.distributed.run"]], ids=lambda words: words[-1]
+    ("starter", "more"),
+    [
+        (["torchrun", *_TORCHRUN], []),
+        (["-m", "torch.distributed.run", *_TORCHRUN], ["--device-pool=32MiB", "--device=emulated"]),
+        ([], []),
+        ([], ["--device-pool=32MiB", "--device=emulated"]),
+    ],
+    ids=["torchrun", "module and device", "spawn", "spawn and device"],
 )
-def test_ranks_of_torchrun_share_one_daemon(launcher: list[str], cli: Cli, tmp_path: Path) -> None:
+def test_ranks_share_one_daemon(
+    starter: list[str], more: list[str], cli: Cli, tmp_path: Path
+) -> None:
     plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
-    run = [*_TORCHRUN, SCRIPTS / "data_parallel.py", "--its=own"]
-    cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
+    script = [SCRIPTS / "data_parallel.py", "--its=own"]
+    launcher = ["-m", "torch.distributed.run", *_TORCHRUN] if starter else []
+    cli.python(*launcher, *script, RESULT=plain).check()
     # Half of what the ranks need together.
-    flags = ["--host-pool=48MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}"]
+    flags = ["--host-pool=48MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}", *more]
     flags += ["--exact", "--chunk-size=2MiB", f"--stats={stats}"]
     starts, daemon = tmp_path / "starts", tmp_path / "memtided"
     daemon.write_text(f'#!/bin/sh\necho >> {starts}\nexec {find_daemon()} "$@"\n')
     daemon.chmod(0o755)
-    done = cli.memtide("run", *flags, *launcher, *run, RESULT=ours, MEMTIDED=daemon).check()
+    done = cli.memtide("run", *flags, *starter, *script, RESULT=ours, MEMTIDED=daemon).check()
     assert ours.read_bytes() == plain.read_bytes()
     assert starts.read_text() == "\n"
     # The first rank speaks for all.
     assert done.err.count("chunks leased") == 1
+    assert "nothing" not in done.err
     told = json.loads(stats.read_text(encoding="utf-8"))
     assert told["iterations"] == 6
     assert told["moved_bytes"]["ssd_written_bytes"] > told["iterations"] << 20
+
+
+def test_what_is_not_trained_here_is_told(cli: Cli, package: Path) -> None:
+    flags = ["--host-pool=64MiB", "--ssd-pool=64MiB", f"--ssd-dir={package}"]
+    done = cli.memtide("run", *flags, "-m", "training.part", cwd=package).check()
+    assert "memtide managed nothing: no optimizer stepped in this process" in done.err
 
 
 def test_a_launcher_s_failure_is_its_own(cli: Cli, package: Path) -> None:

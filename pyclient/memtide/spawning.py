@@ -1,0 +1,68 @@
+"""Processes that a script starts by torch.multiprocessing: each is managed as the script is.
+
+`torch.multiprocessing.spawn` and `start_processes` call a function of the script in new processes,
+one for each rank of a training. Not where they are forked: a child has its parent's torch, hooks
+and all, and none of its session.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from memtide.errors import MemtideError
+from memtide.managed import Managed, Options
+
+
+class Starter(Protocol):
+    """Who may start ranks."""
+
+    def of_ranks(self, count: int) -> Options | None:
+        """How so many are managed; None: they are not."""
+
+
+def install(starter: Starter) -> None:
+    """Puts itself into torch. REQUIRES: torch is imported."""
+    import torch.multiprocessing
+
+    for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        original = module.start_processes  # type: ignore[attr-defined]
+        module.start_processes = _starting(starter, original)  # type: ignore[attr-defined]
+
+
+def _starting(starter: Starter, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start_processes(
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+    ) -> Any:
+        options = starter.of_ranks(nprocs) if start_method != "fork" else None
+        rank = fn if options is None else _Rank(fn, options)
+        return original(rank, args, nprocs, join, daemon, start_method)
+
+    return start_processes
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """What a new process calls: the script's function, managed."""
+
+    function: Callable[..., Any]
+    options: Options
+
+    def __call__(self, index: int, *args: Any) -> None:
+        try:
+            managed = Managed(self.options, str(index))
+        except MemtideError as error:
+            print(f"memtide: rank {index} trains without memtide: {error}", file=sys.stderr)
+            self.function(index, *args)
+            return
+        with managed:
+            self.function(index, *args)
