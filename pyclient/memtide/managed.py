@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -19,6 +21,8 @@ from memtide.errors import MemtideError
 from memtide.named_job import take_up
 from memtide.runtime_hook import Stepping
 from memtide.stats import Recorder, Summary
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,29 +59,20 @@ class Options:
 class Managed:
     """What is trained inside this context is in chunks; what it cost is told at its end.
 
-    Of the ranks of one training the first one tells. Exceptions of `connect` come out when it is
-    made.
+    Of the ranks of one training the first one tells. Who may have other things to do than to train,
+    a rank that was `spawned` or a process that has started such, tells only of what it has trained.
+    Exceptions of `connect` come out when it is made.
     """
 
-    def __init__(self, options: Options, rank: str = "0") -> None:
+    def __init__(self, options: Options, rank: str = "0", *, spawned: bool = False) -> None:
         if rank != "0":
             options = replace(options, outputs=Outputs())
         self._options = options
         self._rank = rank
-        self._connection = connect(options.wish)
-        self._recorder = Recorder(
-            self._connection.client,
-            self._connection.socket_dir,
-            options.outputs.tide_iteration if options.outputs.tide is not None else None,
-        )
-        self._progress = None
-        if sys.stderr.isatty() and not options.quiet and rank == "0":
-            self._progress = report.Progress(self._recorder)
+        self._trains_perhaps = spawned
         self._owner = os.getpid()
-        self._handed_over = False
-        runtime_hook.install(
-            self._connection.client, self._progress or self._recorder, self._stepping(), self
-        )
+        self._ended = False  # Its session, while ranks that it has started train.
+        self._open(options.wish)
 
     def __enter__(self) -> None:
         pass
@@ -88,32 +83,59 @@ class Managed:
         error: BaseException | None,
         frames: TracebackType | None,
     ) -> None:
-        if os.getpid() != self._owner:
-            return
-        if self._progress is not None:
-            self._progress.clear()
-        if not self._handed_over:
+        if os.getpid() == self._owner and not self._ended:
+            if self._progress is not None:
+                self._progress.clear()
             self._conclude()
 
-    def of_ranks(self, count: int) -> Options | None:
-        """How so many ranks that this process starts are to be managed; None: they are not.
-
-        A process that has no chunks leaves everything to them, as one that only starts others does:
-        its own session ends. Else it is the one that tells what was trained.
+    def start_ranks(self, count: int, start: Callable[[Options | None], T], *, waits: bool) -> T:
+        """Calls `start` with how so many ranks that it starts are to be managed; None: they are
+        not. `waits`: it returns when they have ended. Until then a process that has no chunks
+        leaves all memory to them.
         """
         if os.getpid() != self._owner or self._options.wish.job_name:
-            return None
-        if not self._handed_over and not self._recorder.iterations:
-            self._handed_over = runtime_hook.end_if_unused()
+            return start(None)
         wish = replace(
             self._options.wish,
             pools=Pools(),
             socket_dir=self._connection.socket_dir,
             ranks=count,
         )
-        if self._handed_over:
-            return replace(self._options, wish=wish)
-        return replace(self._options, wish=wish, outputs=Outputs(), quiet=True)
+        options = replace(self._options, wish=wish)
+        if not self._ended and self._has_trained():
+            return start(replace(options, outputs=Outputs(), quiet=True))
+        self._trains_perhaps = True
+        self._ended = self._ended or (waits and runtime_hook.end())
+        started = start(options)
+        if self._ended:
+            self._open_again(replace(wish, ranks=1))
+        return started
+
+    def _open(self, wish: Wish) -> None:
+        self._connection = connect(wish)
+        self._recorder = Recorder(
+            self._connection.client,
+            self._connection.socket_dir,
+            self._options.outputs.tide_iteration if self._options.outputs.tide else None,
+        )
+        self._progress = None
+        if sys.stderr.isatty() and not self._options.quiet and self._rank == "0":
+            self._progress = report.Progress(self._recorder)
+        runtime_hook.install(
+            self._connection.client, self._progress or self._recorder, self._stepping(), self
+        )
+
+    def _open_again(self, wish: Wish) -> None:
+        try:
+            self._open(wish)
+        except MemtideError as error:
+            print(f"memtide: the script goes on without memtide: {error}", file=sys.stderr)
+        else:
+            self._ended = False
+
+    def _has_trained(self) -> bool:
+        stats = self._connection.client.stats()
+        return bool(self._recorder.iterations or stats.chunks or stats.acquires)
 
     def _stepping(self) -> Stepping:
         options = self._options
@@ -131,6 +153,8 @@ class Managed:
         console = Console(stderr=True, highlight=False)
         outputs = self._options.outputs
         try:
+            if self._trains_perhaps and not self._has_trained():
+                return
             summary = self._recorder.finish()
         except MemtideError as error:
             console.print(f"memtide: no summary, the daemon is gone: {error}", markup=False)

@@ -46,12 +46,12 @@ def install(client: Client, observer: Observer, stepping: Stepping, starter: Sta
     after_import("torch", start)
 
 
-def end_if_unused() -> bool:
-    """Takes everything out of torch that chunks need, and ends the session, if there are none;
-    whether there were none."""
+def end() -> bool:
+    """Takes everything out of torch that was put into it, and ends the session; False: torch has
+    not been imported. REQUIRES: nothing is in chunks."""
     from memtide import runtime
 
-    if _started is None or _started.adopter.chunks():
+    if _started is None:
         return False
     runtime.stop()
     _started.client.close()

@@ -11,17 +11,19 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from memtide.errors import MemtideError
 from memtide.managed import Managed, Options
+
+T = TypeVar("T")
 
 
 class Starter(Protocol):
     """Who may start ranks."""
 
-    def of_ranks(self, count: int) -> Options | None:
-        """How so many are managed; None: they are not."""
+    def start_ranks(self, count: int, start: Callable[[Options | None], T], *, waits: bool) -> T:
+        """As Managed.start_ranks."""
 
 
 def install(starter: Starter) -> None:
@@ -30,7 +32,8 @@ def install(starter: Starter) -> None:
 
     for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
         original = module.start_processes  # type: ignore[attr-defined]
-        module.start_processes = _starting(starter, original)  # type: ignore[attr-defined]
+        if not hasattr(original, "_memtide"):
+            module.start_processes = _starting(starter, original)  # type: ignore[attr-defined]
 
 
 def _starting(starter: Starter, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,10 +46,15 @@ def _starting(starter: Starter, original: Callable[..., Any]) -> Callable[..., A
         daemon: bool = False,
         start_method: str = "spawn",
     ) -> Any:
-        options = starter.of_ranks(nprocs) if start_method != "fork" else None
-        rank = fn if options is None else _Rank(fn, options)
-        return original(rank, args, nprocs, join, daemon, start_method)
+        def start(options: Options | None) -> Any:
+            rank = fn if options is None else _Rank(fn, options)
+            return original(rank, args, nprocs, join, daemon, start_method)
 
+        if start_method == "fork":
+            return start(None)
+        return starter.start_ranks(nprocs, start, waits=join)
+
+    start_processes._memtide = True  # type: ignore[attr-defined]
     return start_processes
 
 
@@ -59,7 +67,7 @@ class _Rank:
 
     def __call__(self, index: int, *args: Any) -> None:
         try:
-            managed = Managed(self.options, str(index))
+            managed = Managed(self.options, str(index), spawned=True)
         except MemtideError as error:
             print(f"memtide: rank {index} trains without memtide: {error}", file=sys.stderr)
             self.function(index, *args)

@@ -20,6 +20,18 @@ print(__name__, __package__, __spec__.name, part.NAME, sys.argv, sys.path[0])
 print(sys.modules["__main__"].part.NAME, __file__, __builtins__.__name__)
 raise part.Failure(int(sys.argv[1]))
 """
+_PREPARES = """
+import os, runpy, sys
+from pathlib import Path
+import torch
+def prepare(rank):
+    Path(os.environ["RESULT"] + str(rank)).write_text("prepared")
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(prepare, nprocs=2)
+    assert all(Path(os.environ["RESULT"] + str(rank)).exists() for rank in range(2))
+    sys.path.insert(0, str(Path(sys.argv[1]).parent))
+    runpy.run_path(sys.argv.pop(1))
+"""
 _PART = "NAME = 'part'\nclass Failure(Exception): pass\n"
 
 
@@ -117,6 +129,21 @@ def test_ranks_share_one_daemon(
     told = json.loads(stats.read_text(encoding="utf-8"))
     assert told["iterations"] == 6
     assert told["moved_bytes"]["ssd_written_bytes"] > told["iterations"] << 20
+
+
+def test_a_script_may_start_processes_for_other_things(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "prepares.py"
+    script.write_text(_PREPARES, encoding="utf-8")
+    flags = ["--host-pool=16MiB", "--ssd-pool=256MiB", f"--ssd-dir={tmp_path / 'ssd'}", "--exact"]
+    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
+    trained = SCRIPTS / "mlp_sgd.py"
+    done = cli.memtide("run", *flags, f"--stats={stats}", script, trained, RESULT=ours).check()
+    cli.python(script, trained, RESULT=plain).check()
+    assert ours.read_bytes() == plain.read_bytes()
+    assert "nothing" not in done.err
+    assert done.err.count("chunks leased") == 1
+    told = json.loads(stats.read_text(encoding="utf-8"))
+    assert (told["iterations"], told["moved_bytes"]["ssd_written_bytes"] > 0) == (6, True)
 
 
 def test_what_is_not_trained_here_is_told(cli: Cli, package: Path) -> None:
