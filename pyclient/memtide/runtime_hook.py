@@ -12,8 +12,8 @@ from memtide.job_note import Note
 from memtide.observer import Observer
 
 if TYPE_CHECKING:
+    from memtide.managed import Managed
     from memtide.runtime import Runtime
-    from memtide.spawning import Starter
 
 _started: Runtime | None = None
 
@@ -28,9 +28,9 @@ class Stepping:
     found: Note | None = None  # What this one goes on from.
 
 
-def install(client: Client, observer: Observer, stepping: Stepping, starter: Starter) -> None:
+def install(client: Client, observer: Observer, stepping: Stepping, managed: Managed) -> None:
     """Makes torch, when it is imported (or now, if it has been), put states into chunks, and start
-    processes as `starter` says."""
+    processes as `managed` says."""
 
     def start() -> None:
         global _started
@@ -41,7 +41,7 @@ def install(client: Client, observer: Observer, stepping: Stepping, starter: Sta
         _started.daemon.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.keep:
             _started.keep_steps(stepping.found)
-        spawning.install(starter)
+        spawning.install(managed)
 
     after_import("torch", start)
 

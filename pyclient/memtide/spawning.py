@@ -11,32 +11,23 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from memtide.errors import MemtideError
 from memtide.managed import Managed, Options
 
-T = TypeVar("T")
 
-
-class Starter(Protocol):
-    """Who may start ranks."""
-
-    def start_ranks(self, count: int, start: Callable[[Options | None], T], *, waits: bool) -> T:
-        """As Managed.start_ranks."""
-
-
-def install(starter: Starter) -> None:
-    """Puts itself into torch. REQUIRES: torch is imported."""
+def install(managed: Managed) -> None:
+    """Makes torch start processes as `managed` says. REQUIRES: torch is imported."""
     import torch.multiprocessing
 
     for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
         original = module.start_processes  # type: ignore[attr-defined]
         if not hasattr(original, "_memtide"):
-            module.start_processes = _starting(starter, original)  # type: ignore[attr-defined]
+            module.start_processes = _starting(managed, original)  # type: ignore[attr-defined]
 
 
-def _starting(starter: Starter, original: Callable[..., Any]) -> Callable[..., Any]:
+def _starting(managed: Managed, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start_processes(
         fn: Callable[..., Any],
@@ -52,7 +43,7 @@ def _starting(starter: Starter, original: Callable[..., Any]) -> Callable[..., A
 
         if start_method == "fork":
             return start(None)
-        return starter.start_ranks(nprocs, start, waits=join)
+        return managed.start_ranks(nprocs, start, waits=join)
 
     start_processes._memtide = True  # type: ignore[attr-defined]
     return start_processes
