@@ -38,12 +38,14 @@ class Program:
                 f"'{self.name}' is left out: memtide run train.py, or memtide run -m package.train"
             )
         if Path(self.name).exists():
+            if not os.access(_source_of(self.name), os.R_OK):
+                raise UsageError(f"can't open script '{self.name}': {_source_of(self.name)}")
             return self
         command = shutil.which(self.name)
         if command is None:
             raise UsageError(f"no script at '{self.name}', and no such command")
-        if not _is_in_python(Path(command)):
-            raise UsageError(f"'{command}' is no program in Python")
+        if not os.access(command, os.R_OK) or not _is_in_python(Path(command)):
+            raise UsageError(f"'{command}' is no program in Python that can be read")
         return replace(self, name=command)
 
     def as_arguments(self) -> list[str]:
@@ -57,6 +59,11 @@ def is_installed(package: str) -> bool:
         return importlib.util.find_spec(package) is not None
     except ValueError:  # No such name can be.
         return False
+
+
+def _source_of(script: str) -> Path:
+    path = Path(script)
+    return path / "__main__.py" if path.is_dir() else path
 
 
 def _is_in_python(command: Path) -> bool:
@@ -91,18 +98,12 @@ def run_program(program: Program) -> None:
 
 
 def _load_script(path: str, module: types.ModuleType) -> types.CodeType:
-    file = Path(path)
-    if file.is_dir():
-        file /= "__main__.py"
-    try:
-        source = file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"can't open script '{path}': {error.strerror}") from None
+    file = _source_of(path)
     full_path = os.path.abspath(file)  # noqa: PTH100  Path.absolute keeps "..", Python does not.
     loader = importlib.machinery.SourceFileLoader("__main__", full_path)
     module.__dict__.update(__file__=full_path, __loader__=loader)
     sys.path[0] = str(file.resolve().parent)
-    return compile(source, full_path, "exec", dont_inherit=True)
+    return compile(file.read_bytes(), full_path, "exec", dont_inherit=True)
 
 
 def _load_module(name: str, module: types.ModuleType) -> types.CodeType:

@@ -174,6 +174,7 @@ def test_a_launcher_s_failure_is_its_own(cli: Cli, package: Path) -> None:
         (["torchrun", "--nproc-per-node=2"], "usage: torchrun"),
         (["accelerates", "config"], "no script at 'accelerates', and no such command"),
         (["true"], "/true' is no program in Python"),
+        (["."], "can't open script '.': __main__.py"),
     ],
 )
 def test_bad_usage_is_told_before_anything_starts(
