@@ -91,19 +91,19 @@ def as_json(verdicts: list[Verdict], about: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measure(names: list[str], context: Context, console: Console) -> tuple[list[Verdict], bool]:
-    """The verdicts, in the order of the table, and whether every suite could be run."""
+def measure(
+    names: list[str], context: Context, console: Console
+) -> tuple[list[Verdict], dict[str, str]]:
+    """The verdicts, in the order of the table, and why which suites could not be run."""
     samples = {}
-    all_ran = True
+    failed = {}
     for name in names:
         console.print(f"{name} ...", style="dim")
         try:
             samples |= SUITES[name](context)
         except (SuiteFailed, DaemonFailed) as error:
-            console.print(f"[bold red]{name} could not be run:[/] ", end="")
-            console.print(str(error), markup=False)
-            all_ran = False
-    return [judge(f, samples[f.name]) for f in FIGURES if f.name in samples], all_ran
+            failed[name] = str(error)
+    return [judge(f, samples[f.name]) for f in FIGURES if f.name in samples], failed
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -139,7 +139,7 @@ def main() -> int:
         f"{about['cpu']}, {about['cores']} CPUs, Linux {about['kernel']}, {about['pages']}; "
         f"{about['commit']}"
     )
-    verdicts, all_ran = measure(told.only, context, console)
+    verdicts, failed = measure(told.only, context, console)
     show(verdicts, console)
     if told.json is not None:
         told.json.write_text(
@@ -148,9 +148,12 @@ def main() -> int:
     missed = [verdict.figure.name for verdict in verdicts if not verdict.met]
     if missed:
         console.print(f"[bold red]Missed:[/] {', '.join(missed)}")
-    elif all_ran:
+    elif not failed:
         console.print(f"[bold green]All {len(verdicts)} goals are met.[/]")
-    return 1 if not all_ran else _MISSED if missed else 0
+    for name, why in failed.items():  # Last, where it is seen.
+        console.print(f"[bold red]{name} could not be run:[/] ", end="")
+        console.print(why, markup=False)
+    return 1 if failed else _MISSED if missed else 0
 
 
 if __name__ == "__main__":

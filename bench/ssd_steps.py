@@ -52,6 +52,12 @@ class Options:
     host_chunks: int = 80
 
 
+def _counts(sets: int, moment_bytes: int) -> tuple[int, ...]:
+    """Chunks of each of `_KINDS`."""
+    moments = -(-sets * moment_bytes // 4)
+    return sets, sets, moments, moments
+
+
 class _States:
     """The sets of one client, and a step over all of them."""
 
@@ -59,8 +65,7 @@ class _States:
         self._client = client
         self._format = Format.FLOAT32 if moment_bytes == 4 else Format.BFLOAT16
         self._calls = range(sets // _PER_CALL)
-        moments = -(-sets * moment_bytes // 4)
-        counts = (sets, sets, moments, moments)
+        counts = _counts(sets, moment_bytes)
         self._old = [client.allocate(k, n) for k, n in zip(_KINDS, counts, strict=True)]
         self._new = [client.allocate(k, n) for k, n in zip(_KINDS[1:], counts[1:], strict=True)]
         self._written = counts[1:]
@@ -132,7 +137,8 @@ class _States:
 
 @contextmanager
 def _states(options: Options, moment_bytes: int = 4, host_chunks: int = 0) -> Iterator[_States]:
-    chunks = 8 * options.sets + 8
+    counts = _counts(options.sets, moment_bytes)
+    chunks = sum(counts) + sum(counts[1:])  # All but gradients are there twice: old and new.
     flags = [
         "--device=none",
         f"--host-pool={(host_chunks or options.host_chunks) * _CHUNK_BYTES}",
