@@ -125,6 +125,17 @@ int Serve(const Config& config) {
   return 0;
 }
 
+// None is no error: nothing is printed.
+int PrintGpus() {
+  const absl::StatusOr<std::vector<std::string>> gpus = ListGpus();
+  if (!gpus.ok() && !absl::IsNotFound(gpus.status())) {
+    std::fprintf(stderr, "memtided: %s\n", std::string(gpus.status().message()).c_str());
+    return kExitFailed;
+  }
+  for (size_t i = 0; gpus.ok() && i < gpus->size(); ++i) std::printf("%s\n", (*gpus)[i].c_str());
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   PrepareProcess();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
@@ -138,6 +149,7 @@ int Main(int argc, char** argv) {
     std::fputs(line->answer.c_str(), stdout);
     return 0;
   }
+  if (line->list_gpus) return PrintGpus();
   const absl::StatusOr<Config> config = Configure(line->config);
   if (!config.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(config.status().message()).c_str());

@@ -22,6 +22,11 @@ constexpr Bytes kMostReserve = GiB(1);
 // full.
 Bytes DefaultSsdPool(Bytes free) { return Bytes(free.count() / 5 * 4); }
 
+// Of a default, what this daemon takes beside the others of its machine.
+Bytes PartOf(Bytes whole, const v1::NodeConfig& proto) {
+  return Bytes(whole.count() / std::max(proto.daemons(), 1u));
+}
+
 // An emulated device is host memory as well.
 absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, Bytes available) {
   if (device >= available) {
@@ -30,8 +35,8 @@ absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, Byte
         FormatBytes(available), " of memory are available. Ask for less (--device-pool)"));
   }
   const Bytes left = available - device;
-  const Bytes asked =
-      proto.host_pool_bytes() == 0 ? Bytes(left.count() / 2) : Bytes(proto.host_pool_bytes());
+  const Bytes asked = proto.host_pool_bytes() == 0 ? PartOf(Bytes(left.count() / 2), proto)
+                                                   : Bytes(proto.host_pool_bytes());
   if (asked <= left) return RoundPool("host_pool_bytes", asked);
   return absl::FailedPreconditionError(
       absl::StrCat("host_pool_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(left),
@@ -103,8 +108,8 @@ absl::Status SetSsd(const v1::NodeConfig& proto, const Machine& machine, Config*
   }
   MEMTIDE_ASSIGN_OR_RETURN(config->ssd_dirs, ToSsdDirs(proto, machine));
   MEMTIDE_ASSIGN_OR_RETURN(const Bytes largest, LargestSsdPool(config->ssd_dirs, machine));
-  const Bytes asked =
-      proto.ssd_pool_bytes() == 0 ? DefaultSsdPool(largest) : Bytes(proto.ssd_pool_bytes());
+  const Bytes asked = proto.ssd_pool_bytes() == 0 ? PartOf(DefaultSsdPool(largest), proto)
+                                                  : Bytes(proto.ssd_pool_bytes());
   if (asked > largest) {
     return absl::FailedPreconditionError(
         absl::StrCat("ssd_pool_bytes: ", FormatBytes(asked), ", but the directories have room for ",

@@ -54,6 +54,20 @@ TEST(ConfigTest, NeedsNoSettings) {
   EXPECT_EQ(config->session_lease, std::chrono::seconds(60));
 }
 
+TEST(ConfigTest, DaemonsOfOneMachineDivideWhatIsTakenByDefault) {
+  const auto config = FromText("daemons: 4");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->host_pool, GiB(1));
+  EXPECT_EQ(config->ssd_pool, GiB(20));
+  EXPECT_EQ(config->host_reserve, MiB(512)) << "is the machine's";
+  const auto told = FromText("daemons: 4 host_pool_bytes: 2147483648 ssd_pool_bytes: 1073741824");
+  ASSERT_TRUE(told.ok()) << told.status();
+  EXPECT_EQ(told->host_pool, GiB(2));
+  EXPECT_EQ(told->ssd_pool, GiB(1));
+  EXPECT_EQ(Refusal("daemons: 4294967295", StatusCode::kInvalidArgument),
+            "host_pool_bytes: 1 B is less than the least, 2 MiB");
+}
+
 TEST(ConfigTest, TakesEveryField) {
   const auto config = FromText(R"pb(
     socket_dir: "/s"

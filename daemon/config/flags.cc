@@ -64,6 +64,11 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
          },
          "Added to each copy to and from it, such as 20us")
       ->type_name("TIME");
+  app->add_option_function<uint32_t>(
+         "--daemons", [flags](uint32_t count) { flags->set_daemons(count); },
+         "How many share this machine, one for each GPU, say: divides what a host or an SSD pool "
+         "has by default [1]")
+      ->type_name("COUNT");
   add_size("--host-pool", "Host memory for chunks [half of what is available]",
            "leave it out for the default",
            [flags](uint64_t bytes) { flags->set_host_pool_bytes(bytes); });
@@ -131,12 +136,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
                "memtided");
   v1::NodeConfig flags;
   std::string file;
+  CommandLine line;
   app.set_version_flag("--version", "memtided " + version);
+  app.add_flag("--list-gpus", line.list_gpus, "Print what GPUs there are, and end");
   app.add_option("--config", file, "Settings in protobuf text format (NodeConfig); flags go first")
       ->type_name("FILE");
   AddServiceFlags(&app, &flags);
   AddPoolFlags(&app, &flags);
-  CommandLine line;
   try {
     // CLI11 takes them last first.
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));

@@ -13,6 +13,8 @@ namespace memtide {
 struct CommandLine {
   // --help or --version: print this and end.
   std::string answer;
+  // --list-gpus: print them and end.
+  bool list_gpus = false;
   // The file's settings, each replaced by its flag where there is one.
   v1::NodeConfig config;
 };

@@ -19,8 +19,8 @@ absl::StatusOr<CommandLine> Parse(const std::vector<std::string>& arguments) {
 TEST(FlagsTest, EveryFieldIsAFlag) {
   const auto line =
       Parse({"--socket-dir=/s", "--device=emulated", "--device-pool=96MiB",
-             "--device-bandwidth=4GB", "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a",
-             "--ssd-dir", "/b", "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0",
+             "--device-bandwidth=4GB", "--device-latency=20us", "--host-pool=1GiB", "--daemons=2",
+             "--ssd-dir=/a", "--ssd-dir", "/b", "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0",
              "--log-level=debug", "--lifeline-fd=3", "--session-lease=1m30s"});
   ASSERT_TRUE(line.ok()) << line.status();
   const auto expected = ParseConfigText(
@@ -33,6 +33,7 @@ TEST(FlagsTest, EveryFieldIsAFlag) {
           latency { nanos: 20000 }
         }
         host_pool_bytes: 1073741824
+        daemons: 2
         ssd_dirs: "/a"
         ssd_dirs: "/b"
         ssd_pool_bytes: 2147483648
@@ -55,6 +56,8 @@ TEST(FlagsTest, NoFlagsAreTheDefaults) {
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->config.ByteSizeLong(), 0u);
   EXPECT_EQ(line->answer, "");
+  EXPECT_FALSE(line->list_gpus);
+  EXPECT_TRUE(Parse({"--list-gpus"})->list_gpus);
 }
 
 TEST(FlagsTest, FlagsReplaceWhatTheFileSays) {
@@ -104,7 +107,7 @@ TEST(FlagsTest, AnswersQuestionsAboutItself) {
   const std::string help = Parse({"--help"})->answer;
   const google::protobuf::Descriptor& type = *v1::NodeConfig::descriptor();
   EXPECT_NE(help.find("--socket-dir"), std::string::npos);
-  EXPECT_EQ(type.field_count(), 14) << "a new field needs a flag, and a line in this test";
+  EXPECT_EQ(type.field_count(), 15) << "a new field needs a flag, and a line in this test";
 }
 
 }  // namespace

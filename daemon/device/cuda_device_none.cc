@@ -16,6 +16,8 @@ std::string CudaOfThisBuild() { return "no CUDA"; }
 
 absl::StatusOr<Gpu> InspectGpu(const std::string& device) { return WithoutCuda(); }
 
+absl::StatusOr<std::vector<std::string>> ListGpus() { return WithoutCuda(); }
+
 absl::StatusOr<std::unique_ptr<Device>> OpenCuda(
     const std::string& device, std::function<void(const std::string& line)> warn) {
   return WithoutCuda();

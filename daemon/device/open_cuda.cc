@@ -25,6 +25,12 @@ bool IsWithoutGpu() {
          cudaDriverGetVersion(&driver_version) == cudaSuccess && driver_version == 0;
 }
 
+absl::StatusOr<std::vector<CudaDeviceFacts>> Gpus() {
+  absl::StatusOr<std::vector<CudaDeviceFacts>> devices = CudaDevices();
+  if (!devices.ok() && IsWithoutGpu()) return absl::NotFoundError(devices.status().message());
+  return devices;
+}
+
 }  // namespace
 
 std::string CudaOfThisBuild() {
@@ -32,15 +38,12 @@ std::string CudaOfThisBuild() {
 }
 
 absl::StatusOr<Gpu> InspectGpu(const std::string& device) {
-  const absl::StatusOr<std::vector<CudaDeviceFacts>> devices = CudaDevices();
-  if (!devices.ok()) {
-    return IsWithoutGpu() ? absl::NotFoundError(devices.status().message()) : devices.status();
-  }
-  MEMTIDE_ASSIGN_OR_RETURN(const CudaDeviceFacts chosen, ChooseCudaDevice(*devices, device));
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, Gpus());
+  MEMTIDE_ASSIGN_OR_RETURN(const CudaDeviceFacts chosen, ChooseCudaDevice(devices, device));
   Gpu gpu;
   gpu.uuid = FormatCudaUuid(chosen.uuid);
   gpu.description = Describe(chosen);
-  for (const CudaDeviceFacts& facts : *devices) {
+  for (const CudaDeviceFacts& facts : devices) {
     if (facts.ordinal != chosen.ordinal) gpu.others.push_back(Describe(facts));
   }
   MEMTIDE_RETURN_IF_ERROR(
@@ -51,6 +54,13 @@ absl::StatusOr<Gpu> InspectGpu(const std::string& device) {
   gpu.free = Bytes(free);
   gpu.total = Bytes(total);
   return gpu;
+}
+
+absl::StatusOr<std::vector<std::string>> ListGpus() {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, Gpus());
+  std::vector<std::string> descriptions;
+  for (const CudaDeviceFacts& facts : devices) descriptions.push_back(Describe(facts));
+  return descriptions;
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenCuda(

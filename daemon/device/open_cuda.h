@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/device/device.h"
@@ -22,6 +23,9 @@ std::string CudaOfThisBuild();
 // none that is visible, or no CUDA in this build. FAILED_PRECONDITION: there is no such one, or its
 // driver is too old. UNAVAILABLE: there is one, and it does not answer.
 absl::StatusOr<Gpu> InspectGpu(const std::string& device);
+
+// Descriptions of all of them, by ordinal. Creates no context. Errors as of InspectGpu.
+absl::StatusOr<std::vector<std::string>> ListGpus();
 
 // `warn`: see CudaDevice.
 absl::StatusOr<std::unique_ptr<Device>> OpenCuda(const std::string& device,

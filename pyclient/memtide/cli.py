@@ -85,7 +85,8 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         description="Runs SCRIPT as `python SCRIPT ARGS...` would, with parameters, gradients and "
         "optimizer state in chunks. Uses the node's daemon if one answers and no pool is named; "
         "else starts a private one that ends with the script. Where SCRIPT is torchrun, or "
-        "accelerate launch, each process that it starts is run so, with one daemon for all. "
+        "accelerate launch, each process that it starts is run so, with one daemon for all, or "
+        "where there are several GPUs, one for each, which divide what these pools say. "
         "Sizes: 512MiB, 2GiB, 1.5GB.",
     )
     pools = run.add_argument_group("pools of a private daemon")
@@ -93,7 +94,8 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     pools.add_argument(
         "--device",
         metavar="DEVICE",
-        help="cuda, cuda:1, a GPU's UUID, emulated or none (default: a GPU if there is one)",
+        help="cuda, cuda:1, a GPU's UUID, cuda:rank (each of several processes the GPU of its "
+        "number), emulated or none (default: a GPU if there is one; cuda:rank if there are more)",
     )
     pools.add_argument("--host-pool", metavar="SIZE", help="shared host memory")
     pools.add_argument("--ssd-pool", metavar="SIZE", help="files on SSD; 0: none")

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from memtide import chunk_size
+from memtide import chunk_size, gpu_each
 from memtide import node as nodes
 from memtide._native import Client, OpenOptions
 from memtide.chunk_size import Parameter
@@ -36,6 +36,7 @@ class Wish:
     # Processes that train together on this node. They share host memory by need, and the device's
     # pool by equal parts.
     ranks: int = 1
+    rank: int = 0  # Which of them this is.
 
 
 @dataclass
@@ -78,15 +79,20 @@ def connect(wish: Wish) -> Connection:
     return connection
 
 
+def finds_daemon(wish: Wish) -> bool:
+    """Whether a session would be with a daemon that runs already."""
+    return not wish.pools.named() and answers(wish.socket_dir or default_socket_dir())
+
+
 def reach(wish: Wish) -> tuple[Path, PrivateDaemon | None]:
     """Where a daemon listens, as `connect` chooses it; and the private one, which the caller stops.
 
     Unavailable, NotInstalled: with what to do.
     """
-    socket_dir = wish.socket_dir or default_socket_dir()
-    if not wish.pools.named() and answers(socket_dir):
-        return socket_dir, None
-    daemon = PrivateDaemon.start(wish.pools, wish.socket_dir)
+    if finds_daemon(wish):
+        return wish.socket_dir or default_socket_dir(), None
+    pools = gpu_each.pools_of(wish.pools, wish.rank, wish.ranks)
+    daemon = PrivateDaemon.start(pools, wish.socket_dir)
     return daemon.socket_dir, daemon
 
 

@@ -45,6 +45,7 @@ class Pools:
     ssd_dir: Path | None = None
     # "auto", "none", "emulated", "cuda", "cuda:1" or a GPU's UUID.
     device: str | None = None
+    daemons: int = 1  # That divide what the machine has among them, where no size is given.
 
     def named(self) -> bool:
         """Whether any of them was asked for."""
@@ -161,6 +162,8 @@ def _flags(pools: Pools, socket_dir: Path, ssd_dir: Path | None, lifeline_fd: in
         flags.append(f"--device={device}")
     if pools.device_bytes:
         flags.append(f"--device-pool={pools.device_bytes}")
+    if pools.daemons != 1:
+        flags.append(f"--daemons={pools.daemons}")
     if pools.host_bytes is not None:
         flags.append(f"--host-pool={pools.host_bytes}")
     if pools.ssd_bytes == 0:

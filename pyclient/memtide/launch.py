@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from memtide import trace_file
-from memtide.connect import reach
+from memtide import gpu_each, trace_file
+from memtide.connect import Wish, finds_daemon, reach
 from memtide.errors import UsageError
 from memtide.launchers import Launcher, launcher_in
 from memtide.managed import Managed, Options
@@ -27,9 +27,11 @@ def prepare(program: Program, options: Options) -> Callable[[], int]:
     if launcher is not None:
         return _prepare_ranks(launcher, options)
     located = program.located()
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # As launchers tell.
-    if ranks.isdecimal():
-        options = replace(options, wish=replace(options.wish, ranks=int(ranks)))
+    # As launchers tell.
+    ranks, rank = (os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK"))
+    if ranks.isdecimal() and rank.isdecimal():
+        wish = replace(options.wish, ranks=int(ranks), rank=int(rank))
+        options = replace(options, wish=wish)
     managed = Managed(options, os.environ.get("RANK", "0"))
 
     def run() -> int:
@@ -51,16 +53,30 @@ def _check(options: Options) -> None:
         raise UsageError("--resume takes up the job that --job names")
 
 
+def _where_ranks_train(wish: Wish) -> dict[str, object]:
+    """Flags for each of them: of a daemon that they share, or with which each starts its own."""
+    pools = wish.pools
+    if wish.socket_dir is None and not finds_daemon(wish) and gpu_each.is_wanted(pools):
+        return {
+            "device": gpu_each.GPU_OF_RANK,
+            "device-pool": pools.device_bytes,
+            "host-pool": pools.host_bytes,
+            "ssd-pool": pools.ssd_bytes,
+            "ssd-dir": pools.ssd_dir,
+        }
+    if pools.ssd_bytes == 0:
+        raise UsageError("several processes share memory only with an SSD pool to make room in")
+    socket_dir, daemon = reach(wish)
+    if daemon is not None:
+        atexit.register(daemon.stop)
+    return {"socket-dir": socket_dir}
+
+
 def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
     if options.wish.job_name:
         raise UsageError("--job keeps the steps of one process, and a launcher starts several")
-    if options.wish.pools.ssd_bytes == 0:
-        raise UsageError("several processes share memory only with an SSD pool to make room in")
-    socket_dir, daemon = reach(options.wish)
-    if daemon is not None:
-        atexit.register(daemon.stop)
     flags: dict[str, object] = {
-        "socket-dir": socket_dir,
+        **_where_ranks_train(options.wish),
         "chunk-size": options.wish.chunk_bytes,
         "stats": options.outputs.stats,
         "tide": options.outputs.tide,

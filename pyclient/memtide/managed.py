@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from memtide import chunk_size, report, runtime_hook, trace, trace_file
+from memtide import chunk_size, gpu_each, report, runtime_hook, trace, trace_file
 from memtide._native import Client
 from memtide.connect import Wish, connect
 from memtide.daemon import Pools
@@ -95,21 +95,29 @@ class Managed:
         """
         if os.getpid() != self._owner or self._options.wish.job_name:
             return start(None)
-        wish = replace(
-            self._options.wish,
-            pools=Pools(),
-            socket_dir=self._connection.socket_dir,
-            ranks=count,
-        )
-        options = replace(self._options, wish=wish)
+        wish = replace(self._options.wish, pools=Pools(), socket_dir=self._connection.socket_dir)
+        options = replace(self._options, wish=replace(wish, ranks=count))
         if not self._ended and self._has_trained():
             return start(replace(options, outputs=Outputs(), quiet=True))
         self._trains_perhaps = True
         self._ended = self._ended or (waits and runtime_hook.end())
+        if self._ended and self._leaves_gpus():
+            wish = self._options.wish
+            pools = replace(wish.pools, device=gpu_each.GPU_OF_RANK)
+            options = replace(options, wish=replace(wish, pools=pools, ranks=count))
         started = start(options)
         if self._ended:
-            self._open_again(replace(wish, ranks=1))
+            self._open_again(wish)
         return started
+
+    def _leaves_gpus(self) -> bool:
+        """Ends a private daemon where each rank is to have one, with a GPU of its own."""
+        wish, daemon = self._options.wish, self._connection.daemon
+        alone = daemon is not None and wish.ranks == 1 and wish.socket_dir is None
+        if not alone or not gpu_each.is_wanted(wish.pools):
+            return False
+        daemon.stop()
+        return True
 
     def _open(self, wish: Wish) -> None:
         self._connection = connect(wish)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memtide.errors import MemtideError
@@ -57,8 +57,9 @@ class _Rank:
     options: Options
 
     def __call__(self, index: int, *args: Any) -> None:
+        options = replace(self.options, wish=replace(self.options.wish, rank=index))
         try:
-            managed = Managed(self.options, str(index), spawned=True)
+            managed = Managed(options, str(index), spawned=True)
         except MemtideError as error:
             print(f"memtide: rank {index} trains without memtide: {error}", file=sys.stderr)
             self.function(index, *args)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from harness import SCRIPTS, Cli
+from memtide import gpu_each
+from memtide.daemon import Pools
 from memtide.locate import find_daemon
 
 _TORCHRUN = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
@@ -97,6 +99,20 @@ def test_a_module_trains_as_its_script_does(cli: Cli, tmp_path: Path) -> None:
     assert results[0].read_bytes() == results[1].read_bytes()
 
 
+def _telling_daemon(folder: Path) -> tuple[Path, Path]:
+    """A memtided that writes what it is told into a file, a line for each start; and the file."""
+    starts, daemon = folder / "starts", folder / "memtided"
+    daemon.write_text(f'#!/bin/sh\necho "$*" >> {starts}\nexec {find_daemon()} "$@"\n')
+    daemon.chmod(0o755)
+    return daemon, starts
+
+
+def _started(starts: Path) -> list[set[str]]:
+    """The flags of each daemon, those that only looked for GPUs left out."""
+    told = [set(line.split()) for line in starts.read_text(encoding="utf-8").splitlines()]
+    return [flags for flags in told if "--list-gpus" not in flags]
+
+
 @pytest.mark.parametrize(
     ("starter", "more"),
     [
@@ -117,18 +133,65 @@ def test_ranks_share_one_daemon(
     # Half of what the ranks need together.
     flags = ["--host-pool=48MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}", *more]
     flags += ["--exact", "--chunk-size=2MiB", f"--stats={stats}"]
-    starts, daemon = tmp_path / "starts", tmp_path / "memtided"
-    daemon.write_text(f'#!/bin/sh\necho >> {starts}\nexec {find_daemon()} "$@"\n')
-    daemon.chmod(0o755)
+    daemon, starts = _telling_daemon(tmp_path)
     done = cli.memtide("run", *flags, *starter, *script, RESULT=ours, MEMTIDED=daemon).check()
     assert ours.read_bytes() == plain.read_bytes()
-    assert starts.read_text() == "\n"
+    assert len(_started(starts)) == 1
     # The first rank speaks for all.
     assert done.err.count("chunks leased") == 1
     assert "nothing" not in done.err
     told = json.loads(stats.read_text(encoding="utf-8"))
     assert told["iterations"] == 6
     assert told["moved_bytes"]["ssd_written_bytes"] > told["iterations"] << 20
+
+
+@pytest.mark.parametrize(("starter", "gpus"), [(["torchrun", *_TORCHRUN], 2), ([], 2), ([], 3)])
+@pytest.mark.usefixtures("gpu")
+def test_ranks_have_a_gpu_each(
+    starter: list[str], gpus: int, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"{os.environ['MEMTIDE_FAKE_CUDA']},devices={gpus}")
+    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
+    script = [SCRIPTS / "data_parallel.py", "--its=own"]
+    cli.python(*script, RESULT=plain).check()
+    flags = ["--device-pool=32MiB", "--host-pool=96MiB", "--ssd-pool=1GiB"]
+    flags += [f"--ssd-dir={tmp_path / 'ssd'}", "--exact", f"--stats={stats}"]
+    daemon, starts = _telling_daemon(tmp_path)
+    more = {"RESULT": ours, "MEMTIDED": daemon, "ON_GPU": "1"}
+    done = cli.memtide("run", *flags, *starter, *script, **more).check()
+    assert ours.read_bytes() == plain.read_bytes()
+    parts = {f"--host-pool={48 << 20}", f"--ssd-pool={512 << 20}", f"--device-pool={32 << 20}"}
+    own = [told for told in _started(starts) if parts < told]
+    assert len(own) == 2
+    assert all("--daemons=2" in told for told in own)
+    assert {f"--device=cuda:{rank}" for rank in range(2)} < own[0] | own[1]
+    assert done.err.count("chunks leased") == 1
+    assert "nothing" not in done.err
+    told = json.loads(stats.read_text(encoding="utf-8"))
+    assert told["iterations"] == 6
+    assert told["moved_bytes"]["device_to_host_bytes"] > told["iterations"] << 20
+
+
+@pytest.mark.usefixtures("gpu")
+def test_ranks_without_a_gpu_each_are_in_host_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = Pools(device=gpu_each.GPU_OF_RANK, device_bytes=1 << 30, host_bytes=9 << 20)
+    assert not gpu_each.is_wanted(Pools())
+    assert gpu_each.pools_of(asked, 1, 3) == Pools(device="none", host_bytes=3 << 20, daemons=3)
+    assert capsys.readouterr().err == ""
+    gpu_each.pools_of(asked, 0, 3)
+    assert capsys.readouterr().err == "memtide: 3 ranks and 1 GPU: chunks are in host memory\n"
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"{os.environ['MEMTIDE_FAKE_CUDA']},devices=3")
+    own = Pools(device="cuda:2", device_bytes=1 << 30, host_bytes=3 << 20, daemons=3)
+    assert gpu_each.pools_of(asked, 2, 3) == own
+    assert gpu_each.is_wanted(Pools(host_bytes=1 << 30))
+    assert not gpu_each.is_wanted(Pools(device_bytes=0))
+    assert not gpu_each.is_wanted(Pools(device="cuda:1"))
+    # What is wrong with GPUs says a daemon that is told to own one.
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "driver=no-uvm")
+    assert not gpu_each.is_wanted(Pools())
+    assert gpu_each.pools_of(asked, 1, 3).device == "cuda:1"
 
 
 def test_a_script_may_start_processes_for_other_things(cli: Cli, tmp_path: Path) -> None:
@@ -161,6 +224,12 @@ def test_a_launcher_s_failure_is_its_own(cli: Cli, package: Path) -> None:
     assert "ChildFailedError" in done.err
 
 
+def test_ranks_that_could_not_make_room_for_each_other(cli: Cli, package: Path) -> None:
+    done = cli.memtide("run", "--ssd-pool=0", "torchrun", *_TORCHRUN, "-m", "training", cwd=package)
+    assert (done.status, done.out) == (2, "")
+    assert "only with an SSD pool" in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -169,7 +238,6 @@ def test_a_launcher_s_failure_is_its_own(cli: Cli, package: Path) -> None:
         (["-m", "no.where"], "no module named 'no.where'"),
         (["-m", ".where"], "no module named '.where'"),
         (["--job=gpt", "torchrun", "train.py", "x"], "a launcher starts several"),
-        (["--ssd-pool=0", "torchrun", "train.py", "x"], "only with an SSD pool"),
         (["torchrun", "--no-python", "train.py", "x"], "leave the launcher's no-python out"),
         (["torchrun", "--nproc-per-node=2"], "usage: torchrun"),
         (["accelerates", "config"], "no script at 'accelerates', and no such command"),
