@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,11 @@ def address_of(tensor: torch.Tensor) -> int:
     if type(tensor) in _PLAIN_TYPES and tensor.layout is torch.strided:
         return tensor.data_ptr()
     return 0
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What a DTensor has in this process; any other tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _address_of_subclass(tensor: torch.Tensor) -> int:
@@ -101,6 +106,7 @@ class Adopter:
 
     def element_places(self, tensor: torch.Tensor) -> range:
         """The places of a tensor's own elements, of whatever class; none: it is not managed."""
+        tensor = local_part(tensor)
         address = address_of(tensor) or _address_of_subclass(tensor)
         if not self.in_range(address) or not tensor.numel():
             return range(0)
@@ -153,14 +159,44 @@ class Adopter:
             torch.cuda.empty_cache()
         return True
 
+    def adopt_together(self, tensors: Sequence[torch.Tensor], kind: Kind) -> list[torch.Tensor]:
+        """Moves a storage, all of which is the first tensor's, into a chunk if it can be and these
+        are all that is over it. The same views of it there; none: it stays where it is."""
+        whole = tensors[0]
+        if not self._adoptable(whole, users=len(tensors)):
+            return []
+        with torch.no_grad():
+            twin = self._arena(kind).like_storage_of(whole)
+            self._note_pressure()
+            self.copy_bytes(whole, twin)
+            storage = twin.untyped_storage()
+            return [
+                torch.empty(0, dtype=t.dtype, device=self.device).set_(
+                    storage, t.storage_offset(), t.size(), t.stride()
+                )
+                for t in tensors
+            ]
+
     def adopt_gradient(self, parameter: torch.Tensor) -> bool:
         """Moves a parameter's gradient into a chunk; whether it is in one now."""
-        gradient, arena = parameter.grad, self._arena(Kind.GRADIENT)
-        if arena.has_returned and self.pressed():
-            # The last step's gradients are gone. To write into their chunks would first read what
-            # nobody wants from SSD; new chunks hold nothing.
-            arena.renew()
+        self._arena_of_gradients()
+        gradient = parameter.grad
         return gradient is not None and self.adopt(gradient, Kind.GRADIENT)
+
+    def adopt_part_of_gradient(self, parameter: torch.Tensor) -> None:
+        """Copies this process's part of the gradient of a sharded parameter into a chunk: it lies
+        with others' in a buffer, which goes when the last of them has left it. REQUIRES: no one has
+        a view of it yet."""
+        gradient = parameter.grad
+        if gradient is None or not self._movable(part := local_part(gradient)):
+            return
+        arena = self._arena_of_gradients()
+        with torch.no_grad():
+            twin = arena.empty(part.size(), part.stride(), part.dtype)
+            self._note_pressure()
+            with self._leased(Places(self.span_places(twin)), True):
+                twin.copy_(part)
+        gradient._local_tensor = twin
 
     def adopt_state_of(self, parameter: Any, state: Any) -> None:
         """Moves what an optimizer keeps for one parameter, at any depth, into chunks. Of a small
@@ -179,9 +215,9 @@ class Adopter:
     def expect_states_of(self, parameters: Iterable[torch.Tensor]) -> None:
         """An optimizer is about to keep states for these, beside those that there are."""
         self._coming_bytes = sum(
-            aligned(p.untyped_storage().nbytes())
+            aligned(local_part(p).untyped_storage().nbytes())
             for p in parameters
-            if p.requires_grad and self.manages(p)
+            if p.requires_grad and self.manages(local_part(p))
         )
         for (kind, _), arena in self._arenas.items():
             if kind is Kind.OPTIMIZER_STATE:
@@ -290,25 +326,38 @@ class Adopter:
             self._arenas[kind, row] = Arena(self._storages, kind, expected_bytes)
         return self._arenas[kind, row]
 
+    def _arena_of_gradients(self) -> Arena:
+        arena = self._arena(Kind.GRADIENT)
+        if arena.has_returned and self.pressed():
+            # The last step's gradients are gone. To write into their chunks would first read what
+            # nobody wants from SSD; new chunks hold nothing.
+            arena.renew()
+        return arena
+
     def _all_arenas(self) -> list[Arena]:
         return list(self._arenas.values())
 
     def _note_pressure(self) -> None:
         self.ledger.active = self.ledger.strict or self.pressed()
 
-    def _adoptable(self, tensor: torch.Tensor) -> bool:
+    def _movable(self, tensor: torch.Tensor) -> bool:
+        """Whether its elements may be in a chunk, and are in none."""
         if type(tensor) not in _PLAIN_TYPES or tensor.device != self.device:
             return False
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_inference():
             return False
-        size_bytes = tensor.numel() * tensor.itemsize
-        if size_bytes < SMALLEST_BYTES or self.manages(tensor) or tensor.grad_fn is not None:
+        small = tensor.numel() * tensor.itemsize < SMALLEST_BYTES
+        return not small and not self.manages(tensor) and tensor.grad_fn is None
+
+    def _adoptable(self, tensor: torch.Tensor, users: int = 1) -> bool:
+        """Whether it can leave the storage that it and so many `users` in all are over."""
+        if not self._movable(tensor):
             return False
         storage = tensor.untyped_storage()
         return (
-            storage.nbytes() == size_bytes
+            storage.nbytes() == tensor.numel() * tensor.itemsize
             and tensor.storage_offset() == 0
-            and _storage_users(storage) <= _USERS_OF_ONE_TENSOR
+            and _storage_users(storage) < _USERS_OF_ONE_TENSOR + users
             and not (tensor.is_cpu and storage.is_shared())
             and not (tensor.is_conj() or tensor.is_neg())
         )
@@ -327,7 +376,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def _tensors_in(state: Any) -> Iterator[torch.Tensor]:
     if isinstance(state, torch.Tensor):
-        yield state
+        yield local_part(state)
     elif isinstance(state, dict):
         for value in state.values():
             yield from _tensors_in(value)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from memtide.adopt import local_part
 from memtide.step_pieces import Update
 from memtide.torch_updates import Arguments, Form
 
@@ -22,8 +23,8 @@ class Asked:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """Those that are stepped."""
-        return list(self.arguments["params"])
+        """Those that are stepped: of sharded ones this process's part."""
+        return [local_part(p) for p in self.arguments["params"]]
 
     @property
     def pairs(self) -> list[tuple[torch.Tensor, Update]]:

@@ -29,7 +29,7 @@ from torch.optim import Optimizer
 
 from memtide._native import Kind
 from memtide._steps import MOST_CHUNKS
-from memtide.adopt import Adopter
+from memtide.adopt import Adopter, local_part
 from memtide.asked import Asked
 from memtide.checkpoint_file import Checkpoint
 from memtide.early_steps import EarlySteps, Made
@@ -177,19 +177,20 @@ class DaemonSteps:
         if found.rest:
             part = part_of(arguments, count, found.rest)
             changed = (t for name in ("params", *form.states) for t in part[name])
-            if any(t is not None and self._adopter.manages(t) for t in changed):
+            if any(t is not None and self._adopter.manages(local_part(t)) for t in changed):
                 self._note_here(self._stepping)
             if self.calls.count_non_finite:
                 self._here_before.remember(form, part)
                 self._here_before.count(form, part)
             else:  # What is small. Of the rest there may be more than memory has room for.
-                self._here_before.remember(form, part, lambda t: not self._adopter.manages(t))
+                beside = lambda t: not self._adopter.manages(local_part(t))  # noqa: E731
+                self._here_before.remember(form, part, beside)
             original(**part)
             put_back(arguments, part, count, found.rest)
 
     def _is_asked_for(self, parameters: Sequence[torch.Tensor]) -> bool:
         asked = {p.data_ptr() for one in self._asked for p in one.parameters}
-        return any(p.data_ptr() in asked for p in parameters)
+        return any(local_part(p).data_ptr() in asked for p in parameters)
 
     def _run(self, stepped: list[tuple[torch.Tensor, Update]]) -> None:
         began = time.monotonic()

@@ -31,7 +31,7 @@ from torch.utils.weak import TensorWeakRef
 
 from memtide._native import Kind
 from memtide._steps import Format
-from memtide.adopt import Adopter
+from memtide.adopt import Adopter, local_part
 from memtide.early_plan import Plan, Seat, Unit
 from memtide.errors import MemtideError
 from memtide.observer import EarlyBatches
@@ -202,7 +202,7 @@ class EarlySteps:
             self.forget()
             return
         groups = {
-            p.data_ptr(): number
+            local_part(p).data_ptr(): number
             for number, group in enumerate(optimizer.param_groups)
             for p in group["params"]
         }

@@ -53,7 +53,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def after_import(name: str, act: Callable[[], None]) -> None:
-    """Calls `act` once when top-level module `name` has been imported; now, if it has been."""
+    """Calls `act` once when module `name` has been imported; now, if it has been."""
     if name in sys.modules:
         act()
     else:

@@ -6,10 +6,11 @@ pre-hooks of autograd nodes that exist anyway. What a hook fails to announce is 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from memtide.leases import Lease
 from memtide.observer import Observer
 
 _BACKWARD_DEPTH = 2
+_NO_BACKWARD = -1
 
 
 class Scope:
@@ -105,6 +107,22 @@ class Moments:
             node = _node_of(output)
             if node is not None:
                 node.register_prehook(lambda _gradients: self._before_backward(known))
+
+    @contextlib.contextmanager
+    def gathering(self, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+        """While torch reads these, parts of what all ranks hold together."""
+        if not self._ledger.active or not self._adopter.here:
+            yield
+            return
+        forward = torch._C._current_graph_task_id() == _NO_BACKWARD
+        self._observer.moment("forward" if forward else "backward", "all_gather")
+        places = Places(place for t in tensors for place in self._adopter.element_places(t))
+        token = self._ledger.lease(places, Access.READ)
+        try:
+            yield
+        finally:
+            if token is not None:
+                token.release()
 
     def forget_hooks(self) -> None:
         """Takes the gradient hooks off all parameters."""

@@ -160,8 +160,8 @@ def print_if_nothing_managed(summary: Summary, console: Console, who: str = "mem
     advice = "--device none" if summary.device != "cpu" else "--device cuda"
     console.print(
         f"{who} managed nothing: its chunks are on {summary.device}, and the script trained "
-        "no tensor there that memtide takes (of those that FSDP shards it takes none). For a "
-        f"script that trains elsewhere: {advice}",
+        "no tensor there that memtide takes (those of fully_shard it takes, those of the older "
+        f"FullyShardedDataParallel it does not). For a script that trains elsewhere: {advice}",
         style="yellow",
     )
 

@@ -19,7 +19,7 @@ import torch
 from torch.nn.modules import module as torch_modules
 from torch.optim import Optimizer
 
-from memtide import _native, strict
+from memtide import _native, sharded, strict
 from memtide._native import Client
 from memtide.adopt import Adopter
 from memtide.chunk_size import Parameter
@@ -82,6 +82,7 @@ class Runtime:
             self._wrap(torch.nn.Parameter, "__deepcopy__", functools.partial(deep_copying, moments))
             grouping = functools.partial(adding_groups, moments, self._on_optimizer)
             self._wrap(Optimizer, "add_param_group", grouping)
+            sharded.install(self.adopter, self.moments, self._wrap)
         self._undo += [handle.remove for handle in handles]
         self._wrap(Optimizer, "profile_hook_step", self._around_profile_hook_step, static=True)
         _wrap_known_optimizers(Optimizer)

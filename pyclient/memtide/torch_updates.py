@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from memtide._steps import Format, Rule, StepOptions
 from memtide.adamw import AdamW
-from memtide.adopt import Adopter
+from memtide.adopt import Adopter, local_part
 from memtide.errors import InvalidArgument
 from memtide.layouts import is_dense, lie_alike
 from memtide.lion import Lion
@@ -186,16 +186,20 @@ def split(form: Form, arguments: Arguments, options: StepOptions, adopter: Adopt
     gradients = arguments[form.gradients]
     masters = 1 if form.has_masters and arguments[form.states[0]] else 0
     for index, parameter in enumerate(arguments["params"]):
-        if not adopter.manages(gradients[index]):
+        if not adopter.manages(local_part(gradients[index])):
             adopter.adopt_gradient(parameter)
-        states = [values[index] for values in lists]
+        sharded = parameter is not local_part(parameter)
+        parameter, gradient = local_part(parameter), local_part(gradients[index])
+        states = [local_part(values[index]) for values in lists]
         step = arguments[form.steps][index] if form.steps is not None else None
-        if not _is_for_daemon(adopter, parameter, gradients[index], states, step, masters):
+        fresh = any(state is None for state in states)
+        if (fresh and sharded) or not _is_for_daemon(
+            adopter, parameter, gradient, states, step, masters
+        ):
             found.rest.append(index)
             continue
-        fresh = any(state is None for state in states)
         if fresh:
-            states = [adopter.new_state(gradients[index], row) for row, _ in enumerate(lists)]
+            states = [adopter.new_state(gradient, row) for row, _ in enumerate(lists)]
             for values, state in zip(lists, states, strict=True):
                 values[index] = state
         stepped = states[0] if masters else parameter
@@ -204,7 +208,7 @@ def split(form: Form, arguments: Arguments, options: StepOptions, adopter: Adopt
             int(step.item()) + 1 if step is not None else 1,
             fresh,
             FORMATS[stepped.dtype],
-            FORMATS[gradients[index].dtype],
+            FORMATS[gradient.dtype],
             FORMATS[states[-1].dtype] if states else Format.FLOAT32,
             FORMATS[parameter.dtype] if masters else Format.NONE,
             options.rounding_seed if by_chance else 0,
@@ -213,9 +217,7 @@ def split(form: Form, arguments: Arguments, options: StepOptions, adopter: Adopt
             made[own] = replace(options, **dict(zip(_OWN_OPTIONS, own, strict=True)))
         written = (_span(parameter), *map(_span, states))
         first = arguments["first_elements"][index] if "first_elements" in arguments else 0
-        found.updates.append(
-            Update(made[own], parameter.numel(), _span(gradients[index]), written, first)
-        )
+        found.updates.append(Update(made[own], parameter.numel(), _span(gradient), written, first))
         found.indices.append(index)
     return found
 
