@@ -9,8 +9,8 @@ goes back to CUDA, and the operation is tried again.
 
 Not seen, and so fatal on chunks: kernels that take addresses past torch's dispatcher (raw Triton,
 extensions that do not register their operations, CuPy and Numba over a tensor), and collectives
-that a script gathers to be launched together later. torch.compile
-leaves code as it is while a mode is active, and CUDA graphs are refused.
+that a script gathers to be launched together later. torch.compile leaves code as it is while a mode
+is active, and CUDA graphs are refused.
 """
 
 from __future__ import annotations

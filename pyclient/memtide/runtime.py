@@ -23,6 +23,7 @@ from memtide import _native, sharded, strict
 from memtide._native import Client
 from memtide.adopt import Adopter
 from memtide.chunk_size import Parameter
+from memtide.collectives import Collectives
 from memtide.continuation import Continuation
 from memtide.daemon_step import DaemonSteps
 from memtide.elastic import Elastic
@@ -52,6 +53,7 @@ class Runtime:
         self._everything = adopt_everything
         self.scope = Scope(everything=adopt_everything)
         self.moments = Moments(self.adopter, self.observer, self.scope)
+        self.collectives = Collectives(self.adopter)
         self.daemon = DaemonSteps(self.adopter, self.observer)
         self.moments.on_gradient = self.daemon.early.gradient_came
         self._undo: list[Callable[[], None]] = []
@@ -102,6 +104,7 @@ class Runtime:
             self._spread_net()
         else:
             self._wrap(faulthandler, "enable", self._around_faulthandler)
+            self.collectives.install(self._wrap)
         if not self.client.properties.kernel_faults:
             self._wrap(torch.serialization, "_save", self._around_save)
 
@@ -120,6 +123,7 @@ class Runtime:
             yield
             return
         self.moments.settle()
+        self.collectives.settle()
         if self._continuation is not None:
             self._continuation.before_step()
         if first := optimizer not in self._stepped:

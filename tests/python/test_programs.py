@@ -145,6 +145,22 @@ def test_ranks_share_one_daemon(
     assert told["moved_bytes"]["ssd_written_bytes"] > told["iterations"] << 20
 
 
+@pytest.mark.parametrize("how", ["--exact", "--skip-non-finite"])
+def test_collectives_write_to_chunks(how: str, cli: Cli, tmp_path: Path) -> None:
+    plain, ours = (tmp_path / name for name in ("plain", "ours"))
+    run = [*_TORCHRUN, SCRIPTS / "hand_averaged.py"]
+    cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
+    # Gradients alone need more than may be leased at once.
+    flags = ["--host-pool=52MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}", how]
+    cli.memtide("run", *flags, "--chunk-size=2MiB", "torchrun", *run, RESULT=ours).check()
+    losses = [
+        [float.fromhex(loss) for loss in json.loads(file.read_text())["losses"]]
+        for file in (ours, plain)
+    ]
+    assert losses[0] == (losses[1] if how == "--exact" else pytest.approx(losses[1], rel=1e-5))
+    assert how != "--exact" or ours.read_bytes() == plain.read_bytes()
+
+
 @pytest.mark.parametrize(("starter", "gpus"), [(["torchrun", *_TORCHRUN], 2), ([], 2), ([], 3)])
 @pytest.mark.usefixtures("gpu")
 def test_ranks_have_a_gpu_each(

@@ -56,7 +56,7 @@ THREADED = {"mlp_sgd", "convnet"}
 def test_every_script_is_a_case() -> None:
     # Tried in files of their own.
     elsewhere = {"hungry", "long_training", "resumable", "checkpointed", "clipping", "squeezed"}
-    elsewhere |= {"data_parallel", "fully_sharded"}
+    elsewhere |= {"data_parallel", "fully_sharded", "hand_averaged"}
     found = {path.stem for path in SCRIPTS.glob("*.py")} - {"common", "tiny_gpt"}
     assert found - elsewhere == set(CASES)
 
