@@ -1,5 +1,6 @@
 #include "base/available_memory.h"
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <vector>
@@ -12,12 +13,12 @@
 namespace memtide {
 namespace {
 
-// Where one version of the kernel's interface keeps what.
+// The file names of one version of the cgroup interface.
 struct Interface {
   const char* mount;
   const char* limit;
   const char* usage;
-  const char* inactive_file;  // In memory.stat, like the next.
+  const char* inactive_file;  // A key in memory.stat, like active_file.
   const char* active_file;
 };
 constexpr Interface kV1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
@@ -25,7 +26,7 @@ constexpr Interface kV1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
 constexpr Interface kV2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file",
                            "active_file"};
 
-// The number in a file of one line; nullopt for "max", and where there is no such file.
+// Reads the number in a file of one line. nullopt: the file is missing, or holds "max".
 absl::optional<uint64_t> ReadNumber(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -34,7 +35,7 @@ absl::optional<uint64_t> ReadNumber(const std::string& path) {
   return value;
 }
 
-// The number after `key` in a file of "key number" lines.
+// Reads the number after `key` in a file of "key number" lines. nullopt: there is none.
 absl::optional<uint64_t> ReadValue(const std::string& path, absl::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -45,26 +46,31 @@ absl::optional<uint64_t> ReadValue(const std::string& path, absl::string_view ke
   return absl::nullopt;
 }
 
+// Lowers *available to what is left of the limit of `group`, if it has one.
 void LimitByGroup(const std::string& root, const Interface& interface, const std::string& group,
-                  AvailableMemory* available) {
+                  Bytes own, AvailableMemory* available) {
   const std::string directory = absl::StrCat(interface.mount, group);
   const std::string path = absl::StrCat(root, directory, "/");
   const absl::optional<uint64_t> limit = ReadNumber(path + interface.limit);
   const absl::optional<uint64_t> usage = ReadNumber(path + interface.usage);
   if (!limit.has_value() || !usage.has_value()) return;
+  // The kernel drops page cache before it kills, so cache does not count as used.
   const uint64_t cache = ReadValue(path + "memory.stat", interface.inactive_file).value_or(0) +
                          ReadValue(path + "memory.stat", interface.active_file).value_or(0);
   const uint64_t used = *usage > cache ? *usage - cache : 0;
-  const Bytes left(*limit > used ? *limit - used : 0);
+  // A group that was made anew is not charged with what its processes left: hence the limit.
+  const Bytes left = std::min(Bytes(*limit), Bytes(*limit > used ? *limit - used : 0) + own);
   if (left < available->bytes) *available = {left, absl::StrCat("cgroup ", directory)};
 }
 
 }  // namespace
 
-AvailableMemory GetAvailableMemory(const std::string& root) {
+AvailableMemory GetAvailableMemory(const std::string& root, Bytes own) {
   AvailableMemory available = {Bytes(std::numeric_limits<uint64_t>::max()), "this machine"};
   const auto kibibytes = ReadValue(root + "/proc/meminfo", "MemAvailable:");
-  if (kibibytes.has_value()) available.bytes = KiB(*kibibytes);
+  if (kibibytes.has_value()) available.bytes = KiB(*kibibytes) + own;
+  const auto total = ReadValue(root + "/proc/meminfo", "MemTotal:");
+  if (total.has_value()) available.bytes = std::min(available.bytes, KiB(*total));
   // Lines are "0::/path" for v2 and "9:memory:/path" (or "9:cpu,memory:/path") for v1.
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -75,8 +81,9 @@ AvailableMemory GetAvailableMemory(const std::string& root) {
     bool of_memory = v2;
     for (const std::string& controller : controllers) of_memory |= controller == "memory";
     if (!of_memory) continue;
+    // A limit of any parent applies, so walk up to the root.
     for (std::string group = fields[2];; group.resize(group.rfind('/'))) {
-      LimitByGroup(root, v2 ? kV2 : kV1, group, &available);
+      LimitByGroup(root, v2 ? kV2 : kV1, group, own, &available);
       if (group.rfind('/') == std::string::npos) break;
     }
   }

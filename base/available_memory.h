@@ -1,8 +1,8 @@
-// AvailableMemory: how much memory this process could still fill without anybody being killed.
+// AvailableMemory: how much memory this process can still fill before the kernel kills a process.
 //
-// The machine's MemAvailable, or what is left of the limit of a cgroup that we are in (v1 or v2,
-// ours or one above), whichever is less; page cache counts as available in both. An estimate, for
-// refusing what cannot work: others allocate too.
+// It is the smaller of the machine's MemAvailable and what is left of the limits of this process's
+// cgroups (version 1 or 2, its own or a parent). Page cache counts as available in both. An
+// estimate, for refusing requests that cannot work: other processes allocate too.
 #ifndef MEMTIDE_BASE_AVAILABLE_MEMORY_H_
 #define MEMTIDE_BASE_AVAILABLE_MEMORY_H_
 
@@ -14,12 +14,13 @@ namespace memtide {
 
 struct AvailableMemory {
   Bytes bytes;
-  // Whose the limit is: "this machine", or "cgroup /sys/fs/cgroup/...".
+  // What sets the limit: "this machine", or "cgroup /sys/fs/cgroup/...".
   std::string limited_by;
 };
 
-// `root` comes before every path that is read; for tests.
-AvailableMemory GetAvailableMemory(const std::string& root = "");
+// Reads the kernel's files below `root`, which tests replace. `own` is memory in use that counts as
+// available, because the caller is about to own it; the result exceeds no limit for that.
+AvailableMemory GetAvailableMemory(const std::string& root = "", Bytes own = Bytes());
 
 }  // namespace memtide
 

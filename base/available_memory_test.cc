@@ -26,12 +26,12 @@ class AvailableMemoryTest : public testing::Test {
   std::string root_ = "/tmp/memtide-memory-XXXXXX";
 };
 
-TEST_F(AvailableMemoryTest, WithoutGroupsItIsTheMachines) {
+TEST_F(AvailableMemoryTest, WithoutCgroupsTheMachineIsTheLimit) {
   EXPECT_EQ(GetAvailableMemory(root_).bytes, GiB(16));
   EXPECT_EQ(GetAvailableMemory(root_).limited_by, "this machine");
 }
 
-TEST_F(AvailableMemoryTest, AGroupAboveOursLimitsUsAndItsPageCacheDoesNotCount) {
+TEST_F(AvailableMemoryTest, AParentCgroupIsALimitAndItsPageCacheDoesNotCount) {
   Write("/proc/self/cgroup", "0::/pod/container\n");
   Write("/sys/fs/cgroup/pod/container/memory.max", "max\n");
   Write("/sys/fs/cgroup/pod/container/memory.current", "1073741824\n");
@@ -43,7 +43,7 @@ TEST_F(AvailableMemoryTest, AGroupAboveOursLimitsUsAndItsPageCacheDoesNotCount) 
   EXPECT_EQ(GetAvailableMemory(root_).limited_by, "cgroup /sys/fs/cgroup/pod");
 }
 
-TEST_F(AvailableMemoryTest, TheFirstVersionOfGroupsLimitsUsToo) {
+TEST_F(AvailableMemoryTest, ACgroupOfVersion1IsALimit) {
   Write("/proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a\n0::/\n");
   Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "4294967296\n");
   Write("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "5368709120\n");
@@ -53,7 +53,17 @@ TEST_F(AvailableMemoryTest, TheFirstVersionOfGroupsLimitsUsToo) {
   EXPECT_EQ(GetAvailableMemory(root_).limited_by, "cgroup /sys/fs/cgroup/memory/a");
 }
 
-TEST(AvailableMemoryHereTest, IsSomethingBelievable) {
+TEST_F(AvailableMemoryTest, WhatIsTheCallersOwnCountsUpToEachLimit) {
+  EXPECT_EQ(GetAvailableMemory(root_, GiB(4)).bytes, GiB(20));
+  EXPECT_EQ(GetAvailableMemory(root_, GiB(20)).bytes, GiB(24)) << "all that the machine has";
+  Write("/proc/self/cgroup", "0::/a\n");
+  Write("/sys/fs/cgroup/a/memory.max", "8589934592\n");
+  Write("/sys/fs/cgroup/a/memory.current", "6442450944\n");
+  EXPECT_EQ(GetAvailableMemory(root_, GiB(4)).bytes, GiB(6));
+  EXPECT_EQ(GetAvailableMemory(root_, GiB(20)).bytes, GiB(8)) << "not charged to the group";
+}
+
+TEST(AvailableMemoryHereTest, IsPlausibleOnThisMachine) {
   EXPECT_GT(GetAvailableMemory().bytes, MiB(1));
   EXPECT_LT(GetAvailableMemory().bytes, GiB(1 << 20));
 }

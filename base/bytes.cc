@@ -103,6 +103,7 @@ absl::StatusOr<Bytes> ParseBytes(absl::string_view text) {
     double fraction;
     if (!absl::SimpleAtod(number, &fraction)) return bad;
     const double bytes = fraction * static_cast<double>(unit.bytes);
+    // Below 2^63, so that the conversion to an integer is defined. NaN fails too.
     if (!(bytes >= 0 && bytes < 9e18)) return bad;
     return Bytes(static_cast<uint64_t>(bytes));
   }

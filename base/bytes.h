@@ -1,9 +1,9 @@
-// Bytes: an amount of memory, kept apart from every other integer.
+// Bytes: an amount of memory, as a type of its own.
 //
-// Sizes that come from outside overflow (2^63 chunks of 64 MiB), so multiplication and addition of
-// untrusted values go through CheckedMultiply and CheckedAdd, which return nullopt instead of
-// wrapping. The plain operators CHECK-fail on overflow: they are for values we made ourselves.
-// A value type; thread-compatible; 8 bytes.
+// Sizes from outside can overflow (2^63 chunks of 64 MiB), so untrusted values go through
+// CheckedMultiply and CheckedAdd, which return nullopt instead of wrapping. The plain operators
+// CHECK-fail on overflow; they are for values that this program computed. A value type of 8 bytes;
+// thread-compatible.
 #ifndef MEMTIDE_BASE_BYTES_H_
 #define MEMTIDE_BASE_BYTES_H_
 
@@ -38,7 +38,7 @@ class Bytes {
   friend Bytes operator+(Bytes a, Bytes b);
   friend Bytes operator-(Bytes a, Bytes b);
   friend Bytes operator*(Bytes a, uint64_t times);
-  // How many whole b fit into a. REQUIRES: b is not zero.
+  // The number of whole b that fit into a. REQUIRES: b is not zero.
   friend constexpr uint64_t operator/(Bytes a, Bytes b) { return a.count_ / b.count_; }
   Bytes& operator+=(Bytes other) { return *this = *this + other; }
   Bytes& operator-=(Bytes other) { return *this = *this - other; }
@@ -58,9 +58,10 @@ absl::optional<Bytes> CheckedMultiply(Bytes a, uint64_t times);
 // Rounds down to a multiple of `alignment`. REQUIRES: alignment is not zero.
 Bytes RoundDown(Bytes bytes, Bytes alignment);
 
-// "96 MiB", "1.5 GiB", "17 B": at most one decimal, for people.
+// Formats for people: "96 MiB", "1.5 GiB", "17 B". At most one decimal.
 std::string FormatBytes(Bytes bytes);
-// Reads "96MiB", "1.5 GiB", "4096", "64MB" (10^6). InvalidArgument names the text and the forms.
+// Parses "96MiB", "1.5 GiB", "4096" and "64MB" (10^6 bytes). INVALID_ARGUMENT: none of these forms;
+// the message names the text and the forms.
 absl::StatusOr<Bytes> ParseBytes(absl::string_view text);
 
 }  // namespace memtide

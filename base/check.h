@@ -1,7 +1,8 @@
-// MEMTIDE_CHECK(condition) << details: ends the process when one of our own invariants is broken.
+// MEMTIDE_CHECK(condition) << details: ends the process if one of this program's invariants is
+// broken.
 //
-// For mistakes that only this program can make; what the world can cause is an absl::Status.
-// Always on. (This Abseil has no absl/log; this is the one piece of it that we need.)
+// For mistakes that only this program can make; what the outside world can cause is an
+// absl::Status. It is active in every build. (The supported Abseil has no absl/log.)
 #ifndef MEMTIDE_BASE_CHECK_H_
 #define MEMTIDE_BASE_CHECK_H_
 
@@ -23,7 +24,7 @@ class CheckFailure {
   std::ostringstream stream_;
 };
 
-// Lowers the type of a failed check's expression to void, so that both arms of ?: agree.
+// Gives the expression of a failed check the type void, so that both arms of ?: have one type.
 struct Voidify {
   void operator&(std::ostream&) {}
 };

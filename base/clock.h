@@ -1,6 +1,7 @@
-// Time as the engine sees it: a monotonic instant in nanoseconds, handed in with every event.
+// Duration and Instant: monotonic time in nanoseconds.
 //
-// Wall-clock jumps have no effect anywhere; tests and the simulation own the time.
+// The engine gets the time with each event, and never reads a clock, so that tests and the
+// simulation control it. Changes of the wall clock have no effect.
 #ifndef MEMTIDE_BASE_CLOCK_H_
 #define MEMTIDE_BASE_CLOCK_H_
 
@@ -9,10 +10,10 @@
 namespace memtide {
 
 using Duration = std::chrono::nanoseconds;
-// Since an arbitrary start (boot, or the start of a simulation).
+// Time since an arbitrary start: boot, or the start of a simulation.
 using Instant = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
-// CLOCK_MONOTONIC. Not for the engine, which is told the time.
+// Reads CLOCK_MONOTONIC. The engine must not call it.
 inline Instant Now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace memtide

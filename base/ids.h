@@ -1,6 +1,7 @@
-// Identifiers that cross module boundaries, each a type of its own: a region id is not a chunk id.
+// Identifiers that cross module boundaries, each a type of its own: a RegionId is not a ChunkId.
 //
-// Value types. `value()` is the only way out; zero means "none" nowhere: use absl::optional.
+// Value types. value() is the only way to the integer. Zero is an ordinary value: an absent id is
+// an absl::optional.
 #ifndef MEMTIDE_BASE_IDS_H_
 #define MEMTIDE_BASE_IDS_H_
 
@@ -30,24 +31,24 @@ class Id {
   Integer value_ = 0;
 };
 
-// A chunk: the unit of management. Low 32 bits: place in the engine's table; high 32 bits: the
-// generation of that place, so that an id outlives its chunk without ever naming another one.
+// A chunk, the unit of management. The low 32 bits are its index in the engine's table, the high 32
+// bits the generation of that entry; so an id that outlives its chunk never names another one.
 using ChunkId = Id<struct ChunkTag, uint64_t>;
-// One content of a chunk; grows by one with every write lease.
+// A content of a chunk. Every write lease increments it.
 using Version = Id<struct VersionTag, uint64_t>;
-// One connection of one training process.
+// A session: one connection of one training process.
 using SessionId = Id<struct SessionTag, uint64_t>;
-// The sessions that share chunks (the ranks of one training run).
+// A job: the sessions that share chunks, such as the ranks of one training run.
 using JobId = Id<struct JobTag, uint64_t>;
-// One piece of shared memory, cut into slots of one job's chunk size.
+// A region: a piece of memory that is lent to sessions, divided into slots of one job's chunk size.
 using RegionId = Id<struct RegionTag, uint32_t>;
-// One set of spill files on the SSD pool, cut into slots of one job's chunk size.
+// A store: a set of spill files in the SSD pool, divided into slots of one job's chunk size.
 using StoreId = Id<struct StoreTag, uint32_t>;
-// One transfer between tiers.
+// A transfer between tiers.
 using TransferId = Id<struct TransferTag, uint64_t>;
-// One part of an optimizer's step.
+// A part of an optimizer step.
 using StepId = Id<struct StepTag, uint64_t>;
-// The engine's name for a call that waits for its reply.
+// A call to the engine that waits for its reply.
 using CallId = Id<struct CallTag, uint64_t>;
 
 }  // namespace memtide

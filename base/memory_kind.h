@@ -1,5 +1,4 @@
-// MemoryKind: how memory that is lent is reached by another process; and MemoryExport, what is
-// passed to it for that.
+// MemoryKind: how another process reaches lent memory. MemoryExport: what is passed to it for that.
 //
 // Value types. The names are those of proto/memtide/v1/common.proto.
 #ifndef MEMTIDE_BASE_MEMORY_KIND_H_
@@ -17,8 +16,8 @@ enum class MemoryKind : uint8_t { kSharedMemory, kCudaDescriptor, kCudaIpc };
 struct MemoryExport {
   MemoryKind kind = MemoryKind::kSharedMemory;
   Bytes size;
-  int fd = -1;             // Not of kCudaIpc. Whose it is, the function that returns it says.
-  std::string ipc_handle;  // Of kCudaIpc: 64 bytes.
+  int fd = -1;             // -1 for kCudaIpc. The function that returns it documents who owns it.
+  std::string ipc_handle;  // Only for kCudaIpc: 64 bytes.
 };
 
 }  // namespace memtide

@@ -1,8 +1,9 @@
-// Mutex: std::mutex with Clang's thread-safety annotations.
+// Mutex, MutexLock, CondVar: std::mutex and std::condition_variable with Clang's thread-safety
+// annotations.
 //
-// Abseil's own Mutex is invisible to ThreadSanitizer where the distribution's Abseil is not built
-// with it, so locks go through std::mutex. Locks guard queues and tables, never decisions, and none
-// is held across a system call that blocks, a CUDA call, an RPC or a callback.
+// They wrap std::mutex because ThreadSanitizer does not see the locks of a distribution's Abseil,
+// which is built without it. In this project a lock guards a queue or a table; none is held across
+// a blocking system call, a CUDA call, an RPC or a callback.
 #ifndef MEMTIDE_BASE_MUTEX_H_
 #define MEMTIDE_BASE_MUTEX_H_
 
@@ -39,13 +40,13 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 
 class CondVar {
  public:
-  // Wakes also without a signal: wait in a loop that tests the condition.
+  // May return without a signal, so call it in a loop that tests the condition.
   void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     condition_.wait(lock);
     lock.release();
   }
-  // Returns false when `timeout` passed without a signal.
+  // Returns false if `timeout` passed without a signal.
   bool WaitFor(Mutex* mutex, std::chrono::nanoseconds timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);

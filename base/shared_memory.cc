@@ -34,7 +34,7 @@ namespace {
 constexpr Bytes kHugePage = MiB(2);
 constexpr char kShmemPolicy[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
-// A descriptor and a mapping that are given back unless somebody takes them over.
+// A descriptor and a mapping, released by destruction unless moved into a SharedMemory.
 struct Parts {
   Parts() = default;
   Parts(const Parts&) = delete;
@@ -49,7 +49,7 @@ struct Parts {
   size_t size = 0;
 };
 
-// One line of /proc/meminfo, or nullopt where the kernel does not show it.
+// Reads one line of /proc/meminfo. nullopt: the kernel has no such line.
 absl::optional<uint64_t> MemoryInfo(absl::string_view key) {
   std::ifstream file("/proc/meminfo");
   for (std::string line; std::getline(file, line);) {
@@ -70,7 +70,7 @@ uint64_t FreeHugetlbPages() {
   return two_mebibytes && free > reserved ? free - reserved : 0;
 }
 
-// Whether shmem gives huge pages to a mapping that asks for them.
+// Whether shmem provides huge pages to a mapping with MADV_HUGEPAGE.
 bool ShmemIsHuge() {
   std::ifstream file(kShmemPolicy);
   std::string line;
@@ -92,7 +92,7 @@ absl::Status Failed(absl::string_view call, Bytes size, int error) {
   return Exhausted(absl::StrCat(call, " failed with ", strerrorname_np(error)), size);
 }
 
-// Maps at a 2 MiB boundary, so that every huge page of the file can be one of the mapping.
+// Maps at a multiple of 2 MiB, so that every huge page of the file can be mapped as one.
 char* MapAligned(int fd, size_t size) {
   const size_t align = kHugePage.count();
   void* reserved =
@@ -113,21 +113,32 @@ char* MapAligned(int fd, size_t size) {
 }
 
 int PopulateWrite(char* data, size_t size) {
+  // The kernel asks to repeat the call after a signal or a passing lack of resources.
   while (madvise(data, size, MADV_POPULATE_WRITE) != 0) {
     if (errno != EINTR && errno != EAGAIN) return errno;
   }
   return 0;
 }
 
+// The seals permit it: they hold the size.
+absl::Status PunchHole(int fd, Bytes offset, Bytes size) {
+  const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  while (fallocate(fd, mode, static_cast<off_t>(offset.count()),
+                   static_cast<off_t>(size.count())) != 0) {
+    if (errno != EINTR) return Failed("fallocate", size, errno);
+  }
+  return absl::OkStatus();
+}
+
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Maps parts->fd, with all of its pages there.
+// Maps parts->fd and populates all of its pages.
 absl::Status Map(Bytes size, HugePages pages, Parts* parts) {
   parts->data = MapAligned(parts->fd, size.count());
   if (parts->data == nullptr) return Failed("mmap", size, errno);
   parts->size = size.count();
-  // A kernel without huge pages refuses the advice, and the mapping works without it. A child of
-  // fork() has no business here, and a core file has no room for it.
+  // A kernel without huge pages refuses MADV_HUGEPAGE, and the mapping works without it. Forked
+  // children do not inherit the mapping, and core files omit it, as it may be larger than the disk.
   if (pages == HugePages::kTransparent) madvise(parts->data, parts->size, MADV_HUGEPAGE);
   if (madvise(parts->data, parts->size, MADV_DONTFORK) != 0 ||
       madvise(parts->data, parts->size, MADV_DONTDUMP) != 0) {
@@ -142,6 +153,7 @@ absl::Status Make(const std::string& name, Bytes size, HugePages pages, Parts* p
   if (pages == HugePages::kHugetlb) flags |= MFD_HUGETLB | MFD_HUGE_2MB;
   parts->fd = memfd_create(name.c_str(), flags);
   if (parts->fd < 0) return Failed("memfd_create", size, errno);
+  // memfd_create makes a file that every user may open through /proc.
   if (fchmod(parts->fd, 0600) != 0) return Failed("fchmod", size, errno);
   if (ftruncate(parts->fd, static_cast<off_t>(size.count())) != 0) {
     return Failed("ftruncate", size, errno);
@@ -158,14 +170,14 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes
   MEMTIDE_CHECK(!size.IsZero() && size.IsMultipleOf(kHugePage)) << size;
   if (FreeHugetlbPages() >= size / kHugePage) {
     Parts parts;
-    // Another process may take the pages first, or a cgroup refuse them: then do without.
+    // Another process may take the pages first, or a cgroup may refuse them: then use other pages.
     if (Make(name, size, HugePages::kHugetlb, &parts).ok()) {
       return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size,
                           HugePages::kHugetlb);
     }
   }
   const HugePages pages = ShmemIsHuge() ? HugePages::kTransparent : HugePages::kNone;
-  // Populating more than there is would not fail: it would end some process.
+  // Populating more than is available does not fail: the kernel kills a process instead.
   if (size > GetAvailableMemory().bytes) return Exhausted("does not fit", size);
   Parts parts;
   MEMTIDE_RETURN_IF_ERROR(Make(name, size, pages, &parts));
@@ -177,6 +189,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Adopt(int fd, Bytes size) {
   parts.fd = fd;
   struct stat status;
   struct statfs file_system;
+  // The seals prove that Create made it, and that no other holder can resize it.
   if (size.IsZero() || !size.IsMultipleOf(kHugePage) || fstat(fd, &status) != 0 ||
       static_cast<uint64_t>(status.st_size) != size.count() || fstatfs(fd, &file_system) != 0 ||
       fcntl(fd, F_GET_SEALS) != kSeals) {
@@ -190,14 +203,11 @@ absl::StatusOr<SharedMemory> SharedMemory::Adopt(int fd, Bytes size) {
   return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
 }
 
+absl::Status SharedMemory::EmptyAll() const { return PunchHole(fd_, Bytes(0), size_); }
+
 absl::Status SharedMemory::Empty(Bytes offset, Bytes size) const {
   if (huge_pages_ == HugePages::kHugetlb) return absl::OkStatus();
-  const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-  if (fallocate(fd_, mode, static_cast<off_t>(offset.count()), static_cast<off_t>(size.count())) ==
-      0) {
-    return absl::OkStatus();
-  }
-  return Failed("fallocate", size, errno);
+  return PunchHole(fd_, offset, size);
 }
 
 absl::Status SharedMemory::Fill(Bytes offset, Bytes size) const {
@@ -205,7 +215,7 @@ absl::Status SharedMemory::Fill(Bytes offset, Bytes size) const {
   if (size > GetAvailableMemory().bytes) return Exhausted("does not fit", size);
   const int error = PopulateWrite(data_ + offset.count(), size.count());
   if (error == 0) return absl::OkStatus();
-  Empty(offset, size).IgnoreError();  // A part of it may be there.
+  Empty(offset, size).IgnoreError();  // Some pages may be populated.
   return Failed("populating", size, error);
 }
 

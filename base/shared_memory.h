@@ -1,11 +1,13 @@
-// SharedMemory: one sealed memfd, mapped and pre-faulted in this process, to be shared by passing
-// its descriptor.
+// SharedMemory: one sealed memfd, mapped and populated in this process. Other processes map its
+// descriptor.
 //
-// Mode 0600 and sealed against SHRINK, GROW and further seals, so that no holder of the descriptor
-// can make another's mapping fault. On huge pages where the kernel gives them: hugetlb when pages
-// are reserved, else transparent huge pages of shmem ("advise" or better), else 4 KiB pages, which
-// HugePages() tells. Move-only; unmaps and closes when destroyed (other processes' mappings keep
-// the pages alive until they end). Fresh memory reads as zeros.
+// Its mode is 0600, and it is sealed against SHRINK, GROW and further seals, so no holder of the
+// descriptor can make accesses of another holder fault. It has huge pages if the kernel provides
+// them: hugetlb pages if enough are reserved, else transparent huge pages of shmem ("advise" or
+// better), else pages of 4 KiB; huge_pages() says which. Fresh memory reads as zeros.
+//
+// Move-only. The destructor unmaps and closes; mappings of other processes keep the pages alive.
+// Empty and Fill may run in several threads on disjoint ranges.
 #ifndef MEMTIDE_BASE_SHARED_MEMORY_H_
 #define MEMTIDE_BASE_SHARED_MEMORY_H_
 
@@ -20,24 +22,29 @@ enum class HugePages { kNone, kTransparent, kHugetlb };
 
 class SharedMemory {
  public:
-  // REQUIRES: size is a multiple of 2 MiB and not zero. RESOURCE_EXHAUSTED, naming sizes, when the
-  // machine, or a cgroup that we are in, cannot supply the pages (each is touched here, so that
-  // there is no SIGBUS later; what exceeds the memory available is not tried).
+  // Creates memory with all of its pages populated, so that no later access raises SIGBUS.
+  // RESOURCE_EXHAUSTED, with sizes: the machine or a cgroup of this process cannot supply the
+  // pages. A size above the available memory is refused without an attempt. REQUIRES: size is a
+  // multiple of 2 MiB and not zero.
   static absl::StatusOr<SharedMemory> Create(const std::string& name, Bytes size);
 
-  // Maps what a process before us made by Create, with what is in it. Takes `fd` over, also when it
-  // fails. DATA_LOSS when it is not such memory of `size` bytes.
+  // Maps memory that another process made with Create, with its content. Takes ownership of `fd`,
+  // even on an error. DATA_LOSS: `fd` is not such memory of `size` bytes.
   static absl::StatusOr<SharedMemory> Adopt(int fd, Bytes size);
 
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
-  // Gives the pages of a range to the machine; it reads as zeros, and a touch brings a page back.
-  // Of hugetlb memory nothing goes: nobody else could use it. REQUIRES (both): a multiple of 2 MiB,
-  // inside.
+  // Returns all pages to the machine, hugetlb pages and pages that other processes have mapped
+  // included. The memory then reads as zeros, and a page is charged to the process that touches it.
+  absl::Status EmptyAll() const;
+
+  // Returns the pages of a range to the machine. The range then reads as zeros, and an access
+  // populates a page. Does nothing with hugetlb pages, which no other process could use. REQUIRES
+  // (both methods): the range is inside, its offset and size multiples of 2 MiB.
   absl::Status Empty(Bytes offset, Bytes size) const;
-  // The range has its pages again, as Create makes them. RESOURCE_EXHAUSTED as Create; it is empty
+  // Populates the pages of an emptied range. RESOURCE_EXHAUSTED: as in Create; the range is empty
   // then.
   absl::Status Fill(Bytes offset, Bytes size) const;
 
@@ -55,7 +62,8 @@ class SharedMemory {
   HugePages huge_pages_ = HugePages::kNone;
 };
 
-// What Create would get now, and, where it is less than huge pages, what an operator can do.
+// Returns the pages that Create would get now. *advice is what an operator can do about pages of 4
+// KiB; empty if Create would get huge pages.
 HugePages AvailableHugePages(std::string* advice);
 
 }  // namespace memtide

@@ -37,7 +37,7 @@ TEST(SharedMemoryTest, FreshMemoryIsAlignedAndReadsAsZeros) {
                           [](char c) { return c == 0; }));
 }
 
-TEST(SharedMemoryTest, EveryPageIsThereFromTheBeginning) {
+TEST(SharedMemoryTest, EveryPageIsPopulatedAtCreation) {
   absl::StatusOr<SharedMemory> memory = SharedMemory::Create("test", MiB(4));
   ASSERT_TRUE(memory.ok()) << memory.status();
   std::vector<unsigned char> resident(MiB(4).count() / getpagesize());
@@ -66,6 +66,23 @@ TEST(SharedMemoryTest, ARangeThatIsEmptiedGoesAndComesBackAsZeros) {
   EXPECT_EQ(ResidentPages(*memory), all);
   EXPECT_TRUE(std::all_of(memory->data() + MiB(2).count(), memory->data() + MiB(4).count(),
                           [](char c) { return c == 0; }));
+}
+
+TEST(SharedMemoryTest, EmptiedWholeItHasNoPagesForOtherHoldersEither) {
+  absl::StatusOr<SharedMemory> memory = SharedMemory::Create("test", MiB(4));
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const int duplicate = dup(memory->fd());
+  char* other = static_cast<char*>(
+      mmap(nullptr, MiB(4).count(), PROT_READ | PROT_WRITE, MAP_SHARED, duplicate, 0));
+  ASSERT_NE(other, MAP_FAILED);
+  std::memset(other, 7, MiB(4).count());
+  ASSERT_EQ(memory->EmptyAll(), absl::OkStatus());
+  struct stat status;
+  ASSERT_EQ(fstat(duplicate, &status), 0);
+  EXPECT_EQ(status.st_blocks, 0);
+  EXPECT_EQ(other[MiB(3).count()], 0);
+  munmap(other, MiB(4).count());
+  close(duplicate);
 }
 
 TEST(SharedMemoryTest, NoHolderOfTheDescriptorCanResizeOrUnsealIt) {
@@ -121,7 +138,7 @@ TEST(SharedMemoryTest, AFailureWithinLeavesNothingBehind) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-TEST(SharedMemoryTest, ContentLivesOnForWhoeverHasTheDescriptor) {
+TEST(SharedMemoryTest, ContentOutlivesTheOwnerThroughItsDescriptor) {
   const int before = OpenDescriptors();
   absl::StatusOr<SharedMemory> memory = SharedMemory::Create("first", MiB(4));
   ASSERT_TRUE(memory.ok());

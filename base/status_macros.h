@@ -1,4 +1,4 @@
-// Return-if-error and assign-or-return for absl::Status; nothing else.
+// MEMTIDE_RETURN_IF_ERROR and MEMTIDE_ASSIGN_OR_RETURN, for absl::Status and absl::StatusOr.
 #ifndef MEMTIDE_BASE_STATUS_MACROS_H_
 #define MEMTIDE_BASE_STATUS_MACROS_H_
 

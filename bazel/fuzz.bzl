@@ -1,7 +1,7 @@
 """cc_fuzz_target: one LLVMFuzzerTestOneInput, a libFuzzer binary or a short test."""
 
 def cc_fuzz_target(name, srcs, deps = [], corpus = [], size = "small", tags = [], **kwargs):
-    """Declares a fuzz target that no configuration leaves out.
+    """Declares a fuzz target that is built and run in every configuration.
 
     With --config=fuzz: a libFuzzer binary (clang, AddressSanitizer). Everywhere else: the same
     function behind bazel/fuzz_driver.cc, which feeds it every corpus file, then a fixed, seeded

@@ -39,7 +39,7 @@ std::uint64_t FromEnvironment(const char* name, std::uint64_t fallback) {
   return value != nullptr ? std::strtoull(value, nullptr, 10) : fallback;
 }
 
-// The state is a fatal one already: a message that sometimes comes out mangled beats none.
+// The process is about to end, so a message that is sometimes garbled is better than none.
 void OnFatalSignal(int signal) {
   char message[128];
   const int n = std::snprintf(
@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
     corpus.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
   for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
-    // A sanitizer's own handler says more than ours.
+    // A sanitizer's own handler prints more than this one.
     const auto previous = std::signal(signal, OnFatalSignal);
     if (previous != SIG_DFL) std::signal(signal, previous);
   }

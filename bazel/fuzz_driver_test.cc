@@ -1,4 +1,5 @@
-// Is fuzz_driver.cc what its first lines say? Checked from inside a fuzz target, at exit.
+// Tests from inside a fuzz target, at exit, that fuzz_driver.cc delivers the inputs that it
+// promises.
 
 #include <cstdint>
 #include <cstdio>
@@ -20,7 +21,7 @@ Seen& Inputs() {
 }
 
 #ifndef MEMTIDE_LIBFUZZER
-// libFuzzer makes no such promises, and leaves by other doors than exit().
+// libFuzzer delivers other inputs, and does not end with exit().
 void CheckAtExit() {
   const Seen& seen = Inputs();
   if (seen.corpus_file && seen.empty && seen.distinct.size() > 1000) return;

@@ -1,6 +1,7 @@
 """@python_packages: pure Python packages of the environment that tools/setup makes, for the tarball.
 
-Without that environment (tools/setup has not run) the group is empty, and says so.
+site_packages.txt has the path of the environment's packages, for tests that train with torch. Without
+that environment (tools/setup has not run) the group and the file are empty, and a message says so.
 """
 
 _BUILD = """
@@ -9,6 +10,7 @@ filegroup(
     srcs = glob(%r, allow_empty = True),
     visibility = ["//visibility:public"],
 )
+exports_files(["site_packages.txt"])
 """
 
 def _impl(rctx):
@@ -26,6 +28,7 @@ def _impl(rctx):
     if missing:
         # buildifier: disable=print
         print("no Python package %s in %s/venv: run tools/setup before the tarball is built" % (", ".join(missing), cache))
+    rctx.file("site_packages.txt", str(found[0].get_child("site-packages")) if found else "")
     rctx.file("WORKSPACE", "")
     rctx.file("BUILD.bazel", _BUILD % ["%s/**/*.py" % package for package in rctx.attr.packages], executable = False)
 

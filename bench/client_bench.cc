@@ -1,12 +1,11 @@
-// The client library: the lease cache, touches that become leases, page faults.
+// Measures the client library: cached leases, page faults that lease chunks, and the CPU's faults.
 //
 //   client_bench --socket_dir=DIR --daemon=PID [--quick]
 //
-// Client and fault thread share one CPU, because waking another one costs more than what is
-// measured; the daemon has the other one, or what it does after its reply (50 us of handing its
-// listening over between threads) would delay the toucher's next instruction, but not that of a
-// thread which fetched by itself and never slept. The chunks are in memory throughout: nothing here
-// waits for a copy.
+// The client and its fault thread share one CPU, because waking another CPU costs more than what is
+// measured. The daemon has the other CPU: on the same one, its work after a reply (50 us of passing
+// its listening socket from thread to thread) would delay a thread that faulted and sleeps, but not
+// one that fetches by itself. All chunks stay in memory, so nothing waits for a copy.
 #include <unistd.h>
 
 #include <cstdint>
@@ -44,7 +43,7 @@ double MicrosecondsOfCachedAcquire(ClientSession* session, uint32_t place) {
       session->Release(places);
     }
   });
-  MEMTIDE_CHECK(session->Stats().calls == calls) << "a held lease asked the daemon";
+  MEMTIDE_CHECK(session->Stats().calls == calls) << "a cached lease called the daemon";
   return Microseconds(took) / kTimes;
 }
 
@@ -52,7 +51,7 @@ void Read(const ClientSession& session, uint32_t place) {
   static_cast<void>(*const_cast<const volatile char*>(session.At(place)));
 }
 
-// Medians of: acquiring a chunk that is not leased, and touching one.
+// Adds the medians of acquiring a chunk that is not leased, and of reading it with a page fault.
 void CompareTouch(Rounds* rounds, ClientSession* session, const Places& places, int times) {
   std::vector<double> acquire, touch;
   for (int i = 0; i < times; ++i) {
@@ -71,7 +70,7 @@ void CompareTouch(Rounds* rounds, ClientSession* session, const Places& places, 
   rounds->Add("client.touch", Median(acquire), Median(touch));
 }
 
-// Leases a chunk, writes to each of its pages, and gives it back.
+// Leases a chunk, writes to each of its pages, and releases it.
 void UseOnce(ClientSession* session, uint32_t place) {
   session->Acquire({place}, MEMTIDE_WRITE);
   for (Bytes at; at < kChunk; at += kHugePage) session->At(place)[at.count()] += 1;

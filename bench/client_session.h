@@ -1,7 +1,7 @@
-// ClientSession: a client of the daemon under test, through the C interface that ships.
+// ClientSession: a client of the daemon under test, through the public C interface.
 //
-// Thin: opens the client, allocates chunks, and ends the program where a call fails, for a figure
-// of a call that failed means nothing. Not thread-safe.
+// It opens the client, allocates chunks, and ends the program if a call fails, since a figure of a
+// failed call means nothing. Not thread-safe.
 #ifndef MEMTIDE_BENCH_CLIENT_SESSION_H_
 #define MEMTIDE_BENCH_CLIENT_SESSION_H_
 
@@ -23,7 +23,7 @@ class ClientSession {
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
-  // Most leases that this session holds without giving the oldest back.
+  // The most leases that this session holds before it releases the oldest idle ones.
   uint32_t lease_budget() const { return properties_.lease_budget; }
   Places Allocate(uint32_t count);
   char* At(uint32_t place) const;
@@ -32,7 +32,7 @@ class ClientSession {
   void Release(const Places& places);
   void Prefetch(const Places& places);
   void Evict(const Places& places);
-  // Gives every idle lease back.
+  // Releases every idle lease.
   void Flush();
   memtide_stats Stats() const;
 

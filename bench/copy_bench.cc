@@ -1,9 +1,10 @@
-// Copies between host and emulated device, against a bare non-temporal loop over the same memory.
+// Measures copies between host and emulated device, against a non-temporal loop over the same
+// memory.
 //
 //   copy_bench [--quick]
 //
-// Chunks of 64 MiB in pools of 1 GiB each, so that nothing is still in a cache. Two threads means
-// both directions at once. Every thread that copies is pinned to a CPU of its own.
+// Chunks of 64 MiB are copied in pools of 1 GiB each, so that no data is left in a cache. Two
+// threads copy in both directions at once. Every copying thread is pinned to its own CPU.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -34,12 +35,11 @@ constexpr uint64_t kChunks = 16;
 const Bytes kPool = kChunk * kChunks;
 constexpr int kInCpu = 0, kOutCpu = 1;
 
-// Copies chunk `index` into the device, or out of it.
+// Copies chunk `index` to the device, or from it.
 using Copy = std::function<void(uint64_t index)>;
 
-// A side of the comparison: copies chunks [begin, end) into the device, and, when there are two
-// threads, [begin - kChunks / 2, end - kChunks / 2) out of it meanwhile. Returns when all are
-// there.
+// A side of the comparison: copies chunks [begin, end) to the device, and with two threads also
+// [begin - kChunks / 2, end - kChunks / 2) from it at the same time. Returns when all are copied.
 using Side = std::function<void(uint64_t begin, uint64_t end)>;
 
 Side OneWay(Copy in) {
@@ -51,7 +51,7 @@ Side OneWay(Copy in) {
 
 Side BothWays(Copy in, Copy out) {
   return [in = OneWay(std::move(in)), out = std::move(out)](uint64_t begin, uint64_t end) {
-    PinThisThread(kOutCpu);  // Inherited: a thread made on a busy CPU would begin only there.
+    PinThisThread(kOutCpu);  // The new thread inherits this; on a busy CPU it would start late.
     std::thread other([&] {
       for (uint64_t i = begin; i < end; ++i) out(i - kChunks / 2);
     });
@@ -60,7 +60,7 @@ Side BothWays(Copy in, Copy out) {
   };
 }
 
-// Lets the sides take turns of a few chunks, so that a neighbour who comes and goes slows both.
+// Runs both sides by turns of a few chunks, so that a short load of other processes slows both.
 void Compare(Rounds* rounds, const std::string& figure, const Side& limit, const Side& product,
              int threads) {
   constexpr uint64_t kTurn = 4;
@@ -134,7 +134,7 @@ void MeasureDevice() {
   rounds.Print();
 }
 
-// A mover whose events are counted, and whose transfers are waited for.
+// A mover that counts its events, and can wait for its transfers.
 class WaitingMover {
  public:
   explicit WaitingMover(Device* device)
@@ -155,7 +155,7 @@ class WaitingMover {
     transfer.size = kChunk;
     mover_.Start(transfer);
   }
-  // Until `count` more things are done.
+  // Blocks until `count` more events have come.
   void Wait(uint64_t count) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(&mutex_);
     while (done_ < count) changed_.Wait(&mutex_);

@@ -1,8 +1,9 @@
-// The engine alone: events a second on one core, and the bytes of its tables for each chunk.
+// Measures the engine alone: events a second on one core, and the bytes of its tables for a chunk.
 //
 //   engine_bench [--quick]
 //
-// Plays the edges' part in the least code: regions and stores are made and transfers done at once.
+// Node replaces the edges with the least code: it makes regions and stores and finishes transfers
+// at once.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -28,7 +29,7 @@ constexpr Bytes kChunk = MiB(64);
 
 class Node {
  public:
-  // A node with one session that has all of it.
+  // Opens one session, whose job may use all slots.
   Node(uint32_t device_slots, uint32_t host_slots, uint32_t ssd_slots)
       : engine_({kChunk * device_slots, kChunk * host_slots, kChunk * ssd_slots, Limits()}) {
     Post(ClientConnected{kSession, 1000, 1});
@@ -52,24 +53,24 @@ class Node {
     return chunks;
   }
 
-  // From now on every use is told, as one moment of an iteration.
-  void Tell() { tells_ = true; }
-  // Each transfer is done so much later than what came before.
+  // From now on every use is reported as one moment of an iteration.
+  void ReportMoments() { reports_moments_ = true; }
+  // Each transfer ends `transfer_time` (virtual) after the event before it.
   void SlowDown(Duration transfer_time) { transfer_time_ = transfer_time; }
-  // Leases the chunk and gives it back.
+  // Leases the chunk and releases it.
   void Use(ChunkId chunk, Access access) {
     FetchCall fetch;
     fetch.call = NextCall();
     fetch.session = kSession;
     fetch.access = access;
     fetch.chunks = {chunk};
-    if (tells_) fetch.moments = Moments(chunk, access);
+    if (reports_moments_) fetch.moments = Moments(chunk, access);
     Post(fetch);
     MEMTIDE_CHECK(reply_.status.ok()) << reply_.status;
     Post(ReleaseCall{NextCall(), kSession, ++last_request_, {chunk}});
   }
 
-  // The one after the last, in turn. All of them are one iteration.
+  // Uses the chunk after the one that was used last. An iteration uses each chunk once.
   void UseNext(const std::vector<ChunkId>& chunks, Access access) {
     Use(chunks[next_], access);
     next_ = (next_ + 1) % chunks.size();
@@ -97,7 +98,7 @@ class Node {
     return moments;
   }
 
-  // Handles the event and all that follow from it.
+  // Handles the event, and all events that its effects cause.
   void Post(const Event& event) {
     Handle(event);
     while (!following_.empty()) {
@@ -134,12 +135,12 @@ class Node {
   uint64_t last_call_ = 0, last_request_ = 0, events_ = 0, transfers_ = 0;
   Duration transfer_time_ = kEventTime;
   size_t next_ = 0;
-  bool tells_ = false;
-  bool ended_ = false;  // With the last use; told with the next.
+  bool reports_moments_ = false;
+  bool ended_ = false;  // The last use ended an iteration, which the next use reports.
 };
 
-// Events a second of CPU time, so that a neighbour on the core does not count, while every chunk in
-// turn is leased and given back, for `at_least`.
+// Leases and releases all chunks in turn for at least `at_least`, and returns events per second of
+// CPU time, in which other processes on the core do not count.
 double EventsPerSecond(Node* node, const std::vector<ChunkId>& chunks, Access access,
                        Duration at_least) {
   const uint64_t events_before = node->events();
@@ -156,7 +157,7 @@ void MeasureEvents() {
   Node resident(/*device_slots=*/2048, /*host_slots=*/2048, /*ssd_slots=*/16384);
   const std::vector<ChunkId> at_rest = resident.Allocate(1024);
   for (const ChunkId chunk : at_rest) resident.Use(chunk, Access::kWrite);
-  // Ten times the chunks that fit: each use writes a victim back and brings the chunk from SSD.
+  // Ten times as many chunks as slots: each use writes a victim back and reads a chunk from SSD.
   Node tidal(/*device_slots=*/1024, /*host_slots=*/1024, /*ssd_slots=*/16384);
   const std::vector<ChunkId> moving = tidal.Allocate(10240);
   for (const ChunkId chunk : moving) tidal.Use(chunk, Access::kWrite);
@@ -173,16 +174,16 @@ void MeasureEvents() {
   rounds.Print();
 }
 
-// What an event costs when every use is one of 100,000 chunks, a quarter of which fit.
+// Measures the CPU time of an event while 100,000 chunks, a quarter of which fit, are used in turn.
 void MeasureDecisions() {
   const bool quick = absl::GetFlag(FLAGS_quick);
   constexpr uint32_t kChunks = 100000;
   Node node(/*device_slots=*/kChunks / 8, /*host_slots=*/kChunks / 8, /*ssd_slots=*/kChunks);
   const std::vector<ChunkId> chunks = node.Allocate(kChunks);
-  node.Tell();
-  // A disk of 4 GB/s, so that looking ahead pays.
+  node.ReportMoments();
+  // 64 MiB in 16 ms are a disk of 4 GB/s, which is slow enough to need prefetches.
   node.SlowDown(std::chrono::milliseconds(16));
-  // Twice the same: from then on it is foreseen.
+  // After two equal iterations the access predictor predicts the next ones.
   for (uint32_t i = 0; i < 2 * kChunks; ++i) node.UseNext(chunks, Access::kWrite);
   RoundsOptions options;
   options.at_most = std::chrono::seconds(quick ? 4 : 15);
@@ -199,8 +200,8 @@ size_t AllocatedBytes() {
   return info.uordblks + info.hblkhd;
 }
 
-// Two figures in one: chunks that were only made, and chunks that have been on every tier. The
-// larger is reported.
+// Measures chunks that were only allocated, and chunks that have been on every tier, and reports
+// the larger size.
 void MeasureTables() {
   constexpr uint32_t kChunks = 100000;
   RoundsOptions options;

@@ -12,14 +12,14 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-# Of one CPU, used by other processes: a pair taken meanwhile says more about them. As in harness.h.
+# In CPUs: where other processes use more, a pair measures them. RoundsOptions::quiet is the same.
 QUIET_CPUS = 0.15
 ENOUGH_PAIRS = 5
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What was measured in one round. A figure without a limit has zero there."""
+    """The samples of one round. `limit` is zero in figures that have none."""
 
     limit: float
     product: float
@@ -29,10 +29,10 @@ class Pair:
 class Measure(enum.Enum):
     """How one pair becomes one value."""
 
-    SHARE = enum.auto()  # Product by limit.
-    SPEEDUP = enum.auto()  # Limit by product: both are times.
-    EXTRA = enum.auto()  # What the product has beyond the limit.
-    ALONE = enum.auto()  # The product's own.
+    SHARE = enum.auto()  # product / limit.
+    SPEEDUP = enum.auto()  # limit / product, where both are times.
+    EXTRA = enum.auto()  # product - limit.
+    ALONE = enum.auto()  # The product without a limit.
 
 
 _FORMULAS: dict[Measure, Callable[[Pair], float]] = {
@@ -45,7 +45,7 @@ _FORMULAS: dict[Measure, Callable[[Pair], float]] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A promise. `sample_unit` is that of what the programs print; `unit`, of value and goal."""
+    """A promise. Samples are in `sample_unit`; the value and the goal are in `unit`."""
 
     name: str
     title: str
@@ -63,12 +63,12 @@ def _speed(name: str, title: str, goal: float, sample_unit: str = "GB/s") -> Fig
     return Figure(name, title, Measure.SHARE, goal, sample_unit, at_least=True)
 
 
-# Recorded training runs (bench/traces). The mixture of experts is never twice the same.
+# Recorded training runs (bench/traces). No two iterations of "moe" use the same experts.
 TRACES = ("gpt", "bert", "resnet", "encoder_decoder", "lora", "moe")
 
 
 def _policy(trace: str) -> tuple[Figure, ...]:
-    """Bytes that an iteration moves. The limit is what another policy moves."""
+    """The figures of the bytes that an iteration moves; the limit is what another policy moves."""
 
     def against(other: str, title: str, goal: float) -> Figure:
         name = f"policy.{trace}.{other}"
@@ -116,7 +116,12 @@ FIGURES: tuple[Figure, ...] = (
         "client.cached_acquire", "acquire and release of a held lease", Measure.ALONE, 1, "us", "us"
     ),
     Figure(
-        "client.touch", "a touch that becomes a lease, beyond it", Measure.EXTRA, 30, "us", "us"
+        "client.touch",
+        "page fault that leases a chunk, beyond the lease",
+        Measure.EXTRA,
+        30,
+        "us",
+        "us",
     ),
     Figure("client.page_faults", "page faults a chunk use, client", Measure.ALONE, 8, "", ""),
     Figure("daemon.page_faults", "page faults a chunk use, daemon", Measure.ALONE, 8, "", ""),
@@ -141,7 +146,7 @@ FIGURES: tuple[Figure, ...] = (
     ),
     Figure("losses.bf16_moments", "GPT's loss with bf16 moments", Measure.SHARE, 1.01, "nats"),
     Figure("losses.master", "the same in bf16 with fp32 master", Measure.SHARE, 1.01, "nats"),
-    Figure("losses.stochastic", "the same, rounded by chance", Measure.SHARE, 1.01, "nats"),
+    Figure("losses.stochastic", "the same, stochastic rounding", Measure.SHARE, 1.01, "nats"),
     Figure(
         "steps.arithmetic",
         "AdamW's step, all on SSD, against copying the same",
@@ -198,7 +203,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("engine.table_bytes", "engine's tables, a chunk", Measure.ALONE, 512, "B", "B"),
     Figure(
         "placement.stall",
-        "GPT step's stalls, against untold LRU",
+        "GPT step's stalls, against LRU without hints",
         Measure.SHARE,
         0.25,
         "s",
@@ -227,15 +232,15 @@ FIGURES: tuple[Figure, ...] = (
         "s",
     ),
     Figure(
-        "host.give_way",
-        "host memory given to a program, against writing as much",
+        "host.balloon",
+        "balloon of three quarters of the pool, against writing as much",
         Measure.SHARE,
         1.5,
         "s",
     ),
     Figure(
-        "host.cede",
-        "half of a full pool for a second job, against writing it out and filling it",
+        "host.reclaim",
+        "half of a full pool reclaimed for a second job, against writing and filling it",
         Measure.SHARE,
         1.5,
         "s",
@@ -247,7 +252,7 @@ FIGURES: tuple[Figure, ...] = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """One figure, judged. `noisy`: too few pairs were taken on a quiet machine, so all count."""
+    """One judged figure. If `noisy`, too few pairs were taken on a quiet machine, so all count."""
 
     figure: Figure
     pairs: tuple[Pair, ...]
@@ -263,9 +268,9 @@ class Verdict:
 
 
 def judge(figure: Figure, pairs: Sequence[Pair]) -> Verdict:
-    """Medians over the quiet pairs; over all, where these are not enough. Needs one pair."""
+    """Takes medians over the quiet pairs, or over all if these are too few. Needs one pair."""
     quiet = [pair for pair in pairs if pair.others_cpus < QUIET_CPUS]
-    # A figure of fewer pairs than that is a count, which no neighbour changes.
+    # A figure with fewer than ENOUGH_PAIRS pairs is a count, which other processes do not change.
     noisy = len(quiet) < min(ENOUGH_PAIRS, len(pairs))
     counted = list(pairs) if noisy else quiet
     return Verdict(

@@ -1,4 +1,4 @@
-"""What becomes of samples: which pairs count, and which way a goal is missed."""
+"""judge() chooses the pairs that count, and compares their median with the goal."""
 
 import sys
 import unittest
@@ -37,7 +37,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(verdict.value, 0.5)
         self.assertTrue(verdict.noisy)
 
-    def test_a_goal_is_met_at_its_very_value_and_missed_beyond(self) -> None:
+    def test_a_goal_is_met_at_its_exact_value_and_missed_beyond_it(self) -> None:
         self.assertTrue(judge(SHARE, [quiet(1, 0.95)] * 5).met)
         self.assertFalse(judge(SHARE, [quiet(1, 0.94)] * 5).met)
         self.assertTrue(judge(EXTRA, [quiet(100, 130)] * 5).met)

@@ -12,10 +12,13 @@
 #include <fstream>
 #include <iostream>
 
+#include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+
+ABSL_FLAG(int, most_rounds, 0, "end after this many rounds; 0: the benchmark's own number");
 
 namespace memtide {
 namespace {
@@ -26,7 +29,7 @@ Duration TimeOn(clockid_t clock) {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-// The first line of /proc/stat: what all CPUs spent on anything but idling, since boot.
+// The time since boot that all CPUs were not idle, from the first line of /proc/stat.
 Duration BusyTimeOfMachine() {
   std::ifstream file("/proc/stat");
   std::string label;
@@ -37,7 +40,7 @@ Duration BusyTimeOfMachine() {
 }
 
 void Allow(pid_t thread, const cpu_set_t& cpus) {
-  // A thread that has just ended needs no place.
+  // ESRCH: the thread has just ended.
   MEMTIDE_CHECK(sched_setaffinity(thread, sizeof(cpus), &cpus) == 0 || errno == ESRCH)
       << "thread " << thread << ": errno " << errno;
 }
@@ -124,7 +127,11 @@ void OrDie(const absl::Status& status) {
   std::exit(EXIT_FAILURE);
 }
 
-Rounds::Rounds(const RoundsOptions& options) : options_(options), began_(Now()) {}
+Rounds::Rounds(const RoundsOptions& options) : options_(options), began_(Now()) {
+  if (const int most = absl::GetFlag(FLAGS_most_rounds); most > 0) {
+    options_.most_rounds = std::min(options_.most_rounds, most);
+  }
+}
 
 Rounds::Usage Rounds::Measure() const {
   Usage usage{Now(), BusyTimeOfMachine(), CpuTime(getpid())};

@@ -1,8 +1,10 @@
-"""What fewer bytes cost in loss: the example's GPT in the formats that memtide.AdamW offers.
+"""Measures what smaller formats of memtide.AdamW cost in training loss, on the example's GPT.
 
-    python bench/losses.py             all of them, in a table; 2 minutes
+    python bench/losses.py             prints a table of all formats; 2 minutes
 
-No matter of speed: plain PyTorch, no daemon, the same losses every time on a machine.
+Plain PyTorch without a daemon, so the losses are the same every time on a machine. Only what is
+stored (parameters, gradients, moments) is in bf16: forward and backward compute in fp32 from the
+bf16 values, because a CPU without bf16 instructions takes ten times as long to compute in bf16.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 import memtide
 import torch
 from figures import Pair
+from torch.func import functional_call
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
@@ -37,7 +40,8 @@ def _torchs(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=_LR)
 
 
-# The parameters' type, their optimizer, and bytes a parameter with its gradient and states.
+# For each format: the parameters' type, their optimizer, and the bytes of a parameter together with
+# its gradient and states.
 WAYS: dict[str, tuple[torch.dtype, Optimizers, int]] = {
     "fp32": (torch.float32, _torchs, 16),
     "fp32, bf16 moments": (torch.float32, _ours(moments=torch.bfloat16), 12),
@@ -54,20 +58,25 @@ WAYS: dict[str, tuple[torch.dtype, Optimizers, int]] = {
 
 
 def loss_of(way: str, steps: int = STEPS) -> float:
-    """The mean loss of the last steps; the same every time on one machine."""
-    dtype, made, _ = WAYS[way]
+    """The mean loss of the last `_JUDGED` steps; the same every time on one machine."""
+    dtype, make_optimizer, _ = WAYS[way]
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     corpus = train_gpt.read_corpus()
-    model = train_gpt.Gpt(_LAYERS, _WIDTH, _CONTEXT).to(dtype)
-    optimizer = made(model.parameters())
+    fp32_model = train_gpt.Gpt(_LAYERS, _WIDTH, _CONTEXT)
+    stored = {
+        name: torch.nn.Parameter(parameter.detach().to(dtype))
+        for name, parameter in fp32_model.named_parameters()
+    }
+    optimizer = make_optimizer(stored.values())
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
         inputs, targets = train_gpt.draw_batch(corpus, _BATCH, _CONTEXT, generator)
-        logits = model(inputs).flatten(0, 1).float()
-        loss = functional.cross_entropy(logits, targets.flatten())
+        in_fp32 = {name: parameter.float() for name, parameter in stored.items()}
+        logits = functional_call(fp32_model, in_fp32, inputs)
+        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         loss.backward()
         optimizer.step()
         schedule.step()
@@ -75,7 +84,7 @@ def loss_of(way: str, steps: int = STEPS) -> float:
     return sum(losses[-_JUDGED:]) / _JUDGED
 
 
-# Of which goals say something, by the names of their figures.
+# The formats that have a figure with a goal, by the figure's name.
 _PROMISED = {
     "losses.bf16_moments": "fp32, bf16 moments",
     "losses.master": "bf16, master",
@@ -84,7 +93,7 @@ _PROMISED = {
 
 
 def measure(steps: int) -> dict[str, list[Pair]]:
-    """Losses against that of fp32 and torch.optim.AdamW."""
+    """Measures the losses against that of fp32 with torch.optim.AdamW."""
     plain = loss_of("fp32", steps)
     return {name: [Pair(plain, loss_of(way, steps), 0)] for name, way in _PROMISED.items()}
 

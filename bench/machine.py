@@ -1,4 +1,4 @@
-"""The machine that a run was made on, and how busy it was."""
+"""Describes the machine that a run was made on, and measures how busy it was."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHMEM_POLICY = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 def memory_info(key: str) -> int:
-    """A line of /proc/meminfo: kB, or a plain number; 0 where the kernel does not show it."""
+    """A value of /proc/meminfo, in kB or a plain number; 0 where the kernel does not have it."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(":")
         if name == key:
@@ -25,7 +25,7 @@ def memory_info(key: str) -> int:
 
 
 def busy_seconds() -> float:
-    """CPU time that all processes used since boot."""
+    """CPU time that all processes have used since boot."""
     fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
@@ -38,25 +38,28 @@ def cpu_seconds_of(process: int) -> float:
 
 
 class LoadBesideChildren:
-    """What processes use from now on that are neither this one nor its ended children."""
+    """CPU time of all processes but this one and its ended children, from construction on."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._before = self._used_by_others()
 
     def of_others(self) -> float:
-        """In CPUs, on average since this was made. All children must have ended."""
+        """The mean number of CPUs in use since construction. All children must have ended."""
         used = self._used_by_others() - self._before
         return max(0.0, used / (time.monotonic() - self._began))
 
     @staticmethod
     def _used_by_others() -> float:
-        ours = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        ours = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return busy_seconds() - sum(usage.ru_utime + usage.ru_stime for usage in ours)
 
 
 class Load:
-    """What other processes use from now on. `ours` must live until of_others is called."""
+    """CPU time of all processes but `ours`, from construction on.
+
+    `ours` must live until of_others is called.
+    """
 
     def __init__(self, ours: Sequence[int]) -> None:
         self._ours = ours
@@ -64,7 +67,7 @@ class Load:
         self._before = self._used_by_others()
 
     def of_others(self) -> float:
-        """In CPUs, on average since this was made."""
+        """The mean number of CPUs in use since construction."""
         used = self._used_by_others() - self._before
         return max(0.0, used / (time.monotonic() - self._began))
 
@@ -73,11 +76,11 @@ class Load:
 
 
 def our_processes() -> list[int]:
-    """This process and all that descend from it."""
+    """This process and all its descendants."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # It has just ended.
+            with contextlib.suppress(OSError):  # The process may have just ended.
                 parents[int(entry.name)] = int(_stat(int(entry.name))[1])
     ours = {os.getpid()}
     while more := {child for child, parent in parents.items() if parent in ours} - ours:
@@ -86,7 +89,7 @@ def our_processes() -> list[int]:
 
 
 def _stat(process: int) -> list[str]:
-    # The name, in parentheses, may hold spaces.
+    # The process name, in parentheses, may contain spaces.
     text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()
 
@@ -99,7 +102,7 @@ def cpu_model() -> str:
 
 
 def pages() -> str:
-    """Of which size pools are here: as base/shared_memory.h chooses."""
+    """The page size of pools on this machine, chosen as base/shared_memory.h chooses it."""
     if memory_info("HugePages_Free") > 0:
         return f"{memory_info('HugePages_Free')} reserved huge pages, then others"
     policy = _SHMEM_POLICY.read_text(encoding="ascii") if _SHMEM_POLICY.exists() else ""
@@ -107,7 +110,7 @@ def pages() -> str:
 
 
 def describe(root: Path) -> dict[str, Any]:
-    """What somebody needs who compares two runs."""
+    """The properties of the machine that must be known to compare two runs."""
     commit = subprocess.run(
         ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
         check=True,

@@ -1,4 +1,4 @@
-"""Takes the figures that memtide promises and judges them. Called by tools/bench, which builds.
+"""Measures the figures that memtide promises and judges them. tools/bench builds, then calls it.
 
 Exit status: 0 when every goal is met, 3 when one is missed, 1 when a benchmark could not be run.
 """
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import machine
+from daemon_process import DaemonFailed
 from figures import FIGURES, Measure, Verdict, judge
-from node import DaemonFailed
 from rich.console import Console
 from rich.table import Table
 from suites import BY_NAME_ONLY, SUITES, Context, SuiteFailed
 
 ROOT = Path(__file__).resolve().parent.parent
-_MISSED = 3  # Not what Python or argparse end with.
+_MISSED = 3  # An exit status that neither Python (1) nor argparse (2) uses.
 
 
 def show(verdicts: list[Verdict], console: Console) -> None:
@@ -42,7 +42,7 @@ def show(verdicts: list[Verdict], console: Console) -> None:
         figure = verdict.figure
         measured = figure.measure is not Measure.ALONE
         sign = "≥" if figure.at_least else "≤"
-        said = "[green]met[/]" if verdict.met else "[bold red]missed[/]"
+        result = "[green]met[/]" if verdict.met else "[bold red]missed[/]"
         table.add_row(
             figure.name,
             figure.title,
@@ -52,11 +52,11 @@ def show(verdicts: list[Verdict], console: Console) -> None:
             f"{sign} {number(figure.goal)} {figure.unit}",
             str(len(verdict.pairs)),
             f"{verdict.others_cpus:.2f}",
-            said + (" (noisy)" if verdict.noisy else ""),
+            result + (" (noisy)" if verdict.noisy else ""),
             style="" if verdict.met else "bold",
         )
     console.print(table)
-    console.print("others: CPUs that other processes used meanwhile", style="dim")
+    console.print("others: CPUs that other processes used at the same time", style="dim")
 
 
 def number(value: float) -> str:
@@ -94,7 +94,7 @@ def as_json(verdicts: list[Verdict], about: dict[str, Any]) -> dict[str, Any]:
 def measure(
     names: list[str], context: Context, console: Console
 ) -> tuple[list[Verdict], dict[str, str]]:
-    """The verdicts, in the order of the table, and why which suites could not be run."""
+    """Returns the verdicts, in the order of the table, and the errors of suites by name."""
     samples = {}
     failed = {}
     for name in names:
@@ -120,6 +120,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="under three minutes, less certain")
     parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="one round each, to see that they run; no valid figures",
+    )
+    parser.add_argument(
         "--ssd-dir",
         type=Path,
         default=Path(os.environ["MEMTIDE_CACHE"]) / "bench",
@@ -129,20 +134,26 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    told = parse_arguments()
+    arguments = parse_arguments()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 180)
-    context = Context(told.binaries, ROOT, told.ssd_dir, told.quick)
+    context = Context(
+        arguments.binaries,
+        ROOT,
+        arguments.ssd_dir,
+        quick=arguments.quick or arguments.smoke,
+        smoke=arguments.smoke,
+    )
     about = machine.describe(ROOT)
     about["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    about["quick"] = told.quick
+    about["quick"] = context.quick
     console.print(
         f"{about['cpu']}, {about['cores']} CPUs, Linux {about['kernel']}, {about['pages']}; "
         f"{about['commit']}"
     )
-    verdicts, failed = measure(told.only, context, console)
+    verdicts, failed = measure(arguments.only, context, console)
     show(verdicts, console)
-    if told.json is not None:
-        told.json.write_text(
+    if arguments.json is not None:
+        arguments.json.write_text(
             json.dumps(as_json(verdicts, about), indent=1) + "\n", encoding="utf-8"
         )
     missed = [verdict.figure.name for verdict in verdicts if not verdict.met]
@@ -150,7 +161,7 @@ def main() -> int:
         console.print(f"[bold red]Missed:[/] {', '.join(missed)}")
     elif not failed:
         console.print(f"[bold green]All {len(verdicts)} goals are met.[/]")
-    for name, why in failed.items():  # Last, where it is seen.
+    for name, why in failed.items():  # Errors come last, so that they do not scroll away.
         console.print(f"[bold red]{name} could not be run:[/] ", end="")
         console.print(why, markup=False)
     return 1 if failed else _MISSED if missed else 0

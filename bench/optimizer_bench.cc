@@ -1,9 +1,9 @@
-// AdamW's kernel on two threads, against a loop over the same memory that only adds.
+// Measures AdamW's kernel on two threads, against a loop over the same memory that only adds.
 //
 //   optimizer_bench [--quick]
 //
-// 64 M parameters, out of place: 1.75 GiB in fp32, and as much with bf16 gradients and parameters
-// beside an fp32 master, in the same memory. Threads are pinned to a CPU each.
+// The kernel steps 64 M parameters out of place: 1.75 GiB in fp32, and as much with bf16 gradients
+// and parameters beside an fp32 master, in the same memory. Each thread is pinned to its own CPU.
 #include <unistd.h>
 
 #include <cstring>
@@ -32,23 +32,23 @@ constexpr int kThreads = 2;
 
 using Work = std::function<void(size_t begin, size_t end)>;
 
-// The elements of a turn, half of them on each CPU.
+// Runs `work` on the elements of a turn, half of them on each CPU.
 void OnAllThreads(const Work& work) {
   const size_t middle = kTurn / kThreads;
-  PinThisThread(1);  // Inherited: a thread made on a busy CPU would begin only there.
+  PinThisThread(1);  // The new thread inherits this; on a busy CPU it would start late.
   std::thread other([&] { work(middle, kTurn); });
   PinThisThread(0);
   work(0, middle);
   other.join();
 }
 
-// The arrays of all turns in one piece of memory, as a pool's chunks lie, so that both forms have
-// the same pages. Arrays of 64 M elements would not do: 256 MiB apart, every loop was a quarter
-// slower on Zen 3 than at other distances.
+// The arrays of all turns in one piece of memory, like the chunks of a pool, so that both forms use
+// the same pages. Arrays of 64 M elements are no alternative: with arrays 256 MiB apart, every loop
+// was a quarter slower on Zen 3 than with other distances.
 class Memory {
  public:
   Memory() : memory_(OrDie(SharedMemory::Create("bench-optimizer", kArray * 7 * kTurns))) {
-    // Plain numbers: of zeros or denormals, neither a step nor a sum takes as long.
+    // No zeros or denormals, with which a step or a sum takes another time.
     for (size_t turn = 0; turn < kTurns; ++turn) {
       for (size_t i = 0; i < 4 * kTurn; ++i) {
         const float number = 0.001f + static_cast<float>(i % 1000);
@@ -60,7 +60,7 @@ class Memory {
   StepArrays Arrays(size_t turn, bool has_copy) const {
     const auto at = [&](size_t array) { return At(turn, array); };
     StepArrays arrays = {at(0), at(1), at(2), at(3), at(4), at(5), at(6)};
-    // The gradient's array is half used, and its other half is the copy.
+    // bf16 gradients use half of the gradient's array; the copy is in its other half.
     if (has_copy) arrays.copy = reinterpret_cast<uint16_t*>(at(0)) + kTurn;
     return arrays;
   }
@@ -68,7 +68,7 @@ class Memory {
  private:
   static constexpr Bytes kArray = Bytes(kTurn * sizeof(float));
 
-  // About `number`, whose halves are two bf16 as large.
+  // A float near `number`, whose two halves are both bf16 numbers near it.
   static float TwoBrains(float number) {
     uint32_t bits;
     std::memcpy(&bits, &number, sizeof(bits));
@@ -109,9 +109,9 @@ void Step(const StepArrays& arrays, size_t begin, size_t end) {
                       {write(arrays.new_momentum), write(arrays.new_variance)});
 }
 
-// Lets the sides take turns of a few elements, so that a neighbour who comes and goes slows both.
+// Runs both sides by turns of a few elements, so that a short load of other processes slows both.
 void Compare(Rounds* rounds, const std::string& figure, const Memory& memory, bool has_copy) {
-  constexpr size_t kBytesPerElement = 28;  // Of either form: 16 read and 12 written, or 14 and 14.
+  constexpr size_t kBytesPerElement = 28;  // Read + written: 16 + 12 in fp32, 14 + 14 with bf16.
   Duration of_limit{0}, of_product{0};
   for (size_t turn = 0; turn < kTurns; ++turn) {
     const StepArrays arrays = memory.Arrays(turn, has_copy);

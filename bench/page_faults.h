@@ -1,8 +1,8 @@
 // PageFaults: counts the page faults of a process, as the CPU raises them.
 //
-// By a perf event on each thread that the process has now. The kernel's own count (minflt) will not
-// do: it also counts the pages that MAP_POPULATE fills in, without a fault, one for each huge page.
-// CHECK-fails where perf events are not permitted (kernel.perf_event_paranoid above 2).
+// It opens a perf event on each thread that the process has now. The kernel's own count (minflt)
+// would be wrong: it also counts each huge page that MAP_POPULATE fills in without a fault.
+// CHECK-fails if perf events are not permitted (kernel.perf_event_paranoid above 2).
 #ifndef MEMTIDE_BENCH_PAGE_FAULTS_H_
 #define MEMTIDE_BENCH_PAGE_FAULTS_H_
 
@@ -20,7 +20,7 @@ class PageFaults {
   PageFaults(const PageFaults&) = delete;
   PageFaults& operator=(const PageFaults&) = delete;
 
-  // Since this was made.
+  // The number of faults since construction.
   uint64_t Count() const;
 
  private:

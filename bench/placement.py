@@ -1,10 +1,9 @@
-"""The demo's GPT with states eight times the device, on an emulated link: what placement saves.
+"""Measures the stalls that placement saves: the demo's GPT, with states eight times the device.
 
-Runs of the same steps: by turns in plain torch and under `memtide run`; and, for what placement
-saves, while nobody tells the daemon what is used when: then nothing is brought ahead and victims
-are those used longest ago. Stalls are what fetches wait for, and what the process waits for a step
-of the daemon; the same is measured with the optimizer in the script's process (`--exact`), where
-all of a step's chunks are fetched.
+The device's link is emulated. The same steps run by turns in plain torch and under `memtide run`,
+and once without hints (no_hints.py), where the daemon prefetches nothing and evicts by LRU. A stall
+is the time that a fetch waits, or that the process waits for the offloaded step. The same is
+measured with the optimizer in the script's process (`--exact`), where a step fetches its chunks.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import daemon_process
 import machine
-import node
 from figures import Pair
 
-# The first ones learn: states are born, then the order of an iteration is seen for the first time.
+# Step 1 creates the states; in step 2 the access predictor first records a whole iteration.
 WARM_UP_STEPS = 3
-_UNTOLD = Path(__file__).with_name("untold.py")
+_NO_HINTS = Path(__file__).with_name("no_hints.py")
 POOLS = """
 device: "emulated"
 device_pool_bytes: 100663296
@@ -36,7 +35,7 @@ host_pool_bytes: 201326592
 
 @dataclass(frozen=True)
 class PlacementOptions:
-    """`steps` in each run, warm-up included; `turns` of a plain run and one under memtide."""
+    """Each run has `steps` steps, warm-up included. A turn is a plain run and one under memtide."""
 
     memtided: Path
     ssd_parent: Path
@@ -48,7 +47,7 @@ class PlacementOptions:
 
 @dataclass(frozen=True)
 class _Cost:
-    """Of a step, in the median."""
+    """The median time of a step, and the median of its stalls."""
 
     seconds: float
     stalled_s: float
@@ -73,9 +72,11 @@ def _under_memtide(
 ) -> _Cost:
     config, stats = home / "config.textproto", home / "stats.json"
     config.write_text(POOLS, encoding="ascii")
-    with node.running(options.memtided, options.ssd_parent, [f"--config={config}"]) as daemon:
-        told = ["--quiet", f"--socket-dir={daemon.socket_dir}", f"--stats={stats}", *flags]
-        _train(["-m", "memtide", "run", *told, *script], options, home / "log")
+    with daemon_process.running(
+        options.memtided, options.ssd_parent, [f"--config={config}"]
+    ) as daemon:
+        flags = ("--quiet", f"--socket-dir={daemon.socket_dir}", f"--stats={stats}", *flags)
+        _train(["-m", "memtide", "run", *flags, *script], options, home / "log")
     records = json.loads(stats.read_text(encoding="utf-8"))["records"][WARM_UP_STEPS:]
     return _Cost(
         seconds=statistics.median(each["seconds"] / each["iterations"] for each in records),
@@ -87,25 +88,25 @@ def _under_memtide(
 
 
 def measure(options: PlacementOptions) -> dict[str, list[Pair]]:
-    """Pairs of each figure, from runs one after the other."""
+    """Measures the pairs of each figure, in runs one after the other."""
     script = [str(options.script)]
-    untold = [str(_UNTOLD), *script]
-    efficiency, told = [], []
+    without_hints = [str(_NO_HINTS), *script]
+    efficiency, costs = [], []
     with tempfile.TemporaryDirectory(prefix="memtide-bench-") as name:
         home = Path(name)
         for _ in range(options.turns):
             load = machine.LoadBesideChildren()
             plain_s = statistics.median(_train(script, options, home / "plain"))
-            told.append(_under_memtide(script, options, home))
-            efficiency.append(Pair(plain_s, told[-1].seconds, load.of_others()))
+            costs.append(_under_memtide(script, options, home))
+            efficiency.append(Pair(plain_s, costs[-1].seconds, load.of_others()))
         load = machine.LoadBesideChildren()
-        stalled_s = statistics.median(cost.stalled_s for cost in told)
-        untold_s = _under_memtide(untold, options, home).stalled_s
-        stall = Pair(untold_s, stalled_s, load.of_others())
+        stalled_s = statistics.median(cost.stalled_s for cost in costs)
+        limit_s = _under_memtide(without_hints, options, home).stalled_s
+        stall = Pair(limit_s, stalled_s, load.of_others())
         load = machine.LoadBesideChildren()
         exact_s = _under_memtide(script, options, home, "--exact").stalled_s
-        untold_s = _under_memtide(untold, options, home, "--exact").stalled_s
-        exact = Pair(untold_s, exact_s, load.of_others())
+        limit_s = _under_memtide(without_hints, options, home, "--exact").stalled_s
+        exact = Pair(limit_s, exact_s, load.of_others())
     return {
         "placement.stall": [stall],
         "placement.stall_exact": [exact],

@@ -1,6 +1,7 @@
-"""From `kill -9` of a training script to the first step that it makes when it is run again.
+"""Measures the time from `kill -9` of a training script to its first step after `--resume`.
 
-The demo's GPT under `memtide run --job`, on a daemon that stays, as placement.py has it.
+The script is the demo's GPT under `memtide run --job`. The daemon has the pools of placement.py,
+and runs all the time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import daemon_process
 import machine
-import node
 from figures import Pair
 from placement import POOLS
 
@@ -26,24 +27,26 @@ _PATIENCE_S = 300.0
 
 
 class ResumeFailed(Exception):
-    """The script did not train; the message is what it said."""
+    """The script made no step; the message is its output."""
 
 
-def _start(daemon: node.Node, script: Sequence[str], log: Path, *more: str) -> subprocess.Popen:
+def _start(
+    daemon: daemon_process.Daemon, script: Sequence[str], log: Path, *more: str
+) -> subprocess.Popen:
     command = [sys.executable, "-m", "memtide", "run", "--quiet", "--job=gpt", *more]
     command += [f"--socket-dir={daemon.socket_dir}", *script, "--steps=1000", f"--log={log}"]
-    with log.with_suffix(".said").open("wb") as said:
+    with log.with_suffix(".output").open("wb") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )
 
 
 def _wait_for_steps(process: subprocess.Popen, log: Path, count: int) -> list[float]:
-    """Seconds of each step, once there are `count`."""
+    """Waits for `count` steps, and returns the seconds of each."""
     deadline = time.monotonic() + _PATIENCE_S
     pause = threading.Event()
     while True:
@@ -51,12 +54,12 @@ def _wait_for_steps(process: subprocess.Popen, log: Path, count: int) -> list[fl
         if len(lines) >= count:
             return [json.loads(line)["seconds"] for line in lines[:count]]
         if process.poll() is not None or time.monotonic() > deadline:
-            raise ResumeFailed(log.with_suffix(".said").read_text(errors="replace"))
+            raise ResumeFailed(log.with_suffix(".output").read_text(errors="replace"))
         pause.wait(0.01)
 
 
 def measure(memtided: Path, ssd_parent: Path, script: Sequence[str], rounds: int) -> list[Pair]:
-    """Seconds: of a step, and from the kill to the end of the first step after it."""
+    """Returns pairs of seconds: a step, and from the kill to the end of the first step after it."""
     pairs = []
     with tempfile.TemporaryDirectory(prefix="memtide-bench-") as name:
         home = Path(name)
@@ -64,7 +67,7 @@ def measure(memtided: Path, ssd_parent: Path, script: Sequence[str], rounds: int
         config.write_text(POOLS, encoding="ascii")
         for number in range(rounds):
             load = machine.LoadBesideChildren()
-            with node.running(memtided, ssd_parent, [f"--config={config}"]) as daemon:
+            with daemon_process.running(memtided, ssd_parent, [f"--config={config}"]) as daemon:
                 log = home / f"first{number}"
                 process = _start(daemon, script, log)
                 try:

@@ -1,10 +1,11 @@
-// Calls to the daemon: what a fetch that moves nothing costs beyond an empty call, and what a batch
-// saves.
+// Measures calls to the daemon: a fetch without a transfer against an empty call, and a batch of
+// fetches against single ones.
 //
 //   rpc_bench --socket_dir=DIR --daemon=PID [--quick]
 //
-// Raw stubs, no client library: the limit and the product differ in the daemon's work only. Client
-// and daemon share one CPU, because waking another one costs more than the call itself.
+// It uses raw stubs without the client library, so that limit and product differ only in the
+// daemon's work. Client and daemon share one CPU, because waking another one costs more than the
+// call itself.
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -39,7 +40,7 @@ constexpr int kCpu = 0;
 
 using Chunks = std::vector<uint64_t>;
 
-// The session's socket, held for as long as the session is to live.
+// Owns the session's socket; the session ends with it.
 class FdSession {
  public:
   explicit FdSession(const std::string& path) : socket_(socket(AF_UNIX, SOCK_SEQPACKET, 0)) {
@@ -146,7 +147,7 @@ class Daemon {
   uint64_t last_request_ = 0;
 };
 
-// Medians of both, taken in turns.
+// Times both calls by turns, and adds their medians.
 void CompareCalls(Rounds* rounds, const std::string& figure, int turns,
                   const std::function<void()>& limit, const std::function<void()>& product,
                   const std::function<void()>& tidy_up) {
@@ -163,7 +164,7 @@ void CompareCalls(Rounds* rounds, const std::string& figure, int turns,
 void Measure() {
   Daemon daemon(absl::GetFlag(FLAGS_socket_dir));
   const int turns = absl::GetFlag(FLAGS_quick) ? 400 : 2000;
-  // Two sets of which one is leased at a time; every chunk has been on the host before.
+  // One of the two sets is leased at a time. Every chunk has been in host memory before.
   const Chunks sets[2] = {daemon.Allocate(kBatch), daemon.Allocate(kBatch)};
   daemon.Fetch(sets[0], {});
   daemon.Fetch(sets[1], sets[0]);
@@ -215,7 +216,7 @@ void Measure() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  // What gRPC starts later inherits both.
+  // Threads that gRPC starts later inherit CPU and priority.
   for (const pid_t process : {getpid(), absl::GetFlag(FLAGS_daemon)}) {
     memtide::PinProcess(process, memtide::kCpu);
     memtide::PreferProcess(process);

@@ -1,10 +1,10 @@
-// The SSD pool through the whole daemon, against a bare io_uring loop in the same directory.
+// Measures the SSD pool through the whole daemon, against an io_uring loop in the same directory.
 //
 //   ssd_bench --socket_dir=DIR --daemon=PID --ssd_dir=DIR --chunk_mib=64 [--quick]
 //
-// Writing is what memtide_evict of dirty chunks takes, two calls at a time; reading is what it
-// takes to acquire them again, a few at a time with the next ones prefetched. Both sides move the
-// same number of random bytes from and to shared memory, in the same round.
+// Writing times memtide_evict of dirty chunks, two calls at a time. Reading times their
+// memtide_acquire, a few at a time with the next ones prefetched. Both sides move the same number
+// of random bytes from and to shared memory, in the same round.
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@
 #include "base/shared_memory.h"
 #include "bench/client_session.h"
 #include "bench/harness.h"
-#include "bench/streamer.h"
+#include "bench/raw_disk_stream.h"
 
 ABSL_FLAG(std::string, socket_dir, "", "where the daemon's sockets are");
 ABSL_FLAG(int32_t, daemon, 0, "its process");
@@ -34,8 +34,8 @@ ABSL_FLAG(bool, quick, false, "fewer rounds");
 namespace memtide {
 namespace {
 
-constexpr Bytes kMost = MiB(768);   // Moved by one measurement, at most.
-constexpr Bytes kAhead = MiB(128);  // Moved by one call, while as much is on its way.
+constexpr Bytes kMost = MiB(768);   // A measurement moves at most this much.
+constexpr Bytes kAhead = MiB(128);  // A call moves this much; as much is prefetched meanwhile.
 
 void FillWithRandomBytes(char* memory, Bytes size) {
   std::mt19937_64 random(size.count());
@@ -54,7 +54,7 @@ class Product {
 
   // REQUIRES: the chunks are in host memory.
   Duration Write() {
-    session_->Acquire(places_, MEMTIDE_WRITE);  // What is on SSD is stale from here on.
+    session_->Acquire(places_, MEMTIDE_WRITE);  // From here on, the copies on SSD are stale.
     session_->Release(places_);
     return TimeOf([&] {
       std::thread other([&] { EvictEveryOther(1); });
@@ -75,7 +75,7 @@ class Product {
   }
 
  private:
-  // Two threads do this, so that one unmaps while what the other unmapped is written.
+  // Two threads call this, so that one unmaps chunks while those of the other are written.
   void EvictEveryOther(size_t first) {
     for (size_t batch = first; batch * BatchSize() < places_.size(); batch += 2) {
       session_->Evict(Batch(batch * BatchSize()));
@@ -94,12 +94,13 @@ class Product {
   const Places places_;
 };
 
-// What one side took to move `total` bytes, once or more, in time and in a process's CPU time.
+// Measures one side that moves `total` bytes one or more times: its speed, and the CPU time of its
+// process.
 class Meter {
  public:
   Meter(pid_t process, Bytes total) : process_(process), total_(total) {}
 
-  // In GB/s. `move` says how long it took.
+  // In GB/s. `move` returns how long it took.
   double Speed(const std::function<Duration()>& move) {
     const Duration before = CpuTime(process_);
     const Duration took = move();
@@ -107,7 +108,7 @@ class Meter {
     moved_ += total_;
     return GigabytesPerSecond(total_, took);
   }
-  // In ms, over all that was moved.
+  // In ms for each GB, over all moved bytes.
   double CpuPerGigabyte() const { return Seconds(cpu_) * 1e3 / (moved_.count() / 1e9); }
 
  private:
@@ -126,11 +127,11 @@ void Measure() {
 
   const SharedMemory memory = OrDie(SharedMemory::Create("bench-ssd", total));
   FillWithRandomBytes(memory.data(), total);
-  StreamerOptions streamer;
-  streamer.directory = absl::GetFlag(FLAGS_ssd_dir);
-  streamer.memory = memory.data();
-  streamer.size = total;
-  Streamer limit(streamer);
+  RawDiskStreamOptions stream;
+  stream.directory = absl::GetFlag(FLAGS_ssd_dir);
+  stream.memory = memory.data();
+  stream.size = total;
+  RawDiskStream limit(stream);
 
   const std::string suffix = absl::StrCat(".", chunk / MiB(1));
   RoundsOptions options;

@@ -1,9 +1,9 @@
-"""AdamW's step on chunks that live on the SSD, by turns with what bounds it and what replaces it.
+"""Times AdamW's offloaded step on chunks whose home is the SSD, by turns with two limits.
 
-One client, no torch optimizer: the daemon steps parameters in sets of chunks (parameter, gradient,
-two moments), several sets under way together, and publishes. Against it: the same chunks with
-copies instead of arithmetic; files of the same size mapped with mmap and stepped in place by the
-same kernels, with as much memory as the pool has.
+One client without a torch optimizer asks the daemon to step parameters in sets of chunks
+(parameter, gradient, two moments), several sets at a time, and commits. The limits are the same
+chunks with copies instead of arithmetic, and files of the same size, mapped with mmap and stepped
+in place by the same kernels, with as much memory as the pool has.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import daemon_process
 import machine
-import node
 import torch
 from figures import Pair
-from memtide._native import Client, Kind, OpenOptions
-from memtide._steps import CopyPiece, Format, Rule, StepOptions, StepPiece
+from memtide._capi.client import Client, Kind, OpenOptions
+from memtide._capi.optimizer_step import CopyPiece, Format, Rule, StepOptions, StepPiece
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "testing"))
 
 from optimizer_kernels import Kernels  # noqa: E402
 
 _MIB = 2**20
 _CHUNK_BYTES = 8 * _MIB
-_ELEMENTS = _CHUNK_BYTES // 4  # Of one set.
-_DEPTH = 4  # Calls under way together.
-_PER_CALL = 2  # Sets: those of two share the chunks of moments that take half of the bytes.
+_ELEMENTS = _CHUNK_BYTES // 4  # Parameters in a set.
+_DEPTH = 4  # Calls in progress at a time.
+_PER_CALL = 2  # Sets in a call. With bf16 moments, two sets share each chunk of moments.
 _LR = 1e-3
-# What is read and what is written of a set, in fp32: 16 and 12 bytes a parameter.
+# The chunks of a set. A step reads all of them and writes all but gradients: in fp32, 16 and 12
+# bytes a parameter.
 _KINDS = (Kind.GRADIENT, Kind.PARAMETER, Kind.OPTIMIZER_STATE, Kind.OPTIMIZER_STATE)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Sizes. `sets`: of 2 M parameters, an even number. `host_chunks`: the host pool."""
+    """`sets` is even; a set has 2 M parameters. `host_chunks` is the size of the host pool."""
 
     memtided: Path
     ssd_parent: Path
@@ -53,7 +54,7 @@ class Options:
 
 
 def _counts(sets: int, moment_bytes: int) -> tuple[int, ...]:
-    """Chunks of each of `_KINDS`."""
+    """The number of chunks of each of `_KINDS`."""
     moments = -(-sets * moment_bytes // 4)
     return sets, sets, moments, moments
 
@@ -70,11 +71,11 @@ class _States:
         self._new = [client.allocate(k, n) for k, n in zip(_KINDS[1:], counts[1:], strict=True)]
         self._written = counts[1:]
         self._moment_bytes = moment_bytes
-        self._steps = client.published()[0]
+        self._steps = client.committed()[0]
         self._threads = ThreadPoolExecutor(_DEPTH)
 
     def step(self, call: Callable[[range], None]) -> None:
-        """Makes the step of all sets, several calls together, and publishes."""
+        """Makes the step of all sets, with several calls at a time, and commits."""
         calls = [range(i * _PER_CALL, (i + 1) * _PER_CALL) for i in self._calls]
         list(self._threads.map(call, calls))
         old = [
@@ -86,7 +87,7 @@ class _States:
             first + i for first, n in zip(self._new, self._written, strict=True) for i in range(n)
         ]
         self._steps += 1
-        self._client.publish(self._steps, old, new, b"", keep=False)
+        self._client.commit(self._steps, old, new, b"", keep=False)
         self._client.end_iteration()
 
     def adamw(self, sets: range) -> None:
@@ -112,7 +113,7 @@ class _States:
         self._client.step(options, pieces)
 
     def copy(self, sets: range) -> None:
-        """The same reads and writes; of the gradient, a line, so that it is brought too."""
+        """Reads and writes the same chunks: a cache line of the gradient, so that it is fetched."""
         copies = []
         for number in sets:
             gradient, *old = self._addresses(self._old, number)
@@ -138,17 +139,17 @@ class _States:
 @contextmanager
 def _states(options: Options, moment_bytes: int = 4, host_chunks: int = 0) -> Iterator[_States]:
     counts = _counts(options.sets, moment_bytes)
-    chunks = sum(counts) + sum(counts[1:])  # All but gradients are there twice: old and new.
+    chunks = sum(counts) + sum(counts[1:])  # All but gradients have a shadow chunk.
     flags = [
         "--device=none",
         f"--host-pool={(host_chunks or options.host_chunks) * _CHUNK_BYTES}",
         f"--ssd-pool={chunks * _CHUNK_BYTES}",
     ]
-    with node.running(options.memtided, options.ssd_parent, flags) as daemon:
+    with daemon_process.running(options.memtided, options.ssd_parent, flags) as daemon:
         client = Client(OpenOptions(str(daemon.socket_dir), chunk_bytes=_CHUNK_BYTES))
         states = _States(client, options.sets, moment_bytes)
         try:
-            # The first two write both sides, so that all of it exists; then its order is known.
+            # The first two steps write both chunks of each pair, the third is then predicted.
             for _ in range(3):
                 states.step(states.adamw)
             yield states
@@ -157,14 +158,14 @@ def _states(options: Options, moment_bytes: int = 4, host_chunks: int = 0) -> It
 
 
 class _Mapped:
-    """The same states in mapped files, stepped in place."""
+    """The same states as _States, in mapped files that are stepped in place."""
 
     def __init__(self, options: Options, directory: Path) -> None:
         self._kernels = Kernels(str(options.kernels))
         self._options = options
         paths = [directory / f"mapped{i}" for i in range(4)]
         self._files = [path.open("wb+") for path in paths]
-        for path in paths:  # So that none stays, however this ends.
+        for path in paths:  # No file is left behind, even if the process is killed.
             path.unlink()
         size = options.sets * _CHUNK_BYTES
         for file in self._files:
@@ -176,12 +177,12 @@ class _Mapped:
 
     def step(self) -> None:
         self._steps += 1
-        # In memory at a time: what the pool has.
+        # The number of sets (four chunks each) in memory at a time: as many as fit in the pool.
         window = max(1, self._options.host_chunks // 4)
         for number in range(self._options.sets + window):
             if number < self._options.sets:
                 list(self._threads.map(lambda half, n=number: self._half(n, half), range(2)))
-                for each in self._maps[1:]:  # Begins to write; the kernel goes on by itself.
+                for each in self._maps[1:]:  # Starts write-back, which the kernel does on its own.
                     _sync_range(each, number, wait=False)
             if number >= window:
                 self._drop(number - window)
@@ -203,7 +204,7 @@ class _Mapped:
         )
 
     def _drop(self, number: int) -> None:
-        """Writes what is left of a set and lets go of its memory."""
+        """Writes what is still dirty of a set and frees its memory."""
         for index, (file, each) in enumerate(zip(self._files, self._maps, strict=True)):
             if index > 0:
                 _sync_range(each, number, wait=True)
@@ -243,7 +244,7 @@ def _pairs(rounds: int, limit: Callable[[], None], product: Callable[[], None]) 
 
 
 def measure(options: Options) -> dict[str, list[Pair]]:
-    """Seconds of a step: of what it is measured against, and of the daemon's."""
+    """Measures pairs of seconds per step: the limit and the daemon's step."""
     samples: dict[str, list[Pair]] = {}
     with _states(options) as states:
         adamw = lambda: states.step(states.adamw)  # noqa: E731
@@ -260,7 +261,8 @@ def measure(options: Options) -> dict[str, list[Pair]]:
             samples["steps.bf16_moments"] = _pairs(
                 options.rounds, adamw, lambda: halved.step(halved.adamw)
             )
-        # Of 7 chunks a set, parameters and moments, old and new, and the gradient: half of them.
+        # Room for half of all chunks. A set has 7: the gradient, the parameter, two moments, and
+        # three shadow chunks.
         host = options.host_chunks + options.sets * 7 // 2
         with _states(options, host_chunks=host) as held:
             samples["steps.half_in_host"] = _pairs(

@@ -3,7 +3,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/step_loop.cc"
 #include "hwy/foreach_target.h"
-// After the line above, which includes this file once for each instruction set.
+// Follows the line above, which includes this file once for each instruction set.
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -13,8 +13,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Elements of one array that are read, or written, before those of the next: pieces of one line by
-// turns take twice as long. 256 take an eighth longer.
+// The number of elements of one array that are read or written before those of the next array.
+// Bursts of one cache line take twice as long, and bursts of 256 elements an eighth longer.
 constexpr size_t kBurst = 128;
 
 HWY_INLINE void Foresee(const float* array, size_t size) {
@@ -28,13 +28,13 @@ HWY_INLINE void AddBurst(const float* a, const float* b, float* sums, size_t siz
   }
 }
 
-// A burst of sums with a gradient that is as long, or half as long.
+// Adds a burst of elements and the words of a gradient that has 4 or 2 bytes an element.
 HWY_INLINE void AddBursts(const float* a, const float* gradient, float* sums, size_t per_word) {
   const size_t size = kBurst / per_word;
   for (size_t k = 0; k < kBurst; k += size) AddBurst(a + k, gradient, sums + k, size);
 }
 
-// Gradients of 16 bits are added as pairs, not as numbers: it is the bytes that count.
+// 16-bit gradients are added as pairs, not as numbers, because only the bytes matter here.
 void Loop(const StepArrays& arrays, size_t begin, size_t end) {
   const auto* const gradients = static_cast<const float*>(arrays.gradient);
   auto* const copies = reinterpret_cast<float*>(arrays.copy);

@@ -1,4 +1,4 @@
-"""How each benchmark program is run: with which daemon, on which pools, with which arguments."""
+"""Runs each benchmark program with its daemon, pools and arguments, and reads its samples."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import node
+import daemon_process
 import placement
 import resume
-import steps
+import train_overhead
 from figures import TRACES, Pair
 
 _PROGRAM_TIMEOUT_S = 180.0
@@ -20,27 +20,30 @@ Samples = dict[str, list[Pair]]
 
 
 class SuiteFailed(Exception):
-    """A program did not end as it should; the message is what it said."""
+    """A program failed or took too long; the message has its command and its standard error."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What every suite is told. `ssd_parent`: the directory to use as SSD pool."""
+    """The options of every suite. Daemons make their SSD pools in `ssd_parent`."""
 
     binaries: Path
     root: Path
     ssd_parent: Path
     quick: bool
+    smoke: bool  # One short round of everything. Implies quick.
 
     @property
     def memtided(self) -> Path:
         return self.binaries / "daemon" / "memtided"
 
     def run(self, program: str, *arguments: str) -> Samples:
-        """Runs a program of ours and reads the samples that it prints."""
+        """Runs a program of this folder and reads the samples that it prints."""
         command = [str(self.binaries / "bench" / program), *arguments]
         if self.quick:
             command.append("--quick")
+        if self.smoke:
+            command.append("--most_rounds=1")
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S
@@ -54,7 +57,7 @@ class Context:
         return _samples_of(done.stdout)
 
     def run_with_daemon(self, program: str, flags: list[str], *arguments: str) -> Samples:
-        with node.running(self.memtided, self.ssd_parent, flags) as daemon:
+        with daemon_process.running(self.memtided, self.ssd_parent, flags) as daemon:
             return self.run(
                 program,
                 f"--socket_dir={daemon.socket_dir}",
@@ -64,7 +67,7 @@ class Context:
 
 
 def _samples_of(printed: str) -> Samples:
-    """What a program printed, a line of JSON a figure."""
+    """The samples that a program printed, one line of JSON for each figure."""
     return {
         figure["figure"]: [
             Pair(pair["limit"], pair["product"], pair["others"]) for pair in figure["pairs"]
@@ -84,7 +87,7 @@ def _copy(context: Context) -> Samples:
 def _ssd(context: Context) -> Samples:
     samples: Samples = {}
     for chunk_mib in (64, 4):
-        # A quarter more than is used, so that leasing all of it leaves room to fill ahead.
+        # ssd_bench leases at most 768 MiB; the other quarter of the pool is left to prefetch into.
         samples |= context.run_with_daemon(
             "ssd_bench",
             ["--host-pool=1GiB", "--ssd-pool=2GiB"],
@@ -103,9 +106,11 @@ def _client(context: Context) -> Samples:
 
 
 def _idle(context: Context) -> Samples:
-    with node.running(context.memtided, context.ssd_parent, ["--host-pool=1GiB"]) as daemon:
+    with daemon_process.running(
+        context.memtided, context.ssd_parent, ["--host-pool=1GiB"]
+    ) as daemon:
         status = Path(f"/proc/{daemon.pid}/status").read_text(encoding="utf-8")
-    # Without RssShmem: that is the pools'.
+    # RssShmem is left out: it is the memory of the pools.
     kilobytes = sum(int(n) for n in re.findall(r"^Rss(?:Anon|File):\s+(\d+) kB", status, re.M))
     return {"idle.memory": [Pair(0, kilobytes / 1024, 0)]}
 
@@ -130,17 +135,17 @@ def _policy(context: Context) -> Samples:
 
 def _train(context: Context) -> Samples:
     model = ["--layers", "6", "--width", "384"] if context.quick else []
-    options = steps.StepOptions(
+    options = train_overhead.StepOptions(
         script=context.root / "examples" / "train_gpt.py",
         arguments=["--steps", "1000", *model],
-        # All states have room on the device: nothing moves once it is there.
+        # All states fit on the device, so no chunk is evicted.
         memtide_arguments=["--device-pool", "1280MiB", "--host-pool", "256MiB"],
-        most_pairs=6 if context.quick else 12,
+        most_pairs=1 if context.smoke else 6 if context.quick else 12,
         most_seconds=20 if context.quick else 100,
     )
     try:
-        return {"train.step": steps.measure(options)}
-    except steps.TrainingEnded as error:
+        return {"train.step": train_overhead.measure(options)}
+    except train_overhead.TrainingEnded as error:
         raise SuiteFailed(str(error)) from None
 
 
@@ -172,27 +177,28 @@ def _resume(context: Context) -> Samples:
     return {"resume.first_step": pairs}
 
 
-def _give_way(context: Context) -> Samples:
-    import give_way  # Loads the client's library.
+def _balloon(context: Context) -> Samples:
+    import balloon_latency  # Loads the client's library, so only if the suite is run.
 
     rounds = 1 if context.quick else 3
     try:
-        return give_way.measure(context.memtided, context.ssd_parent, rounds)
-    except give_way.NothingGivenWay as error:
+        return balloon_latency.measure(context.memtided, context.ssd_parent, rounds)
+    except balloon_latency.NotReclaimed as error:
         raise SuiteFailed(str(error)) from None
 
 
 def _optimizer(context: Context) -> Samples:
-    import torch_steps  # Loads torch, which takes seconds and memory: only where it is asked for.
+    import torch_steps  # Loads torch, which takes seconds and memory, so only if the suite is run.
 
     library = context.binaries / "daemon" / "optimizer" / "libmemtide_optimizer_kernels.so"
-    return context.run("optimizer_bench") | torch_steps.measure(library, 3 if context.quick else 7)
+    rounds = 1 if context.smoke else 3 if context.quick else 7
+    return context.run("optimizer_bench") | torch_steps.measure(library, rounds)
 
 
 def _losses(context: Context) -> Samples:
     import losses  # As above.
 
-    return losses.measure(100 if context.quick else losses.STEPS)
+    return losses.measure(2 if context.smoke else 100 if context.quick else losses.STEPS)
 
 
 def _steps(context: Context) -> Samples:
@@ -202,8 +208,8 @@ def _steps(context: Context) -> Samples:
         memtided=context.memtided,
         ssd_parent=context.ssd_parent,
         kernels=context.binaries / "daemon" / "optimizer" / "libmemtide_optimizer_kernels.so",
-        sets=40 if context.quick else 64,
-        rounds=2 if context.quick else 5,
+        sets=24 if context.smoke else 40 if context.quick else 64,
+        rounds=1 if context.smoke else 2 if context.quick else 5,
     )
     return ssd_steps.measure(options)
 
@@ -214,7 +220,7 @@ def _peers(context: Context) -> Samples:
         command = [str(context.root / "bench" / "peers" / program)]
         if context.quick:
             command.append("--rounds=2")
-        # Its standard error is ours: it says what it installs, and of each run what it cost.
+        # It inherits standard error, where it reports what it installs and what each run cost.
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
             raise SuiteFailed(f"{command[0]} ended with status {done.returncode}")
@@ -236,8 +242,8 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "train": _train,
     "placement": _placement,
     "resume": _resume,
-    "give_way": _give_way,
+    "balloon": _balloon,
     "peers": _peers,
 }
-# Only where they are named: what they need, tools/setup does not install.
+# Suites that run only if --only names them, as tools/setup does not install what they need.
 BY_NAME_ONLY = {"peers"}

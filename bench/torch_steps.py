@@ -1,7 +1,7 @@
-"""AdamW in torch and in the daemon's kernels, by turns, on tensors of the same shapes.
+"""Times AdamW in torch and in the daemon's kernels, by turns, on tensors of the same shapes.
 
-64 M parameters in 16 tensors; torch in place, with its own threads, and the kernels out of place,
-on as many, each with a half of every tensor. 2.5 GiB.
+There are 64 M parameters in 16 tensors, 2.5 GiB in all. torch steps in place with its own threads.
+The kernels step out of place on as many threads, each of which has a half of every tensor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import machine
 import torch
 from figures import Pair
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "testing"))
 
 from optimizer_kernels import Kernels  # noqa: E402
 
@@ -39,7 +39,7 @@ def _seconds(work: Callable[[], None]) -> float:
 
 
 class KernelSteps:
-    """A step of the daemon's kernels, out of place, on the states that a torch optimizer has."""
+    """Out-of-place steps by the daemon's kernels on the states of a torch optimizer."""
 
     def __init__(self, path: Path, optimizer: torch.optim.Optimizer) -> None:
         self._kernels = Kernels(str(path))
@@ -52,7 +52,7 @@ class KernelSteps:
         self._threads = ThreadPoolExecutor(THREADS)
 
     def step(self) -> None:
-        # The call through ctypes lets go of the interpreter's lock.
+        # ctypes releases the interpreter's lock during the call.
         list(self._threads.map(self._share, range(THREADS)))
 
     def _share(self, thread: int) -> None:
@@ -73,7 +73,7 @@ class KernelSteps:
 
 
 def make_parameters() -> list[torch.nn.Parameter]:
-    """64 M elements, with gradients; from here on torch has our number of threads."""
+    """Makes 64 M elements with gradients, and sets torch's number of threads to THREADS."""
     torch.set_num_threads(THREADS)
     parameters = [torch.nn.Parameter(torch.randn(_ELEMENTS)) for _ in range(_TENSORS)]
     for parameter in parameters:
@@ -84,7 +84,7 @@ def make_parameters() -> list[torch.nn.Parameter]:
 def take_turns(
     theirs: dict[str, torch.optim.Optimizer], ours: KernelSteps, rounds: int
 ) -> dict[str, list[Pair]]:
-    """Seconds of a step, by the figure's name: each of theirs against the kernels."""
+    """Measures seconds per step, by the figure's name: each optimizer against the kernels."""
     samples: dict[str, list[Pair]] = {}
     for turn in range(rounds + 1):
         for name, optimizer in theirs.items():
@@ -93,13 +93,13 @@ def take_turns(
             limit = _seconds(optimizer.step)
             product = first if first is not None else _seconds(ours.step)
             pair = Pair(limit, product, load.of_others())
-            if turn > 0:  # The first warms up.
+            if turn > 0:  # The first turn warms up.
                 samples.setdefault(name, []).append(pair)
     return samples
 
 
 def measure(library: Path, rounds: int) -> dict[str, list[Pair]]:
-    """Seconds of a step: torch's foreach and fused AdamW, each against the kernels."""
+    """Measures seconds per step: torch's foreach and fused AdamW, each against the kernels."""
     parameters = make_parameters()
     optimizer = torch.optim.AdamW(parameters, foreach=True, **OPTIONS)
     optimizer.step()
@@ -107,6 +107,6 @@ def measure(library: Path, rounds: int) -> dict[str, list[Pair]]:
     fused.load_state_dict(optimizer.state_dict())
     for group in fused.param_groups:
         group["foreach"], group["fused"] = False, True
-    # One memory for both: load_state_dict does not copy states of the same type and place.
+    # Both optimizers share their states: load_state_dict copies none of the same type and device.
     theirs = {"optimizer.torch_foreach": optimizer, "optimizer.torch_fused": fused}
     return take_turns(theirs, KernelSteps(library, optimizer), rounds)

@@ -11,63 +11,64 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "client/cuda_space.h"
-#include "client/descriptor.h"
-#include "client/grpc_lender.h"
-#include "client/signals_blocked.h"
+#include "client/cuda/cuda_space.h"
+#include "client/memory/descriptor.h"
+#include "client/memory/signals_blocked.h"
+#include "client/rpc/grpc_daemon_session.h"
 
 namespace memtide::client {
 namespace {
 
-// Addresses beyond this many times the chunks that there can be would only serve fragmentation.
+// Places per chunk that the job may allocate. More would not help: this is room enough for
+// fragmentation.
 constexpr uint64_t kPlacesPerChunk = 4;
 
 }  // namespace
 
-// A loss that comes before there is a keeper is kept for it.
-class Client::Events : public LenderEvents {
+// If the session is lost before the LeaseClient exists, `lost_` stores the error for Attach().
+class Client::Events : public DaemonSessionEvents {
  public:
   explicit Events(RegionTable* regions) : regions_(regions) {}
 
   void RegionArrived(RegionId id, Region region) override { regions_->Add(id, std::move(region)); }
-  void RegionGone(RegionId id, const Resized& left) override {
+  void RegionGone(RegionId id, const DeviceShare& share) override {
     const MutexLock lock(&mutex_);
-    if (keeper_ != nullptr) {
-      keeper_->RegionGone(id, left);
+    if (leases_ != nullptr) {
+      leases_->RegionGone(id, share);
     } else {
-      gone_.emplace_back(id, left);
+      gone_.emplace_back(id, share);
     }
   }
-  // Before there is a keeper, there are no leases.
-  void RevokeRequested(const Revocation& wanted) override {
+  // Without a LeaseClient no lease is held, so there is nothing to give back.
+  void RevokeRequested(const Revocation& revocation) override {
     const MutexLock lock(&mutex_);
-    if (keeper_ != nullptr) keeper_->Revoke(wanted);
+    if (leases_ != nullptr) leases_->Revoke(revocation);
   }
-  void LeaseBudgetChanged(uint32_t leases, uint32_t most_in_use) override {
+  void LeaseBudgetChanged(uint32_t leases, uint32_t max_in_use) override {
     const MutexLock lock(&mutex_);
-    budget_ = {leases, most_in_use};
-    if (keeper_ != nullptr) keeper_->ChangeBudget(leases, most_in_use);
+    budget_ = {leases, max_in_use};
+    if (leases_ != nullptr) leases_->SetSoftBudget(leases, max_in_use);
   }
   void Lost(const absl::Status& reason) override {
     regions_->Close();
     const MutexLock lock(&mutex_);
     lost_ = reason;
-    if (keeper_ != nullptr) keeper_->Lose(reason);
+    if (leases_ != nullptr) leases_->FailWith(reason);
   }
-  void Attach(LeaseKeeper* keeper) {
+  void Attach(LeaseClient* leases) {
     const MutexLock lock(&mutex_);
-    keeper_ = keeper;
-    for (const auto& [id, left] : gone_) keeper->RegionGone(id, left);
-    if (budget_.has_value()) keeper->ChangeBudget(budget_->first, budget_->second);
-    if (!lost_.ok()) keeper->Lose(lost_);
+    leases_ = leases;
+    for (const auto& [id, share] : gone_) leases->RegionGone(id, share);
+    if (budget_.has_value()) leases->SetSoftBudget(budget_->first, budget_->second);
+    if (!lost_.ok()) leases->FailWith(lost_);
   }
 
  private:
   RegionTable* const regions_;
   Mutex mutex_;
-  LeaseKeeper* keeper_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::vector<std::pair<RegionId, Resized>> gone_ ABSL_GUARDED_BY(mutex_);  // Before the keeper.
-  // The last one told.
+  LeaseClient* leases_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::vector<std::pair<RegionId, DeviceShare>> gone_ ABSL_GUARDED_BY(mutex_);
+  // The last budget that the daemon sent.
   absl::optional<std::pair<uint32_t, uint32_t>> budget_ ABSL_GUARDED_BY(mutex_);
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 };
@@ -75,34 +76,37 @@ class Client::Events : public LenderEvents {
 Client::Client() : generation_(ForkGeneration()) {}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Options& options) {
-  GrpcLender::Options lender;
-  lender.socket_dir = options.socket_dir.empty() ? DefaultSocketDir() : options.socket_dir;
-  lender.program = options.program;
-  return OpenWith(std::make_unique<GrpcLender>(lender), options);
+  GrpcDaemonSession::Options session;
+  session.socket_dir = options.socket_dir.empty() ? DefaultSocketDir() : options.socket_dir;
+  session.program = options.program;
+  return OpenWith(std::make_unique<GrpcDaemonSession>(session), options);
 }
 
-absl::StatusOr<std::unique_ptr<Client>> Client::OpenWith(std::unique_ptr<Lender> lender,
+absl::StatusOr<std::unique_ptr<Client>> Client::OpenWith(std::unique_ptr<DaemonSession> session,
                                                          const Options& options) {
   std::unique_ptr<Client> client(new Client());
-  MEMTIDE_RETURN_IF_ERROR(client->Start(std::move(lender), options));
+  MEMTIDE_RETURN_IF_ERROR(client->Start(std::move(session), options));
   return client;
 }
 
-absl::Status Client::Start(std::unique_ptr<Lender> lender, const Options& options) {
+absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options& options) {
+  // The threads that are started below must not run the program's signal handlers.
   const SignalsBlocked blocked;
   regions_ = std::make_unique<RegionTable>();
   events_ = std::make_unique<Events>(regions_.get());
-  lender_ = std::move(lender);
-  MEMTIDE_ASSIGN_OR_RETURN(properties_.job, lender_->Open(options.job, events_.get()));
+  session_ = std::move(session);
+  MEMTIDE_ASSIGN_OR_RETURN(properties_.job, session_->Open(options.job, events_.get()));
   const Job& job = properties_.job;
   {
-    const MutexLock lock(&published_mutex_);
-    published_ = job.published;
+    const MutexLock lock(&committed_mutex_);
+    committed_ = job.committed;
   }
+  // A daemon of another version might send values that the address range cannot represent.
   if (job.chunk_size.IsZero() || !job.chunk_size.IsMultipleOf(MiB(2)) || job.lease_budget == 0) {
-    return absl::InternalError("the daemon opened a job without usable sizes");
+    return absl::InternalError(
+        "the daemon opened a job with an invalid chunk size or lease budget");
   }
-  properties_.job.lease_budget = LeaseKeeper::Budget(
+  properties_.job.lease_budget = LeaseClient::Budget(
       job.lease_budget, job.device_slots > 0 ? job.device_slots : job.host_slots);
   AddressSpace::Options addresses;
   addresses.chunk_size = job.chunk_size;
@@ -112,16 +116,16 @@ absl::Status Client::Start(std::unique_ptr<Lender> lender, const Options& option
     return absl::InvalidArgumentError(
         absl::StrCat("address_bytes is less than one chunk of ", FormatBytes(job.chunk_size)));
   }
-  HostSpace* watched = nullptr;
-  MEMTIDE_ASSIGN_OR_RETURN(space_, ReserveSpace(job, addresses, &watched));
+  HostSpace* host_space = nullptr;
+  MEMTIDE_ASSIGN_OR_RETURN(space_, ReserveSpace(job, addresses, &host_space));
   LeaseCache::Options cache;
   cache.places = addresses.places;
   cache.budget = properties_.job.lease_budget;
-  keeper_ = std::make_unique<LeaseKeeper>(cache, lender_.get(), space_.get(), regions_.get());
-  events_->Attach(keeper_.get());
-  if (watched != nullptr) MEMTIDE_RETURN_IF_ERROR(AnswerTouches(watched));
-  room_keeper_ = std::thread([keeper = keeper_.get()] { keeper->KeepRoom(); });
-  pthread_setname_np(room_keeper_.native_handle(), "memtide-room");
+  leases_ = std::make_unique<LeaseClient>(cache, session_.get(), space_.get(), regions_.get());
+  events_->Attach(leases_.get());
+  if (host_space != nullptr) MEMTIDE_RETURN_IF_ERROR(StartFaultHandling(host_space));
+  reclaimer_ = std::thread([leases = leases_.get()] { leases->RunReclaimer(); });
+  pthread_setname_np(reclaimer_.native_handle(), "memtide-reclaim");
   properties_.base = space_->base();
   properties_.places = space_->places();
   properties_.device = space_->device();
@@ -129,7 +133,8 @@ absl::Status Client::Start(std::unique_ptr<Lender> lender, const Options& option
 }
 
 absl::StatusOr<std::unique_ptr<AddressSpace>> Client::ReserveSpace(
-    const Job& job, const AddressSpace::Options& options, HostSpace** watched) {
+    const Job& job, const AddressSpace::Options& options, HostSpace** host_space) {
+  // An emulated device lends shared memory, so only a real GPU needs CUDA.
   const bool on_device = job.device_slots > 0;
   if (on_device && job.device_memory == MemoryKind::kCudaDescriptor) {
     return ReserveCudaSpace(options, job.cuda_device_uuid);
@@ -138,18 +143,19 @@ absl::StatusOr<std::unique_ptr<AddressSpace>> Client::ReserveSpace(
     return OpenCudaPointers(options, job.cuda_device_uuid);
   }
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<HostSpace> space, HostSpace::Reserve(options));
-  *watched = space.get();
+  *host_space = space.get();
   return space;
 }
 
-absl::Status Client::AnswerTouches(HostSpace* space) {
-  MEMTIDE_ASSIGN_OR_RETURN(faults_,
-                           FaultLoop::Start(space, [keeper = keeper_.get()](const Touch& touch) {
-                             return keeper->AnswerTouch(touch.place, touch.access);
-                           }));
-  MEMTIDE_ASSIGN_OR_RETURN(WatchedSpace watched, WatchedSpace::Watch(space, faults_->requests()));
-  watched_.emplace(std::move(watched));
-  properties_.touches = true;
+absl::Status Client::StartFaultHandling(HostSpace* space) {
+  MEMTIDE_ASSIGN_OR_RETURN(
+      faults_, FaultLoop::Start(space, [leases = leases_.get()](const PageFault& fault) {
+        return leases->HandleFault(fault.place, fault.access);
+      }));
+  MEMTIDE_ASSIGN_OR_RETURN(SegvRegistration registration,
+                           SegvRegistration::Create(space, faults_->request_fd()));
+  segv_registration_.emplace(std::move(registration));
+  properties_.handles_faults = true;
   properties_.kernel_faults = space->kernel_faults();
   return absl::OkStatus();
 }
@@ -159,59 +165,64 @@ Client::~Client() {
     Abandon();
     return;
   }
-  // The handler first, while touches that wait are still answered; the daemon's events last, for
-  // they reach into everything else.
-  watched_.reset();
-  if (keeper_ != nullptr) keeper_->StopKeepingRoom();
-  if (room_keeper_.joinable()) room_keeper_.join();
+  // The order matters. The SIGSEGV handler goes first, while the FaultLoop still handles the faults
+  // that it waits for. The session goes last, because its events use all other members.
+  segv_registration_.reset();
+  if (leases_ != nullptr) leases_->StopReclaimer();
+  if (reclaimer_.joinable()) reclaimer_.join();
   faults_.reset();
-  space_.reset();  // Unmapped before the leases end.
+  space_.reset();  // Unmaps all places, before Close() ends their leases.
   if (regions_ != nullptr) regions_->RemoveAll();
-  if (lender_ != nullptr) lender_->Close();
+  if (session_ != nullptr) session_->Close();
 }
 
-// In a forked child the threads are not there and any lock may be held for ever: nothing can be
-// taken down, and nothing that matters is held (Descriptor, MADV_DONTFORK).
+// A forked child has none of the threads, and any lock may be held forever, so nothing can be torn
+// down. Leaking is harmless: the child has neither the descriptors (Descriptor) nor the memory
+// (MADV_DONTFORK).
 void Client::Abandon() {
   static_cast<void>(regions_.release());
   static_cast<void>(events_.release());
-  static_cast<void>(lender_.release());
+  static_cast<void>(session_.release());
   static_cast<void>(space_.release());
-  static_cast<void>(keeper_.release());
+  static_cast<void>(leases_.release());
   static_cast<void>(faults_.release());
-  // tidy(raw-new): kept for ever, see above.
-  if (watched_.has_value()) static_cast<void>(new WatchedSpace(std::move(*watched_)));
-  // tidy(raw-new): likewise.
-  static_cast<void>(new std::thread(std::move(room_keeper_)));
+  if (segv_registration_.has_value()) {
+    // tidy(raw-new): leaked on purpose, see above.
+    static_cast<void>(new SegvRegistration(std::move(*segv_registration_)));
+  }
+  // tidy(raw-new): leaked on purpose, see above.
+  static_cast<void>(new std::thread(std::move(reclaimer_)));
 }
 
 absl::Status Client::CheckProcess() const {
   if (generation_ == ForkGeneration()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "this memtide client was opened before the process forked: its memory is not here. Open one "
-      "in the child, or use it only in the parent");
+      "this memtide client was opened before the process forked, and a child does not inherit its "
+      "memory: open a client in the child, or use this one only in the parent");
 }
 
-absl::StatusOr<PlaceRange> Client::Allocate(uint32_t count, ChunkKind kind, Unwritten unwritten) {
+absl::StatusOr<PlaceRange> Client::Allocate(uint32_t count, ChunkKind kind,
+                                            InitialContent initial_content) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->Allocate(count, kind, unwritten);
+  return leases_->Allocate(count, kind, initial_content);
 }
 
 absl::Status Client::Free(PlaceRange range) {
-  // Owners free in destructors, also in a child that inherited them and where nothing is to free.
+  // Destructors of inherited objects free chunks in a forked child too, where there is nothing to
+  // free.
   if (!CheckProcess().ok()) return absl::OkStatus();
-  return keeper_->Free(range);
+  return leases_->Free(range);
 }
 
 absl::Status Client::Acquire(absl::Span<const PlaceId> places, Access access,
                              absl::optional<Duration> deadline) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->Acquire(places, access, deadline);
+  return leases_->Acquire(places, access, deadline);
 }
 
 absl::Status Client::Release(absl::Span<const PlaceId> places) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->EndUse(places);
+  return leases_->EndUse(places);
 }
 
 absl::StatusOr<class Use> Client::Use(std::vector<PlaceId> places, Access access,
@@ -222,35 +233,36 @@ absl::StatusOr<class Use> Client::Use(std::vector<PlaceId> places, Access access
 
 absl::Status Client::BeginMoment(Moment moment) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  keeper_->BeginMoment(std::move(moment));
+  leases_->BeginMoment(std::move(moment));
   return absl::OkStatus();
 }
 
 absl::Status Client::EndIteration() {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  keeper_->EndIteration();
+  leases_->EndIteration();
   return absl::OkStatus();
 }
 
 absl::Status Client::Prefetch(absl::Span<const PlaceId> places) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->Prefetch(places);
+  return leases_->Prefetch(places);
 }
 
 absl::Status Client::Evict(absl::Span<const PlaceId> places) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->Evict(places);
+  return leases_->Evict(places);
 }
 
 absl::Status Client::Flush() {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->Flush();
+  return leases_->Flush();
 }
 
 absl::StatusOr<void*> Client::Wrap(const Span& span) const {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
   const uint64_t base = reinterpret_cast<uint64_t>(properties_.base);
   const uint64_t size = (space_->chunk_size() * space_->places()).count();
+  // Subtractions instead of sums, because a sum of the caller's numbers could overflow.
   if (base == 0 || span.address < base || span.address - base > size ||
       span.size_bytes > size - (span.address - base)) {
     return absl::InvalidArgumentError(
@@ -260,51 +272,55 @@ absl::StatusOr<void*> Client::Wrap(const Span& span) const {
   return spans_.Wrap(span, properties_.device);
 }
 
-// Whoever is given a returned span writes to it next, on whichever stream: so not before the work
-// that its last owner had begun is done.
+// The next owner of a returned span may write to it on any stream, so the span is held back until
+// the work that its last owner launched is complete.
 size_t Client::TakeReturned(Span* spans, size_t capacity) {
+  // A forked child has no GPU work of its own to wait for, and must not call CUDA.
   const bool here = CheckProcess().ok();
   const MutexLock lock(&spans_mutex_);
-  std::array<Span, 64> fresh;
+  std::array<Span, 64> batch;
   absl::optional<uint64_t> begun;
-  while (const size_t count = spans_.TakeReturned(fresh.data(), fresh.size())) {
-    if (!begun.has_value()) begun = here ? space_->BegunSoFar() : 0;
-    for (size_t i = 0; i < count; ++i) cooling_.push_back({fresh[i], *begun});
+  while (const size_t count = spans_.TakeReturned(batch.data(), batch.size())) {
+    // One fence covers all spans returned so far. Recording one is a call to CUDA, so it is done
+    // once.
+    if (!begun.has_value()) begun = here ? space_->RecordFence() : 0;
+    for (size_t i = 0; i < count; ++i) returned_spans_.push_back({batch[i], *begun});
   }
   size_t taken = 0;
   absl::optional<uint64_t> done;
-  while (taken < capacity && !cooling_.empty()) {
-    const Cooling& oldest = cooling_.front();
-    if (done != oldest.work && here && !space_->IsDone(oldest.work)) break;
-    done = oldest.work;
+  while (taken < capacity && !returned_spans_.empty()) {
+    const ReturnedSpan& oldest = returned_spans_.front();
+    // Spans that were returned together share a fence, which is queried once.
+    if (done != oldest.fence && here && !space_->IsDone(oldest.fence)) break;
+    done = oldest.fence;
     spans[taken++] = oldest.span;
-    cooling_.pop_front();
+    returned_spans_.pop_front();
   }
   return taken;
 }
 
 absl::StatusOr<uint64_t> Client::Step(const StepPart& part) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->Step(part);
+  return leases_->Step(part);
 }
 
-absl::Status Client::Publish(const Publication& publication, absl::Span<const PlaceId> places,
-                             absl::Span<const PlaceId> fresh) {
+absl::Status Client::Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,
+                            absl::Span<const PlaceId> shadows) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  MEMTIDE_RETURN_IF_ERROR(keeper_->Publish(publication, places, fresh));
-  const MutexLock lock(&published_mutex_);
-  published_ = publication.published;
+  MEMTIDE_RETURN_IF_ERROR(leases_->Commit(commit, places, shadows));
+  const MutexLock lock(&committed_mutex_);
+  committed_ = commit.committed;
   return absl::OkStatus();
 }
 
-Published Client::published() const {
-  const MutexLock lock(&published_mutex_);
-  return published_;
+CommittedStep Client::committed() const {
+  const MutexLock lock(&committed_mutex_);
+  return committed_;
 }
 
 absl::StatusOr<std::vector<ChunkVersion>> Client::Versions(absl::Span<const PlaceId> places) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->Versions(places);
+  return leases_->Versions(places);
 }
 
 absl::StatusOr<std::vector<ChunkId>> Client::ChunkIds(PlaceRange range) const {
@@ -315,22 +331,22 @@ absl::StatusOr<std::vector<ChunkId>> Client::ChunkIds(PlaceRange range) const {
                                                    range.first.value(), " are not among the ",
                                                    properties_.places));
   }
-  return keeper_->ChunkIds(range);
+  return leases_->ChunkIds(range);
 }
 
 absl::StatusOr<PlaceRange> Client::Attach(const std::vector<ChunkId>& chunks) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->Attach(chunks);
+  return leases_->Attach(chunks);
 }
 
 absl::Status Client::Resize(Bytes device_share, Duration deadline) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->Resize(device_share, deadline);
+  return leases_->Resize(device_share, deadline);
 }
 
 absl::StatusOr<LeaseStats> Client::stats() const {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return keeper_->stats();
+  return leases_->stats();
 }
 
 Use::Use(Client* client, std::vector<PlaceId> places)
@@ -351,7 +367,8 @@ Use& Use::operator=(Use&& other) noexcept {
 Use::~Use() { End(); }
 
 void Use::End() {
-  // Fails only when the session is lost or this is a forked child: the use is over either way.
+  // Release fails only if the session is lost or in a forked child: the use has ended in both
+  // cases.
   if (client_ != nullptr) client_->Release(places_).IgnoreError();
   client_ = nullptr;
 }

@@ -1,13 +1,20 @@
 // Client: a session with the node's daemon, and chunks at fixed addresses. The C++ interface.
 //
-// See client/memtide.h for what allocation, acquiring and touching mean: the C interface is a thin
-// layer over this one. Thread-safe. A client belongs to the process that opened it: in a forked
-// child every call returns FAILED_PRECONDITION, and destroying it does nothing.
+// The C interface, client/memtide.h, is a thin layer over this one; it explains allocation, leases,
+// page faults and errors. Methods without a comment here implement the memtide_ function of the
+// same name.
 //
 //   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Open({}));
 //   MEMTIDE_ASSIGN_OR_RETURN(PlaceRange weights, client->Allocate(8, ChunkKind::kParameter));
 //   MEMTIDE_ASSIGN_OR_RETURN(Use use, client->Use({weights.first}, Access::kWrite));
 //   memset(client->address(weights.first), 0, client->properties().chunk_size.count());
+//
+// Threads: a client owns four that handle page faults (on host memory), one that reclaims leases,
+// and two of its DaemonSession. None of them runs the program's signal handlers.
+//
+// Thread safety: all methods may be called from any thread. A client belongs to the process that
+// opened it: in a forked child calls return FAILED_PRECONDITION, and Free and the destructor do
+// nothing.
 #ifndef MEMTIDE_CLIENT_CLIENT_H_
 #define MEMTIDE_CLIENT_CLIENT_H_
 
@@ -25,21 +32,21 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "client/address_space.h"
-#include "client/dlpack.h"
-#include "client/fault_loop.h"
-#include "client/host_space.h"
-#include "client/lease_keeper.h"
-#include "client/lender.h"
-#include "client/regions.h"
-#include "client/segv_handler.h"
-#include "client/types.h"
+#include "client/lease/lease_client.h"
+#include "client/lease/region_table.h"
+#include "client/memory/address_space.h"
+#include "client/memory/dlpack.h"
+#include "client/memory/fault_loop.h"
+#include "client/memory/host_space.h"
+#include "client/memory/place.h"
+#include "client/memory/segv_handler.h"
+#include "client/rpc/daemon_session.h"
 
 namespace memtide::client {
 
 class Client;
 
-// Chunks in use: acquired, and released when this is destroyed. Move-only; must not outlive its
+// A use of acquired chunks, which ends when this is destroyed. Move-only; must not outlive its
 // client.
 class Use {
  public:
@@ -60,107 +67,104 @@ class Client {
  public:
   struct Options {
     std::string socket_dir;  // Empty: DefaultSocketDir().
-    std::string program;     // For people, shown in listings.
+    std::string program;     // Shown in listings.
     JobOptions job;
-    Bytes addresses = GiB(1024);  // To reserve; costs no memory.
+    Bytes addresses = GiB(1024);  // Addresses to reserve; they cost no memory.
   };
   struct Properties {
-    char* base = nullptr;  // Place i is at base + i * chunk_size. Null: no fixed addresses.
+    char* base = nullptr;  // Place i is at base + i * chunk_size. Null: no fixed address.
     uint32_t places = 0;
-    bool touches = false;        // A touch of what is not mapped becomes a lease.
-    bool kernel_faults = false;  // Of system calls, too.
+    bool handles_faults = false;  // An access to an unmapped chunk becomes a lease.
+    bool kernel_faults = false;   // Also an access by a system call.
     AddressSpace::DlDevice device;
     Job job;
   };
 
-  // UNAVAILABLE: no daemon at the socket directory.
+  // Connects to the daemon and opens the job. UNAVAILABLE: no daemon listens at socket_dir.
   static absl::StatusOr<std::unique_ptr<Client>> Open(const Options& options);
-  // The same over another lender: for tests.
-  static absl::StatusOr<std::unique_ptr<Client>> OpenWith(std::unique_ptr<Lender> lender,
+  // The same with the given session, for tests.
+  static absl::StatusOr<std::unique_ptr<Client>> OpenWith(std::unique_ptr<DaemonSession> session,
                                                           const Options& options);
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
-  // Ends the session. The addresses are inaccessible afterwards.
+  // Ends the session. Afterwards the addresses are inaccessible.
   ~Client();
 
   const Properties& properties() const { return properties_; }
-  // Of a place without a fixed address: while its chunk is in use.
+  // Null for a place without a fixed address, unless its chunk is in use.
   char* address(PlaceId place) const { return space_->address(place); }
 
   absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind,
-                                      Unwritten unwritten = Unwritten::kZeros);
+                                      InitialContent initial_content = InitialContent::kZeros);
   absl::Status Free(PlaceRange range);
 
-  // No deadline: as long as the daemon allows. Zero: only what needs no wait.
+  // Without a deadline it waits as long as the daemon allows; a deadline of zero takes only what
+  // needs no wait.
   absl::Status Acquire(absl::Span<const PlaceId> places, Access access,
                        absl::optional<Duration> deadline = absl::nullopt);
   absl::Status Release(absl::Span<const PlaceId> places);
-  // Acquire and Release as one object.
+  // Acquires the places; the returned object releases them.
   absl::StatusOr<class Use> Use(std::vector<PlaceId> places, Access access,
                                 absl::optional<Duration> deadline = absl::nullopt);
 
-  // As memtide_moment and memtide_end_iteration.
   absl::Status BeginMoment(Moment moment);
   absl::Status EndIteration();
   absl::Status Prefetch(absl::Span<const PlaceId> places);
   absl::Status Evict(absl::Span<const PlaceId> places);
   absl::Status Flush();
-  // As memtide_wrap and memtide_take_returned.
   absl::StatusOr<void*> Wrap(const Span& span) const;
   size_t TakeReturned(Span* spans, size_t capacity) ABSL_LOCKS_EXCLUDED(spans_mutex_);
-  // As memtide_step, memtide_publish, memtide_published, memtide_versions, memtide_chunk_ids and
-  // memtide_attach.
-  // Step returns how many gradients are not finite, where the part is to count them.
+  // Returns the number of gradients that are not finite, if the part counts them, else zero.
   absl::StatusOr<uint64_t> Step(const StepPart& part);
-  absl::Status Publish(const Publication& publication, absl::Span<const PlaceId> places,
-                       absl::Span<const PlaceId> fresh) ABSL_LOCKS_EXCLUDED(published_mutex_);
-  Published published() const ABSL_LOCKS_EXCLUDED(published_mutex_);
+  absl::Status Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,
+                      absl::Span<const PlaceId> shadows) ABSL_LOCKS_EXCLUDED(committed_mutex_);
+  CommittedStep committed() const ABSL_LOCKS_EXCLUDED(committed_mutex_);
   absl::StatusOr<std::vector<ChunkVersion>> Versions(absl::Span<const PlaceId> places);
   absl::StatusOr<std::vector<ChunkId>> ChunkIds(PlaceRange range) const;
   absl::StatusOr<PlaceRange> Attach(const std::vector<ChunkId>& chunks);
-  // As memtide_resize.
   absl::Status Resize(Bytes device_share, Duration deadline);
 
   absl::StatusOr<LeaseStats> stats() const;
 
  private:
-  // Receives the session's events, from before the client is complete on.
+  // Receives the session's events, which begin before the LeaseClient exists.
   class Events;
 
   Client();
-  absl::Status Start(std::unique_ptr<Lender> lender, const Options& options);
-  // *watched: the same space where touches are to be answered.
+  absl::Status Start(std::unique_ptr<DaemonSession> session, const Options& options);
+  // Sets *host_space to the space if its page faults need handling; else leaves it.
   static absl::StatusOr<std::unique_ptr<AddressSpace>> ReserveSpace(
-      const Job& job, const AddressSpace::Options& options, HostSpace** watched);
-  absl::Status AnswerTouches(HostSpace* space);
-  // FAILED_PRECONDITION in a forked child.
+      const Job& job, const AddressSpace::Options& options, HostSpace** host_space);
+  absl::Status StartFaultHandling(HostSpace* space);
+  // FAILED_PRECONDITION: this process is a forked child.
   absl::Status CheckProcess() const;
+  // Leaks all members, in a forked child.
   void Abandon();
 
   const uint64_t generation_;
   Properties properties_;
-  const Spans spans_;
-  // Returned, but the program may have begun work on them that is not done.
-  struct Cooling {
+  const DlpackSpans spans_;
+  // A span whose tensor was deleted, and the fence of the work that may still use it.
+  struct ReturnedSpan {
     Span span;
-    uint64_t work = 0;
+    uint64_t fence = 0;
   };
   Mutex spans_mutex_;
-  std::deque<Cooling> cooling_ ABSL_GUARDED_BY(spans_mutex_);
-  mutable Mutex published_mutex_;
-  Published published_ ABSL_GUARDED_BY(published_mutex_);
+  std::deque<ReturnedSpan> returned_spans_ ABSL_GUARDED_BY(spans_mutex_);
+  mutable Mutex committed_mutex_;
+  CommittedStep committed_ ABSL_GUARDED_BY(committed_mutex_);
   std::unique_ptr<RegionTable> regions_;
   std::unique_ptr<Events> events_;
-  std::unique_ptr<Lender> lender_;
+  std::unique_ptr<DaemonSession> session_;
   std::unique_ptr<AddressSpace> space_;
-  std::unique_ptr<LeaseKeeper> keeper_;
+  std::unique_ptr<LeaseClient> leases_;
   std::unique_ptr<FaultLoop> faults_;
-  absl::optional<WatchedSpace> watched_;
-  std::thread room_keeper_;
+  absl::optional<SegvRegistration> segv_registration_;
+  std::thread reclaimer_;
 };
 
-// $MEMTIDE_SOCKET_DIR; else /run/memtide when we are root or it exists; else
-// $XDG_RUNTIME_DIR/memtide.
+// Returns $MEMTIDE_SOCKET_DIR if it is set; otherwise /run/memtide if this process is root's or
+// that directory exists; otherwise $XDG_RUNTIME_DIR/memtide.
 std::string DefaultSocketDir();
 
 }  // namespace memtide::client

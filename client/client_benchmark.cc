@@ -1,5 +1,6 @@
-// What the client's own work costs, apart from the daemon's: mapping, unmapping, acquiring what is
-// held, and answering a touch. The figures in client/host_space.h are this program's.
+// The costs of the client's own work, without the daemon's: mapping, unmapping, acquiring held
+// leases, and handling page faults. The figures in client/memory/host_space.h come from this
+// program.
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -8,9 +9,9 @@
 #include "base/check.h"
 #include "base/shared_memory.h"
 #include "client/client.h"
-#include "client/fake_lender.h"
-#include "client/fault_loop.h"
-#include "client/host_space.h"
+#include "client/memory/fault_loop.h"
+#include "client/memory/host_space.h"
+#include "client/testing/fake_daemon_session.h"
 
 namespace memtide::client {
 namespace {
@@ -27,8 +28,8 @@ struct Mapping {
     auto reserved = HostSpace::Reserve({chunk_size, 4});
     MEMTIDE_CHECK(reserved.ok()) << reserved.status().ToString();
     space = std::move(reserved).value();
-    MEMTIDE_CHECK(space->Open({PlaceId(0), 4}).ok());
-    auto started = FaultLoop::Start(space.get(), [](const Touch&) { return absl::OkStatus(); });
+    MEMTIDE_CHECK(space->Bind({PlaceId(0), 4}).ok());
+    auto started = FaultLoop::Start(space.get(), [](const PageFault&) { return absl::OkStatus(); });
     MEMTIDE_CHECK(started.ok()) << started.status().ToString();
     faults = std::move(started).value();
   }
@@ -37,7 +38,7 @@ struct Mapping {
   std::unique_ptr<SharedMemory> memory;
   Region region;
   std::unique_ptr<HostSpace> space;
-  std::unique_ptr<FaultLoop> faults;  // Reads the moves of Unmap.
+  std::unique_ptr<FaultLoop> faults;  // Reads the remap events of Unmap.
 };
 
 void BM_Map(benchmark::State& state) {
@@ -64,26 +65,26 @@ void BM_Unmap(benchmark::State& state) {
 }
 BENCHMARK(BM_Unmap)->Arg(4)->Arg(64)->Unit(benchmark::kMicrosecond);
 
-// A client of a lender that answers at once, with one chunk.
+// A client with one chunk, whose session replies at once.
 struct Fake {
   Fake() {
-    FakeLender::Options options;
+    FakeDaemonSession::Options options;
     options.slots = 8;
     options.lease_budget = 7;
-    auto made = std::make_unique<FakeLender>(options);
-    lender = made.get();
+    auto made = std::make_unique<FakeDaemonSession>(options);
+    session = made.get();
     auto opened = Client::OpenWith(std::move(made), {});
     MEMTIDE_CHECK(opened.ok()) << opened.status().ToString();
     client = std::move(opened).value();
     place = client->Allocate(1, ChunkKind::kOther)->first;
   }
-  void GiveBack() {
-    // A touch goes on before its lease is counted as idle, so the first Flush can miss it.
-    while (lender->counts().leases > 0) MEMTIDE_CHECK(client->Flush().ok());
+  void ReleaseLeases() {
+    // The faulting thread resumes before its lease counts as idle, so the first Flush can miss it.
+    while (session->counts().leases > 0) MEMTIDE_CHECK(client->Flush().ok());
   }
   volatile char* byte() { return client->address(place); }
 
-  FakeLender* lender;
+  FakeDaemonSession* session;
   std::unique_ptr<Client> client;
   PlaceId place;
 };
@@ -97,26 +98,26 @@ void BM_AcquireHeldAndRelease(benchmark::State& state) {
 }
 BENCHMARK(BM_AcquireHeldAndRelease);
 
-// A touch of a chunk of 2 MiB whose bytes are in their slot: the fetch takes next to nothing.
-void BM_Touch(benchmark::State& state) {
+// A page fault of a 2 MiB chunk whose bytes are in their slot, so that the fetch takes no time.
+void BM_Fault(benchmark::State& state) {
   Fake fake;
   for (auto _ : state) {
     *fake.byte() = 1;
     state.PauseTiming();
-    fake.GiveBack();
+    fake.ReleaseLeases();
     state.ResumeTiming();
   }
 }
-BENCHMARK(BM_Touch)->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(BM_Fault)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
-// The same lease, asked for.
+// The same lease by Acquire.
 void BM_AcquireAbsent(benchmark::State& state) {
   Fake fake;
   for (auto _ : state) {
     MEMTIDE_CHECK(fake.client->Acquire({fake.place}, Access::kWrite).ok());
     state.PauseTiming();
     MEMTIDE_CHECK(fake.client->Release({fake.place}).ok());
-    fake.GiveBack();
+    fake.ReleaseLeases();
     state.ResumeTiming();
   }
 }
@@ -126,7 +127,7 @@ void BM_Upgrade(benchmark::State& state) {
   Fake fake;
   for (auto _ : state) {
     state.PauseTiming();
-    fake.GiveBack();
+    fake.ReleaseLeases();
     const char read = *fake.byte();
     benchmark::DoNotOptimize(read);
     state.ResumeTiming();

@@ -1,4 +1,4 @@
-// The client among what else a process has: system calls, threads, forks, signals that end it.
+// A client in a whole process: system calls, threads, forks, and signals that end it.
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "client/client_fixture.h"
-#include "client/segv_handler.h"
+#include "client/memory/segv_handler.h"
+#include "client/testing/client_fixture.h"
 
 namespace memtide::client {
 namespace {
@@ -25,7 +25,7 @@ using ClientProcessTest = ClientTest;
 
 // --- System calls ---
 
-TEST_F(ClientProcessTest, SystemCallsMayTouchUnmappedChunks) {
+TEST_F(ClientProcessTest, SystemCallsMayAccessUnmappedChunks) {
   Open(4, 3);
   if (!client_->properties().kernel_faults) GTEST_SKIP() << "no privilege for kernel faults";
   const PlaceRange range = Allocate(2);
@@ -39,7 +39,7 @@ TEST_F(ClientProcessTest, SystemCallsMayTouchUnmappedChunks) {
   close(file);
 }
 
-// A system call that found the place between mapped and watched failed with EFAULT.
+// A system call that finds the place unmapped and not yet registered would fail with EFAULT.
 TEST_F(ClientProcessTest, SystemCallsNeverMissAChunkThatIsGivenBack) {
   Open(4, 3);
   if (!client_->properties().kernel_faults) GTEST_SKIP() << "no privilege for kernel faults";
@@ -62,8 +62,8 @@ TEST_F(ClientProcessTest, SystemCallsNeverMissAChunkThatIsGivenBack) {
 
 // --- Many threads ---
 
-// Every chunk holds its writer's counter in each of its pages; a lock per chunk orders the writers,
-// the client does all else.
+// Each page of a chunk holds a counter. A lock per chunk orders its accesses in the test;
+// everything else is up to the client.
 void Hammer(Client* client, PlaceRange range, int threads, int rounds, uint64_t seed) {
   std::vector<Mutex> locks(range.count);
   std::vector<uint64_t> expected(range.count, 0);
@@ -77,7 +77,7 @@ void Hammer(Client* client, PlaceRange range, int threads, int rounds, uint64_t 
       const bool acquire = random() % 2 == 0;
       const MutexLock lock(&locks[n]);
       if (acquire) {
-        // Sometimes for reading, although it will be written.
+        // Sometimes acquires for reading what it then writes, which faults.
         const Access access = write && random() % 2 == 0 ? Access::kWrite : Access::kRead;
         if (!client->Acquire({place}, access).ok()) ++wrong;
       }
@@ -104,9 +104,9 @@ TEST_P(HammerTest, BytesSurviveRandomAccessByThreads) {
   Open(threads + 3, threads + 2);
   const PlaceRange range = Allocate(24);
   Hammer(client_.get(), range, threads, 600 / threads, 7);
-  EXPECT_GT(lender_->counts().evictions, 50u);
+  EXPECT_GT(session_->counts().evictions, 50u);
   ASSERT_TRUE(client_->Flush().ok());
-  lender_->WaitForLeases(0);
+  session_->WaitForLeases(0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, HammerTest, testing::Values(1, 2, 4, 8));
@@ -164,7 +164,7 @@ TEST_F(ClientDeathTest, AForkedChildHasNoMemoryThere) {
   Words(range.first)[0] = 5;
   const pid_t child = fork();
   if (child == 0) {
-    // Without it, a sanitizer's own handler answers.
+    // A sanitizer's handler would otherwise handle the fault.
     signal(SIGSEGV, SIG_DFL);
     ASSERT_TRUE(InstallSegvHandler().ok());
     _exit(static_cast<int>(*static_cast<volatile uint64_t*>(Words(range.first))));
@@ -174,19 +174,19 @@ TEST_F(ClientDeathTest, AForkedChildHasNoMemoryThere) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
 }
 
-TEST_F(ClientDeathTest, ATouchThatCannotBeAnsweredEndsTheProcessWithTheReason) {
+TEST_F(ClientDeathTest, AFaultThatCannotBeHandledEndsTheProcessWithTheReason) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {
         Open(4, 3);
         const PlaceRange range = Allocate(2);
-        lender_->FailNextFetch(absl::DataLossError("chunk 1 was torn"));
+        session_->FailNextFetch(absl::DataLossError("chunk 1 was torn"));
         static_cast<volatile char*>(client_->address(range.first))[0] = 1;
       },
-      "memtide: the chunk at .* was written and cannot be had: DATA_LOSS: chunk 1 was torn");
+      "memtide: the chunk at .* was written and cannot be fetched: DATA_LOSS: chunk 1 was torn");
 }
 
-TEST_F(ClientDeathTest, AFreedPlaceIsTheProgramsOwnFault) {
+TEST_F(ClientDeathTest, AnAccessToAFreedPlaceIsASegmentationFault) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {

@@ -1,4 +1,4 @@
-// What a client's calls and touches do, in one thread.
+// The calls and page faults of a client, in one thread.
 #include "client/client.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/client_fixture.h"
-#include "client/lease_keeper.h"
+#include "client/lease/lease_client.h"
+#include "client/testing/client_fixture.h"
 
 namespace memtide::client {
 namespace {
@@ -27,13 +27,14 @@ TEST_F(ClientTest, NewChunksReadAsZeros) {
 
 TEST_F(ClientTest, UndefinedChunksKeepWhatIsWrittenFirst) {
   Open(2, 1);
-  const PlaceRange range = Allocate(3, Unwritten::kUndefined);
-  EXPECT_NE(Words(PlaceId(range.first.value() + 2))[1], 0u) << "the lender scrambles them";
+  const PlaceRange range = Allocate(3, InitialContent::kUndefined);
+  EXPECT_NE(Words(PlaceId(range.first.value() + 2))[1], 0u)
+      << "the fake session scrambles undefined chunks";
   for (uint32_t i = 0; i < 3; ++i) Words(PlaceId(range.first.value() + i))[1] = 100 + i;
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(Words(PlaceId(range.first.value() + i))[1], 100 + i);
 }
 
-TEST_F(ClientTest, TouchedChunksKeepTheirBytesThroughEviction) {
+TEST_F(ClientTest, FaultedChunksKeepTheirBytesThroughEviction) {
   Open(4, 3);
   const PlaceRange range = Allocate(16);
   for (uint32_t i = 0; i < 16; ++i) memset(Words(Nth(range, i)), int(i + 1), kChunkBytes);
@@ -42,22 +43,22 @@ TEST_F(ClientTest, TouchedChunksKeepTheirBytesThroughEviction) {
     for (size_t at = 0; at < kChunkBytes; at += 4096) ASSERT_EQ(bytes[at], char(i + 1)) << i;
     ASSERT_EQ(bytes[kChunkBytes - 1], char(i + 1));
   }
-  EXPECT_GE(lender_->counts().evictions, 12u);
+  EXPECT_GE(session_->counts().evictions, 12u);
   EXPECT_LE(stats().leases_held, 3u);
 }
 
-TEST_F(ClientTest, WhatWasTouchedStaysAsLongAsItTookToCome) {
+TEST_F(ClientTest, AFaultedChunkStaysMappedAsLongAsItsFetchTook) {
   constexpr Duration kDelay = std::chrono::milliseconds(80);
-  static_assert(kDelay < LeaseKeeper::kLongestStay);
+  static_assert(kDelay < LeaseClient::kMaxMinResidency);
   Open(4, 3);
   const PlaceRange range = Allocate(4);
-  lender_->DelayFetches(kDelay);
+  session_->DelayFetches(kDelay);
   const Instant start = Now();
   Words(Nth(range, 0))[0] = 1;
-  lender_->DelayFetches(Duration(0));
+  session_->DelayFetches(Duration(0));
   Words(Nth(range, 1))[0] = 1;
   Words(Nth(range, 2))[0] = 1;
-  lender_->WaitForLeases(2);  // The budget is used up, so the oldest goes ahead of the next touch.
+  session_->WaitForLeases(2);  // The budget is used up, so the oldest lease is reclaimed.
   EXPECT_GE(Now() - start, 2 * kDelay);
 }
 
@@ -84,7 +85,7 @@ TEST_F(ClientTest, AcquiringHeldLeasesMakesNoCall) {
   ASSERT_TRUE(client_->Release({range.first}).ok());
 }
 
-TEST_F(ClientTest, UsesAreToldWithTheNextFetchHitsToo) {
+TEST_F(ClientTest, UsesTravelWithTheNextFetchHitsIncluded) {
   Open(4, 3);
   const PlaceRange range = Allocate(3);
   const auto use = [&](uint32_t n, Access access) {
@@ -95,31 +96,31 @@ TEST_F(ClientTest, UsesAreToldWithTheNextFetchHitsToo) {
     moment.name = name;
     ASSERT_TRUE(client_->BeginMoment(moment).ok());
   };
-  use(0, Access::kRead);  // Before the first moment: not noted.
+  use(0, Access::kRead);  // Before the first moment: not recorded.
   begin("one");
   use(0, Access::kRead);
   begin("two");
   use(0, Access::kRead);
-  EXPECT_TRUE(lender_->moments().empty());
+  EXPECT_TRUE(session_->moments().empty());
   use(1, Access::kWrite);
   ASSERT_TRUE(client_->EndIteration().ok());
-  ASSERT_EQ(lender_->moments().size(), 2u);
-  EXPECT_EQ(lender_->moments()[0].name, "one");
-  EXPECT_EQ(lender_->moments()[1].uses.size(), 2u);
-  EXPECT_EQ(lender_->moments()[1].uses[1].access, Access::kWrite);
+  ASSERT_EQ(session_->moments().size(), 2u);
+  EXPECT_EQ(session_->moments()[0].name, "one");
+  EXPECT_EQ(session_->moments()[1].uses.size(), 2u);
+  EXPECT_EQ(session_->moments()[1].uses[1].access, Access::kWrite);
   use(2, Access::kRead);
-  ASSERT_EQ(lender_->moments().size(), 4u);
-  EXPECT_TRUE(lender_->moments()[2].ends_iteration);
+  ASSERT_EQ(session_->moments().size(), 4u);
+  EXPECT_TRUE(session_->moments()[2].ends_iteration);
 }
 
-TEST_F(ClientTest, ManyMomentsWithoutAFetchAreTold) {
+TEST_F(ClientTest, ManyMomentsWithoutAFetchAreReported) {
   Open(4, 3);
   const PlaceRange range = Allocate(1);
-  for (size_t i = 0; i <= UseLog::kReportAfter + 1; ++i) {
+  for (size_t i = 0; i <= AccessLog::kReportAfter + 1; ++i) {
     ASSERT_TRUE(client_->BeginMoment(Moment()).ok());
     ASSERT_TRUE(client_->Use({range.first}, Access::kRead).ok());
   }
-  EXPECT_GT(lender_->moments().size(), UseLog::kReportAfter);
+  EXPECT_GT(session_->moments().size(), AccessLog::kReportAfter);
 }
 
 TEST_F(ClientTest, MoreThanTheBudgetIsRefusedWithAdvice) {
@@ -140,7 +141,7 @@ TEST_F(ClientTest, FreeingAChunkInUseIsRefused) {
     EXPECT_TRUE(absl::IsFailedPrecondition(client_->Free(range)));
   }
   EXPECT_TRUE(client_->Free(range).ok());
-  EXPECT_EQ(lender_->counts().leases, 0u);
+  EXPECT_EQ(session_->counts().leases, 0u);
   EXPECT_EQ(stats().chunks, 0u);
 }
 
@@ -159,9 +160,9 @@ TEST_F(ClientTest, ARefusedFetchLeavesNothingLeased) {
   const PlaceRange range = Allocate(4);
   ASSERT_TRUE(client_->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kWrite).ok());
   ASSERT_TRUE(client_->Release({Nth(range, 0), Nth(range, 1)}).ok());
-  lender_->FailNextFetch(absl::DataLossError("the disk is gone"));
+  session_->FailNextFetch(absl::DataLossError("the disk is gone"));
   EXPECT_TRUE(absl::IsDataLoss(client_->Acquire({Nth(range, 2), Nth(range, 3)}, Access::kRead)));
-  EXPECT_EQ(lender_->counts().leases, stats().leases_held);
+  EXPECT_EQ(session_->counts().leases, stats().leases_held);
   EXPECT_TRUE(client_->Acquire({Nth(range, 2), Nth(range, 3)}, Access::kRead).ok());
 }
 
@@ -171,10 +172,10 @@ TEST_F(ClientTest, RevokedLeasesAreGivenBackAsUsesEnd) {
   const std::vector<PlaceId> all = {Nth(range, 0), Nth(range, 1), Nth(range, 2), Nth(range, 3)};
   ASSERT_TRUE(client_->Acquire(all, Access::kWrite).ok());
   ASSERT_TRUE(client_->Release({all[0], all[1]}).ok());
-  lender_->Revoke({{}, 3});
-  lender_->WaitForLeases(2);
+  session_->Revoke({{}, 3});
+  session_->WaitForLeases(2);
   ASSERT_TRUE(client_->Release({all[2], all[3]}).ok());
-  lender_->WaitForLeases(1);
+  session_->WaitForLeases(1);
 }
 
 TEST_F(ClientTest, EvictSkipsWhatIsInUse) {
@@ -183,12 +184,12 @@ TEST_F(ClientTest, EvictSkipsWhatIsInUse) {
   Words(Nth(range, 0))[0] = 1;
   ASSERT_TRUE(client_->Acquire({Nth(range, 1)}, Access::kWrite).ok());
   ASSERT_TRUE(client_->Evict({Nth(range, 0), Nth(range, 1)}).ok());
-  EXPECT_EQ(lender_->counts().leases, 1u);
-  EXPECT_EQ(lender_->counts().evictions, 1u);
+  EXPECT_EQ(session_->counts().leases, 1u);
+  EXPECT_EQ(session_->counts().evictions, 1u);
   EXPECT_EQ(Words(Nth(range, 0))[0], 1u);
 }
 
-TEST_F(ClientTest, NoWaitIsRefusedWhereOthersHoldAllSlots) {
+TEST_F(ClientTest, NoWaitIsRefusedWhenAllSlotsAreLeased) {
   Open(4, 3);
   const PlaceRange range = Allocate(6);
   ASSERT_TRUE(client_->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kRead).ok());
@@ -199,11 +200,11 @@ TEST_F(ClientTest, NoWaitIsRefusedWhereOthersHoldAllSlots) {
       client_->Acquire({Nth(range, 4)}, Access::kRead, std::chrono::milliseconds(10))));
 }
 
-TEST_F(ClientTest, CallsFailAfterTheLossAndMappedBytesStay) {
+TEST_F(ClientTest, CallsFailAfterTheSessionIsLostAndMappedBytesStay) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);
   Words(range.first)[0] = 77;
-  lender_->EndSession(absl::UnavailableError("the memtide daemon ended"));
+  session_->EndSession(absl::UnavailableError("the memtide daemon ended"));
   EXPECT_TRUE(absl::IsUnavailable(client_->Acquire({Nth(range, 1)}, Access::kRead)));
   EXPECT_TRUE(absl::IsUnavailable(client_->Allocate(1, ChunkKind::kOther).status()));
   EXPECT_EQ(Words(range.first)[0], 77u);
@@ -211,11 +212,11 @@ TEST_F(ClientTest, CallsFailAfterTheLossAndMappedBytesStay) {
 
 TEST_F(ClientTest, ARegionThatIsGoneIsReturnedAndTheBudgetShrinks) {
   Open(8, 6);
-  lender_->LendRegion(RegionId(7));
+  session_->LendRegion(RegionId(7));
   const PlaceRange range = Allocate(6);
   for (uint32_t i = 0; i < 6; ++i) Words(Nth(range, i))[0] = i;
-  lender_->TakeRegionAway(RegionId(7), {4, 2});
-  lender_->WaitForReturn(RegionId(7));
+  session_->EndRegion(RegionId(7), {4, 2});
+  session_->WaitForReturn(RegionId(7));
   const auto three = {Nth(range, 0), Nth(range, 1), Nth(range, 2)};
   EXPECT_EQ(client_->Acquire(three, Access::kRead).code(), absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(client_->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kRead).ok());
@@ -226,21 +227,21 @@ TEST_F(ClientTest, ASmallerBudgetSendsIdleLeasesBackAndRefusesNothing) {
   Open(8, 6);
   const PlaceRange range = Allocate(8);
   for (uint32_t i = 0; i < 8; ++i) Words(Nth(range, i))[0] = i;
-  lender_->ChangeLeaseBudget(3);
+  session_->ChangeLeaseBudget(3);
   EXPECT_EQ(stats().lease_budget, 3u);
-  while (lender_->counts().leases > 3) std::this_thread::yield();
+  while (session_->counts().leases > 3) std::this_thread::yield();
   std::vector<PlaceId> six;
   for (uint32_t i = 0; i < 6; ++i) six.push_back(Nth(range, i));
   ASSERT_TRUE(client_->Acquire(six, Access::kRead).ok());
-  EXPECT_EQ(lender_->counts().leases, 6u);
+  EXPECT_EQ(session_->counts().leases, 6u);
   EXPECT_EQ(Words(Nth(range, 5))[0], 5u);
   ASSERT_TRUE(client_->Release(six).ok());
-  while (lender_->counts().leases > 3) std::this_thread::yield();
-  lender_->ChangeLeaseBudget(100);
-  EXPECT_EQ(stats().lease_budget, 6u) << "no more than at the beginning";
+  while (session_->counts().leases > 3) std::this_thread::yield();
+  session_->ChangeLeaseBudget(100);
+  EXPECT_EQ(stats().lease_budget, 6u) << "the soft budget does not exceed that of Open";
 }
 
-// Copies 8 bytes from the first place to the second.
+// A part that copies 8 bytes from the first place to the second.
 StepPart CopyPart(PlaceId from, PlaceId to) {
   StepPart part;
   part.places = {from, to};
@@ -251,31 +252,31 @@ StepPart CopyPart(PlaceId from, PlaceId to) {
   return part;
 }
 
-TEST_F(ClientTest, StepsAndTheirPublishingTakeIdleLeasesAway) {
+TEST_F(ClientTest, StepsAndCommitsReleaseIdleLeases) {
   Open(4, 3);
   const PlaceRange range = Allocate(3);
   *Words(Nth(range, 0)) = 5;
   *Words(Nth(range, 1)) = 6;
   ASSERT_TRUE(client_->Step(CopyPart(Nth(range, 0), Nth(range, 2))).ok());
   EXPECT_EQ(stats().leases_held, 1u);
-  Publication publication;
-  publication.published = {1, "one"};
-  ASSERT_TRUE(client_->Publish(publication, {Nth(range, 1)}, {Nth(range, 2)}).ok());
-  EXPECT_EQ(client_->published().step, 1u);
-  EXPECT_EQ(client_->published().note, "one");
+  CommitRequest commit;
+  commit.committed = {1, "one"};
+  ASSERT_TRUE(client_->Commit(commit, {Nth(range, 1)}, {Nth(range, 2)}).ok());
+  EXPECT_EQ(client_->committed().step, 1u);
+  EXPECT_EQ(client_->committed().manifest, "one");
   EXPECT_EQ(*Words(Nth(range, 1)), 5u);
   EXPECT_EQ(*Words(Nth(range, 0)), 5u);
 }
 
-TEST_F(ClientTest, PublishingWaitsForWhatIsInUse) {
+TEST_F(ClientTest, CommitWaitsForChunksInUse) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);
   ASSERT_TRUE(client_->Acquire({range.first}, Access::kRead).ok());
   std::thread user([this, &range] {
-    lender_->WaitForAbortedPublish();
+    session_->WaitForAbortedCommit();
     ASSERT_TRUE(client_->Release({range.first}).ok());
   });
-  EXPECT_TRUE(client_->Publish({}, {Nth(range, 0)}, {Nth(range, 1)}).ok());
+  EXPECT_TRUE(client_->Commit({}, {Nth(range, 0)}, {Nth(range, 1)}).ok());
   user.join();
 }
 
@@ -286,7 +287,7 @@ TEST_F(ClientTest, StepsOfPlacesWithoutChunksAreNotFound) {
             absl::StatusCode::kNotFound);
 }
 
-TEST_F(ClientTest, VersionsTellWhatHasBeenOpenedForWriting) {
+TEST_F(ClientTest, VersionsCountWriteLeases) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);
   const std::vector<PlaceId> places = {Nth(range, 1), Nth(range, 0)};
@@ -310,9 +311,9 @@ TEST_F(ClientTest, ChunksAreAttachedByName) {
   EXPECT_EQ(client_->ChunkIds({PlaceId(50), 1}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(client_->ChunkIds({PlaceId(UINT32_MAX), 2}).ok());
   EXPECT_FALSE(client_->Attach({}).ok());
-  EXPECT_FALSE(client_->Attach({(*ids)[1]}).ok()) << "it has a place";
-  const auto others =
-      lender_->Allocate(2, ChunkKind::kOther, Unwritten::kZeros);  // As if by another session.
+  EXPECT_FALSE(client_->Attach({(*ids)[1]}).ok()) << "the chunk is bound";
+  const auto others = session_->Allocate(2, ChunkKind::kOther,
+                                         InitialContent::kZeros);  // As if by another session.
   ASSERT_TRUE(others.ok());
   EXPECT_FALSE(client_->Attach({(*others)[0], (*others)[0]}).ok());
   const auto attached = client_->Attach(*others);

@@ -1,20 +1,40 @@
-/* memtide: the C interface of the client library (libmemtide.so). The only exported symbols.
+/* memtide: the C interface of the client library, libmemtide.so, which exports nothing else.
  *
- * A client is one session with the node's daemon and one fixed range of addresses, cut into places
- * of one chunk each. Allocating binds chunks to places; a chunk's address never changes, wherever
- * its bytes are. Acquiring a chunk leases it and maps its bytes at its address; releasing makes the
- * lease idle, and an idle lease is kept (and costs nothing to acquire again) until room is needed,
- * when it is unmapped and given back in the background, oldest first.
+ * A client is one session with the node's daemon, and one fixed range of addresses that is cut into
+ * places of one chunk each. memtide_allocate binds new chunks to places. A chunk's address never
+ * changes, whichever tier (GPU, host memory or SSD) holds its bytes.
  *
- * A touch of an allocated chunk that is not mapped is caught (userfaultfd) and becomes a lease; a
- * write to a chunk leased for reading is caught (SIGSEGV handler, chained) and upgrades the lease.
- * So acquiring is never needed for correctness; it makes access fast and keeps the chunk from
- * being given back while it is used.
+ * memtide_acquire leases chunks from the daemon, maps their bytes at their places and counts a use;
+ * memtide_release ends the use. A lease without a use is idle. Idle leases stay mapped, and cost
+ * nothing to acquire again, until the client needs room for others or the daemon revokes them; a
+ * background thread then unmaps them and gives them back.
  *
- * Threads: every function may be called from any thread. A forked child has no access: the range
- * is not inherited, and calls there return MEMTIDE_FAILED_PRECONDITION.
- * Errors: functions return a status code, the numbers of gRPC. memtide_last_error() is the calling
- * thread's message for its last failed call: what was asked, what the limit is, what to do.
+ * Page faults: on host memory an access to an allocated but unmapped chunk is caught (userfaultfd)
+ * and becomes a lease; a write to a chunk that is leased for reading is caught (SIGSEGV; other
+ * faults go to the handler that was installed before) and becomes a write lease. So a program need
+ * not acquire anything to be correct. Acquiring makes access fast, and keeps a chunk from being
+ * given back while it is used. A fault that cannot be handled ends the process with SIGBUS and a
+ * message on stderr. GPU memory has no page faults (memtide_properties.handles_faults is 0): there
+ * every use must be acquired.
+ *
+ * Units: sizes and addresses are bytes, names of fields say other units (_ms, _s, _nanoseconds).
+ *
+ * Ownership: strings and structs that a caller passes in are read during the call only. The caller
+ * owns the client (memtide_close), texts (memtide_free_text) and DLPack tensors (their deleter).
+ *
+ * Thread safety: any function may be called from any thread, except that no call may run during or
+ * after memtide_close of its client.
+ *
+ * Fork: a child inherits neither the addresses nor the session. Calls on an inherited client return
+ * MEMTIDE_FAILED_PRECONDITION there; memtide_free returns MEMTIDE_OK and memtide_close does
+ * nothing, so that destructors can run.
+ *
+ * Errors: functions return a status code; its numbers are those of gRPC. After a failure
+ * memtide_last_error() returns the calling thread's message, which names the request, the limit and
+ * a remedy. Any function may also return MEMTIDE_INVALID_ARGUMENT (a pointer is NULL, a number out
+ * of range), MEMTIDE_RESOURCE_EXHAUSTED (this process is out of memory) and MEMTIDE_UNAVAILABLE
+ * (the session is lost: the daemon ended, or ended the session). After a loss, chunks that are
+ * mapped stay readable.
  */
 #ifndef MEMTIDE_CLIENT_MEMTIDE_H_
 #define MEMTIDE_CLIENT_MEMTIDE_H_
@@ -30,7 +50,7 @@ extern "C" {
 
 typedef struct memtide_client memtide_client;
 
-/* status codes */
+/* Status codes. */
 enum {
   MEMTIDE_OK = 0,
   MEMTIDE_INVALID_ARGUMENT = 3,
@@ -47,17 +67,17 @@ enum {
   MEMTIDE_UNAUTHENTICATED = 16
 };
 
-/* access */
+/* What a lease permits. */
 enum { MEMTIDE_READ = 1, MEMTIDE_WRITE = 2 };
 
-/* how device memory is lent */
+/* How device memory is lent. */
 enum {
-  MEMTIDE_SHARED_MEMORY = 1,   /* an emulated device's */
-  MEMTIDE_CUDA_DESCRIPTOR = 2, /* a GPU's, mapped at the client's fixed addresses */
-  MEMTIDE_CUDA_IPC = 3         /* a GPU's, at addresses that CUDA chooses: see memtide_address */
+  MEMTIDE_SHARED_MEMORY = 1,   /* shared host memory: an emulated device */
+  MEMTIDE_CUDA_DESCRIPTOR = 2, /* GPU memory, mapped at the client's fixed addresses */
+  MEMTIDE_CUDA_IPC = 3         /* GPU memory at addresses that CUDA chooses: see memtide_address */
 };
 
-/* kinds of chunk */
+/* What a chunk holds. For statistics only. */
 enum {
   MEMTIDE_OTHER = 0,
   MEMTIDE_PARAMETER = 1,
@@ -66,125 +86,165 @@ enum {
   MEMTIDE_ACTIVATION = 4
 };
 
+/* Structs begin with struct_bytes, which the caller sets to sizeof the struct: later versions
+ * append fields, and both sides read and write only the fields that both know. */
+
 typedef struct memtide_options {
-  uint32_t struct_bytes;       /* sizeof(memtide_options), for growth */
-  const char* socket_dir;      /* where the daemon's fd.sock is; NULL: the default */
-  const char* job_name;        /* NULL or "": a job of this client alone */
-  const char* program;         /* shown in listings; may be NULL */
-  uint64_t chunk_bytes;        /* a multiple of 2 MiB; 0: device or host share / 24, 2 to 64 MiB */
+  uint32_t struct_bytes;
+  const char* socket_dir; /* directory of the daemon's fd.sock; NULL: the default */
+  const char* job_name; /* sessions with the same name share a job; NULL or "": a job of its own */
+  const char* program;  /* shown in listings; may be NULL */
+  uint64_t chunk_bytes; /* a multiple of 2 MiB; 0: 1/24 of the host share, at most 1/12 of the
+                           device share, 2 to 64 MiB */
   uint64_t device_share_bytes; /* 0: all that is free */
   uint64_t host_share_bytes;   /* 0: elastic, all that other jobs do not need */
-  uint64_t ssd_share_bytes;    /* 0: elastic, too */
-  uint64_t address_bytes;      /* addresses to reserve; 0: 1 TiB (costs no memory) */
-  uint32_t device_memory;      /* of a GPU: how it is lent; 0: descriptors where the driver can */
-  uint32_t time_to_live_s;     /* how long the job's chunks outlive its last session; 0: not */
+  uint64_t ssd_share_bytes;    /* 0: elastic, all that other jobs do not need */
+  uint64_t address_bytes;      /* addresses to reserve, which costs no memory; 0: 1 TiB */
+  uint32_t device_memory;  /* MEMTIDE_CUDA_DESCRIPTOR or _IPC; 0: descriptors if the driver can */
+  uint32_t time_to_live_s; /* how long the chunks outlive the job's last session; 0: not at all */
 } memtide_options;
 
 typedef struct memtide_properties {
   uint32_t struct_bytes;
-  uint32_t places; /* of the address range */
-  void* base;      /* place i is at base + i * chunk_bytes; NULL with MEMTIDE_CUDA_IPC */
-  uint64_t chunk_bytes;
-  uint32_t device_slots; /* slots of the job at each tier; 0: no such tier */
+  uint32_t places;       /* number of places in the address range */
+  void* base;            /* place i is at base + i * chunk_bytes; NULL with MEMTIDE_CUDA_IPC */
+  uint64_t chunk_bytes;  /* size of every chunk of the job */
+  uint32_t device_slots; /* chunks that the job's share of each tier holds; 0: no such tier */
   uint32_t host_slots;
   uint32_t ssd_slots;
-  uint32_t max_chunks;
-  uint32_t lease_budget;  /* most leases that the client holds before it gives the oldest back */
-  uint32_t kernel_faults; /* 1: system calls may touch unmapped chunks; 0: they fail with EFAULT.
-                             Either way, one that writes to a chunk held for reading does. */
-  uint32_t touches; /* 1: a touch of an unmapped chunk becomes a lease; 0: it is fatal, so every
-                       use must be acquired (memory of a GPU) */
-  uint32_t device_memory; /* how the working tier's memory is lent */
-  int32_t dl_device_type; /* of the addresses, as DLPack has it: 1 the CPU's, 2 a CUDA GPU's */
+  uint32_t max_chunks;     /* chunks that the job may allocate */
+  uint32_t lease_budget;   /* leases that the client holds at most, unless all are in use */
+  uint32_t kernel_faults;  /* 1: system calls may access unmapped chunks; 0: they fail with EFAULT.
+                              In both cases one that writes to a chunk leased for reading fails. */
+  uint32_t handles_faults; /* 1: an access to an unmapped chunk becomes a lease; 0: it is fatal, so
+                              every use must be acquired (GPU memory) */
+  uint32_t device_memory;  /* MEMTIDE_SHARED_MEMORY, _CUDA_DESCRIPTOR or _CUDA_IPC */
+  int32_t dl_device_type;  /* DLPack's device of the addresses; 1: CPU, 2: CUDA */
   int32_t dl_device_id;
 } memtide_properties;
 
 typedef struct memtide_stats {
   uint32_t struct_bytes;
-  uint32_t chunks;      /* allocated */
-  uint32_t leases_held; /* in use and idle */
-  uint32_t leases_in_use;
-  uint64_t acquires;         /* chunks asked for by memtide_acquire */
-  uint64_t acquire_hits;     /* of them, answered without a call to the daemon */
-  uint64_t faults;           /* touches that became leases */
-  uint64_t upgrades;         /* writes that upgraded a read lease */
+  uint32_t chunks;           /* chunks bound to places now */
+  uint32_t leases_held;      /* leases now, in use and idle */
+  uint32_t leases_in_use;    /* leases with at least one use now */
+  uint64_t acquires;         /* chunks requested by memtide_acquire */
+  uint64_t acquire_hits;     /* those of them that were leased already */
+  uint64_t faults;           /* page faults that became leases */
+  uint64_t upgrades;         /* writes that turned a read lease into a write lease */
   uint64_t releases;         /* leases given back */
-  uint64_t calls;            /* rpcs */
-  uint64_t wait_nanoseconds; /* that acquires and faults waited for the daemon */
-  uint32_t lease_budget;     /* as in memtide_properties, now: after a resize, or less while the
-                                machine is short of memory */
+  uint64_t calls;            /* calls to the daemon */
+  uint64_t wait_nanoseconds; /* time that acquires and page faults waited for the daemon */
+  uint32_t lease_budget; /* the current one: it changes with the job's share, and shrinks while the
+                            machine is short of memory */
 } memtide_stats;
 
-/* Connects, opens a job, reserves addresses. *client is NULL on failure.
- * UNAVAILABLE: no daemon at socket_dir. */
+/* --- Sessions --- */
+
+/* Connects to the daemon, opens or joins a job, and reserves addresses. *client is NULL on failure.
+ * options may be NULL, which means all defaults. UNAVAILABLE: no daemon listens at socket_dir.
+ * RESOURCE_EXHAUSTED: the node cannot grant the shares. */
 MEMTIDE_API int memtide_open(const memtide_options* options, memtide_client** client);
-/* Unmaps everything and ends the session: tensors over the range must be gone. NULL is allowed. */
+/* Unmaps everything and ends the session. Afterwards the addresses are inaccessible, so no tensor
+ * over the range may be used any more. NULL is allowed. */
 MEMTIDE_API void memtide_close(memtide_client* client);
 
 MEMTIDE_API int memtide_get_properties(memtide_client* client, memtide_properties* properties);
+MEMTIDE_API int memtide_get_stats(memtide_client* client, memtide_stats* stats);
 
-/* Binds `count` new chunks to consecutive places; *first_place is the first. They hold nothing, and
- * read as zeros. */
+/* --- Chunks --- */
+
+/* Binds `count` new chunks to consecutive places from *first_place on. They read as zeros.
+ * RESOURCE_EXHAUSTED: more than max_chunks, or no such run of places is free. */
 MEMTIDE_API int memtide_allocate(memtide_client* client, int kind, uint32_t count,
                                  uint32_t* first_place);
-/* The same for who writes them first: until then they read as anything that the job has held, and
- * the first lease of each need not wait for zeros (4 MiB: 0.5 ms). */
+/* The same for chunks that the program writes before it reads them: until then they read as
+ * arbitrary bytes of the same job. The first lease of each saves the time to zero it (0.5 ms for 4
+ * MiB). */
 MEMTIDE_API int memtide_allocate_undefined(memtide_client* client, int kind, uint32_t count,
                                            uint32_t* first_place);
-/* Ends the chunks at these places; the addresses become inaccessible and may be used again.
- * FAILED_PRECONDITION when one is in use (acquired). */
+/* Frees the chunks at these places. The addresses become inaccessible, and may be bound again.
+ * FAILED_PRECONDITION: a chunk is in use. NOT_FOUND: a place holds no chunk. */
 MEMTIDE_API int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count);
 
-/* Leases and maps the chunks at `places` (any order, no duplicates), all or none, and counts one
- * use on each. timeout_ms: -1 waits as long as the daemon allows; 0 takes only what needs no wait
- * (UNAVAILABLE otherwise). RESOURCE_EXHAUSTED: more chunks than can be in use at once. */
+/* Leases and maps the chunks at `places`, all or none, and counts one use of each. The order does
+ * not matter; no place may be named twice. timeout_ms: -1 waits as long as the daemon allows; 0
+ * takes only what needs no wait, and returns UNAVAILABLE otherwise. DEADLINE_EXCEEDED: the timeout
+ * passed. RESOURCE_EXHAUSTED: more chunks than can be in use at once. DATA_LOSS: the bytes are
+ * lost. */
 MEMTIDE_API int memtide_acquire(memtide_client* client, const uint32_t* places, size_t count,
                                 int access, int timeout_ms);
-/* Takes one use off each. Never blocks. FAILED_PRECONDITION when one is not in use. An error of
- * CUDA is reported, and the uses have ended all the same. */
+/* Ends one use of each place, or of none. Never blocks. On a GPU the program must have launched all
+ * work on these chunks before; the library waits for that work before it unmaps them.
+ * FAILED_PRECONDITION: a place is not in use. Errors of CUDA are returned although the uses have
+ * ended. */
 MEMTIDE_API int memtide_release(memtide_client* client, const uint32_t* places, size_t count);
 
-/* --- What comes when: hints from which the daemon foresees; a wrong one costs only time --- */
-
-#define MEMTIDE_FORWARD 1
-#define MEMTIDE_BACKWARD 2
-#define MEMTIDE_STEP 3
-/* A moment begins: a module's pass, a piece of an optimizer's step. Chunks acquired or touched from
- * now on are used in it. `name`: at most 64 bytes of it are kept. own_*: bytes that the process
- * needs beside chunks at this moment. Told with the next fetch; after many moments without one, in
- * a call of its own, which waits for nothing but its answer. */
-MEMTIDE_API int memtide_moment(memtide_client* client, int phase, const char* name,
-                               uint64_t own_device_bytes, uint64_t own_host_bytes);
-/* An iteration ends. Its moments, and what was used in them, are expected again, in the same order.
- * A program whose iterations have no parts needs no moments: this alone says enough. Without
- * either, whatever was used longest ago makes room. */
-MEMTIDE_API int memtide_end_iteration(memtide_client* client);
-
-/* Starts to bring chunks close. Never blocks; a hint. */
+/* Starts to move chunks towards the tier where they are leased. A hint; never waits for the
+ * transfer. */
 MEMTIDE_API int memtide_prefetch(memtide_client* client, const uint32_t* places, size_t count);
-/* Gives idle leases on these back and moves the chunks to SSD (or host, where there is none).
- * Chunks in use are skipped. */
+/* Gives idle leases on these places back, moves the chunks to SSD (to host memory if there is no
+ * SSD tier), and waits for that. Chunks in use are skipped. */
 MEMTIDE_API int memtide_evict(memtide_client* client, const uint32_t* places, size_t count);
 /* Gives all idle leases back. */
 MEMTIDE_API int memtide_flush(memtide_client* client);
 
-/* Changes the job's share of the device pool, for a program that needs more or less of a GPU for
- * itself. Shrinking gives chunks' memory back to the GPU: when this returns, it is free.
- * timeout_ms: as for memtide_acquire, but not 0. FAILED_PRECONDITION: not MEMTIDE_CUDA_DESCRIPTOR.
- * DEADLINE_EXCEEDED: leases in use, here or in another session of the job, kept it; it goes on. */
+/* *address is that of the chunk at `place`. With MEMTIDE_CUDA_IPC a chunk has an address only while
+ * it is acquired, a different one each time; otherwise *address is NULL. */
+MEMTIDE_API int memtide_address(memtide_client* client, uint32_t place, void** address);
+
+/* The job-wide ids of the chunks at `count` consecutive places. Ids stay valid as long as the job.
+ * NOT_FOUND: a place holds no chunk. */
+MEMTIDE_API int memtide_chunk_ids(memtide_client* client, uint32_t first_place, uint32_t count,
+                                  uint64_t* ids);
+/* Binds existing chunks of the job to consecutive places from *first_place on: chunks of another
+ * session, or of one that ended. INVALID_ARGUMENT: this client has bound a chunk already. Ids are
+ * not checked here: an unknown one is NOT_FOUND at its first use. */
+MEMTIDE_API int memtide_attach(memtide_client* client, const uint64_t* ids, uint32_t count,
+                               uint32_t* first_place);
+/* The ids of the chunks at these places, and how many write leases and commits each has had in any
+ * session. A chunk whose version is unchanged holds the same bytes. NOT_FOUND: a place holds no
+ * chunk. */
+MEMTIDE_API int memtide_versions(memtide_client* client, const uint32_t* places, size_t count,
+                                 uint64_t* ids, uint64_t* versions);
+
+/* Changes the job's share of the device pool, for a program that needs more or less GPU memory of
+ * its own. When a call that shrinks the share returns, the memory is free for the GPU's other
+ * users. timeout_ms: -1 waits as long as the daemon allows; 0 is not allowed. FAILED_PRECONDITION:
+ * device_memory is not MEMTIDE_CUDA_DESCRIPTOR. DEADLINE_EXCEEDED: leases in use, in this or
+ * another session of the job, delay it; the share continues to shrink. */
 MEMTIDE_API int memtide_resize(memtide_client* client, uint64_t device_share_bytes, int timeout_ms);
 
-/* --- Optimizer steps by the daemon ---
- *
- * A step is made of parts. A part reads chunks (gradients, parameters, states) and writes others,
- * allocated like any: nothing that is the only good copy is overwritten. memtide_publish then gives
- * each chunk what the other one holds, all at once: until then the step has no effect, and whatever
- * dies, the job is at this step or the one before. The same part again gives the same bits.
- * proto/memtide/v1/optimizer.proto says more. */
+/* --- Hints for prediction: the daemon prefetches and evicts by them; a wrong one costs only time
+ * --- */
 
-/* formats of elements; FLOAT16: of gradients and of rounded parameters only */
+#define MEMTIDE_FORWARD 1
+#define MEMTIDE_BACKWARD 2
+#define MEMTIDE_STEP 3
+/* Begins a moment: one pass of a module, or one piece of an optimizer step. Chunks acquired or
+ * faulted in from now on are used in it. phase: one of the above, or 0. name: the first 64 bytes
+ * are recorded; may be NULL. own_*_bytes: memory that the process needs beside its chunks in this
+ * moment. Moments are sent with the next fetch, or, after 16 without a fetch, in a call that waits
+ * for its reply only. */
+MEMTIDE_API int memtide_moment(memtide_client* client, int phase, const char* name,
+                               uint64_t own_device_bytes, uint64_t own_host_bytes);
+/* Ends an iteration. The daemon predicts that its moments, and their uses, recur in the same order.
+ * A program whose iterations have no parts needs no moments: this call alone suffices. Without
+ * both, the least recently used chunks are evicted. */
+MEMTIDE_API int memtide_end_iteration(memtide_client* client);
+
+/* --- Optimizer steps computed by the daemon ---
+ *
+ * A step consists of parts. A part reads chunks (gradients, parameters, states) and writes others,
+ * called shadow chunks, which are allocated like any chunk; so the only valid copy of a value is
+ * never overwritten. memtide_commit then gives each chunk the content of its shadow chunk, all at
+ * once. Until then the step has no effect: whatever process dies, the job is at this step or at the
+ * one before. Repeating a part gives the same bits. proto/memtide/v1/optimizer.proto has the
+ * details. */
+
+/* Formats of elements. FLOAT16 is for gradients and rounded parameters only. */
 enum { MEMTIDE_FLOAT32 = 1, MEMTIDE_BFLOAT16 = 2, MEMTIDE_FLOAT16 = 3 };
-/* rules: torch.optim's of the same name; Lion: arXiv 2302.06675 */
+/* Update rules: those of torch.optim with the same name; Lion is arXiv 2302.06675. */
 enum {
   MEMTIDE_ADAM = 1,
   MEMTIDE_ADAMW = 2,
@@ -195,114 +255,110 @@ enum {
 
 typedef struct memtide_step_options {
   uint32_t struct_bytes;
-  uint32_t rule;
-  uint64_t step; /* of these elements, from 1 on */
+  uint32_t rule; /* MEMTIDE_ADAM to MEMTIDE_LION */
+  uint64_t step; /* number of this step for these elements, counted from 1 */
   double lr, weight_decay, beta1, beta2, eps, momentum, dampening, lr_decay;
-  double gradient_factor; /* gradients are multiplied by it first; 0: as they are */
+  double gradient_factor; /* gradients are multiplied by it first; 0: they are not */
   uint32_t amsgrad, maximize, nesterov;
-  uint32_t fresh_states; /* 1: old states are not read but are as before the first step */
+  uint32_t fresh_states; /* 1: states are initialized as before the first step, and not read */
   uint32_t parameter_format, gradient_format, state_format;
-  /* Where to write how many gradients are infinite or NaN; NULL: they are not counted, which saves
-   * a pass over them. The part is made all the same. */
+  /* Receives the number of gradients that are infinite or NaN. NULL: they are not counted, which
+   * saves one pass over them. They do not keep the part from being computed. */
   uint64_t* non_finite_gradients;
-  uint32_t rounded_format; /* of new_rounded: bf16 (0, too) or fp16 */
-  /* Not 0: bf16 parameters are rounded up or down by chance, decided by this, the step and the
-   * element's number: made again, the same. */
+  uint32_t rounded_format; /* of new_rounded: MEMTIDE_FLOAT16, or bf16 otherwise */
+  /* Seed of stochastic rounding of bf16 parameters; 0 rounds to nearest. The seed, the step and the
+   * element's number determine the direction, so a repeated part rounds alike. */
   uint64_t rounding_seed;
 } memtide_step_options;
 
-/* Elements of one parameter. Addresses in the range; each span lies within one chunk. */
+/* Consecutive elements of one parameter. All fields but the counts are addresses in the client's
+ * range; each span of `elements` elements lies within one chunk. */
 typedef struct memtide_step_piece {
   uint64_t elements;
   uint64_t gradient, parameter, new_parameter;
   /* Adam: exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq; SGD with momentum:
-   * momentum_buffer; Adagrad: sum; Lion: exp_avg. Others: 0. With fresh_states, state is not
-   * looked at. */
+   * momentum_buffer; Adagrad: sum; Lion: exp_avg. The others are 0. With fresh_states, `state` is
+   * ignored. */
   uint64_t state[3], new_state[3];
-  uint64_t new_rounded;   /* the new parameter, rounded; `parameter` is fp32 then. 0: nowhere */
-  uint64_t first_element; /* its number among all of the optimizer; for rounding by chance */
+  uint64_t new_rounded; /* receives the new parameter in rounded_format, if `parameter` is fp32; 0:
+                           not wanted */
+  uint64_t
+      first_element; /* number of the first element in the optimizer, for stochastic rounding */
 } memtide_step_piece;
 
-/* Bytes that stay as they are. */
+/* Bytes to copy unchanged, from one address of the range to another. */
 typedef struct memtide_copy_piece {
   uint64_t from, to, bytes;
 } memtide_copy_piece;
 
-/* Computes a part of a step, and returns when the new content is there. Call it from several
- * threads to have several in flight: reading, arithmetic and writing overlap. What is named by
- * `new_*` and `to` is written: bytes of such a chunk that no piece and no copy covers, in any part
- * of the step, are undefined. Idle leases on the chunks are given back first; those in use are
- * waited for. Without pieces, options may be NULL.
- * INVALID_ARGUMENT: options that torch refuses or that are not finite, spans that cross chunks or
- * overlap; nothing was written. RESOURCE_EXHAUSTED: more chunks than the job's host share can hold
- * at once. At most 8192 pieces and copies together, on at most 4096 chunks. */
+/* Computes one part of a step, and returns when the new content is complete. Several threads may
+ * each have a part in flight, so that reading, arithmetic and writing overlap. Chunks named by
+ * `new_*` and `to` are written; those of their bytes that no piece or copy of any part covers are
+ * undefined. Idle leases on the chunks end first; leases in use are waited for. options may be NULL
+ * if there are no pieces. At most 8192 pieces and copies together, on at most 4096 chunks.
+ * INVALID_ARGUMENT: an option is not finite or is one that torch rejects, or a span crosses a
+ * chunk's end or overlaps another; nothing was written. RESOURCE_EXHAUSTED: more chunks than the
+ * job's host share can hold at once. */
 MEMTIDE_API int memtide_step(memtide_client* client, const memtide_step_options* options,
                              const memtide_step_piece* pieces, size_t piece_count,
                              const memtide_copy_piece* copies, size_t copy_count);
-/* The job's step number `step` is whole: each of `places` holds from now on what the one of
- * `fresh_places` in its place held, all at once. keep 0: those then hold nothing; 1: they hold the
- * old content. `step`: the job's last one plus 1; the last one again has no effect; others:
- * FAILED_PRECONDITION. `note`: at most 512 KiB, kept with the step for memtide_published. At most
- * 4096 places. ABORTED: one of the chunks stayed in use. */
-MEMTIDE_API int memtide_publish(memtide_client* client, uint64_t step, const uint32_t* places,
-                                const uint32_t* fresh_places, size_t count, int keep,
-                                const void* note, size_t note_bytes);
-/* The job's last published step, 0 if there is none, and its note, as of memtide_open or of this
- * client's last memtide_publish. *note is freed with memtide_free_text. */
-MEMTIDE_API int memtide_published(memtide_client* client, uint64_t* step, char** note,
-                                  size_t* note_bytes);
-/* The names of the chunks at places[0..count), and how often each has been opened for writing by
- * anybody, or published: what is the same as before holds the same bytes. NOT_FOUND: a place holds
- * no chunk. */
-MEMTIDE_API int memtide_versions(memtide_client* client, const uint32_t* places, size_t count,
-                                 uint64_t* ids, uint64_t* versions);
-/* The names of the chunks at these places: they hold as long as the job. */
-MEMTIDE_API int memtide_chunk_ids(memtide_client* client, uint32_t first_place, uint32_t count,
-                                  uint64_t* ids);
-/* Binds chunks that the job has, by name, to consecutive places: those of a session that ended, or
- * another one's. NOT_FOUND comes when they are first used. */
-MEMTIDE_API int memtide_attach(memtide_client* client, const uint64_t* ids, uint32_t count,
-                               uint32_t* first_place);
+/* Commits step number `step` of the job: each chunk at `places` gets the content of the shadow
+ * chunk with the same index in shadow_places, all at once. keep: 1 gives the shadow chunks the
+ * previous content; 0 leaves them without content. `step` must follow the last committed step;
+ * committing the last one again has no effect; any other is FAILED_PRECONDITION. manifest: up to
+ * 512 KiB that are stored with the step and returned by memtide_committed. At most 4096 places.
+ * ABORTED: one of the chunks stays in use. */
+MEMTIDE_API int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places,
+                               const uint32_t* shadow_places, size_t count, int keep,
+                               const void* manifest, size_t manifest_bytes);
+/* The job's last committed step (0: none) and its manifest, as of memtide_open or of this client's
+ * last memtide_commit. The caller frees *manifest with memtide_free_text. */
+MEMTIDE_API int memtide_committed(memtide_client* client, uint64_t* step, char** manifest,
+                                  size_t* manifest_bytes);
 
-/* Where the chunk at `place` is. With MEMTIDE_CUDA_IPC it has an address only while it is acquired,
- * another one each time: NULL otherwise. */
-MEMTIDE_API int memtide_address(memtide_client* client, uint32_t place, void** address);
+/* --- Tensors over the range --- */
 
-/* Bytes [address, address + bytes) of the range as a DLManagedTensor (DLPack's struct without a
- * version: one dimension of uint8), for libraries that make tensors of such. Calling its deleter
- * returns the span, from any thread, and also after memtide_close. */
-MEMTIDE_API int memtide_wrap(memtide_client* client, uint64_t address, uint64_t bytes,
-                             void** dl_managed_tensor);
 typedef struct memtide_span {
   uint64_t address;
   uint64_t bytes;
 } memtide_span;
-/* Up to `capacity` spans that were returned since, oldest first; *count of them. On a GPU, only
- * those whose last owner's work is done: others come later. */
+/* Wraps [address, address + bytes) as a DLManagedTensor: DLPack's struct without a version, one
+ * dimension of uint8. Its deleter returns the span; it may run in any thread, and after
+ * memtide_close. */
+MEMTIDE_API int memtide_wrap(memtide_client* client, uint64_t address, uint64_t bytes,
+                             void** dl_managed_tensor);
+/* Writes up to `capacity` spans that deleters have returned to `spans`, oldest first, and their
+ * number to *count. On a GPU a span is held back until the work launched before its return is
+ * complete. */
 MEMTIDE_API int memtide_take_returned(memtide_client* client, memtide_span* spans, size_t capacity,
                                       size_t* count);
 
-MEMTIDE_API int memtide_get_stats(memtide_client* client, memtide_stats* stats);
+/* --- Reading a daemon's state, without a client --- */
 
-/* The node's InspectNodeResponse (proto/memtide/v1/admin.proto) as JSON, proto field names kept.
- * Needs no client: works on any running daemon. *json is freed with memtide_free_text. */
+/* An InspectNodeResponse (proto/memtide/v1/admin.proto) as JSON with the proto's field names.
+ * socket_dir: NULL for the default. with_sessions: 1 lists the sessions of each job. max_chunks:
+ * chunks to list. The caller frees *json with memtide_free_text. */
 MEMTIDE_API int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max_chunks,
                                      char** json);
-/* What a job used and what the daemon did about it: a serialized Trace
- * (proto/memtide/v1/trace.proto) of *bytes bytes. job_id 0: the only job that is open. Needs no
- * client. *trace is freed with memtide_free_text. */
+/* What a job used, and how the daemon served it: a serialized Trace (proto/memtide/v1/trace.proto)
+ * of *bytes bytes. job_id 0: the only open job. The caller frees *trace with memtide_free_text. */
 MEMTIDE_API int memtide_get_trace(const char* socket_dir, uint64_t job_id, char** trace,
                                   size_t* bytes);
-/* A serialized Trace as JSON, proto field names kept. *json is freed with memtide_free_text.
- * INVALID_ARGUMENT: it is none. */
+/* Converts a serialized Trace to JSON with the proto's field names. The caller frees *json with
+ * memtide_free_text. INVALID_ARGUMENT: the bytes are not a Trace. */
 MEMTIDE_API int memtide_read_trace(const char* trace, size_t bytes, char** json);
+/* Frees a text that this library returned. NULL is allowed. */
 MEMTIDE_API void memtide_free_text(char* text);
 
-/* Puts the SIGSEGV handler back, should other code (Python's faulthandler) have taken its place. */
+/* --- This library --- */
+
+/* Installs the SIGSEGV handler again, in case other code (such as Python's faulthandler) has
+ * replaced it. The replaced handler receives the faults that are not memtide's. */
 MEMTIDE_API int memtide_reinstall_handlers(void);
 
+/* The message of the calling thread's last failed call, valid until its next failed call. */
 MEMTIDE_API const char* memtide_last_error(void);
-MEMTIDE_API const char* memtide_version(void); /* "0.1.0" */
+MEMTIDE_API const char* memtide_version(void); /* "MAJOR.MINOR.PATCH" */
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,8 @@
-// memtided: flags to configuration to node; then waits for a reason to end.
+// memtided: turns flags into a Config, starts the Node, and waits for a reason to end.
 //
 // Exit status: 0 after SIGTERM, SIGINT or the end of the lifeline; 2 for settings that cannot work;
-// 1 for everything else.
+// 1 for all other errors. It is 1, too, if settings cannot work and jobs wait to be restored, as
+// systemd does not restart a service after status 2, and closes the jobs' descriptors then.
 #include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
@@ -15,18 +16,20 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 #include "daemon/config/config.h"
 #include "daemon/config/flags.h"
 #include "daemon/device/open_cuda.h"
 #include "daemon/log.h"
 #include "daemon/node.h"
+#include "daemon/recovery/inheritance.h"
 #include "daemon/systemd.h"
-#include "daemon/version.h"
 
 namespace memtide {
 namespace {
@@ -35,8 +38,9 @@ constexpr std::chrono::seconds kDrainPatience{10};
 constexpr int kExitFailed = 1;
 constexpr int kExitBadSettings = 2;
 
-// Nothing of ours is for other users unless we say so; cores would hold tokens and tensors; regions
-// and stores take a descriptor each.
+// Sets a umask, as files are for this user only unless their mode is set. Disables core dumps,
+// which would contain tokens and tensors. Raises the limit of descriptors, since each region and
+// store is one.
 void PrepareProcess() {
   umask(S_IRWXG | S_IRWXO);
   const rlimit no_core = {0, 0};
@@ -46,11 +50,12 @@ void PrepareProcess() {
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
   }
-  signal(SIGPIPE, SIG_IGN);  // A client that is gone is an error of one write.
-  signal(SIGXFSZ, SIG_IGN);  // So is a limit on the size of files (ulimit -f).
+  signal(SIGPIPE, SIG_IGN);  // A write to a client that has ended returns an error instead.
+  signal(SIGXFSZ, SIG_IGN);  // So does a write beyond the limit of a file's size (ulimit -f).
 }
 
-// Blocks the signals that end us in every thread made from here on, and makes them readable.
+// Blocks SIGTERM and SIGINT in this thread and those that it starts later, and returns a descriptor
+// from which they are read.
 int SignalDescriptor() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -68,13 +73,14 @@ bool LifelineEnded(int fd) {
   return got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN);
 }
 
-// Returns why the daemon is to end. Meanwhile tells systemd's watchdog that the engine moves.
+// Waits for a reason to end, and returns it. While the engine makes progress, notifies systemd's
+// watchdog.
 std::string WaitForEnd(const Config& config, const Node& node, int signal_fd) {
   std::array<pollfd, 2> watched = {};
   watched[0] = {signal_fd, POLLIN, 0};
   watched[1] = {config.lifeline_fd.value_or(-1), POLLIN, 0};
   const absl::optional<Duration> watchdog = WatchdogPeriod();
-  // Half of what systemd allows; the engine ticks far more often than any sensible watchdog.
+  // Notifies twice in each period of the watchdog. The engine ticks far more often than that.
   const int timeout_ms =
       watchdog ? static_cast<int>(
                      std::chrono::milliseconds(
@@ -100,15 +106,15 @@ std::string WaitForEnd(const Config& config, const Node& node, int signal_fd) {
   }
 }
 
-absl::StatusOr<Config> Configure(const v1::NodeConfig& proto) {
-  MEMTIDE_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
+absl::StatusOr<Config> Configure(const v1::NodeConfig& proto, const KeptMemory& kept) {
+  MEMTIDE_ASSIGN_OR_RETURN(Machine machine, ThisMachine(kept));
   machine.inspect_gpu = InspectGpu;
   return Validate(proto, machine);
 }
 
-int Serve(const Config& config) {
+int Serve(const Config& config, Inheritance left) {
   const int signal_fd = SignalDescriptor();
-  absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(config);
+  absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(config, std::move(left));
   if (!node.ok()) {
     spdlog::error("cannot start: {}", std::string(node.status().message()));
     return kExitFailed;
@@ -125,7 +131,7 @@ int Serve(const Config& config) {
   return 0;
 }
 
-// None is no error: nothing is printed.
+// Prints one line for each GPU. A machine without a GPU is no error.
 int PrintGpus() {
   const absl::StatusOr<std::vector<std::string>> gpus = ListGpus();
   if (!gpus.ok() && !absl::IsNotFound(gpus.status())) {
@@ -138,26 +144,29 @@ int PrintGpus() {
 
 int Main(int argc, char** argv) {
   PrepareProcess();
+  Inheritance left = TakeInheritance();
+  const KeptMemory kept = Measure(left);
+  const int bad_settings = kept.any ? kExitFailed : kExitBadSettings;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const absl::StatusOr<CommandLine> line =
       ParseCommandLine(arguments, absl::StrCat(kVersion, " (", CudaOfThisBuild(), ")"));
   if (!line.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(line.status().message()).c_str());
-    return kExitBadSettings;
+    return bad_settings;
   }
   if (!line->answer.empty()) {
     std::fputs(line->answer.c_str(), stdout);
     return 0;
   }
   if (line->list_gpus) return PrintGpus();
-  const absl::StatusOr<Config> config = Configure(line->config);
+  const absl::StatusOr<Config> config = Configure(line->config, kept);
   if (!config.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(config.status().message()).c_str());
-    // A GPU may come: its module is loaded late while a machine starts.
-    return absl::IsUnavailable(config.status()) ? kExitFailed : kExitBadSettings;
+    // The GPU may be available after a restart: while a machine boots, its module is loaded late.
+    return absl::IsUnavailable(config.status()) ? kExitFailed : bad_settings;
   }
   StartLogging(config->log_level);
-  return Serve(*config);
+  return Serve(*config, std::move(left));
 }
 
 }  // namespace

@@ -17,19 +17,19 @@
 #include "base/available_memory.h"
 #include "base/shared_memory.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 #include "daemon/device/emulated_device.h"
 #include "daemon/device/open_cuda.h"
-#include "daemon/io/kept_descriptors.h"
+#include "daemon/io/fd_store.h"
 #include "daemon/io/open_disk.h"
-#include "daemon/restart/take_up.h"
-#include "daemon/version.h"
+#include "daemon/recovery/restore.h"
 
 namespace memtide {
 namespace {
 
-// A scrape that takes longer is worth less than none.
+// A scrape of the metrics fails if the engine does not answer in this time.
 constexpr std::chrono::seconds kInspectPatience{2};
-// For calls that wait when the daemon ends: they are answered at once, but written by gRPC.
+// How long gRPC may take to write the replies to calls that wait when the daemon ends.
 constexpr std::chrono::seconds kReplyPatience{1};
 
 absl::StatusOr<std::string> NewBootId() {
@@ -38,7 +38,7 @@ absl::StatusOr<std::string> NewBootId() {
   return absl::BytesToHexString(bytes);
 }
 
-// The 16 bytes of "GPU-01234567-89ab-...", which is how the configuration names a GPU.
+// The 16 bytes of a UUID in the configuration's form, "GPU-01234567-89ab-...".
 std::string UuidBytes(absl::string_view name) {
   const std::string hex = absl::StrReplaceAll(name, {{"GPU-", ""}, {"-", ""}});
   return absl::HexStringToBytes(hex);
@@ -52,11 +52,11 @@ EngineOptions ToEngineOptions(const Config& config, const Device* device) {
   options.ssd_capacity = config.ssd_pool;
   options.host_reserve = config.host_reserve;
   options.limits.session_lease = config.session_lease;
-  options.keeps = DescriptorsAreKept();
+  options.keeps = HasFdStore();
   return options;
 }
 
-// Those that are missing, with their parents, for nobody but this user (by the umask).
+// Makes missing directories and their parents. By the umask, only this user has access.
 absl::Status MakeDirectories(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     std::error_code error;
@@ -85,23 +85,25 @@ std::string Named(const std::string& job) {
   return absl::StrCat("job \"", absl::CEscape(job), "\"");
 }
 
-void Log(const Surprise& surprise) {
-  const std::string job = surprise.job_name.empty() ? absl::StrCat("job ", surprise.job.value())
-                                                    : Named(surprise.job_name);
-  if (surprise.expected == 0) {
-    spdlog::info("{}: iteration {} is learnt: {} uses of chunks", job, surprise.iteration,
-                 surprise.uses);
+void Log(const Misprediction& misprediction) {
+  const std::string job = misprediction.job_name.empty()
+                              ? absl::StrCat("job ", misprediction.job.value())
+                              : Named(misprediction.job_name);
+  if (misprediction.expected == 0) {
+    spdlog::info("{}: recorded iteration {}: {} chunk uses", job, misprediction.iteration,
+                 misprediction.uses);
     return;
   }
   spdlog::info(
-      "{}: iteration {} was another than expected, the {}. time: of its {} uses of chunks, {} came "
-      "in the "
-      "order of the {} expected; {}",
-      job, surprise.iteration, surprise.surprises, surprise.uses, surprise.as_expected,
-      surprise.expected, surprise.remembered ? "it is remembered" : "it is not remembered");
+      "{}: iteration {} was mispredicted (misprediction {} of this job): {} of its {} chunk uses "
+      "came "
+      "in the order of the {} predicted; {}",
+      job, misprediction.iteration, misprediction.mispredictions, misprediction.as_expected,
+      misprediction.uses, misprediction.expected,
+      misprediction.remembered ? "its new order is recorded" : "its order is not recorded");
 }
 
-// Effects go to the log, the journal, or one of the two edges that carry out more than replies.
+// Routes an effect to the log, the journal, the mover or the fd socket.
 struct Route {
   Mover& mover;
   FdServer& fd_server;
@@ -116,17 +118,17 @@ struct Route {
     fd_server.Close(effect.session, effect.reason);
   }
   void operator()(const SendLeaseBudget& effect) const { fd_server.SendLeaseBudget(effect); }
-  void operator()(const Surprise& effect) const { Log(effect); }
+  void operator()(const Misprediction& effect) const { Log(effect); }
   void operator()(const MachineShort& effect) const { Log(effect); }
   void operator()(const JobLost& effect) const {
-    spdlog::warn("{} is lost, with its step {}: {}", Named(effect.job_name), effect.published_step,
+    spdlog::warn("{} is lost, with its step {}: {}", Named(effect.job_name), effect.committed_step,
                  std::string(effect.why.message()));
   }
   void operator()(const Record& effect) const {
     const absl::Status status = journal->Append(effect);
     if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
   }
-  void operator()(const Reply& effect) const {}  // The loop's own.
+  void operator()(const Reply& effect) const {}  // The loop handles replies itself.
   template <typename MemoryEffect>
   void operator()(const MemoryEffect& effect) const {
     mover.Start(effect);
@@ -135,18 +137,18 @@ struct Route {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Node>> Node::Start(const Config& config) {
+absl::StatusOr<std::unique_ptr<Node>> Node::Start(const Config& config, Inheritance left) {
   std::unique_ptr<Node> node(new Node(config));
   MEMTIDE_ASSIGN_OR_RETURN(node->socket_dir_, SocketDir::Claim(config.socket_dir));
   MEMTIDE_RETURN_IF_ERROR(node->StartMemory());
   MEMTIDE_RETURN_IF_ERROR(node->StartMetrics());
-  MEMTIDE_RETURN_IF_ERROR(node->StartEdges());
+  MEMTIDE_RETURN_IF_ERROR(node->StartEdges(std::move(left)));
   spdlog::info("memtided {} serves {}", kVersion, node->socket_dir_->path());
   return node;
 }
 
 Node::~Node() {
-  // First nothing comes in, then nothing is decided any more, then what was begun ends.
+  // First no event comes in, then the engine decides nothing, then transfers in flight end.
   if (loop_ != nullptr) loop_->Stop();
   if (grpc_server_ != nullptr) grpc_server_->Stop(kReplyPatience);
   exporter_.reset();
@@ -175,10 +177,10 @@ absl::Status Node::OpenDevice() {
                                     [](const std::string& line) { spdlog::warn("{}", line); }));
   spdlog::info("device pool: {} of {}", FormatBytes(config_.DevicePool()), device_->Describe());
   for (const std::string& other : config_.cuda_device->others) {
-    spdlog::info("not used: GPU {}; --device names the one to use", other);
+    spdlog::info("GPU {} is not used; --device selects another GPU", other);
   }
   if (device_->kinds().front() != MemoryKind::kCudaDescriptor) {
-    spdlog::info("the driver passes no memory by descriptor: it is lent by legacy CUDA IPC");
+    spdlog::info("the driver cannot export memory by descriptor; memtided uses legacy CUDA IPC");
   }
   return absl::OkStatus();
 }
@@ -211,7 +213,7 @@ absl::Status Node::StartMemory() {
   mover_ = std::make_unique<Mover>(device_.get(), disk_.get(), [loop = loop_.get()](Event event) {
     loop->Post(std::move(event));
   });
-  // Where chunks have nowhere to go, the pool is what it is.
+  // Without a reserve there is no balloon, and without an SSD it could not inflate.
   if (config_.host_reserve.IsZero() || config_.ssd_dirs.empty()) {
     loop_->Start();
   } else {
@@ -245,20 +247,19 @@ absl::Status Node::StartMetrics() {
       absl::StrCat("cannot write \"", socket_dir_->MetricsAddressPath(), "\""));
 }
 
-absl::Status Node::TakeUpJobs() {
-  if (!DescriptorsAreKept()) return absl::OkStatus();
-  KeptDescriptors kept = TakeKeptDescriptors();
-  MEMTIDE_ASSIGN_OR_RETURN(journal_, OpenJournal(&kept));
-  Restore restore = TakeUp(std::move(kept), journal_.get(), mover_.get());
+absl::Status Node::Recover(Inheritance left) {
+  if (!HasFdStore()) return absl::OkStatus();
+  MEMTIDE_ASSIGN_OR_RETURN(journal_, OpenJournal(&left));
+  Restore restore = RestoreJobs(std::move(left.memory), journal_.get(), mover_.get());
   for (const JobRecord& job : restore.job_records) {
-    spdlog::info("{} of the daemon before is taken up at its step {}", Named(job.name),
-                 job.published_step);
+    spdlog::info("{} of the last daemon is restored at its step {}", Named(job.name),
+                 job.committed_step);
   }
   if (!restore.job_records.empty()) loop_->Post(std::move(restore));
   return absl::OkStatus();
 }
 
-absl::Status Node::StartEdges() {
+absl::Status Node::StartEdges(Inheritance left) {
   MEMTIDE_ASSIGN_OR_RETURN(services_.boot_id, NewBootId());
   services_.loop = loop_.get();
   services_.tokens = &tokens_;
@@ -279,13 +280,13 @@ absl::Status Node::StartEdges() {
                       std::move(options), &tokens_, &edge_counters_,
                       [loop = loop_.get()](Event event) { loop->Post(std::move(event)); },
                       [mover = mover_.get()](RegionId region) { return mover->Export(region); }));
-  MEMTIDE_RETURN_IF_ERROR(TakeUpJobs());
+  MEMTIDE_RETURN_IF_ERROR(Recover(std::move(left)));
   fd_server_->Start();
   return absl::OkStatus();
 }
 
-// The engine has nothing to say to mover and fd socket before the first session, which comes after
-// both have been made.
+// REQUIRES: mover_ and fd_server_ exist. The engine has no effect for them before the first
+// session, which opens after both were made.
 void Node::CarryOut(Effect effect) {
   std::visit(Route{*mover_, *fd_server_, journal_.get()}, effect);
 }

@@ -1,7 +1,7 @@
-// Node: a running daemon, made of its parts in the order in which they need each other.
+// Node: a running daemon. It starts all components in the order of their dependencies.
 //
-// Owns everything; routes the engine's effects to the mover and the fd socket. Serves from Start
-// until destroyed, which ends sessions and gives all memory back.
+// It owns all of them, and routes the engine's effects to the mover and the fd socket. It serves
+// from Start until its destructor, which ends all sessions and frees all memory.
 #ifndef MEMTIDE_DAEMON_NODE_H_
 #define MEMTIDE_DAEMON_NODE_H_
 
@@ -17,7 +17,8 @@
 #include "daemon/metrics/edge_counters.h"
 #include "daemon/metrics/exporter.h"
 #include "daemon/mover/mover.h"
-#include "daemon/restart/journal.h"
+#include "daemon/recovery/inheritance.h"
+#include "daemon/recovery/journal.h"
 #include "daemon/service/grpc_server.h"
 #include "daemon/service/loop.h"
 #include "daemon/session/fd_server.h"
@@ -28,17 +29,18 @@ namespace memtide {
 
 class Node : private EffectSink {
  public:
-  // Logs what it made. Errors name the setting that would change them.
-  static absl::StatusOr<std::unique_ptr<Node>> Start(const Config& config);
+  // Starts the daemon, and logs its pools. An error names the setting that would avoid it. `left`
+  // is the inheritance from the last daemon; the pools of `config` have room for it.
+  static absl::StatusOr<std::unique_ptr<Node>> Start(const Config& config, Inheritance left);
   ~Node() override;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  // Says NOT_SERVING, takes no new sessions and chunks, and returns when nothing is in flight, or
-  // DEADLINE_EXCEEDED after `patience`.
+  // Reports NOT_SERVING and refuses new sessions and chunks. Returns when no transfer is in flight,
+  // or DEADLINE_EXCEEDED after `patience`.
   absl::Status Drain(Duration patience);
 
-  // Grows as long as the engine makes progress.
+  // A number that grows while the engine makes progress.
   uint64_t Heartbeats() const { return loop_->ticks_handled(); }
 
  private:
@@ -46,10 +48,10 @@ class Node : private EffectSink {
 
   absl::Status OpenDevice();
   absl::Status StartMemory();
-  absl::Status StartEdges();
+  absl::Status StartEdges(Inheritance left);
   absl::Status StartMetrics();
-  // Goes on with what the daemon before left, and keeps what the next one will need.
-  absl::Status TakeUpJobs();
+  // Restores the jobs of the last daemon, and starts the journal for the next one.
+  absl::Status Recover(Inheritance left);
   void CarryOut(Effect effect) override;
 
   const Config config_;
@@ -60,7 +62,7 @@ class Node : private EffectSink {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Mover> mover_;
-  std::unique_ptr<Journal> journal_;  // None: nothing outlives this daemon.
+  std::unique_ptr<Journal> journal_;  // Null: no job outlives this daemon.
   TokenTable tokens_;
   ServiceContext services_;
   std::unique_ptr<GrpcServer> grpc_server_;

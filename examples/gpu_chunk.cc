@@ -1,10 +1,11 @@
-// A program without PyTorch that keeps data in memtide's chunks on a GPU.
+// A program without PyTorch that stores data in memtide's chunks on a GPU.
 //
 //   gpu_chunk [--ipc] SOCKET_DIR
 //
-// Allocates a chunk, fills it on the GPU, lets it be evicted to the lowest tier that the daemon has
-// (SSD), brings it back and verifies every byte. By descriptors, the chunk has one address for
-// ever; with --ipc, by legacy CUDA IPC handles, another one each time it is acquired.
+// Allocates a chunk, fills it on the GPU, evicts it to the daemon's lowest tier (SSD), fetches it
+// again and verifies every byte. By default memory comes by descriptor, and the chunk's address
+// never changes; with --ipc it comes by legacy CUDA IPC handle, at a different address for each
+// acquisition.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -29,7 +30,7 @@ void Check(const char* what, cudaError_t error) {
   if (error != cudaSuccess) Fail(what, cudaGetErrorString(error));
 }
 
-// Every 4 KiB of a chunk are filled with a value of their own.
+// Each block of 4 KiB of a chunk has a value of its own.
 constexpr size_t kBlock = 4096;
 int ValueOf(size_t block) { return static_cast<int>((block * 37 + 11) % 251); }
 
@@ -76,7 +77,7 @@ int main(int argc, char** argv) {
   Check("memtide_acquire", memtide_acquire(client, &place, 1, MEMTIDE_WRITE, -1));
   const char* const first = AddressOf(client, place);
   Fill(AddressOf(client, place), properties.chunk_bytes);
-  // What was launched before this is waited for by the library: no synchronization is needed.
+  // No synchronization is needed: the library waits for work launched before this call.
   Check("memtide_release", memtide_release(client, &place, 1));
 
   Check("memtide_evict", memtide_evict(client, &place, 1));

@@ -1,4 +1,4 @@
-"""Fixtures of all tests in Python. Makes the package and the helpers in python/ importable."""
+"""Fixtures of all tests in Python. Makes the package and python/testing/ importable."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "python"), str(HERE.parent / "pyclient")]
+sys.path[:0] = [str(HERE / "python" / "testing"), str(HERE.parent / "pyclient")]
 
 from harness import Cli  # noqa: E402
-from plain_runs import PlainRuns  # noqa: E402
+from reference_runs import ReferenceRuns  # noqa: E402
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def cli(tmp_path: Path) -> Cli:
 
 
 @pytest.fixture(scope="session")
-def plain_runs(tmp_path_factory: pytest.TempPathFactory) -> PlainRuns:
+def reference_runs(tmp_path_factory: pytest.TempPathFactory) -> ReferenceRuns:
     """Kept for the session, by all of its workers together."""
     own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "plain-runs"
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "reference-runs"
     folder.mkdir(exist_ok=True)
-    return PlainRuns(folder)
+    return ReferenceRuns(folder)

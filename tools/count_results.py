@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Adds up what tools/test's stages left in a folder; the last line is "N passed, M failed".
+"""Adds up the result files of tools/test's stages; the last line is "N passed, M failed".
 
 Before the counts come the names of all that failed, as they are far up in a long log.
 

@@ -1,4 +1,4 @@
-"""Does tools/count_results.py count what happened, and nothing that did not?"""
+"""tools/count_results.py counts every passed and failed test once."""
 
 import json
 import sys

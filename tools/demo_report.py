@@ -17,9 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-# Relative: what docs/optimizers.md states for AdamW.
+# The relative difference that docs/optimizers.md permits for AdamW.
 TOLERANCE = 1e-5
-# The first steps make the optimizer's state and touch every page for the first time.
+# The first steps create the optimizer's state and touch every page for the first time.
 WARM_UP_STEPS = 2
 LINKS = {
     "host_to_device_bytes": "host to device",
@@ -47,7 +47,7 @@ def mib(size_bytes: float) -> str:
 
 
 def first_difference(plain: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str | None:
-    """What differs first by too much, in words; None: nothing does."""
+    """Describes the first difference that is too large; None if there is none."""
     if len(plain) != len(ours) or not plain:
         return f"{len(plain)} plain steps, {len(ours)} under memtide"
     for number, (left, right) in enumerate(zip(plain, ours, strict=True), 1):

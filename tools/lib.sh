@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts of this folder share. Sourced, not run; sets MEMTIDE_ROOT and MEMTIDE_CACHE.
+# Functions that the scripts of this folder share. Sourced; sets MEMTIDE_ROOT and MEMTIDE_CACHE.
 
 set -euo pipefail
 
@@ -18,11 +18,39 @@ bazel_test() {
   bazel test "${_bazel_flags[@]}" "--local_test_jobs=${MEMTIDE_JOBS:-2}" "$@"
 }
 
-# Where the outputs of these flags lie: bazel_bin -c opt.
+# The targets that a Bazel query names, one a line.
+bazel_query() { bazel query --noshow_progress --color=no --curses=no "$@"; }
+
+# Prints the folder of the outputs of these flags: bazel_bin -c opt.
 bazel_bin() { bazel info "$@" bazel-bin 2>/dev/null; }
 
 # Whether Bazel will find a CUDA toolkit (bazel/cuda_configure.bzl).
 has_cuda() { [[ -e ${CUDA_HOME:-/usr/local/cuda}/include/cuda.h ]]; }
+
+# Builds the programs and libraries that the Python tests run, and exports their paths.
+build_for_pytest() {
+  local targets=(//client:libmemtide.so //daemon:memtided //daemon/planner:memtide-replay
+    //daemon/optimizer:libmemtide_optimizer_kernels.so)
+  if has_cuda; then targets+=(//client:libmemtide_fake_cuda.so //daemon:memtided_fake_cuda); fi
+  bazel_build -c opt "${targets[@]}"
+  local bin
+  bin=$(bazel_bin -c opt)
+  export MEMTIDE_LIBRARY=$bin/client/libmemtide.so MEMTIDED=$bin/daemon/memtided
+  export MEMTIDE_REPLAY=$bin/daemon/planner/memtide-replay
+  export MEMTIDE_OPTIMIZER_KERNELS=$bin/daemon/optimizer/libmemtide_optimizer_kernels.so
+  if has_cuda; then
+    export MEMTIDE_LIBRARY_FAKE_CUDA=$bin/client/libmemtide_fake_cuda.so
+    export MEMTIDED_FAKE_CUDA=$bin/daemon/memtided_fake_cuda
+  fi
+}
+
+# run_pytest PYTHON ARGUMENTS...: after build_for_pytest.
+run_pytest() {
+  local python=$1
+  shift
+  PYTHONPATH=$MEMTIDE_ROOT/pyclient PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 \
+    "$python" -m pytest -p no:cacheprovider "$@"
+}
 
 # The tracked files whose names match the patterns, one a line; deleted ones left out.
 tracked() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The arguable rules of this tree, settled by machine.
+"""Checks the rules of this tree that no other linter checks.
 
     tools/tidy_test.py          checks the tracked files, prints path:line: rule: message
 
@@ -21,11 +21,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidy import links, python, words
+
 ROOT = Path(__file__).resolve().parent.parent
 
 MAX_LINES = 500
 # Path: why it is longer and better so.
-LONG_FILES: dict[str, str] = {}
+LONG_FILES: dict[str, str] = {"tests/sim/golden_hashes.txt": "one line a seed"}
 
 # From design.md section 4: a package includes only itself and what stands below it. The planner
 # stands above the engine, which it plays.
@@ -34,18 +36,20 @@ LAYERS = (
     "config",
     "service",
     "session",
-    "restart",
+    "recovery",
     "planner",
     "engine",
     "policy",
     "optimizer",
     "mover",
     "pool",
-    "store",
     "device",
     "io",
     "metrics",
 )
+# The same for client/. Only tests and benchmarks may include "testing".
+CLIENT_LAYERS = ("testing", "abi", "main", "lease", "rpc", "cuda", "memory")
+TEST_FILES = ("_test.cc", "_fuzz.cc", "_benchmark.cc")
 # The value types in which the engine and its edges talk: open to every package of the daemon.
 VOCABULARY = {
     "daemon/engine/effects.h",
@@ -57,7 +61,7 @@ VOCABULARY = {
 CXX = (".cc", ".h", ".cu", ".cuh")
 NOT_TEXT = (".png", ".jpg", ".gz", ".npz", ".pt", ".bin")
 GENERATED_OR_DATA = (".json", ".csv", ".svg", ".lock")
-# Written by others, word for word.
+# Files that are verbatim copies of other projects' text.
 FOREIGN = ("LICENSE",)
 
 
@@ -275,8 +279,9 @@ def check_layering(file):
     if not file.is_cxx or top not in ("base", "daemon", "client"):
         return
     own = rest.split("/")[0] if "/" in rest else "main"
-    if top == "daemon" and own not in LAYERS:
-        yield 1, f"package daemon/{own} has no place in LAYERS"
+    layers = {"daemon": LAYERS, "client": CLIENT_LAYERS, "base": (own,)}[top]
+    if own not in layers:
+        yield 1, f"package {top}/{own} has no place in LAYERS or CLIENT_LAYERS"
         return
     for number, line in enumerate(file.code_lines, 1):
         match = re.match(r'\s*#include "((base|daemon|client)/(\w+)(/?)[^"]*)', line)
@@ -285,10 +290,34 @@ def check_layering(file):
         included, other_top, other, slash = match.groups()
         if other_top != top and other_top != "base":
             yield number, f"{top}/ may not include {other_top}/"
-        elif other_top == top == "daemon" and included not in VOCABULARY:
+        elif other_top == top != "base" and included not in VOCABULARY:
             other = other if slash else "main"
-            if other not in LAYERS or LAYERS.index(other) < LAYERS.index(own):
-                yield number, f"daemon/{other} does not stand below daemon/{own}"
+            if other == "testing" and file.path.endswith(TEST_FILES):
+                continue
+            if other not in layers or layers.index(other) < layers.index(own):
+                yield number, f"{top}/{other} does not stand below {top}/{own}"
+
+
+rule(
+    "python-layering",
+    bad=("pyclient/memtide/_memory/a.py", "def f():\n    from memtide._node import b\n"),
+    good=("pyclient/memtide/_node/a.py", "from memtide._memory import b\n"),
+)(python.check_layering)
+
+rule(
+    "python-public",
+    bad=("examples/a.py", "from memtide._node import connect\n"),
+    good=("examples/a.py", "from memtide.optim import AdamW\nimport memtide.errors\n"),
+)(python.check_public)
+
+rule(
+    "foreign-attributes",
+    bad=("pyclient/memtide/_memory/a.py", "import torch\ntorch.compile = print\n"),
+    good=(
+        "pyclient/memtide/_memory/a.py",
+        "import sys, torch\nsys.argv = []\ndef f(tensor):\n    tensor.data = torch.zeros(1)\n",
+    ),
+)(python.check_foreign_attributes)
 
 
 @rule(
@@ -318,6 +347,56 @@ def check_whitespace(file):
         yield len(file.lines), "no newline at the end"
 
 
+MAX_COLUMNS = 100
+
+
+@rule(
+    "columns",
+    bad=("notes/a.md", "word " * (MAX_COLUMNS // 5) + "word\n"),
+    good=("notes/a.md", "| cell " * MAX_COLUMNS + "|\n```\n" + "-" * MAX_COLUMNS + "-\n```\n"),
+)
+def check_columns(file):
+    """Prose of documents; a row of a table, an address and code cannot be wrapped."""
+    fenced = False
+    for number, line in enumerate(file.lines if file.path.endswith(".md") else (), 1):
+        fenced ^= line.lstrip().startswith("```")
+        wrappable = not fenced and " " in line.strip(" -") and not line.lstrip().startswith("|")
+        if wrappable and len(line) > MAX_COLUMNS and not words.is_pending(file.path):
+            yield number, f"{len(line)} columns; at most {MAX_COLUMNS}"
+
+
+@rule(
+    "links",
+    bad=("notes/a.md", "See [why](../docs/decisions/why.md).\n"),
+    good=(
+        "docs/a.md",
+        "[why](../README.md#use), `tools/te*`, `tools/{demo,test}`, `a/b`, //tools:tidy_test\n",
+    ),
+)
+def check_links(file):
+    yield from links.findings(file.path, file.text, ROOT)
+
+
+@rule(
+    "words",
+    bad=("notes/a.md", "Whoever comes first is served.\n"),
+    good=("notes/a.md", "The oldest fetch is admitted first.\n"),
+)
+def check_words(file):
+    if not words.is_pending(file.path):
+        yield from words.findings(file.path, file.text)
+
+
+@rule(
+    "names",
+    bad=("notes/a.py", "told = parser.parse_args()\n"),
+    good=("notes/a.py", "arguments = parser.parse_args()\n"),
+)
+def check_names(file):
+    if not words.is_pending(file.path):
+        yield from words.names(file.path, file.text)
+
+
 def findings_in(file):
     for each in RULES:
         for number, message in each.check(file):
@@ -334,6 +413,15 @@ def check_the_rules():
             yield f"rule {each.name} does not see its planted example"
         if each.name in good:
             yield f"rule {each.name} objects to its good example"
+    yield from words.blind_spots()
+    for text in (
+        "[use](../README.md#no-such)",
+        "`tools/no_such`",
+        "`tools/{demo,no_such}`",
+        "//tools:no",
+    ):
+        if not list(links.findings("docs/a.md", text, ROOT)):
+            yield f"rule links does not see {text!r}"
     more_bad = {
         "raw-new": ("delete this;", "delete[] p;", "std::unique_ptr<T> a; T* p = new T;"),
         "locks": ("absl::Mutex mu;", "std::lock_guard<std::mutex> l(m);"),
@@ -344,6 +432,11 @@ def check_the_rules():
         for text in texts:
             if name not in {f.rule for f in findings_in(File("daemon/io/a.cc", text + "\n"))}:
                 yield f"rule {name} does not see {text!r}"
+    uses_testing = '#include "client/testing/places.h"\n'
+    for path, is_bad in (("client/lease/a.cc", True), ("client/lease/a_test.cc", False)):
+        if any(f.rule == "layering" for f in findings_in(File(path, uses_testing))) != is_bad:
+            yield f"rule layering is wrong about client/testing in {path}"
+    yield from python.check_the_rules(File)
     if blank_cxx("a(\"//x\", '\"') /* b */ 1'000;") != "a(     ,    )         1'000;":
         yield "blank_cxx() mistakes literals or comments"
 
@@ -366,16 +459,19 @@ def main():
     problems = list(check_the_rules())
     paths = tracked_files()
     problems += [f"LONG_FILES names {p}, which is gone" for p in LONG_FILES if p not in paths]
-    checked = 0
-    for path in paths:
-        if path.endswith(NOT_TEXT) or path in FOREIGN:
-            continue
-        problems += findings_in(File(path, (ROOT / path).read_text(encoding="utf-8")))
-        checked += 1
+    files = [
+        File(path, (ROOT / path).read_text(encoding="utf-8"))
+        for path in paths
+        if not path.endswith(NOT_TEXT) and path not in FOREIGN
+    ]
+    for file in files:
+        problems += findings_in(file)
+    for path, circle in python.import_circles(files):
+        problems.append(Finding(path, 1, "python-circle", circle))
     for problem in problems:
         print(problem)
-    print(f"tidy: {len(RULES)} rules, {checked} files, {len(problems)} findings")
-    return 1 if problems or not checked else 0
+    print(f"tidy: {len(RULES)} rules, {len(files)} files, {len(problems)} findings")
+    return 1 if problems or not files else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@
 namespace memtide {
 namespace {
 
-// The interface version that we ask functions of: what the oldest driver that has them calls them.
+// The interface version by which functions are looked up: that of the oldest driver that has them.
 constexpr unsigned kVersion = 12000;
 constexpr unsigned kCtxRecordEventVersion = 12050;
 
@@ -29,7 +29,7 @@ absl::StatusCode CodeOf(cudaError_t error) {
     case cudaErrorOperatingSystem:
     case cudaErrorNotSupported:
       return absl::StatusCode::kFailedPrecondition;
-    // After these the process's context is of no use: CUDA's "sticky" errors.
+    // CUDA's "sticky" errors: they make the process's context unusable.
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorLaunchTimeout:
@@ -49,7 +49,7 @@ absl::StatusCode CodeOf(cudaError_t error) {
   }
 }
 
-// What to do about errors that a person can mend.
+// The remedy for errors that a person can fix.
 absl::string_view Advice(cudaError_t error) {
   switch (error) {
     case cudaErrorNoDevice:
@@ -85,7 +85,7 @@ absl::Status Load(const char* name, unsigned version, Function* function) {
   return absl::OkStatus();
 }
 
-// All or none of them. False: the driver has not all.
+// Loads all functions that map memory, or none and returns false.
 bool LoadMapping(CudaDriver* driver) {
   const CudaDriver without = *driver;
   const bool found =
@@ -126,7 +126,7 @@ absl::StatusOr<CudaDriver> LoadAll() {
 absl::StatusOr<bool> Has(const CudaDriver& driver, CUdevice_attribute attribute, int ordinal) {
   int value = 0;
   const CUresult result = driver.DeviceGetAttribute(&value, attribute, ordinal);
-  // An attribute that the driver is too old to know.
+  // A driver that is too old does not know the attribute.
   if (result == CUDA_ERROR_INVALID_VALUE) return false;
   MEMTIDE_RETURN_IF_ERROR(
       CudaStatus(result, absl::StrCat("cuDeviceGetAttribute of GPU ", ordinal)));
@@ -139,9 +139,10 @@ absl::StatusOr<const CudaDriver*> LoadCudaDriver() {
   static Mutex mutex;
   static std::atomic<const CudaDriver*> loaded{nullptr};
   if (const CudaDriver* driver = loaded.load(std::memory_order_acquire)) return driver;
+  // Not cached on failure: the driver may come up later.
   MEMTIDE_ASSIGN_OR_RETURN(CudaDriver driver, LoadAll());
   MutexLock lock(&mutex);
-  // tidy(raw-new): of the process, used until its last moment.
+  // tidy(raw-new): never freed, because threads use it until the process exits.
   if (loaded.load() == nullptr) loaded.store(new CudaDriver(driver), std::memory_order_release);
   return loaded.load();
 }
@@ -154,7 +155,7 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
 }
 
 absl::Status CudaStatus(CUresult error, absl::string_view what) {
-  // The codes of the two interfaces are the same numbers.
+  // Driver and runtime use the same numbers for the same errors.
   return CudaStatus(static_cast<cudaError_t>(error), what);
 }
 

@@ -1,13 +1,14 @@
-// CUDA as this project uses it: the driver's functions, and both interfaces' errors as Status.
+// CUDA as this project uses it: the driver's functions, and the errors of driver and runtime as
+// Status.
 //
-// The runtime is called by its own names. It is linked statically and looks for the driver when it
-// is first called, so that one binary starts with and without a GPU; for the same reason driver
-// functions are asked of the runtime and never linked. Tests link base/cuda/fake in its place.
-// Thread-safe.
+// The CUDA runtime is called by its own names. It is linked statically and looks for the driver at
+// its first call, so one binary starts with and without a GPU. For the same reason the driver's
+// functions are looked up through the runtime and never linked. Tests link base/cuda/fake instead
+// of the runtime. Thread-safe.
 //
-// Errors become Status here and nowhere else: out of memory is RESOURCE_EXHAUSTED; no GPU, no
-// driver or one that is too old FAILED_PRECONDITION, with what to do; a sticky error, after which
-// every call of this process fails until cudaDeviceReset, UNAVAILABLE; all others INTERNAL.
+// CUDA errors become Status here and nowhere else: out of memory is RESOURCE_EXHAUSTED; no GPU, no
+// driver or one that is too old is FAILED_PRECONDITION, with a remedy; a sticky error, after which
+// every call of this process fails until cudaDeviceReset, is UNAVAILABLE; all others are INTERNAL.
 #ifndef MEMTIDE_BASE_CUDA_CUDA_H_
 #define MEMTIDE_BASE_CUDA_CUDA_H_
 
@@ -25,7 +26,7 @@
 
 namespace memtide {
 
-// Functions of the driver, by their names without "cu".
+// The driver's functions, by their names without "cu".
 struct CudaDriver {
   decltype(&cuGetErrorName) GetErrorName = nullptr;
   decltype(&cuDeviceGetAttribute) DeviceGetAttribute = nullptr;
@@ -37,7 +38,7 @@ struct CudaDriver {
   decltype(&cuDevicePrimaryCtxRelease) DevicePrimaryCtxRelease = nullptr;
   decltype(&cuEventQuery) EventQuery = nullptr;
   decltype(&cuEventSynchronize) EventSynchronize = nullptr;
-  // Whether the driver has the functions below, since CUDA 11.3; null without.
+  // Whether the driver has the functions below (CUDA 11.3 or newer); otherwise they are null.
   bool maps_memory = false;
   decltype(&cuMemGetAllocationGranularity) MemGetAllocationGranularity = nullptr;
   decltype(&cuMemCreate) MemCreate = nullptr;
@@ -49,23 +50,23 @@ struct CudaDriver {
   decltype(&cuMemMap) MemMap = nullptr;
   decltype(&cuMemUnmap) MemUnmap = nullptr;
   decltype(&cuMemSetAccess) MemSetAccess = nullptr;
-  // Since CUDA 12.5; null with older drivers.
+  // CUDA 12.5 or newer; null with older drivers.
   decltype(&cuCtxRecordEvent) CtxRecordEvent = nullptr;
 };
 
-// The driver's functions, looked up until they are found. FAILED_PRECONDITION: there is no usable
-// GPU, no driver, or none that this release knows. UNAVAILABLE: there is one, and it does not
-// answer.
+// Returns the driver's functions; a failed lookup is repeated by the next call.
+// FAILED_PRECONDITION: there is no usable GPU, no driver, or one that is too old. UNAVAILABLE: the
+// driver does not answer.
 absl::StatusOr<const CudaDriver*> LoadCudaDriver();
 
-// OK, or what failed: "cudaHostRegister of 64 MiB". Clears the runtime's pending error, so that it
-// surfaces nowhere else.
+// Converts a CUDA error; `what` names the failed operation, such as "cudaHostRegister of 64 MiB".
+// Clears the runtime's pending error, so that it does not surface in a later call.
 absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 absl::Status CudaStatus(CUresult error, absl::string_view what);
 
-// 16 bytes that name a GPU on every machine and to every process.
+// The 16 bytes that identify a GPU worldwide.
 using CudaUuid = std::array<char, 16>;
-// "GPU-01234567-89ab-...", as nvidia-smi and CUDA_VISIBLE_DEVICES have it.
+// Formats as nvidia-smi and CUDA_VISIBLE_DEVICES do: "GPU-01234567-89ab-...".
 std::string FormatCudaUuid(const CudaUuid& uuid);
 
 // A GPU that this process can see.
@@ -73,11 +74,12 @@ struct CudaDeviceFacts {
   int ordinal = 0;
   CudaUuid uuid = {};
   std::string name;
-  Bytes memory;              // All of it.
+  Bytes memory;              // Total, used or free.
   bool descriptors = false;  // Memory by cuMemCreate can be passed as POSIX descriptors.
   bool legacy_ipc = false;
 };
-// FAILED_PRECONDITION: none, and why. Ordinals as CUDA_VISIBLE_DEVICES leaves them.
+// Lists the GPUs with the ordinals that CUDA_VISIBLE_DEVICES gives them. FAILED_PRECONDITION: there
+// is none; the message names the reason.
 absl::StatusOr<std::vector<CudaDeviceFacts>> CudaDevices();
 
 }  // namespace memtide

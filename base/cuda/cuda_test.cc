@@ -16,7 +16,7 @@ class CudaTest : public testing::Test {
 
 TEST_F(CudaTest, NoErrorIsOk) { EXPECT_TRUE(CudaStatus(cudaSuccess, "anything").ok()); }
 
-TEST_F(CudaTest, ErrorsSayWhatWasAskedAndWhatToDo) {
+TEST_F(CudaTest, ErrorsNameTheCallAndTheRemedy) {
   const absl::Status full = CudaStatus(cudaErrorMemoryAllocation, "cuMemCreate of 64 MiB");
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(full.message(), "cuMemCreate of 64 MiB: out of memory (cudaErrorMemoryAllocation)");

@@ -52,7 +52,7 @@ Child::Child(const std::string& part, const std::string& argument) {
   int ends[2];
   MEMTIDE_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   socket_ = ends[0];
-  // Its number must survive exec.
+  // The descriptor must stay open across exec.
   const int theirs = dup(ends[1]);
   MEMTIDE_CHECK(theirs >= 0);
   const std::string number = std::to_string(theirs);

@@ -1,7 +1,7 @@
-// Child: this program again, playing a part in another process. For probes that need two.
+// Child: runs this program again in another process, for probes that need two.
 //
-// It inherits one end of a socket, over which both say single bytes and pass descriptors. Killed,
-// if it still runs, when this is destroyed.
+// The child inherits one end of a socket, over which both send single bytes and descriptors. The
+// destructor kills the child if it still runs.
 #ifndef MEMTIDE_BENCH_GPU_CHILD_H_
 #define MEMTIDE_BENCH_GPU_CHILD_H_
 
@@ -11,23 +11,25 @@
 
 namespace memtide::bench {
 
-// Over a socket; each blocks until it is done. A peer that ended ends this process, too.
+// Send and receive a byte over the socket, and block until that is done. If the peer has ended,
+// this process ends, too.
 void Say(int socket, char word, int descriptor = -1);
-// The word; *descriptor, if given: what came with it, the caller's, or -1.
+// Returns the byte. Sets *descriptor, if not null, to the descriptor that came with it, which the
+// caller owns, or to -1.
 char Hear(int socket, int* descriptor = nullptr);
 
 class Child {
  public:
-  // Runs /proc/self/exe with these arguments, and the socket's number at their end.
+  // Runs /proc/self/exe with these arguments, followed by the socket's number.
   explicit Child(const std::string& part, const std::string& argument = "");
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   ~Child();
 
   int socket() const { return socket_; }
-  // By kill -9; returns when it has been waited for.
+  // Kills the child (SIGKILL), and returns when it has ended.
   void Kill();
-  // Waits for its end. True: by itself, with status 0.
+  // Waits until the child ends. Returns whether it exited with status 0.
   bool Join();
 
  private:

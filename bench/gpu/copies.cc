@@ -1,4 +1,4 @@
-// Copies through the daemon's device and pools, against plain ones from pinned memory.
+// Measures copies through the daemon's device and pools, against plain ones from pinned memory.
 #include <thread>
 
 #include "base/check.h"
@@ -12,11 +12,11 @@ namespace memtide::bench {
 namespace {
 
 constexpr Bytes kChunk = MiB(64);
-constexpr int kCopies = 8;  // In one measurement.
+constexpr int kCopies = 8;  // Copies in one measurement.
 constexpr int kPairs = 9;
 constexpr double kGoal = 0.97;
 
-// One direction of plain CUDA: pinned memory of its own, a stream, one wait for each copy.
+// One direction in plain CUDA, with its own pinned memory and stream, and a wait after each copy.
 class Plain {
  public:
   explicit Plain(cudaMemcpyKind kind) : kind_(kind) {
@@ -49,7 +49,7 @@ class Plain {
   cudaStream_t stream_ = nullptr;
 };
 
-// The same through the seam, as the mover calls it.
+// One direction through the Device interface, called as the mover calls it.
 class Pooled {
  public:
   Pooled(Device* device, cudaMemcpyKind kind)
@@ -84,7 +84,7 @@ double Microseconds(const Work& work) {
   return std::chrono::duration<double, std::micro>(Now() - start).count();
 }
 
-// The two in turns; how fast the pools are, as a share of plain CUDA.
+// Runs both by turns, and reports the pools' speed and its ratio to that of plain CUDA.
 template <typename PlainWork, typename PooledWork>
 void Compare(const std::string& name, double bytes, const PlainWork& plain,
              const PooledWork& pooled) {

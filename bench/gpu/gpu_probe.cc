@@ -1,10 +1,10 @@
-// Asks a GPU what memtide's design rests on, and measures its copies.
+// Tests the properties of a GPU that memtide's design relies on, and measures its copies.
 //
-//   gpu_probe QUESTION     one of those below
-//   gpu_probe --list       their names, a line each
+//   gpu_probe QUESTION     runs one of the probes below
+//   gpu_probe --list       prints their names, one on each line
 //
-// One question a run, since some of them end the process's context. Answers are lines of JSON on
-// standard output; an error goes to standard error, with status 1.
+// A run makes one probe, since some probes end the process's CUDA context. Answers are lines of
+// JSON on standard output. An error goes to standard error, and the exit status is then 1.
 #include <cstdio>
 #include <cstring>
 
@@ -50,14 +50,14 @@ int Main(int argc, char** argv) {
     question.ask();
     return 0;
   }
-  // A child of ours: see child.h.
+  // This process is a Child of a probe (child.h).
   for (const Part& part : kParts) {
     int socket = -1;
     if (argc == 4 && std::strcmp(argv[1], part.name) == 0 && absl::SimpleAtoi(argv[3], &socket)) {
       return part.play(argv[2], socket);
     }
   }
-  std::fprintf(stderr, "gpu_probe: say one of the names of gpu_probe --list\n");
+  std::fprintf(stderr, "gpu_probe: expected one of the names that gpu_probe --list prints\n");
   return 2;
 }
 

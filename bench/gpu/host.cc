@@ -1,4 +1,4 @@
-// Host memory that a GPU copies from and to, and disks as well.
+// Probes host memory that both a GPU and disks copy from and to.
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -34,14 +34,14 @@ SharedMemory Region() {
   return *std::move(memory);
 }
 
-// "yes", or why not.
+// Returns "yes", or the error.
 std::string TryRegister(char* memory, size_t bytes) {
   const cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
   cudaGetLastError();
   return error == cudaSuccess ? "yes" : cudaGetErrorName(error);
 }
 
-// A transfer by the daemon's own disk, with io_uring's registered buffers where they are allowed.
+// Makes a transfer with the daemon's Disk, which registers buffers with io_uring where permitted.
 absl::Status Move(Disk* disk, DiskTransfer::Direction direction, char* memory) {
   DiskTransfer transfer;
   transfer.direction = direction;
@@ -53,7 +53,7 @@ absl::Status Move(Disk* disk, DiskTransfer::Direction direction, char* memory) {
   return done.get_future().get();
 }
 
-// Direct writes and reads of a file: "yes", and how; or why not.
+// Writes and reads a file with direct I/O. Returns "yes" and the disk's description, or the error.
 std::string TryDisk(char* memory, Bytes size) {
   const char* const parent = getenv("TMPDIR") != nullptr ? getenv("TMPDIR") : "/var/tmp";
   std::string directory = absl::StrCat(parent, "/gpu-probe-XXXXXX");
@@ -83,8 +83,8 @@ std::string TryDisk(char* memory, Bytes size) {
   return answer;
 }
 
-// Memory of the host that CUDA allocates and could export: where disks may move it, host pools
-// could do without registering.
+// Tests host memory that CUDA allocates and can export. If direct I/O works on it, host pools would
+// not have to be registered.
 std::string TryNumaMemory() {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -104,7 +104,7 @@ std::string TryNumaMemory() {
   const std::string answer =
       error == CUDA_SUCCESS
           ? TryDisk(reinterpret_cast<char*>(address), Bytes(kBytes))
-          : absl::StrCat("the host cannot be let at it: error ", static_cast<int>(error));
+          : absl::StrCat("the host cannot access it: error ", static_cast<int>(error));
   OrDie(Driver().MemUnmap(address, kBytes), "cuMemUnmap");
   OrDie(Driver().MemAddressFree(address, kBytes), "cuMemAddressFree");
   OrDie(Driver().MemRelease(handle), "cuMemRelease");

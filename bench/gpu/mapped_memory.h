@@ -1,5 +1,5 @@
-// MappedMemory: GPU memory of the driver's mapping interface, with an address here. For probes: any
-// error ends the process with what failed.
+// MappedMemory: GPU memory from the driver's virtual memory interface, with an address in this
+// process. For probes: an error ends the process with a message.
 #ifndef MEMTIDE_BENCH_GPU_MAPPED_MEMORY_H_
 #define MEMTIDE_BENCH_GPU_MAPPED_MEMORY_H_
 
@@ -19,27 +19,28 @@ const CudaDriver& Driver();
 
 class MappedMemory {
  public:
-  // Fresh memory of this process; or memory by a descriptor, which stays the caller's.
+  // Allocates memory, or imports it from a descriptor, which the caller still owns.
   static MappedMemory Create(size_t bytes);
   static MappedMemory Import(int descriptor, size_t bytes);
   MappedMemory(MappedMemory&& other) noexcept;
   MappedMemory& operator=(MappedMemory&&) = delete;
   ~MappedMemory();
 
-  // A descriptor of the caller's.
+  // Returns a descriptor of the memory, which the caller owns.
   int Export() const;
-  // Each once, and Unmap only while mapped. The handle may go while the memory is mapped.
+  // REQUIRES: each is called once, and Unmap while mapped. The handle may be released while the
+  // memory is mapped.
   void Map();
   void SetAccess(CUmemAccess_flags flags);
   void Unmap();
   void ReleaseHandle();
-  // Gives up all three after a reset, whatever CUDA says to that; what it says, in its words.
+  // Releases mapping, handle and address after a reset, and returns the names of CUDA's errors.
   std::string Abandon();
 
   char* data() const { return reinterpret_cast<char*>(base_); }
   size_t size() const { return bytes_; }
   void Fill(int value);
-  // Whether every byte has this value.
+  // Whether every byte is `value`.
   bool Holds(int value) const;
 
  private:
@@ -51,7 +52,7 @@ class MappedMemory {
   bool has_handle_ = true, mapped_ = false;
 };
 
-// Of the current GPU, in bytes.
+// The free memory of the current GPU, in bytes.
 size_t FreeGpuMemory();
 
 }  // namespace memtide::bench

@@ -1,4 +1,4 @@
-// What mapping costs, and what it allows.
+// Measures mapping, unmapping and access changes of GPU memory.
 #include "absl/strings/str_cat.h"
 #include "bench/gpu/mapped_memory.h"
 #include "bench/gpu/probes.h"
@@ -50,7 +50,7 @@ void ProbeMapping() {
   ProbeBusy();
 }
 
-// Whether mapping waits for what the GPU is doing, which would stop it from being overlapped.
+// Measures whether mapping waits for the GPU's work, in which case the two cannot overlap.
 void ProbeBusy() {
   constexpr size_t kWork = 256 << 20;
   constexpr int kRounds = 64;
@@ -83,7 +83,7 @@ void ProbeBusy() {
   OrDie(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
-// Client unmaps behind an event that holds all work of the context.
+// Measures cuCtxRecordEvent: the client unmaps after an event that covers all work of the context.
 void ProbeFences() {
   if (Driver().CtxRecordEvent == nullptr) {
     Answer("an event can hold all work of a context (cuCtxRecordEvent)", "no: older driver");

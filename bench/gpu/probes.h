@@ -1,4 +1,4 @@
-// The questions that gpu_probe asks of a GPU, and the parts that its children play.
+// The probes of gpu_probe, and the functions that its child processes run.
 #ifndef MEMTIDE_BENCH_GPU_PROBES_H_
 #define MEMTIDE_BENCH_GPU_PROBES_H_
 

@@ -10,7 +10,7 @@ namespace memtide::bench {
 namespace {
 
 std::string Quoted(absl::string_view text) {
-  // C escapes an apostrophe, JSON must not.
+  // CEscape escapes apostrophes, which JSON does not permit.
   return "\"" + absl::StrReplaceAll(absl::CEscape(text), {{"\\'", "'"}}) + "\"";
 }
 

@@ -1,4 +1,4 @@
-// A probe's answers, as lines of JSON on standard output.
+// Prints a probe's answers as lines of JSON on standard output.
 #ifndef MEMTIDE_BENCH_GPU_REPORT_H_
 #define MEMTIDE_BENCH_GPU_REPORT_H_
 
@@ -10,14 +10,14 @@
 
 namespace memtide::bench {
 
-// A question that was answered: yes, no, or in words.
+// Prints the answer to a question.
 void Answer(absl::string_view question, absl::string_view answer);
-// A figure without a goal.
+// Prints a figure without a goal.
 void Figure(absl::string_view name, double value, absl::string_view unit);
-// Of at least `goal`.
+// Prints a figure that should be at least `goal`.
 void Ratio(absl::string_view name, double value, double goal);
 
-// Microseconds of the median of `rounds` calls, after one that is not counted.
+// Calls `work` once and then `rounds` times, and returns the median of these in microseconds.
 template <typename Work>
 double MedianMicroseconds(int rounds, Work work) {
   work();

@@ -1,4 +1,4 @@
-// What becomes of GPU memory that two processes share.
+// Probes GPU memory that two processes share.
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -21,20 +21,20 @@ constexpr Duration kLongestWait = std::chrono::seconds(10);
 
 const char* YesOrNo(bool yes) { return yes ? "yes" : "no"; }
 
-// Large beside a context, which goes with its process too.
+// Much larger than a CUDA context, whose memory is freed with its process, too.
 size_t SharedBytes() {
   const size_t quarter = FreeGpuMemory() / 4 / kSmall * kSmall;
   return std::min<size_t>(quarter, size_t{4} << 30);
 }
 
-// Milliseconds until `bytes` more than `before` are free; negative: they never were.
+// Waits until `before + bytes` are free, and returns the milliseconds; -1 after kLongestWait.
 double MillisecondsUntilFree(size_t before, size_t bytes) {
   const Instant start = Now();
   while (Now() - start < kLongestWait) {
     if (FreeGpuMemory() >= before + bytes) {
       return std::chrono::duration<double, std::milli>(Now() - start).count();
     }
-    usleep(200);  // tidy(sleep): nothing tells when a driver has freed memory.
+    usleep(200);  // tidy(sleep): a driver sends no event when memory is free.
   }
   return -1;
 }
@@ -52,7 +52,7 @@ int PlayImporter(const std::string& bytes, int socket) {
   memory.ReleaseHandle();
   memory.Fill('i');
   Say(socket, 'm');
-  Hear(socket);  // Until we are killed.
+  Hear(socket);  // Blocks until this process is killed.
   return 0;
 }
 
@@ -69,7 +69,7 @@ int PlayLockedDown(const std::string& unused, int socket) {
 #ifndef PR_SET_MDWE
 #define PR_SET_MDWE 65
 #endif
-  // As systemd's MemoryDenyWriteExecute= has it, by the kernel's own means (Linux 6.3).
+  // The same restriction as systemd's MemoryDenyWriteExecute=, set with prctl (Linux 6.3).
   if (prctl(PR_SET_MDWE, 1, 0, 0, 0) != 0) {
     Say(socket, '?');
     return 0;
@@ -103,7 +103,7 @@ void ProbeReleaseWhileMapped() {
     close(descriptor);
     Hear(importer.socket());
   }
-  // Ours is released: only the importer maps it.
+  // This process has released the memory; only the importer maps it.
   const size_t with_importer = FreeGpuMemory();
   importer.Kill();
   Figure(absl::StrCat("time from the importer's kill -9 until its ", bytes >> 20, " MiB are free"),
@@ -118,22 +118,22 @@ void ProbeExporterDeath() {
   memory.Map();
   exporter.Kill();
   Answer("the importer's mapping outlives its exporter", YesOrNo(memory.Holds('e')));
-  // What systemd's descriptor store would do for a daemon that died.
+  // The same as for a daemon that died and whose descriptor systemd's descriptor store has.
   MappedMemory again = MappedMemory::Import(descriptor, kSmall);
   close(descriptor);
   again.Map();
-  Answer("a descriptor kept by somebody else brings the memory back", YesOrNo(again.Holds('e')));
+  Answer("a descriptor in another process keeps the memory", YesOrNo(again.Holds('e')));
 }
 
 void ProbeLockedDown() {
   Child child("locked-down");
   const char word = Hear(child.socket());
   Answer("CUDA works where memory cannot be both written and executed",
-         word == '?' ? "this kernel cannot say" : YesOrNo(word == 'y'));
+         word == '?' ? "this kernel cannot test it" : YesOrNo(word == 'y'));
 }
 
-// What the daemon does whose context is lost: resets with everything in place, tidies up, opens the
-// descriptor again.
+// Does the same as a daemon whose context is lost: resets the device while memory is mapped,
+// releases everything, and imports the descriptor again.
 void ProbeReset() {
   MappedMemory memory = MappedMemory::Create(kSmall);
   memory.Map();

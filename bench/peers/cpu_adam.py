@@ -1,10 +1,11 @@
-"""DeepSpeed's CPU Adam (AdamW) against the daemon's kernels: 64 M fp32 parameters, by turns.
+"""Times AdamW of DeepSpeed's CPU Adam and of the daemon's kernels by turns, on 64 M parameters.
 
     cpu_adam.py LIBRARY [--rounds N]
 
-In one process, with as many threads; DeepSpeed's step is in place, ours out of place, as in
-bench/torch_steps.py, which this goes on from. LIBRARY: libmemtide_optimizer_kernels.so. Prints the
-samples as the other programs of bench/ do, a line a figure. Called by bench/peers/cpu_adam.
+Parameters are fp32. Both run in one process with the same number of threads; DeepSpeed steps in
+place and the kernels out of place, as in bench/torch_steps.py, whose loop this uses. LIBRARY is
+libmemtide_optimizer_kernels.so. Prints one line of samples for each figure, as all programs of
+bench/ do. Called by bench/peers/cpu_adam.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("library", type=Path)
     parser.add_argument("--rounds", type=int, default=11)
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     theirs = DeepSpeedCPUAdam(torch_steps.make_parameters(), adamw_mode=True, **torch_steps.OPTIONS)
-    theirs.step()  # Makes the states.
-    ours = torch_steps.KernelSteps(told.library, theirs)
-    samples.show(torch_steps.take_turns({"optimizer.deepspeed": theirs}, ours, told.rounds))
+    theirs.step()  # Creates the states.
+    ours = torch_steps.KernelSteps(arguments.library, theirs)
+    samples.show(torch_steps.take_turns({"optimizer.deepspeed": theirs}, ours, arguments.rounds))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What a run reads, writes and holds in memory, as its kernel counts it: of it and of its daemon.
+"""Measures what a run and its daemon read, write and use of memory, as the kernel counts it.
 
-Bytes are those of /proc/PID/io that went to or came from a disk; a page cache's are not among them
-where direct I/O is used, which both sides of bench/peers do. Memory is what /proc/PID/status calls
-anonymous, of all the processes, and the largest of their shared memory, once: the daemon's pools
-are mapped by the trainer too. It is looked at some twenty times a second.
+Bytes read and written are the disk's counters in /proc/PID/io, and exact because both sides of
+bench/peers use direct I/O, without the page cache. Memory is the anonymous memory of all processes
+in /proc/PID/status, plus the largest shared memory of any one, since the trainer maps the daemon's
+pools too. It is sampled every `_PERIOD_S`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PERIOD_S = 0.05
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a step between the two that were named: bytes. And the most memory that was seen."""
+    """The mean bytes of a step after warm-up, and the peak of memory over the whole run."""
 
     read_bytes: float
     written_bytes: float
@@ -28,31 +28,37 @@ class Cost:
 
 
 def disk_bytes(io: str) -> tuple[int, int]:
-    """Read and written, from the text of /proc/PID/io."""
+    """Returns bytes read and written, from the text of /proc/PID/io."""
     counts = dict(re.findall(r"^(\w+): (\d+)$", io, re.M))
     return int(counts["read_bytes"]), int(counts["write_bytes"])
 
 
 def resident_bytes(status: str) -> tuple[int, int]:
-    """Anonymous and shared, from the text of /proc/PID/status; nothing where it has ended."""
+    """Returns anonymous and shared bytes, from the text of /proc/PID/status.
+
+    Both are zero for a process that has ended.
+    """
     kilobytes = dict(re.findall(r"^Rss(Anon|Shmem):\s+(\d+) kB$", status, re.M))
     return int(kilobytes.get("Anon", 0)) * 1024, int(kilobytes.get("Shmem", 0)) * 1024
 
 
 def together(residents: list[tuple[int, int]]) -> int:
-    """Bytes of memory of processes that share theirs."""
+    """The memory of processes that share one segment: all anonymous bytes, and the segment once."""
     return sum(anonymous for anonymous, _ in residents) + max(shared for _, shared in residents)
 
 
 def until_end(
     process: subprocess.Popen[bytes], log: Path, daemon: int | None, steps: tuple[int, int]
 ) -> Cost:
-    """Watches the process to its end; `steps`: after which lines of the log bytes are counted."""
+    """Observes the process until it ends, and counts bytes between two steps.
+
+    A step has ended when the log has its line.
+    """
     watched = [process.pid, *([daemon] if daemon else [])]
     first = latest = (0, 0)
     memory = 0
     while process.poll() is None:
-        with contextlib.suppress(OSError):  # It has just ended, or has no log yet.
+        with contextlib.suppress(OSError):  # The process may have just ended, or have no log yet.
             memory = max(memory, together([resident_bytes(_of(pid, "status")) for pid in watched]))
             lines = log.read_bytes().count(b"\n")
             if lines <= steps[1]:

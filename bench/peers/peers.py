@@ -1,10 +1,11 @@
-"""The demo's GPT with all states on the SSD: under memtide, against DeepSpeed ZeRO-Infinity.
+"""Times the demo's GPT with all states on the SSD, under memtide and DeepSpeed ZeRO-Infinity.
 
     peers.py --binaries DIR --ssd-dir DIR [--rounds N] [--steps N] [--memory MIB]
 
-Runs of the same steps, one after the other, in rounds: plain torch, memtide, ZeRO-Infinity; the
-order turns with every round. Samples on standard output as lines of JSON, tables on standard error.
-Exits 1 where losses differ by more than they should. Called by bench/peers/peers.
+A round runs the same steps in plain torch, memtide and ZeRO-Infinity, one after the other; the
+order rotates from round to round. Prints samples on standard output as lines of JSON, and tables on
+standard error. Exits with status 1 if losses differ by more than TOLERANCE. Called by
+bench/peers/peers.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import daemon_process  # noqa: E402
 import machine  # noqa: E402
-import node  # noqa: E402
 import observe  # noqa: E402
 import samples  # noqa: E402
 from figures import Pair  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "examples" / "train_gpt.py"
-# The first ones make the optimizer's state, and both sides learn the order of an iteration.
+# Step 1 creates the optimizer's state; in the next ones both sides learn the order of an iteration.
 WARM_UP_STEPS = 3
-# Of a loss: kernels round elsewhere than torch's, and AdamW's first steps magnify it.
+# As a share of the loss: kernels round differently from torch, and AdamW's first steps amplify it.
 TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: what it was, its losses, and what a step after warm-up cost in the median."""
+    """One run: its losses, and what a step after warm-up costs. `seconds` is the median step."""
 
     name: str
     losses: list[float]
@@ -50,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Bench:
-    """What every run is told. `memory_mib`: memtide's host pool, DeepSpeed's buffers."""
+    """The options of every run. memtide's host pool and DeepSpeed's buffers have `memory_mib`."""
 
     binaries: Path
     ssd_dir: Path
@@ -64,7 +65,7 @@ class Bench:
     def memtide(self) -> Run:
         daemon_program = self.binaries / "daemon" / "memtided"
         pools = [f"--host-pool={self.memory_mib}MiB"]
-        with node.running(daemon_program, self.ssd_dir, pools) as daemon:
+        with daemon_process.running(daemon_program, self.ssd_dir, pools) as daemon:
             command = [sys.executable, "-m", "memtide", "run", "--quiet"]
             command += [f"--socket-dir={daemon.socket_dir}", str(SCRIPT)]
             return self._watch("memtide", command, daemon.pid)
@@ -90,8 +91,8 @@ class Bench:
                 )
                 cost = observe.until_end(process, log, daemon, (WARM_UP_STEPS, self.steps))
             if process.returncode != 0:
-                said = output.read_text(encoding="utf-8", errors="replace")
-                sys.exit(f"{name} ended with status {process.returncode}:\n{said[-4000:]}")
+                printed = output.read_text(encoding="utf-8", errors="replace")
+                sys.exit(f"{name} ended with status {process.returncode}:\n{printed[-4000:]}")
             entries = [json.loads(text) for text in log.read_text(encoding="ascii").splitlines()]
         return Run(
             name,
@@ -102,14 +103,14 @@ class Bench:
 
 
 def alone(kind: Callable[[], Run]) -> Run:
-    """The run, with how busy others were from its start to its end."""
+    """Makes a run, and measures how many CPUs other processes use during it."""
     load = machine.LoadBesideChildren()
     run = kind()
     return replace(run, others_cpus=load.of_others())
 
 
 def table(runs: list[Run]) -> str:
-    """A row of Markdown for each kind of run, medians over the rounds."""
+    """A table in Markdown: a row for each kind of run, with medians over the rounds."""
     rows = [
         "| run | step | read a step | written a step | memory | others |",
         "|---|---|---|---|---|---|",
@@ -130,32 +131,38 @@ def table(runs: list[Run]) -> str:
     return "\n".join(rows)
 
 
-def furthest(losses: Sequence[float], plain: Sequence[float]) -> float:
-    """The largest difference from plain torch's, as a share of it."""
+def largest_difference(losses: Sequence[float], plain: Sequence[float]) -> float:
+    """The largest difference from a loss of plain torch, as a share of that loss."""
     return max(abs(a - b) / b for a, b in zip(losses, plain, strict=True))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--binaries", type=Path, required=True, help="of the build")
-    parser.add_argument("--ssd-dir", type=Path, required=True, help="on the disk to compare on")
+    parser.add_argument("--binaries", type=Path, required=True, help="the build's output folder")
+    parser.add_argument("--ssd-dir", type=Path, required=True, help="a folder on the disk to use")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--steps", type=int, default=8, help=f"of a run, {WARM_UP_STEPS} of them to warm up"
     )
-    parser.add_argument("--memory", type=int, default=192, metavar="MIB", help="of pools, buffers")
+    parser.add_argument(
+        "--memory",
+        type=int,
+        default=192,
+        metavar="MIB",
+        help="size of the pool, and of all buffers",
+    )
     parser.add_argument("--layers", default="12")
-    parser.add_argument("--width", default="512", help="see README.md before another")
-    told = parser.parse_args()
-    told.ssd_dir.mkdir(parents=True, exist_ok=True)
-    model = ["--layers", told.layers, "--width", told.width]
-    bench = Bench(told.binaries, told.ssd_dir, told.memory, told.steps, model)
+    parser.add_argument("--width", default="512", help="read README.md before you change it")
+    arguments = parser.parse_args()
+    arguments.ssd_dir.mkdir(parents=True, exist_ok=True)
+    model = ["--layers", arguments.layers, "--width", arguments.width]
+    bench = Bench(arguments.binaries, arguments.ssd_dir, arguments.memory, arguments.steps, model)
     runs: list[Run] = []
     pairs = []
-    for number in range(told.rounds):
+    for number in range(arguments.rounds):
         kinds = [bench.plain, bench.memtide, bench.zero_infinity]
-        turned = kinds[number % 3 :] + kinds[: number % 3]
-        done = {run.name: run for run in (alone(kind) for kind in turned)}
+        rotated = kinds[number % 3 :] + kinds[: number % 3]
+        done = {run.name: run for run in (alone(kind) for kind in rotated)}
         runs += done.values()
         peer, ours = done["ZeRO-Infinity"], done["memtide"]
         others = max(peer.others_cpus, ours.others_cpus)
@@ -169,7 +176,7 @@ def main() -> int:
     print(table(runs), file=sys.stderr)
     plain = next(run for run in runs if run.name == "plain torch").losses
     for name in ("memtide", "ZeRO-Infinity"):
-        differs = max(furthest(run.losses, plain) for run in runs if run.name == name)
+        differs = max(largest_difference(run.losses, plain) for run in runs if run.name == name)
         print(f"{name}: losses within {differs:.2g} of plain torch's", file=sys.stderr)
         if differs > TOLERANCE:
             return 1

@@ -1,4 +1,4 @@
-"""What bench/peers works out without DeepSpeed: buffers, what /proc says, a line of a log."""
+"""The parts of bench/peers that need no DeepSpeed: buffer sizes, counters of /proc, log lines."""
 
 import json
 import sys
@@ -21,11 +21,11 @@ class BuffersTest(unittest.TestCase):
             self.assertLessEqual(count * buffers.elements * 4, memory)
             self.assertGreater((count + 1) * buffers.elements * 4, memory)
 
-    def test_a_group_that_the_largest_parameter_closes_fits_a_buffer(self) -> None:
+    def test_a_group_whose_last_parameter_is_the_largest_fits_a_buffer(self) -> None:
         buffers = settings.Buffers.within(192 * MIB, 4 * 576**2)
         self.assertLessEqual(buffers.group - 1 + buffers.largest_parameter, buffers.elements)
 
-    def test_too_little_memory_is_refused_with_what_is_needed(self) -> None:
+    def test_the_error_for_too_little_memory_names_the_bytes_needed(self) -> None:
         needed = 16 * 2 * 4 * 576**2 * 4
         with self.assertRaisesRegex(ValueError, str(needed)):
             settings.Buffers.within(needed - 1, 4 * 576**2)
@@ -42,7 +42,7 @@ class BuffersTest(unittest.TestCase):
 
 
 class ObserveTest(unittest.TestCase):
-    def test_bytes_of_the_disk_are_told_from_those_of_calls(self) -> None:
+    def test_only_bytes_of_the_disk_count_not_those_of_system_calls(self) -> None:
         io = "rchar: 9\nwchar: 8\nread_bytes: 4096\nwrite_bytes: 512\ncancelled_write_bytes: 1\n"
         self.assertEqual(observe.disk_bytes(io), (4096, 512))
 
@@ -54,7 +54,7 @@ class ObserveTest(unittest.TestCase):
 
 
 class LogTest(unittest.TestCase):
-    def test_a_loss_comes_back_bit_for_bit(self) -> None:
+    def test_a_loss_is_read_from_the_log_bit_for_bit(self) -> None:
         entry = json.loads(settings.log_line(3, 0.1, 1.5))
         self.assertEqual(float.fromhex(entry["loss"]), 0.1)
 

@@ -1,4 +1,4 @@
-"""Samples as lines of JSON, as bench/harness.h prints them, and what they come to."""
+"""Prints samples as lines of JSON in the format of bench/harness.h, and their medians."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from figures import Pair  # noqa: E402
 
 
 def line(figure: str, pairs: Sequence[Pair]) -> str:
-    """One figure."""
+    """The line of JSON with all samples of one figure."""
     printed = [
         {"limit": pair.limit, "product": pair.product, "others": pair.others_cpus} for pair in pairs
     ]
@@ -22,7 +22,7 @@ def line(figure: str, pairs: Sequence[Pair]) -> str:
 
 
 def show(figures: dict[str, list[Pair]]) -> None:
-    """Lines on standard output; on standard error, how many times faster the product was."""
+    """Prints the lines on standard output, and the median speed-ups on standard error."""
     for figure, pairs in figures.items():
         print(line(figure, pairs), flush=True)
         limit = statistics.median(pair.limit for pair in pairs)

@@ -1,6 +1,7 @@
-"""How DeepSpeed is set up for a given memory, and a line of a log. Needs no DeepSpeed itself.
+"""DeepSpeed's configuration for a given memory, and the format of a log line.
 
-Sizes are in elements of fp32 where DeepSpeed's own names are, in bytes where a name says so.
+Imports no DeepSpeed. As in DeepSpeed's own settings, sizes are in elements of fp32, but those whose
+names end in _bytes.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 _ELEMENT_BYTES = 4
-# Of a group of parameters: master, momentum, variance and gradient, while they are stepped, of the
-# group before, while they are written, and of the next, while they are read.
+# A group of parameters needs four: master, momentum, variance and gradient. Three groups are in
+# memory at a time: one is stepped, the one before it is written, and the next one is read.
 _OPTIMIZER_BUFFERS = 12
-# DeepSpeed takes one more, as large as a group, to write parameters after a step.
+# DeepSpeed allocates one more, as large as a group, to write parameters after a step.
 _OTHER_BUFFERS = 1
-# Of the module that computes (its weight; biases stay in memory), and of the ones read ahead.
+# One for the weight of the module that computes (biases stay in memory), two to prefetch weights.
 _LEAST_PARAMETER_BUFFERS = 3
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """Of which size, and how many for parameters and how many for the optimizer."""
+    """The size of DeepSpeed's buffers, and how many parameters and the optimizer have."""
 
     largest_parameter: int
     for_parameters: int
@@ -35,12 +36,12 @@ class Buffers:
 
     @property
     def elements(self) -> int:
-        """Room for any group: the parameter that closes one may be the largest of all."""
+        """A buffer's size. It fits any group, even if its last parameter is the largest of all."""
         return 2 * self.largest_parameter
 
     @classmethod
     def within(cls, memory_bytes: int, largest_parameter: int) -> Buffers:
-        """As many as fit in these bytes; ValueError, where DeepSpeed could not work with them."""
+        """As many buffers as fit in `memory_bytes`. ValueError if DeepSpeed needs more of them."""
         buffer_bytes = 2 * largest_parameter * _ELEMENT_BYTES
         for_parameters = memory_bytes // buffer_bytes - _OPTIMIZER_BUFFERS - _OTHER_BUFFERS
         if for_parameters < _LEAST_PARAMETER_BUFFERS:
@@ -94,5 +95,5 @@ def zero_infinity(files: Path, batch: int, buffers: Buffers) -> dict[str, Any]:
 
 
 def log_line(step: int, loss: float, seconds: float) -> str:
-    """As examples/train_gpt.py writes it."""
+    """A line in the format of examples/train_gpt.py."""
     return json.dumps({"step": step, "loss": loss.hex(), "seconds": seconds}) + "\n"

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-# One process, and no launcher: what DeepSpeed's would have set. 0: any free port.
+# DeepSpeed's launcher would set these variables; here is one process without it. Port 0 is any
+# free port.
 os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_SIZE="1", MASTER_ADDR="127.0.0.1")
 os.environ.setdefault("MASTER_PORT", "0")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "examples"))
@@ -29,10 +30,10 @@ from torch.nn import functional  # noqa: E402
 
 
 def make_engine(options: argparse.Namespace) -> Any:
-    """The model of the example, made in pieces that go to their files at once."""
+    """Makes the example's model, whose parts DeepSpeed writes to files as soon as they exist."""
     buffers = settings.Buffers.within(options.memory * 2**20, 4 * options.width**2)
     config = settings.zero_infinity(options.nvme, options.batch, buffers)
-    # Given to deepspeed.initialize alone, a model of fp32 gets files of bf16 on a CPU.
+    # Without Init, deepspeed.initialize would store a model of fp32 in files of bf16 on a CPU.
     with deepspeed.zero.Init(config_dict_or_path=config):
         model = train_gpt.Gpt(options.layers, options.width, options.context)
     optimizer = DeepSpeedCPUAdam(model.parameters(), lr=3e-4, weight_decay=0.01, adamw_mode=True)
@@ -62,7 +63,7 @@ def train(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--nvme", type=Path, required=True, help="a directory for the files")
-    parser.add_argument("--memory", type=int, required=True, help="of its buffers, in MiB")
+    parser.add_argument("--memory", type=int, required=True, help="size of all buffers, in MiB")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=576)

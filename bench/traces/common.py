@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: text to learn from, options, and the training loop."""
+"""The text to train on, the options, and the training loop of all scripts of this folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CORPUS_BYTES = 2 * 2**20
 
 
 def read_options(description: str | None) -> argparse.Namespace:
-    """How long to train, and from which seed."""
+    """Parses --steps and --seed."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--seed", type=int, default=0)
@@ -33,19 +33,19 @@ def read_corpus() -> torch.Tensor:
 
 
 def read_words(vocabulary: int) -> torch.Tensor:
-    """The corpus in words; the most frequent ones have numbers of their own, the others share 0."""
+    """The corpus as numbers of words: 2 and more for the most frequent words, 0 for all others."""
     words = bytes(read_corpus().tolist()).decode("utf-8", errors="replace").split()
     counts: dict[str, int] = {}
     for word in words:
         counts[word] = counts.get(word, 0) + 1
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary - 2]
-    # 1 is for whoever needs a mask or a beginning.
+    # Scripts use 1 as the mask, or as the beginning of a text.
     numbers = {word: number for number, word in enumerate(frequent, 2)}
     return torch.tensor([numbers.get(word, 0) for word in words])
 
 
 def draw(tokens: torch.Tensor, batch: int, length: int) -> Iterator[torch.Tensor]:
-    """Random stretches, (batch, length) at a time."""
+    """Yields batches of random pieces of the text, as tensors of (batch, length)."""
     generator = torch.Generator().manual_seed(0)
     while True:
         starts = torch.randint(len(tokens) - length, (batch,), generator=generator)

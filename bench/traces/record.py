@@ -1,9 +1,9 @@
-"""Records the traces of this folder: each script under memtide, in pools that are too small for it.
+"""Records the traces of this folder: trains each script under memtide, in pools that are too small.
 
     MEMTIDE_LIBRARY=... MEMTIDED=... PYTHONPATH=pyclient python bench/traces/record.py [NAME...]
 
-What was moved depends on the pools, and replay decides it anew: it is left out. The stalls stay, so
-that they can be told from computing.
+The transfers are left out of the traces, as they depend on the pools, and a replay decides them
+anew. The stalls are left in, so that they do not count as computing.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SCRIPTS: dict[str, list[str]] = {
     "encoder_decoder": [str(HERE / "train_encoder_decoder.py")],
     "lora": [str(HERE / "train_lora.py")],
 }
-# Too small for any of them: with room for all, a process has nothing to tell the daemon.
+# Too small for every script: a process whose chunks all fit reports no moments to the daemon.
 POOLS = ["--device=emulated", "--device-pool=64MiB", "--host-pool=64MiB", "--ssd-pool=2GiB"]
 CHUNK_SIZE = "2MiB"
 _MOST_BYTES = 200 * 1024
 
-# Numbers in memtide.v1.Trace.
+# Field numbers in memtide.v1.Trace.
 _MADE_BY, _MOVES = 1, 10
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place, and the place after it."""
+    """Decodes the varint at an offset. Returns it, and the offset after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -51,7 +51,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a protobuf message: number, and the bytes of all of it."""
+    """Yields each field of a protobuf message: its number, and its bytes with the tag."""
     at = 0
     while at < len(message):
         begin = at
@@ -67,7 +67,7 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def encode(number: int) -> bytes:
-    """As a varint."""
+    """Encodes a number as a varint."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -76,14 +76,14 @@ def encode(number: int) -> bytes:
 
 
 def strip(trace: bytes, made_by: str) -> bytes:
-    """Without what was moved, and with how it was made."""
-    said = made_by.encode()
-    kept = [field for number, field in fields(trace) if number not in (_MADE_BY, _MOVES)]
-    return encode(_MADE_BY << 3 | 2) + encode(len(said)) + said + b"".join(kept)
+    """Removes the transfers from a trace, and sets its `made_by`."""
+    command = made_by.encode()
+    others = [field for number, field in fields(trace) if number not in (_MADE_BY, _MOVES)]
+    return encode(_MADE_BY << 3 | 2) + encode(len(command)) + command + b"".join(others)
 
 
 def record(name: str) -> None:
-    """Writes NAME.trace.gz."""
+    """Trains a script and writes NAME.trace.gz."""
     with tempfile.TemporaryDirectory() as home:
         raw = Path(home) / "raw.trace.gz"
         options = ["--quiet", f"--trace={raw}", f"--chunk-size={CHUNK_SIZE}", *POOLS]
@@ -93,7 +93,7 @@ def record(name: str) -> None:
         trace = gzip.decompress(raw.read_bytes())
     script, *arguments = SCRIPTS[name]
     made_by = " ".join([Path(script).name, *arguments, f"(chunks of {CHUNK_SIZE})"])
-    # No name and no time in the header: the same trace gives the same file.
+    # The header has no file name and no time, so the same trace gives the same file.
     packed = gzip.compress(strip(trace, made_by), 9, mtime=0)
     if len(packed) > _MOST_BYTES:
         sys.exit(f"{name}: {len(packed)} bytes are too many to keep")
@@ -103,7 +103,7 @@ def record(name: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SCRIPTS)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(SCRIPTS)}")
     for name in parser.parse_args().names or SCRIPTS:
         if name not in SCRIPTS:
             parser.error(f"there is no script for {name}")

@@ -13,7 +13,7 @@ MASK = 1
 
 
 class Bert(nn.Module):
-    """Words in, logits of the words that belong there out."""
+    """Maps words to the logits of the words at their positions."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ BEGINNING = 1
 
 
 class EncoderDecoder(nn.Module):
-    """Words in, and words so far; logits of the next words out."""
+    """Maps the source's words and the target's words so far to the logits of the next words."""
 
     def __init__(self) -> None:
         super().__init__()

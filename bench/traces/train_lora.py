@@ -1,4 +1,4 @@
-"""Trains low-rank adapters of a frozen GPT (LoRA): the base is read, and never written."""
+"""Trains low-rank adapters of a frozen GPT (LoRA): its base is read and never written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BATCH, LENGTH = 4, 64
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer, and two thin ones beside it."""
+    """A frozen linear layer with a low-rank adapter of two small layers beside it."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 class AdaptedGpt(nn.Module):
-    """Bytes in, logits of the next bytes out."""
+    """Maps bytes to the logits of the next bytes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Trains a mixture of experts: each text goes to two of sixteen, and only the chosen ones run.
+"""Trains a mixture of experts: a gate sends each text to two of sixteen, and only those run.
 
-Which ones depends on the data, so no iteration is like the last: experts that none chose have no
-gradient, and the optimizer leaves them alone.
+The gate depends on the data, so no iteration is like the last. An expert that is not chosen has no
+gradient, and the optimizer skips it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ BATCH, LENGTH = 4, 64
 
 
 class Expert(nn.Sequential):
-    """One of many."""
+    """One expert: two linear layers."""
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
 
 class Mixture(nn.Module):
-    """Attention, then the experts that the mean of the text chooses."""
+    """Attention, then the experts that the gate chooses by the mean of the text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Mixture(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attend(self.norm1(x))
         y = self.norm2(x)
-        # The noise keeps a few experts from taking all.
+        # The noise keeps the gate from choosing the same few experts for all texts.
         scores = self.gate(y.mean(dim=1))
         _, chosen = (scores + torch.randn_like(scores)).topk(CHOSEN, dim=-1)
         weights = scores.softmax(dim=-1)
@@ -54,7 +54,7 @@ class Mixture(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Bytes in, logits of the next bytes out."""
+    """Maps bytes to the logits of the next bytes."""
 
     def __init__(self) -> None:
         super().__init__()

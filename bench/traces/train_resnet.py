@@ -1,4 +1,4 @@
-"""Trains a ResNet of 18 layers with SGD and momentum, on made-up images of 32 x 32."""
+"""Trains a ResNet of 18 layers with SGD and momentum, on generated images of 32 x 32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLASSES, BATCH = 100, 16
 
 
 class Block(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two convolutions with a residual connection around them."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Block(nn.Module):
 
 
 def make_resnet() -> nn.Sequential:
-    """As published for images of this size."""
+    """ResNet-18 in the variant for images of 32 x 32."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 3, 1, 1, bias=False),
         nn.BatchNorm2d(64),

@@ -16,46 +16,55 @@ namespace {
 constexpr char kDefaultMetricsAddress[] = "127.0.0.1:9464";
 constexpr std::chrono::seconds kDefaultSessionLease{60};
 constexpr std::chrono::seconds kLeastSessionLease{1};
-// More than a program allocates while the daemon looks again and a few chunks are written.
+// More than a program allocates until the daemon measures memory again and has written a few
+// chunks.
 constexpr Bytes kMostReserve = GiB(1);
-// Four fifths of the space that is free: file systems grow slow, and their other users fail, when
-// full.
+// Four fifths of the free space, because a full file system is slow, and its other users fail.
 Bytes DefaultSsdPool(Bytes free) { return Bytes(free.count() / 5 * 4); }
 
-// Of a default, what this daemon takes beside the others of its machine.
+// This daemon's share of a default that all daemons of the machine divide.
 Bytes PartOf(Bytes whole, const v1::NodeConfig& proto) {
   return Bytes(whole.count() / std::max(proto.daemons(), 1u));
 }
 
-// An emulated device is host memory as well.
-absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, Bytes available) {
+// `device` is the size of an emulated device, whose memory is host memory as well.
+absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, const Machine& machine,
+                                 Config* config) {
+  const Bytes available = machine.available_memory;
   if (device >= available) {
     return absl::FailedPreconditionError(absl::StrCat(
         "device_pool_bytes: ", FormatBytes(device), " of an emulated device, but only ",
         FormatBytes(available), " of memory are available. Ask for less (--device-pool)"));
   }
   const Bytes left = available - device;
-  const Bytes asked = proto.host_pool_bytes() == 0 ? PartOf(Bytes(left.count() / 2), proto)
-                                                   : Bytes(proto.host_pool_bytes());
+  if (proto.host_pool_bytes() == 0) {
+    const Bytes usual = PartOf(Bytes(left.count() / 2), proto);
+    return RoundPool("host_pool_bytes", std::max(usual, RoomFor(machine.kept.host_pool)));
+  }
+  const Bytes asked(proto.host_pool_bytes());
   if (asked <= left) return RoundPool("host_pool_bytes", asked);
-  return absl::FailedPreconditionError(
+  const absl::Status refusal = absl::FailedPreconditionError(
       absl::StrCat("host_pool_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(left),
                    device.IsZero() ? " of memory are available"
                                    : " of memory are available besides the emulated device",
                    ". Ask for less (--host-pool), or end other programs"));
+  return LessOrRefuse(refusal, left, machine.kept.host_pool, machine, config);
 }
 
-absl::StatusOr<Bytes> ToHostReserve(const v1::NodeConfig& proto, Bytes available) {
+absl::StatusOr<Bytes> ToHostReserve(const v1::NodeConfig& proto, const Machine& machine,
+                                    Config* config) {
+  const Bytes available = machine.available_memory;
   if (proto.host_reserve() == v1::HOST_RESERVE_DISABLED) return Bytes();
   const Bytes asked(proto.host_reserve_bytes());
+  const Bytes usual = std::min(Bytes(available.count() / 16), kMostReserve);
   if (asked > available) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    const absl::Status refusal = absl::FailedPreconditionError(absl::StrCat(
         "host_reserve_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(available),
         " of memory are available now: the host pool could never be used whole. Reserve less "
         "(--host-reserve), or nothing (--no-host-reserve)"));
+    return LessOrRefuse(refusal, usual, Bytes(), machine, config);
   }
-  if (!asked.IsZero()) return asked;
-  return std::min(Bytes(available.count() / 16), kMostReserve);
+  return asked.IsZero() ? usual : asked;
 }
 
 absl::StatusOr<std::vector<std::string>> ToSsdDirs(const v1::NodeConfig& proto,
@@ -79,7 +88,7 @@ absl::StatusOr<std::vector<std::string>> ToSsdDirs(const v1::NodeConfig& proto,
   return dirs;
 }
 
-// The largest pool that, striped evenly over `dirs`, fits every file system under them.
+// The size of the largest pool that, striped evenly over `dirs`, fits on their file systems.
 absl::StatusOr<Bytes> LargestSsdPool(const std::vector<std::string>& dirs, const Machine& machine) {
   std::map<uint64_t, std::pair<Bytes, uint64_t>> file_systems;  // Free space, dirs on it.
   for (const std::string& dir : dirs) {
@@ -108,15 +117,18 @@ absl::Status SetSsd(const v1::NodeConfig& proto, const Machine& machine, Config*
   }
   MEMTIDE_ASSIGN_OR_RETURN(config->ssd_dirs, ToSsdDirs(proto, machine));
   MEMTIDE_ASSIGN_OR_RETURN(const Bytes largest, LargestSsdPool(config->ssd_dirs, machine));
-  const Bytes asked = proto.ssd_pool_bytes() == 0 ? PartOf(DefaultSsdPool(largest), proto)
-                                                  : Bytes(proto.ssd_pool_bytes());
-  if (asked > largest) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("ssd_pool_bytes: ", FormatBytes(asked), ", but the directories have room for ",
+  const Bytes kept = machine.kept.ssd_pool;
+  Bytes size(proto.ssd_pool_bytes());
+  if (size.IsZero()) {
+    size = std::max(PartOf(DefaultSsdPool(largest), proto), RoomFor(kept));
+  } else if (size > largest) {
+    const absl::Status refusal = absl::FailedPreconditionError(
+        absl::StrCat("ssd_pool_bytes: ", FormatBytes(size), ", but the directories have room for ",
                      FormatBytes(largest),
                      ". Ask for less (--ssd-pool), or name other directories (--ssd-dir)"));
+    MEMTIDE_ASSIGN_OR_RETURN(size, LessOrRefuse(refusal, largest, kept, machine, config));
   }
-  MEMTIDE_ASSIGN_OR_RETURN(config->ssd_pool, RoundPool("ssd_pool_bytes", asked));
+  MEMTIDE_ASSIGN_OR_RETURN(config->ssd_pool, RoundPool("ssd_pool_bytes", size));
   return absl::OkStatus();
 }
 
@@ -171,8 +183,8 @@ absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& mach
   }
   MEMTIDE_RETURN_IF_ERROR(SetDevice(proto, machine, &config));
   const Bytes emulated = config.emulated_device ? config.emulated_device->capacity : Bytes();
-  MEMTIDE_ASSIGN_OR_RETURN(config.host_pool, ToHostPool(proto, emulated, machine.available_memory));
-  MEMTIDE_ASSIGN_OR_RETURN(config.host_reserve, ToHostReserve(proto, machine.available_memory));
+  MEMTIDE_ASSIGN_OR_RETURN(config.host_pool, ToHostPool(proto, emulated, machine, &config));
+  MEMTIDE_ASSIGN_OR_RETURN(config.host_reserve, ToHostReserve(proto, machine, &config));
   MEMTIDE_RETURN_IF_ERROR(SetSsd(proto, machine, &config));
   MEMTIDE_ASSIGN_OR_RETURN(config.metrics, ToMetrics(proto.metrics_address()));
   MEMTIDE_ASSIGN_OR_RETURN(config.log_level, ToLogLevel(proto.log_level()));

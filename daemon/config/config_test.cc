@@ -159,7 +159,7 @@ TEST(ConfigTest, NoSsdPoolMeansNoDirectories) {
   Refusal("ssd_dirs: \"/a\" ssd_dirs: \"/b/../a\"", StatusCode::kInvalidArgument);
 }
 
-TEST(ConfigTest, RefusesValuesThatCannotBeMeant) {
+TEST(ConfigTest, RefusesImpossibleValues) {
   Refusal("metrics_address: \"9464\"", StatusCode::kInvalidArgument);
   Refusal("metrics_address: \"localhost:65536\"", StatusCode::kInvalidArgument);
   Refusal("metrics_address: \":9464\"", StatusCode::kInvalidArgument);
@@ -180,6 +180,42 @@ TEST(ConfigTest, SaysWhatToNameWhereTheEnvironmentNamesNothing) {
   EXPECT_NE(Validate({}, machine).status().message().find("--no-ssd"), absl::string_view::npos);
 }
 
+TEST(ConfigTest, WhileJobsWaitToBeRestoredAPoolIsReducedInsteadOfRefused) {
+  const auto proto = ParseConfigText(
+      "host_pool_bytes: 9663676416 host_reserve_bytes: 9663676416 ssd_pool_bytes: 1099511627776",
+      "test");
+  ASSERT_TRUE(proto.ok()) << proto.status();
+  Machine machine = TestMachine();
+  machine.kept.any = true;
+  const auto config = Validate(*proto, machine);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->host_pool, GiB(8)) << "all that there is";
+  EXPECT_EQ(config->host_reserve, MiB(512));
+  EXPECT_EQ(config->ssd_pool, GiB(100));
+  ASSERT_EQ(config->warnings.size(), 3u);
+  EXPECT_EQ(config->warnings[0],
+            "host_pool_bytes: 9 GiB, but only 8 GiB of memory are available. Ask for less "
+            "(--host-pool), or end other programs. It is 8 GiB until the next start, so that the "
+            "jobs of the last daemon fit");
+  EXPECT_FALSE(Validate(*ParseConfigText("log_level: \"loud\"", "test"), machine).ok());
+}
+
+TEST(ConfigTest, APoolOfDefaultSizeHasRoomForTheJobsOfTheLastDaemon) {
+  Machine machine = TestMachine();
+  machine.kept.any = true;
+  machine.kept.host_pool = GiB(5) - Bytes(1);
+  machine.kept.ssd_pool = GiB(90);
+  auto config = Validate({}, machine);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->host_pool, GiB(5)) << "half of what is available is 4 GiB";
+  EXPECT_EQ(config->ssd_pool, GiB(90)) << "80% of what is free is 80 GiB";
+  v1::NodeConfig given;
+  given.set_host_pool_bytes(GiB(1).count());
+  config = Validate(given, machine);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->host_pool, GiB(1)) << "a size that is given, and that there is, holds";
+}
+
 TEST(ConfigTest, ThisMachineHasMemoryAndADisk) {
   const auto machine = ThisMachine();
   ASSERT_TRUE(machine.ok()) << machine.status();
@@ -189,6 +225,9 @@ TEST(ConfigTest, ThisMachineHasMemoryAndADisk) {
   ASSERT_TRUE(here.ok()) << here.status();
   ASSERT_TRUE(below.ok()) << below.status();
   EXPECT_EQ(here->file_system, below->file_system);
+  KeptMemory kept;
+  kept.blocks[here->file_system] = GiB(1 << 20);
+  EXPECT_GE(ThisMachine(kept)->free_space("/tmp")->free, GiB(1 << 20)) << "what is kept is ours";
 }
 
 }  // namespace

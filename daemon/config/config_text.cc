@@ -15,7 +15,7 @@ namespace {
 class CollectErrors : public google::protobuf::io::ErrorCollector {
  public:
   explicit CollectErrors(absl::string_view name) : name_(name) {}
-  // Protobuf counts lines and columns from 0, people from 1.
+  // Protobuf counts lines and columns from 0, editors from 1.
   void AddError(int line, google::protobuf::io::ColumnNumber column,
                 const std::string& message) override {
     absl::StrAppend(&errors_, errors_.empty() ? "" : "\n", name_, ":", line + 1, ":", column + 1,

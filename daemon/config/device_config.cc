@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -9,14 +10,14 @@
 namespace memtide {
 namespace {
 
-// Of a GPU: what trains on it needs the rest for activations and workspaces.
+// Six tenths of a GPU's free memory. Programs need the rest for activations and workspaces.
 Bytes DefaultGpuPool(Bytes free) { return Bytes(free.count() / 10 * 6); }
 
 enum class Wish { kAuto, kNone, kEmulated, kCuda };
 
 struct Device {
   Wish wish = Wish::kAuto;
-  std::string gpu;  // For Machine::inspect_gpu.
+  std::string gpu;  // The argument of Machine::inspect_gpu.
 };
 
 absl::StatusOr<Device> ToDevice(const std::string& text) {
@@ -51,14 +52,20 @@ absl::Status SetEmulated(const v1::NodeConfig& proto, Config* config) {
   return absl::OkStatus();
 }
 
-absl::Status SetCuda(const v1::NodeConfig& proto, const Gpu& gpu, Config* config) {
-  const Bytes asked =
-      proto.device_pool_bytes() == 0 ? DefaultGpuPool(gpu.free) : Bytes(proto.device_pool_bytes());
+absl::Status SetCuda(const v1::NodeConfig& proto, const Machine& machine, const Gpu& gpu,
+                     Config* config) {
+  const Bytes kept = machine.kept.device_pool;
+  Bytes asked = proto.device_pool_bytes() == 0 ? std::max(DefaultGpuPool(gpu.free), RoomFor(kept))
+                                               : Bytes(proto.device_pool_bytes());
   if (asked > gpu.free) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    const absl::Status refusal = absl::FailedPreconditionError(absl::StrCat(
         "device_pool_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(gpu.free), " of ",
         FormatBytes(gpu.total), " are free on GPU ", gpu.description,
         ". Ask for less (--device-pool), or end what uses it (nvidia-smi)"));
+    // Clients that outlived the last daemon may still map the missing memory, and return it when
+    // they end.
+    MEMTIDE_ASSIGN_OR_RETURN(
+        asked, LessOrRefuse(refusal, std::min(asked, gpu.total), kept, machine, config));
   }
   CudaDeviceConfig device;
   MEMTIDE_ASSIGN_OR_RETURN(device.pool, RoundPool("device_pool_bytes", asked));
@@ -71,7 +78,7 @@ absl::Status SetCuda(const v1::NodeConfig& proto, const Gpu& gpu, Config* config
 absl::Status SetAuto(const v1::NodeConfig& proto, const Machine& machine, Config* config) {
   if (proto.has_emulated_link()) return SetEmulated(proto, config);
   const absl::StatusOr<Gpu> gpu = machine.inspect_gpu("");
-  if (gpu.ok()) return SetCuda(proto, *gpu, config);
+  if (gpu.ok()) return SetCuda(proto, machine, *gpu, config);
   const bool emulated = proto.device_pool_bytes() != 0;
   if (!absl::IsNotFound(gpu.status())) {
     config->warnings.push_back(absl::StrCat(
@@ -97,7 +104,7 @@ absl::Status SetDevice(const v1::NodeConfig& proto, const Machine& machine, Conf
         "device: \"none\", but device_pool_bytes is given. Leave either out");
   }
   const absl::StatusOr<Gpu> gpu = machine.inspect_gpu(device.gpu);
-  if (gpu.ok()) return SetCuda(proto, *gpu, config);
+  if (gpu.ok()) return SetCuda(proto, machine, *gpu, config);
   return absl::UnavailableError(
       absl::StrCat("device: \"", proto.device(), "\", but ", gpu.status().message()));
 }

@@ -13,7 +13,7 @@
 namespace memtide {
 namespace {
 
-// CLI11 takes errors of a value as exceptions of its own; ParseCommandLine catches them.
+// Throws CLI11's exception for a wrong value, which ParseCommandLine catches.
 uint64_t ParseSize(const std::string& flag, const std::string& text, const std::string& if_zero) {
   const absl::StatusOr<Bytes> bytes = ParseBytes(text);
   if (!bytes.ok()) throw CLI::ValidationError(flag, std::string(bytes.status().message()));
@@ -122,7 +122,7 @@ void AddServiceFlags(CLI::App* app, v1::NodeConfig* flags) {
       ->type_name("TIME");
 }
 
-// Flags replace what the file says; a repeated flag replaces the whole list.
+// Overwrites the file's settings with the flags'. A repeated flag replaces the whole list.
 void Override(const v1::NodeConfig& flags, v1::NodeConfig* config) {
   if (!flags.ssd_dirs().empty()) config->clear_ssd_dirs();
   config->MergeFrom(flags);
@@ -144,7 +144,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   AddServiceFlags(&app, &flags);
   AddPoolFlags(&app, &flags);
   try {
-    // CLI11 takes them last first.
+    // CLI11 expects arguments in reverse order.
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
     line.answer = app.help();

@@ -1,4 +1,4 @@
-// The command line: every field of NodeConfig as a flag, over what --config names.
+// The command line: every field of NodeConfig is a flag, which overrides the file of --config.
 #ifndef MEMTIDE_DAEMON_CONFIG_FLAGS_H_
 #define MEMTIDE_DAEMON_CONFIG_FLAGS_H_
 
@@ -11,16 +11,16 @@
 namespace memtide {
 
 struct CommandLine {
-  // --help or --version: print this and end.
+  // Text to print before the daemon exits (--help, --version); empty: none.
   std::string answer;
-  // --list-gpus: print them and end.
+  // Whether to print the GPUs and exit (--list-gpus).
   bool list_gpus = false;
-  // The file's settings, each replaced by its flag where there is one.
+  // The file's settings, each replaced by its flag if that is given.
   v1::NodeConfig config;
 };
 
-// `arguments`: without the program's name. INVALID_ARGUMENT names the flag; errors of the
-// configuration file as in ReadConfigFile.
+// `arguments` is without the program's name. INVALID_ARGUMENT names the flag. Errors of the
+// configuration file are those of ReadConfigFile.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
                                              const std::string& version);
 

@@ -21,7 +21,7 @@ std::string FromEnvironment(const char* name, const std::string& below) {
   return value == nullptr || *value == '\0' ? "" : absl::StrCat(value, below);
 }
 
-absl::StatusOr<FreeSpace> FreeSpaceOf(const std::string& directory) {
+absl::StatusOr<FreeSpace> FreeSpaceOf(const std::string& directory, const KeptMemory& kept) {
   std::filesystem::path path = std::filesystem::absolute(directory);
   std::error_code error;
   while (!std::filesystem::exists(path, error) && path.has_relative_path()) {
@@ -33,14 +33,17 @@ absl::StatusOr<FreeSpace> FreeSpaceOf(const std::string& directory) {
     return absl::FailedPreconditionError(absl::StrCat("ssd_dirs: cannot tell the free space of \"",
                                                       directory, "\": ", std::strerror(errno)));
   }
-  return FreeSpace{info.st_dev, Bytes(space.f_bavail) * space.f_frsize};
+  const auto own = kept.blocks.find(info.st_dev);
+  const Bytes kept_here = own == kept.blocks.end() ? Bytes() : own->second;
+  return FreeSpace{info.st_dev, Bytes(space.f_bavail) * space.f_frsize + kept_here};
 }
 
 }  // namespace
 
-absl::StatusOr<Machine> ThisMachine() {
+absl::StatusOr<Machine> ThisMachine(const KeptMemory& kept) {
   Machine machine;
-  machine.available_memory = GetAvailableMemory().bytes;
+  machine.kept = kept;
+  machine.available_memory = GetAvailableMemory("", kept.memory).bytes;
   if (machine.available_memory == Bytes(std::numeric_limits<uint64_t>::max())) {
     return absl::InternalError("no MemAvailable in /proc/meminfo");
   }
@@ -52,7 +55,9 @@ absl::StatusOr<Machine> ThisMachine() {
     machine.ssd_dir = FromEnvironment("XDG_CACHE_HOME", "/memtide/store");
     if (machine.ssd_dir.empty()) machine.ssd_dir = FromEnvironment("HOME", "/.cache/memtide/store");
   }
-  machine.free_space = FreeSpaceOf;
+  machine.free_space = [kept](const std::string& directory) {
+    return FreeSpaceOf(directory, kept);
+  };
   return machine;
 }
 

@@ -1,6 +1,8 @@
-// Machine: what defaults and limits of the configuration depend on, read once at start.
+// Machine: the properties of a machine on which defaults and limits of the configuration depend,
+// read once at start. Memory that the descriptor store has from the last daemon counts as free,
+// because this daemon restores it.
 //
-// A value, so that tests can make up machines.
+// It is a value, so that tests can construct any machine.
 #ifndef MEMTIDE_DAEMON_CONFIG_MACHINE_H_
 #define MEMTIDE_DAEMON_CONFIG_MACHINE_H_
 
@@ -10,29 +12,31 @@
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "daemon/device/gpu.h"
+#include "daemon/recovery/kept_memory.h"
 
 namespace memtide {
 
-// A file system, as a directory on it sees it.
+// The file system of a directory: its device number, and the bytes free on it.
 struct FreeSpace {
   uint64_t file_system = 0;
   Bytes free;
 };
 
 struct Machine {
-  // That new programs can have without swapping, within the limits of this process's cgroup.
+  // Memory that new programs can use without swapping, within the limits of this process's cgroup.
   Bytes available_memory;
-  // Where a user's sockets and data go; empty: unknown.
+  KeptMemory kept;
+  // The default directories of a user's sockets and data. Empty: unknown.
   std::string socket_dir, ssd_dir;
-  // Of the directory, or, while it is not made, of the nearest parent that is.
+  // Returns the free space of the directory, or of its nearest existing parent.
   std::function<absl::StatusOr<FreeSpace>(const std::string& directory)> free_space;
-  // See daemon/device/open_cuda.h.
+  // InspectGpu of daemon/device/open_cuda.h, or a test's.
   std::function<absl::StatusOr<Gpu>(const std::string& device)> inspect_gpu;
 };
 
-// The machine that we run on. How to look at its GPUs is the caller's to say: whoever does links
-// CUDA.
-absl::StatusOr<Machine> ThisMachine();
+// Reads the properties of this machine. Leaves inspect_gpu to the caller, so that only callers that
+// set it link CUDA.
+absl::StatusOr<Machine> ThisMachine(const KeptMemory& kept = {});
 
 }  // namespace memtide
 

@@ -1,5 +1,7 @@
 #include "daemon/config/validate.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace memtide {
@@ -14,6 +16,18 @@ absl::StatusOr<Bytes> RoundPool(absl::string_view field, Bytes size) {
   if (!rounded.IsZero()) return rounded;
   return absl::InvalidArgumentError(absl::StrCat(
       field, ": ", FormatBytes(size), " is less than the least, ", FormatBytes(kPoolAlignment)));
+}
+
+Bytes RoomFor(Bytes kept) { return RoundDown(kept + kPoolAlignment - Bytes(1), kPoolAlignment); }
+
+absl::StatusOr<Bytes> LessOrRefuse(const absl::Status& problem, Bytes largest, Bytes kept,
+                                   const Machine& machine, Config* config) {
+  if (!machine.kept.any) return problem;
+  const Bytes size = std::max(RoundDown(largest, kPoolAlignment), RoomFor(kept));
+  config->warnings.push_back(
+      absl::StrCat(problem.message(), ". It is ", FormatBytes(size),
+                   " until the next start, so that the jobs of the last daemon fit"));
+  return size;
 }
 
 absl::StatusOr<Duration> ToDuration(absl::string_view field,

@@ -42,7 +42,7 @@ absl::StatusOr<CudaDeviceFacts> ChooseCudaDevice(const std::vector<CudaDeviceFac
       absl::StrCat("there is no GPU \"", device, "\"; there are ", absl::StrJoin(known, ", ")));
 }
 
-// Memory as its borrower has it.
+// The DeviceMemory that a caller of Allocate owns.
 class CudaDevice::Lent : public DeviceMemory {
  public:
   Lent(CudaDevice* device, std::unique_ptr<CudaMemory> memory)
@@ -52,7 +52,7 @@ class CudaDevice::Lent : public DeviceMemory {
   Bytes size() const override { return memory_->size(); }
   MemoryExport Export() const override { return memory_->Export(); }
 
-  // The memory of a device that can only be this one's: see the REQUIRES of Device.
+  // Device requires memory that came from this device, so the type is known.
   static const CudaMemory& Of(const DeviceMemory& memory) {
     return *static_cast<const Lent&>(memory).memory_;
   }
@@ -112,7 +112,7 @@ absl::Status CudaDevice::MakeStreams() {
   return absl::OkStatus();
 }
 
-// What fails is tried once more, and then left.
+// A failure is retried once and then ignored: in a broken context everything fails.
 void CudaDevice::DestroyStreams() {
   for (cudaStream_t& stream : streams_) {
     for (int i = 0; i < 2 && stream != nullptr; ++i) {
@@ -217,7 +217,7 @@ absl::Status CudaDevice::OnMemory(const DeviceMemory& memory, Bytes offset, Byte
   const absl::optional<Bytes> end = CheckedAdd(offset, size);
   MEMTIDE_CHECK(end.has_value() && *end <= of.size())
       << size << " at " << offset << " of " << of.Describe();
-  absl::Status gone;  // Not the GPU, which so is not restarted.
+  absl::Status gone;  // The memory is lost, not the GPU: no restart.
   const absl::Status status = Run([&]() -> absl::Status {
     const absl::StatusOr<char*> address = of.Address();
     gone = address.status();
@@ -240,7 +240,7 @@ absl::Status CudaDevice::Wait(StreamOf stream, const std::string& what,
   if (status.ok()) status = CudaStatus(cudaEventRecord(event, on), what);
   if (status.ok()) status = CudaStatus(cudaEventSynchronize(event), what);
   if (!status.ok() && status.code() != absl::StatusCode::kUnavailable) {
-    // It may be under way, in memory that the caller believes to have back.
+    // The copy may still be in flight, in memory that the caller will reuse.
     const absl::Status ended = CudaStatus(cudaStreamSynchronize(on), what);
     if (!ended.ok()) status = absl::UnavailableError(ended.message());
   }

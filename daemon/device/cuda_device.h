@@ -1,16 +1,18 @@
-// CudaDevice: a GPU, through the seam.
+// CudaDevice: the Device of a GPU.
 //
-// Memory is lent by descriptor where the driver can, and by legacy IPC for clients that want a
-// plain pointer or where it cannot. A stream for each direction and one for new memory; each call
-// waits for an event of its own, asleep.
+// Memory is exported by descriptor if the driver can, and by legacy IPC otherwise or for clients
+// that need a plain pointer. There is one stream per direction and one for new memory; each call
+// blocks on a CUDA event of its own.
 //
-// An error after which a context is of no use loses the GPU, not the state: everybody is locked
-// out, the GPU is reset, host memory pinned and every living descriptor opened again, and the call
-// that met the error is made once more. Memory lent by legacy IPC does not survive that: its copies
-// return UNAVAILABLE from then on. Where the restart itself fails every call does, and says so.
+// An error that breaks the CUDA context loses the GPU but not the bytes: CudaDevice stops all
+// calls, resets the GPU, pins host memory again, reopens every living descriptor, and repeats the
+// call that failed. Memory exported by legacy IPC does not survive the reset: its copies return
+// UNAVAILABLE from then on. If the restart itself fails, every later call returns that error.
 //
-// Thread-safe. Must outlive its memory. Lines for people (a restart, host memory that cannot be
-// pinned) go to a callback, from any thread.
+// Ownership: the CudaDevice must outlive the DeviceMemory that it allocates. Log lines (a restart,
+// host memory that cannot be pinned) go to a callback, from any thread.
+//
+// Thread safety: thread-safe.
 #ifndef MEMTIDE_DAEMON_DEVICE_CUDA_DEVICE_H_
 #define MEMTIDE_DAEMON_DEVICE_CUDA_DEVICE_H_
 
@@ -35,20 +37,20 @@ namespace memtide {
 
 struct CudaDeviceOptions {
   std::string device;  // An ordinal, or the beginning of a GPU-uuid. Empty: the first.
-  // How long an allocation waits for importers of memory freed lately to let it go.
+  // How long Allocate waits for other processes to unmap memory that was freed shortly before.
   Duration patience = std::chrono::seconds(2);
   std::function<void(const std::string& line)> warn = [](const std::string&) {};
 };
 
-// Which of `devices` is meant. FAILED_PRECONDITION: none, and which there are.
+// The one of `devices` that `device` names. FAILED_PRECONDITION, listing the devices, if none is.
 absl::StatusOr<CudaDeviceFacts> ChooseCudaDevice(const std::vector<CudaDeviceFacts>& devices,
                                                  const std::string& device);
 
 class CudaDevice : public Device {
  public:
-  // FAILED_PRECONDITION, UNAVAILABLE: no GPU can be used, and what to do about it.
+  // FAILED_PRECONDITION or UNAVAILABLE, with what to do about it, if no GPU can be used.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(const CudaDeviceOptions& options);
-  // REQUIRES: its memory is gone.
+  // REQUIRES: all of its DeviceMemory is destroyed.
   ~CudaDevice() override;
 
   std::string Describe() const override;
@@ -72,13 +74,13 @@ class CudaDevice : public Device {
   absl::Status MakeStreams();
   void DestroyStreams();
 
-  // Does `work` inside the gate, and once more after a restart if it lost the GPU.
+  // Runs `work` inside the gate, and a second time after a restart if it lost the GPU.
   absl::Status Run(const std::function<absl::Status()>& work);
   absl::Status Restart(uint64_t generation, const absl::Status& why);
   absl::Status Revive();
   absl::Status Lost() const;
 
-  // Enqueues on the stream and waits for the end of it. What fails is no longer under way.
+  // Enqueues on the stream and waits for completion. On failure nothing is left in flight.
   absl::Status Wait(StreamOf stream, const std::string& what,
                     const std::function<cudaError_t(cudaStream_t)>& enqueue);
   absl::Status OnMemory(const DeviceMemory& memory, Bytes offset, Bytes size, StreamOf stream,

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "daemon/device/cuda_device_fixture.h"
+#include "daemon/device/testing/cuda_device_fixture.h"
 
 namespace memtide {
 namespace {

@@ -1,7 +1,9 @@
-// CudaGate: many use the GPU at once; who restarts it is alone.
+// CudaGate: lets many threads use the GPU at once, or one thread restart it alone.
 //
-// A generation counts restarts, so that of those who saw the same failure one restarts and the
-// others go on with the result. Thread-safe. No lock is held while somebody is inside.
+// A generation counts restarts: if several threads see the same failure, one of them restarts the
+// GPU and the others continue with its result.
+//
+// Thread safety: thread-safe. No lock is held while a thread is inside the gate.
 #ifndef MEMTIDE_DAEMON_DEVICE_CUDA_GATE_H_
 #define MEMTIDE_DAEMON_DEVICE_CUDA_GATE_H_
 
@@ -14,7 +16,8 @@ namespace memtide {
 
 class CudaGate {
  public:
-  // Being inside, from construction, which waits while the gate is closed. Not to be nested.
+  // Holds the calling thread inside the gate. The constructor waits while the gate is closed.
+  // REQUIRES: the thread is not inside already.
   class Use {
    public:
     explicit Use(CudaGate* gate) : gate_(gate), generation_(gate->Enter()) {}
@@ -29,10 +32,10 @@ class CudaGate {
     const uint64_t generation_;
   };
 
-  // Closes the gate and waits until nobody is inside. False, and not closed: somebody did so since
-  // `generation`, and has finished. REQUIRES: the caller is not inside.
+  // Closes the gate and waits until no thread is inside. Returns false, without closing it, if
+  // another thread has restarted the GPU since `generation`. REQUIRES: the caller is not inside.
   bool Close(uint64_t generation);
-  // REQUIRES: the caller closed it.
+  // REQUIRES: the caller closed the gate.
   void Open();
 
  private:

@@ -15,7 +15,7 @@ absl::Status UnpinPiece(char* memory) {
   return CudaStatus(cudaHostUnregister(memory), "cudaHostUnregister");
 }
 
-// The pieces of the first `size` bytes. A failure is tried once more, and then left.
+// Unpins the pieces of the first `size` bytes. A failure is retried once and then ignored.
 void Unpin(char* memory, Bytes size) {
   for (Bytes at; at < size; at += std::min(kPiece, size - at)) {
     char* const piece = memory + at.count();
@@ -30,7 +30,7 @@ absl::Status Pin(char* memory, Bytes size) {
         cudaHostRegister(memory + at.count(), piece.count(), cudaHostRegisterPortable);
     const absl::Status status = CudaStatus(
         error, absl::StrCat("cudaHostRegister of ", FormatBytes(piece), " of host memory"));
-    // A reset may have left it pinned.
+    // A reset of the GPU may have left the piece pinned.
     if (!status.ok() && error != cudaErrorHostMemoryAlreadyRegistered) {
       Unpin(memory, at);
       return status;

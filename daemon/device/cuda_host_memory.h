@@ -1,8 +1,9 @@
 // CudaHostMemory: the host memory that copies use, pinned with cudaHostRegister.
 //
-// In pieces of at most 64 GiB, as larger ones have been seen to fail. Memory that cannot be pinned
-// is remembered all the same, and tried again after a reset of the GPU. Thread-safe, but CudaDevice
-// keeps PinAgain apart from the rest.
+// Memory is pinned in pieces of at most 64 GiB, because larger ones have been seen to fail. A range
+// that cannot be pinned stays in the table and is tried again after a reset of the GPU.
+//
+// Thread safety: thread-safe, except that PinAgain must not overlap with other calls.
 #ifndef MEMTIDE_DAEMON_DEVICE_CUDA_HOST_MEMORY_H_
 #define MEMTIDE_DAEMON_DEVICE_CUDA_HOST_MEMORY_H_
 
@@ -17,12 +18,13 @@ namespace memtide {
 
 class CudaHostMemory {
  public:
-  // Not OK: it is there, and not pinned; why. REQUIRES: it is not there yet, and ends before and
-  // begins after all that is.
+  // An error says why the range, which is added all the same, is not pinned. REQUIRES: the range
+  // overlaps no other.
   absl::Status Add(char* memory, Bytes size);
-  // REQUIRES: it is there.
+  // REQUIRES: `memory` was added.
   void Remove(char* memory);
-  // After a reset, which unpins everything. What fails is unpinned, and the last failure returned.
+  // Pins every range again after a reset, which unpins all. Returns the last failure; its range
+  // stays unpinned.
   absl::Status PinAgain();
 
  private:

@@ -41,7 +41,7 @@ class DescriptorMemory : public CudaMemory {
   CUmemLocation Location() const;
   absl::Status CheckGranularity(const CUmemAllocationProp& properties) const;
   absl::Status Map();
-  // Gives the handle up: descriptor and mapping hold the memory from then on.
+  // Releases the handle: from then on descriptor and mapping keep the memory alive.
   absl::Status ReleaseHandle();
   // What cannot be released stays, to be tried once more.
   void Release();
@@ -66,8 +66,8 @@ absl::Status DescriptorMemory::CheckGranularity(const CUmemAllocationProp& prope
       "cuMemGetAllocationGranularity"));
   if (granularity != 0 && size().IsMultipleOf(Bytes(granularity))) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(Describe(), ": this GPU gives memory in multiples of ",
-                   FormatBytes(Bytes(granularity)), " only, and memtide asks in those of 2 MiB"));
+      absl::StrCat(Describe(), ": this GPU allocates memory only in multiples of ",
+                   FormatBytes(Bytes(granularity)), ", and memtide needs multiples of 2 MiB"));
 }
 
 absl::Status DescriptorMemory::Make() {

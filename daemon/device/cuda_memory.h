@@ -1,14 +1,15 @@
-// CudaMemory: one piece of a GPU's memory that can be lent to another process.
+// CudaMemory: one allocation of GPU memory that other processes can map.
 //
-// Two ways. A descriptor: one cuMemCreate (a mapping cannot begin inside an allocation, nor be
-// split), mapped here for copies; its descriptor is kept, so that the bytes outlive this process's
-// use of the GPU and can be opened again after a reset. Legacy IPC: cudaMalloc and its handle; the
-// bytes go with the context. Freeing it while an importer has it open is not defined by CUDA: the
-// caller frees it when nobody does.
+// There are two kinds. By descriptor: one cuMemCreate (a mapping can neither begin inside an
+// allocation nor be split), mapped in this process for copies. CudaMemory keeps the descriptor
+// open, so that the bytes survive a reset of the GPU and can be mapped again. By legacy IPC:
+// cudaMalloc and its handle; the bytes are lost with the context. CUDA does not define what happens
+// if such memory is freed while another process maps it, so the caller frees it only when none
+// does.
 //
-// Makes the bare objects and releases them, nothing else: locking, zeroing and retries are
-// CudaDevice's. REQUIRES (all): the GPU is the calling thread's current one. Errors name the
-// memory, its size and the call that failed.
+// The class creates and releases CUDA objects and nothing else; CudaDevice locks, zeroes and
+// retries. REQUIRES (all): the GPU is the calling thread's current device. Errors name the memory,
+// its size and the call that failed.
 #ifndef MEMTIDE_DAEMON_DEVICE_CUDA_MEMORY_H_
 #define MEMTIDE_DAEMON_DEVICE_CUDA_MEMORY_H_
 
@@ -32,11 +33,11 @@ struct CudaMemoryOptions {
 
 class CudaMemory {
  public:
-  // Its bytes are anything. RESOURCE_EXHAUSTED: the GPU has no more.
+  // The bytes are undefined. RESOURCE_EXHAUSTED if the GPU has too little free memory.
   static absl::StatusOr<std::unique_ptr<CudaMemory>> Create(const CudaMemoryOptions& options,
                                                             MemoryKind kind);
-  // Releases what it has. What fails is tried once more and then left: in a context that is lost
-  // everything fails, and its reset releases everything.
+  // Releases the memory. A failure is retried once and then ignored: in a lost context everything
+  // fails, and the reset releases everything.
   virtual ~CudaMemory() = default;
 
   const std::string& name() const { return options_.name; }
@@ -45,7 +46,7 @@ class CudaMemory {
   std::string Describe() const;
 
   virtual MemoryExport Export() const = 0;
-  // Where it is in this process. UNAVAILABLE: its bytes are lost.
+  // Address in this process. UNAVAILABLE if the bytes are lost.
   virtual absl::StatusOr<char*> Address() const = 0;
 
   // After the GPU was reset: first Forget all memory, which undoes what the reset may have left,

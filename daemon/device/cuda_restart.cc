@@ -48,7 +48,7 @@ absl::Status CudaDevice::Restart(uint64_t generation, const absl::Status& why) {
 
 // REQUIRES: the gate is closed.
 absl::Status CudaDevice::Revive() {
-  // Chooses the GPU that is reset, and reports how it is.
+  // cudaSetDevice selects the GPU to reset and returns the context's error.
   CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
   // The first may only report the error that is the reason for it. CUDA's documentation promises
   // nothing after such errors but to a new process; whether this one can go on is tried below.

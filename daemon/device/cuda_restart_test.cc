@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "daemon/device/cuda_device.h"
-#include "daemon/device/cuda_device_fixture.h"
+#include "daemon/device/testing/cuda_device_fixture.h"
 
 namespace memtide {
 namespace {

@@ -1,11 +1,12 @@
-// Device: the seam to a GPU, or to what plays its part.
+// Device: the seam to a GPU or to an emulation of one.
 //
-// Blocking calls, made by the mover from one thread per direction (and by no other), so that an
-// implementation may keep a stream per direction and wait on it. Implementations: CudaDevice, a
-// GPU; EmulatedDevice (host memory with an optional rate and latency); and in tests FaultyDevice,
-// which fails or delays the n-th call of another device. Errors: RESOURCE_EXHAUSTED when memory
-// cannot be had, INTERNAL when a copy failed (the source is untouched), UNAVAILABLE when the
-// device, or this memory of it, is lost for good.
+// All calls block. The Mover makes them from one thread per direction and from no other thread, so
+// that an implementation may keep a stream per direction and wait on it. Implementations:
+// CudaDevice (a GPU), EmulatedDevice (host memory with an optional rate and latency) and, in tests,
+// FaultyDevice, which fails or delays the n-th call of another device.
+//
+// Errors: RESOURCE_EXHAUSTED if memory cannot be allocated; INTERNAL if a copy failed (the source
+// is unchanged); UNAVAILABLE if the device, or this memory of it, is lost permanently.
 #ifndef MEMTIDE_DAEMON_DEVICE_DEVICE_H_
 #define MEMTIDE_DAEMON_DEVICE_DEVICE_H_
 
@@ -20,13 +21,13 @@
 
 namespace memtide {
 
-// Memory of a device that can be shared with another process. Destroying it gives the memory back
-// as soon as nobody maps it any more.
+// Device memory that other processes can map. Destroying the object frees the memory as soon as no
+// process maps it.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
   virtual Bytes size() const = 0;
-  // For passing to a client, which maps it. The descriptor, if it has one, is this object's.
+  // What a client needs to map the memory. This object owns the descriptor, if there is one.
   virtual MemoryExport Export() const = 0;
 };
 
@@ -37,16 +38,16 @@ class Device {
   // "emulated device, 96 MiB, 4.0 GB/s": for logs.
   virtual std::string Describe() const = 0;
 
-  // How its memory can be lent, the best way first. Never empty.
+  // The kinds of memory that the device can export, the best first. Never empty.
   virtual std::vector<MemoryKind> kinds() const = 0;
 
-  // Fresh memory, reading as zeros, to be lent as `kind`. REQUIRES: kinds() has it; size is a
-  // multiple of 2 MiB and not zero.
+  // New memory that reads as zeros and can be exported as `kind`. REQUIRES: kinds() contains
+  // `kind`; `size` is a non-zero multiple of 2 MiB.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name,
                                                                  Bytes size, MemoryKind kind) = 0;
 
-  // Host memory that copies will come from and go to, before the first and after the last of them:
-  // the device may pin it. Where it cannot, copies are slower; nothing fails.
+  // Add host memory before the first copy from or to it, and remove it after the last one. The
+  // device may pin it; if it cannot, copies are slower and nothing fails.
   virtual void AddHostMemory(char* memory, Bytes size) = 0;
   virtual void RemoveHostMemory(char* memory) = 0;
 

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/shared_memory.h"
 #include "base/status_macros.h"
-#include "daemon/device/nt_copy.h"
+#include "daemon/device/streaming_copy.h"
 
 namespace memtide {
 namespace {
@@ -19,6 +19,8 @@ namespace {
 class EmulatedMemory : public DeviceMemory {
  public:
   explicit EmulatedMemory(SharedMemory memory) : memory_(std::move(memory)) {}
+  // It is free from here on, whatever descriptors clients have of it.
+  ~EmulatedMemory() override { memory_.EmptyAll().IgnoreError(); }
 
   Bytes size() const override { return memory_.size(); }
   MemoryExport Export() const override {

@@ -1,10 +1,12 @@
-// EmulatedDevice: host memory that plays a device, at the speed of a link that it is given.
+// EmulatedDevice: a Device made of host memory, at the speed of a configured link.
 //
-// For development, tests and nodes without a GPU. Its memory is SharedMemory, so clients map it as
-// they map host regions. Each direction has a link of its own: calls queue for it, a transfer holds
-// it for size / bytes_per_second and returns `latency` later, or when the bytes are copied, should
-// that take longer. Zeroing happens on the device and costs the latency only. The capacity is not
-// enforced here: the engine counts. Thread-safe.
+// For development, tests and nodes without a GPU. The memory is SharedMemory, which clients map as
+// they map host regions. Each direction has a link of its own: calls queue for it, and a transfer
+// holds it for size / bytes_per_second and returns `latency` later, or when the bytes are copied if
+// that takes longer. Zeroing costs the latency alone. The engine, not this class, enforces the
+// capacity.
+//
+// Thread safety: thread-safe.
 #ifndef MEMTIDE_DAEMON_DEVICE_EMULATED_DEVICE_H_
 #define MEMTIDE_DAEMON_DEVICE_EMULATED_DEVICE_H_
 
@@ -21,7 +23,7 @@ namespace memtide {
 
 struct EmulatedDeviceOptions {
   Bytes capacity;  // Only described.
-  // Of each direction. Zero: as fast as memory.
+  // Rate of each direction. Zero: as fast as memory allows.
   Bytes bytes_per_second;
   Duration latency{0};
 };

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "daemon/device/device_contract.h"
+#include "daemon/device/testing/device_contract.h"
 
 namespace memtide {
 namespace {

@@ -1,4 +1,4 @@
-// Gpu: what the configuration wants to know of a GPU before it is opened. A value type.
+// Gpu: what the configuration needs to know about a GPU before it opens it. A value type.
 #ifndef MEMTIDE_DAEMON_DEVICE_GPU_H_
 #define MEMTIDE_DAEMON_DEVICE_GPU_H_
 

@@ -14,13 +14,13 @@ std::string Describe(const CudaDeviceFacts& facts) {
                       FormatCudaUuid(facts.uuid), ")");
 }
 
-// Whether there is nothing to mend: no driver, or no GPU that is visible.
+// Whether the error means that the node has no driver or no visible GPU.
 bool IsWithoutGpu() {
   int count = 0, driver_version = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   cudaGetLastError();
   if (error == cudaErrorNoDevice) return true;
-  // The same error where a driver is too old.
+  // CUDA returns the same error if the driver is too old.
   return error == cudaErrorInsufficientDriver &&
          cudaDriverGetVersion(&driver_version) == cudaSuccess && driver_version == 0;
 }

@@ -1,6 +1,6 @@
-// The node's GPU, for a daemon that was built with CUDA or without: a build has one of two bodies.
+// Opens the node's GPU, in builds with CUDA and without: Bazel picks one of two bodies.
 //
-// Every function may be called from any thread. Errors say what to do.
+// Thread safety: thread-safe. Errors say what to do.
 #ifndef MEMTIDE_DAEMON_DEVICE_OPEN_CUDA_H_
 #define MEMTIDE_DAEMON_DEVICE_OPEN_CUDA_H_
 
@@ -19,12 +19,12 @@ namespace memtide {
 std::string CudaOfThisBuild();
 
 // `device`: an ordinal, or the beginning of a GPU-uuid. Empty: the first. Creates a context on the
-// GPU, which takes a moment. NOT_FOUND: there is nothing to mend, as there is no GPU, no driver,
-// none that is visible, or no CUDA in this build. FAILED_PRECONDITION: there is no such one, or its
-// driver is too old. UNAVAILABLE: there is one, and it does not answer.
+// GPU, which takes a moment. NOT_FOUND: the node can do without, as there is no GPU, no driver,
+// no visible GPU, or no CUDA in this build. FAILED_PRECONDITION: no GPU matches `device`, or the
+// driver is too old. UNAVAILABLE: the GPU exists and does not respond.
 absl::StatusOr<Gpu> InspectGpu(const std::string& device);
 
-// Descriptions of all of them, by ordinal. Creates no context. Errors as of InspectGpu.
+// Descriptions of all GPUs, by ordinal. Creates no context. Errors as for InspectGpu.
 absl::StatusOr<std::vector<std::string>> ListGpus();
 
 // `warn`: see CudaDevice.

@@ -1,9 +1,10 @@
-// Chunk: what the engine knows of one chunk, and the calls that wait for it. Engine-internal.
+// Chunk: one chunk's copies, pins and pending movements, and the calls that wait for it.
+// Engine-internal.
 //
-// States. A chunk's content is on the tiers in `valid` (bit per tier); none: it was never written
-// and reads as zeros, or as whatever is there. It owns slots where it has, or is getting, a copy,
-// and always at its home tier. At most one transfer of a chunk is in flight. A chunk with holds is
-// pinned: its copy at hold_tier does not leave.
+// States. `valid` has one bit for each tier that holds the chunk's current content. When no bit is
+// set, the chunk was never written and reads as zeros, or as anything if it is `undefined`. A chunk
+// owns a slot where it has a copy or is getting one, and always at its home tier. At most one
+// transfer of a chunk is in flight. A chunk with pins keeps its copy at pin_tier.
 #ifndef MEMTIDE_DAEMON_ENGINE_CHUNK_H_
 #define MEMTIDE_DAEMON_ENGINE_CHUNK_H_
 
@@ -19,12 +20,14 @@
 
 namespace memtide {
 
-// In a job's list of members: nobody has this number.
-inline constexpr uint32_t kNoPlace = ~uint32_t{0};
-// In a tier's list of parts: no memory has this number.
-inline constexpr uint32_t kNoPart = 0;
+// A chunk's number in the engine's table: the low 32 bits of its id.
+using ChunkIndex = uint32_t;
+// No chunk: an unused member number, or no counterpart.
+inline constexpr ChunkIndex kNoChunk = ~ChunkIndex{0};
+// No segment has this number.
+inline constexpr uint32_t kNoSegment = 0;
 
-// Holders of steps are numbered from here on; sessions are not that many.
+// Session ids from here on stand for optimizer steps, which pin their chunks as sessions do.
 inline constexpr uint64_t kFirstStepHolder = uint64_t{1} << 63;
 inline bool IsStep(SessionId holder) { return holder.value() >= kFirstStepHolder; }
 
@@ -32,100 +35,144 @@ struct Job;
 struct FetchOperation;
 struct EvictOperation;
 
-// One session's claim on a chunk: a granted lease, calls admitted that will become one, or both.
-struct Hold {
+// One session's use of a chunk: a granted lease, admitted fetches that will become one, or both.
+struct Pin {
   SessionId session;
   uint32_t pending = 0;  // Admitted fetches not yet granted.
   bool granted = false;
-  Access access = Access::kRead;          // Of the lease, when granted.
-  Access pending_access = Access::kRead;  // The strongest that is pending.
+  // The access of the granted lease.
+  Access access = Access::kRead;
+  // The strongest access among the pending fetches.
+  Access pending_access = Access::kRead;
 };
 
 // The transfer in flight.
 struct Flight {
   TransferId transfer;
   StartTransfer::Kind kind = StartTransfer::Kind::kZero;
-  absl::optional<Tier> from;  // nullopt: zeros.
+  absl::optional<Tier> from;  // nullopt: the transfer writes zeros.
   Tier to = Tier::kHost;
-  Version version;  // What is being copied; an older one than the chunk's is not a valid copy.
+  // The version that is copied. If the chunk has a newer one at the end, the copy is not valid.
+  Version version;
   TracedMove traced;
 };
 
 struct Chunk {
-  // Identity. job == nullptr: this place of the table is empty.
+  // Identity. An entry of the chunk table is empty when job is nullptr.
   Job* job = nullptr;
   uint32_t generation = 0;
-  uint32_t member = 0;  // Its number within the job, for the policies.
+  uint32_t member = 0;  // The chunk's number within its job, as the policies know it.
   ChunkKind kind = ChunkKind::kOther;
   bool torn = false;
-  bool dying = false;      // Freed, but a transfer is still in flight: a name no more, slots still.
-  bool queued = false;     // In the engine's ready list.
-  bool touched = false;    // In the engine's list of what is to be recorded.
-  uint8_t waits_for = 0;   // Tiers (bits) in whose slot queue it stands.
-  uint8_t came_ahead = 0;  // Tiers (bits) that it came to for a use that is still to come.
-  uint8_t valid = 0;       // Tiers (bits) with a copy.
+  // The client freed the chunk, but a transfer or step still uses its slots. The id is unknown.
+  bool freed_in_flight = false;
+  bool queued = false;  // The chunk is in scheduled_.
+  bool dirty = false;   // The chunk is in dirty_chunks_: its record has changed.
+  // Bit per tier: the chunk stands in the slot queue of that tier.
+  uint8_t waits_for = 0;
+  // Bit per tier: a transfer put a copy there for a use that has not come yet.
+  uint8_t prefetched_to = 0;
+  // Bit per tier: the slot there has a copy of the current content.
+  uint8_t valid = 0;
   Version version;
 
   // Copies.
   std::array<Slot, kTiers> slots;
   absl::optional<Flight> flight;
-  std::array<uint64_t, 2> arrived{};  // At device and host: a count that grows with every arrival.
+  // At device and host: the value of insertions_ when the copy was made.
+  std::array<uint64_t, 2> insertion_seq{};
 
-  // Wishes, strongest first: waiting fetches (to hold_tier), prefetch, evict, push (as victim),
-  // clean.
-  Tier hold_tier = Tier::kHost;
-  // A copy is written down ahead of that.
-  absl::optional<Tier> prefetch_to, evict_to, push_from, clean_from;
-  bool wrote_back = false;    // Since its copy was chosen to leave.
-  bool evicted = false;       // By request; not brought ahead until somebody asks for it.
-  bool asked_back = false;    // Its lease was, as it is expected late.
-  bool cooling = false;       // A write-back failed lately: no victim until the next second.
-  uint8_t failures = 0;       // Of bringing it, in a row.
-  bool blank = false;         // "Valid", but what it is to hold has not been computed yet.
-  bool leased = false;        // By a session, since it was last stepped.
-  bool only_stepped = false;  // In between two steps no session leased it.
-  bool overwrite = false;     // By an admitted step: where it holds nothing, nothing is brought.
-  bool undefined = false;     // Not zeros, where it holds nothing.
-  // With whom it exchanged contents when a step was last published, and will again; the twin is the
-  // one whose content is made between two steps.
-  bool is_twin = false;
-  uint32_t partner = kNoPlace;
-  uint32_t steps = 0;       // Running ones that use its memory.
-  uint64_t batch_mark = 0;  // The last batch that named it: finds duplicates.
+  // Pending movements, strongest first: admitted fetches (to pin_tier), prefetch, requested
+  // eviction, eviction as a victim, early write-back.
+  Tier pin_tier = Tier::kHost;
+  // evict_to: a client requested it. evict_from: the copy at that tier is a victim.
+  // write_back_from: the copy at that tier is written back early and stays.
+  absl::optional<Tier> prefetch_to, evict_to, evict_from, write_back_from;
+  // A write-back ran since the copy was chosen as a victim.
+  bool wrote_back = false;
+  // A client evicted the chunk: it is not prefetched until a session uses it again.
+  bool evicted = false;
+  // A Revoke named the chunk, because other chunks are predicted sooner.
+  bool revoke_sent = false;
+  // A write-back of the chunk failed. It is no victim until the next Tick.
+  bool retry_after_tick = false;
+  // Transfers to a faster tier that failed in a row.
+  uint8_t failures = 0;
+  // The slot is reserved for a step's output: `valid` is set, but the content is garbage until
+  // StepDone.
+  bool blank = false;
+  // A session leased the chunk since a step last used it.
+  bool leased = false;
+  // No session leased the chunk between the last two steps that used it.
+  bool only_stepped = false;
+  // An admitted step writes the whole chunk, so that it needs no old content.
+  bool overwrite = false;
+  // The chunk may read as anything before it is first written, instead of as zeros.
+  bool undefined = false;
+  // The last commit exchanged the contents of the chunk and its counterpart, and the next one will
+  // again. One of the two is the shadow: a step creates the new content in it.
+  bool is_shadow = false;
+  ChunkIndex counterpart = kNoChunk;
+  // Running steps that read or write its host memory.
+  uint32_t steps = 0;
+  // The last batch of ids that named the chunk. It finds duplicates.
+  uint64_t batch_mark = 0;
 
-  std::vector<Hold> holds;
-  std::vector<FetchOperation*> fetches;  // Admitted, waiting for this chunk.
+  std::vector<Pin> pins;
+  // Admitted fetches and steps that wait for this chunk.
+  std::vector<FetchOperation*> fetches;
   std::vector<EvictOperation*> evicts;
 
-  bool live() const { return job != nullptr && !dying; }
+  bool live() const { return job != nullptr && !freed_in_flight; }
   bool valid_at(Tier tier) const { return valid >> static_cast<int>(tier) & 1; }
-  bool pinned() const { return !holds.empty(); }
-  bool pinned_at(Tier tier) const { return pinned() && hold_tier == tier; }
+  bool pinned() const { return !pins.empty(); }
+  bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
   Slot& slot(Tier tier) { return slots[static_cast<int>(tier)]; }
   const Slot& slot(Tier tier) const { return slots[static_cast<int>(tier)]; }
-  Hold* FindHold(SessionId session) {
-    for (Hold& hold : holds) {
-      if (hold.session == session) return &hold;
+  // The session or step that excludes all others, if there is one.
+  absl::optional<SessionId> Writer() const {
+    for (const Pin& pin : pins) {
+      if ((pin.granted && pin.access == Access::kWrite) ||
+          (pin.pending > 0 && pin.pending_access == Access::kWrite)) {
+        return pin.session;
+      }
+    }
+    return absl::nullopt;
+  }
+  Pin* FindPin(SessionId session) {
+    for (Pin& pin : pins) {
+      if (pin.session == session) return &pin;
     }
     return nullptr;
   }
 };
 
-// A fetch that could not be answered at once, or a step that waits for its chunks. A step has its
-// chunks as a session of its own would, so that it excludes, and is excluded, as sessions are.
+// A fetch or step that is not answered yet. A step pins its chunks under an id of its own, so that
+// steps and sessions exclude each other by the same rule.
 struct FetchOperation {
   CallId call;
-  SessionId session;  // Who holds the chunks.
-  SessionId owner;    // Who called.
+  SessionId session;  // Pins the chunks: the calling session, or the id of the step.
+  SessionId owner;    // The calling session.
   Job* job = nullptr;
   Tier tier = Tier::kDevice;
-  std::vector<uint32_t> chunks;                 // Places in the chunk table.
-  size_t first_written = 0;                     // From this one on, they are wanted for writing.
-  std::shared_ptr<const optimizer::Work> work;  // Of a step.
-  bool admitted = false;
+  std::vector<ChunkIndex> chunks;
+  // chunks[first_written] and those after it are wanted for writing.
+  size_t first_written = 0;
+  std::shared_ptr<const optimizer::Work> work;  // Null: a fetch, not a step.
+  bool admitted = false, waited_for_ssd = false, waited_for_copy = false;
+  // The following describe a fetch that is not admitted (admission.cc). `watched` is a position in
+  // `chunks`.
+  // A lease on the watched chunk excludes the fetch. False: the fetch waits for room.
+  bool excluded = false;
   uint32_t missing = 0;  // Chunks that are not at the tier yet.
   Instant started, deadline, revoked_at;
-  bool waited_for_ssd = false, waited_for_copy = false;
+  // While it is not admitted. `watched` is a number in `chunks`.
+  uint64_t age = 0;
+  uint32_t watched = 0;
+  // At the last try: the number of its chunks that had no pin (or fewer, if the try ended early),
+  // and the tier's pins_made.
+  uint32_t new_pins = 0;
+  uint64_t pins_before = 0;
 
   Access AccessOf(size_t i) const { return i < first_written ? Access::kRead : Access::kWrite; }
 };
@@ -135,7 +182,7 @@ struct RunningStep {
   CallId call;
   SessionId holder, owner;
   Job* job = nullptr;
-  std::vector<uint32_t> chunks;  // Places in the chunk table.
+  std::vector<ChunkIndex> chunks;
   size_t first_written = 0;
 };
 
@@ -144,7 +191,7 @@ struct EvictOperation {
   SessionId session;
   Job* job = nullptr;
   Tier tier = Tier::kSsd;
-  std::vector<uint32_t> chunks;
+  std::vector<ChunkIndex> chunks;
   uint32_t missing = 0;
   Instant deadline;
 };

@@ -17,48 +17,48 @@ static_assert(std::is_same_v<std::variant_alternative_t<kFreeKind, Event>, FreeC
 
 }  // namespace
 
-ChunkId EngineState::IdOf(uint32_t place) const {
-  return ChunkId(uint64_t{chunks_[place].generation} << 32 | place);
+ChunkId EngineState::IdOf(ChunkIndex index) const {
+  return ChunkId(uint64_t{chunks_[index].generation} << 32 | index);
 }
 
 absl::optional<uint32_t> EngineState::Find(const Job& job, ChunkId chunk) const {
-  const uint32_t place = static_cast<uint32_t>(chunk.value());
+  const ChunkIndex index = static_cast<uint32_t>(chunk.value());
   const uint32_t generation = static_cast<uint32_t>(chunk.value() >> 32);
-  if (place >= chunks_.size()) return absl::nullopt;
-  const Chunk& found = chunks_[place];
+  if (index >= chunks_.size()) return absl::nullopt;
+  const Chunk& found = chunks_[index];
   if (!found.live() || found.generation != generation || found.job != &job) return absl::nullopt;
-  return place;
+  return index;
 }
 
-absl::StatusOr<std::vector<uint32_t>> EngineState::Resolve(const Job& job,
-                                                           const std::vector<ChunkId>& chunks) {
+absl::StatusOr<std::vector<ChunkIndex>> EngineState::Resolve(const Job& job,
+                                                             const std::vector<ChunkId>& chunks) {
   return Resolve(job, chunks, options_.limits.chunks_per_call);
 }
 
-absl::StatusOr<std::vector<uint32_t>> EngineState::Resolve(const Job& job,
-                                                           const std::vector<ChunkId>& chunks,
-                                                           size_t most) {
+absl::StatusOr<std::vector<ChunkIndex>> EngineState::Resolve(const Job& job,
+                                                             const std::vector<ChunkId>& chunks,
+                                                             size_t most) {
   if (chunks.empty()) return absl::InvalidArgumentError("the batch names no chunk");
   if (chunks.size() > most) {
     return absl::InvalidArgumentError(
         absl::StrCat("the batch names ", chunks.size(), " chunks; at most ", most));
   }
   const uint64_t batch = next_batch_++;
-  std::vector<uint32_t> places;
-  places.reserve(chunks.size());
+  std::vector<ChunkIndex> indices;
+  indices.reserve(chunks.size());
   for (const ChunkId chunk : chunks) {
-    const absl::optional<uint32_t> place = Find(job, chunk);
-    if (!place.has_value()) {
+    const absl::optional<ChunkIndex> index = Find(job, chunk);
+    if (!index.has_value()) {
       return absl::NotFoundError(absl::StrCat("there is no chunk ", chunk.value()));
     }
-    if (chunks_[*place].batch_mark == batch) {
+    if (chunks_[*index].batch_mark == batch) {
       return absl::InvalidArgumentError(
           absl::StrCat("chunk ", chunk.value(), " is named twice in the batch"));
     }
-    chunks_[*place].batch_mark = batch;
-    places.push_back(*place);
+    chunks_[*index].batch_mark = batch;
+    indices.push_back(*index);
   }
-  return places;
+  return indices;
 }
 
 void EngineState::On(const AllocateCall& event) {
@@ -75,14 +75,14 @@ void EngineState::On(const AllocateCall& event) {
 }
 
 void EngineState::AllocateWaiting(Job& job) {
-  JobTier& home = job.tier(job.home);
+  TierShare& home = job.tier(job.home);
   while (!job.allocating.empty()) {
     const AllocateCall event = job.allocating.front();
     Session& session = *FindSession(event.session);
     const uint64_t wanted = uint64_t{job.chunks} + event.count;
     if (home.is_elastic() && wanted > home.slots->size() &&
         event.count <= options_.limits.chunks_per_call) {
-      Raise(job, job.home, static_cast<uint32_t>(wanted - home.slots->size()));
+      GrowShare(job, job.home, static_cast<uint32_t>(wanted - home.slots->size()));
     }
     const uint32_t slots = home.slots->size();
     if (AnswerAgain(session, event.call, event.request_id, kAllocateKind)) {
@@ -92,19 +92,19 @@ void EngineState::AllocateWaiting(Job& job) {
     absl::Status status;
     if (event.count == 0 || event.count > options_.limits.chunks_per_call) {
       status = absl::InvalidArgumentError(absl::StrCat(
-          "asked for ", event.count, " chunks; between 1 and ", options_.limits.chunks_per_call));
+          "requested ", event.count, " chunks; between 1 and ", options_.limits.chunks_per_call));
     } else if (draining_) {
       status = absl::UnavailableError("the memtide daemon is draining and makes no new chunk");
     } else if (event.count > slots - std::min(slots, job.chunks)) {
       status = absl::ResourceExhaustedError(absl::StrCat(
-          "asked for ", event.count, " chunks of ", FormatBytes(job.chunk_size), "; the job's ",
+          "requested ", event.count, " chunks of ", FormatBytes(job.chunk_size), "; the job's ",
           TierName(job.home), " share holds ", slots, ", of which ", job.chunks, " are used",
           job.last_error.ok() ? "" : "; ", job.last_error.message()));
     } else if (event.count > options_.limits.chunks - live_chunks_) {
       status = absl::ResourceExhaustedError(absl::StrCat(
-          "asked for ", event.count, " chunks; the node's limit is ", options_.limits.chunks));
+          "requested ", event.count, " chunks; the node's limit is ", options_.limits.chunks));
     } else if (event.count > home.slots->free_slots()) {
-      // Until more memory is made, or what was freed has stopped moving.
+      // The allocation waits for a segment, or for freed chunks whose transfers have not ended.
       return Grow(job, job.home);
     }
     job.allocating.pop_front();
@@ -120,21 +120,21 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
   AllocateReply made;
   made.chunks.reserve(event.count);
   for (uint32_t i = 0; i < event.count; ++i) {
-    if (free_places_.empty()) {
-      free_places_.push_back(static_cast<uint32_t>(chunks_.size()));
+    if (free_indices_.empty()) {
+      free_indices_.push_back(static_cast<uint32_t>(chunks_.size()));
       chunks_.emplace_back();
     }
-    const uint32_t place = free_places_.back();
-    free_places_.pop_back();
+    const ChunkIndex index = free_indices_.back();
+    free_indices_.pop_back();
     if (job.free_members.empty()) {
       job.free_members.push(static_cast<uint32_t>(job.members.size()));
-      job.members.push_back(kNoPlace);
+      job.members.push_back(kNoChunk);
     }
-    Chunk& chunk = chunks_[place];
+    Chunk& chunk = chunks_[index];
     const uint32_t generation = chunk.generation + 1;
-    const bool touched = chunk.touched;
+    const bool dirty = chunk.dirty;
     chunk = Chunk();
-    chunk.touched = touched;
+    chunk.dirty = dirty;
     chunk.job = &job;
     chunk.generation = generation;
     chunk.kind = event.kind;
@@ -142,11 +142,11 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
     chunk.member = job.free_members.top();
     job.free_members.pop();
     job.trace.Use(chunk.member, TracedOperation::kAllocate);
-    job.members[chunk.member] = place;
+    job.members[chunk.member] = index;
     chunk.slot(job.home) = job.tier(job.home).slots->Take();
     MEMTIDE_CHECK(chunk.slot(job.home));
-    Touch(place);
-    made.chunks.push_back(IdOf(place));
+    MarkDirty(index);
+    made.chunks.push_back(IdOf(index));
   }
   job.chunks += event.count;
   live_chunks_ += event.count;
@@ -162,78 +162,95 @@ void EngineState::On(const FreeCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
   if (AnswerAgain(*session, event.call, event.request_id, kFreeKind)) return;
-  absl::StatusOr<std::vector<uint32_t>> places = Resolve(*session->job, event.chunks);
-  if (!places.ok()) return Refuse(event.call, places.status());
-  for (const uint32_t place : *places) {
-    for (const Hold& hold : chunks_[place].holds) {
-      if (hold.session == session->id) continue;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session->job, event.chunks);
+  if (!indices.ok()) return Refuse(event.call, indices.status());
+  for (const ChunkIndex index : *indices) {
+    for (const Pin& pin : chunks_[index].pins) {
+      if (pin.session == session->id) continue;
       return Refuse(event.call, absl::FailedPreconditionError(absl::StrCat(
-                                    "chunk ", IdOf(place).value(),
-                                    IsStep(hold.session) ? " is in use by a step that has not ended"
-                                                         : " is leased by another session")));
+                                    "chunk ", IdOf(index).value(),
+                                    IsStep(pin.session) ? " is in use by a step that has not ended"
+                                                        : " is leased by another session")));
     }
   }
-  for (const uint32_t place : *places) FreeChunk(place);
+  FailAdmitted(*session, *indices);
+  for (const ChunkIndex index : *indices) {
+    FailNaming(index, /*only_readers=*/false, Freed(index));
+    FreeChunk(index);
+  }
   Reply reply;
   reply.call = event.call;
   Remember(*session, event.request_id, kFreeKind, reply);
   Emit(std::move(reply));
 }
 
-void EngineState::FreeChunk(uint32_t place) {
-  const absl::Status freed =
-      absl::NotFoundError(absl::StrCat("chunk ", IdOf(place).value(), " was freed"));
-  // Also those that wait for admission, or for other chunks only.
-  std::vector<FetchOperation*> fetches;
-  for (const auto& [call, fetch] : fetches_) {
-    if (std::count(fetch->chunks.begin(), fetch->chunks.end(), place) > 0) {
-      fetches.push_back(fetch.get());
-    }
+absl::Status EngineState::Freed(ChunkIndex index) const {
+  return absl::NotFoundError(absl::StrCat("chunk ", IdOf(index).value(), " was freed"));
+}
+
+void EngineState::FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices) {
+  // An admitted fetch pins each of its chunks, even those that have arrived.
+  const bool some = std::any_of(indices.begin(), indices.end(), [&](ChunkIndex index) {
+    const Pin* pin = chunks_[index].FindPin(session.id);
+    return pin != nullptr && pin->pending > 0;
+  });
+  if (!some) return;
+  const uint64_t batch = next_batch_++;
+  for (const ChunkIndex index : indices) chunks_[index].batch_mark = batch;
+  for (FetchOperation* fetch : std::vector<FetchOperation*>(session.fetches)) {
+    const auto named =
+        std::find_if(fetch->chunks.begin(), fetch->chunks.end(),
+                     [&](ChunkIndex index) { return chunks_[index].batch_mark == batch; });
+    if (fetch->admitted && named != fetch->chunks.end()) Fail(*fetch, Freed(*named));
   }
-  for (FetchOperation* fetch : fetches) Fail(*fetch, freed);
-  FinishEvicts(place, freed);
-  Chunk& chunk = chunks_[place];
+}
+
+void EngineState::FreeChunk(ChunkIndex index) {
+  FinishEvicts(index, Freed(index));
+  Chunk& chunk = chunks_[index];
   Job& job = *chunk.job;
-  Touch(place);
-  while (!chunk.holds.empty()) {
-    if (Session* session = FindSession(chunk.holds.back().session)) --session->leases;
-    Unpin(place, chunk.holds.size() - 1);
+  MarkDirty(index);
+  while (!chunk.pins.empty()) {
+    if (Session* session = FindSession(chunk.pins.back().session)) --session->leases;
+    UnpinChunk(index, chunk.pins.size() - 1);
   }
   StopPrefetch(chunk);
-  StopPush(chunk);
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) StopWaitingForSlot(place, tier);
+  CancelEviction(chunk);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) StopWaitingForSlot(index, tier);
   --job.chunks;
   --live_chunks_;
   --job.kinds[static_cast<int>(chunk.kind)];
-  Unpair(place);
-  chunk.dying = true;
-  ++job.dying_chunks;
+  UnlinkShadow(index);
+  chunk.freed_in_flight = true;
+  ++job.chunks_freed_in_flight;
   job.trace.Use(chunk.member, TracedOperation::kFree);
-  job.foresight.Free(chunk.member, ClockOf(job));
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(place, tier);
-  ForgetChunk(place);
+  job.predictor.Free(chunk.member, ClockOf(job));
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
+  ForgetChunk(index);
 }
 
-void EngineState::ForgetChunk(uint32_t place) {
-  Chunk& chunk = chunks_[place];
+void EngineState::ForgetChunk(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
   if (chunk.flight.has_value() || chunk.steps > 0) return;
   Job& job = *chunk.job;
   for (const Tier tier : kAllTiers) {
     if (!chunk.slot(tier)) continue;
     chunk.slot(tier).Free();
-    if (tier != Tier::kSsd) LookAtRoom(job, tier);
+    if (tier != Tier::kSsd) ScheduleRoomCheck(job, tier);
   }
-  job.members[chunk.member] = kNoPlace;
+  job.members[chunk.member] = kNoChunk;
   job.free_members.push(chunk.member);
-  job.cooling.erase(std::remove(job.cooling.begin(), job.cooling.end(), place), job.cooling.end());
-  --job.dying_chunks;
+  job.retry_after_tick.erase(
+      std::remove(job.retry_after_tick.begin(), job.retry_after_tick.end(), index),
+      job.retry_after_tick.end());
+  --job.chunks_freed_in_flight;
   const uint32_t generation = chunk.generation;
-  const bool queued = chunk.queued, touched = chunk.touched;
+  const bool queued = chunk.queued, dirty = chunk.dirty;
   chunk = Chunk();
   chunk.generation = generation;
   chunk.queued = queued;
-  chunk.touched = touched;
-  free_places_.push_back(place);
+  chunk.dirty = dirty;
+  free_indices_.push_back(index);
   if (job.state == Job::State::kEnding) {
     MaybeDropMemory(job);
   } else if (!job.allocating.empty()) {
@@ -244,21 +261,21 @@ void EngineState::ForgetChunk(uint32_t place) {
 void EngineState::On(const DescribeCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  absl::StatusOr<std::vector<uint32_t>> places = Resolve(*session->job, event.chunks);
-  if (!places.ok()) return Refuse(event.call, places.status());
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session->job, event.chunks);
+  if (!indices.ok()) return Refuse(event.call, indices.status());
   DescribeReply described;
-  described.chunks.reserve(places->size());
-  for (const uint32_t place : *places) described.chunks.push_back(InfoOf(place));
+  described.chunks.reserve(indices->size());
+  for (const ChunkIndex index : *indices) described.chunks.push_back(InfoOf(index));
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(described);
   Emit(std::move(reply));
 }
 
-ChunkInfo EngineState::InfoOf(uint32_t place) const {
-  const Chunk& chunk = chunks_[place];
+ChunkInfo EngineState::InfoOf(ChunkIndex index) const {
+  const Chunk& chunk = chunks_[index];
   ChunkInfo info;
-  info.chunk = IdOf(place);
+  info.chunk = IdOf(index);
   info.job = chunk.job->id;
   info.kind = chunk.kind;
   info.version = chunk.version;
@@ -266,7 +283,7 @@ ChunkInfo EngineState::InfoOf(uint32_t place) const {
   info.on_host = chunk.valid_at(Tier::kHost);
   info.on_ssd = chunk.valid_at(Tier::kSsd);
   info.moving = chunk.flight.has_value();
-  for (const Hold& hold : chunk.holds) info.leases += hold.granted;
+  for (const Pin& pin : chunk.pins) info.leases += pin.granted;
   info.torn = chunk.torn;
   return info;
 }

@@ -1,4 +1,4 @@
-// What the engine asks of the world. The edges carry effects out, in order, and decide nothing.
+// Effects: what the engine orders. The edges carry effects out, in order, and decide nothing.
 #ifndef MEMTIDE_DAEMON_ENGINE_EFFECTS_H_
 #define MEMTIDE_DAEMON_ENGINE_EFFECTS_H_
 
@@ -25,25 +25,24 @@ struct OpenReply {
   uint32_t device_slots = 0, host_slots = 0, ssd_slots = 0;
   // Most chunks that the job can have.
   uint32_t max_chunks = 0;
-  // Leases that the session should hold at most at its working tier, so that the rest of the
-  // slots can be cleaned and filled ahead.
+  // The lease budget at the working tier. It leaves slots to early write-back and prefetch.
   uint32_t lease_budget = 0;
   std::vector<RegionId> regions;  // They follow on the fd socket.
   Duration session_lease{0};
   MemoryKind device_memory = MemoryKind::kSharedMemory;  // How it is lent.
-  // The job's last published step, zero if there was none, and the note that came with it.
-  uint64_t published_step = 0;
-  std::string note;
+  // The job's last committed step, zero if there was none, and its manifest.
+  uint64_t committed_step = 0;
+  std::string manifest;
 };
 struct AllocateReply {
   std::vector<ChunkId> chunks;
 };
 struct FetchReply {
   std::vector<Lease> leases;  // In the order asked.
-  // Of the chunks that the session has leased, those expected last; the last one first.
-  std::vector<ChunkId> farthest;
+  // The session's leased chunks with the latest predicted uses, the latest first.
+  std::vector<ChunkId> eviction_hints;
 };
-inline constexpr size_t kMaxFarthest = 32;
+inline constexpr size_t kMaxEvictionHints = 32;
 struct DescribeReply {
   std::vector<ChunkInfo> chunks;
 };
@@ -72,7 +71,7 @@ struct TracedMoment {
   std::vector<uint32_t> uses;  // Number * 4 + TracedOperation.
 };
 enum class TracedOperation : uint8_t { kRead, kWrite, kAllocate, kFree };
-enum class MoveReason : uint8_t { kDemand, kPrefetch, kVictim, kCleaning, kRequest };
+enum class MoveReason : uint8_t { kDemand, kPrefetch, kVictim, kWriteBack, kRequest };
 struct TracedMove {
   uint32_t chunk = 0;
   absl::optional<Tier> from;  // None: zeros.
@@ -97,8 +96,8 @@ struct TraceReply {
   std::vector<TracedChunk> chunks;
   std::vector<TracedMoment> moments;
   std::vector<uint32_t> iteration_ends;
-  Instant start;              // Of the first moment.
-  uint64_t first_moment = 0;  // Its number, as moves count.
+  Instant start;              // The time of moments[0].
+  uint64_t first_moment = 0;  // The number of moments[0], as in TracedMove::moment.
   std::vector<TracedMove> moves;
   std::vector<TracedStall> stalls;
 };
@@ -124,21 +123,20 @@ struct SendRegion {
   SessionId session;
   RegionId region;
 };
-// The session must let go of a device region and say so (ReturnRegionsCall): no lease is or will be
-// in it.
+// The session must unmap a device region and then send ReturnRegionsCall: no lease is or will be in
+// it.
 struct SendRegionGone {
   SessionId session;
   RegionId region;
-  uint32_t device_slots = 0, lease_budget = 0;  // Of the job, from now on.
+  uint32_t device_slots = 0, lease_budget = 0;  // The new values of the job.
 };
-// The session should hold that many leases at most, from now on (see OpenReply), and may have
-// `most` in use at once.
+// The new lease budget of the session (see OpenReply). It may have `most` leases in use at once.
 struct SendLeaseBudget {
   SessionId session;
   uint32_t lease_budget = 0, most = 0;
 };
-// Asks the session to give back leases: of `chunks` (another session wants them), and `count` more
-// of its choice (room is needed). A request: the client answers by releasing, and need not.
+// Requests the release of leases: of `chunks`, which another session wants, and of `count` more of
+// the client's choice, whose room is needed. The client need not comply.
 struct Revoke {
   SessionId session;
   uint32_t count = 0;
@@ -153,37 +151,39 @@ struct CloseSession {
 
 // --- To the log ---
 
-// A job's iteration was another than expected. Said of a job's surprises number 1, 2, 4, 8 and so
-// on: who never repeats itself must not fill the log.
-struct Surprise {
+// An iteration of a job differed from its prediction. Emitted for the mispredictions number 1, 2,
+// 4, 8 and so on of a job, so that a job that never repeats itself does not fill the log.
+struct Misprediction {
   JobId job;
   std::string job_name;
-  uint64_t surprises = 0;  // Of the job, so far.
-  uint64_t iteration = 0;  // Its number, from one on.
-  // Uses that it had; that were expected, zero if none was known; and that came in that order.
+  uint64_t mispredictions = 0;  // The count of the job so far.
+  uint64_t iteration = 0;       // Its number, from one on.
+  // Uses in the iteration; uses predicted, zero without a prediction; and uses that came in the
+  // predicted order.
   uint32_t uses = 0, expected = 0, as_expected = 0;
-  bool remembered = false;  // From now on, it is one that is expected.
+  bool remembered =
+      false;  // The access predictor records the iteration, and predicts it from now on.
 };
 
-// The machine is short of memory, and has from now on what jobs can spare of the host pool; or it
-// is not any more, and has given all back.
+// The machine is short of memory, and balloons inflate; or the shortage is over, and all balloons
+// are empty.
 struct MachineShort {
   bool begins = false;
   Bytes available, reserve;
 };
 
-// A job of the daemon before could not be taken up. Its memory is dropped.
+// A job of the previous daemon could not be restored. Its memory is dropped.
 struct JobLost {
   JobId job;
   std::string job_name;
-  uint64_t published_step = 0;
+  uint64_t committed_step = 0;
   absl::Status why;
 };
 
-// --- To whoever keeps records beyond the daemon's end ---
+// --- To the journal, which outlives the daemon ---
 
-// What is so from now on, of jobs that outlive the daemon. Comes before all other effects of its
-// event, and is to be kept, whole or not at all, before those are carried out.
+// The new state of what an event changed in jobs that outlive the daemon. Comes before all other
+// effects of its event, and must be stored, whole or not at all, before those are carried out.
 struct Record {
   std::vector<JobRecord> jobs;
   std::vector<JobId> ended;
@@ -199,18 +199,18 @@ struct MakeRegion {
   uint32_t uid = 0;                               // The tenant: no region ever has two.
   Bytes size, slot;                               // Whole slots of that size.
   MemoryKind memory = MemoryKind::kSharedMemory;  // How it will be lent.
-  bool kept = false;                              // It is to outlive the daemon.
+  bool kept = false;                              // The region outlives the daemon.
 };
 struct DropRegion {
   RegionId region;
 };
-// The machine may have the memory of this slot of a host region, which holds nothing, until it is
-// filled again: with zeros.
-struct EmptySlot {
+// Returns the pages of an empty slot of a host region to the machine, until PopulateSlot fills the
+// slot with zeros.
+struct ReleaseSlot {
   MemoryPlace place;
   Bytes size;
 };
-struct FillSlot {
+struct PopulateSlot {
   MemoryPlace place;
   Bytes size;
 };
@@ -218,7 +218,7 @@ struct FillSlot {
 struct MakeStore {
   StoreId store;
   Bytes size;
-  bool kept = false;  // It is to outlive the daemon.
+  bool kept = false;  // The store outlives the daemon.
 };
 struct DropStore {
   StoreId store;
@@ -234,7 +234,7 @@ struct StartTransfer {
   Bytes size;
 };
 
-// Runs the work over these places of host memory, of `size` bytes each.
+// Runs the work over the chunks at these places of host memory, of `size` bytes each.
 struct StartStep {
   StepId step;
   std::vector<MemoryPlace> chunks;
@@ -242,9 +242,10 @@ struct StartStep {
   std::shared_ptr<const optimizer::Work> work;
 };
 
-using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Surprise,
-                            MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer, StartStep,
-                            JobLost, Record, SendLeaseBudget, MachineShort, EmptySlot, FillSlot>;
+using Effect =
+    std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction, MakeRegion,
+                 DropRegion, MakeStore, DropStore, StartTransfer, StartStep, JobLost, Record,
+                 SendLeaseBudget, MachineShort, ReleaseSlot, PopulateSlot>;
 
 }  // namespace memtide
 

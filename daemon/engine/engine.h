@@ -1,17 +1,25 @@
-// Engine: the deterministic core. Events in, effects out, and the only place that orders steps.
+// Engine: the deterministic core. Takes events, returns effects, and alone orders what happens.
 //
 // Pure: no locks, threads, clocks, system calls, CUDA or gRPC. The same sequence of (time, event)
-// gives the same sequence of effects, bit for bit, so the same code runs in the daemon, in the
-// seeded simulation, and in replay. Thread-compatible: one caller at a time.
+// gives the same sequence of effects, bit for bit, so that the same code runs in the daemon, in the
+// seeded simulation and in replay. Thread-compatible: one caller at a time.
 //
-// How a fetch proceeds (one direction, no cycles: this is why it cannot deadlock):
-//   1 admission: leases of a tier never outnumber its slots; calls that would are queued, oldest
-//     first, and idle leases are asked back;
-//   2 a slot at the wanted tier, freed by dropping a clean victim or writing back a dirty one;
-//   3 for a chunk on SSD that is wanted on the device: a host slot to pass through, taken only
-//     after the device slot;
-//   4 the transfers; 5 the grant. Every chunk owns, from its allocation on, a slot at the lowest
-//     tier of the node (its home), so writing back always ends.
+// A fetch takes these steps in one direction. Without a cycle there is no deadlock:
+//
+// 1. Admission. The pins of a tier never outnumber its slots. A call that would exceed them waits,
+// the oldest first, and leases are revoked.
+//
+// 2. A slot at the wanted tier, freed by dropping a clean victim or by writing back a dirty one.
+//
+// 3. For a chunk on SSD that is wanted on the device: a host slot to pass through, taken only after
+// the device slot.
+//
+// 4. The transfers.
+//
+// 5. The grant.
+//
+// Every chunk owns a slot at the lowest tier of the node, its home, from its allocation to its end,
+// so that a write-back always finds room.
 #ifndef MEMTIDE_DAEMON_ENGINE_ENGINE_H_
 #define MEMTIDE_DAEMON_ENGINE_ENGINE_H_
 
@@ -27,23 +35,23 @@ namespace memtide {
 
 inline constexpr Bytes kChunkAlignment = MiB(2);  // One huge page.
 inline constexpr Bytes kMaxChunkSize = GiB(1);    // One registered io_uring buffer.
-inline constexpr Bytes kMaxRegionSize = GiB(1);   // Likewise.
+inline constexpr Bytes kMaxRegionSize = GiB(1);   // One registered io_uring buffer.
 
-// Who leaves a tier, and who comes ahead. The daemon places by foresight; the others, which only
-// evict on demand, are there to be compared with.
-enum class Placement : uint8_t { kForesight, kLru, kFifo, kBelady };
+// Which chunks are evicted, and which are prefetched. The daemon uses kPredictive. The others evict
+// on demand only and never prefetch; replays compare with them.
+enum class Placement : uint8_t { kPredictive, kLru, kFifo, kBelady };
 
 struct EngineOptions {
   // Zero: the node has no such pool. At least one of host and device must be there; SSD needs host.
   Bytes device_capacity, host_capacity, ssd_capacity;
   Limits limits;
-  // Memory of the machine that is kept available for programs, as far as jobs can spare host slots.
+  // The reserve: memory that balloons leave to other programs, as far as jobs can do without host
+  // slots.
   Bytes host_reserve;
   // How the node's device can lend its memory, best first. Not empty.
   std::vector<MemoryKind> device_kinds = {MemoryKind::kSharedMemory};
-  Placement placement = Placement::kForesight;
-  // Somebody keeps the memory of jobs with a time to live, and what Record says of them, beyond the
-  // daemon's end.
+  Placement placement = Placement::kPredictive;
+  // The memory of jobs with a time to live, and their records, outlive the daemon.
   bool keeps = false;
 };
 

@@ -5,14 +5,14 @@
 #include <variant>
 #include <vector>
 
-#include "daemon/engine/test_node.h"
+#include "daemon/engine/testing/engine_harness.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
 namespace {
 
 TEST(EngineTest, AFetchOfAResidentChunkMovesNothing) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const ChunkId chunk = node.Allocate(session, 1)[0];
   node.Touch(session, chunk, Access::kWrite);
@@ -23,7 +23,7 @@ TEST(EngineTest, AFetchOfAResidentChunkMovesNothing) {
 }
 
 TEST(EngineTest, AVictimThatWasOnlyReadLeavesWithoutAWrite) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 12);
   for (const ChunkId chunk : chunks) node.Touch(session, chunk, Access::kWrite);
@@ -34,7 +34,7 @@ TEST(EngineTest, AVictimThatWasOnlyReadLeavesWithoutAWrite) {
 }
 
 TEST(EngineTest, AChunkOnSsdReachesTheDeviceThroughAFullHost) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 12);
   for (const ChunkId chunk : chunks) node.Touch(session, chunk, Access::kWrite);
@@ -44,14 +44,14 @@ TEST(EngineTest, AChunkOnSsdReachesTheDeviceThroughAFullHost) {
 }
 
 TEST(EngineTest, NothingIsZeroedInAChunkThatMayHoldAnything) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 8, 0, true);
   const CallId fetch = node.Fetch(session, {chunks[0], chunks[1]}, Access::kWrite);
   EXPECT_TRUE(node.transfers_.empty());
   EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kOk);
   node.Release(session, {chunks[0], chunks[1]});
-  // What was written leaves and comes as any content does, also from under what was only read.
+  // Written content is evicted and promoted as any other, even beside chunks that were only read.
   for (const ChunkId chunk : chunks) node.Touch(session, chunk, Access::kRead);
   const Bytes brought = node.Inspect().counters.host_to_device;
   node.Touch(session, chunks[0], Access::kRead);
@@ -60,7 +60,7 @@ TEST(EngineTest, NothingIsZeroedInAChunkThatMayHoldAnything) {
 }
 
 TEST(EngineTest, RepeatingARequestHasOneEffectAndTheSameReply) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> first = node.Allocate(session, 3, 77);
   EXPECT_EQ(node.Allocate(session, 3, 77), first);
@@ -68,7 +68,7 @@ TEST(EngineTest, RepeatingARequestHasOneEffectAndTheSameReply) {
 }
 
 TEST(EngineTest, AWriterThatDiesLeavesATornChunkThatCannotBeRead) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId writer = node.Open(1000, "shared");
   const SessionId reader = node.Open(1000, "shared");
   const ChunkId chunk = node.Allocate(writer, 1)[0];
@@ -81,7 +81,7 @@ TEST(EngineTest, AWriterThatDiesLeavesATornChunkThatCannotBeRead) {
 }
 
 TEST(EngineTest, AForeignChunkLooksLikeOneThatDoesNotExist) {
-  TestNode node({kChunk * 8, kChunk * 8, kChunk * 64, Limits()});
+  EngineHarness node({kChunk * 8, kChunk * 8, kChunk * 64, Limits()});
   OpenCall open;
   open.call = node.Call();
   open.session = SessionId(900);
@@ -97,7 +97,7 @@ TEST(EngineTest, AForeignChunkLooksLikeOneThatDoesNotExist) {
 }
 
 TEST(EngineTest, AWriterWaitsForReadersAndAsksForTheirLeases) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId reader = node.Open(1000, "shared");
   const SessionId writer = node.Open(1000, "shared");
   const ChunkId chunk = node.Allocate(reader, 1)[0];
@@ -112,7 +112,7 @@ TEST(EngineTest, AWriterWaitsForReadersAndAsksForTheirLeases) {
 }
 
 TEST(EngineTest, AFetchThatFindsNoRoomEndsAtItsDeadlineAndSaysWhy) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 5);
   node.Fetch(session, {chunks[0], chunks[1], chunks[2], chunks[3]});
@@ -130,7 +130,7 @@ TEST(EngineTest, AFetchThatFindsNoRoomEndsAtItsDeadlineAndSaysWhy) {
 }
 
 TEST(EngineTest, AFailedWriteBackKeepsTheOnlyCopy) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 9);
   for (size_t i = 0; i < 8; ++i) node.Touch(session, chunks[i], Access::kWrite);
@@ -144,7 +144,7 @@ TEST(EngineTest, AFailedWriteBackKeepsTheOnlyCopy) {
 }
 
 TEST(EngineTest, AHungClientLosesItsSessionAndItsMemoryComesBack) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   node.Open();
   for (int i = 0; i < 140; ++i) node.Wait(std::chrono::milliseconds(500));
   EXPECT_EQ(node.Inspect().session_count, 0u);
@@ -152,7 +152,7 @@ TEST(EngineTest, AHungClientLosesItsSessionAndItsMemoryComesBack) {
 }
 
 TEST(EngineTest, MemoryThatCannotBeMadeRefusesTheJobAndLendsNothing) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   node.fail_memory_ = true;
   node.Post(ClientConnected{SessionId(50), 1, 1});
   OpenCall open;
@@ -165,7 +165,7 @@ TEST(EngineTest, MemoryThatCannotBeMadeRefusesTheJobAndLendsNothing) {
 }
 
 TEST(EngineTest, AJobWaitsForTheMemoryOfThoseThatEnd) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId first = node.Open();
   node.hold_memory_ = true;
   node.Post(ClientGone{first});
@@ -180,7 +180,7 @@ TEST(EngineTest, AJobWaitsForTheMemoryOfThoseThatEnd) {
 }
 
 TEST(EngineTest, AJobDoesNotWaitForeverForMemoryThatStays) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId first = node.Open();
   node.hold_memory_ = true;
   node.Post(ClientGone{first});
@@ -199,10 +199,11 @@ TEST(EngineTest, AJobDoesNotWaitForeverForMemoryThatStays) {
 // --- What the simulation found (tests/sim) ---
 
 TEST(EngineTest, AJobThatEndsKeepsItsMemoryUntilItsTransfersAreDone) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 2);
-  node.Fetch(session, {chunks[1]});  // The first one is at rest, and is forgotten first.
+  node.Fetch(session,
+             {chunks[1]});  // The first chunk has no transfer, and its slots are freed at once.
   node.Post(ClientGone{session});
   EXPECT_TRUE(node.dropped_.empty());
   node.FinishTransfers();
@@ -210,7 +211,7 @@ TEST(EngineTest, AJobThatEndsKeepsItsMemoryUntilItsTransfersAreDone) {
 }
 
 TEST(EngineTest, FreeingAChunkEndsAlsoTheFetchesThatWaitForOthers) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 2);
   node.Touch(session, chunks[0], Access::kRead);
@@ -223,7 +224,7 @@ TEST(EngineTest, FreeingAChunkEndsAlsoTheFetchesThatWaitForOthers) {
 }
 
 TEST(EngineTest, FetchesOfOneSessionAtTwoTiersWaitForEachOther) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId first = node.Open(1000, "shared"), second = node.Open(1000, "shared");
   const ChunkId chunk = node.Allocate(first, 1)[0];
   const CallId held = node.Fetch(first, {chunk});
@@ -241,7 +242,7 @@ TEST(EngineTest, FetchesOfOneSessionAtTwoTiersWaitForEachOther) {
 }
 
 TEST(EngineTest, ASessionIsNotEndedForTheTimeThatItsMemoryTook) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   node.hold_memory_ = true;
   node.Post(ClientConnected{SessionId(9), 1000, 1});
   OpenCall open;
@@ -260,7 +261,7 @@ TEST(EngineTest, ASessionIsNotEndedForTheTimeThatItsMemoryTook) {
 }
 
 TEST(EngineTest, AnAllocationWaitsForFreedChunksThatStillMove) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 64);
   node.Fetch(session, {chunks[0]});
@@ -275,7 +276,7 @@ TEST(EngineTest, AnAllocationWaitsForFreedChunksThatStillMove) {
 TEST(EngineTest, AShareLargerThanThePoolIsRefusedWhateverTheChunkLimit) {
   EngineOptions options = ThreeTiers();
   options.limits.chunks = 4;
-  TestNode node(options);
+  EngineHarness node(options);
   node.Post(ClientConnected{SessionId(9), 1000, 1});
   OpenCall open;
   open.call = node.Call();
@@ -287,7 +288,7 @@ TEST(EngineTest, AShareLargerThanThePoolIsRefusedWhateverTheChunkLimit) {
 }
 
 TEST(EngineTest, AChunkThatWaitsForTheDeviceGivesUpItsHostSlotToWhatLeavesIt) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 8);
   for (int i = 0; i < 8; ++i) {
@@ -295,14 +296,14 @@ TEST(EngineTest, AChunkThatWaitsForTheDeviceGivesUpItsHostSlotToWhatLeavesIt) {
     node.FinishTransfers();
     node.Release(session, {chunks[i]});
   }
-  // Both tiers are full of only copies, and the oldest one of the host is wanted on the device.
+  // Both tiers are full of only copies, and the oldest one on the host is wanted on the device.
   const CallId fetch = node.Fetch(session, {chunks[4]});
   node.FinishTransfers();
   EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kOk);
 }
 
 TEST(EngineTest, EvictEndsTheLeasesOfItsSessionAndNoOthers) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 2);
   node.Fetch(session, chunks, Access::kRead);
@@ -320,7 +321,7 @@ TEST(EngineTest, EvictEndsTheLeasesOfItsSessionAndNoOthers) {
 }
 
 TEST(EngineTest, AVictimThatIsLeasedAgainIsReplacedAtOnce) {
-  TestNode node(ThreeTiers());
+  EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();
   const std::vector<ChunkId> chunks = node.Allocate(session, 9);
   const std::vector<ChunkId> clean = {chunks[1], chunks[2], chunks[3]};
@@ -329,7 +330,7 @@ TEST(EngineTest, AVictimThatIsLeasedAgainIsReplacedAtOnce) {
   node.FinishTransfers();
   node.Touch(session, chunks[0], Access::kWrite);
   for (const ChunkId chunk : clean) node.Touch(session, chunk, Access::kRead);
-  // The host: three leases and one only copy, so that who leaves the device waits for the disk.
+  // The host has three leases and one only copy, so that a victim of the device waits for the disk.
   node.Fetch(session, {chunks[4], chunks[5], chunks[6]}, Access::kWrite, Tier::kHost);
   node.FinishTransfers();
   node.Fetch(session, {chunks[7]}, Access::kWrite, Tier::kHost);
@@ -349,7 +350,7 @@ TEST(EngineTest, AVictimThatIsLeasedAgainIsReplacedAtOnce) {
 TEST(EngineTest, MemoryThatCannotGrowRefusesTheFetchesThatNeededIt) {
   EngineOptions options;
   options.device_capacity = options.host_capacity = GiB(4);
-  TestNode node(options);
+  EngineHarness node(options);
   node.Post(ClientConnected{SessionId(9), 1000, 1});
   OpenCall open;
   open.call = node.Call();
@@ -361,6 +362,35 @@ TEST(EngineTest, MemoryThatCannotGrowRefusesTheFetchesThatNeededIt) {
   const CallId fetch = node.Fetch(SessionId(9), chunks);
   EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kResourceExhausted);
   node.FinishTransfers();
+}
+
+// The machine slept, or the daemon was stopped: no client could renew.
+TEST(EngineTest, TimeInWhichTheDaemonDidNotRunEndsNoSession) {
+  EngineOptions options = ThreeTiers();
+  options.limits.session_lease = std::chrono::seconds(3);
+  EngineHarness node(options);
+  const SessionId session = node.Open();
+  const ChunkId chunk = node.Allocate(session, 1)[0];
+  node.Wait(std::chrono::milliseconds(100));
+  node.Wait(std::chrono::hours(1));
+  node.Touch(session, chunk, Access::kWrite);
+}
+
+// A read that fails is tried once more; then the fetch ends with the error.
+TEST(EngineTest, AReadThatKeepsFailingEndsItsFetch) {
+  EngineHarness node(ThreeTiers());
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 12);
+  for (const ChunkId chunk : chunks) node.Touch(session, chunk, Access::kWrite);
+  const CallId fetch = node.Fetch(session, {chunks[0]});
+  for (int i = 0; i < 20 && !node.Answered(fetch); ++i) {
+    if (node.transfers_.empty()) node.Wait(std::chrono::milliseconds(100));
+    if (node.transfers_.empty()) continue;
+    const bool reads = node.transfers_.front().kind == StartTransfer::Kind::kSsdToHost;
+    node.FinishOne(reads ? absl::InternalError("the disk is broken") : absl::OkStatus());
+  }
+  ASSERT_TRUE(node.Answered(fetch));
+  EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kInternal);
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ struct FetchCall {
   // job's: ignored.
   std::vector<MomentReport> moments;
 };
-// The same, where nothing is wanted.
+// Only the moments of a FetchCall.
 struct ReportCall {
   CallId call;
   SessionId session;
@@ -107,7 +107,7 @@ struct EvictCall {
   Tier tier = Tier::kSsd;
   std::vector<ChunkId> chunks;
 };
-// Starts to bring chunks to `tier` where room can be made; answers at once, leases nothing.
+// Starts prefetches to `tier` where room can be made; answered at once, leases nothing.
 struct PrefetchCall {
   CallId call;
   SessionId session;
@@ -135,16 +135,16 @@ struct ResizeCall {
   Bytes device_share;    // Rounded down to whole chunks.
   Duration deadline{0};  // Zero: the limit max_wait.
 };
-// The session let go of regions that SendRegionGone named. Others: ignored.
+// The session unmapped regions that SendRegionGone named. Other regions are ignored.
 struct ReturnRegionsCall {
   CallId call;
   SessionId session;
   std::vector<RegionId> regions;
 };
 
-// A part of an optimizer's step: what is in the first `reads` of `chunks` becomes new content of
-// the others, in host memory. Answered when it is there; nobody sees it as the job's state before
-// it is published. Nothing that is read changes, so the same part may be asked for again.
+// One step part: reads the first `reads` of `chunks` and creates new content in the others, in host
+// memory. Answered when it is computed. No session sees the new content as the state of the job
+// before the commit. Nothing that is read changes, so that the same part may be computed again.
 struct StepCall {
   CallId call;
   SessionId session;
@@ -154,15 +154,16 @@ struct StepCall {
   Duration deadline{0};                         // Zero: the limit max_wait.
   std::vector<MomentReport> moments;            // As in FetchCall.
 };
-// The job's step number `step` is whole: all at once, each of `chunks` holds what the one of
-// `fresh` in its place held.
-struct PublishCall {
+// Commits step number `step` of the job: in one event, chunks[i] gets the content of shadows[i].
+struct CommitCall {
   CallId call;
   SessionId session;
-  uint64_t step = 0;  // The job's last one, plus 1. The last one again: answered, no effect.
-  std::vector<ChunkId> chunks, fresh;
-  bool keep = false;  // Whether `fresh` then hold the old content, or none.
-  std::string note;   // Given to whoever opens the job from now on.
+  uint64_t step =
+      0;  // The last committed step + 1. The last step again is answered without effect.
+  std::vector<ChunkId> chunks, shadows;
+  // Whether shadows[i] gets the old content of chunks[i], instead of none.
+  bool keep = false;
+  std::string manifest;  // In every OpenReply of the job from now on.
 };
 
 // --- Operators and metrics ---
@@ -170,10 +171,10 @@ struct PublishCall {
 struct InspectCall {
   CallId call;
   bool sessions = false;
-  // Chunks from this table place on, at most limit; for paging.
+  // Lists chunks from this index on, max_chunks at most; for paging.
   uint32_t first_chunk = 0, max_chunks = 0;
 };
-// What a job used and what was done about it.
+// The uses and movements that the engine recorded for a job.
 struct TraceCall {
   CallId call;
   JobId job;  // Zero: the only one that is open.
@@ -196,10 +197,10 @@ struct RegionMade {
 struct RegionDropped {
   RegionId region;
 };
-struct SlotEmptied {
+struct SlotReleased {
   MemoryPlace place;
 };
-struct SlotFilled {
+struct SlotPopulated {
   MemoryPlace place;
   absl::Status status;
 };
@@ -214,19 +215,19 @@ struct StoreDropped {
 struct StepDone {
   StepId step;
   absl::Status status;
-  uint64_t non_finite_gradients = 0;  // Where the work counts them.
+  uint64_t non_finite_gradients = 0;  // Zero if the work does not count them.
 };
 
-// The first event, where a daemon before left something: its jobs linger, each with a fresh time to
-// live. Those that do not fit this node any more, or whose records contradict each other, are given
-// up (JobLost). REQUIRES: all memory named in it is there; one record for each chunk and job, and
-// one chunk for each place (the low 32 bits of its id).
+// The first event after a restart. The recorded jobs linger, each with its whole time to live. Jobs
+// that no longer fit the node, or whose records contradict each other, are dropped (JobLost).
+// REQUIRES: all memory that the records name exists; there is one record for each chunk and job,
+// and one chunk for each index (the low 32 bits of its id).
 struct Restore {
   std::vector<JobRecord> job_records;
   std::vector<ChunkRecord> chunk_records;
 };
 
-// Memory of the machine that programs could have now without anything being taken from the pools.
+// Memory that other programs could allocate now without any being taken from the pools.
 struct HostMemory {
   Bytes available;
 };
@@ -239,7 +240,7 @@ using Event =
                  FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall, DescribeCall,
                  ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
                  TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick, StepCall,
-                 PublishCall, StepDone, Restore, HostMemory, SlotEmptied, SlotFilled>;
+                 CommitCall, StepDone, Restore, HostMemory, SlotReleased, SlotPopulated>;
 
 }  // namespace memtide
 

@@ -12,10 +12,10 @@ void EngineState::On(const EvictCall& event) {
   if (session == nullptr) return;
   Job& job = *session->job;
   for (const ChunkId id : event.chunks) {
-    if (const absl::optional<uint32_t> place = Find(job, id)) ReleaseLease(*session, *place);
+    if (const absl::optional<ChunkIndex> index = Find(job, id)) ReleaseLease(*session, *index);
   }
-  absl::StatusOr<std::vector<uint32_t>> places = Resolve(job, event.chunks);
-  absl::Status status = places.status();
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
+  absl::Status status = indices.status();
   if (status.ok() && (event.tier == Tier::kDevice || !job.tier(event.tier).exists())) {
     status = absl::InvalidArgumentError(
         absl::StrCat("chunks cannot be evicted to the ", TierName(event.tier), " tier"));
@@ -25,10 +25,10 @@ void EngineState::On(const EvictCall& event) {
                                                        options_.limits.waiting_calls_per_session,
                                                        " waiting calls"));
   }
-  for (size_t i = 0; status.ok() && i < places->size(); ++i) {
-    if (!chunks_[(*places)[i]].pinned()) continue;
+  for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
+    if (!chunks_[(*indices)[i]].pinned()) continue;
     status = absl::FailedPreconditionError(
-        absl::StrCat("chunk ", IdOf((*places)[i]).value(),
+        absl::StrCat("chunk ", IdOf((*indices)[i]).value(),
                      " is leased by another session, or by a fetch that waits"));
   }
   if (!status.ok()) return Refuse(event.call, status);
@@ -38,27 +38,27 @@ void EngineState::On(const EvictCall& event) {
   evict->session = session->id;
   evict->job = &job;
   evict->tier = event.tier;
-  evict->chunks = std::move(*places);
+  evict->chunks = std::move(*indices);
   evict->missing = static_cast<uint32_t>(evict->chunks.size());
   evict->deadline = now_ + options_.limits.max_wait;
   ++session->waiting_calls;
-  for (const uint32_t place : evict->chunks) {
-    Chunk& chunk = chunks_[place];
+  for (const ChunkIndex index : evict->chunks) {
+    Chunk& chunk = chunks_[index];
     chunk.evict_to = std::max(chunk.evict_to.value_or(event.tier), event.tier);
     chunk.evicts.push_back(evict.get());
     chunk.evicted = true;
     StopPrefetch(chunk);
-    StopPush(chunk);
-    Ready(place);
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(place, tier);
+    CancelEviction(chunk);
+    ScheduleChunk(index);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
   }
   evicts_.emplace(event.call, std::move(evict));
 }
 
-void EngineState::FinishEvicts(uint32_t place, const absl::Status& status) {
-  chunks_[place].evict_to.reset();
+void EngineState::FinishEvicts(ChunkIndex index, const absl::Status& status) {
+  chunks_[index].evict_to.reset();
   std::vector<EvictOperation*> evicts;
-  evicts.swap(chunks_[place].evicts);
+  evicts.swap(chunks_[index].evicts);
   for (EvictOperation* evict : evicts) {
     --evict->missing;
     if (!status.ok() || evict->missing == 0) EndEvict(*evict, status);
@@ -66,13 +66,13 @@ void EngineState::FinishEvicts(uint32_t place, const absl::Status& status) {
 }
 
 void EngineState::EndEvict(EvictOperation& evict, const absl::Status& status) {
-  for (const uint32_t place : evict.chunks) {
-    Chunk& chunk = chunks_[place];
+  for (const ChunkIndex index : evict.chunks) {
+    Chunk& chunk = chunks_[index];
     const auto found = std::find(chunk.evicts.begin(), chunk.evicts.end(), &evict);
     if (found == chunk.evicts.end()) continue;
     chunk.evicts.erase(found);
     if (chunk.evicts.empty()) chunk.evict_to.reset();
-    Ready(place);
+    ScheduleChunk(index);
   }
   if (status.ok()) {
     Answer(evict.call);

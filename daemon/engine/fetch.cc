@@ -1,4 +1,4 @@
-// Fetch and release: admission, leases, grants.
+// Fetch and release: leases and their grants. Admission decides which fetch is next (admission.cc).
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -25,35 +25,35 @@ absl::Status EngineState::CheckDeadline(Duration deadline) const {
       absl::StrCat("deadline: ", seconds(deadline), " s; between 0 and ", seconds(most), " s"));
 }
 
-absl::Status EngineState::Lost(uint32_t place) const {
-  return absl::DataLossError(absl::StrCat(
-      "what chunk ", IdOf(place).value(),
-      " held is lost: its writer died while it held it, or so did the daemon; write it anew"));
+absl::Status EngineState::Lost(ChunkIndex index) const {
+  return absl::DataLossError(
+      absl::StrCat("the content of chunk ", IdOf(index).value(),
+                   " is lost: its writer died, or the daemon did; write it anew"));
 }
 
 absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& event,
-                                     const std::vector<uint32_t>& places) const {
+                                     const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
   if (event.tier == Tier::kSsd || !job.tier(event.tier).exists()) {
     return absl::InvalidArgumentError(absl::StrCat("chunks cannot be leased at the ",
                                                    TierName(event.tier), " tier of this node"));
   }
   const uint32_t limit = job.LeaseLimit(event.tier);
-  if (places.size() > limit) {
+  if (indices.size() > limit) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("asked to lease ", places.size(), " chunks at once; the job's ",
-                     TierName(event.tier), " share of ", FormatBytes(job.tier(event.tier).share),
+        absl::StrCat("requested leases of ", indices.size(), " chunks at once; the job's ",
+                     TierName(event.tier), " share of ", FormatBytes(job.tier(event.tier).lent),
                      " can lease ", limit, "; raise the pool or lease fewer at a time"));
   }
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
-  for (const uint32_t place : places) {
-    const Chunk& chunk = chunks_[place];
-    if (event.access == Access::kRead && chunk.torn) return Lost(place);
-    for (const Hold& hold : chunk.holds) {
-      if (hold.session == session.id && chunk.hold_tier != event.tier) {
+  for (const ChunkIndex index : indices) {
+    const Chunk& chunk = chunks_[index];
+    if (event.access == Access::kRead && chunk.torn) return Lost(index);
+    for (const Pin& pin : chunk.pins) {
+      if (pin.session == session.id && chunk.pin_tier != event.tier) {
         return absl::FailedPreconditionError(
-            absl::StrCat("chunk ", IdOf(place).value(), " is leased at the ",
-                         TierName(chunk.hold_tier), " tier; release it first"));
+            absl::StrCat("chunk ", IdOf(index).value(), " is leased at the ",
+                         TierName(chunk.pin_tier), " tier; release it first"));
       }
     }
   }
@@ -66,19 +66,15 @@ void EngineState::On(const FetchCall& event) {
   Job& job = *session->job;
   ++counters_.fetches;
   for (const ChunkId id : event.releases) {
-    if (const absl::optional<uint32_t> place = Find(job, id)) ReleaseLease(*session, *place);
+    if (const absl::optional<ChunkIndex> index = Find(job, id)) ReleaseLease(*session, *index);
   }
   absl::Status status = CheckMoments(event.moments);
   if (status.ok()) Learn(job, event.moments);
-  absl::StatusOr<std::vector<uint32_t>> places = Resolve(job, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
   if (status.ok()) {
-    status = places.ok() ? CheckFetch(*session, event, *places) : places.status();
+    status = indices.ok() ? CheckFetch(*session, event, *indices) : indices.status();
   }
-  if (status.ok() && session->waiting_calls >= options_.limits.waiting_calls_per_session) {
-    status = absl::ResourceExhaustedError(absl::StrCat("the session has its limit of ",
-                                                       options_.limits.waiting_calls_per_session,
-                                                       " waiting calls; wait for some of them"));
-  }
+  if (status.ok()) status = CheckWaiting(*session, indices->size());
   if (!status.ok()) return Refuse(event.call, status);
 
   auto made = std::make_unique<FetchOperation>();
@@ -87,15 +83,14 @@ void EngineState::On(const FetchCall& event) {
   fetch.session = fetch.owner = session->id;
   fetch.job = &job;
   fetch.tier = event.tier;
-  fetch.chunks = std::move(*places);
+  fetch.chunks = std::move(*indices);
   fetch.first_written = event.access == Access::kWrite ? 0 : fetch.chunks.size();
   fetch.started = now_;
   fetch.deadline =
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
-  fetches_.emplace(event.call, std::move(made));
-  ++session->waiting_calls;
+  Enter(*session, std::move(made));
 
-  const Admission admission = TryAdmit(fetch);
+  const Admission admission = TryAdmit(fetch, /*may_take_room=*/true);
   if (fetch.admitted && fetch.missing == 0) {
     ++counters_.fetch_hits;
     return Grant(fetch);
@@ -105,94 +100,44 @@ void EngineState::On(const FetchCall& event) {
                            ? absl::AbortedError("another session holds a lease that excludes this")
                            : absl::UnavailableError("not every chunk is there now"));
   }
-  if (!fetch.admitted) {
-    job.tier(fetch.tier).admission.push_back(&fetch);
-    AskLeasesBack(fetch, admission);
-  }
+  if (!fetch.admitted) WaitForAdmission(fetch, admission);
 }
 
-bool EngineState::Conflicts(const Chunk& chunk, const FetchOperation& fetch, Access access) const {
-  for (const Hold& hold : chunk.holds) {
-    // A chunk is leased at one tier at a time, also by one session.
-    if (chunk.hold_tier != fetch.tier) return true;
-    if (hold.session == fetch.session) continue;
-    if (access == Access::kWrite) return true;
-    if (hold.granted && hold.access == Access::kWrite) return true;
-    if (hold.pending > 0 && hold.pending_access == Access::kWrite) return true;
-  }
-  return false;
-}
-
-uint32_t EngineState::NewPins(const FetchOperation& fetch) const {
-  uint32_t pins = 0;
-  for (const uint32_t place : fetch.chunks) pins += !chunks_[place].pinned();
-  return pins;
-}
-
-EngineState::Admission EngineState::TryAdmit(FetchOperation& fetch) {
-  for (size_t i = 0; i < fetch.chunks.size(); ++i) {
-    if (Conflicts(chunks_[fetch.chunks[i]], fetch, fetch.AccessOf(i))) return Admission::kConflict;
-  }
-  Job& job = *fetch.job;
-  const JobTier& part = job.tier(fetch.tier);
-  const uint32_t pins = NewPins(fetch);
-  // A share that shrinks may have more leases than it permits; those are kept.
-  const bool fits = part.committed + pins <= job.LeaseLimit(fetch.tier);
-  // What is withheld comes back for who could not go on without it: not for steps beside another.
-  const bool spares = fetch.work != nullptr && job.steps > 0;
-  if (pins > 0 && (!fits || (spares && part.committed + pins > part.slots->size()))) {
-    return Admission::kNoRoom;
-  }
-  fetch.admitted = true;
-  job.steps += fetch.work != nullptr;
-  for (size_t i = 0; i < fetch.chunks.size(); ++i) Pin(fetch, fetch.chunks[i], fetch.AccessOf(i));
-  return Admission::kAdmitted;
-}
-
-void EngineState::Pin(FetchOperation& fetch, uint32_t place, Access access) {
-  Chunk& chunk = chunks_[place];
-  chunk.evicted = false;
-  if (fetch.work != nullptr && access == Access::kWrite) chunk.overwrite = true;
+void EngineState::UnpinChunk(ChunkIndex index, size_t pin_index) {
+  Chunk& chunk = chunks_[index];
+  chunk.pins.erase(chunk.pins.begin() + pin_index);
+  MarkDirty(index);
   if (!chunk.pinned()) {
-    chunk.hold_tier = fetch.tier;
-    ++fetch.job->tier(fetch.tier).committed;
+    chunk.revoke_sent = false;
+    --chunk.job->tier(chunk.pin_tier).pinned_chunks;
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
+    ScheduleChunk(index);
   }
-  Hold* hold = chunk.FindHold(fetch.session);
-  if (hold == nullptr) {
-    chunk.holds.emplace_back();
-    hold = &chunk.holds.back();
-    hold->session = fetch.session;
-  }
-  if (hold->pending == 0 || access == Access::kWrite) hold->pending_access = access;
-  ++hold->pending;
-  if (!chunk.valid_at(fetch.tier)) {
-    ++fetch.missing;
-    chunk.fetches.push_back(&fetch);
-    Ready(place);
-  } else if (chunk.push_from.has_value()) {
-    Ready(place);  // It stays: somebody else has to leave.
-  }
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(place, tier);
+  // A conflict may have ended even while other pins remain.
+  PinsChanged(index);
+  ScheduleRoomCheck(*chunk.job, Tier::kDevice);
+  ScheduleRoomCheck(*chunk.job, Tier::kHost);
 }
 
-void EngineState::Unpin(uint32_t place, size_t hold_index) {
-  Chunk& chunk = chunks_[place];
-  chunk.holds.erase(chunk.holds.begin() + hold_index);
-  Touch(place);
-  if (!chunk.pinned()) {
-    chunk.asked_back = false;
-    --chunk.job->tier(chunk.hold_tier).committed;
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(place, tier);
-    Ready(place);
-  }
-  // A conflict may have ended even while others hold it.
-  LookAtRoom(*chunk.job, Tier::kDevice);
-  LookAtRoom(*chunk.job, Tier::kHost);
+void EngineState::Enter(Session& session, std::unique_ptr<FetchOperation> fetch) {
+  ++session.waiting_calls;
+  session.fetches.push_back(fetch.get());
+  ++fetch->job->waiting_calls;
+  fetch->job->waiting_chunks += fetch->chunks.size();
+  fetches_.emplace(fetch->call, std::move(fetch));
+}
+
+void EngineState::Leave(Session& session, FetchOperation& fetch) {
+  session.fetches.erase(std::find(session.fetches.begin(), session.fetches.end(), &fetch));
+  --fetch.job->waiting_calls;
+  fetch.job->waiting_chunks -= fetch.chunks.size();
+  fetches_.erase(fetch.call);
 }
 
 void EngineState::Forget(FetchOperation& fetch) {
-  if (Session* session = FindSession(fetch.owner)) --session->waiting_calls;
-  fetches_.erase(fetch.call);
+  Session& session = *FindSession(fetch.owner);
+  --session.waiting_calls;
+  Leave(session, fetch);
 }
 
 void EngineState::Grant(FetchOperation& fetch) {
@@ -201,27 +146,29 @@ void EngineState::Grant(FetchOperation& fetch) {
   FetchReply granted;
   granted.leases.reserve(fetch.chunks.size());
   for (size_t i = 0; i < fetch.chunks.size(); ++i) {
-    const uint32_t place = fetch.chunks[i];
+    const ChunkIndex index = fetch.chunks[i];
     const Access access = fetch.AccessOf(i);
-    Chunk& chunk = chunks_[place];
+    Chunk& chunk = chunks_[index];
     chunk.leased = true;
     chunk.only_stepped = false;
-    Hold& hold = *chunk.FindHold(fetch.session);
-    --hold.pending;
-    const bool writes = hold.granted && hold.access == Access::kWrite;
-    if (access == Access::kWrite && !writes) MakeNewVersion(place);
-    session.leases += !hold.granted;
-    hold.granted = true;
-    hold.access = writes ? Access::kWrite : access;
+    Pin& pin = *chunk.FindPin(fetch.session);
+    --pin.pending;
+    const bool writes = pin.granted && pin.access == Access::kWrite;
+    if (access == Access::kWrite && !writes) MakeNewVersion(index);
+    session.leases += !pin.granted;
+    pin.granted = true;
+    pin.access = writes ? Access::kWrite : access;
+    // A fetch that failed had raised pending_access to write.
+    if (pin.pending == 0 && pin.pending_access != pin.access) PinsChanged(index);
     Lease lease;
-    lease.chunk = IdOf(place);
+    lease.chunk = IdOf(index);
     lease.tier = fetch.tier;
     lease.place = PlaceOf(chunk, fetch.tier);
     lease.version = chunk.version;
-    lease.access = hold.access;
+    lease.access = pin.access;
     granted.leases.push_back(lease);
   }
-  AddFarthest(session, &granted);
+  AddEvictionHints(session, &granted);
   if (now_ > fetch.started) {
     TracedStall stall{fetch.started, now_ - fetch.started, absl::nullopt,
                       static_cast<uint32_t>(fetch.chunks.size())};
@@ -241,114 +188,68 @@ void EngineState::Grant(FetchOperation& fetch) {
   Forget(fetch);
 }
 
-void EngineState::MakeNewVersion(uint32_t place) {
-  Chunk& chunk = chunks_[place];
-  Touch(place);
+void EngineState::MakeNewVersion(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  MarkDirty(index);
   chunk.version = Version(chunk.version.value() + 1);
   chunk.torn = false;
-  chunk.valid = static_cast<uint8_t>(1u << static_cast<int>(chunk.hold_tier));
-  // The other copies are stale; their slots are free, but for one that a transfer still uses.
+  chunk.valid = static_cast<uint8_t>(1u << static_cast<int>(chunk.pin_tier));
+  // The other copies are stale. Their slots are freed, except one that a transfer still uses.
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     const bool in_use =
         chunk.flight.has_value() && (chunk.flight->to == tier || chunk.flight->from == tier);
-    if (tier == chunk.hold_tier || tier == chunk.job->home || in_use) continue;
-    if (chunk.slot(tier)) DropCopy(place, tier);
+    if (tier == chunk.pin_tier || tier == chunk.job->home || in_use) continue;
+    if (chunk.slot(tier)) DropCopy(index, tier);
   }
 }
 
 void EngineState::Fail(FetchOperation& fetch, const absl::Status& status) {
   if (fetch.admitted) {
     fetch.job->steps -= fetch.work != nullptr;
-    for (size_t index = 0; index < fetch.chunks.size(); ++index) {
-      const uint32_t place = fetch.chunks[index];
-      Chunk& chunk = chunks_[place];
+    for (size_t nth = 0; nth < fetch.chunks.size(); ++nth) {
+      const ChunkIndex index = fetch.chunks[nth];
+      Chunk& chunk = chunks_[index];
       chunk.fetches.erase(std::remove(chunk.fetches.begin(), chunk.fetches.end(), &fetch),
                           chunk.fetches.end());
-      for (size_t i = 0; i < chunk.holds.size(); ++i) {
-        Hold& hold = chunk.holds[i];
-        if (hold.session != fetch.session) continue;
-        --hold.pending;
-        if (hold.pending == 0 && !hold.granted) Unpin(place, i);
+      for (size_t i = 0; i < chunk.pins.size(); ++i) {
+        Pin& pin = chunk.pins[i];
+        if (pin.session != fetch.session) continue;
+        --pin.pending;
+        if (pin.pending == 0 && !pin.granted) {
+          UnpinChunk(index, i);
+        } else {
+          PinsChanged(index);
+        }
         break;
       }
-      if (fetch.work != nullptr && index >= fetch.first_written) {
+      if (fetch.work != nullptr && nth >= fetch.first_written) {
         chunk.overwrite = false;
-        if (chunk.blank) Discard(place);
+        if (chunk.blank) Discard(index);
       }
-      Ready(place);
+      ScheduleChunk(index);
     }
   } else {
-    auto& queue = fetch.job->tier(fetch.tier).admission;
-    const auto found = std::find(queue.begin(), queue.end(), &fetch);
-    if (found != queue.end()) queue.erase(found);
+    StopWaiting(fetch);
   }
-  LookAtRoom(*fetch.job, fetch.tier);
+  ScheduleRoomCheck(*fetch.job, fetch.tier);
   Refuse(fetch.call, status);
   Forget(fetch);
 }
 
-void EngineState::AdmitWaiting(Job& job, Tier tier) {
-  JobTier& part = job.tier(tier);
-  bool room = true;  // Nobody older waits for room.
-  for (size_t i = 0; i < part.admission.size();) {
-    FetchOperation& fetch = *part.admission[i];
-    // What became torn while it waited.
-    absl::Status torn;
-    for (size_t n = 0; n < fetch.chunks.size(); ++n) {
-      const uint32_t place = fetch.chunks[n];
-      if (chunks_[place].torn && fetch.AccessOf(n) == Access::kRead) torn = Lost(place);
-    }
-    if (!torn.ok()) {
-      Fail(fetch, torn);
-      continue;
-    }
-    const Admission admission = room || NewPins(fetch) == 0 ? TryAdmit(fetch) : Admission::kNoRoom;
-    if (admission == Admission::kAdmitted) {
-      part.admission.erase(part.admission.begin() + i);
-      if (fetch.missing == 0) Grant(fetch);
-      continue;
-    }
-    // Who waits behind a step may hold what the step waits for: nobody does.
-    if (admission == Admission::kNoRoom && fetch.work == nullptr) room = false;
-    if (now_ - fetch.revoked_at >= kRevokePeriod) AskLeasesBack(fetch, admission);
-    ++i;
-  }
-}
-
-void EngineState::AskLeasesBack(FetchOperation& fetch, Admission why) {
-  fetch.revoked_at = now_;
-  const Job& job = *fetch.job;
-  const uint32_t wanted = job.tier(fetch.tier).committed + NewPins(fetch);
-  const uint32_t limit = job.LeaseLimit(fetch.tier);
-  for (const SessionId id : job.sessions) {
-    Revoke revoke;
-    revoke.session = id;
-    const bool leases_here = fetch.tier == job.work && FindSession(id)->leases > 0;
-    if (why == Admission::kNoRoom && leases_here && wanted > limit) {
-      revoke.count = wanted - limit;
-    }
-    for (const uint32_t place : fetch.chunks) {
-      const Hold* hold = chunks_[place].FindHold(id);
-      if (why == Admission::kConflict && id != fetch.session && hold != nullptr && hold->granted &&
-          revoke.chunks.size() < kMaxRevokedChunks) {
-        revoke.chunks.push_back(IdOf(place));
-      }
-    }
-    if (revoke.count == 0 && revoke.chunks.empty()) continue;
-    ++counters_.revokes;
-    Emit(std::move(revoke));
-  }
-}
-
-void EngineState::ReleaseLease(Session& session, uint32_t place) {
-  Chunk& chunk = chunks_[place];
-  for (size_t i = 0; i < chunk.holds.size(); ++i) {
-    Hold& hold = chunk.holds[i];
-    if (hold.session != session.id) continue;
-    if (!hold.granted) return;
-    hold.granted = false;
+void EngineState::ReleaseLease(Session& session, ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  for (size_t i = 0; i < chunk.pins.size(); ++i) {
+    Pin& pin = chunk.pins[i];
+    if (pin.session != session.id) continue;
+    if (!pin.granted) return;
+    pin.granted = false;
     --session.leases;
-    if (hold.pending == 0) Unpin(place, i);
+    if (pin.pending == 0) {
+      UnpinChunk(index, i);
+    } else {
+      MarkDirty(index);  // The chunk's record no longer says that a lease writes it.
+      PinsChanged(index);
+    }
     return;
   }
 }
@@ -357,15 +258,15 @@ void EngineState::On(const ReleaseCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
   if (AnswerAgain(*session, event.call, event.request_id, kReleaseKind)) return;
-  absl::StatusOr<std::vector<uint32_t>> places = Resolve(*session->job, event.chunks);
-  if (!places.ok()) return Refuse(event.call, places.status());
-  for (const uint32_t place : *places) {
-    const Hold* hold = chunks_[place].FindHold(session->id);
-    if (hold != nullptr && hold->granted) continue;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session->job, event.chunks);
+  if (!indices.ok()) return Refuse(event.call, indices.status());
+  for (const ChunkIndex index : *indices) {
+    const Pin* pin = chunks_[index].FindPin(session->id);
+    if (pin != nullptr && pin->granted) continue;
     return Refuse(event.call, absl::FailedPreconditionError(absl::StrCat(
-                                  "chunk ", IdOf(place).value(), " is not leased by the session")));
+                                  "chunk ", IdOf(index).value(), " is not leased by the session")));
   }
-  for (const uint32_t place : *places) ReleaseLease(*session, place);
+  for (const ChunkIndex index : *indices) ReleaseLease(*session, index);
   Reply reply;
   reply.call = event.call;
   Remember(*session, event.request_id, kReleaseKind, reply);

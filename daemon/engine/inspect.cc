@@ -12,22 +12,23 @@ PoolUsage EngineState::Usage(Tier tier) const {
   usage.capacity = capacity_[static_cast<int>(tier)];
   for (const auto& [id, job] : jobs_) {
     if (job->state == Job::State::kEnding || !job->tier(tier).exists()) continue;
-    const JobTier& part = job->tier(tier);
-    const Bytes used = job->chunk_size * part.slots->used_slots();
-    uint32_t withheld_slots = part.by_slot ? 0 : part.slots->unbacked_slots();
-    if (part.is_elastic()) {
+    const TierShare& share = job->tier(tier);
+    const Bytes used = job->chunk_size * share.slots->used_slots();
+    uint32_t withheld_slots = share.by_slot ? 0 : share.slots->unbacked_slots();
+    if (share.is_elastic()) {
       // Not what went to other jobs, nor what they had and is not needed yet.
-      const uint32_t lent = std::max(part.target, part.made_slots());
-      withheld_slots = std::min({withheld_slots, part.withheld, lent - part.slots->backed_slots()});
+      const uint32_t lent = std::max(share.target, share.made_slots());
+      withheld_slots =
+          std::min({withheld_slots, share.balloon, lent - share.slots->backed_slots()});
     }
-    const Bytes withheld = job->chunk_size * withheld_slots;
+    const Bytes balloon = job->chunk_size * withheld_slots;
     usage.used += used;
-    usage.withheld += withheld;
-    usage.reserved += part.share - used - withheld;  // Regions that leave are being scrubbed.
+    usage.balloon += balloon;
+    usage.reserved += share.lent - used - balloon;  // Regions that leave are being scrubbed.
   }
   usage.scrubbing = Scrubbing(tier);
-  usage.obtainable = Unclaimed(tier);
-  usage.free = usage.capacity - usage.used - usage.reserved - usage.withheld - usage.scrubbing;
+  usage.obtainable = Unguaranteed(tier);
+  usage.free = usage.capacity - usage.used - usage.reserved - usage.balloon - usage.scrubbing;
   return usage;
 }
 
@@ -76,17 +77,17 @@ void EngineState::On(const InspectCall& event) {
       info.job = session.job->id;
       info.job_name = session.job->name;
       info.chunk_size = session.job->chunk_size;
-      info.device_share = session.job->tier(Tier::kDevice).share;
-      info.host_share = session.job->tier(Tier::kHost).share;
-      info.host_withheld = info.chunk_size * session.job->tier(Tier::kHost).withheld;
+      info.device_share = session.job->tier(Tier::kDevice).lent;
+      info.host_share = session.job->tier(Tier::kHost).lent;
+      info.host_balloon = info.chunk_size * session.job->tier(Tier::kHost).balloon;
       info.kinds = Kinds(session.job);
     }
     seen.sessions.push_back(std::move(info));
   }
   const size_t most = std::min(event.max_chunks, options_.limits.chunks_per_call);
-  for (size_t place = event.first_chunk; place < chunks_.size() && seen.chunks.size() < most;
-       ++place) {
-    if (chunks_[place].live()) seen.chunks.push_back(InfoOf(static_cast<uint32_t>(place)));
+  for (size_t index = event.first_chunk; index < chunks_.size() && seen.chunks.size() < most;
+       ++index) {
+    if (chunks_[index].live()) seen.chunks.push_back(InfoOf(static_cast<uint32_t>(index)));
   }
   Reply reply;
   reply.call = event.call;

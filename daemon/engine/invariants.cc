@@ -1,4 +1,4 @@
-// What must be true between any two events.
+// Invariants: what holds between any two events.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -10,38 +10,39 @@ namespace memtide {
 
 namespace {
 
-// What the chunks say about one tier of a job; compared with what the tier says of itself.
+// The sums over the chunks of a job at one tier; compared with the counters of its TierShare.
 struct TierTally {
-  uint32_t slots = 0, committed = 0, pushing = 0, queued = 0, prefetches = 0;
+  uint32_t slots = 0, pinned_chunks = 0, evicting = 0, queued = 0, prefetches = 0;
   std::set<uint32_t> numbers;
 };
 
 }  // namespace
 
-// Device memory that is lent slot by slot. `used`: the slots that chunks have.
+// Device memory that is lent slot by slot. `used`: the slots of chunks.
 void EngineState::CheckSlotRegions(const Job& job, const std::set<uint32_t>& used) const {
-  const JobTier& part = job.tier(Tier::kDevice);
-  const SlotPool& slots = *part.slots;
+  const TierShare& share = job.tier(Tier::kDevice);
+  const SlotPool& slots = *share.slots;
   const bool ending = job.state == Job::State::kEnding;
   std::set<uint32_t> regions;
-  for (const uint32_t region : part.parts) {
-    if (region == kNoPart) continue;
+  for (const uint32_t region : share.segments) {
+    if (region == kNoSegment) continue;
     MEMTIDE_CHECK(regions.insert(region).second) << "region " << region << " is two slots";
-    MEMTIDE_CHECK(part.leaving.count(region) == 0) << "region " << region << " left and stayed";
+    MEMTIDE_CHECK(share.leaving.count(region) == 0) << "region " << region << " left and stayed";
   }
   MEMTIDE_CHECK(regions.size() == slots.backed_slots());
   for (const uint32_t slot : used) {
-    MEMTIDE_CHECK(part.parts[slot] != kNoPart) << "slot " << slot << " has no memory";
+    MEMTIDE_CHECK(share.segments[slot] != kNoSegment) << "slot " << slot << " has no memory";
   }
-  MEMTIDE_CHECK(slots.size() <= part.target);
+  MEMTIDE_CHECK(slots.size() <= share.target);
   MEMTIDE_CHECK(ending || slots.surplus_slots() == 0 || slots.free_slots() == 0)
       << "a free slot is kept that is not wanted";
-  const uint64_t there = slots.backed_slots() + (part.making != kNoPart);
-  MEMTIDE_CHECK(part.share == job.chunk_size * std::max<uint64_t>(part.target, there));
-  MEMTIDE_CHECK(part.target + (ending ? 0 : part.leaving.size()) <= options_.limits.device_regions);
-  for (const auto& [region, holders] : part.leaving) {
-    const auto found = parts_.find(region);
-    MEMTIDE_CHECK(found != parts_.end() && found->second == &job);
+  const uint64_t there = slots.backed_slots() + (share.making != kNoSegment);
+  MEMTIDE_CHECK(share.lent == job.chunk_size * std::max<uint64_t>(share.target, there));
+  MEMTIDE_CHECK(share.target + (ending ? 0 : share.leaving.size()) <=
+                options_.limits.device_regions);
+  for (const auto& [region, holders] : share.leaving) {
+    const auto found = segments_.find(region);
+    MEMTIDE_CHECK(found != segments_.end() && found->second == &job);
     for (const SessionId holder : holders) {
       MEMTIDE_CHECK(std::count(job.sessions.begin(), job.sessions.end(), holder) == 1)
           << "a session that ended has region " << region;
@@ -49,82 +50,116 @@ void EngineState::CheckSlotRegions(const Job& job, const std::set<uint32_t>& use
   }
 }
 
-// Memory in parts of many slots, of which host slots may be withheld.
-void EngineState::CheckWithheld(const Job& job, Tier tier) const {
-  const JobTier& part = job.tier(tier);
-  const SlotPool& slots = *part.slots;
+// Memory in segments of many slots, some of which the balloon may hold.
+void EngineState::CheckBalloon(const Job& job, Tier tier) const {
+  const TierShare& share = job.tier(tier);
+  const SlotPool& slots = *share.slots;
   const bool ending = job.state == Job::State::kEnding;
-  MEMTIDE_CHECK(part.most_slots() <= part.target);
-  MEMTIDE_CHECK(slots.numbers() <= part.most && part.target <= part.most);
-  if (part.is_elastic()) {
-    MEMTIDE_CHECK(part.share == job.chunk_size * std::max(part.target, part.made_slots()));
-    MEMTIDE_CHECK(part.most_slots() == part.target || !job.last_error.ok());
+  MEMTIDE_CHECK(share.slots_with_balloon() <= share.target);
+  MEMTIDE_CHECK(slots.numbers() <= share.limit && share.target <= share.limit);
+  if (share.is_elastic()) {
+    MEMTIDE_CHECK(share.lent == job.chunk_size * std::max(share.target, share.made_slots()));
+    MEMTIDE_CHECK(share.slots_with_balloon() == share.target || !job.last_error.ok());
   }
-  MEMTIDE_CHECK(part.withheld == 0 || (tier == Tier::kHost && job.home == Tier::kSsd));
+  MEMTIDE_CHECK(share.balloon == 0 || (tier == Tier::kHost && job.home == Tier::kSsd));
   MEMTIDE_CHECK(ending || slots.surplus_slots() == 0 || slots.free_slots() == 0)
-      << "a free slot is kept that is withheld";
+      << "a free slot is kept that belongs to the balloon";
   const uint32_t changing = slots.unbacked_slots() - slots.gone_slots();
-  MEMTIDE_CHECK(changing >= part.filling && job.parts_pending >= changing);
+  MEMTIDE_CHECK(changing >= share.deflating && job.segments_pending >= changing);
+}
+
+// Each call that is not admitted is indexed by its age, by its chunks and by the chunk that it
+// watches, and the reason for which it waits still holds.
+void EngineState::CheckWaiting() const {
+  std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
+  std::map<const Job*, std::pair<size_t, size_t>> indexed;
+  for (const auto& [call, fetch] : fetches_) {
+    const Job& job = *fetch->job;
+    ++all[&job].first;
+    all[&job].second += fetch->chunks.size();
+    if (fetch->admitted) continue;
+    const TierShare& share = job.tier(fetch->tier);
+    const auto& queue = fetch->excluded          ? share.excluded
+                        : fetch->work != nullptr ? share.steps_for_room
+                                                 : share.fetches_for_room;
+    const auto queued = queue.find(fetch->age);
+    MEMTIDE_CHECK(queued != queue.end() && queued->second == fetch.get());
+    const ChunkIndex watched = fetch->chunks[fetch->watched];
+    const auto watching = job.watching.find({watched, fetch->age});
+    MEMTIDE_CHECK(watching != job.watching.end() && watching->second == fetch.get());
+    const bool excluded = ConflictsWhereItWatches(*fetch);
+    MEMTIDE_CHECK(excluded || (!fetch->excluded && !chunks_[watched].pinned()))
+        << "fetch " << fetch->call << " waits for nothing";
+    indexed[&job].first += fetch->chunks.size();
+    ++indexed[&job].second;
+  }
+  for (const auto& [id, job] : jobs_) {
+    const Job* const key = job.get();
+    MEMTIDE_CHECK(job->waiting_calls == all[key].first && job->waiting_chunks == all[key].second);
+    MEMTIDE_CHECK(job->naming.size() == indexed[key].first);
+    MEMTIDE_CHECK(job->watching.size() == indexed[key].second);
+    MEMTIDE_CHECK(job->changed.empty());
+  }
 }
 
 void EngineState::CheckInvariants() const {
   for (const Tier tier : kAllTiers) {
     const PoolUsage usage = Usage(tier);
     MEMTIDE_CHECK(usage.free <= usage.capacity);
-    MEMTIDE_CHECK(usage.used + usage.reserved + usage.withheld + usage.scrubbing + usage.free ==
+    MEMTIDE_CHECK(usage.used + usage.reserved + usage.balloon + usage.scrubbing + usage.free ==
                   usage.capacity);
   }
   std::map<const Job*, std::array<TierTally, kTiers>> tallies;
   std::map<const Job*, decltype(Job::flights)> flights;
   std::map<SessionId, uint32_t> leases;
   uint32_t live = 0;
-  for (uint32_t place = 0; place < chunks_.size(); ++place) {
-    const Chunk& chunk = chunks_[place];
+  for (ChunkIndex index = 0; index < chunks_.size(); ++index) {
+    const Chunk& chunk = chunks_[index];
     if (chunk.job == nullptr) {
-      MEMTIDE_CHECK(chunk.valid == 0 && chunk.holds.empty() && !chunk.flight.has_value());
+      MEMTIDE_CHECK(chunk.valid == 0 && chunk.pins.empty() && !chunk.flight.has_value());
       continue;
     }
     live += chunk.live();
-    MEMTIDE_CHECK(chunk.job->members[chunk.member] == place);
-    MEMTIDE_CHECK(!chunk.dying || chunk.flight.has_value() || chunk.steps > 0)
+    MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
+    MEMTIDE_CHECK(!chunk.freed_in_flight || chunk.flight.has_value() || chunk.steps > 0)
         << "a freed chunk lingers";
-    MEMTIDE_CHECK(chunk.dying || chunk.steps == 0 || chunk.pinned_at(Tier::kHost))
+    MEMTIDE_CHECK(chunk.freed_in_flight || chunk.steps == 0 || chunk.pinned_at(Tier::kHost))
         << "a step runs on memory that may move";
     MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
-    if (chunk.partner != kNoPlace) {
-      const Chunk& partner = chunks_[chunk.partner];
-      MEMTIDE_CHECK(chunk.live() && partner.live() && partner.job == chunk.job);
-      MEMTIDE_CHECK(partner.partner == place && partner.is_twin != chunk.is_twin);
+    if (chunk.counterpart != kNoChunk) {
+      const Chunk& counterpart = chunks_[chunk.counterpart];
+      MEMTIDE_CHECK(chunk.live() && counterpart.live() && counterpart.job == chunk.job);
+      MEMTIDE_CHECK(counterpart.counterpart == index && counterpart.is_shadow != chunk.is_shadow);
     } else {
-      MEMTIDE_CHECK(!chunk.is_twin);
+      MEMTIDE_CHECK(!chunk.is_shadow);
     }
     if (chunk.flight.has_value()) ++flights[chunk.job][static_cast<int>(chunk.flight->kind)];
-    MEMTIDE_CHECK(chunk.slot(chunk.job->home)) << "chunk " << place << " has no home";
+    MEMTIDE_CHECK(chunk.slot(chunk.job->home)) << "chunk " << index << " has no home";
     for (const Tier tier : kAllTiers) {
       TierTally& tally = tallies[chunk.job][static_cast<int>(tier)];
       const bool queued = chunk.waits_for >> static_cast<int>(tier) & 1;
       MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.slot(tier)) << "a copy without a slot";
       MEMTIDE_CHECK(!queued || !chunk.slot(tier)) << "waits for what it has";
-      tally.committed += chunk.pinned_at(tier);
-      tally.pushing += chunk.push_from == tier;
+      tally.pinned_chunks += chunk.pinned_at(tier);
+      tally.evicting += chunk.evict_from == tier;
       tally.prefetches += chunk.prefetch_to == tier;
-      const JobTier& part = chunk.job->tier(tier);
-      MEMTIDE_CHECK(part.victims.Contains(chunk.member) == MayLeave(chunk, tier));
-      MEMTIDE_CHECK(part.held.Contains(chunk.member) == IsHeld(chunk, tier));
+      const TierShare& share = chunk.job->tier(tier);
+      MEMTIDE_CHECK(share.victims.Contains(chunk.member) == MayLeave(chunk, tier));
+      MEMTIDE_CHECK(share.pinned_queue.Contains(chunk.member) == IsPinnedAt(chunk, tier));
       tally.queued += queued;
       if (!chunk.slot(tier)) continue;
       ++tally.slots;
       MEMTIDE_CHECK(tally.numbers.insert(chunk.slot(tier).number()).second)
           << "a slot has two owners";
     }
-    for (const Hold& hold : chunk.holds) {
-      MEMTIDE_CHECK(hold.granted || hold.pending > 0);
-      MEMTIDE_CHECK(!hold.granted || chunk.valid_at(chunk.hold_tier))
-          << "chunk " << place << " is leased where it has no copy";
-      MEMTIDE_CHECK(!hold.granted || hold.access == Access::kRead ||
-                    chunk.valid == 1u << static_cast<int>(chunk.hold_tier))
+    for (const Pin& pin : chunk.pins) {
+      MEMTIDE_CHECK(pin.granted || pin.pending > 0);
+      MEMTIDE_CHECK(!pin.granted || chunk.valid_at(chunk.pin_tier))
+          << "chunk " << index << " is leased where it has no copy";
+      MEMTIDE_CHECK(!pin.granted || pin.access == Access::kRead ||
+                    chunk.valid == 1u << static_cast<int>(chunk.pin_tier))
           << "a written chunk has stale copies";
-      leases[hold.session] += hold.granted;
+      leases[pin.session] += pin.granted;
     }
   }
   MEMTIDE_CHECK(live == live_chunks_);
@@ -135,6 +170,7 @@ void EngineState::CheckInvariants() const {
     const auto found = sessions_.find(open.call.session);
     MEMTIDE_CHECK(found != sessions_.end() && found->second.opening);
   }
+  CheckWaiting();
   std::map<const Job*, uint32_t> steps;
   for (const auto& [id, step] : steps_) ++steps[step.job];
   for (const auto& [id, fetch] : fetches_) {
@@ -144,17 +180,17 @@ void EngineState::CheckInvariants() const {
     MEMTIDE_CHECK(job->steps == steps[job.get()]);
     MEMTIDE_CHECK(job->flights == flights[job.get()]);
     for (const Tier tier : kAllTiers) {
-      const JobTier& part = job->tier(tier);
-      if (!part.exists()) continue;
+      const TierShare& share = job->tier(tier);
+      if (!share.exists()) continue;
       const TierTally& tally = tallies[job.get()][static_cast<int>(tier)];
-      MEMTIDE_CHECK(part.slots->used_slots() == tally.slots);
-      MEMTIDE_CHECK(part.committed == tally.committed);
-      MEMTIDE_CHECK(part.committed <=
-                    std::max({part.most_slots(), part.claim, part.slots->backed_slots()}));
-      MEMTIDE_CHECK(part.pushing == tally.pushing);
-      MEMTIDE_CHECK(part.prefetches == tally.prefetches);
-      MEMTIDE_CHECK(part.slot_queue.size() == tally.queued);
-      part.by_slot ? CheckSlotRegions(*job, tally.numbers) : CheckWithheld(*job, tier);
+      MEMTIDE_CHECK(share.slots->used_slots() == tally.slots);
+      MEMTIDE_CHECK(share.pinned_chunks == tally.pinned_chunks);
+      MEMTIDE_CHECK(share.pinned_chunks <= std::max({share.slots_with_balloon(), share.guaranteed,
+                                                     share.slots->backed_slots()}));
+      MEMTIDE_CHECK(share.evicting == tally.evicting);
+      MEMTIDE_CHECK(share.prefetches == tally.prefetches);
+      MEMTIDE_CHECK(share.slot_queue.size() == tally.queued);
+      share.by_slot ? CheckSlotRegions(*job, tally.numbers) : CheckBalloon(*job, tier);
     }
     MEMTIDE_CHECK(!job->resize.has_value() || job->SurplusRegions() > 0 ||
                   !job->tier(Tier::kDevice).leaving.empty())

@@ -1,4 +1,4 @@
-// Job and Session: who shares chunks, and the memory lent to them. Engine-internal.
+// Job, TierShare and Session: what the engine knows of each. Engine-internal.
 #ifndef MEMTIDE_DAEMON_ENGINE_JOB_H_
 #define MEMTIDE_DAEMON_ENGINE_JOB_H_
 
@@ -11,6 +11,7 @@
 #include <memory>
 #include <queue>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -18,76 +19,103 @@
 #include "daemon/engine/effects.h"
 #include "daemon/engine/job_trace.h"
 #include "daemon/engine/types.h"
-#include "daemon/policy/foresight.h"
-#include "daemon/policy/plan.h"
-#include "daemon/policy/victims.h"
+#include "daemon/policy/access_predictor.h"
+#include "daemon/policy/eviction_queue.h"
+#include "daemon/policy/residency_plan.h"
 #include "daemon/pool/slot_pool.h"
 
 namespace memtide {
 
-// Memory is made in parts of this size, so that a small job starts at once and a large one does
-// not touch what it may never need. Larger chunks: one chunk a part.
-inline constexpr Bytes kPartSize = MiB(256);
+// A segment has this size, so that a small job starts at once and a large one does not touch memory
+// that it may never need. A segment of larger chunks holds one chunk.
+inline constexpr Bytes kSegmentSize = MiB(256);
 
-// A job's part of one tier.
-struct JobTier {
-  Bytes share;          // Lent: whole chunks, also such as are wanted back.
-  uint32_t target = 0;  // Slots wanted; the pool has fewer where memory could not be made.
-  // An elastic share (shares.cc) follows what its job and others need: `target` moves between
-  // `claim`, which nobody else gets, and `most`. No claim: the share is fixed.
-  uint32_t claim = 0, most = 0;
-  bool pressed = false;  // It waits for more, up to its fair part of the pool.
+// What a job has of one pool, and the queues of its chunks at that tier.
+struct TierShare {
+  // Whole chunks; includes slots that are to be given back.
+  Bytes lent;
+  // The slots that the job should have. It has fewer where a segment could not be made.
+  uint32_t target = 0;
+  // `target` of an elastic share (shares.cc) follows the needs of this and other jobs between
+  // `guaranteed`, which no other job gets, and `limit`. A share with guaranteed == 0 is fixed.
+  uint32_t guaranteed = 0, limit = 0;
+  bool starved = false;  // The job waits for memory up to its fair share of the pool.
   std::unique_ptr<SlotPool> slots;
-  // Memory comes in parts, made when they are first needed: regions (device and host) or stores
-  // (SSD). Slot n is in part n / slots_per_part.
-  std::vector<uint32_t> parts;  // RegionId or StoreId; kNoPart: given back.
-  uint32_t slots_per_part = 0;
-  uint32_t making = kNoPart;  // The part that is being made.
-  // Each part is one slot, and may be given back while the job runs.
+  // A segment is a region (device and host) or a store (SSD), made when its slots are first needed.
+  // Slot n is in segment n / slots_per_segment.
+  std::vector<uint32_t> segments;  // RegionId or StoreId; kNoSegment: given back.
+  uint32_t slots_per_segment = 0;
+  uint32_t making = kNoSegment;  // The segment that is being made.
+  // Each segment is one slot, and may be given back while the job runs.
   bool by_slot = false;
-  // Slots by which the pool is smaller than it may be, while the machine is short of memory; and
-  // whether the memory of one is on its way back. Host memory only.
-  uint32_t withheld = 0;
-  bool filling = false;
-  // Regions that are no slots any more, and the sessions that have them still. None: the region is
-  // being dropped.
+  // Host memory only: the slots by which the balloon makes the pool smaller, and whether one slot
+  // is being populated again.
+  uint32_t balloon = 0;
+  bool deflating = false;
+  // Regions that a smaller device share gave up, each with the sessions that still map it. A region
+  // without sessions is being dropped.
   std::map<uint32_t, std::vector<SessionId>> leaving;
 
-  Victims victims;          // Who may leave. None at the home tier.
-  Victims held;             // Chunks that are leased here, or about to be.
-  uint32_t prefetches = 0;  // Chunks on their way here that nobody waits for.
-  // Up to this virtual time, whoever is expected is there or on the way; and up to that one, it
-  // should be, or it will come too late. That is looked at anew from `look_again` on.
-  uint64_t looked_ahead = 0, needed_until = 0, look_again = 0;
-  std::deque<uint32_t> slot_queue;        // Chunks that wait for a slot, oldest first.
-  uint32_t pushing = 0;                   // Chunks on their way out: slots to come.
-  uint32_t committed = 0;                 // Chunks pinned here.
-  std::deque<FetchOperation*> admission;  // Fetches that wait for room or for a lease to end.
-  bool room_queued = false;               // In the engine's list of tiers to look at.
+  // Copies that may be evicted. Empty at the home tier.
+  EvictionQueue victims;
+  // Chunks that are pinned here, by the same order.
+  EvictionQueue pinned_queue;
+  // Chunks with a prefetch to this tier.
+  uint32_t prefetches = 0;
+  // In virtual time of the access predictor. Uses before prefetched_until are resident or on their
+  // way. Uses before needed_until must be, or they will come too late, given the speed of the
+  // links; it is computed again at recompute_at.
+  uint64_t prefetched_until = 0, needed_until = 0, recompute_at = 0;
+  std::deque<ChunkIndex> slot_queue;  // Chunks that wait for a slot, oldest first.
+  uint32_t evicting = 0;              // Victims whose copies have not left yet.
+  uint32_t pinned_chunks = 0;         // Chunks pinned here.
+  uint64_t pins_made = 0;             // Grows whenever an unpinned chunk is pinned here.
+  // Fetches and steps that are not admitted, by age (admission.cc): fetches that lack room, steps
+  // that lack room, and both kinds where a lease excludes them.
+  std::map<uint64_t, FetchOperation*> fetches_for_room, steps_for_room, excluded;
+  // When leases were last revoked again for the fetches in `excluded`, and the age of the last one
+  // that was served so.
+  Instant revoked_again_at;
+  uint64_t last_revoked = 0;
+  bool room_check_scheduled = false;  // The tier is in room_checks_.
 
   bool exists() const { return slots != nullptr; }
-  bool is_elastic() const { return claim > 0; }
-  // Slots, with those that are withheld.
-  uint32_t most_slots() const { return exists() ? slots->size() + withheld : 0; }
-  // Slots of the next part that is made.
-  uint32_t next_part() const {
-    return by_slot ? 1 : std::min(most - slots->numbers(), slots_per_part);
+  bool is_elastic() const { return guaranteed > 0; }
+  // Slots with those of the balloon.
+  uint32_t slots_with_balloon() const { return exists() ? slots->size() + balloon : 0; }
+  // The number of slots in the next segment.
+  uint32_t next_segment_slots() const {
+    return by_slot ? 1 : std::min(limit - slots->numbers(), slots_per_segment);
   }
   // Slots whose memory exists, or is being made.
   uint32_t made_slots() const {
-    const uint32_t making_slots = making != kNoPart ? next_part() : 0;
+    const uint32_t making_slots = making != kNoSegment ? next_segment_slots() : 0;
     return making_slots +
            (by_slot ? slots->backed_slots() : slots->numbers() - slots->gone_slots());
   }
-  // Whether more memory may be made, or come back: parts are made whole, or not at all.
+  // Chunks of the largest fetch that is not admitted.
+  uint32_t largest_waiting() const {
+    size_t largest = 0;
+    for (const auto* fetches : {&fetches_for_room, &steps_for_room, &excluded}) {
+      for (const auto& [age, fetch] : *fetches) largest = std::max(largest, fetch->chunks.size());
+    }
+    return static_cast<uint32_t>(largest);
+  }
+  // Whether a segment may be made or a slot populated. A segment is made whole or not at all.
   bool can_grow() const {
     const uint32_t missing = slots->missing_slots();
     if (missing == 0 || by_slot) return missing > 0;
     const bool fills = slots->unbacked_slots() > 0;
-    // What is on its way out is there still.
-    if (is_elastic() && made_slots() + (fills ? 1 : next_part()) > target) return false;
-    return fills || missing >= next_part();
+    // Slots that are being given back still exist.
+    if (is_elastic() && made_slots() + (fills ? 1 : next_segment_slots()) > target) return false;
+    return fills || missing >= next_segment_slots();
   }
+};
+
+// One chunk of a fetch or step that is not admitted.
+struct Naming {
+  FetchOperation* fetch = nullptr;
+  Access access = Access::kRead;
 };
 
 // A resize that waits for memory to be given back.
@@ -106,68 +134,78 @@ struct Job {
   std::string name;
   Bytes chunk_size;
   Duration time_to_live{0};
-  bool kept = false;  // It outlives the daemon: what changes is recorded.
+  bool kept = false;  // The job outlives the daemon: its changes are recorded.
   Instant lingers_until;
-  std::array<JobTier, kTiers> tiers;
+  std::array<TierShare, kTiers> tiers;
   Tier home = Tier::kSsd;   // The lowest tier.
   Tier work = Tier::kHost;  // The fastest one.
   MemoryKind device_memory = MemoryKind::kSharedMemory;
 
+  // Fetches and steps that are not granted, and the chunks that they name.
+  uint32_t waiting_calls = 0;
+  uint64_t waiting_chunks = 0;
+  // Calls that are not admitted, by (chunk, age): `naming` has an entry for each chunk of a call,
+  // `watching` one for the chunk that the call watches.
+  std::map<std::pair<ChunkIndex, uint64_t>, Naming> naming;
+  std::map<std::pair<ChunkIndex, uint64_t>, FetchOperation*> watching;
+  std::vector<ChunkIndex> changed;  // Watched chunks whose pins changed.
+
   std::vector<SessionId> sessions;
-  std::vector<OpenCall> joining;        // Wait for the first memory.
-  std::deque<AllocateCall> allocating;  // Wait for memory at the home tier.
+  std::vector<OpenCall> joining;        // They wait for the first memory.
+  std::deque<AllocateCall> allocating;  // They wait for memory at the home tier.
   absl::optional<ResizeOperation> resize;
-  Instant leases_asked_back;   // For a share that shrinks.
-  uint32_t parts_pending = 0;  // Being made or dropped.
+  Instant leases_revoked_at;      // For a share that shrinks.
+  uint32_t segments_pending = 0;  // Being made, dropped, released or populated.
   absl::Status making_status;
 
-  uint32_t chunks = 0;            // Live ones.
-  uint32_t dying_chunks = 0;      // Freed ones with a transfer in flight.
-  std::vector<uint32_t> members;  // Chunk place by member number.
-  // Member numbers to use again, the lowest first: what an iteration frees and allocates anew, the
-  // next one finds under the same number.
+  uint32_t chunks = 0;                  // Live ones.
+  uint32_t chunks_freed_in_flight = 0;  // Freed ones that a transfer or step still uses.
+  std::vector<ChunkIndex> members;      // Chunks by member number.
+  // Free member numbers, the lowest first: what an iteration frees and allocates anew, the next
+  // iteration finds under the same number.
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>> free_members;
-  std::vector<uint32_t> cooling;  // Chunks whose write-back failed.
-  uint32_t steps = 0;             // Parts of optimizer steps that are admitted and not done.
+  std::vector<ChunkIndex> retry_after_tick;  // Chunks whose write-back failed.
+  uint32_t steps = 0;                        // Step parts that are admitted and not done.
   std::array<uint64_t, kChunkKinds> kinds{};
-  Foresight foresight;
-  // Which chunks stay where, and the next such plan, in the making.
-  absl::optional<Plan> plan, next_plan;
-  uint64_t surprises = 0;  // Iterations that were not as foreseen.
-  // Host memory of a session's own, as told last; the most in this iteration, and in the last one.
-  Bytes own_host, own_host_peak, own_host_foreseen;
+  AccessPredictor predictor;
+  // The residency plan in force, and the next one while it is computed.
+  absl::optional<ResidencyPlan> plan, next_plan;
+  uint64_t mispredictions = 0;
+  // Host memory outside memtide, as a session last reported it; its peak in this iteration, and in
+  // the last one, which predicts the next peak.
+  Bytes own_host, own_host_peak, own_host_predicted;
   JobTrace trace;
-  uint64_t published_step = 0;
-  std::string note;         // That came with it.
-  bool look_ahead = false;  // In the engine's list of jobs that may move chunks ahead.
-  // By StartTransfer::Kind: how many there are, how long one occupies its link, in microseconds
-  // (a moving average; zero: not known), and when the last one ended.
+  uint64_t committed_step = 0;
+  std::string manifest;             // The step manifest of the last commit.
+  bool prefetch_scheduled = false;  // The job is in prefetching_.
+  // By StartTransfer::Kind: transfers in flight; how long one occupies its link, in microseconds (a
+  // moving average; zero: unknown); and when the last one ended.
   std::array<uint32_t, 5> flights{};
   std::array<uint64_t, 5> link_micros{};
   std::array<Instant, 5> link_free{};
-  Duration stalled{0};      // Its fetches together.
-  absl::Status last_error;  // Of a write-back; explains a wait that ends in a deadline.
+  Duration stalled{0};      // The sum of the stalls of its fetches.
+  absl::Status last_error;  // The last failed transfer or segment; explains an expired deadline.
 
-  JobTier& tier(Tier t) { return tiers[static_cast<int>(t)]; }
-  const JobTier& tier(Tier t) const { return tiers[static_cast<int>(t)]; }
-  // Most chunks that may be leased at `t`: where chunks pass through host memory on their way to
-  // the device without owning a host slot, one host slot is kept for that.
+  TierShare& tier(Tier t) { return tiers[static_cast<int>(t)]; }
+  const TierShare& tier(Tier t) const { return tiers[static_cast<int>(t)]; }
+  // The number of chunks that may be leased at `t`. One host slot is exempt where chunks pass
+  // through host memory on their way to the device without owning a slot there.
   uint32_t LeaseLimit(Tier t) const {
-    const uint32_t slots = std::max(tier(t).most_slots(), tier(t).claim);
+    const uint32_t slots = std::max(tier(t).slots_with_balloon(), tier(t).guaranteed);
     const bool passage = t == Tier::kHost && work == Tier::kDevice && home != Tier::kHost;
     return passage && slots > 0 ? slots - 1 : slots;
   }
-  // Regions of the device, made or in the making, that its share is too small for.
+  // Device regions, made or in the making, beyond the slots of the share.
   uint32_t SurplusRegions() const {
-    const JobTier& device = tier(Tier::kDevice);
+    const TierShare& device = tier(Tier::kDevice);
     if (!device.by_slot) return 0;
-    const uint32_t regions = device.slots->backed_slots() + (device.making != kNoPart);
+    const uint32_t regions = device.slots->backed_slots() + (device.making != kNoSegment);
     return regions - std::min(regions, device.slots->size());
   }
   uint32_t MaxChunks() const {
-    return tier(home).is_elastic() ? tier(home).most : tier(home).slots->size();
+    return tier(home).is_elastic() ? tier(home).limit : tier(home).slots->size();
   }
-  // Leases that a session should stay below, so that a quarter of the slots can be cleaned ahead.
+  // The lease budget: it leaves a quarter of the slots to early write-back and prefetch.
   uint32_t LeaseBudget() const { return LeaseBudgetOf(tier(work).slots->size()); }
   static uint32_t LeaseBudgetOf(uint32_t slots) { return slots - std::max(uint32_t{1}, slots / 4); }
 };
@@ -181,11 +219,12 @@ struct Session {
   Instant renewed;
   uint32_t leases = 0;
   uint32_t waiting_calls = 0;
+  std::vector<FetchOperation*> fetches;  // Its fetches and steps that are not granted.
 
   struct Remembered {
     uint64_t request_id = 0;
-    size_t event_kind = 0;  // Index in Event: an id belongs to one kind of call.
-    Reply reply;
+    size_t event_kind = 0;               // Index in Event: an id belongs to one kind of call.
+    std::unique_ptr<const Reply> reply;  // Apart, for every call looks for its id.
   };
   std::deque<Remembered> remembered;  // Oldest first.
 };

@@ -1,8 +1,8 @@
-// JobTrace: the latest iterations of a job, as its sessions told of them, and what was done about
-// its chunks. For people and for replay; the engine decides nothing by it. Engine-internal.
+// JobTrace: the latest iterations that a job's sessions reported, and the movements of its chunks.
+// For people and for replay; the engine bases no decision on it. Engine-internal.
 //
-// 4 bytes a use and 48 a moment; at most kMaxUses uses, kMaxIterations iterations, kMaxMoves moves
-// and kMaxStalls stalls are kept, the latest ones. Names are kept once each.
+// Stores 4 bytes a use and 48 a moment, and each name once. The limits below apply; the oldest
+// entries are dropped first.
 #ifndef MEMTIDE_DAEMON_ENGINE_JOB_TRACE_H_
 #define MEMTIDE_DAEMON_ENGINE_JOB_TRACE_H_
 
@@ -21,14 +21,14 @@ class JobTrace {
  public:
   static constexpr size_t kMaxIterations = 8;
   static constexpr size_t kMaxUses = 1 << 17;
-  static constexpr size_t kMaxMoments = 1 << 13;  // Of an iteration.
+  static constexpr size_t kMaxMoments = 1 << 13;  // Per iteration.
   static constexpr size_t kMaxMoves = 8192;
   static constexpr size_t kMaxStalls = 2048;
-  static constexpr size_t kMaxNames = 4096;  // What comes later is called "other".
+  static constexpr size_t kMaxNames = 4096;  // Later names are replaced by "other".
   static constexpr size_t kMaxNameBytes = 64;
 
   void Begin(Instant now, const MomentReport& moment);
-  // In the current moment. Before the first one: forgotten.
+  // Adds a use to the current moment. Ignored before the first moment.
   void Use(uint32_t member, TracedOperation operation);
   void EndIteration();
   void Moved(const TracedMove& move);
@@ -36,8 +36,8 @@ class JobTrace {
 
   // The number of the current moment.
   uint64_t moment() const { return moments_; }
-  // How many moments it takes until so many events more have passed, as the last whole iteration
-  // went; nullopt: there was none.
+  // The number of moments until `events` more events, if the job goes on as in its last whole
+  // iteration; nullopt without one.
   absl::optional<uint32_t> MomentsUntil(uint64_t events) const;
 
   // Moments, iteration_ends, start, first_moment, moves and stalls.
@@ -49,18 +49,18 @@ class JobTrace {
     uint32_t name = 0;
     Bytes own_device, own_host;
     Instant time;
-    uint32_t first_use = 0;    // In the iteration's uses.
-    uint32_t first_event = 0;  // Of those that are foreseen.
+    uint32_t first_use = 0;    // Index in the iteration's uses.
+    uint32_t first_event = 0;  // Number of predictable events before it.
   };
   struct Iteration {
     std::vector<Moment> moments;
     std::vector<uint32_t> uses;
-    uint32_t events = 0;  // Of the uses: all but allocations, as Foresight counts them.
+    uint32_t events = 0;  // Uses without allocations, as AccessPredictor counts them.
   };
   uint32_t NumberOf(const std::string& name);
   void ForgetOldest();
 
-  std::deque<Iteration> iterations_;  // The last one goes on.
+  std::deque<Iteration> iterations_;  // The last one is still growing.
   uint64_t moments_ = 0;
   size_t uses_ = 0;
   std::map<std::string, uint32_t> numbers_;

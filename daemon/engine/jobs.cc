@@ -11,8 +11,8 @@ namespace memtide {
 
 namespace {
 
-// How long an Open waits for the memory of jobs that are ending. A GPU's memory is free when the
-// last process that had it mapped is gone, which takes the driver up to seconds.
+// The longest that an Open waits for the memory of jobs that are ending. GPU memory is free when
+// the last process that mapped it is gone, which takes the driver up to seconds.
 constexpr Duration kEndingPatience = std::chrono::seconds(10);
 
 }  // namespace
@@ -90,8 +90,8 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
     return entry.second->state == Job::State::kEnding;
   });
   const bool in_time = now_ < deadline, may_wait = some_end && in_time;
-  // All that is free: what is about to be belongs to it, or a script that is started again at once
-  // would have to do with little.
+  // A share of all free memory includes what ending jobs are about to free. Otherwise a script that
+  // is restarted at once would get little.
   const bool wants_all = event.device_share.IsZero() || event.host_share.IsZero();
   if (!may_wait || !wants_all) {
     const absl::Status status = MakeJob(event, session.uid);
@@ -99,7 +99,7 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
     if (!in_time || !absl::IsResourceExhausted(status)) return Refuse(event.call, status);
     session.opening = true;
     opens_.push_back({event, deadline});
-    if (AskForOpen(event) || some_end) return;
+    if (ReclaimForOpen(event) || some_end) return;
     session.opening = false;
     opens_.pop_back();
     return Refuse(event.call, status);
@@ -140,7 +140,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   }
   job->work = job->tier(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
   job->kept = options_.keeps && event.time_to_live > Duration(0) && job->home != Tier::kDevice;
-  Touch(*job);
+  MarkDirty(*job);
   ++next_job_;
   Session& session = *FindSession(event.session);
   session.job = job.get();
@@ -179,23 +179,23 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   OpenReply open;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
-  open.device_slots = job.tier(Tier::kDevice).most_slots();
-  const JobTier& host = job.tier(Tier::kHost);
-  open.host_slots = host.is_elastic() ? host.most : host.most_slots();
-  open.ssd_slots = job.tier(Tier::kSsd).exists() ? job.tier(Tier::kSsd).most : 0;
+  open.device_slots = job.tier(Tier::kDevice).slots_with_balloon();
+  const TierShare& host = job.tier(Tier::kHost);
+  open.host_slots = host.is_elastic() ? host.limit : host.slots_with_balloon();
+  open.ssd_slots = job.tier(Tier::kSsd).exists() ? job.tier(Tier::kSsd).limit : 0;
   open.max_chunks = job.MaxChunks();
-  const JobTier& work = job.tier(job.work);
-  const uint32_t most = work.is_elastic() ? work.most : work.most_slots();
+  const TierShare& work = job.tier(job.work);
+  const uint32_t most = work.is_elastic() ? work.limit : work.slots_with_balloon();
   open.lease_budget = Job::LeaseBudgetOf(most);
   open.session_lease = options_.limits.session_lease;
   open.device_memory = job.device_memory;
-  open.published_step = job.published_step;
-  open.note = job.note;
+  open.committed_step = job.committed_step;
+  open.manifest = job.manifest;
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    for (const uint32_t part : job.tier(tier).parts) {
-      if (part == kNoPart) continue;
-      open.regions.push_back(RegionId(part));
-      Emit(SendRegion{event.session, RegionId(part)});
+    for (const uint32_t segment : job.tier(tier).segments) {
+      if (segment == kNoSegment) continue;
+      open.regions.push_back(RegionId(segment));
+      Emit(SendRegion{event.session, RegionId(segment)});
     }
   }
   Reply reply;
@@ -242,9 +242,9 @@ void EngineState::LeaveJob(Session& session) {
 void EngineState::EndJob(Job& job) {
   MEMTIDE_CHECK(job.sessions.empty());
   job.state = Job::State::kEnding;
-  Touch(job);
-  for (const uint32_t place : std::vector<uint32_t>(job.members)) {
-    if (place != kNoPlace && !chunks_[place].dying) FreeChunk(place);
+  MarkDirty(job);
+  for (const ChunkIndex index : std::vector<ChunkIndex>(job.members)) {
+    if (index != kNoChunk && !chunks_[index].freed_in_flight) FreeChunk(index);
   }
   MaybeDropMemory(job);
 }

@@ -1,4 +1,4 @@
-// The memory that is lent to jobs: shares of the pools, and the parts that are made of them.
+// Segments: the memory behind shares, made when it is needed and dropped with the job.
 #include <algorithm>
 #include <utility>
 
@@ -27,11 +27,11 @@ absl::string_view KindName(MemoryKind kind) {
 
 }  // namespace
 
-// What jobs have, and may still take.
+// The memory that the shares of jobs may use.
 Bytes EngineState::Lent(Tier tier) const {
   Bytes lent;
   for (const auto& [id, job] : jobs_) {
-    if (job->state != Job::State::kEnding) lent += job->tier(tier).share;
+    if (job->state != Job::State::kEnding) lent += job->tier(tier).lent;
   }
   return lent;
 }
@@ -39,9 +39,9 @@ Bytes EngineState::Lent(Tier tier) const {
 Bytes EngineState::Scrubbing(Tier tier) const {
   Bytes scrubbing;
   for (const auto& [id, job] : jobs_) {
-    const JobTier& part = job->tier(tier);
-    if (job->state == Job::State::kEnding) scrubbing += part.share;
-    scrubbing += job->chunk_size * part.leaving.size();
+    const TierShare& share = job->tier(tier);
+    if (job->state == Job::State::kEnding) scrubbing += share.lent;
+    scrubbing += job->chunk_size * share.leaving.size();
   }
   return scrubbing;
 }
@@ -50,13 +50,13 @@ absl::StatusOr<Bytes> EngineState::Share(Tier tier, Bytes asked, Bytes chunk_siz
   const Bytes capacity = capacity_[static_cast<int>(tier)];
   if (capacity.IsZero()) {
     if (asked.IsZero()) return Bytes(0);
-    return absl::ResourceExhaustedError(absl::StrCat("asked for ", FormatBytes(asked), " of the ",
+    return absl::ResourceExhaustedError(absl::StrCat("requested ", FormatBytes(asked), " of the ",
                                                      TierName(tier),
                                                      " pool, but this node has none"));
   }
-  const Bytes free = std::min(Free(tier), Unclaimed(tier));
+  const Bytes free = std::min(Free(tier), Unguaranteed(tier));
   const Bytes share = RoundDown(asked.IsZero() ? free : asked, chunk_size);
-  // 32 bits count slots.
+  // Slots are counted in 32 bits.
   const Bytes bounded = std::min(share, chunk_size * options_.limits.chunks);
   if (share > free || bounded / chunk_size < kMinSlots) {
     return NotEnough(tier, asked, chunk_size, kMinSlots);
@@ -66,12 +66,12 @@ absl::StatusOr<Bytes> EngineState::Share(Tier tier, Bytes asked, Bytes chunk_siz
 
 absl::Status EngineState::NotEnough(Tier tier, Bytes asked, Bytes chunk_size,
                                     uint64_t least) const {
-  const Bytes free = std::min(Free(tier), Unclaimed(tier));
+  const Bytes free = std::min(Free(tier), Unguaranteed(tier));
   return absl::ResourceExhaustedError(
       absl::StrCat("the ", TierName(tier), " pool has ", FormatBytes(free), " free of ",
-                   FormatBytes(capacity_[static_cast<int>(tier)]), "; asked for ",
-                   asked.IsZero() ? "all that is free" : FormatBytes(asked), ", at least ", least,
-                   " chunks of ", FormatBytes(chunk_size), " are needed"));
+                   FormatBytes(capacity_[static_cast<int>(tier)]),
+                   "; requested: ", asked.IsZero() ? "all that is free" : FormatBytes(asked),
+                   ", at least ", least, " chunks of ", FormatBytes(chunk_size), " are needed"));
 }
 
 absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) const {
@@ -87,32 +87,32 @@ absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) cons
 }
 
 absl::Status EngineState::LendTier(Job& job, Tier tier, Bytes asked, bool elastic) {
-  JobTier& part = job.tier(tier);
-  if (options_.placement != Placement::kForesight) part.victims = Victims(1);
+  TierShare& share = job.tier(tier);
+  if (options_.placement != Placement::kPredictive) share.victims = EvictionQueue(1);
   if (elastic) {
     MEMTIDE_RETURN_IF_ERROR(LendElastic(job, tier));
-    part.slots = std::make_unique<SlotPool>(part.target);
-    part.share = job.chunk_size * part.target;
+    share.slots = std::make_unique<SlotPool>(share.target);
+    share.lent = job.chunk_size * share.target;
     return absl::OkStatus();
   }
-  MEMTIDE_ASSIGN_OR_RETURN(part.share, Share(tier, asked, job.chunk_size));
-  if (part.share.IsZero()) return absl::OkStatus();
-  const uint64_t slots = part.share / job.chunk_size;
-  part.by_slot = tier == Tier::kDevice && job.device_memory == MemoryKind::kCudaDescriptor;
-  if (part.by_slot) MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(job, slots));
-  part.target = part.most = static_cast<uint32_t>(slots);
-  part.slots = std::make_unique<SlotPool>(part.target);
-  part.slots_per_part = static_cast<uint32_t>(
-      std::min(slots, std::max<uint64_t>(kMinSlots, kPartSize / job.chunk_size)));
-  if (job.chunk_size * part.slots_per_part > kMaxRegionSize) {
-    part.slots_per_part = static_cast<uint32_t>(kMaxRegionSize / job.chunk_size);
+  MEMTIDE_ASSIGN_OR_RETURN(share.lent, Share(tier, asked, job.chunk_size));
+  if (share.lent.IsZero()) return absl::OkStatus();
+  const uint64_t slots = share.lent / job.chunk_size;
+  share.by_slot = tier == Tier::kDevice && job.device_memory == MemoryKind::kCudaDescriptor;
+  if (share.by_slot) MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(job, slots));
+  share.target = share.limit = static_cast<uint32_t>(slots);
+  share.slots = std::make_unique<SlotPool>(share.target);
+  share.slots_per_segment = static_cast<uint32_t>(
+      std::min(slots, std::max<uint64_t>(kMinSlots, kSegmentSize / job.chunk_size)));
+  if (job.chunk_size * share.slots_per_segment > kMaxRegionSize) {
+    share.slots_per_segment = static_cast<uint32_t>(kMaxRegionSize / job.chunk_size);
   }
-  if (part.by_slot) part.slots_per_part = 1;
+  if (share.by_slot) share.slots_per_segment = 1;
   return absl::OkStatus();
 }
 
 absl::Status EngineState::CheckDeviceRegions(const Job& job, uint64_t slots) const {
-  // Those that are on their way out exist still.
+  // Regions that sessions have not returned yet still exist.
   const uint64_t regions = slots + job.tier(Tier::kDevice).leaving.size();
   if (regions <= options_.limits.device_regions) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -122,14 +122,14 @@ absl::Status EngineState::CheckDeviceRegions(const Job& job, uint64_t slots) con
 }
 
 void EngineState::Grow(Job& job, Tier tier) {
-  JobTier& part = job.tier(tier);
-  if (part.making != kNoPart || !part.can_grow() || job.state == Job::State::kEnding) return;
-  if (!part.by_slot && part.slots->unbacked_slots() > 0) return FillSlotOf(job);
-  const uint32_t number = next_part_++;
-  part.making = number;
-  ++job.parts_pending;
-  parts_.emplace(number, &job);
-  const Bytes size = job.chunk_size * part.next_part();
+  TierShare& share = job.tier(tier);
+  if (share.making != kNoSegment || !share.can_grow() || job.state == Job::State::kEnding) return;
+  if (!share.by_slot && share.slots->unbacked_slots() > 0) return PopulateNextSlot(job);
+  const uint32_t number = next_segment_++;
+  share.making = number;
+  ++job.segments_pending;
+  segments_.emplace(number, &job);
+  const Bytes size = job.chunk_size * share.next_segment_slots();
   if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.kept});
   const bool on_device = tier == Tier::kDevice;
   Emit(MakeRegion{RegionId(number), tier, job.uid, size, job.chunk_size,
@@ -138,66 +138,66 @@ void EngineState::Grow(Job& job, Tier tier) {
 }
 
 void EngineState::On(const RegionMade& event) {
-  const auto found = parts_.find(event.region.value());
-  if (found == parts_.end()) return;
+  const auto found = segments_.find(event.region.value());
+  if (found == segments_.end()) return;
   const bool on_device = found->second->tier(Tier::kDevice).making == event.region.value();
-  PartMade(on_device ? Tier::kDevice : Tier::kHost, event.region.value(), event.status);
+  SegmentMade(on_device ? Tier::kDevice : Tier::kHost, event.region.value(), event.status);
 }
 
 void EngineState::On(const StoreMade& event) {
-  PartMade(Tier::kSsd, event.store.value(), event.status);
+  SegmentMade(Tier::kSsd, event.store.value(), event.status);
 }
 
-void EngineState::PartMade(Tier tier, uint32_t number, const absl::Status& status) {
-  const auto found = parts_.find(number);
-  if (found == parts_.end()) return;
+void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& status) {
+  const auto found = segments_.find(number);
+  if (found == segments_.end()) return;
   Job& job = *found->second;
-  JobTier& part = job.tier(tier);
-  MEMTIDE_CHECK(part.making == number);
-  part.making = kNoPart;
-  --job.parts_pending;
+  TierShare& share = job.tier(tier);
+  MEMTIDE_CHECK(share.making == number);
+  share.making = kNoSegment;
+  --job.segments_pending;
   if (!status.ok()) {
-    parts_.erase(found);
-    part.slots->Cap();
-    if (part.is_elastic()) {
-      part.most = part.slots->numbers();
-      part.target = std::min(part.target, part.most);
-      part.claim = std::min(part.claim, part.most);
-      part.withheld = part.target - part.slots->size();
-    } else if (!part.by_slot) {
-      part.withheld = part.slots->numbers() - part.slots->size();
+    segments_.erase(found);
+    share.slots->Cap();
+    if (share.is_elastic()) {
+      share.limit = share.slots->numbers();
+      share.target = std::min(share.target, share.limit);
+      share.guaranteed = std::min(share.guaranteed, share.limit);
+      share.balloon = share.target - share.slots->size();
+    } else if (!share.by_slot) {
+      share.balloon = share.slots->numbers() - share.slots->size();
     }
     job.last_error = status;
     job.making_status.Update(status);
-  } else if (part.by_slot && part.slots->missing_slots() == 0) {
+  } else if (share.by_slot && share.slots->missing_slots() == 0) {
     LetGo(job, number, {});  // The share shrank meanwhile.
   } else {
-    BackPart(job, tier, number);
+    BackSegment(job, tier, number);
   }
-  if (part.by_slot || part.is_elastic()) Charge(job, tier);
+  if (share.by_slot || share.is_elastic()) Charge(job, tier);
   if (job.state == Job::State::kEnding) return MaybeDropMemory(job);
   if (job.state == Job::State::kMaking) {
-    const bool too_few = part.by_slot && part.slots->backed_slots() < kMinSlots;
+    const bool too_few = share.by_slot && share.slots->backed_slots() < kMinSlots;
     if (status.ok() && too_few) Grow(job, tier);
-    if (job.parts_pending == 0) FinishOpening(job);
+    if (job.segments_pending == 0) FinishOpening(job);
     return;
   }
   if (!status.ok()) RefuseWhatNoLongerFits(job, tier, status);
   FinishResize(job);
-  LookAtRoom(job, tier);
+  ScheduleRoomCheck(job, tier);
   AllocateWaiting(job);
 }
 
-void EngineState::BackPart(Job& job, Tier tier, uint32_t number) {
-  JobTier& part = job.tier(tier);
-  Touch(job);
-  if (part.by_slot) {
-    const uint32_t slot = part.slots->BackOne();
-    if (slot >= part.parts.size()) part.parts.resize(slot + 1, kNoPart);
-    part.parts[slot] = number;
+void EngineState::BackSegment(Job& job, Tier tier, uint32_t number) {
+  TierShare& share = job.tier(tier);
+  MarkDirty(job);
+  if (share.by_slot) {
+    const uint32_t slot = share.slots->BackOne();
+    if (slot >= share.segments.size()) share.segments.resize(slot + 1, kNoSegment);
+    share.segments[slot] = number;
   } else {
-    part.slots->Back(part.next_part());
-    part.parts.push_back(number);
+    share.slots->Back(share.next_segment_slots());
+    share.segments.push_back(number);
   }
   if (tier == Tier::kSsd || job.state == Job::State::kEnding) return;
   for (const SessionId session : job.sessions) {
@@ -214,42 +214,42 @@ void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status
     if (fetch->job == &job && fetch->tier == tier) newest_first.push_back(fetch);
   }
   for (FetchOperation* fetch : newest_first) {
-    const bool too_many = fetch->admitted && job.tier(tier).committed > job.LeaseLimit(tier);
+    const bool too_many = fetch->admitted && job.tier(tier).pinned_chunks > job.LeaseLimit(tier);
     if (too_many || fetch->chunks.size() > job.LeaseLimit(tier)) Fail(*fetch, status);
   }
 }
 
 void EngineState::MaybeDropMemory(Job& job) {
-  if (job.chunks > 0 || job.dying_chunks > 0 || job.parts_pending > 0) return;
+  if (job.chunks > 0 || job.chunks_freed_in_flight > 0 || job.segments_pending > 0) return;
   for (const Tier tier : kAllTiers) {
-    for (const uint32_t part : job.tier(tier).parts) {
-      if (part == kNoPart) continue;
-      ++job.parts_pending;
+    for (const uint32_t segment : job.tier(tier).segments) {
+      if (segment == kNoSegment) continue;
+      ++job.segments_pending;
       if (tier == Tier::kSsd) {
-        Emit(DropStore{StoreId(part)});
+        Emit(DropStore{StoreId(segment)});
       } else {
-        Emit(DropRegion{RegionId(part)});
+        Emit(DropRegion{RegionId(segment)});
       }
     }
   }
-  if (job.parts_pending == 0) ended_.push_back(job.id);
+  if (job.segments_pending == 0) ended_.push_back(job.id);
 }
 
-void EngineState::On(const RegionDropped& event) { PartDropped(event.region.value()); }
-void EngineState::On(const StoreDropped& event) { PartDropped(event.store.value()); }
+void EngineState::On(const RegionDropped& event) { SegmentDropped(event.region.value()); }
+void EngineState::On(const StoreDropped& event) { SegmentDropped(event.store.value()); }
 
-void EngineState::PartDropped(uint32_t number) {
-  const auto found = parts_.find(number);
-  if (found == parts_.end()) return;
+void EngineState::SegmentDropped(uint32_t number) {
+  const auto found = segments_.find(number);
+  if (found == segments_.end()) return;
   Job& job = *found->second;
-  parts_.erase(found);
-  --job.parts_pending;
+  segments_.erase(found);
+  --job.segments_pending;
   if (job.tier(Tier::kDevice).leaving.erase(number) > 0) {
     if (job.state == Job::State::kEnding) return MaybeDropMemory(job);
     return FinishResize(job);
   }
   MEMTIDE_CHECK(job.state == Job::State::kEnding);
-  if (job.parts_pending == 0) ended_.push_back(job.id);
+  if (job.segments_pending == 0) ended_.push_back(job.id);
 }
 
 }  // namespace memtide

@@ -1,5 +1,5 @@
-// Movement: how chunks reach a tier and leave it. What a chunk does next follows from its wishes
-// and its copies alone; Advance() takes one step, and is called again when something changed.
+// Movement: how chunks reach a tier and leave it. The pending movements and the copies of a chunk
+// determine its next transfer. Advance() starts one, and runs again when something changed.
 #include <algorithm>
 #include <utility>
 
@@ -25,133 +25,135 @@ StartTransfer::Kind KindOf(absl::optional<Tier> from, Tier to) {
 
 }  // namespace
 
-void EngineState::Ready(uint32_t place) {
-  if (chunks_[place].queued) return;
-  chunks_[place].queued = true;
-  ready_.push_back(place);
+void EngineState::ScheduleChunk(ChunkIndex index) {
+  if (chunks_[index].queued) return;
+  chunks_[index].queued = true;
+  scheduled_.push_back(index);
 }
 
-void EngineState::LookAtRoom(Job& job, Tier tier) {
-  JobTier& part = job.tier(tier);
-  if (!part.exists() || part.room_queued || tier == Tier::kSsd) return;
-  part.room_queued = true;
-  rooms_.emplace_back(&job, tier);
+void EngineState::ScheduleRoomCheck(Job& job, Tier tier) {
+  TierShare& share = job.tier(tier);
+  if (!share.exists() || share.room_check_scheduled || tier == Tier::kSsd) return;
+  share.room_check_scheduled = true;
+  room_checks_.emplace_back(&job, tier);
 }
 
 void EngineState::Settle() {
   do {
-    while (!ready_.empty() || !rooms_.empty() || MoveAhead()) {
-      for (size_t i = 0; i < ready_.size(); ++i) {
-        chunks_[ready_[i]].queued = false;
-        Advance(ready_[i]);
+    while (!scheduled_.empty() || !room_checks_.empty() || PrefetchOrWriteBack()) {
+      for (size_t i = 0; i < scheduled_.size(); ++i) {
+        chunks_[scheduled_[i]].queued = false;
+        Advance(scheduled_[i]);
       }
-      ready_.clear();
-      if (rooms_.empty()) continue;
-      const auto [job, tier] = rooms_.back();
-      rooms_.pop_back();
-      job->tier(tier).room_queued = false;
+      scheduled_.clear();
+      if (room_checks_.empty()) continue;
+      const auto [job, tier] = room_checks_.back();
+      room_checks_.pop_back();
+      job->tier(tier).room_check_scheduled = false;
       MakeRoom(*job, tier);
     }
   } while (ServeFreed());
 }
 
-void EngineState::Advance(uint32_t place) {
-  Chunk& chunk = chunks_[place];
+void EngineState::Advance(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
   if (!chunk.live() || chunk.flight.has_value()) return;
   queued_for_ = 0;
   if (chunk.pinned()) StopPrefetch(chunk);
-  if (chunk.push_from.has_value() && chunk.pinned_at(*chunk.push_from)) StopPush(chunk);
+  if (chunk.evict_from.has_value() && chunk.pinned_at(*chunk.evict_from)) CancelEviction(chunk);
   if (!chunk.fetches.empty()) {
-    if (Bring(place, chunk.hold_tier)) AnswerFetches(place);
+    if (PromoteTo(index, chunk.pin_tier)) AnswerFetches(index);
   } else if (chunk.prefetch_to.has_value()) {
-    if (Bring(place, *chunk.prefetch_to)) StopPrefetch(chunk);
+    if (PromoteTo(index, *chunk.prefetch_to)) StopPrefetch(chunk);
   } else if (chunk.evict_to.has_value()) {
     bool gone = true;
     for (const Tier tier : kMemoryTiers) {
       if (tier >= *chunk.evict_to || tier == chunk.job->home || chunk.pinned()) continue;
-      gone = gone && Push(place, tier);
+      gone = gone && EvictFrom(index, tier);
     }
     if (chunk.pinned()) {
-      FinishEvicts(place, absl::AbortedError(absl::StrCat("chunk ", IdOf(place).value(),
-                                                          " was leased before it had left")));
+      FinishEvicts(index, absl::AbortedError(absl::StrCat("chunk ", IdOf(index).value(),
+                                                          " was leased before it was evicted")));
     } else if (gone) {
-      FinishEvicts(place, absl::OkStatus());
+      FinishEvicts(index, absl::OkStatus());
     }
   }
-  // Also from under a chunk that waits for a faster tier: what leaves there may need this very
-  // slot.
-  if (!chunk.flight.has_value() && chunk.push_from.has_value() && Push(place, *chunk.push_from)) {
-    StopPush(chunk);
+  // A victim leaves even while its chunk waits for a faster tier: the copy that leaves there may
+  // need this very slot.
+  if (!chunk.flight.has_value() && chunk.evict_from.has_value() &&
+      EvictFrom(index, *chunk.evict_from)) {
+    CancelEviction(chunk);
   }
-  if (!chunk.flight.has_value() && chunk.clean_from.has_value() &&
-      Clean(place, *chunk.clean_from)) {
-    chunk.clean_from.reset();
+  if (!chunk.flight.has_value() && chunk.write_back_from.has_value() &&
+      WriteBack(index, *chunk.write_back_from)) {
+    chunk.write_back_from.reset();
   }
-  LookAhead(*chunk.job);
+  SchedulePrefetch(*chunk.job);
   if (chunk.flight.has_value()) return;
   for (const Tier tier : kMemoryTiers) {
-    if ((chunk.waits_for & ~queued_for_ & Bit(tier)) != 0) StopWaitingForSlot(place, tier);
+    if ((chunk.waits_for & ~queued_for_ & Bit(tier)) != 0) StopWaitingForSlot(index, tier);
   }
-  FreeUnusedSlots(place);
-  for (const Tier tier : kMemoryTiers) UpdateVictim(place, tier);
+  FreeUnusedSlots(index);
+  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
 }
 
-// A slot without a copy is kept only by a chunk that is on its way to it.
-void EngineState::FreeUnusedSlots(uint32_t place) {
-  Chunk& chunk = chunks_[place];
+// Only a chunk that is on its way to a tier has a slot without a copy there.
+void EngineState::FreeUnusedSlots(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
   if (!chunk.fetches.empty() || chunk.prefetch_to.has_value()) return;
   for (const Tier tier : kMemoryTiers) {
     if (chunk.slot(tier) && !chunk.valid_at(tier) && tier != chunk.job->home) {
-      DropCopy(place, tier);
+      DropCopy(index, tier);
     }
   }
 }
 
-void EngineState::AnswerFetches(uint32_t place) {
+void EngineState::AnswerFetches(ChunkIndex index) {
   std::vector<FetchOperation*> fetches;
-  fetches.swap(chunks_[place].fetches);
+  fetches.swap(chunks_[index].fetches);
   for (FetchOperation* fetch : fetches) {
     if (--fetch->missing == 0) Grant(*fetch);
   }
 }
 
-bool EngineState::Bring(uint32_t place, Tier tier) {
-  Chunk& chunk = chunks_[place];
+bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
+  Chunk& chunk = chunks_[index];
   if (chunk.valid_at(tier)) return true;
-  if (!TakeSlot(place, tier)) return false;
+  if (!TakeSlot(index, tier)) return false;
   if (chunk.valid == 0 && chunk.overwrite) {
-    // It is about to be written whole.
+    // A step is about to write the whole chunk.
     chunk.valid = Bit(tier);
     chunk.blank = true;
     return true;
   }
   if (chunk.valid == 0 && chunk.undefined) {
     chunk.valid = Bit(tier);
-    Touch(place);
+    MarkDirty(index);
     return true;
   }
   if (chunk.valid == 0) {
-    Start(place, absl::nullopt, tier);
+    Start(index, absl::nullopt, tier);
   } else if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) {
-    // From SSD by way of the host. The host slot is taken after the device slot, never before.
-    if (TakeSlot(place, Tier::kHost)) Start(place, Tier::kSsd, Tier::kHost);
+    // The chunk passes from SSD through the host. Its host slot is taken after the device slot,
+    // never before: otherwise two chunks could wait for each other.
+    if (TakeSlot(index, Tier::kHost)) Start(index, Tier::kSsd, Tier::kHost);
   } else if (tier == Tier::kDevice) {
-    Start(place, Tier::kHost, tier);
+    Start(index, Tier::kHost, tier);
   } else {
-    Start(place, chunk.valid_at(Tier::kDevice) ? Tier::kDevice : Tier::kSsd, tier);
+    Start(index, chunk.valid_at(Tier::kDevice) ? Tier::kDevice : Tier::kSsd, tier);
   }
   return false;
 }
 
 bool EngineState::IsOnlyCopy(const Chunk& chunk, Tier tier) const {
   uint8_t valid = chunk.valid;
-  // The device's memory ends with the daemon.
+  // Device memory ends with the daemon.
   if (chunk.job->kept && tier == Tier::kHost) valid &= static_cast<uint8_t>(~Bit(Tier::kDevice));
   return valid == Bit(tier);
 }
 
-bool EngineState::Push(uint32_t place, Tier tier) {
-  Chunk& chunk = chunks_[place];
+bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
+  Chunk& chunk = chunks_[index];
   if (chunk.flight.has_value()) return false;
   if (!chunk.slot(tier)) return true;
   if (!IsOnlyCopy(chunk, tier)) {
@@ -161,31 +163,31 @@ bool EngineState::Push(uint32_t place, Tier tier) {
       chunk.job->trace.Moved(Trace(chunk, tier, absl::nullopt));
     }
     chunk.wrote_back = false;
-    DropCopy(place, tier);
+    DropCopy(index, tier);
     return true;
   }
   const Tier lower = tier == Tier::kDevice ? Tier::kHost : Tier::kSsd;
-  if (!TakeSlot(place, lower)) return false;
+  if (!TakeSlot(index, lower)) return false;
   chunk.wrote_back = true;
-  Start(place, tier, lower);
+  Start(index, tier, lower);
   return false;
 }
 
-bool EngineState::Clean(uint32_t place, Tier tier) {
-  Chunk& chunk = chunks_[place];
+bool EngineState::WriteBack(ChunkIndex index, Tier tier) {
+  Chunk& chunk = chunks_[index];
   const Tier lower = tier == Tier::kDevice ? Tier::kHost : Tier::kSsd;
-  const bool wanted = IsOnlyCopy(chunk, tier) && !chunk.pinned() && !chunk.push_from.has_value();
+  const bool wanted = IsOnlyCopy(chunk, tier) && !chunk.pinned() && !chunk.evict_from.has_value();
   if (!wanted) return true;
-  if (!TakeSlot(place, lower)) return false;
-  Start(place, tier, lower);
+  if (!TakeSlot(index, lower)) return false;
+  Start(index, tier, lower);
   return true;
 }
 
-void EngineState::StopPush(Chunk& chunk) {
-  if (!chunk.push_from.has_value()) return;
-  --chunk.job->tier(*chunk.push_from).pushing;
-  LookAtRoom(*chunk.job, *chunk.push_from);
-  chunk.push_from.reset();
+void EngineState::CancelEviction(Chunk& chunk) {
+  if (!chunk.evict_from.has_value()) return;
+  --chunk.job->tier(*chunk.evict_from).evicting;
+  ScheduleRoomCheck(*chunk.job, *chunk.evict_from);
+  chunk.evict_from.reset();
 }
 
 void EngineState::StopPrefetch(Chunk& chunk) {
@@ -194,70 +196,70 @@ void EngineState::StopPrefetch(Chunk& chunk) {
   chunk.prefetch_to.reset();
 }
 
-bool EngineState::TakeSlot(uint32_t place, Tier tier) {
-  Chunk& chunk = chunks_[place];
+bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
+  Chunk& chunk = chunks_[index];
   if (chunk.slot(tier)) return true;
-  JobTier& part = chunk.job->tier(tier);
-  const auto found = std::find(part.slot_queue.begin(), part.slot_queue.end(), place);
-  const size_t ahead = found - part.slot_queue.begin();
-  if (part.slots->spare_slots() > ahead) {
-    chunk.slot(tier) = part.slots->Take();
-    StopWaitingForSlot(place, tier);
+  TierShare& share = chunk.job->tier(tier);
+  const auto found = std::find(share.slot_queue.begin(), share.slot_queue.end(), index);
+  const size_t ahead = found - share.slot_queue.begin();
+  if (share.slots->spare_slots() > ahead) {
+    chunk.slot(tier) = share.slots->Take();
+    StopWaitingForSlot(index, tier);
     return true;
   }
-  if (found == part.slot_queue.end()) {
-    part.slot_queue.push_back(place);
+  if (found == share.slot_queue.end()) {
+    share.slot_queue.push_back(index);
     chunk.waits_for |= Bit(tier);
   }
   queued_for_ |= Bit(tier);
-  LookAtRoom(*chunk.job, tier);
+  ScheduleRoomCheck(*chunk.job, tier);
   return false;
 }
 
-void EngineState::StopWaitingForSlot(uint32_t place, Tier tier) {
-  Chunk& chunk = chunks_[place];
+void EngineState::StopWaitingForSlot(ChunkIndex index, Tier tier) {
+  Chunk& chunk = chunks_[index];
   if ((chunk.waits_for & Bit(tier)) == 0) return;
   chunk.waits_for &= static_cast<uint8_t>(~Bit(tier));
-  std::deque<uint32_t>& queue = chunk.job->tier(tier).slot_queue;
-  queue.erase(std::find(queue.begin(), queue.end(), place));
-  LookAtRoom(*chunk.job, tier);
+  std::deque<ChunkIndex>& queue = chunk.job->tier(tier).slot_queue;
+  queue.erase(std::find(queue.begin(), queue.end(), index));
+  ScheduleRoomCheck(*chunk.job, tier);
 }
 
-void EngineState::DropCopy(uint32_t place, Tier tier) {
-  Chunk& chunk = chunks_[place];
-  Touch(place);
+void EngineState::DropCopy(ChunkIndex index, Tier tier) {
+  Chunk& chunk = chunks_[index];
+  MarkDirty(index);
   chunk.valid &= static_cast<uint8_t>(~Bit(tier));
   chunk.slot(tier).Free();
-  // What another copy is worth has changed, too.
-  Rank(place);
-  JobTier& part = chunk.job->tier(tier);
-  if (chunk.job->foresight.known()) {
-    part.looked_ahead = std::min(part.looked_ahead, NextUseOfContent(chunk));
+  // The eviction cost of the other copies has changed, too.
+  Rank(index);
+  TierShare& share = chunk.job->tier(tier);
+  if (chunk.job->predictor.has_prediction()) {
+    share.prefetched_until = std::min(share.prefetched_until, NextUseOfContent(chunk));
   }
-  LookAtRoom(*chunk.job, tier);
+  ScheduleRoomCheck(*chunk.job, tier);
 }
 
 void EngineState::MakeRoom(Job& job, Tier tier) {
-  AdmitWaiting(job, tier);
-  JobTier& part = job.tier(tier);
-  part.by_slot ? GiveSurplusBack(job) : EmptyWithheld(job, tier);
-  const size_t free = part.slots->spare_slots();
-  const size_t waiting = part.slot_queue.size();
-  for (size_t i = 0; i < std::min(free, waiting); ++i) Ready(part.slot_queue[i]);
-  const size_t wanted = waiting + part.slots->surplus_slots();
-  if (waiting <= free) part.pressed = false;
-  if (wanted <= free + part.pushing) return;
-  const bool shrinks = part.slots->surplus_slots() > 0 || part.withheld > 0;
-  if (!shrinks && !part.can_grow()) Raise(job, tier, static_cast<uint32_t>(waiting - free));
-  if (part.can_grow()) return Grow(job, tier);
-  for (size_t missing = wanted - free - part.pushing; missing > 0; --missing) {
-    const absl::optional<Candidate> victim = part.victims.Next(job.foresight.now());
-    if (!victim.has_value()) return TakeWithheld(job, tier);
-    const uint32_t place = job.members[victim->member];
-    chunks_[place].push_from = tier;
-    ++part.pushing;
-    UpdateVictim(place, tier);
-    Ready(place);
+  if (!job.watching.empty() || !job.changed.empty()) AdmitWaiting(job, tier);
+  TierShare& share = job.tier(tier);
+  share.by_slot ? GiveSurplusBack(job) : ReleaseSurplusSlots(job, tier);
+  const size_t free = share.slots->spare_slots();
+  const size_t waiting = share.slot_queue.size();
+  for (size_t i = 0; i < std::min(free, waiting); ++i) ScheduleChunk(share.slot_queue[i]);
+  const size_t wanted = waiting + share.slots->surplus_slots();
+  if (waiting <= free) share.starved = false;
+  if (wanted <= free + share.evicting) return;
+  const bool shrinks = share.slots->surplus_slots() > 0 || share.balloon > 0;
+  if (!shrinks && !share.can_grow()) GrowShare(job, tier, static_cast<uint32_t>(waiting - free));
+  if (share.can_grow()) return Grow(job, tier);
+  for (size_t missing = wanted - free - share.evicting; missing > 0; --missing) {
+    const absl::optional<Candidate> victim = share.victims.Next(job.predictor.now());
+    if (!victim.has_value()) return DeflateForWaiting(job, tier);
+    const ChunkIndex index = job.members[victim->member];
+    chunks_[index].evict_from = tier;
+    ++share.evicting;
+    UpdateVictim(index, tier);
+    ScheduleChunk(index);
   }
 }
 
@@ -265,8 +267,8 @@ MemoryPlace EngineState::PlaceOf(const Chunk& chunk, Tier tier) const {
   return PlaceOfSlot(*chunk.job, tier, chunk.slot(tier).number());
 }
 
-void EngineState::Start(uint32_t place, absl::optional<Tier> from, Tier to) {
-  Chunk& chunk = chunks_[place];
+void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
+  Chunk& chunk = chunks_[index];
   StartTransfer start;
   start.transfer = TransferId(next_transfer_++);
   start.kind = KindOf(from, to);
@@ -280,23 +282,23 @@ void EngineState::Start(uint32_t place, absl::optional<Tier> from, Tier to) {
   chunk.flight =
       Flight{start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to)};
   ++chunk.job->flights[static_cast<int>(start.kind)];
-  transfers_.emplace(start.transfer, place);
-  for (const Tier tier : kMemoryTiers) UpdateVictim(place, tier);
+  transfers_.emplace(start.transfer, index);
+  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
   Emit(start);
 }
 
 void EngineState::On(const TransferDone& event) {
   const auto found = transfers_.find(event.transfer);
   if (found == transfers_.end()) return;
-  const uint32_t place = found->second;
+  const ChunkIndex index = found->second;
   transfers_.erase(found);
-  Chunk& chunk = chunks_[place];
+  Chunk& chunk = chunks_[index];
   const Flight flight = *chunk.flight;
   chunk.flight.reset();
   --chunk.job->flights[static_cast<int>(flight.kind)];
   if (!event.status.ok()) ++counters_.transfers_failed;
-  if (chunk.dying) return ForgetChunk(place);
-  if (!event.status.ok()) return TransferFailed(place, flight, event.status);
+  if (chunk.freed_in_flight) return ForgetChunk(index);
+  if (!event.status.ok()) return TransferFailed(index, flight, event.status);
 
   using Kind = StartTransfer::Kind;
   const Bytes size = chunk.job->chunk_size;
@@ -312,75 +314,77 @@ void EngineState::On(const TransferDone& event) {
   chunk.job->trace.Moved(traced);
   chunk.failures = 0;
   if (flight.version == chunk.version) {
-    Touch(place);
+    MarkDirty(index);
     chunk.valid |= Bit(flight.to);
     const bool upwards = flight.from.has_value() && flight.to < *flight.from;
-    if (upwards && !chunk.pinned()) chunk.came_ahead |= Bit(flight.to);
-    if (flight.to != Tier::kSsd) chunk.arrived[static_cast<int>(flight.to)] = ++arrivals_;
-    if (flight.to == Tier::kHost && chunk.job->foresight.known()) {
-      // From here it can come to the device ahead of its use.
-      JobTier& device = chunk.job->tier(Tier::kDevice);
-      device.looked_ahead = std::min(device.looked_ahead, NextUseOfContent(chunk));
+    if (upwards && !chunk.pinned()) chunk.prefetched_to |= Bit(flight.to);
+    if (flight.to != Tier::kSsd) chunk.insertion_seq[static_cast<int>(flight.to)] = ++insertions_;
+    if (flight.to == Tier::kHost && chunk.job->predictor.has_prediction()) {
+      // From host memory the chunk can be prefetched to the device.
+      TierShare& device = chunk.job->tier(Tier::kDevice);
+      device.prefetched_until = std::min(device.prefetched_until, NextUseOfContent(chunk));
     }
   } else if (flight.to != chunk.job->home) {
-    DropCopy(place, flight.to);  // A writer came in between: what was copied is old.
+    DropCopy(index, flight.to);  // A session wrote the chunk meanwhile: the copied version is old.
   }
   const bool disk = flight.kind == Kind::kSsdToHost || flight.kind == Kind::kHostToSsd;
   for (FetchOperation* fetch : chunk.fetches) {
     (disk ? fetch->waited_for_ssd : fetch->waited_for_copy) = true;
   }
-  Ready(place);
+  ScheduleChunk(index);
 }
 
-void EngineState::TransferFailed(uint32_t place, const Flight& flight, const absl::Status& status) {
-  Chunk& chunk = chunks_[place];
+void EngineState::TransferFailed(ChunkIndex index, const Flight& flight,
+                                 const absl::Status& status) {
+  Chunk& chunk = chunks_[index];
   Job& job = *chunk.job;
   const absl::Status named(status.code(),
-                           absl::StrCat("chunk ", IdOf(place).value(), ": ", status.message()));
+                           absl::StrCat("chunk ", IdOf(index).value(), ": ", status.message()));
   job.last_error = named;
-  if (flight.to != job.home && !chunk.valid_at(flight.to)) DropCopy(place, flight.to);
+  if (flight.to != job.home && !chunk.valid_at(flight.to)) DropCopy(index, flight.to);
   if (flight.from.has_value() && flight.to > *flight.from) {
-    // The source stays; somebody else leaves meanwhile.
-    StopPush(chunk);
-    FinishEvicts(place, named);
-    chunk.cooling = true;
-    job.cooling.push_back(place);
+    // The copy stays, and another victim leaves instead.
+    CancelEviction(chunk);
+    FinishEvicts(index, named);
+    chunk.retry_after_tick = true;
+    job.retry_after_tick.push_back(index);
   }
   if (!chunk.fetches.empty() || chunk.prefetch_to.has_value()) {
-    if (++chunk.failures >= 2) {  // Once more helps against a passing error; no more than once.
+    if (++chunk.failures >= 2) {  // One retry helps against a passing error.
       chunk.failures = 0;
       StopPrefetch(chunk);
       const std::vector<FetchOperation*> fetches = chunk.fetches;
       for (FetchOperation* fetch : fetches) Fail(*fetch, named);
     }
   }
-  Ready(place);
+  ScheduleChunk(index);
 }
 
 void EngineState::On(const PrefetchCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
-  absl::StatusOr<std::vector<uint32_t>> places = Resolve(job, event.chunks);
-  if (!places.ok()) return Refuse(event.call, places.status());
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
+  if (!indices.ok()) return Refuse(event.call, indices.status());
   if (event.tier == Tier::kSsd || !job.tier(event.tier).exists()) {
     return Refuse(event.call,
                   absl::InvalidArgumentError(absl::StrCat("chunks cannot be prefetched to the ",
                                                           TierName(event.tier), " tier")));
   }
-  JobTier& part = job.tier(event.tier);
-  const uint32_t most = std::max(uint32_t{1}, part.slots->size() / 4);
-  for (const uint32_t place : *places) {
-    Chunk& chunk = chunks_[place];
+  TierShare& share = job.tier(event.tier);
+  const uint32_t most = std::max(uint32_t{1}, share.slots->size() / 4);
+  for (const ChunkIndex index : *indices) {
+    Chunk& chunk = chunks_[index];
     const bool busy = chunk.pinned() || chunk.prefetch_to.has_value() ||
                       chunk.evict_to.has_value() || chunk.valid_at(event.tier);
-    const bool room = part.slots->spare_slots() > 0 || part.victims.size() > 0 || part.can_grow();
-    if (busy || !room || !part.slot_queue.empty() || part.prefetches >= most) continue;
+    const bool room =
+        share.slots->spare_slots() > 0 || share.victims.size() > 0 || share.can_grow();
+    if (busy || !room || !share.slot_queue.empty() || share.prefetches >= most) continue;
     chunk.prefetch_to = event.tier;
     chunk.evicted = false;
-    ++part.prefetches;
-    StopPush(chunk);
-    Ready(place);
+    ++share.prefetches;
+    CancelEviction(chunk);
+    ScheduleChunk(index);
   }
   Answer(event.call);
 }

@@ -1,4 +1,4 @@
-// Planning: a whole iteration at once, where iterations repeat.
+// Residency plans: where iterations repeat, one plan places all chunks for a whole iteration.
 #include <algorithm>
 #include <utility>
 
@@ -8,24 +8,23 @@ namespace memtide {
 
 namespace {
 
-// Members that choose, a microsecond each, for each use that is reported: plans are made beside the
-// work. At most for a call; and for the end of an iteration, so that plans of some hundred chunks
-// are made at once.
+// Choices that the planner makes, about a microsecond each: per reported use, at most per call, and
+// at the end of an iteration, where plans of some hundred chunks are complete at once.
 constexpr size_t kChoicesAUse = 8, kChoicesACall = 512;
 constexpr uint32_t kChoicesAnIteration = 4096;
-// Where less than this part of an iteration was as expected, it is no use to plan the next one.
+// An iteration with fewer than one in this many uses as predicted is not worth a plan.
 constexpr uint32_t kAlike = 4;
 
 }  // namespace
 
-// nullopt: no use of the job can be planned. Steps use chunks on another tier and exchange what
-// they hold.
-absl::optional<Plan::Slots> EngineState::SlotsToPlan(const Job& job) const {
-  if (options_.placement != Placement::kForesight || job.published_step > 0 ||
+// nullopt: no plan is possible. Optimizer steps use chunks on another tier and exchange their
+// contents, which plans do not model.
+absl::optional<ResidencyPlan::Slots> EngineState::SlotsToPlan(const Job& job) const {
+  if (options_.placement != Placement::kPredictive || job.committed_step > 0 ||
       job.work == job.home) {
     return absl::nullopt;
   }
-  Plan::Slots slots;
+  ResidencyPlan::Slots slots;
   slots.upper = job.tier(job.work).slots->size();
   if (job.work == Tier::kDevice && job.home == Tier::kSsd) {
     slots.middle = job.tier(Tier::kHost).slots->size();
@@ -33,23 +32,24 @@ absl::optional<Plan::Slots> EngineState::SlotsToPlan(const Job& job) const {
   return slots;
 }
 
-// An iteration is over. A plan that is made from one holds for others that are much like it.
+// Starts the next plan at the end of an iteration. A plan holds for later iterations that are much
+// like the planned one.
 void EngineState::PlanIteration(Job& job) {
-  const Foresight::Iteration& was = job.foresight.last_iteration();
-  const absl::optional<Plan::Slots> slots = SlotsToPlan(job);
+  const AccessPredictor::Iteration& was = job.predictor.last_iteration();
+  const absl::optional<ResidencyPlan::Slots> slots = SlotsToPlan(job);
   const bool alike = was.as_expected > std::max(was.uses, was.expected) / kAlike;
-  if (!slots.has_value() || !job.foresight.repeats() || was.expected == 0 || !alike) {
+  if (!slots.has_value() || !job.predictor.repeats() || was.expected == 0 || !alike) {
     job.plan.reset();
     job.next_plan.reset();
     return;
   }
-  const bool holds = job.plan.has_value() && !was.surprise && job.plan->slots() == *slots;
-  if (holds || job.next_plan.has_value()) return;
-  job.next_plan.emplace(job.foresight.Events(), *slots);
+  const bool pins = job.plan.has_value() && !was.misprediction && job.plan->slots() == *slots;
+  if (pins || job.next_plan.has_value()) return;
+  job.next_plan.emplace(job.predictor.Events(), *slots);
   if (!job.next_plan->done()) job.next_plan->Work(kChoicesAnIteration);
 }
 
-// Whether there is a new one now.
+// True: a new plan is complete.
 bool EngineState::WorkOnPlan(Job& job, const std::vector<MomentReport>& moments) {
   if (!job.next_plan.has_value()) return false;
   size_t uses = 0;
@@ -61,15 +61,15 @@ bool EngineState::WorkOnPlan(Job& job, const std::vector<MomentReport>& moments)
   return true;
 }
 
-// nullopt: it is not planned.
+// nullopt: the plan does not cover the chunk.
 absl::optional<bool> EngineState::PlannedToStay(const Chunk& chunk, Tier tier) const {
   const Job& job = *chunk.job;
   if (!job.plan.has_value()) return absl::nullopt;
-  // It has come for its next use.
-  if ((chunk.came_ahead >> static_cast<int>(tier) & 1) != 0) return true;
-  const absl::optional<uint32_t> nth = job.foresight.LastEvent(chunk.member);
+  // The chunk was prefetched for its next use.
+  if ((chunk.prefetched_to >> static_cast<int>(tier) & 1) != 0) return true;
+  const absl::optional<uint32_t> nth = job.predictor.LastEvent(chunk.member);
   if (!nth.has_value()) return absl::nullopt;
-  const absl::optional<Plan::Stay> stay = job.plan->After(chunk.member, *nth);
+  const absl::optional<ResidencyPlan::Stay> stay = job.plan->After(chunk.member, *nth);
   if (!stay.has_value()) return absl::nullopt;
   return tier == job.work ? stay->upper : stay->middle;
 }

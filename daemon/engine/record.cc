@@ -1,5 +1,5 @@
-// Records: what has changed is said before anything else that an event leads to, so that memory is
-// never used for something new while the last record still names what it held before.
+// Records: the changes of an event precede its other effects, so that memory is never used for new
+// content while the last record still names the old one.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -13,7 +13,7 @@ namespace memtide {
 
 namespace {
 
-// A chunk's slots at one tier, as its record has them.
+// The copy of a chunk at one tier, as its record has it.
 const absl::optional<ChunkRecord::Copy>& CopyAt(const ChunkRecord& record, Tier tier) {
   return tier == Tier::kHost ? record.host : record.ssd;
 }
@@ -22,21 +22,21 @@ constexpr Tier kLastingTiers[] = {Tier::kHost, Tier::kSsd};
 
 }  // namespace
 
-void EngineState::Touch(uint32_t place) {
-  Chunk& chunk = chunks_[place];
-  if (chunk.touched || !chunk.job->kept) return;
-  chunk.touched = true;
-  touched_.push_back(place);
+void EngineState::MarkDirty(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  if (chunk.dirty || !chunk.job->kept) return;
+  chunk.dirty = true;
+  dirty_chunks_.push_back(index);
 }
 
-void EngineState::Touch(const Job& job) {
-  if (job.kept) touched_jobs_.insert(job.id);
+void EngineState::MarkDirty(const Job& job) {
+  if (job.kept) dirty_jobs_.insert(job.id);
 }
 
 void EngineState::EmitRecord(size_t before) {
-  if (touched_.empty() && touched_jobs_.empty()) return;
+  if (dirty_chunks_.empty() && dirty_jobs_.empty()) return;
   Record record;
-  for (const JobId id : touched_jobs_) {
+  for (const JobId id : dirty_jobs_) {
     const auto found = jobs_.find(id);
     if (found == jobs_.end() || found->second->state == Job::State::kEnding) {
       record.ended.push_back(id);
@@ -44,16 +44,16 @@ void EngineState::EmitRecord(size_t before) {
       record.jobs.push_back(RecordOf(*found->second));
     }
   }
-  for (const uint32_t place : touched_) {
-    chunks_[place].touched = false;
-    if (chunks_[place].live()) {
-      record.chunks.push_back(RecordOf(place));
+  for (const ChunkIndex index : dirty_chunks_) {
+    chunks_[index].dirty = false;
+    if (chunks_[index].live()) {
+      record.chunks.push_back(RecordOf(index));
     } else {
-      record.freed.push_back(place);
+      record.freed.push_back(index);
     }
   }
-  touched_.clear();
-  touched_jobs_.clear();
+  dirty_chunks_.clear();
+  dirty_jobs_.clear();
   effects_->insert(effects_->begin() + static_cast<std::ptrdiff_t>(before), std::move(record));
 }
 
@@ -65,33 +65,33 @@ JobRecord EngineState::RecordOf(const Job& job) const {
   record.chunk_size = job.chunk_size;
   record.time_to_live = job.time_to_live;
   for (const Tier tier : kAllTiers) {
-    const JobTier& part = job.tier(tier);
-    // What exists is no more than the target, but for a device share that is shrinking.
+    const TierShare& share = job.tier(tier);
+    // Memory beyond the target exists only in a device share that shrinks.
     record.shares[static_cast<int>(tier)] =
-        job.chunk_size * (part.is_elastic() ? part.most : part.target);
-    record.claims[static_cast<int>(tier)] = part.claim;
+        job.chunk_size * (share.is_elastic() ? share.limit : share.target);
+    record.guaranteed[static_cast<int>(tier)] = share.guaranteed;
   }
   record.device_memory = job.device_memory;
-  for (const uint32_t part : job.tier(Tier::kHost).parts) record.regions.push_back(RegionId(part));
-  for (const uint32_t part : job.tier(Tier::kSsd).parts) record.stores.push_back(StoreId(part));
-  record.slots_per_region = job.tier(Tier::kHost).slots_per_part;
-  record.slots_per_store = job.tier(Tier::kSsd).slots_per_part;
-  record.published_step = job.published_step;
-  record.note = job.note;
+  for (const uint32_t id : job.tier(Tier::kHost).segments) record.regions.push_back(RegionId(id));
+  for (const uint32_t id : job.tier(Tier::kSsd).segments) record.stores.push_back(StoreId(id));
+  record.slots_per_region = job.tier(Tier::kHost).slots_per_segment;
+  record.slots_per_store = job.tier(Tier::kSsd).slots_per_segment;
+  record.committed_step = job.committed_step;
+  record.manifest = job.manifest;
   return record;
 }
 
-ChunkRecord EngineState::RecordOf(uint32_t place) const {
-  const Chunk& chunk = chunks_[place];
+ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
+  const Chunk& chunk = chunks_[index];
   ChunkRecord record;
-  record.chunk = IdOf(place);
+  record.chunk = IdOf(index);
   record.job = chunk.job->id;
   record.kind = chunk.kind;
   record.version = chunk.version;
   bool stepped = chunk.blank, written = false;
-  for (const Hold& hold : chunk.holds) {
-    if (!hold.granted || hold.access != Access::kWrite) continue;
-    (IsStep(hold.session) ? stepped : written) = true;
+  for (const Pin& pin : chunk.pins) {
+    if (!pin.granted || pin.access != Access::kWrite) continue;
+    (IsStep(pin.session) ? stepped : written) = true;
   }
   bool lasts = false;
   const auto copy = [&](Tier tier) -> absl::optional<ChunkRecord::Copy> {
@@ -103,7 +103,7 @@ ChunkRecord EngineState::RecordOf(uint32_t place) const {
   };
   record.host = copy(Tier::kHost);
   record.ssd = copy(Tier::kSsd);
-  // What a step writes is nobody's content yet.
+  // The output of a step is no content of the job before the commit.
   record.torn = !stepped && (chunk.torn || written || (chunk.valid != 0 && !lasts));
   return record;
 }
@@ -111,26 +111,27 @@ ChunkRecord EngineState::RecordOf(uint32_t place) const {
 void EngineState::On(const Restore& event) {
   MEMTIDE_CHECK(jobs_.empty() && chunks_.empty()) << "only before anything else";
   std::map<JobId, std::vector<const ChunkRecord*>> chunks;
-  uint32_t places = 0, generation = 0;
+  uint32_t indices = 0, generation = 0;
   for (const ChunkRecord& chunk : event.chunk_records) {
-    chunks[chunk.job].push_back(&chunk);  // One record a place: whoever keeps them sees to that.
-    places = std::max(places, static_cast<uint32_t>(chunk.chunk.value()) + 1);
+    chunks[chunk.job].push_back(&chunk);  // The journal has one record per index.
+    indices = std::max(indices, static_cast<uint32_t>(chunk.chunk.value()) + 1);
     generation = std::max(generation, static_cast<uint32_t>(chunk.chunk.value() >> 32));
   }
-  chunks_.resize(places);
-  // Ids of chunks that ended before name none of those to come, as far as the records tell.
+  chunks_.resize(indices);
+  // Ids of freed chunks must not name later ones, as far as the records tell.
   for (Chunk& chunk : chunks_) chunk.generation = generation;
   for (const JobRecord& record : event.job_records) {
     next_job_ = std::max(next_job_, record.job.value() + 1);
     for (const RegionId region : record.regions) {
-      next_part_ = std::max(next_part_, region.value() + 1);
+      next_segment_ = std::max(next_segment_, region.value() + 1);
     }
-    for (const StoreId store : record.stores) next_part_ = std::max(next_part_, store.value() + 1);
+    for (const StoreId store : record.stores)
+      next_segment_ = std::max(next_segment_, store.value() + 1);
     const absl::Status status = RestoreJob(record, chunks[record.job]);
     if (!status.ok()) GiveUp(record, chunks[record.job], status);
   }
-  for (uint32_t place = places; place > 0; --place) {
-    if (chunks_[place - 1].job == nullptr) free_places_.push_back(place - 1);
+  for (ChunkIndex index = indices; index > 0; --index) {
+    if (chunks_[index - 1].job == nullptr) free_indices_.push_back(index - 1);
   }
 }
 
@@ -144,7 +145,7 @@ void EngineState::GiveUp(const JobRecord& record, const std::vector<const ChunkR
   Emit(std::move(ended));
   for (const RegionId region : record.regions) Emit(DropRegion{region});
   for (const StoreId store : record.stores) Emit(DropStore{store});
-  Emit(JobLost{record.job, record.name, record.published_step, why});
+  Emit(JobLost{record.job, record.name, record.committed_step, why});
 }
 
 absl::Status EngineState::RestoreJob(const JobRecord& record,
@@ -157,8 +158,8 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   job.chunk_size = record.chunk_size;
   job.time_to_live = record.time_to_live;
   job.kept = true;
-  job.published_step = record.published_step;
-  job.note = record.note;
+  job.committed_step = record.committed_step;
+  job.manifest = record.manifest;
   MEMTIDE_RETURN_IF_ERROR(RestoreMemory(job, record));
   std::array<std::vector<Slot>, kTiers> slots;
   for (const Tier tier : kLastingTiers) {
@@ -167,21 +168,21 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   }
   std::array<size_t, kTiers> next{};
   for (const ChunkRecord* chunk : chunks) {
-    const uint32_t place = static_cast<uint32_t>(chunk->chunk.value());
+    const ChunkIndex index = static_cast<uint32_t>(chunk->chunk.value());
     RestoreChunk(job, *chunk);
     for (const Tier tier : kLastingTiers) {
       const int i = static_cast<int>(tier);
-      if (CopyAt(*chunk, tier)) chunks_[place].slots[i] = std::move(slots[i][next[i]++]);
+      if (CopyAt(*chunk, tier)) chunks_[index].slots[i] = std::move(slots[i][next[i]++]);
     }
-    Rank(place);
-    Ready(place);
+    Rank(index);
+    ScheduleChunk(index);
   }
   job.chunks = static_cast<uint32_t>(chunks.size());
   live_chunks_ += job.chunks;
   job.state = Job::State::kLingering;
   job.lingers_until = now_ + job.time_to_live;
-  for (const RegionId region : record.regions) parts_.emplace(region.value(), &job);
-  for (const StoreId store : record.stores) parts_.emplace(store.value(), &job);
+  for (const RegionId region : record.regions) segments_.emplace(region.value(), &job);
+  for (const StoreId store : record.stores) segments_.emplace(store.value(), &job);
   jobs_.emplace(job.id, std::move(made));
   return absl::OkStatus();
 }
@@ -191,41 +192,43 @@ absl::Status EngineState::RestoreMemory(Job& job, const JobRecord& record) {
   const bool known = std::count(kinds.begin(), kinds.end(), record.device_memory) > 0;
   job.device_memory = known ? record.device_memory : kinds.front();
   for (const Tier tier : kAllTiers) {
-    const Bytes share = record.shares[static_cast<int>(tier)];
-    if (share.IsZero()) continue;
-    JobTier& part = job.tier(tier);
-    part.claim = record.claims[static_cast<int>(tier)];
-    if (part.is_elastic()) {
-      part.slots_per_part = tier == Tier::kHost ? record.slots_per_region : record.slots_per_store;
-      part.most = static_cast<uint32_t>(share / job.chunk_size);
-      if (part.slots_per_part == 0 || part.claim > part.most) {
-        return absl::DataLossError("its record names no such share");
+    const Bytes bytes = record.shares[static_cast<int>(tier)];
+    if (bytes.IsZero()) continue;
+    TierShare& share = job.tier(tier);
+    share.guaranteed = record.guaranteed[static_cast<int>(tier)];
+    if (share.is_elastic()) {
+      share.slots_per_segment =
+          tier == Tier::kHost ? record.slots_per_region : record.slots_per_store;
+      share.limit = static_cast<uint32_t>(bytes / job.chunk_size);
+      if (share.slots_per_segment == 0 || share.guaranteed > share.limit) {
+        return absl::DataLossError("its record names an impossible share");
       }
-      part.slots = std::make_unique<SlotPool>(part.most);
+      share.slots = std::make_unique<SlotPool>(share.limit);
     } else {
-      MEMTIDE_RETURN_IF_ERROR(LendTier(job, tier, share, false));
+      MEMTIDE_RETURN_IF_ERROR(LendTier(job, tier, bytes, false));
     }
     job.home = tier;
   }
   job.work = job.tier(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
-  JobTier& host = job.tier(Tier::kHost);
-  JobTier& ssd = job.tier(Tier::kSsd);
-  if (record.slots_per_region != host.slots_per_part ||
-      record.slots_per_store != ssd.slots_per_part) {
-    return absl::FailedPreconditionError("its memory was cut by another version of memtided");
+  TierShare& host = job.tier(Tier::kHost);
+  TierShare& ssd = job.tier(Tier::kSsd);
+  if (record.slots_per_region != host.slots_per_segment ||
+      record.slots_per_store != ssd.slots_per_segment) {
+    return absl::FailedPreconditionError(
+        "its segments have the size of another version of memtided");
   }
-  const auto most = [](const JobTier& tier) -> size_t {
-    return tier.exists() ? (tier.most + tier.slots_per_part - 1) / tier.slots_per_part : 0;
+  const auto most = [](const TierShare& tier) -> size_t {
+    return tier.exists() ? (tier.limit + tier.slots_per_segment - 1) / tier.slots_per_segment : 0;
   };
   if (record.regions.size() > most(host) || record.stores.size() > most(ssd)) {
     return absl::DataLossError("its record names more memory than its shares");
   }
-  for (const RegionId region : record.regions) BackPart(job, Tier::kHost, region.value());
-  for (const StoreId store : record.stores) BackPart(job, Tier::kSsd, store.value());
+  for (const RegionId region : record.regions) BackSegment(job, Tier::kHost, region.value());
+  for (const StoreId store : record.stores) BackSegment(job, Tier::kSsd, store.value());
   return absl::OkStatus();
 }
 
-// The slots that the chunks have at the tier, in the order of those that have one.
+// The recorded slots of the chunks at the tier, in the order of those that have one.
 absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
     Job& job, Tier tier, const std::vector<const ChunkRecord*>& chunks) {
   std::vector<uint32_t> numbers;
@@ -241,43 +244,48 @@ absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
   if (job.tier(tier).exists()) taken = job.tier(tier).slots->TakeNumbers(numbers);
   if (taken.has_value()) return *std::move(taken);
   return absl::DataLossError(absl::StrCat("the records of its chunks name slots of the ",
-                                          TierName(tier), " tier twice, or such as it has not"));
+                                          TierName(tier),
+                                          " tier twice, or slots that do not exist"));
 }
 
-// Of host memory, slots without content are the machine's again (take_up.cc). The share is what is
-// used, or the few slots that any job has, and grows from there.
+// Host slots without content have lost their pages (recovery/restore.cc). The share starts with the
+// used slots, or with the few that every job has, and grows from there.
 absl::Status EngineState::RestoreElastic(Job& job, Tier tier) {
-  JobTier& part = job.tier(tier);
-  if (options_.placement != Placement::kForesight) part.victims = Victims(1);
-  while (tier == Tier::kHost && part.slots->free_slots() > 0) {
-    part.slots->Gone(part.slots->Unback(part.slots->Take()));
+  TierShare& share = job.tier(tier);
+  if (options_.placement != Placement::kPredictive) share.victims = EvictionQueue(1);
+  while (tier == Tier::kHost && share.slots->free_slots() > 0) {
+    share.slots->Gone(share.slots->Unback(share.slots->Take()));
   }
-  part.target = std::max(part.made_slots(), std::min(part.claim, kMinSlots));
-  part.slots->Resize(part.target);
-  part.share = job.chunk_size * part.target;
-  if (part.share <= Free(tier)) return absl::OkStatus();
+  share.target = std::max(share.made_slots(), std::min(share.guaranteed, kMinSlots));
+  if (share.slots->numbers() < share.target) {
+    // Memory is made in whole segments: a share that ends within its next segment could never grow.
+    share.target = std::max(share.target, share.slots->numbers() + share.next_segment_slots());
+  }
+  share.slots->Resize(share.target);
+  share.lent = job.chunk_size * share.target;
+  if (share.lent <= Free(tier)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "it has ", FormatBytes(part.share), " of the ", TierName(tier), " pool, which has ",
+      "it has ", FormatBytes(share.lent), " of the ", TierName(tier), " pool, which has ",
       FormatBytes(Free(tier)), " free of ", FormatBytes(capacity_[static_cast<int>(tier)])));
 }
 
 void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
-  const uint32_t place = static_cast<uint32_t>(record.chunk.value());
-  Chunk& chunk = chunks_[place];
+  const ChunkIndex index = static_cast<uint32_t>(record.chunk.value());
+  Chunk& chunk = chunks_[index];
   chunk.job = &job;
   chunk.generation = static_cast<uint32_t>(record.chunk.value() >> 32);
   chunk.kind = record.kind;
   chunk.version = record.version;
   chunk.torn = record.torn;
   chunk.member = static_cast<uint32_t>(job.members.size());
-  job.members.push_back(place);
+  job.members.push_back(index);
   ++job.kinds[static_cast<int>(record.kind)];
   for (const Tier tier : kLastingTiers) {
     const absl::optional<ChunkRecord::Copy>& copy = CopyAt(record, tier);
     if (!copy.has_value() || !copy->valid) continue;
     const int i = static_cast<int>(tier);
     chunk.valid |= static_cast<uint8_t>(1u << i);
-    if (tier == Tier::kHost) chunk.arrived[i] = ++arrivals_;
+    if (tier == Tier::kHost) chunk.insertion_seq[i] = ++insertions_;
   }
 }
 

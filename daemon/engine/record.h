@@ -1,8 +1,8 @@
-// Records: what a daemon that is started again must know to take up the jobs of the one before.
+// Records: what a restarted daemon must know to restore the jobs of the previous one.
 //
-// Plain values. Jobs with a time to live are recorded, with all of their chunks; whoever keeps the
-// newest record of each, and the memory that they name, can give both to a new engine (Restore).
-// Device memory goes with the daemon, so no record names any.
+// Plain values. The engine records each job with a time to live, with all of its chunks. The newest
+// record of each, and the memory that they name, make a Restore event for a new engine. Device
+// memory ends with the daemon, so no record names any.
 #ifndef MEMTIDE_DAEMON_ENGINE_RECORD_H_
 #define MEMTIDE_DAEMON_ENGINE_RECORD_H_
 
@@ -24,21 +24,21 @@ struct JobRecord {
   std::string name;
   Bytes chunk_size;
   Duration time_to_live{0};
-  std::array<Bytes, kTiers>
-      shares;  // By tier; zero: none. Elastic ones: the most that they may be.
-  std::array<uint32_t, kTiers> claims{};  // Slots; zero: not elastic.
+  // By tier; zero: none. The limit of an elastic share.
+  std::array<Bytes, kTiers> shares;
+  std::array<uint32_t, kTiers> guaranteed{};  // Slots by tier; zero: the share is fixed.
   MemoryKind device_memory = MemoryKind::kSharedMemory;
-  // The memory behind the host and SSD slots, in their order: each part has so many slots, but for
-  // the last one, which may have fewer.
+  // The segments behind the host and SSD slots, in their order. Each has slots_per_region or
+  // slots_per_store slots; the last one may have fewer.
   std::vector<RegionId> regions;
   std::vector<StoreId> stores;
   uint32_t slots_per_region = 0, slots_per_store = 0;
-  uint64_t published_step = 0;
-  std::string note;
+  uint64_t committed_step = 0;
+  std::string manifest;
 };
 
 // The size of the host region or SSD store number `index` of a job.
-inline Bytes SizeOfPart(const JobRecord& job, Tier tier, size_t index) {
+inline Bytes SizeOfSegment(const JobRecord& job, Tier tier, size_t index) {
   const uint64_t each = tier == Tier::kHost ? job.slots_per_region : job.slots_per_store;
   const uint64_t slots = job.shares[static_cast<int>(tier)] / job.chunk_size;
   const uint64_t before = std::min(slots, each * index);
@@ -46,7 +46,7 @@ inline Bytes SizeOfPart(const JobRecord& job, Tier tier, size_t index) {
 }
 
 struct ChunkRecord {
-  // A copy that outlives the daemon: its slot, and whether the chunk's content is there.
+  // A slot that outlives the daemon, and whether it has the current content.
   struct Copy {
     uint32_t slot = 0;
     bool valid = false;
@@ -57,7 +57,8 @@ struct ChunkRecord {
   ChunkKind kind = ChunkKind::kOther;
   Version version;
   absl::optional<Copy> host, ssd;  // None: no slot.
-  // What it held will not be there: somebody writes it just now, or it is on the device alone.
+  // The content is lost if the daemon ends now: a session writes the chunk, or its only copy is on
+  // the device.
   bool torn = false;
 };
 

@@ -1,9 +1,9 @@
-// Resize: a job's share of the device changes while the job runs, slot by slot.
+// Resize: the device share of a job changes while the job runs, slot by slot.
 //
-// The new share counts at once for whatever is asked. A share that shrinks leaves more slots backed
-// than the pool should have, its surplus: MakeRoom pushes chunks out, and every slot that gets free
-// is given up, its region announced as gone, and dropped when no session has it any more. Until
-// then the region is charged, as memory that is scrubbed.
+// The new share holds at once for all later calls. A share that shrinks has more slots with memory
+// than its pool should have, its surplus: MakeRoom evicts chunks, and every slot that becomes free
+// is given up. Its region is announced as gone and dropped when no session maps it any more. Until
+// then the region is charged as scrubbing memory.
 #include <algorithm>
 #include <utility>
 
@@ -14,12 +14,12 @@
 namespace memtide {
 
 absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) const {
-  const JobTier& part = job.tier(Tier::kDevice);
-  if (!part.exists() || !part.by_slot) {
+  const TierShare& share = job.tier(Tier::kDevice);
+  if (!share.exists() || !share.by_slot) {
     return absl::FailedPreconditionError(
-        part.exists() ? "the job's device memory is not lent slot by slot; open the job with "
-                        "device_memory CUDA_DESCRIPTOR"
-                      : "the node has no device memory");
+        share.exists() ? "the job's device memory is not lent slot by slot; open the job with "
+                         "device_memory CUDA_DESCRIPTOR"
+                       : "the node has no device memory");
   }
   if (job.home == Tier::kDevice) {
     return absl::FailedPreconditionError(
@@ -36,12 +36,12 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
     return absl::UnavailableError("the memtide daemon is draining and resizes no job");
   }
   MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(job, slots));
-  const Bytes share = job.chunk_size * slots;
+  const Bytes wanted = job.chunk_size * slots;
   const Bytes free = Free(Tier::kDevice);
-  if (share > part.share && share - part.share > free) {
+  if (wanted > share.lent && wanted - share.lent > free) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the device pool has ", FormatBytes(free), " free; the job would grow by ",
-                     FormatBytes(share - part.share), ", from ", FormatBytes(part.share)));
+                     FormatBytes(wanted - share.lent), ", from ", FormatBytes(share.lent)));
   }
   return absl::OkStatus();
 }
@@ -54,18 +54,18 @@ void EngineState::On(const ResizeCall& event) {
   if (!status.ok()) return Refuse(event.call, status);
   EndResize(job, absl::AbortedError("another Resize of the job took the place of this one"));
 
-  JobTier& part = job.tier(Tier::kDevice);
+  TierShare& share = job.tier(Tier::kDevice);
   const uint32_t slots = static_cast<uint32_t>(event.device_share / job.chunk_size);
-  const bool grows = slots > part.target;
-  part.target = slots;
-  Touch(job);
-  part.slots->Resize(slots);
+  const bool grows = slots > share.target;
+  share.target = slots;
+  MarkDirty(job);
+  share.slots->Resize(slots);
   Charge(job, Tier::kDevice);
   job.resize = ResizeOperation{
       event.call, event.session,
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline)};
   if (grows && job.SurplusRegions() == 0) {
-    EndResize(job, absl::OkStatus());  // What leaves still, an earlier call has asked for.
+    EndResize(job, absl::OkStatus());  // Regions that still leave belong to an earlier call.
   } else {
     FinishResize(job);
   }
@@ -73,37 +73,37 @@ void EngineState::On(const ResizeCall& event) {
       job, Tier::kDevice,
       absl::ResourceExhaustedError(absl::StrCat("the job's device share was resized to ", slots,
                                                 " chunks, which are too few for this call")));
-  LookAtRoom(job, Tier::kDevice);
+  ScheduleRoomCheck(job, Tier::kDevice);
 }
 
 void EngineState::Charge(Job& job, Tier tier) {
-  JobTier& part = job.tier(tier);
+  TierShare& share = job.tier(tier);
   const Bytes before =
-      std::exchange(part.share, job.chunk_size * std::max(part.target, part.made_slots()));
-  freed_ = freed_ || part.share < before;
+      std::exchange(share.lent, job.chunk_size * std::max(share.target, share.made_slots()));
+  freed_ = freed_ || share.lent < before;
 }
 
 void EngineState::GiveSurplusBack(Job& job) {
-  JobTier& part = job.tier(Tier::kDevice);
-  if (job.state == Job::State::kEnding || part.slots->surplus_slots() == 0) return;
-  while (part.slots->surplus_slots() > 0 && part.slots->free_slots() > 0) {
-    const uint32_t slot = part.slots->Unback(part.slots->Take());
-    part.slots->Gone(slot);
-    const uint32_t region = std::exchange(part.parts[slot], kNoPart);
+  TierShare& share = job.tier(Tier::kDevice);
+  if (job.state == Job::State::kEnding || share.slots->surplus_slots() == 0) return;
+  while (share.slots->surplus_slots() > 0 && share.slots->free_slots() > 0) {
+    const uint32_t slot = share.slots->Unback(share.slots->Take());
+    share.slots->Gone(slot);
+    const uint32_t region = std::exchange(share.segments[slot], kNoSegment);
     for (const SessionId session : job.sessions) {
-      Emit(SendRegionGone{session, RegionId(region), part.slots->size(), job.LeaseBudget()});
+      Emit(SendRegionGone{session, RegionId(region), share.slots->size(), job.LeaseBudget()});
     }
     LetGo(job, region, job.sessions);
   }
   Charge(job, Tier::kDevice);
-  if (now_ - job.leases_asked_back < kRevokePeriod) return;
+  if (now_ - job.leases_revoked_at < kRevokePeriod) return;
   const uint32_t limit = job.LeaseLimit(Tier::kDevice);
-  if (part.committed <= limit) return;
-  job.leases_asked_back = now_;
+  if (share.pinned_chunks <= limit) return;
+  job.leases_revoked_at = now_;
   for (const SessionId session : job.sessions) {
     if (FindSession(session)->leases == 0) continue;
     ++counters_.revokes;
-    Emit(Revoke{session, part.committed - limit, {}});
+    Emit(Revoke{session, share.pinned_chunks - limit, {}});
   }
 }
 
@@ -113,7 +113,7 @@ void EngineState::LetGo(Job& job, uint32_t region, std::vector<SessionId> holder
 }
 
 void EngineState::DropLeaving(Job& job, uint32_t region) {
-  ++job.parts_pending;
+  ++job.segments_pending;
   Emit(DropRegion{RegionId(region)});
 }
 
@@ -168,12 +168,12 @@ void EngineState::ExpireResizes() {
   for (const auto& [id, job] : jobs_) {
     if (!job->resize.has_value() || now_ < job->resize->deadline) continue;
     ++counters_.deadlines_exceeded;
-    const JobTier& part = job->tier(Tier::kDevice);
+    const TierShare& share = job->tier(Tier::kDevice);
     std::string text =
-        absl::StrCat("the device share of ", part.target,
-                     " chunks holds, and is reached later: ", part.committed,
+        absl::StrCat("the device share of ", share.target,
+                     " chunks holds, and is reached later: ", share.pinned_chunks,
                      " chunks are leased, and ", job->SurplusRegions(), " regions are used, and ",
-                     part.leaving.size(), " not yet returned, above it");
+                     share.leaving.size(), " not yet returned, above it");
     if (!job->last_error.ok()) {
       absl::StrAppend(&text, "; last failure: ", job->last_error.message());
     }

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "daemon/engine/engine.h"
-#include "daemon/engine/resize_node.h"
+#include "daemon/engine/testing/resize_harness.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -11,7 +11,7 @@ namespace {
 using absl::StatusCode;
 
 TEST(ResizeEndingTest, ADeadlineEndsTheWaitAndNotTheShrinking) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   node.Fill(session);
   const CallId resize = node.Resize(session, 4, std::chrono::seconds(2));
@@ -30,7 +30,7 @@ TEST(ResizeEndingTest, ADeadlineEndsTheWaitAndNotTheShrinking) {
 }
 
 TEST(ResizeEndingTest, ARegionIsDroppedWhenEverySessionHasReturnedItOrEnded) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId first = node.OpenEight("shared");
   const SessionId second = node.OpenEight("shared"), third = node.OpenEight("shared");
   node.Fill(first);
@@ -38,7 +38,7 @@ TEST(ResizeEndingTest, ARegionIsDroppedWhenEverySessionHasReturnedItOrEnded) {
   node.FinishTransfers();
   ASSERT_EQ(node.gone_.size(), 3u);
   const RegionId region = node.gone_[0].region;
-  // Who joins meanwhile gets the other seven, and the host's.
+  // A session that joins meanwhile gets the other seven regions, and those of the host.
   const size_t sent = node.sent_.size();
   const SessionId joiner = node.OpenEight("shared");
   for (size_t i = sent; i < node.sent_.size(); ++i) EXPECT_NE(node.sent_[i].region, region);
@@ -54,7 +54,7 @@ TEST(ResizeEndingTest, ARegionIsDroppedWhenEverySessionHasReturnedItOrEnded) {
 }
 
 TEST(ResizeEndingTest, WhoeverAskedMayDieAndTheShareStillShrinks) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId first = node.OpenEight("shared"), second = node.OpenEight("shared");
   node.Fill(first);
   const CallId resize = node.Resize(first, 4);
@@ -67,7 +67,7 @@ TEST(ResizeEndingTest, WhoeverAskedMayDieAndTheShareStillShrinks) {
 }
 
 TEST(ResizeEndingTest, AJobThatLingersShrinksWithoutAskingAnybody) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight("kept", std::chrono::hours(1));
   const std::vector<ChunkId> chunks = node.Allocate(session, 8);
   node.Fetch(session, chunks, Access::kWrite);
@@ -81,7 +81,7 @@ TEST(ResizeEndingTest, AJobThatLingersShrinksWithoutAskingAnybody) {
 }
 
 TEST(ResizeEndingTest, AJobThatEndsInTheMiddleLeavesNothing) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   node.Fill(session);
   node.Resize(session, 4);
@@ -98,7 +98,7 @@ TEST(ResizeEndingTest, AJobThatEndsInTheMiddleLeavesNothing) {
 }
 
 TEST(ResizeEndingTest, MemoryInTheMakingThatIsNoLongerWantedIsDroppedUnseen) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   const std::vector<ChunkId> chunks = node.Fill(session, 4);
   node.hold_memory_ = true;
@@ -119,7 +119,7 @@ TEST(ResizeEndingTest, MemoryInTheMakingThatIsNoLongerWantedIsDroppedUnseen) {
 }
 
 TEST(ResizeEndingTest, AShareThatMemoryCouldNotBeMadeForMayBeAskedForAgain) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   const std::vector<ChunkId> chunks = node.Fill(session, 4);
   const std::vector<ChunkId> more = node.Allocate(session, 4);
@@ -136,7 +136,7 @@ TEST(ResizeEndingTest, AShareThatMemoryCouldNotBeMadeForMayBeAskedForAgain) {
 }
 
 TEST(ResizeEndingTest, MemoryThatFailsToBeMadeAfterAResizeEndsItsWait) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   node.Fill(session, 4);
   node.hold_memory_ = node.fail_memory_ = true;
@@ -150,7 +150,7 @@ TEST(ResizeEndingTest, MemoryThatFailsToBeMadeAfterAResizeEndsItsWait) {
 }
 
 TEST(ResizeEndingTest, ADrainEndsTheWaitAndRefusesMore) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   node.Fill(session);
   const CallId resize = node.Resize(session, 4);
@@ -165,7 +165,7 @@ TEST(ResizeEndingTest, ADrainEndsTheWaitAndRefusesMore) {
 }
 
 TEST(ResizeEndingTest, AWriteBackThatFailsIsTriedAgain) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   node.Fill(session);
   const CallId resize = node.Resize(session, 7);

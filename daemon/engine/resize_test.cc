@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "daemon/engine/engine.h"
-#include "daemon/engine/resize_node.h"
+#include "daemon/engine/testing/resize_harness.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -11,7 +11,7 @@ namespace {
 using absl::StatusCode;
 
 TEST(ResizeTest, AShareThatShrinksGivesItsMemoryBack) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   const std::vector<ChunkId> chunks = node.Fill(session);
   const CallId resize = node.Resize(session, 5);
@@ -35,9 +35,9 @@ TEST(ResizeTest, AShareThatShrinksGivesItsMemoryBack) {
 }
 
 TEST(ResizeTest, SlotsThatNobodyUsesGoFirstAndMemoryThatWasNeverMadeAtOnce) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
-  node.Fill(session, 2);  // Four slots are there since the job was opened.
+  node.Fill(session, 2);  // Four slots exist since the job was opened.
   const CallId unmade = node.Resize(session, 4);
   EXPECT_EQ(node.Resized(unmade).device_slots, 4u);
   EXPECT_TRUE(node.gone_.empty());
@@ -52,7 +52,7 @@ TEST(ResizeTest, SlotsThatNobodyUsesGoFirstAndMemoryThatWasNeverMadeAtOnce) {
 }
 
 TEST(ResizeTest, MemoryThatGrowsComesAsItIsNeededAlsoForSlotsThatWereGivenBack) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   const std::vector<ChunkId> chunks = node.Fill(session);
   node.Resize(session, 4);
@@ -72,7 +72,7 @@ TEST(ResizeTest, MemoryThatGrowsComesAsItIsNeededAlsoForSlotsThatWereGivenBack) 
 }
 
 TEST(ResizeTest, LeasesAboveTheNewShareAreAskedBackUntilTheyCome) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   const std::vector<ChunkId> chunks = node.Allocate(session, 8);
   node.Fetch(session, chunks, Access::kWrite);
@@ -84,7 +84,7 @@ TEST(ResizeTest, LeasesAboveTheNewShareAreAskedBackUntilTheyCome) {
   EXPECT_EQ(node.revokes_.size(), 1u);
   node.Wait(std::chrono::milliseconds(60));
   EXPECT_EQ(node.revokes_.size(), 2u);
-  // What is leased stays leased, and may be asked for again.
+  // Leases stay, and the same chunks may be fetched again.
   EXPECT_EQ(node.CodeOf(node.Fetch(session, {chunks[0]}, Access::kWrite)), StatusCode::kOk);
   node.Release(session, {chunks[0], chunks[1], chunks[2]});
   node.FinishTransfers();
@@ -95,7 +95,7 @@ TEST(ResizeTest, LeasesAboveTheNewShareAreAskedBackUntilTheyCome) {
 }
 
 TEST(ResizeTest, FetchesThatNoLongerFitAreRefusedAndNewOnesJudgedByTheNewShare) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   const std::vector<ChunkId> chunks = node.Allocate(session, 12);
   const CallId admitted = node.Fetch(session, {chunks.begin(), chunks.begin() + 6});
@@ -114,7 +114,7 @@ TEST(ResizeTest, FetchesThatNoLongerFitAreRefusedAndNewOnesJudgedByTheNewShare) 
 }
 
 TEST(ResizeTest, ASecondResizeTakesThePlaceOfTheFirst) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   const std::vector<ChunkId> chunks = node.Allocate(session, 8);
   node.Fetch(session, chunks, Access::kWrite);
@@ -123,7 +123,8 @@ TEST(ResizeTest, ASecondResizeTakesThePlaceOfTheFirst) {
   node.Release(session, {chunks[0]});
   node.FinishTransfers();
   EXPECT_EQ(node.gone_.size(), 1u);
-  // Grows again while seven slots are there: they stay, and the one that left is on its way out.
+  // The share grows again while seven slots exist: they stay, and the region that was given up
+  // leaves.
   const CallId second = node.Resize(session, 8);
   EXPECT_EQ(node.CodeOf(first), StatusCode::kAborted);
   EXPECT_EQ(node.CodeOf(second), StatusCode::kOk);
@@ -138,7 +139,7 @@ TEST(ResizeTest, ASecondResizeTakesThePlaceOfTheFirst) {
 }
 
 TEST(ResizeTest, AShrunkShareThatGrowsHalfwayWaitsForTheRest) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   node.Fetch(session, node.Allocate(session, 8), Access::kWrite);
   node.FinishTransfers();
@@ -149,7 +150,7 @@ TEST(ResizeTest, AShrunkShareThatGrowsHalfwayWaitsForTheRest) {
 }
 
 TEST(ResizeTest, RegionsThatWereNotAskedBackAreIgnoredAndListsBounded) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   node.Fill(session);
   std::vector<RegionId> regions;
@@ -164,7 +165,7 @@ TEST(ResizeTest, RegionsThatWereNotAskedBackAreIgnoredAndListsBounded) {
 }
 
 TEST(ResizeTest, RefusesWhatCannotBeMeant) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   EXPECT_EQ(node.CodeOf(node.Resize(session, 3)), StatusCode::kInvalidArgument);
   EXPECT_EQ(node.CodeOf(node.Resize(session, 8, Duration(-1))), StatusCode::kInvalidArgument);
@@ -184,22 +185,22 @@ TEST(ResizeTest, RefusesWhatCannotBeMeant) {
 TEST(ResizeTest, OnlyJobsWithSlotRegionsAndAHomeBelowAreResized) {
   EngineOptions options = SlotRegions();
   options.host_capacity = options.ssd_capacity = Bytes();
-  ResizeNode home(options);
+  ResizeHarness home(options);
   EXPECT_EQ(home.CodeOf(home.Resize(home.OpenEight(), 5)), StatusCode::kFailedPrecondition);
   options = SlotRegions();
   options.device_kinds = {MemoryKind::kSharedMemory};
-  ResizeNode emulated(options);
+  ResizeHarness emulated(options);
   EXPECT_EQ(emulated.CodeOf(emulated.Resize(emulated.OpenEight(), 5)),
             StatusCode::kFailedPrecondition);
   options.device_capacity = Bytes();
-  ResizeNode none(options);
+  ResizeHarness none(options);
   EXPECT_EQ(none.CodeOf(none.Resize(none.Open(), 5)), StatusCode::kFailedPrecondition);
 }
 
 TEST(ResizeTest, RegionsOnTheirWayOutCountTowardsTheLimit) {
   EngineOptions options = SlotRegions();
   options.limits.device_regions = 8;
-  ResizeNode node(options);
+  ResizeHarness node(options);
   const SessionId session = node.OpenEight();
   node.Fill(session);
   node.Resize(session, 4);

@@ -1,5 +1,5 @@
 // What a daemon that dies leaves to the next one.
-#include "daemon/engine/step_training.h"
+#include "daemon/engine/testing/step_training.h"
 
 namespace memtide {
 namespace {
@@ -12,7 +12,7 @@ EngineOptions Kept(EngineOptions options) {
 }
 
 TEST(RestartTest, ChunksKeepTheirNamesAndTheirContent) {
-  ByteNode node(Kept(SmallHost()));
+  EngineByteHarness node(Kept(SmallHost()));
   SessionId session = node.Open("job", kAnHour);
   const std::vector<ChunkId> chunks = node.Allocate(session, 20);  // More than the host holds.
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -32,7 +32,7 @@ TEST(RestartTest, ChunksKeepTheirNamesAndTheirContent) {
 TEST(RestartTest, DeathWhileChunksTakeTurnsInHostMemoryLosesNone) {
   for (int at = 0; at < 40; ++at) {
     SCOPED_TRACE(at);
-    ByteNode node(Kept(SmallHost()));
+    EngineByteHarness node(Kept(SmallHost()));
     SessionId session = node.Open("job", kAnHour);
     const std::vector<ChunkId> chunks = node.Allocate(session, 20);
     for (size_t i = 0; i < chunks.size(); ++i) {
@@ -56,7 +56,7 @@ TEST(RestartTest, ElasticSharesStayWithinThePool) {
   EngineOptions options = Kept(SmallHost());
   options.host_capacity = MiB(96);
   options.ssd_capacity = MiB(1024);
-  ByteNode node(options);
+  EngineByteHarness node(options);
   node.elastic_ = true;
   const std::vector<std::string> names = {"a", "b"};
   std::vector<std::vector<ChunkId>> chunks;
@@ -80,7 +80,7 @@ TEST(RestartTest, ElasticSharesStayWithinThePool) {
 }
 
 TEST(RestartTest, WhatWasFreedStaysFreed) {
-  ByteNode node(Kept(SmallHost()));
+  EngineByteHarness node(Kept(SmallHost()));
   SessionId session = node.Open("job", kAnHour);
   const std::vector<ChunkId> chunks = node.Allocate(session, 4);
   node.Free(session, chunks[1]);
@@ -92,7 +92,7 @@ TEST(RestartTest, WhatWasFreedStaysFreed) {
 }
 
 TEST(RestartTest, WhatAWriterHeldIsSaidToBeLost) {
-  ByteNode node(Kept(SmallHost()));
+  EngineByteHarness node(Kept(SmallHost()));
   SessionId session = node.Open("job", kAnHour);
   const std::vector<ChunkId> chunks = node.Allocate(session, 2);
   for (const ChunkId chunk : chunks) node.Fill(session, chunk, {1});
@@ -107,7 +107,7 @@ TEST(RestartTest, WhatAWriterHeldIsSaidToBeLost) {
 }
 
 TEST(RestartTest, WhatWasOnTheDeviceAloneIsSaidToBeLost) {
-  ByteNode node(Kept(WithDevice()));
+  EngineByteHarness node(Kept(WithDevice()));
   SessionId session = node.Open("job", kAnHour);
   const ChunkId chunk = node.Allocate(session, 1)[0];
   ASSERT_TRUE(node.Fetch(session, chunk, Tier::kDevice, Access::kWrite).status.ok());
@@ -120,7 +120,7 @@ TEST(RestartTest, WhatWasOnTheDeviceAloneIsSaidToBeLost) {
 
 // Host memory is wanted for others while the device has a copy: that one would not outlive us.
 TEST(RestartTest, ACopyOnTheDeviceDoesNotStandForOneThatLasts) {
-  ByteNode node(Kept(WithDevice()));
+  EngineByteHarness node(Kept(WithDevice()));
   SessionId session = node.Open("job", kAnHour);
   const std::vector<ChunkId> chunks = node.Allocate(session, 16);
   node.Fill(session, chunks[0], {7});
@@ -133,50 +133,50 @@ TEST(RestartTest, ACopyOnTheDeviceDoesNotStandForOneThatLasts) {
 }
 
 TEST(RestartTest, AJobThatNobodyTakesUpEndsWithItsTimeToLive) {
-  ByteNode node(Kept(SmallHost()));
+  EngineByteHarness node(Kept(SmallHost()));
   node.Allocate(node.Open("job", std::chrono::seconds(10)), 4);
   node.DaemonDies(0);
-  EXPECT_EQ(node.memory_parts(), 2u) << "one region, one store";
+  EXPECT_EQ(node.memory_segments(), 2u) << "one region, one store";
   for (int i = 0; i < 110; ++i) node.Advance();
-  EXPECT_EQ(node.memory_parts(), 0u);
+  EXPECT_EQ(node.memory_segments(), 0u);
   node.DaemonDies(0);
   OpenReply opened;
   node.Open("job", kAnHour, &opened);
-  EXPECT_EQ(opened.published_step, 0u);
+  EXPECT_EQ(opened.committed_step, 0u);
 }
 
 TEST(RestartTest, AJobWithoutATimeToLiveEndsWithTheDaemon) {
-  ByteNode node(Kept(SmallHost()));
+  EngineByteHarness node(Kept(SmallHost()));
   node.Allocate(node.Open("", Duration(0)), 4);
   node.DaemonDies(0);
-  EXPECT_EQ(node.memory_parts(), 0u);
+  EXPECT_EQ(node.memory_segments(), 0u);
 }
 
 TEST(RestartTest, AJobThatNoLongerFitsIsGivenUp) {
-  ByteNode node(Kept(SmallHost()));
+  EngineByteHarness node(Kept(SmallHost()));
   const SessionId session = node.Open("job", kAnHour);
   node.Allocate(session, 4);
   StepTraining training(&node, session);
   training.Step(1);
   EngineOptions smaller = Kept(SmallHost());
-  smaller.host_capacity = ByteNode::kChunk * 8;
+  smaller.host_capacity = EngineByteHarness::kChunk * 8;
   const std::vector<JobLost> lost = node.DaemonDies(0, smaller);
   ASSERT_EQ(lost.size(), 1u);
   EXPECT_EQ(lost[0].job_name, "job");
-  EXPECT_EQ(lost[0].published_step, 1u);
+  EXPECT_EQ(lost[0].committed_step, 1u);
   EXPECT_EQ(lost[0].why.code(), absl::StatusCode::kResourceExhausted) << lost[0].why;
-  EXPECT_EQ(node.memory_parts(), 0u);
+  EXPECT_EQ(node.memory_segments(), 0u);
   OpenReply opened;
   node.Open("job", kAnHour, &opened);
-  EXPECT_EQ(opened.published_step, 0u) << "the name is free";
+  EXPECT_EQ(opened.committed_step, 0u) << "the name is free";
 }
 
 TEST(RestartTest, RecordsThatContradictEachOtherAreRefused) {
   JobRecord job;
   job.job = JobId(1);
-  job.chunk_size = ByteNode::kChunk;
+  job.chunk_size = EngineByteHarness::kChunk;
   job.time_to_live = kAnHour;
-  job.shares = {Bytes(0), ByteNode::kChunk * 9, ByteNode::kChunk * 64};
+  job.shares = {Bytes(0), EngineByteHarness::kChunk * 9, EngineByteHarness::kChunk * 64};
   job.slots_per_region = 9;
   job.slots_per_store = 64;
   job.regions = {RegionId(1)};
@@ -208,6 +208,52 @@ TEST(RestartTest, RecordsThatContradictEachOtherAreRefused) {
   EXPECT_EQ(why({{job}, {a}}).code(), absl::StatusCode::kDataLoss) << "more than its share";
   job.slots_per_store = 32;
   EXPECT_EQ(why({{job}, {a}}).code(), absl::StatusCode::kFailedPrecondition) << "cut otherwise";
+}
+
+TEST(RestartTest, AnElasticJobThatTheNextPoolCannotHoldIsLost) {
+  EngineOptions options = Kept(SmallHost());
+  options.host_capacity = MiB(96);
+  options.ssd_capacity = MiB(1024);
+  EngineByteHarness node(options);
+  node.elastic_ = true;
+  const SessionId session = node.Open("job", kAnHour);
+  for (const ChunkId chunk : node.Allocate(session, 60)) node.Fill(session, chunk, {1});
+  options.ssd_capacity = MiB(64);
+  const std::vector<JobLost> lost = node.DaemonDies(0, options);
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].why.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(node.memory_segments(), 0u);
+}
+
+TEST(RestartTest, AnElasticJobThatHadNoChunkCanAllocateOne) {
+  EngineOptions options = Kept(SmallHost());
+  options.host_capacity = MiB(96);
+  options.ssd_capacity = MiB(1024);
+  EngineByteHarness node(options);
+  node.elastic_ = true;
+  node.Open("job", kAnHour);
+  node.DaemonDies(0, options);
+  EXPECT_EQ(node.Allocate(node.Open("job", kAnHour), 1).size(), 1u);
+}
+
+// A fetch of the same session waits for the chunk still.
+TEST(RestartTest, AReleasedChunkIsWholeWhileAnotherFetchNamesIt) {
+  const EngineOptions options = Kept(SmallHost());
+  EngineByteHarness node(options);
+  SessionId session = node.Open("job", kAnHour);
+  const std::vector<ChunkId> chunks = node.Allocate(session, 2);
+  node.Fill(session, chunks[0], {7});
+  ASSERT_TRUE(node.Fetch(session, chunks[0], Tier::kHost, Access::kWrite).status.ok());
+  FetchCall both;
+  both.call = CallId(1000);
+  both.session = session;
+  both.tier = Tier::kHost;
+  both.chunks = chunks;
+  node.Post(both);
+  node.Release(session, chunks[0]);
+  node.DaemonDies(0, options);
+  session = node.Open("job", kAnHour);
+  EXPECT_EQ(node.Read(session, chunks[0], 1), std::vector<float>{7});
 }
 
 }  // namespace

@@ -57,11 +57,7 @@ void EngineState::On(const CloseCall& event) {
 
 void EngineState::EndSession(Session& session, const absl::Status& why) {
   const SessionId id = session.id;
-  std::vector<FetchOperation*> fetches;
-  for (const auto& [call, fetch] : fetches_) {
-    if (fetch->owner == id) fetches.push_back(fetch.get());
-  }
-  for (FetchOperation* fetch : fetches) Fail(*fetch, why);
+  for (FetchOperation* fetch : std::vector<FetchOperation*>(session.fetches)) Fail(*fetch, why);
   std::vector<EvictOperation*> evicts;
   for (const auto& [call, evict] : evicts_) {
     if (evict->session == id) evicts.push_back(evict.get());
@@ -70,13 +66,16 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
     if (resize.has_value() && resize->session == id) EndResize(*session.job, why);
-    for (const uint32_t place : session.job->members) {
-      if (place == kNoPlace || chunks_[place].dying) continue;
-      const Hold* hold = chunks_[place].FindHold(id);
-      if (hold == nullptr || !hold->granted) continue;
-      // What a dead writer left is neither the old nor the new content.
-      if (hold->access == Access::kWrite) chunks_[place].torn = true;
-      ReleaseLease(session, place);
+    for (const ChunkIndex index : session.job->members) {
+      if (index == kNoChunk || chunks_[index].freed_in_flight) continue;
+      const Pin* pin = chunks_[index].FindPin(id);
+      if (pin == nullptr || !pin->granted) continue;
+      // The bytes of a dead writer are neither the old nor the new content.
+      if (pin->access == Access::kWrite) {
+        chunks_[index].torn = true;
+        FailNaming(index, /*only_readers=*/true, Lost(index));
+      }
+      ReleaseLease(session, index);
     }
   }
   if (session.job != nullptr) LeaveRegions(*session.job, id);
@@ -111,7 +110,7 @@ bool EngineState::AnswerAgain(Session& session, CallId call, uint64_t request_id
                        "request_id ", request_id, " was used for another kind of call already")));
       return true;
     }
-    Reply again = old.reply;
+    Reply again = *old.reply;
     again.call = call;
     Emit(std::move(again));
     return true;
@@ -124,11 +123,11 @@ void EngineState::Remember(Session& session, uint64_t request_id, size_t event_k
   if (session.remembered.size() >= options_.limits.remembered_replies_per_session) {
     session.remembered.pop_front();
   }
-  session.remembered.push_back({request_id, event_kind, reply});
+  session.remembered.push_back({request_id, event_kind, std::make_unique<Reply>(reply)});
 }
 
 void EngineState::On(const Tick&) {
-  // A gap between ticks means that the daemon did not run: clients could not renew either.
+  // A gap between ticks means that the daemon did not run, so that clients could not renew.
   const Duration gap = now_ - last_tick_;
   if (last_tick_ != Instant() && gap > std::chrono::seconds(1)) {
     for (auto& [id, session] : sessions_) session.renewed = std::min(now_, session.renewed + gap);
@@ -156,14 +155,14 @@ void EngineState::On(const Tick&) {
     if (job->state == Job::State::kLingering && now_ >= job->lingers_until) {
       expired.push_back(job.get());
     }
-    std::vector<uint32_t> cooling;
-    cooling.swap(job->cooling);
-    for (const uint32_t place : cooling) {
-      chunks_[place].cooling = false;
-      Ready(place);
+    std::vector<ChunkIndex> retry_after_tick;
+    retry_after_tick.swap(job->retry_after_tick);
+    for (const ChunkIndex index : retry_after_tick) {
+      chunks_[index].retry_after_tick = false;
+      ScheduleChunk(index);
     }
     for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-      if (job->tier(tier).exists()) LookAtRoom(*job, tier);
+      if (job->tier(tier).exists()) ScheduleRoomCheck(*job, tier);
     }
   }
   for (Job* job : expired) EndJob(*job);
@@ -177,11 +176,11 @@ void EngineState::ExpireFetches() {
   }
   for (FetchOperation* fetch : late) {
     ++counters_.deadlines_exceeded;
-    const JobTier& tier = fetch->job->tier(fetch->tier);
+    const TierShare& tier = fetch->job->tier(fetch->tier);
     std::string text = absl::StrCat(
         fetch->chunks.size(), " chunks were not at the ", TierName(fetch->tier), " tier in time: ",
         fetch->admitted ? "they are on their way"
-                        : absl::StrCat(tier.committed, " of ", tier.slots->size(),
+                        : absl::StrCat(tier.pinned_chunks, " of ", tier.slots->size(),
                                        " slots are leased; release some, or raise the pool"));
     if (!fetch->job->last_error.ok()) {
       absl::StrAppend(&text, "; last failure: ", fetch->job->last_error.message());

@@ -1,16 +1,16 @@
-// Elastic shares: what jobs that asked for no size have of the host and SSD pools.
+// Elastic shares: the host and SSD memory of jobs that requested no size.
 //
-// Such a job has all that is free until others need it. It keeps a claim (of host memory a quarter
-// of what nobody had claimed, and no less than a dozen slots, of which an optimizer's step is
-// made), and takes more when it would have to evict: what is free, or, up to its fair part of the
-// pool, what others have above theirs. Those cede first what they never used, jobs without
-// sessions all but their claims, then the slots of victims, as for a machine that is short of
-// memory (host_budget.cc). So a pool is shared by halves, thirds and so on by those who need it,
-// and one job alone has all of it.
+// An elastic share holds all free memory until other jobs need it. Its guaranteed share (in host
+// memory a quarter of what is not guaranteed to others, and at least a dozen slots, which an
+// optimizer step needs) is never reclaimed. When the job would have to evict, the share grows: from
+// free memory, or, up to the fair share of the pool, from jobs that are above theirs. Those first
+// give slots that they never used, jobs without sessions give all but their guaranteed share, and
+// then victims leave their slots as for the balloon (balloon.cc). Jobs that need memory thus have
+// halves, thirds and so on of a pool, and one job alone has all of it.
 //
-// What is leased stays, and a share never falls below the leases there are and the calls that wait:
-// no call is refused for it that was accepted. On SSD, where chunks have their home, only what was
-// never used is ceded.
+// Leases are not ended for a reclaim, and a share never falls below its leases and its waiting
+// calls: no accepted call is refused for it. On SSD, the home of chunks, only slots that were never
+// used are reclaimed.
 #include <algorithm>
 #include <utility>
 
@@ -21,9 +21,9 @@ namespace memtide {
 
 namespace {
 
-constexpr uint32_t kClaimedPart = 4, kLeastClaim = 12, kParts = 8;
+constexpr uint32_t kGuaranteedPart = 4, kLeastGuaranteed = 12, kSegmentsOfPool = 8;
 
-bool TakesPart(const Job& job) {
+bool IsActive(const Job& job) {
   return job.state == Job::State::kMaking || job.state == Job::State::kRunning;
 }
 
@@ -37,17 +37,18 @@ uint32_t CeilDiv(Bytes a, Bytes b) {
   return static_cast<uint32_t>(a / b + (a.IsMultipleOf(b) ? 0 : 1));
 }
 
-// Memory is made in whole parts: of less, the rest would lie idle. The next number of slots that
-// can be reached, from `slots` up or down.
-uint32_t Reachable(const JobTier& part, uint64_t slots, bool up) {
-  const uint64_t made = part.slots == nullptr ? 0
-                                              : part.slots->numbers() +
-                                                    (part.making == kNoPart ? 0 : part.next_part());
-  if (slots >= part.most) return part.most;
+// The next number of slots that whole segments reach, from `slots` up or down. The rest of a
+// partial segment would be idle.
+uint32_t Reachable(const TierShare& share, uint64_t slots, bool up) {
+  const uint64_t made =
+      share.slots == nullptr
+          ? 0
+          : share.slots->numbers() + (share.making == kNoSegment ? 0 : share.next_segment_slots());
+  if (slots >= share.limit) return share.limit;
   if (slots <= made) return static_cast<uint32_t>(slots);
-  const uint64_t each = part.slots_per_part;
-  const uint64_t parts = (slots - made + (up ? each - 1 : 0)) / each;
-  return static_cast<uint32_t>(std::min<uint64_t>(part.most, made + parts * each));
+  const uint64_t each = share.slots_per_segment;
+  const uint64_t segments = (slots - made + (up ? each - 1 : 0)) / each;
+  return static_cast<uint32_t>(std::min<uint64_t>(share.limit, made + segments * each));
 }
 
 }  // namespace
@@ -56,17 +57,18 @@ Bytes EngineState::Free(Tier tier) const {
   return capacity_[static_cast<int>(tier)] - Lent(tier) - Scrubbing(tier);
 }
 
-// Neither of a fixed share, nor of a job's claim. A claim may be larger than its share is so far,
-// and what jobs leave that end may be part of it.
-Bytes EngineState::Unclaimed(Tier tier) const {
+// Capacity that is not promised to any job: it excludes fixed shares and guaranteed shares. A
+// guaranteed share may be larger than its share is so far, and may include memory that ending jobs
+// still have.
+Bytes EngineState::Unguaranteed(Tier tier) const {
   const Bytes capacity = capacity_[static_cast<int>(tier)];
-  Bytes claimed = Scrubbing(tier);
+  Bytes guaranteed = Scrubbing(tier);
   for (const auto& [id, job] : jobs_) {
-    const JobTier& part = job->tier(tier);
+    const TierShare& share = job->tier(tier);
     if (job->state == Job::State::kEnding) continue;
-    claimed += part.is_elastic() ? job->chunk_size * part.claim : part.share;
+    guaranteed += share.is_elastic() ? job->chunk_size * share.guaranteed : share.lent;
   }
-  return capacity - std::min(capacity, claimed);
+  return capacity - std::min(capacity, guaranteed);
 }
 
 bool EngineState::IsElastic(const OpenCall& open, Tier tier) const {
@@ -74,15 +76,15 @@ bool EngineState::IsElastic(const OpenCall& open, Tier tier) const {
   return open.elastic && may_be && AskedOf(open, tier).IsZero();
 }
 
-// An equal part, for each job that runs or is about to, of what has no fixed owner.
+// An equal part, for each job that runs or waits to be opened, of all that is in no fixed share.
 Bytes EngineState::FairShare(Tier tier) const {
-  Bytes shared = Unclaimed(tier);
+  Bytes shared = Unguaranteed(tier);
   uint64_t jobs = 0;
   for (const auto& [id, job] : jobs_) {
-    const JobTier& part = job->tier(tier);
-    if (!part.is_elastic() || !TakesPart(*job)) continue;
+    const TierShare& share = job->tier(tier);
+    if (!share.is_elastic() || !IsActive(*job)) continue;
     ++jobs;
-    shared += job->chunk_size * part.claim;
+    shared += job->chunk_size * share.guaranteed;
   }
   for (const WaitingOpen& open : opens_) {
     jobs += IsElastic(open.call, tier);
@@ -91,133 +93,132 @@ Bytes EngineState::FairShare(Tier tier) const {
   return Bytes(shared.count() / std::max<uint64_t>(1, jobs));
 }
 
-// Of a small pool a part is small, too, or the first job would have all of it.
-uint64_t EngineState::UsualPart(Tier tier, Bytes chunk) const {
+// A small pool has small segments. Otherwise the first job would take all of it.
+uint64_t EngineState::UsualSegment(Tier tier, Bytes chunk) const {
   const uint64_t slots =
-      std::min(kPartSize, Bytes(capacity_[static_cast<int>(tier)].count() / kParts)) / chunk;
+      std::min(kSegmentSize, Bytes(capacity_[static_cast<int>(tier)].count() / kSegmentsOfPool)) /
+      chunk;
   return std::min(std::max(uint64_t{kMinSlots}, slots),
                   std::max(uint64_t{1}, kMaxRegionSize / chunk));
 }
 
-// Slots without which no job can begin.
+// The slots without which no job can begin.
 uint64_t EngineState::LeastShare(Tier tier, Bytes chunk) const {
   if (tier == Tier::kSsd) return kMinSlots;
-  const uint64_t part = UsualPart(tier, chunk);
-  return (kLeastClaim + part - 1) / part * part;
+  const uint64_t segment = UsualSegment(tier, chunk);
+  return (kLeastGuaranteed + segment - 1) / segment * segment;
 }
 
 absl::Status EngineState::LendElastic(Job& job, Tier tier) {
-  JobTier& part = job.tier(tier);
+  TierShare& share = job.tier(tier);
   const Bytes chunk = job.chunk_size;
   const uint64_t most =
-      std::min<uint64_t>(Unclaimed(tier) / chunk, uint64_t{options_.limits.chunks});
+      std::min<uint64_t>(Unguaranteed(tier) / chunk, uint64_t{options_.limits.chunks});
   const uint64_t free = std::min<uint64_t>(Free(tier) / chunk, most);
   const uint64_t least = LeastShare(tier, chunk);
   if (most < kMinSlots || free < std::min(most, least)) {
     return NotEnough(tier, Bytes(0), chunk, least);
   }
-  uint64_t each = std::min(UsualPart(tier, chunk), free), claim = each;
+  uint64_t each = std::min(UsualSegment(tier, chunk), free), guaranteed = each;
   if (tier == Tier::kHost) {
-    claim = std::min(most, std::max(uint64_t{kLeastClaim}, most / kClaimedPart));
-    each = std::min(each, claim / 2);
-    claim = std::min((claim + each - 1) / each, most / each) * each;
+    guaranteed = std::min(most, std::max(uint64_t{kLeastGuaranteed}, most / kGuaranteedPart));
+    each = std::min(each, guaranteed / 2);
+    guaranteed = std::min((guaranteed + each - 1) / each, most / each) * each;
   }
-  part.most = static_cast<uint32_t>(most);
-  part.claim = static_cast<uint32_t>(claim);
-  part.slots_per_part = static_cast<uint32_t>(each);
-  part.target = Reachable(part, free, /*up=*/false);
+  share.limit = static_cast<uint32_t>(most);
+  share.guaranteed = static_cast<uint32_t>(guaranteed);
+  share.slots_per_segment = static_cast<uint32_t>(each);
+  share.target = Reachable(share, free, /*up=*/false);
   return absl::OkStatus();
 }
 
 void EngineState::SetTarget(Job& job, Tier tier, uint32_t target) {
-  JobTier& part = job.tier(tier);
-  if (target == part.target) return;
-  // What is withheld is ceded first: it is nobody's work.
-  const uint32_t less = part.target - std::min(part.target, target);
-  part.withheld -= std::min(part.withheld, less);
-  (tier == Tier::kSsd ? counters_.ssd_ceded : counters_.host_ceded) += job.chunk_size * less;
-  part.target = target;
-  part.slots->Resize(target - part.withheld);
+  TierShare& share = job.tier(tier);
+  if (target == share.target) return;
+  // The slots of the balloon go first, because they hold no chunk.
+  const uint32_t less = share.target - std::min(share.target, target);
+  share.balloon -= std::min(share.balloon, less);
+  (tier == Tier::kSsd ? counters_.ssd_reclaimed : counters_.host_reclaimed) +=
+      job.chunk_size * less;
+  share.target = target;
+  share.slots->Resize(target - share.balloon);
   Charge(job, tier);
   if (tier == Tier::kHost) SendBudgets(job);
-  LookAtRoom(job, tier);
+  ScheduleRoomCheck(job, tier);
 }
 
-void EngineState::Raise(Job& job, Tier tier, uint32_t lacking) {
-  JobTier& part = job.tier(tier);
-  if (!part.is_elastic() || !TakesPart(job) || part.target == part.most) return;
-  const uint32_t wanted = Reachable(part, uint64_t{part.target} + lacking, /*up=*/true);
-  if (wanted <= part.target) return;
-  const Bytes more = job.chunk_size * (wanted - part.target);
-  const bool claimed = wanted <= part.claim;
-  const bool entitled = tier == Tier::kSsd || claimed || job.chunk_size * wanted <= FairShare(tier);
+void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking) {
+  TierShare& share = job.tier(tier);
+  if (!share.is_elastic() || !IsActive(job) || share.target == share.limit) return;
+  const uint32_t wanted = Reachable(share, uint64_t{share.target} + lacking, /*up=*/true);
+  if (wanted <= share.target) return;
+  const Bytes more = job.chunk_size * (wanted - share.target);
+  const bool is_guaranteed = wanted <= share.guaranteed;
+  const bool entitled =
+      tier == Tier::kSsd || is_guaranteed || job.chunk_size * wanted <= FairShare(tier);
   if (entitled && more > Free(tier)) {
-    part.pressed = tier == Tier::kHost;
-    AskOthers(tier, more, claimed ? Need::kClaim : Need::kMore, &job);
+    share.starved = tier == Tier::kHost;
+    ReclaimFromOthers(tier, more, is_guaranteed ? Need::kGuaranteed : Need::kMore, &job);
   }
-  // Who opens comes before who wants more than a claim, and who has less than an equal part before
-  // who has it.
-  bool others_first = !claimed && !opens_.empty();
+  // Priority for free memory: waiting Opens, then jobs below their fair share, then all others.
+  bool others_first = !is_guaranteed && !opens_.empty();
   for (const auto& [id, other] : jobs_) {
-    others_first = others_first || (!entitled && other->tier(tier).pressed);
+    others_first = others_first || (!entitled && other->tier(tier).starved);
   }
   const Bytes free = others_first ? Bytes(0) : Free(tier);
-  const uint64_t most = std::min<uint64_t>(wanted, part.target + free / job.chunk_size);
-  const uint32_t target = Reachable(part, most, /*up=*/false);
-  if (target == wanted) part.pressed = false;
-  if (target > part.target) SetTarget(job, tier, target);
+  const uint64_t most = std::min<uint64_t>(wanted, share.target + free / job.chunk_size);
+  const uint32_t target = Reachable(share, most, /*up=*/false);
+  if (target == wanted) share.starved = false;
+  if (target > share.target) SetTarget(job, tier, target);
 }
 
-// The least that the job's share may become for others: for their claims no more than its own, and
-// for more an equal part.
+// The size below which other jobs may not push the share: its guaranteed share, and for more than
+// the guaranteed shares of others, the fair share.
 uint32_t EngineState::Floor(const Job& job, Tier tier, Need need, bool only_unused) const {
-  const JobTier& part = job.tier(tier);
-  uint64_t floor = part.claim;
-  if (TakesPart(job)) {
+  const TierShare& share = job.tier(tier);
+  uint64_t floor = share.guaranteed;
+  if (IsActive(job)) {
     if (need == Need::kMore) {
       floor = std::max<uint64_t>(floor, FairShare(tier) / job.chunk_size);
     }
-    uint64_t used = part.committed;
-    for (const FetchOperation* fetch : part.admission) {
-      used = std::max<uint64_t>(used, fetch->chunks.size());
-    }
-    // Touches that nobody announced go on.
+    const uint64_t used = std::max(share.pinned_chunks, share.largest_waiting());
+    // Page faults without a fetch still need slots.
     if (tier == Tier::kHost) floor = std::max(floor, used + kMinSlots);
   }
-  if (only_unused || tier == Tier::kSsd) floor = std::max<uint64_t>(floor, part.made_slots());
-  return static_cast<uint32_t>(std::min<uint64_t>(floor, part.target));
+  if (only_unused || tier == Tier::kSsd) floor = std::max<uint64_t>(floor, share.made_slots());
+  return static_cast<uint32_t>(std::min<uint64_t>(floor, share.target));
 }
 
-// What is free, or soon is.
+// Memory that is free, or is being given back.
 Bytes EngineState::FreeSoon(Tier tier) const {
   Bytes coming = Free(tier);
   for (const auto& [id, job] : jobs_) {
-    const JobTier& part = job->tier(tier);
-    if (job->state == Job::State::kEnding || !part.is_elastic()) continue;
-    coming += part.share - job->chunk_size * part.target;
+    const TierShare& share = job->tier(tier);
+    if (job->state == Job::State::kEnding || !share.is_elastic()) continue;
+    coming += share.lent - job->chunk_size * share.target;
   }
   return coming;
 }
 
-void EngineState::AskOthers(Tier tier, Bytes needed, Need need, const Job* asking) {
+void EngineState::ReclaimFromOthers(Tier tier, Bytes needed, Need need, const Job* asking) {
   for (const bool only_unused : {true, false}) {
     for (const bool running : {false, true}) {
       for (const auto& [id, job] : jobs_) {
-        const JobTier& part = job->tier(tier);
-        const bool lends = part.is_elastic() && job.get() != asking &&
-                           (running ? TakesPart(*job) : job->state == Job::State::kLingering);
+        const TierShare& share = job->tier(tier);
+        const bool lends = share.is_elastic() && job.get() != asking &&
+                           (running ? IsActive(*job) : job->state == Job::State::kLingering);
         const Bytes soon = FreeSoon(tier);
         if (!lends || soon >= needed) continue;
-        const uint32_t slots = std::min(part.target, CeilDiv(needed - soon, job->chunk_size));
+        const uint32_t slots = std::min(share.target, CeilDiv(needed - soon, job->chunk_size));
         const uint32_t floor = Floor(*job, tier, need, only_unused);
-        const uint32_t target = Reachable(part, part.target - slots, /*up=*/false);
-        SetTarget(*job, tier, std::max(target, Reachable(part, floor, /*up=*/true)));
+        const uint32_t target = Reachable(share, share.target - slots, /*up=*/false);
+        SetTarget(*job, tier, std::max(target, Reachable(share, floor, /*up=*/true)));
       }
     }
   }
 }
 
-bool EngineState::AskForOpen(const OpenCall& open) {
+bool EngineState::ReclaimForOpen(const OpenCall& open) {
   bool lacks = false;
   if (open.device_share > Free(Tier::kDevice)) return false;
   for (const Tier tier : {Tier::kHost, Tier::kSsd}) {
@@ -225,12 +226,12 @@ bool EngineState::AskForOpen(const OpenCall& open) {
     Bytes needed = RoundDown(AskedOf(open, tier), open.chunk_size);
     if (IsElastic(open, tier)) {
       needed = open.chunk_size * LeastShare(tier, open.chunk_size);
-      needed = std::min(RoundDown(Unclaimed(tier), open.chunk_size), needed);
+      needed = std::min(RoundDown(Unguaranteed(tier), open.chunk_size), needed);
     }
     if (needed <= Free(tier)) continue;
-    if (needed > Unclaimed(tier)) return false;
-    AskOthers(tier, needed, Need::kClaim, nullptr);
-    // On SSD nobody leaves; in host memory leases end.
+    if (needed > Unguaranteed(tier)) return false;
+    ReclaimFromOthers(tier, needed, Need::kGuaranteed, nullptr);
+    // On SSD no victim leaves, so that waiting would not help. In host memory leases end.
     if (tier == Tier::kSsd && needed > Free(tier)) return false;
     lacks = true;
   }
@@ -243,7 +244,7 @@ bool EngineState::ServeFreed() {
   ended_.clear();
   freed_ = false;
   for (const auto& [id, job] : jobs_) {
-    if (job->tier(Tier::kHost).pressed) LookAtRoom(*job, Tier::kHost);
+    if (job->tier(Tier::kHost).starved) ScheduleRoomCheck(*job, Tier::kHost);
   }
   OpenWaiting();
   return true;

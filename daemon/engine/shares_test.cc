@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "daemon/engine/engine.h"
-#include "daemon/engine/test_node.h"
+#include "daemon/engine/testing/engine_harness.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -12,11 +12,11 @@ using absl::StatusCode;
 
 constexpr uint32_t kHostSlots = 48, kSsdSlots = 1024;
 
-// A node without a device: 48 host slots, and SSD for 8 parts of 128 slots.
-class SharesNode : public TestNode {
+// A node without a device: 48 host slots, and SSD for 8 segments of 128 slots.
+class SharesHarness : public EngineHarness {
  public:
-  explicit SharesNode(uint64_t ssd_slots = kSsdSlots, uint64_t host_slots = kHostSlots)
-      : TestNode({Bytes(0), kChunk * host_slots, kChunk * ssd_slots, Limits()}) {}
+  explicit SharesHarness(uint64_t ssd_slots = kSsdSlots, uint64_t host_slots = kHostSlots)
+      : EngineHarness({Bytes(0), kChunk * host_slots, kChunk * ssd_slots, Limits()}) {}
 
   // The call; the session is `last_`.
   CallId BeginOpen(Bytes host_share = Bytes(0), std::string name = "") {
@@ -67,7 +67,7 @@ class SharesNode : public TestNode {
 };
 
 TEST(SharesTest, OneJobAloneHasEverything) {
-  SharesNode node;
+  SharesHarness node;
   const SessionId session = node.OpenElastic();
   EXPECT_EQ(node.ShareOf(session), kHostSlots);
   node.Fill(session, 200);
@@ -75,7 +75,7 @@ TEST(SharesTest, OneJobAloneHasEverything) {
 }
 
 TEST(SharesTest, WhatIsNotUsedIsCededAtOnce) {
-  SharesNode node;
+  SharesHarness node;
   const SessionId first = node.OpenElastic();
   node.Fill(first, 8);
   const CallId open = node.BeginOpen();
@@ -84,11 +84,11 @@ TEST(SharesTest, WhatIsNotUsedIsCededAtOnce) {
   node.Fill(node.last_, 40);
   EXPECT_GE(node.ShareOf(node.last_), kHostSlots / 2);
   EXPECT_EQ(node.transfers_.size(), 0u);
-  EXPECT_EQ(node.Inspect().counters.host_ceded, kChunk * (kHostSlots - node.ShareOf(first)));
+  EXPECT_EQ(node.Inspect().counters.host_reclaimed, kChunk * (kHostSlots - node.ShareOf(first)));
 }
 
 TEST(SharesTest, AFullPoolIsSharedByHalves) {
-  SharesNode node;
+  SharesHarness node;
   const SessionId first = node.OpenElastic();
   const std::vector<ChunkId> chunks = node.Fill(first, 100);
   EXPECT_EQ(node.ShareOf(first), kHostSlots);
@@ -101,13 +101,13 @@ TEST(SharesTest, AFullPoolIsSharedByHalves) {
   node.Fill(second, 100);
   EXPECT_EQ(node.ShareOf(second), kHostSlots / 2);
   EXPECT_EQ(node.ShareOf(first), kHostSlots / 2);
-  // Neither takes more from the other.
+  // Neither job reclaims more from the other.
   for (const ChunkId chunk : chunks) node.Use(first, chunk);
   EXPECT_EQ(node.ShareOf(second), kHostSlots / 2);
 }
 
 TEST(SharesTest, WhoStaysHasAllOfItAgain) {
-  SharesNode node;
+  SharesHarness node;
   const SessionId first = node.OpenElastic();
   const std::vector<ChunkId> chunks = node.Fill(first, 100);
   const SessionId second = node.OpenElastic();
@@ -119,7 +119,7 @@ TEST(SharesTest, WhoStaysHasAllOfItAgain) {
 }
 
 TEST(SharesTest, AJobWithoutSessionsCedesAllButItsClaim) {
-  SharesNode node;
+  SharesHarness node;
   const SessionId first = node.OpenElastic("kept");
   const std::vector<ChunkId> chunks = node.Fill(first, 100);
   node.Post(ClientGone{first});
@@ -134,7 +134,7 @@ TEST(SharesTest, AJobWithoutSessionsCedesAllButItsClaim) {
 }
 
 TEST(SharesTest, LeasedChunksStay) {
-  SharesNode node;
+  SharesHarness node;
   const SessionId first = node.OpenElastic();
   const std::vector<ChunkId> chunks = node.Allocate(first, 48);
   const std::vector<ChunkId> leased(chunks.begin(), chunks.begin() + 40);
@@ -152,7 +152,7 @@ TEST(SharesTest, LeasedChunksStay) {
 }
 
 TEST(SharesTest, AnOpenThatGetsNothingIsRefusedInTime) {
-  SharesNode node;
+  SharesHarness node;
   const SessionId first = node.OpenElastic();
   const std::vector<ChunkId> chunks = node.Allocate(first, 44);
   node.Fetch(first, chunks, Access::kWrite, Tier::kHost);
@@ -163,7 +163,7 @@ TEST(SharesTest, AnOpenThatGetsNothingIsRefusedInTime) {
 }
 
 TEST(SharesTest, ASizeThatIsAskedForIsCededToo) {
-  SharesNode node;
+  SharesHarness node;
   const SessionId first = node.OpenElastic();
   node.Fill(first, 100);
   const CallId open = node.BeginOpen(kChunk * 20);
@@ -171,22 +171,23 @@ TEST(SharesTest, ASizeThatIsAskedForIsCededToo) {
   ASSERT_EQ(node.CodeOf(open), StatusCode::kOk);
   EXPECT_EQ(node.ShareOf(node.last_), 20u);
   EXPECT_EQ(node.ShareOf(first), 28u);
-  // A fixed share cedes nothing, and a claim neither.
+  // No slot is reclaimed from a fixed share or a guaranteed share.
   const CallId more = node.BeginOpen(kChunk * 20);
   EXPECT_EQ(node.CodeOf(more), StatusCode::kResourceExhausted);
 }
 
 TEST(SharesTest, ClaimsAreAllThatCanBeHad) {
-  SharesNode node;
+  SharesHarness node;
   for (int i = 0; i < 4; ++i) node.Fill(node.OpenElastic(), 100);
   const CallId fifth = node.BeginOpen();
   node.FinishTransfers();
   EXPECT_EQ(node.CodeOf(fifth), StatusCode::kResourceExhausted);
 }
 
-// A second job begins with less than its claim, while the first one, larger, gives back the rest.
+// A second job begins with less than its guaranteed share, while the first one, larger, gives back
+// the rest.
 TEST(SharesTest, AClaimMayBeMoreThanThereIsSoFar) {
-  SharesNode node(/*ssd_slots=*/4096, /*host_slots=*/512);
+  SharesHarness node(/*ssd_slots=*/4096, /*host_slots=*/512);
   const SessionId first = node.OpenElastic();
   node.Fill(first, 600);
   const SessionId second = node.OpenElastic();
@@ -205,9 +206,9 @@ TEST(SharesTest, AClaimMayBeMoreThanThereIsSoFar) {
 }
 
 TEST(SharesTest, SsdIsLentAsItIsNeeded) {
-  SharesNode node;
+  SharesHarness node;
   const SessionId first = node.OpenElastic();
-  EXPECT_EQ(node.Allocate(first, 400).size(), 400u);  // 4 parts of 128.
+  EXPECT_EQ(node.Allocate(first, 400).size(), 400u);  // 4 segments of 128.
   const SessionId second = node.OpenElastic();
   EXPECT_EQ(node.Allocate(second, 500).size(), 500u);  // The other 4.
   EXPECT_EQ(node.Allocate(first, 112).size(), 112u);
@@ -219,7 +220,7 @@ TEST(SharesTest, SsdIsLentAsItIsNeeded) {
 }
 
 TEST(SharesTest, ASmallSsdIsOnePart) {
-  SharesNode node(/*ssd_slots=*/100);
+  SharesHarness node(/*ssd_slots=*/100);
   const SessionId first = node.OpenElastic();
   EXPECT_EQ(node.Allocate(first, 100).size(), 100u);
   const CallId open = node.BeginOpen();

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "daemon/engine/engine.h"
-#include "daemon/engine/resize_node.h"
+#include "daemon/engine/testing/resize_harness.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -10,7 +10,7 @@ namespace {
 
 using absl::StatusCode;
 
-StatusCode CodeOfOpen(TestNode& node, absl::optional<MemoryKind> kind, Bytes device_share) {
+StatusCode CodeOfOpen(EngineHarness& node, absl::optional<MemoryKind> kind, Bytes device_share) {
   OpenCall open;
   open.call = node.Call();
   open.session = SessionId(900 + open.call.value());
@@ -25,7 +25,7 @@ StatusCode CodeOfOpen(TestNode& node, absl::optional<MemoryKind> kind, Bytes dev
 }
 
 TEST(SlotRegionsTest, EverySlotOfTheDeviceIsARegionOfItsOwn) {
-  ResizeNode node;
+  ResizeHarness node;
   const SessionId session = node.OpenEight();
   node.Fill(session);
   uint32_t on_device = 0;
@@ -40,14 +40,14 @@ TEST(SlotRegionsTest, EverySlotOfTheDeviceIsARegionOfItsOwn) {
 }
 
 TEST(SlotRegionsTest, TheNodeSaysHowItsDeviceCanLend) {
-  ResizeNode node;
+  ResizeHarness node;
   EXPECT_EQ(CodeOfOpen(node, MemoryKind::kCudaIpc, kChunk * 4), StatusCode::kOk);
   EXPECT_EQ(node.made_[0].memory, MemoryKind::kCudaIpc);
   EXPECT_EQ(node.made_[0].size, kChunk * 4) << "as large as shared memory's";
   EXPECT_EQ(CodeOfOpen(node, absl::nullopt, kChunk * 4), StatusCode::kOk);
   EngineOptions options = SlotRegions();
   options.device_kinds = {MemoryKind::kCudaIpc};
-  ResizeNode ipc_only(options);
+  ResizeHarness ipc_only(options);
   OpenCall open;
   open.call = ipc_only.Call();
   open.session = SessionId(7);
@@ -59,21 +59,21 @@ TEST(SlotRegionsTest, TheNodeSaysHowItsDeviceCanLend) {
   EXPECT_NE(ipc_only.ReplyTo(open.call).status.message().find("it can as CUDA_IPC"),
             absl::string_view::npos);
   options.device_kinds = {MemoryKind::kSharedMemory};
-  ResizeNode emulated(options);
+  ResizeHarness emulated(options);
   EXPECT_EQ(CodeOfOpen(emulated, MemoryKind::kCudaDescriptor, kChunk * 4), StatusCode::kOk);
 }
 
 TEST(SlotRegionsTest, AJobHasNoMoreRegionsThanTheLimit) {
   EngineOptions options = SlotRegions();
   options.limits.device_regions = 6;
-  ResizeNode node(options);
+  ResizeHarness node(options);
   EXPECT_EQ(CodeOfOpen(node, absl::nullopt, kChunk * 7), StatusCode::kResourceExhausted);
   EXPECT_EQ(CodeOfOpen(node, absl::nullopt, kChunk * 6), StatusCode::kOk);
   EXPECT_EQ(CodeOfOpen(node, MemoryKind::kCudaIpc, kChunk * 7), StatusCode::kOk);
 }
 
 TEST(SlotRegionsTest, AJobOpensWithFourSlotsOrNotAtAll) {
-  ResizeNode node;
+  ResizeHarness node;
   node.hold_memory_ = true;
   OpenCall open;
   open.call = node.Call();

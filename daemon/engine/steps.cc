@@ -1,8 +1,8 @@
-// Steps: an optimizer's arithmetic on chunks, in host memory.
+// Steps: the arithmetic of an optimizer on chunks in host memory.
 //
-// A step's part is a fetch of its chunks to the host by a holder of its own, followed by the
-// arithmetic, after which its leases end. What it writes are other chunks than what it reads:
-// nothing of the job's state changes before it is published (publish.cc), whatever dies meanwhile.
+// A step part pins its chunks at the host under an id of its own, computes, and unpins them. It
+// writes other chunks than it reads, so that the state of the job changes only at the commit
+// (commit.cc), whichever process dies before.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@
 namespace memtide {
 
 absl::Status EngineState::CheckStep(const Session& session, const StepCall& event,
-                                    const std::vector<uint32_t>& places) const {
+                                    const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
   if (!job.tier(Tier::kHost).exists()) {
     return absl::FailedPreconditionError(
@@ -26,31 +26,27 @@ absl::Status EngineState::CheckStep(const Session& session, const StepCall& even
     return absl::InvalidArgumentError(
         absl::StrCat(pieces, " pieces and copies; at most ", limits.step_pieces, " a call"));
   }
-  if (event.reads > places.size()) {
+  if (event.reads > indices.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("reads: ", event.reads, " of ", places.size(), " chunks"));
+        absl::StrCat("reads: ", event.reads, " of ", indices.size(), " chunks"));
   }
   const uint32_t limit = job.LeaseLimit(Tier::kHost);
-  if (places.size() > limit) {
+  if (indices.size() > limit) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("a step of ", places.size(), " chunks at once; the job's host share of ",
-                     FormatBytes(job.tier(Tier::kHost).share), " can hold ", limit,
+        absl::StrCat("a step of ", indices.size(), " chunks at once; the job's host share of ",
+                     FormatBytes(job.tier(Tier::kHost).lent), " can hold ", limit,
                      "; raise the pool or step fewer at a time"));
   }
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
   for (size_t i = 0; i < event.reads; ++i) {
-    if (chunks_[places[i]].torn) return Lost(places[i]);
+    if (chunks_[indices[i]].torn) return Lost(indices[i]);
   }
-  if (session.waiting_calls >= limits.waiting_calls_per_session) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the session has its limit of ", limits.waiting_calls_per_session,
-                     " waiting calls; wait for some of them first"));
-  }
-  return optimizer::Validate(*event.work, event.reads, static_cast<uint32_t>(places.size()),
+  MEMTIDE_RETURN_IF_ERROR(CheckWaiting(session, indices.size()));
+  return optimizer::Validate(*event.work, event.reads, static_cast<uint32_t>(indices.size()),
                              job.chunk_size.count());
 }
 
-// What it uses is foreseen as what sessions use is.
+// The access predictor learns the uses of steps as it learns those of sessions.
 void EngineState::LearnStep(Job& job, const StepCall& event) {
   MomentReport uses;
   uses.continues = true;
@@ -66,8 +62,8 @@ void EngineState::On(const StepCall& event) {
   Job& job = *session->job;
   absl::Status status = CheckMoments(event.moments);
   if (status.ok()) Learn(job, event.moments);
-  absl::StatusOr<std::vector<uint32_t>> places = Resolve(job, event.chunks);
-  if (status.ok()) status = places.ok() ? CheckStep(*session, event, *places) : places.status();
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
+  if (status.ok()) status = indices.ok() ? CheckStep(*session, event, *indices) : indices.status();
   if (!status.ok()) return Refuse(event.call, status);
   LearnStep(job, event);
 
@@ -78,21 +74,17 @@ void EngineState::On(const StepCall& event) {
   fetch.owner = session->id;
   fetch.job = &job;
   fetch.tier = Tier::kHost;
-  fetch.chunks = std::move(*places);
+  fetch.chunks = std::move(*indices);
   fetch.first_written = event.reads;
   fetch.work = event.work;
   fetch.started = now_;
   fetch.deadline =
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
-  fetches_.emplace(event.call, std::move(made));
-  ++session->waiting_calls;
+  Enter(*session, std::move(made));
 
-  const Admission admission = TryAdmit(fetch);
+  const Admission admission = TryAdmit(fetch, /*may_take_room=*/true);
   if (fetch.admitted && fetch.missing == 0) return StartStepOf(fetch);
-  if (!fetch.admitted) {
-    job.tier(Tier::kHost).admission.push_back(&fetch);
-    AskLeasesBack(fetch, admission);
-  }
+  if (!fetch.admitted) WaitForAdmission(fetch, admission);
 }
 
 void EngineState::StartStepOf(FetchOperation& fetch) {
@@ -101,13 +93,13 @@ void EngineState::StartStepOf(FetchOperation& fetch) {
   start.size = fetch.job->chunk_size;
   start.work = fetch.work;
   for (size_t i = 0; i < fetch.chunks.size(); ++i) {
-    const uint32_t place = fetch.chunks[i];
-    Chunk& chunk = chunks_[place];
-    Hold& hold = *chunk.FindHold(fetch.session);
-    --hold.pending;
-    hold.granted = true;
-    hold.access = fetch.AccessOf(i);
-    if (hold.access == Access::kWrite) MakeNewVersion(place);
+    const ChunkIndex index = fetch.chunks[i];
+    Chunk& chunk = chunks_[index];
+    Pin& pin = *chunk.FindPin(fetch.session);
+    --pin.pending;
+    pin.granted = true;
+    pin.access = fetch.AccessOf(i);
+    if (pin.access == Access::kWrite) MakeNewVersion(index);
     chunk.only_stepped = !chunk.leased;
     chunk.leased = false;
     ++chunk.steps;
@@ -115,7 +107,7 @@ void EngineState::StartStepOf(FetchOperation& fetch) {
   }
   steps_.emplace(start.step, RunningStep{fetch.call, fetch.session, fetch.owner, fetch.job,
                                          fetch.chunks, fetch.first_written});
-  fetches_.erase(fetch.call);
+  Leave(*FindSession(fetch.owner), fetch);
   Emit(std::move(start));
 }
 
@@ -126,22 +118,23 @@ void EngineState::On(const StepDone& event) {
   steps_.erase(found);
   --step.job->steps;
   for (size_t i = 0; i < step.chunks.size(); ++i) {
-    const uint32_t place = step.chunks[i];
-    Chunk& chunk = chunks_[place];
+    const ChunkIndex index = step.chunks[i];
+    Chunk& chunk = chunks_[index];
     --chunk.steps;
     if (i >= step.first_written) chunk.overwrite = chunk.blank = false;
-    if (chunk.dying) {
-      ForgetChunk(place);
+    if (chunk.freed_in_flight) {
+      ForgetChunk(index);
       continue;
     }
-    Touch(place);
-    for (size_t hold = 0; hold < chunk.holds.size(); ++hold) {
-      if (chunk.holds[hold].session != step.holder) continue;
-      Unpin(place, hold);
+    MarkDirty(index);
+    for (size_t pin = 0; pin < chunk.pins.size(); ++pin) {
+      if (chunk.pins[pin].session != step.holder) continue;
+      UnpinChunk(index, pin);
       break;
     }
-    if (!event.status.ok() && i >= step.first_written) Discard(place);
-    if (chunk.is_twin) Rank(chunk.partner);  // It is superseded, or is so no more.
+    if (!event.status.ok() && i >= step.first_written) Discard(index);
+    if (chunk.is_shadow)
+      Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
   }
   if (Session* session = FindSession(step.owner)) --session->waiting_calls;
   if (!event.status.ok()) return Refuse(step.call, event.status);
@@ -153,22 +146,22 @@ void EngineState::On(const StepDone& event) {
   Emit(std::move(reply));
 }
 
-void EngineState::Discard(uint32_t place) {
-  Chunk& chunk = chunks_[place];
+void EngineState::Discard(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
   MEMTIDE_CHECK(!chunk.pinned());
   chunk.version = Version(chunk.version.value() + 1);
   chunk.valid = 0;
   chunk.torn = chunk.blank = false;
-  Touch(place);
-  ForgetWishes(place);
+  MarkDirty(index);
+  ForgetWishes(index);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     const bool in_use =
         chunk.flight.has_value() && (chunk.flight->to == tier || chunk.flight->from == tier);
-    if (tier != chunk.job->home && chunk.slot(tier) && !in_use) DropCopy(place, tier);
+    if (tier != chunk.job->home && chunk.slot(tier) && !in_use) DropCopy(index, tier);
   }
-  Rank(place);
-  if (chunk.is_twin) Rank(chunk.partner);
-  Ready(place);
+  Rank(index);
+  if (chunk.is_shadow) Rank(chunk.counterpart);
+  ScheduleChunk(index);
 }
 
 }  // namespace memtide

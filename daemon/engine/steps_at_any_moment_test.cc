@@ -1,6 +1,6 @@
 // Whatever dies or fails, at any I/O of a step, the job is at a step or at the one before, and to
 // make a step again gives the same bits.
-#include "daemon/engine/step_training.h"
+#include "daemon/engine/testing/step_training.h"
 
 namespace memtide {
 namespace {
@@ -19,7 +19,7 @@ TEST_P(StepsAtAnyMomentTest, DeathLeavesAWholeStep) {
   bool died_in_time = true;
   for (int at = 0; died_in_time; ++at) {
     SCOPED_TRACE(at);
-    ByteNode node(GetParam().options);
+    EngineByteHarness node(GetParam().options);
     SessionId session = node.Open("job", std::chrono::hours(1));
     StepTraining training(&node, session);
     training.Step(1);
@@ -28,14 +28,14 @@ TEST_P(StepsAtAnyMomentTest, DeathLeavesAWholeStep) {
     const CallId step = training.StartStep(2);
     for (int i = 0; i < at && !node.Answered(step); ++i) node.Advance();
     died_in_time = !node.Answered(step);
-    if (!died_in_time) training.Publish(2);
+    if (!died_in_time) training.Commit(2);
     node.Post(ClientGone{session});
     OpenReply opened;
     session = node.Open("job", std::chrono::hours(1), &opened);
     training.GoOnIn(session);
-    ASSERT_EQ(opened.published_step, died_in_time ? 1u : 2u);
-    ASSERT_EQ(training.Read(), expected[opened.published_step]);
-    for (uint64_t next = opened.published_step + 1; next <= kSteps; ++next) training.Step(next);
+    ASSERT_EQ(opened.committed_step, died_in_time ? 1u : 2u);
+    ASSERT_EQ(training.Read(), expected[opened.committed_step]);
+    for (uint64_t next = opened.committed_step + 1; next <= kSteps; ++next) training.Step(next);
     ASSERT_EQ(training.Read(), expected[kSteps]);
   }
 }
@@ -50,7 +50,7 @@ TEST_P(StepsAtAnyMomentTest, TheDaemonsDeathLeavesAWholeStep) {
   for (uint32_t at = 0; died_in_time; ++at) {
     for (const uint32_t torn : {0u, 1u, 2u, 1000003u * (at + 1)}) {
       SCOPED_TRACE(testing::Message() << at << " of " << torn);
-      ByteNode node(options);
+      EngineByteHarness node(options);
       StepTraining training(&node, node.Open("job", std::chrono::hours(1)));
       training.Step(1);
       training.FillGradient(2);
@@ -58,14 +58,14 @@ TEST_P(StepsAtAnyMomentTest, TheDaemonsDeathLeavesAWholeStep) {
       const CallId step = training.StartStep(2);
       for (uint32_t i = 0; i < at && !node.Answered(step); ++i) node.Advance();
       died_in_time = !node.Answered(step);
-      if (!died_in_time) training.Publish(2);
+      if (!died_in_time) training.Commit(2);
       ASSERT_TRUE(node.DaemonDies(torn).empty());
       OpenReply opened;
       training.GoOnIn(node.Open("job", std::chrono::hours(1), &opened));
-      ASSERT_EQ(opened.published_step, died_in_time ? 1u : 2u);
-      ASSERT_EQ(opened.note, "step " + std::to_string(opened.published_step));
-      ASSERT_EQ(training.Read(), expected[opened.published_step]);
-      for (uint64_t next = opened.published_step + 1; next <= kSteps; ++next) training.Step(next);
+      ASSERT_EQ(opened.committed_step, died_in_time ? 1u : 2u);
+      ASSERT_EQ(opened.manifest, "step " + std::to_string(opened.committed_step));
+      ASSERT_EQ(training.Read(), expected[opened.committed_step]);
+      for (uint64_t next = opened.committed_step + 1; next <= kSteps; ++next) training.Step(next);
       ASSERT_EQ(training.Read(), expected[kSteps]);
     }
   }
@@ -77,7 +77,7 @@ TEST_P(StepsAtAnyMomentTest, FailureLeavesAWholeStep) {
   bool failed_in_time = true;
   for (int at = 0; failed_in_time; ++at) {
     SCOPED_TRACE(at);
-    ByteNode node(GetParam().options);
+    EngineByteHarness node(GetParam().options);
     StepTraining training(&node, node.Open("job", std::chrono::hours(1)));
     training.Step(1);
     training.FillGradient(2);
@@ -102,7 +102,7 @@ TEST_P(StepsAtAnyMomentTest, FailureLeavesAWholeStep) {
 // So does one that fails for good: the step is undone with a clear error, and training can go on.
 TEST_P(StepsAtAnyMomentTest, ADiskThatFailsForAWhileUndoesTheStep) {
   const std::vector<State> expected = Expected(GetParam().options);
-  ByteNode node(GetParam().options);
+  EngineByteHarness node(GetParam().options);
   StepTraining training(&node, node.Open("job", std::chrono::hours(1)));
   training.Step(1);
   training.FillGradient(2);

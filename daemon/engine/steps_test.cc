@@ -1,47 +1,47 @@
-// Steps and their publishing: when they are seen, what they wait for, what is refused.
+// Steps and commits: when sessions see new content, what a step waits for, which calls are refused.
 #include <limits>
 #include <memory>
 
-#include "daemon/engine/step_training.h"
+#include "daemon/engine/testing/step_training.h"
 
 namespace memtide {
 namespace {
 
-TEST(StepsTest, AreMadeAndSeenWhenPublished) {
-  ByteNode node(SmallHost());
+TEST(StepsTest, AreSeenWhenCommitted) {
+  EngineByteHarness node(SmallHost());
   OpenReply opened;
   StepTraining training(&node, node.Open("job", std::chrono::hours(1), &opened));
-  EXPECT_EQ(opened.published_step, 0u);
+  EXPECT_EQ(opened.committed_step, 0u);
   training.FillGradient(1);
   const State before = training.Read();
   const CallId step = training.StartStep(1);
   node.FinishUntilAnswered(step);
   EXPECT_TRUE(node.ReplyTo(step).status.ok()) << node.ReplyTo(step).status;
   EXPECT_EQ(training.Read(), before);
-  EXPECT_TRUE(node.ReplyTo(training.Publish(1)).status.ok());
+  EXPECT_TRUE(node.ReplyTo(training.Commit(1)).status.ok());
   const State after = training.Read();
   // Adam's first step goes lr against the sign of the gradient.
   EXPECT_NEAR(after[0][0], -0.5, 1e-5);
   EXPECT_NEAR(after[0][7], 0.5, 1e-5);
   node.Open("job", std::chrono::hours(1), &opened);
-  EXPECT_EQ(opened.published_step, 1u);
-  EXPECT_EQ(opened.note, "step 1");
+  EXPECT_EQ(opened.committed_step, 1u);
+  EXPECT_EQ(opened.manifest, "step 1");
 }
 
-TEST(StepsTest, ArePublishedOnceAndInOrder) {
-  ByteNode node(SmallHost());
+TEST(StepsTest, AreCommittedOnceAndInOrder) {
+  EngineByteHarness node(SmallHost());
   StepTraining training(&node, node.Open("job", std::chrono::hours(1)));
   training.Step(1);
   const State after = training.Read();
-  EXPECT_TRUE(node.ReplyTo(training.Publish(1)).status.ok()) << "its reply may have been lost";
+  EXPECT_TRUE(node.ReplyTo(training.Commit(1)).status.ok()) << "its reply may have been lost";
   EXPECT_EQ(training.Read(), after);
-  EXPECT_EQ(node.ReplyTo(training.Publish(3)).status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(node.ReplyTo(training.Publish(0)).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(node.ReplyTo(training.Commit(3)).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(node.ReplyTo(training.Commit(0)).status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(training.Read(), after);
 }
 
 TEST(StepsTest, KeepTheOldVersionWhereThatIsWanted) {
-  ByteNode node(SmallHost());
+  EngineByteHarness node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
   StepTraining training(&node, session);
   training.Step(1);
@@ -49,14 +49,14 @@ TEST(StepsTest, KeepTheOldVersionWhereThatIsWanted) {
   training.FillGradient(2);
   const CallId step = training.StartStep(2);
   node.FinishUntilAnswered(step);
-  ASSERT_TRUE(node.ReplyTo(training.Publish(2, /*keep=*/true)).status.ok());
+  ASSERT_TRUE(node.ReplyTo(training.Commit(2, /*keep=*/true)).status.ok());
   EXPECT_NE(training.Read(), first);
   EXPECT_EQ(node.Read(session, training.chunks()[4], kElements), first[0]);
   EXPECT_EQ(node.Read(session, training.chunks()[5], kElements), first[1]);
 }
 
-TEST(StepsTest, WaitForLeasesAndAreNotPublishedUnderThem) {
-  ByteNode node(SmallHost());
+TEST(StepsTest, WaitForLeasesAndAreNotCommittedUnderThem) {
+  EngineByteHarness node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
   StepTraining training(&node, session);
   FetchCall fetch;
@@ -70,15 +70,15 @@ TEST(StepsTest, WaitForLeasesAndAreNotPublishedUnderThem) {
   const CallId step = training.StartStep(1);
   while (node.in_flight() > 0) node.FinishOne();
   EXPECT_FALSE(node.Answered(step));
-  EXPECT_EQ(node.ReplyTo(training.Publish(1)).status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(node.ReplyTo(training.Commit(1)).status.code(), absl::StatusCode::kAborted);
   node.Post(ReleaseCall{node.Call(), session, 1000, {training.chunks()[1]}});
   node.FinishUntilAnswered(step);
   EXPECT_TRUE(node.ReplyTo(step).status.ok());
-  EXPECT_TRUE(node.ReplyTo(training.Publish(1)).status.ok());
+  EXPECT_TRUE(node.ReplyTo(training.Commit(1)).status.ok());
 }
 
 TEST(StepsTest, AreRefusedWhereTheyCannotBe) {
-  ByteNode node(SmallHost());
+  EngineByteHarness node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
   StepTraining training(&node, session);
   StepCall call;
@@ -100,7 +100,7 @@ TEST(StepsTest, AreRefusedWhereTheyCannotBe) {
   work.pieces[0].new_parameter = {1, 0};
   EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "what is read stays";
   work = AdamWork(1);
-  work.pieces[0].parameter.offset = ByteNode::kChunk.count() - 4;
+  work.pieces[0].parameter.offset = EngineByteHarness::kChunk.count() - 4;
   EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "it does not end in its chunk";
   work.pieces[0].parameter.offset = ~uint64_t{3};
   EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "offsets do not overflow";
@@ -120,7 +120,7 @@ TEST(StepsTest, AreRefusedWhereTheyCannotBe) {
 
 // A script may fetch more while it uses what a step of its own waits for.
 TEST(StepsTest, HoldNobodyUpWhileTheyWaitForRoom) {
-  ByteNode node(SmallHost());
+  EngineByteHarness node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
   StepTraining training(&node, session);
   const std::vector<ChunkId> more = node.Allocate(session, 9);
@@ -146,7 +146,7 @@ TEST(StepsTest, HoldNobodyUpWhileTheyWaitForRoom) {
 }
 
 TEST(StepsTest, CountGradientsThatAreNotFinite) {
-  ByteNode node(SmallHost());
+  EngineByteHarness node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));
   StepTraining training(&node, session);
   node.Fill(
@@ -167,11 +167,12 @@ TEST(StepsTest, CountGradientsThatAreNotFinite) {
   };
   EXPECT_EQ(count(true), 2u);
   EXPECT_EQ(count(false), 0u);
-  EXPECT_EQ(training.Read(), State(3, Values(kElements, 0))) << "not published, it is undone";
+  EXPECT_EQ(training.Read(), State(3, Values(kElements, 0)))
+      << "without a commit, the step has no effect";
 }
 
 TEST(StepsTest, EndWithTheirJobAndNotBefore) {
-  ByteNode node(SmallHost());
+  EngineByteHarness node(SmallHost());
   const SessionId session = node.Open("job", Duration(0));
   StepTraining training(&node, session);
   training.FillGradient(1);
@@ -184,12 +185,12 @@ TEST(StepsTest, EndWithTheirJobAndNotBefore) {
 }
 
 // What is on its way to SSD, or back, is exchanged as it is: the old, the new, or both.
-TEST(StepsTest, ArePublishedWhileChunksMove) {
+TEST(StepsTest, AreCommittedWhileChunksMove) {
   const std::vector<State> expected = Expected(SmallHost());
   int moved = 0;
   for (int at = 0; at < 12; ++at) {
     SCOPED_TRACE(at);
-    ByteNode node(SmallHost());
+    EngineByteHarness node(SmallHost());
     const SessionId session = node.Open("job", std::chrono::hours(1));
     StepTraining training(&node, session);
     training.Step(1);
@@ -205,7 +206,7 @@ TEST(StepsTest, ArePublishedWhileChunksMove) {
     node.Post(fetch);
     for (int i = 0; i < at && node.in_flight() > 0; ++i) node.FinishOne();
     moved += node.IsMoving(session, training.chunks(), 1, 7);
-    ASSERT_TRUE(node.ReplyTo(training.Publish(2)).status.ok());
+    ASSERT_TRUE(node.ReplyTo(training.Commit(2)).status.ok());
     node.FinishUntilAnswered(fetch.call);
     node.Post(ReleaseCall{node.Call(), session, 1000, fetch.chunks});
     ASSERT_EQ(training.Read(), expected[2]);
@@ -213,6 +214,18 @@ TEST(StepsTest, ArePublishedWhileChunksMove) {
     ASSERT_EQ(training.Read(), expected[3]);
   }
   EXPECT_GT(moved, 0);
+}
+
+TEST(StepsTest, ReadNoChunkWhoseWriterDied) {
+  EngineByteHarness node(SmallHost());
+  SessionId session = node.Open("job", std::chrono::hours(1));
+  StepTraining training(&node, session);
+  ASSERT_TRUE(node.Fetch(session, training.chunks()[0], Tier::kHost, Access::kWrite).status.ok());
+  node.Post(ClientGone{session});
+  training.GoOnIn(node.Open("job", std::chrono::hours(1)));
+  const CallId step = training.StartStep(1);
+  node.FinishUntilAnswered(step);
+  EXPECT_EQ(node.ReplyTo(step).status.code(), absl::StatusCode::kDataLoss);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Traces: what was done about a job's chunks, noted as it happens, and told to those who ask.
+// Traces: the movements of the chunks of a job, recorded as they happen, and the call that returns
+// them.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -8,13 +9,13 @@ namespace memtide {
 
 absl::optional<uint32_t> EngineState::MomentsUntilUse(const Chunk& chunk) const {
   const Job& job = *chunk.job;
-  if (!job.foresight.known()) return absl::nullopt;
+  if (!job.predictor.has_prediction()) return absl::nullopt;
   const uint64_t next = NextUseOfContent(chunk);
-  if (next >= Foresight::kUnknown) return absl::nullopt;
-  return job.trace.MomentsUntil(next - job.foresight.now());
+  if (next >= AccessPredictor::kUnknown) return absl::nullopt;
+  return job.trace.MomentsUntil(next - job.predictor.now());
 }
 
-// REQUIRES: the chunk's wishes still say why.
+// REQUIRES: the pending movement that causes the transfer is still set.
 TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
                               absl::optional<Tier> to) const {
   TracedMove move;
@@ -25,9 +26,9 @@ TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
   move.moment = chunk.job->trace.moment();
   const bool down = from.has_value() && (!to.has_value() || *to > *from);
   if (down) {
-    move.reason = chunk.push_from.has_value()    ? MoveReason::kVictim
-                  : chunk.clean_from.has_value() ? MoveReason::kCleaning
-                                                 : MoveReason::kRequest;
+    move.reason = chunk.evict_from.has_value()        ? MoveReason::kVictim
+                  : chunk.write_back_from.has_value() ? MoveReason::kWriteBack
+                                                      : MoveReason::kRequest;
     move.nearer = static_cast<uint32_t>(chunk.job->tier(*from).victims.size());
   } else {
     move.reason = chunk.fetches.empty() ? MoveReason::kPrefetch : MoveReason::kDemand;
@@ -63,10 +64,10 @@ void EngineState::On(const TraceCall& event) {
   traced.host_slots = slots(Tier::kHost);
   traced.ssd_slots = slots(Tier::kSsd);
   for (uint32_t member = 0; member < job.members.size(); ++member) {
-    const uint32_t place = job.members[member];
-    if (place == kNoPlace || !chunks_[place].live()) continue;
-    const Chunk& chunk = chunks_[place];
-    traced.chunks.push_back({member, IdOf(place), chunk.kind, MomentsUntilUse(chunk)});
+    const ChunkIndex index = job.members[member];
+    if (index == kNoChunk || !chunks_[index].live()) continue;
+    const Chunk& chunk = chunks_[index];
+    traced.chunks.push_back({member, IdOf(index), chunk.kind, MomentsUntilUse(chunk)});
   }
   job.trace.AddTo(&traced);
   Reply reply;

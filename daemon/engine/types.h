@@ -14,6 +14,9 @@
 
 namespace memtide {
 
+// With fewer slots than this at a tier, no chunk can be promoted while others are in use.
+inline constexpr uint32_t kMinSlots = 4;
+
 // What a job uses at a moment; see trace.proto.
 struct UseReport {
   ChunkId chunk;
@@ -27,8 +30,8 @@ struct MomentReport {
   bool continues = false, ends_iteration = false;
 };
 
-// Where a slot is. For device and host: a byte offset in a region of shared memory. For SSD: a byte
-// offset in a job's store (the store's files are striped by the io seam, not here).
+// Where a slot is. On device and host: a byte offset in a region of shared memory. On SSD: a byte
+// offset in a store of the job, whose files the io seam stripes.
 struct MemoryPlace {
   RegionId region;
   Bytes offset;
@@ -61,16 +64,16 @@ struct ChunkInfo {
   bool torn = false;
 };
 
-// One tier's pool. used + reserved + withheld + scrubbing + free = capacity, always.
+// One tier's pool. used + reserved + balloon + scrubbing + free = capacity, always.
 struct PoolUsage {
   Tier tier = Tier::kHost;
   Bytes capacity;
   Bytes used;       // Slots that hold a chunk's copy, or are being filled with one.
-  Bytes reserved;   // Slots lent to a job that hold nothing now.
-  Bytes withheld;   // Slots lent to a job whose memory the machine has, while it is short of it.
+  Bytes reserved;   // Empty slots that are lent to a job.
+  Bytes balloon;    // Slots lent to a job whose pages the machine has, while it is short of them.
   Bytes scrubbing;  // Memory of ended jobs that is not yet given back.
-  Bytes free;       // Lent to nobody.
-  // Free, or others would cede it to a job that needs it: what an elastic share may come to.
+  Bytes free;       // Lent to no job.
+  // Free, or reclaimed from other jobs on demand: the limit of a new elastic share.
   Bytes obtainable;
 };
 
@@ -89,23 +92,25 @@ struct SessionInfo {
   std::string job_name;
   uint32_t leases = 0;
   Bytes chunk_size, device_share, host_share;
-  Bytes host_withheld;  // Of the share, while the machine is short of memory.
+  Bytes host_balloon;  // Slots of the share that the balloon holds.
   std::vector<KindUsage> kinds;
 };
 
 // Counters since the engine began. Every one only grows.
 struct Counters {
   uint64_t events = 0, fetches = 0, fetch_hits = 0, evictions = 0, dropped_clean = 0, revokes = 0;
-  // Of all jobs: iterations that were reported, and those that were not as expected.
-  uint64_t iterations = 0, iteration_surprises = 0;
-  // Optimizer steps: parts that were computed, and whole ones that were published.
-  uint64_t step_parts = 0, steps_published = 0, non_finite_gradients = 0;
+  // Iterations that sessions reported, and those that differed from their prediction.
+  uint64_t iterations = 0, iteration_mispredictions = 0;
+  // Chunks examined for whether a fetch or step can be admitted.
+  uint64_t admission_looks = 0;
+  // Optimizer steps: parts that were computed, and whole steps that were committed.
+  uint64_t step_parts = 0, steps_committed = 0, non_finite_gradients = 0;
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
-  Bytes withheld;               // Memory of slots that went to the machine.
-  Bytes host_ceded, ssd_ceded;  // Taken from elastic shares for other jobs.
-  // Time that fetches waited, by what they waited for. A fetch counts once, under the slowest
-  // thing it needed: ssd over device copy over room in a pool.
+  Bytes balloon;                        // Memory that balloons released to the machine.
+  Bytes host_reclaimed, ssd_reclaimed;  // Taken from elastic shares for other jobs.
+  // The stalls of fetches, by what they waited for. A fetch counts once, under the slowest thing
+  // that it needed: SSD before device copy before room in a pool.
   Duration stalled_on_ssd{0}, stalled_on_copy{0}, stalled_on_room{0};
 };
 
@@ -116,14 +121,19 @@ struct Limits {
   uint32_t chunks_per_call = 4096;  // Replies stay below the 1 MiB message cap.
   uint32_t chunks = 1 << 20;        // 64 TiB at 64 MiB a chunk, 512 MiB of tables at most.
   uint32_t waiting_calls_per_session = 256;
+  // Fetches and steps, and the chunks that they name: one event may examine all of them.
+  uint32_t waiting_calls_per_job = 1024, waiting_chunks_per_job = 1 << 16;
   uint32_t remembered_replies_per_session = 128;
-  // Reported ones. At the end of an iteration all chunks of the job are looked at.
+  // Per report. The end of an iteration examines all chunks of the job.
   uint32_t moments_per_call = 4096, uses_per_call = 16384, iteration_ends_per_call = 4;
-  uint32_t step_pieces = 8192;      // Pieces and copies of one StepCall: 1 MiB holds so many.
-  uint32_t note_bytes = 512 << 10;  // Of a job; a request is 1 MiB at most.
-  uint32_t device_regions = 4096;   // Of a job that has one for each slot: descriptors in a client.
-  Duration max_wait = std::chrono::minutes(10);       // Longest a fetch may wait.
-  Duration session_lease = std::chrono::seconds(60);  // Without a renewal: the client hangs.
+  uint32_t step_pieces = 8192;  // Pieces and copies of one StepCall: what fits into 1 MiB.
+  // The step manifest of a job; a request is 1 MiB at most.
+  uint32_t manifest_bytes = 512 << 10;
+  // Regions of a job that has one for each device slot: each is a descriptor in a client.
+  uint32_t device_regions = 4096;
+  Duration max_wait = std::chrono::minutes(10);  // The longest that a fetch may wait.
+  Duration session_lease =
+      std::chrono::seconds(60);  // A session that does not renew for this long hangs, and is ended.
   Duration max_time_to_live = std::chrono::hours(24);
 };
 

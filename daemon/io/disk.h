@@ -3,9 +3,9 @@
 // A disk hands out stores: sets of unlinked files (mode 0600, O_DIRECT), striped over the disk's
 // directories, that vanish with the last process that has them open. Transfers are whole chunks;
 // the implementation cuts them into pieces, keeps a few in flight, resubmits short completions, and
-// calls `done` once. Implementations: UringDisk (io_uring with registered buffers), ThreadDisk
-// (pread/pwrite on a pool of threads, where io_uring is refused), and in tests FaultyDisk, which
-// delays, fails or tears the n-th operation of another disk.
+// calls `done` exactly once. Implementations: UringDisk (io_uring with registered buffers),
+// ThreadDisk (pread/pwrite on a pool of threads, where io_uring is refused), and in tests
+// FaultyDisk, which delays, fails or tears the n-th operation of another disk.
 //
 // Threads: every method may be called from any thread; `done` is called from a thread of the disk's
 // and must not block. Errors: RESOURCE_EXHAUSTED for a full disk, DATA_LOSS for a read that the
@@ -30,7 +30,7 @@ struct DiskTransfer {
   enum class Direction { kRead, kWrite };
   Direction direction = Direction::kRead;
   StoreId store;
-  // Place in the store. offset, size and memory are multiples of kDiskAlignment.
+  // Offset in the store. offset, size and memory are multiples of kDiskAlignment.
   Bytes offset;
   Bytes size;
   char* memory = nullptr;
@@ -52,14 +52,14 @@ class Disk {
   // REQUIRES: nothing in flight for it.
   virtual void DropStore(StoreId store) = 0;
 
-  // A store's files, one for each directory, to be kept beyond the process; and a store made of
-  // such files, which are as they were when the last transfer of that process ended. DATA_LOSS when
-  // they are not what MakeStore would make now.
+  // The files of a store, one per directory, to outlive the process; and a store made of the files
+  // of an earlier process, with the bytes of its last completed transfer. DATA_LOSS if they differ
+  // from the files that MakeStore would make now.
   virtual std::vector<int> Files(StoreId store) const = 0;
   virtual absl::Status AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) = 0;
 
   // Announces memory that transfers will use often, so that it can be registered with the kernel.
-  // Transfers work without it. A refusal is ignored, and told by Describe from then on.
+  // Transfers work without it. If the kernel refuses, Describe says so from then on.
   virtual void AddBuffer(char* memory, Bytes size) = 0;
   // Returns when the kernel has let go of the memory. Not from a `done`.
   // REQUIRES: nothing in flight for it.

@@ -17,13 +17,13 @@ absl::StatusOr<std::unique_ptr<Disk>> OpenDisk(const DiskOptions& options) {
                            StoreTable::Open(options.directories));
   std::string why = "io_uring is switched off";
   if (options.engine != DiskEngine::kThreads) {
-    absl::StatusOr<std::unique_ptr<UringDisk>> disk = UringDisk::Create(stores, options.lanes);
+    absl::StatusOr<std::unique_ptr<UringDisk>> disk = UringDisk::Create(stores, options.scheduler);
     if (disk.ok()) return std::unique_ptr<Disk>(*std::move(disk));
     if (options.engine == DiskEngine::kUring) return disk.status();
     why = std::string(disk.status().message());
   }
   return std::unique_ptr<Disk>(
-      std::make_unique<ThreadDisk>(std::move(stores), options.lanes, std::move(why)));
+      std::make_unique<ThreadDisk>(std::move(stores), options.scheduler, std::move(why)));
 }
 
 }  // namespace memtide

@@ -1,4 +1,4 @@
-// OpenDisk: the Disk for a set of directories, on io_uring where it is to be had.
+// OpenDisk: the Disk of a set of directories, on io_uring if the kernel allows it.
 #ifndef MEMTIDE_DAEMON_IO_OPEN_DISK_H_
 #define MEMTIDE_DAEMON_IO_OPEN_DISK_H_
 
@@ -7,22 +7,22 @@
 #include <vector>
 
 #include "daemon/io/disk.h"
-#include "daemon/io/lanes.h"
+#include "daemon/io/io_scheduler.h"
 
 namespace memtide {
 
 enum class DiskEngine { kBest, kUring, kThreads };
 
 struct DiskOptions {
-  // See StoreDirectory::Claim for what may be used.
+  // StoreDirectory::Claim says which directories are accepted.
   std::vector<std::string> directories;
   DiskEngine engine = DiskEngine::kBest;
-  LaneOptions lanes;
+  IoSchedulerOptions scheduler;
 };
 
-// Claims the directories. With kBest, a refusal of io_uring leads to threads, and the disk's
-// Describe says why; with kUring it is returned (UNAVAILABLE). INVALID_ARGUMENT without
-// directories; else what StoreDirectory::Claim says.
+// Claims the directories. If the kernel refuses io_uring, kBest falls back to threads, and the
+// disk's Describe says why; kUring returns UNAVAILABLE. INVALID_ARGUMENT without directories;
+// otherwise the errors of StoreDirectory::Claim.
 absl::StatusOr<std::unique_ptr<Disk>> OpenDisk(const DiskOptions& options);
 
 }  // namespace memtide

@@ -4,9 +4,9 @@
 
 #include <cerrno>
 
-#include "daemon/io/disk_contract.h"
-#include "daemon/io/faulty_disk.h"
-#include "daemon/io/restrict_process.h"
+#include "daemon/io/testing/disk_contract.h"
+#include "daemon/io/testing/faulty_disk.h"
+#include "daemon/io/testing/restrict_process.h"
 
 namespace memtide {
 namespace {

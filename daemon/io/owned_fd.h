@@ -1,4 +1,4 @@
-// OwnedFd: a file descriptor that is closed when its owner goes. Move-only.
+// OwnedFd: a file descriptor that is closed when its OwnedFd is destroyed. Move-only.
 #ifndef MEMTIDE_DAEMON_IO_OWNED_FD_H_
 #define MEMTIDE_DAEMON_IO_OWNED_FD_H_
 
@@ -11,7 +11,7 @@ namespace memtide {
 class OwnedFd {
  public:
   OwnedFd() = default;
-  // Takes over `fd`; negative: owns nothing, as after a failed open().
+  // Takes ownership of `fd`; a negative one, as after a failed open(), is no descriptor.
   explicit OwnedFd(int fd) : fd_(fd) {}
   OwnedFd(OwnedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   OwnedFd& operator=(OwnedFd&& other) noexcept {
@@ -23,7 +23,7 @@ class OwnedFd {
   }
 
   int get() const { return fd_; }
-  // It is the caller's from now on.
+  // Passes the ownership to the caller.
   int Release() { return std::exchange(fd_, -1); }
   bool valid() const { return fd_ >= 0; }
 

@@ -1,7 +1,8 @@
-// RegisteredBuffers: memory that an io_uring has pinned once, instead of at every transfer.
+// RegisteredBuffers: memory that the kernel pins once for an io_uring, instead of at each transfer.
 //
-// A table of fixed size in the kernel, filled and emptied as regions come and go. For the ring's
-// thread only, except Describe.
+// A kernel table of fixed size whose entries follow the regions that exist.
+//
+// Thread safety: for the ring's thread only, except Describe.
 #ifndef MEMTIDE_DAEMON_IO_REGISTERED_BUFFERS_H_
 #define MEMTIDE_DAEMON_IO_REGISTERED_BUFFERS_H_
 
@@ -19,11 +20,11 @@ namespace memtide {
 
 class RegisteredBuffers {
  public:
-  // Makes the table. Where the kernel has none, every Add is a refusal.
+  // Makes the table. If the kernel has no such table, it refuses every Add.
   void Init(io_uring* ring);
 
   void Add(char* memory, Bytes size);
-  // What was not added, or refused, is ignored.
+  // Ignores memory that was not added, or that the kernel refused.
   void Remove(char* memory);
   // The index of the buffer that holds all of the range, or -1.
   int Find(const char* memory, Bytes size) const;
@@ -35,16 +36,16 @@ class RegisteredBuffers {
   struct Buffer {
     Bytes size;
     int index = 0;
-    char* added_as = nullptr;  // The `memory` of the Add that it is part of.
+    char* added_as = nullptr;  // The `memory` of the Add that this buffer is part of.
   };
 
-  // Sets or, with a null address, clears one place of the kernel's table.
+  // Sets or, with a null address, clears one entry of the kernel's table.
   int Update(int index, char* memory, Bytes size);
   void Refused(int error, Bytes size);
 
   io_uring* ring_ = nullptr;
   std::map<const char*, Buffer> buffers_;  // By address.
-  std::vector<int> free_;                  // Places in the kernel's table.
+  std::vector<int> free_;                  // Free entries of the kernel's table.
   mutable Mutex mutex_;
   std::string refusal_ ABSL_GUARDED_BY(mutex_);
 };

@@ -29,14 +29,14 @@ namespace {
 constexpr char kMarker[] = ".memtide-store";
 constexpr char kMagic[] = "memtide-store 1\n";
 constexpr char kFilePrefix[] = ".memtide-file-";
-constexpr char kLostAndFound[] = "lost+found";  // Of the file system, in its root.
+constexpr char kLostAndFound[] = "lost+found";  // Made by the file system in its root.
 
 absl::Status NotOurs(const std::string& path, absl::string_view why) {
   return absl::FailedPreconditionError(absl::StrCat("store directory ", path, " ", why));
 }
 
 absl::StatusOr<std::vector<std::string>> List(const std::string& path, int directory) {
-  // A descriptor of its own: closedir() closes it.
+  // closedir() closes the descriptor, so the stream gets one of its own.
   DIR* const stream = fdopendir(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (stream == nullptr) return NotOurs(path, absl::StrCat("cannot be listed: ", ErrnoName(errno)));
   std::vector<std::string> names;
@@ -71,7 +71,7 @@ absl::StatusOr<OwnedFd> OpenDirectory(const std::string& path) {
   return NotOurs(path, absl::StrCat("cannot be used: ", ErrnoName(error)));
 }
 
-// The marker, made if the directory is empty. Not locked yet.
+// Opens the marker, or makes it if the directory is empty. Does not lock it.
 absl::StatusOr<OwnedFd> OpenMarker(const std::string& path, int directory) {
   constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
   OwnedFd marker(openat(directory, kMarker, kFlags));
@@ -83,7 +83,7 @@ absl::StatusOr<OwnedFd> OpenMarker(const std::string& path, int directory) {
                                           "\") and not marked as a memtide store"));
       }
     }
-    // Without O_EXCL: of two daemons that come at once, the lock decides.
+    // Without O_EXCL: if two daemons start at once, the lock decides between them.
     marker = OwnedFd(openat(directory, kMarker, kFlags | O_CREAT, 0600));
   }
   if (!marker.valid()) {
@@ -98,7 +98,7 @@ std::string ReadMarker(int marker) {
   return std::string(text, size > 0 ? size : 0);
 }
 
-// The pid of the owner, as the marker has it.
+// The owner's pid in the marker.
 std::string OwnerIn(const std::string& marker) {
   if (!absl::StartsWith(marker, kMagic)) return "unknown";
   return std::string(absl::StripAsciiWhitespace(marker.substr(strlen(kMagic))));
@@ -115,7 +115,7 @@ absl::Status LockMarker(const std::string& path, int marker) {
     }
     return NotOurs(path, absl::StrCat("cannot be locked: ", ErrnoName(errno)));
   }
-  // Empty: a daemon ended between making and writing it.
+  // An empty marker: a daemon ended after it made the file and before it wrote it.
   const std::string text = ReadMarker(marker);
   if (!text.empty() && !absl::StartsWith(text, kMagic)) {
     return NotOurs(path, absl::StrCat("has a ", kMarker, " of another kind or version"));
@@ -139,12 +139,12 @@ absl::Status RemoveLeftovers(const std::string& path, int directory) {
 }
 
 bool SupportsDirectIo(int fd) {
-  // Accepts O_DIRECT and has nothing to bypass.
+  // tmpfs accepts O_DIRECT although it has no device below its page cache.
   struct statfs file_system;
   if (fstatfs(fd, &file_system) != 0 || file_system.f_type == TMPFS_MAGIC) return false;
   struct statx status;
   if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return false;
-  // An older kernel does not tell; that O_DIRECT was accepted has to do there.
+  // Older kernels do not report alignment: there, an accepted O_DIRECT is the only evidence.
   if ((status.stx_mask & STATX_DIOALIGN) == 0) return true;
   return status.stx_dio_offset_align > 0 && status.stx_dio_offset_align <= kDiskAlignment.count() &&
          status.stx_dio_mem_align <= kDiskAlignment.count();
@@ -208,13 +208,13 @@ absl::Status StoreDirectory::Adopt(int file, Bytes size) const {
                                             FormatBytes(size), " made in ", path_));
   }
   if (size.IsZero()) return absl::OkStatus();
-  // A process that is killed does not wait for its I/O; the kernel does, before it looks at blocks.
+  // A killed process does not wait for its I/O. fallocate does: it ends after the I/O in flight.
   int result;
   do {
     result = fallocate(file, 0, 0, static_cast<off_t>(size.count()));
   } while (result != 0 && errno == EINTR);
   if (result == 0) return absl::OkStatus();
-  return WriteError(errno, absl::StrCat("taking up ", FormatBytes(size), " in ", path_));
+  return WriteError(errno, absl::StrCat("adopting a file of ", FormatBytes(size), " in ", path_));
 }
 
 absl::StatusOr<OwnedFd> StoreDirectory::MakeFile(Bytes size) const {
@@ -225,7 +225,7 @@ absl::StatusOr<OwnedFd> StoreDirectory::MakeFile(Bytes size) const {
   const Bytes free = Bytes(space.f_frsize) * space.f_bavail;
   const std::string what = absl::StrCat("reserving ", FormatBytes(size), " in ", path_, ", where ",
                                         FormatBytes(free), " are free");
-  // Trying would fill the disk for everybody, for a moment.
+  // A failing fallocate would fill the disk for a moment, for every user of it.
   if (size > free) return WriteError(ENOSPC, what);
   int result;
   do {

@@ -1,11 +1,13 @@
-// StoreDirectory: a directory that this daemon, and no other, keeps store files in.
+// StoreDirectory: a directory for store files, claimed by one daemon at a time.
 //
-// Claiming takes a directory that is empty, or that carries the marker of an earlier claim
-// (".memtide-store": a magic word, its version, and the pid of the last owner), and holds a lock on
-// that marker until the object goes or the process ends, however it ends. A directory with anybody
-// else's files in it is refused and left as it is. Files have no name, so none outlives the daemon;
-// where the file system cannot do that, they lose their name at once, and names left by a crash in
-// between are removed by the next claim. Move-only; MakeFile may be called from several threads.
+// Claim accepts a directory that is empty or that holds the marker of an earlier claim
+// (".memtide-store": a magic word, its version and the pid of the last owner), and holds a lock on
+// the marker until the StoreDirectory is destroyed or the process ends, however it ends. It refuses
+// a directory with any other file in it and changes nothing there. Store files have no name, so
+// none outlives the daemon; on file systems without unnamed files, MakeFile removes the name at
+// once, and the next Claim removes names that a crash left.
+//
+// Thread safety: MakeFile is thread-safe. Move-only.
 #ifndef MEMTIDE_DAEMON_IO_STORE_DIRECTORY_H_
 #define MEMTIDE_DAEMON_IO_STORE_DIRECTORY_H_
 
@@ -20,9 +22,9 @@ namespace memtide {
 
 class StoreDirectory {
  public:
-  // FAILED_PRECONDITION, naming what was found, when the directory is not a directory of this user
-  // alone (owner, no write permission for others, no symbolic link), holds what is not ours, is in
-  // use by another daemon, or its file system cannot reserve blocks. NOT_FOUND when it is missing.
+  // FAILED_PRECONDITION, naming the reason, if others than this user can write to the directory, it
+  // is a symbolic link, it holds foreign files, another daemon has claimed it, or its file system
+  // cannot reserve blocks. NOT_FOUND if it does not exist.
   static absl::StatusOr<StoreDirectory> Claim(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -32,8 +34,8 @@ class StoreDirectory {
   // An unnamed file of mode 0600 with `size` bytes of blocks reserved. RESOURCE_EXHAUSTED, naming
   // directory and sizes, when the disk is too full; nothing is left behind then.
   absl::StatusOr<OwnedFd> MakeFile(Bytes size) const;
-  // Goes on with a file that a process before us made here, after whatever it had in flight there.
-  // DATA_LOSS when it is none, or not of `size` bytes.
+  // Adopts a file that an earlier process made here, once that process's I/O on it has ended.
+  // DATA_LOSS if it is not such a file, or not of `size` bytes.
   absl::Status Adopt(int file, Bytes size) const;
 
  private:

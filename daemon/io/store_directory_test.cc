@@ -11,8 +11,8 @@
 #include <set>
 #include <sstream>
 
-#include "daemon/io/restrict_process.h"
-#include "daemon/io/scratch_directory.h"
+#include "daemon/io/testing/restrict_process.h"
+#include "daemon/io/testing/scratch_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,7 +1,9 @@
-// StoreTable: the stores that exist, each a file in every directory. Thread-safe.
+// StoreTable: the stores that exist, each with one file per directory.
 //
-// What every Disk has in common: making, finding and dropping stores. A store lives on while
-// somebody holds what Find returned; its blocks are given back with the last holder.
+// Shared by all implementations of Disk: making, finding and dropping stores. A dropped store lives
+// until the last shared_ptr that Find returned is gone; then its blocks are freed.
+//
+// Thread safety: thread-safe.
 #ifndef MEMTIDE_DAEMON_IO_STORE_TABLE_H_
 #define MEMTIDE_DAEMON_IO_STORE_TABLE_H_
 
@@ -39,9 +41,9 @@ class StoreTable {
   std::string Describe() const;
 
   absl::Status Make(StoreId id, Bytes size);
-  // With the files of a store that a process before us made in the same directories.
+  // Adopts the files of a store that an earlier process made in the same directories.
   absl::Status Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files);
-  // REQUIRES (all): the store is there.
+  // REQUIRES (all): the store exists.
   void Drop(StoreId id);
   std::shared_ptr<const Store> Find(StoreId id) const;
   std::vector<int> Files(StoreId id) const;

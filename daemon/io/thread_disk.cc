@@ -11,7 +11,7 @@
 namespace memtide {
 namespace {
 
-// Bytes moved, or a negative errno. The piece is this thread's until it is given back.
+// Bytes moved, or a negative errno. The calling thread owns the piece until Advance.
 ssize_t Move(const Piece& piece) {
   const bool read = piece.transfer().request.direction == DiskTransfer::Direction::kRead;
   const size_t size = piece.size.count();
@@ -23,9 +23,9 @@ ssize_t Move(const Piece& piece) {
 
 }  // namespace
 
-ThreadDisk::ThreadDisk(std::shared_ptr<StoreTable> stores, const LaneOptions& options,
+ThreadDisk::ThreadDisk(std::shared_ptr<StoreTable> stores, const IoSchedulerOptions& options,
                        std::string why)
-    : stores_(std::move(stores)), why_(std::move(why)), lanes_(stores_, options) {
+    : stores_(std::move(stores)), why_(std::move(why)), scheduler_(stores_, options) {
   const size_t lanes = 2 * stores_->stripes().directories();
   const size_t threads = lanes * (options.in_flight / options.piece);
   for (size_t i = 0; i < threads; ++i) {
@@ -63,14 +63,14 @@ void ThreadDisk::Start(const DiskTransfer& transfer, Done done) {
   started.done = std::move(done);
   started.store = stores_->Find(transfer.store);
   MutexLock lock(&mutex_);
-  lanes_.Add(std::move(started));
+  scheduler_.Add(std::move(started));
   changed_.SignalAll();
 }
 
 Piece* ThreadDisk::AwaitPiece() {
   while (true) {
-    if (Piece* piece = lanes_.Next()) return piece;
-    if (stopping_ && lanes_.idle()) return nullptr;
+    if (Piece* piece = scheduler_.Next()) return piece;
+    if (stopping_ && scheduler_.idle()) return nullptr;
     changed_.Wait(&mutex_);
   }
 }
@@ -87,8 +87,10 @@ void ThreadDisk::Work() {
     absl::optional<Completion> ended;
     {
       MutexLock lock(&mutex_);
-      if (lanes_.Advance(piece, result, &ended) == Lanes::Outcome::kEnded) piece = nullptr;
-      // Room in the lane, or the end.
+      if (scheduler_.Advance(piece, result, &ended) == IoScheduler::Outcome::kEnded) {
+        piece = nullptr;
+      }
+      // Wakes the other threads: the lane has room again, or the disk is closing.
       if (piece == nullptr) changed_.SignalAll();
     }
     if (ended.has_value()) ended->done(std::move(ended->status));

@@ -1,8 +1,10 @@
 // ThreadDisk: a Disk on threads that block in pread and pwrite.
 //
-// For where io_uring is refused (container runtimes' seccomp profiles, kernel.io_uring_disabled).
-// The same cutting and bounds as UringDisk, with a thread for each large piece that may be in
-// flight. Thread-safe, except that the destructor must not be called from a `done`.
+// Used where the kernel refuses io_uring (seccomp profiles of container runtimes,
+// kernel.io_uring_disabled). It cuts and bounds transfers as UringDisk does, with one thread per
+// large piece that may be in flight.
+//
+// Thread safety: thread-safe, except that the destructor must not be called from a `done`.
 #ifndef MEMTIDE_DAEMON_IO_THREAD_DISK_H_
 #define MEMTIDE_DAEMON_IO_THREAD_DISK_H_
 
@@ -14,15 +16,16 @@
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "daemon/io/disk.h"
-#include "daemon/io/lanes.h"
+#include "daemon/io/io_scheduler.h"
 #include "daemon/io/store_table.h"
 
 namespace memtide {
 
 class ThreadDisk : public Disk {
  public:
-  // `why` is shown by Describe: what speaks against io_uring.
-  ThreadDisk(std::shared_ptr<StoreTable> stores, const LaneOptions& options, std::string why);
+  // Describe shows `why`, the reason for not using io_uring.
+  ThreadDisk(std::shared_ptr<StoreTable> stores, const IoSchedulerOptions& options,
+             std::string why);
   ~ThreadDisk() override;
 
   std::string Describe() const override;
@@ -36,14 +39,14 @@ class ThreadDisk : public Disk {
 
  private:
   void Work();
-  // A piece to work on, or null when the disk is to end and nothing is left.
+  // Waits for the next piece. Null when the disk is closing and no piece is left.
   Piece* AwaitPiece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<StoreTable> stores_;
   const std::string why_;
   Mutex mutex_;
   CondVar changed_;
-  Lanes lanes_ ABSL_GUARDED_BY(mutex_);
+  IoScheduler scheduler_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

@@ -25,8 +25,8 @@
 namespace memtide {
 namespace {
 
-// In order of preference; older kernels refuse the later flags with EINVAL. One issuer that runs
-// completions when it asks for them: no interrupts of the ring's thread, and batches.
+// Set-up flags in order of preference; older kernels refuse newer flags with EINVAL. A single
+// issuer that runs completions when it asks for them gets batches and no interrupts.
 constexpr unsigned kSetups[] = {
     IORING_SETUP_CLAMP | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
     IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN,
@@ -46,8 +46,8 @@ int SetUp(unsigned entries, io_uring* ring) {
 
 class UringDisk::Ring {
  public:
-  Ring(std::shared_ptr<const StoreTable> stores, const LaneOptions& options)
-      : lanes_(std::move(stores), options), wake_(eventfd(0, EFD_CLOEXEC)) {}
+  Ring(std::shared_ptr<const StoreTable> stores, const IoSchedulerOptions& options)
+      : scheduler_(std::move(stores), options), wake_(eventfd(0, EFD_CLOEXEC)) {}
   ~Ring();
 
   // Starts the thread. Zero or a negative errno.
@@ -72,7 +72,7 @@ class UringDisk::Ring {
 
   void Post(Command command);
 
-  // Below: the ring's thread only.
+  // Used by the ring's thread only.
   void Run(std::promise<int>* opened);
   void TakeInbox();
   void Handle(Transfer& transfer);
@@ -85,7 +85,7 @@ class UringDisk::Ring {
   void SubmitAndWait();
   void Complete(const io_uring_cqe& completion);
 
-  Lanes lanes_;
+  IoScheduler scheduler_;
   RegisteredBuffers buffers_;
   io_uring ring_;
   bool stopping_ = false;
@@ -103,7 +103,7 @@ int UringDisk::Ring::Open() {
   if (!wake_.valid()) return -EMFILE;
   std::promise<int> opened;
   std::future<int> result = opened.get_future();
-  // The kernel takes the thread that sets the ring up for its single issuer.
+  // The kernel takes the thread that sets up the ring as its single issuer.
   thread_ = std::thread([this, &opened] { Run(&opened); });
   pthread_setname_np(thread_.native_handle(), "memtide-uring");
   return result.get();
@@ -129,20 +129,20 @@ void UringDisk::Ring::Post(Command command) {
     was_empty = inbox_.empty();
     inbox_.push_back(std::move(command));
   }
-  // Whoever finds the inbox empty wakes the thread; the others' commands are taken with the first.
+  // Only the command that finds the inbox empty wakes the thread, which then takes all of them.
   if (was_empty) MEMTIDE_CHECK(eventfd_write(wake_.get(), 1) == 0) << ErrnoName(errno);
 }
 
 void UringDisk::Ring::Run(std::promise<int>* opened) {
-  // Every piece, the wake-up read, and room for the latter's successor.
-  const int result = SetUp(static_cast<unsigned>(lanes_.capacity()) + 2, &ring_);
+  // Room for every piece, the wake-up read, and the wake-up read that follows it.
+  const int result = SetUp(static_cast<unsigned>(scheduler_.capacity()) + 2, &ring_);
   if (result == 0) buffers_.Init(&ring_);
   opened->set_value(result);
   if (result < 0) return;
   while (true) {
     TakeInbox();
-    while (Piece* piece = lanes_.Next()) Submit(piece);
-    if (stopping_ && lanes_.idle() && !wake_armed_) break;
+    while (Piece* piece = scheduler_.Next()) Submit(piece);
+    if (stopping_ && scheduler_.idle() && !wake_armed_) break;
     if (!stopping_ && !wake_armed_) ArmWake();
     SubmitAndWait();
     unsigned head;
@@ -170,7 +170,7 @@ void UringDisk::Ring::TakeInbox() {
 
 void UringDisk::Ring::Handle(Transfer& transfer) {
   transfer.registered_buffer = buffers_.Find(transfer.request.memory, transfer.request.size);
-  lanes_.Add(std::move(transfer));
+  scheduler_.Add(std::move(transfer));
 }
 
 void UringDisk::Ring::Handle(const BufferRemoved& removed) {
@@ -206,8 +206,8 @@ void UringDisk::Ring::Submit(Piece* piece) {
 
 io_uring_sqe* UringDisk::Ring::NextEntry() {
   io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
-  // Lanes never give out more pieces than the ring was made for.
-  MEMTIDE_CHECK(entry != nullptr) << lanes_.capacity();
+  // The scheduler never gives out more pieces than the ring was made for.
+  MEMTIDE_CHECK(entry != nullptr) << scheduler_.capacity();
   return entry;
 }
 
@@ -228,12 +228,13 @@ void UringDisk::Ring::Complete(const io_uring_cqe& completion) {
     return;
   }
   absl::optional<Completion> ended;
-  if (lanes_.Advance(piece, completion.res, &ended) == Lanes::Outcome::kResubmit) Submit(piece);
+  if (scheduler_.Advance(piece, completion.res, &ended) == IoScheduler::Outcome::kResubmit)
+    Submit(piece);
   if (ended.has_value()) ended->done(std::move(ended->status));
 }
 
 absl::StatusOr<std::unique_ptr<UringDisk>> UringDisk::Create(std::shared_ptr<StoreTable> stores,
-                                                             const LaneOptions& options) {
+                                                             const IoSchedulerOptions& options) {
   auto ring = std::make_unique<Ring>(stores, options);
   const int result = ring->Open();
   if (result < 0) {

@@ -1,14 +1,14 @@
 // UringDisk: a Disk on io_uring.
 //
-// One thread owns the ring, cuts the transfers and calls `done`; the other threads hand it commands
-// through a bounded-by-the-engine inbox and an eventfd that the ring reads. The ring has room for
-// every piece that may be in flight, so its queues cannot overflow; what does not fit waits as
-// transfers. Memory that was announced is registered with the kernel, which saves two thirds of
-// the CPU time; where that is refused (RLIMIT_MEMLOCK without CAP_IPC_LOCK), transfers go on
-// without, and Describe says so.
+// One thread owns the ring, cuts the transfers and calls `done`. Other threads send it commands
+// through an inbox, which the engine bounds, and an eventfd that the ring reads. The ring has room
+// for every piece that may be in flight, so its queues cannot overflow; the other transfers wait in
+// the IoScheduler. Announced memory is registered with the kernel, which saves two thirds of the
+// CPU time; if the kernel refuses (RLIMIT_MEMLOCK without CAP_IPC_LOCK), transfers work without it,
+// and Describe says so.
 //
-// Thread-safe, except that RemoveBuffer and the destructor wait for the ring's thread and so must
-// not be called from a `done`.
+// Thread safety: thread-safe, except that RemoveBuffer and the destructor wait for the ring's
+// thread and so must not be called from a `done`.
 #ifndef MEMTIDE_DAEMON_IO_URING_DISK_H_
 #define MEMTIDE_DAEMON_IO_URING_DISK_H_
 
@@ -16,16 +16,16 @@
 #include <string>
 
 #include "daemon/io/disk.h"
-#include "daemon/io/lanes.h"
+#include "daemon/io/io_scheduler.h"
 #include "daemon/io/store_table.h"
 
 namespace memtide {
 
 class UringDisk : public Disk {
  public:
-  // UNAVAILABLE where this kernel, or the sandbox that we are in, refuses io_uring.
+  // UNAVAILABLE if the kernel, or the sandbox of this process, refuses io_uring.
   static absl::StatusOr<std::unique_ptr<UringDisk>> Create(std::shared_ptr<StoreTable> stores,
-                                                           const LaneOptions& options);
+                                                           const IoSchedulerOptions& options);
   ~UringDisk() override;
 
   std::string Describe() const override;

@@ -1,6 +1,6 @@
-// EdgeCounters: what the daemon's edges turned away before the engine heard of it.
+// EdgeCounters: connections and calls that the daemon's edges refused before the engine saw them.
 //
-// Only ever grow; thread-safe. One for the node, made before the edges and outliving them.
+// Counters only grow. The node has one EdgeCounters, which outlives the edges. Thread-safe.
 #ifndef MEMTIDE_DAEMON_METRICS_EDGE_COUNTERS_H_
 #define MEMTIDE_DAEMON_METRICS_EDGE_COUNTERS_H_
 
@@ -11,9 +11,10 @@ namespace memtide {
 
 struct EdgeCounters {
   std::atomic<uint64_t> connections_refused{0};  // By the fd socket: limits, bad packets, silence.
-  std::atomic<uint64_t> calls_unauthenticated{0};  // Without a valid token.
-  std::atomic<uint64_t> calls_malformed{0};        // That no event can be made of.
-  std::atomic<uint64_t> calls_overloaded{0};       // Above Loop::kMaxQueuedEvents.
+  std::atomic<uint64_t> grpc_connections_refused{0};  // By StreamAcceptor: limits.
+  std::atomic<uint64_t> calls_unauthenticated{0};     // Without a valid token.
+  std::atomic<uint64_t> calls_malformed{0};           // Calls that cannot be converted to an event.
+  std::atomic<uint64_t> calls_overloaded{0};          // Above Loop::kMaxQueuedEvents.
 };
 
 }  // namespace memtide

@@ -30,7 +30,7 @@ class NodeCollectable : public prometheus::Collectable {
   const Exporter::Inspect inspect_;
 };
 
-// Of the embedded web server, civetweb.
+// Options of the embedded web server, civetweb.
 std::vector<std::string> WebServerOptions(const std::string& address) {
   return {"listening_ports",       address, "num_threads",       "2",
           "request_timeout_ms",    "5000",  "enable_keep_alive", "yes",

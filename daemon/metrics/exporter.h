@@ -1,7 +1,7 @@
 // Exporter: the metrics over HTTP (GET /metrics), for Prometheus to scrape.
 //
-// Each scrape calls `inspect` once, from a thread of the exporter's; where that fails, the scrape
-// has no memtide metrics, and an alert on their absence fires. Serves until destroyed.
+// Each scrape calls `inspect` once, from a thread of the Exporter. If that fails, the scrape has no
+// memtide metrics, and an alert on their absence fires. Serves until it is destroyed.
 #ifndef MEMTIDE_DAEMON_METRICS_EXPORTER_H_
 #define MEMTIDE_DAEMON_METRICS_EXPORTER_H_
 
@@ -34,7 +34,7 @@ class Exporter {
   Exporter(const Exporter&) = delete;
   Exporter& operator=(const Exporter&) = delete;
 
-  // Where it listens, with the port that it really has.
+  // The address that it listens on, with the actual port.
   const std::string& address() const { return address_; }
 
  private:

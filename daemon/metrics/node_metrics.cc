@@ -70,15 +70,15 @@ void AddPools(const InspectReply& node, std::vector<MetricFamily>* families) {
   Family states =
       Gauge("memtide_pool_bytes",
             "Memory by state; the states of a tier sum to its capacity. used: holds a "
-            "chunk's copy; reserved: lent to a job, empty; withheld: likewise, and with the "
-            "machine while that is short of memory; scrubbing: of ended jobs; "
-            "free: lent to nobody.");
+            "chunk's copy; reserved: belongs to a job, empty; ballooned: belongs to a job, and the "
+            "machine has it while it is short of memory; scrubbing: belonged to an "
+            "ended job; free: belongs to no job.");
   for (const PoolUsage& pool : node.pools) {
     const std::string tier(TierName(pool.tier));
     capacity.Add({{"tier", tier}}, pool.capacity);
     states.Add({{"tier", tier}, {"state", "used"}}, pool.used)
         .Add({{"tier", tier}, {"state", "reserved"}}, pool.reserved)
-        .Add({{"tier", tier}, {"state", "withheld"}}, pool.withheld)
+        .Add({{"tier", tier}, {"state", "ballooned"}}, pool.balloon)
         .Add({{"tier", tier}, {"state", "scrubbing"}}, pool.scrubbing)
         .Add({{"tier", tier}, {"state", "free"}}, pool.free);
   }
@@ -112,14 +112,15 @@ void AddTraffic(const Counters& counters, std::vector<MetricFamily>* families) {
   families->push_back(Counter("memtide_zeroed_bytes_total", "Bytes of new chunks set to zero.")
                           .Add({}, counters.zeroed)
                           .Take());
-  families->push_back(Counter("memtide_withheld_bytes_total",
-                              "Host memory that went to the machine while that was short of it.")
-                          .Add({}, counters.withheld)
-                          .Take());
-  families->push_back(Counter("memtide_ceded_bytes_total",
-                              "What jobs that share a pool by need ceded to other jobs.")
-                          .Add({{"tier", "host"}}, counters.host_ceded)
-                          .Add({{"tier", "ssd"}}, counters.ssd_ceded)
+  families->push_back(
+      Counter("memtide_ballooned_bytes_total",
+              "Host memory that the balloon took while the machine was short of it.")
+          .Add({}, counters.balloon)
+          .Take());
+  families->push_back(Counter("memtide_reclaimed_bytes_total",
+                              "Memory reclaimed from elastic shares for other jobs.")
+                          .Add({{"tier", "host"}}, counters.host_reclaimed)
+                          .Add({{"tier", "ssd"}}, counters.ssd_reclaimed)
                           .Take());
   families->push_back(
       Counter("memtide_stall_seconds_total",
@@ -140,32 +141,33 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
   add(Counter("memtide_fetches_total", "Fetch calls granted."), counters.fetches);
   add(Counter("memtide_fetch_hits_total", "Fetch calls granted without moving a byte."),
       counters.fetch_hits);
-  add(Counter("memtide_evictions_total", "Copies given up to make room."), counters.evictions);
+  add(Counter("memtide_evictions_total", "Copies dropped to make room."), counters.evictions);
   add(Counter("memtide_clean_evictions_total", "Evictions that wrote nothing back."),
       counters.dropped_clean);
-  add(Counter("memtide_revokes_total", "Leases that sessions were asked to give back."),
-      counters.revokes);
+  add(Counter("memtide_revokes_total", "Leases that were revoked."), counters.revokes);
   add(Counter("memtide_iterations_total", "Iterations that jobs reported."), counters.iterations);
-  add(Counter("memtide_iteration_surprises_total", "Iterations that were not as expected."),
-      counters.iteration_surprises);
+  add(Counter("memtide_iteration_mispredictions_total",
+              "Iterations that differed from the prediction."),
+      counters.iteration_mispredictions);
   add(Counter("memtide_step_parts_total", "Parts of optimizer steps that were computed."),
       counters.step_parts);
-  add(Counter("memtide_steps_published_total", "Optimizer steps that became visible."),
-      counters.steps_published);
+  add(Counter("memtide_steps_committed_total", "Optimizer steps that were committed."),
+      counters.steps_committed);
   add(Counter("memtide_non_finite_gradients_total",
-              "Elements of gradients that were infinite or NaN, where that was counted."),
+              "Infinite or NaN gradient elements, in steps that count them."),
       counters.non_finite_gradients);
-  add(Counter("memtide_transfers_failed_total", "Copies that failed."), counters.transfers_failed);
+  add(Counter("memtide_transfers_failed_total", "Transfers that failed."),
+      counters.transfers_failed);
   add(Counter("memtide_calls_refused_total", "Calls refused because a limit was reached."),
       counters.calls_refused);
-  add(Counter("memtide_deadlines_exceeded_total", "Calls that waited for too long."),
+  add(Counter("memtide_deadlines_exceeded_total", "Calls that waited past their deadline."),
       counters.deadlines_exceeded);
-  add(Counter("memtide_sessions_lost_total", "Sessions that ended without saying so."),
+  add(Counter("memtide_sessions_lost_total", "Sessions that ended without a Close call."),
       counters.sessions_lost);
   add(Gauge("memtide_sessions", "Connected processes."), node.session_count);
   add(Gauge("memtide_chunks", "Allocated chunks."), node.chunk_count);
-  add(Gauge("memtide_waiting_calls", "Calls that have no answer yet."), node.waiting_calls);
-  add(Gauge("memtide_transfers_in_flight", "Copies under way."), node.transfers_in_flight);
+  add(Gauge("memtide_waiting_calls", "Calls without a reply yet."), node.waiting_calls);
+  add(Gauge("memtide_transfers_in_flight", "Transfers in flight."), node.transfers_in_flight);
   add(Gauge("memtide_draining", "1 while the daemon takes no new sessions and chunks."),
       node.draining ? 1 : 0);
 }
@@ -173,9 +175,11 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
 void AddEdges(const EdgeCounters& edges, std::vector<MetricFamily>* families) {
   families->push_back(
       Counter("memtide_edge_refusals_total",
-              "What was turned away before it reached the engine: connections to the fd socket, "
-              "calls without a valid token, calls that make no sense, calls above the queue limit.")
+              "Connections and calls refused before they reached the engine: connections to the fd "
+              "socket and to the gRPC socket, calls without a valid token, malformed calls, calls "
+              "above the queue limit.")
           .Add({{"what", "connection"}}, edges.connections_refused)
+          .Add({{"what", "grpc_connection"}}, edges.grpc_connections_refused)
           .Add({{"what", "unauthenticated"}}, edges.calls_unauthenticated)
           .Add({{"what", "malformed"}}, edges.calls_malformed)
           .Add({{"what", "overload"}}, edges.calls_overloaded)

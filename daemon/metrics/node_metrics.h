@@ -1,6 +1,6 @@
-// What the daemon tells Prometheus: the one place where metrics have names, units and help.
+// The daemon's Prometheus metrics: the only place where metrics have names, units and help texts.
 //
-// All of the engine's comes from one InspectReply, so a scrape is one consistent moment: the states
+// All engine metrics come from one InspectReply, so a scrape is one consistent moment: the states
 // of memtide_pool_bytes sum to memtide_pool_capacity_bytes. Base units, the unit last, _total on
 // counters; no label has values that a client can choose.
 #ifndef MEMTIDE_DAEMON_METRICS_NODE_METRICS_H_

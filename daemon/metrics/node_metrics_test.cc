@@ -42,7 +42,7 @@ double ValueOf(const std::vector<MetricFamily>& families, const std::string& nam
   return -1;
 }
 
-TEST(NodeMetricsTest, ShowsWhatTheEngineSays) {
+TEST(NodeMetricsTest, ShowsTheValuesOfTheEngine) {
   EdgeCounters edges;
   edges.calls_malformed = 3;
   const auto families = NodeMetrics(TestNode(), edges, "1.2.3");
@@ -61,7 +61,7 @@ TEST(NodeMetricsTest, TheStatesOfAPoolSumToItsCapacity) {
   const auto families = NodeMetrics(TestNode(), EdgeCounters(), "");
   for (const std::string tier : {"device", "host"}) {
     double sum = 0;
-    for (const std::string state : {"used", "reserved", "withheld", "scrubbing", "free"}) {
+    for (const std::string state : {"used", "reserved", "ballooned", "scrubbing", "free"}) {
       sum += ValueOf(families, "memtide_pool_bytes", {{"tier", tier}, {"state", state}});
     }
     EXPECT_EQ(sum, ValueOf(families, "memtide_pool_capacity_bytes", {{"tier", tier}}));

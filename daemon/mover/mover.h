@@ -1,37 +1,48 @@
-// Mover: carries out the engine's memory effects: regions, stores and transfers.
+// Mover: carries out the engine's memory effects: regions, stores, transfers and optimizer steps.
 //
-// Owns the regions' memory and one queue per device direction, each served by one thread; disk
-// transfers go straight to the disk, which bounds what is in flight. Zeroing, of host slots too,
-// is done by the thread of the direction into the device. The engine bounds the queues: a transfer
-// exists for a slot at most. Completions come back through `post`, from the mover's and the disk's
-// threads, as TransferDone, StepDone, RegionMade, RegionDropped, SlotEmptied, SlotFilled, StoreMade
-// and StoreDropped: one for each effect, when the mover uses nothing of it any more. Making and
-// dropping memory takes long (pre-faulting: 0.1 to 1.7 s per GiB) and has its own thread. Steps
-// have half of the cores, at a lower priority: the programs that train need theirs. Memory that is
-// to outlive the daemon is given to the service manager before it is said to be made. Thread-safe.
-// The destructor finishes what was started.
+// The Mover owns the memory of the regions and one queue per device direction, each served by one
+// thread. Disk transfers go straight to the Disk, which bounds what is in flight. The thread of the
+// direction into the device also zeroes slots, those of the host included. The engine bounds the
+// queues: there is at most one transfer per slot. Making and dropping memory is slow (pre-faulting
+// takes 0.1 to 1.7 s per GiB) and has a thread of its own. Steps run on half of the cores at a
+// lower priority, because the training processes need the others.
+//
+// Each effect ends with one event, passed to `post` from a thread of the Mover or of the Disk
+// (TransferDone, StepDone, RegionMade, RegionDropped, SlotReleased, SlotPopulated, StoreMade or
+// StoreDropped) once the Mover no longer uses anything that the effect names. Memory that outlives
+// the daemon is in the service manager's descriptor store before its RegionMade or StoreMade.
+//
+// Thread safety: thread-safe. The destructor finishes all effects that were started.
 #ifndef MEMTIDE_DAEMON_MOVER_MOVER_H_
 #define MEMTIDE_DAEMON_MOVER_MOVER_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <set>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/bytes.h"
+#include "base/ids.h"
+#include "base/mutex.h"
 #include "daemon/device/device.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
 #include "daemon/io/disk.h"
 #include "daemon/io/owned_fd.h"
+#include "daemon/mover/regions.h"
+#include "daemon/mover/work_queue.h"
 
 namespace memtide {
 
 class Mover {
  public:
-  // `device` and `disk` may be null: the node has none; both must outlive the mover. `post` may be
-  // called at once and from several threads, until the mover is destroyed. It must not wait for
-  // the mover or the disk.
+  // `device` and `disk` are null if the node has none; both must outlive the Mover. `post` is
+  // called from several threads at once, until the Mover is destroyed. It must not wait for the
+  // Mover or the disk.
   Mover(Device* device, Disk* disk, std::function<void(Event)> post);
   ~Mover();
   Mover(const Mover&) = delete;
@@ -41,8 +52,8 @@ class Mover {
   void Start(const DropRegion& effect);
   // REQUIRES (both): the slot is in a host region that was made and not dropped, and in no transfer
   // or step; it was emptied, or not.
-  void Start(const EmptySlot& effect);
-  void Start(const FillSlot& effect);
+  void Start(const ReleaseSlot& effect);
+  void Start(const PopulateSlot& effect);
   void Start(const MakeStore& effect);
   void Start(const DropStore& effect);
   // REQUIRES: the region or regions, and the store, were made and not dropped; the ranges are
@@ -52,22 +63,55 @@ class Mover {
   // dropped.
   void Start(const StartStep& effect);
 
-  // Memory of a process before us, as MakeRegion and MakeStore with `kept` made it there, before
-  // the engine knows of it; and what undoes that, before the engine does. At once, and without an
-  // event. Slots at the offsets `empty` become what EmptySlot makes of them.
+  // Adopt takes over memory that an earlier process made by MakeRegion or MakeStore with `kept`;
+  // Disown undoes that. Both act at once, post no event, and are called before the engine knows the
+  // memory. Slots at the offsets in `empty` are as after ReleaseSlot.
   absl::Status Adopt(RegionId region, Bytes size, Bytes slot, OwnedFd memory,
                      std::set<uint64_t> empty);
   absl::Status Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files);
   void Disown(RegionId region);
   void Disown(StoreId store);
 
-  // What to pass of the region to a client; the descriptor, if there is one, is the caller's.
-  // NOT_FOUND when the region is not (any more) there.
+  // What a client needs to map the region. The caller owns the descriptor, if there is one.
+  // NOT_FOUND if the region does not exist.
   absl::StatusOr<MemoryExport> Export(RegionId region) const;
 
  private:
-  class State;
-  const std::unique_ptr<State> state_;
+  // A range of a region. The region stays mapped for as long as the Range exists.
+  struct Range {
+    char* host() const { return region->host->data() + offset.count(); }
+
+    std::shared_ptr<Region> region;
+    Bytes offset;
+  };
+
+  Range At(const MemoryPlace& place, Bytes size, Tier tier) const;
+  absl::StatusOr<std::shared_ptr<Region>> Make(const MakeRegion& effect);
+  absl::Status Make(const MakeStore& effect);
+  // Registers one slot of host memory with the disk and the device, or takes that back.
+  void Announce(const Region& region, Bytes offset);
+  void Withdraw(const Region& region, Bytes offset);
+  void AnnounceAll(const Region& region);
+  void Dispose(std::shared_ptr<Region> region);
+  // Removes the region and returns its pages to the machine.
+  void Drop(RegionId id);
+  void CopyIn(const StartTransfer& effect);
+  void CopyOut(const StartTransfer& effect);
+  void Zero(const StartTransfer& effect);
+  void UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction);
+
+  Device* const device_;
+  Disk* const disk_;
+  const std::function<void(Event)> post_;
+  Regions regions_;
+
+  Mutex mutex_;
+  CondVar disk_idle_;
+  uint64_t disk_transfers_ ABSL_GUARDED_BY(mutex_) = 0;  // Started and not yet completed.
+
+  // Destroyed before everything above. memory_, which releases the regions, ends after the others.
+  WorkQueue memory_{"memtide-memory"}, out_{"memtide-out"}, in_{"memtide-in"};
+  WorkQueue steps_;
 };
 
 }  // namespace memtide

@@ -12,10 +12,10 @@
 
 #include "base/mutex.h"
 #include "daemon/device/emulated_device.h"
-#include "daemon/device/faulty_device.h"
-#include "daemon/io/faulty_disk.h"
+#include "daemon/device/testing/faulty_device.h"
 #include "daemon/io/open_disk.h"
-#include "daemon/io/scratch_directory.h"
+#include "daemon/io/testing/faulty_disk.h"
+#include "daemon/io/testing/scratch_directory.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -36,9 +36,9 @@ class Inbox {
       Put("region " + std::to_string(made->region.value()), made->status);
     } else if (const auto* dropped = std::get_if<RegionDropped>(&event)) {
       Put("no region " + std::to_string(dropped->region.value()), absl::OkStatus());
-    } else if (const auto* emptied = std::get_if<SlotEmptied>(&event)) {
+    } else if (const auto* emptied = std::get_if<SlotReleased>(&event)) {
       Put("emptied " + std::to_string(emptied->place.offset.count() >> 21), absl::OkStatus());
-    } else if (const auto* filled = std::get_if<SlotFilled>(&event)) {
+    } else if (const auto* filled = std::get_if<SlotPopulated>(&event)) {
       Put("filled " + std::to_string(filled->place.offset.count() >> 21), filled->status);
     } else if (const auto* made = std::get_if<StoreMade>(&event)) {
       Put("store " + std::to_string(made->store.value()), made->status);
@@ -188,14 +188,14 @@ TEST_F(MoverTest, ASlotThatIsEmptiedHoldsNoMemoryUntilItIsFilledAgain) {
   for (int slot = 0; slot < kSlots; ++slot) host.Fill(slot, 'a', kSlot);
   EXPECT_EQ(Move(Kind::kHostToSsd, 3, 3), absl::OkStatus());
   ASSERT_EQ(blocks(), kSlot * kSlots);
-  mover_->Start(EmptySlot{{kHost, kSlot * 3}, kSlot});
-  mover_->Start(EmptySlot{{kHost, kSlot * 5}, kSlot});
+  mover_->Start(ReleaseSlot{{kHost, kSlot * 3}, kSlot});
+  mover_->Start(ReleaseSlot{{kHost, kSlot * 5}, kSlot});
   inbox_.Await("emptied 5").IgnoreError();
   EXPECT_EQ(blocks(), kSlot * (kSlots - 2));
   EXPECT_TRUE(host.Holds(4, 'a', kSlot));
   // Its neighbours move on meanwhile.
   EXPECT_EQ(Move(Kind::kHostToSsd, 4, 4), absl::OkStatus());
-  mover_->Start(FillSlot{{kHost, kSlot * 3}, kSlot});
+  mover_->Start(PopulateSlot{{kHost, kSlot * 3}, kSlot});
   EXPECT_EQ(inbox_.Await("filled 3"), absl::OkStatus());
   EXPECT_EQ(blocks(), kSlot * (kSlots - 1));
   EXPECT_EQ(Move(Kind::kSsdToHost, 3, 4), absl::OkStatus());
@@ -330,6 +330,27 @@ TEST_F(MoverTest, WhatIsDroppedIsGoneAndItsIdCanComeBack) {
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_EQ(memory->size, kSlot);
   close(memory->fd);
+}
+
+TEST_F(MoverTest, WhatIsDroppedHasNoMemoryAlsoForClientsThatHaveItsDescriptor) {
+  MakeAll();
+  for (const RegionId region : {kHost, kDevice}) {
+    const absl::StatusOr<MemoryExport> kept = mover_->Export(region);
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    Mapping client(*mover_, region);
+    client.Fill(0, 'a', kSlot);
+    const auto blocks = [&] {
+      struct stat info;
+      EXPECT_EQ(fstat(kept->fd, &info), 0);
+      return Bytes(static_cast<uint64_t>(info.st_blocks) * 512);
+    };
+    ASSERT_EQ(blocks(), kSlot * kSlots);
+    mover_->Start(DropRegion{region});
+    ASSERT_EQ(inbox_.Await("no region " + std::to_string(region.value())), absl::OkStatus());
+    EXPECT_EQ(blocks(), Bytes(0));
+    EXPECT_TRUE(client.Holds(0, '\0', kSlot)) << "new memory, and the client's own";
+    close(kept->fd);
+  }
 }
 
 TEST_F(MoverTest, ATransferOutsideItsRegionIsABrokenInvariant) {

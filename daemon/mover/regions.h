@@ -1,4 +1,4 @@
-// Regions: the memory that is lent, by region id. Thread-safe.
+// Regions: the memory that clients map, by region id. Thread-safe.
 #ifndef MEMTIDE_DAEMON_MOVER_REGIONS_H_
 #define MEMTIDE_DAEMON_MOVER_REGIONS_H_
 
@@ -18,7 +18,7 @@
 
 namespace memtide {
 
-// One region: memory of the host or of a device, never both. Gone with its last holder.
+// One region: memory of the host or of a device, never both. Freed with its last holder.
 struct Region {
   MemoryExport Export() const;
   Bytes size() const { return device != nullptr ? device->size() : host->size(); }
@@ -26,21 +26,22 @@ struct Region {
   absl::optional<SharedMemory> host;
   std::unique_ptr<DeviceMemory> device;
   Bytes slot;
-  // Of a host region, the slots without memory, by offset. For the thread that makes memory.
+  // Offsets of a host region's slots without memory. Used by the memory thread only.
   std::set<uint64_t> empty;
 };
 
 class Regions {
  public:
-  // REQUIRES: `id` is not there.
+  // REQUIRES: there is no region `id`.
   void Add(RegionId id, std::shared_ptr<Region> region);
-  // REQUIRES (both): `id` is there.
+  // REQUIRES (both): there is a region `id`.
   std::shared_ptr<Region> Remove(RegionId id);
   std::shared_ptr<Region> Find(RegionId id) const;
-  // Every region, which are no longer there then.
+  // Removes and returns every region.
   std::map<RegionId, std::shared_ptr<Region>> RemoveAll();
 
-  // For a client. The descriptor, if there is one, is the caller's. NOT_FOUND: it has gone.
+  // What a client needs to map the region. The caller owns the descriptor, if there is one.
+  // NOT_FOUND if there is no region `id`.
   absl::StatusOr<MemoryExport> Export(RegionId id) const;
 
  private:

@@ -1,7 +1,7 @@
-// WorkQueue: threads that run tasks, first come, first served. With one thread, which is the
-// default, one after the other.
+// WorkQueue: threads that run tasks in the order of Push. With one thread, which is the default,
+// tasks run one after the other. The destructor runs all queued tasks, then joins the threads.
 //
-// Thread-safe. The destructor runs what is queued, then joins.
+// Thread safety: thread-safe.
 #ifndef MEMTIDE_DAEMON_MOVER_WORK_QUEUE_H_
 #define MEMTIDE_DAEMON_MOVER_WORK_QUEUE_H_
 
@@ -20,9 +20,9 @@ class WorkQueue {
  public:
   struct Options {
     size_t threads = 1;
-    int nice = 0;  // Added to the process's: more is a lower priority.
+    int nice = 0;  // Added to the process's nice value: higher is a lower priority.
   };
-  // `name` is the threads', as tools show it: at most 15 characters.
+  // `name` is the threads' name in tools such as top: at most 15 characters.
   explicit WorkQueue(const char* name) : WorkQueue(name, Options()) {}
   WorkQueue(const char* name, const Options& options);
   ~WorkQueue();

@@ -27,8 +27,8 @@ HWY_BEFORE_NAMESPACE();
 namespace memtide::optimizer {
 namespace HWY_NAMESPACE {
 
-// kPlain: without amsgrad, and without a decay that is added to the gradient. Asked for each
-// vector, these made the passes of step_tiles-inl.h no faster than tiles.
+// kPlain: without amsgrad and without a decay that is added to the gradient. Testing both per
+// vector made the passes of step_tiles-inl.h no faster than tiles.
 template <bool kPlain>
 struct AdamRun {
   const AdamCall& call;
@@ -52,7 +52,7 @@ struct AdamRun {
   template <class D, class Put>
   HWY_INLINE void Vector(D d, const Places& places, size_t i, const Put& put) const {
     auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
-    // Read only where it is needed: a pass over a state does without.
+    // Read only if needed, which saves a pass over a state.
     const auto old = [&] { return hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep); };
     if (!kPlain && call.adds_decay) gradient = Fma(old(), hn::Set(d, call.decay), gradient);
     const auto momentum =

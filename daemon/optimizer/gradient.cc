@@ -10,9 +10,6 @@
 #define MEMTIDE_DAEMON_OPTIMIZER_GRADIENT_CC_
 namespace memtide::optimizer {
 
-// Partial sums of a block, whatever the width of the vectors.
-inline constexpr size_t kPartialSums = 16;
-
 struct ScaleCall {
   Range range;
   Source from;
@@ -27,36 +24,11 @@ HWY_BEFORE_NAMESPACE();
 namespace memtide::optimizer {
 namespace HWY_NAMESPACE {
 
-// Adds the squares of kPartialSums elements from i on to the partial sums.
-HWY_INLINE void AddSquares(const Source& from, size_t i, double* sums) {
-  const hn::CappedTag<double, 8> doubles;
-  const hn::Rebind<float, decltype(doubles)> floats;
-  for (size_t k = 0; k < kPartialSums; k += hn::Lanes(doubles)) {
-    const auto value = hn::PromoteTo(doubles, LoadFloats(floats, from, i + k));
-    hn::Store(hn::Load(doubles, sums + k) + value * value, doubles, sums + k);
-  }
-}
-
-double SumSquaresOfBlock(const Source& from, size_t begin, size_t end) {
-  HWY_ALIGN double sums[kPartialSums] = {};
-  size_t i = begin;
-  for (; i + kPartialSums <= end; i += kPartialSums) AddSquares(from, i, sums);
-  const hn::CappedTag<float, 1> one;
-  for (size_t k = 0; i < end; ++i, ++k) {
-    const double value = hn::GetLane(LoadFloats(one, from, i));
-    sums[k] += value * value;
-  }
-  for (size_t half = kPartialSums / 2; half > 0; half /= 2) {
-    for (size_t k = 0; k < half; ++k) sums[k] += sums[k + half];
-  }
-  return sums[0];
-}
-
 struct ScaleTiles {
   const ScaleCall& call;
   uint64_t* not_finite;
 
-  // What is finite in fp32 may overflow in fp16: as it will be rounded.
+  // A value that is finite in fp32 may overflow in fp16, so this counts after rounding.
   template <class D>
   HWY_INLINE size_t NotFinite(D d, hn::Vec<D> value) const {
     const Words<D> words;
@@ -75,7 +47,7 @@ struct ScaleTiles {
     Tile widened, scaled;
     const float* const from = Widen(call.from, begin, size, &widened);
     const hn::ScalableTag<float> d;
-    // Zeros follow the last element, and count for nothing.
+    // The tile is padded with zeros, which are finite and so add nothing to the count.
     for (size_t i = 0; i < size; i += hn::Lanes(d)) {
       const auto value = hn::LoadU(d, from + i) * hn::Set(d, call.factor);
       *not_finite += NotFinite(d, value);
@@ -96,35 +68,13 @@ uint64_t RunScale(const ScaleCall& call) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
 
 namespace memtide::optimizer {
 
-HWY_EXPORT(SumSquaresOfBlock);
 HWY_EXPORT(RunScale);
-
-size_t SumBlocks(size_t elements) { return (elements + kSumBlock - 1) / kSumBlock; }
-
-void SquareSums(const Input& gradient, absl::Span<double> sums) {
-  const size_t size = gradient.size();
-  MEMTIDE_CHECK(sums.size() == SumBlocks(size)) << sums.size() << " sums of " << size;
-  CheckSpans({gradient}, {}, size);
-  const Source from = {gradient.data(), gradient.format()};
-  for (size_t i = 0; i < sums.size(); ++i) {
-    const size_t begin = i * kSumBlock;
-    sums[i] =
-        HWY_DYNAMIC_DISPATCH(SumSquaresOfBlock)(from, begin, std::min(size, begin + kSumBlock));
-  }
-}
-
-double SumInOrder(absl::Span<const double> sums) {
-  double all = 0;
-  for (const double sum : sums) all += sum;
-  return all;
-}
 
 uint64_t Scale(const Input& gradient, double factor, const Output& scaled) {
   MEMTIDE_CHECK(std::isfinite(static_cast<float>(factor))) << factor;

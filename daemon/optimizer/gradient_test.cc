@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "daemon/optimizer/test_spans.h"
+#include "daemon/optimizer/testing/test_spans.h"
 #include "gtest/gtest.h"
 
 namespace memtide::optimizer {
@@ -24,51 +24,6 @@ class GradientTest : public testing::Test {
  protected:
   void TearDown() override { Use(Targets().front()); }
 };
-
-std::vector<double> Sums(const Numbers& gradient, size_t begin, size_t end) {
-  std::vector<double> sums(SumBlocks(end - begin));
-  SquareSums(gradient.input(begin, end), absl::MakeSpan(sums));
-  return sums;
-}
-
-TEST_F(GradientTest, TheSumOfSquaresIsTheSameForEveryInstructionSetOffsetAndSplit) {
-  const std::vector<double> values = Random(3 * kSumBlock + 77);
-  for (const Format format : kFormats) {
-    const Numbers whole(format, values);
-    Use(Targets().front());
-    const std::vector<double> expected = Sums(whole, 0, values.size());
-    double exact = 0;
-    for (size_t i = 0; i < values.size(); ++i) exact += whole.value(i) * whole.value(i);
-    EXPECT_NEAR(SumInOrder(expected), exact, exact * 1e-13);
-    for (const Target& target : Targets()) {
-      SCOPED_TRACE(target.name);
-      Use(target);
-      const Numbers shifted(format, values, 3);
-      std::vector<double> sums = Sums(shifted, 0, kSumBlock);
-      const std::vector<double> rest = Sums(shifted, kSumBlock, values.size());
-      sums.insert(sums.end(), rest.begin(), rest.end());
-      EXPECT_EQ(sums, expected);
-    }
-  }
-}
-
-TEST_F(GradientTest, TheSumOfSquaresOfNothingIsZero) {
-  EXPECT_EQ(SumBlocks(0), 0u);
-  EXPECT_EQ(SumInOrder(Sums(Numbers(Format::kFloat32, {}), 0, 0)), 0);
-}
-
-TEST_F(GradientTest, TheSumOfSquaresIsNotFiniteWhereAnElementIsNot) {
-  Numbers gradient(Format::kFloat16, Random(20));
-  gradient.SetBits(19, 0x7c00);
-  EXPECT_TRUE(std::isinf(SumInOrder(Sums(gradient, 0, 20))));
-  gradient.SetBits(3, 0x7e01);
-  EXPECT_TRUE(std::isnan(SumInOrder(Sums(gradient, 0, 20))));
-}
-
-TEST_F(GradientTest, SquaresBeyondSinglePrecisionAreSummed) {
-  const Numbers gradient(Format::kFloat32, {1e30, 1e-40});
-  EXPECT_NEAR(SumInOrder(Sums(gradient, 0, 2)), 1e60, 1e54);
-}
 
 TEST_F(GradientTest, EveryHalfAndEveryBrainIsReadAndWrittenRight) {
   for (const Format format : {Format::kFloat16, Format::kBfloat16}) {

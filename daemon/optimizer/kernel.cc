@@ -51,7 +51,8 @@ size_t PhaseOf(const Sink& sink) {
   return reinterpret_cast<uintptr_t>(sink.data) / BytesPerElement(sink.format) % kLineElements;
 }
 
-// In place, a line is in the cache anyway: past the caches goes what is not also read.
+// A line that is updated in place is in the cache already, so only spans that are not read are
+// streamed.
 bool IsRead(const Output& output, const std::vector<Input>& inputs) {
   for (const Input& input : inputs) {
     if (input.data() == output.data()) return true;

@@ -1,6 +1,6 @@
-// What the kernels are handed: spans that were checked, as bare pointers, and their scalars.
+// The kernels' arguments: checked spans as bare pointers, and scalars.
 //
-// Inside of this package only. Thread-safe: values and pure functions.
+// Internal to this package. Thread-safe: values and pure functions.
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_KERNEL_H_
 #define MEMTIDE_DAEMON_OPTIMIZER_KERNEL_H_
 
@@ -47,18 +47,18 @@ struct State {
   float initial = 0;  // What an absent `old` reads as.
 };
 
-// Two 32-bit keys for the chances of 2^32 elements in a row.
+// Two 32-bit keys for the random bits of 2^32 consecutive elements.
 struct RoundingKeys {
   uint32_t first = 0, second = 0;
 };
 RoundingKeys KeysFor(uint64_t seed, uint64_t step, uint64_t index_high);
 
-// That spans have `size` elements, are aligned, and overlap only as spans.h allows. Ends the
-// process where they do not.
+// Checks that spans have `size` elements, are aligned, and overlap only as spans.h allows. Ends the
+// process otherwise.
 void CheckSpans(const std::vector<Input>& inputs, const std::vector<Output>& outputs, size_t size);
 
-// Decides which sinks, of which `outputs` says where they are, are streamed: those of large spans
-// that no input shares and whose lines begin at the same elements as the first's.
+// Decides which sinks are streamed: those of large spans that share no memory with an input, and
+// whose cache lines begin at the same elements as the first one's. `outputs` are their addresses.
 void DecideStreaming(const std::vector<Input>& inputs, const std::vector<Output>& outputs,
                      const std::vector<Sink*>& sinks, Range* range);
 

@@ -1,7 +1,7 @@
 // The kernels through C, for tests and benchmarks in Python: one call for all algorithms.
 //
-// Nothing that is shipped has it; it may change at any time. Spans are the caller's, for the length
-// of the call, as spans.h describes them. Thread-safe.
+// No release contains it, and it may change at any time. The caller owns the spans (see spans.h).
+// Thread-safe.
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_KERNELS_C_H_
 #define MEMTIDE_DAEMON_OPTIMIZER_KERNELS_C_H_
 

@@ -44,7 +44,7 @@ struct LionNew {
 // for what is negative or not finite.
 absl::Status Validate(const LionOptions& options);
 
-// One step, the `step`-th, from 1 on. The number decides chances of rounding only.
+// One step, the `step`-th, from 1 on. The number only affects stochastic rounding.
 // REQUIRES: options that are valid, spans as spans.h says, an output for the momentum.
 void LionStep(const LionOptions& options, uint64_t step, const StepSpans& spans, const LionOld& old,
               const LionNew& fresh);

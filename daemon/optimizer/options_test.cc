@@ -5,9 +5,9 @@
 #include "daemon/optimizer/adagrad.h"
 #include "daemon/optimizer/adam.h"
 #include "daemon/optimizer/lion.h"
-#include "daemon/optimizer/reference.h"
 #include "daemon/optimizer/sgd.h"
-#include "daemon/optimizer/test_spans.h"
+#include "daemon/optimizer/testing/reference.h"
+#include "daemon/optimizer/testing/test_spans.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

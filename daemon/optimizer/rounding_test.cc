@@ -4,7 +4,7 @@
 
 #include "daemon/optimizer/adam.h"
 #include "daemon/optimizer/sgd.h"
-#include "daemon/optimizer/test_spans.h"
+#include "daemon/optimizer/testing/test_spans.h"
 #include "gtest/gtest.h"
 
 namespace memtide::optimizer {

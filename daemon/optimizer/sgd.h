@@ -43,7 +43,7 @@ struct SgdNew {
 // what is not finite.
 absl::Status Validate(const SgdOptions& options);
 
-// One step, the `step`-th, from 1 on. The number decides chances of rounding only.
+// One step, the `step`-th, from 1 on. The number only affects stochastic rounding.
 // REQUIRES: options that are valid, spans as spans.h says, a buffer where there is momentum.
 void SgdStep(const SgdOptions& options, uint64_t step, const StepSpans& spans, const SgdOld& old,
              const SgdNew& fresh);

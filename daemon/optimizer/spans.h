@@ -88,12 +88,12 @@ struct StepSpans {
   Output new_parameter;  // In the format of `parameter`.
   Output copy;           // Or absent.
 
-  // Multiplies every gradient before all else, in fp32: to clip, or to undo a loss scale. Finite.
+  // Multiplies every gradient first, in fp32: to clip, or to undo a loss scale. Finite.
   double gradient_factor = 1;
 
-  // Given, a bf16 parameter is rounded up or down by chance, in proportion to how near both are.
-  // The chance is a function of this seed, the step and the element's index among all elements of
-  // the parameter list, of which the span's first is `first_element`.
+  // If set, a bf16 parameter is rounded stochastically: up or down with a probability proportional
+  // to the nearness of each neighbour. The random bits are a function of this seed, the step and
+  // the element's index in the parameter list, in which the span begins at `first_element`.
   absl::optional<uint64_t> rounding_seed;
   uint64_t first_element = 0;
 };

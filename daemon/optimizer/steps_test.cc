@@ -4,8 +4,8 @@
 #include <memory>
 #include <random>
 
-#include "daemon/optimizer/reference.h"
-#include "daemon/optimizer/test_spans.h"
+#include "daemon/optimizer/testing/reference.h"
+#include "daemon/optimizer/testing/test_spans.h"
 #include "gtest/gtest.h"
 
 namespace memtide::optimizer {

@@ -10,10 +10,10 @@
 namespace memtide::optimizer {
 namespace {
 
-// What the chunks of a work are.
+// Number and size of a work's chunks.
 struct Chunks {
   uint32_t reads = 0, count = 0;
-  uint64_t bytes = 0;  // Of each.
+  uint64_t bytes = 0;  // The size of each.
 };
 
 enum class Role { kRead, kWritten };
@@ -50,7 +50,7 @@ bool Overlap(const Written& a, const Written& b) {
          b.place.offset < a.place.offset + a.bytes;
 }
 
-// All that a piece writes.
+// All spans that a piece writes.
 class SpansWritten {
  public:
   absl::Status Add(absl::string_view name, const Written& span) {
@@ -88,7 +88,7 @@ absl::Status CheckPiece(const Work& work, const Piece& piece, const Chunks& chun
         written.Add("new_rounded", {*piece.new_rounded, piece.elements * rounded}));
     if (work.parameter_format != Format::kFloat32) {
       return absl::InvalidArgumentError(
-          "parameter_format: BFLOAT16 with new_rounded; what is rounded is FLOAT32");
+          "parameter_format: BFLOAT16 with new_rounded; must be FLOAT32");
     }
   }
   const size_t states = StatesOf(work.rule);
@@ -110,7 +110,7 @@ absl::Status CheckPiece(const Work& work, const Piece& piece, const Chunks& chun
   return absl::OkStatus();
 }
 
-// Where the chunks are, for one piece.
+// Addresses of the chunks of one piece.
 struct Spans {
   const Work& work;
   const Piece& piece;
@@ -172,14 +172,14 @@ absl::Status Validate(const Work& work, uint32_t reads, uint32_t chunks, uint64_
   }
   if (work.parameter_format == Format::kFloat16 || work.state_format == Format::kFloat16) {
     return absl::InvalidArgumentError(
-        "parameter_format, state_format: FLOAT16; parameters and states are FLOAT32 or BFLOAT16");
+        "parameter_format, state_format: FLOAT16; must be FLOAT32 or BFLOAT16");
   }
   if (work.rounded_format == Format::kFloat32) {
-    return absl::InvalidArgumentError("rounded_format: FLOAT32; it is BFLOAT16 or FLOAT16");
+    return absl::InvalidArgumentError("rounded_format: FLOAT32; must be BFLOAT16 or FLOAT16");
   }
   if (work.rounding_seed.has_value() && work.parameter_format != Format::kBfloat16) {
     return absl::InvalidArgumentError(
-        "rounding_seed: of parameters that are FLOAT32; rounded by chance is BFLOAT16");
+        "rounding_seed is set and parameters are FLOAT32; stochastic rounding needs BFLOAT16");
   }
   const Chunks known = {reads, chunks, chunk_bytes};
   for (const Piece& piece : work.pieces) {

@@ -1,9 +1,11 @@
 // Work: a part of an optimizer's step, as data: which spans of which chunks, by which rule.
 //
-// Made by the edge from a request, checked by the engine, run by the mover's thread for steps.
-// Chunks are numbers of a list that travels beside the work; the first `reads` of it are only read,
-// the others only written, so nothing is ever changed in place: to run a work twice gives the same
-// bits twice. Plain values; the functions are pure and run in the calling thread.
+// The service makes a Work from a request, the engine checks it, and a step thread of the Mover
+// runs it. Chunks are indices of a list that travels with the work. The first `reads` of them are
+// only read and the others only written, so that nothing changes in place: running a Work twice
+// gives the same bits.
+//
+// Plain values; the functions are pure and run in the calling thread.
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_WORK_H_
 #define MEMTIDE_DAEMON_OPTIMIZER_WORK_H_
 
@@ -25,7 +27,7 @@ namespace memtide::optimizer {
 
 // A byte of a chunk.
 struct Place {
-  uint32_t chunk = 0;  // Its number in the list.
+  uint32_t chunk = 0;  // Index in the list.
   uint64_t offset = 0;
 };
 
@@ -38,12 +40,12 @@ struct Piece {
   // As many as the rule keeps, in the order of its header: Adam's momentum, variance and, with
   // amsgrad, greatest variance; SGD's momentum, where it has one; Adagrad's sum; Lion's momentum.
   std::array<absl::optional<Place>, kMostStates> states, new_states;
-  // Where the new parameter goes rounded, too; the parameter, its master, is fp32 then.
+  // If set, also receives the new parameter, rounded; the parameter (the master) is fp32 then.
   absl::optional<Place> new_rounded;
-  uint64_t first_element = 0;  // Among all of the optimizer's, for rounding by chance.
+  uint64_t first_element = 0;  // Index in the parameter list, for stochastic rounding.
 };
 
-// Bytes that stay as they are.
+// Bytes that are copied unchanged.
 struct Copy {
   Place from, to;
   uint64_t bytes = 0;
@@ -53,7 +55,7 @@ using Rule = std::variant<AdamOptions, SgdOptions, AdagradOptions, LionOptions>;
 
 struct Work {
   Rule rule;
-  uint64_t step = 1;           // The pieces' own, from 1 on.
+  uint64_t step = 1;           // Step number of the pieces, from 1.
   double gradient_factor = 1;  // Multiplies every gradient before all else.
   bool fresh_states = false;   // The old states are as before the first step, and not read.
   bool counts_non_finite = false;
@@ -61,7 +63,7 @@ struct Work {
   Format gradient_format = Format::kFloat32;
   Format state_format = Format::kFloat32;     // fp32 or bf16.
   Format rounded_format = Format::kBfloat16;  // bf16 or fp16.
-  // Given, parameters are bf16 and rounded by chance (spans.h).
+  // If set, parameters are bf16 and rounded stochastically (spans.h).
   absl::optional<uint64_t> rounding_seed;
   std::vector<Piece> pieces;
   std::vector<Copy> copies;
@@ -75,9 +77,9 @@ size_t StatesOf(const Rule& rule);
 // is to be written or the other way round, too few or too many states.
 absl::Status Validate(const Work& work, uint32_t reads, uint32_t chunks, uint64_t chunk_bytes);
 
-// Does it. `chunks`: where the bytes of each of the list are. Returns how many of the gradients are
-// infinite or NaN, where that is to be counted; it costs another pass over them. REQUIRES: the work
-// is valid.
+// Runs the work; `chunks` are the addresses of the list's chunks. Returns the number of infinite or
+// NaN gradient elements, if that is to be counted (which costs another pass). REQUIRES: the work is
+// valid.
 uint64_t Run(const Work& work, absl::Span<char* const> chunks);
 
 }  // namespace memtide::optimizer

@@ -80,7 +80,8 @@ TEST(WorkTest, IsRefusedWithWhatIsWrongAndWhatIsAllowed) {
          p->new_states[0] = Place{4, 92};
        }},
       {"rounded_format: FLOAT32", [](Work* w, Piece*) { w->rounded_format = Format::kFloat32; }},
-      {"rounding_seed: of parameters that are", [](Work* w, Piece*) { w->rounding_seed = 1; }},
+      {"rounding_seed is set and parameters are FLOAT32",
+       [](Work* w, Piece*) { w->rounding_seed = 1; }},
       {"new_rounded: chunk number 1 is not one of the written",
        [](Work*, Piece* p) {
          p->new_rounded = Place{1, 0};

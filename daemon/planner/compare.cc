@@ -39,7 +39,7 @@ double Ratio(Bytes bytes, Bytes least) {
          static_cast<double>(std::max<uint64_t>(1, least.count()));
 }
 
-LinkBytes Least(const Sequence& sequence, const ReplayOptions& options) {
+LinkBytes Least(const AccessSequence& sequence, const ReplayOptions& options) {
   BoundOptions bound;
   bound.device_slots = options.device_slots;
   bound.host_slots = options.host_slots;
@@ -63,7 +63,7 @@ absl::StatusOr<absl::optional<Policy>> ParsePolicy(absl::string_view name) {
                                                  absl::StrJoin(PolicyNames(), ", "), " and all"));
 }
 
-absl::StatusOr<std::vector<Outcome>> Compare(const Sequence& sequence, ReplayOptions options,
+absl::StatusOr<std::vector<Outcome>> Compare(const AccessSequence& sequence, ReplayOptions options,
                                              const std::vector<std::string>& policies) {
   MEMTIDE_RETURN_IF_ERROR(CheckReplay(sequence, options));
   const size_t iterations = sequence.iterations() - kWarmUpIterations;

@@ -1,6 +1,6 @@
 // Compare: one trace under several policies, beside the least that any could move.
 //
-// The peers' policies are told from their descriptions, not from their code. Pure; thread-safe.
+// The policies of other systems follow their published descriptions. Pure; thread-safe.
 #ifndef MEMTIDE_DAEMON_PLANNER_COMPARE_H_
 #define MEMTIDE_DAEMON_PLANNER_COMPARE_H_
 
@@ -32,7 +32,7 @@ struct Outcome {
 };
 
 // In the order of `policies`. REQUIRES: they are names. `options.policy` is ignored.
-absl::StatusOr<std::vector<Outcome>> Compare(const Sequence& sequence, ReplayOptions options,
+absl::StatusOr<std::vector<Outcome>> Compare(const AccessSequence& sequence, ReplayOptions options,
                                              const std::vector<std::string>& policies);
 
 }  // namespace memtide

@@ -1,15 +1,15 @@
 #include "daemon/planner/compare.h"
 
-#include "daemon/planner/hand_made.h"
 #include "daemon/planner/report.h"
+#include "daemon/planner/testing/trace_builder.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
 namespace {
 
-Sequence Loop() {
-  absl::StatusOr<Sequence> sequence =
-      ToSequence(HandMade(std::vector<std::string>(62, "ar br cr dr er fr")));
+AccessSequence Loop() {
+  absl::StatusOr<AccessSequence> sequence =
+      ToAccessSequence(BuildTrace(std::vector<std::string>(62, "ar br cr dr er fr")));
   EXPECT_TRUE(sequence.ok()) << sequence.status();
   return *std::move(sequence);
 }
@@ -44,7 +44,7 @@ TEST(CompareTest, CostsAreThoseOfAnIterationAndNoPolicyBeatsTheOptimum) {
   const Outcome& lru = outcomes->front();
   EXPECT_EQ(lru.policy, "lru");
   EXPECT_EQ(lru.moved.to_device, MiB(12));
-  // Of the four that are not leased, a half of the time of each fits.
+  // Four chunks are not leased; each can stay for half of the time.
   EXPECT_NEAR(lru.against_optimum, 2, 0.02);
 }
 

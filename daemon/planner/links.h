@@ -1,9 +1,11 @@
-// Links: copies that take modelled time, instead of the mover's real ones.
+// Links: the simulated counterpart of the Mover, whose transfers take virtual time.
 //
-// Three queues, as the mover has them: into the device (which also clears memory), out of it, and
-// the disk, whose reads and writes share it. Each serves one transfer at a time, first come, first
-// served: latency, then bytes at the link's bandwidth. Clearing costs the latency alone. Virtual
-// time: nothing waits, and the same calls give the same times. Thread-compatible.
+// It has the Mover's three queues: into the device (which also zeroes memory), out of it, and the
+// disk, shared by reads and writes. Each serves one transfer at a time, first come, first served:
+// latency, then bytes at the link's bandwidth. Zeroing costs the latency alone. No call blocks, and
+// the same calls give the same times.
+//
+// Thread safety: thread-compatible.
 #ifndef MEMTIDE_DAEMON_PLANNER_LINKS_H_
 #define MEMTIDE_DAEMON_PLANNER_LINKS_H_
 
@@ -28,7 +30,7 @@ struct LinkOptions {
   LinkSpeed disk_write{2e9, std::chrono::microseconds(100)};
 };
 
-// Bytes by what carried them.
+// Bytes moved, by link.
 struct LinkBytes {
   Bytes to_device, from_device, disk_read, disk_written;
 
@@ -44,12 +46,12 @@ class Links {
 
   // Queues the transfer. REQUIRES: `now` does not go back.
   void Start(Instant now, const StartTransfer& transfer);
-  // When the next one is done; nullopt: none is on its way.
+  // When the next transfer is done; nullopt if none is in flight.
   absl::optional<Instant> NextDone() const;
-  // Takes the one that is done then. REQUIRES: NextDone().
+  // Removes and returns the transfer that is done at NextDone(). REQUIRES: NextDone() has a value.
   TransferId TakeDone();
 
-  // Of all transfers that were started.
+  // Bytes of all transfers that were started.
   const LinkBytes& moved() const { return moved_; }
 
  private:

@@ -16,30 +16,30 @@ using Kind = ChunkEvent::Kind;
 
 constexpr int64_t kUnit = int64_t{1} << 20;  // The weight of one move.
 constexpr int kMostAscents = 24;
-// Of the cost: a bound that is so near to a schedule is good enough.
+// Relative gap at which the search ends: the bound is this near to a real schedule.
 constexpr double kCloseEnough = 0.001;
 constexpr size_t kEnoughEvents = 2000;
 constexpr uint32_t kClean = ~uint32_t{0};
 
-// Between two uses of a chunk.
+// The time between two uses of a chunk.
 struct Gap {
   uint32_t first_use = 0, next_use = 0;
   uint32_t dirt = kClean;  // The write whose bytes it still carries, numbered.
-  double share = 0;        // Of that write-back's cost.
+  double share = 0;        // Part of that write-back's cost.
 };
 
 struct Problem {
   std::vector<Gap> gaps;
-  // Uses before which the one before was freed: it does not take a slot while they come.
+  // Uses whose preceding use ended in a free: the freed chunk takes no slot while they are fetched.
   std::vector<uint32_t> alone;
   uint32_t uses = 0;
   std::vector<std::vector<uint32_t>> dirts;  // Gaps by write.
-  uint32_t first_reads = 0;                  // Of chunks that are there from the start.
+  uint32_t first_reads = 0;                  // First uses of chunks that exist from the start.
 };
 
 class Builder {
  public:
-  explicit Builder(const Sequence& sequence) : chunks_(sequence.chunks.size()) {
+  explicit Builder(const AccessSequence& sequence) : chunks_(sequence.chunks.size()) {
     for (size_t i = 0; i < chunks_.size(); ++i) chunks_[i].below = sequence.chunks[i].from_start;
     for (const PlayedMoment& moment : sequence.moments) {
       for (const ChunkEvent& event : moment.events) Take(event);
@@ -60,7 +60,7 @@ class Builder {
 
  private:
   struct State {
-    bool below = false;  // Was there from the start, and not used yet.
+    bool below = false;  // Exists from the start and has not been used yet.
     absl::optional<uint32_t> last_use;
     uint32_t dirt = kClean;
   };
@@ -72,7 +72,7 @@ class Builder {
       if (last_chunk_ == event.chunk) last_chunk_.reset();
       return;
     }
-    // Uses of one chunk in a row are one.
+    // Consecutive uses of a chunk count as one.
     if (last_chunk_ != event.chunk) {
       ++uses_;
       if (!last_chunk_.has_value()) problem_.alone.push_back(uses_);
@@ -155,7 +155,7 @@ void ShiftShares(const std::vector<bool>& kept, double part, Problem* problem) {
 
 }  // namespace
 
-LeastMoves LeastMovesOnce(const Sequence& sequence, uint32_t slots) {
+LeastMoves LeastMovesOnce(const AccessSequence& sequence, uint32_t slots) {
   MEMTIDE_CHECK(slots >= 2);
   Problem problem = Builder(sequence).Finish();
   LeastMoves best;
@@ -171,12 +171,12 @@ LeastMoves LeastMovesOnce(const Sequence& sequence, uint32_t slots) {
   return best;
 }
 
-LeastMoves LeastMovesRepeating(const Sequence& sequence, uint32_t slots, size_t first) {
+LeastMoves LeastMovesRepeating(const AccessSequence& sequence, uint32_t slots, size_t first) {
   size_t events = 0;
   for (size_t i = sequence.IterationBegin(first); i < sequence.moments.size(); ++i) {
     events += sequence.moments[i].events.size();
   }
-  // What is kept may repeat itself only after several times: short traces are taken more often.
+  // The best schedule may repeat only after several iterations, so short traces are repeated more.
   const size_t more = std::min<size_t>(16, 1 + kEnoughEvents / std::max<size_t>(1, events));
   const LeastMoves shorter = LeastMovesOnce(Repeated(sequence, first, 1), slots);
   const LeastMoves longer = LeastMovesOnce(Repeated(sequence, first, 1 + more), slots);
@@ -184,7 +184,7 @@ LeastMoves LeastMovesRepeating(const Sequence& sequence, uint32_t slots, size_t 
   return {(longer.reads - shorter.reads) / times, (longer.writes - shorter.writes) / times};
 }
 
-LinkBytes LeastBytes(const Sequence& sequence, const BoundOptions& options, size_t first) {
+LinkBytes LeastBytes(const AccessSequence& sequence, const BoundOptions& options, size_t first) {
   const auto bytes = [&sequence](double chunks) {
     const double moved = std::max(0.0, chunks) * static_cast<double>(sequence.chunk_size.count());
     return Bytes(static_cast<uint64_t>(std::llround(moved)));

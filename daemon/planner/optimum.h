@@ -1,28 +1,30 @@
 // Optimum: the least bytes that any policy could move for a trace, knowing all of it beforehand.
 //
-// At a boundary (below the device; above the disk) with `slots` above it, a used chunk must be
-// above. Between two uses of a chunk it is kept, and takes a slot all the time, or it is not, and
-// is read again; it is also written once, if it was written to since it was last clean. Dropping
-// what is freed or never used again costs nothing, nor does the first use of a new chunk. Which to
-// keep is a packing of intervals (packing.h); with equal costs it is what Belady's rule finds
-// ("A study of replacement algorithms", 1966).
+// A boundary (below the device, or above the disk) has `slots` above it, and a chunk must be above
+// it when used. Between two uses the chunk either stays, and takes a slot all the time, or leaves,
+// and is read again; a dirty chunk is also written back once. Dropping a chunk that is freed or
+// never used again costs nothing, nor does the first use of a new chunk. The best choice of what
+// stays is a packing of intervals (packing.h); with equal costs it is Belady's ("A study of
+// replacement algorithms", 1966).
 //
-// One write-back for several intervals between two writes does not fit a packing. Its cost is dealt
-// out to them: any way to do so gives a lower bound, and the best one is searched for by
-// subgradients. So the result is a bound, below what is possible by little or nothing.
+// A write-back that several intervals share does not fit a packing, so its cost is divided among
+// them. Every division gives a lower bound; a subgradient search finds a good one. The result is a
+// bound that lies below the reachable minimum by little or nothing.
 //
-// Assumes what replay does: two leases while a chunk comes (the chunk of the use before, and its
-// own); a write does not spare the read. Assumes more than there is: the host keeps no copy of
-// what is on the device, a passing chunk needs no host slot, and transfers take no time. A node's
-// boundaries are bounded each by itself: a clean chunk that the host keeps is taken to be there
-// already. Pure; thread-safe.
+// Like replay, the bound assumes two leases while a chunk is fetched (the last use's and its own),
+// and that a write does not avoid the read. It also assumes what favours a policy: the host keeps
+// no copy of a chunk on the device, a passing chunk takes no host slot, and transfers take no time.
+// Each boundary of a node is bounded on its own, as if a clean chunk that stays in host memory were
+// there already.
+//
+// Thread safety: thread-safe. Pure.
 #ifndef MEMTIDE_DAEMON_PLANNER_OPTIMUM_H_
 #define MEMTIDE_DAEMON_PLANNER_OPTIMUM_H_
 
 #include <cstdint>
 
+#include "daemon/planner/access_sequence.h"
 #include "daemon/planner/links.h"
-#include "daemon/planner/sequence.h"
 
 namespace memtide {
 
@@ -32,21 +34,20 @@ struct LeastMoves {
   double Total() const { return reads + writes; }
 };
 
-// Over the boundary below `slots`, from an empty start. All of what the trace finds below it counts
-// as read. REQUIRES: slots >= 2.
-LeastMoves LeastMovesOnce(const Sequence& sequence, uint32_t slots);
+// Moves over the boundary below `slots`, starting with no chunk above it. REQUIRES: slots >= 2.
+LeastMoves LeastMovesOnce(const AccessSequence& sequence, uint32_t slots);
 
-// What one more time of the iterations from `first` on adds, once it has come to repeat itself.
+// Moves that one more repetition of the iterations from `first` on adds, once they repeat exactly.
 // REQUIRES: slots >= 2; first < sequence.iterations().
-LeastMoves LeastMovesRepeating(const Sequence& sequence, uint32_t slots, size_t first);
+LeastMoves LeastMovesRepeating(const AccessSequence& sequence, uint32_t slots, size_t first);
 
-// The same for a node's links together. Zero `device_slots`: there is no device.
-// `host_holds_all`: there is no disk.
+// The same for all links of a node. With zero `device_slots` there is no device, with
+// `host_holds_all` no disk.
 struct BoundOptions {
   uint32_t device_slots = 0, host_slots = 0;
   bool host_holds_all = false;
 };
-LinkBytes LeastBytes(const Sequence& sequence, const BoundOptions& options, size_t first);
+LinkBytes LeastBytes(const AccessSequence& sequence, const BoundOptions& options, size_t first);
 
 }  // namespace memtide
 

@@ -5,8 +5,8 @@
 #include <random>
 #include <set>
 
-#include "daemon/planner/hand_made.h"
 #include "daemon/planner/replay.h"
+#include "daemon/planner/testing/trace_builder.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -14,8 +14,8 @@ namespace {
 
 using Kind = ChunkEvent::Kind;
 
-Sequence Made(const std::vector<std::string>& iterations) {
-  absl::StatusOr<Sequence> sequence = ToSequence(HandMade(iterations));
+AccessSequence Made(const std::vector<std::string>& iterations) {
+  absl::StatusOr<AccessSequence> sequence = ToAccessSequence(BuildTrace(iterations));
   EXPECT_TRUE(sequence.ok()) << sequence.status();
   return *std::move(sequence);
 }
@@ -25,7 +25,7 @@ Sequence Made(const std::vector<std::string>& iterations) {
 // is paid for by the read.
 class BruteForce {
  public:
-  BruteForce(const Sequence& sequence, uint32_t slots) : slots_(slots) {
+  BruteForce(const AccessSequence& sequence, uint32_t slots) : slots_(slots) {
     State start;
     for (uint32_t i = 0; i < sequence.chunks.size(); ++i) {
       if (sequence.chunks[i].from_start) start.below.insert(i);
@@ -113,7 +113,7 @@ std::string RandomIteration(std::mt19937* random, const std::string& operations)
 }
 
 TEST(OptimumTest, ALoopKeepsWhatFitsBesideTheTwoThatAreLeased) {
-  // Of the other four chunks, two can stay all the time.
+  // Two of the other four chunks can stay all the time.
   const LeastMoves moves =
       LeastMovesRepeating(Made({"ar br cr dr er fr", "ar br cr dr er fr"}), 4, 0);
   EXPECT_NEAR(moves.reads, 5, 1.01);
@@ -121,7 +121,7 @@ TEST(OptimumTest, ALoopKeepsWhatFitsBesideTheTwoThatAreLeased) {
 }
 
 TEST(OptimumTest, WhatFitsMovesOnlyTheFirstTime) {
-  const Sequence sequence = Made({"ar bw cr", "ar bw cr"});
+  const AccessSequence sequence = Made({"ar bw cr", "ar bw cr"});
   EXPECT_EQ(LeastMovesOnce(sequence, 3).Total(), 3);
   EXPECT_EQ(LeastMovesRepeating(sequence, 3, 0).Total(), 0);
 }
@@ -143,7 +143,7 @@ TEST(OptimumTest, IsExactWhereEveryUseReadsOrEveryUseWrites) {
   std::mt19937 random(7);
   for (int round = 0; round < 60; ++round) {
     for (const std::string operations : {"r", "w", "rrrr-"}) {
-      const Sequence sequence = Made({RandomIteration(&random, operations)});
+      const AccessSequence sequence = Made({RandomIteration(&random, operations)});
       const uint32_t slots = 2 + random() % 3;
       ASSERT_NEAR(LeastMovesOnce(sequence, slots).Total(), BruteForce(sequence, slots).Least(),
                   1e-6)
@@ -156,7 +156,7 @@ TEST(OptimumTest, IsNeverAboveWhatIsPossibleAndSeldomMuchBelow) {
   std::mt19937 random(8);
   double bounds = 0, possible = 0;
   for (int round = 0; round < 200; ++round) {
-    const Sequence sequence = Made({RandomIteration(&random, "rrrwww-")});
+    const AccessSequence sequence = Made({RandomIteration(&random, "rrrwww-")});
     const uint32_t slots = 2 + random() % 3;
     const double bound = LeastMovesOnce(sequence, slots).Total();
     const int least = BruteForce(sequence, slots).Least();
@@ -168,7 +168,7 @@ TEST(OptimumTest, IsNeverAboveWhatIsPossibleAndSeldomMuchBelow) {
 }
 
 TEST(OptimumTest, TheBytesOfANodeAreThoseOfItsBoundaries) {
-  const Sequence sequence = Made(std::vector<std::string>(3, "aw bw cw dw ew fw"));
+  const AccessSequence sequence = Made(std::vector<std::string>(3, "aw bw cw dw ew fw"));
   const LinkBytes least = LeastBytes(sequence, {2, 2, false}, kWarmUpIterations);
   EXPECT_EQ(least.to_device, sequence.chunk_size * 6);
   EXPECT_EQ(least.from_device, sequence.chunk_size * 6);

@@ -32,7 +32,8 @@ class Flow {
  public:
   explicit Flow(const std::vector<Interval>& intervals);
 
-  // Sends one unit more along the cheapest path. False, and none is sent: it would gain nothing.
+  // Sends one more unit along the cheapest path. Returns false, and sends none, if that gains
+  // nothing.
   bool Augment();
   const std::vector<bool>& taken() const { return taken_; }
 
@@ -50,7 +51,7 @@ class Flow {
   const std::vector<uint32_t> corners_;
   std::vector<Edge> edges_;                         // By interval; empty ones have from == to.
   std::vector<std::vector<uint32_t>> begin_, end_;  // Intervals by node.
-  std::vector<bool> taken_;                         // Carries a unit.
+  std::vector<bool> taken_;                         // By interval: whether it carries a unit.
   std::vector<uint32_t> line_;                      // Units from a node to the next.
   std::vector<int64_t> potential_, distance_;
   std::vector<std::pair<uint32_t, uint32_t>> came_;  // From which node, by which interval.

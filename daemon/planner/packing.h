@@ -19,7 +19,7 @@ struct Interval {
   int64_t weight = 0;
 };
 
-// By interval: whether it is in the set. Empty intervals are, where their weight is not negative.
+// By interval: whether it is in the set. An empty interval is if its weight is not negative.
 std::vector<bool> HeaviestPacking(const std::vector<Interval>& intervals, uint32_t tracks);
 
 }  // namespace memtide

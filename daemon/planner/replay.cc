@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
-#include "daemon/planner/virtual_node.h"
+#include "daemon/planner/simulated_node.h"
 
 namespace memtide {
 
@@ -16,7 +16,7 @@ namespace {
 
 using Kind = ChunkEvent::Kind;
 
-// So many moments without a use are told in a call of their own, as by the client library.
+// This many moments without a use are reported in a call of their own, as by the client library.
 constexpr size_t kReportAfter = 16;
 
 Placement PlacementOf(Policy policy) {
@@ -31,15 +31,15 @@ Placement PlacementOf(Policy policy) {
     case Policy::kMemtide:
       break;
   }
-  return Placement::kForesight;
+  return Placement::kPredictive;
 }
 
 // Slots that all chunks fit into, also while freed ones are still being copied.
-uint32_t HomeSlots(const Sequence& sequence, const ReplayOptions& options) {
+uint32_t HomeSlots(const AccessSequence& sequence, const ReplayOptions& options) {
   return std::max(4u, MostChunks(sequence) + options.device_slots + options.host_slots);
 }
 
-EngineOptions NodeFor(const Sequence& sequence, const ReplayOptions& options) {
+EngineOptions NodeFor(const AccessSequence& sequence, const ReplayOptions& options) {
   EngineOptions node;
   node.device_capacity = sequence.chunk_size * options.device_slots;
   node.host_capacity = sequence.chunk_size * options.host_slots;
@@ -47,14 +47,14 @@ EngineOptions NodeFor(const Sequence& sequence, const ReplayOptions& options) {
     node.ssd_capacity = sequence.chunk_size * HomeSlots(sequence, options);
   }
   node.placement = PlacementOf(options.policy);
-  // A session that computes for long is not lost.
+  // Long compute times must not expire the session.
   node.limits.session_lease = node.limits.max_wait = std::chrono::hours(24 * 365);
   return node;
 }
 
 class Player {
  public:
-  Player(const Sequence& sequence, const ReplayOptions& options)
+  Player(const AccessSequence& sequence, const ReplayOptions& options)
       : sequence_(sequence),
         options_(options),
         node_(NodeFor(sequence, options), options.links),
@@ -69,14 +69,14 @@ class Player {
   absl::Status Allocate(uint32_t chunk);
   absl::Status Free(uint32_t chunk);
 
-  const Sequence& sequence_;
+  const AccessSequence& sequence_;
   const ReplayOptions& options_;
-  VirtualNode node_;
+  SimulatedNode node_;
   std::vector<ChunkId> ids_;  // By chunk number.
   // The report that the current moment's uses go to.
   MomentReport& CurrentReport();
 
-  std::vector<MomentReport> reports_;  // What the engine was not told yet.
+  std::vector<MomentReport> reports_;  // Not yet reported to the engine.
   // Chunks that are leased: the last one used, and the one before.
   absl::optional<uint32_t> last_, before_last_;
   Duration stalled_{0};
@@ -196,7 +196,7 @@ absl::Status Player::Free(uint32_t chunk) {
   free.session = node_.session();
   free.request_id = node_.NextRequest();
   free.chunks = {ids_[chunk]};
-  // Its lease ends with it.
+  // Freeing a chunk ends its lease.
   if (last_ == chunk) last_.reset();
   if (before_last_ == chunk) before_last_.reset();
   return node_.Call(free).status();
@@ -211,12 +211,12 @@ IterationCost& IterationCost::operator+=(const IterationCost& other) {
   return *this;
 }
 
-bool NeedsDisk(const Sequence& sequence, const ReplayOptions& options) {
+bool NeedsDisk(const AccessSequence& sequence, const ReplayOptions& options) {
   const uint32_t lowest = options.host_slots > 0 ? options.host_slots : options.device_slots;
   return sequence.ssd_slots > 0 || lowest < MostChunks(sequence);
 }
 
-absl::Status CheckReplay(const Sequence& sequence, const ReplayOptions& options) {
+absl::Status CheckReplay(const AccessSequence& sequence, const ReplayOptions& options) {
   if (sequence.iterations() <= kWarmUpIterations) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the trace has ", sequence.iterations(), " complete iterations; the first ",
@@ -237,7 +237,7 @@ absl::Status CheckReplay(const Sequence& sequence, const ReplayOptions& options)
   return absl::OkStatus();
 }
 
-absl::StatusOr<ReplayResult> Replay(const Sequence& sequence, const ReplayOptions& options) {
+absl::StatusOr<ReplayResult> Replay(const AccessSequence& sequence, const ReplayOptions& options) {
   MEMTIDE_RETURN_IF_ERROR(CheckReplay(sequence, options));
   return Player(sequence, options).Play();
 }

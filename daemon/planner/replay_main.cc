@@ -35,7 +35,8 @@ std::string CheckSlots(const std::string& text) {
   const bool share = absl::ConsumeSuffix(&digits, "%");
   uint32_t number = 0;
   if (absl::SimpleAtoi(digits, &number) && number <= (share ? 1000 : Limits().chunks)) return "";
-  return absl::StrCat("\"", text, "\" is no number of slots, such as 64, nor a share of the ",
+  return absl::StrCat("\"", text,
+                      "\" is neither a number of slots, such as 64, nor a share of the ",
                       "trace's chunks, such as 33%");
 }
 
@@ -79,7 +80,7 @@ void AddOptions(CLI::App* app, CommandLine* line) {
 
 absl::StatusOr<Comparison> CompareTrace(const std::string& path, const CommandLine& line) {
   MEMTIDE_ASSIGN_OR_RETURN(const v1::Trace trace, LoadTrace(path));
-  MEMTIDE_ASSIGN_OR_RETURN(const Sequence sequence, ToSequence(trace));
+  MEMTIDE_ASSIGN_OR_RETURN(const AccessSequence sequence, ToAccessSequence(trace));
   Comparison comparison;
   comparison.trace = path;
   comparison.made_by = trace.made_by();

@@ -1,6 +1,6 @@
 #include "daemon/planner/replay.h"
 
-#include "daemon/planner/hand_made.h"
+#include "daemon/planner/testing/trace_builder.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -22,8 +22,8 @@ ReplayOptions Slots(uint32_t device, uint32_t host, Policy policy = Policy::kLru
   return options;
 }
 
-Sequence Made(const std::vector<std::string>& iterations) {
-  absl::StatusOr<Sequence> sequence = ToSequence(HandMade(iterations));
+AccessSequence Made(const std::vector<std::string>& iterations) {
+  absl::StatusOr<AccessSequence> sequence = ToAccessSequence(BuildTrace(iterations));
   EXPECT_TRUE(sequence.ok()) << sequence.status();
   return *std::move(sequence);
 }
@@ -32,7 +32,7 @@ std::vector<std::string> Times(size_t times, const std::string& iteration) {
   return std::vector<std::string>(times, iteration);
 }
 
-ReplayResult Played(const Sequence& sequence, const ReplayOptions& options) {
+ReplayResult Played(const AccessSequence& sequence, const ReplayOptions& options) {
   absl::StatusOr<ReplayResult> result = Replay(sequence, options);
   EXPECT_TRUE(result.ok()) << result.status();
   return *std::move(result);
@@ -56,7 +56,7 @@ TEST(ReplayTest, LruReadsEachOfALoopThatDoesNotFit) {
 }
 
 TEST(ReplayTest, WhatWasWrittenIsWrittenBackWhereverItDoesNotFit) {
-  const Sequence sequence = Made(Times(4, "aw bw cw dw ew fw"));
+  const AccessSequence sequence = Made(Times(4, "aw bw cw dw ew fw"));
   const LinkBytes device = Played(sequence, Slots(4, 6)).iterations[3].moved;
   EXPECT_EQ(device.to_device, kChunk * 6);
   EXPECT_EQ(device.from_device, kChunk * 6);
@@ -87,7 +87,7 @@ TEST(ReplayTest, StallsAddToTheComputeTimeThatPassesWhileChunksAreHeld) {
 
 TEST(ReplayTest, FifoLetsGoOfWhatCameFirstHoweverOftenItIsUsed) {
   // LRU never parts with a, which comes twice as often as the others.
-  const Sequence sequence = Made(Times(5, "ar br cr dr ar er fr gr"));
+  const AccessSequence sequence = Made(Times(5, "ar br cr dr ar er fr gr"));
   const Bytes lru = Played(sequence, Slots(4, 8)).iterations[3].moved.to_device;
   const Bytes fifo = Played(sequence, Slots(4, 8, Policy::kFifo)).iterations[3].moved.to_device;
   EXPECT_EQ(lru, kChunk * 6);
@@ -95,7 +95,7 @@ TEST(ReplayTest, FifoLetsGoOfWhatCameFirstHoweverOftenItIsUsed) {
 }
 
 TEST(ReplayTest, BeladyKeepsPartOfALoopAndPatrickStarPaysBothWays) {
-  const Sequence sequence = Made(Times(6, "ar br cr dr er fr"));
+  const AccessSequence sequence = Made(Times(6, "ar br cr dr er fr"));
   const IterationCost belady = Played(sequence, Slots(4, 6, Policy::kBelady)).counted;
   EXPECT_LT(belady.moved.to_device, kChunk * 4 * 4);
   EXPECT_EQ(belady.moved.from_device, Bytes(0));
@@ -106,14 +106,14 @@ TEST(ReplayTest, BeladyKeepsPartOfALoopAndPatrickStarPaysBothWays) {
 
 TEST(ReplayTest, TheDaemonsPolicyBringsAheadWhileTheProcessComputes) {
   // A millisecond of computing for each chunk, which takes as long to come.
-  const Sequence sequence = Made(Times(6, "ar | br | cr | dr | er | fr | gr | hr"));
+  const AccessSequence sequence = Made(Times(6, "ar | br | cr | dr | er | fr | gr | hr"));
   const IterationCost belady = Played(sequence, Slots(5, 8, Policy::kBelady)).counted;
   const IterationCost memtide = Played(sequence, Slots(5, 8, Policy::kMemtide)).counted;
   EXPECT_LT(memtide.stalled, belady.stalled / 4);
 }
 
 TEST(ReplayTest, TheSameTraceGivesTheSameResult) {
-  const Sequence sequence = Made(Times(4, "aw br cr a- | a+ aw dw er fr br cw gw hr"));
+  const AccessSequence sequence = Made(Times(4, "aw br cr a- | a+ aw dw er fr br cw gw hr"));
   const ReplayResult one = Played(sequence, Slots(4, 4)), other = Played(sequence, Slots(4, 4));
   for (size_t i = 0; i < one.iterations.size(); ++i) {
     EXPECT_EQ(one.iterations[i].moved.Total(), other.iterations[i].moved.Total());
@@ -128,7 +128,7 @@ TEST(ReplayTest, ATraceThatIsOverAfterTheWarmUpIsRefused) {
 }
 
 TEST(ReplayTest, TooFewSlotsAreRefused) {
-  const Sequence sequence = Made(Times(3, "ar br cr dr er"));
+  const AccessSequence sequence = Made(Times(3, "ar br cr dr er"));
   const absl::Status few = Replay(sequence, Slots(3, 4)).status();
   EXPECT_EQ(few.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(few.message().find("4 slots at least"), std::string::npos) << few;
@@ -138,9 +138,9 @@ TEST(ReplayTest, TooFewSlotsAreRefused) {
 }
 
 TEST(ReplayTest, WhatTheEngineRefusesComesAsItSaysIt) {
-  v1::Trace trace = HandMade(Times(3, "ar"));
+  v1::Trace trace = BuildTrace(Times(3, "ar"));
   trace.set_chunk_size_bytes((2 << 20) + 1);
-  const absl::Status status = Replay(*ToSequence(trace), Slots(4, 4)).status();
+  const absl::Status status = Replay(*ToAccessSequence(trace), Slots(4, 4)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("must be a multiple of"), std::string::npos) << status;
 }

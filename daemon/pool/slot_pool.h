@@ -1,13 +1,15 @@
 // SlotPool: the slots of one job at one tier, and Slot: the ownership of one of them.
 //
-// Slots are numbered from zero and become usable as memory comes to back them; new numbers are
-// taken only when no used one is free, and the one freed last goes first, because its pages are
-// warm. A pool may be made smaller than what is backed: what is too many (its surplus) stays usable
-// until the owner gives free slots up, one by one. A slot that was given up is backed again in two
-// steps, as its memory goes and comes in time: Gone, TakeGone. Pure and deterministic.
-// Thread-compatible. A
-// Slot returns itself to its pool when it is destroyed; the pool must outlive its slots and must
-// not move while they exist.
+// Slots are numbered from 0 and become usable when memory backs them. Take prefers the slot that
+// was freed last, because its pages are warm, and uses a new number only if no used one is free. A
+// pool may be resized below the number of backed slots: the surplus stays usable until the owner
+// gives up free slots, one by one. A slot that was given up is backed again in two steps, because
+// its memory goes and comes asynchronously: Gone, TakeGone.
+//
+// Ownership: a Slot returns itself to its pool when it is destroyed. The pool must outlive its
+// slots and must not move while they exist.
+//
+// Thread safety: thread-compatible. Pure and deterministic.
 #ifndef MEMTIDE_DAEMON_POOL_SLOT_POOL_H_
 #define MEMTIDE_DAEMON_POOL_SLOT_POOL_H_
 
@@ -57,30 +59,30 @@ class Slot {
 
 class SlotPool {
  public:
-  // Will not hold more than `slots`, until it is resized. None is backed yet.
+  // A pool of at most `slots` slots, none of them backed yet.
   explicit SlotPool(uint32_t slots) : size_(slots) {}
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
   ~SlotPool() { MEMTIDE_CHECK(used_slots() == 0) << "a slot outlives its pool"; }
 
   uint32_t size() const { return size_; }
-  // Slots that ever were backed, and those of them that are not backed now.
+  // Slots that were ever backed, and those of them that are not backed now.
   uint32_t numbers() const { return numbers_; }
   uint32_t unbacked_slots() const { return gone_slots() + changing_; }
-  // Of these, the ones whose memory has gone and is not on its way back.
+  // The slots without memory whose memory is not on its way back.
   uint32_t gone_slots() const { return static_cast<uint32_t>(gone_.size()); }
   uint32_t backed_slots() const { return numbers_ - unbacked_slots(); }
   uint32_t free_slots() const { return static_cast<uint32_t>(freed_.size()) + numbers_ - fresh_; }
   uint32_t used_slots() const { return backed_slots() - free_slots(); }
-  // Backed slots that are wanted and not there, or there and not wanted.
+  // Backed slots that the pool lacks, or has too many of.
   uint32_t missing_slots() const { return size_ - std::min(size_, backed_slots()); }
   uint32_t surplus_slots() const { return backed_slots() - std::min(size_, backed_slots()); }
-  // Free ones that need not be given up.
+  // Free slots that are not part of the surplus.
   uint32_t spare_slots() const { return free_slots() - std::min(free_slots(), surplus_slots()); }
 
-  // Memory for `slots` new ones has come.
+  // Memory backs `slots` new slots.
   void Back(uint32_t slots) { numbers_ += slots; }
-  // Memory for one more has come. Returns its number: one that is gone, if there is one.
+  // Memory backs one more slot. Returns its number, preferring a slot without memory.
   // REQUIRES: missing_slots() > 0.
   uint32_t BackOne() {
     MEMTIDE_CHECK(missing_slots() > 0);
@@ -98,7 +100,7 @@ class SlotPool {
     ++changing_;
     return slot.number_;
   }
-  // The memory of a slot that was given up has gone, or could not come back.
+  // The memory of a slot that was given up has been freed, or could not be restored.
   void Gone(uint32_t number) {
     --changing_;
     gone_.push_back(number);
@@ -116,7 +118,7 @@ class SlotPool {
     freed_.push_back(number);
   }
   void Resize(uint32_t slots) { size_ = slots; }
-  // No more memory will come: the pool stays at what is backed.
+  // No more memory will come: the pool's size becomes the number of backed slots.
   void Cap() { size_ = std::min(size_, backed_slots()); }
 
   // Owns nothing when no backed slot is free.
@@ -130,8 +132,8 @@ class SlotPool {
     return Slot(this, fresh_++);
   }
 
-  // Exactly these, in their order, of a pool that nothing was taken of; nullopt when one is named
-  // twice or is not backed. REQUIRES: none was given up.
+  // Takes exactly these slots, in their order; nullopt if a slot is named twice or is not backed.
+  // REQUIRES: no slot of the pool was taken or given up.
   absl::optional<std::vector<Slot>> TakeNumbers(const std::vector<uint32_t>& numbers) {
     MEMTIDE_CHECK(fresh_ == 0 && unbacked_slots() == 0);
     std::vector<bool> wanted(numbers_);

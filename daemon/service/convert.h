@@ -1,9 +1,9 @@
 // Requests to events, and replies to responses: pure functions.
 //
-// A conversion checks shape only: counts against kMaxBatch, enums against what is known, durations
-// and sizes against what can be meant. What a request means, the engine decides. `call` and
-// `session` of an event are left to the caller. Errors: INVALID_ARGUMENT names field, value and
-// limit; UNIMPLEMENTED, for an unknown enum value, names the known range.
+// A conversion checks form only: counts against kMaxBatch, enums against the known values,
+// durations and sizes against their valid range. The engine checks the meaning. The caller sets
+// `call` and `session` of an event. Errors: INVALID_ARGUMENT names field, value and limit;
+// UNIMPLEMENTED, for an unknown enum value, names the known range.
 #ifndef MEMTIDE_DAEMON_SERVICE_CONVERT_H_
 #define MEMTIDE_DAEMON_SERVICE_CONVERT_H_
 
@@ -25,7 +25,7 @@ namespace memtide {
 inline constexpr int kMaxBatch = 4096;
 inline constexpr size_t kMaxJobNameBytes = 128;
 
-// What a request may leave unsaid, and is then the node's.
+// The node's defaults for fields that a request may omit.
 struct NodeDefaults {
   Tier fastest = Tier::kHost;
   Limits limits;
@@ -47,11 +47,11 @@ absl::StatusOr<ResizeCall> ToEvent(const v1::ResizeRequest& request, const NodeD
 absl::StatusOr<ReturnRegionsCall> ToEvent(const v1::ReturnRegionsRequest& request,
                                           const NodeDefaults& node);
 absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefaults& node);
-absl::StatusOr<PublishCall> ToEvent(const v1::PublishRequest& request, const NodeDefaults& node);
+absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeDefaults& node);
 absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
                                     const NodeDefaults& node);
 
-// Leaves cuda_device_uuid, which the engine does not know.
+// Does not set cuda_device_uuid, which the engine does not know.
 v1::Tier ToProto(Tier tier);
 
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response);
@@ -61,7 +61,7 @@ void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response);
 void ToResponse(const FetchReply& reply, v1::FetchResponse* response);
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response);
 void ToResponse(const TraceReply& reply, v1::Trace* response);
-// Leaves version, boot_id and warnings, which the engine does not know.
+// Does not set version, boot_id and warnings, which the engine does not know.
 void ToResponse(const InspectReply& reply, v1::InspectNodeResponse* response);
 
 }  // namespace memtide

@@ -61,8 +61,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // Answers, whatever it is asked.
     optimizer::Validate(*step->work, step->reads, chunks, MiB(2).count()).IgnoreError();
   }
-  if (const auto publish = Convert<v1::PublishRequest>(data, size); publish.ok()) {
-    MEMTIDE_CHECK(publish->chunks.size() <= kMaxBatch && publish->fresh.size() <= kMaxBatch);
+  if (const auto commit = Convert<v1::CommitRequest>(data, size); commit.ok()) {
+    MEMTIDE_CHECK(commit->chunks.size() <= kMaxBatch && commit->shadows.size() <= kMaxBatch);
   }
   if (const auto resize = Convert<v1::ResizeRequest>(data, size); resize.ok()) {
     MEMTIDE_CHECK(resize->deadline >= Duration(0) && resize->deadline <= Limits{}.max_wait);

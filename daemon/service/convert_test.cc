@@ -269,27 +269,27 @@ TEST(ConvertTest, TakesAStepOfEachRule) {
             0.5);
 }
 
-TEST(ConvertTest, TakesWhatIsPublished) {
-  v1::PublishRequest request;
+TEST(ConvertTest, ConvertsACommit) {
+  v1::CommitRequest request;
   request.set_step(2);
   request.add_chunk_ids(7);
-  request.add_fresh_chunk_ids(8);
+  request.add_shadow_chunk_ids(8);
   request.set_keep(true);
-  request.set_note(std::string("a\0b", 3));
+  request.set_step_manifest(std::string("a\0b", 3));
   const auto event = ToEvent(request, NodeWithDevice());
   ASSERT_TRUE(event.ok());
   EXPECT_EQ(event->step, 2u);
   EXPECT_EQ(event->chunks[0], ChunkId(7));
-  EXPECT_EQ(event->fresh[0], ChunkId(8));
+  EXPECT_EQ(event->shadows[0], ChunkId(8));
   EXPECT_TRUE(event->keep);
-  EXPECT_EQ(event->note.size(), 3u);
+  EXPECT_EQ(event->manifest.size(), 3u);
   OpenReply opened;
-  opened.published_step = 2;
-  opened.note = event->note;
+  opened.committed_step = 2;
+  opened.manifest = event->manifest;
   v1::OpenResponse response;
   ToResponse(opened, &response);
-  EXPECT_EQ(response.published_step(), 2u);
-  EXPECT_EQ(response.note(), event->note);
+  EXPECT_EQ(response.committed_step(), 2u);
+  EXPECT_EQ(response.step_manifest(), event->manifest);
 }
 
 TEST(ConvertTest, TakesAResizeAndAnswersIt) {

@@ -3,13 +3,10 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <sys/stat.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace memtide {
 namespace {
@@ -24,7 +21,6 @@ constexpr int kMaxMetadataSize = 8 << 10;
 constexpr size_t kMaxBuffers = size_t{256} << 20;
 // A client that sends pings faster than this is cut off.
 constexpr int kMinPingIntervalMs = 10'000;
-constexpr mode_t kSocketMode = 0660;
 
 void SetLimits(grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(kMaxRequestBytes);
@@ -53,30 +49,39 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string&
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(&builder);
-  builder.AddListeningPort(absl::StrCat("unix:", socket_path), grpc::InsecureServerCredentials());
+  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          grpc::InsecureServerCredentials());
   auto services = MakeServices(context);
   for (const auto& service : services) builder.RegisterService(service.get());
+  StreamAcceptorOptions options;
+  options.socket_path = socket_path;
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<StreamAcceptor> acceptor,
+                           StreamAcceptor::Bind(std::move(options), context->counters));
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("gRPC cannot listen on \"", socket_path, "\""));
-  }
-  // Made under the daemon's umask, so it was never wider than this.
-  if (chmod(socket_path.c_str(), kSocketMode) != 0) {
-    return absl::InternalError(absl::StrCat("chmod \"", socket_path, "\": ", std::strerror(errno)));
-  }
-  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(services), std::move(server)));
+  if (server == nullptr) return absl::InternalError("gRPC does not start its server");
+  acceptor->Start([connections](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    connections->HandleNewConnection(&connection);
+  });
+  return std::unique_ptr<GrpcServer>(
+      new GrpcServer(std::move(services), std::move(server), std::move(acceptor)));
 }
 
 GrpcServer::GrpcServer(std::vector<std::unique_ptr<grpc::Service>> services,
-                       std::unique_ptr<grpc::Server> server)
-    : services_(std::move(services)), server_(std::move(server)) {}
+                       std::unique_ptr<grpc::Server> server,
+                       std::unique_ptr<StreamAcceptor> acceptor)
+    : services_(std::move(services)), server_(std::move(server)), acceptor_(std::move(acceptor)) {}
 
 GrpcServer::~GrpcServer() { Stop(Duration(0)); }
 
 void GrpcServer::SetNotServing() { server_->GetHealthCheckService()->SetServingStatus(false); }
 
 void GrpcServer::Stop(Duration patience) {
+  // First, as a server that shuts down does not close what is handed to it.
+  acceptor_.reset();
   server_->Shutdown(std::chrono::system_clock::now() +
                     std::chrono::duration_cast<std::chrono::microseconds>(patience));
   server_->Wait();

@@ -1,4 +1,5 @@
-// GrpcServer: the gRPC server on a unix socket, with health and reflection, and its limits.
+// GrpcServer: the gRPC server on a unix socket, with health and reflection, and its limits. Its
+// connections are accepted by a StreamAcceptor.
 //
 // Serves from Start on. Thread-safe.
 #ifndef MEMTIDE_DAEMON_SERVICE_GRPC_SERVER_H_
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "daemon/service/services.h"
+#include "daemon/session/stream_acceptor.h"
 
 namespace grpc {
 class Server;
@@ -37,10 +39,11 @@ class GrpcServer {
 
  private:
   GrpcServer(std::vector<std::unique_ptr<grpc::Service>> services,
-             std::unique_ptr<grpc::Server> server);
+             std::unique_ptr<grpc::Server> server, std::unique_ptr<StreamAcceptor> acceptor);
 
   const std::vector<std::unique_ptr<grpc::Service>> services_;
   const std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<StreamAcceptor> acceptor_;  // None: stopped.
 };
 
 }  // namespace memtide

@@ -26,6 +26,7 @@ void Loop::Stop() {
     changed_.SignalAll();
     while (draining_) changed_.Wait(&mutex_);
     queue_.clear();
+    renewals_.clear();
     callers.swap(callers_);
   }
   if (ticker_.joinable()) ticker_.join();
@@ -38,20 +39,24 @@ void Loop::Post(Event event) {
   {
     MutexLock lock(&mutex_);
     if (stopped_) return;
-    queue_.push_back(std::move(event));
+    const auto* renewal = std::get_if<RenewCall>(&event);
+    const bool ahead =
+        renewal != nullptr && renewals_.try_emplace(renewal->session, *renewal).second;
+    if (!ahead) queue_.push_back(std::move(event));
     if (draining_) return;
     draining_ = true;
   }
   Drain();
 }
 
-bool Loop::Register(CallId call, Caller* caller) {
+bool Loop::Register(CallId call, absl::optional<SessionId> renewed, Caller* caller) {
   absl::Status refused;
   {
     MutexLock lock(&mutex_);
     if (stopped_) {
       refused = absl::UnavailableError("the daemon stops");
-    } else if (queue_.size() >= kMaxQueuedEvents) {
+    } else if (queue_.size() >= kMaxQueuedEvents &&
+               (!renewed.has_value() || renewals_.contains(*renewed))) {
       ++counters_->calls_overloaded;
       refused = absl::ResourceExhaustedError(
           absl::StrCat("the daemon's event queue is full: ", kMaxQueuedEvents,
@@ -72,20 +77,33 @@ bool Loop::Abandon(CallId call) {
 
 void Loop::Drain() {
   for (;;) {
-    Event event;
+    Renewals renewals;
+    absl::optional<Event> event;
     {
       MutexLock lock(&mutex_);
-      if (queue_.empty() || stopped_) {
+      if (stopped_ || (queue_.empty() && renewals_.empty())) {
         draining_ = false;
         if (stopped_) changed_.SignalAll();  // Only Stop waits for this; ticks must not wake by it.
         return;
       }
-      event = std::move(queue_.front());
-      queue_.pop_front();
+      renewals.swap(renewals_);
+      if (!queue_.empty()) {
+        event = std::move(queue_.front());
+        queue_.pop_front();
+      }
     }
+    for (const auto& [session, renewal] : renewals) Handle(Now(), renewal);
     const Instant now = Now();
-    Handle(now, event);
-    if (now - last_tick_ >= kTickPeriod) Handle(now, Tick{});
+    if (event.has_value()) Handle(now, *event);
+    if (now - last_tick_ < kTickPeriod) continue;
+    // Those that came while the event was handled.
+    renewals.clear();
+    {
+      MutexLock lock(&mutex_);
+      renewals.swap(renewals_);
+    }
+    for (const auto& [session, renewal] : renewals) Handle(Now(), renewal);
+    Handle(Now(), Tick{});
   }
 }
 

@@ -7,6 +7,9 @@
 // that finds the last one kTickPeriod ago, and, when nothing else happens, a small thread posts one
 // every kIdleTickPeriod (seldom, for each wake-up of a thread costs a virtual machine 80 us).
 //
+// Renewals go ahead of all other events, one of each session, and before each tick: a session is
+// never ended for the time that its renewal waited here, however far behind the loop is.
+//
 // Replies go to the Caller registered with the call; for one that was abandoned the reply is
 // dropped. All other effects go to the sink. Thread-safe; does not own the sink or the callers.
 #ifndef MEMTIDE_DAEMON_SERVICE_LOOP_H_
@@ -16,10 +19,12 @@
 #include <deque>
 #include <functional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/optional.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "daemon/engine/effects.h"
@@ -41,7 +46,8 @@ class Loop {
   static constexpr std::chrono::milliseconds kTickPeriod{50};
   static constexpr std::chrono::milliseconds kIdleTickPeriod{200};
   // Calls are refused with RESOURCE_EXHAUSTED above this. Other events are bounded by who makes
-  // them: a completion for each transfer, a connection for each descriptor.
+  // them: a completion for each transfer, a connection for each descriptor, a renewal for each
+  // session.
   static constexpr size_t kMaxQueuedEvents = 16384;
 
   // Engine::Handle of the engine that this loop serves, or a stand-in for it in tests.
@@ -67,7 +73,8 @@ class Loop {
   // caller, and every later one, is answered UNAVAILABLE. REQUIRES: not called from an effect.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Dropped after Stop.
+  // Dropped after Stop. The first renewal of a session that is queued goes ahead of other events;
+  // more of them wait as all calls do, so that nobody holds others up with renewals.
   void Post(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A fresh id for a call.
@@ -77,7 +84,9 @@ class Loop {
   template <typename CallEvent>
   void Call(CallEvent event, Caller* caller) ABSL_LOCKS_EXCLUDED(mutex_) {
     const CallId call = event.call;
-    if (Register(call, caller)) Post(std::move(event));
+    absl::optional<SessionId> renewed;
+    if constexpr (std::is_same_v<CallEvent, RenewCall>) renewed = event.session;
+    if (Register(call, renewed, caller)) Post(std::move(event));
   }
   // Gives up waiting. True: OnReply will not be called any more. False: it was or is being called.
   bool Abandon(CallId call) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -86,7 +95,11 @@ class Loop {
   uint64_t ticks_handled() const { return ticks_handled_.load(std::memory_order_relaxed); }
 
  private:
-  bool Register(CallId call, Caller* caller) ABSL_LOCKS_EXCLUDED(mutex_);
+  using Renewals = absl::flat_hash_map<SessionId, RenewCall>;
+
+  // `renewed`: the session, of a RenewCall.
+  bool Register(CallId call, absl::optional<SessionId> renewed, Caller* caller)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Drain() ABSL_LOCKS_EXCLUDED(mutex_);
   void Handle(Instant now, const Event& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void CarryOut(Effect effect) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -103,6 +116,7 @@ class Loop {
   Mutex mutex_;
   CondVar changed_;  // draining_ or stopped_.
   std::deque<Event> queue_ ABSL_GUARDED_BY(mutex_);
+  Renewals renewals_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<CallId, Caller*> callers_ ABSL_GUARDED_BY(mutex_);
   // Some thread is in Drain; only that thread touches the engine, the sink, effects_ and
   // last_tick_.

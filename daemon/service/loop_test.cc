@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "daemon/engine/engine.h"
 
 namespace memtide {
 namespace {
@@ -99,7 +102,7 @@ TEST(LoopTest, RefusesCallsAboveItsQueueLimitAndKeepsOtherEvents) {
   sink.meanwhile = [&] {
     if (sink.effects.size() > 1) return;
     for (size_t i = 0; i < Loop::kMaxQueuedEvents; ++i) loop.Post(ClientGone{SessionId(2)});
-    loop.Call(Renew(&loop), &caller);
+    loop.Call(Unanswered(&loop), &caller);
     loop.Post(ClientGone{SessionId(3)});
   };
   loop.Post(ClientGone{SessionId(1)});
@@ -107,6 +110,69 @@ TEST(LoopTest, RefusesCallsAboveItsQueueLimitAndKeepsOtherEvents) {
   EXPECT_EQ(caller.replies[0].status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(sink.counters.calls_overloaded, 1u);
   EXPECT_EQ(sink.effects.size(), Loop::kMaxQueuedEvents + 2);
+}
+
+TEST(LoopTest, HandlesTheRenewalOfASessionAheadOfAFullQueue) {
+  FakeSink sink;
+  FakeCaller first, second;
+  std::vector<size_t> answered_after;
+  Loop loop(
+      [&](Instant now, const Event& event, std::vector<Effect>* effects) {
+        if (std::holds_alternative<RenewCall>(event)) answered_after.push_back(sink.effects.size());
+        ScriptedEngine(now, event, effects);
+      },
+      &sink, &sink.counters);
+  sink.meanwhile = [&] {
+    if (sink.effects.size() > 1) return;
+    for (size_t i = 0; i < Loop::kMaxQueuedEvents - 1; ++i) loop.Post(ClientGone{SessionId(2)});
+    loop.Call(Renew(&loop), &first);
+    loop.Call(Renew(&loop), &second);  // Of the same session: in its turn.
+  };
+  loop.Post(ClientGone{SessionId(1)});
+  EXPECT_EQ(answered_after, (std::vector<size_t>{1, Loop::kMaxQueuedEvents}));
+  ASSERT_EQ(first.replies.size(), 1u);
+  EXPECT_TRUE(first.replies[0].status.ok());
+  ASSERT_EQ(second.replies.size(), 1u);
+  EXPECT_TRUE(second.replies[0].status.ok());
+}
+
+// The engine's time is played: each tick takes 0.9 s, so that no gap between ticks is seen.
+TEST(LoopTest, EndsNoSessionWhoseRenewalWaitsBehindOtherEvents) {
+  constexpr int kTicks = 45;  // Two thirds of a session's lease.
+  FakeSink sink;
+  Engine engine({MiB(64), MiB(64)});
+  Instant played{std::chrono::seconds(1)};
+  std::function<void()> meanwhile;
+  Loop loop(
+      [&](Instant now, const Event& event, std::vector<Effect>* effects) {
+        if (std::holds_alternative<Tick>(event)) played += std::chrono::milliseconds(900);
+        if (std::holds_alternative<ClientGone>(event)) meanwhile();
+        engine.Handle(played, event, effects);
+      },
+      &sink, &sink.counters);
+  sink.meanwhile = [&] {
+    const auto* region = std::get_if<MakeRegion>(&sink.effects.back());
+    if (region != nullptr) loop.Post(RegionMade{region->region, absl::OkStatus()});
+  };
+  FakeCaller opener, renewer;
+  loop.Post(ClientConnected{SessionId(1), 1000, 1});
+  OpenCall open;
+  open.call = loop.NewCall();
+  open.session = SessionId(1);
+  open.chunk_size = MiB(2);
+  loop.Call(open, &opener);
+  ASSERT_EQ(opener.replies.size(), 1u);
+  ASSERT_TRUE(opener.replies[0].status.ok()) << opener.replies[0].status;
+  for (int i = 0; i < kTicks; ++i) loop.Post(Tick{});
+  meanwhile = [&] {
+    for (int i = 0; i < kTicks; ++i) loop.Post(Tick{});
+    RenewCall renewal = Renew(&loop);
+    renewal.session = SessionId(1);
+    loop.Call(renewal, &renewer);
+  };
+  loop.Post(ClientGone{SessionId(2)});
+  ASSERT_EQ(renewer.replies.size(), 1u);
+  EXPECT_TRUE(renewer.replies[0].status.ok()) << renewer.replies[0].status;
 }
 
 TEST(LoopTest, AnswersWaitingAndLaterCallersWhenItStops) {

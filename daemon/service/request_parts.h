@@ -1,5 +1,5 @@
-// Parts that requests have in common, as the engine has them. As convert.h: shape only is checked,
-// and errors name the field, its value and the limit. Inside of this package only.
+// Conversions of parts that several requests share. As in convert.h, only the form is checked, and
+// errors name the field, its value and the limit. Internal to this package.
 #ifndef MEMTIDE_DAEMON_SERVICE_REQUEST_PARTS_H_
 #define MEMTIDE_DAEMON_SERVICE_REQUEST_PARTS_H_
 
@@ -27,7 +27,7 @@ absl::Status CheckKnown(absl::string_view field, Enum value) {
 }
 
 using ProtoMoments = google::protobuf::RepeatedPtrField<v1::Moment>;
-// Their number is for the engine to check.
+// The engine checks their number.
 absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments);
 
 using ProtoIds = google::protobuf::RepeatedField<uint64_t>;

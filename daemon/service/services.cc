@@ -52,12 +52,12 @@ void Fill(const ServiceContext& service, const ReplyValue& reply, Response* resp
   ToResponse(reply, response);
 }
 
-// A call in the loop's hands; ends with its reply. ReplyValue: what an OK reply of this call
-// carries; monostate for calls that answer nothing.
+// A call that the Loop has queued; it ends with its reply. ReplyValue is the payload of an OK
+// reply; monostate for calls without one.
 //
-// gRPC's default reactor is the only one that it runs without handing each call to another thread.
-// It does not hear of cancellations: a cancelled call waits in the engine, which bounds such calls,
-// until its reply, and gRPC drops that.
+// gRPC runs only its default reactor without passing each call to another thread. That reactor gets
+// no cancellations: a cancelled call waits for its reply in the engine, which bounds such calls,
+// and gRPC drops the reply.
 template <typename ReplyValue, typename Response>
 class PendingCall final : public Loop::Caller {
  public:
@@ -154,7 +154,7 @@ class OptimizerServiceHandlers final : public v1::OptimizerService::CallbackServ
  public:
   explicit OptimizerServiceHandlers(const ServiceContext* service) : service_(service) {}
   MEMTIDE_SESSION_METHOD(Step, StepReply)
-  MEMTIDE_SESSION_METHOD(Publish, std::monostate)
+  MEMTIDE_SESSION_METHOD(Commit, std::monostate)
 
  private:
   const ServiceContext* const service_;

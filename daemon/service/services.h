@@ -1,8 +1,8 @@
 // The gRPC services: authenticate, convert, post, convert back.
 //
-// Handlers are of gRPC's callback API and never block; a call waits as a reactor that the loop
-// answers, usually before the handler has returned. A call that its client cancelled goes on, and
-// its reply is dropped. Every method of the services is listed once, in services.cc.
+// The handlers use gRPC's callback API and never block: a call waits as a reactor that the Loop
+// finishes, usually before the handler has returned. A call that its client cancels continues, and
+// gRPC drops its reply. services.cc lists every method of the services once.
 #ifndef MEMTIDE_DAEMON_SERVICE_SERVICES_H_
 #define MEMTIDE_DAEMON_SERVICE_SERVICES_H_
 
@@ -25,10 +25,10 @@ struct ServiceContext {
   const TokenTable* tokens = nullptr;
   EdgeCounters* counters = nullptr;
   NodeDefaults node;
-  uint32_t daemon_uid = 0;  // Who, besides root, may drain.
+  uint32_t daemon_uid = 0;  // The uid that may drain the node, besides root.
   std::string version;
   std::string boot_id;
-  std::string cuda_device_uuid;       // Empty: the device is no GPU.
+  std::string cuda_device_uuid;       // Empty if the device is not a GPU.
   std::vector<std::string> warnings;  // See InspectNodeResponse.warnings.
 };
 

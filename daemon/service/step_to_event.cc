@@ -122,13 +122,13 @@ absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefau
   return event;
 }
 
-absl::StatusOr<PublishCall> ToEvent(const v1::PublishRequest& request, const NodeDefaults& node) {
-  PublishCall event;
+absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeDefaults& node) {
+  CommitCall event;
   event.step = request.step();
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToChunks("chunk_ids", request.chunk_ids()));
-  MEMTIDE_ASSIGN_OR_RETURN(event.fresh, ToChunks("fresh_chunk_ids", request.fresh_chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.shadows, ToChunks("shadow_chunk_ids", request.shadow_chunk_ids()));
   event.keep = request.keep();
-  event.note = request.note();
+  event.manifest = request.step_manifest();
   return event;
 }
 

@@ -47,7 +47,7 @@ void ToProto(const PoolUsage& pool, v1::Pool* proto) {
   proto->set_capacity_bytes(pool.capacity.count());
   proto->set_used_bytes(pool.used.count());
   proto->set_reserved_bytes(pool.reserved.count());
-  proto->set_withheld_bytes(pool.withheld.count());
+  proto->set_ballooned_bytes(pool.balloon.count());
   proto->set_scrubbing_bytes(pool.scrubbing.count());
   proto->set_free_bytes(pool.free.count());
   proto->set_obtainable_bytes(pool.obtainable.count());
@@ -57,7 +57,7 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   proto->set_fetches(counters.fetches);
   proto->set_fetch_hits(counters.fetch_hits);
   proto->set_evictions(counters.evictions);
-  proto->set_dropped_clean(counters.dropped_clean);
+  proto->set_clean_evictions(counters.dropped_clean);
   proto->set_revokes(counters.revokes);
   proto->set_transfers_failed(counters.transfers_failed);
   proto->set_calls_refused(counters.calls_refused);
@@ -68,17 +68,17 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   proto->set_ssd_read_bytes(counters.ssd_read.count());
   proto->set_ssd_written_bytes(counters.ssd_written.count());
   proto->set_zeroed_bytes(counters.zeroed.count());
-  proto->set_withheld_bytes(counters.withheld.count());
-  proto->set_host_ceded_bytes(counters.host_ceded.count());
-  proto->set_ssd_ceded_bytes(counters.ssd_ceded.count());
+  proto->set_ballooned_bytes(counters.balloon.count());
+  proto->set_host_reclaimed_bytes(counters.host_reclaimed.count());
+  proto->set_ssd_reclaimed_bytes(counters.ssd_reclaimed.count());
   ToProto(counters.stalled_on_ssd, proto->mutable_stalled_on_ssd());
   ToProto(counters.stalled_on_copy, proto->mutable_stalled_on_copy());
   ToProto(counters.stalled_on_room, proto->mutable_stalled_on_room());
   proto->set_events(counters.events);
   proto->set_iterations(counters.iterations);
-  proto->set_iteration_surprises(counters.iteration_surprises);
+  proto->set_iteration_mispredictions(counters.iteration_mispredictions);
   proto->set_step_parts(counters.step_parts);
-  proto->set_steps_published(counters.steps_published);
+  proto->set_steps_committed(counters.steps_committed);
   proto->set_non_finite_gradients(counters.non_finite_gradients);
 }
 
@@ -92,7 +92,7 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
   proto->set_chunk_size_bytes(session.chunk_size.count());
   proto->set_device_share_bytes(session.device_share.count());
   proto->set_host_share_bytes(session.host_share.count());
-  proto->set_host_withheld_bytes(session.host_withheld.count());
+  proto->set_host_ballooned_bytes(session.host_balloon.count());
   for (const KindUsage& usage : session.kinds) ToProto(usage, proto->add_kinds());
 }
 
@@ -109,8 +109,8 @@ void ToResponse(const OpenReply& reply, v1::OpenResponse* response) {
   for (const RegionId region : reply.regions) response->add_region_ids(region.value());
   ToProto(reply.session_lease, response->mutable_session_lease());
   response->set_device_memory(ToProto(reply.device_memory));
-  response->set_published_step(reply.published_step);
-  response->set_note(reply.note);
+  response->set_committed_step(reply.committed_step);
+  response->set_step_manifest(reply.manifest);
 }
 
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response) {
@@ -137,7 +137,7 @@ void ToResponse(const FetchReply& reply, v1::FetchResponse* response) {
     proto->set_offset_bytes(lease.place.offset.count());
     proto->set_version(lease.version.value());
   }
-  for (const ChunkId chunk : reply.farthest) response->add_farthest_chunk_ids(chunk.value());
+  for (const ChunkId chunk : reply.eviction_hints) response->add_eviction_hints(chunk.value());
 }
 
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response) {

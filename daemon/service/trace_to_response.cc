@@ -13,9 +13,9 @@ v1::MoveReason ToProto(MoveReason reason) {
     case MoveReason::kPrefetch:
       return v1::MOVE_REASON_PREFETCH;
     case MoveReason::kVictim:
-      return v1::MOVE_REASON_VICTIM;
-    case MoveReason::kCleaning:
-      return v1::MOVE_REASON_CLEANING;
+      return v1::MOVE_REASON_EVICT;
+    case MoveReason::kWriteBack:
+      return v1::MOVE_REASON_WRITE_BACK;
     case MoveReason::kRequest:
       return v1::MOVE_REASON_REQUEST;
   }
@@ -40,7 +40,7 @@ void ToResponse(const TraceReply& reply, v1::Trace* response) {
     proto->set_chunk_id(chunk.chunk.value());
     proto->set_kind(ToProto(chunk.kind));
     proto->set_next_use_in_moments(chunk.next_use_in_moments.value_or(0));
-    proto->set_foreseen(chunk.next_use_in_moments.has_value());
+    proto->set_predicted(chunk.next_use_in_moments.has_value());
   }
   for (const TracedMoment& moment : reply.moments) {
     v1::TracedMoment* const proto = response->add_moments();
@@ -64,7 +64,7 @@ void ToResponse(const TraceReply& reply, v1::Trace* response) {
     const uint64_t moment = move.moment - std::min(move.moment, reply.first_moment + 1);
     proto->set_moment(static_cast<uint32_t>(moment));
     proto->set_next_use_in_moments(move.next_use_in_moments.value_or(0));
-    proto->set_foreseen(move.next_use_in_moments.has_value());
+    proto->set_predicted(move.next_use_in_moments.has_value());
     proto->set_nearer(move.nearer);
   }
   for (const TracedStall& stall : reply.stalls) {

@@ -31,7 +31,7 @@ absl::StatusOr<Hello> DecodeHello(absl::string_view packet) {
   }
   if (hello.protocol_version() != kProtocolVersion) {
     return absl::UnimplementedError(
-        absl::StrCat("protocol_version ", hello.protocol_version(), " is not spoken here; known: ",
+        absl::StrCat("protocol_version ", hello.protocol_version(), " is not supported; known: ",
                      kProtocolVersion, ". Use a client and a daemon of the same release"));
   }
   Hello result;
@@ -78,7 +78,7 @@ std::string EncodeRegionGone(RegionId region, uint32_t device_slots, uint32_t le
 std::string EncodeLeaseBudget(uint32_t lease_budget, uint32_t most) {
   v1::FdFrame frame;
   frame.mutable_lease_budget()->set_leases(lease_budget);
-  frame.mutable_lease_budget()->set_most_in_use(most);
+  frame.mutable_lease_budget()->set_max_in_use(most);
   return Encode(frame);
 }
 

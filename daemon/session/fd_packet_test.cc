@@ -65,7 +65,7 @@ TEST(FdPacketTest, SaysWhatAClientMustKnow) {
   EXPECT_EQ(frame.region_gone().lease_budget(), 9u);
   ASSERT_TRUE(frame.ParseFromString(EncodeLeaseBudget(17, 23)));
   EXPECT_EQ(frame.lease_budget().leases(), 17u);
-  EXPECT_EQ(frame.lease_budget().most_in_use(), 23u);
+  EXPECT_EQ(frame.lease_budget().max_in_use(), 23u);
 }
 
 TEST(FdPacketTest, EveryFrameFitsAPacket) {

@@ -20,6 +20,12 @@
 #include "daemon/session/seqpacket.h"
 
 namespace memtide {
+namespace {
+
+// While descriptors are short: soon enough for a client, and no load.
+constexpr int kRetryMs = 100;
+
+}  // namespace
 
 struct FdServer::Connection {
   int fd = -1;
@@ -71,7 +77,7 @@ FdServer::~FdServer() {
 }
 
 absl::Status FdServer::Listen() {
-  MEMTIDE_ASSIGN_OR_RETURN(listen_fd_, ListenSeqPacket(options_.socket_path));
+  MEMTIDE_ASSIGN_OR_RETURN(listen_fd_, ListenUnix(options_.socket_path, SOCK_SEQPACKET));
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -117,7 +123,8 @@ void FdServer::Queue(Command command) {
 void FdServer::Serve() {
   std::array<epoll_event, 64> events;
   for (;;) {
-    const int timeout_ms = CloseSilentOnes();
+    int timeout_ms = CloseSilentOnes();
+    if (!lacking_.empty()) timeout_ms = timeout_ms < 0 ? kRetryMs : std::min(timeout_ms, kRetryMs);
     const int count = epoll_wait(epoll_fd_, events.data(), events.size(), timeout_ms);
     MEMTIDE_CHECK(count >= 0 || errno == EINTR) << "epoll_wait: " << std::strerror(errno);
     for (int i = 0; i < count; ++i) {
@@ -129,12 +136,13 @@ void FdServer::Serve() {
         [[maybe_unused]] const ssize_t got = read(wake_fd_, &wakes, sizeof(wakes));
       } else if (const auto it = connections_.find(fd); it != connections_.end()) {
         // A new connection may have taken the descriptor of one that was closed in this round; it
-        // is merely looked at for nothing.
+        // is then polled once without need.
         Connection* const connection = it->second.get();
         if ((events[i].events & EPOLLOUT) != 0) Flush(connection);
         if (connections_.count(fd) != 0) Read(connections_[fd].get());
       }
     }
+    FlushLacking();
     RunCommands();
     MutexLock lock(&mutex_);
     if (stop_) return;
@@ -175,7 +183,7 @@ absl::Status FdServer::CheckLimits(uint32_t uid) const {
   if (it != greeting_per_uid_.end() && it->second >= options_.max_greeting_per_uid) {
     return absl::ResourceExhaustedError(absl::StrCat("max_greeting_per_uid: uid ", uid, " has ",
                                                      it->second,
-                                                     " connections that have not said hello"));
+                                                     " connections that have not sent an FdHello"));
   }
   return absl::OkStatus();
 }
@@ -207,7 +215,7 @@ int FdServer::CloseSilentOnes() {
   const Instant now = Now();
   while (!greeting_.empty() && greeting_.front().first <= now) {
     Refuse(connections_.at(greeting_.front().second).get(),
-           absl::DeadlineExceededError("no FdHello came in time"));
+           absl::DeadlineExceededError("the client sent no FdHello in time"));
   }
   if (greeting_.empty()) return -1;
   const auto left = greeting_.front().first - now;
@@ -221,8 +229,9 @@ void FdServer::Read(Connection* connection) {
   if (*result == ReadResult::kEnd) return Remove(connection);
   if (*result == ReadResult::kNothing) return;
   const absl::Status greeted =
-      connection->session ? absl::InvalidArgumentError("one FdHello is all that a client may send")
-                          : Greet(connection, packet);
+      connection->session
+          ? absl::InvalidArgumentError("a client may send one FdHello and nothing else")
+          : Greet(connection, packet);
   if (!greeted.ok()) Refuse(connection, greeted);
 }
 
@@ -268,7 +277,14 @@ void FdServer::Append(Connection* connection, Frame frame) {
   if (!connection->awaits_room) Flush(connection);
 }
 
+void FdServer::FlushLacking() {
+  for (const int fd : std::exchange(lacking_, {})) {
+    if (const auto it = connections_.find(fd); it != connections_.end()) Flush(it->second.get());
+  }
+}
+
 void FdServer::Flush(Connection* connection) {
+  lacking_.erase(connection->fd);
   while (!connection->outbox.empty()) {
     const Frame& frame = connection->outbox.front();
     absl::StatusOr<bool> sent = true;
@@ -279,6 +295,10 @@ void FdServer::Flush(Connection* connection) {
       if (memory.ok()) {
         sent = SendPacket(connection->fd, EncodeRegion(wanted->region, *memory), memory->fd);
         if (memory->fd >= 0) close(memory->fd);
+      } else if (absl::IsResourceExhausted(memory.status())) {
+        // That descriptors are short is no fault of this client, which can wait for its region.
+        lacking_.insert(connection->fd);
+        break;
       } else if (!absl::IsNotFound(memory.status())) {
         return Refuse(connection, memory.status());
       }
@@ -287,7 +307,7 @@ void FdServer::Flush(Connection* connection) {
     if (!*sent) break;
     connection->outbox.pop_front();
   }
-  const bool awaits_room = !connection->outbox.empty();
+  const bool awaits_room = !connection->outbox.empty() && lacking_.count(connection->fd) == 0;
   if (awaits_room == connection->awaits_room) return;
   epoll_event event = {};
   event.events = awaits_room ? EPOLLIN | EPOLLOUT : EPOLLIN;
@@ -303,8 +323,8 @@ void FdServer::Refuse(Connection* connection, const absl::Status& reason) {
 }
 
 void FdServer::End(Connection* connection, const absl::Status& reason) {
-  // OK: the client asked for the end. Best effort: a peer whose buffer is full learns the reason
-  // from the end of the connection.
+  // With an OK reason the client itself closes the session. The refusal is best effort: a peer
+  // whose buffer is full only sees the end of the connection.
   if (!reason.ok()) {
     [[maybe_unused]] const auto sent = SendPacket(connection->fd, EncodeRefused(reason), -1);
   }

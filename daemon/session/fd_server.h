@@ -1,12 +1,14 @@
 // FdServer: the fd socket. One connection is one session, and its end is the session's end.
 //
-// Accepts connections on a SOCK_SEQPACKET unix socket, asks the kernel who the peer is, waits for
-// FdHello, mints the session's token, and from then on passes descriptors and revocations to the
-// client. What it hears becomes ClientConnected and ClientGone, handed to `post`.
+// The server accepts connections on a SOCK_SEQPACKET unix socket, reads the peer's identity from
+// the kernel, waits for FdHello, mints the session's token, and from then on sends descriptors and
+// revocations to the client. It posts ClientConnected and ClientGone events.
 //
-// One thread (epoll, never blocking) owns every connection; Send* and Close may be called from any
-// thread, also from inside `post`, and only queue. Limits are named below; a peer that passes one
-// is refused and closed, and costs nothing lasting. Descriptors sent to us are never installed.
+// A peer that exceeds a limit below is refused and closed. The kernel never installs descriptors
+// that a peer sends.
+//
+// Thread safety: one thread (epoll, never blocking) owns every connection. Send* and Close may be
+// called from any thread, also from inside `post`, and only queue.
 #ifndef MEMTIDE_DAEMON_SESSION_FD_SERVER_H_
 #define MEMTIDE_DAEMON_SESSION_FD_SERVER_H_
 
@@ -14,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <variant>
@@ -37,27 +40,28 @@ struct FdServerOptions {
   std::string socket_path;
   std::string boot_id;
   std::string grpc_target;
-  // A connection that has not said hello after this is closed.
+  // A connection without an FdHello after this time is closed.
   Duration hello_within = std::chrono::seconds(10);
-  // Connections, with and without hello. Above: refused with RESOURCE_EXHAUSTED.
+  // Connections, with and without FdHello. More are refused with RESOURCE_EXHAUSTED.
   uint32_t max_connections = 512;
-  // Connections of one uid that have not said hello: one user's flood leaves room for others.
+  // Connections of one uid without FdHello: one user's flood leaves room for other users.
   uint32_t max_greeting_per_uid = 64;
-  // Frames that wait for a client to read; a region is one, a terabyte of host memory has 1024 of
-  // them and device memory lent slot by slot 4096, which may all go again. Above: the session is
-  // closed.
+  // Frames that wait for a client to read them. Each region takes one: 1024 for a terabyte of host
+  // memory, 4096 for device memory that is exported slot by slot, and as many again when they go.
+  // With more, the session is closed.
   uint32_t max_queued_frames = 16384;
 };
 
 class FdServer {
  public:
   using Post = std::function<void(Event)>;
-  // What to pass of a region; the descriptor is the caller's. NOT_FOUND when it has gone.
+  // What a client needs to map a region; the caller owns the descriptor. NOT_FOUND if the region no
+  // longer exists. RESOURCE_EXHAUSTED if the process has no descriptor left: the server retries.
   using ExportRegion = std::function<absl::StatusOr<MemoryExport>(RegionId region)>;
 
-  // Binds the socket (mode 0660): clients may connect, and wait. `tokens` and `counters` must
-  // outlive the server; `post` and `export_region` are called from the server's thread, until it is
-  // destroyed.
+  // Binds the socket (mode 0660): clients can connect, and wait for Start. `tokens` and `counters`
+  // must outlive the server; `post` and `export_region` are called from the server's thread, until
+  // it is destroyed.
   static absl::StatusOr<std::unique_ptr<FdServer>> Bind(FdServerOptions options, TokenTable* tokens,
                                                         EdgeCounters* counters, Post post,
                                                         ExportRegion export_region);
@@ -68,7 +72,7 @@ class FdServer {
   FdServer(const FdServer&) = delete;
   FdServer& operator=(const FdServer&) = delete;
 
-  // To a session that has ended: nothing happens. Closing for an OK reason sends no refusal.
+  // These do nothing if the session has ended. Close with an OK reason sends no refusal.
   void SendRegion(SessionId session, RegionId region) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendRegionGone(const memtide::SendRegionGone& gone) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendLeaseBudget(const memtide::SendLeaseBudget& budget) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -86,7 +90,7 @@ class FdServer {
     Frame frame;
   };
   struct Connection;
-  // By descriptor: what epoll names.
+  // By descriptor, which is what epoll returns.
   using Connections = std::map<int, std::unique_ptr<Connection>>;
 
   FdServer(FdServerOptions options, TokenTable* tokens, EdgeCounters* counters, Post post,
@@ -96,7 +100,9 @@ class FdServer {
   void Queue(Command command) ABSL_LOCKS_EXCLUDED(mutex_);
   void Serve();
   void AcceptAll();
-  // Closes connections that should have said hello by now; returns how long to wait for the next.
+  // Retries for the clients whose region could not be duplicated for want of a descriptor.
+  void FlushLacking();
+  // Closes connections whose FdHello is overdue; returns how long to wait for the next deadline.
   int CloseSilentOnes();
   absl::Status CheckLimits(uint32_t uid) const;
   void Admit(int fd);
@@ -119,11 +125,12 @@ class FdServer {
 
   // The server's thread only, once started.
   int listen_fd_ = -1, epoll_fd_ = -1, wake_fd_ = -1;
-  int spare_fd_ = -1;  // Given up for a moment to refuse a peer when descriptors run out.
+  int spare_fd_ = -1;  // Closed for a moment to refuse a peer when descriptors run out.
   uint64_t next_session_ = 1;
   Connections connections_;
   std::map<SessionId, Connection*> sessions_;
   std::map<uint32_t, uint32_t> greeting_per_uid_;
+  std::set<int> lacking_;  // Connections whose next frame needs a descriptor, while there is none.
   std::deque<std::pair<Instant, int>> greeting_;  // Deadline and descriptor, oldest first.
 
   Mutex mutex_;

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -118,7 +119,8 @@ class FdServerTest : public testing::Test {
   void StartServer() {
     auto server = FdServer::Bind(
         options_, &tokens_, &counters_, [this](Event event) { events_.Post(std::move(event)); },
-        [](RegionId region) -> absl::StatusOr<MemoryExport> {
+        [this](RegionId region) -> absl::StatusOr<MemoryExport> {
+          if (lacking_ > 0 && lacking_-- > 0) return absl::ResourceExhaustedError("EMFILE");
           if (region != RegionId(1)) return absl::NotFoundError("no such region");
           return MemoryExport{MemoryKind::kSharedMemory, MiB(2),
                               memfd_create("region", MFD_CLOEXEC), ""};
@@ -145,6 +147,7 @@ class FdServerTest : public testing::Test {
   TokenTable tokens_;
   EdgeCounters counters_;
   Events events_;
+  std::atomic<int> lacking_{0};  // So many exports find no descriptor.
   std::unique_ptr<FdServer> server_;
 };
 
@@ -198,6 +201,22 @@ TEST_F(FdServerTest, PassesRegionsThatGoAndRevocations) {
   EXPECT_EQ(revoke.revoke().count(), 7u);
   ASSERT_EQ(revoke.revoke().chunk_ids_size(), 1);
   EXPECT_EQ(revoke.revoke().chunk_ids(0), 3u);
+}
+
+TEST_F(FdServerTest, ARegionWaitsWhileThereAreNoDescriptors) {
+  StartServer();
+  Client client(options_.socket_path);
+  const SessionId session = Greet(&client);
+  client.Receive();
+  lacking_ = 3;
+  server_->SendRegion(session, RegionId(1));
+  server_->SendLeaseBudget({session, 3, 5});
+  int fd;
+  EXPECT_EQ(client.Receive(&fd).region().region_id(), 1u);
+  ASSERT_GE(fd, 0);
+  close(fd);
+  EXPECT_EQ(client.Receive().lease_budget().leases(), 3u) << "in their order";
+  EXPECT_EQ(counters_.connections_refused, 0u);
 }
 
 TEST_F(FdServerTest, TellsARefusedSessionWhy) {

@@ -16,19 +16,20 @@
 namespace memtide {
 namespace {
 
-constexpr int kBacklog = 128;
+// Connections that wait to be accepted. gRPC's clients do not wait for room here: they fail.
+constexpr int kBacklog = 1024;
 constexpr mode_t kSocketMode = 0660;
 
 std::string ErrnoText() { return std::strerror(errno); }
 
 }  // namespace
 
-absl::StatusOr<int> ListenSeqPacket(const std::string& path) {
+absl::StatusOr<int> ListenUnix(const std::string& path, int type) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   MEMTIDE_CHECK(path.size() < sizeof(address.sun_path)) << path;
   std::memcpy(address.sun_path, path.data(), path.size());
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return absl::InternalError(absl::StrCat("socket: ", ErrnoText()));
   absl::Cleanup close_fd = [fd] { close(fd); };
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
@@ -52,7 +53,7 @@ absl::StatusOr<Peer> PeerOf(int fd) {
 absl::StatusOr<ReadResult> ReadPacket(int fd, std::string* packet) {
   packet->resize(kMaxPacketBytes);
   iovec part = {packet->data(), packet->size()};
-  // No room for control data: the kernel drops what descriptors come instead of installing them.
+  // Without room for control data the kernel drops passed descriptors instead of installing them.
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -65,7 +66,7 @@ absl::StatusOr<ReadResult> ReadPacket(int fd, std::string* packet) {
   }
   packet->resize(static_cast<size_t>(got));
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    return absl::InvalidArgumentError("no descriptors are taken from clients");
+    return absl::InvalidArgumentError("a client may not send descriptors");
   }
   if ((message.msg_flags & MSG_TRUNC) != 0) {
     return absl::InvalidArgumentError(

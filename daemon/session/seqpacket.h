@@ -1,4 +1,4 @@
-// The system calls of the fd socket: one function each, errno turned into Status here.
+// The system calls of the two sockets: one function each, errno turned into Status here.
 //
 // Nothing blocks and nothing raises SIGPIPE. Descriptors returned are owned by the caller and
 // close-on-exec.
@@ -14,14 +14,15 @@
 
 namespace memtide {
 
-// A listening socket at `path`, mode 0660. REQUIRES: nothing is there.
-absl::StatusOr<int> ListenSeqPacket(const std::string& path);
+// A listening socket at `path`, mode 0660, of type SOCK_SEQPACKET or SOCK_STREAM. REQUIRES: `path`
+// does not exist.
+absl::StatusOr<int> ListenUnix(const std::string& path, int type);
 
 struct Peer {
   uint32_t uid = 0;
   int32_t pid = 0;
 };
-// Who connected, by SO_PEERCRED.
+// The peer's identity, by SO_PEERCRED.
 absl::StatusOr<Peer> PeerOf(int fd);
 
 enum class ReadResult { kPacket, kNothing, kEnd };

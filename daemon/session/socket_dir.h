@@ -1,10 +1,10 @@
 // SocketDir: the directory of the daemon's sockets, held by one daemon at a time.
 //
-// The lock file `lock` in it (flock, released by the kernel with its holder, also after kill -9)
-// says whose it is; only the holder removes stale sockets, and never one that still answers. The
-// directory is made with mode 0750 when missing, and must be a directory of this uid, or root's,
-// that nobody else may write to: who can write there can put a socket of their own in our place.
-// Move-only through unique_ptr; the sockets are removed and the lock given back when destroyed.
+// The holder of the lock file `lock` (flock, which the kernel releases even after kill -9) owns the
+// directory. Only the holder removes stale sockets, and never one that still accepts connections. A
+// missing directory is made with mode 0750. It must belong to this uid or to root and be writable
+// by no other user, because a user who can write there could replace the sockets. The destructor
+// removes the sockets and releases the lock.
 #ifndef MEMTIDE_DAEMON_SESSION_SOCKET_DIR_H_
 #define MEMTIDE_DAEMON_SESSION_SOCKET_DIR_H_
 
@@ -28,7 +28,7 @@ class SocketDir {
   const std::string& path() const { return path_; }
   std::string FdSocketPath() const { return path_ + "/fd.sock"; }
   std::string GrpcSocketPath() const { return path_ + "/grpc.sock"; }
-  // Where the address of the metrics endpoint is written, for who wants to scrape it.
+  // The file with the address of the metrics endpoint, for scrapers.
   std::string MetricsAddressPath() const { return path_ + "/metrics_address"; }
 
  private:

@@ -1,6 +1,7 @@
 #include "daemon/session/socket_dir.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,7 +55,7 @@ TEST_F(SocketDirTest, RefusesASecondDaemonAndNamesTheFirst) {
 TEST_F(SocketDirTest, RemovesStaleSocketsButNeverOneThatAnswers) {
   const std::string path = parent_ + "/s";
   ASSERT_TRUE(SocketDir::Claim(path).ok());
-  const auto listening = ListenSeqPacket(path + "/fd.sock");
+  const auto listening = ListenUnix(path + "/fd.sock", SOCK_SEQPACKET);
   ASSERT_TRUE(listening.ok()) << listening.status();
   const absl::Status refused = SocketDir::Claim(path).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);

@@ -1,8 +1,8 @@
-// TokenTable: which session a token speaks for.
+// TokenTable: maps tokens to sessions.
 //
 // A token is 256 random bits, minted when a process connects to the fd socket and valid until that
-// connection ends. It is the only thing that a gRPC call is believed; the uid and pid behind it are
-// the kernel's. Lookup takes the same time for every token that shares its first 64 bits with a
+// connection ends. It is the only credential of a gRPC call; the uid and pid behind it come from
+// the kernel. Lookup takes the same time for every token that shares its first 64 bits with a
 // real one, so that the other 192 cannot be guessed byte by byte. Thread-safe. Tokens are secrets:
 // never logged, never shown.
 #ifndef MEMTIDE_DAEMON_SESSION_TOKEN_TABLE_H_
@@ -34,7 +34,7 @@ class TokenTable {
   absl::StatusOr<Token> Mint(Identity identity) ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes the token invalid. Unknown tokens are ignored.
   void Revoke(const Token& token) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `token`: bytes from outside, of any length.
+  // `token` is untrusted and may have any length.
   absl::optional<Identity> Find(absl::string_view token) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

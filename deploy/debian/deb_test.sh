@@ -1,5 +1,5 @@
 #!/bin/bash
-# The package holds what it should, and what it holds runs. $1: memtide.deb.
+# The package has the expected files, and its programs run. $1: memtide.deb.
 set -euo pipefail
 
 deb=$1
@@ -23,7 +23,7 @@ done <<'FILES'
 644 usr/lib/x86_64-linux-gnu/libmemtide.so.0
 644 usr/include/memtide.h
 644 usr/lib/memtide/python/memtide/__init__.py
-644 usr/lib/memtide/python/memtide/cli.py
+644 usr/lib/memtide/python/memtide/_cli/main.py
 644 lib/systemd/system/memtided.service
 644 usr/share/memtide/grafana/memtide.json
 644 usr/share/memtide/prometheus/rules.yml

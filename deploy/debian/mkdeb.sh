@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes memtide.deb, byte for byte the same for the same input.
+# Makes memtide.deb. The same input gives the same bytes.
 #
 #   mkdeb.sh OUT VERSION SCRIPTS KIND:DESTINATION:FILE...
 #

@@ -1,13 +1,13 @@
 #!/bin/bash
-# The unit under a real systemd, booted in namespaces of its own: a job is found again after kill -9 and
-# after systemctl restart, and not after systemctl stop. $1: the unit; $2: the daemon; $3: a program that
-# trains and says "at STEP" (tests/integration/stepper.cc). Needs root, and systemd.
+# Runs the unit under a real systemd in new namespaces: a job outlives kill -9 and systemctl restart,
+# but not systemctl stop. $1: the unit; $2: the daemon; $3: a program that trains and prints "at STEP"
+# (tests/integration/stepper.cc). Needs root, and systemd.
 #
 #   bazel test -c opt //deploy:restart_test
 set -euo pipefail
 
 if [[ ${1-} == inside ]]; then
-  # Started by the systemd in the namespaces. What it says is read from outside.
+  # The systemd in the namespaces starts this part. The part outside reads its output.
   work=$2
   exec >"$work/said" 2>&1
   fail() {
@@ -49,7 +49,7 @@ if [[ ${1-} == inside ]]; then
 fi
 
 if [[ ${1-} == boot ]]; then
-  # The first process of the namespaces: nothing that systemd writes or cleans is the machine's.
+  # This is the first process of the namespaces: systemd writes and cleans nothing of the machine's.
   work=$2
   for directory in /run /tmp /var/lib /var/log; do mount -t tmpfs memtide-test "$directory"; done
   mkdir -p /run/systemd/system /run/lock

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Holds the unit file to systemd's own judgement: it must have nothing to say about the unit, and rate
-# its exposure at most 1.5 (in tenths: 15). $1: the unit; $2: the daemon, in place of the installed one.
+# systemd-analyze must accept the unit without a warning, and rate its exposure at most 1.5 (in tenths:
+# 15). $1: the unit; $2: the daemon, in place of the installed one.
 set -euo pipefail
 
 unit=$1 daemon=$(realpath "$2")

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The tarball is small enough, and what it holds runs from wherever it lies. $1: memtide.tar.gz.
+# The tarball is small enough, and its programs run from any folder. $1: memtide.tar.gz.
 set -euo pipefail
 
 tarball=$1

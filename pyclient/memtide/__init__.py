@@ -1,6 +1,6 @@
 """memtide: train models larger than the memory they are given, with the same results.
 
-`memtide run train.py` needs nothing in the script. In a script of your own:
+`memtide run train.py` needs no change of the script. A script can also offload a model itself:
 
     with memtide.offload(model, optimizer, host_pool="2GiB"):
         train(model, optimizer)
@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memtide._node.resumed_step import resumed_step
 from memtide.errors import (
     Aborted,
     DataLoss,
@@ -20,21 +22,28 @@ from memtide.errors import (
     MemtideError,
     NotFound,
     NotInstalled,
-    OutOfRoom,
     PermissionDenied,
+    ResourceExhausted,
     Unauthenticated,
     Unavailable,
     Unimplemented,
     UsageError,
 )
-from memtide.job import resumed_step
 
 if TYPE_CHECKING:
-    from memtide.adamw import AdamW
-    from memtide.api import Offloaded, checkpoint, offload
-    from memtide.lion import Lion
+    from memtide._api import Offloaded, checkpoint, offload
+    from memtide.optim import AdamW, Lion
 
-__version__ = "0.1.0"
+
+def _read_version() -> str:
+    """The content of VERSION: packages install it in this folder; a checkout has it at its root."""
+    folder = Path(__file__).parent
+    installed = folder / "VERSION"
+    file = installed if installed.exists() else folder.parents[1] / "VERSION"
+    return file.read_text().strip()
+
+
+__version__ = _read_version()
 
 __all__ = [
     "Aborted",
@@ -49,8 +58,8 @@ __all__ = [
     "NotFound",
     "NotInstalled",
     "Offloaded",
-    "OutOfRoom",
     "PermissionDenied",
+    "ResourceExhausted",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
@@ -62,18 +71,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # torch is imported only by those who use it: `memtide status` starts at once, and
-    # `memtide run` leaves the moment of torch's import to the script.
+    # These names need torch, so they are imported at their first use: `memtide status` starts at
+    # once, and under `memtide run` it is the script that imports torch.
     if name in ("Offloaded", "checkpoint", "offload"):
-        from memtide import api
+        from memtide import _api
 
-        return getattr(api, name)
-    if name == "AdamW":
-        from memtide import adamw
+        return getattr(_api, name)
+    if name in ("AdamW", "Lion"):
+        from memtide import optim
 
-        return adamw.AdamW
-    if name == "Lion":
-        from memtide import lion
-
-        return lion.Lion
+        return getattr(optim, name)
     raise AttributeError(f"module 'memtide' has no attribute '{name}'")

@@ -1,95 +1,95 @@
-"""Exceptions: one class per status code that the native library returns.
+"""Exceptions: one class for each status code that the native library returns.
 
-Each message is the library's own: what was asked, what the limit is, what to do.
+The messages are the library's: they name the object, the limit and the remedy.
 """
 
 from __future__ import annotations
 
 
 class MemtideError(RuntimeError):
-    """Any failure of memtide. `code` is the gRPC status number, 2 (UNKNOWN) if there is none."""
+    """The base class of memtide's exceptions. `code` is the gRPC status code; 2 is UNKNOWN."""
 
     code = 2
 
 
 class InvalidArgument(MemtideError):
-    """A call was made with arguments that can never work."""
+    """The arguments of the call are wrong in any state of the daemon."""
 
     code = 3
 
 
 class DeadlineExceeded(MemtideError):
-    """Other leases left no room in time."""
+    """The call did not end before its deadline; most often, other leases hold the memory."""
 
     code = 4
 
 
 class NotFound(MemtideError):
-    """No such chunk or place."""
+    """There is no such chunk, place, job or other object."""
 
     code = 5
 
 
 class PermissionDenied(MemtideError):
-    """The daemon refuses this user."""
+    """The daemon does not let this user make the call."""
 
     code = 7
 
 
-class OutOfRoom(MemtideError):
+class ResourceExhausted(MemtideError):
     """A pool, a lease budget or another named limit is exhausted."""
 
     code = 8
 
 
 class FailedPrecondition(MemtideError):
-    """The call does not fit the state: a chunk in use, a forked child, a closed client."""
+    """The call does not fit the present state: a chunk in use, a forked child, a closed client."""
 
     code = 9
 
 
 class Aborted(MemtideError):
-    """Another session holds a lease that excludes this one."""
+    """Another session holds a lease that conflicts with this call."""
 
     code = 10
 
 
 class Unimplemented(MemtideError):
-    """The daemon is older than this package."""
+    """The daemon does not have this call: it is older than this package."""
 
     code = 12
 
 
 class Internal(MemtideError):
-    """A bug in memtide."""
+    """An internal error: a bug in memtide."""
 
     code = 13
 
 
 class Unavailable(MemtideError):
-    """No daemon answers, or it drains."""
+    """No daemon answers, or the daemon is draining."""
 
     code = 14
 
 
 class DataLoss(MemtideError):
-    """Bytes are gone: their writer died while it held them, or a disk failed."""
+    """Content is lost: the writer of a chunk died while it held the lease, or a disk failed."""
 
     code = 15
 
 
 class Unauthenticated(MemtideError):
-    """The daemon does not know this session: it was restarted, or the session expired."""
+    """The daemon does not know this session: the daemon restarted, or the session expired."""
 
     code = 16
 
 
 class NotInstalled(MemtideError):
-    """memtided or libmemtide.so could not be found."""
+    """memtided or libmemtide.so was not found."""
 
 
 class UsageError(MemtideError):
-    """The command line asks for something that cannot be."""
+    """The command line is wrong, or asks for what cannot be done."""
 
 
 _BY_CODE = {cls.code: cls for cls in MemtideError.__subclasses__() if cls.code != MemtideError.code}
@@ -98,4 +98,4 @@ _BY_CODE = {cls.code: cls for cls in MemtideError.__subclasses__() if cls.code !
 def from_status(code: int, message: str) -> MemtideError:
     """The exception for a status code of the native library."""
     kind = _BY_CODE.get(code, MemtideError)
-    return kind(message or kind.__doc__)  # An older daemon says nothing about a call it lacks.
+    return kind(message or kind.__doc__)  # gRPC sends no message for a call that a daemon lacks.

@@ -33,7 +33,7 @@ ChildProcess::ChildProcess(const char* program, const std::vector<std::string>& 
   for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
   const std::vector<char*> word_pointers = Pointers(&words);
   const std::vector<char*> variable_pointers = Pointers(&variables);
-  // A program that has ended is seen by what it answers.
+  // A write to a program that has ended returns an error; Ask then returns an empty line.
   signal(SIGPIPE, SIG_IGN);
   int to[2], from[2];
   MEMTIDE_CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0) << std::strerror(errno);

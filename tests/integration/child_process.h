@@ -1,6 +1,6 @@
-// ChildProcess: a program that a test starts, speaks with by lines, and kills.
+// ChildProcess: a program that a test starts, exchanges lines with, and kills.
 //
-// Not thread-safe. Its standard output and standard error are one stream, ours to read.
+// Not thread-safe. The test reads the program's standard output and standard error as one stream.
 #ifndef MEMTIDE_TESTS_INTEGRATION_CHILD_PROCESS_H_
 #define MEMTIDE_TESTS_INTEGRATION_CHILD_PROCESS_H_
 
@@ -14,22 +14,22 @@ namespace memtide {
 
 class ChildProcess {
  public:
-  // `program`: the environment variable with its path. `environment` ("NAME=value") goes before the
-  // test's own.
+  // `program` is the environment variable with the program's path. Variables in `environment`
+  // ("NAME=value") override the test's.
   ChildProcess(const char* program, const std::vector<std::string>& arguments,
                const std::vector<std::string>& environment = {});
-  // Kills it, should it still run.
+  // Kills the program if it still runs.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // Says a line, and returns the line that is answered: empty when the program has ended.
+  // Sends a line, and returns the line of the answer; empty if the program has ended.
   std::string Ask(const std::string& line);
   std::string ReadLine();
-  // Kills it (SIGKILL), and returns when it is gone.
+  // Kills the program (SIGKILL), and returns when it has ended.
   void Kill();
-  // Reads what is left of its output, waits for its end, and returns the exit status, or 128 + the
-  // signal that ended it.
+  // Reads the rest of the output, waits until the program ends, and returns its exit status, or 128
+  // + the signal that ended it.
   int Wait(std::string* output);
 
  private:

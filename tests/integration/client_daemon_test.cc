@@ -1,4 +1,4 @@
-// The client library against a real daemon: real sockets, real regions, a real disk.
+// Tests the client library against a real daemon, with real sockets, regions and a real disk.
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "client/client.h"
-#include "client/node_inspection.h"
+#include "client/rpc/node_inspection.h"
 #include "tests/integration/daemon_process.h"
 
 namespace memtide::client {
@@ -28,7 +28,7 @@ constexpr uint32_t kChunks = 160;
 
 constexpr std::chrono::seconds kPatience(60);
 
-// A small node's daemon, which must end well, and what an operator sees of it.
+// A daemon with small pools, which must exit with status 0, and a stub of its AdminService.
 class SmallNode {
  public:
   SmallNode()
@@ -57,7 +57,7 @@ class SmallNode {
     return node;
   }
 
-  // Inspects until nothing is left of any session, or too long.
+  // Inspects the node until it has no session, job or scrubbing left, or a deadline has passed.
   v1::InspectNodeResponse InspectUntilIdle() {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     v1::InspectNodeResponse node = Inspect();
@@ -87,7 +87,7 @@ class SmallNode {
   bool killed_ = false;
 };
 
-// A lease_holder, running, with pipes to and from it.
+// A running lease_holder, with pipes to its standard input and output.
 class LeaseHolder {
  public:
   explicit LeaseHolder(const std::string& socket_dir) {
@@ -140,7 +140,7 @@ std::unique_ptr<Client> OpenClient(const Client::Options& options) {
   return client.ok() ? std::move(client).value() : nullptr;
 }
 
-// What page `page` of chunk `n` holds after `round` rounds of writing.
+// The content of page `page` of chunk `n` after `round` rounds of writing.
 uint64_t Stamp(uint32_t n, uint64_t page, uint64_t round) {
   return (uint64_t{n} << 40) ^ (page << 8) ^ round ^ 0x9E3779B97F4A7C15u;
 }
@@ -188,7 +188,7 @@ TEST(ClientDaemonTest, ADataSetOfFourTimesTheMemorySurvivesThreads) {
   auto work = [&](uint32_t worker) {
     for (uint64_t round = 1; round <= 2; ++round) {
       for (uint32_t n = worker; n < kChunks; n += 4) {
-        // Half of the threads announce what they use, half are caught touching it.
+        // Half of the threads acquire chunks, half access them without leases and fault.
         const std::vector<PlaceId> places = {Nth(*range, n)};
         const bool announce = worker % 2 == 0;
         if (announce && !client->Acquire(places, Access::kWrite).ok()) ++failed;
@@ -271,7 +271,8 @@ TEST(ClientDaemonTest, WhenTheDaemonDiesCallsFailAndMappedBytesStay) {
   Write(client.get(), *range, 0, 1);
   node.Kill();
   absl::Status status;
-  // What is held needs no daemon, until the news of its end is here.
+  // Acquiring a leased chunk needs no daemon, so it succeeds until the client sees the daemon's
+  // end.
   while (status.ok()) status = client->Acquire({Nth(*range, 0)}, Access::kWrite);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(std::string(status.message()).find("the memtide daemon ended"), std::string::npos)

@@ -1,7 +1,8 @@
-// What a memtided answers to clients that mean well, and to those that do not.
+// Tests the replies of memtided to correct clients, and to wrong or hostile ones.
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -38,7 +39,7 @@ class DaemonCallsTest : public testing::Test {
     }
     return count;
   }
-  // "VmHWM": the most memory that it ever had resident, in KiB.
+  // The peak of the daemon's resident memory in KiB (VmHWM).
   uint64_t PeakMemoryKiB() const {
     std::ifstream status("/proc/" + std::to_string(daemon_.pid()) + "/status");
     std::string word;
@@ -99,7 +100,8 @@ TEST_F(DaemonCallsTest, ATokenIsWorthNothingOnceItsConnectionHasEnded) {
     session.Open();
     context = session.Context();
   }
-  // The daemon's thread reads in order: it has seen the end when it greets the next one.
+  // The daemon reads sockets in order, so when it has greeted this session it has seen the other
+  // end.
   Session later(SocketDir());
   v1::RenewResponse response;
   EXPECT_EQ(other.sessions().Renew(context.get(), {}, &response).error_code(),
@@ -124,6 +126,31 @@ TEST_F(DaemonCallsTest, MessagesAboveTheCapAreRefusedWithoutBeingKept) {
   EXPECT_LT(PeakMemoryKiB(), before_kib + 32 * 1024) << "50 MiB were sent in all";
 }
 
+TEST_F(DaemonCallsTest, DescriptorsThatClientsKeepHoldNoMemoryThatIsLentAgain) {
+  std::vector<int> kept;
+  for (int round = 0; round < 5; ++round) {
+    Session session(SocketDir());
+    const v1::OpenResponse opened = session.Open();
+    for (int i = 0; i < opened.region_ids_size(); ++i) {
+      int descriptor = -1;
+      ASSERT_TRUE(session.Receive(&descriptor).has_region());
+      ASSERT_GE(descriptor, 0);
+      kept.push_back(descriptor);
+    }
+    int64_t bytes = 0;
+    for (const int descriptor : kept) {
+      struct stat info;
+      ASSERT_EQ(fstat(descriptor, &info), 0);
+      bytes += info.st_blocks * 512;
+    }
+    EXPECT_GT(bytes, 0);
+    EXPECT_LE(bytes, int64_t{16 + 64} << 20) << "more than the pools, in round " << round;
+    v1::CloseResponse closed;
+    EXPECT_TRUE(session.sessions().Close(session.Context().get(), {}, &closed).ok());
+  }
+  for (const int descriptor : kept) close(descriptor);
+}
+
 TEST_F(DaemonCallsTest, LastsThroughAThousandHalfDoneHandshakes) {
   Session before(SocketDir());
   before.Open();
@@ -131,14 +158,14 @@ TEST_F(DaemonCallsTest, LastsThroughAThousandHalfDoneHandshakes) {
   for (int i = 0; i < 1000; ++i) {
     const int fd = ConnectSeqPacket(SocketDir() + "/fd.sock");
     ASSERT_GE(fd, 0) << i << ": " << std::strerror(errno);
-    // Where too many wait, the daemon has hung up already.
+    // EPIPE: too many handshakes wait, and the daemon has closed this one.
     ASSERT_TRUE(i % 2 == 0 || send(fd, "\x08", 1, MSG_NOSIGNAL) == 1 || errno == EPIPE) << i;
     close(fd);
   }
   while (!Session(SocketDir()).welcome()) {
   }
-  // Greeted after all of the above; its own descriptors, and those of the last Session, may be
-  // left.
+  // The daemon greets this session after all of the above. Its descriptors, and those of the last
+  // Session, may still be open.
   Session after(SocketDir());
   ASSERT_TRUE(after.welcome());
   EXPECT_LE(Descriptors(), descriptors + 6);

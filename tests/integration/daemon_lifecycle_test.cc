@@ -1,4 +1,4 @@
-// A memtided from its start to its end, whatever the end is.
+// Tests how memtided starts and how it ends.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -114,7 +114,7 @@ TEST(DaemonLifecycleTest, TellsSystemdThatItIsReadyAliveAndEnding) {
   };
   DaemonProcess daemon(DaemonProcess::SmallFlags(scratch.path()),
                        {"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=200000"});
-  // The journal for the next daemon comes first; its descriptor is dropped here.
+  // The first message stores the journal for the next daemon. The test drops the descriptor.
   EXPECT_TRUE(Contains(receive(), "FDSTORE=1\nFDNAME=journal"));
   EXPECT_EQ(receive(), "BARRIER=1");
   EXPECT_TRUE(Contains(receive(), "READY=1"));

@@ -20,7 +20,7 @@
 namespace memtide {
 namespace {
 
-// The program under test, from the runfiles.
+// The path of the program under test in the runfiles.
 std::string ProgramPath() {
   const char* const path = std::getenv("MEMTIDED");
   MEMTIDE_CHECK(path != nullptr) << "the test's BUILD rule sets MEMTIDED";
@@ -34,9 +34,9 @@ std::vector<char*> Pointers(std::vector<std::string>* texts) {
   return pointers;
 }
 
-// In the child, between fork and exec.
+// Moves the descriptors to numbers 3 and up. Runs in the child, between fork and exec.
 void PassDescriptors(const std::vector<int>& descriptors) {
-  // First out of the way, as each may be where another is to be.
+  // Each descriptor first moves to a high number, as it may have the number that another one gets.
   constexpr int kAside = 512, kFirst = 3;
   const int count = static_cast<int>(descriptors.size());
   for (int i = 0; i < count; ++i) {
@@ -165,7 +165,7 @@ Session::Session(const std::string& socket_dir) : fd_(ConnectSeqPacket(socket_di
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  // Each session has a connection of its own, as separate processes would.
+  // Each session has its own connection, like sessions of separate processes.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   channel_ = grpc::CreateCustomChannel("unix:" + socket_dir + "/grpc.sock",
                                        grpc::InsecureChannelCredentials(), arguments);
@@ -176,10 +176,24 @@ Session::Session(const std::string& socket_dir) : fd_(ConnectSeqPacket(socket_di
 
 Session::~Session() { close(fd_); }
 
-v1::FdFrame Session::Receive() {
+v1::FdFrame Session::Receive(int* descriptor) {
   char packet[4096];
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  iovec data{packet, sizeof(packet)};
+  msghdr message = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (descriptor != nullptr) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+  }
   // Without room for control data the kernel drops the descriptor.
-  const ssize_t got = recv(fd_, packet, sizeof(packet), 0);
+  const ssize_t got = recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
+  if (descriptor != nullptr) {
+    const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    *descriptor = -1;
+    if (header != nullptr) std::memcpy(descriptor, CMSG_DATA(header), sizeof(int));
+  }
   v1::FdFrame frame;
   MEMTIDE_CHECK(got <= 0 || frame.ParseFromArray(packet, static_cast<int>(got)));
   return frame;

@@ -1,7 +1,6 @@
-// DaemonProcess: a real memtided for a test, with directories of its own; and Session, a client of
-// it that speaks the wire and nothing more.
+// DaemonProcess: a real memtided for a test. Session: a client that only implements its protocol.
 //
-// Not thread-safe. The process and the directories end with the object that owns them.
+// Not thread-safe. Destructors end the process, and remove the directories.
 #ifndef MEMTIDE_TESTS_INTEGRATION_DAEMON_PROCESS_H_
 #define MEMTIDE_TESTS_INTEGRATION_DAEMON_PROCESS_H_
 
@@ -18,7 +17,8 @@
 
 namespace memtide {
 
-// A directory under /tmp, removed when destroyed. Short, because it holds sockets.
+// A directory under /tmp, which the destructor removes. Its path is short, because a socket's must
+// be.
 class ScratchDirectory {
  public:
   ScratchDirectory();
@@ -34,27 +34,27 @@ class ScratchDirectory {
 
 class DaemonProcess {
  public:
-  // Starts memtided with these flags, and with those environment variables ("NAME=value") besides
-  // the test's own. Its standard error is ours to read. It gets `descriptors` as a service manager
-  // passes them: from number 3 on (sd_listen_fds(3)).
+  // Starts memtided with these flags, and with these environment variables ("NAME=value") besides
+  // the test's. The test reads its standard error. memtided gets `descriptors` as a service manager
+  // passes them, from number 3 on (sd_listen_fds(3)).
   explicit DaemonProcess(const std::vector<std::string>& flags,
                          const std::vector<std::string>& environment = {},
                          const std::vector<int>& descriptors = {});
-  // Kills it, should it still run.
+  // Kills the daemon if it still runs.
   ~DaemonProcess();
   DaemonProcess(const DaemonProcess&) = delete;
   DaemonProcess& operator=(const DaemonProcess&) = delete;
 
-  // Small pools in `directory`: sockets under s, chunks under d; no metrics.
+  // Flags for small pools without metrics: sockets are in `directory`/s, stores in `directory`/d.
   static std::vector<std::string> SmallFlags(const std::string& directory);
 
-  // Reads its log until a line contains `text`. False: it ended first.
+  // Reads the log until a line contains `text`. Returns false if the daemon ends first.
   bool WaitForLog(const std::string& text);
   bool WaitUntilReady() { return WaitForLog(" serves "); }
   void Signal(int signal) const;
-  // Waits for its end; returns the exit status, or 128 + the signal that ended it.
+  // Waits until the daemon ends; returns the exit status, or 128 + the signal that ended it.
   int Wait();
-  // What it has logged, as far as it was read. Wait reads all.
+  // The log as far as it was read. Wait reads all of it.
   const std::string& log() const { return log_; }
   pid_t pid() const { return pid_; }
 
@@ -68,18 +68,19 @@ class DaemonProcess {
 
 class Session {
  public:
-  // Connects to the daemon whose sockets are in `socket_dir`, and says hello.
+  // Connects to the daemon whose sockets are in `socket_dir`, and sends FdHello.
   explicit Session(const std::string& socket_dir);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The next frame of the fd socket; one that is not set at its end. Descriptors are closed.
-  v1::FdFrame Receive();
+  // Receives the next frame of the fd socket; at the end of the connection, an empty one. If the
+  // frame has a descriptor, the caller owns it; it is closed if `descriptor` is null.
+  v1::FdFrame Receive(int* descriptor = nullptr);
   // Opens a job with chunks of 2 MiB.
   v1::OpenResponse Open();
   std::vector<uint64_t> Allocate(uint32_t count);
-  // With this session's token.
+  // Returns a context with this session's token.
   std::unique_ptr<grpc::ClientContext> Context() const;
 
   bool welcome() const { return !token_.empty(); }

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real memtided; what we ship for it agrees with what is served.
+"""A real Prometheus scrapes a real memtided; the shipped rules and dashboard match its metrics.
 
 Arguments: memtided, prometheus.yml, rules.yml, the Grafana dashboard.
 """
@@ -82,7 +82,7 @@ class PrometheusTest(unittest.TestCase):
 
     @classmethod
     def _start_prometheus(cls) -> int:
-        """Our configuration, but for the address and a shorter interval."""
+        """The shipped configuration with the test's address and a shorter interval."""
         text = PROMETHEUS_CONFIG.read_text()
         for old, new in (
             ("127.0.0.1:9464", cls.metrics_address),
@@ -106,7 +106,7 @@ class PrometheusTest(unittest.TestCase):
         return port
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The result of a query, once there is one: a scrape may still be due."""
+        """Repeats a query until it has a result, as the first scrape may still be due."""
         url = f"{self.api}query?{urllib.parse.urlencode({'query': expression})}"
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
@@ -153,12 +153,12 @@ class PrometheusTest(unittest.TestCase):
         self.assertEqual(ours, [], check.stdout)
 
     def metrics_url(self) -> str:
-        """Where the daemon serves its metrics."""
+        """The address of the daemon's metrics."""
         return f"http://{self.metrics_address}/metrics"
 
 
 class RulesTest(unittest.TestCase):
-    """What promtool says of the files as they are shipped."""
+    """promtool accepts the shipped files."""
 
     def test_promtool_accepts_the_configuration_and_the_rules(self) -> None:
         with tempfile.TemporaryDirectory() as directory:

@@ -1,5 +1,5 @@
-// A daemon dies, or ends, and the next one goes on with the jobs that have time to live: as under
-// systemd, with a descriptor store.
+// Tests that after a daemon ends or is killed, the next one restores the jobs that have a time to
+// live, from a descriptor store like systemd's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ constexpr int kKills = 100;
 
 class DaemonRestartTest : public testing::Test {
  protected:
-  // Too little host memory for two steps' chunks: they go to SSD and come back.
+  // The host pool is too small for the chunks of two steps, so chunks are evicted to SSD.
   void Start(const std::string& host_pool = "20MiB") {
     daemon_ = manager_.Start({"--socket-dir=" + sockets_, "--ssd-dir=" + directory_.path() + "/d",
                               "--device=none", "--host-pool=" + host_pool, "--ssd-pool=512MiB",
@@ -58,11 +58,11 @@ TEST_F(DaemonRestartTest, APlannedRestartLosesNothing) {
   daemon_->Signal(SIGTERM);
   ASSERT_EQ(daemon_->Wait(), 0) << daemon_->log();
   Start();
-  EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" of the daemon before is taken up"));
+  EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" of the last daemon is restored"));
   EXPECT_GE(stepping_.Train(3), 5u);
 }
 
-TEST_F(DaemonRestartTest, AJobWhoseMemoryWasNotKeptIsGivenUpAndSaidToBe) {
+TEST_F(DaemonRestartTest, AJobWhoseMemoryIsNotInTheStoreIsDroppedAndLogged) {
   Start();
   stepping_.Train(3);
   Kill();
@@ -78,7 +78,7 @@ TEST_F(DaemonRestartTest, AJobWhoseMemoryWasNotKeptIsGivenUpAndSaidToBe) {
   EXPECT_EQ(stepping_.Train(1), 0u) << "the name is free";
 }
 
-TEST_F(DaemonRestartTest, AJobThatNoLongerFitsIsGivenUpAndSaidToBe) {
+TEST_F(DaemonRestartTest, AJobThatNoLongerFitsIsDroppedAndLogged) {
   Start();
   stepping_.Train(3);
   Kill();
@@ -88,7 +88,7 @@ TEST_F(DaemonRestartTest, AJobThatNoLongerFitsIsGivenUpAndSaidToBe) {
   manager_.AwaitCount(1);
 }
 
-// So that a crash with a damaged journal does not end in a daemon that cannot start.
+// After a crash that damages the journal, the daemon must still start.
 TEST_F(DaemonRestartTest, WithoutItsJournalTheDaemonStartsAnew) {
   Start();
   stepping_.Train(3);
@@ -101,7 +101,7 @@ TEST_F(DaemonRestartTest, WithoutItsJournalTheDaemonStartsAnew) {
   EXPECT_EQ(stepping_.Train(1), 0u);
 }
 
-TEST_F(DaemonRestartTest, WhatEndsIsForgotten) {
+TEST_F(DaemonRestartTest, AJobThatEndsLeavesTheDescriptorStore) {
   Start();
   {
     Session session(sockets_);

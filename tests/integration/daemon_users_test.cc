@@ -1,4 +1,5 @@
-// Who may connect, and whom the daemon takes them for. Needs root, to be other users.
+// Tests which users may connect, and which user the daemon takes a client for. Needs root to change
+// its user.
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
-// Runs `body` in a process of that user and group; returns what it returns.
+// Runs `body` in a process of that user and group; returns its result.
 int As(uid_t uid, gid_t gid, const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -57,11 +58,11 @@ TEST_F(DaemonUsersTest, AMemberOfTheGroupConnectsAsTheUserItIs) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    // The group of the directory is the daemon's: root's, here.
+    // The group of the directory is the daemon's, which is root here.
     if (setgroups(0, nullptr) != 0 || setgid(0) != 0 || setuid(kNobody) != 0) _exit(1);
     const int fd = ConnectSeqPacket(socket_);
     char frame[4096];
-    // FdHello{protocol_version: 1}; the answer is the welcome.
+    // The bytes are FdHello{protocol_version: 1}; the answer is the welcome frame.
     if (fd < 0 || send(fd, "\x08\x01", 2, MSG_NOSIGNAL) != 2 || recv(fd, frame, 4096, 0) <= 0) {
       _exit(2);
     }

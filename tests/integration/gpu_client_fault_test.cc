@@ -1,5 +1,5 @@
-// Calls of CUDA that fail once in the program: it is told, keeps what it had, leaks nothing, and
-// can try again.
+// Tests CUDA calls that fail once in a client: the client returns an error, loses and leaks
+// nothing, and can try again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,12 +42,12 @@ class GpuClientFaultTest : public testing::Test {
   }
 
   std::vector<PlaceId> All() const { return Places(range_, 0, kChunks); }
-  // Lets every region be one that the program has not had before.
+  // Replaces all regions by new ones that the client has not mapped before.
   void RenewRegions() {
     ASSERT_TRUE(client_->Resize(kGpuChunk * 4, kPatience).ok());
     ASSERT_TRUE(client_->Resize(kGpuChunk * kGpuSlots, kPatience).ok());
   }
-  // The n-th such call, of an acquire of several chunks.
+  // Lets the n-th such call fail while several chunks are acquired.
   void ExpectAcquireSurvives(const std::string& call, uint64_t n, Access access) {
     const std::vector<PlaceId> places = Places(range_, 10, 5);
     const uint64_t mappings = fake_cuda::Held().mappings;
@@ -101,7 +101,7 @@ TEST_F(GpuClientFaultTest, AnUpgradeThatCannotMapCanBeTriedAgain) {
   }
 }
 
-// Work that takes longer than everything else here.
+// Work on the GPU that takes longer than all else in a test.
 class WorkOnTheGpu {
  public:
   WorkOnTheGpu(Client* client, PlaceId place) {

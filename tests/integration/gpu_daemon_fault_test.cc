@@ -1,4 +1,4 @@
-// A GPU that fails the daemon: it is lost and restarted, or its memory is used by others.
+// Tests a daemon whose GPU is lost and restarted, or whose memory other programs use.
 #include <string>
 
 #include "base/cuda/cuda.h"
@@ -21,7 +21,7 @@ const SharedFakeCuda shared("memory=64MiB,delay_us=50");
 
 std::string Faults(const std::string& faults) { return "MEMTIDE_FAKE_CUDA_FAULTS=" + faults; }
 
-// A job that needs all tiers, and finds all of its bytes.
+// Runs a job that needs all tiers, and expects all of its bytes.
 void ExpectAJobWorks(const GpuNode& node) {
   const auto client = OpenClient(GpuJob(node));
   ASSERT_NE(client, nullptr);
@@ -49,7 +49,7 @@ TEST(GpuDaemonFaultTest, AJobGoesOnWhenTheGpuIsLost) {
   }
 }
 
-TEST(GpuDaemonFaultTest, AGpuThatCannotBeRestartedIsToldAndTheDaemonStaysUp) {
+TEST(GpuDaemonFaultTest, AGpuThatCannotBeRestartedIsReportedAndTheDaemonStaysUp) {
   GpuNode node("cuda",
                {Faults("cudaMemcpyAsync:9=700,cudaDeviceReset:1=801,cudaDeviceReset:2=801")});
   absl::Status status;
@@ -59,7 +59,7 @@ TEST(GpuDaemonFaultTest, AGpuThatCannotBeRestartedIsToldAndTheDaemonStaysUp) {
     const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
     ASSERT_TRUE(range.ok()) << range.status();
     for (uint32_t n = 0; n < kChunks && status.ok(); ++n) {
-      // A fetch that waits for room waits as long as it may: what is on the GPU cannot leave.
+      // The fetch waits for room until its deadline, as no chunk on the GPU can be evicted.
       status = client->Use(Places(*range, n, 1), Access::kWrite, std::chrono::seconds(2)).status();
     }
   }
@@ -70,7 +70,7 @@ TEST(GpuDaemonFaultTest, AGpuThatCannotBeRestartedIsToldAndTheDaemonStaysUp) {
   EXPECT_EQ(FreeGpuMemory(), kGpuMemory);
 }
 
-TEST(GpuDaemonFaultTest, MemoryThatIsRefusedOnceIsAskedForAgain) {
+TEST(GpuDaemonFaultTest, AnAllocationThatFailsOnceIsTriedAgain) {
   for (int n = 1; n <= 6; ++n) {
     const std::string fault = "cuMemCreate:" + std::to_string(n) + "=2";
     SCOPED_TRACE(fault);
@@ -80,7 +80,7 @@ TEST(GpuDaemonFaultTest, MemoryThatIsRefusedOnceIsAskedForAgain) {
   }
 }
 
-// Memory of the GPU that is somebody else's.
+// Memory of the GPU that another program has allocated.
 class Taken {
  public:
   explicit Taken(Bytes left) {
@@ -92,7 +92,7 @@ class Taken {
   void* memory_ = nullptr;
 };
 
-TEST(GpuDaemonFaultTest, TooLittleMemoryForAJobIsSaidAndTheNextJobWorks) {
+TEST(GpuDaemonFaultTest, TooLittleMemoryForAJobIsReportedAndTheNextJobWorks) {
   GpuNode node;
   for (uint32_t left = 0; left < 4; ++left) {
     SCOPED_TRACE(left);
@@ -111,8 +111,8 @@ TEST(GpuDaemonFaultTest, TooLittleMemoryForAJobIsSaidAndTheNextJobWorks) {
   }
 }
 
-// The acquire that finds the memory missing says so, as leases that were idle when it was granted
-// them still count; after it the job goes on with what there is.
+// The acquire that finds less memory returns an error, as leases that were idle when it was granted
+// still count. After it the job continues with the memory that is left.
 TEST(GpuDaemonFaultTest, AJobThatGetsFewerSlotsThanItsShareGoesOn) {
   GpuNode node;
   for (uint32_t left = 5; left < kGpuSlots; left += 2) {

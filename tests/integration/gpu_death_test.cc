@@ -1,4 +1,4 @@
-// Programs and daemons that are killed, and what that leaves of a GPU's memory.
+// Tests that killed clients and daemons leave no memory of a GPU in use.
 #include <gtest/gtest.h>
 
 #include "base/cuda/fake/fake_cuda.h"
@@ -22,7 +22,7 @@ TEST(GpuDeathTest, AProgramKilledHoldingLeasesLeavesTheWholeGpuToTheNext) {
     ASSERT_EQ(puppet.Ask("allocate 16"), "ok");
     ASSERT_EQ(puppet.Ask("acquire 0 6"), "ok");
     ASSERT_EQ(puppet.Ask("fill 0 6 1"), "ok");
-    ASSERT_EQ(puppet.Ask("release 0 4"), "ok");  // Idle, and mapped.
+    ASSERT_EQ(puppet.Ask("release 0 4"), "ok");  // These chunks are idle, and still mapped.
     EXPECT_LE(FreeGpuMemory(), kGpuMemory - kGpuChunk * 6);
     puppet.Kill();
     node.InspectUntilIdle();
@@ -44,7 +44,7 @@ TEST(GpuDeathTest, AProgramKilledWhileItsChunksMoveLeavesNothing) {
     ChildProcess puppet("GPU_PUPPET", {node.socket_dir(), ""});
     ASSERT_EQ(puppet.ReadLine(), "ready");
     ASSERT_EQ(puppet.Ask("allocate 24"), "ok");
-    // Full, so that what it wants next has others moved out.
+    // The device pool is full, so that the next chunks evict others.
     for (int n = 0; n < 24; n += 6) {
       const std::string six = std::to_string(n) + " 6";
       ASSERT_EQ(puppet.Ask("acquire " + six), "ok");
@@ -72,7 +72,7 @@ TEST(GpuDeathTest, AnotherSessionOfTheJobGoesOn) {
     ASSERT_EQ(puppet.Ask("fill 0 6 1"), "ok");
   }
   EXPECT_EQ(CountWrongEach(client.get(), Places(*range, 0, kChunks), 1), 0u);
-  // All that may be in use: the dead session's leases are gone.
+  // All slots that may be in use are free, as the killed session's leases have ended.
   const auto use = client->Use(Places(*range, 0, kGpuUses), Access::kWrite);
   EXPECT_TRUE(use.ok()) << use.status();
 }
@@ -88,7 +88,8 @@ TEST(GpuDeathTest, WhenTheDaemonDiesMappedBytesStayAndCallsSaySo) {
   Fill(client.get(), used, 1);
   node.Kill();
   absl::Status status;
-  // What is held needs no daemon, until the news of its end is here.
+  // Acquiring a leased chunk needs no daemon, so it succeeds until the client sees the daemon's
+  // end.
   while (status.ok()) {
     status = client->Acquire({range->first}, Access::kWrite);
     if (status.ok()) client->Release({range->first}).IgnoreError();
@@ -114,7 +115,7 @@ TEST(GpuDeathTest, ADaemonStartsAgainWhereOneDied) {
   ASSERT_TRUE(range.ok()) << range.status();
   FillEach(before.get(), Places(*range, 0, kGpuSlots), 1);
   node.Kill();
-  // The client that is left keeps what it has of the GPU from nobody but itself.
+  // Regions that the first node's client still maps do not reduce the memory of the next daemon.
   GpuNode next;
   const auto client = OpenClient(GpuJob(next));
   ASSERT_NE(client, nullptr);

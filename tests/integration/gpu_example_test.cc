@@ -1,4 +1,4 @@
-// The example program, as a user runs it, and what it is told where the GPU cannot be used.
+// Tests the example program as a user runs it, and its errors if the GPU cannot be used.
 #include <string>
 #include <vector>
 
@@ -21,7 +21,7 @@ std::string OldDriver() {
   return std::string("MEMTIDE_FAKE_CUDA=") + std::getenv("MEMTIDE_FAKE_CUDA") + ",driver=old";
 }
 
-// What the program says.
+// Runs the program, and returns its output.
 std::string Output(std::vector<std::string> arguments, int status, const GpuNode& node,
                    const std::vector<std::string>& environment = {}) {
   arguments.push_back(node.socket_dir());
@@ -44,12 +44,12 @@ TEST(GpuExampleTest, KeepsItsBytesByLegacyHandles) {
 TEST(GpuExampleTest, RunsOnTheSecondGpu) {
   GpuNode node("cuda:1");
   EXPECT_THAT(Output({}, 0, node), HasSubstr("all equal"));
-  // The program counts it as its first.
+  // CUDA_VISIBLE_DEVICES makes the second GPU the program's first.
   EXPECT_THAT(Output({}, 0, node, {"CUDA_VISIBLE_DEVICES=1"}), HasSubstr("all equal"));
   EXPECT_THAT(node.End(), HasSubstr("of GPU 1"));
 }
 
-TEST(GpuExampleTest, IsToldThatTheGpuIsHidden) {
+TEST(GpuExampleTest, ReportsThatTheGpuIsHidden) {
   GpuNode node;
   for (const std::string hidden : {"1", ""}) {
     for (const std::vector<std::string>& arguments :
@@ -76,10 +76,10 @@ TEST(GpuExampleTest, OldDriversLendByLegacyHandlesAndSaySo) {
               HasSubstr("by a legacy handle: all equal"));
   EXPECT_THAT(Output({}, 1, node, {OldDriver()}),
               AllOf(HasSubstr("cannot lend its memory as CUDA_DESCRIPTOR"), HasSubstr("CUDA_IPC")));
-  EXPECT_THAT(node.End(), HasSubstr("it is lent by legacy CUDA IPC"));
+  EXPECT_THAT(node.End(), HasSubstr("memtided uses legacy CUDA IPC"));
 }
 
-TEST(GpuExampleTest, AProgramWithAnOlderDriverThanTheDaemonsIsToldSo) {
+TEST(GpuExampleTest, ReportsADriverOlderThanTheDaemons) {
   GpuNode node;
   EXPECT_THAT(Output({}, 1, node, {OldDriver()}), HasSubstr("driver"));
 }

@@ -1,4 +1,4 @@
-// Chunks in a GPU's memory, host memory and on SSD, through the real client library and daemon.
+// Tests chunks in GPU memory, host memory and on SSD, with the real client library and daemon.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,14 +23,14 @@ TEST(GpuMemoryTest, ManyTimesTheGpusMemoryComesBackInAnyOrder) {
   ASSERT_NE(client, nullptr);
   EXPECT_EQ(client->properties().job.device_slots, kGpuSlots);
   EXPECT_EQ(client->properties().job.device_memory, MemoryKind::kCudaDescriptor);
-  EXPECT_FALSE(client->properties().touches);
+  EXPECT_FALSE(client->properties().handles_faults);
   const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   FillEach(client.get(), Places(*range, 0, kChunks), 0);
   std::mt19937 random(1);
   std::vector<uint64_t> stamps(kChunks, 0);
   for (uint64_t step = 1; step <= 200; ++step) {
-    // Three different ones.
+    // Three different chunks.
     const uint32_t n = random() % kChunks;
     for (const uint32_t each : {n, (n + 7) % kChunks, (n + 31) % kChunks}) {
       const std::vector<PlaceId> place = Places(*range, each, 1);
@@ -94,7 +94,7 @@ TEST(GpuMemoryTest, AClosedClientLeavesTheGpuFree) {
       const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
       ASSERT_TRUE(range.ok()) << range.status();
       FillEach(client.get(), Places(*range, 0, kChunks), 1);
-      // One is in use at the end.
+      // One chunk is still in use when the client is closed.
       ASSERT_TRUE(client->Acquire({range->first}, Access::kWrite).ok());
     }
     node.InspectUntilIdle();

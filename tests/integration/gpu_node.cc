@@ -37,7 +37,7 @@ uint64_t ValueAt(PlaceId place, uint64_t page, uint64_t stamp) {
   return (uint64_t{place.value()} << 40) ^ (page << 20) ^ stamp ^ 0x9E3779B97F4A7C15u;
 }
 
-// Of each page the word that moves on with it.
+// The word of a page that Fill writes. Its offset differs from page to page.
 uint64_t* WordAt(Client* client, PlaceId place, uint64_t page) {
   return reinterpret_cast<uint64_t*>(client->address(place) + page * kPageBytes) + page % 512;
 }

@@ -1,11 +1,11 @@
-// A training process for tests to lead by lines on standard input, and to kill. Opens a job on the
-// GPU's memory (gpu_puppet SOCKET_DIR JOB_NAME), says "ready", and answers each line by one: what
-// it found, "ok", or the error. All chunks are named by their number, 0 being the first allocated.
+// A training process that tests control by lines on standard input, and kill. It opens a job on the
+// GPU's memory (gpu_puppet SOCKET_DIR JOB_NAME), prints "ready", and answers each line by one: a
+// result, "ok", or the error. Chunks are named by their number; 0 is the first allocated.
 //
 //   allocate COUNT | acquire FIRST COUNT | fill FIRST COUNT STAMP | wrong FIRST COUNT STAMP |
 //   release FIRST COUNT | close
 //
-// fill and wrong are of acquired chunks; wrong says how many values are not fill's.
+// fill and wrong need acquired chunks; wrong prints the number of pages without fill's value.
 #include <iostream>
 #include <sstream>
 #include <string>

@@ -1,4 +1,5 @@
-// Resize: what a job gives up is the GPU's again when the call returns, and no byte is lost.
+// Tests Resize: memory that a job gives up is free on the GPU when the call returns, and no byte is
+// lost.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,13 +35,13 @@ class GpuResizeTest : public testing::Test {
   }
 
   std::vector<PlaceId> All() const { return Places(range_, 0, kChunks); }
-  // What of the whole GPU the job has.
+  // The GPU's memory that the job uses.
   static Bytes Used() { return kGpuMemory - FreeGpuMemory(); }
   void ExpectResize(Bytes share) {
     const absl::Status status = client_->Resize(share, kPatience);
     EXPECT_TRUE(status.ok()) << status;
   }
-  // Another session of the job, which has every region mapped that its chunks were in.
+  // Opens another session of the job, which maps every region that has chunks of the job.
   void OpenPuppet() {
     puppet_.emplace("GPU_PUPPET", std::vector<std::string>{node_.socket_dir(), "resized"});
     ASSERT_EQ(puppet_->ReadLine(), "ready");
@@ -67,7 +68,7 @@ class GpuResizeTest : public testing::Test {
   absl::optional<ChildProcess> puppet_;
 };
 
-TEST_F(GpuResizeTest, WhatIsGivenUpIsTheGpusWhenTheCallReturns) {
+TEST_F(GpuResizeTest, GivenUpMemoryIsFreeWhenTheCallReturns) {
   for (int round = 0; round < 5; ++round) {
     ExpectResize(kHalf);
     EXPECT_EQ(Used(), kHalf);
@@ -107,7 +108,7 @@ TEST_F(GpuResizeTest, LeasesInUseKeepItUntilTheyEnd) {
   ExpectResize(kHalf);
 }
 
-TEST_F(GpuResizeTest, ASecondSessionLetsGoToo) {
+TEST_F(GpuResizeTest, ASecondSessionReleasesItsMemoryToo) {
   OpenPuppet();
   ExpectResize(kHalf);
   EXPECT_EQ(Used(), kHalf);
@@ -131,7 +132,7 @@ TEST_F(GpuResizeTest, LeasesInUseInASecondSessionKeepItUntilTheyEnd) {
   EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
 }
 
-TEST_F(GpuResizeTest, ASessionThatIsKilledMeanwhileKeepsNothing) {
+TEST_F(GpuResizeTest, AKilledSessionKeepsNoMemory) {
   OpenPuppet();
   ASSERT_EQ(puppet_->Ask("acquire 0 6"), "ok");
   const absl::Status early = client_->Resize(kHalf, kSoon);

@@ -1,5 +1,5 @@
-// A training process for a test to kill: leases chunks for writing, half by asking and half by
-// touching, says so on standard output, and waits for the end of standard input.
+// A training process for a test to kill: leases chunks for writing, half by acquiring them and half
+// by page faults, reports that on standard output, and waits for the end of standard input.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -83,7 +83,8 @@ void ServiceManager::Hear(const std::string& message, const std::vector<int>& de
     MEMTIDE_CHECK(descriptors.size() == 1 && kept_.count(name) == 0) << name;
     kept_[name] = descriptors[0];
   } else {
-    for (const int fd : descriptors) close(fd);  // Of a barrier: to close it is the answer.
+    for (const int fd : descriptors)
+      close(fd);  // A barrier's descriptor is answered by closing it.
   }
   if (values.count("FDSTOREREMOVE") > 0 && kept_.count(name) > 0) {
     close(kept_[name]);

@@ -1,6 +1,6 @@
-// ServiceManager: what systemd is to memtided in sd_notify(3) and sd_listen_fds(3), for tests,
-// which have no systemd: keeps the descriptors that the service gives it, and passes them to its
-// next start. Thread-compatible; listens with a thread of its own.
+// ServiceManager: replaces systemd in tests for sd_notify(3) and sd_listen_fds(3). It is a
+// descriptor store: it stores the descriptors that the service sends, and passes them to its next
+// start. Thread-compatible; it listens in its own thread.
 #ifndef MEMTIDE_TESTS_INTEGRATION_SERVICE_MANAGER_H_
 #define MEMTIDE_TESTS_INTEGRATION_SERVICE_MANAGER_H_
 
@@ -23,19 +23,19 @@ class ServiceManager {
   ServiceManager(const ServiceManager&) = delete;
   ServiceManager& operator=(const ServiceManager&) = delete;
 
-  // A start of the service, with the descriptors that earlier ones left.
+  // Starts the service with all descriptors in the store.
   std::unique_ptr<DaemonProcess> Start(const std::vector<std::string>& flags);
-  // Of the descriptors that it keeps. What was said until now has been heard.
+  // The names of the descriptors in the store, after all messages that were sent before the call.
   std::vector<std::string> Names();
-  // Loses one, as a full store does.
+  // Closes one descriptor, as a full store does.
   void Lose(const std::string& name);
-  // Waits until it keeps so many.
+  // Waits until the store has `count` descriptors.
   void AwaitCount(size_t count);
 
  private:
   void Listen();
   void Hear(const std::string& message, const std::vector<int>& descriptors);
-  // Returns when what was sent before has been heard.
+  // Returns when all messages that were sent before have been handled.
   void Sync();
 
   std::string path_;

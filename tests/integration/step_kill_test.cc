@@ -1,5 +1,5 @@
-// Processes are killed at any moment of a step, 200 times; each finds the job at a whole step, the
-// last that was said or the one after it, and goes on from there.
+// Kills training processes 200 times, anywhere in a step. Each next process must find the job at a
+// whole step, the last one that was reported or the one after it, and continue from there.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -16,7 +16,7 @@ constexpr int kKills = 200;
 TEST(StepKillTest, TwoHundredDeathsLeaveWholeSteps) {
   ScratchDirectory directory;
   const std::string sockets = directory.path() + "/s";
-  // Too little host memory for two steps' chunks: they go to SSD and come back.
+  // The host pool is too small for the chunks of two steps, so chunks are evicted to SSD.
   DaemonProcess daemon({"--socket-dir=" + sockets, "--ssd-dir=" + directory.path() + "/d",
                         "--device=none", "--host-pool=20MiB", "--ssd-pool=512MiB",
                         "--metrics-address=off"});

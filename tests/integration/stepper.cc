@@ -1,8 +1,10 @@
-// A training process for a test to kill: joins the job "killed", looks whether what it holds is a
-// whole step, says which ("at 7"), and makes and publishes steps, saying each, until it is killed.
+// A training process for a test to kill: joins the job "killed", checks that its chunks hold one
+// whole step, prints which ("at 7"), and computes and commits steps, printing each, until it is
+// killed. Arguments: the directory of the sockets, and the number of sets of chunks (10 MiB each)
+// of a new job (default: 3).
 //
-// Every parameter of the job is the step's number, negative (Lion with a rate of 1), and every
-// momentum follows from that number, too: so a mixture of two steps shows.
+// Every parameter of the job is the step's negated number (Lion with a rate of 1), and every
+// momentum is a function of that number, so a mixture of two steps is detected.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +17,7 @@
 
 namespace {
 
-constexpr uint32_t kSets = 3;
-// Of a set: gradient, parameter, momentum, and the twins of the last two.
+// The chunks of a set; kNewParameter and kNewMomentum are shadow chunks.
 enum { kGradient, kParameter, kMomentum, kNewParameter, kNewMomentum, kKinds };
 constexpr uint64_t kChunkBytes = 2 << 20;
 constexpr uint64_t kElements = kChunkBytes / sizeof(float);
@@ -30,7 +31,7 @@ void Require(int code, const char* what) {
 
 class Job {
  public:
-  explicit Job(const char* socket_dir) {
+  Job(const char* socket_dir, uint32_t sets) : sets_(sets) {
     memtide_options options = {};
     options.struct_bytes = sizeof(options);
     options.socket_dir = socket_dir;
@@ -45,7 +46,7 @@ class Job {
     base_ = reinterpret_cast<uint64_t>(properties.base);
     char* note = nullptr;
     size_t note_bytes = 0;
-    Require(memtide_published(client_, &step_, &note, &note_bytes), "published");
+    Require(memtide_committed(client_, &step_, &note, &note_bytes), "committed");
     std::vector<uint64_t> ids(note_bytes / sizeof(uint64_t));
     if (ids.empty()) {
       memtide_free_text(note);
@@ -56,16 +57,17 @@ class Job {
       Require(memtide_attach(client_, ids.data(), static_cast<uint32_t>(ids.size()), &first_),
               "attach");
       ids_ = ids;
+      sets_ = static_cast<uint32_t>(ids_.size()) / kKinds;
     }
   }
 
   uint64_t step() const { return step_; }
 
-  // What is wrong with what the chunks hold; empty: nothing.
+  // Returns an error if the content of the chunks is not that of one step; empty: none.
   std::string Check() const {
     float momentum = 0;
     for (uint64_t i = 0; i < step_; ++i) momentum = momentum * 0.5f + 1;
-    for (uint32_t set = 0; set < kSets; ++set) {
+    for (uint32_t set = 0; set < sets_; ++set) {
       const auto* parameter = reinterpret_cast<const float*>(At(set, kParameter));
       const auto* kept = reinterpret_cast<const float*>(At(set, kMomentum));
       for (uint64_t i = 0; i < kElements; i += 509) {
@@ -84,7 +86,7 @@ class Job {
     options.step = step_ + 1;
     options.lr = 1;
     options.beta2 = 0.5;
-    for (uint32_t set = 0; set < kSets; ++set) {
+    for (uint32_t set = 0; set < sets_; ++set) {
       memtide_step_piece piece = {};
       piece.elements = kElements;
       piece.gradient = At(set, kGradient);
@@ -95,25 +97,25 @@ class Job {
       Require(memtide_step(client_, &options, &piece, 1, nullptr, 0), "step");
     }
     std::vector<uint32_t> places, fresh;
-    for (uint32_t set = 0; set < kSets; ++set) {
+    for (uint32_t set = 0; set < sets_; ++set) {
       for (const int kind : {kParameter, kMomentum}) {
         places.push_back(Place(set, kind));
         fresh.push_back(Place(set, kind + kNewParameter - kParameter));
       }
     }
-    Require(memtide_publish(client_, step_ + 1, places.data(), fresh.data(), places.size(), 0,
-                            ids_.data(), ids_.size() * sizeof(uint64_t)),
-            "publish");
+    Require(memtide_commit(client_, step_ + 1, places.data(), fresh.data(), places.size(), 0,
+                           ids_.data(), ids_.size() * sizeof(uint64_t)),
+            "commit");
     ++step_;
   }
 
  private:
   void Begin() {
-    ids_.resize(kSets * kKinds);
+    ids_.resize(sets_ * kKinds);
     const auto count = static_cast<uint32_t>(ids_.size());
     Require(memtide_allocate(client_, MEMTIDE_OTHER, count, &first_), "allocate");
     Require(memtide_chunk_ids(client_, first_, count, ids_.data()), "chunk_ids");
-    for (uint32_t set = 0; set < kSets; ++set) {
+    for (uint32_t set = 0; set < sets_; ++set) {
       auto* gradient = reinterpret_cast<float*>(At(set, kGradient));
       for (uint64_t i = 0; i < kElements; ++i) gradient[i] = 2;
     }
@@ -124,6 +126,7 @@ class Job {
   uint64_t At(uint32_t set, int kind) const { return base_ + Place(set, kind) * kChunkBytes; }
 
   memtide_client* client_ = nullptr;
+  uint32_t sets_;
   uint64_t base_ = 0;
   uint64_t step_ = 0;
   uint32_t first_ = 0;
@@ -133,8 +136,8 @@ class Job {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
-  Job job(argv[1]);
+  if (argc != 2 && argc != 3) return 2;
+  Job job(argv[1], argc == 3 ? static_cast<uint32_t>(strtoul(argv[2], nullptr, 10)) : 3);
   const std::string wrong = job.Check();
   if (!wrong.empty()) {
     printf("%s\n", wrong.c_str());

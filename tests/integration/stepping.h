@@ -1,5 +1,5 @@
-// Stepping: a process that trains (stepper.cc) until it is killed at any moment of a step, and what
-// the next one must find then.
+// Stepping: runs a training process (stepper.cc), kills it anywhere in a step, and checks that the
+// next process finds a whole step.
 #ifndef MEMTIDE_TESTS_INTEGRATION_STEPPING_H_
 #define MEMTIDE_TESTS_INTEGRATION_STEPPING_H_
 
@@ -10,6 +10,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "tests/integration/child_process.h"
 
@@ -17,37 +18,38 @@ namespace memtide {
 
 class Stepping {
  public:
-  // Of the daemon whose sockets are there.
-  explicit Stepping(const std::string& sockets) : sockets_(sockets) {}
+  // Processes connect to the daemon at `sockets`. The job has `sets` sets of chunks, 10 MiB each.
+  explicit Stepping(const std::string& sockets, uint32_t sets = 3)
+      : arguments_{sockets, std::to_string(sets)} {}
 
-  // The last step that a process said, or that was found.
+  // The last step that a process reported.
   uint64_t said() const { return said_; }
 
-  // A process finds what was said, or the step after it; trains a little; and is killed, after
-  // `before` has been called, at any moment.
+  // Starts a process, which must find the last reported step or the one after it, lets it train,
+  // and kills it anywhere in a step, just after calling `before`.
   void TrainAndDie(const std::function<void()>& before) {
-    ChildProcess process("STEPPER", {sockets_});
+    ChildProcess process("STEPPER", arguments_);
     Find(&process);
     for (uint32_t more = random_() % 3; more > 0; --more) {
       const Clock::time_point began = Clock::now();
       said_ = StepOf(process.ReadLine());
       step_ = (step_ + (Clock::now() - began)) / 2;
     }
-    // Anywhere in the next step, and a little behind it.
+    // The kill comes anywhere in the next step, or a little after it.
     const auto until = Clock::now() + step_ * (random_() % 120) / 100;
     while (Clock::now() < until) {
     }
     before();
     process.Kill();
-    // What it said meanwhile, on a busy machine. The last line may be an error.
+    // On a busy machine the process may have reported more steps. The last line may be an error.
     for (std::string line = process.ReadLine(); line.rfind("at ", 0) == 0;
          line = process.ReadLine()) {
       said_ = StepOf(line);
     }
   }
-  // So many steps from what is found on. Returns that.
+  // Lets a process make `steps` steps, kills it, and returns the step that it found.
   uint64_t Train(uint64_t steps) {
-    ChildProcess process("STEPPER", {sockets_});
+    ChildProcess process("STEPPER", arguments_);
     const uint64_t found = Find(&process);
     while (said_ < found + steps && !testing::Test::HasFailure()) {
       said_ = StepOf(process.ReadLine());
@@ -58,7 +60,7 @@ class Stepping {
     }
     return found;
   }
-  // What was said is gone.
+  // Forgets the last step: the next process must find step 0 or 1.
   void BeginAnew() { said_ = 0; }
 
  private:
@@ -66,17 +68,18 @@ class Stepping {
 
   uint64_t Find(ChildProcess* process) {
     const uint64_t found = StepOf(process->ReadLine());
-    EXPECT_TRUE(found == said_ || found == said_ + 1) << found << ", and " << said_ << " was said";
+    EXPECT_TRUE(found == said_ || found == said_ + 1)
+        << found << ", but the last report was " << said_;
     said_ = found;
     return found;
   }
-  // The number of "at 7"; the test fails where it is another line.
+  // Parses the number of "at 7"; the test fails if it is another line.
   static uint64_t StepOf(const std::string& line) {
     EXPECT_EQ(line.rfind("at ", 0), 0u) << line;
     return line.rfind("at ", 0) == 0 ? std::stoull(line.substr(3)) : 0;
   }
 
-  const std::string sockets_;
+  const std::vector<std::string> arguments_;
   std::mt19937 random_{20261121};
   uint64_t said_ = 0;
   Clock::duration step_ = std::chrono::milliseconds(10);

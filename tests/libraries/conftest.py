@@ -1,4 +1,4 @@
-"""No model is fetched: a library that asks a hub for one fails instead."""
+"""Keeps the libraries offline: one that would download a model fails instead."""
 
 from __future__ import annotations
 

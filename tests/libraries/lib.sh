@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Where the libraries lie. Sourced after tools/lib.sh; sets LIBRARIES_HOME, LIBRARIES_VENV and
+# The folders of the libraries. Sourced after tools/lib.sh; sets LIBRARIES_HOME, LIBRARIES_VENV and
 # LIBRARIES_PY.
 
 LIBRARIES_HOME=$MEMTIDE_CACHE/libraries

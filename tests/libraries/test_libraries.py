@@ -1,5 +1,8 @@
-"""Scripts written with training libraries give the same losses under `memtide run`: to the bit, as
-the weights, with --exact, and within what docs/optimizers.md states where the daemon steps."""
+"""Scripts of training libraries give the same losses under `memtide run` as plain.
+
+With --exact, losses and weights are equal bit for bit. With offloaded steps, losses are within the
+tolerance of docs/optimizers.md.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,17 @@ from typing import Any
 
 import pytest
 from harness import Cli
-from plain_runs import PlainRuns
+from reference_runs import ReferenceRuns
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A host pool of about a quarter of parameters, gradients and optimizer state, in which the
-    daemon has room for a call; and how far its losses may be from torch's, relative to theirs."""
+    """The host pool, and the largest relative difference between the daemon's losses and torch's.
+
+    The pool is about a quarter of parameters, gradients and optimizer state, and fits a step part.
+    """
 
     host_mib: int
     tolerance: float = 1e-5
@@ -31,7 +36,7 @@ CASES = {
     "lightning_trainer": Case(16),
     "peft_lora": Case(16),
     "timm_vit": Case(28),
-    # bf16 by autocast makes much of little, but there is nothing: SGD's steps are torch's own bits.
+    # Autocast to bf16 would amplify any difference, but SGD's offloaded steps equal torch's bits.
     "torchvision_resnet": Case(40, tolerance=0.0),
     "transformers_trainer": Case(20),
 }
@@ -46,19 +51,21 @@ def test_every_script_is_a_case_and_none_was_written_for_memtide() -> None:
 
 
 @pytest.fixture
-def run(cli: Cli, plain_runs: PlainRuns, tmp_path: Path) -> Run:
-    """Runs a script with its host pool and more options. Results of the plain script and of the
-    one under memtide, and what --stats says."""
-    return functools.partial(run_both, cli, plain_runs, tmp_path)
+def run(cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path) -> Run:
+    """Runs a script plainly and under memtide, with its host pool and more options.
+
+    Returns the results of both runs, and the content of --stats.
+    """
+    return functools.partial(run_both, cli, reference_runs, tmp_path)
 
 
 def run_both(
-    cli: Cli, plain_runs: PlainRuns, folder: Path, name: str, *more: str
+    cli: Cli, reference_runs: ReferenceRuns, folder: Path, name: str, *more: str
 ) -> tuple[Any, Any, Any]:
     script = SCRIPTS / f"{name}.py"
     offloaded, stats = folder / "offloaded", folder / "stats"
     host_mib = CASES[name].host_mib
-    plain = plain_runs.result(script)
+    plain = reference_runs.result(script)
     cli.memtide(
         "run",
         f"--host-pool={host_mib}MiB",
@@ -69,13 +76,13 @@ def run_both(
         script,
         RESULT=offloaded,
     ).check()
-    plain_result, result, told = (json.loads(f.read_text()) for f in (plain, offloaded, stats))
-    # All in all, each step brings from SSD and takes there more than the pool holds.
+    plain_result, result, totals = (json.loads(f.read_text()) for f in (plain, offloaded, stats))
+    # On average, a step reads more bytes from SSD than the pool has, and writes more.
     pool_bytes = host_mib << 20
-    assert told["iterations"] > 0
-    assert told["moved_bytes"]["ssd_read_bytes"] > told["iterations"] * pool_bytes
-    assert told["moved_bytes"]["ssd_written_bytes"] > told["iterations"] * pool_bytes
-    return plain_result, result, told
+    assert totals["iterations"] > 0
+    assert totals["moved_bytes"]["ssd_read_bytes"] > totals["iterations"] * pool_bytes
+    assert totals["moved_bytes"]["ssd_written_bytes"] > totals["iterations"] * pool_bytes
+    return plain_result, result, totals
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,4 +1,4 @@
-"""What these tests have beside the fixtures of all tests in Python."""
+"""Fixtures of these tests, beside those of all tests in Python."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Daemon and client of the test are those for a GPU of 256 MiB that is played
-    (base/cuda/fake)."""
+    """Runs the test with the daemon and the client for a fake GPU of 256 MiB (base/cuda/fake)."""
     daemon, library = (
         os.environ.get(name) for name in ("MEMTIDED_FAKE_CUDA", "MEMTIDE_LIBRARY_FAKE_CUDA")
     )

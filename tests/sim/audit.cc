@@ -95,7 +95,7 @@ void Model::CheckPools(const InspectReply& reply) {
                                                       : options.ssd_capacity;
     const std::string name(TierName(pool.tier));
     if (pool.capacity != capacity ||
-        pool.used + pool.reserved + pool.withheld + pool.scrubbing + pool.free != capacity) {
+        pool.used + pool.reserved + pool.balloon + pool.scrubbing + pool.free != capacity) {
       return Broken(absl::StrCat("the ", name, " pool does not sum to its capacity"));
     }
     if (capacity - pool.free < world_.Held(pool.tier)) {

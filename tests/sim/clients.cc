@@ -89,6 +89,59 @@ Event MakeResize(const State& state, SessionId session, Random* random) {
   return resize;
 }
 
+// New content of some chunks, made from others: the rule is the simulation's own (StepResult), so
+// that the work only says which chunk is which.
+std::optional<Event> MakeStep(const State& state, SessionId session, uint64_t number,
+                              Random* random) {
+  const JobState* job = state.JobOf(session);
+  if (job->slots[static_cast<size_t>(Tier::kHost)] == 0) return std::nullopt;
+  StepCall step;
+  step.session = session;
+  step.chunks = PickChunks(state, session, random->Between(2, 5), random);
+  if (step.chunks.size() < 2) return std::nullopt;
+  const auto count = static_cast<uint32_t>(step.chunks.size());
+  step.reads = random->Between((count + 1) / 2, count - 1);
+  optimizer::Work work;
+  work.rule = optimizer::AdamOptions();
+  work.step = number;
+  for (uint32_t to = step.reads; to < count; ++to) work.copies.push_back({{0, 0}, {to, 0}, 64});
+  step.work = std::make_shared<const optimizer::Work>(std::move(work));
+  if (random->Percent(40)) step.deadline = std::chrono::milliseconds(random->Between(1, 300));
+  return step;
+}
+
+std::optional<Event> MakePublish(const State& state, SessionId session, Random* random) {
+  const JobState& job = *state.JobOf(session);
+  CommitCall publish;
+  publish.session = session;
+  publish.step = job.published + 1;
+  if (random->Percent(15)) publish.step = job.published;                    // A retry.
+  if (random->Percent(8)) publish.step = random->Below(4) * job.published;  // Out of order.
+  for (const auto& [chunk, fresh] : job.stepped) {
+    const bool again = std::count(publish.chunks.begin(), publish.chunks.end(), fresh) +
+                           std::count(publish.shadows.begin(), publish.shadows.end(), chunk) +
+                           std::count(publish.shadows.begin(), publish.shadows.end(), fresh) !=
+                       0;
+    if (again || publish.chunks.size() == state.config.limits.chunks_per_call) continue;
+    if (random->Percent(10)) continue;
+    publish.chunks.push_back(chunk);
+    publish.shadows.push_back(fresh);
+  }
+  // Any two of its chunks may change places.
+  if (publish.chunks.empty() || random->Percent(10)) {
+    const std::vector<ChunkId> two = PickChunks(state, session, 2, random);
+    if (two.size() < 2 || state.chunks.at(two[0]).undefined || state.chunks.at(two[1]).undefined) {
+      return std::nullopt;
+    }
+    publish.chunks = {two[0]};
+    publish.shadows = {two[1]};
+  }
+  if (random->Percent(4)) publish.shadows.pop_back();
+  publish.keep = random->Percent(40);
+  publish.manifest = absl::StrCat("step ", publish.step);
+  return publish;
+}
+
 std::optional<Event> MakeReturn(const State& state, SessionId session, Random* random) {
   const SessionState& found = *state.FindSession(session);
   ReturnRegionsCall call;
@@ -174,12 +227,15 @@ std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session
     if (random->Percent(30)) allocate.count = state.JobOf(session)->max_chunks / 2 + 1;
     allocate.count = std::min(allocate.count, state.config.limits.chunks_per_call);
     allocate.kind = static_cast<ChunkKind>(random->Below(kChunkKinds));
-    allocate.undefined = random->Percent(30);
+    // Where only the device has one, a restart may lose it: as good as anything, or torn.
+    allocate.undefined = random->Percent(30) && !state.config.keeps;
     return allocate;
   }
   if (kind == OpKind::kResize) return MakeResize(state, session, random);
   if (kind == OpKind::kReturnRegions) return MakeReturn(state, session, random);
   if (kind == OpKind::kFetch) return MakeFetch(state, session, random);
+  if (kind == OpKind::kStep) return MakeStep(state, session, request_id, random);
+  if (kind == OpKind::kPublish) return MakePublish(state, session, random);
   if (kind == OpKind::kReport) {
     return ReportCall{CallId(), session, MakeMoments(state, session, random)};
   }

@@ -19,7 +19,8 @@ constexpr std::array<uint32_t, kOpKinds> kWeights = {
     /*kReplay=*/5,     /*kHostile=*/6,       /*kComplete=*/60,
     /*kTick=*/20,      /*kSettle=*/1,
     /*kResize=*/0,     /*kReturnRegions=*/0, /*kReport=*/15,
-    /*kHostMemory=*/0,
+    /*kHostMemory=*/0, /*kStep=*/0,          /*kPublish=*/0,
+    /*kRestart=*/0,
 };
 
 uint32_t& Weight(Config* config, OpKind kind) { return config->weights[static_cast<size_t>(kind)]; }
@@ -98,6 +99,19 @@ void Elastic(Random* random, Config* config) {
   Weight(config, OpKind::kAllocate) = 20;
 }
 
+void Steps(Random* random, Config* config) {
+  Weight(config, OpKind::kStep) = random->Between(5, 25);
+  Weight(config, OpKind::kPublish) = random->Between(3, 12);
+  if (random->Percent(40)) config->faults.step = random->Between(5, 40);
+}
+
+void Restarts(Random* random, Config* config) {
+  config->keeps = true;
+  config->job_names = std::max(config->job_names, 1u);
+  config->time_to_live = std::chrono::milliseconds(random->Between(100, 900));
+  Weight(config, OpKind::kRestart) = random->Between(1, 4);
+}
+
 }  // namespace
 
 Config MakeConfig(uint64_t seed) {
@@ -128,6 +142,8 @@ Config MakeConfig(uint64_t seed) {
   if (config.device_slots != 0 && random.Percent(70)) SlotRegions(&random, &config);
   if (config.ssd_slots != 0 && random.Percent(50)) HostReserve(&random, &config);
   if (config.ssd_slots != 0 && random.Percent(40)) Elastic(&random, &config);
+  if (config.host_slots != 0 && random.Percent(50)) Steps(&random, &config);
+  if (config.host_slots != 0 && random.Percent(40)) Restarts(&random, &config);
   return config;
 }
 
@@ -143,6 +159,7 @@ EngineOptions ToOptions(const Config& config) {
   options.ssd_capacity = capacity(config.ssd_slots);
   options.limits = config.limits;
   options.host_reserve = config.chunk_size * config.host_reserve;
+  options.keeps = config.keeps;
   if (config.slot_regions) {
     options.device_kinds = {MemoryKind::kCudaDescriptor, MemoryKind::kCudaIpc};
   }
@@ -158,7 +175,8 @@ std::string Describe(const Config& config) {
       config.elastic ? " elastic" : "", "; reserve ", config.host_reserve, "; uids ", config.uids,
       ", job names ", config.job_names, ", ttl ", config.time_to_live.count(), " ns; faults read ",
       config.faults.disk_read, "% write ", config.faults.disk_write, "% copy ", config.faults.copy,
-      "% make ", config.faults.make, "%; ", config.steps, " steps");
+      "% make ", config.faults.make, "% step ", config.faults.step, "%; ",
+      config.keeps ? "restarts; " : "", config.steps, " steps");
 }
 
 std::string ToSource(const Config& config) {
@@ -181,6 +199,7 @@ std::string ToSource(const Config& config) {
   add("ssd_slots", config.ssd_slots, plain.ssd_slots, "");
   add("slot_regions", config.slot_regions, plain.slot_regions, "");
   add("host_reserve", config.host_reserve, plain.host_reserve, "");
+  add("keeps", config.keeps, plain.keeps, "");
   add("elastic", config.elastic, plain.elastic, "");
   add("uids", config.uids, plain.uids, "");
   add("job_names", config.job_names, plain.job_names, "");
@@ -193,6 +212,7 @@ std::string ToSource(const Config& config) {
   add("faults.disk_write", config.faults.disk_write, 0, "");
   add("faults.copy", config.faults.copy, 0, "");
   add("faults.make", config.faults.make, 0, "");
+  add("faults.step", config.faults.step, 0, "");
   add("tick_ms", config.tick_ms, plain.tick_ms, "");
   const Limits& limits = config.limits;
   add("limits.sessions", limits.sessions, plain.limits.sessions, "");

@@ -35,12 +35,15 @@ enum class OpKind : uint8_t {
   kReturnRegions,  // A client lets go of regions that it was asked for.
   kReport,         // A client tells what it used.
   kHostMemory,     // Programs beside the daemon take memory of the machine, or give it back.
+  kStep,           // A client has the engine compute new content of some chunks from others.
+  kPublish,        // A client commits steps that are done; again, or out of order, at times.
+  kRestart,        // The daemon dies and another one takes up what is recorded.
 };
-inline constexpr int kOpKinds = 24;
+inline constexpr int kOpKinds = 27;
 
 // Percent of the world's work of each sort that fails.
 struct Faults {
-  uint32_t disk_read = 0, disk_write = 0, copy = 0, make = 0;
+  uint32_t disk_read = 0, disk_write = 0, copy = 0, make = 0, step = 0;
 };
 
 struct Config {
@@ -50,6 +53,7 @@ struct Config {
   uint32_t device_slots = 0, host_slots = 4, ssd_slots = 0;
   bool slot_regions = false;  // The device lends its memory slot by slot.
   uint32_t host_reserve = 0;  // Slots that the machine is to have for programs.
+  bool keeps = false;         // Jobs with a time to live outlive the daemon.
   bool elastic = false;       // Most jobs have elastic shares.
   Limits limits;
   uint32_t uids = 1;       // Tenants.

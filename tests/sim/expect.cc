@@ -123,6 +123,53 @@ struct Expect {
     return codes;
   }
 
+  Codes operator()(const StepCall& call) const {
+    FetchCall fetch;  // It is one, by a holder of its own.
+    fetch.session = call.session;
+    fetch.tier = Tier::kHost;
+    fetch.access = Access::kWrite;
+    fetch.chunks = call.chunks;
+    fetch.deadline = call.deadline;
+    Codes codes = (*this)(fetch);
+    for (size_t at = 0; at < call.reads && codes.count(Code::kOk) != 0; ++at) {
+      const ChunkState& chunk = state.chunks.at(call.chunks[at]);
+      if (!MayBeTorn(chunk)) continue;
+      codes.insert(Code::kDataLoss);
+      // A waiting writer may make it whole.
+      if (chunk.whole == Whole::kTorn && !state.WaitedFor(call.chunks[at])) codes.erase(Code::kOk);
+    }
+    return codes;
+  }
+
+  Codes operator()(const CommitCall& call) const {
+    Codes errors;
+    if (NotOpen(state, call.session, &errors)) return errors;
+    const JobState& job = *state.JobOf(call.session);
+    if (call.step != 0 && call.step == job.published) return {Code::kOk};
+    if (call.step != job.published + 1) errors.insert(Code::kFailedPrecondition);
+    if (call.chunks.size() != call.shadows.size()) errors.insert(Code::kInvalidArgument);
+    if (call.chunks.empty() && call.shadows.empty()) return OkOr(errors);
+    std::vector<ChunkId> all = call.chunks;
+    all.insert(all.end(), call.shadows.begin(), call.shadows.end());
+    bool waited = false;
+    for (const ChunkId chunk : all) {
+      if (!state.Owns(call.session, chunk)) errors.insert(Code::kNotFound);
+      if (!state.Holders(chunk).empty() || state.IsStepped(chunk, false)) {
+        errors.insert(Code::kAborted);
+      }
+      if (state.WaitedFor(chunk) || state.Evicted(chunk)) waited = true;
+    }
+    if (std::set<ChunkId>(all.begin(), all.end()).size() != all.size()) {
+      errors.insert(Code::kInvalidArgument);
+    }
+    if (call.chunks.size() > state.config.limits.chunks_per_call) {
+      errors.insert({Code::kInvalidArgument, Code::kResourceExhausted});
+    }
+    Codes codes = OkOr(errors);
+    if (waited) codes.insert(Code::kAborted);
+    return codes;
+  }
+
   Codes operator()(const ReleaseCall& call) const {
     Codes errors;
     if (NotOpen(state, call.session, &errors)) return errors;
@@ -273,7 +320,8 @@ bool AnsweredAtOnce(const State& state, const Event& event, const Codes& permitt
     return job.shrunk == 0 && resize->device_share / job.chunk_size >= job.slots[0];
   }
   return !std::holds_alternative<OpenCall>(event) && !std::holds_alternative<EvictCall>(event) &&
-         !std::holds_alternative<AllocateCall>(event) && !std::holds_alternative<DrainCall>(event);
+         !std::holds_alternative<StepCall>(event) && !std::holds_alternative<AllocateCall>(event) &&
+         !std::holds_alternative<DrainCall>(event);
 }
 
 bool GivesBack(const Event& event) {

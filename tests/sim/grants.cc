@@ -63,6 +63,9 @@ void Model::Grant(const FetchCall& fetch, size_t at, const Lease& lease) {
     return Broken(absl::StrCat("chunk ", chunk.value(), " went back to version ",
                                lease.version.value(), " from ", state.version.value()));
   }
+  if (state_.IsStepped(chunk, !writes)) {
+    return Broken(absl::StrCat("leased chunk ", chunk.value(), " beside a step that runs"));
+  }
   CheckPlace(fetch.session, lease);
   if (verdict_.ok()) CheckContent(fetch, lease, is_held);
   if (!verdict_.ok()) return;
@@ -70,6 +73,11 @@ void Model::Grant(const FetchCall& fetch, size_t at, const Lease& lease) {
     if (holder != fetch.session) probes_.Hit(Probe::kSharedReadLease);
   }
   state.version = lease.version;
+  if (lease.tier == Tier::kHost) {
+    state.lasting = true;
+  } else if (writes) {
+    state.lasting = false;
+  }
   session.leases[chunk] = lease;
 }
 
@@ -122,10 +130,10 @@ void Model::CheckContent(const FetchCall& fetch, const Lease& lease, bool is_hel
     probes_.Hit(Probe::kUndefinedLeased);
     state.content = seen;
   }
-  if (state.whole == Whole::kTorn) {
-    if (fetch.access == Access::kRead) {
-      return Broken(absl::StrCat("torn chunk ", lease.chunk.value(), " leased for reading"));
-    }
+  if (state.whole == Whole::kTorn && fetch.access == Access::kRead) {
+    return Broken(absl::StrCat("torn chunk ", lease.chunk.value(), " leased for reading"));
+  }
+  if (MayBeTorn(state) && fetch.access == Access::kWrite) {
     probes_.Hit(Probe::kTornRewritten);
     state.content = seen;
   }

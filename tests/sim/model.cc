@@ -37,8 +37,12 @@ void Model::Before(Instant now, const Event& event) {
     for (auto& [id, job] : state_.jobs) job.leaving.erase(dropped->region);
   } else if (const auto* store = std::get_if<StoreMade>(&event)) {
     if (!store->status.ok()) ++state_.faults, ++state_.makes_failed;
-  } else if (const auto* filled = std::get_if<SlotFilled>(&event)) {
+  } else if (const auto* filled = std::get_if<SlotPopulated>(&event)) {
     if (!filled->status.ok()) ++state_.faults;
+  } else if (const auto* done = std::get_if<StepDone>(&event)) {
+    BeforeStepDone(*done);
+  } else if (const auto* restore = std::get_if<Restore>(&event)) {
+    BeforeRestart(*restore);
   } else if (std::holds_alternative<Tick>(event)) {
     EndLateJobs();
   }
@@ -74,6 +78,9 @@ void Model::BeforeCall(const Event& event) {
     const bool given = fetch->deadline > Duration(0) && fetch->deadline < longest;
     call.deadline = state_.now + (given ? fetch->deadline : longest);
   }
+  if (const auto* step = std::get_if<StepCall>(&event)) {
+    if (step->deadline > Duration(0)) call.deadline = state_.now + step->deadline;
+  }
   if (const auto* resize = std::get_if<ResizeCall>(&event)) {
     if (resize->deadline > Duration(0)) {
       // A hostile one is the longest that there is.
@@ -81,7 +88,8 @@ void Model::BeforeCall(const Event& event) {
       call.deadline = state_.now + std::min(resize->deadline, longest);
     }
   }
-  if (std::holds_alternative<FetchCall>(event) || std::holds_alternative<PrefetchCall>(event)) {
+  if (std::holds_alternative<FetchCall>(event) || std::holds_alternative<PrefetchCall>(event) ||
+      std::holds_alternative<StepCall>(event)) {
     for (const ChunkId chunk : *ChunksOf(event)) {
       const auto wanted = state_.chunks.find(chunk);
       if (wanted == state_.chunks.end()) continue;
@@ -194,7 +202,13 @@ void Model::Observe(const Effect& effect) {
     ObserveClose(*close);
   } else if (const auto* transfer = std::get_if<StartTransfer>(&effect)) {
     ObserveTransfer(*transfer);
-  } else if (const auto* empty = std::get_if<EmptySlot>(&effect)) {
+  } else if (const auto* step = std::get_if<StartStep>(&effect)) {
+    ObserveStep(*step);
+  } else if (const auto* lost = std::get_if<JobLost>(&effect)) {
+    if (state_.without_home.count(lost->job) == 0) {
+      Broken(absl::StrCat("it fits, and it was given up: ", ToText(effect)));
+    }
+  } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
     ObserveEmpty(*empty);
   } else if (const auto* budget = std::get_if<SendLeaseBudget>(&effect)) {
     ObserveBudget(*budget);
@@ -234,14 +248,15 @@ void Model::CheckCalls(const Event& event) {
     if (call.at_once) {
       return Broken(absl::StrCat("not answered at once: ", ToText(call.event)));
     }
-    if (call.session) {
+    if (call.session && !call.runs) {
       const SessionState* session = state_.FindSession(*call.session);
       if (session == nullptr || session->phase == Phase::kEnded) {
         return Broken(absl::StrCat("its session ended, its call waits: ", ToText(call.event)));
       }
     }
     const bool bounded = std::holds_alternative<FetchCall>(call.event) ||
-                         std::holds_alternative<ResizeCall>(call.event);
+                         std::holds_alternative<ResizeCall>(call.event) ||
+                         (std::holds_alternative<StepCall>(call.event) && !call.runs);
     if (bounded && std::holds_alternative<Tick>(event) && call.deadline <= state_.now) {
       return Broken(absl::StrCat("waits past its deadline: ", ToText(call.event)));
     }

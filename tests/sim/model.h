@@ -80,8 +80,19 @@ class Model {
   void ObserveDrop(const DropRegion& effect);
   void ObserveClose(const CloseSession& effect);
   void ObserveTransfer(const StartTransfer& effect);
-  void ObserveEmpty(const EmptySlot& effect);
+  void ObserveEmpty(const ReleaseSlot& effect);
   void ObserveBudget(const SendLeaseBudget& effect);
+
+  void ObserveStep(const StartStep& effect);
+  void BeforeStepDone(const StepDone& event);
+  // As never written.
+  void DiscardChunk(ChunkState* chunk);
+  void Accept(const Call& call, const CommitCall& publish);
+  void Publish(JobState* job, const CommitCall& publish);
+  void BeforeRestart(const Restore& event);
+  void AdoptJob(const JobRecord& record);
+  bool IsWithoutHome(const JobRecord& record) const;
+  void RestoreJob(JobId id, const JobRecord& record, const Restore& event);
 
   void CheckLeases();
   void CheckCalls(const Event& event);

@@ -98,7 +98,7 @@ void Model::ObserveClose(const CloseSession& effect) {
   session.phase = Phase::kEnding;
 }
 
-void Model::ObserveEmpty(const EmptySlot& effect) {
+void Model::ObserveEmpty(const ReleaseSlot& effect) {
   for (const auto& [id, session] : state_.sessions) {
     for (const auto& [chunk, lease] : session.leases) {
       if (lease.place.region != effect.place.region || lease.place.offset != effect.place.offset) {

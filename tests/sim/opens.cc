@@ -27,6 +27,11 @@ void Model::Accept(const Call& call, const OpenCall& open, const OpenReply& repl
     if (join != &known->second) {
       return Broken(absl::StrCat("joined a job of another name or uid: ", ToText(call.event)));
     }
+    if (reply.committed_step != known->second.published ||
+        reply.manifest != known->second.manifest) {
+      return Broken(absl::StrCat("job ", reply.job.value(), " is opened at step ",
+                                 reply.committed_step, " instead of ", known->second.published));
+    }
     if (known->second.left) probes_.Hit(Probe::kJobRejoinedAfterLastSession);
     known->second.left.reset();
     if (!known->second.leaving.empty()) probes_.Hit(Probe::kJoinedWhileShrinking);

@@ -57,6 +57,17 @@ constexpr const char* kNames[kProbes] = {
     "memory of a slot back from the machine",
     "memory of a slot could not come back",
     "share ceded to other jobs",
+    "step done",
+    "step failed",
+    "steps committed, and the old content discarded",
+    "steps committed, and the old content retained",
+    "commit sent again",
+    "content of a chunk discarded",
+    "daemon restarted",
+    "daemon died while a step ran",
+    "daemon died between a commit and its reply",
+    "daemon restarted with an uncommitted step",
+    "daemon restarted with committed steps on SSD alone",
 };
 
 }  // namespace

@@ -60,8 +60,19 @@ enum class Probe : uint8_t {
   kSlotFilled,
   kSlotNotFilled,
   kShareCeded,
+  kStepDone,
+  kStepFailed,
+  kPublished,
+  kPublishKept,
+  kPublishRepeated,
+  kDiscarded,
+  kRestarted,
+  kRestartInStep,
+  kRestartInPublish,
+  kRestartUnpublished,
+  kRestartPublishedOnSsd,
 };
-inline constexpr int kProbes = 51;
+inline constexpr int kProbes = 62;
 
 const char* ProbeName(Probe probe);
 

@@ -38,6 +38,15 @@ void Model::ObserveReply(const Reply& reply) {
     return Broken(absl::StrCat(ToText(Effect(reply)), ": to ", ToText(call.event), ", where only ",
                                Names(call.permitted), " was promised"));
   }
+  const auto* step = std::get_if<StepCall>(&call.event);
+  for (size_t at = 0; step != nullptr && !call.runs && !reply.status.ok(); ++at) {
+    if (at == step->chunks.size()) break;
+    const auto chunk = state_.chunks.find(step->chunks[at]);
+    if (at < step->reads || chunk == state_.chunks.end() || !MayBeTorn(chunk->second)) continue;
+    // It may have been given up for the step that was to write it: torn still, or zeros.
+    chunk->second.whole = Whole::kUnsure;
+    chunk->second.content = kZeros;
+  }
   CheckValueKind(call, reply);
   if (!verdict_.ok()) return;
   HitCallProbes(call, reply);
@@ -82,6 +91,8 @@ void Model::ObserveReply(const Reply& reply) {
           Accept(call, event, std::get<InspectReply>(reply.value));
         } else if constexpr (std::is_same_v<Kind, RenewCall>) {
           state_.sessions.at(event.session).renewed = state_.now;
+        } else if constexpr (std::is_same_v<Kind, CommitCall>) {
+          Accept(call, event);
         } else if constexpr (std::is_same_v<Kind, EvictCall>) {
           for (const ChunkId chunk : event.chunks) {
             const auto evicted = state_.chunks.find(chunk);  // Freed since, perhaps.
@@ -98,6 +109,8 @@ void Model::ObserveReply(const Reply& reply) {
 
 bool Model::IsPermitted(const Call& call, const Reply& reply) const {
   const Code code = reply.status.code();
+  // What runs ends as the arithmetic does, also where its session has ended.
+  if (call.runs) return code == Code::kOk || (code == Code::kInternal && state_.faults != 0);
   if (call.session) {
     const SessionState* session = state_.FindSession(*call.session);
     const bool ended = session != nullptr && closed_now_.count(*call.session) == 0 &&
@@ -129,7 +142,8 @@ bool Model::MayFailLate(const Call& call, Code code) const {
            (code == Code::kDeadlineExceeded && call.deadline <= state_.now) ||
            (code == Code::kUnavailable && state_.draining);
   }
-  const bool fetches = std::holds_alternative<FetchCall>(call.event);
+  const auto* step = std::get_if<StepCall>(&call.event);
+  const bool fetches = std::holds_alternative<FetchCall>(call.event) || step != nullptr;
   if (std::holds_alternative<AllocateCall>(call.event)) {
     return (code == Code::kResourceExhausted && call.asked != state_.events) ||
            (code == Code::kUnavailable && state_.draining);
@@ -154,7 +168,8 @@ bool Model::MayFailLate(const Call& call, Code code) const {
     const auto found = state_.chunks.find(chunk);
     return found != state_.chunks.end() && MayBeTorn(found->second);
   });
-  return code == Code::kDataLoss && torn && std::get<FetchCall>(call.event).access == Access::kRead;
+  return code == Code::kDataLoss && torn &&
+         (step != nullptr || std::get<FetchCall>(call.event).access == Access::kRead);
 }
 
 void Model::CheckValueKind(const Call& call, const Reply& reply) {
@@ -166,6 +181,7 @@ void Model::CheckValueKind(const Call& call, const Reply& reply) {
     if (std::holds_alternative<DescribeCall>(call.event)) expected = 4;
     if (std::holds_alternative<InspectCall>(call.event)) expected = 5;
     if (std::holds_alternative<ResizeCall>(call.event)) expected = 6;
+    if (std::holds_alternative<StepCall>(call.event)) expected = 8;
   }
   if (reply.value.index() != expected) {
     Broken(
@@ -244,6 +260,7 @@ void Model::Accept(const Call& call, const AllocateCall& allocate, const Allocat
     ChunkState state;
     state.job = state_.sessions.at(allocate.session).job;
     state.kind = allocate.kind;
+    state.undefined = allocate.undefined;
     if (allocate.undefined) state.whole = Whole::kUndefined;
     if (state_.ended_chunks.count(chunk) != 0 || !state_.chunks.insert({chunk, state}).second) {
       return Broken(absl::StrCat("chunk id ", chunk.value(), " was given before"));

@@ -31,6 +31,13 @@ constexpr const char* kNames[kFaults] = {
     "a region is never asked back",
     "a region is dropped before it was returned",
     "a slot is emptied that is leased",
+    "a step is never started",
+    "a step is reported and never done",
+    "a step reads another slot",
+    "the last committed step is miscounted",
+    "a record is lost",
+    "a record calls a torn chunk whole",
+    "a record names another slot",
 };
 
 // Another slot of the same region, if it has one.
@@ -47,6 +54,7 @@ const char* FaultName(Fault fault) { return kNames[static_cast<size_t>(fault)]; 
 
 Sabotage Saboteur::OnComplete() {
   if (fault_ == Fault::kTransferLost && Strikes()) return Sabotage::kLoseTransfer;
+  if (fault_ == Fault::kStepLost && Strikes()) return Sabotage::kLoseStep;
   if (fault_ == Fault::kTransferFailureHidden && Strikes()) return Sabotage::kHideFailure;
   return Sabotage::kNone;
 }
@@ -67,6 +75,9 @@ void Saboteur::Spoil(std::vector<Effect>* effects, const World& world) {
          Strikes()) ||
         (fault_ == Fault::kRegionGoneUnsaid && std::holds_alternative<SendRegionGone>(effect) &&
          Strikes()) ||
+        (fault_ == Fault::kStepNeverStarted && std::holds_alternative<StartStep>(effect) &&
+         Strikes()) ||
+        (fault_ == Fault::kRecordLost && std::holds_alternative<Record>(effect) && Strikes()) ||
         (fault_ == Fault::kRegionNeverDropped && std::holds_alternative<DropRegion>(effect) &&
          Strikes());
     if (removed) continue;
@@ -83,6 +94,10 @@ void Saboteur::SpoilOne(Effect* effect, const World& world, std::vector<Effect>*
     if (SpoilReply(reply, more) && fault_ == Fault::kReplyTwice) more->push_back(*effect);
   } else if (auto* transfer = std::get_if<StartTransfer>(effect)) {
     SpoilTransfer(transfer, world);
+  } else if (auto* record = std::get_if<Record>(effect)) {
+    SpoilRecord(record);
+  } else if (auto* step = std::get_if<StartStep>(effect)) {
+    if (fault_ == Fault::kStepFromOtherSlot && Strikes()) step->chunks[0] = step->chunks.back();
   } else if (auto* gone = std::get_if<SendRegionGone>(effect)) {
     if (fault_ == Fault::kRegionDroppedUnreturned && Strikes()) {
       more->push_back(DropRegion{gone->region});
@@ -103,13 +118,14 @@ void Saboteur::SpoilOne(Effect* effect, const World& world, std::vector<Effect>*
 bool Saboteur::SpoilReply(Reply* reply, std::vector<Effect>* more) {
   auto* fetched = std::get_if<FetchReply>(&reply->value);
   auto* allocated = std::get_if<AllocateReply>(&reply->value);
+  auto* opened = std::get_if<OpenReply>(&reply->value);
   auto* inspected = std::get_if<InspectReply>(&reply->value);
   switch (fault_) {
     case Fault::kSlotEmptiedInUse:
       if (fetched == nullptr || fetched->leases.back().tier != Tier::kHost || !Strikes()) {
         return false;
       }
-      more->push_back(EmptySlot{fetched->leases.back().place, MiB(2)});
+      more->push_back(ReleaseSlot{fetched->leases.back().place, MiB(2)});
       return true;
     case Fault::kReplyTwice:
       return Strikes();
@@ -128,6 +144,10 @@ bool Saboteur::SpoilReply(Reply* reply, std::vector<Effect>* more) {
       if (fetched == nullptr || !Strikes()) return false;
       SpoilLease(&fetched->leases.back());
       return true;
+    case Fault::kPublishedStepMiscounted:
+      if (opened == nullptr || opened->committed_step == 0 || !Strikes()) return false;
+      --opened->committed_step;
+      return true;
     case Fault::kPoolMiscounted:
       if (inspected == nullptr || inspected->pools.empty() || !Strikes()) return false;
       inspected->pools.back().reserved += Bytes(1);
@@ -139,6 +159,19 @@ bool Saboteur::SpoilReply(Reply* reply, std::vector<Effect>* more) {
       return true;
     default:
       return false;
+  }
+}
+
+void Saboteur::SpoilRecord(Record* record) {
+  for (ChunkRecord& chunk : record->chunks) {
+    if (fault_ == Fault::kRecordHidesTorn && chunk.torn && Strikes()) {
+      chunk.torn = false;
+      if (chunk.ssd) chunk.ssd->valid = true;
+      if (chunk.host) chunk.host->valid = true;
+    }
+    if (fault_ == Fault::kRecordCopyInOtherSlot && chunk.host && chunk.host->valid && Strikes()) {
+      chunk.host->slot ^= 1;
+    }
   }
 }
 

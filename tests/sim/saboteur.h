@@ -40,8 +40,15 @@ enum class Fault : uint8_t {
   kRegionGoneUnsaid,
   kRegionDroppedUnreturned,
   kSlotEmptiedInUse,
+  kStepNeverStarted,
+  kStepLost,  // Reported done, nothing computed.
+  kStepFromOtherSlot,
+  kPublishedStepMiscounted,
+  kRecordLost,
+  kRecordHidesTorn,
+  kRecordCopyInOtherSlot,
 };
-inline constexpr int kFaults = 25;
+inline constexpr int kFaults = 32;
 
 const char* FaultName(Fault fault);
 
@@ -63,6 +70,7 @@ class Saboteur {
   void SpoilOne(Effect* effect, const World& world, std::vector<Effect>* more);
   bool SpoilReply(Reply* reply, std::vector<Effect>* more);
   void SpoilLease(Lease* lease);
+  void SpoilRecord(Record* record);
   void SpoilTransfer(StartTransfer* transfer, const World& world);
 
   const Fault fault_;

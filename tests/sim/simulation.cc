@@ -15,7 +15,7 @@ constexpr size_t kLinesKept = 120;
 constexpr Duration kLongestTick = std::chrono::milliseconds(100);
 
 absl::Status FaultOf(const Work& work) {
-  if (work.kind != Work::Kind::kTransfer) {
+  if (work.kind != Work::Kind::kTransfer && work.kind != Work::Kind::kStep) {
     return absl::ResourceExhaustedError("planted: no memory to be had");
   }
   return absl::InternalError("planted: the transfer failed");
@@ -26,6 +26,7 @@ uint32_t FaultPercent(const Faults& faults, const Work& work) {
       work.kind == Work::Kind::kFillSlot) {
     return faults.make;
   }
+  if (work.kind == Work::Kind::kStep) return faults.step;
   if (work.kind != Work::Kind::kTransfer) return 0;
   switch (work.transfer.kind) {
     case StartTransfer::Kind::kSsdToHost:
@@ -44,9 +45,10 @@ Simulation::Simulation(const Config& config, Saboteur* saboteur, std::ostream* e
       saboteur_(saboteur),
       world_(&verdict_, &probes_),
       model_(config_, &world_, &verdict_, &probes_),
-      engine_(ToOptions(config_)),
+      engine_(std::make_unique<Engine>(ToOptions(config_))),
       trace_(kLinesKept, echo),
       now_(std::chrono::hours(1)),
+      luck_(config.seed ^ 0x72657374617274),
       patience_(config.seed ^ 0x70617469656e6365) {}
 
 Outcome Simulation::Run(const Config& config, const std::vector<Op>& ops, Saboteur* saboteur,
@@ -101,6 +103,10 @@ void Simulation::Step(const Op& op) {
       return PassTime(std::chrono::milliseconds(random.Between(1, config_.tick_ms)));
     case OpKind::kSettle:
       return Settle();
+    case OpKind::kRestart:
+      if (random.Percent(70)) return Restart();
+      dies_in_publish_ = config_.keeps;
+      return;
     case OpKind::kHostMemory:
       return Feed(HostMemory{config_.chunk_size * random.Below(3 * config_.host_reserve + 1)});
     default:
@@ -178,6 +184,24 @@ void Simulation::StepComplete(size_t index, Random* random) {
                        saboteur_ == nullptr ? Sabotage::kNone : saboteur_->OnComplete()));
 }
 
+void Simulation::Restart() {
+  if (!config_.keeps || !verdict_.ok()) return;
+  dies_in_publish_ = false;
+  revokes_.clear();
+  const Restore restore = world_.Restart(&luck_);
+  if (!verdict_.ok()) return;
+  engine_ = std::make_unique<Engine>(ToOptions(config_));
+  Feed(restore);
+  // Clients come back.
+  for (uint32_t client = luck_.Below(4); client > 0 && verdict_.ok(); --client) {
+    const SessionId session(next_session_++);
+    Feed(ClientConnected{session, 1000 + luck_.Below(config_.uids), 1});
+    if (!model_.state().FindSession(session)->gone) {
+      AskForMemory(MakeOpen(model_.state(), session, &luck_));
+    }
+  }
+}
+
 void Simulation::Ask(Event call) { Feed(WithCall(std::move(call), CallId(next_call_++))); }
 
 void Simulation::AskForMemory(Event call) {
@@ -192,17 +216,20 @@ void Simulation::Feed(Event event) {
   model_.Before(now_, event);
   std::vector<Effect> effects;
   if (saboteur_ == nullptr || !saboteur_->Withhold(event)) {
-    engine_.Handle(now_, event, &effects);
-    engine_.CheckInvariants();
+    engine_->Handle(now_, event, &effects);
+    engine_->CheckInvariants();
   }
   if (saboteur_ != nullptr) saboteur_->Spoil(&effects, world_);
+  const bool dies = dies_in_publish_ && std::holds_alternative<CommitCall>(event);
   for (const Effect& effect : effects) {
     if (!verdict_.ok()) return;
+    if (dies && !std::holds_alternative<Record>(effect)) continue;
     trace_.Add(effect);
     world_.Carry(effect);
     model_.Observe(effect);
     if (const auto* revoke = std::get_if<Revoke>(&effect)) revokes_.push_back(*revoke);
   }
+  if (dies) return Restart();
   if (verdict_.ok()) model_.After(event);
   AnswerRevokes();
 }

@@ -5,6 +5,7 @@
 #ifndef MEMTIDE_TESTS_SIM_SIMULATION_H_
 #define MEMTIDE_TESTS_SIM_SIMULATION_H_
 
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -44,6 +45,8 @@ class Simulation {
   void StepSession(OpKind kind, SessionId session, Random* random);
   void StepGone(SessionId session, Random* random);
   void StepWrite(SessionId session, Random* random);
+  // The daemon dies, and another one takes up what it recorded.
+  void Restart();
   void StepComplete(size_t index, Random* random);
 
   // Hands one event to everybody, in order.
@@ -73,14 +76,16 @@ class Simulation {
   Probes probes_;
   World world_;
   Model model_;
-  Engine engine_;
+  std::unique_ptr<Engine> engine_;
   Trace trace_;
   Instant now_;
   Duration since_tick_{0};
   uint64_t next_call_ = 1, next_session_ = 1, next_request_ = 1, next_stamp_ = 1;
   uint64_t events_ = 0;
-  std::vector<Revoke> revokes_;  // Not yet answered.
-  Random patience_;              // Whether clients answer them.
+  bool dies_in_publish_ = false;  // The next one, once it is recorded.
+  Random luck_;                   // What a restart leaves.
+  std::vector<Revoke> revokes_;   // Not yet answered.
+  Random patience_;               // Whether clients answer them.
 };
 
 // What to do to see it again.

@@ -116,6 +116,10 @@ bool State::LeasedByOther(SessionId session, ChunkId chunk, bool writers_only) c
 
 bool State::WaitedFor(ChunkId chunk, std::optional<SessionId> by) const {
   return std::any_of(calls.begin(), calls.end(), [&](const auto& entry) {
+    const auto* step = std::get_if<StepCall>(&entry.second.event);
+    if (step != nullptr && (!by || step->session == *by)) {
+      return std::count(step->chunks.begin(), step->chunks.end(), chunk) != 0;
+    }
     const auto* fetch = std::get_if<FetchCall>(&entry.second.event);
     return fetch != nullptr && (!by || fetch->session == *by) &&
            std::count(fetch->chunks.begin(), fetch->chunks.end(), chunk) != 0;
@@ -124,6 +128,10 @@ bool State::WaitedFor(ChunkId chunk, std::optional<SessionId> by) const {
 
 bool State::WaitedForByOther(SessionId session, ChunkId chunk) const {
   return std::any_of(calls.begin(), calls.end(), [&](const auto& entry) {
+    const auto* step = std::get_if<StepCall>(&entry.second.event);
+    if (step != nullptr) {  // Its leases are its own.
+      return std::count(step->chunks.begin(), step->chunks.end(), chunk) != 0;
+    }
     const auto* fetch = std::get_if<FetchCall>(&entry.second.event);
     return fetch != nullptr && fetch->session != session &&
            std::count(fetch->chunks.begin(), fetch->chunks.end(), chunk) != 0;
@@ -134,8 +142,25 @@ uint32_t State::WaitingCalls(SessionId session) const {
   return static_cast<uint32_t>(std::count_if(calls.begin(), calls.end(), [&](const auto& entry) {
     const Event& event = entry.second.event;
     return entry.second.session == session &&
-           (std::holds_alternative<FetchCall>(event) || std::holds_alternative<EvictCall>(event));
+           (std::holds_alternative<FetchCall>(event) || std::holds_alternative<EvictCall>(event) ||
+            std::holds_alternative<StepCall>(event));
   }));
+}
+
+bool State::Evicted(ChunkId chunk) const {
+  return std::any_of(calls.begin(), calls.end(), [&](const auto& entry) {
+    const auto* evict = std::get_if<EvictCall>(&entry.second.event);
+    return evict != nullptr && std::count(evict->chunks.begin(), evict->chunks.end(), chunk) != 0;
+  });
+}
+
+bool State::IsStepped(ChunkId chunk, bool written) const {
+  return std::any_of(steps.begin(), steps.end(), [&](const auto& entry) {
+    const RunningStep& step = entry.second;
+    const size_t first = written ? step.read.size() : 0;
+    return std::find(step.chunks.begin() + static_cast<std::ptrdiff_t>(first), step.chunks.end(),
+                     chunk) != step.chunks.end();
+  });
 }
 
 bool State::AllocationsWait() const {

@@ -38,7 +38,9 @@ struct ChunkState {
   Whole whole = Whole::kYes;
   // Where it was last moved down to, unless somebody asked for it since.
   std::optional<Tier> evicted_to;
-  uint64_t wanted = 0;  // The last event that asked for it.
+  bool undefined = false;  // Allocated as such: what is discarded reads as anything.
+  bool lasting = false;    // What it holds was in host memory since it was last written.
+  uint64_t wanted = 0;     // The last event that asked for it.
 };
 
 inline bool MayBeTorn(const ChunkState& chunk) {
@@ -82,6 +84,10 @@ struct JobState {
   uint64_t resized = 0, shrunk = 0;  // The last events that did.
   bool grew = false;                 // The last time that it was resized.
   std::set<SessionId> sessions;      // Open ones.
+  uint64_t published = 0;            // The last committed step, and its manifest.
+  std::string manifest;
+  // What steps made and was not published: the chunk whose new content is in the other.
+  std::map<ChunkId, ChunkId> stepped;
   Duration time_to_live{0};
   std::optional<Instant> left;  // When the last session ended.
 
@@ -99,7 +105,17 @@ struct Call {
   Instant deadline;
   Codes permitted;       // As of the call; what happens while it waits adds to it.
   bool at_once = false;  // Must be answered in the step that asks.
+  bool runs = false;     // A step, whose arithmetic has begun.
   uint64_t faults_before = 0;
+};
+
+// A step that runs.
+struct RunningStep {
+  CallId call;
+  JobId job;
+  std::vector<ChunkId> chunks;
+  std::vector<Stamp> read;  // Of the first chunks; the others are written.
+  uint64_t number = 0;
 };
 
 struct State {
@@ -114,7 +130,9 @@ struct State {
   std::map<SessionId, SessionState> sessions;
   std::map<JobId, JobState> jobs;  // Open or lingering.
   std::map<ChunkId, ChunkState> chunks;
-  std::map<CallId, Call> calls;     // Waiting.
+  std::map<CallId, Call> calls;  // Waiting.
+  std::map<StepId, RunningStep> steps;
+  std::set<JobId> without_home;     // Recorded without memory for chunks: a restart gives them up.
   std::set<ChunkId> ended_chunks;   // Freed, or of ended jobs.
   std::map<Tier, PoolUsage> pools;  // As of the last Inspect.
   std::set<RegionId> dropping;      // Regions of whatever job.
@@ -131,7 +149,11 @@ struct State {
   // Whether a fetch waits for the chunk; only those of `by`, if given.
   bool WaitedFor(ChunkId chunk, std::optional<SessionId> by = std::nullopt) const;
   bool WaitedForByOther(SessionId session, ChunkId chunk) const;
-  // Fetches and evicts of the session that wait.
+  // Whether a step that runs reads or writes the chunk; writes it, if `written`.
+  bool IsStepped(ChunkId chunk, bool written) const;
+  // Whether an evict of the chunk waits.
+  bool Evicted(ChunkId chunk) const;
+  // Fetches, steps and evicts of the session that wait.
   uint32_t WaitingCalls(SessionId session) const;
   bool AllocationsWait() const;
   // Chunks of the job with a lease at the tier.

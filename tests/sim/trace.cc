@@ -10,13 +10,22 @@ namespace {
 using absl::StrAppend;
 using absl::StrCat;
 
-std::string Text(Tier tier) { return std::string(TierName(tier)); }
+// Names are literals of the trace and statuses are numbers: renaming changes no hash.
+std::string Text(Tier tier) {
+  return tier == Tier::kDevice ? "device" : tier == Tier::kHost ? "host" : "ssd";
+}
+std::string Text(MemoryKind kind) {
+  return kind == MemoryKind::kSharedMemory ? "shared" : kind == MemoryKind::kCudaIpc ? "ipc" : "fd";
+}
+std::string Code(const absl::Status& status) {
+  return StrCat("code ", static_cast<int>(status.code()));
+}
 std::string Text(Access access) { return access == Access::kWrite ? "write" : "read"; }
 std::string Text(MemoryPlace place) {
-  return StrCat("r", place.region.value(), "+", FormatBytes(place.offset));
+  return StrCat("r", place.region.value(), "+", place.offset.count());
 }
 std::string Text(StorePlace place) {
-  return StrCat("s", place.store.value(), "+", FormatBytes(place.offset));
+  return StrCat("s", place.store.value(), "+", place.offset.count());
 }
 // Place in the table, and the generation where it is not the first.
 std::string Text(ChunkId chunk) {
@@ -32,6 +41,27 @@ std::string Text(const std::vector<RegionId>& regions) {
   std::string text;
   for (const RegionId region : regions) StrAppend(&text, " r", region.value());
   return text;
+}
+
+std::string Text(const JobRecord& job) {
+  std::string text = StrCat(" {job ", job.job.value(), " uid ", job.uid, " '", job.name, "' chunk ",
+                            job.chunk_size.count(), " ttl ", job.time_to_live.count(), " ",
+                            Text(job.device_memory), " step ", job.committed_step, " '",
+                            job.manifest, "'", Text(job.regions));
+  for (const StoreId store : job.stores) StrAppend(&text, " s", store.value());
+  for (int tier = 0; tier < kTiers; ++tier) {
+    StrAppend(&text, " ", job.shares[tier].count(), "/", job.guaranteed[tier]);
+  }
+  return StrCat(text, " by ", job.slots_per_region, "/", job.slots_per_store, "}");
+}
+std::string Text(const ChunkRecord& chunk) {
+  std::string text =
+      StrCat(" {", Text(chunk.chunk), " job ", chunk.job.value(), " kind ",
+             static_cast<int>(chunk.kind), " v", chunk.version.value(), chunk.torn ? " torn" : "");
+  for (const auto& copy : {chunk.host, chunk.ssd}) {
+    StrAppend(&text, copy ? StrCat(" ", copy->slot, copy->valid ? "" : "?") : " -");
+  }
+  return text + "}";
 }
 
 template <typename Call>
@@ -97,7 +127,7 @@ struct EventText {
     return StrCat(Head("Describe", e), " ", Text(e.chunks));
   }
   std::string operator()(const ResizeCall& e) const {
-    return StrCat(Head("Resize", e), " to ", FormatBytes(e.device_share), " deadline ",
+    return StrCat(Head("Resize", e), " to ", e.device_share.count(), " deadline ",
                   e.deadline.count());
   }
   std::string operator()(const ReturnRegionsCall& e) const {
@@ -108,42 +138,45 @@ struct EventText {
   }
   std::string operator()(const DrainCall& e) const { return StrCat("Drain call ", e.call.value()); }
   std::string operator()(const TransferDone& e) const {
-    return StrCat("TransferDone t", e.transfer.value(), " ", e.status.ToString());
+    return StrCat("TransferDone t", e.transfer.value(), " ", Code(e.status));
   }
   std::string operator()(const RegionMade& e) const {
-    return StrCat("RegionMade r", e.region.value(), " ", e.status.ToString());
+    return StrCat("RegionMade r", e.region.value(), " ", Code(e.status));
   }
   std::string operator()(const RegionDropped& e) const {
     return StrCat("RegionDropped r", e.region.value());
   }
   std::string operator()(const StoreMade& e) const {
-    return StrCat("StoreMade s", e.store.value(), " ", e.status.ToString());
+    return StrCat("StoreMade s", e.store.value(), " ", Code(e.status));
   }
   std::string operator()(const StoreDropped& e) const {
     return StrCat("StoreDropped s", e.store.value());
   }
   std::string operator()(const Tick&) const { return "Tick"; }
   std::string operator()(const HostMemory& e) const {
-    return StrCat("HostMemory ", FormatBytes(e.available));
+    return StrCat("HostMemory ", e.available.count());
   }
-  std::string operator()(const SlotEmptied& e) const {
+  std::string operator()(const SlotReleased& e) const {
     return StrCat("SlotEmptied ", Text(e.place));
   }
-  std::string operator()(const SlotFilled& e) const {
-    return StrCat("SlotFilled ", Text(e.place), " ", e.status.ToString());
+  std::string operator()(const SlotPopulated& e) const {
+    return StrCat("SlotFilled ", Text(e.place), " ", Code(e.status));
   }
   std::string operator()(const StepCall& e) const {
     return StrCat(Head("Step", e), " reads ", e.reads, " of ", Text(e.chunks));
   }
-  std::string operator()(const PublishCall& e) const {
+  std::string operator()(const CommitCall& e) const {
     return StrCat(Head("Publish", e), " step ", e.step, " ", Text(e.chunks), " from ",
-                  Text(e.fresh), e.keep ? " keep" : "");
+                  Text(e.shadows), e.keep ? " keep" : "");
   }
   std::string operator()(const Restore& e) const {
-    return StrCat("Restore jobs ", e.job_records.size(), " chunks ", e.chunk_records.size());
+    std::string text = "Restore";
+    for (const JobRecord& job : e.job_records) StrAppend(&text, Text(job));
+    for (const ChunkRecord& chunk : e.chunk_records) StrAppend(&text, Text(chunk));
+    return text;
   }
   std::string operator()(const StepDone& e) const {
-    return StrCat("StepDone ", e.step.value(), " ", e.status.ToString());
+    return StrCat("StepDone ", e.step.value(), " ", Code(e.status));
   }
 };
 
@@ -152,7 +185,8 @@ struct ReplyText {
   std::string operator()(const OpenReply& r) const {
     std::string text =
         StrCat(" job ", r.job.value(), " slots ", r.device_slots, "/", r.host_slots, "/",
-               r.ssd_slots, " chunks ", r.max_chunks, " budget ", r.lease_budget, " regions");
+               r.ssd_slots, " chunks ", r.max_chunks, " budget ", r.lease_budget, " step ",
+               r.committed_step, " '", r.manifest, "' regions");
     return text + Text(r.regions);
   }
   std::string operator()(const AllocateReply& r) const { return StrCat(" ", Text(r.chunks)); }
@@ -162,7 +196,7 @@ struct ReplyText {
       StrAppend(&text, " {", Text(lease.chunk), " ", Text(lease.tier), " ", Text(lease.place), " v",
                 lease.version.value(), " ", Text(lease.access), "}");
     }
-    if (!r.farthest.empty()) StrAppend(&text, " farthest ", Text(r.farthest));
+    if (!r.eviction_hints.empty()) StrAppend(&text, " farthest ", Text(r.eviction_hints));
     return text;
   }
   std::string operator()(const DescribeReply& r) const {
@@ -189,7 +223,7 @@ struct ReplyText {
     std::string text;
     for (const PoolUsage& pool : r.pools) {
       StrAppend(&text, " ", Text(pool.tier), " used ", pool.used.count(), " reserved ",
-                pool.reserved.count(), " withheld ", pool.withheld.count(), " scrubbing ",
+                pool.reserved.count(), " withheld ", pool.balloon.count(), " scrubbing ",
                 pool.scrubbing.count(), " free ", pool.free.count());
     }
     return StrCat(text, " sessions ", r.session_count, " chunks ", r.chunk_count, " waiting ",
@@ -199,20 +233,24 @@ struct ReplyText {
 
 struct EffectText {
   std::string operator()(const Reply& e) const {
-    return StrCat("Reply call ", e.call.value(), " ", e.status.ToString(),
+    return StrCat("Reply call ", e.call.value(), " ", Code(e.status),
                   std::visit(ReplyText(), e.value));
   }
-  std::string operator()(const Surprise& e) const {
-    return StrCat("Surprise job ", e.job.value(), " number ", e.surprises, " iteration ",
+  std::string operator()(const Misprediction& e) const {
+    return StrCat("Surprise job ", e.job.value(), " number ", e.mispredictions, " iteration ",
                   e.iteration, " uses ", e.uses, " expected ", e.expected, " came ", e.as_expected,
                   e.remembered ? " remembered" : "");
   }
   std::string operator()(const JobLost& e) const {
-    return StrCat("JobLost ", e.job.value(), " ", e.why.ToString());
+    return StrCat("JobLost ", e.job.value(), " ", Code(e.why));
   }
   std::string operator()(const Record& e) const {
-    return StrCat("Record jobs ", e.jobs.size(), " ended ", e.ended.size(), " chunks ",
-                  e.chunks.size(), " freed ", e.freed.size());
+    std::string text = "Record";
+    for (const JobRecord& job : e.jobs) StrAppend(&text, Text(job));
+    for (const JobId job : e.ended) StrAppend(&text, " ended ", job.value());
+    for (const ChunkRecord& chunk : e.chunks) StrAppend(&text, Text(chunk));
+    for (const uint32_t place : e.freed) StrAppend(&text, " freed ", place);
+    return text;
   }
   std::string operator()(const SendRegion& e) const {
     return StrCat("SendRegion session ", e.session.value(), " r", e.region.value());
@@ -225,25 +263,25 @@ struct EffectText {
     return StrCat("LeaseBudget session ", e.session.value(), " ", e.lease_budget, " of ", e.most);
   }
   std::string operator()(const MachineShort& e) const {
-    return StrCat("MachineShort ", e.begins ? "begins" : "ends", " ", FormatBytes(e.available));
+    return StrCat("MachineShort ", e.begins ? "begins" : "ends", " ", e.available.count());
   }
-  std::string operator()(const EmptySlot& e) const { return StrCat("EmptySlot ", Text(e.place)); }
-  std::string operator()(const FillSlot& e) const { return StrCat("FillSlot ", Text(e.place)); }
+  std::string operator()(const ReleaseSlot& e) const { return StrCat("EmptySlot ", Text(e.place)); }
+  std::string operator()(const PopulateSlot& e) const { return StrCat("FillSlot ", Text(e.place)); }
   std::string operator()(const Revoke& e) const {
     return StrCat("Revoke session ", e.session.value(), " count ", e.count, " ", Text(e.chunks));
   }
   std::string operator()(const CloseSession& e) const {
-    return StrCat("CloseSession session ", e.session.value(), " ", e.reason.ToString());
+    return StrCat("CloseSession session ", e.session.value(), " ", Code(e.reason));
   }
   std::string operator()(const MakeRegion& e) const {
     return StrCat("MakeRegion r", e.region.value(), " ", Text(e.tier), " uid ", e.uid, " ",
-                  FormatBytes(e.size));
+                  e.size.count());
   }
   std::string operator()(const DropRegion& e) const {
     return StrCat("DropRegion r", e.region.value());
   }
   std::string operator()(const MakeStore& e) const {
-    return StrCat("MakeStore s", e.store.value(), " ", FormatBytes(e.size));
+    return StrCat("MakeStore s", e.store.value(), " ", e.size.count());
   }
   std::string operator()(const DropStore& e) const {
     return StrCat("DropStore s", e.store.value());
@@ -280,12 +318,19 @@ void Trace::Add(Instant now, const Event& event) {
   AddLine(StrCat("#", events_++, " ", now.time_since_epoch().count(), " ns: ", ToText(event)));
 }
 
-void Trace::Add(const Effect& effect) { AddLine(StrCat("    -> ", ToText(effect))); }
+void Trace::Add(const Effect& effect) {
+  std::string words;  // Of statuses: for people alone.
+  if (const auto* reply = std::get_if<Reply>(&effect)) words = reply->status.ToString();
+  if (const auto* close = std::get_if<CloseSession>(&effect)) words = close->reason.ToString();
+  if (const auto* lost = std::get_if<JobLost>(&effect)) words = lost->why.ToString();
+  AddLine(StrCat("    -> ", ToText(effect)), words);
+}
 
-void Trace::AddLine(std::string line) {
+void Trace::AddLine(std::string line, const std::string& words) {
   for (const char c : line) {
     hash_ = (hash_ ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   }
+  if (!words.empty()) StrAppend(&line, "  # ", words);
   if (echo_ != nullptr) *echo_ << line << std::endl;
   lines_.push_back(std::move(line));
   if (lines_.size() > lines_kept_) lines_.pop_front();

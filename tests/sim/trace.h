@@ -30,7 +30,8 @@ class Trace {
   std::string Last() const;
 
  private:
-  void AddLine(std::string line);
+  // `words` are shown and not hashed.
+  void AddLine(std::string line, const std::string& words = "");
 
   const size_t lines_kept_;
   std::ostream* const echo_;

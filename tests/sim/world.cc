@@ -18,18 +18,15 @@ bool ReadsMemory(const StartTransfer& transfer) {
 bool WritesMemory(const StartTransfer& transfer) { return transfer.kind != Transfer::kHostToSsd; }
 
 void World::Carry(const Effect& effect) {
-  if (std::holds_alternative<StartStep>(effect)) {
-    verdict_.Broken("a step was started, and no client asked for one");
-  }
+  if (const auto* record = std::get_if<Record>(&effect)) Keep(*record);
   std::visit(
       [this](const auto& e) {
         using Kind = std::decay_t<decltype(e)>;
         if constexpr (!std::is_same_v<Kind, Reply> && !std::is_same_v<Kind, SendRegion> &&
                       !std::is_same_v<Kind, SendRegionGone> && !std::is_same_v<Kind, Revoke> &&
                       !std::is_same_v<Kind, SendLeaseBudget> &&
-                      !std::is_same_v<Kind, MachineShort> && !std::is_same_v<Kind, Surprise> &&
-                      !std::is_same_v<Kind, StartStep> && !std::is_same_v<Kind, Record> &&
-                      !std::is_same_v<Kind, JobLost>) {
+                      !std::is_same_v<Kind, MachineShort> && !std::is_same_v<Kind, Misprediction> &&
+                      !std::is_same_v<Kind, Record> && !std::is_same_v<Kind, JobLost>) {
           Begin(e);
         }
       },
@@ -41,6 +38,7 @@ void World::Begin(const MakeRegion& effect) {
     verdict_.Broken(absl::StrCat("region ", effect.region.value(), " made twice"));
   }
   regions_[effect.region].memory = effect.memory;
+  regions_[effect.region].kept = effect.kept;
   if (effect.size.IsZero() || effect.size > kMaxRegionSize ||
       !effect.size.IsMultipleOf(kChunkAlignment) || effect.tier == Tier::kSsd ||
       (effect.tier == Tier::kHost && effect.memory != MemoryKind::kSharedMemory)) {
@@ -69,7 +67,7 @@ void World::Begin(const DropRegion& effect) {
   work_.push_back(work);
 }
 
-void World::Begin(const EmptySlot& effect) {
+void World::Begin(const ReleaseSlot& effect) {
   CheckSlot(effect.place, effect.size, ToText(effect));
   if (!empty_.insert({KeyOf(effect.place), effect.size}).second) {
     verdict_.Broken(absl::StrCat(ToText(effect), ": it is empty"));
@@ -80,7 +78,7 @@ void World::Begin(const EmptySlot& effect) {
   work_.push_back(work);
 }
 
-void World::Begin(const FillSlot& effect) {
+void World::Begin(const PopulateSlot& effect) {
   CheckSlot(effect.place, effect.size, ToText(effect));
   const bool changes = std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
     return (work.kind == Work::Kind::kEmptySlot || work.kind == Work::Kind::kFillSlot) &&
@@ -95,7 +93,8 @@ void World::Begin(const FillSlot& effect) {
 }
 
 void World::Begin(const MakeStore& effect) {
-  if (!stores_.insert({effect.store, {effect.size}}).second || effect.size.IsZero()) {
+  if (!stores_.insert({effect.store, {effect.size, false, false, effect.kept}}).second ||
+      effect.size.IsZero()) {
     verdict_.Broken(absl::StrCat("no such store can be made: ", ToText(effect)));
   }
   Work work{Work::Kind::kMakeStore};
@@ -164,6 +163,11 @@ void World::Begin(const StartTransfer& effect) {
 
 bool World::IsTarget(MemoryPlace place) const {
   return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    if (work.kind == Work::Kind::kStep) {
+      return std::any_of(work.step.chunks.begin() + static_cast<std::ptrdiff_t>(work.read.size()),
+                         work.step.chunks.end(),
+                         [&](MemoryPlace to) { return KeyOf(to) == KeyOf(place); });
+    }
     return work.kind == Work::Kind::kTransfer && WritesMemory(work.transfer) &&
            KeyOf(work.transfer.to) == KeyOf(place);
   });
@@ -171,6 +175,11 @@ bool World::IsTarget(MemoryPlace place) const {
 
 bool World::IsSource(MemoryPlace place) const {
   return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    if (work.kind == Work::Kind::kStep) {
+      return std::any_of(work.step.chunks.begin(),
+                         work.step.chunks.begin() + static_cast<std::ptrdiff_t>(work.read.size()),
+                         [&](MemoryPlace from) { return KeyOf(from) == KeyOf(place); });
+    }
     return work.kind == Work::Kind::kTransfer && ReadsMemory(work.transfer) &&
            KeyOf(work.transfer.from) == KeyOf(place);
   });
@@ -178,6 +187,10 @@ bool World::IsSource(MemoryPlace place) const {
 
 bool World::IsInTransfer(RegionId region) const {
   return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    if (work.kind == Work::Kind::kStep) {
+      return std::any_of(work.step.chunks.begin(), work.step.chunks.end(),
+                         [&](MemoryPlace place) { return place.region == region; });
+    }
     return work.kind == Work::Kind::kTransfer &&
            ((ReadsMemory(work.transfer) && work.transfer.from.region == region) ||
             (WritesMemory(work.transfer) && work.transfer.to.region == region));
@@ -281,16 +294,18 @@ Event World::Complete(size_t index, absl::Status status, Sabotage sabotage) {
       return FinishTransfer(work, std::move(status), sabotage);
     case Work::Kind::kHangUp:
       return ClientGone{work.session};
+    case Work::Kind::kStep:
+      return FinishStep(work, std::move(status), sabotage);
     case Work::Kind::kEmptySlot:
       probes_.Hit(Probe::kSlotEmptied);
-      return SlotEmptied{work.place};
+      return SlotReleased{work.place};
     case Work::Kind::kFillSlot:
       probes_.Hit(status.ok() ? Probe::kSlotFilled : Probe::kSlotNotFilled);
       if (status.ok()) {
         empty_.erase(KeyOf(work.place));
         memory_[KeyOf(work.place)] = kZeros;
       }
-      return SlotFilled{work.place, std::move(status)};
+      return SlotPopulated{work.place, std::move(status)};
   }
   return Tick{};
 }

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/engine/events.h"
 #include "tests/sim/probes.h"
+#include "tests/sim/random.h"
 #include "tests/sim/verdict.h"
 
 namespace memtide::sim {
@@ -36,12 +38,14 @@ struct Region {
   Bytes size;
   bool made = false;
   bool dropping = false;
+  bool kept = false;
   MemoryKind memory = MemoryKind::kSharedMemory;
 };
 struct Store {
   Bytes size;
   bool made = false;
   bool dropping = false;
+  bool kept = false;
 };
 
 // Something that the world has begun and not finished.
@@ -54,7 +58,8 @@ struct Work {
     kTransfer,
     kHangUp,
     kEmptySlot,
-    kFillSlot
+    kFillSlot,
+    kStep
   };
   Kind kind = Kind::kTransfer;
   RegionId region;
@@ -63,10 +68,12 @@ struct Work {
   MemoryPlace place;
   StartTransfer transfer;
   Stamp source = kZeros;  // Of the transfer, when it started.
+  StartStep step;
+  std::vector<Stamp> read;  // By the step, when it started.
 };
 
 // What a planted fault does to the world itself: finished in name only.
-enum class Sabotage : uint8_t { kNone, kLoseTransfer, kHideFailure };
+enum class Sabotage : uint8_t { kNone, kLoseTransfer, kHideFailure, kLoseStep };
 
 class World {
  public:
@@ -78,6 +85,11 @@ class World {
   // Finishes a piece of work and returns what the engine hears. A drop waits for its make, whose
   // turn it then is. REQUIRES: index is below work().size().
   Event Complete(size_t index, absl::Status status, Sabotage sabotage = Sabotage::kNone);
+
+  // The daemon dies. Of what is in flight some is done, and the rest leaves poison; memory that no
+  // record names is gone. Returns what is recorded.
+  Restore Restart(Random* random);
+  const std::map<JobId, JobRecord>& job_records() const { return job_records_; }
 
   const std::map<RegionId, Region>& regions() const { return regions_; }
   const std::map<StoreId, Store>& stores() const { return stores_; }
@@ -105,12 +117,16 @@ class World {
 
   void Begin(const MakeRegion& effect);
   void Begin(const DropRegion& effect);
-  void Begin(const EmptySlot& effect);
-  void Begin(const FillSlot& effect);
+  void Begin(const ReleaseSlot& effect);
+  void Begin(const PopulateSlot& effect);
   void Begin(const MakeStore& effect);
   void Begin(const DropStore& effect);
   void Begin(const StartTransfer& effect);
   void Begin(const CloseSession& effect);
+  void Begin(const StartStep& effect);
+  void Keep(const Record& record);
+  Event FinishStep(const Work& work, absl::Status status, Sabotage sabotage);
+  void KeepMemory(const JobRecord& job);
 
   void CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tier tier, const char* end);
   // A slot of host memory that nothing uses.
@@ -131,7 +147,14 @@ class World {
   std::set<Key> failed_writes_;
   std::map<Key, Bytes> empty_;  // And their sizes.
   uint64_t poisons_ = 0;
+  std::map<JobId, JobRecord> job_records_;
+  std::map<uint32_t, ChunkRecord> chunk_records_;  // By place.
 };
+
+// How many of a step's places are read; the others are written.
+size_t ReadsOf(const StartStep& step);
+// What a step writes as its output number `output`.
+Stamp StepResult(const std::vector<Stamp>& read, uint64_t number, size_t output);
 
 // Which ends of a transfer are memory.
 bool ReadsMemory(const StartTransfer& transfer);

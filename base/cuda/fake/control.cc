@@ -38,7 +38,7 @@ Holdings Held() {
   held.reservations = process.reservations.size();
   held.mappings = process.mappings.size();
   held.registrations = process.registrations.size();
-  // The default stream nobody makes, and nobody destroys.
+  // The program neither creates nor destroys the default stream.
   held.streams = process.streams.size() - process.streams.count(nullptr);
   held.events = process.events.size();
   return held;

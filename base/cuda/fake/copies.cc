@@ -1,4 +1,4 @@
-// Copies and filling, which streams make late.
+// Copies and fills, which streams perform with a delay.
 #include <cstring>
 
 #include "base/cuda/fake/process.h"
@@ -13,7 +13,7 @@ struct Side {
   bool device = false;
 };
 
-// CUDA tells host from device by the address. False: `kind` says otherwise.
+// CUDA recognizes device memory by its address. Returns false if `kind` contradicts it.
 bool SidesOf(const Process& process, void* to, const void* from, size_t size, cudaMemcpyKind kind,
              Side* target, Side* source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
   target->address = reinterpret_cast<uintptr_t>(to);
@@ -106,7 +106,7 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t size, cudaStream_t s
   return cudaSuccess;
 }
 
-// As late as the other, as with CUDA.
+// Like in CUDA, cudaMemset is asynchronous to the host.
 cudaError_t cudaMemset(void* memory, int value, size_t size) {
   return cudaMemsetAsync(memory, value, size, nullptr);
 }

@@ -1,4 +1,4 @@
-// Devices and versions, by the runtime's names.
+// The runtime's functions about devices and versions.
 #include <algorithm>
 #include <cstring>
 
@@ -52,7 +52,7 @@ cudaError_t cudaSetDevice(int ordinal) {
   if (ordinal < 0 || ordinal >= static_cast<int>(process.visible.size())) {
     return Return(call.refusal() != cudaSuccess ? call.refusal() : cudaErrorInvalidDevice);
   }
-  // Chosen also where its context is broken, which it reports.
+  // The device is selected even if its context is broken; the error is returned.
   t_ordinal = ordinal;
   if (call.refusal() != cudaSuccess) return Return(call.refusal());
   t_has_context = true;
@@ -79,7 +79,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 
-// These four cannot fail, and are not counted.
+// These four functions cannot fail, and are not counted.
 cudaError_t cudaDriverGetVersion(int* version) {
   const Driver driver = TheProcess().settings.driver;
   *version = driver == Driver::kNone ? 0 : driver == Driver::kOld ? 11010 : CUDART_VERSION;

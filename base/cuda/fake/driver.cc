@@ -1,4 +1,4 @@
-// What is asked of the driver by name, and its functions that are not about mapping memory.
+// The lookup of driver functions by name, and those driver functions that do not map memory.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -35,7 +35,7 @@ CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice d
   }
 }
 
-// The bytes are the host's, and the fake says so: programs that ask may then touch them.
+// Reports host memory, which it is: programs that query it may then access the bytes directly.
 CUresult PointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   Process& process = TheProcess();
   Call call(&process, "cuPointerGetAttribute");
@@ -48,7 +48,7 @@ CUresult PointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevice
   return CUDA_SUCCESS;
 }
 
-// A context for each ordinal, its primary one; null of a thread that has chosen none.
+// The primary context of each ordinal. Null for a thread that has selected no device.
 CUcontext ContextOf(int ordinal) {
   return reinterpret_cast<CUcontext>(static_cast<intptr_t>(ordinal) + 1);
 }
@@ -82,7 +82,7 @@ struct Pushed {
   int ordinal;
   bool has_context;
 };
-thread_local std::vector<Pushed> t_pushed;  // What was current before each.
+thread_local std::vector<Pushed> t_pushed;  // The context that was current before each push.
 
 CUresult CtxPushCurrent(CUcontext context) {
   Process& process = TheProcess();
@@ -107,7 +107,7 @@ CUresult CtxPopCurrent(CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
-// The runtime's events are the driver's.
+// Events of the runtime and of the driver are the same objects.
 CUresult EventQuery(CUevent event) { return static_cast<CUresult>(cudaEventQuery(event)); }
 CUresult EventSynchronize(CUevent event) {
   return static_cast<CUresult>(cudaEventSynchronize(event));

@@ -1,4 +1,4 @@
-// The errors' names and texts, as the runtime has them, of those that the fake or its tests use.
+// Names and texts of the errors that the fake or its tests use, equal to those of the runtime.
 #include "base/cuda/cuda.h"
 
 extern "C" {

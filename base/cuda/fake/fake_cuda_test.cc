@@ -134,7 +134,7 @@ TEST_F(FakeCudaTest, SizesAreMultiplesOfTheGranularity) {
   EXPECT_EQ(cu_.MemAddressReserve(&address, 4096, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(FakeCudaTest, ATouchWithoutAccessIsAFault) {
+TEST_F(FakeCudaTest, AnAccessBeforeItIsAllowedIsASegmentationFault) {
   const CUmemGenericAllocationHandle handle = Create(kPiece);
   const CUdeviceptr address = Reserve(kPiece);
   ASSERT_EQ(cu_.MemMap(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
@@ -199,7 +199,7 @@ TEST_F(FakeCudaTest, LegacyHandlesAreForOtherProcesses) {
   EXPECT_EQ(cudaIpcGetMemHandle(&handle, memory), cudaErrorInvalidValue);
 }
 
-TEST_F(FakeCudaTest, CopiesAreMadeLate) {
+TEST_F(FakeCudaTest, CopiesAreDelayed) {
   SetDelay(std::chrono::hours(1));
   void* memory = nullptr;
   cudaStream_t stream = nullptr;
@@ -258,7 +258,7 @@ TEST_F(FakeCudaTest, UnmappingUnderWorkBreaksTheContextUntilItIsReset) {
   close(fd);
 }
 
-TEST_F(FakeCudaTest, CallsFailWhenTheyAreToldTo) {
+TEST_F(FakeCudaTest, InjectedFaultsFailTheirCalls) {
   FailCall("cudaMalloc", 2, cudaErrorMemoryAllocation);
   void* memory = nullptr;
   const uint64_t before = CallCount("cudaMalloc");

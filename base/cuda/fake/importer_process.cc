@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kPassedFd = 3;
 
-// In the child: nothing but system calls.
+// Runs in the child after fork(), so it makes only system calls.
 [[noreturn]] void Become(int in, int out, int passed, char* const* arguments) {
   dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
@@ -54,7 +54,8 @@ ImporterProcess::ImporterProcess(const MemoryExport& exported) {
   for (int i = 0; i < 4 && !words[i].empty(); ++i) arguments[i] = &words[i][0];
   int to[2], from[2];
   MEMTIDE_CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
-  // Above the numbers that it is to have in the child, where the copies are not closed by exec.
+  // Duplicate above the numbers that the descriptors get in the child, so that dup2 there
+  // overwrites none and clears close-on-exec.
   const int passed = exported.fd < 0 ? -1 : fcntl(exported.fd, F_DUPFD_CLOEXEC, 16);
   const int in = fcntl(to[0], F_DUPFD_CLOEXEC, 16), out = fcntl(from[1], F_DUPFD_CLOEXEC, 16);
   pid_ = fork();

@@ -1,5 +1,5 @@
-// ImporterProcess: another process that has opened device memory; SharedFakeCuda: a directory in
-// which the fake's processes find the same devices. For tests, from one thread.
+// ImporterProcess: a child process that has opened device memory. SharedFakeCuda: a directory
+// through which processes share fake devices. For tests; use from one thread.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_IMPORTER_PROCESS_H_
 #define MEMTIDE_BASE_CUDA_FAKE_IMPORTER_PROCESS_H_
 
@@ -13,8 +13,9 @@
 
 namespace memtide {
 
-// Sets MEMTIDE_FAKE_CUDA to a new directory and `more`; the directory goes with it. Make it before
-// the first call of CUDA, so as a static of the test.
+// Sets MEMTIDE_FAKE_CUDA to a new directory and the settings `more`; the destructor removes the
+// directory. REQUIRES: it is created before the first CUDA call, for example as a static variable
+// of the test.
 class SharedFakeCuda {
  public:
   explicit SharedFakeCuda(const std::string& more);
@@ -28,15 +29,15 @@ class SharedFakeCuda {
 
 class ImporterProcess {
  public:
-  // Returns when the memory is open there. The program is at $CUDA_IMPORTER.
+  // Starts the program $CUDA_IMPORTER, and returns when it has opened the memory.
   explicit ImporterProcess(const MemoryExport& exported);
-  // Ends it by SIGKILL.
+  // Ends the process with SIGKILL.
   ~ImporterProcess();
   ImporterProcess(const ImporterProcess&) = delete;
   ImporterProcess& operator=(const ImporterProcess&) = delete;
 
   std::string Peek(Bytes offset, Bytes size);
-  // REQUIRES: `word` is one.
+  // REQUIRES: `word` contains no white space.
   void Poke(Bytes offset, const std::string& word);
 
  private:

@@ -1,4 +1,4 @@
-// Memory by cudaMalloc, its legacy handles for other processes, and host memory that is pinned.
+// cudaMalloc, legacy IPC handles, and pinned host memory.
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -11,10 +11,10 @@
 namespace memtide::fake_cuda {
 namespace {
 
-// CUDA's own fails somewhere above; so much in one call must always work.
+// One call registers at most this much. Real CUDA has a limit too, somewhere above.
 constexpr uint64_t kMostRegistered = uint64_t{64} << 30;
 
-// What the 64 opaque bytes of a handle are.
+// The content of the 64 opaque bytes of a handle.
 struct IpcHandle {
   char magic[8];
   uint64_t exporter;
@@ -23,7 +23,7 @@ struct IpcHandle {
 static_assert(sizeof(IpcHandle) == sizeof(cudaIpcMemHandle_t));
 constexpr char kMagic[8] = {'f', 'a', 'k', 'e', 'i', 'p', 'c', '1'};
 
-// Null: no address space.
+// Null: the address space is exhausted.
 void* MapAnywhere(const Physical& physical) {
   void* const at =
       mmap(nullptr, physical.facts().size, PROT_READ | PROT_WRITE, MAP_SHARED, physical.fd(), 0);
@@ -32,7 +32,7 @@ void* MapAnywhere(const Physical& physical) {
   return at;
 }
 
-// The memory that `by` mapped at exactly `address`. end(): none.
+// Finds the mapping that `by` made at exactly `address`. end(): there is none.
 auto FindMapping(Process* process, const void* address, MappedBy by)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
   const auto found = process->mappings.find(reinterpret_cast<uintptr_t>(address));
@@ -76,7 +76,7 @@ cudaError_t cudaMalloc(void** address, size_t size) {
   return cudaSuccess;
 }
 
-// Ordinary memory is as good as pinned here.
+// The fake does not pin: it allocates ordinary memory.
 cudaError_t cudaMallocHost(void** address, size_t size) {
   Process& process = TheProcess();
   Call call(&process, "cudaMallocHost");
@@ -100,7 +100,7 @@ cudaError_t cudaFree(void* address) {
   if (address == nullptr) return cudaSuccess;
   const auto found = FindMapping(&process, address, MappedBy::kMalloc);
   if (found == process.mappings.end()) return Return(cudaErrorInvalidValue);
-  // Who still has it open in another process reads poison.
+  // A process that still has it open reads poison.
   std::memset(address, memtide::fake_cuda::kPoison, found->second.size);
   munmap(address, found->second.size);
   process.mappings.erase(found);

@@ -23,7 +23,7 @@
 namespace memtide::fake_cuda {
 namespace {
 
-// Orders looking for free memory and making it, over all processes.
+// Serializes searching for free memory and creating memory, over all processes.
 class DirectoryLock {
  public:
   explicit DirectoryLock(const std::string& directory) {
@@ -58,7 +58,8 @@ absl::optional<PhysicalFacts> FactsOf(const std::string& name) {
   return facts;
 }
 
-// Whether nobody has the memory any more; if so it is gone. REQUIRES: the directory is locked.
+// Unlinks the memory if no process holds it any more, and returns whether it is gone. REQUIRES: the
+// directory is locked.
 bool Reap(const std::string& path) {
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return true;

@@ -1,9 +1,9 @@
-// Physical: a piece of a fake device's memory, shared by every process that knows its directory.
+// Physical: a piece of a fake device's memory, shared by all processes that use its directory.
 //
-// A file there, whose open file description holds a shared lock. Descriptors of it that are
-// duplicated or passed on, and mappings, keep that description and so the lock, in whatever
-// process; so the memory is free when somebody else can lock the file exclusively, and then it is
-// unlinked. Thread-safe, as are processes: a lock of the directory orders looking and making.
+// It is a file whose open file description holds a shared lock. Duplicated or passed descriptors
+// and mappings keep that description, and thus the lock, in any process. So the memory is free when
+// another descriptor can lock the file exclusively; then it is unlinked. Thread-safe and
+// process-safe: a lock on the directory serializes searching and creating.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_PHYSICAL_H_
 #define MEMTIDE_BASE_CUDA_FAKE_PHYSICAL_H_
 
@@ -20,18 +20,18 @@ inline constexpr size_t kGranularity = size_t{2} << 20;
 struct PhysicalFacts {
   int device = 0;
   uint64_t size = 0;
-  bool exportable = false;  // As a descriptor.
+  bool exportable = false;  // It can be exported as a descriptor.
 };
 
 class Physical {
  public:
-  // Full of poison. Null: the device has not that much left of `capacity`.
+  // Creates memory full of poison. Null: less than its size is left of `capacity`.
   static std::shared_ptr<Physical> Create(const std::string& directory, Bytes capacity,
                                           const PhysicalFacts& facts);
-  // Of a descriptor that another process made of memory in `directory`, which stays the caller's.
-  // Null: it is not one.
+  // Opens the memory of a descriptor that another process exported. The caller keeps `fd`. Null:
+  // `fd` is not memory in `directory`.
   static std::shared_ptr<Physical> FromDescriptor(const std::string& directory, int fd);
-  // By name. Null: it has been freed.
+  // Opens memory by its name. Null: it has been freed.
   static std::shared_ptr<Physical> Open(const std::string& directory, const std::string& name);
 
   Physical(const PhysicalFacts& facts, std::string name, int fd)
@@ -50,10 +50,10 @@ class Physical {
   const int fd_;
 };
 
-// What all processes use of the device now.
+// The memory of the device that all processes use now.
 Bytes UsedMemory(const std::string& directory, int device);
 
-// A directory that goes when this process ends.
+// Creates a directory that is removed when this process ends.
 std::string MakePrivateDirectory();
 
 }  // namespace memtide::fake_cuda

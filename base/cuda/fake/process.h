@@ -1,7 +1,7 @@
-// Process: all that the fake knows in this process, under one lock; and Call, one call of it.
+// Process: the state of the fake in this process, under one lock. Call: one call of a function.
 //
-// The lock is held while copies are made, too: nothing can be unmapped under one, and when an error
-// has become sticky none is being made any more.
+// The lock is held during copies, too, so nothing is unmapped during a copy, and no copy is in
+// progress once an error has become sticky.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_PROCESS_H_
 #define MEMTIDE_BASE_CUDA_FAKE_PROCESS_H_
 
@@ -25,40 +25,41 @@ struct Event;
 enum class Access { kNone, kRead, kWrite };
 enum class MappedBy { kMalloc, kMap, kIpc };
 
-// Device memory in this process's address space.
+// Device memory mapped into this process.
 struct Mapping {
   uint64_t size = 0;
   MappedBy by = MappedBy::kMap;
   Access access = Access::kNone;
   std::shared_ptr<Physical> physical;
-  int opens = 1;  // Of kIpc: how often it must be closed.
+  int opens = 1;  // For kIpc: the number of closes that unmap it.
 };
 
 struct Process {
   Process();
   ~Process();
 
-  // Lets every call fail with `error` from now on. REQUIRES: it is a sticky one.
+  // Makes every call fail with `error` from now on. REQUIRES: `error` is sticky.
   void Break(cudaError_t error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Whether all of the range is device memory that may be used so.
+  // Whether all of the range is device memory with this access.
   bool MayUse(uintptr_t address, uint64_t size, Access access) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Whether any of the range is reserved or mapped for device memory.
   bool Overlaps(uintptr_t address, uint64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Unmaps and forgets everything but settings, counts and faults. The streams are to be destroyed
-  // without the lock.
+  // Unmaps and resets everything except settings, counts and faults. The caller destroys the
+  // returned streams without the lock.
   std::vector<std::unique_ptr<Stream>> Reset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   const pid_t pid;
   const Settings settings;
   const std::string directory;
   const std::vector<int> visible;  // The device of each ordinal.
-  const uint64_t token;            // Tells this process from all others.
+  const uint64_t token;            // Unique to this process.
 
   Mutex mutex;
-  CondVar changed;  // Work was queued or done, or something broke.
+  CondVar changed;  // Work was queued or done, or an error became sticky.
   Duration delay ABSL_GUARDED_BY(mutex);
-  std::map<std::string, uint64_t> calls ABSL_GUARDED_BY(mutex);  // "*": all.
+  std::map<std::string, uint64_t> calls
+      ABSL_GUARDED_BY(mutex);  // Call counts by function; "*": all.
   std::vector<Fault> faults ABSL_GUARDED_BY(mutex);
   cudaError_t sticky ABSL_GUARDED_BY(mutex) = cudaSuccess;
 
@@ -68,17 +69,18 @@ struct Process {
   std::map<uintptr_t, uint64_t> reservations ABSL_GUARDED_BY(mutex);
   std::map<uintptr_t, Mapping> mappings ABSL_GUARDED_BY(mutex);
   std::map<uintptr_t, uint64_t> registrations ABSL_GUARDED_BY(mutex);
-  // The default stream's key is null.
+  // The key of the default stream is null.
   std::map<cudaStream_t, std::unique_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
   std::map<cudaEvent_t, std::unique_ptr<Event>> events ABSL_GUARDED_BY(mutex);
 };
 
-// Made at the first call, and never destroyed.
+// Created by the first call, and never destroyed.
 Process& TheProcess();
 
 enum class Sticky { kFails, kIsIgnored };
 
-// One call of a function: holds the lock, counts, and knows whether it is to fail at once.
+// One call of a CUDA function: holds the lock, counts the call, and decides whether it fails at
+// once.
 class ABSL_SCOPED_LOCKABLE Call {
  public:
   Call(Process* process, const char* name, Sticky sticky = Sticky::kFails)
@@ -94,10 +96,10 @@ class ABSL_SCOPED_LOCKABLE Call {
   cudaError_t refusal_ = cudaSuccess;
 };
 
-// Remembers the error for this thread's cudaGetLastError, and returns it.
+// Stores the error for this thread's cudaGetLastError, and returns it.
 cudaError_t Return(cudaError_t error);
 
-// Of this thread.
+// The state of the calling thread.
 extern thread_local cudaError_t t_last_error;
 extern thread_local int t_ordinal;
 extern thread_local bool t_has_context;

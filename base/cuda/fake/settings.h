@@ -1,5 +1,5 @@
-// What the environment says of the fake GPUs. Value types. Text that cannot be read ends the
-// process: a test that means something else than it says must not pass.
+// Settings and faults of the fake GPUs, parsed from the environment. Value types. Text that cannot
+// be parsed ends the process, so that no test passes with other settings than it names.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_SETTINGS_H_
 #define MEMTIDE_BASE_CUDA_FAKE_SETTINGS_H_
 
@@ -16,8 +16,8 @@ namespace memtide::fake_cuda {
 enum class Driver { kUsable, kOld, kNone, kNoUvm };
 
 struct Settings {
-  std::string directory;  // Empty: one of this process.
-  Bytes memory = GiB(1);  // Of each device.
+  std::string directory;  // Empty: a private one.
+  Bytes memory = GiB(1);  // For each device.
   int devices = 1;
   std::string name = "Fake GPU";
   Driver driver = Driver::kUsable;
@@ -26,15 +26,15 @@ struct Settings {
 };
 
 struct Fault {
-  std::string name;   // "*": any.
-  uint64_t call = 0;  // Of that name in this process, from 1.
+  std::string name;   // "*": any function.
+  uint64_t call = 0;  // Counted by name in this process, from 1.
   cudaError_t code = cudaSuccess;
 };
 
-// REQUIRES (all): `text` may be null, which is nothing said.
+// Parse the environment variables. A null `text` means that the variable is not set.
 Settings ReadSettings(const char* text);
 std::vector<Fault> ReadFaults(const char* text);
-// Which devices CUDA_VISIBLE_DEVICES leaves, in its order: up to the first that is not there.
+// The devices that CUDA_VISIBLE_DEVICES names, in its order, up to the first that does not exist.
 std::vector<int> VisibleDevices(const char* text, int devices);
 
 CudaUuid UuidOf(int device);

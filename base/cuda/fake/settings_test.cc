@@ -5,7 +5,7 @@
 namespace memtide::fake_cuda {
 namespace {
 
-TEST(SettingsTest, NothingSaidIsOneUsableDevice) {
+TEST(SettingsTest, WithoutSettingsThereIsOneUsableDevice) {
   const Settings settings = ReadSettings(nullptr);
   EXPECT_EQ(settings.devices, 1);
   EXPECT_EQ(settings.memory, GiB(1));
@@ -13,7 +13,7 @@ TEST(SettingsTest, NothingSaidIsOneUsableDevice) {
   EXPECT_TRUE(ReadFaults(nullptr).empty());
 }
 
-TEST(SettingsTest, EverythingCanBeSaid) {
+TEST(SettingsTest, EverySettingIsRead) {
   const Settings settings = ReadSettings(
       "dir=/d,memory=256MiB,devices=2,name=N,driver=old,descriptors=no,legacy_ipc=no,delay_us=7");
   EXPECT_EQ(settings.directory, "/d");
@@ -35,7 +35,7 @@ TEST(SettingsTest, FaultsAreCallsAndCodes) {
   EXPECT_EQ(faults[1].code, cudaErrorIllegalAddress);
 }
 
-TEST(SettingsTest, WhatIsNotKnownEndsTheProcess) {
+TEST(SettingsTest, UnknownSettingsEndTheProcess) {
   EXPECT_DEATH(ReadSettings("memroy=1GiB"), "memroy");
   EXPECT_DEATH(ReadFaults("cuMemCreate=2"), "cuMemCreate");
 }

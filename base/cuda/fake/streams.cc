@@ -8,7 +8,7 @@
 namespace memtide::fake_cuda {
 
 Stream::Stream(Process* process) : process_(process) {
-  // Signals are for the program's own threads.
+  // Signal handlers must run in the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
@@ -49,7 +49,7 @@ void Stream::Run() {
     while (queue_.empty() && !ending_) process_->changed.Wait(&process_->mutex);
     if (queue_.empty()) return;
     AwaitDue(queue_.front().due);
-    if (queue_.empty()) return;  // Dropped meanwhile.
+    if (queue_.empty()) return;  // Drop() removed the work.
     const Task task = std::move(queue_.front());
     queue_.pop_front();
     if (task.mark != nullptr) --task.mark->awaited;
@@ -116,7 +116,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) 
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  std::unique_ptr<Stream> ended;  // After the lock is given up.
+  std::unique_ptr<Stream> ended;  // Destroyed after the lock is released.
   Process& process = TheProcess();
   Call call(&process, "cudaStreamDestroy");
   if (call.refusal() != cudaSuccess) return Return(call.refusal());
@@ -200,7 +200,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaDeviceReset() {
-  std::vector<std::unique_ptr<Stream>> ended;  // After the lock is given up.
+  std::vector<std::unique_ptr<Stream>> ended;  // Destroyed after the lock is released.
   Process& process = TheProcess();
   Call call(&process, "cudaDeviceReset", memtide::fake_cuda::Sticky::kIsIgnored);
   if (call.refusal() != cudaSuccess) return Return(call.refusal());

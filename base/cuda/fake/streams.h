@@ -1,7 +1,8 @@
-// Stream: a queue of work and the thread that does it, late; Event: a mark in such queues.
+// Stream: a queue of work, and the thread that performs it with a delay. Event: a mark in such
+// queues.
 //
-// Everything here is guarded by the lock of the Process, which is a parameter so that Clang can
-// tell that it is the one that the caller holds.
+// The lock of the Process guards everything here. It is a parameter, so that Clang can check that
+// the caller holds that lock.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_STREAMS_H_
 #define MEMTIDE_BASE_CUDA_FAKE_STREAMS_H_
 
@@ -16,34 +17,35 @@
 
 namespace memtide::fake_cuda {
 
-// How many streams have not come to it yet.
+// A position in queues; `awaited` streams have not reached it yet.
 struct Mark {
   int awaited = 0;
 };
 
 struct Event {
-  std::shared_ptr<Mark> last;  // Null: never recorded.
+  std::shared_ptr<Mark> last;  // Null: not recorded yet.
 };
 
 class Stream {
  public:
   explicit Stream(Process* process);
-  // Finishes what is queued, unless it was dropped. REQUIRES: without the lock.
+  // Performs what is still queued. REQUIRES: the calling thread does not hold the lock.
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Does `work` after the process's delay; not at all once something broke.
+  // Queues `work`, to be done after the process's delay, or never if an error becomes sticky first.
   void Push(Process* process, std::function<void()> work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
   void Push(Process* process, std::shared_ptr<Mark> mark)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
+  // Removes all queued work.
   void Drop(Process* process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
 
  private:
   struct Task {
     Instant due;
-    std::function<void()> work;  // Null: the mark.
+    std::function<void()> work;  // Null: reaches the mark.
     std::shared_ptr<Mark> mark;
   };
 
@@ -56,14 +58,14 @@ class Stream {
   std::thread thread_;
 };
 
-// The stream of that name, the default one included. Null: there is none.
+// Finds a stream, the default one included. Null: there is none.
 Stream* FindStream(Process* process, cudaStream_t stream)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
 
-// Waits until the mark was reached or something broke, which it returns.
+// Waits until all streams have reached the mark, or an error is sticky, which it returns.
 cudaError_t Await(Process* process, const std::shared_ptr<Mark>& mark)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
-// A mark at the end of every stream's queue.
+// Appends a mark to every stream's queue.
 std::shared_ptr<Mark> MarkAll(Process* process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
 
 }  // namespace memtide::fake_cuda

@@ -19,7 +19,7 @@ CUresult Refusal(const Call& call) { return static_cast<CUresult>(call.refusal()
 
 bool IsAligned(uint64_t value) { return value % kGranularity == 0; }
 
-// The device that memory with these properties would be of. nullopt: there is none.
+// The device that the properties name. nullopt: they name none.
 absl::optional<int> DeviceOf(const Process& process, const CUmemLocation& location) {
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id < 0 ||
       location.id >= static_cast<int>(process.visible.size())) {
@@ -30,7 +30,7 @@ absl::optional<int> DeviceOf(const Process& process, const CUmemLocation& locati
 
 void* Pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
-// Reserved addresses, and nothing there.
+// Maps inaccessible addresses without memory: at `at`, or anywhere.
 bool MapNothing(void* at, size_t size, int fixed) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed;
   if (mmap(at, size, PROT_NONE, flags, -1, 0) == MAP_FAILED) return false;
@@ -38,7 +38,7 @@ bool MapNothing(void* at, size_t size, int fixed) {
   return true;
 }
 
-// Zero: no address space.
+// Zero: the address space is exhausted.
 uintptr_t ReserveAligned(size_t size, size_t alignment, CUdeviceptr hint) {
   if (hint != 0 && hint % alignment == 0 && MapNothing(Pointer(hint), size, MAP_FIXED_NOREPLACE)) {
     return hint;
@@ -222,7 +222,7 @@ CUresult MemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* a
   const auto end = process.mappings.lower_bound(address + size);
   const auto last = end == process.mappings.begin() ? end : std::prev(end);
   if (first == process.mappings.end() || last->first + last->second.size != address + size) {
-    return CUDA_ERROR_INVALID_VALUE;  // Only whole mappings.
+    return CUDA_ERROR_INVALID_VALUE;  // Only a whole mapping can be unmapped.
   }
   const bool read = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READ;
   const bool write = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

@@ -1,4 +1,4 @@
-"""Where the parts of an unpacked tarball are, and how its programs are run."""
+"""The paths in an unpacked tarball, and how its programs are run."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Home:
     fake: bool
 
     def program(self, name: str) -> Path:
-        """A program; its twin over the fake CUDA where that is what is checked."""
+        """A program, or its counterpart that is linked with the fake CUDA if `fake` is set."""
         return self.path / "bin" / (f"{name}_fake_cuda" if self.fake else name)
 
     @property
     def library(self) -> Path:
-        """libmemtide.so, or its twin."""
+        """libmemtide.so, or its counterpart that is linked with the fake CUDA."""
         name = "libmemtide_fake_cuda.so" if self.fake else "libmemtide.so"
         return self.path / "lib" / name
 
     def environment(self, **more: str) -> dict[str, str]:
-        """For programs and scripts that use this memtide."""
+        """The environment of programs and scripts that use the memtide of this folder."""
         return {
             **os.environ,
             "MEMTIDED": str(self.program("memtided")),
@@ -58,7 +58,7 @@ class Home:
 
     @contextmanager
     def daemon(self, *flags: str, **more: str) -> Iterator[Path]:
-        """A memtided of its own; its socket directory."""
+        """Runs a memtided during the block, which gets its socket directory."""
         with tempfile.TemporaryDirectory(prefix="mt", dir="/tmp") as scratch:
             sockets = Path(scratch) / "s"
             log = Path(scratch) / "log"
@@ -88,8 +88,8 @@ class Home:
 def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
     while not path.exists():
         if process.poll() is not None:
-            said = "\n".join(log.read_text().splitlines()[-_LOG_LINES:])
-            raise RuntimeError(f"memtided ended with status {process.returncode}:\n{said}")
+            end_of_log = "\n".join(log.read_text().splitlines()[-_LOG_LINES:])
+            raise RuntimeError(f"memtided ended with status {process.returncode}:\n{end_of_log}")
         time.sleep(0.02)
 
 

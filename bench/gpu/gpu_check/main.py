@@ -1,4 +1,4 @@
-"""All checks, one after the other; what fails is a row, not an end.
+"""Runs all checks, one after the other. A failed check is a row, and the next check follows.
 
 main.py --home DIR --out DIR [--commit TEXT] [--fake]
 """
@@ -28,9 +28,9 @@ _LIMIT_S = 120.0
 
 
 def facts(home: Home, commit: str) -> dict[str, str]:
-    """What it all was found on."""
+    """The properties of the machine and of the software that all rows depend on."""
     found = {
-        "device": "a GPU that is played (base/cuda/fake)" if home.fake else "none",
+        "device": "a fake GPU (base/cuda/fake)" if home.fake else "none",
         "date": datetime.date.today().isoformat(),
         "commit": commit,
         "torch": str(torch.__version__),
@@ -40,15 +40,15 @@ def facts(home: Home, commit: str) -> dict[str, str]:
     if not home.fake and torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         found["device"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
-    asked = shutil.which("nvidia-smi")
-    if asked is not None:
-        said = subprocess.run(
-            [asked, "--query-gpu=driver_version", "--format=csv,noheader"],
+    nvidia_smi = shutil.which("nvidia-smi")
+    if nvidia_smi is not None:
+        done = subprocess.run(
+            [nvidia_smi, "--query-gpu=driver_version", "--format=csv,noheader"],
             capture_output=True,
             text=True,
             check=False,
         )
-        found["driver"] = said.stdout.strip().split("\n")[0]
+        found["driver"] = done.stdout.strip().split("\n")[0]
     return found
 
 
@@ -61,7 +61,7 @@ class Checks:
         self._bytes_per_s: float | None = None
 
     def run(self) -> None:
-        """Every section."""
+        """Runs every section."""
         sections: list[tuple[str, Callable[[str], None]]] = [
             ("The device contract", self._contract),
             ("What the driver does", self._probe),
@@ -154,13 +154,13 @@ class Checks:
             }
             for name, (flags, variables) in cases.items():
                 done = self._home.run([*daemon, *flags], _LIMIT_S, **variables)
-                said = done.stderr.strip().splitlines() or [""]
+                lines = done.stderr.strip().splitlines() or [""]
                 self._report.add(
                     section,
                     {
                         "name": name,
-                        "answer": said[-1][-300:],
-                        "met": done.returncode in (1, 2) and len(said[-1]) > 0,
+                        "answer": lines[-1][-300:],
+                        "met": done.returncode in (1, 2) and len(lines[-1]) > 0,
                         "goal": "refused, with a reason",
                     },
                 )
@@ -176,21 +176,21 @@ class Checks:
 
 
 def main(arguments: list[str]) -> int:
-    """See the module's docstring. 1: a row was missed or failed."""
+    """Runs all checks and writes the table. Returns 1 if a goal was missed or a check failed."""
     parser = argparse.ArgumentParser(prog="gpu-check")
     parser.add_argument("--home", type=Path, required=True, help="an unpacked tarball")
     parser.add_argument("--out", type=Path, default=Path.cwd(), help="where the table goes")
     parser.add_argument("--commit", default="unknown", help="what the tarball was built from")
-    parser.add_argument("--fake", action="store_true", help="on a GPU that is played")
-    told = parser.parse_args(arguments)
-    home = Home(told.home.resolve(), told.fake)
-    report = Report(facts(home, told.commit), judges_figures=not told.fake)
+    parser.add_argument("--fake", action="store_true", help="on the fake CUDA")
+    options = parser.parse_args(arguments)
+    home = Home(options.home.resolve(), options.fake)
+    report = Report(facts(home, options.commit), judges_figures=not options.fake)
     start = time.monotonic()
     Checks(home, report).run()
     report.facts["took"] = f"{time.monotonic() - start:.0f} s"
-    told.out.mkdir(parents=True, exist_ok=True)
-    (told.out / "gpu-check.json").write_text(report.as_json() + "\n", encoding="utf-8")
-    (told.out / "gpu-check.md").write_text(report.as_markdown(), encoding="utf-8")
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "gpu-check.json").write_text(report.as_json() + "\n", encoding="utf-8")
+    (options.out / "gpu-check.md").write_text(report.as_markdown(), encoding="utf-8")
     print(report.as_markdown())
     for row in report.missed:
         print(f"gpu-check: missed: {row.section}: {row.name}: {row.result} {row.note}")

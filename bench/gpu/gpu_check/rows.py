@@ -1,4 +1,4 @@
-"""What a check of a GPU found: rows of a table, and the table as Markdown and JSON."""
+"""The results of the checks of a GPU: rows of a table, and the table as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Row:
 
 @dataclass
 class Report:
-    """All rows of one run, and what they were found on."""
+    """All rows of one run, and the machine and software that they depend on."""
 
     facts: dict[str, str]
-    # On a GPU that is played, speeds are nobody's: then goals of figures are shown, not judged.
+    # If not set, goals of figures are shown but not judged: on a fake GPU, speeds mean nothing.
     judges_figures: bool = True
     rows: list[Row] = field(default_factory=list)
 
@@ -44,21 +44,21 @@ class Report:
         self.rows.append(Row(section, found["name"], result, goal, met, found.get("note", "")))
 
     def fail(self, section: str, name: str, why: str) -> None:
-        """Something that could not be found out: an entry, not a silence."""
+        """Adds a row for a check that could not be made, with the last lines of the reason."""
         last = " / ".join(line.strip() for line in why.strip().splitlines()[-3:])
         self.rows.append(Row(section, name, "FAILED", "", False, last[-400:]))
 
     @property
     def missed(self) -> list[Row]:
-        """Rows that did not reach their goal."""
+        """The rows that missed their goal or failed."""
         return [row for row in self.rows if row.met is False]
 
     def as_json(self) -> str:
-        """Everything."""
+        """All facts and rows, as JSON."""
         return json.dumps({"facts": self.facts, "rows": [asdict(r) for r in self.rows]}, indent=1)
 
     def as_markdown(self) -> str:
-        """The table that is kept in docs/gpu/."""
+        """The table, in the format of docs/gpu/."""
         lines = [f"# memtide on {self.facts.get('device', 'a GPU')}, {self.facts.get('date')}", ""]
         lines += [f"- {name}: {value}" for name, value in self.facts.items()]
         lines += ["", f"{len(self.rows)} rows, {len(self.missed)} of them missed or failed.", ""]

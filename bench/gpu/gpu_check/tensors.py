@@ -1,4 +1,4 @@
-"""Torch over memory that comes and goes. Run as a program of its own: prints lines of JSON.
+"""Checks torch tensors over GPU memory that is mapped and unmapped. Prints lines of JSON.
 
 tensors.py SOCKET_DIR CHUNK_MIB
 """
@@ -14,20 +14,20 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from memtide._native import Access, Client, Kind, OpenOptions, Places, device_name
-from memtide.arena import Arena, Storages
+from memtide._capi.client import Access, Client, Kind, OpenOptions, Places, device_name
+from memtide._memory.arena import Arena, Storages
 
 _ROUNDS = 30
 _LEASE_GOAL_US = 150
 
 
 def say(name: str, **found: Any) -> None:
-    """One row."""
+    """Prints one row."""
     print(json.dumps({"name": name, **found}), flush=True)
 
 
 class _Announced:
-    """An object that says by __cuda_array_interface__ where its bytes are."""
+    """An object with a __cuda_array_interface__ for given bytes."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -39,7 +39,7 @@ class _Announced:
 
 
 def lease_cost(client: Client, chunk_mib: int) -> None:
-    """A chunk that is on the device, leased and mapped anew each time."""
+    """Times leases of a chunk that is on the device; each lease maps it again."""
     first = client.allocate(Kind.OTHER, 1)
     places = Places([first])
     times = []
@@ -61,7 +61,7 @@ def lease_cost(client: Client, chunk_mib: int) -> None:
 
 
 def remap_under_a_tensor(client: Client) -> None:
-    """A bfloat16 tensor keeps its values while its chunk is elsewhere."""
+    """Checks that a bfloat16 tensor has its values and address after its chunk was evicted."""
     storages = Storages(client)
     arena = Arena(storages, Kind.PARAMETER)
     count = client.properties.chunk_bytes // 2
@@ -89,7 +89,7 @@ def remap_under_a_tensor(client: Client) -> None:
 
 
 def swap_data_mid_graph(device: str) -> None:
-    """What autograd sees of a parameter that moved between forward and backward."""
+    """Checks gradients when `.data` of a parameter is replaced between forward and backward."""
     weight = torch.nn.Parameter(torch.full((64, 64), 2.0, device=device))
     inputs = torch.ones(1, 64, device=device, requires_grad=True)
     output = (inputs @ weight).sum()
@@ -103,11 +103,11 @@ def _own_event(pipe: Connection) -> None:
     event = torch.cuda.Event(interprocess=True)
     event.record()
     pipe.send_bytes(event.ipc_handle())
-    pipe.recv()  # Until we are killed.
+    pipe.recv()  # Blocks until this process is killed.
 
 
-def event_of_the_dead(device: str) -> None:
-    """An interprocess event whose owner was killed: memtide shares none, but others do."""
+def event_of_a_killed_process(device: str) -> None:
+    """Waits for an interprocess event whose owner was killed. memtide shares none, others do."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     owner = context.Process(target=_own_event, args=(theirs,))
@@ -124,7 +124,7 @@ def event_of_the_dead(device: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """See the module's docstring."""
+    """Makes all checks of this module with one client."""
     socket_dir, chunk_mib = arguments[0], int(arguments[1])
     client = Client(OpenOptions(socket_dir=socket_dir, chunk_bytes=chunk_mib << 20))
     device = device_name(client.properties.dl_device)
@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> None:
     swap_data_mid_graph(device)
     client.close()
     if device.startswith("cuda"):
-        event_of_the_dead(device)
+        event_of_a_killed_process(device)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An unmodified script in a fraction of its memory, beside its plain run."""
+"""Trains an unmodified script in a fraction of its device memory, and compares its plain run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from gpu_check.home import Home
 
-# Where torch steps on the GPU, in the script's process, and where the daemon does, on the host: the
-# bound knows nothing of the host's arithmetic, so there is no goal for the latter.
+# With `--exact` torch steps on the GPU, in the script's process; otherwise the daemon steps on the
+# host. That has no goal, because the bound leaves out the host's arithmetic.
 _WAYS = {"torch steps": (["--exact"], 1.25), "the daemon steps": ([], None)}
 _TOLERANCE = 0.02
 _MIB = 2**20
@@ -21,7 +21,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, in what."""
+    """The script's arguments, and the pools that it is trained in."""
 
     arguments: list[str]
     state_bytes: int  # Parameters, gradients and two moments.
@@ -32,7 +32,7 @@ class Job:
 
 
 def job_for(home: Home) -> Job:
-    """1.3 B parameters in bfloat16 on a GPU; a toy where there is none."""
+    """1.3 B parameters in bfloat16 on a GPU; 7 M parameters on the fake CUDA."""
     layers, width, steps, device = (4, 384, 5, "cpu") if home.fake else (24, 2048, 6, "cuda")
     parameters = layers * 12 * width * width
     states = 4 * 2 * parameters
@@ -42,7 +42,7 @@ def job_for(home: Home) -> Job:
         arguments=[str(argument) for argument in arguments],
         state_bytes=states,
         device_pool=max(16 * _MIB, states // 4 // (2 * _MIB) * 2 * _MIB),
-        # With twins of all but the gradients.
+        # All states, and the shadow chunks of all but the gradients.
         host_pool=2 * states // (2 * _MIB) * 2 * _MIB + 64 * _MIB,
         steps=steps,
         timeout_s=150,
@@ -50,7 +50,7 @@ def job_for(home: Home) -> Job:
 
 
 class FreeMemory:
-    """The least free memory of the GPU while it runs, sampled."""
+    """Samples the free memory of the GPU in a thread during the block, and keeps the minimum."""
 
     def __init__(self, ask: Callable[[], int]) -> None:
         self._ask = ask
@@ -72,12 +72,12 @@ class FreeMemory:
 
     @property
     def peak(self) -> int:
-        """Most bytes used above what was used before."""
+        """The most bytes in use, less those in use before the block."""
         return self.before - self.least
 
 
 def compare(home: Home, free_bytes: Callable[[], int], bytes_per_s: float | None) -> list[dict]:
-    """Trains plainly and in each way; the rows. RuntimeError: a run failed."""
+    """Trains plainly and in each way, and returns the rows. RuntimeError if a run fails."""
     job = job_for(home)
     script = home.path / "examples" / "train_gpt.py"
     with tempfile.TemporaryDirectory() as scratch:
@@ -119,7 +119,7 @@ def _speed(
             "value": ours_ms,
             "unit": "ms",
             "note": f"{figures['daemon_steps']} steps by the daemon, "
-            f"{figures['early_steps']['made_early_and_counted']} parts of them during backward",
+            f"{figures['speculative_steps']['counted']} parts of them during backward",
         },
         {"name": "bytes over the link per step", "value": moved / _MIB, "unit": "MiB"},
     ]
@@ -168,13 +168,13 @@ def _losses(plain: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str
 
 
 def _typical_seconds(steps: list[dict[str, Any]]) -> float:
-    # The first steps make state, compile kernels and fill pools.
+    # The first two steps create the states, compile kernels and fill pools.
     seconds = sorted(step["seconds"] for step in steps[2:])
     return seconds[len(seconds) // 2]
 
 
 def _moved_bytes(figures: dict[str, Any]) -> float:
-    """Of the busier direction in a late step: both work at once."""
+    """The bytes of the last step in the busier direction, as both directions copy at once."""
     record = figures["records"][-1]
     moved = record["moved_bytes"]
     busier = max(moved["host_to_device_bytes"], moved["device_to_host_bytes"])
@@ -182,9 +182,9 @@ def _moved_bytes(figures: dict[str, Any]) -> float:
 
 
 def _memory(job: Job, plain: FreeMemory, ours: FreeMemory) -> list[dict[str, Any]]:
-    if not plain.before:  # No GPU: nothing to be sampled.
+    if not plain.before:  # Without a GPU there is nothing to sample.
         return []
-    # What is not states: activations, workspaces, and the contexts of script and daemon.
+    # The memory beside states: activations, workspaces, and the script's context.
     rest = max(0, plain.peak - job.state_bytes)
     limit = job.device_pool + rest + 2 * 2**30
     return [

@@ -1,5 +1,5 @@
-"""T5 by accelerate: accumulation, clipped gradients, a schedule, and a state that is saved and
-returned to."""
+"""Trains T5 with accelerate: accumulated and clipped gradients, a schedule, and a state that is
+saved and loaded again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Lightning's Trainer: validation, checkpoints, clipped gradients, a schedule; then another
-one goes on from the last checkpoint, with gradients accumulated."""
+"""Trains with Lightning's Trainer: validation, checkpoints, clipped gradients, a schedule. A second
+Trainer continues from the last checkpoint, with accumulated gradients."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""LoRA adapters of peft on a Llama that is loaded from files and frozen, activations checkpointed;
-saved, and merged at the end."""
+"""Trains LoRA adapters of peft on a frozen Llama that is loaded from files, with activation
+checkpointing. The adapters are saved, and merged at the end."""
 
 from __future__ import annotations
 

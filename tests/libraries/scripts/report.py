@@ -1,4 +1,4 @@
-"""What the scripts report, and how: as those of tests/python do."""
+"""Imports finish, with which scripts report results, from the scripts of tests/python."""
 
 from __future__ import annotations
 

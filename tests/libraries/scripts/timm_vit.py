@@ -1,5 +1,5 @@
-"""A vision transformer of timm with its layer-wise learning rates, its schedule, stochastic depth,
-and an average of the weights."""
+"""Trains a vision transformer of timm with its layer-wise learning rates, its schedule, stochastic
+depth, and an average of the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A ResNet of torchvision, channels last, in bf16 by autocast, and an average of the weights."""
+"""Trains a ResNet of torchvision in channels-last format, with autocast to bf16, and averages the
+weights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""GPT-2 by Trainer, on Python's own sources: accumulation, warm-up, evaluation, checkpoints; then
-another Trainer goes on from the last of them."""
+"""Trains GPT-2 with transformers' Trainer on Python's sources: accumulated gradients, warm-up,
+evaluation, checkpoints. A second Trainer continues from the last checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LENGTH = 64
 
 
 class Text(Dataset):
-    """Pieces of a text, byte by byte."""
+    """Pieces of a text whose tokens are bytes."""
 
     def __init__(self) -> None:
         self._bytes = torch.tensor(list(Path(os.__file__).read_bytes()))
@@ -37,7 +37,7 @@ class Text(Dataset):
 
 
 class Losses(TrainerCallback):
-    """Keeps what is logged."""
+    """Stores the losses that the Trainer logs."""
 
     def __init__(self) -> None:
         self.values: list[float] = []

@@ -7,7 +7,7 @@ torch.manual_seed(13)
 
 
 class Scorer(torch.nn.Module):
-    """Two lookups and a line."""
+    """Two embeddings and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Training that asks for a checkpoint on its way and goes on. Says if the file is as it was."""
+"""Begins a checkpoint during training; asserts that the file has the content of that moment."""
 
 import os
 from pathlib import Path
@@ -18,12 +18,12 @@ for step in range(8):
     optimizer.step()
     if step == 3:
         expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        made = memtide.checkpoint(file, model, optimizer)
-        print("asked", made.done)
-made.wait()
+        checkpoint = memtide.checkpoint(file, model, optimizer)
+        print("asked", checkpoint.done)
+checkpoint.wait()
 content = file.read_bytes()
 at = 8 + int.from_bytes(content[:8], "little")
-for name, tensor in expected.items():  # In the order of the file.
+for name, tensor in expected.items():  # The file has the same order.
     there = content[at : at + tensor.nbytes]
     assert there == tensor.view(-1).view(torch.uint8).numpy().tobytes(), name
     at += tensor.nbytes

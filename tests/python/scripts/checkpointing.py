@@ -1,4 +1,4 @@
-"""Activations computed again in backward, in both modes of torch.utils.checkpoint."""
+"""Activations that backward computes again, in both modes of torch.utils.checkpoint."""
 
 import torch
 from common import finish

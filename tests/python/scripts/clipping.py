@@ -1,4 +1,4 @@
-"""Training with its gradients clipped: `clipping.py LIMIT...`, in turn, over and over."""
+"""Training with clipped gradients: `clipping.py LIMIT...`, with one limit a step, in a cycle."""
 
 import itertools
 import sys

@@ -1,4 +1,4 @@
-"""What the scripts share: a digest of everything that must be equal."""
+"""Helpers of the scripts: a digest of everything that must be equal, and the result file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
     for tensor in tensors:
         sha.update(f"{tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}".encode())
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        # As a script copies from a GPU with cpu(): on a GPU that is played that would not copy.
+        # A script would copy from a GPU with cpu(), but on a fake GPU that does not copy.
         on_host = flat.clone() if "ON_GPU" in os.environ else flat
         sha.update(on_host.numpy().tobytes())
     return sha.hexdigest()
 
 
 def finish(losses: Iterable[float], *modules: torch.nn.Module) -> None:
-    """Writes losses, to the bit, and digests to the file that the test named."""
+    """Writes losses, to the bit, and digests to the file that the environment names in RESULT."""
     result = {
         "losses": [float(loss).hex() for loss in losses],
         "digests": [digest(module.state_dict().values()) for module in modules],

@@ -1,4 +1,4 @@
-"""An optimizer of the script's own, a moving average of the weights, and copies of the model."""
+"""The script's own optimizer class, a moving average of the weights, and copies of the model."""
 
 import copy
 import math
@@ -10,7 +10,7 @@ from tiny_gpt import TinyGpt, batch, loss_of
 
 
 class Lion(torch.optim.Optimizer):
-    """Sign of an interpolated momentum."""
+    """Steps by the sign of an interpolated momentum."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float) -> None:
         super().__init__(parameters, {"lr": lr})

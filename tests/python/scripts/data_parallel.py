@@ -1,4 +1,4 @@
-"""DistributedDataParallel in two processes: a launcher's, or else its own. The first one tells."""
+"""DistributedDataParallel in two processes, of a launcher or its own. Rank 0 writes the result."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Batches that worker processes prepare."""
+"""Training on batches that worker processes prepare."""
 
 import torch
 from common import finish
@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Points(Dataset):
-    """Seeded points and their class."""
+    """Seeded points with their classes."""
 
     def __len__(self) -> int:
         return 96

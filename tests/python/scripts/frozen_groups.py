@@ -1,4 +1,4 @@
-"""Frozen layers, one of them thawed on the way, and parameter groups of unlike rates."""
+"""Frozen layers, one of which is trained later, and parameter groups with different rates."""
 
 import torch
 from common import finish

@@ -1,7 +1,8 @@
-"""`fully_shard` in two processes that a launcher starts. The first one tells what it has.
+"""`fully_shard` in two processes that a launcher starts. Rank 0 writes its own shards.
 
-Odd sizes, which shards pad; gradients of two passes together, clipped; and in the middle, but where
-"steps" alone are asked for, both state dicts go whole to fresh objects, which go on.
+Sizes are odd, so that shards are padded; gradients of two passes are accumulated and clipped. In
+the middle, unless the argument is "steps", both whole state dicts are loaded into new objects, with
+which training continues.
 """
 
 import os
@@ -26,7 +27,7 @@ _WHOLE = StateDictOptions(full_state_dict=True)
 
 
 def build(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model and its optimizer; `kind`: "half" computes in bf16, "meta" is made without memory."""
+    """A model and its optimizer. "half" computes in bf16, "meta" is built without memory."""
     mesh = init_device_mesh("cpu", (2,))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if kind == "half" else None)
     with torch.device("meta" if kind == "meta" else "cpu"):
@@ -47,7 +48,7 @@ def build(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def train(rank: int, kind: str) -> None:
-    """Writes losses, and this process's parts of all states."""
+    """Trains; rank 0 writes its losses, and its shards of parameters and states."""
     torch.manual_seed(0)
     model, optimizer = build(kind)
     torch.manual_seed(rank)

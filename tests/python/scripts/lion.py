@@ -1,4 +1,4 @@
-"""A perceptron with Lion, which is memtide's own; two groups, and a schedule."""
+"""A perceptron with memtide.Lion, two parameter groups and a schedule."""
 
 import torch
 from common import finish

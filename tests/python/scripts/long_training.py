@@ -1,4 +1,4 @@
-"""Longer training in many situations: `long_training.py CASE STEPS`. Writes losses and weights."""
+"""Longer training in many situations: `long_training.py CASE STEPS` writes losses and weights."""
 
 import os
 import sys

@@ -1,7 +1,8 @@
-"""Training that goes on after a kill: `resumable.py STEPS`. Writes each loss as it is known.
+"""Training that can be resumed after a kill: `resumable.py STEPS`. Writes each loss at once.
 
-KILL_AT names the step in which the process kills itself, KILL_AFTER_S how long after its backward
-pass: in the middle of the optimizer's step, or after it. With HALF, all is bfloat16, with masters.
+KILL_AT is the step in which the process kills itself, KILL_AFTER_S the seconds after that step's
+backward pass, so that it dies in the optimizer's step or after it. With HALF, the model is bf16,
+with masters.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Training that is saved to a file, thrown away, and resumed from the file."""
+"""Training that is saved to a file and resumed by new objects, which load the file."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tensors that share bytes in ways a mover of memory must not break."""
+"""Tensors that share bytes, which adopting one of them must not end."""
 
 import torch
 from common import finish
@@ -13,7 +13,7 @@ second.weight.data = flat[width * width :].view(width, width)
 third = torch.nn.Linear(width, width, bias=False)
 seen = third.weight.detach().numpy()
 fourth = torch.nn.Linear(width, width)
-kept = fourth.weight.detach()
+detached = fourth.weight.detach()
 views = [parameter[:2] for parameter in fourth.parameters()]
 model = torch.nn.Sequential(first, second, third, fourth)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -25,7 +25,7 @@ for _ in range(4):
     optimizer.step()
     with torch.no_grad():
         flat.mul_(0.99)
-    losses += [loss.item(), flat.sum().item(), float(seen.sum()), kept.sum().item()]
+    losses += [loss.item(), flat.sum().item(), float(seen.sum()), detached.sum().item()]
     losses += [view.sum().item() for view in views]
 assert first.weight.data_ptr() == flat.data_ptr()
 finish(losses, model)

@@ -1,4 +1,4 @@
-"""A transformer whose head is its embedding."""
+"""A transformer whose output layer shares the weight of its embedding."""
 
 import torch
 from common import finish

@@ -29,7 +29,8 @@ class Block(nn.Module):
 
 
 class TinyGpt(nn.Module):
-    """Bytes in, logits of bytes out. `reentrant`: checkpoint each block in that mode."""
+    """Maps bytes to logits of the next bytes. `reentrant`: the mode in which blocks are
+    checkpointed, if any."""
 
     def __init__(
         self, width: int = 256, layers: int = 3, tied: bool = False, reentrant: bool | None = None
@@ -55,7 +56,7 @@ class TinyGpt(nn.Module):
 
 
 def batch(size: int = 4, length: int = 32) -> torch.Tensor:
-    """Random bytes, one more than the length: inputs and their successors."""
+    """Random bytes, one more than the length, as inputs and their successors."""
     return torch.randint(256, (size, length + 1))
 
 

@@ -1,0 +1,110 @@
+"""Times training steps under `memtide run` against the same steps in plain torch.
+
+Both processes live at the same time and take turns: while one makes a step, all threads of the
+other sleep. Every pair of samples is the same step of the same training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import machine
+from figures import ENOUGH_PAIRS, QUIET_CPUS, Pair
+
+# Step 1 creates the optimizer's state; steps 2 and 3 touch some pages for the first time.
+WARM_UP_STEPS = 3
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """`arguments` go to the script. `most_...` bound the rounds if the machine is never quiet."""
+
+    script: Path
+    arguments: Sequence[str]
+    memtide_arguments: Sequence[str]
+    most_pairs: int
+    most_seconds: float
+
+
+class TrainingEnded(Exception):
+    """One of the two runs ended too early; its standard error has the reason."""
+
+
+class _Run:
+    """One of the two runs, waiting for its turn."""
+
+    def __init__(self, command: Sequence[str], script: Sequence[str]) -> None:
+        self._done, done = os.pipe()
+        go, self._go = os.pipe()
+        # Threads that spin while they wait would take the other run's cores.
+        environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "PYTHONDONTWRITEBYTECODE": "1"}
+        wrapper = Path(__file__).with_name("alternate_steps.py")
+        self._process = subprocess.Popen(
+            [*command, str(wrapper), str(done), str(go), *script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[done, go],
+            env=environment,
+        )
+        os.close(done)
+        os.close(go)
+
+    def wait_for_step(self) -> None:
+        if not os.read(self._done, 1):
+            raise TrainingEnded(f"training ended with status {self._process.wait()}")
+
+    def step(self) -> float:
+        began = time.perf_counter()
+        os.write(self._go, b"g")
+        self.wait_for_step()
+        return time.perf_counter() - began
+
+    def end(self) -> None:
+        os.close(self._go)
+        os.close(self._done)
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def _both(options: StepOptions) -> Iterator[tuple[_Run, _Run]]:
+    script = [str(options.script), *options.arguments]
+    plain = _Run([sys.executable], script)
+    try:
+        plain.wait_for_step()
+        under_memtide = _Run(
+            [sys.executable, "-m", "memtide", "run", "--quiet", *options.memtide_arguments], script
+        )
+        try:
+            under_memtide.wait_for_step()
+            yield plain, under_memtide
+        finally:
+            under_memtide.end()
+    finally:
+        plain.end()
+
+
+def measure(options: StepOptions) -> list[Pair]:
+    """Measures pairs of seconds per step, until enough were taken on a quiet machine."""
+    pairs: list[Pair] = []
+    with _both(options) as (plain, under_memtide):
+        for _ in range(WARM_UP_STEPS - 1):
+            plain.step()
+            under_memtide.step()
+        end = time.monotonic() + options.most_seconds
+        while len(pairs) < options.most_pairs and (not pairs or time.monotonic() < end):
+            load = machine.Load(machine.our_processes())
+            if len(pairs) % 2:
+                product, limit = under_memtide.step(), plain.step()
+            else:
+                limit, product = plain.step(), under_memtide.step()
+            pairs.append(Pair(limit, product, load.of_others()))
+            if sum(pair.others_cpus < QUIET_CPUS for pair in pairs) == ENOUGH_PAIRS:
+                break
+    return pairs

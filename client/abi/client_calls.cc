@@ -1,0 +1,309 @@
+// Implements client/memtide.h on client/client.h: sessions, chunks, hints and tensors.
+#include <string.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/memory_kind.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+#include "client/abi/guard.h"
+#include "client/client.h"
+#include "client/memory/segv_handler.h"
+#include "client/memtide.h"
+
+namespace {
+
+using memtide::Access;
+using memtide::Bytes;
+using memtide::ChunkKind;
+using memtide::client::Client;
+using memtide::client::Guarded;
+using memtide::client::InitialContent;
+using memtide::client::NullArgument;
+using memtide::client::PlaceId;
+using memtide::client::PlaceRange;
+using memtide::client::Span;
+
+// The longest time that the daemon waits for anything.
+constexpr std::chrono::minutes kLongestWait{10};
+static_assert(sizeof(Span) == sizeof(memtide_span));
+static_assert(static_cast<int>(memtide::MemoryKind::kCudaIpc) + 1 == MEMTIDE_CUDA_IPC);
+
+Client* Unwrap(memtide_client* client) { return reinterpret_cast<Client*>(client); }
+
+// PlaceId is a bare uint32_t, so an array of one is an array of the other.
+static_assert(sizeof(PlaceId) == sizeof(uint32_t) && alignof(PlaceId) == alignof(uint32_t), "");
+absl::Span<const PlaceId> Places(const uint32_t* places, size_t count) {
+  return {reinterpret_cast<const PlaceId*>(places), count};
+}
+
+absl::Status CheckPlaces(const memtide_client* client, const uint32_t* places, size_t count) {
+  if (client == nullptr) return NullArgument("client");
+  if (places == nullptr && count > 0) return NullArgument("places");
+  return absl::OkStatus();
+}
+
+// Copies the fields that both sides know: the program may be built against an older or newer
+// header.
+template <typename Struct>
+void CopyCommonFields(const Struct& from, Struct* to) {
+  const uint32_t known = std::min<uint32_t>(to->struct_bytes, sizeof(Struct));
+  const uint32_t theirs = to->struct_bytes;
+  memcpy(to, &from, known);
+  if (known >= sizeof(uint32_t)) to->struct_bytes = theirs;
+}
+
+absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
+  // A program built against an older header passes a shorter struct: missing fields are zero.
+  memtide_options options = {};
+  if (given != nullptr) {
+    if (given->struct_bytes < sizeof(uint32_t)) {
+      return absl::InvalidArgumentError("options.struct_bytes is not set");
+    }
+    memcpy(&options, given, std::min<size_t>(given->struct_bytes, sizeof(options)));
+  }
+  Client::Options result;
+  if (options.socket_dir != nullptr) result.socket_dir = options.socket_dir;
+  if (options.program != nullptr) result.program = options.program;
+  if (options.job_name != nullptr) result.job.job_name = options.job_name;
+  result.job.chunk_size = Bytes(options.chunk_bytes);
+  result.job.device_share = Bytes(options.device_share_bytes);
+  result.job.host_share = Bytes(options.host_share_bytes);
+  result.job.ssd_share = Bytes(options.ssd_share_bytes);
+  result.job.time_to_live = std::chrono::seconds(options.time_to_live_s);
+  if (options.address_bytes != 0) result.addresses = Bytes(options.address_bytes);
+  if (options.device_memory > MEMTIDE_CUDA_IPC) {
+    return absl::UnimplementedError(
+        absl::StrCat("device_memory ", options.device_memory, " is not one of 0 to 3"));
+  }
+  if (options.device_memory != 0) {
+    result.job.device_memory = static_cast<memtide::MemoryKind>(options.device_memory - 1);
+  }
+  return result;
+}
+
+absl::Status Allocate(memtide_client* client, int kind, uint32_t count,
+                      InitialContent initial_content, uint32_t* first_place) {
+  if (client == nullptr) return NullArgument("client");
+  if (first_place == nullptr) return NullArgument("first_place");
+  if (kind < MEMTIDE_OTHER || kind > MEMTIDE_ACTIVATION) {
+    return absl::UnimplementedError(
+        absl::StrCat("kind ", kind, " is not one of ", MEMTIDE_OTHER, " to ", MEMTIDE_ACTIVATION));
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(
+      const PlaceRange range,
+      Unwrap(client)->Allocate(count, static_cast<ChunkKind>(kind), initial_content));
+  *first_place = range.first.value();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+extern "C" {
+
+int memtide_open(const memtide_options* options, memtide_client** client) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    *client = nullptr;
+    absl::StatusOr<Client::Options> read = ReadOptions(options);
+    if (!read.ok()) return read.status();
+    absl::StatusOr<std::unique_ptr<Client>> opened = Client::Open(*read);
+    if (!opened.ok()) return opened.status();
+    *client = reinterpret_cast<memtide_client*>(opened->release());
+    return absl::OkStatus();
+  });
+}
+
+// tidy(raw-new): the C interface hands ownership out and takes it back.
+void memtide_close(memtide_client* client) { delete Unwrap(client); }
+
+int memtide_get_properties(memtide_client* client, memtide_properties* properties) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (properties == nullptr) return NullArgument("properties");
+    const Client::Properties& known = Unwrap(client)->properties();
+    memtide_properties result = {};
+    result.places = known.places;
+    result.base = known.base;
+    result.chunk_bytes = known.job.chunk_size.count();
+    result.device_slots = known.job.device_slots;
+    result.host_slots = known.job.host_slots;
+    result.ssd_slots = known.job.ssd_slots;
+    result.max_chunks = known.job.max_chunks;
+    result.lease_budget = known.job.lease_budget;
+    result.kernel_faults = known.kernel_faults ? 1 : 0;
+    result.handles_faults = known.handles_faults ? 1 : 0;
+    result.device_memory = static_cast<uint32_t>(known.job.device_memory) + 1;
+    result.dl_device_type = known.device.type;
+    result.dl_device_id = known.device.id;
+    CopyCommonFields(result, properties);
+    return absl::OkStatus();
+  });
+}
+
+int memtide_allocate(memtide_client* client, int kind, uint32_t count, uint32_t* first_place) {
+  return Guarded(
+      [&] { return Allocate(client, kind, count, InitialContent::kZeros, first_place); });
+}
+
+int memtide_allocate_undefined(memtide_client* client, int kind, uint32_t count,
+                               uint32_t* first_place) {
+  return Guarded(
+      [&] { return Allocate(client, kind, count, InitialContent::kUndefined, first_place); });
+}
+
+int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    return Unwrap(client)->Free({PlaceId(first_place), count});
+  });
+}
+
+int memtide_acquire(memtide_client* client, const uint32_t* places, size_t count, int access,
+                    int timeout_ms) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    if (access != MEMTIDE_READ && access != MEMTIDE_WRITE) {
+      return absl::UnimplementedError(absl::StrCat("access ", access,
+                                                   " is not MEMTIDE_READ or "
+                                                   "MEMTIDE_WRITE"));
+    }
+    absl::optional<memtide::Duration> deadline;
+    if (timeout_ms >= 0) deadline = std::chrono::milliseconds(timeout_ms);
+    return Unwrap(client)->Acquire(
+        Places(places, count), access == MEMTIDE_WRITE ? Access::kWrite : Access::kRead, deadline);
+  });
+}
+
+int memtide_release(memtide_client* client, const uint32_t* places, size_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    return Unwrap(client)->Release(Places(places, count));
+  });
+}
+
+int memtide_moment(memtide_client* client, int phase, const char* name, uint64_t own_device_bytes,
+                   uint64_t own_host_bytes) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (phase < 0 || phase > MEMTIDE_STEP) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "phase ", phase, " is not 0, MEMTIDE_FORWARD, MEMTIDE_BACKWARD or MEMTIDE_STEP"));
+    }
+    memtide::client::Moment moment;
+    moment.phase = static_cast<memtide::Phase>(phase);
+    if (name != nullptr) moment.name = name;
+    moment.own_device = memtide::Bytes(own_device_bytes);
+    moment.own_host = memtide::Bytes(own_host_bytes);
+    return Unwrap(client)->BeginMoment(std::move(moment));
+  });
+}
+
+int memtide_end_iteration(memtide_client* client) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    return Unwrap(client)->EndIteration();
+  });
+}
+
+int memtide_prefetch(memtide_client* client, const uint32_t* places, size_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    return Unwrap(client)->Prefetch(Places(places, count));
+  });
+}
+
+int memtide_evict(memtide_client* client, const uint32_t* places, size_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    return Unwrap(client)->Evict(Places(places, count));
+  });
+}
+
+int memtide_flush(memtide_client* client) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    return Unwrap(client)->Flush();
+  });
+}
+
+int memtide_resize(memtide_client* client, uint64_t device_share_bytes, int timeout_ms) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (timeout_ms == 0 || timeout_ms < -1) {
+      return absl::InvalidArgumentError("timeout_ms must be -1 or greater than 0");
+    }
+    const memtide::Duration deadline =
+        timeout_ms == -1 ? memtide::Duration(kLongestWait) : std::chrono::milliseconds(timeout_ms);
+    return Unwrap(client)->Resize(Bytes(device_share_bytes), deadline);
+  });
+}
+
+int memtide_address(memtide_client* client, uint32_t place, void** address) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (address == nullptr) return NullArgument("address");
+    if (place >= Unwrap(client)->properties().places) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("place ", place, " is not below ", Unwrap(client)->properties().places));
+    }
+    *address = Unwrap(client)->address(PlaceId(place));
+    return absl::OkStatus();
+  });
+}
+
+int memtide_wrap(memtide_client* client, uint64_t address, uint64_t bytes,
+                 void** dl_managed_tensor) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (dl_managed_tensor == nullptr) return NullArgument("dl_managed_tensor");
+    MEMTIDE_ASSIGN_OR_RETURN(*dl_managed_tensor, Unwrap(client)->Wrap({address, bytes}));
+    return absl::OkStatus();
+  });
+}
+
+int memtide_take_returned(memtide_client* client, memtide_span* spans, size_t capacity,
+                          size_t* count) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (spans == nullptr) return NullArgument("spans");
+    if (count == nullptr) return NullArgument("count");
+    *count = Unwrap(client)->TakeReturned(reinterpret_cast<Span*>(spans), capacity);
+    return absl::OkStatus();
+  });
+}
+
+int memtide_get_stats(memtide_client* client, memtide_stats* stats) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (stats == nullptr) return NullArgument("stats");
+    absl::StatusOr<memtide::client::LeaseStats> known = Unwrap(client)->stats();
+    if (!known.ok()) return known.status();
+    memtide_stats result = {};
+    result.chunks = known->chunks;
+    result.leases_held = known->leases_held;
+    result.leases_in_use = known->leases_in_use;
+    result.acquires = known->acquires;
+    result.acquire_hits = known->acquire_hits;
+    result.faults = known->faults;
+    result.upgrades = known->upgrades;
+    result.releases = known->releases;
+    result.calls = known->calls;
+    result.wait_nanoseconds = static_cast<uint64_t>(known->waited.count());
+    result.lease_budget = known->lease_budget;
+    CopyCommonFields(result, stats);
+    return absl::OkStatus();
+  });
+}
+
+int memtide_reinstall_handlers(void) {
+  return Guarded([] { return memtide::client::InstallSegvHandler(); });
+}
+
+const char* memtide_version(void) { return memtide::kVersion; }
+
+}  // extern "C"

@@ -1,0 +1,36 @@
+#include "client/abi/guard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/memtide.h"
+
+namespace memtide::client {
+namespace {
+
+thread_local std::string last_error;
+
+}  // namespace
+
+int ReportStatus(const absl::Status& status) {
+  if (!status.ok()) last_error.assign(status.message().data(), status.message().size());
+  return static_cast<int>(status.code());
+}
+
+absl::Status NullArgument(const char* name) {
+  return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+}
+
+absl::Status CopyText(const std::string& text, char** given) {
+  *given = static_cast<char*>(malloc(text.size() + 1));
+  if (*given == nullptr) return absl::ResourceExhaustedError("out of memory");
+  memcpy(*given, text.c_str(), text.size() + 1);
+  return absl::OkStatus();
+}
+
+}  // namespace memtide::client
+
+extern "C" const char* memtide_last_error(void) { return memtide::client::last_error.c_str(); }

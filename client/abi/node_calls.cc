@@ -1,0 +1,70 @@
+// Implements client/memtide.h: reading a daemon's state without a client.
+#include <stdlib.h>
+
+#include <string>
+
+#include "base/status_macros.h"
+#include "client/abi/guard.h"
+#include "client/client.h"
+#include "client/memtide.h"
+#include "client/rpc/job_trace.h"
+#include "client/rpc/node_inspection.h"
+
+namespace {
+
+using memtide::client::CopyText;
+using memtide::client::Guarded;
+using memtide::client::NullArgument;
+
+}  // namespace
+
+extern "C" {
+
+int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max_chunks,
+                         char** json) {
+  using memtide::client::NodeInspectionOptions;
+  return Guarded([&]() -> absl::Status {
+    if (json == nullptr) return NullArgument("json");
+    *json = nullptr;
+    NodeInspectionOptions options;
+    options.socket_dir = socket_dir != nullptr ? socket_dir : memtide::client::DefaultSocketDir();
+    options.sessions = with_sessions != 0 ? NodeInspectionOptions::Sessions::kList
+                                          : NodeInspectionOptions::Sessions::kCount;
+    options.max_chunks = max_chunks;
+    absl::StatusOr<std::string> text = memtide::client::InspectNodeAsJson(options);
+    if (!text.ok()) return text.status();
+    return CopyText(*text, json);
+  });
+}
+
+int memtide_get_trace(const char* socket_dir, uint64_t job_id, char** trace, size_t* bytes) {
+  return Guarded([&]() -> absl::Status {
+    if (trace == nullptr) return NullArgument("trace");
+    if (bytes == nullptr) return NullArgument("bytes");
+    *trace = nullptr;
+    *bytes = 0;
+    memtide::client::JobTraceOptions options;
+    options.socket_dir = socket_dir != nullptr ? socket_dir : memtide::client::DefaultSocketDir();
+    options.job_id = job_id;
+    absl::StatusOr<std::string> serialized = memtide::client::GetJobTrace(options);
+    if (!serialized.ok()) return serialized.status();
+    MEMTIDE_RETURN_IF_ERROR(CopyText(*serialized, trace));
+    *bytes = serialized->size();
+    return absl::OkStatus();
+  });
+}
+
+int memtide_read_trace(const char* trace, size_t bytes, char** json) {
+  return Guarded([&]() -> absl::Status {
+    if (trace == nullptr && bytes != 0) return NullArgument("trace");
+    if (json == nullptr) return NullArgument("json");
+    *json = nullptr;
+    absl::StatusOr<std::string> text = memtide::client::JobTraceAsJson({trace, bytes});
+    if (!text.ok()) return text.status();
+    return CopyText(*text, json);
+  });
+}
+
+void memtide_free_text(char* text) { free(text); }
+
+}  // extern "C"

@@ -1,0 +1,241 @@
+#include "client/cuda/cuda_space.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/cuda/cuda.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/cuda/cuda_context.h"
+
+namespace memtide::client {
+namespace {
+
+// GPU memory imported by descriptor. Its physical memory is pinned until this is destroyed and no
+// place maps it.
+class ImportedHandle : public CudaImport {
+ public:
+  ImportedHandle(const CudaDriver* driver, CUmemGenericAllocationHandle handle)
+      : driver_(driver), handle_(handle) {}
+  ~ImportedHandle() override { driver_->MemRelease(handle_); }
+  CUmemGenericAllocationHandle get() const { return handle_; }
+
+ private:
+  const CudaDriver* const driver_;
+  const CUmemGenericAllocationHandle handle_;
+};
+
+// If the driver itself lacks memory, RESOURCE_EXHAUSTED would suggest that too many chunks are
+// leased.
+absl::Status WithoutLeaseAdvice(absl::Status status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return absl::InternalError(status.message());
+}
+
+class CudaSpace : public AddressSpace {
+ public:
+  static absl::StatusOr<std::unique_ptr<AddressSpace>> Reserve(const Options& options,
+                                                               const std::string& uuid);
+  ~CudaSpace() override;
+
+  char* base() const override { return reinterpret_cast<char*>(base_); }
+  char* address(PlaceId place) const override {
+    return reinterpret_cast<char*>(DeviceAddress(place));
+  }
+  DlDevice device() const override { return device_; }
+
+  // Without page faults an unbound place and an absent one are alike.
+  absl::Status Bind(PlaceRange range) override { return absl::OkStatus(); }
+  void Unbind(PlaceRange range) override {}
+  absl::Status Map(PlaceId place, Region* region, Bytes offset, Access access) override;
+  absl::Status MakeWritable(PlaceId place) override;
+  void ResumeWaiters(PlaceId place, Access access) override {}
+  absl::Status EndUse(absl::Span<const PlaceId> places) override;
+  uint64_t RecordFence() override {
+    return context_->RecordFence().value_or(CudaContext::kEverything);
+  }
+  bool IsDone(uint64_t work) override { return context_->IsDone(work); }
+  void Unmap(PlaceId place) override;
+  void Wake(PlaceId place) override {}
+
+ private:
+  CudaSpace(const Options& options, std::unique_ptr<CudaContext> context)
+      : AddressSpace(options), context_(std::move(context)), fences_(options.places) {}
+
+  CUdeviceptr DeviceAddress(PlaceId place) const {
+    return base_ + place.value() * chunk_size().count();
+  }
+  const CudaDriver& driver() const { return context_->driver(); }
+  absl::Status SetAccess(CUdeviceptr address, size_t size, Access access);
+  // Maps memory of this process for a moment: to check that mapping works, and to learn the DLPack
+  // device.
+  absl::Status ProbeMapping();
+  absl::Status MapWhole(PlaceId place, Region* region, Bytes offset, Access access);
+  absl::StatusOr<CUmemGenericAllocationHandle> Import(Region* region);
+
+  const std::unique_ptr<CudaContext> context_;
+  CUdeviceptr base_ = 0;
+  DlDevice device_;
+
+  Mutex mutex_;
+  // By place: the fence to await before it is unmapped; zero: none.
+  std::vector<uint64_t> fences_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> mapped_ ABSL_GUARDED_BY(mutex_) = std::vector<bool>(places());
+};
+
+absl::StatusOr<std::unique_ptr<AddressSpace>> CudaSpace::Reserve(const Options& options,
+                                                                 const std::string& uuid) {
+  MEMTIDE_CHECK(options.chunk_size.IsMultipleOf(MiB(2)) && options.places > 0);
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaContext> context, CudaContext::Open(uuid));
+  if (!context->descriptors()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the daemon lends GPU memory by descriptor, but the driver of GPU ", context->ordinal(),
+        " in this process cannot import descriptors: is it the daemon's driver? Legacy "
+        "handles may work (device_memory MEMTIDE_CUDA_IPC)"));
+  }
+  std::unique_ptr<CudaSpace> space(new CudaSpace(options, std::move(context)));
+  const Bytes size = options.chunk_size * options.places;
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(
+      space->driver().MemAddressReserve(&space->base_, size.count(), 0, 0, 0),
+      absl::StrCat("reserving ", FormatBytes(size), " of GPU addresses (lower address_bytes)")));
+  MEMTIDE_RETURN_IF_ERROR(space->ProbeMapping());
+  return space;
+}
+
+CudaSpace::~CudaSpace() {
+  for (uint32_t i = 0; i < places(); ++i) {
+    bool mapped;
+    {
+      const MutexLock lock(&mutex_);
+      mapped = mapped_[i];
+    }
+    if (mapped) Unmap(PlaceId(i));
+  }
+  if (base_ != 0) driver().MemAddressFree(base_, chunk_size().count() * places());
+}
+
+absl::Status CudaSpace::ProbeMapping() {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = context_->ordinal();
+  size_t size = 0;
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(
+      driver().MemGetAllocationGranularity(&size, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+      "asking for the granularity of GPU memory"));
+  if (!chunk_size().IsMultipleOf(Bytes(size))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("chunks of ", FormatBytes(chunk_size()), " cannot be mapped: this GPU maps ",
+                     FormatBytes(Bytes(size)), " at a time; choose a multiple (--chunk-size)"));
+  }
+  CUmemGenericAllocationHandle handle;
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver().MemCreate(&handle, size, &properties, 0),
+                                     "trying a first mapping on the GPU"));
+  const ImportedHandle owner(&driver(), handle);
+  MEMTIDE_RETURN_IF_ERROR(
+      CudaStatus(driver().MemMap(base_, size, 0, handle, 0), "trying a first mapping on the GPU"));
+  absl::Status opened = SetAccess(base_, size, Access::kWrite);
+  CUmemorytype type = CU_MEMORYTYPE_DEVICE;
+  const CUresult asked =
+      driver().PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base_);
+  // Undo in any case, and report the first error.
+  const CUresult unmapped = driver().MemUnmap(base_, size);
+  MEMTIDE_RETURN_IF_ERROR(opened);
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(unmapped, "undoing a first mapping on the GPU"));
+  if (asked != CUDA_SUCCESS) type = CU_MEMORYTYPE_DEVICE;  // Assume what GPU memory is.
+  // Memory that CUDA reports as host memory gets tensors on the CPU.
+  if (type != CU_MEMORYTYPE_HOST) device_ = {2, context_->ordinal()};
+  return absl::OkStatus();
+}
+
+// Needs no lock: a region is one slot, and only the thread that maps its lease gets here.
+absl::StatusOr<CUmemGenericAllocationHandle> CudaSpace::Import(Region* region) {
+  if (region->import == nullptr) {
+    CUmemGenericAllocationHandle handle;
+    // The CUDA interface passes a descriptor as a pointer.
+    void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(region->memory.get()));
+    MEMTIDE_RETURN_IF_ERROR(CudaStatus(
+        driver().MemImportFromShareableHandle(&handle, descriptor,
+                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        absl::StrCat("importing ", FormatBytes(region->size),
+                     " of the daemon's GPU memory (same GPU driver in this container?)")));
+    region->import = std::make_unique<ImportedHandle>(&driver(), handle);
+    region->memory = Descriptor();  // Close it: a descriptor pins the memory too.
+  }
+  return static_cast<ImportedHandle&>(*region->import).get();
+}
+
+absl::Status CudaSpace::Map(PlaceId place, Region* region, Bytes offset, Access access) {
+  return WithoutLeaseAdvice(MapWhole(place, region, offset, access));
+}
+
+absl::Status CudaSpace::MapWhole(PlaceId place, Region* region, Bytes offset, Access access) {
+  if (!offset.IsZero() || region->size != chunk_size()) {
+    return absl::InternalError(absl::StrCat(
+        "the daemon lent ", FormatBytes(chunk_size()), " at byte ", offset.count(),
+        " of GPU memory of ", FormatBytes(region->size), ", which can only be mapped whole"));
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Import(region));
+  MEMTIDE_RETURN_IF_ERROR(
+      CudaStatus(driver().MemMap(DeviceAddress(place), chunk_size().count(), 0, handle, 0),
+                 absl::StrCat("mapping ", FormatBytes(chunk_size()), " of GPU memory")));
+  if (absl::Status status = SetAccess(DeviceAddress(place), chunk_size().count(), access);
+      !status.ok()) {
+    driver().MemUnmap(DeviceAddress(place), chunk_size().count());
+    return status;
+  }
+  const MutexLock lock(&mutex_);
+  mapped_[place.value()] = true;
+  fences_[place.value()] = 0;
+  return absl::OkStatus();
+}
+
+absl::Status CudaSpace::SetAccess(CUdeviceptr address, size_t size, Access access) {
+  CUmemAccessDesc description = {};
+  description.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  description.location.id = context_->ordinal();
+  description.flags =
+      access == Access::kWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+  return CudaStatus(driver().MemSetAccess(address, size, &description, 1),
+                    "opening GPU memory for access");
+}
+
+absl::Status CudaSpace::MakeWritable(PlaceId place) {
+  return SetAccess(DeviceAddress(place), chunk_size().count(), Access::kWrite);
+}
+
+absl::Status CudaSpace::EndUse(absl::Span<const PlaceId> places) {
+  const absl::StatusOr<uint64_t> recorded = context_->RecordFence();
+  // Without an event the fence stands for everything, so Unmap waits for the whole device.
+  const uint64_t fence = recorded.ok() ? *recorded : CudaContext::kEverything;
+  const MutexLock lock(&mutex_);
+  for (const PlaceId place : places) {
+    if (place.value() >= fences_.size()) continue;  // LeaseCache reports such a place.
+    fences_[place.value()] = std::max(fences_[place.value()], fence);
+  }
+  return recorded.status();
+}
+
+void CudaSpace::Unmap(PlaceId place) {
+  uint64_t fence;
+  {
+    const MutexLock lock(&mutex_);
+    fence = fences_[place.value()];
+  }
+  if (fence != 0) context_->AwaitOrAbort(fence);
+  driver().MemUnmap(DeviceAddress(place), chunk_size().count());
+  const MutexLock lock(&mutex_);
+  mapped_[place.value()] = false;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AddressSpace>> ReserveCudaSpace(const AddressSpace::Options& options,
+                                                               const std::string& uuid) {
+  return CudaSpace::Reserve(options, uuid);
+}
+
+}  // namespace memtide::client

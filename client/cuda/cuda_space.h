@@ -1,0 +1,46 @@
+// Address spaces on a GPU: the daemon's memory, mapped into this process by CUDA.
+//
+// CudaSpace: one range of GPU addresses (cuMemAddressReserve) into which slots are mapped whole, so
+// that a chunk's address never changes. CudaPointers: memory by legacy IPC handles
+// (cudaIpcOpenMemHandle) at addresses that CUDA chooses, for programs that want a plain pointer and
+// for drivers without descriptors.
+//
+// A GPU has no page faults that could be handled (decision 8): a kernel that accesses an unmapped
+// place, or writes to a place mapped for reading, ends the process's CUDA context. So unmapping
+// must wait for all work that may use the place:
+//   1  The program launches its work between Acquire and Release of a chunk, on any stream.
+//   2  Release calls EndUse before the lease counts as idle. EndUse records an event that includes
+//   all work
+//      of the context so far, on every stream (cuCtxRecordEvent; with drivers before CUDA 12.5,
+//      step 3 waits for the whole device instead).
+//   3  Unmap waits for that event, then unmaps. Only then does the lease return to the daemon,
+//   whose copy
+//      therefore finds every byte written, and whose next tenant of the slot is not disturbed.
+//   4  The daemon waits for its own copies before it grants a lease, and mapping is complete before
+//   Acquire
+//      returns; so work launched after Acquire finds the bytes.
+// Work launched outside of step 1 is an error of the program, like an access to freed memory.
+//
+// In builds without the CUDA toolkit both functions return UNIMPLEMENTED.
+#ifndef MEMTIDE_CLIENT_CUDA_CUDA_SPACE_H_
+#define MEMTIDE_CLIENT_CUDA_CUDA_SPACE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/memory/address_space.h"
+
+namespace memtide::client {
+
+// `uuid`: the UUID of the daemon's GPU, 16 bytes. FAILED_PRECONDITION: this process cannot use that
+// GPU; the message names the reason (CUDA_VISIBLE_DEVICES hides it, no driver, mapping refused).
+// RESOURCE_EXHAUSTED: the addresses cannot be reserved.
+absl::StatusOr<std::unique_ptr<AddressSpace>> ReserveCudaSpace(const AddressSpace::Options& options,
+                                                               const std::string& uuid);
+absl::StatusOr<std::unique_ptr<AddressSpace>> OpenCudaPointers(const AddressSpace::Options& options,
+                                                               const std::string& uuid);
+
+}  // namespace memtide::client
+
+#endif  // MEMTIDE_CLIENT_CUDA_CUDA_SPACE_H_

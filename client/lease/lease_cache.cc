@@ -1,0 +1,348 @@
+#include "client/lease/lease_cache.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace memtide::client {
+namespace {
+
+std::string Name(PlaceId place) { return absl::StrCat("place ", place.value()); }
+
+}  // namespace
+
+LeaseCache::LeaseCache(const Options& options)
+    : budget_(options.budget), max_per_acquire_(options.budget), entries_(options.places) {
+  MEMTIDE_CHECK(options.places > 0);
+  MEMTIDE_CHECK(options.budget > 0);
+}
+
+void LeaseCache::SetBudget(uint32_t budget) {
+  MEMTIDE_CHECK(budget > 0);
+  budget_ = max_per_acquire_ = budget;
+}
+
+void LeaseCache::SetSoftBudget(uint32_t budget, uint32_t max_in_use) {
+  MEMTIDE_CHECK(budget > 0);
+  // A soft budget only tightens the budget of Open or Resize.
+  budget_ = std::min(budget, max_per_acquire_);
+  max_in_use_ = max_in_use == 0 || max_in_use >= max_per_acquire_ ? kNoLimit : max_in_use;
+}
+
+bool LeaseCache::IsMoving(State state) {
+  return state == State::kLeasing || state == State::kUpgrading || state == State::kReleasing;
+}
+
+bool LeaseCache::IsHeld(State state) {
+  return state == State::kReading || state == State::kUpgrading || state == State::kWriting;
+}
+
+bool LeaseCache::IsRecent(uint32_t place) const {
+  return std::find(std::begin(recent_), std::end(recent_), place) != std::end(recent_);
+}
+
+// --- Chunks and places ---
+
+absl::StatusOr<PlaceRange> LeaseCache::FindUnbound(uint32_t count) const {
+  uint32_t run = 0;
+  for (uint32_t i = 0; i < entries_.size(); ++i) {
+    run = entries_[i].state == State::kUnbound ? run + 1 : 0;
+    if (run == count && count > 0) return PlaceRange{PlaceId(i + 1 - count), count};
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the address range of ", entries_.size(), " places has no ", count,
+                   " consecutive free ones: free chunks, or open with more address_bytes"));
+}
+
+void LeaseCache::Bind(PlaceId first, absl::Span<const ChunkId> chunks) {
+  for (uint32_t i = 0; i < chunks.size(); ++i) {
+    Entry& entry = entries_[first.value() + i];
+    MEMTIDE_CHECK(entry.state == State::kUnbound) << Name(first);
+    entry.state = State::kAbsent;
+    entry.chunk = chunks[i];
+    places_[chunks[i]] = first.value() + i;
+  }
+  bound_ += chunks.size();
+}
+
+absl::StatusOr<LeasePlan> LeaseCache::BeginFree(PlaceRange range) {
+  // All places are checked before any is marked, so an error changes nothing.
+  LeasePlan plan;
+  for (uint32_t i = 0; i < range.count; ++i) {
+    const PlaceId place(range.first.value() + i);
+    if (!IsBound(place)) return absl::NotFoundError(absl::StrCat(Name(place), " holds no chunk"));
+    if (IsMoving(at(place).state)) plan.next = LeasePlan::Next::kWait;
+    if (at(place).uses > 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(Name(place), " is in use (", at(place).uses, " uses): release it first"));
+    }
+  }
+  if (plan.next == LeasePlan::Next::kWait) return plan;
+  plan.next = LeasePlan::Next::kFetch;
+  for (uint32_t i = 0; i < range.count; ++i) {
+    const uint32_t place = range.first.value() + i;
+    if (IsHeld(entries_[place].state)) {
+      MarkReleasing(place, &plan.release);
+    } else {
+      entries_[place].state = State::kReleasing;
+      ++moving_;
+    }
+  }
+  return plan;
+}
+
+void LeaseCache::Freed(PlaceRange range) {
+  NotFreed(range);
+  for (uint32_t i = 0; i < range.count; ++i) {
+    Entry& entry = entries_[range.first.value() + i];
+    entry.state = State::kUnbound;
+    places_.erase(entry.chunk);
+  }
+  bound_ -= range.count;
+}
+
+void LeaseCache::NotFreed(PlaceRange range) {
+  for (uint32_t i = 0; i < range.count; ++i) {
+    Entry& entry = entries_[range.first.value() + i];
+    MEMTIDE_CHECK(entry.state == State::kReleasing) << Name(range.first);
+    entry.state = State::kAbsent;
+  }
+  moving_ -= range.count;
+}
+
+bool LeaseCache::IsBound(PlaceId place) const {
+  return place.value() < entries_.size() && at(place).state != State::kUnbound;
+}
+
+bool LeaseCache::IsAbsent(PlaceId place) const {
+  return IsBound(place) && at(place).state == State::kAbsent;
+}
+
+ChunkId LeaseCache::chunk(PlaceId place) const {
+  MEMTIDE_CHECK(IsBound(place)) << Name(place);
+  return at(place).chunk;
+}
+
+// --- Leases ---
+
+absl::Status LeaseCache::CheckWanted(absl::Span<const PlaceId> places) {
+  ++stamp_;
+  for (const PlaceId place : places) {
+    if (!IsBound(place)) return absl::NotFoundError(absl::StrCat(Name(place), " holds no chunk"));
+    if (at(place).stamp == stamp_) {
+      return absl::InvalidArgumentError(absl::StrCat(Name(place), " is named twice"));
+    }
+    at(place).stamp = stamp_;
+    at(place).moment = moment_;
+  }
+  if (places.size() > max_per_acquire_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(places.size(), " chunks cannot be in use at once: this session may lease ",
+                     max_per_acquire_,
+                     " (lease_budget); acquire fewer at a time, or give the job a larger share"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LeasePlan> LeaseCache::Acquire(absl::Span<const PlaceId> places, Access access) {
+  if (absl::Status status = CheckWanted(places); !status.ok()) return status;
+  const uint32_t in_use = held_ - idle_;
+  if (max_in_use_ != kNoLimit && in_use + places.size() > max_in_use_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(places.size(), " chunks cannot be in use beside the ", in_use,
+                     " that are in use: other jobs leave this session ", max_in_use_,
+                     " leases; acquire fewer at a time"));
+  }
+  return MakePlan(places, access);
+}
+
+absl::StatusOr<LeasePlan> LeaseCache::Fault(PlaceId place, Access access) {
+  if (absl::Status status = CheckWanted({&place, 1}); !status.ok()) return status;
+  LeasePlan plan = MakePlan({&place, 1}, access);
+  if (plan.next == LeasePlan::Next::kWait) return plan;
+  plan.counts_uses = false;
+  if (!IsRecent(place.value())) {
+    std::copy_backward(recent_, recent_ + kRecentFaults - 1, recent_ + kRecentFaults);
+    recent_[0] = place.value();
+  }
+  // MakePlan counted a use for a hit, but a fault counts none.
+  if (plan.next == LeasePlan::Next::kDone) DropUse(place);
+  return plan;
+}
+
+LeasePlan LeaseCache::MakePlan(absl::Span<const PlaceId> places, Access access) {
+  LeasePlan plan;
+  plan.access = access;
+  uint32_t absent = 0;
+  uint32_t readable = 0;
+  for (const PlaceId place : places) {
+    const State state = at(place).state;
+    if (IsMoving(state)) {
+      plan.next = LeasePlan::Next::kWait;
+      return plan;
+    }
+    absent += state == State::kAbsent ? 1 : 0;
+    readable += state == State::kReading ? 1 : 0;
+  }
+  const bool upgrades = access == Access::kWrite && readable > 0;
+  if (absent == 0 && !upgrades) {
+    for (const PlaceId place : places) AddUse(place);
+    return plan;
+  }
+  plan.next = LeasePlan::Next::kFetch;
+  // Charge first: leases that other plans are fetching count as held.
+  const uint32_t wanted = held_ + leasing_ + absent;
+  const uint32_t most = max_held();
+  if (wanted > most) {
+    plan.release = TakeOldest(wanted - most, Recent::kLast);
+    plan.release_first = wanted - plan.release.size() > most;
+  }
+  for (const PlaceId place : places) {
+    Entry& entry = at(place);
+    if (entry.state == State::kAbsent) {
+      entry.state = State::kLeasing;
+      ++leasing_;
+      ++moving_;
+      plan.fetch.push_back(place);
+    } else {
+      ReserveUse(place);
+      if (entry.state == State::kReading && access == Access::kWrite) {
+        entry.state = State::kUpgrading;
+        ++moving_;
+        plan.upgrade.push_back(place);
+      } else {
+        plan.hits.push_back(place);
+      }
+    }
+  }
+  return plan;
+}
+
+void LeaseCache::Granted(const LeasePlan& plan) {
+  for (const PlaceId place : plan.fetch) {
+    Entry& entry = at(place);
+    MEMTIDE_CHECK(entry.state == State::kLeasing) << Name(place);
+    entry.state = plan.access == Access::kWrite ? State::kWriting : State::kReading;
+    --leasing_;
+    --moving_;
+    ++held_;
+    // A held lease without a use is in the idle list, so it enters the list before it gets its use.
+    PushNewest(place.value());
+    AddUse(place);
+    if (!plan.counts_uses) DropUse(place);
+  }
+  for (const PlaceId place : plan.upgrade) {
+    MEMTIDE_CHECK(at(place).state == State::kUpgrading) << Name(place);
+    at(place).state = State::kWriting;
+    --moving_;
+    ConfirmUse(place);
+    if (!plan.counts_uses) DropUse(place);
+  }
+  for (const PlaceId place : plan.hits) ConfirmUse(place);
+}
+
+void LeaseCache::Refused(const LeasePlan& plan) {
+  for (const PlaceId place : plan.fetch) {
+    MEMTIDE_CHECK(at(place).state == State::kLeasing) << Name(place);
+    at(place).state = State::kAbsent;
+    revoked_places_.erase(place.value());  // Nothing is leased, so nothing is left to revoke.
+    --leasing_;
+    --moving_;
+  }
+  for (const PlaceId place : plan.upgrade) {
+    MEMTIDE_CHECK(at(place).state == State::kUpgrading) << Name(place);
+    at(place).state = State::kReading;
+    --moving_;
+    ConfirmUse(place);
+    DropUse(place);
+  }
+  for (const PlaceId place : plan.hits) {
+    ConfirmUse(place);
+    DropUse(place);
+  }
+}
+
+void LeaseCache::Released(absl::Span<const PlaceId> places) {
+  for (const PlaceId place : places) {
+    MEMTIDE_CHECK(at(place).state == State::kReleasing) << Name(place);
+    at(place).state = State::kAbsent;
+  }
+  moving_ -= places.size();
+}
+
+void LeaseCache::AddUse(PlaceId place) {
+  Entry& entry = at(place);
+  if (entry.uses++ == 0) Unlink(place.value());
+}
+
+void LeaseCache::ReserveUse(PlaceId place) {
+  AddUse(place);
+  ++at(place).reserved;
+}
+
+void LeaseCache::ConfirmUse(PlaceId place) {
+  MEMTIDE_CHECK(at(place).reserved > 0) << Name(place);
+  --at(place).reserved;
+}
+
+void LeaseCache::DropUse(PlaceId place) {
+  Entry& entry = at(place);
+  MEMTIDE_CHECK(entry.uses > 0) << Name(place);
+  if (--entry.uses == 0) PushNewest(place.value());
+}
+
+absl::Status LeaseCache::EndUse(absl::Span<const PlaceId> places) {
+  ++stamp_;
+  for (const PlaceId place : places) {
+    if (!IsBound(place)) return absl::NotFoundError(absl::StrCat(Name(place), " holds no chunk"));
+    if (at(place).stamp == stamp_) {
+      return absl::InvalidArgumentError(absl::StrCat(Name(place), " is named twice"));
+    }
+    at(place).stamp = stamp_;
+    // Reserved uses belong to plans of other callers, so this caller must not end them.
+    if (at(place).uses == at(place).reserved) {
+      return absl::FailedPreconditionError(absl::StrCat(Name(place), " is not in use"));
+    }
+  }
+  for (const PlaceId place : places) DropUse(place);
+  return absl::OkStatus();
+}
+
+LeaseCache::Counts LeaseCache::counts() const {
+  Counts counts;
+  counts.bound = bound_;
+  counts.held = held_;
+  counts.in_use = held_ - idle_;
+  counts.idle = idle_;
+  counts.moving = moving_;
+  return counts;
+}
+
+void LeaseCache::CheckInvariants() const {
+  Counts seen;
+  uint32_t leasing = 0;
+  for (const Entry& entry : entries_) {
+    seen.bound += entry.state != State::kUnbound ? 1 : 0;
+    seen.held += IsHeld(entry.state) ? 1 : 0;
+    seen.idle += IsIdle(entry) ? 1 : 0;
+    seen.moving += IsMoving(entry.state) ? 1 : 0;
+    leasing += entry.state == State::kLeasing ? 1 : 0;
+    MEMTIDE_CHECK(entry.uses == 0 || IsHeld(entry.state));
+    MEMTIDE_CHECK(entry.reserved <= entry.uses);
+    MEMTIDE_CHECK(entry.state != State::kUpgrading || entry.reserved > 0);
+  }
+  MEMTIDE_CHECK(seen.bound == bound_) << seen.bound << " " << bound_;
+  MEMTIDE_CHECK(seen.held == held_) << seen.held << " " << held_;
+  MEMTIDE_CHECK(seen.idle == idle_) << seen.idle << " " << idle_;
+  MEMTIDE_CHECK(seen.moving == moving_) << seen.moving << " " << moving_;
+  MEMTIDE_CHECK(leasing == leasing_) << leasing << " " << leasing_;
+  uint32_t listed = 0;
+  for (uint32_t place = oldest_; place != kNone; place = entries_[place].newer) {
+    MEMTIDE_CHECK(IsIdle(entries_[place])) << "place " << place;
+    ++listed;
+  }
+  MEMTIDE_CHECK(listed == idle_) << listed << " " << idle_;
+}
+
+}  // namespace memtide::client

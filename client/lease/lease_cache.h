@@ -1,0 +1,211 @@
+// LeaseCache: which places hold which chunks, which chunks are leased, and which leases to release
+// when another one is needed. Pure bookkeeping: no system calls, no clock, no threads.
+//
+// A caller asks for a plan under the lock that guards this object, carries the plan out without the
+// lock, and reports the outcome. The places of a plan are marked as moving until then, so no two
+// plans name the same place; a request that needs a moving place returns kWait and is repeated. A
+// plan is made as a whole and nothing is held while waiting, so callers with overlapping sets
+// cannot deadlock.
+//
+//   unbound -> absent <-> leasing / releasing <-> reading, writing;  reading -> upgrading ->
+//   writing
+//
+// A held lease is in use (acquired) or idle. Idle leases are kept as long as no more than `budget`
+// are held. Beyond that they are released in this order: first those that the daemon's eviction
+// hints name, then the longest idle, and last the kRecentFaults most recently faulted ones, so that
+// code which accesses several chunks in turn makes progress.
+//
+// Invariants: CheckInvariants(). Thread-compatible.
+#ifndef MEMTIDE_CLIENT_LEASE_LEASE_CACHE_H_
+#define MEMTIDE_CLIENT_LEASE_LEASE_CACHE_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "client/memory/place.h"
+
+namespace memtide::client {
+
+struct LeasePlan {
+  enum class Next : uint8_t {
+    kDone,   // All leases are held, and their uses counted. There is nothing to report.
+    kWait,   // A place is moving, nothing was marked: wait for a change, then repeat.
+    kFetch,  // Carry the plan out, then report Released, and Granted or Refused.
+  };
+  Next next = Next::kDone;
+  Access access = Access::kRead;
+  std::vector<PlaceId> fetch;    // Lease and map these.
+  std::vector<PlaceId> upgrade;  // Held for reading: lease these for writing.
+  std::vector<PlaceId> release;  // Unmap these, then end their leases.
+  // Set if the requested leases and those in use exceed the budget together. The fetch may then
+  // wait for other users, so `release` must be released in a call of its own and not wait with it.
+  bool release_first = false;
+
+  // For Granted and Refused: the held places whose use is reserved, and whether uses are counted.
+  std::vector<PlaceId> hits;
+  bool counts_uses = true;
+};
+
+class LeaseCache {
+ public:
+  struct Options {
+    uint32_t places = 0;  // Not zero.
+    uint32_t budget = 1;  // Leases held at most, unless all are in use. Not zero.
+  };
+  struct Counts {
+    uint32_t bound = 0, held = 0, in_use = 0, idle = 0, moving = 0;
+  };
+
+  // REQUIRES: options.places and options.budget are not zero.
+  explicit LeaseCache(const Options& options);
+
+  // --- Chunks and places ---
+
+  // Returns the lowest run of `count` unbound places. RESOURCE_EXHAUSTED: there is none.
+  absl::StatusOr<PlaceRange> FindUnbound(uint32_t count) const;
+  // Binds `chunks` to the places from `first` on. REQUIRES: these places are unbound.
+  void Bind(PlaceId first, absl::Span<const ChunkId> chunks);
+  // Begins to free these chunks: returns kFetch, with the mapped places in `release` and every
+  // place marked as moving, or kWait. FAILED_PRECONDITION: a chunk is in use. NOT_FOUND: a place is
+  // unbound.
+  absl::StatusOr<LeasePlan> BeginFree(PlaceRange range);
+  // Reports that the chunks were freed (the places become unbound) or that freeing failed (the
+  // places become absent). REQUIRES: BeginFree marked them.
+  void Freed(PlaceRange range);
+  void NotFreed(PlaceRange range);
+
+  bool IsBound(PlaceId place) const;
+  // Whether any place holds the chunk.
+  bool IsBound(ChunkId chunk) const { return places_.count(chunk) > 0; }
+  bool IsAbsent(PlaceId place) const;
+  // REQUIRES: the place is bound.
+  ChunkId chunk(PlaceId place) const;
+
+  // --- Leases ---
+
+  // Counts one use of each of `places`, or returns what must be done first. INVALID_ARGUMENT: a
+  // place is named twice. NOT_FOUND: a place is unbound. RESOURCE_EXHAUSTED: more places than the
+  // budget.
+  absl::StatusOr<LeasePlan> Acquire(absl::Span<const PlaceId> places, Access access);
+  // The same for a place that was faulted in. No use is counted: the lease is idle, but recent.
+  absl::StatusOr<LeasePlan> Fault(PlaceId place, Access access);
+  // Reports that the leases of the plan are held and mapped, or that none of them is.
+  void Granted(const LeasePlan& plan);
+  void Refused(const LeasePlan& plan);
+  // Reports that these places are unmapped and their leases ended. REQUIRES: LeasePlan::release or
+  // a Take function named them.
+  void Released(absl::Span<const PlaceId> places);
+
+  // Ends one use of each place, or of none. FAILED_PRECONDITION: a place is not in use.
+  absl::Status EndUse(absl::Span<const PlaceId> places);
+
+  // --- Reclaim; each Take function marks the places that it returns as moving ---
+
+  // Replaces the eviction hints: leased chunks to release before all others, in this order. Chunks
+  // without a place are ignored.
+  void SetEvictionHints(absl::Span<const ChunkId> chunks);
+  // Begins the next moment. Eviction hints do not apply to chunks used in the current moment,
+  // because the program may still be using them without a lease in use.
+  void BeginMoment() { ++moment_; }
+  // Takes idle leases so that the next fetches need not release any first. None unless the budget
+  // is used up and the chunks do not all fit into it.
+  std::vector<PlaceId> TakeForHeadroom();
+  // Records that the daemon wants the leases of these chunks back, and `additional` more.
+  // TakeRevoked takes them as they become idle. Chunks that are not leased are ignored.
+  void Revoke(absl::Span<const ChunkId> chunks, uint32_t additional);
+  std::vector<PlaceId> TakeRevoked();
+  std::vector<PlaceId> TakeAllIdle();
+  // Takes the idle leases among `places`. Places that are unbound, absent, moving or in use are
+  // skipped.
+  std::vector<PlaceId> TakeIdle(absl::Span<const PlaceId> places);
+  // Whether TakeRevoked or TakeForHeadroom would return any place.
+  bool NeedsReclaim() const;
+
+  Counts counts() const;
+  uint32_t budget() const { return budget_; }
+  // Sets the budget. Leases above it are reclaimed as uses end. REQUIRES: budget is not zero.
+  void SetBudget(uint32_t budget);
+  // Sets a budget for idle leases only (decisions 17 and 18): one Acquire may still name as many
+  // places as before. If `max_in_use` is not zero, an Acquire that would bring all leases in use
+  // above it is RESOURCE_EXHAUSTED. REQUIRES: budget is not zero.
+  void SetSoftBudget(uint32_t budget, uint32_t max_in_use);
+  // CHECK-fails unless lists, states and counts agree. For tests; takes time linear in places.
+  void CheckInvariants() const;
+
+ private:
+  enum class State : uint8_t {
+    kUnbound,
+    kAbsent,
+    kLeasing,
+    kReading,
+    kUpgrading,
+    kWriting,
+    kReleasing
+  };
+  static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr uint32_t kNoLimit = ~uint32_t{0};
+  static constexpr uint32_t kRecentFaults = 2, kFaultHeadroom = 4;
+  struct Entry {
+    ChunkId chunk;
+    State state = State::kUnbound;
+    uint32_t uses = 0;
+    uint32_t reserved = 0;  // Part of `uses`: those of plans that are not yet granted.
+    uint32_t older = kNone, newer = kNone;  // Neighbours in the list of idle leases.
+    uint64_t stamp = 0;   // The value of stamp_ of the last request that named the place.
+    uint64_t moment = 0;  // The value of moment_ at its last use.
+  };
+
+  static bool IsMoving(State state);
+  static bool IsHeld(State state);
+  bool IsIdle(const Entry& entry) const { return IsHeld(entry.state) && entry.uses == 0; }
+  bool IsRecent(uint32_t place) const;
+
+  Entry& at(PlaceId place) { return entries_[place.value()]; }
+  const Entry& at(PlaceId place) const { return entries_[place.value()]; }
+  void PushNewest(uint32_t place);
+  void Unlink(uint32_t place);
+
+  absl::Status CheckWanted(absl::Span<const PlaceId> places);
+  LeasePlan MakePlan(absl::Span<const PlaceId> places, Access access);
+  void AddUse(PlaceId place);
+  // Adds a use that only its plan may end; ConfirmUse makes it an ordinary one.
+  void ReserveUse(PlaceId place);
+  void ConfirmUse(PlaceId place);
+  void DropUse(PlaceId place);
+  // Marks up to `count` idle leases, hinted ones first, then the longest idle, but none that the
+  // request `stamp_` names. Recently faulted places come last, or not at all with Recent::kSpare.
+  enum class Recent : uint8_t { kSpare, kLast };
+  std::vector<PlaceId> TakeOldest(uint32_t count, Recent recent);
+  void MarkReleasing(uint32_t place, std::vector<PlaceId>* taken);
+  bool IsTakable(uint32_t place) const;
+  uint32_t headroom() const;
+  // The number of leases above which idle ones are reclaimed. Under a soft budget there is headroom
+  // for faults above the leases in use: code that accesses several chunks in turn would otherwise
+  // evict one for the other forever.
+  uint32_t max_held() const;
+
+  uint32_t budget_;
+  uint32_t max_per_acquire_;        // Limit on the places of one Acquire.
+  uint32_t max_in_use_ = kNoLimit;  // Limit on all leases in use.
+  std::vector<Entry> entries_;
+  uint32_t oldest_ = kNone, newest_ = kNone;
+  uint32_t recent_[kRecentFaults] = {kNone, kNone};
+  uint64_t stamp_ = 0;
+  uint32_t revoked_ = 0;               // Revoked and not yet taken, any chunks.
+  std::set<uint32_t> revoked_places_;  // Revoked and not yet taken, these places.
+  std::vector<uint32_t> eviction_hints_;
+  uint64_t moment_ = 0;
+  std::map<ChunkId, uint32_t> places_;  // Chunk to bound place.
+  uint32_t bound_ = 0, held_ = 0, idle_ = 0, moving_ = 0;
+  uint32_t leasing_ = 0;  // Moving entries that will be held once their fetch completes.
+};
+
+}  // namespace memtide::client
+
+#endif  // MEMTIDE_CLIENT_LEASE_LEASE_CACHE_H_

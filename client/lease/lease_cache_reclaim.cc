@@ -1,0 +1,142 @@
+// LeaseCache, reclaim: which leases to release, because they are revoked, for headroom, or for a
+// fetch; and the list of idle leases in the order of their last use.
+#include <algorithm>
+
+#include "client/lease/lease_cache.h"
+
+namespace memtide::client {
+
+// The leases to keep free below the budget: enough that one release call ends a batch of them.
+uint32_t LeaseCache::headroom() const {
+  return std::min<uint32_t>(8, std::max<uint32_t>(1, budget_ / 8));
+}
+
+uint32_t LeaseCache::max_held() const {
+  return std::max(budget_, std::min(max_per_acquire_, held_ - idle_ + kFaultHeadroom));
+}
+
+bool LeaseCache::NeedsReclaim() const {
+  if (idle_ == 0) return false;
+  if (revoked_ > 0) return true;
+  for (const uint32_t place : revoked_places_) {
+    if (IsTakable(place)) return true;
+  }
+  if (bound_ <= budget_) return false;  // All chunks fit: nothing will have to be released.
+  // The next lease would have to wait for a release.
+  return idle_ > kRecentFaults && held_ + leasing_ >= max_held();
+}
+
+std::vector<PlaceId> LeaseCache::TakeForHeadroom() {
+  const uint32_t most = max_held();
+  if (bound_ <= budget_ || held_ + leasing_ < most) return {};
+  ++stamp_;  // Begins a request without places, so that TakeOldest spares none of the last request.
+  return TakeOldest(held_ + leasing_ - most + headroom(), Recent::kSpare);
+}
+
+void LeaseCache::SetEvictionHints(absl::Span<const ChunkId> chunks) {
+  eviction_hints_.clear();
+  for (const ChunkId chunk : chunks) {
+    const auto found = places_.find(chunk);
+    if (found != places_.end()) eviction_hints_.push_back(found->second);
+  }
+}
+
+void LeaseCache::Revoke(absl::Span<const ChunkId> chunks, uint32_t additional) {
+  for (const ChunkId chunk : chunks) {
+    const auto found = places_.find(chunk);
+    if (found == places_.end()) continue;
+    const State state = entries_[found->second].state;
+    if (IsHeld(state) || state == State::kLeasing) revoked_places_.insert(found->second);
+  }
+  // Repeated revocations cannot add up to more leases than there are.
+  revoked_ =
+      static_cast<uint32_t>(std::min<uint64_t>(uint64_t{revoked_} + additional, held_ + leasing_));
+}
+
+bool LeaseCache::IsTakable(uint32_t place) const {
+  return IsIdle(entries_[place]) && !IsMoving(entries_[place].state);
+}
+
+std::vector<PlaceId> LeaseCache::TakeRevoked() {
+  std::vector<PlaceId> taken;
+  const std::vector<uint32_t> named(revoked_places_.begin(), revoked_places_.end());
+  for (const uint32_t place : named) {
+    if (IsTakable(place)) MarkReleasing(place, &taken);
+  }
+  ++stamp_;
+  const std::vector<PlaceId> oldest = TakeOldest(revoked_, Recent::kLast);
+  revoked_ -= oldest.size();
+  taken.insert(taken.end(), oldest.begin(), oldest.end());
+  return taken;
+}
+
+std::vector<PlaceId> LeaseCache::TakeAllIdle() {
+  std::vector<PlaceId> taken;
+  while (oldest_ != kNone) MarkReleasing(oldest_, &taken);
+  return taken;
+}
+
+std::vector<PlaceId> LeaseCache::TakeIdle(absl::Span<const PlaceId> places) {
+  std::vector<PlaceId> taken;
+  for (const PlaceId place : places) {
+    if (IsBound(place) && IsTakable(place.value())) {
+      MarkReleasing(place.value(), &taken);
+    }
+  }
+  return taken;
+}
+
+std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
+  std::vector<PlaceId> taken;
+  const auto may_go = [this](uint32_t place) {
+    return entries_[place].stamp != stamp_ && !IsRecent(place);
+  };
+  // The daemon predicts the next use of each chunk, so its hints beat the order of last uses
+  // (decision 10).
+  for (const uint32_t place : eviction_hints_) {
+    if (taken.size() >= count) break;
+    const bool settled = entries_[place].moment != moment_;
+    if (settled && IsTakable(place) && may_go(place)) MarkReleasing(place, &taken);
+  }
+  for (uint32_t place = oldest_; place != kNone && taken.size() < count;) {
+    const uint32_t next = entries_[place].newer;
+    if (may_go(place)) MarkReleasing(place, &taken);
+    place = next;
+  }
+  if (recent == Recent::kSpare) return taken;
+  // A fault that needs room must get it even from recently faulted places: the oldest fault first.
+  for (uint32_t i = kRecentFaults; i > 0 && taken.size() < count; --i) {
+    const uint32_t place = recent_[i - 1];
+    if (place == kNone || !IsIdle(entries_[place]) || entries_[place].stamp == stamp_) continue;
+    MarkReleasing(place, &taken);
+  }
+  return taken;
+}
+
+void LeaseCache::MarkReleasing(uint32_t place, std::vector<PlaceId>* taken) {
+  Unlink(place);
+  entries_[place].state = State::kReleasing;
+  revoked_places_.erase(place);
+  --held_;
+  ++moving_;
+  taken->push_back(PlaceId(place));
+}
+
+void LeaseCache::PushNewest(uint32_t place) {
+  Entry& entry = entries_[place];
+  entry.older = newest_;
+  entry.newer = kNone;
+  (newest_ == kNone ? oldest_ : entries_[newest_].newer) = place;
+  newest_ = place;
+  ++idle_;
+}
+
+void LeaseCache::Unlink(uint32_t place) {
+  Entry& entry = entries_[place];
+  (entry.older == kNone ? oldest_ : entries_[entry.older].newer) = entry.newer;
+  (entry.newer == kNone ? newest_ : entries_[entry.newer].older) = entry.older;
+  entry.older = entry.newer = kNone;
+  --idle_;
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,337 @@
+#include "client/lease/lease_client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace memtide::client {
+
+LeaseClient::LeaseClient(const LeaseCache::Options& options, DaemonSession* session,
+                         AddressSpace* space, RegionTable* regions)
+    : session_(session), space_(space), regions_(regions), cache_(options) {}
+
+// --- Leasing ---
+
+absl::Status LeaseClient::Acquire(absl::Span<const PlaceId> places, Access access,
+                                  absl::optional<Duration> deadline) {
+  return EnsureLeased({places, access, Purpose::kUse, deadline}).status();
+}
+
+absl::Status LeaseClient::HandleFault(PlaceId place, Access access) {
+  const absl::StatusOr<LeasePlan::Next> done =
+      EnsureLeased({{&place, 1}, access, Purpose::kFault, kFaultTimeout});
+  // CarryOut has resumed the blocked threads.
+  if (done.ok() && *done == LeasePlan::Next::kFetch) return absl::OkStatus();
+  if (!done.ok() && !absl::IsNotFound(done.status())) return done.status();
+  space_->Wake(place);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LeasePlan::Next> LeaseClient::EnsureLeased(const Request& request) {
+  absl::optional<Instant> until;
+  if (request.deadline.has_value()) until = Now() + *request.deadline;
+  if (request.deadline == Duration::zero()) until = Instant::min();
+  MEMTIDE_ASSIGN_OR_RETURN(PendingFetch pending, Plan(request, until));
+  if (pending.plan.next != LeasePlan::Next::kDone) {
+    MEMTIDE_RETURN_IF_ERROR(CarryOut(&pending, until));
+  }
+  return pending.plan.next;
+}
+
+absl::StatusOr<LeaseClient::PendingFetch> LeaseClient::Plan(const Request& request,
+                                                            absl::optional<Instant> until) {
+  PendingFetch pending;
+  const bool fault = request.purpose == Purpose::kFault;
+  const MutexLock lock(&mutex_);
+  while (true) {
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    MEMTIDE_ASSIGN_OR_RETURN(pending.plan, fault ? cache_.Fault(request.places[0], request.access)
+                                                 : cache_.Acquire(request.places, request.access));
+    if (pending.plan.next != LeasePlan::Next::kWait) break;
+    const Instant start = Now();
+    const absl::Status waited = WaitForChange(until);
+    stats_.waited += Now() - start;
+    MEMTIDE_RETURN_IF_ERROR(waited);
+  }
+  const LeasePlan& plan = pending.plan;
+  const uint64_t missed = plan.fetch.size() + plan.upgrade.size();
+  if (fault) {
+    stats_.faults += plan.fetch.size();
+    stats_.upgrades += plan.upgrade.size();
+  } else {
+    stats_.acquires += request.places.size();
+    stats_.acquire_hits += request.places.size() - missed;
+  }
+  // Hits are recorded as well: the access predictor needs the uses, not the fetches.
+  for (const PlaceId place : request.places) log_.Record(cache_.chunk(place), request.access);
+  // A hit makes no call, so its moments travel with the next fetch.
+  if (plan.next == LeasePlan::Next::kDone) return pending;
+  pending.moments = log_.Take();
+  pending.leased = ChunksOf(plan.fetch);
+  const std::vector<ChunkId> upgraded = ChunksOf(plan.upgrade);
+  pending.leased.insert(pending.leased.end(), upgraded.begin(), upgraded.end());
+  pending.released = ChunksOf(plan.release);
+  return pending;
+}
+
+absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant> until) {
+  LeasePlan& plan = pending->plan;
+  const bool no_wait = until == Instant::min();
+  const Instant start = Now();
+  if (!no_wait) AwaitMinResidency(plan.release);
+  const Instant begun = Now();
+  for (const PlaceId place : plan.release) space_->Unmap(place);
+  // In all other cases the fetch carries the releases, which saves a call.
+  if (!plan.release.empty() && (plan.release_first || no_wait)) {
+    CountCall();
+    if (!session_->Release(pending->released).ok()) ReleaseInDoubt(pending->released);
+    MarkReleased(plan.release);
+    plan.release.clear();
+    pending->released.clear();
+  }
+  absl::StatusOr<FetchResult> fetched = Fetch(*pending, until);
+  absl::Status status = fetched.status();
+  if (fetched.ok()) {
+    status = MapGranted(*pending, fetched->leases);
+  } else {
+    ReleaseInDoubt(pending->released);
+  }
+  const MutexLock lock(&mutex_);
+  if (status.ok()) {
+    cache_.Granted(plan);
+    if (!plan.counts_uses) {
+      // Faulted chunks have no use that keeps them mapped: give them a minimum residency.
+      const Instant now = Now();
+      for (const PlaceId place : plan.fetch) {
+        resident_until_[place] = now + std::min(now - begun, kMaxMinResidency);
+      }
+    }
+    cache_.SetEvictionHints(fetched->eviction_hints);
+  } else {
+    cache_.Refused(plan);
+  }
+  cache_.Released(plan.release);
+  stats_.releases += plan.release.size();
+  stats_.waited += Now() - start;
+  Changed();
+  if (!status.ok()) return status;
+  // Resume the blocked threads after the lease is counted, so that a thread which faulted a chunk
+  // in can flush it at once; under the lock, so that no other thread unmaps it in between; and
+  // last, when nothing of this request can fail any more.
+  for (const PlaceId place : plan.fetch) space_->ResumeWaiters(place, plan.access);
+  for (const PlaceId place : plan.upgrade) space_->ResumeWaiters(place, plan.access);
+  return status;
+}
+
+absl::StatusOr<FetchResult> LeaseClient::Fetch(const PendingFetch& pending,
+                                               absl::optional<Instant> until) {
+  FetchOptions options;
+  options.chunks = pending.leased;
+  options.releases = pending.released;
+  options.access = pending.plan.access;
+  options.moments = pending.moments;
+  if (until == Instant::min()) {
+    options.wait_policy = WaitPolicy::kNoWait;
+  } else if (until.has_value()) {
+    // At least 1 ms, because zero would mean no deadline.
+    options.deadline = std::max<Duration>(*until - Now(), std::chrono::milliseconds(1));
+  }
+  CountCall();
+  absl::StatusOr<FetchResult> fetched = session_->Fetch(options);
+  if (fetched.ok() && fetched->leases.size() != options.chunks.size()) {
+    return absl::InternalError(absl::StrCat("the daemon granted ", fetched->leases.size(),
+                                            " leases of ", options.chunks.size()));
+  }
+  return fetched;
+}
+
+absl::Status LeaseClient::MapGranted(const PendingFetch& pending,
+                                     const std::vector<Lease>& leases) {
+  const LeasePlan& plan = pending.plan;
+  absl::Status status;
+  size_t mapped = 0;
+  for (; mapped < plan.fetch.size(); ++mapped) {
+    const Lease& lease = leases[mapped];
+    // Find may wait: regions arrive over another socket than leases.
+    const auto region = regions_->Find(lease, space_->chunk_size());
+    status = region.status();
+    if (status.ok()) {
+      status = space_->Map(plan.fetch[mapped], region->get(), lease.offset, plan.access);
+    }
+    if (!status.ok()) break;
+  }
+  for (size_t i = 0; i < plan.upgrade.size() && status.ok(); ++i) {
+    status = space_->MakeWritable(plan.upgrade[i]);
+  }
+  if (status.ok()) return status;
+  // Undo the mappings, then the leases. Upgraded leases stay: the daemon counts them as write
+  // leases, and holding one without writing is safe.
+  for (size_t i = 0; i < mapped; ++i) space_->Unmap(plan.fetch[i]);
+  ReleaseInDoubt({pending.leased.begin(), pending.leased.begin() + plan.fetch.size()});
+  return status;
+}
+
+absl::Status LeaseClient::EndUse(absl::Span<const PlaceId> places) {
+  // Record the fence before the lease can become idle, because the reclaimer may unmap idle places.
+  const absl::Status gpu = space_->EndUse(places);
+  const MutexLock lock(&mutex_);
+  // The use ends even if CUDA reported an error: the caller could not know that a use is left to
+  // end.
+  absl::Status status = cache_.EndUse(places);
+  status.Update(gpu);
+  if (cache_.NeedsReclaim()) reclaim_needed_.Signal();
+  return lost_.ok() ? status : lost_;
+}
+
+// --- Chunks ---
+
+absl::StatusOr<PlaceRange> LeaseClient::Allocate(uint32_t count, ChunkKind kind,
+                                                 InitialContent initial_content) {
+  if (count == 0) return absl::InvalidArgumentError("cannot allocate zero chunks");
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    // Fail before the call to the daemon if there is no room for the chunks.
+    MEMTIDE_RETURN_IF_ERROR(cache_.FindUnbound(count).status());
+  }
+  CountCall();
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks,
+                           session_->Allocate(count, kind, initial_content));
+  // Another thread may have bound the unbound places that were found above.
+  absl::StatusOr<PlaceRange> range = Bind(chunks);
+  if (range.ok()) return range;
+  CountCall();
+  session_->Free(chunks).IgnoreError();
+  return range;
+}
+
+absl::StatusOr<PlaceRange> LeaseClient::Bind(const std::vector<ChunkId>& chunks) {
+  absl::StatusOr<PlaceRange> range;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    range = cache_.FindUnbound(static_cast<uint32_t>(chunks.size()));
+    if (range.ok()) cache_.Bind(range->first, chunks);
+  }
+  MEMTIDE_RETURN_IF_ERROR(range.status());
+  const absl::Status status = space_->Bind(*range);
+  if (status.ok()) return range;
+  const MutexLock lock(&mutex_);
+  MEMTIDE_CHECK(cache_.BeginFree(*range).ok());
+  cache_.Freed(*range);
+  return status;
+}
+
+absl::Status LeaseClient::Free(PlaceRange range) {
+  PendingFetch pending;
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    while (true) {
+      MEMTIDE_RETURN_IF_ERROR(lost_);
+      MEMTIDE_ASSIGN_OR_RETURN(pending.plan, cache_.BeginFree(range));
+      if (pending.plan.next != LeasePlan::Next::kWait) break;
+      MEMTIDE_RETURN_IF_ERROR(WaitForChange(absl::nullopt));
+    }
+    pending.released = ChunksOf(pending.plan.release);
+    for (uint32_t i = 0; i < range.count; ++i) {
+      chunks.push_back(cache_.chunk(PlaceId(range.first.value() + i)));
+    }
+  }
+  // The daemon may reuse the slots once it has freed the chunks, so unmap them first.
+  for (const PlaceId place : pending.plan.release) space_->Unmap(place);
+  CountCall();
+  const absl::Status status = session_->Free(chunks);  // Ends their leases as well.
+  if (status.ok()) {
+    space_->Unbind(range);
+  } else {
+    ReleaseInDoubt(pending.released);
+  }
+  const MutexLock lock(&mutex_);
+  if (status.ok()) {
+    cache_.Freed(range);
+  } else {
+    cache_.NotFreed(range);
+  }
+  Changed();
+  return status;
+}
+
+// --- What comes when ---
+
+void LeaseClient::BeginMoment(Moment moment) {
+  std::vector<Moment> moments;
+  {
+    const MutexLock lock(&mutex_);
+    log_.Begin(std::move(moment));
+    cache_.BeginMoment();
+    if (!log_.WantsReport() || !lost_.ok()) return;
+    moments = log_.Take();
+  }
+  CountCall();
+  // The moments are hints: losing them costs only time.
+  session_->Report(moments).IgnoreError();
+}
+
+void LeaseClient::EndIteration() {
+  const MutexLock lock(&mutex_);
+  log_.EndIteration();
+}
+
+// --- State ---
+
+void LeaseClient::FailWith(const absl::Status& reason) {
+  const MutexLock lock(&mutex_);
+  if (lost_.ok()) lost_ = reason;
+  Changed();
+}
+
+absl::Status LeaseClient::WaitForChange(absl::optional<Instant> until) {
+  if (!until.has_value()) {
+    changed_.Wait(&mutex_);
+    return absl::OkStatus();
+  }
+  if (*until == Instant::min()) {
+    return absl::UnavailableError("another thread is fetching or releasing a chunk");
+  }
+  const Duration left = *until - Now();
+  if (left <= Duration::zero()) {
+    return absl::DeadlineExceededError(
+        "a chunk that another thread fetches or releases was not available in time");
+  }
+  changed_.WaitFor(&mutex_, left);
+  return absl::OkStatus();
+}
+
+void LeaseClient::Changed() {
+  changed_.SignalAll();
+  if (cache_.NeedsReclaim()) reclaim_needed_.Signal();
+}
+
+std::vector<ChunkId> LeaseClient::ChunksOf(absl::Span<const PlaceId> places) const {
+  std::vector<ChunkId> chunks;
+  chunks.reserve(places.size());
+  for (const PlaceId place : places) chunks.push_back(cache_.chunk(place));
+  return chunks;
+}
+
+void LeaseClient::CountCall() {
+  const MutexLock lock(&mutex_);
+  ++stats_.calls;
+}
+
+LeaseStats LeaseClient::stats() const {
+  const MutexLock lock(&mutex_);
+  LeaseStats stats = stats_;
+  const LeaseCache::Counts counts = cache_.counts();
+  stats.chunks = counts.bound;
+  stats.leases_held = counts.held;
+  stats.leases_in_use = counts.in_use;
+  stats.lease_budget = cache_.budget();
+  return stats;
+}
+
+}  // namespace memtide::client

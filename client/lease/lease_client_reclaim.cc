@@ -1,0 +1,184 @@
+// LeaseClient, reclaim: leases are unmapped, then released, then free to be leased again.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/lease/lease_client.h"
+
+namespace memtide::client {
+
+absl::Status LeaseClient::ReleaseLeases(const std::vector<PlaceId>& places) {
+  if (places.empty()) return absl::OkStatus();
+  AwaitMinResidency(places);
+  for (const PlaceId place : places) space_->Unmap(place);
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    chunks = ChunksOf(places);
+  }
+  CountCall();
+  const absl::Status status = session_->Release(chunks);
+  if (!status.ok()) ReleaseInDoubt(chunks);
+  MarkReleased(places);
+  return status;
+}
+
+void LeaseClient::AwaitMinResidency(const std::vector<PlaceId>& places) {
+  Instant until = Instant::min();
+  const MutexLock lock(&mutex_);
+  for (const PlaceId place : places) {
+    const auto found = resident_until_.find(place);
+    if (found == resident_until_.end()) continue;
+    until = std::max(until, found->second);
+    resident_until_.erase(found);
+  }
+  // A lost session or shutdown ends the wait: the leases end anyway.
+  for (Instant now = Now(); now < until && lost_.ok() && !stopping_; now = Now()) {
+    changed_.WaitFor(&mutex_, until - now);
+  }
+}
+
+void LeaseClient::ReleaseInDoubt(const std::vector<ChunkId>& chunks) {
+  for (const ChunkId chunk : chunks) {
+    CountCall();
+    // Errors are expected: FAILED_PRECONDITION if the lease had ended, UNAVAILABLE if the session
+    // is lost and its leases with it. One call per chunk, because a call fails as a whole.
+    session_->Release({&chunk, 1}).IgnoreError();
+  }
+}
+
+void LeaseClient::MarkReleased(const std::vector<PlaceId>& places) {
+  const MutexLock lock(&mutex_);
+  cache_.Released(places);
+  stats_.releases += places.size();
+  Changed();
+}
+
+void LeaseClient::Revoke(const Revocation& revocation) {
+  const MutexLock lock(&mutex_);
+  cache_.Revoke(revocation.chunks, revocation.additional);
+  reclaim_needed_.Signal();
+}
+
+uint32_t LeaseClient::Budget(uint32_t lease_budget, uint32_t slots) {
+  return std::min(lease_budget, std::max<uint32_t>(2, slots) - 1);
+}
+
+void LeaseClient::ApplyDeviceShare(const DeviceShare& share) {
+  cache_.SetBudget(std::max<uint32_t>(1, Budget(share.lease_budget, share.device_slots)));
+  Changed();
+}
+
+void LeaseClient::SetSoftBudget(uint32_t lease_budget, uint32_t max_in_use) {
+  const MutexLock lock(&mutex_);
+  cache_.SetSoftBudget(std::max<uint32_t>(1, lease_budget), max_in_use);
+  Changed();
+  reclaim_needed_.Signal();
+}
+
+absl::Status LeaseClient::Resize(Bytes device_share, Duration deadline) {
+  CountCall();
+  MEMTIDE_ASSIGN_OR_RETURN(const DeviceShare share, session_->Resize(device_share, deadline));
+  const MutexLock lock(&mutex_);
+  ApplyDeviceShare(share);
+  return absl::OkStatus();
+}
+
+void LeaseClient::RegionGone(RegionId region, const DeviceShare& share) {
+  const MutexLock lock(&mutex_);
+  gone_.push_back(region);
+  ApplyDeviceShare(share);
+  reclaim_needed_.Signal();
+}
+
+void LeaseClient::ReturnRegions(const std::vector<RegionId>& regions) {
+  if (regions.empty()) return;
+  // No place maps them: the daemon sends RegionGone after all leases in a region have ended.
+  for (const RegionId region : regions) regions_->Remove(region);
+  CountCall();
+  // A failure means that the session ended, and its regions with it.
+  session_->ReturnRegions(regions).IgnoreError();
+}
+
+void LeaseClient::RunReclaimer() {
+  mutex_.Lock();
+  while (!stopping_) {
+    if (!lost_.ok() || (gone_.empty() && !cache_.NeedsReclaim())) {
+      reclaim_needed_.Wait(&mutex_);
+      continue;
+    }
+    std::vector<RegionId> gone;
+    gone.swap(gone_);
+    std::vector<PlaceId> places = cache_.TakeRevoked();
+    const std::vector<PlaceId> ahead = cache_.TakeForHeadroom();
+    places.insert(places.end(), ahead.begin(), ahead.end());
+    // Unmapping waits for the GPU, and releasing for the daemon: neither may happen under the lock.
+    mutex_.Unlock();
+    // A failure means that the session ended, which every later call reports.
+    ReleaseLeases(places).IgnoreError();
+    ReturnRegions(gone);
+    mutex_.Lock();
+  }
+  mutex_.Unlock();
+}
+
+void LeaseClient::StopReclaimer() {
+  const MutexLock lock(&mutex_);
+  stopping_ = true;
+  reclaim_needed_.SignalAll();
+}
+
+absl::Status LeaseClient::Flush() {
+  std::vector<PlaceId> places;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    places = cache_.TakeAllIdle();
+  }
+  return ReleaseLeases(places);
+}
+
+absl::Status LeaseClient::Evict(absl::Span<const PlaceId> places) {
+  std::vector<PlaceId> idle, absent;
+  std::vector<ChunkId> leased, chunks;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    for (const PlaceId place : places) {
+      if (!cache_.IsBound(place)) {
+        return absl::NotFoundError(absl::StrCat("place ", place.value(), " holds no chunk"));
+      }
+      if (cache_.IsAbsent(place)) absent.push_back(place);
+    }
+    idle = cache_.TakeIdle(places);
+    leased = ChunksOf(idle);
+    chunks = ChunksOf(absent);
+    chunks.insert(chunks.end(), leased.begin(), leased.end());
+  }
+  if (chunks.empty()) return absl::OkStatus();
+  for (const PlaceId place : idle) space_->Unmap(place);
+  CountCall();
+  const absl::Status status = session_->Evict(chunks);  // Ends their leases as well.
+  if (!status.ok()) ReleaseInDoubt(leased);
+  MarkReleased(idle);
+  return status;
+}
+
+absl::Status LeaseClient::Prefetch(absl::Span<const PlaceId> places) {
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    for (const PlaceId place : places) {
+      if (!cache_.IsBound(place)) {
+        return absl::NotFoundError(absl::StrCat("place ", place.value(), " holds no chunk"));
+      }
+      if (cache_.IsAbsent(place)) chunks.push_back(cache_.chunk(place));
+    }
+  }
+  if (chunks.empty()) return absl::OkStatus();
+  CountCall();
+  return session_->Prefetch(chunks);
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,100 @@
+// LeaseClient, steps: optimizer steps that the daemon computes on chunks of this client.
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/lease/lease_client.h"
+
+namespace memtide::client {
+namespace {
+
+// Commit retries this long while a chunk is in use. A use that lasts longer would not end soon.
+constexpr Duration kCommitTimeout = std::chrono::seconds(10);
+constexpr Duration kCommitRetryInterval = std::chrono::milliseconds(5);
+
+}  // namespace
+
+absl::StatusOr<std::vector<ChunkId>> LeaseClient::ReleaseIdle(absl::Span<const PlaceId> places) {
+  std::vector<PlaceId> idle;
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    MEMTIDE_ASSIGN_OR_RETURN(chunks, ResolvePlaces(places));
+    idle = cache_.TakeIdle(places);
+  }
+  MEMTIDE_RETURN_IF_ERROR(ReleaseLeases(idle));
+  return chunks;
+}
+
+absl::StatusOr<uint64_t> LeaseClient::Step(const StepPart& part) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(part.places));
+  std::vector<Moment> moments;
+  {
+    const MutexLock lock(&mutex_);
+    moments = log_.Take();
+  }
+  CountCall();
+  return session_->Step(part, chunks, moments);
+}
+
+absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,
+                                 absl::Span<const PlaceId> shadows) {
+  const Instant until = Now() + kCommitTimeout;
+  while (true) {
+    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(places));
+    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> shadow_chunks, ReleaseIdle(shadows));
+    CountCall();
+    const absl::Status status = session_->Commit(commit, chunks, shadow_chunks);
+    if (!absl::IsAborted(status) || Now() >= until) return status;
+    // The use may be another session's, whose end is not signalled here: so wait for a short time
+    // only.
+    const MutexLock lock(&mutex_);
+    changed_.WaitFor(&mutex_, kCommitRetryInterval);
+  }
+}
+
+absl::StatusOr<std::vector<ChunkId>> LeaseClient::ResolvePlaces(
+    absl::Span<const PlaceId> places) const {
+  for (const PlaceId place : places) {
+    if (cache_.IsBound(place)) continue;
+    return absl::NotFoundError(absl::StrCat("place ", place.value(), " holds no chunk"));
+  }
+  return ChunksOf(places);
+}
+
+absl::StatusOr<std::vector<ChunkId>> LeaseClient::ChunkIds(PlaceRange range) const {
+  std::vector<PlaceId> places;
+  for (uint32_t i = 0; i < range.count; ++i) places.emplace_back(range.first.value() + i);
+  const MutexLock lock(&mutex_);
+  return ResolvePlaces(places);
+}
+
+absl::StatusOr<std::vector<ChunkVersion>> LeaseClient::Versions(absl::Span<const PlaceId> places) {
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_ASSIGN_OR_RETURN(chunks, ResolvePlaces(places));
+  }
+  CountCall();
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<uint64_t> numbers, session_->Versions(chunks));
+  std::vector<ChunkVersion> versions;
+  for (size_t i = 0; i < chunks.size(); ++i) versions.push_back({chunks[i], numbers[i]});
+  return versions;
+}
+
+absl::StatusOr<PlaceRange> LeaseClient::Attach(const std::vector<ChunkId>& chunks) {
+  if (chunks.empty()) return absl::InvalidArgumentError("cannot attach zero chunks");
+  {
+    const MutexLock lock(&mutex_);
+    std::set<ChunkId> named;
+    for (const ChunkId chunk : chunks) {
+      if (named.insert(chunk).second && !cache_.IsBound(chunk)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("chunk ", chunk.value(), " is bound to a place already, or named twice"));
+    }
+  }
+  return Bind(chunks);
+}
+
+}  // namespace memtide::client

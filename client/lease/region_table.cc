@@ -1,0 +1,77 @@
+#include "client/lease/region_table.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace memtide::client {
+namespace {
+
+// A mapping beyond the end of the file would raise SIGBUS at some later access.
+bool HoldsBytes(int fd, Bytes size) {
+  struct stat status;
+  return fstat(fd, &status) == 0 && static_cast<uint64_t>(status.st_size) >= size.count();
+}
+
+}  // namespace
+
+void RegionTable::Add(RegionId id, Region region) {
+  // A size of zero makes Find refuse every lease in the region.
+  if (region.kind == MemoryKind::kSharedMemory && !HoldsBytes(region.memory.get(), region.size)) {
+    region.size = Bytes(0);
+  }
+  {
+    const MutexLock lock(&mutex_);
+    regions_.try_emplace(id, std::make_shared<Region>(std::move(region)));
+  }
+  changed_.SignalAll();
+}
+
+void RegionTable::Remove(RegionId id) {
+  std::shared_ptr<Region> ended;  // Destroyed after `lock`: unmapping is slow.
+  const MutexLock lock(&mutex_);
+  const auto found = regions_.find(id);
+  if (found == regions_.end()) return;
+  ended = std::move(found->second);
+  regions_.erase(found);
+}
+
+void RegionTable::RemoveAll() {
+  std::map<RegionId, std::shared_ptr<Region>> ended;  // Destroyed after `lock`.
+  const MutexLock lock(&mutex_);
+  ended.swap(regions_);
+}
+
+void RegionTable::Close() {
+  {
+    const MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+  changed_.SignalAll();
+}
+
+absl::StatusOr<std::shared_ptr<Region>> RegionTable::Find(const Lease& lease, Bytes chunk_size) {
+  const Instant deadline = Now() + kArrivalTimeout;
+  const MutexLock lock(&mutex_);
+  while (regions_.count(lease.region) == 0) {
+    if (closed_) return absl::UnavailableError("the session ended");
+    const Duration left = deadline - Now();
+    if (left <= Duration::zero()) {
+      return absl::InternalError(
+          absl::StrCat("the daemon's region ", lease.region.value(), " did not arrive"));
+    }
+    changed_.WaitFor(&mutex_, left);
+  }
+  const std::shared_ptr<Region>& region = regions_.at(lease.region);
+  const absl::optional<Bytes> end = CheckedAdd(lease.offset, chunk_size);
+  if (!end.has_value() || *end > region->size || !lease.offset.IsMultipleOf(KiB(4))) {
+    return absl::InternalError(absl::StrCat(
+        "the daemon lent chunk ", lease.chunk.value(), " at byte ", lease.offset.count(),
+        " of region ", lease.region.value(), ", which has ", region->size.count(), " bytes"));
+  }
+  return region;
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,91 @@
+// AddressSpace: a range of places, and which chunk of memory is mapped at each of them.
+//
+// Three implementations:
+//   HostSpace (memory/host_space.h)   one range of addresses over shared memory; an access to an
+//                                     unmapped place raises a page fault that FaultLoop handles
+//   CudaSpace (cuda/cuda_space.h)     one range of GPU addresses; such an access is fatal
+//   CudaPointers (same file)          memory by legacy CUDA IPC, at an address that CUDA chooses
+//                                     anew for each lease
+//
+// A place is in one of these states:
+//
+//   unbound --Bind--> absent --Map--> read --MakeWritable--> write
+//           <-Unbind-        <-Unmap----------------------------
+//
+// Thread safety: all methods may be called from any thread, but no two threads may change the same
+// place at the same time; LeaseCache guarantees that. Destroying the space unmaps all places.
+#ifndef MEMTIDE_CLIENT_MEMORY_ADDRESS_SPACE_H_
+#define MEMTIDE_CLIENT_MEMORY_ADDRESS_SPACE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/bytes.h"
+#include "client/memory/place.h"
+#include "client/memory/region.h"
+
+namespace memtide::client {
+
+class AddressSpace {
+ public:
+  struct Options {
+    Bytes chunk_size;     // A multiple of 2 MiB; not zero.
+    uint32_t places = 0;  // Not zero.
+  };
+  // The device of tensors over these addresses, as DLPack encodes it.
+  struct DlDevice {
+    int32_t type = 1;  // 1: kDLCPU, 2: kDLCUDA.
+    int32_t id = 0;    // The ordinal of the GPU in this process.
+  };
+
+  virtual ~AddressSpace() = default;
+  AddressSpace(const AddressSpace&) = delete;
+  AddressSpace& operator=(const AddressSpace&) = delete;
+
+  Bytes chunk_size() const { return options_.chunk_size; }
+  uint32_t places() const { return options_.places; }
+  // The address of place 0; place i is at base() + i * chunk_size(). Null if places have no fixed
+  // addresses.
+  virtual char* base() const = 0;
+  // A place without a fixed address has one only while it is mapped; otherwise null.
+  virtual char* address(PlaceId place) const = 0;
+  virtual DlDevice device() const { return {}; }
+
+  // Bind: unbound -> absent, as the places hold chunks from now on. Unbind: absent -> unbound; an
+  // access is then the program's own segmentation fault.
+  virtual absl::Status Bind(PlaceRange range) = 0;
+  virtual void Unbind(PlaceRange range) = 0;
+  // absent -> read or write: maps the chunk at `offset` of `region`. Threads blocked on a fault of
+  // the place stay blocked until ResumeWaiters.
+  virtual absl::Status Map(PlaceId place, Region* region, Bytes offset, Access access) = 0;
+  // read -> write. Blocked threads stay blocked until ResumeWaiters.
+  virtual absl::Status MakeWritable(PlaceId place) = 0;
+  // Resumes the threads blocked on a fault of this place. Does not block. REQUIRES: the place is
+  // mapped for `access`.
+  virtual void ResumeWaiters(PlaceId place, Access access) = 0;
+  // Ends one use of these places. REQUIRES: the program has launched all work of this use,
+  // including work on a GPU, before the call. On an error the use has ended too, and Unmap still
+  // waits for it.
+  virtual absl::Status EndUse(absl::Span<const PlaceId> places) = 0;
+  // A fence stands for all work that the program has launched on these addresses so far; IsDone
+  // says whether that work is complete. The work of a CPU is complete when its instructions are, so
+  // host memory needs no fence.
+  virtual uint64_t RecordFence() { return 0; }
+  virtual bool IsDone(uint64_t fence) { return true; }
+  // read or write -> absent, once all work launched before the last EndUse is complete.
+  virtual void Unmap(PlaceId place) = 0;
+  // Makes the threads that are blocked on a fault of this place retry their access.
+  virtual void Wake(PlaceId place) = 0;
+
+ protected:
+  explicit AddressSpace(const Options& options) : options_(options) {}
+
+ private:
+  const Options options_;
+};
+
+}  // namespace memtide::client
+
+#endif  // MEMTIDE_CLIENT_MEMORY_ADDRESS_SPACE_H_

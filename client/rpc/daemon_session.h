@@ -1,0 +1,156 @@
+// DaemonSession: the interface to the daemon: one session, its calls and its events.
+//
+// GrpcDaemonSession talks to a real daemon; tests use FakeDaemonSession, which lends its own memfd
+// in a few slots, so that eviction really moves bytes. Lists of chunks may have any length: an
+// implementation splits them at the protocol's limits.
+//
+// Thread safety: after Open, all methods may be called from any thread. Each blocks until the
+// daemon replied, so no caller may hold a lock. Errors have the daemon's code and message; once the
+// session is lost, every call returns UNAVAILABLE with the reason.
+#ifndef MEMTIDE_CLIENT_RPC_DAEMON_SESSION_H_
+#define MEMTIDE_CLIENT_RPC_DAEMON_SESSION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/memory_kind.h"
+#include "client/memory/place.h"
+#include "client/memory/region.h"
+#include "client/rpc/moment.h"
+#include "client/rpc/step.h"
+
+namespace memtide::client {
+
+// Leases that the daemon wants back as soon as their uses end: those of `chunks`, and `additional`
+// more, the longest idle first.
+struct Revocation {
+  std::vector<ChunkId> chunks;
+  uint32_t additional = 0;
+};
+
+// The job's share of the device pool after a change, in slots, and the leases that a session may
+// hold.
+struct DeviceShare {
+  uint32_t device_slots = 0;
+  uint32_t lease_budget = 0;
+};
+
+// Receives unsolicited events from the daemon. The session calls it from one thread of its own,
+// between the beginning of Open and the end of Close. Implementations must return soon and must not
+// call the session.
+class DaemonSessionEvents {
+ public:
+  virtual ~DaemonSessionEvents() = default;
+  // The daemon lent a region. Leases may name it until RegionGone or the end of the session.
+  virtual void RegionArrived(RegionId id, Region region) = 0;
+  // The daemon takes a region back. No lease names it any more; the client must release it and then
+  // call ReturnRegions. `share` is what the job has left.
+  virtual void RegionGone(RegionId id, const DeviceShare& share) = 0;
+  virtual void RevokeRequested(const Revocation& revocation) = 0;
+  // A soft budget: Job::lease_budget is `leases` from now on. Leases in use may exceed it, up to
+  // `max_in_use`; zero means no such limit.
+  virtual void LeaseBudgetChanged(uint32_t leases, uint32_t max_in_use) = 0;
+  // The session ended. No further event follows, and every call fails with `reason` from now on.
+  virtual void Lost(const absl::Status& reason) = 0;
+};
+
+// The parameters of a job, for Open. Zero means the default of proto/memtide/v1/session.proto: all
+// of the free device pool, elastic shares of host memory and SSD. A zero chunk size means 1/24 of
+// the host share, at most 1/12 of the device share, and 2 to 64 MiB.
+struct JobOptions {
+  std::string job_name;
+  Bytes chunk_size;
+  Bytes device_share, host_share, ssd_share;
+  // How device memory is lent. Unset: the daemon chooses.
+  absl::optional<MemoryKind> device_memory;
+  Duration time_to_live{0};  // How long chunks outlive the last session.
+};
+
+// What the daemon granted at Open.
+struct Job {
+  Bytes chunk_size;
+  uint32_t device_slots = 0, host_slots = 0, ssd_slots = 0;
+  uint32_t max_chunks = 0;
+  uint32_t lease_budget = 0;
+  MemoryKind device_memory = MemoryKind::kSharedMemory;
+  std::string cuda_device_uuid;  // 16 bytes; empty without a GPU.
+  CommittedStep committed;       // Step zero: none.
+};
+
+// Where the bytes of a leased chunk are: `offset` bytes into `region`.
+struct Lease {
+  ChunkId chunk;
+  RegionId region;
+  Bytes offset;
+};
+
+enum class WaitPolicy : uint8_t { kWait, kNoWait };
+
+struct FetchOptions {
+  std::vector<ChunkId> chunks;
+  Access access = Access::kRead;
+  // Leases that the daemon ends before it grants others. Chunks that are not leased are ignored.
+  std::vector<ChunkId> releases;
+  WaitPolicy wait_policy = WaitPolicy::kWait;
+  Duration deadline{0};         // Zero: the daemon's maximum.
+  std::vector<Moment> moments;  // Recorded since the last report.
+};
+
+struct FetchResult {
+  std::vector<Lease> leases;  // In the order of FetchOptions::chunks.
+  // Leased chunks in the order in which to release them: the one whose next use is farthest away
+  // first.
+  std::vector<ChunkId> eviction_hints;
+};
+
+class DaemonSession {
+ public:
+  virtual ~DaemonSession() = default;
+
+  // Connects and opens the job. `events` must outlive Close. REQUIRES: it is the first call.
+  virtual absl::StatusOr<Job> Open(const JobOptions& options, DaemonSessionEvents* events) = 0;
+  // Ends the session. No event is delivered after it returned.
+  virtual void Close() = 0;
+
+  virtual absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind,
+                                                        InitialContent initial_content) = 0;
+  virtual absl::Status Free(absl::Span<const ChunkId> chunks) = 0;
+  // Leases all of the chunks or none.
+  virtual absl::StatusOr<FetchResult> Fetch(const FetchOptions& options) = 0;
+  // Reports moments without leasing anything.
+  virtual absl::Status Report(const std::vector<Moment>& moments) = 0;
+  virtual absl::Status Release(absl::Span<const ChunkId> chunks) = 0;
+  // Ends the leases on the chunks, even on an error, and moves them to the lowest tier of the node.
+  // Returns when they are there.
+  virtual absl::Status Evict(absl::Span<const ChunkId> chunks) = 0;
+  virtual absl::Status Prefetch(absl::Span<const ChunkId> chunks) = 0;
+  // Changes the job's share of the device pool. Shrinking returns when every session of the job has
+  // returned its excess memory, or with DEADLINE_EXCEEDED.
+  virtual absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) = 0;
+  // Computes one part of an optimizer step; `chunks` are those at part.places. Blocks until it is
+  // done, and returns the number of gradients that are not finite if the part counts them, else
+  // zero.
+  virtual absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                                        const std::vector<Moment>& moments) = 0;
+  // Each of `chunks` gets the content of the shadow chunk with the same index, all at once.
+  // ABORTED: one of the chunks is leased.
+  virtual absl::Status Commit(const CommitRequest& commit, absl::Span<const ChunkId> chunks,
+                              absl::Span<const ChunkId> shadows) = 0;
+  // Returns for each chunk how many write leases and commits it has had.
+  virtual absl::StatusOr<std::vector<uint64_t>> Versions(absl::Span<const ChunkId> chunks) = 0;
+  // Reports that this process holds nothing of these regions any more. REQUIRES: RegionGone named
+  // them.
+  virtual absl::Status ReturnRegions(const std::vector<RegionId>& regions) = 0;
+};
+
+}  // namespace memtide::client
+
+#endif  // MEMTIDE_CLIENT_RPC_DAEMON_SESSION_H_

@@ -1,0 +1,32 @@
+#include "client/rpc/default_chunk_size.h"
+
+#include <algorithm>
+
+namespace memtide::client {
+namespace {
+
+// The number of chunks that must fit into each tier. With 12 on the device, eviction has a choice
+// of victims. Host memory needs 24, because an optimizer step uses a dozen chunks of it at a time.
+constexpr uint64_t kChunksOnDevice = 12, kChunksInHost = 24;
+constexpr Bytes kMinChunk = MiB(2);
+constexpr Bytes kMaxChunk = MiB(64);
+
+}  // namespace
+
+Bytes DefaultChunkSize(const JobOptions& options, const v1::InspectNodeResponse& node) {
+  Bytes device, host;
+  for (const v1::Pool& pool : node.pools()) {
+    // Memory that is being scrubbed counts as free: Open waits until it is.
+    const Bytes free(std::max(pool.free_bytes(), pool.obtainable_bytes()) + pool.scrubbing_bytes());
+    if (pool.tier() == v1::TIER_DEVICE) device = free;
+    if (pool.tier() == v1::TIER_HOST) host = free;
+  }
+  if (!device.IsZero() && !options.device_share.IsZero()) device = options.device_share;
+  if (!host.IsZero() && !options.host_share.IsZero()) host = options.host_share;
+  Bytes wanted = kMaxChunk;
+  if (!device.IsZero()) wanted = std::min(wanted, Bytes(device / Bytes(kChunksOnDevice)));
+  if (!host.IsZero()) wanted = std::min(wanted, Bytes(host / Bytes(kChunksInHost)));
+  return std::max(RoundDown(wanted, kMinChunk), kMinChunk);
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,19 @@
+// The default chunk size, for callers that specify none. Pure function.
+//
+// Decision 11 (docs/decisions/0011-chunk-size-from-the-parameters.md) explains the fractions.
+#ifndef MEMTIDE_CLIENT_RPC_DEFAULT_CHUNK_SIZE_H_
+#define MEMTIDE_CLIENT_RPC_DEFAULT_CHUNK_SIZE_H_
+
+#include "base/bytes.h"
+#include "client/rpc/daemon_session.h"
+#include "memtide/v1/admin.pb.h"
+
+namespace memtide::client {
+
+// Computes the chunk size from the shares in `options`, or from the free memory of `node` where
+// `options` requests no share.
+Bytes DefaultChunkSize(const JobOptions& options, const v1::InspectNodeResponse& node);
+
+}  // namespace memtide::client
+
+#endif  // MEMTIDE_CLIENT_RPC_DEFAULT_CHUNK_SIZE_H_

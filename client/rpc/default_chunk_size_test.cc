@@ -1,0 +1,52 @@
+#include "client/rpc/default_chunk_size.h"
+
+#include <gtest/gtest.h>
+
+namespace memtide::client {
+namespace {
+
+v1::InspectNodeResponse Node(Bytes device, Bytes host) {
+  v1::InspectNodeResponse node;
+  for (const auto& [tier, free] : {std::pair{v1::TIER_DEVICE, device}, {v1::TIER_HOST, host}}) {
+    if (free.IsZero()) continue;
+    v1::Pool* const pool = node.add_pools();
+    pool->set_tier(tier);
+    pool->set_free_bytes(free.count());
+  }
+  return node;
+}
+
+TEST(DefaultChunkSizeTest, IsA24thOfHostMemoryAndATwelfthOfTheDevice) {
+  EXPECT_EQ(DefaultChunkSize({}, Node(Bytes(0), MiB(250))), MiB(10));
+  EXPECT_EQ(DefaultChunkSize({}, Node(MiB(96), GiB(1))), MiB(8));
+  EXPECT_EQ(DefaultChunkSize({}, Node(MiB(96), MiB(97))), MiB(4));
+}
+
+TEST(DefaultChunkSizeTest, IsNeitherTooSmallNorTooLarge) {
+  EXPECT_EQ(DefaultChunkSize({}, Node(Bytes(0), MiB(8))), MiB(2));
+  EXPECT_EQ(DefaultChunkSize({}, Node(GiB(80), GiB(1000))), MiB(64));
+  EXPECT_EQ(DefaultChunkSize({}, v1::InspectNodeResponse()), MiB(64));
+}
+
+TEST(DefaultChunkSizeTest, RequestedSharesCountWhereTheNodeHasSuchMemory) {
+  JobOptions options;
+  options.device_share = MiB(48);
+  options.host_share = MiB(240);
+  EXPECT_EQ(DefaultChunkSize(options, Node(MiB(960), GiB(10))), MiB(4));
+  EXPECT_EQ(DefaultChunkSize(options, Node(Bytes(0), GiB(10))), MiB(10));
+}
+
+TEST(DefaultChunkSizeTest, MemoryOfJobsThatEndCountsAsFree) {
+  v1::InspectNodeResponse node = Node(Bytes(0), MiB(48));
+  node.mutable_pools(0)->set_scrubbing_bytes(MiB(192).count());
+  EXPECT_EQ(DefaultChunkSize({}, node), MiB(10));
+}
+
+TEST(DefaultChunkSizeTest, MemoryReclaimableFromOtherJobsCountsAsFree) {
+  v1::InspectNodeResponse node = Node(Bytes(0), MiB(4));
+  node.mutable_pools(0)->set_obtainable_bytes(MiB(240).count());
+  EXPECT_EQ(DefaultChunkSize({}, node), MiB(10));
+}
+
+}  // namespace
+}  // namespace memtide::client

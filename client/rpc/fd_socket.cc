@@ -1,0 +1,152 @@
+#include "client/rpc/fd_socket.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace memtide::client {
+namespace {
+
+constexpr uint32_t kProtocolVersion = 1;
+constexpr size_t kMaxPacketBytes = 4096;
+constexpr size_t kMaxProgramBytes = 256;
+// More than one descriptor is a protocol violation. The buffer holds more, so that unexpected ones
+// are received, owned and closed.
+constexpr int kMaxDescriptorsPerPacket = 16;
+constexpr timeval kGreetingTimeout = {10, 0};
+constexpr timeval kNoTimeout = {0, 0};
+
+absl::StatusOr<Descriptor> ConnectTo(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat("socket path ", path, " is longer than ",
+                                                   sizeof(address.sun_path) - 1, " bytes"));
+  }
+  memcpy(address.sun_path, path.c_str(), path.size());
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) {
+    return absl::ResourceExhaustedError(absl::StrCat("socket: ", strerror(errno)));
+  }
+  if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    if (errno == EACCES || errno == EPERM) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          path, ": ", strerror(errno), "; may this user use memtide (its socket's group)?"));
+    }
+    return absl::UnavailableError(absl::StrCat("no memtide daemon at ", path, ": ", strerror(errno),
+                                               "; start memtided, or name its "
+                                               "directory (MEMTIDE_SOCKET_DIR)"));
+  }
+  return socket;
+}
+
+// Takes ownership of the descriptors of a received message.
+std::vector<Descriptor> TakeDescriptors(msghdr* message) {
+  std::vector<Descriptor> taken;
+  for (cmsghdr* header = CMSG_FIRSTHDR(message); header != nullptr;
+       header = CMSG_NXTHDR(message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      taken.emplace_back(fd);
+    }
+  }
+  return taken;
+}
+
+}  // namespace
+
+absl::StatusOr<FdSocket> FdSocket::Connect(const std::string& socket_dir,
+                                           const std::string& program) {
+  MEMTIDE_ASSIGN_OR_RETURN(Descriptor connection, ConnectTo(absl::StrCat(socket_dir, "/fd.sock")));
+  FdSocket socket(std::move(connection));
+  MEMTIDE_RETURN_IF_ERROR(socket.Handshake(program));
+  return socket;
+}
+
+absl::Status FdSocket::Handshake(const std::string& program) {
+  v1::FdHello hello;
+  hello.set_protocol_version(kProtocolVersion);
+  hello.set_program(program.substr(0, kMaxProgramBytes));
+  const std::string packet = hello.SerializeAsString();
+  if (send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(packet.size())) {
+    return absl::UnavailableError(
+        absl::StrCat("the memtide daemon closed the connection: ", strerror(errno)));
+  }
+  // A daemon that is stopped accepts connections but does not reply, so the greeting has a timeout.
+  setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &kGreetingTimeout, sizeof(kGreetingTimeout));
+  MEMTIDE_ASSIGN_OR_RETURN(const Received first, Receive());
+  setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &kNoTimeout, sizeof(kNoTimeout));
+  if (first.frame.has_refused()) {
+    const v1::FdRefused& refused = first.frame.refused();
+    return absl::Status(static_cast<absl::StatusCode>(refused.code()), refused.message());
+  }
+  if (!first.frame.has_welcome()) {
+    return absl::InternalError("the memtide daemon did not answer a hello with a welcome");
+  }
+  welcome_ = first.frame.welcome();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FdSocket::Received> FdSocket::Receive() {
+  char packet[kMaxPacketBytes];
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptorsPerPacket * sizeof(int))];
+  iovec data = {packet, sizeof(packet)};
+  msghdr message = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t size;
+  do {
+    size = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
+  } while (size < 0 && errno == EINTR);
+  if (size < 0 && errno == EAGAIN) {
+    return absl::UnavailableError("the memtide daemon did not answer in time: is it stopped?");
+  }
+  if (size <= 0) {
+    return absl::UnavailableError(
+        "the memtide daemon ended, or ended this session: mapped chunks stay readable, all "
+        "others are lost. Restart the daemon, then this program");
+  }
+  // Own the descriptors before any check, so that an error closes them.
+  std::vector<Descriptor> descriptors = TakeDescriptors(&message);
+  Received received;
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+      !received.frame.ParseFromArray(packet, static_cast<int>(size))) {
+    return absl::InternalError(
+        "a packet from the memtide daemon is truncated or is not a valid frame");
+  }
+  const v1::FdFrame& frame = received.frame;
+  const bool carries_one =
+      frame.has_region() && frame.region().memory() != v1::MEMORY_KIND_CUDA_IPC;
+  const size_t expected = carries_one ? 1 : 0;
+  if (descriptors.size() != expected) {
+    return absl::InternalError(absl::StrCat("a packet from the memtide daemon has ",
+                                            descriptors.size(), " descriptors instead of ",
+                                            expected));
+  }
+  if (expected > 0) received.descriptor = std::move(descriptors[0]);
+  return received;
+}
+
+bool FdSocket::PeerClosed() const {
+  pollfd polled = {socket_.get(), POLLRDHUP, 0};
+  return poll(&polled, 1, 0) > 0;
+}
+
+void FdSocket::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
+
+}  // namespace memtide::client

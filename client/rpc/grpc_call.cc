@@ -1,0 +1,27 @@
+#include "client/rpc/grpc_call.h"
+
+namespace memtide::client {
+namespace {
+
+// The message size limits of proto/memtide/v1/common.proto.
+constexpr int kMaxRequestBytes = 1 << 20;
+constexpr int kMaxResponseBytes = 16 << 20;
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxResponseBytes);
+  arguments.SetMaxSendMessageSize(kMaxRequestBytes);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Without this option gRPC shares one connection among all sessions of the process, and its loss
+  // would end them all.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,402 @@
+#include "client/rpc/grpc_daemon_session.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "client/rpc/default_chunk_size.h"
+#include "client/rpc/grpc_call.h"
+#include "client/rpc/to_proto.h"
+
+namespace memtide::client {
+namespace {
+
+// The protocol allows at most this many chunks in one request.
+constexpr size_t kMaxBatch = 4096;
+constexpr Duration kMaxWait = std::chrono::minutes(10);
+// Added to the deadline that the daemon observes, so that its own DEADLINE_EXCEEDED arrives first.
+constexpr Duration kReplyGrace = std::chrono::seconds(10);
+// The timeout of calls that the daemon answers without waiting for transfers.
+constexpr Duration kShortCallTimeout = std::chrono::seconds(60);
+
+// Calls `send` with each batch, until one fails.
+template <typename Send>
+absl::Status ForEachBatch(absl::Span<const ChunkId> chunks, Send send) {
+  for (size_t first = 0; first < chunks.size(); first += kMaxBatch) {
+    MEMTIDE_RETURN_IF_ERROR(send(chunks.subspan(first, kMaxBatch)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+GrpcDaemonSession::GrpcDaemonSession(Options options) : options_(std::move(options)) {}
+
+GrpcDaemonSession::~GrpcDaemonSession() { Close(); }
+
+absl::StatusOr<Job> GrpcDaemonSession::Open(const JobOptions& options,
+                                            DaemonSessionEvents* events) {
+  MEMTIDE_CHECK(!socket_.has_value());
+  events_ = events;
+  MEMTIDE_ASSIGN_OR_RETURN(FdSocket socket,
+                           FdSocket::Connect(options_.socket_dir, options_.program));
+  socket_.emplace(std::move(socket));
+  token_ = socket_->welcome().token();
+  const std::shared_ptr<grpc::Channel> channel = MakeChannel(socket_->welcome().grpc_target());
+  session_stub_ = v1::SessionService::NewStub(channel);
+  chunk_stub_ = v1::ChunkService::NewStub(channel);
+  optimizer_stub_ = v1::OptimizerService::NewStub(channel);
+  admin_stub_ = v1::AdminService::NewStub(channel);
+  // The reader starts before Open is sent: the job's regions arrive before the reply.
+  reader_ = std::thread([this] { ReadEvents(); });
+  pthread_setname_np(reader_.native_handle(), "memtide-events");
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::OpenResponse reply, OpenJob(options));
+  const Duration lease = std::chrono::seconds(reply.session_lease().seconds()) +
+                         std::chrono::nanoseconds(reply.session_lease().nanos());
+  renewer_ = std::thread([this, lease] { RenewUntilClosed(lease / 3); });
+  pthread_setname_np(renewer_.native_handle(), "memtide-renew");
+  Job job;
+  job.chunk_size = Bytes(reply.chunk_size_bytes());
+  job.device_slots = reply.device_slots();
+  job.host_slots = reply.host_slots();
+  job.ssd_slots = reply.ssd_slots();
+  job.max_chunks = reply.max_chunks();
+  job.lease_budget = reply.lease_budget();
+  job.device_memory = FromProto(reply.device_memory());
+  job.cuda_device_uuid = reply.cuda_device_uuid();
+  job.committed = {reply.committed_step(), reply.step_manifest()};
+  has_ssd_ = job.ssd_slots > 0;
+  return job;
+}
+
+absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::OpenJob(const JobOptions& options) {
+  JobOptions sized = options;
+  if (options.chunk_size.IsZero()) {
+    // An existing job has a chunk size, which a request with size zero adopts.
+    if (!options.job_name.empty()) {
+      absl::StatusOr<v1::OpenResponse> joined = SendOpen(options);
+      if (!absl::IsInvalidArgument(joined.status())) return joined;
+    }
+    v1::InspectNodeRequest request;
+    v1::InspectNodeResponse node;
+    MEMTIDE_RETURN_IF_ERROR(
+        WithLossReason(Call(admin_stub_.get(), &v1::AdminService::Stub::InspectNode, token_,
+                            kShortCallTimeout, request, &node)));
+    sized.chunk_size = DefaultChunkSize(options, node);
+  }
+  return SendOpen(sized);
+}
+
+absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::SendOpen(const JobOptions& options) {
+  v1::OpenRequest request;
+  request.set_job_name(options.job_name);
+  request.set_chunk_size_bytes(options.chunk_size.count());
+  request.set_device_share_bytes(options.device_share.count());
+  request.set_host_share_bytes(options.host_share.count());
+  request.set_ssd_share_bytes(options.ssd_share.count());
+  request.set_elastic(true);
+  SetDuration(options.time_to_live, request.mutable_time_to_live());
+  if (options.device_memory.has_value()) {
+    request.set_device_memory(ToProto(*options.device_memory));
+  }
+  v1::OpenResponse reply;
+  // The daemon replies when all of the job's memory is prepared, which takes minutes for large
+  // shares.
+  MEMTIDE_RETURN_IF_ERROR(WithLossReason(Call(session_stub_.get(), &v1::SessionService::Stub::Open,
+                                              token_, kMaxWait, request, &reply)));
+  return reply;
+}
+
+void GrpcDaemonSession::Close() {
+  if (!socket_.has_value()) return;
+  {
+    const MutexLock lock(&mutex_);
+    if (closing_) return;
+    closing_ = true;
+  }
+  changed_.SignalAll();
+  // Join the renewer first, so that no renewal follows the Close call.
+  if (renewer_.joinable()) renewer_.join();
+  if (session_stub_ != nullptr) {
+    v1::CloseResponse reply;
+    // Best effort: closing the socket ends the session even if this call fails.
+    Call(session_stub_.get(), &v1::SessionService::Stub::Close, token_, kReplyGrace,
+         v1::CloseRequest(), &reply)
+        .IgnoreError();
+  }
+  socket_->Shutdown();
+  if (reader_.joinable()) reader_.join();
+}
+
+absl::StatusOr<std::vector<ChunkId>> GrpcDaemonSession::Allocate(uint32_t count, ChunkKind kind,
+                                                                 InitialContent initial_content) {
+  std::vector<ChunkId> chunks;
+  while (chunks.size() < count) {
+    v1::AllocateRequest request;
+    request.set_request_id(next_request_id_.fetch_add(1));
+    request.set_count(static_cast<uint32_t>(std::min(count - chunks.size(), kMaxBatch)));
+    request.set_kind(ToProto(kind));
+    request.set_undefined(initial_content == InitialContent::kUndefined);
+    v1::AllocateResponse reply;
+    absl::Status status = WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Allocate,
+                                              token_, kShortCallTimeout, request, &reply));
+    if (status.ok() && reply.chunk_ids_size() != static_cast<int>(request.count())) {
+      status =
+          absl::InternalError("the daemon allocated a different number of chunks than requested");
+    }
+    if (!status.ok()) {
+      Free(chunks).IgnoreError();  // All or none.
+      return status;
+    }
+    for (const uint64_t id : reply.chunk_ids()) chunks.push_back(ChunkId(id));
+  }
+  return chunks;
+}
+
+absl::Status GrpcDaemonSession::Free(absl::Span<const ChunkId> chunks) {
+  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
+    v1::FreeRequest request;
+    request.set_request_id(next_request_id_.fetch_add(1));
+    AddIds(batch, request.mutable_chunk_ids());
+    v1::FreeResponse reply;
+    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Free, token_,
+                               kShortCallTimeout, request, &reply));
+  });
+}
+
+absl::StatusOr<FetchResult> GrpcDaemonSession::Fetch(const FetchOptions& options) {
+  FetchResult fetched;
+  // If the releases do not fit into the first request, they are sent ahead of it.
+  absl::Span<const ChunkId> releases = options.releases;
+  if (releases.size() > kMaxBatch) {
+    MEMTIDE_RETURN_IF_ERROR(Release(releases));
+    releases = {};
+  }
+  absl::Span<const Moment> moments = options.moments;
+  const absl::Span<const ChunkId> all = options.chunks;
+  const absl::Status status = ForEachBatch(all, [&](absl::Span<const ChunkId> batch) {
+    const absl::Status some = FetchBatch(options, {batch, releases, moments}, &fetched);
+    releases = {};
+    moments = {};
+    return some;
+  });
+  if (status.ok()) return fetched;
+  // All or none: end the leases of the batches that succeeded. Read leases that were to be upgraded
+  // would end too, but no request upgrades more than kMaxBatch held chunks.
+  const size_t granted = fetched.leases.size();
+  if (granted > 0) Release(all.subspan(0, granted)).IgnoreError();
+  return status;
+}
+
+absl::Status GrpcDaemonSession::FetchBatch(const FetchOptions& options, const Batch& batch,
+                                           FetchResult* fetched) {
+  v1::FetchRequest request;
+  AddIds(batch.chunks, request.mutable_chunk_ids());
+  AddIds(batch.releases, request.mutable_release_chunk_ids());
+  AddMoments(batch.moments, request.mutable_moments());
+  request.set_access(ToProto(options.access));
+  request.set_wait_policy(options.wait_policy == WaitPolicy::kNoWait ? v1::WAIT_POLICY_NO_WAIT
+                                                                     : v1::WAIT_POLICY_WAIT);
+  Duration wait = kMaxWait;
+  if (options.deadline > Duration::zero()) {
+    wait = std::min(options.deadline, kMaxWait);
+    SetDuration(wait, request.mutable_deadline());
+  }
+  v1::FetchResponse reply;
+  MEMTIDE_RETURN_IF_ERROR(WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Fetch,
+                                              token_, wait + kReplyGrace, request, &reply)));
+  if (reply.leases_size() != static_cast<int>(batch.chunks.size())) {
+    return absl::InternalError("the daemon granted a different number of leases than requested");
+  }
+  for (const v1::Lease& lease : reply.leases()) {
+    fetched->leases.push_back(
+        {ChunkId(lease.chunk_id()), RegionId(lease.region_id()), Bytes(lease.offset_bytes())});
+  }
+  // The last batch's hints include all leases, so they replace those of earlier batches.
+  fetched->eviction_hints.clear();
+  for (const uint64_t id : reply.eviction_hints()) fetched->eviction_hints.emplace_back(id);
+  return absl::OkStatus();
+}
+
+absl::Status GrpcDaemonSession::Report(const std::vector<Moment>& moments) {
+  v1::ReportRequest request;
+  AddMoments(moments, request.mutable_moments());
+  v1::ReportResponse reply;
+  return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Report, token_,
+                             kShortCallTimeout, request, &reply));
+}
+
+absl::Status GrpcDaemonSession::Release(absl::Span<const ChunkId> chunks) {
+  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
+    v1::ReleaseRequest request;
+    request.set_request_id(next_request_id_.fetch_add(1));
+    AddIds(batch, request.mutable_chunk_ids());
+    v1::ReleaseResponse reply;
+    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Release, token_,
+                               kShortCallTimeout, request, &reply));
+  });
+}
+
+absl::Status GrpcDaemonSession::Evict(absl::Span<const ChunkId> chunks) {
+  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
+    v1::EvictRequest request;
+    AddIds(batch, request.mutable_chunk_ids());
+    request.set_tier(has_ssd_ ? v1::TIER_SSD : v1::TIER_HOST);
+    v1::EvictResponse reply;
+    return WithLossReason(
+        Call(chunk_stub_.get(), &v1::ChunkService::Stub::Evict, token_, kMaxWait, request, &reply));
+  });
+}
+
+absl::Status GrpcDaemonSession::Prefetch(absl::Span<const ChunkId> chunks) {
+  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
+    v1::PrefetchRequest request;
+    AddIds(batch, request.mutable_chunk_ids());
+    v1::PrefetchResponse reply;
+    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Prefetch, token_,
+                               kShortCallTimeout, request, &reply));
+  });
+}
+
+absl::StatusOr<DeviceShare> GrpcDaemonSession::Resize(Bytes device_share, Duration deadline) {
+  v1::ResizeRequest request;
+  request.set_device_share_bytes(device_share.count());
+  const Duration wait = std::min(deadline, kMaxWait);
+  SetDuration(wait, request.mutable_deadline());
+  v1::ResizeResponse reply;
+  MEMTIDE_RETURN_IF_ERROR(
+      WithLossReason(Call(session_stub_.get(), &v1::SessionService::Stub::Resize, token_,
+                          wait + kReplyGrace, request, &reply)));
+  return DeviceShare{reply.device_slots(), reply.lease_budget()};
+}
+
+absl::StatusOr<uint64_t> GrpcDaemonSession::Step(const StepPart& part,
+                                                 absl::Span<const ChunkId> chunks,
+                                                 const std::vector<Moment>& moments) {
+  v1::StepRequest request = part.request;
+  AddIds(chunks, request.mutable_chunk_ids());
+  request.set_reads(part.reads);
+  AddMoments(moments, request.mutable_moments());
+  v1::StepResponse reply;
+  MEMTIDE_RETURN_IF_ERROR(
+      WithLossReason(Call(optimizer_stub_.get(), &v1::OptimizerService::Stub::Step, token_,
+                          kMaxWait + kReplyGrace, request, &reply)));
+  return reply.non_finite_gradients();
+}
+
+absl::Status GrpcDaemonSession::Commit(const CommitRequest& commit,
+                                       absl::Span<const ChunkId> chunks,
+                                       absl::Span<const ChunkId> shadows) {
+  v1::CommitRequest request;
+  request.set_step(commit.committed.step);
+  AddIds(chunks, request.mutable_chunk_ids());
+  AddIds(shadows, request.mutable_shadow_chunk_ids());
+  request.set_keep(commit.keep);
+  request.set_step_manifest(commit.committed.manifest);
+  v1::CommitResponse reply;
+  return WithLossReason(Call(optimizer_stub_.get(), &v1::OptimizerService::Stub::Commit, token_,
+                             kShortCallTimeout, request, &reply));
+}
+
+absl::StatusOr<std::vector<uint64_t>> GrpcDaemonSession::Versions(
+    absl::Span<const ChunkId> chunks) {
+  std::vector<uint64_t> versions;
+  MEMTIDE_RETURN_IF_ERROR(ForEachBatch(chunks, [&](absl::Span<const ChunkId> batch) {
+    v1::DescribeRequest request;
+    AddIds(batch, request.mutable_chunk_ids());
+    v1::DescribeResponse reply;
+    MEMTIDE_RETURN_IF_ERROR(
+        WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Describe, token_,
+                            kShortCallTimeout, request, &reply)));
+    for (const v1::ChunkInfo& chunk : reply.chunks()) versions.push_back(chunk.version());
+    return absl::OkStatus();
+  }));
+  if (versions.size() != chunks.size()) {
+    return absl::InternalError("the daemon described a different number of chunks than requested");
+  }
+  return versions;
+}
+
+absl::Status GrpcDaemonSession::ReturnRegions(const std::vector<RegionId>& regions) {
+  v1::ReturnRegionsRequest request;
+  for (const RegionId region : regions) request.add_region_ids(region.value());
+  v1::ReturnRegionsResponse reply;
+  return WithLossReason(Call(session_stub_.get(), &v1::SessionService::Stub::ReturnRegions, token_,
+                             kShortCallTimeout, request, &reply));
+}
+
+absl::Status GrpcDaemonSession::WithLossReason(absl::Status status) {
+  if (status.ok()) return status;
+  const bool peer_closed = absl::IsUnavailable(status) && socket_->PeerClosed();
+  const MutexLock lock(&mutex_);
+  // The reader thread will see the closed socket too, and sets the more precise reason.
+  while (peer_closed && lost_.ok() && !closing_) changed_.Wait(&mutex_);
+  return lost_.ok() ? status : lost_;
+}
+
+void GrpcDaemonSession::ReadEvents() {
+  while (true) {
+    absl::StatusOr<FdSocket::Received> received = socket_->Receive();
+    absl::Status status = received.status();
+    if (status.ok() && received->frame.has_refused()) {
+      const v1::FdRefused& refused = received->frame.refused();
+      status = absl::UnavailableError(
+          absl::StrCat("the memtide daemon ended this session: ", refused.message()));
+    }
+    if (!status.ok()) {
+      {
+        const MutexLock lock(&mutex_);
+        if (closing_) return;
+        lost_ = status;
+      }
+      changed_.SignalAll();
+      events_->Lost(status);
+      return;
+    }
+    // Frames of other kinds are ignored: a newer daemon may send them.
+    if (received->frame.has_region()) {
+      const v1::FdRegion& region = received->frame.region();
+      events_->RegionArrived(RegionId(region.region_id()),
+                             {FromProto(region.memory()), Bytes(region.size_bytes()),
+                              std::move(received->descriptor), region.cuda_ipc_handle(), nullptr});
+    } else if (received->frame.has_region_gone()) {
+      const v1::FdRegionGone& gone = received->frame.region_gone();
+      events_->RegionGone(RegionId(gone.region_id()), {gone.device_slots(), gone.lease_budget()});
+    } else if (received->frame.has_lease_budget()) {
+      const v1::FdLeaseBudget& budget = received->frame.lease_budget();
+      events_->LeaseBudgetChanged(budget.leases(), budget.max_in_use());
+    } else if (received->frame.has_revoke()) {
+      const v1::FdRevoke& revoke = received->frame.revoke();
+      Revocation revocation;
+      revocation.additional = revoke.count();
+      for (const uint64_t id : revoke.chunk_ids()) revocation.chunks.push_back(ChunkId(id));
+      events_->RevokeRequested(revocation);
+    }
+  }
+}
+
+void GrpcDaemonSession::RenewUntilClosed(Duration interval) {
+  mutex_.Lock();
+  while (!closing_ && lost_.ok()) {
+    if (interval <= Duration::zero()) {
+      changed_.Wait(&mutex_);  // The daemon requires no renewals.
+      continue;
+    }
+    const bool signalled = changed_.WaitFor(&mutex_, interval);
+    if (signalled || closing_) continue;
+    mutex_.Unlock();
+    v1::RenewResponse reply;
+    // A failure means that the session ended, which the reader thread reports.
+    Call(session_stub_.get(), &v1::SessionService::Stub::Renew, token_, interval,
+         v1::RenewRequest(), &reply)
+        .IgnoreError();
+    mutex_.Lock();
+  }
+  mutex_.Unlock();
+}
+
+}  // namespace memtide::client

@@ -1,0 +1,90 @@
+// GrpcDaemonSession: the DaemonSession of a real daemon, over its two sockets.
+//
+// A reader thread receives frames from the fd socket (regions, revocations, the end of the
+// session). A renewing thread sends a heartbeat every third of the session's lease. Calls are
+// blocking gRPC calls that carry the session's token. Thread-safe after Open.
+#ifndef MEMTIDE_CLIENT_RPC_GRPC_DAEMON_SESSION_H_
+#define MEMTIDE_CLIENT_RPC_GRPC_DAEMON_SESSION_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "base/mutex.h"
+#include "client/rpc/daemon_session.h"
+#include "client/rpc/fd_socket.h"
+#include "memtide/v1/admin.grpc.pb.h"
+#include "memtide/v1/chunks.grpc.pb.h"
+#include "memtide/v1/optimizer.grpc.pb.h"
+#include "memtide/v1/session.grpc.pb.h"
+
+namespace memtide::client {
+
+class GrpcDaemonSession : public DaemonSession {
+ public:
+  struct Options {
+    std::string socket_dir;  // The directory of fd.sock.
+    std::string program;     // Shown in listings.
+  };
+
+  explicit GrpcDaemonSession(Options options);
+  ~GrpcDaemonSession() override;  // Calls Close().
+
+  absl::StatusOr<Job> Open(const JobOptions& options, DaemonSessionEvents* events) override;
+  void Close() override;
+  absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind,
+                                                InitialContent initial_content) override;
+  absl::Status Free(absl::Span<const ChunkId> chunks) override;
+  absl::StatusOr<FetchResult> Fetch(const FetchOptions& options) override;
+  absl::Status Report(const std::vector<Moment>& moments) override;
+  absl::Status Release(absl::Span<const ChunkId> chunks) override;
+  absl::Status Evict(absl::Span<const ChunkId> chunks) override;
+  absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
+  absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
+  absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
+                                const std::vector<Moment>& moments) override;
+  absl::Status Commit(const CommitRequest& commit, absl::Span<const ChunkId> chunks,
+                      absl::Span<const ChunkId> shadows) override;
+  absl::StatusOr<std::vector<uint64_t>> Versions(absl::Span<const ChunkId> chunks) override;
+  absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;
+
+ private:
+  absl::StatusOr<v1::OpenResponse> OpenJob(const JobOptions& options);
+  absl::StatusOr<v1::OpenResponse> SendOpen(const JobOptions& options);
+  struct Batch {
+    absl::Span<const ChunkId> chunks, releases;
+    absl::Span<const Moment> moments;
+  };
+  absl::Status FetchBatch(const FetchOptions& options, const Batch& batch, FetchResult* fetched);
+  // Replaces the error of a call by the reason of the session's loss, which explains more, if the
+  // session is lost.
+  absl::Status WithLossReason(absl::Status status);
+  void ReadEvents();
+  void RenewUntilClosed(Duration interval);
+
+  const Options options_;
+  DaemonSessionEvents* events_ = nullptr;
+  absl::optional<FdSocket> socket_;
+  std::string token_;
+  bool has_ssd_ = false;
+  std::unique_ptr<v1::SessionService::Stub> session_stub_;
+  std::unique_ptr<v1::ChunkService::Stub> chunk_stub_;
+  std::unique_ptr<v1::OptimizerService::Stub> optimizer_stub_;
+  std::unique_ptr<v1::AdminService::Stub> admin_stub_;
+  std::thread reader_, renewer_;
+  // The request id of the next Allocate, Release or Free. Each call has its own, so the daemon
+  // never takes one call for a repetition of another.
+  std::atomic<uint64_t> next_request_id_{1};
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace memtide::client
+
+#endif  // MEMTIDE_CLIENT_RPC_GRPC_DAEMON_SESSION_H_

@@ -1,0 +1,48 @@
+// StepPart, CommitRequest and their results: one part of an optimizer step that the daemon
+// computes, and the commit that makes a whole step visible.
+//
+// Value types. proto/memtide/v1/optimizer.proto defines the semantics; here places stand for
+// chunks.
+#ifndef MEMTIDE_CLIENT_RPC_STEP_H_
+#define MEMTIDE_CLIENT_RPC_STEP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/memory/place.h"
+#include "memtide/v1/optimizer.pb.h"
+
+namespace memtide::client {
+
+struct StepPart {
+  // The step reads the first `reads` of these places and writes the others.
+  std::vector<PlaceId> places;
+  uint32_t reads = 0;
+  // Chunk numbers in it are indices into `places`. DaemonSession fills in chunk_ids, reads and
+  // moments.
+  v1::StepRequest request;
+};
+
+// A job's last committed step, numbered from 1; zero: none. The manifest is an opaque byte string.
+struct CommittedStep {
+  uint64_t step = 0;
+  std::string manifest;
+};
+
+// A chunk, and how many write leases and commits it has had.
+struct ChunkVersion {
+  ChunkId chunk;
+  uint64_t version = 0;
+};
+
+// Commits a step: each chunk gets the content of its shadow chunk, all at once. With `keep` the
+// shadow chunks get the previous content; without it they hold nothing afterwards.
+struct CommitRequest {
+  CommittedStep committed;
+  bool keep = false;
+};
+
+}  // namespace memtide::client
+
+#endif  // MEMTIDE_CLIENT_RPC_STEP_H_

@@ -1,0 +1,309 @@
+// Admission: which fetches and steps may pin their chunks, and in which order.
+//
+// A fetch is admitted when no lease excludes it and its pins fit into the tier. A fetch that is not
+// admitted watches one of its chunks: one whose lease excludes it, or one that is not pinned if the
+// fetch lacks room. It is tried again when the pins of that chunk change, so that the end of a
+// lease costs no look at fetches that wait for something else.
+//
+// Fetches that lack room are tried oldest first. Those behind the first that does not fit are not
+// tried, unless other calls have pinned all of their chunks meanwhile. A waiting step does not
+// block later calls, because they may hold leases that the step needs. Whether a step may fit is
+// known from counters, without a look at its chunks.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+absl::Status EngineState::CheckWaiting(const Session& session, size_t chunks) const {
+  const Limits& limits = options_.limits;
+  const Job& job = *session.job;
+  if (session.waiting_calls >= limits.waiting_calls_per_session) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the session has its limit of ", limits.waiting_calls_per_session,
+                     " waiting calls; wait for some of them first"));
+  }
+  if (job.waiting_calls >= limits.waiting_calls_per_job) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the job's sessions have its limit of ", limits.waiting_calls_per_job,
+                     " waiting calls (waiting_calls_per_job); wait for some of them first"));
+  }
+  if (job.waiting_chunks + chunks > limits.waiting_chunks_per_job) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the job's waiting calls name ", job.waiting_chunks, " chunks; with these ", chunks,
+        " they would be more than ", limits.waiting_chunks_per_job,
+        " (waiting_chunks_per_job); wait for some of them first, or name fewer chunks"));
+  }
+  return absl::OkStatus();
+}
+
+bool EngineState::Conflicts(const Chunk& chunk, const FetchOperation& fetch, Access access) const {
+  for (const Pin& pin : chunk.pins) {
+    // A chunk is leased at one tier at a time, even by one session.
+    if (chunk.pin_tier != fetch.tier) return true;
+    if (pin.session == fetch.session) continue;
+    if (access == Access::kWrite) return true;
+    if (pin.granted && pin.access == Access::kWrite) return true;
+    if (pin.pending > 0 && pin.pending_access == Access::kWrite) return true;
+  }
+  return false;
+}
+
+bool EngineState::ConflictsWhereItWatches(const FetchOperation& fetch) const {
+  return Conflicts(chunks_[fetch.chunks[fetch.watched]], fetch, fetch.AccessOf(fetch.watched));
+}
+
+bool EngineState::Fits(const FetchOperation& fetch, uint32_t pins) const {
+  if (pins == 0) return true;
+  const Job& job = *fetch.job;
+  const TierShare& share = job.tier(fetch.tier);
+  // A share that shrinks may have more leases than it permits. They stay.
+  if (share.pinned_chunks + pins > job.LeaseLimit(fetch.tier)) return false;
+  // The balloon deflates only for a call that cannot otherwise proceed, never to run a second step
+  // beside another: steps can go one by one.
+  const bool spares = fetch.work != nullptr && job.steps > 0;
+  return !spares || share.pinned_chunks + pins <= share.slots->size();
+}
+
+bool EngineState::MayFit(const FetchOperation& fetch) const {
+  // Each pin since then may be of one of its chunks.
+  const uint64_t since = fetch.job->tier(fetch.tier).pins_made - fetch.pins_before;
+  return Fits(fetch,
+              fetch.new_pins - static_cast<uint32_t>(std::min<uint64_t>(since, fetch.new_pins)));
+}
+
+EngineState::Admission EngineState::TryAdmit(FetchOperation& fetch, bool may_take_room) {
+  Job& job = *fetch.job;
+  fetch.new_pins = 0;
+  fetch.pins_before = job.tier(fetch.tier).pins_made;
+  const uint32_t count = static_cast<uint32_t>(fetch.chunks.size());
+  for (uint32_t i = 0; i < count; ++i) {
+    ++counters_.admission_looks;
+    const Chunk& chunk = chunks_[fetch.chunks[i]];
+    const Access access = fetch.AccessOf(i);
+    const bool torn = chunk.torn && access == Access::kRead;
+    if (torn || Conflicts(chunk, fetch, access)) {
+      fetch.watched = i;
+      return torn ? Admission::kTorn : Admission::kConflict;
+    }
+    if (chunk.pinned()) continue;
+    if (++fetch.new_pins == 1) fetch.watched = i;
+    if (!may_take_room) return Admission::kNoRoom;
+  }
+  if (!Fits(fetch, fetch.new_pins)) return Admission::kNoRoom;
+  fetch.admitted = true;
+  job.steps += fetch.work != nullptr;
+  for (size_t i = 0; i < fetch.chunks.size(); ++i)
+    PinChunk(fetch, fetch.chunks[i], fetch.AccessOf(i));
+  return Admission::kAdmitted;
+}
+
+void EngineState::PinChunk(FetchOperation& fetch, ChunkIndex index, Access access) {
+  Chunk& chunk = chunks_[index];
+  chunk.evicted = false;
+  if (fetch.work != nullptr && access == Access::kWrite) chunk.overwrite = true;
+  if (!chunk.pinned()) {
+    chunk.pin_tier = fetch.tier;
+    TierShare& share = fetch.job->tier(fetch.tier);
+    ++share.pinned_chunks;
+    ++share.pins_made;
+    PinsChanged(index);
+  }
+  Pin* pin = chunk.FindPin(fetch.session);
+  if (pin == nullptr) {
+    chunk.pins.emplace_back();
+    pin = &chunk.pins.back();
+    pin->session = fetch.session;
+  }
+  if (pin->pending == 0 || access == Access::kWrite) pin->pending_access = access;
+  ++pin->pending;
+  if (!chunk.valid_at(fetch.tier)) {
+    ++fetch.missing;
+    chunk.fetches.push_back(&fetch);
+    ScheduleChunk(index);
+  } else if (chunk.evict_from.has_value()) {
+    ScheduleChunk(index);  // The copy stays: another victim must be chosen.
+  }
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
+}
+
+void EngineState::Watch(FetchOperation& fetch, Admission why) {
+  TierShare& share = fetch.job->tier(fetch.tier);
+  fetch.excluded = why == Admission::kConflict;
+  (fetch.excluded          ? share.excluded
+   : fetch.work != nullptr ? share.steps_for_room
+                           : share.fetches_for_room)
+      .emplace(fetch.age, &fetch);
+  fetch.job->watching.emplace(std::make_pair(fetch.chunks[fetch.watched], fetch.age), &fetch);
+}
+
+void EngineState::Unwatch(FetchOperation& fetch) {
+  TierShare& share = fetch.job->tier(fetch.tier);
+  for (auto* queue : {&share.excluded, &share.steps_for_room, &share.fetches_for_room}) {
+    queue->erase(fetch.age);
+  }
+  fetch.job->watching.erase({fetch.chunks[fetch.watched], fetch.age});
+}
+
+void EngineState::WaitForAdmission(FetchOperation& fetch, Admission why) {
+  MEMTIDE_CHECK(why != Admission::kAdmitted && why != Admission::kTorn);
+  fetch.age = ++waits_;
+  for (size_t i = 0; i < fetch.chunks.size(); ++i) {
+    fetch.job->naming.emplace(std::make_pair(fetch.chunks[i], fetch.age),
+                              Naming{&fetch, fetch.AccessOf(i)});
+  }
+  Watch(fetch, why);
+  RevokeLeases(fetch, why);
+}
+
+void EngineState::StopWaiting(FetchOperation& fetch) {
+  if (fetch.age == 0) return;  // The fetch never waited.
+  Unwatch(fetch);
+  for (const ChunkIndex index : fetch.chunks) fetch.job->naming.erase({index, fetch.age});
+}
+
+void EngineState::AddChanged(ChunkIndex index) {
+  Job& job = *chunks_[index].job;
+  const auto first = job.watching.lower_bound({index, 0});
+  if (first == job.watching.end() || first->first.first != index) return;
+  job.changed.push_back(index);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) ScheduleRoomCheck(job, tier);
+}
+
+EngineState::Admission EngineState::TryAgain(FetchOperation& fetch) {
+  const auto& queue = fetch.job->tier(fetch.tier).fetches_for_room;
+  const bool is_oldest = queue.empty() || queue.begin()->first >= fetch.age;
+  Unwatch(fetch);
+  const Admission admission = TryAdmit(fetch, is_oldest);
+  if (admission == Admission::kNoRoom || admission == Admission::kConflict) {
+    Watch(fetch, admission);
+    // Fetches that lack room revoke leases only when they are the oldest.
+    const bool excluded = admission == Admission::kConflict;
+    if (excluded && now_ - fetch.revoked_at >= kRevokePeriod) RevokeLeases(fetch, admission);
+    return admission;
+  }
+  for (const ChunkIndex index : fetch.chunks) fetch.job->naming.erase({index, fetch.age});
+  fetch.age = 0;
+  if (admission == Admission::kTorn) {
+    Fail(fetch, Lost(fetch.chunks[fetch.watched]));
+  } else if (fetch.missing == 0) {
+    Grant(fetch);
+  }
+  return admission;
+}
+
+void EngineState::AdmitWaiting(Job& job, Tier tier) {
+  AdmitOldest(job, tier);
+  while (!job.changed.empty()) {
+    const ChunkIndex index = job.changed.back();
+    job.changed.pop_back();
+    AdmitWatching(job, index);
+  }
+  RevokeLeasesAgain(job, tier);
+}
+
+void EngineState::AdmitOldest(Job& job, Tier tier) {
+  TierShare& share = job.tier(tier);
+  const auto lacks_room = [this](FetchOperation& fetch) {
+    if (MayFit(fetch) && TryAgain(fetch) != Admission::kNoRoom) return false;
+    if (now_ - fetch.revoked_at >= kRevokePeriod) RevokeLeases(fetch, Admission::kNoRoom);
+    return true;
+  };
+  for (uint64_t last_step = 0;;) {
+    const auto step = share.steps_for_room.upper_bound(last_step);
+    const auto oldest = share.fetches_for_room.begin();
+    const bool has_step = step != share.steps_for_room.end();
+    const bool has_fetch = oldest != share.fetches_for_room.end();
+    if (has_step && (!has_fetch || step->first < oldest->first)) {
+      last_step = step->first;
+      lacks_room(*step->second);
+    } else if (!has_fetch || lacks_room(*oldest->second)) {
+      return;
+    }
+  }
+}
+
+void EngineState::AdmitWatching(Job& job, ChunkIndex index) {
+  const auto try_again = [this](FetchOperation& fetch) {
+    ++counters_.admission_looks;
+    const ChunkIndex watched = fetch.chunks[fetch.watched];
+    const bool waits = fetch.excluded ? ConflictsWhereItWatches(fetch) : !chunks_[watched].pinned();
+    if (!waits) TryAgain(fetch);
+  };
+  for (uint64_t age = 0;;) {
+    const auto next = job.watching.upper_bound({index, age});
+    if (next == job.watching.end() || next->first.first != index) return;
+    const absl::optional<SessionId> writer = chunks_[index].Writer();
+    if (writer.has_value()) {
+      // The writer excludes all other calls, so only its own need a look.
+      const Session* const session = FindSession(*writer);
+      if (session == nullptr) return;
+      for (FetchOperation* fetch : std::vector<FetchOperation*>(session->fetches)) {
+        if (fetch->age > age && fetch->chunks[fetch->watched] == index) try_again(*fetch);
+      }
+      return;
+    }
+    age = next->first.second;
+    try_again(*next->second);
+  }
+}
+
+void EngineState::FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why) {
+  Job& job = *chunks_[index].job;
+  for (uint64_t age = 0;;) {
+    const auto next = job.naming.upper_bound({index, age});
+    if (next == job.naming.end() || next->first.first != index) return;
+    age = next->first.second;
+    if (!only_readers || next->second.access == Access::kRead) Fail(*next->second.fetch, why);
+  }
+}
+
+void EngineState::RevokeLeases(FetchOperation& fetch, Admission why) {
+  fetch.revoked_at = now_;
+  const Job& job = *fetch.job;
+  std::map<SessionId, Revoke> revokes;
+  const uint32_t limit = job.LeaseLimit(fetch.tier);
+  uint32_t wanted = job.tier(fetch.tier).pinned_chunks;
+  for (const ChunkIndex index : fetch.chunks) wanted += !chunks_[index].pinned();
+  if (why == Admission::kNoRoom && fetch.tier == job.work && wanted > limit) {
+    for (const SessionId id : job.sessions) {
+      if (FindSession(id)->leases > 0) revokes[id].count = wanted - limit;
+    }
+  }
+  for (size_t i = 0; why == Admission::kConflict && i < fetch.chunks.size(); ++i) {
+    const ChunkIndex index = fetch.chunks[i];
+    for (const Pin& pin : chunks_[index].pins) {
+      if (!pin.granted || pin.session == fetch.session || IsStep(pin.session)) continue;
+      std::vector<ChunkId>& chunks = revokes[pin.session].chunks;
+      if (chunks.size() < kMaxRevokedChunks) chunks.push_back(IdOf(index));
+    }
+  }
+  for (auto& [session, revoke] : revokes) {
+    revoke.session = session;
+    ++counters_.revokes;
+    Emit(std::move(revoke));
+  }
+}
+
+// Serves only a few fetches, because one event must not examine all that wait.
+void EngineState::RevokeLeasesAgain(Job& job, Tier tier) {
+  TierShare& share = job.tier(tier);
+  if (share.excluded.empty() || now_ - share.revoked_again_at < kRevokePeriod) return;
+  share.revoked_again_at = now_;
+  size_t looks = 0;
+  for (size_t left = share.excluded.size(); left > 0 && looks < options_.limits.chunks_per_call;
+       --left) {
+    auto next = share.excluded.upper_bound(share.last_revoked);
+    if (next == share.excluded.end()) next = share.excluded.begin();
+    share.last_revoked = next->first;
+    FetchOperation& fetch = *next->second;
+    if (now_ - fetch.revoked_at < kRevokePeriod) continue;
+    looks += fetch.chunks.size();
+    RevokeLeases(fetch, Admission::kConflict);
+  }
+}
+
+}  // namespace memtide

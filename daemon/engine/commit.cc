@@ -1,0 +1,129 @@
+// Commit: a whole optimizer step becomes the state of the job in one event.
+//
+// A step creates the new content of a chunk in its shadow chunk. The commit exchanges the contents
+// of the two (slots, copies, the transfer in flight), while ids, later leases and predictions stay
+// with the ids. Because it is one event of the engine, no session ever sees half a step.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+absl::Status EngineState::CheckCommit(const Job& job, const CommitCall& event) const {
+  const Limits& limits = options_.limits;
+  if (event.step != job.committed_step + 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot commit step ", event.step, ": the last one of the job is ",
+                     job.committed_step, ", so that ", job.committed_step + 1, " comes next"));
+  }
+  if (event.chunks.size() != event.shadows.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(event.chunks.size(), " chunks, but ",
+                                                   event.shadows.size(), " with new content"));
+  }
+  if (event.manifest.size() > limits.manifest_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("step_manifest: ", event.manifest.size(),
+                                                   " bytes; at most ", limits.manifest_bytes));
+  }
+  return absl::OkStatus();
+}
+
+void EngineState::On(const CommitCall& event) {
+  Session* session = CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  Job& job = *session->job;
+  // The reply was lost, and the client repeats the call.
+  if (event.step != 0 && event.step == job.committed_step) return Answer(event.call);
+  absl::Status status = CheckCommit(job, event);
+  std::vector<ChunkIndex> indices;
+  if (status.ok() && !event.chunks.empty()) {
+    std::vector<ChunkId> all = event.chunks;
+    all.insert(all.end(), event.shadows.begin(), event.shadows.end());
+    absl::StatusOr<std::vector<uint32_t>> found =
+        Resolve(job, all, 2 * options_.limits.chunks_per_call);
+    status = found.status();
+    if (found.ok()) indices = *std::move(found);
+  }
+  for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
+    const Chunk& chunk = chunks_[indices[i]];
+    if (!chunk.pinned() && chunk.evicts.empty()) continue;
+    status = absl::AbortedError(absl::StrCat(
+        "chunk ", IdOf(indices[i]).value(), chunk.pinned() ? " is leased" : " is being evicted",
+        ", so that what it holds cannot change now; release it and try again"));
+  }
+  if (!status.ok()) return Refuse(event.call, status);
+
+  const size_t count = event.chunks.size();
+  for (size_t i = 0; i < count; ++i) {
+    SwapContents(indices[i], indices[count + i]);
+    UnlinkShadow(indices[i]);
+    UnlinkShadow(indices[count + i]);
+    if (event.keep) continue;
+    LinkShadow(indices[i], indices[count + i]);
+    Discard(indices[count + i]);
+  }
+  job.committed_step = event.step;
+  job.manifest = event.manifest;
+  MarkDirty(job);
+  ++counters_.steps_committed;
+  Answer(event.call);
+}
+
+void EngineState::LinkShadow(ChunkIndex index, ChunkIndex shadow) {
+  chunks_[index].counterpart = shadow;
+  chunks_[shadow].counterpart = index;
+  chunks_[shadow].is_shadow = true;
+}
+
+void EngineState::UnlinkShadow(ChunkIndex index) {
+  const ChunkIndex counterpart = std::exchange(chunks_[index].counterpart, kNoChunk);
+  chunks_[index].is_shadow = false;
+  if (counterpart == kNoChunk) return;
+  chunks_[counterpart].counterpart = kNoChunk;
+  chunks_[counterpart].is_shadow = false;
+  Rank(counterpart);
+}
+
+void EngineState::ForgetWishes(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  StopPrefetch(chunk);
+  CancelEviction(chunk);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) StopWaitingForSlot(index, tier);
+  chunk.write_back_from.reset();
+  chunk.evicted = chunk.wrote_back = false;
+  chunk.failures = 0;
+}
+
+void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
+  Chunk& a = chunks_[index_a];
+  Chunk& b = chunks_[index_b];
+  MEMTIDE_CHECK(!a.pinned() && !b.pinned());
+  ForgetWishes(index_a);
+  ForgetWishes(index_b);
+  const Version fresh(std::max(a.version.value(), b.version.value()) + 1);
+  for (Chunk* chunk : {&a, &b}) {
+    // A transfer of the current content stays valid under the new version. A transfer of an older
+    // version does not.
+    if (chunk->flight.has_value()) {
+      chunk->flight->version = chunk->flight->version == chunk->version ? fresh : Version(0);
+    }
+    chunk->version = fresh;
+  }
+  std::swap(a.valid, b.valid);
+  std::swap(a.slots, b.slots);
+  std::swap(a.insertion_seq, b.insertion_seq);
+  std::swap(a.flight, b.flight);
+
+  std::swap(a.torn, b.torn);
+  for (const ChunkIndex index : {index_a, index_b}) {
+    const absl::optional<Flight>& flight = chunks_[index].flight;
+    if (flight.has_value()) transfers_[flight->transfer] = index;
+    MarkDirty(index);
+    Rank(index);
+    ScheduleChunk(index);
+  }
+}
+
+}  // namespace memtide

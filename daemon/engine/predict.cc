@@ -1,0 +1,226 @@
+// Prediction: the uses that sessions report train the access predictor, which orders the victims.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+namespace {
+
+constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};
+
+}  // namespace
+
+absl::Status EngineState::CheckMoments(const std::vector<MomentReport>& moments) const {
+  const Limits& limits = options_.limits;
+  size_t uses = 0, ends = 0;
+  for (const MomentReport& moment : moments) {
+    uses += moment.uses.size();
+    ends += moment.ends_iteration;
+  }
+  if (moments.size() <= limits.moments_per_call && uses <= limits.uses_per_call &&
+      ends <= limits.iteration_ends_per_call) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(moments.size(), " moments with ", uses, " uses and ", ends,
+                   " ends of iterations reported; at most ", limits.moments_per_call, ", ",
+                   limits.uses_per_call, " and ", limits.iteration_ends_per_call, " a call"));
+}
+
+void EngineState::On(const ReportCall& event) {
+  Session* session = CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  const absl::Status status = CheckMoments(event.moments);
+  if (!status.ok()) return Refuse(event.call, status);
+  Learn(*session->job, event.moments);
+  Answer(event.call);
+}
+
+void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
+  if (moments.empty()) return;
+  const uint64_t clock = ClockOf(job);
+  for (const MomentReport& moment : moments) {
+    if (!moment.continues) {
+      job.trace.Begin(now_, moment);
+      job.own_host = moment.own_host;
+      job.own_host_peak = std::max(job.own_host_peak, moment.own_host);
+    }
+    for (const UseReport& use : moment.uses) {
+      const absl::optional<ChunkIndex> index = Find(job, use.chunk);
+      if (!index.has_value()) continue;
+      const uint32_t member = chunks_[*index].member;
+      job.trace.Use(
+          member, use.access == Access::kWrite ? TracedOperation::kWrite : TracedOperation::kRead);
+      job.predictor.Use(member, clock, use.access == Access::kWrite);
+      chunks_[*index].prefetched_to = 0;
+    }
+    if (!moment.ends_iteration) continue;
+    EndIteration(job, clock);
+    job.trace.EndIteration();
+  }
+  const bool planned = WorkOnPlan(job, moments);
+  const AccessPredictor::Changes changes = job.predictor.TakeChanges();
+  if (options_.placement == Placement::kLru || options_.placement == Placement::kFifo) return;
+  if (changes.all || planned) {
+    for (const ChunkIndex index : job.members) {
+      if (index != kNoChunk) Rank(index);
+    }
+    for (const Tier tier : kMemoryTiers) {
+      job.tier(tier).prefetched_until = 0;
+      job.tier(tier).recompute_at = 0;
+    }
+  } else {
+    for (const uint32_t member : changes.members) {
+      if (member < job.members.size() && job.members[member] != kNoChunk) {
+        Rank(job.members[member]);
+      }
+    }
+  }
+  SchedulePrefetch(job);
+}
+
+void EngineState::EndIteration(Job& job, uint64_t clock) {
+  const uint64_t before = job.predictor.last_iteration().number;
+  job.predictor.EndIteration(clock);
+  const AccessPredictor::Iteration& was = job.predictor.last_iteration();
+  if (was.number == before) return;  // It had no use.
+  ++counters_.iterations;
+  job.own_host_predicted = std::exchange(job.own_host_peak, job.own_host);
+  PlanIteration(job);
+  if (!was.misprediction) return;
+  ++counters_.iteration_mispredictions;
+  ++job.mispredictions;
+  if ((job.mispredictions & (job.mispredictions - 1)) != 0) return;
+  Emit(Misprediction{job.id, job.name, job.mispredictions, was.number, was.uses, was.expected,
+                     was.as_expected, was.remembered});
+}
+
+uint64_t EngineState::ClockOf(const Job& job) const {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(now_.time_since_epoch() - job.stalled)
+          .count());
+}
+
+// Whether a step has created the chunk's next content in its shadow chunk, so that a commit will
+// replace the present content, and no use of it is predicted before.
+bool EngineState::IsSuperseded(const Chunk& chunk) const {
+  if (chunk.counterpart == kNoChunk || chunk.is_shadow || chunks_[chunk.counterpart].valid == 0)
+    return false;
+  const AccessPredictor& predictor = chunk.job->predictor;
+  return predictor.has_prediction() && predictor.NextUse(chunk.member) >= predictor.iteration_end();
+}
+
+// The predicted next use of the content. The content of a shadow chunk belongs to its counterpart
+// from the end of the iteration on.
+uint64_t EngineState::NextUseOfContent(const Chunk& chunk) const {
+  const AccessPredictor& predictor = chunk.job->predictor;
+  const uint64_t own = predictor.NextUse(chunk.member);
+  if (!chunk.is_shadow || chunk.valid == 0 || own < predictor.iteration_end()) return own;
+  return predictor.UseAfterIteration(chunks_[chunk.counterpart].member);
+}
+
+// The chunk with the content that the member is predicted to use at `time`.
+ChunkIndex EngineState::IndexWanted(const Job& job, uint32_t member, uint64_t time) const {
+  const ChunkIndex index = member < job.members.size() ? job.members[member] : kNoChunk;
+  if (index == kNoChunk || !chunks_[index].live()) return kNoChunk;
+  const bool later = time >= job.predictor.iteration_end() && IsSuperseded(chunks_[index]);
+  return later ? chunks_[index].counterpart : index;
+}
+
+// The next use of the chunk, or the order of the placement that a replay compares.
+uint64_t EngineState::NextUse(const Chunk& chunk, Tier tier) {
+  if (options_.placement == Placement::kFifo) {
+    return 2 * AccessPredictor::kUnknown - chunk.insertion_seq[static_cast<int>(tier)];
+  }
+  if (options_.placement == Placement::kLru || !chunk.job->predictor.has_prediction()) {
+    // LRU: the chunk that has been evictable longest goes first.
+    return 2 * AccessPredictor::kUnknown - ++turns_;
+  }
+  if (!IsSuperseded(chunk)) return NextUseOfContent(chunk);
+  // A superseded copy is not worth a write-back.
+  const bool only = chunk.valid == 1u << static_cast<int>(tier);
+  return only ? chunk.job->predictor.now() : chunk.job->predictor.iteration_end();
+}
+
+// Enters the chunk into the eviction queues again, with its present cost and next use.
+void EngineState::Rank(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  for (const Tier tier : kMemoryTiers) {
+    TierShare& share = chunk.job->tier(tier);
+    if (!share.exists()) continue;
+    if (share.victims.Contains(chunk.member)) share.victims.Remove(chunk.member);
+    if (share.pinned_queue.Contains(chunk.member)) share.pinned_queue.Remove(chunk.member);
+    UpdateVictim(index, tier);
+  }
+}
+
+bool EngineState::IsPinnedAt(const Chunk& chunk, Tier tier) const {
+  return tier != Tier::kSsd && chunk.live() && chunk.pinned_at(tier);
+}
+
+bool EngineState::MayLeave(const Chunk& chunk, Tier tier) const {
+  return tier != Tier::kSsd && chunk.live() && tier != chunk.job->home && chunk.slot(tier) &&
+         chunk.valid_at(tier) && !chunk.flight.has_value() && !chunk.pinned_at(tier) &&
+         !chunk.evict_from.has_value() && !chunk.evict_to.has_value() && !chunk.retry_after_tick;
+}
+
+void EngineState::UpdateVictim(ChunkIndex index, Tier tier) {
+  const Chunk& chunk = chunks_[index];
+  TierShare& share = chunk.job->tier(tier);
+  if (!share.exists() || tier == Tier::kSsd) return;
+  const bool held = IsPinnedAt(chunk, tier);
+  if (held != share.pinned_queue.Contains(chunk.member)) {
+    if (held) {
+      const bool leaves = !PlannedToStay(chunk, tier).value_or(true);
+      share.pinned_queue.Add({chunk.member, leaves ? EvictionCost::kLeaving : EvictionCost::kClean,
+                              NextUse(chunk, tier)});
+    } else {
+      share.pinned_queue.Remove(chunk.member);
+    }
+  }
+  const bool may_leave = MayLeave(chunk, tier);
+  if (may_leave == share.victims.Contains(chunk.member)) return;
+  if (!may_leave) return share.victims.Remove(chunk.member);
+  share.victims.Add({chunk.member, CostOf(chunk, tier), NextUse(chunk, tier)});
+  ScheduleRoomCheck(*chunk.job, tier);
+}
+
+EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
+  EvictionCost value = EvictionCost::kClean;
+  if (chunk.valid == 1u << static_cast<int>(tier)) value = EvictionCost::kOnly;
+  if (const absl::optional<bool> stays = PlannedToStay(chunk, tier)) {
+    if (*stays) return value;
+    return value == EvictionCost::kOnly ? EvictionCost::kLeaving : EvictionCost::kDuplicate;
+  }
+  // The content is freed before it is read: dropping it costs as much as dropping a clean copy.
+  const bool weighed = options_.placement == Placement::kPredictive;
+  if (weighed && value == EvictionCost::kOnly && chunk.job->predictor.IsFreedNext(chunk.member)) {
+    value = EvictionCost::kClean;
+  }
+  if (weighed && value == EvictionCost::kClean && IsSuperseded(chunk))
+    value = EvictionCost::kDuplicate;
+  // Dropping it is free now, but if the device has the only other copy, that one must be written
+  // back later.
+  if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice) && chunk.valid_at(chunk.job->home)) {
+    value = EvictionCost::kDuplicate;
+  }
+  return value;
+}
+
+void EngineState::AddEvictionHints(const Session& session, FetchReply* reply) const {
+  const Job& job = *session.job;
+  if (options_.placement != Placement::kPredictive || !job.predictor.has_prediction()) return;
+  size_t seen = 0;
+  job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
+    const ChunkIndex index = job.members[candidate.member];
+    for (const Pin& pin : chunks_[index].pins) {
+      if (pin.session == session.id && pin.granted) reply->eviction_hints.push_back(IdOf(index));
+    }
+    return ++seen < 2 * kMaxEvictionHints && reply->eviction_hints.size() < kMaxEvictionHints;
+  });
+}
+
+}  // namespace memtide

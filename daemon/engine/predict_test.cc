@@ -1,0 +1,234 @@
+// What the engine does with what sessions tell of their uses.
+#include <string>
+#include <vector>
+
+#include "daemon/engine/testing/engine_harness.h"
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+using Kind = StartTransfer::Kind;
+
+class PredictTest : public testing::Test, public EngineHarness {
+ protected:
+  // Four slots on the device, room for all in the host.
+  PredictTest() : EngineHarness({kChunk * 4, kChunk * 32, Bytes(0), Limits()}) {
+    session_ = Open();
+    chunks_ = Allocate(session_, 8);
+  }
+
+  void Report(std::vector<MomentReport> moments) {
+    const ReportCall report{Call(), session_, std::move(moments)};
+    Post(report);
+    EXPECT_EQ(CodeOf(report.call), absl::StatusCode::kOk);
+  }
+  static MomentReport Moment(const std::string& name) {
+    MomentReport moment;
+    moment.phase = Phase::kForward;
+    moment.name = name;
+    return moment;
+  }
+  // Fetches, releases and reports the uses, as a client does.
+  void UseChunk(uint32_t n, Access access = Access::kRead) {
+    FetchCall fetch;
+    fetch.call = Call();
+    fetch.session = session_;
+    fetch.access = access;
+    fetch.chunks = {chunks_[n]};
+    fetch.moments = {Moment("m" + std::to_string(n))};
+    fetch.moments.back().uses = {{chunks_[n], access}};
+    Post(fetch);
+    FinishTransfers();
+    EXPECT_EQ(CodeOf(fetch.call), absl::StatusCode::kOk);
+    last_ = std::get<FetchReply>(ReplyTo(fetch.call).value);
+    Release(session_, {chunks_[n]});
+    FinishTransfers();
+    Wait(std::chrono::milliseconds(20));
+  }
+  void EndIteration() {
+    MomentReport end;
+    end.continues = true;
+    end.ends_iteration = true;
+    Report({end});
+    FinishTransfers();
+  }
+  void Iterate(Access access = Access::kRead) {
+    for (uint32_t n = 0; n < chunks_.size(); ++n) UseChunk(n, access);
+    EndIteration();
+  }
+  bool OnDevice(uint32_t n) {
+    DescribeCall describe{Call(), session_, {chunks_[n]}};
+    Post(describe);
+    return std::get<DescribeReply>(ReplyTo(describe.call).value).chunks[0].on_device;
+  }
+  TraceReply Trace() {
+    TraceCall trace;
+    trace.call = Call();
+    Post(trace);
+    return std::get<TraceReply>(ReplyTo(trace.call).value);
+  }
+
+  SessionId session_;
+  std::vector<ChunkId> chunks_;
+  FetchReply last_;
+};
+
+TEST_F(PredictTest, ARepeatedScanKeepsMostOfWhatItHasRoomFor) {
+  for (int i = 0; i < 3; ++i) Iterate(Access::kWrite);
+  const Bytes before = Inspect().counters.host_to_device;
+  Iterate(Access::kWrite);
+  // LRU would promote all eight. Three of four slots serve again; one and its successor pass
+  // through.
+  EXPECT_LE(Inspect().counters.host_to_device, before + kChunk * 6);
+}
+
+TEST_F(PredictTest, WhatIsExpectedSoonComesAheadAndDisplacesOnlyWhatIsExpectedLater) {
+  for (int i = 0; i < 3; ++i) Iterate(Access::kWrite);
+  UseChunk(0);
+  UseChunk(1);
+  UseChunk(2);
+  UseChunk(3);
+  EXPECT_TRUE(OnDevice(4)) << "nobody fetched it yet";
+  const TraceReply trace = Trace();
+  bool prefetched = false;
+  for (const TracedMove& move : trace.moves) prefetched |= move.reason == MoveReason::kPrefetch;
+  EXPECT_TRUE(prefetched);
+}
+
+TEST_F(PredictTest, ASessionIsToldWhichOfItsLeasesAreExpectedLast) {
+  Iterate();
+  FetchCall fetch;
+  fetch.call = Call();
+  fetch.session = session_;
+  fetch.chunks = {chunks_[0], chunks_[1], chunks_[2]};
+  fetch.moments = {Moment("all")};
+  for (const ChunkId chunk : fetch.chunks) fetch.moments[0].uses.push_back({chunk, Access::kRead});
+  Post(fetch);
+  FinishTransfers();
+  const auto& farthest = std::get<FetchReply>(ReplyTo(fetch.call).value).eviction_hints;
+  EXPECT_EQ(farthest, std::vector<ChunkId>({chunks_[2], chunks_[1], chunks_[0]}));
+}
+
+TEST_F(PredictTest, WhatIsPlannedToStayStaysAndIsAskedForLast) {
+  for (int i = 0; i < 4; ++i) Iterate(Access::kWrite);
+  const Bytes before = Inspect().counters.host_to_device;
+  std::vector<uint32_t> stayed;
+  for (uint32_t n = 0; n < 8; ++n) {
+    UseChunk(n, Access::kWrite);
+    if (OnDevice((n + 4) % 8)) stayed.push_back((n + 4) % 8);
+  }
+  EndIteration();
+  ASSERT_EQ(stayed.size(), 2u) << "of four slots, two are for what is used";
+  EXPECT_LE(Inspect().counters.host_to_device, before + kChunk * 6);
+  FetchCall fetch;
+  fetch.call = Call();
+  fetch.session = session_;
+  fetch.chunks = {chunks_[stayed[0]], chunks_[(stayed[0] + 1) % 8], chunks_[(stayed[0] + 7) % 8]};
+  fetch.moments = {Moment("all")};
+  for (const ChunkId chunk : fetch.chunks) fetch.moments[0].uses.push_back({chunk, Access::kRead});
+  Post(fetch);
+  FinishTransfers();
+  const auto& farthest = std::get<FetchReply>(ReplyTo(fetch.call).value).eviction_hints;
+  ASSERT_EQ(farthest.size(), 3u);
+  EXPECT_EQ(farthest.back(), chunks_[stayed[0]]);
+}
+
+TEST_F(PredictTest, AnotherOrderEndsThePlan) {
+  for (int i = 0; i < 4; ++i) Iterate(Access::kWrite);
+  for (const uint32_t n : {5, 0, 3, 6, 1, 7, 2, 4}) UseChunk(n);
+  EndIteration();
+  // Without a plan, a chunk with a sooner use displaces one with a later use.
+  for (const uint32_t n : {5, 0, 3, 6}) UseChunk(n);
+  EXPECT_TRUE(OnDevice(1)) << "nobody fetched it yet";
+}
+
+TEST_F(PredictTest, LeasesOfWhatIsExpectedLastAreAskedBackForWhatIsExpectedSooner) {
+  for (int i = 0; i < 3; ++i) Iterate(Access::kWrite);
+  const CallId held = Fetch(session_, {chunks_[0], chunks_[1], chunks_[2], chunks_[3]});
+  FinishTransfers();
+  ASSERT_EQ(CodeOf(held), absl::StatusCode::kOk);
+  revokes_.clear();
+  MomentReport moment = Moment("all");
+  for (uint32_t n = 0; n < 4; ++n) moment.uses.push_back({chunks_[n], Access::kRead});
+  Report({moment});
+  ASSERT_FALSE(revokes_.empty());
+  EXPECT_EQ(revokes_[0].count, 0u);
+  EXPECT_EQ(revokes_[0].chunks[0], chunks_[3]) << "used just now, so expected last";
+  const size_t asked = revokes_.size();
+  Wait(std::chrono::seconds(1));
+  EXPECT_EQ(revokes_.size(), asked) << "once";
+}
+
+TEST_F(PredictTest, WhatWasEvictedByRequestStaysAwayUntilItIsAskedFor) {
+  for (int i = 0; i < 3; ++i) Iterate();
+  const EvictCall evict{Call(), session_, Tier::kHost, {chunks_[1]}};
+  Post(evict);
+  FinishTransfers();
+  EXPECT_EQ(CodeOf(evict.call), absl::StatusCode::kOk);
+  Report({Moment("again")});
+  FinishTransfers();
+  EXPECT_FALSE(OnDevice(1));
+  UseChunk(1);
+  EXPECT_TRUE(OnDevice(1));
+}
+
+TEST_F(PredictTest, TheNextVictimIsWrittenBeforeItsRoomIsWanted) {
+  for (int i = 0; i < 3; ++i) Iterate(Access::kWrite);
+  const TraceReply trace = Trace();
+  bool cleaned = false;
+  for (const TracedMove& move : trace.moves) cleaned |= move.reason == MoveReason::kWriteBack;
+  EXPECT_TRUE(cleaned);
+}
+
+TEST_F(PredictTest, WhatComesInAnotherOrderIsSaidSeldomAndCounted) {
+  for (int i = 0; i < 3; ++i) Iterate();
+  ASSERT_EQ(mispredictions_.size(), 1u) << "the first one is new";
+  EXPECT_EQ(mispredictions_[0].expected, 0u);
+  EXPECT_EQ(mispredictions_[0].uses, 8u);
+  for (uint32_t round = 1; round <= 6; ++round) {
+    for (uint32_t n = 0; n < 8; ++n) UseChunk((n * (2 * round + 1) + round) % 8);
+    EndIteration();
+  }
+  const Counters& counters = Inspect().counters;
+  EXPECT_EQ(counters.iterations, 9u);
+  EXPECT_EQ(counters.iteration_mispredictions, 7u);
+  ASSERT_EQ(mispredictions_.size(), 3u) << "number 1, 2 and 4";
+  EXPECT_EQ(mispredictions_[2].mispredictions, 4u);
+  EXPECT_EQ(mispredictions_[2].expected, 8u);
+}
+
+TEST_F(PredictTest, TheTraceHasTheLatestIterationsWithTheirMovesAndWhatIsExpected) {
+  for (int i = 0; i < 12; ++i) Iterate();
+  const TraceReply trace = Trace();
+  EXPECT_EQ(trace.iteration_ends.size(), 8u);
+  EXPECT_EQ(trace.moments.size(), 8u * chunks_.size());
+  EXPECT_EQ(trace.moments[3].name, "m3");
+  ASSERT_EQ(trace.moments[3].uses.size(), 1u);
+  EXPECT_EQ(trace.moments[3].uses[0] & 3, static_cast<uint32_t>(TracedOperation::kRead));
+  EXPECT_FALSE(trace.moves.empty());
+  ASSERT_EQ(trace.chunks.size(), chunks_.size());
+  for (uint32_t n = 0; n < chunks_.size(); ++n) {
+    ASSERT_TRUE(trace.chunks[n].next_use_in_moments.has_value());
+    EXPECT_EQ(*trace.chunks[n].next_use_in_moments, n + 1);
+  }
+}
+
+TEST_F(PredictTest, ATraceOfNoOrOfSeveralJobsIsRefused) {
+  TraceCall unknown;
+  unknown.call = Call();
+  unknown.job = JobId(99);
+  Post(unknown);
+  EXPECT_EQ(CodeOf(unknown.call), absl::StatusCode::kNotFound);
+}
+
+TEST_F(PredictTest, MoreMomentsThanACallMayTellAreRefusedAndNothingIsLearnt) {
+  const ReportCall report{Call(), session_,
+                          std::vector<MomentReport>(Limits().moments_per_call + 1)};
+  Post(report);
+  EXPECT_EQ(CodeOf(report.call), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Trace().moments.empty());
+}
+
+}  // namespace
+}  // namespace memtide

@@ -1,0 +1,296 @@
+// EngineByteHarness: one engine for tests of bytes. Regions and stores are vectors; transfers and
+// steps move bytes when the test lets them, and each may be made to fail. Checks the invariants
+// after every event.
+#ifndef MEMTIDE_DAEMON_ENGINE_TESTING_ENGINE_BYTE_HARNESS_H_
+#define MEMTIDE_DAEMON_ENGINE_TESTING_ENGINE_BYTE_HARNESS_H_
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "daemon/engine/engine.h"
+#include "daemon/optimizer/work.h"
+#include "gtest/gtest.h"
+
+namespace memtide {
+
+class EngineByteHarness {
+  // Zeroed memory, which has no pages until it is touched.
+  struct Freer {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+  using Memory = std::unique_ptr<char, Freer>;
+  static Memory Zeros(Bytes size) {
+    return Memory(static_cast<char*>(std::calloc(size.count(), 1)));
+  }
+
+ public:
+  static constexpr Bytes kChunk = MiB(2);
+
+  explicit EngineByteHarness(const EngineOptions& options)
+      : options_(options), engine_(std::make_unique<Engine>(options)) {}
+
+  void Post(const Event& event) {
+    std::vector<Effect> effects;
+    engine_->Handle(now_, event, &effects);
+    engine_->CheckInvariants();
+    for (size_t i = 1; i < effects.size() && !std::holds_alternative<Restore>(event); ++i) {
+      EXPECT_FALSE(std::holds_alternative<Record>(effects[i])) << "a record comes before all else";
+    }
+    for (Effect& effect : effects) Take(std::move(effect));
+  }
+
+  // --- What is in flight, oldest first ---
+
+  size_t in_flight() const { return in_flight_.size(); }
+  // Slots that were released to the machine so far.
+  int emptied() const { return emptied_; }
+  // Ends the oldest; a failure writes nothing or rubbish.
+  void FinishOne(absl::Status status = absl::OkStatus()) {
+    const Effect effect = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    if (const auto* step = std::get_if<StartStep>(&effect)) {
+      std::vector<char*> chunks;
+      for (const MemoryPlace& place : step->chunks) chunks.push_back(At(place));
+      const uint64_t non_finite = status.ok() ? optimizer::Run(*step->work, chunks) : 0;
+      Post(StepDone{step->step, std::move(status), non_finite});
+    } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
+      Post(SlotReleased{empty->place});
+    } else if (const auto* fill = std::get_if<PopulateSlot>(&effect)) {
+      if (status.ok()) std::memset(At(fill->place), 0, kChunk.count());
+      Post(SlotPopulated{fill->place, std::move(status)});
+    } else {
+      const auto& transfer = std::get<StartTransfer>(effect);
+      CarryOut(transfer, status.ok());
+      Post(TransferDone{transfer.transfer, std::move(status)});
+    }
+  }
+  // Lets time pass and transfers end until the call is answered.
+  void FinishUntilAnswered(CallId call) {
+    for (int i = 0; i < 10000 && !Answered(call); ++i) Advance();
+    EXPECT_TRUE(Answered(call)) << "call " << call << " is never answered";
+  }
+  // If the node has a reserve, programs at times take all memory of the machine.
+  void Advance() {
+    if (!options_.host_reserve.IsZero()) {
+      Post(HostMemory{++advances_ % 3 == 0 ? options_.host_reserve * 4 : Bytes(0)});
+    }
+    if (in_flight_.empty()) {
+      now_ += std::chrono::milliseconds(100);
+      Post(Tick{});
+    } else {
+      FinishOne();
+    }
+  }
+
+  // The daemon dies, and another one restores what is recorded. Each transfer in flight is
+  // complete, or half done, or not begun, by the digits of `torn` in base 3; a step leaves rubbish.
+  // Device memory is lost. Returns the jobs that are not restored.
+  std::vector<JobLost> DaemonDies(uint32_t torn) { return DaemonDies(torn, options_); }
+  // As above, but the next daemon has other options.
+  std::vector<JobLost> DaemonDies(uint32_t torn, const EngineOptions& next) {
+    for (const Effect& effect : std::exchange(in_flight_, {})) {
+      if (const auto* step = std::get_if<StartStep>(&effect)) {
+        for (const optimizer::Piece& piece : step->work->pieces) Spoil(*step, piece);
+      } else if (!std::holds_alternative<StartTransfer>(effect)) {
+        continue;
+      } else if (torn % 3 != 0) {
+        CarryOut(std::get<StartTransfer>(effect), torn % 3 == 1);
+      }
+      torn /= 3;
+    }
+    for (const RegionId region : device_regions_) regions_.erase(region);
+    device_regions_.clear();
+    const auto drop_others = [this](auto* parts) {
+      for (auto it = parts->begin(); it != parts->end();) {
+        it = kept_.count(it->first.value()) > 0 ? std::next(it) : parts->erase(it);
+      }
+    };
+    drop_others(&regions_);
+    drop_others(&stores_);
+    lost_.clear();
+    engine_ = std::make_unique<Engine>(next);
+    Restore restore;
+    for (const auto& [id, job] : jobs_) restore.job_records.push_back(job);
+    for (const auto& [place, chunk] : chunks_) restore.chunk_records.push_back(chunk);
+    Post(restore);
+    return lost_;
+  }
+
+  // --- Calls ---
+
+  CallId Call() { return CallId(++last_call_); }
+  bool Answered(CallId call) const { return replies_.count(call) > 0; }
+  const Reply& ReplyTo(CallId call) {
+    EXPECT_EQ(replies_.count(call), 1u) << "call " << call << " is not answered";
+    return replies_[call];
+  }
+  SessionId Open(const std::string& job, Duration time_to_live, OpenReply* opened = nullptr) {
+    OpenCall open;
+    open.call = Call();
+    open.session = SessionId(++last_session_);
+    open.chunk_size = kChunk;
+    open.job_name = job;
+    open.time_to_live = time_to_live;
+    open.elastic = elastic_;
+    Post(ClientConnected{open.session, 1000, 1});
+    Post(open);
+    FinishUntilAnswered(open.call);
+    const Reply& reply = ReplyTo(open.call);
+    EXPECT_TRUE(reply.status.ok()) << reply.status;
+    if (opened != nullptr) *opened = std::get<OpenReply>(reply.value);
+    return open.session;
+  }
+  std::vector<ChunkId> Allocate(SessionId session, uint32_t count) {
+    const AllocateCall allocate{Call(), session, ++last_request_, count};
+    Post(allocate);
+    FinishUntilAnswered(allocate.call);
+    const auto* reply = std::get_if<AllocateReply>(&ReplyTo(allocate.call).value);
+    return reply == nullptr ? std::vector<ChunkId>() : reply->chunks;
+  }
+  void Fill(SessionId session, ChunkId chunk, const std::vector<float>& values) {
+    std::memcpy(Lease(session, chunk, Access::kWrite), values.data(),
+                values.size() * sizeof(float));
+    Release(session, chunk);
+  }
+  std::vector<float> Read(SessionId session, ChunkId chunk, size_t count) {
+    std::vector<float> values(count);
+    std::memcpy(values.data(), Lease(session, chunk, Access::kRead), count * sizeof(float));
+    Release(session, chunk);
+    return values;
+  }
+
+  Reply Fetch(SessionId session, ChunkId chunk, Tier tier, Access access) {
+    FetchCall fetch;
+    fetch.call = Call();
+    fetch.session = session;
+    fetch.tier = tier;
+    fetch.access = access;
+    fetch.chunks = {chunk};
+    Post(fetch);
+    FinishUntilAnswered(fetch.call);
+    return ReplyTo(fetch.call);
+  }
+  void Release(SessionId session, ChunkId chunk) {
+    Post(ReleaseCall{Call(), session, ++last_request_, {chunk}});
+  }
+  ChunkInfo Describe(SessionId session, ChunkId chunk) {
+    const DescribeCall describe{Call(), session, {chunk}};
+    Post(describe);
+    return std::get<DescribeReply>(ReplyTo(describe.call).value).chunks[0];
+  }
+
+  void Free(SessionId session, ChunkId chunk) {
+    Post(FreeCall{Call(), session, ++last_request_, {chunk}});
+  }
+  // The number of regions and stores.
+  size_t memory_segments() const { return regions_.size() + stores_.size(); }
+
+  // Whether one of chunks[first] to chunks[end - 1] has a transfer in flight.
+  bool IsMoving(SessionId session, const std::vector<ChunkId>& chunks, size_t first, size_t end) {
+    const DescribeCall describe{Call(), session, {chunks.begin() + first, chunks.begin() + end}};
+    Post(describe);
+    const auto infos = std::get<DescribeReply>(ReplyTo(describe.call).value).chunks;
+    return std::any_of(infos.begin(), infos.end(), [](const auto& info) { return info.moving; });
+  }
+
+  bool elastic_ = false;  // For the jobs that Open() opens.
+
+ private:
+  char* Lease(SessionId session, ChunkId chunk, Access access) {
+    const Reply reply = Fetch(session, chunk, Tier::kHost, access);
+    EXPECT_TRUE(reply.status.ok()) << reply.status;
+    return At(std::get<FetchReply>(reply.value).leases[0].place);
+  }
+  char* At(const MemoryPlace& place) {
+    return regions_.at(place.region).get() + place.offset.count();
+  }
+  void CarryOut(const StartTransfer& transfer, bool works) {
+    using Kind = StartTransfer::Kind;
+    char* const from = transfer.kind == Kind::kSsdToHost ? At(transfer.store)
+                       : transfer.kind == Kind::kZero    ? nullptr
+                                                         : At(transfer.from);
+    char* const to = transfer.kind == Kind::kHostToSsd ? At(transfer.store) : At(transfer.to);
+    if (!works || from == nullptr) {
+      std::memset(to, works ? 0 : 0xEE, transfer.size.count());
+    } else {
+      std::memcpy(to, from, transfer.size.count());
+    }
+  }
+  void Spoil(const StartStep& step, const optimizer::Piece& piece) {
+    std::memset(At(step.chunks[piece.new_parameter.chunk]), 0xEE, kChunk.count());
+    for (const auto& state : piece.new_states) {
+      if (state.has_value()) std::memset(At(step.chunks[state->chunk]), 0xEE, kChunk.count());
+    }
+  }
+  char* At(const StorePlace& place) { return stores_.at(place.store).get() + place.offset.count(); }
+
+  void Take(Effect effect) {
+    if (auto* reply = std::get_if<Reply>(&effect)) {
+      EXPECT_TRUE(replies_.emplace(reply->call, *reply).second) << "answered twice";
+    } else if (auto* region = std::get_if<MakeRegion>(&effect)) {
+      regions_[region->region] = Zeros(region->size);
+      if (region->tier == Tier::kDevice) device_regions_.push_back(region->region);
+      if (region->kept) kept_.insert(region->region.value());
+      Post(RegionMade{region->region, absl::OkStatus()});
+    } else if (auto* store = std::get_if<MakeStore>(&effect)) {
+      stores_[store->store] = Zeros(store->size);
+      if (store->kept) kept_.insert(store->store.value());
+      Post(StoreMade{store->store, absl::OkStatus()});
+    } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
+      regions_.erase(drop->region);
+      Post(RegionDropped{drop->region});
+    } else if (auto* drop = std::get_if<DropStore>(&effect)) {
+      stores_.erase(drop->store);
+      Post(StoreDropped{drop->store});
+    } else if (auto* lost = std::get_if<JobLost>(&effect)) {
+      lost_.push_back(*lost);
+    } else if (auto* record = std::get_if<Record>(&effect)) {
+      Keep(*record);
+    } else if (auto* empty = std::get_if<ReleaseSlot>(&effect)) {
+      ++emptied_;
+      std::memset(At(empty->place), 0xEE, kChunk.count());
+      in_flight_.push_back(std::move(effect));
+    } else if (std::holds_alternative<StartTransfer>(effect) ||
+               std::holds_alternative<PopulateSlot>(effect) ||
+               std::holds_alternative<StartStep>(effect)) {
+      in_flight_.push_back(std::move(effect));
+    }
+  }
+
+  void Keep(const Record& record) {
+    for (const JobId id : record.ended) jobs_.erase(id);
+    for (const JobRecord& job : record.jobs) jobs_[job.job] = job;
+    for (const uint32_t place : record.freed) chunks_.erase(place);
+    for (const ChunkRecord& chunk : record.chunks) {
+      chunks_[static_cast<uint32_t>(chunk.chunk.value())] = chunk;
+    }
+  }
+
+  const EngineOptions options_;
+  std::unique_ptr<Engine> engine_;
+  std::map<JobId, JobRecord> jobs_;
+  std::map<uint32_t, ChunkRecord> chunks_;
+  std::vector<JobLost> lost_;
+  std::vector<RegionId> device_regions_;
+  std::set<uint32_t> kept_;
+  Instant now_{std::chrono::seconds(1)};
+  std::map<RegionId, Memory> regions_;
+  std::map<StoreId, Memory> stores_;
+  std::deque<Effect> in_flight_;  // Transfers, steps, and releases and populations of slots.
+  int advances_ = 0, emptied_ = 0;
+  std::map<CallId, Reply> replies_;
+  uint64_t last_call_ = 0, last_session_ = 0, last_request_ = 0;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TESTING_ENGINE_BYTE_HARNESS_H_

@@ -1,0 +1,139 @@
+// StepTraining: one parameter and its Adam states on an EngineByteHarness, for tests of steps: the
+// calls of a step and its commit, and the expected states after each.
+#ifndef MEMTIDE_DAEMON_ENGINE_TESTING_STEP_TRAINING_H_
+#define MEMTIDE_DAEMON_ENGINE_TESTING_STEP_TRAINING_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/engine/testing/engine_byte_harness.h"
+
+namespace memtide {
+
+inline constexpr size_t kElements = 8;
+inline constexpr uint64_t kSteps = 3;
+using Values = std::vector<float>;
+using State = std::vector<Values>;  // Parameter, momentum, variance.
+
+// Host memory holds hardly more than the chunks of one step, so that they go to SSD and come back.
+inline EngineOptions SmallHost() {
+  return {Bytes(0), EngineByteHarness::kChunk * 9, EngineByteHarness::kChunk * 64, Limits()};
+}
+inline EngineOptions WithDevice() {
+  return {EngineByteHarness::kChunk * 4, EngineByteHarness::kChunk * 9,
+          EngineByteHarness::kChunk * 64, Limits()};
+}
+
+// Host memory for a few more chunks, and programs that want all of it.
+inline EngineOptions Squeezed() {
+  EngineOptions options{Bytes(0), EngineByteHarness::kChunk * 12, EngineByteHarness::kChunk * 64,
+                        Limits()};
+  options.host_reserve = EngineByteHarness::kChunk * 8;
+  return options;
+}
+
+inline optimizer::Work AdamWork(uint64_t step) {
+  optimizer::Work work;
+  optimizer::AdamOptions adam;
+  adam.lr = 0.5;
+  work.rule = adam;
+  work.step = step;
+  optimizer::Piece piece;
+  piece.elements = kElements;
+  piece.gradient = {0, 0};
+  piece.parameter = {1, 0};
+  piece.new_parameter = {4, 0};
+  piece.states = {optimizer::Place{2, 0}, optimizer::Place{3, 0}, absl::nullopt};
+  piece.new_states = {optimizer::Place{5, 0}, optimizer::Place{6, 0}, absl::nullopt};
+  work.pieces = {piece};
+  return work;
+}
+
+inline Values GradientOf(uint64_t step) {
+  Values gradient;
+  for (size_t i = 0; i < kElements; ++i) {
+    gradient.push_back(0.25f * static_cast<float>(step) - 0.1f * static_cast<float>(i));
+  }
+  return gradient;
+}
+
+// The chunks of one parameter, and the calls that train it.
+class StepTraining {
+ public:
+  StepTraining(EngineByteHarness* node, SessionId session) : node_(node), session_(session) {
+    chunks_ = node->Allocate(session, 13);
+  }
+
+  // A new session of the job continues.
+  void GoOnIn(SessionId session) { session_ = session; }
+
+  CallId StartStep(uint64_t step, Duration deadline = Duration(0)) {
+    StepCall call;
+    call.call = node_->Call();
+    call.session = session_;
+    call.chunks = {chunks_.begin(), chunks_.begin() + 7};
+    call.reads = 4;
+    call.work = std::make_shared<const optimizer::Work>(AdamWork(step));
+    call.deadline = deadline;
+    node_->Post(call);
+    return call.call;
+  }
+  CallId Commit(uint64_t step, bool keep = false) {
+    CommitCall call;
+    call.call = node_->Call();
+    call.session = session_;
+    call.step = step;
+    call.chunks = {chunks_[1], chunks_[2], chunks_[3]};
+    call.shadows = {chunks_[4], chunks_[5], chunks_[6]};
+    call.keep = keep;
+    call.manifest = "step " + std::to_string(step);
+    node_->Post(call);
+    return call.call;
+  }
+  void FillGradient(uint64_t step) { node_->Fill(session_, chunks_[0], GradientOf(step)); }
+  // Writes other chunks, so that those of the step leave host memory.
+  void Displace() {
+    for (size_t i = 7; i < 13; ++i) node_->Fill(session_, chunks_[i], {1});
+  }
+  // The whole step, with everything going well.
+  void Step(uint64_t step) {
+    FillGradient(step);
+    Displace();
+    const CallId made = StartStep(step);
+    node_->FinishUntilAnswered(made);
+    ASSERT_TRUE(node_->ReplyTo(made).status.ok()) << node_->ReplyTo(made).status;
+    Displace();
+    const CallId published = Commit(step);
+    ASSERT_TRUE(node_->ReplyTo(published).status.ok()) << node_->ReplyTo(published).status;
+  }
+  State Read() {
+    State state;
+    for (size_t i = 1; i < 4; ++i) {
+      state.push_back(node_->Read(session_, chunks_[i], kElements));
+    }
+    return state;
+  }
+  const std::vector<ChunkId>& chunks() const { return chunks_; }
+
+ private:
+  EngineByteHarness* const node_;
+  SessionId session_;
+  std::vector<ChunkId> chunks_;
+};
+
+// The job's state after each step, from 0 on, with nothing going wrong.
+inline std::vector<State> Expected(const EngineOptions& options) {
+  EngineByteHarness node(options);
+  StepTraining training(&node, node.Open("job", std::chrono::hours(1)));
+  std::vector<State> states = {training.Read()};
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    training.Step(step);
+    states.push_back(training.Read());
+  }
+  return states;
+}
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TESTING_STEP_TRAINING_H_

@@ -1,0 +1,164 @@
+#include "daemon/io/io_scheduler.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/io/io_error.h"
+
+namespace memtide {
+namespace {
+
+// Consecutive attempts that move no byte before a piece fails: a kernel that is short of memory
+// returns EAGAIN for a moment, not for ever.
+constexpr int kMaxAttempts = 1000;
+
+}  // namespace
+
+IoScheduler::IoScheduler(std::shared_ptr<const StoreTable> stores,
+                         const IoSchedulerOptions& options)
+    : stores_(std::move(stores)), stripes_(stores_->stripes()), options_(options) {
+  MEMTIDE_CHECK(options.piece <= kStripeSize && options.small_piece <= options.piece);
+  MEMTIDE_CHECK(!options.small_piece.IsZero() && options.piece.IsMultipleOf(kDiskAlignment) &&
+                options.small_piece.IsMultipleOf(kDiskAlignment));
+  MEMTIDE_CHECK(options.in_flight >= options.piece * 2);
+  lanes_.resize(2 * stripes_.directories());
+  pieces_.resize(lanes_.size() * (options.in_flight / options.small_piece));
+  for (Piece& piece : pieces_) free_pieces_.push_back(&piece);
+}
+
+size_t IoScheduler::LaneOf(size_t directory, DiskTransfer::Direction direction) const {
+  return 2 * directory + (direction == DiskTransfer::Direction::kWrite ? 1 : 0);
+}
+
+void IoScheduler::Add(Transfer transfer) {
+  const DiskTransfer& request = transfer.request;
+  const absl::optional<Bytes> end = CheckedAdd(request.offset, request.size);
+  MEMTIDE_CHECK(end.has_value() && *end <= transfer.store->size && !request.size.IsZero())
+      << request.size << " at " << request.offset << " of store " << request.store << " of "
+      << transfer.store->size;
+  MEMTIDE_CHECK(request.offset.IsMultipleOf(kDiskAlignment) &&
+                request.size.IsMultipleOf(kDiskAlignment) &&
+                Bytes(reinterpret_cast<uintptr_t>(request.memory)).IsMultipleOf(kDiskAlignment))
+      << request.size << " at " << request.offset << " of store " << request.store;
+
+  const auto place = transfers_.insert(transfers_.end(), std::move(transfer));
+  for (size_t directory = 0; directory < stripes_.directories(); ++directory) {
+    const Bytes first = stripes_.FirstIn(directory, place->request.offset);
+    if (first >= *end) continue;
+    lanes_[LaneOf(directory, place->request.direction)].cursors.push_back({place, first});
+    ++place->cursors;
+  }
+}
+
+Piece* IoScheduler::Next() {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const size_t lane = (next_lane_ + i) % lanes_.size();
+    if (Piece* piece = Cut(lane)) {
+      next_lane_ = (lane + 1) % lanes_.size();
+      return piece;
+    }
+  }
+  return nullptr;
+}
+
+Piece* IoScheduler::Cut(size_t index) {
+  Lane& lane = lanes_[index];
+  if (lane.cursors.empty() || lane.full || free_pieces_.empty()) return nullptr;
+  Cursor& cursor = lane.cursors.front();
+  const DiskTransfer& request = cursor.transfer->request;
+  const Bytes end = request.offset + request.size;
+  // Alone, a small transfer keeps the disk busy only in small pieces.
+  const bool alone = lane.cursors.size() == 1;
+  const bool small = request.size < options_.piece;
+  const Bytes limit = alone && small ? options_.small_piece : options_.piece;
+  const Bytes stripe_end = stripes_.EndOfStripe(cursor.next);
+  const Bytes size = std::min({limit, stripe_end - cursor.next, end - cursor.next});
+  // A piece takes room of at least small_piece, so that the pool bounds the number of pieces.
+  const Bytes charge = std::max(size, options_.small_piece);
+  if (lane.in_flight + charge > options_.in_flight) {
+    lane.full = true;
+    return nullptr;
+  }
+
+  Piece* const piece = free_pieces_.back();
+  free_pieces_.pop_back();
+  const size_t directory = stripes_.DirectoryOf(cursor.next);
+  piece->place = cursor.transfer;
+  piece->lane = index;
+  piece->lane_charge = charge;
+  piece->fd = cursor.transfer->store->files[directory].get();
+  piece->file_offset = stripes_.FileOffset(cursor.next);
+  piece->memory = request.memory + (cursor.next - request.offset).count();
+  piece->size = size;
+  piece->attempts = 0;
+  lane.in_flight += charge;
+  ++cursor.transfer->pieces;
+
+  cursor.next += size;
+  if (cursor.next == stripe_end) cursor.next = stripes_.FirstIn(directory, cursor.next);
+  if (cursor.next >= end) {
+    --cursor.transfer->cursors;
+    lane.cursors.pop_front();
+  }
+  return piece;
+}
+
+IoScheduler::Outcome IoScheduler::Advance(Piece* piece, ssize_t result,
+                                          absl::optional<Completion>* completion) {
+  // Direct I/O can only resume at an aligned offset, so the bytes after the last one move again.
+  const Bytes moved = RoundDown(Bytes(std::max<ssize_t>(result, 0)), kDiskAlignment);
+  const bool again = result > 0 || result == -EAGAIN || result == -EINTR;
+  if (moved < piece->size && again) {
+    piece->file_offset += moved;
+    piece->memory += moved.count();
+    piece->size -= moved;
+    piece->attempts = moved.IsZero() ? piece->attempts + 1 : 0;
+    if (piece->attempts < kMaxAttempts) return Outcome::kResubmit;
+  }
+  if (moved < piece->size) {
+    const auto transfer = piece->place;
+    if (transfer->status.ok()) transfer->status = Error(*piece, static_cast<int>(-result));
+    Abandon(transfer);
+  }
+  End(piece, completion);
+  return Outcome::kEnded;
+}
+
+absl::Status IoScheduler::Error(const Piece& piece, int error) const {
+  const DiskTransfer& request = piece.transfer().request;
+  const bool read = request.direction == DiskTransfer::Direction::kRead;
+  const std::string what =
+      absl::StrCat(read ? "reading " : "writing ", FormatBytes(piece.size), " at offset ",
+                   piece.file_offset.count(), " of store ", request.store.value(), " in ",
+                   stores_->directories()[piece.lane / 2].path());
+  if (error > 0) return read ? ReadError(error, what) : WriteError(error, what);
+  // A result of 0: the file is shorter than it was made, or the device accepts nothing.
+  if (read) return absl::DataLossError(absl::StrCat(what, ": the file ends there"));
+  return absl::InternalError(absl::StrCat(what, ": nothing was written"));
+}
+
+void IoScheduler::Abandon(std::list<Transfer>::iterator transfer) {
+  for (Lane& lane : lanes_) {
+    const auto of_transfer = [&](const Cursor& cursor) { return cursor.transfer == transfer; };
+    lane.cursors.erase(std::remove_if(lane.cursors.begin(), lane.cursors.end(), of_transfer),
+                       lane.cursors.end());
+  }
+  transfer->cursors = 0;
+}
+
+void IoScheduler::End(Piece* piece, absl::optional<Completion>* completion) {
+  const auto transfer = piece->place;
+  Lane& lane = lanes_[piece->lane];
+  lane.in_flight -= piece->lane_charge;
+  if (lane.in_flight * 2 <= options_.in_flight) lane.full = false;
+  free_pieces_.push_back(piece);
+  --transfer->pieces;
+  if (transfer->pieces > 0 || transfer->cursors > 0) return;
+  *completion = Completion{std::move(transfer->done), std::move(transfer->status)};
+  transfers_.erase(transfer);  // Before `done` is called: it may be followed by DropStore.
+}
+
+}  // namespace memtide

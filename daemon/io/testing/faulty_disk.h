@@ -1,0 +1,68 @@
+// FaultyDisk: another disk whose n-th transfer fails, tears, or is held back, for tests.
+//
+// Transfers are counted from zero in the order of Start, stores in the order of MakeStore. A failed
+// transfer does not reach the disk. A torn one moves its first half, then fails. A held one starts
+// when it is released, after any that came later: so operations are delayed and reordered at will.
+// Thread-safe; `disk` must outlive it; the destructor starts what is still held.
+#ifndef MEMTIDE_DAEMON_IO_TESTING_FAULTY_DISK_H_
+#define MEMTIDE_DAEMON_IO_TESTING_FAULTY_DISK_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "daemon/io/disk.h"
+
+namespace memtide {
+
+class FaultyDisk : public Disk {
+ public:
+  explicit FaultyDisk(Disk* disk) : disk_(disk) {}
+  ~FaultyDisk() override { Release(); }
+
+  void FailTransfer(uint64_t transfer, absl::Status status);
+  void TearTransfer(uint64_t transfer, absl::Status status);
+  void HoldTransfer(uint64_t transfer);
+  // Waits until so many transfers have been started, held ones included.
+  void AwaitTransfers(uint64_t count);
+  // Starts the held transfers, the last first, and holds no more.
+  void Release();
+  void FailStore(uint64_t store, absl::Status status);
+
+  std::string Describe() const override { return disk_->Describe() + ", with faults"; }
+  absl::Status MakeStore(StoreId store, Bytes size) override;
+  void DropStore(StoreId store) override { disk_->DropStore(store); }
+  std::vector<int> Files(StoreId store) const override { return disk_->Files(store); }
+  absl::Status AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) override {
+    return disk_->AdoptStore(store, size, std::move(files));
+  }
+  void AddBuffer(char* memory, Bytes size) override { disk_->AddBuffer(memory, size); }
+  void RemoveBuffer(char* memory) override { disk_->RemoveBuffer(memory); }
+  void Start(const DiskTransfer& transfer, Done done) override;
+
+ private:
+  struct Held {
+    DiskTransfer transfer;
+    Done done;
+  };
+
+  Disk* const disk_;
+  Mutex mutex_;
+  CondVar changed_;
+  uint64_t transfers_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t stores_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, absl::Status> tears_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, absl::Status> store_failures_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> to_hold_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Held> held_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_IO_TESTING_FAULTY_DISK_H_

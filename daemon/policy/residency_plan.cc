@@ -1,0 +1,239 @@
+#include "daemon/policy/residency_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace memtide {
+
+namespace {
+
+using Kind = ResidencyPlan::Event::Kind;
+
+constexpr double kFar = std::numeric_limits<double>::infinity();
+// Slots that leases hold whatever the plan says: the chunk in use and the one before it.
+constexpr uint32_t kLeased = 2;
+// Slots left to transfers in flight: 1/kOnItsWay of a tier, and in the middle tier at least one for
+// each direction.
+constexpr uint32_t kOnItsWay = 32, kPassing = 2;
+// An upper tier of at least this many slots leaves one of them to prefetches.
+constexpr uint32_t kEnoughForEarly = 5;
+// Prices in moves per point. The first is so small that the member that saves most per slot is the
+// last to leave.
+constexpr double kFirstPressure = 0.02, kPressureGrowth = 1.1, kHistoryGrowth = 0.01;
+constexpr double kLeastPrice = 1e-6;  // Breaks ties in favour of the shorter stay.
+constexpr int kMostRounds = 40;
+// Cost model of Work: one unit per choice, plus one per 16 events.
+constexpr size_t kEventsAChoice = 16;
+// A member with more events is not planned: its choice would hold up the engine's loop.
+constexpr size_t kMostEvents = 4096;
+
+// A member's state as two bits: whether the middle and the lowest tier hold its content.
+constexpr int State(bool middle, bool lowest) { return 2 * middle + lowest; }
+
+int32_t Less(uint32_t slots, uint32_t spare) {
+  return static_cast<int32_t>(std::max(slots, spare + 1) - spare);
+}
+
+}  // namespace
+
+ResidencyPlan::ResidencyPlan(const std::vector<Event>& events, const Slots& slots)
+    : slots_(slots),
+      length_(static_cast<uint32_t>(events.size())),
+      points_(std::min(length_, kMostPoints)),
+      times_(events.size()),
+      kinds_(events.size()),
+      stays_(events.size()),
+      pressure_(kFirstPressure) {
+  uint32_t members = 0;
+  for (const Event& event : events) members = std::max(members, event.member + 1);
+  first_.resize(members + 1);
+  for (const Event& event : events) ++first_[event.member + 1];
+  for (uint32_t member = 0; member < members; ++member) first_[member + 1] += first_[member];
+  std::vector<uint32_t> next(first_.begin(), first_.end() - 1);
+  for (uint32_t time = 0; time < length_; ++time) {
+    const uint32_t at = next[events[time].member]++;
+    times_[at] = time;
+    kinds_[at] = events[time].kind;
+  }
+  const uint32_t early =
+      std::max<uint32_t>(slots.upper >= kEnoughForEarly, slots.upper / kOnItsWay);
+  upper_.slots = Less(slots.upper, kLeased + early);
+  if (slots.middle.has_value()) {
+    middle_.slots = Less(*slots.middle, kPassing + *slots.middle / kOnItsWay);
+  }
+  for (Tier* tier : {&upper_, &middle_}) {
+    tier->used.resize(points_);
+    tier->history.resize(points_);
+    tier->sums.resize(points_ + 1);
+  }
+  done_ = members == 0;
+}
+
+bool ResidencyPlan::is_planned(uint32_t member) const {
+  return count(member) > 0 && count(member) <= kMostEvents;
+}
+
+absl::optional<ResidencyPlan::Stay> ResidencyPlan::After(uint32_t member, uint32_t nth) const {
+  if (member >= members() || nth >= count(member) || !is_planned(member)) return absl::nullopt;
+  return stays_[first_[member] + nth];
+}
+
+void ResidencyPlan::Work(uint32_t choices) {
+  MEMTIDE_CHECK(!done_);
+  credit_ += choices;
+  while (credit_ > 0 && !done_) {
+    --credit_;
+    if (is_planned(turn_)) {
+      credit_ -= static_cast<int64_t>(count(turn_) / kEventsAChoice);
+      Choose(turn_);
+    }
+    if (++turn_ < members()) continue;
+    turn_ = 0;
+    done_ = EndRound();
+  }
+}
+
+// Raises prices. Returns true if no slot is wanted twice, or after kMostRounds.
+bool ResidencyPlan::EndRound() {
+  bool fits = true;
+  for (Tier* tier : {&upper_, &middle_}) {
+    for (uint32_t point = 0; point < points_; ++point) {
+      const int32_t missing = tier->used[point] - tier->slots;
+      if (missing <= 0) continue;
+      fits = false;
+      tier->history[point] += kHistoryGrowth * missing;
+    }
+  }
+  pressure_ *= kPressureGrowth;
+  return fits || ++rounds_ == kMostRounds;
+}
+
+uint32_t ResidencyPlan::PointOf(uint64_t time) const {
+  return static_cast<uint32_t>((time * points_ + length_ / 2) / length_);
+}
+
+ResidencyPlan::Gap ResidencyPlan::GapAfter(uint32_t member, size_t nth) const {
+  const size_t at = first_[member] + nth;
+  const bool last = nth + 1 == count(member);
+  const uint32_t begin = times_[at];
+  const uint32_t end = last ? times_[first_[member]] + length_ : times_[at + 1];
+  return {{PointOf(std::min(end, begin + kLeased)), PointOf(end)},
+          {PointOf(begin + 1), PointOf(end)}};
+}
+
+void ResidencyPlan::SumPrices(Tier* tier) const {
+  double sum = 0;
+  for (uint32_t point = 0; point < points_; ++point) {
+    tier->sums[point] = sum;
+    const int32_t missing = std::max(0, tier->used[point] + 1 - tier->slots);
+    sum += kLeastPrice + tier->history[point] + pressure_ * missing;
+  }
+  tier->sums[points_] = sum;
+}
+
+double ResidencyPlan::Price(const Tier& tier, Span span) const {
+  if (span.begin >= span.end) return 0;
+  const auto until = [&](uint32_t point) {
+    return point < points_ ? tier.sums[point]
+                           : tier.sums[points_] + (point < 2 * points_ ? tier.sums[point - points_]
+                                                                       : tier.sums[points_]);
+  };
+  return until(span.end) - until(span.begin);
+}
+
+void ResidencyPlan::Take(Tier* tier, Span span, int by) const {
+  for (uint32_t point = span.begin; point < span.end; ++point) {
+    tier->used[point < points_ ? point : point - points_] += by;
+  }
+}
+
+void ResidencyPlan::Occupy(uint32_t member, int by) {
+  for (size_t nth = 0; nth < count(member); ++nth) {
+    const size_t at = first_[member] + nth;
+    if (kinds_[at] == Kind::kFree) continue;
+    const Gap gap = GapAfter(member, nth);
+    const Stay stay = stays_[at];
+    if (stay.upper) Take(&upper_, gap.upper, by);
+    if (stay.middle && slots_.middle.has_value()) Take(&middle_, gap.middle, by);
+  }
+}
+
+// Extends the cheapest ways from the states after event `nth` to the states after the next event.
+void ResidencyPlan::ExtendWays(uint32_t member, size_t nth, size_t step) {
+  const Kind next = kinds_[first_[member] + (nth + 1) % count(member)];
+  const Gap gap = GapAfter(member, nth);
+  const bool exists = kinds_[first_[member] + nth] != Kind::kFree;
+  const double back = next == Kind::kFree ? 0 : 1;
+  const double stays_upper = Price(upper_, gap.upper);
+  const bool unlimited = !slots_.middle.has_value();
+  const double stays_middle = unlimited ? 0 : Price(middle_, gap.middle);
+  Way* const to = &ways_[(step + 1) * kStates];
+  for (int state = 0; state < kStates; ++state) to[state] = {kFar, 0, {}};
+  for (int state = 0; state < kStates; ++state) {
+    const double so_far = ways_[step * kStates + state].cost;
+    if (so_far == kFar) continue;
+    const bool in_middle = state & 2, in_lowest = state & 1;
+    const auto reach = [&](bool middle, bool lowest, double cost, Stay stay) {
+      // A write or a free makes the copies of the other tiers stale.
+      Way& way = to[next == Kind::kRead ? State(middle, lowest) : State(false, false)];
+      if (so_far + cost < way.cost) way = {so_far + cost, static_cast<uint8_t>(state), stay};
+    };
+    const double to_middle = in_middle ? 0 : 1;
+    if (!exists) {
+      reach(false, false, 0, {false, false});
+      continue;
+    }
+    reach(true, in_lowest, stays_middle + to_middle + back, {false, true});
+    if (unlimited) {
+      reach(in_middle, false, stays_upper, {true, true});
+      continue;
+    }
+    reach(false, in_lowest, stays_upper, {true, false});
+    if (in_middle) {
+      reach(true, in_lowest, stays_upper + stays_middle, {true, true});
+      // The middle copy is written back before it is dropped, so that the upper copy is clean
+      // later.
+      reach(false, true, stays_upper + (in_lowest ? 0 : 1), {true, false});
+    }
+    const double to_lowest = in_lowest ? 0 : to_middle + 1;
+    reach(true, true, to_lowest + 2 * back, {false, false});
+  }
+}
+
+void ResidencyPlan::Choose(uint32_t member) {
+  const size_t events = count(member);
+  if (rounds_ > 0) Occupy(member, -1);
+  SumPrices(&upper_);
+  if (slots_.middle.has_value()) SumPrices(&middle_);
+  // After a write or a free only one state is possible, so cutting the circle there needs one pass
+  // instead of one per possible state.
+  size_t cut = 0;
+  while (cut < events && kinds_[first_[member] + cut] == Kind::kRead) ++cut;
+  const bool only_read = cut == events;
+  if (only_read) cut = 0;
+  const bool unlimited = !slots_.middle.has_value();
+  ways_.resize((events + 1) * kStates);
+  double least = kFar;
+  for (int start = 0; start < kStates; ++start) {
+    const bool possible = !only_read  ? start == State(false, false)
+                          : unlimited ? start == State(true, false)
+                                      : start == State(false, true) || start == State(true, true);
+    if (!possible) continue;
+    for (int state = 0; state < kStates; ++state) ways_[state].cost = state == start ? 0 : kFar;
+    for (size_t step = 0; step < events; ++step) ExtendWays(member, (cut + step) % events, step);
+    const double cost = ways_[events * kStates + start].cost;
+    if (cost >= least) continue;
+    least = cost;
+    int state = start;
+    for (size_t step = events; step > 0; --step) {
+      const Way& way = ways_[step * kStates + state];
+      stays_[first_[member] + (cut + step - 1) % events] = way.stay;
+      state = way.from;
+    }
+  }
+  Occupy(member, 1);
+}
+
+}  // namespace memtide

@@ -1,0 +1,195 @@
+#include "daemon/policy/residency_plan.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+using Kind = ResidencyPlan::Event::Kind;
+
+// "ar bw a-": a is read, b written to, a given up.
+std::vector<ResidencyPlan::Event> Events(const std::string& text) {
+  std::vector<ResidencyPlan::Event> events;
+  for (size_t i = 0; i + 1 < text.size(); i += 3) {
+    const Kind kind = text[i + 1] == 'r'   ? Kind::kRead
+                      : text[i + 1] == 'w' ? Kind::kWrite
+                                           : Kind::kFree;
+    events.push_back({static_cast<uint32_t>(text[i] - 'a'), kind});
+  }
+  return events;
+}
+
+ResidencyPlan Made(const std::vector<ResidencyPlan::Event>& events, ResidencyPlan::Slots slots) {
+  ResidencyPlan plan(events, slots);
+  while (!plan.done()) plan.Work(1);
+  return plan;
+}
+
+struct Followed {
+  int moves = 0;                        // Over both boundaries, both ways.
+  int most_upper = 0, most_middle = 0;  // Copies that stayed at once.
+};
+
+// Does what the plan says, over and over.
+Followed Follow(const std::vector<ResidencyPlan::Event>& events, const ResidencyPlan& plan) {
+  struct Member {
+    uint32_t nth = 0;
+    bool exists = false, upper = false, middle = false, lowest = true;
+  };
+  std::vector<Member> members(26);
+  Followed followed;
+  for (int iteration = 0; iteration < 4; ++iteration) {
+    followed.moves = 0;
+    for (Member& member : members) member.nth = 0;
+    for (const ResidencyPlan::Event& event : events) {
+      Member& member = members[event.member];
+      if (event.kind == Kind::kFree) {
+        member = {member.nth, false, false, false, false};
+      } else {
+        if (member.exists && !member.upper) {
+          followed.moves += member.middle ? 1 : 2;
+          member.middle = true;
+        }
+        member.exists = member.upper = true;
+        if (event.kind == Kind::kWrite) member.middle = member.lowest = false;
+      }
+      const absl::optional<ResidencyPlan::Stay> stay = plan.After(event.member, member.nth++);
+      if (!stay.has_value()) ADD_FAILURE() << "nothing is planned after event " << member.nth - 1;
+      if (!stay.has_value() || !member.exists) continue;
+      if (!stay->upper && !member.middle && (stay->middle || !member.lowest)) {
+        ++followed.moves;
+        member.middle = true;
+      }
+      if (!stay->middle && member.middle && !member.lowest && plan.slots().middle.has_value()) {
+        // The plan may have meant to lose it, where it stays above until it is written to.
+        if (!stay->upper) {
+          ++followed.moves;
+          member.lowest = true;
+        }
+      }
+      member.upper = stay->upper;
+      member.middle = member.middle && stay->middle;
+      int upper = 0, middle = 0;
+      for (const Member& each : members) {
+        upper += each.exists && each.upper;
+        middle += each.exists && each.middle;
+      }
+      followed.most_upper = std::max(followed.most_upper, upper);
+      followed.most_middle = std::max(followed.most_middle, middle);
+    }
+  }
+  return followed;
+}
+
+TEST(ResidencyPlanTest, WhatFitsStays) {
+  const std::vector<ResidencyPlan::Event> events = Events("ar bw cr bw ar ");
+  const ResidencyPlan plan = Made(events, {8, 8});
+  for (uint32_t member = 0; member < 2; ++member) {
+    for (uint32_t nth = 0; nth < 2; ++nth) EXPECT_TRUE(plan.After(member, nth)->upper);
+  }
+  EXPECT_EQ(Follow(events, plan).moves, 0);
+}
+
+TEST(ResidencyPlanTest, KnowsOnlyTheEventsThatThereAre) {
+  const ResidencyPlan plan = Made(Events("ar cr "), {8, 8});
+  EXPECT_TRUE(plan.After(0, 0).has_value());
+  EXPECT_FALSE(plan.After(0, 1).has_value());
+  EXPECT_FALSE(plan.After(1, 0).has_value()) << "a gap in the numbers";
+  EXPECT_FALSE(plan.After(9, 0).has_value());
+  EXPECT_TRUE(ResidencyPlan({}, {8, 8}).done());
+}
+
+TEST(ResidencyPlanTest, WhoIsUsedAgainSoonerStays) {
+  // One slot beside the leased ones.
+  const ResidencyPlan plan = Made(Events("ar br cr dr ar er br fr "), {3, absl::nullopt});
+  EXPECT_TRUE(plan.After(0, 0)->upper);
+  EXPECT_FALSE(plan.After(1, 0)->upper);
+}
+
+TEST(ResidencyPlanTest, WhatIsWrittenToStaysBeforeWhatIsOnlyRead) {
+  // a and b come in the same way; a would have to be written back each time.
+  const ResidencyPlan plan = Made(Events("aw br cr dr er fr "), {3, absl::nullopt});
+  EXPECT_TRUE(plan.After(0, 0)->upper);
+  EXPECT_FALSE(plan.After(1, 0)->upper);
+}
+
+TEST(ResidencyPlanTest, TheHostKeepsTheCopyOfWhatLeavesTheDevice) {
+  // Three of six are only read and fit beside each other in host memory alone.
+  const ResidencyPlan plan = Made(Events("ar br cr dr er fr "), {3, 8});
+  uint32_t upper = 0;
+  for (uint32_t member = 0; member < 6; ++member) {
+    const ResidencyPlan::Stay stay = *plan.After(member, 0);
+    EXPECT_TRUE(stay.upper || stay.middle) << "nothing has to go to the lowest tier";
+    upper += stay.upper;
+  }
+  EXPECT_EQ(upper, 1u);
+}
+
+TEST(ResidencyPlanTest, WhatIsGivenUpIsNotBroughtBack) {
+  // b exists between its write and its end; waiting below costs its way down alone.
+  const std::vector<ResidencyPlan::Event> events = Events("bw ar cr dr ar cr dr b- ");
+  const ResidencyPlan plan = Made(events, {3, 8});
+  EXPECT_FALSE(plan.After(1, 0)->upper);
+  EXPECT_FALSE(plan.After(1, 1)->upper) << "it does not exist";
+  EXPECT_EQ(Follow(events, plan).moves, 3) << "b goes down, two of the others come back";
+}
+
+TEST(ResidencyPlanTest, WantsNoSlotTwiceAndMovesLessThanKeepingNothing) {
+  std::mt19937 random(20261122);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<ResidencyPlan::Event> events;
+    std::vector<bool> exists(12, true);
+    for (int i = 0; i < 60; ++i) {
+      const uint32_t member = random() % 12;
+      Kind kind = random() % 2 == 0 ? Kind::kRead : Kind::kWrite;
+      if (!exists[member]) kind = Kind::kWrite;
+      if (exists[member] && random() % 10 == 0) kind = Kind::kFree;
+      exists[member] = kind != Kind::kFree;
+      events.push_back({member, kind});
+    }
+    const ResidencyPlan::Slots slots{4 + static_cast<uint32_t>(random() % 6),
+                                     4 + static_cast<uint32_t>(random() % 6)};
+    const Followed followed = Follow(events, Made(events, slots));
+    EXPECT_LE(followed.most_upper, static_cast<int>(slots.upper)) << "round " << round;
+    EXPECT_LE(followed.most_middle, static_cast<int>(*slots.middle)) << "round " << round;
+    const Followed without = Follow(events, ResidencyPlan(events, slots));
+    EXPECT_LT(followed.moves, without.moves) << "round " << round;
+  }
+}
+
+TEST(ResidencyPlanTest, AMemberOfTooManyEventsIsNotPlannedAndHoldsNobodyUp) {
+  std::vector<ResidencyPlan::Event> events(100000, {0, Kind::kRead});
+  events.push_back({1, Kind::kRead});
+  events.push_back({2, Kind::kRead});
+  const ResidencyPlan plan = Made(events, {8, 8});
+  EXPECT_FALSE(plan.After(0, 7).has_value());
+  EXPECT_TRUE(plan.After(1, 0)->upper);
+}
+
+TEST(ResidencyPlanTest, ALongIterationIsPlannedAtCoarserTimes) {
+  // 2,000 members, each used twice in a row and once again half an iteration later.
+  std::vector<ResidencyPlan::Event> events;
+  for (int half = 0; half < 2; ++half) {
+    for (uint32_t member = 0; member < 2000; ++member) {
+      events.push_back({member, Kind::kRead});
+      events.push_back({member, Kind::kRead});
+    }
+  }
+  const ResidencyPlan plan = Made(events, {502, absl::nullopt});
+  uint32_t between = 0, kept = 0;
+  for (uint32_t member = 0; member < 2000; ++member) {
+    between += plan.After(member, 0)->upper;
+    kept += plan.After(member, 1)->upper + plan.After(member, 3)->upper;
+  }
+  EXPECT_EQ(between, 2000u) << "two uses in a row cost no slot";
+  EXPECT_GT(kept, 900u) << "at any time 500 of the waiting ones have room";
+  EXPECT_LT(kept, 1010u);
+}
+
+}  // namespace
+}  // namespace memtide

@@ -1,0 +1,91 @@
+#include "daemon/recovery/inheritance.h"
+
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+
+namespace memtide {
+namespace {
+
+constexpr uint64_t kStatBlock = 512;  // The unit of st_blocks on every file system.
+
+// Slots that the job's memory at the tier has, and that are not given back when it is taken up.
+uint64_t SlotsOf(const JobRecord& job, Tier tier, uint64_t host_copies) {
+  if (tier == Tier::kHost) return host_copies;
+  uint64_t slots = 0;
+  for (size_t i = 0; i < job.stores.size(); ++i)
+    slots += SizeOfSegment(job, tier, i) / job.chunk_size;
+  return slots;
+}
+
+}  // namespace
+
+Inheritance TakeInheritance() {
+  Inheritance left;
+  left.unreadable = absl::NotFoundError("no journal was left");
+  if (!HasFdStore()) return left;
+  left.memory = TakeStoredFds();
+  const auto found = left.memory.find(kJournalName);
+  if (found == left.memory.end()) return left;
+  absl::StatusOr<std::unique_ptr<Journal>> journal = Journal::Open(std::move(found->second));
+  left.memory.erase(found);
+  left.unreadable = journal.status();
+  if (journal.ok()) left.journal = *std::move(journal);
+  return left;
+}
+
+void SetLeastPools(const Restore& left, KeptMemory* kept) {
+  std::map<JobId, uint64_t> host_copies;
+  for (const ChunkRecord& chunk : left.chunk_records) {
+    host_copies[chunk.job] += chunk.host.has_value();
+  }
+  std::array<Bytes, kTiers> fixed, used, claimed;
+  for (const JobRecord& job : left.job_records) {
+    for (const Tier tier : kAllTiers) {
+      const int i = static_cast<int>(tier);
+      if (job.guaranteed[i] == 0) {
+        fixed[i] += job.shares[i];
+        continue;
+      }
+      // The engine gives a few slots to a job that uses none, so that it can begin.
+      const uint64_t slots = SlotsOf(job, tier, host_copies[job.job]);
+      used[i] += job.chunk_size * std::max<uint64_t>(slots, std::min(job.guaranteed[i], kMinSlots));
+      claimed[i] += job.chunk_size * job.guaranteed[i];
+    }
+  }
+  // A fixed share must fit besides what is claimed, an elastic one besides what is used.
+  const auto least = [&](Tier tier) {
+    const int i = static_cast<int>(tier);
+    return fixed[i] + std::max(used[i], fixed[i].IsZero() ? Bytes(0) : claimed[i]);
+  };
+  kept->device_pool = least(Tier::kDevice);
+  kept->host_pool = least(Tier::kHost);
+  kept->ssd_pool = least(Tier::kSsd);
+}
+
+KeptMemory Measure(const Inheritance& left) {
+  KeptMemory kept;
+  kept.any = !left.memory.empty();
+  for (const auto& [name, fd] : left.memory) {
+    struct stat status;
+    struct statfs file_system;
+    if (fstat(fd.get(), &status) != 0 || fstatfs(fd.get(), &file_system) != 0) continue;
+    const Bytes size = Bytes(static_cast<uint64_t>(status.st_blocks)) * kStatBlock;
+    if (!absl::StartsWith(name, kRegionPrefix)) {
+      kept.blocks[status.st_dev] += size;
+    } else if (file_system.f_type != HUGETLBFS_MAGIC) {
+      kept.memory += size;  // Reserved huge pages were never counted as available.
+    }
+  }
+  if (left.journal != nullptr) SetLeastPools(left.journal->Contents(), &kept);
+  return kept;
+}
+
+}  // namespace memtide

@@ -1,0 +1,277 @@
+#include "daemon/recovery/journal.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "journal.pb.h"
+
+namespace memtide {
+namespace {
+
+constexpr char kMagic[8] = {'m', 'e', 'm', 't', 'i', 'd', 'e', 'J'};
+constexpr uint64_t kVersion = 1;
+constexpr uint64_t kHeaderBytes = 4096;
+constexpr uint64_t kSecondHalf = uint64_t{1} << 63;
+// Chunks per entry when the journal is compacted.
+constexpr size_t kChunksPerEntry = 4096;
+
+struct Header {
+  char magic[8];
+  uint64_t version;
+  // The active half (kSecondHalf or 0) and the number of its valid bytes.
+  std::atomic<uint64_t> counts;
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+constexpr uint64_t FileBytes() { return kHeaderBytes + 2 * Journal::kMostBytes.count(); }
+constexpr uint64_t Begin(int half) { return kHeaderBytes + half * Journal::kMostBytes.count(); }
+
+Header& HeaderOf(char* memory) { return *reinterpret_cast<Header*>(memory); }
+
+uint32_t PlaceOf(ChunkId chunk) { return static_cast<uint32_t>(chunk.value()); }
+
+void Encode(const JobRecord& job, journal::Job* out) {
+  out->set_id(job.job.value());
+  out->set_uid(job.uid);
+  out->set_name(job.name);
+  out->set_chunk_bytes(job.chunk_size.count());
+  out->set_time_to_live_ns(job.time_to_live.count());
+  for (const Bytes share : job.shares) out->add_share_bytes(share.count());
+  for (const uint32_t slots : job.guaranteed) out->add_guaranteed_slots(slots);
+  out->set_device_memory(static_cast<uint32_t>(job.device_memory));
+  for (const RegionId region : job.regions) out->add_regions(region.value());
+  for (const StoreId store : job.stores) out->add_stores(store.value());
+  out->set_slots_per_region(job.slots_per_region);
+  out->set_slots_per_store(job.slots_per_store);
+  out->set_committed_step(job.committed_step);
+  out->set_step_manifest(job.manifest);
+}
+
+JobRecord Decode(const journal::Job& job) {
+  JobRecord out;
+  out.job = JobId(job.id());
+  out.uid = job.uid();
+  out.name = job.name();
+  out.chunk_size = Bytes(job.chunk_bytes());
+  out.time_to_live = Duration(job.time_to_live_ns());
+  const int tiers = std::min(kTiers, job.share_bytes_size());
+  for (int i = 0; i < tiers; ++i) out.shares[i] = Bytes(job.share_bytes(i));
+  const int guaranteed = std::min(kTiers, job.guaranteed_slots_size());
+  for (int i = 0; i < guaranteed; ++i) out.guaranteed[i] = job.guaranteed_slots(i);
+  out.device_memory = static_cast<MemoryKind>(job.device_memory());
+  for (const uint32_t region : job.regions()) out.regions.push_back(RegionId(region));
+  for (const uint32_t store : job.stores()) out.stores.push_back(StoreId(store));
+  out.slots_per_region = job.slots_per_region();
+  out.slots_per_store = job.slots_per_store();
+  out.committed_step = job.committed_step();
+  out.manifest = job.step_manifest();
+  return out;
+}
+
+void Encode(const ChunkRecord::Copy& copy, journal::Chunk::Copy* out) {
+  out->set_slot(copy.slot);
+  out->set_valid(copy.valid);
+}
+
+void Encode(const ChunkRecord& chunk, journal::Chunk* out) {
+  out->set_id(chunk.chunk.value());
+  out->set_job(chunk.job.value());
+  out->set_kind(static_cast<uint32_t>(chunk.kind));
+  out->set_version(chunk.version.value());
+  if (chunk.host.has_value()) Encode(*chunk.host, out->mutable_host());
+  if (chunk.ssd.has_value()) Encode(*chunk.ssd, out->mutable_ssd());
+  out->set_torn(chunk.torn);
+}
+
+ChunkRecord Decode(const journal::Chunk& chunk) {
+  ChunkRecord out;
+  out.chunk = ChunkId(chunk.id());
+  out.job = JobId(chunk.job());
+  out.kind = static_cast<ChunkKind>(chunk.kind());
+  out.version = Version(chunk.version());
+  if (chunk.has_host()) out.host = {chunk.host().slot(), chunk.host().valid()};
+  if (chunk.has_ssd()) out.ssd = {chunk.ssd().slot(), chunk.ssd().valid()};
+  out.torn = chunk.torn();
+  return out;
+}
+
+journal::Entry Encode(const Record& record) {
+  journal::Entry entry;
+  for (const JobRecord& job : record.jobs) Encode(job, entry.add_jobs());
+  for (const JobId job : record.ended) entry.add_ended(job.value());
+  for (const ChunkRecord& chunk : record.chunks) Encode(chunk, entry.add_chunks());
+  for (const uint32_t place : record.freed) entry.add_freed(place);
+  return entry;
+}
+
+// False if an enum has an unknown value.
+bool Decode(const journal::Entry& entry, Record* record) {
+  for (const journal::Job& job : entry.jobs()) {
+    if (job.device_memory() > static_cast<uint32_t>(MemoryKind::kCudaIpc)) return false;
+    if (job.chunk_bytes() == 0) return false;
+    record->jobs.push_back(Decode(job));
+  }
+  for (const uint64_t job : entry.ended()) record->ended.push_back(JobId(job));
+  for (const journal::Chunk& chunk : entry.chunks()) {
+    if (chunk.kind() >= kChunkKinds) return false;
+    record->chunks.push_back(Decode(chunk));
+  }
+  record->freed.assign(entry.freed().begin(), entry.freed().end());
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Journal>> Journal::Create() {
+  OwnedFd fd(memfd_create("memtide-journal", MFD_CLOEXEC));
+  if (!fd.valid() || fchmod(fd.get(), 0600) != 0 ||
+      ftruncate(fd.get(), static_cast<off_t>(FileBytes())) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("making a journal: ", strerrorname_np(errno)));
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Map(std::move(fd)));
+  Header& header = HeaderOf(journal->memory_);
+  header.version = kVersion;
+  header.counts.store(0, std::memory_order_release);
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  return journal;
+}
+
+absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(OwnedFd fd) {
+  struct stat status;
+  if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) != FileBytes()) {
+    return absl::DataLossError("the file is not a memtided journal, or has another version");
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Map(std::move(fd)));
+  const Header& header = HeaderOf(journal->memory_);
+  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
+    return absl::DataLossError("the file is not a memtided journal");
+  }
+  if (header.version != kVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("the journal has version ", header.version,
+                                                      "; this memtided reads ", kVersion));
+  }
+  MEMTIDE_RETURN_IF_ERROR(journal->Read());
+  return journal;
+}
+
+absl::StatusOr<std::unique_ptr<Journal>> Journal::Map(OwnedFd fd) {
+  void* const memory = mmap(nullptr, FileBytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("mapping a journal: ", strerrorname_np(errno)));
+  }
+  return std::unique_ptr<Journal>(new Journal(std::move(fd), static_cast<char*>(memory)));
+}
+
+Journal::~Journal() { munmap(memory_, FileBytes()); }
+
+absl::Status Journal::Read() {
+  const uint64_t counts = HeaderOf(memory_).counts.load(std::memory_order_acquire);
+  const char* at = memory_ + Begin((counts & kSecondHalf) != 0);
+  uint64_t left = counts & ~kSecondHalf;
+  const absl::Status damaged = absl::DataLossError("the journal is damaged");
+  if (left > kMostBytes.count()) return damaged;
+  while (left > 0) {
+    uint32_t size;
+    if (left < sizeof(size)) return damaged;
+    std::memcpy(&size, at, sizeof(size));
+    at += sizeof(size);
+    left -= sizeof(size);
+    journal::Entry entry;
+    Record record;
+    if (size > left || !entry.ParseFromArray(at, static_cast<int>(size)) ||
+        !Decode(entry, &record)) {
+      return damaged;
+    }
+    Apply(record);
+    at += size;
+    left -= size;
+  }
+  return absl::OkStatus();
+}
+
+void Journal::Apply(const Record& record) {
+  for (const JobId job : record.ended) jobs_.erase(job);
+  for (const JobRecord& job : record.jobs) jobs_[job.job] = job;
+  for (const uint32_t place : record.freed) chunks_.erase(place);
+  for (const ChunkRecord& chunk : record.chunks) chunks_[PlaceOf(chunk.chunk)] = chunk;
+}
+
+absl::Status Journal::Append(const Record& record) {
+  if (full_) return absl::OkStatus();
+  Apply(record);
+  std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
+  const uint64_t before = counts.load(std::memory_order_relaxed);
+  uint64_t end = before & ~kSecondHalf;
+  const int half = (before & kSecondHalf) != 0;
+  if (end < worth_writing_anew_.count() && Write(half, &end, record)) {
+    counts.store((before & kSecondHalf) | end, std::memory_order_release);
+    return absl::OkStatus();
+  }
+  return Compact();
+}
+
+absl::Status Journal::Compact() {
+  std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
+  const int old = (counts.load(std::memory_order_relaxed) & kSecondHalf) != 0;
+  const int fresh = 1 - old;
+  uint64_t end = 0;
+  bool fits = true;
+  Record some;
+  for (const auto& [id, job] : jobs_) {
+    some.jobs = {job};
+    fits = fits && Write(fresh, &end, some);
+  }
+  some.jobs.clear();
+  for (const auto& [place, chunk] : chunks_) {
+    some.chunks.push_back(chunk);
+    if (some.chunks.size() < kChunksPerEntry) continue;
+    fits = fits && Write(fresh, &end, some);
+    some.chunks.clear();
+  }
+  fits = fits && Write(fresh, &end, some);
+  full_ = !fits;
+  const uint64_t half = fresh == 1 ? kSecondHalf : 0;
+  counts.store(fits ? half | end : half, std::memory_order_release);
+  worth_writing_anew_ = std::max(kFewBytes, Bytes(end) * 4);
+  // If the kernel refuses, the memory stays in use until the half is written again.
+  (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(Begin(old)), static_cast<off_t>(kMostBytes.count()));
+  if (fits) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the journal of jobs that outlive the daemon exceeds ", FormatBytes(kMostBytes),
+                   "; no job will outlive this daemon. Use fewer named jobs or shorter notes"));
+}
+
+bool Journal::Write(int half, uint64_t* end, const Record& record) {
+  const journal::Entry entry = Encode(record);
+  const size_t size = entry.ByteSizeLong();
+  if (size > kMostBytes.count() || *end + sizeof(uint32_t) + size > kMostBytes.count()) {
+    return false;
+  }
+  char* const at = memory_ + Begin(half) + *end;
+  const uint32_t size32 = static_cast<uint32_t>(size);
+  std::memcpy(at, &size32, sizeof(size32));
+  entry.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(at + sizeof(size32)));
+  *end += sizeof(size32) + size;
+  return true;
+}
+
+Restore Journal::Contents() const {
+  Restore contents;
+  for (const auto& [id, job] : jobs_) contents.job_records.push_back(job);
+  for (const auto& [place, chunk] : chunks_) contents.chunk_records.push_back(chunk);
+  return contents;
+}
+
+}  // namespace memtide

@@ -1,0 +1,185 @@
+#include "daemon/recovery/journal.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace memtide {
+namespace {
+
+OwnedFd Duplicate(int fd) { return OwnedFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+JobRecord SomeJob(uint64_t id) {
+  JobRecord job;
+  job.job = JobId(id);
+  job.uid = 1000;
+  job.name = "job \xff" + std::to_string(id);
+  job.chunk_size = MiB(2);
+  job.time_to_live = std::chrono::hours(1);
+  job.shares = {Bytes(0), MiB(64), MiB(128)};
+  job.device_memory = MemoryKind::kCudaIpc;
+  job.regions = {RegionId(1), RegionId(5)};
+  job.stores = {StoreId(2)};
+  job.guaranteed = {0, 12, 64};
+  job.slots_per_region = 16;
+  job.slots_per_store = 64;
+  job.committed_step = 7;
+  job.manifest = std::string("a\0b", 3);
+  return job;
+}
+
+ChunkRecord SomeChunk(uint32_t place, uint64_t version) {
+  ChunkRecord chunk;
+  chunk.chunk = ChunkId(uint64_t{3} << 32 | place);
+  chunk.job = JobId(1);
+  chunk.kind = ChunkKind::kParameter;
+  chunk.version = Version(version);
+  chunk.host = ChunkRecord::Copy{place, true};
+  chunk.ssd = ChunkRecord::Copy{place + 1, false};
+  chunk.torn = place % 2 == 1;
+  return chunk;
+}
+
+TEST(JournalTest, WhatOneProcessAppendedAnotherReads) {
+  auto journal = Journal::Create();
+  ASSERT_TRUE(journal.ok()) << journal.status();
+  const JobRecord job = SomeJob(1);
+  const ChunkRecord chunk = SomeChunk(9, 4);
+  ASSERT_TRUE((*journal)->Append({{job, SomeJob(2)}, {}, {chunk, SomeChunk(10, 1)}, {}}).ok());
+  ASSERT_TRUE((*journal)->Append({{}, {JobId(2)}, {}, {10}}).ok());
+  OwnedFd fd = Duplicate((*journal)->fd());
+  journal->reset();
+
+  const auto next = Journal::Open(std::move(fd));
+  ASSERT_TRUE(next.ok()) << next.status();
+  const Restore contents = (*next)->Contents();
+  ASSERT_EQ(contents.job_records.size(), 1u);
+  const JobRecord& read = contents.job_records[0];
+  EXPECT_EQ(read.job, job.job);
+  EXPECT_EQ(read.uid, job.uid);
+  EXPECT_EQ(read.name, job.name);
+  EXPECT_EQ(read.chunk_size, job.chunk_size);
+  EXPECT_EQ(read.time_to_live, job.time_to_live);
+  EXPECT_EQ(read.shares, job.shares);
+  EXPECT_EQ(read.device_memory, job.device_memory);
+  EXPECT_EQ(read.regions, job.regions);
+  EXPECT_EQ(read.stores, job.stores);
+  EXPECT_EQ(read.guaranteed, job.guaranteed);
+  EXPECT_EQ(read.slots_per_region, job.slots_per_region);
+  EXPECT_EQ(read.slots_per_store, job.slots_per_store);
+  EXPECT_EQ(read.committed_step, job.committed_step);
+  EXPECT_EQ(read.manifest, job.manifest);
+  ASSERT_EQ(contents.chunk_records.size(), 1u);
+  const ChunkRecord& kept = contents.chunk_records[0];
+  EXPECT_EQ(kept.chunk, chunk.chunk);
+  EXPECT_EQ(kept.job, chunk.job);
+  EXPECT_EQ(kept.kind, chunk.kind);
+  EXPECT_EQ(kept.version, chunk.version);
+  EXPECT_EQ(kept.torn, chunk.torn);
+  ASSERT_TRUE(kept.host.has_value() && kept.ssd.has_value());
+  EXPECT_EQ(kept.host->slot, 9u);
+  EXPECT_TRUE(kept.host->valid);
+  EXPECT_EQ(kept.ssd->slot, 10u);
+  EXPECT_FALSE(kept.ssd->valid);
+}
+
+TEST(JournalTest, ItsMemoryStaysBoundedHoweverLongItRuns) {
+  auto journal = Journal::Create();
+  ASSERT_TRUE(journal.ok());
+  constexpr uint32_t kChunks = 1000;
+  for (uint64_t round = 1; round <= 2000; ++round) {
+    Record record;
+    record.jobs = {SomeJob(1)};
+    record.jobs[0].committed_step = round;
+    for (uint32_t i = 0; i < kChunks; ++i) record.chunks.push_back(SomeChunk(i, round));
+    ASSERT_TRUE((*journal)->Append(record).ok());
+  }
+  struct stat status;
+  ASSERT_EQ(fstat((*journal)->fd(), &status), 0);
+  EXPECT_LT(status.st_blocks * 512, 2 * Journal::kFewBytes.count());
+  const auto next = Journal::Open(Duplicate((*journal)->fd()));
+  ASSERT_TRUE(next.ok()) << next.status();
+  const Restore contents = (*next)->Contents();
+  EXPECT_EQ(contents.job_records[0].committed_step, 2000u);
+  ASSERT_EQ(contents.chunk_records.size(), kChunks);
+  for (const ChunkRecord& chunk : contents.chunk_records) EXPECT_EQ(chunk.version, Version(2000));
+}
+
+// Killed at any moment, a process leaves whole records: each writes the same version everywhere.
+TEST(JournalTest, EachRecordCountsAsAWholeWheneverTheProcessIsKilled) {
+  for (int kill_number = 0; kill_number < 100; ++kill_number) {
+    auto journal = Journal::Create();
+    ASSERT_TRUE(journal.ok());
+    int started[2];
+    ASSERT_EQ(pipe(started), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (uint64_t round = 1;; ++round) {
+        Record record;
+        for (uint32_t i = 0; i < 200; ++i) record.chunks.push_back(SomeChunk(i, round));
+        if (!(*journal)->Append(record).ok()) _exit(1);
+        if (round == 1 && write(started[1], "x", 1) != 1) _exit(2);
+      }
+    }
+    char byte;
+    ASSERT_EQ(read(started[0], &byte, 1), 1);
+    const auto until =
+        std::chrono::steady_clock::now() + std::chrono::microseconds(97) * kill_number;
+    while (std::chrono::steady_clock::now() < until) {
+    }
+    ASSERT_EQ(kill(child, SIGKILL), 0);
+    int status;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    close(started[0]);
+    close(started[1]);
+    const auto next = Journal::Open(Duplicate((*journal)->fd()));
+    ASSERT_TRUE(next.ok()) << next.status();
+    const Restore contents = (*next)->Contents();
+    ASSERT_EQ(contents.chunk_records.size(), 200u);
+    for (const ChunkRecord& chunk : contents.chunk_records) {
+      ASSERT_EQ(chunk.version, contents.chunk_records[0].version);
+    }
+  }
+}
+
+TEST(JournalTest, WhatIsNoJournalIsRefused) {
+  OwnedFd other(memfd_create("other", MFD_CLOEXEC));
+  EXPECT_EQ(Journal::Open(Duplicate(other.get())).status().code(), absl::StatusCode::kDataLoss);
+  auto journal = Journal::Create();
+  ASSERT_TRUE(journal.ok());
+  struct stat status;
+  ASSERT_EQ(fstat((*journal)->fd(), &status), 0);
+  ASSERT_EQ(ftruncate(other.get(), status.st_size), 0);
+  EXPECT_EQ(Journal::Open(Duplicate(other.get())).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(JournalTest, AnotherVersionAndDamageAreToldApart) {
+  auto journal = Journal::Create();
+  ASSERT_TRUE(journal.ok());
+  ASSERT_TRUE((*journal)->Append({{SomeJob(1)}, {}, {SomeChunk(1, 1)}, {}}).ok());
+  const int fd = (*journal)->fd();
+  const uint64_t version = 99;
+  ASSERT_EQ(pwrite(fd, &version, sizeof(version), 8), 8);
+  EXPECT_EQ(Journal::Open(Duplicate(fd)).status().code(), absl::StatusCode::kFailedPrecondition);
+  const uint64_t this_version = 1;
+  ASSERT_EQ(pwrite(fd, &this_version, sizeof(this_version), 8), 8);
+  ASSERT_TRUE(Journal::Open(Duplicate(fd)).ok());
+  // The size of the first entry, right behind the header's page.
+  for (const uint32_t size : {0xFFFFFFFFu, 3u, 1u << 20}) {
+    ASSERT_EQ(pwrite(fd, &size, sizeof(size), 4096), 4);
+    EXPECT_EQ(Journal::Open(Duplicate(fd)).status().code(), absl::StatusCode::kDataLoss) << size;
+  }
+}
+
+}  // namespace
+}  // namespace memtide

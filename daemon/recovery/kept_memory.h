@@ -1,0 +1,26 @@
+// KeptMemory: what the jobs of the daemon before have, as the sizes of the next one's pools must
+// know it. The service manager holds that memory until the next daemon takes it up: the machine
+// counts it as used, and it is the daemon's own.
+#ifndef MEMTIDE_DAEMON_RECOVERY_KEPT_MEMORY_H_
+#define MEMTIDE_DAEMON_RECOVERY_KEPT_MEMORY_H_
+
+#include <cstdint>
+#include <map>
+
+#include "base/bytes.h"
+
+namespace memtide {
+
+struct KeptMemory {
+  // Whether there is any: then the daemon must start, or the jobs are lost.
+  bool any = false;
+  // In use now: memory, and blocks of each file system (by its device number).
+  Bytes memory;
+  std::map<uint64_t, Bytes> blocks;
+  // The least pools that the jobs fit into again.
+  Bytes device_pool, host_pool, ssd_pool;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_RECOVERY_KEPT_MEMORY_H_

@@ -1,0 +1,142 @@
+#include "daemon/recovery/restore.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace memtide {
+namespace {
+
+absl::StatusOr<OwnedFd> Take(StoredFds* kept, const std::string& name) {
+  const auto found = kept->find(name);
+  if (found == kept->end()) {
+    return absl::DataLossError(
+        absl::StrCat("the service manager did not keep ", name,
+                     "; it may keep too few descriptors: FileDescriptorStoreMax= in the unit"));
+  }
+  OwnedFd fd = std::move(found->second);
+  kept->erase(found);
+  return fd;
+}
+
+absl::StatusOr<std::vector<OwnedFd>> TakeFiles(StoredFds* kept, StoreId store) {
+  std::vector<OwnedFd> files;
+  do {
+    MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, Take(kept, StoreFileName(store, files.size())));
+    files.push_back(std::move(file));
+  } while (kept->count(StoreFileName(store, files.size())) > 0);
+  return files;
+}
+
+// Host slots of an elastic share, by number, that hold no copy: their memory stays free until the
+// job needs it.
+std::set<uint32_t> IdleSlots(const JobRecord& job, const std::vector<ChunkRecord>& chunks) {
+  std::set<uint32_t> idle;
+  if (job.guaranteed[static_cast<int>(Tier::kHost)] == 0) return idle;
+  uint64_t slots = 0;
+  for (size_t i = 0; i < job.regions.size(); ++i) {
+    slots += SizeOfSegment(job, Tier::kHost, i) / job.chunk_size;
+  }
+  for (uint32_t slot = 0; slot < slots; ++slot) idle.insert(slot);
+  for (const ChunkRecord& chunk : chunks) {
+    if (chunk.job == job.job && chunk.host.has_value()) idle.erase(chunk.host->slot);
+  }
+  return idle;
+}
+
+// Adopts all memory of the job, or, with an error, none.
+absl::Status RestoreMemory(const JobRecord& job, const std::set<uint32_t>& idle, StoredFds* kept,
+                           Mover* mover) {
+  std::vector<RegionId> regions;
+  std::vector<StoreId> stores;
+  absl::Cleanup undo = [&] {
+    for (const RegionId id : regions) mover->Disown(id);
+    for (const StoreId id : stores) mover->Disown(id);
+  };
+  for (const RegionId id : job.regions) {
+    MEMTIDE_ASSIGN_OR_RETURN(OwnedFd memory, Take(kept, RegionName(id)));
+    const uint32_t first = static_cast<uint32_t>(job.slots_per_region * regions.size());
+    std::set<uint64_t> empty;
+    for (auto slot = idle.lower_bound(first);
+         slot != idle.end() && *slot < first + job.slots_per_region; ++slot) {
+      empty.insert(job.chunk_size.count() * (*slot - first));
+    }
+    MEMTIDE_RETURN_IF_ERROR(mover->Adopt(id, SizeOfSegment(job, Tier::kHost, regions.size()),
+                                         job.chunk_size, std::move(memory), std::move(empty)));
+    regions.push_back(id);
+  }
+  for (const StoreId id : job.stores) {
+    MEMTIDE_ASSIGN_OR_RETURN(std::vector<OwnedFd> files, TakeFiles(kept, id));
+    MEMTIDE_RETURN_IF_ERROR(
+        mover->Adopt(id, SizeOfSegment(job, Tier::kSsd, stores.size()), std::move(files)));
+    stores.push_back(id);
+  }
+  std::move(undo).Cancel();
+  return absl::OkStatus();
+}
+
+void GiveUp(const JobRecord& job, std::vector<ChunkRecord>* chunks, Journal* journal) {
+  Record ended;
+  ended.ended = {job.job};
+  const auto others = std::stable_partition(chunks->begin(), chunks->end(),
+                                            [&](const ChunkRecord& c) { return c.job != job.job; });
+  for (auto chunk = others; chunk != chunks->end(); ++chunk) {
+    ended.freed.push_back(static_cast<uint32_t>(chunk->chunk.value()));
+  }
+  chunks->erase(others, chunks->end());
+  const absl::Status status = journal->Append(ended);
+  if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(Inheritance* left) {
+  if (left->journal != nullptr) return std::move(left->journal);
+  if (!absl::IsNotFound(left->unreadable)) {
+    spdlog::warn("what the daemon before left cannot be taken up: {}",
+                 std::string(left->unreadable.message()));
+    RemoveStoredFd(kJournalName);
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Journal::Create());
+  StoreFd(kJournalName, journal->fd());
+  return journal;
+}
+
+Restore RestoreJobs(StoredFds kept, Journal* journal, Mover* mover) {
+  const Restore left = journal->Contents();
+  Restore taken;
+  taken.chunk_records = left.chunk_records;
+  std::set<std::string> unused;
+  for (const auto& [name, fd] : kept) unused.insert(name);
+  for (const JobRecord& job : left.job_records) {
+    const absl::Status status =
+        RestoreMemory(job, IdleSlots(job, left.chunk_records), &kept, mover);
+    if (status.ok()) {
+      taken.job_records.push_back(job);
+      continue;
+    }
+    spdlog::warn("job \"{}\" is lost, with its step {}: {}", absl::CEscape(job.name),
+                 job.committed_step, std::string(status.message()));
+    GiveUp(job, &taken.chunk_records, journal);
+  }
+  for (const JobRecord& job : taken.job_records) {
+    for (const RegionId id : job.regions) unused.erase(RegionName(id));
+    for (const StoreId id : job.stores) {
+      for (size_t i = 0; unused.erase(StoreFileName(id, i)) > 0; ++i) {
+      }
+    }
+  }
+  for (const std::string& name : unused) RemoveStoredFd(name);
+  return taken;
+}
+
+}  // namespace memtide

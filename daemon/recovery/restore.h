@@ -1,0 +1,27 @@
+// Restores the jobs of an earlier daemon from its journal and the memory that the journal names.
+#ifndef MEMTIDE_DAEMON_RECOVERY_RESTORE_H_
+#define MEMTIDE_DAEMON_RECOVERY_RESTORE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "daemon/engine/events.h"
+#include "daemon/io/fd_store.h"
+#include "daemon/mover/mover.h"
+#include "daemon/recovery/inheritance.h"
+#include "daemon/recovery/journal.h"
+
+namespace memtide {
+
+// Returns the journal that the daemon before left. If there is none, or it cannot be read (which is
+// logged), makes a new one and stores it with the service manager.
+absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(Inheritance* left);
+
+// Passes the memory of the journal's jobs to the mover and returns the event that tells the engine
+// of them. A job with missing memory is dropped, which is logged. Stored descriptors of no job are
+// removed from the store. REQUIRES: the mover has started no effect.
+Restore RestoreJobs(StoredFds kept, Journal* journal, Mover* mover);
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_RECOVERY_RESTORE_H_

@@ -1,0 +1,178 @@
+"""The public functions `offload` and `checkpoint`: memtide in a script that starts without it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memtide._checkpoint.safetensors_file import Checkpoint, entries_of
+from memtide._memory.chunk_size import Parameter
+from memtide._node.connect import Connection, SessionRequest, connect
+from memtide._node.private_daemon import Pools
+from memtide._telemetry.recorder import Recorder
+from memtide._torch_hooks import runtime as runtimes
+from memtide._util.sizes import parse_size
+from memtide.errors import FailedPrecondition
+
+_connection: Connection | None = None
+
+
+class Offloaded:
+    """A model whose parameters, gradients and optimizer state are in memtide's chunks.
+
+    `close`, or the end of its `with` block, moves them back to the process's own memory.
+
+        offloaded = memtide.offload(model, optimizer, host_pool="2GiB")
+        train(model, optimizer)
+        print(offloaded.stats()["moved_bytes"])
+        offloaded.close()
+    """
+
+    def __init__(
+        self,
+        runtime: runtimes.Runtime,
+        recorder: Recorder,
+        model: torch.nn.Module,
+        optimizers: list[torch.optim.Optimizer],
+    ) -> None:
+        self._runtime = runtime
+        self._recorder = recorder
+        self._model = model
+        self._optimizers = optimizers
+        self._closed = False
+
+    def stats(self) -> dict[str, Any]:
+        """The cost of the run so far: the keys and values that `memtide run --stats` writes."""
+        return self._recorder.finish().as_json()
+
+    def close(self) -> None:
+        """Moves all tensors back to ordinary memory and removes the hooks from torch."""
+        if self._closed:
+            return
+        self._closed = True
+        manager = self._runtime.manager
+        runtimes.stop()
+        for parameter in self._model.parameters():
+            for tensor in (parameter, parameter.grad):
+                if tensor is not None and manager.manages(tensor):
+                    manager.restore(tensor)
+        for optimizer in self._optimizers:
+            manager.restore_state(optimizer.state)
+        manager.trim_all()
+
+    def __enter__(self) -> Offloaded:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+def offload(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
+    *,
+    device_pool: str | int | None = None,
+    host_pool: str | int | None = None,
+    ssd_pool: str | int | None = None,
+    chunk_size: str | int = 0,
+    exact: bool = False,
+) -> Offloaded:
+    """Moves a model's states to memtide's chunks, where they stay while the model trains.
+
+    Parameters move during this call; gradients and optimizer state move when torch creates them.
+    The training loop needs no change. Optimizers that are created later need not be passed.
+
+    Where the states do not fit into memory, the daemon computes the steps of Adam, AdamW, SGD and
+    Adagrad; docs/optimizers.md says how close their results are to torch's. With `exact`, all
+    optimizers step in this process, with the same bits as without memtide.
+
+    Sizes are numbers of bytes, or texts such as "2GiB". If no pool is given and the node's daemon
+    answers, the session is with that daemon. Otherwise a private daemon starts, and ends with this
+    process. Without `chunk_size`, the best size for the model's parameters is searched. A process
+    has one session, so the chunk size of the first call holds for later ones.
+
+        model = build_model()
+        optimizer = torch.optim.AdamW(model.parameters())
+        with memtide.offload(model, optimizer, host_pool="2GiB"):
+            train(model, optimizer)
+    """
+    global _connection
+    if runtimes.current() is not None:
+        raise FailedPrecondition("memtide manages this process already: close it first")
+    if _connection is None:
+        pools = Pools(_bytes(device_pool), _bytes(host_pool), _bytes(ssd_pool))
+        parameters = tuple(
+            Parameter(p.numel() * p.itemsize, trained=p.requires_grad) for p in model.parameters()
+        )
+        _connection = connect(
+            SessionRequest(pools, chunk_bytes=_bytes(chunk_size) or 0, parameters=parameters)
+        )
+    recorder = Recorder(_connection.client, _connection.socket_dir)
+    runtime = runtimes.start(_connection.client, recorder, adopt_everything=False)
+    runtime.daemon.allowed &= not exact
+    for parameter in model.parameters():
+        runtime.scope.name(parameter)
+        runtime.moments.adopt_parameter(parameter)
+        runtime.manager.adopt_gradient(parameter)
+    optimizers = _listed(optimizer)
+    for one in optimizers:
+        runtime.adopt_state_of(one)
+        runtime.wrap_own_step(one)
+    return Offloaded(runtime, recorder, model, optimizers)
+
+
+def checkpoint(
+    path: str | os.PathLike[str],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Checkpoint:
+    """Writes the model's present state_dict to a safetensors file.
+
+    With an optimizer, the file also has the tensors of its state_dict, with names of the form
+    `optimizer.state.<index>.<name>`.
+
+    Where the daemon steps, training goes on while the file is written. `written_bytes` and
+    `total_bytes` of the result are its progress, and `wait()` returns when the file is complete;
+    if `wait()` is called before the next step, it writes the file itself. The script must not
+    change parameters and states until that next step.
+
+        saved = memtide.checkpoint("model.safetensors", model)
+        train_one_epoch(model, optimizer)  # Meanwhile, the file is written.
+        saved.wait()
+
+    `model.load_state_dict(safetensors.torch.load_file("model.safetensors"))` loads it again.
+    """
+    runtime = runtimes.current()
+    tensors = [(name, t) for name, t in model.state_dict().items() if isinstance(t, torch.Tensor)]
+    if optimizer is not None:
+        tensors += [
+            (f"optimizer.state.{index}.{name}", value)
+            for index, state in optimizer.state_dict()["state"].items()
+            for name, value in state.items()
+            if isinstance(value, torch.Tensor)
+        ]
+    manages = runtime.manager.manages if runtime is not None else lambda _: False
+    checkpoint_file = Checkpoint(Path(path).absolute(), entries_of(tensors, manages))
+    if runtime is not None:
+        runtime.daemon.write(checkpoint_file)
+    else:
+        checkpoint_file.write(lambda _address, _size_bytes: iter(()))
+    if checkpoint_file.done:
+        checkpoint_file.wait()  # Raises the error that writing the file raised.
+    return checkpoint_file
+
+
+def _listed(
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None,
+) -> list[torch.optim.Optimizer]:
+    if optimizer is None:
+        return []
+    return list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+
+
+def _bytes(size: str | int | None) -> int | None:
+    return parse_size(size) if isinstance(size, str) else size

@@ -1,0 +1,64 @@
+"""Calls of the C interface that query a daemon without opening a session."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from ctypes import byref, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any
+
+from memtide._capi.library import check, load_library
+
+
+def inspect_node(
+    socket_dir: Path | str | None = None, *, sessions: bool = False, max_chunks: int = 0
+) -> dict[str, Any]:
+    """The InspectNodeResponse of the daemon at `socket_dir` (default: the node's) as a dict.
+
+    The dict is protobuf's JSON: 64-bit numbers are texts, durations are texts such as "1.5s", and
+    fields that are zero may be missing. Unavailable: no daemon answers.
+    """
+    text = c_void_p()
+    check(
+        load_library().memtide_inspect_node(
+            _path_bytes(socket_dir), int(sessions), max_chunks, byref(text)
+        )
+    )
+    return _take_json(text)
+
+
+def get_trace(socket_dir: Path | str | None = None, *, job_id: int = 0) -> bytes:
+    """The serialized Trace (proto/memtide/v1/trace.proto) of a job; job 0 is the only open one.
+
+    Unavailable: no daemon answers. NotFound: there is no such job. InvalidArgument: `job_id` is 0
+    and several jobs are open.
+    """
+    text, size = c_void_p(), c_size_t()
+    check(
+        load_library().memtide_get_trace(_path_bytes(socket_dir), job_id, byref(text), byref(size))
+    )
+    try:
+        return ctypes.string_at(text.value or 0, size.value)
+    finally:
+        load_library().memtide_free_text(text)
+
+
+def read_trace(trace: bytes) -> dict[str, Any]:
+    """A serialized Trace as a dict, in protobuf's JSON. InvalidArgument: the bytes are no Trace."""
+    text = c_void_p()
+    check(load_library().memtide_read_trace(trace, len(trace), byref(text)))
+    return _take_json(text)
+
+
+def _path_bytes(socket_dir: Path | str | None) -> bytes | None:
+    return os.fsencode(socket_dir) if socket_dir else None
+
+
+def _take_json(text: c_void_p) -> dict[str, Any]:
+    try:
+        reply: dict[str, Any] = json.loads(ctypes.string_at(text.value or 0))
+    finally:
+        load_library().memtide_free_text(text)
+    return reply

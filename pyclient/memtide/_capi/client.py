@@ -1,0 +1,254 @@
+"""The C interface (client/memtide.h) in Python: one class, status codes as exceptions.
+
+Nothing here uses torch. Calls copy their arguments, except a `Places`, whose table they read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from array import array
+from collections.abc import Iterable
+from ctypes import (
+    byref,
+    c_char_p,
+    c_size_t,
+    c_uint32,
+    c_void_p,
+)
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from memtide._capi import library
+from memtide._capi.library import check, load_library
+from memtide._capi.optimizer_step import Steps
+
+_MOST_SPANS = 256
+_CAPSULE_NAME = b"dltensor"  # The capsule points to these bytes, so they live forever.
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [c_void_p, c_char_p, c_void_p]
+
+
+class Access(IntEnum):
+    """What a lease allows."""
+
+    READ = 1
+    WRITE = 2
+
+
+class Kind(IntEnum):
+    """What a chunk holds. Listings of the daemon count the bytes of each kind."""
+
+    OTHER = 0
+    PARAMETER = 1
+    GRADIENT = 2
+    OPTIMIZER_STATE = 3
+    ACTIVATION = 4
+
+
+class Phase(IntEnum):
+    """The part of an iteration that a moment belongs to."""
+
+    FORWARD = 1
+    BACKWARD = 2
+    STEP = 3
+
+
+@dataclass(frozen=True)
+class Properties:
+    """The session's range of addresses and limits. Place i is at base + i * chunk_bytes."""
+
+    places: int
+    base: int
+    chunk_bytes: int
+    device_slots: int
+    host_slots: int
+    ssd_slots: int
+    max_chunks: int
+    lease_budget: int
+    kernel_faults: bool
+    # Whether a page fault in the range becomes a lease. A GPU has no page faults: an access without
+    # a lease ends the CUDA context (decision 8).
+    handles_faults: bool = True
+    # DLPack's device type of the addresses (1: CPU, 2: CUDA GPU) and the device's number.
+    dl_device: tuple[int, int] = (1, 0)
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counters of this client since it was opened; memtide_stats (memtide.h) defines them."""
+
+    chunks: int
+    leases_held: int
+    leases_in_use: int
+    acquires: int
+    acquire_hits: int
+    faults: int
+    upgrades: int
+    releases: int
+    calls: int
+    wait_nanoseconds: int
+    lease_budget: int = 0
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """How to open a session; a zero or an empty text selects the library's default."""
+
+    socket_dir: str = ""
+    job_name: str = ""
+    program: str = ""
+    chunk_bytes: int = 0
+    device_share_bytes: int = 0
+    host_share_bytes: int = 0
+    ssd_share_bytes: int = 0
+    address_bytes: int = 0
+    # How long the job's chunks remain after its last session has ended.
+    time_to_live_s: int = 0
+
+
+def device_name(dl_device: tuple[int, int]) -> str:
+    """The device in torch's notation: "cpu", "cuda:0"."""
+    kind, ordinal = dl_device
+    return "cpu" if kind == 1 else f"cuda:{ordinal}"
+
+
+class Places:
+    """An immutable set of places, with the table of their numbers that the C interface reads."""
+
+    __slots__ = ("_table", "address", "count", "numbers")
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self.numbers: tuple[int, ...] = tuple(sorted(set(numbers)))
+        self._table = array("I", self.numbers)
+        self.address, self.count = self._table.buffer_info()
+
+
+def version() -> str:
+    """The native library's version."""
+    return str(load_library().memtide_version().decode())
+
+
+def reinstall_handlers() -> None:
+    """Installs the library's SIGSEGV handler again, before any that was installed since."""
+    check(load_library().memtide_reinstall_handlers())
+
+
+class Client(Steps):
+    """One session with the daemon and its range of addresses. Safe to use from any thread."""
+
+    def __init__(self, options: OpenOptions) -> None:
+        self._lib = load_library()
+        self._handle = c_void_p()
+        self.socket_dir = options.socket_dir
+        # CUDA reads this variable once, and opening a session may start CUDA.
+        self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+        request = library.Options(
+            struct_bytes=ctypes.sizeof(library.Options),
+            socket_dir=os.fsencode(options.socket_dir) or None,
+            job_name=options.job_name.encode() or None,
+            program=options.program.encode() or None,
+            chunk_bytes=options.chunk_bytes,
+            device_share_bytes=options.device_share_bytes,
+            host_share_bytes=options.host_share_bytes,
+            ssd_share_bytes=options.ssd_share_bytes,
+            address_bytes=options.address_bytes,
+            time_to_live_s=options.time_to_live_s,
+        )
+        check(self._lib.memtide_open(byref(request), byref(self._handle)))
+        properties = library.Properties(struct_bytes=ctypes.sizeof(library.Properties))
+        check(self._lib.memtide_get_properties(self._handle, byref(properties)))
+        self.properties = Properties(
+            places=properties.places,
+            base=properties.base or 0,
+            chunk_bytes=properties.chunk_bytes,
+            device_slots=properties.device_slots,
+            host_slots=properties.host_slots,
+            ssd_slots=properties.ssd_slots,
+            max_chunks=properties.max_chunks,
+            lease_budget=properties.lease_budget,
+            kernel_faults=bool(properties.kernel_faults),
+            handles_faults=bool(properties.handles_faults),
+            dl_device=(properties.dl_device_type, properties.dl_device_id),
+        )
+
+    def close(self) -> None:
+        """Ends the session. REQUIRES: no tensor uses the range of addresses."""
+        self._lib.memtide_close(self._handle)
+        self._handle = c_void_p()
+
+    def allocate(self, kind: Kind, count: int) -> int:
+        """Allocates `count` chunks at consecutive places and returns the first. Not zeroed."""
+        first = c_uint32()
+        check(self._lib.memtide_allocate_undefined(self._handle, int(kind), count, byref(first)))
+        return first.value
+
+    def free(self, first_place: int, count: int) -> None:
+        """Frees the chunks at `count` consecutive places."""
+        check(self._lib.memtide_free(self._handle, first_place, count))
+
+    def acquire(self, places: Places, access: Access, timeout_ms: int = -1) -> None:
+        """Leases and maps the chunks, all or none, and adds one use to each."""
+        check(
+            self._lib.memtide_acquire(
+                self._handle, places.address, places.count, int(access), timeout_ms
+            )
+        )
+
+    def release(self, places: Places) -> None:
+        """Removes one use from each chunk."""
+        check(self._lib.memtide_release(self._handle, places.address, places.count))
+
+    def moment(self, phase: Phase, name: str, own_device_bytes: int, own_host_bytes: int) -> None:
+        """Begins a moment: chunks that are leased from now on are used in it."""
+        check(
+            self._lib.memtide_moment(
+                self._handle, phase, name.encode(), own_device_bytes, own_host_bytes
+            )
+        )
+
+    def end_iteration(self) -> None:
+        """Ends an iteration: the access predictor expects its moments again, in the same order."""
+        check(self._lib.memtide_end_iteration(self._handle))
+
+    def evict(self, places: Places) -> None:
+        """Releases idle leases on these, and returns when their chunks are on the home tier."""
+        check(self._lib.memtide_evict(self._handle, places.address, places.count))
+
+    def flush(self) -> None:
+        """Releases all idle leases."""
+        check(self._lib.memtide_flush(self._handle))
+
+    def resize(self, device_share_bytes: int, timeout_ms: int = -1) -> None:
+        """Changes the job's share of the device pool; returns when the slots beyond it are free."""
+        check(self._lib.memtide_resize(self._handle, device_share_bytes, timeout_ms))
+
+    def wrap(self, address: int, size_bytes: int) -> Any:
+        """A DLPack capsule over bytes of the range: one dimension of uint8.
+
+        When the storage of the tensor over it ends, `take_returned` returns the span. REQUIRES: the
+        caller makes a tensor from the capsule; otherwise its bytes are never returned.
+        """
+        tensor = c_void_p()
+        check(self._lib.memtide_wrap(self._handle, address, size_bytes, byref(tensor)))
+        return _new_capsule(tensor, _CAPSULE_NAME, None)
+
+    def take_returned(self) -> list[tuple[int, int]]:
+        """Address and bytes of each wrapped span whose tensor has ended since the last call."""
+        spans = (library.Span * _MOST_SPANS)()
+        count = c_size_t()
+        returned: list[tuple[int, int]] = []
+        while True:
+            check(self._lib.memtide_take_returned(self._handle, spans, _MOST_SPANS, byref(count)))
+            returned += [(span.address, span.bytes) for span in spans[: count.value]]
+            if count.value < _MOST_SPANS:
+                return returned
+
+    def stats(self) -> Stats:
+        """This client's counters."""
+        stats = library.Stats(struct_bytes=ctypes.sizeof(library.Stats))
+        check(self._lib.memtide_get_stats(self._handle, byref(stats)))
+        return Stats(**{name: getattr(stats, name) for name in Stats.__dataclass_fields__})

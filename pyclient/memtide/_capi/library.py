@@ -1,0 +1,183 @@
+"""Loads libmemtide.so and declares its structs and signatures (client/memtide.h).
+
+`check` raises the exception of a status code (errors.py), with the library's message.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from functools import cache
+from typing import Any, ClassVar
+
+from memtide import errors
+from memtide._capi.locate import find_library
+
+
+class Options(ctypes.Structure):
+    """memtide_options."""
+
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("socket_dir", c_char_p),
+        ("job_name", c_char_p),
+        ("program", c_char_p),
+        ("chunk_bytes", c_uint64),
+        ("device_share_bytes", c_uint64),
+        ("host_share_bytes", c_uint64),
+        ("ssd_share_bytes", c_uint64),
+        ("address_bytes", c_uint64),
+        ("device_memory", c_uint32),
+        ("time_to_live_s", c_uint32),
+    ]
+
+
+class Properties(ctypes.Structure):
+    """memtide_properties."""
+
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("places", c_uint32),
+        ("base", c_void_p),
+        ("chunk_bytes", c_uint64),
+        ("device_slots", c_uint32),
+        ("host_slots", c_uint32),
+        ("ssd_slots", c_uint32),
+        ("max_chunks", c_uint32),
+        ("lease_budget", c_uint32),
+        ("kernel_faults", c_uint32),
+        ("handles_faults", c_uint32),
+        ("device_memory", c_uint32),
+        ("dl_device_type", c_int32),
+        ("dl_device_id", c_int32),
+    ]
+
+
+class Span(ctypes.Structure):
+    """memtide_span."""
+
+    _fields_: ClassVar = [("address", c_uint64), ("bytes", c_uint64)]
+
+
+class StepOptions(ctypes.Structure):
+    """memtide_step_options."""
+
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("rule", c_uint32),
+        ("step", c_uint64),
+        ("lr", c_double),
+        ("weight_decay", c_double),
+        ("beta1", c_double),
+        ("beta2", c_double),
+        ("eps", c_double),
+        ("momentum", c_double),
+        ("dampening", c_double),
+        ("lr_decay", c_double),
+        ("gradient_factor", c_double),
+        ("amsgrad", c_uint32),
+        ("maximize", c_uint32),
+        ("nesterov", c_uint32),
+        ("fresh_states", c_uint32),
+        ("parameter_format", c_uint32),
+        ("gradient_format", c_uint32),
+        ("state_format", c_uint32),
+        ("non_finite_gradients", POINTER(c_uint64)),
+        ("rounded_format", c_uint32),
+        ("rounding_seed", c_uint64),
+    ]
+
+
+class Stats(ctypes.Structure):
+    """memtide_stats."""
+
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("chunks", c_uint32),
+        ("leases_held", c_uint32),
+        ("leases_in_use", c_uint32),
+        ("acquires", c_uint64),
+        ("acquire_hits", c_uint64),
+        ("faults", c_uint64),
+        ("upgrades", c_uint64),
+        ("releases", c_uint64),
+        ("calls", c_uint64),
+        ("wait_nanoseconds", c_uint64),
+        ("lease_budget", c_uint32),
+    ]
+
+
+@cache
+def load_library() -> ctypes.CDLL:
+    """libmemtide.so with its signatures. NotInstalled: it is missing, or is another library."""
+    path = find_library()
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise errors.NotInstalled(f"{path} cannot be loaded: {error}") from error
+    places = [c_void_p, c_void_p, c_size_t]
+    signatures: dict[str, tuple[list[Any], Any]] = {
+        "memtide_open": ([POINTER(Options), POINTER(c_void_p)], c_int),
+        "memtide_close": ([c_void_p], None),
+        "memtide_get_properties": ([c_void_p, POINTER(Properties)], c_int),
+        "memtide_allocate_undefined": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
+        "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
+        "memtide_acquire": ([*places, c_int, c_int], c_int),
+        "memtide_release": (places, c_int),
+        "memtide_moment": ([c_void_p, c_int, c_char_p, c_uint64, c_uint64], c_int),
+        "memtide_end_iteration": ([c_void_p], c_int),
+        "memtide_evict": (places, c_int),
+        "memtide_flush": ([c_void_p], c_int),
+        "memtide_resize": ([c_void_p, c_uint64, c_int], c_int),
+        "memtide_step": (
+            [c_void_p, POINTER(StepOptions), c_void_p, c_size_t, c_void_p, c_size_t],
+            c_int,
+        ),
+        "memtide_commit": (
+            [c_void_p, c_uint64, c_void_p, c_void_p, c_size_t, c_int, c_char_p, c_size_t],
+            c_int,
+        ),
+        "memtide_committed": (
+            [c_void_p, POINTER(c_uint64), POINTER(c_void_p), POINTER(c_size_t)],
+            c_int,
+        ),
+        "memtide_versions": ([c_void_p, c_void_p, c_size_t, c_void_p, c_void_p], c_int),
+        "memtide_chunk_ids": ([c_void_p, c_uint32, c_uint32, c_void_p], c_int),
+        "memtide_attach": ([c_void_p, c_void_p, c_uint32, POINTER(c_uint32)], c_int),
+        "memtide_wrap": ([c_void_p, c_uint64, c_uint64, POINTER(c_void_p)], c_int),
+        "memtide_take_returned": ([c_void_p, POINTER(Span), c_size_t, POINTER(c_size_t)], c_int),
+        "memtide_get_stats": ([c_void_p, POINTER(Stats)], c_int),
+        "memtide_inspect_node": ([c_char_p, c_int, c_uint32, POINTER(c_void_p)], c_int),
+        "memtide_get_trace": (
+            [c_char_p, c_uint64, POINTER(c_void_p), POINTER(c_size_t)],
+            c_int,
+        ),
+        "memtide_read_trace": ([c_char_p, c_size_t, POINTER(c_void_p)], c_int),
+        "memtide_free_text": ([c_void_p], None),
+        "memtide_reinstall_handlers": ([], c_int),
+        "memtide_last_error": ([], c_char_p),
+        "memtide_version": ([], c_char_p),
+    }
+    for name, (arguments, result) in signatures.items():
+        try:
+            function = getattr(lib, name)
+        except AttributeError as error:
+            raise errors.NotInstalled(f"{path} is not libmemtide.so: it lacks {name}") from error
+        function.argtypes, function.restype = arguments, result
+    return lib
+
+
+def check(code: int) -> None:
+    """Raises the exception of a status code; 0 is OK."""
+    if code:
+        raise errors.from_status(code, load_library().memtide_last_error().decode(errors="replace"))

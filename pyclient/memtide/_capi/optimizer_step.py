@@ -1,0 +1,221 @@
+"""Offloaded optimizer steps: the part of the C interface (client/memtide.h) that runs them.
+
+`step` reads chunks and writes their new content into others, their shadow chunks. `commit` then
+exchanges the content of all pairs at once; until then no parameter and no state has changed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
+
+from memtide._capi import library
+from memtide._capi.library import check
+
+MOST_STATES = 3
+MOST_PIECES = 8192  # Pieces and copies together, in one call of `step`.
+MOST_CHUNKS = 4096  # Chunks in one call of `step`.
+MOST_LISTED = 1 << 20  # Chunks of a node, and so of one listing.
+MOST_MANIFEST_BYTES = 512 * 2**10
+
+
+class Format(IntEnum):
+    """How elements are stored."""
+
+    NONE = 0  # There are no such elements.
+    FLOAT32 = 1
+    BFLOAT16 = 2
+    FLOAT16 = 3  # For gradients and rounded parameters only.
+
+
+class Rule(IntEnum):
+    """The optimizers whose steps the daemon computes."""
+
+    ADAM = 1
+    ADAMW = 2
+    SGD = 3
+    ADAGRAD = 4
+    LION = 5
+
+
+# The update of these rules does not depend on the step's number, which is always 1.
+UNCOUNTED = (Rule.SGD,)
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """Options of one optimizer's update; memtide_step_options (memtide.h) defines them."""
+
+    rule: Rule
+    step: int
+    lr: float
+    weight_decay: float = 0.0
+    beta1: float = 0.0
+    beta2: float = 0.0
+    eps: float = 0.0
+    momentum: float = 0.0
+    dampening: float = 0.0
+    lr_decay: float = 0.0
+    gradient_factor: float = 1.0
+    amsgrad: bool = False
+    maximize: bool = False
+    nesterov: bool = False
+    fresh_states: bool = False
+    parameter_format: Format = Format.FLOAT32
+    gradient_format: Format = Format.FLOAT32
+    state_format: Format = Format.FLOAT32
+    rounded_format: Format = Format.NONE  # Format of the parameters whose masters are stepped.
+    rounding_seed: int = 0  # Seed of stochastic rounding; 0 rounds to nearest.
+
+
+@dataclass(frozen=True)
+class StepPiece:
+    """Addresses of consecutive elements; the elements of each tensor are in one chunk."""
+
+    elements: int
+    gradient: int
+    parameter: int
+    new_parameter: int
+    states: tuple[int, ...] = ()
+    new_states: tuple[int, ...] = ()
+    new_rounded: int = 0  # 0: there is no rounded parameter.
+    first_element: int = 0  # Number of the first element, counted over the whole optimizer.
+
+
+@dataclass(frozen=True)
+class CopyPiece:
+    """Bytes that are copied unchanged into a shadow chunk."""
+
+    source: int
+    target: int
+    size_bytes: int
+
+
+class Steps:
+    """The calls of a client that step optimizers. Safe to use from any thread."""
+
+    socket_dir: str  # Empty: the default directory of the node.
+    _lib: ctypes.CDLL
+    _handle: c_void_p
+
+    def step(
+        self,
+        options: StepOptions | None,
+        pieces: Sequence[StepPiece],
+        copies: Sequence[CopyPiece] = (),
+        *,
+        count_non_finite: bool = False,
+    ) -> int:
+        """Computes a step part, the pieces and the copies; returns when it has been written.
+
+        With `count_non_finite`, returns how many gradients are infinite or NaN, at the cost of one
+        more pass over them; else 0. Several threads may call at once. Without options, only copies
+        are made. InvalidArgument: an option that torch refuses, too, or one that is not finite;
+        nothing has changed. ResourceExhausted: the part has more chunks than host memory can hold
+        at once, or there is no space for the shadow chunks.
+        """
+        piece_table = array("Q")
+        for piece in pieces:
+            piece_table.extend(
+                (piece.elements, piece.gradient, piece.parameter, piece.new_parameter)
+            )
+            for states in (piece.states, piece.new_states):
+                piece_table.extend((*states, *(0,) * (MOST_STATES - len(states))))
+            piece_table.extend((piece.new_rounded, piece.first_element))
+        copy_table = array("Q")
+        for copy in copies:
+            copy_table.extend((copy.source, copy.target, copy.size_bytes))
+        options_pointer, non_finite = None, c_uint64()
+        if options is not None:
+            options_struct = library.StepOptions(
+                struct_bytes=ctypes.sizeof(library.StepOptions), **vars(options)
+            )
+            if count_non_finite:
+                options_struct.non_finite_gradients = ctypes.pointer(non_finite)
+            options_pointer = byref(options_struct)
+        check(
+            self._lib.memtide_step(
+                self._handle,
+                options_pointer,
+                piece_table.buffer_info()[0],
+                len(pieces),
+                copy_table.buffer_info()[0],
+                len(copies),
+            )
+        )
+        return non_finite.value
+
+    def commit(
+        self,
+        step: int,
+        places: Sequence[int],
+        shadows: Sequence[int],
+        manifest: bytes,
+        *,
+        keep: bool,
+    ) -> None:
+        """Exchanges the content of places[i] and shadows[i], all at once, as the job's step `step`.
+
+        The shadow chunks are then empty, or with `keep` hold the old content. The step manifest
+        replaces that of the last step. Aborted: a chunk was leased or in transfer; try again.
+        """
+        assert len(places) == len(shadows)
+        firsts, seconds = array("I", places), array("I", shadows)
+        check(
+            self._lib.memtide_commit(
+                self._handle,
+                step,
+                firsts.buffer_info()[0],
+                seconds.buffer_info()[0],
+                len(firsts),
+                int(keep),
+                manifest,
+                len(manifest),
+            )
+        )
+
+    def committed(self) -> tuple[int, bytes]:
+        """The number of the job's last committed step (0: none) and its step manifest."""
+        step, manifest, size_bytes = c_uint64(), c_void_p(), c_size_t()
+        check(
+            self._lib.memtide_committed(
+                self._handle, byref(step), byref(manifest), byref(size_bytes)
+            )
+        )
+        try:
+            return step.value, ctypes.string_at(manifest, size_bytes.value) if manifest else b""
+        finally:
+            self._lib.memtide_free_text(manifest)
+
+    def chunk_ids(self, first_place: int, count: int) -> list[int]:
+        """Ids of the chunks at consecutive places. They are valid while the job exists."""
+        ids = array("Q", bytes(8 * count))
+        check(self._lib.memtide_chunk_ids(self._handle, first_place, count, ids.buffer_info()[0]))
+        return list(ids)
+
+    def versions(self, places: Sequence[int]) -> list[tuple[int, int]]:
+        """Id and version of the chunk at each place; write leases and commits raise the version."""
+        table = array("I", places)
+        ids, versions = array("Q", bytes(8 * len(table))), array("Q", bytes(8 * len(table)))
+        check(
+            self._lib.memtide_versions(
+                self._handle,
+                table.buffer_info()[0],
+                len(table),
+                ids.buffer_info()[0],
+                versions.buffer_info()[0],
+            )
+        )
+        return list(zip(ids, versions, strict=True))
+
+    def attach(self, ids: Sequence[int]) -> int:
+        """Places chunks of an ended session at consecutive places; returns the first."""
+        table, first = array("Q", ids), c_uint32()
+        check(
+            self._lib.memtide_attach(self._handle, table.buffer_info()[0], len(table), byref(first))
+        )
+        return first.value

@@ -1,0 +1,1 @@
+"""Checkpoints: safetensors files that a thread writes while training goes on."""

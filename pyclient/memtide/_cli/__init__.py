@@ -1,0 +1,1 @@
+"""The command line: `memtide run`, `status`, `doctor`, `replay` and `trace`."""

@@ -1,0 +1,271 @@
+"""`memtide doctor`: checks what memtide needs of this machine, and names the remedies."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import os
+import platform
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from memtide._capi import admin, client
+from memtide._capi.locate import default_socket_dir, default_ssd_dir, find_daemon
+from memtide._util.sizes import format_size
+from memtide.errors import MemtideError
+
+_SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
+_SYS_IO_URING_SETUP = 425
+_USER_MODE_ONLY = 1
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+_NVIDIA_UVM = Path("/dev/nvidia-uvm")
+_MEMLOCK_WANTED_BYTES = 64 * 2**20
+_SSD_WANTED_BYTES = 4 * 2**30
+_NEWER = "a version of torch that docs/dependencies.md names"
+
+
+class Verdict(Enum):
+    """The result of a check."""
+
+    GOOD = "[green]ok[/]"
+    SLOW = "[yellow]slow[/]"
+    BAD = "[red]missing[/]"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: its subject, its result, the state of the machine and the remedy."""
+
+    subject: str
+    verdict: Verdict
+    state: str
+    remedy: str = ""
+
+
+def print_diagnosis(ssd_dir: Path | None, console: Console) -> int:
+    """Prints all findings and returns the exit status: 1 if memtide cannot work here."""
+    findings = diagnose(ssd_dir)
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("", "", "state", "what to do"):
+        table.add_column(name, overflow="fold")
+    for finding in findings:
+        table.add_row(finding.verdict.value, finding.subject, finding.state, finding.remedy)
+    console.print(table)
+    return int(any(finding.verdict is Verdict.BAD for finding in findings))
+
+
+def diagnose(ssd_dir: Path | None = None) -> list[Finding]:
+    """Runs all checks. None of them changes the machine."""
+    checks: list[Callable[[], Finding]] = [
+        _library,
+        _daemon,
+        _service,
+        _huge_pages,
+        _userfaultfd,
+        _io_uring,
+        _memlock,
+        _gpu,
+        lambda: _ssd(ssd_dir or default_ssd_dir()),
+        _torch,
+        _torch_hooks,
+    ]
+    return [check() for check in checks]
+
+
+def _library() -> Finding:
+    try:
+        return Finding("libmemtide.so", Verdict.GOOD, client.version())
+    except MemtideError as error:
+        return Finding("libmemtide.so", Verdict.BAD, str(error), "install the memtide package")
+
+
+def _daemon() -> Finding:
+    try:
+        return Finding("memtided", Verdict.GOOD, str(find_daemon()))
+    except MemtideError as error:
+        return Finding("memtided", Verdict.BAD, str(error), "install the memtide package")
+
+
+def _service() -> Finding:
+    where = default_socket_dir()
+    try:
+        admin.inspect_node(where)
+    except MemtideError:
+        return Finding(
+            "node's daemon", Verdict.GOOD, f"none at {where}; `memtide run` starts a private one"
+        )
+    return Finding("node's daemon", Verdict.GOOD, f"answers at {where}")
+
+
+def _gpu() -> Finding:
+    driver = _read(_NVIDIA_DRIVER)
+    if not driver:
+        return Finding("GPU", Verdict.GOOD, "no NVIDIA driver: device pools are emulated")
+    gpu_name = " ".join(driver.splitlines()[0].split())
+    if not os.access(_NVIDIA_UVM, os.R_OK | os.W_OK):
+        return Finding(
+            "GPU",
+            Verdict.SLOW,
+            f"{gpu_name}, which cannot be used: this user cannot open {_NVIDIA_UVM}",
+            "modprobe nvidia-uvm; give a container the GPU's devices",
+        )
+    try:
+        version = subprocess.run(
+            [find_daemon(), "--version"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+    except (MemtideError, OSError, subprocess.SubprocessError):
+        version = ""
+    if "no CUDA" in version:
+        return Finding(
+            "GPU",
+            Verdict.SLOW,
+            f"{gpu_name}, which cannot be used: memtided was built without CUDA",
+            "build memtide with the CUDA toolkit (CUDA_HOME)",
+        )
+    return Finding("GPU", Verdict.GOOD, gpu_name)
+
+
+def _huge_pages() -> Finding:
+    reserved = _first_number(Path("/proc/sys/vm/nr_hugepages"))
+    shmem = _read(Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled"))
+    chosen = shmem[shmem.find("[") + 1 : shmem.find("]")] if "[" in shmem else "unknown"
+    state = f"{reserved} reserved; for shared memory: {chosen}"
+    if reserved or chosen in ("always", "within_size", "advise", "force"):
+        return Finding("huge pages", Verdict.GOOD, state)
+    return Finding(
+        "huge pages",
+        Verdict.SLOW,
+        state + "; to map a chunk takes 60 times as long",
+        "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+    )
+
+
+def _userfaultfd() -> Finding:
+    number = _SYS_USERFAULTFD.get(platform.machine())
+    if number is None:
+        return Finding("userfaultfd", Verdict.BAD, f"memtide does not support {platform.machine()}")
+    if _opens(number, os.O_CLOEXEC | os.O_NONBLOCK) or os.access("/dev/userfaultfd", os.R_OK):
+        return Finding("userfaultfd", Verdict.GOOD, "full: system calls can access chunks")
+    if _opens(number, os.O_CLOEXEC | os.O_NONBLOCK | _USER_MODE_ONLY):
+        return Finding(
+            "userfaultfd",
+            Verdict.SLOW,
+            "user mode only: torch.save copies each tensor first",
+            "give your group access to /dev/userfaultfd, or sysctl vm.unprivileged_userfaultfd=1",
+        )
+    return Finding(
+        "userfaultfd", Verdict.BAD, "refused", "use Linux 5.11 or later; allow it in the sandbox"
+    )
+
+
+def _io_uring() -> Finding:
+    parameters = (ctypes.c_char * 120)()
+    if _opens(_SYS_IO_URING_SETUP, 1, ctypes.byref(parameters)):
+        return Finding("io_uring", Verdict.GOOD, "allowed")
+    return Finding(
+        "io_uring",
+        Verdict.SLOW,
+        "refused: threads read and write the SSD",
+        "sysctl kernel.io_uring_disabled=0; allow it in the sandbox",
+    )
+
+
+def _memlock() -> Finding:
+    soft, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY or soft >= _MEMLOCK_WANTED_BYTES or os.geteuid() == 0:
+        limit = "unlimited" if soft == resource.RLIM_INFINITY else format_size(soft)
+        return Finding("locked memory", Verdict.GOOD, limit)
+    return Finding(
+        "locked memory",
+        Verdict.SLOW,
+        f"limited to {format_size(soft)}: no buffers are registered",
+        "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit",
+    )
+
+
+def _ssd(directory: Path) -> Finding:
+    existing = directory
+    while not existing.exists():
+        existing = existing.parent
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding("SSD directory", Verdict.BAD, f"{existing} is not writable", "--ssd-dir DIR")
+    free = shutil.disk_usage(existing).free
+    kind = _file_system(existing)
+    state = f"{directory}: {format_size(free)} free on {kind}"
+    if kind in ("tmpfs", "overlay", "ramfs"):
+        return Finding("SSD directory", Verdict.SLOW, state, "--ssd-dir DIR on a real disk")
+    if free < _SSD_WANTED_BYTES:
+        return Finding("SSD directory", Verdict.SLOW, state, "free some space, or --ssd-dir DIR")
+    return Finding("SSD directory", Verdict.GOOD, state)
+
+
+def _torch() -> Finding:
+    try:
+        version = importlib.metadata.version("torch")
+        importlib.import_module("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("torch", Verdict.BAD, "not installed", "pip install torch")
+    except (ImportError, OSError) as error:
+        return Finding("torch", Verdict.BAD, f"{version}, but: {error}", "install torch anew")
+    return Finding("torch", Verdict.GOOD, version)
+
+
+def _torch_hooks() -> Finding:
+    subject = "torch hooks"
+    try:
+        from memtide._torch_hooks import patches
+    except (ImportError, OSError, AttributeError) as error:
+        return Finding(subject, Verdict.BAD, f"torch lacks what memtide uses: {error}", _NEWER)
+    import torch
+
+    version = patches.version_of(torch.__version__)
+    if version < patches.OLDEST_TORCH:
+        return Finding(subject, Verdict.BAD, f"torch {torch.__version__} is too old", _NEWER)
+    count, missing = len(patches.expected(version)), patches.missing()
+    found = f"{count - len(missing)} of {count}"
+    lost = [f"{patch}: {patch.absent or 'required'}" for patch in missing]
+    if not missing:
+        return Finding(subject, Verdict.GOOD, found)
+    required = any(not patch.absent for patch in missing)
+    verdict = Verdict.BAD if required else Verdict.SLOW
+    return Finding(subject, verdict, "\n".join([f"{found}; off without", *lost]), _NEWER)
+
+
+def _opens(number: int, *arguments: object) -> bool:
+    descriptor = ctypes.CDLL(None, use_errno=True).syscall(number, *arguments)
+    if descriptor >= 0:
+        os.close(descriptor)
+    return bool(descriptor >= 0)
+
+
+def _file_system(path: Path) -> str:
+    best, kind = "", "unknown"
+    for line in _read(Path("/proc/mounts")).splitlines():
+        _device, mount, name, *_rest = line.split()
+        resolved = str(path.resolve())
+        if (resolved == mount or resolved.startswith(mount.rstrip("/") + "/")) and len(
+            mount
+        ) >= len(best):
+            best, kind = mount, name
+    return kind
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def _first_number(path: Path) -> int:
+    words = _read(path).split()
+    return int(words[0]) if words else 0

@@ -1,0 +1,82 @@
+"""`memtide status`: prints the node's pools, training states, sessions and counters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from memtide._node import inspection
+from memtide._node.inspection import Node
+from memtide._telemetry.summary_tables import kinds_table, pools_table
+from memtide._util.sizes import format_size
+
+_COMMAND_LENGTH = 60
+
+
+def print_status(socket_dir: Path | None, console: Console) -> None:
+    """Prints the state of the daemon. Unavailable: no daemon answers."""
+    node = inspection.inspect(socket_dir, sessions=True)
+    state = "draining" if node.draining else "serving"
+    console.print(f"[bold cyan]memtided[/] {node.version}, {state}")
+    console.print(pools_table(node))
+    console.print(_obtainable_line(node))
+    if node.kinds:
+        console.print(kinds_table(node))
+    console.print(_sessions_table(node))
+    console.print(_counters_line(node))
+    for warning in node.warnings:
+        console.print(f"[yellow]warning:[/] {warning}", highlight=False)
+
+
+def _obtainable_line(node: Node) -> str:
+    # More than the pools' free bytes: it includes what can be reclaimed from other jobs.
+    sizes = (f"{format_size(pool.obtainable_bytes)} {pool.tier}" for pool in node.pools)
+    return f"a further job can have {', '.join(sizes)}"
+
+
+def _sessions_table(node: Node) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    columns = ("session", "pid", "uid", "job", "chunk", "leases", "device share", "host share")
+    for name in columns:
+        table.add_column(name, justify="left" if name == "job" else "right", no_wrap=True)
+    table.add_column("command", overflow="fold")
+    for session in node.sessions:
+        table.add_row(
+            str(session.get("session_id", 0)),
+            str(session.get("pid", 0)),
+            str(session.get("uid", 0)),
+            session.get("job_name", "") or f"#{session.get('job_id', 0)}",
+            format_size(int(session.get("chunk_size_bytes", 0))),
+            str(session.get("leases", 0)),
+            format_size(int(session.get("device_share_bytes", 0))),
+            format_size(int(session.get("host_share_bytes", 0))),
+            _command(int(session.get("pid", 0))),
+        )
+    if not node.sessions:
+        table.add_row("none")
+    return table
+
+
+def _command(pid: int) -> str:
+    """The end of a process's command line, which says most; empty if this user may not read it."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    text = b" ".join(words).decode(errors="replace").strip()
+    return text if len(text) <= _COMMAND_LENGTH else "…" + text[1 - _COMMAND_LENGTH :]
+
+
+def _counters_line(node: Node) -> str:
+    count = node.counters
+    stalled = sum(node.stalls_s.values())
+    return (
+        f"since the daemon's start: {count.get('fetches', 0)} fetches "
+        f"({count.get('fetch_hits', 0)} without a transfer), "
+        f"{count.get('evictions', 0)} evictions, "
+        f"{format_size(count.get('ssd_read_bytes', 0))} read and "
+        f"{format_size(count.get('ssd_written_bytes', 0))} written on SSD, "
+        f"stalled {stalled:.1f} s"
+    )

@@ -1,0 +1,78 @@
+"""Starts the runtime when the script imports torch, and imports torch only then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from memtide._capi.client import Client
+from memtide._launch.spawned_ranks import EnterRank, StartRanks
+from memtide._memory.chunk_size import Parameter
+from memtide._node.step_manifest import StepManifest
+from memtide._telemetry.observer import Observer
+from memtide._util.import_hook import after_import
+
+if TYPE_CHECKING:
+    from memtide._torch_hooks.runtime import Runtime
+
+_runtime: Runtime | None = None
+
+
+@dataclass(frozen=True)
+class Stepping:
+    """Where and how optimizers step."""
+
+    exact: bool = False  # In this process, with the same bits as without memtide.
+    skip_non_finite: bool = False  # Skip steps whose gradients are infinite or NaN.
+    commit: bool = False  # Commit each step with a manifest, from which a later process resumes.
+    manifest: StepManifest | None = None  # The manifest that this process resumes from.
+
+
+def install(
+    client: Client,
+    observer: Observer,
+    stepping: Stepping,
+    start_ranks: StartRanks,
+    enter_rank: EnterRank,
+) -> None:
+    """Starts the runtime when torch is imported, or at once if it is imported already.
+
+    From then on, states are put into chunks, and torch.multiprocessing starts processes through
+    `start_ranks`, each of which calls `enter_rank` first.
+    """
+
+    def start() -> None:
+        global _runtime
+        from memtide._launch import spawned_ranks
+        from memtide._torch_hooks import runtime
+
+        _runtime = runtime.start(
+            client,
+            observer,
+            adopt_everything=True,
+            starting_processes=partial(spawned_ranks.starting, start_ranks, enter_rank),
+        )
+        _runtime.daemon.allowed &= not stepping.exact
+        _runtime.daemon.skip_non_finite(skip=stepping.skip_non_finite)
+        if stepping.commit:
+            _runtime.keep_steps(stepping.manifest)
+
+    after_import("torch", start)
+
+
+def end() -> bool:
+    """Removes all hooks from torch and ends the session. Returns False, and does nothing, if torch
+    has not been imported. REQUIRES: no tensor is in chunks."""
+    from memtide._torch_hooks import runtime
+
+    if _runtime is None:
+        return False
+    runtime.stop()
+    _runtime.client.close()
+    return True
+
+
+def parameters() -> list[Parameter]:
+    """The parameters that the runtime trained; none if torch was not imported."""
+    return _runtime.parameters if _runtime is not None else []

@@ -1,0 +1,103 @@
+"""`memtide run`: prepares and runs a program, or a launcher that starts several processes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+from memtide._launch.distributed_launchers import Launcher, launcher_in
+from memtide._launch.managed_process import Managed, Options
+from memtide._launch.program import Program, run_program
+from memtide._node import gpu_per_rank
+from memtide._node.connect import SessionRequest, finds_daemon, reach
+from memtide._trace import files as trace_files
+from memtide.errors import UsageError
+
+
+def prepare(program: Program, options: Options) -> Callable[[], int]:
+    """Opens a session and installs the hooks. The function that it returns runs the program.
+
+    The program's exceptions and SystemExit pass through that function, after the summary.
+    """
+    _check(options)
+    options = replace(options, outputs=options.outputs.absolute())
+    launcher = launcher_in(program)
+    if launcher is not None:
+        return _prepare_ranks(launcher, options)
+    located = program.located()
+    # Launchers set these variables.
+    ranks, rank = (os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK"))
+    if ranks.isdecimal() and rank.isdecimal():
+        request = replace(options.request, ranks=int(ranks), rank=int(rank))
+        options = replace(options, request=request)
+    managed = Managed(options, os.environ.get("RANK", "0"))
+
+    def run() -> int:
+        with managed:
+            run_program(located)
+        return 0
+
+    return run
+
+
+def _check(options: Options) -> None:
+    outputs = options.outputs
+    for output in (outputs.stats, outputs.tide):
+        if output is not None and not output.absolute().parent.is_dir():
+            raise UsageError(f"no directory to write '{output}' to")
+    if outputs.trace is not None:
+        trace_files.check_output(outputs.trace)
+    if options.resume and not options.request.job_name:
+        raise UsageError("--resume needs the name of a job: --job NAME")
+
+
+def _rank_flags(request: SessionRequest) -> dict[str, object]:
+    """The flags of each rank: the sockets of a shared daemon, or the pools of one of its own."""
+    pools = request.pools
+    # A daemon owns one GPU, so each rank starts its own (decision 19).
+    if request.socket_dir is None and not finds_daemon(request) and gpu_per_rank.is_wanted(pools):
+        return {
+            "device": gpu_per_rank.GPU_OF_RANK,
+            "device-pool": pools.device_bytes,
+            "host-pool": pools.host_bytes,
+            "ssd-pool": pools.ssd_bytes,
+            "ssd-dir": pools.ssd_dir,
+        }
+    # Without an SSD, host memory is the home tier: a chunk owns its slot there until it is freed,
+    # so ranks could not make room for each other (decision 3).
+    if pools.ssd_bytes == 0:
+        raise UsageError(
+            "several processes can share memory only with an SSD pool, to evict chunks to"
+        )
+    socket_dir, daemon = reach(request)
+    if daemon is not None:
+        atexit.register(daemon.stop)
+    return {"socket-dir": socket_dir}
+
+
+def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
+    # A step manifest describes the optimizers of one process.
+    if options.request.job_name:
+        raise UsageError("--job commits the steps of one process, and a launcher starts several")
+    flags: dict[str, object] = {
+        **_rank_flags(options.request),
+        "chunk-size": options.request.chunk_bytes,
+        "stats": options.outputs.stats,
+        "tide": options.outputs.tide,
+        "tide-iteration": options.outputs.tide_iteration,
+        "trace": options.outputs.trace,
+    }
+    command = [sys.executable, "-u", "-m", "memtide", "run"]
+    command += [f"--{name}={value}" for name, value in flags.items() if value is not None]
+    for name in ("exact", "skip_non_finite", "quiet"):
+        if getattr(options, name):
+            command.append("--" + name.replace("_", "-"))
+
+    def run() -> int:
+        launcher.launch(command)
+        return 0
+
+    return run

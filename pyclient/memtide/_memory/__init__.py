@@ -1,0 +1,1 @@
+"""Tensors in chunks: arenas, the leases under which chunks are accessed, and tensor layouts."""

@@ -1,0 +1,238 @@
+"""Arenas: spans of addresses in chunks, and the storages over them.
+
+An `Arena` allocates spans of consecutive addresses in chunks of one kind. Spans are packed in the
+order of allocation and 64-byte aligned, as in torch's own allocator. A tensor larger than a chunk
+lies over consecutive places. A span belongs to the storage over it, and becomes free when the last
+tensor, view or storage over it is destroyed, not earlier. So no two live tensors share bytes,
+whichever references a script holds.
+
+Threads: an arena may be used from any thread. A storage may be destroyed at any moment, in any
+thread, also within an arena's own call. The client only records that; the arena's next call frees
+the span.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from memtide._capi.client import Client, Kind, device_name
+from memtide._memory.alignment import aligned
+from memtide._memory.free_list import FreeList
+from memtide.errors import FailedPrecondition, ResourceExhausted
+
+
+class Storages:
+    """Storages over spans of one client's range, and the arena to which each span returns."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.device = torch.device(device_name(client.properties.dl_device))
+        self._arenas: dict[int, tuple[int, deque[tuple[int, int]]]] = {}
+        self._looked_at: Counter[tuple[int, int]] = Counter()
+        self._lock = threading.Lock()  # A checkpoint's thread reads while others train.
+
+    def over(
+        self, start: int, size_bytes: int, returned: deque[tuple[int, int]]
+    ) -> torch.UntypedStorage:
+        """A storage over [start, start + size_bytes). When it is destroyed, `collect` appends the
+        span to `returned`."""
+        self._arenas[start] = size_bytes, returned
+        return from_dlpack(self.client.wrap(start, size_bytes)).untyped_storage()
+
+    def beside(self, start: int, size_bytes: int) -> torch.UntypedStorage:
+        """A second storage over bytes that another storage owns, or none. Its end frees nothing."""
+        storage = from_dlpack(self.client.wrap(start, size_bytes)).untyped_storage()
+        with self._lock:
+            self._looked_at[start, size_bytes] += 1
+        return storage
+
+    def collect(self) -> None:
+        """Returns the spans of destroyed storages to their arenas."""
+        with self._lock:
+            for span in self.client.take_returned():
+                # The client does not say which of several storages over the same bytes has ended
+                # (the arena's own, or one from `beside`): the span returns to its arena with the
+                # last one.
+                if span not in self._looked_at:
+                    self._arenas.pop(span[0])[1].append(span)
+                elif self._looked_at[span] == 1:
+                    del self._looked_at[span]
+                else:
+                    self._looked_at[span] -= 1
+
+    def live(self) -> list[tuple[int, int]]:
+        """The [start, end) addresses of every span with a live storage, sorted."""
+        self.collect()
+        return sorted((start, start + size) for start, (size, _) in list(self._arenas.items()))
+
+
+class Arena:
+    """The spans in chunks of one kind.
+
+    `expected_bytes` is what the arena is expected to hold in all. Chunks for that many bytes are
+    allocated together if the pool has them, so that they are consecutive: a chunk costs no memory
+    until it is used.
+    """
+
+    def __init__(self, storages: Storages, kind: Kind, expected_bytes: int = 0) -> None:
+        self.kind = kind
+        self.expected_bytes = expected_bytes
+        self.chunks = 0
+        self.live_bytes = 0
+        self._most_bytes = 0  # The peak of `live_bytes` since the last `renew`.
+        self._storages = storages
+        self._client = storages.client
+        self._base = self._client.properties.base
+        self._chunk_bytes = self._client.properties.chunk_bytes
+        self._free = FreeList()
+        self._last_end = 0
+        self._returned: deque[tuple[int, int]] = deque()
+        self._lock = threading.RLock()
+
+    def empty(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialized tensor over a new span.
+
+        REQUIRES: size and stride describe at least one element. ResourceExhausted: no chunk is
+        left.
+        """
+        last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        return self._over(self.empty_storage((last + 1) * dtype.itemsize), size, stride, dtype)
+
+    def like_storage_of(self, source: torch.Tensor) -> torch.Tensor:
+        """An uninitialized tensor with the layout of `source`, over a span as large as the storage
+        of `source`."""
+        storage = self.empty_storage(source.untyped_storage().nbytes())
+        return self._over(storage, source.size(), source.stride(), source.dtype)
+
+    def _over(
+        self,
+        storage: torch.UntypedStorage,
+        size: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        empty = torch.empty(0, dtype=dtype, device=self._storages.device)
+        return empty.set_(storage, 0, size, stride)
+
+    def empty_storage(self, size_bytes: int) -> torch.UntypedStorage:
+        """A storage over a new span."""
+        start = self._take(aligned(size_bytes))
+        return self._storages.over(start, size_bytes, self._returned)
+
+    def take_over(
+        self, places: Iterable[int], spans: Iterable[tuple[int, int]]
+    ) -> list[torch.UntypedStorage]:
+        """Adds allocated chunks to this arena, and returns storages over `spans`, the (start,
+        bytes) pairs of what they hold. REQUIRES: the spans lie in these chunks and are disjoint."""
+        with self._lock:
+            for place in places:
+                start = self._base + place * self._chunk_bytes
+                self._free.add(start, start + self._chunk_bytes)
+                self.chunks += 1
+            storages = []
+            for start, size_bytes in spans:
+                self._free.remove(start, start + aligned(size_bytes))
+                self._count(aligned(size_bytes))
+                storages.append(self._storages.over(start, size_bytes, self._returned))
+            return storages
+
+    def trim(self) -> int:
+        """Frees the chunks without a live span; returns how many."""
+        with self._lock:
+            self._work_off_returned()
+            freed = 0
+            for start, end in self._free:
+                first = -(-(start - self._base) // self._chunk_bytes)
+                last = (end - self._base) // self._chunk_bytes
+                if first < last:
+                    try:
+                        self._client.free(first, last - first)
+                    except FailedPrecondition:  # It is leased now; a later trim frees it.
+                        continue
+                    at = self._base + first * self._chunk_bytes
+                    self._free.remove(at, at + (last - first) * self._chunk_bytes)
+                    freed += last - first
+            self.chunks -= freed
+            return freed
+
+    def renew(self) -> None:
+        """Trims. If no span is live then, the arena expects to hold its last peak again."""
+        self.trim()
+        if not self.live_bytes:
+            self.expected_bytes, self._most_bytes = self._most_bytes, 0
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether storages were destroyed whose spans are not free yet."""
+        self._storages.collect()
+        return bool(self._returned)
+
+    def _take(self, size: int) -> int:
+        with self._lock:
+            self._work_off_returned()
+            start = self._free.take(size)
+            if start is None:
+                try:
+                    start = self._take_new(size)
+                except ResourceExhausted:
+                    start = self._take_awaited(size)
+            self._count(size)
+            return start
+
+    def _count(self, size: int) -> None:
+        self.live_bytes += size
+        self._most_bytes = max(self._most_bytes, self.live_bytes)
+
+    def _take_new(self, size: int) -> int:
+        # First allocates only what is missing behind the last chunk: if the new chunks follow it,
+        # the tensor begins in that chunk's free tail, and tensors stay packed.
+        tail = self._free.ending_at(self._last_end)
+        self._grow(math.ceil((size - tail) / self._chunk_bytes))
+        start = self._free.take(size)
+        if start is None:
+            self._grow(math.ceil(size / self._chunk_bytes))
+            start = self._free.take(size)
+        assert start is not None
+        return start
+
+    def _take_awaited(self, size: int) -> int:
+        """As `_take_new`, but first waits for the GPU: a span becomes free only when the kernels
+        that use it are done. ResourceExhausted: no span fits."""
+        if self._storages.device.type == "cuda":
+            torch.cuda.synchronize(self._storages.device)
+            self._work_off_returned()
+            start = self._free.take(size)
+            if start is not None:
+                return start
+        return self._take_new(size)
+
+    def _grow(self, count: int) -> None:
+        expected = math.ceil((self.expected_bytes - self.live_bytes) / self._chunk_bytes)
+        if expected > count:
+            try:
+                self._add_chunks(expected)
+            except ResourceExhausted:
+                self.expected_bytes = 0
+            else:
+                return
+        self._add_chunks(count)
+
+    def _add_chunks(self, count: int) -> None:
+        place = self._client.allocate(self.kind, count)
+        start = self._base + place * self._chunk_bytes
+        self._last_end = start + count * self._chunk_bytes
+        self._free.add(start, self._last_end)
+        self.chunks += count
+
+    def _work_off_returned(self) -> None:
+        self._storages.collect()
+        while self._returned:
+            start, size_bytes = self._returned.popleft()
+            self._free.add(start, start + aligned(size_bytes))
+            self.live_bytes -= aligned(size_bytes)

@@ -1,0 +1,103 @@
+"""Evicts chunks from the device when the script itself runs out of device memory.
+
+The script's own allocations come first: chunks are evicted, and the operation that failed is run
+again. Chunks return, up to the share with which the job began, once whole iterations leave memory
+free. Between two moments of an iteration nothing becomes free, because torch's allocator holds its
+memory until `empty_cache` (docs/decisions/0012). If the script runs out of memory again after a
+return, the next return waits for twice as many iterations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memtide._memory.tensor_manager import TensorManager
+from memtide._util.sizes import format_size, parse_size
+from memtide.errors import DeadlineExceeded, ResourceExhausted
+
+_FEWEST_SLOTS = 4
+_TIMEOUT_MS = 60_000
+# Iterations without a shortage before chunks return: the first time, and at most.
+_PATIENCE, _MOST_PATIENCE = 2, 1024
+_ALLOCATION_SIZE = re.compile(r"Tried to allocate ([0-9.]+) ([KMGT]?i?B)")
+
+
+class DeviceOomHandler:
+    """The device share of one client's job, which shrinks as the script's own use grows."""
+
+    def __init__(self, manager: TensorManager) -> None:
+        self._manager = manager
+        self._slots = self._share_slots = manager.client.properties.device_slots
+        self._iterations = 0  # Since the last shortage.
+        self._patience = _PATIENCE
+        self._returned = False  # Whether chunks have returned since the last shortage.
+        self._slack_bytes = manager.chunk_bytes  # Stays free when chunks return.
+
+    def retry(self, short: torch.OutOfMemoryError, run: Callable[[], Any]) -> Any:
+        """Calls `run`, which failed with `short`, again, with fewer chunks on the device each time.
+
+        torch.OutOfMemoryError: it also fails with the fewest chunks.
+        """
+        wanted = _asked_bytes(short)
+        self._iterations = 0
+        self._slack_bytes = max(wanted, self._manager.chunk_bytes)
+        if self._returned:
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
+            self._returned = False
+        while self._slots > _FEWEST_SLOTS:
+            self._give_back(wanted)
+            try:
+                return run()
+            except torch.OutOfMemoryError as error:
+                short = error
+        raise torch.OutOfMemoryError(
+            f"{short} memtide keeps {self._slots} chunks of "
+            f"{format_size(self._manager.chunk_bytes)} on the device, the fewest that it needs"
+        ) from short
+
+    def end_iteration(self) -> None:
+        """Grows the device share again, into memory that whole iterations have left free."""
+        if self._slots == self._share_slots or not torch.cuda.is_available():
+            return
+        self._iterations += 1
+        if self._iterations < self._patience:
+            return
+        chunk_bytes = self._manager.chunk_bytes
+        free_bytes, _ = torch.cuda.mem_get_info(self._manager.device)
+        more = (free_bytes - self._slack_bytes) // chunk_bytes
+        more = min(more, self._share_slots - self._slots)
+        if more <= 0:
+            return
+        try:
+            self._manager.client.resize((self._slots + more) * chunk_bytes, _TIMEOUT_MS)
+        except ResourceExhausted:  # Another job has the slots now.
+            self._iterations = 0
+            return
+        self._slots += more
+        self._returned = True
+        self._manager.ledger.refresh()
+
+    def _give_back(self, wanted_bytes: int) -> None:
+        chunk_bytes = self._manager.chunk_bytes
+        fewer = max(-(-wanted_bytes // chunk_bytes), self._slots // 8, 1)
+        self._slots = max(_FEWEST_SLOTS, self._slots - fewer)
+        # These leases only make later accesses fast, and they pin chunks that are to be evicted.
+        self._manager.ledger.release_all()
+        # If another session's leases pin some slots, what was freed may still be enough: the next
+        # attempt of `retry` shows it.
+        with contextlib.suppress(DeadlineExceeded):
+            self._manager.client.resize(self._slots * chunk_bytes, _TIMEOUT_MS)
+        self._manager.ledger.refresh()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _asked_bytes(error: torch.OutOfMemoryError) -> int:
+    """The bytes that CUDA's allocator reports to have tried to allocate; 0: it reports none."""
+    match = _ALLOCATION_SIZE.search(str(error))
+    return parse_size(match[1] + match[2]) if match else 0

@@ -1,0 +1,388 @@
+"""The tensors that live in chunks, and how they are moved there.
+
+To adopt a tensor is to copy the bytes of its storage to a span and to point the tensor there: same
+object, same shape, strides and bytes, another address. Parameters, gradients and optimizer states
+are adopted if
+
+- they are dense tensors of torch's own class, on the device of the chunks, of at least 1 KiB:
+  smaller ones gain nothing, and many of them would share a chunk with tensors that are needed at
+  other moments;
+- they are the only user of their storage, and all of it: where a script holds another tensor over
+  the same bytes (`flat[a:b]`, `p.detach()`, a NumPy view, shared memory), moving one of the two
+  would end the sharing, so both stay where they are.
+
+A tensor that is not adopted now is looked at again at the next forward pass or optimizer step.
+
+Optimizer states lie in *rows*: the first state of all parameters in one arena, the second in
+another. So a chunk of each row holds the states of the same parameters, as in the chunk lists of
+PatrickStar (arXiv 2108.05818, section 6), and a step needs each chunk once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from memtide._capi.client import Client, Kind, Places
+from memtide._capi.optimizer_step import MOST_STATES
+from memtide._memory.alignment import SMALLEST_BYTES, aligned
+from memtide._memory.arena import Arena, Storages
+from memtide._memory.leases import LeaseLedger, slots_of
+from memtide._memory.tensor_layout import lie_alike
+
+_NO_PLACES = Places(())
+_CACHED_BYTES = 256 * 2**20
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _storage_users(storage: torch.UntypedStorage) -> int:
+    return int(torch._C._storage_Use_Count(storage._cdata))
+
+
+_lone_tensor = torch.empty(1)
+_USERS_OF_ONE_TENSOR = _storage_users(_lone_tensor.untyped_storage())
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """The address of the first element; 0: it is not a dense tensor of torch's own class."""
+    if type(tensor) in _PLAIN_TYPES and tensor.layout is torch.strided:
+        return tensor.data_ptr()
+    return 0
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """The shard of a DTensor in this process; of any other tensor, the tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _address_of_subclass(tensor: torch.Tensor) -> int:
+    """As address_of, for a script's own class of tensors, which may be over managed memory too."""
+    if type(tensor) in _PLAIN_TYPES or tensor.layout is not torch.strided:
+        return 0
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # A wrapper of other tensors has no memory.
+        return 0
+
+
+class TensorManager:
+    """Moves tensors into the arenas of one client."""
+
+    def __init__(self, client: Client, ledger: LeaseLedger) -> None:
+        properties = client.properties
+        self.client = client
+        self.ledger = ledger
+        self.base = properties.base
+        self.end = properties.base + properties.places * properties.chunk_bytes
+        self.chunk_bytes = properties.chunk_bytes
+        storages = self._storages = Storages(client)
+        self.device = storages.device
+        self._arenas: dict[tuple[Kind, int], Arena] = {}
+        self._coming_bytes = 0  # Expected in each row of states, for the newest optimizer.
+        self._owner = os.getpid()
+        self._left_behind = 0  # Bytes of ordinary memory that adopted tensors have left.
+
+    @property
+    def here(self) -> bool:
+        """False in a forked child: the range is not inherited."""
+        return os.getpid() == self._owner
+
+    def manages(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's bytes are in a chunk."""
+        return self.in_range(address_of(tensor))
+
+    def in_range(self, address: int) -> bool:
+        """Whether an address is in the client's range."""
+        return self.base <= address < self.end
+
+    def places_of(self, address: int, size_bytes: int) -> range:
+        """The places under `size_bytes` bytes from `address`. REQUIRES: within the range."""
+        first = (address - self.base) // self.chunk_bytes
+        return range(first, (address + size_bytes - 1 - self.base) // self.chunk_bytes + 1)
+
+    def element_places(self, tensor: torch.Tensor) -> range:
+        """The places under the elements of a tensor of any class; none: it is not managed."""
+        tensor = local_part(tensor)
+        address = address_of(tensor) or _address_of_subclass(tensor)
+        if not self.in_range(address) or not tensor.numel():
+            return range(0)
+        last = sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
+        return self.places_of(address, (last + 1) * tensor.itemsize)
+
+    def span_places(self, tensor: torch.Tensor) -> range:
+        """The places of a managed tensor's whole storage."""
+        storage = tensor.untyped_storage()
+        return self.places_of(storage.data_ptr(), storage.nbytes())
+
+    def bytes_at(self, address: int, size_bytes: int) -> torch.Tensor:
+        """A tensor of uint8 over bytes of the range, beside any tensor that is there."""
+        storage = self._storages.beside(address, size_bytes)
+        return torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage)
+
+    def live(self) -> list[tuple[int, int]]:
+        """The [start, end) addresses of all spans with a storage, sorted."""
+        return self._storages.live()
+
+    def chunks(self) -> int:
+        """Chunks allocated over all kinds."""
+        return sum(arena.chunks for arena in self._all_arenas())
+
+    def pressed(self) -> bool:
+        """Whether there are more chunks than may be leased at once. The ledger reads that budget
+        once an iteration, as the job's share of a pool may change."""
+        return self.chunks() > self.ledger.budget
+
+    def overflows(self) -> bool:
+        """Whether optimizer steps are left to the daemon, since the chunks do not fit: in host
+        memory, more than its slots; on a device, more than its lease budget, because chunks evicted
+        from there are already where the daemon steps them (docs/decisions/0013)."""
+        if self.client.properties.device_slots:
+            return self.pressed()
+        return self.chunks() > slots_of(self.ledger.budget)
+
+    def adopt(self, tensor: torch.Tensor, kind: Kind, row: int = 0) -> bool:
+        """Moves the tensor into a chunk if that is possible; returns whether it is in one now."""
+        if not self._adoptable(tensor):
+            return self.manages(tensor)
+        with torch.no_grad():
+            target = self._arena(kind, row).like_storage_of(tensor)
+            self._note_pressure()
+            self.copy_bytes(tensor, target)
+            tensor.data = target
+        self._left_behind += target.untyped_storage().nbytes()
+        if self.device.type == "cuda" and self._left_behind >= _CACHED_BYTES:
+            # Torch's allocator caches the memory that the tensors left; the pool may need it.
+            self._left_behind = 0
+            torch.cuda.empty_cache()
+        return True
+
+    def adopt_together(self, tensors: Sequence[torch.Tensor], kind: Kind) -> list[torch.Tensor]:
+        """Moves a storage into a chunk, and returns the same views of it there. The first tensor is
+        the whole storage. Empty: it stays where it is, since it cannot be moved or has other users.
+        """
+        whole = tensors[0]
+        if not self._adoptable(whole, users=len(tensors)):
+            return []
+        with torch.no_grad():
+            target = self._arena(kind).like_storage_of(whole)
+            self._note_pressure()
+            self.copy_bytes(whole, target)
+            storage = target.untyped_storage()
+            return [
+                torch.empty(0, dtype=t.dtype, device=self.device).set_(
+                    storage, t.storage_offset(), t.size(), t.stride()
+                )
+                for t in tensors
+            ]
+
+    def adopt_gradient(self, parameter: torch.Tensor) -> bool:
+        """Moves a parameter's gradient into a chunk; returns whether it is in one now."""
+        self._arena_of_gradients()
+        gradient = parameter.grad
+        return gradient is not None and self.adopt(gradient, Kind.GRADIENT)
+
+    def adopt_part_of_gradient(self, parameter: torch.Tensor) -> None:
+        """Copies this process's shard of the gradient of a sharded parameter into a chunk. It lies
+        in a buffer with other gradients, which is freed when the last one has left it. REQUIRES:
+        there is no view of it yet."""
+        gradient = parameter.grad
+        if gradient is None or not self._movable(part := local_part(gradient)):
+            return
+        arena = self._arena_of_gradients()
+        with torch.no_grad():
+            target = arena.empty(part.size(), part.stride(), part.dtype)
+            self._note_pressure()
+            with self._leased(Places(self.span_places(target)), True):
+                target.copy_(part)
+        gradient._local_tensor = target  # type: ignore[attr-defined]  # The gradient is a DTensor.
+
+    def adopt_state_of(self, parameter: Any, state: Any) -> None:
+        """Moves the optimizer states of one parameter, at any depth, into chunks. Those of a small
+        parameter stay: it is stepped in this process, and the content of chunks must be what the
+        daemon's steps have made of it."""
+        if isinstance(parameter, torch.Tensor) and parameter.nbytes < SMALLEST_BYTES:
+            return
+        row = 0
+        for tensor in _tensors_in(state):
+            row += self.manages(tensor) or self.adopt(tensor, Kind.OPTIMIZER_STATE, row)
+
+    def managed_in(self, state: Any) -> list[torch.Tensor]:
+        """The tensors of an optimizer state, at any depth, that are in chunks."""
+        return [tensor for tensor in _tensors_in(state) if self.manages(tensor)]
+
+    def expect_states_of(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Announces that an optimizer will create states for these parameters, beside those that
+        exist, so that their arenas allocate consecutive chunks."""
+        self._coming_bytes = sum(
+            aligned(local_part(p).untyped_storage().nbytes())
+            for p in parameters
+            if p.requires_grad and self.manages(local_part(p))
+        )
+        for (kind, _), arena in self._arenas.items():
+            if kind is Kind.OPTIMIZER_STATE:
+                arena.expected_bytes = arena.live_bytes + self._coming_bytes
+
+    def new_state(self, like: torch.Tensor, row: int) -> torch.Tensor:
+        """An uninitialized tensor for a parameter's state number `row`, with the layout of `like`
+        (which may be on the meta device)."""
+        arena = self._arena(Kind.OPTIMIZER_STATE, row)
+        target = arena.empty(like.size(), like.stride(), like.dtype)
+        self._note_pressure()
+        return target
+
+    def take_over(
+        self, kind: Kind, row: int, places: Iterable[int], spans: Iterable[tuple[int, int]]
+    ) -> list[torch.UntypedStorage]:
+        """As Arena.take_over, for chunks of parameters, or of states number `row`."""
+        storages = self._arena(kind, row).take_over(places, spans)
+        self._note_pressure()
+        return storages
+
+    def move_to(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+        """Points a managed tensor to `storage` instead of its own. False: it stays, as its storage
+        has another size or other users, or the tensor is not all of it."""
+        present = tensor.untyped_storage()
+        if (
+            not self.manages(tensor)
+            or present.nbytes() != storage.nbytes()
+            or tensor.storage_offset() != 0
+            or _storage_users(present) > _USERS_OF_ONE_TENSOR
+        ):
+            return False
+        layout = torch.empty(0, dtype=tensor.dtype, device=self.device)
+        tensor.data = layout.set_(storage, 0, tensor.size(), tensor.stride())
+        return True
+
+    def restore(self, tensor: torch.Tensor) -> None:
+        """Moves a managed tensor's bytes back to ordinary memory."""
+        with torch.no_grad():
+            size_bytes = tensor.untyped_storage().nbytes()
+            target = torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
+            self.copy_bytes(tensor, target)
+            layout = torch.empty(0, dtype=tensor.dtype, device=self.device)
+            tensor.data = layout.set_(
+                target.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+            )
+
+    def restore_state(self, state: Any) -> None:
+        """Moves the managed tensors of an optimizer state back to ordinary memory."""
+        for tensor in _tensors_in(state):
+            if self.manages(tensor):
+                self.restore(tensor)
+
+    def trim_all(self) -> None:
+        """Returns all chunks without a live tensor to the pools."""
+        for arena in self._all_arenas():
+            arena.trim()
+        self._note_pressure()
+
+    def trim(self) -> None:
+        """Returns chunks without a live tensor to the pools, if memory is short."""
+        if self.pressed():
+            for arena in self._all_arenas():
+                arena.trim()
+        self._note_pressure()
+
+    def free_dead(self) -> None:
+        """Frees the chunks of gradients that the script has dropped, if memory is short: else they
+        would be written back to make room, for nothing."""
+        arena = self._arena(Kind.GRADIENT)
+        if arena.has_returned and self.pressed():
+            arena.renew()
+            self._note_pressure()
+
+    def copy_bytes(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copies the whole storage of `source` to that of `target`, chunk by chunk.
+
+        REQUIRES: both storages have one size, and one of them is in chunks.
+        """
+        writing = self.manages(target)
+        places = self.span_places(target if writing else source)
+        if len(places) == 1 and _is_whole(source) and lie_alike(source, [target]):
+            with self._leased(Places(places), writing):
+                target.copy_(source)
+            return
+        sources, targets = _bytes_of(source), _bytes_of(target)
+        managed = targets if writing else sources
+        start = 0
+        while start < managed.numel():
+            first = managed.data_ptr() + start
+            next_chunk = self.chunk_bytes - (first - self.base) % self.chunk_bytes
+            end = min(managed.numel(), start + next_chunk)
+            with self._leased(Places(self.places_of(first, end - start)), writing):
+                targets[start:end].copy_(sources[start:end])
+            start = end
+
+    def _leased(self, places: Places, writing: bool) -> contextlib.AbstractContextManager[None]:
+        if self.ledger.netted:
+            return contextlib.nullcontext()
+        return self.ledger.using(*((_NO_PLACES, places) if writing else (places, _NO_PLACES)))
+
+    def _arena(self, kind: Kind, row: int = 0) -> Arena:
+        row = min(row, MOST_STATES - 1)
+        if (kind, row) not in self._arenas:
+            expected_bytes = self._coming_bytes if kind is Kind.OPTIMIZER_STATE else 0
+            self._arenas[kind, row] = Arena(self._storages, kind, expected_bytes)
+        return self._arenas[kind, row]
+
+    def _arena_of_gradients(self) -> Arena:
+        arena = self._arena(Kind.GRADIENT)
+        if arena.has_returned and self.pressed():
+            # The gradients of the last step are dropped. A write to their chunks would first read
+            # the dead content from SSD; new chunks have no content to read.
+            arena.renew()
+        return arena
+
+    def _all_arenas(self) -> list[Arena]:
+        return list(self._arenas.values())
+
+    def _note_pressure(self) -> None:
+        self.ledger.active = self.ledger.strict or self.pressed()
+
+    def _movable(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's elements may be in a chunk, and are in none."""
+        if type(tensor) not in _PLAIN_TYPES or tensor.device != self.device:
+            return False
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_inference():
+            return False
+        small = tensor.numel() * tensor.itemsize < SMALLEST_BYTES
+        return not small and not self.manages(tensor) and tensor.grad_fn is None
+
+    def _adoptable(self, tensor: torch.Tensor, users: int = 1) -> bool:
+        """Whether the tensor can be moved from its storage, which has `users` tensors over it."""
+        if not self._movable(tensor):
+            return False
+        storage = tensor.untyped_storage()
+        return (
+            storage.nbytes() == tensor.numel() * tensor.itemsize
+            and tensor.storage_offset() == 0
+            and _storage_users(storage) < _USERS_OF_ONE_TENSOR + users
+            and not (tensor.is_cpu and storage.is_shared())
+            and not (tensor.is_conj() or tensor.is_neg())
+        )
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements are all of its storage."""
+    return tensor.nbytes == tensor.untyped_storage().nbytes()
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    storage = tensor.untyped_storage()
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def _tensors_in(state: Any) -> Iterator[torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        yield local_part(state)
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from _tensors_in(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _tensors_in(value)

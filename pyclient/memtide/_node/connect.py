@@ -1,0 +1,138 @@
+"""Connects to the node's daemon, or to a private one that it starts."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from memtide._capi.client import Client, OpenOptions
+from memtide._capi.locate import default_socket_dir
+from memtide._memory import chunk_size
+from memtide._memory.chunk_size import Parameter
+from memtide._node import gpu_per_rank, inspection
+from memtide._node.named_job import wait_until_free
+from memtide._node.private_daemon import Pools, PrivateDaemon, answers
+from memtide.errors import Unavailable
+
+# Slots that a share should have at least; client/rpc/default_chunk_size.cc has the same numbers.
+_LEAST_SLOTS = {"device": 12, "host": 24}
+
+
+@dataclass(frozen=True)
+class SessionRequest:
+    """The daemon and the session that a process asks for."""
+
+    pools: Pools = field(default_factory=Pools)
+    socket_dir: Path | None = None
+    chunk_bytes: int = 0  # 0: the best size for `parameters`; without any, the library's default.
+    parameters: tuple[Parameter, ...] = ()
+    job_name: str = ""  # A named job outlives this process, so it needs the node's daemon.
+    time_to_live_s: int = 0
+    host_share_bytes: int = 0
+    device_share_bytes: int = 0
+    # Number of processes that train together on this node. Each gets an equal part of the device
+    # pool; their host shares are elastic.
+    ranks: int = 1
+    rank: int = 0  # This process's number among them.
+
+
+@dataclass
+class Connection:
+    """An open session, and the private daemon that it is with, if there is one."""
+
+    client: Client
+    socket_dir: Path
+    daemon: PrivateDaemon | None
+
+
+def connect(request: SessionRequest) -> Connection:
+    """Opens a session with the node's daemon if it answers and the request names no pools; else
+    starts a private daemon, which ends with this process.
+
+    Unavailable, NotInstalled, ResourceExhausted: the message has the remedy. FailedPrecondition:
+    another process runs the job.
+    """
+    with contextlib.ExitStack() as undo:
+        daemon = None
+        if request.job_name:
+            socket_dir = _named_job_socket_dir(request)
+        else:
+            socket_dir, daemon = reach(request)
+        if daemon is not None:
+            undo.callback(daemon.stop)
+        elif request.ranks > 1:
+            request = _one_rank_of(request, socket_dir)
+        options = OpenOptions(
+            socket_dir=str(socket_dir),
+            job_name=request.job_name,
+            time_to_live_s=request.time_to_live_s,
+            program=Path(sys.argv[0]).name,
+            chunk_bytes=request.chunk_bytes or _searched_chunk_bytes(request, socket_dir),
+            host_share_bytes=request.host_share_bytes,
+            device_share_bytes=request.device_share_bytes,
+        )
+        connection = Connection(Client(options), socket_dir, daemon)
+        atexit.register(undo.pop_all().close)
+    return connection
+
+
+def finds_daemon(request: SessionRequest) -> bool:
+    """Whether `connect` would use a daemon that is running already."""
+    return not request.pools.named() and answers(request.socket_dir or default_socket_dir())
+
+
+def reach(request: SessionRequest) -> tuple[Path, PrivateDaemon | None]:
+    """The socket directory of the daemon that `connect` would use, and the private daemon, if that
+    is one; the caller stops it.
+
+    Unavailable, NotInstalled: the message has the remedy.
+    """
+    if finds_daemon(request):
+        return request.socket_dir or default_socket_dir(), None
+    pools = gpu_per_rank.pools_of(request.pools, request.rank, request.ranks)
+    daemon = PrivateDaemon.start(pools, request.socket_dir)
+    return daemon.socket_dir, daemon
+
+
+def _named_job_socket_dir(request: SessionRequest) -> Path:
+    socket_dir = request.socket_dir or default_socket_dir()
+    # A private daemon ends with this process, and all its jobs end with it (decision 14).
+    if request.pools.named() or not answers(socket_dir):
+        raise Unavailable(
+            f"job '{request.job_name}' needs a daemon that does not end with this process, and "
+            f"none answers at {socket_dir}: start memtided, or set --socket-dir to its sockets"
+        )
+    wait_until_free(socket_dir, request.job_name)
+    return socket_dir
+
+
+def _one_rank_of(request: SessionRequest, socket_dir: Path) -> SessionRequest:
+    """The request of one of several ranks: an equal part of the device pool, and chunks so small
+    that its parts of the pools have enough slots."""
+    pools = inspection.inspect(socket_dir).pools
+    parts = {pool.tier: pool.capacity_bytes // request.ranks for pool in pools}
+    smallest, largest = chunk_size.CANDIDATES[0], chunk_size.CANDIDATES[-1]
+    fits = min(parts[tier] // slots for tier, slots in _LEAST_SLOTS.items() if parts.get(tier))
+    chunk_bytes = max(smallest, min(largest, fits // smallest * smallest))
+    # A device share is not elastic: with the default one, the first rank would have the whole pool.
+    # Host shares are elastic, and follow what each rank needs (decision 18).
+    return replace(
+        request,
+        chunk_bytes=request.chunk_bytes or chunk_bytes,
+        device_share_bytes=request.device_share_bytes or parts.get("device", 0),
+    )
+
+
+def _searched_chunk_bytes(request: SessionRequest, socket_dir: Path) -> int:
+    # `memtide run` opens its session before the script has made a model (decision 11).
+    if not request.parameters:
+        return 0
+    pools = {pool.tier: pool.obtainable_bytes for pool in inspection.inspect(socket_dir).pools}
+    for tier, share in (("device", request.device_share_bytes), ("host", request.host_share_bytes)):
+        if share:
+            pools[tier] = share
+    choice = chunk_size.search(request.parameters, pools)
+    return choice.chunk_bytes if choice is not None else 0

@@ -1,0 +1,105 @@
+"""The daemon's InspectNodeResponse as Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from memtide._capi import admin
+
+TIERS = ("device", "host", "ssd")
+KINDS = ("parameter", "gradient", "optimizer_state", "activation", "other")
+LINKS = (
+    "host_to_device_bytes",
+    "device_to_host_bytes",
+    "ssd_read_bytes",
+    "ssd_written_bytes",
+    "zeroed_bytes",
+)
+STALLS = ("stalled_on_ssd", "stalled_on_copy", "stalled_on_room")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One tier's pool. used + reserved + ballooned + scrubbing + free = capacity."""
+
+    tier: str
+    capacity_bytes: int
+    used_bytes: int
+    reserved_bytes: int
+    ballooned_bytes: int
+    scrubbing_bytes: int
+    free_bytes: int
+    obtainable_bytes: int  # An elastic share's room: free, or reclaimable from other jobs.
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Bytes of all chunks of one kind: allocated, and with a valid copy on each tier."""
+
+    allocated_bytes: int = 0
+    device_bytes: int = 0
+    host_bytes: int = 0
+    ssd_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Node:
+    """A consistent snapshot of the daemon's state."""
+
+    version: str
+    pools: tuple[Pool, ...]
+    kinds: Mapping[str, Usage]
+    counters: Mapping[str, int]
+    stalls_s: Mapping[str, float]
+    sessions: tuple[Mapping[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
+    draining: bool = False
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+def inspect(socket_dir: Path | str | None = None, *, sessions: bool = False) -> Node:
+    """The present state of the daemon. Unavailable: no daemon answers."""
+    return parse(admin.inspect_node(socket_dir, sessions=sessions))
+
+
+def parse(reply: Mapping[str, Any]) -> Node:
+    """A Node from protobuf's JSON of InspectNodeResponse."""
+    counters = reply.get("counters", {})
+    return Node(
+        version=reply.get("version", "?"),
+        pools=tuple(_pool(pool) for pool in reply.get("pools", ())),
+        kinds={
+            _kind(entry.get("kind", "")): Usage(
+                **{name: int(entry.get(name, 0)) for name in Usage.__dataclass_fields__}
+            )
+            for entry in reply.get("kinds", ())
+        },
+        counters={
+            name: int(value) for name, value in counters.items() if not name.startswith("stalled")
+        },
+        stalls_s={name: seconds(counters.get(name, "0s")) for name in STALLS},
+        sessions=tuple(reply.get("sessions", ())),
+        warnings=tuple(reply.get("warnings", ())),
+        draining=bool(reply.get("draining", False)),
+        raw=reply,
+    )
+
+
+def seconds(duration: str) -> float:
+    """Seconds of a google.protobuf.Duration in JSON, such as "1.500s"."""
+    return float(duration.removesuffix("s"))
+
+
+def _pool(entry: Mapping[str, Any]) -> Pool:
+    return Pool(
+        tier=str(entry.get("tier", "")).removeprefix("TIER_").lower(),
+        **{name: int(entry.get(name, 0)) for name in Pool.__dataclass_fields__ if name != "tier"},
+    )
+
+
+def _kind(text: str) -> str:
+    name = text.removeprefix("CHUNK_KIND_").lower()
+    return name if name in KINDS else "other"

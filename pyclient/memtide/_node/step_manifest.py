@@ -1,0 +1,102 @@
+"""The step manifest, which is committed with each step: what a new process needs to resume from it.
+
+It names, for each tensor of each optimizer, the chunks and the offset where it is; a tensor that is
+too small for chunks is in the manifest itself. The form is JSON, compressed with zlib. Imports no
+torch, as a job is resumed before the script runs.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import asdict, dataclass, field
+
+from memtide._capi.optimizer_step import MOST_MANIFEST_BYTES
+from memtide.errors import DataLoss
+
+_FORM = 1
+
+
+@dataclass
+class SavedTensor:
+    """One tensor: at `offset_bytes` in the manifest's chunks, laid end to end, or in `content`."""
+
+    shape: list[int]
+    stride: list[int]
+    dtype: str
+    offset_bytes: int = -1
+    content: str = ""
+    on_device: bool = False  # Whether a tensor outside chunks was on a GPU.
+
+    def layout(self) -> str:
+        """Human-readable shape and type."""
+        return f"{self.shape} {self.dtype}"
+
+
+@dataclass
+class SavedParameter:
+    """A parameter and its optimizer state by torch's names: tensors, and plain numbers."""
+
+    parameter: SavedTensor
+    states: dict[str, SavedTensor] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class SavedOptimizer:
+    """An optimizer's parameters in the order of its groups, and the number of its steps."""
+
+    name: str
+    steps: int
+    parameters: list[SavedParameter]
+
+
+@dataclass
+class StepManifest:
+    """The content of a manifest."""
+
+    chunks: list[int] = field(default_factory=list)  # Chunk ids.
+    optimizers: list[SavedOptimizer] = field(default_factory=list)
+    # Why this step cannot be resumed from; empty if it can.
+    lost: str = ""
+
+    @property
+    def steps(self) -> int:
+        """The largest number of steps of any optimizer."""
+        return max((optimizer.steps for optimizer in self.optimizers), default=0)
+
+    def to_bytes(self) -> bytes:
+        """The serialized form. If it is too large, a manifest that says so takes its place."""
+        serialized = zlib.compress(json.dumps({"form": _FORM, **asdict(self)}).encode(), 1)
+        if len(serialized) <= MOST_MANIFEST_BYTES:
+            return serialized
+        return StepManifest(
+            lost=f"tensors outside chunks make its step manifest {len(serialized)} bytes large; "
+            f"the limit is {MOST_MANIFEST_BYTES}"
+        ).to_bytes()
+
+
+def read_manifest(serialized: bytes) -> StepManifest:
+    """Parses a serialized manifest. DataLoss: the bytes are no manifest of this version."""
+    try:
+        document = json.loads(zlib.decompress(serialized))
+        if document["form"] != _FORM:
+            raise ValueError(f"form {document['form']}, not {_FORM}")
+        optimizers = [
+            SavedOptimizer(
+                optimizer["name"],
+                optimizer["steps"],
+                [
+                    SavedParameter(
+                        SavedTensor(**parameter["parameter"]),
+                        {name: SavedTensor(**state) for name, state in parameter["states"].items()},
+                        parameter["values"],
+                    )
+                    for parameter in optimizer["parameters"]
+                ],
+            )
+            for optimizer in document["optimizers"]
+        ]
+        return StepManifest(document["chunks"], optimizers, document["lost"])
+    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        raise DataLoss(f"the job's step manifest cannot be read: {error}") from error

@@ -1,0 +1,52 @@
+"""Calls of torch's functional optimizers that the daemon computes instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from memtide._memory.tensor_manager import local_part
+from memtide._optimizer_step.partition import Update
+from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
+
+
+@dataclass
+class DeferredUpdate:
+    """One call of a functional optimizer, left to the daemon."""
+
+    original: Callable[..., None]
+    form: FunctionalSignature
+    arguments: Arguments
+    updates: list[Update]
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters that are stepped; of a sharded one, this process's shard."""
+        return [local_part(p) for p in self.arguments["params"]]
+
+    @property
+    def pairs(self) -> list[tuple[torch.Tensor, Update]]:
+        """Each parameter and its update."""
+        return list(zip(self.parameters, self.updates, strict=True))
+
+    def count_steps(self, change: int) -> None:
+        """Adds `change` to the step count of each parameter's state."""
+        if self.form.steps is not None:
+            torch._foreach_add_(self.arguments[self.form.steps], change)
+
+    def redo(self) -> None:
+        """Steps in this process after all, with torch's function."""
+        lists = [self.arguments[name] for name in self.form.states if self.arguments[name]]
+        copies = [list(values) for values in lists]
+        for index, update in enumerate(self.updates):
+            if update.options.fresh_states:
+                for values in lists:
+                    values[index] = None
+        with torch.no_grad():
+            self.original(**self.arguments)
+            for values, copy in zip(lists, copies, strict=True):
+                for value, state in zip(values, copy, strict=True):
+                    if value is not state:
+                        state.copy_(value)

@@ -1,0 +1,74 @@
+"""Runs the batches of a step in the daemon, with several calls in flight at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from memtide._capi.client import Client
+from memtide._optimizer_step.partition import Batch, Geometry, calls_of
+
+# The calls in flight: while one computes, another reads its chunks and a third writes.
+DEPTH = 3
+_FEWEST_CHUNKS = 8
+# What Adam needs: a parameter's chunk, two of states, a shadow chunk of each, and gradients, whose
+# chunks have other borders. With fewer, several calls fetch the same chunk, each for a piece of it.
+_WHOLE_CHUNKS = 3 * 2 + 4
+# All calls in flight together use at most 1 / _HOST_PART of the host slots.
+_HOST_PART = 4
+
+Result = TypeVar("Result")
+
+
+class StepCalls:
+    """The step calls of one client. Used from the thread that trains."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        properties = client.properties
+        self.geometry = Geometry(properties.base, properties.chunk_bytes)
+        # With a device, one host slot stays free: chunks pass through host memory on their way.
+        self.host_slots = properties.host_slots
+        room = properties.host_slots - (properties.device_slots > 0)
+        fair = properties.host_slots // _HOST_PART // DEPTH
+        # With more than half of the budget, no step part could be speculative (LeaseLedger.leave).
+        half = (self.host_slots if properties.device_slots else properties.lease_budget) // 2
+        self.most_chunks = min(room, max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, half), fair))
+        self.count_non_finite = False  # Counting costs one more pass over the gradients.
+        self._threads = ThreadPoolExecutor(DEPTH, "memtide-step")
+
+    def make(self, batches: Iterable[Batch], shadows: Mapping[int, int]) -> int:
+        """Computes batches into shadow chunks (`shadows`: by place). Returns how many elements of
+        gradients are infinite or NaN, if they are counted. Raises the error of a batch, but not
+        before all calls have ended."""
+        under_way = [self.start(partial(self.make_one, batch, shadows)) for batch in batches]
+        try:
+            return sum(batch.result() for batch in under_way)
+        except BaseException:
+            stop(under_way)
+            raise
+
+    def make_one(self, batch: Batch, shadows: Mapping[int, int]) -> int:
+        """Computes one batch in the calling thread. Returns what `make` does."""
+        return sum(
+            self._client.step(*call, count_non_finite=self.count_non_finite)
+            for call in calls_of(batch, self.geometry, shadows)
+        )
+
+    def start(self, work: Callable[[], Result]) -> Future[Result]:
+        """Runs `work` in one of the threads that make calls."""
+        return self._threads.submit(work)
+
+    def close(self) -> None:
+        """Ends the threads. REQUIRES: no call is in flight."""
+        self._threads.shutdown()
+
+
+def stop(under_way: Iterable[Future[Result]]) -> list[Future[Result]]:
+    """Cancels the futures that have not begun and waits for the others; returns the others."""
+    begun = [future for future in under_way if not future.cancel()]
+    for future in begun:
+        future.exception()
+    return begun

@@ -1,0 +1,315 @@
+"""Optimizer steps that the daemon computes in host memory, where the states are.
+
+When the chunks do not fit, a step in this process fetches and evicts every chunk only to change
+each element once. Instead, calls of torch's functional optimizers (torch_functional.py) are
+deferred. When the optimizer's step function ends, before its post-hooks, the daemon computes the
+whole step into shadow chunks and commits it: all of it becomes visible, or nothing
+(docs/decisions/0013).
+
+What the daemon cannot step (small tensors outside chunks, sparse or complex ones, unlike layouts,
+capturable and differentiable optimizers) is passed to torch's function at once, as are optimizers
+whose step is not torch's own. When there is no room for shadow chunks, this process makes the step
+after all, and all later ones.
+
+`Optimizer.step` raises the errors of a step, with parameters, states and step counts as they were
+before. Tensors in chunks that torch's function has stepped are not restored: copies of them would
+need as much memory again. Used by one thread at a time, like the optimizers themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from memtide._capi.client import Kind
+from memtide._capi.optimizer_step import MOST_CHUNKS
+from memtide._checkpoint.async_snapshot import Snapshots
+from memtide._checkpoint.safetensors_file import Checkpoint
+from memtide._memory.tensor_manager import TensorManager, local_part
+from memtide._optimizer_step.deferred_update import DeferredUpdate
+from memtide._optimizer_step.executor import StepCalls
+from memtide._optimizer_step.partition import Interval, Update, batches_of, copies_of
+from memtide._optimizer_step.rollback import NotFinite, Undo
+from memtide._optimizer_step.shadow_chunks import ShadowChunks
+from memtide._optimizer_step.speculative_step import ComputedBatches, EarlySteps
+from memtide._optimizer_step.torch_functional import (
+    Arguments,
+    FunctionalSignature,
+    options_of,
+    part_of,
+    put_back,
+    split,
+    steps_as_torch,
+)
+from memtide._telemetry.observer import Observer
+from memtide.errors import ResourceExhausted
+
+
+class DaemonSteps:
+    """Lets the daemon compute the steps of one client's optimizers."""
+
+    def __init__(self, manager: TensorManager, observer: Observer) -> None:
+        self._manager = manager
+        self._client = manager.client
+        self._observer = observer
+        self.calls = StepCalls(manager.client)
+        self._shadows = ShadowChunks(manager.client)
+        self._snapshots = Snapshots(manager)
+        self.early = EarlySteps(manager, self.calls, self._shadows)
+        self._stepping: Optimizer | None = None
+        self._release: Callable[[], None] = lambda: None
+        self._deferred: list[DeferredUpdate] = []
+        self._here_before = Undo()
+        # False: every step is made in this process, to the same bits as without memtide.
+        self.allowed = True
+        # True: also when everything fits, so that each step is committed.
+        self.always = False
+        # Returns the step manifest that is committed with a step of this optimizer.
+        self.manifest_bytes: Callable[[Optimizer | None], bytes] = lambda _: b""
+        # Called after each commit.
+        self.on_committed: Callable[[Optimizer | None], None] = lambda _: None
+        self.here = ""  # Why this process steps something in chunks; empty: it does not.
+        self.steps = 0  # Committed steps.
+        self.skipped = 0  # Steps that were skipped, as a gradient was infinite or NaN.
+
+    def skip_non_finite(self, *, skip: bool) -> None:
+        """Sets whether steps with infinite or NaN gradients are skipped. If so, no step part is
+        speculative, since it could count for a step that is skipped."""
+        self.calls.count_non_finite = skip
+        self.early.allowed = not skip
+
+    def around(
+        self, form: FunctionalSignature, original: Callable[..., None]
+    ) -> Callable[..., None]:
+        """A replacement of one of torch's functions that defers what the daemon can compute."""
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def update(*args: Any, **kwargs: Any) -> None:
+            if not self._wanted():
+                original(*args, **kwargs)
+                return
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            self._take(form, original, bound.arguments)
+
+        return update
+
+    def begin(self, optimizer: Optimizer, release: Callable[[], None]) -> None:
+        """Begins an optimizer's step. `release` ends the leases that this process has for it."""
+        if self.allowed and steps_as_torch(optimizer):
+            self._stepping, self._release = optimizer, release
+            self._here_before = Undo()
+            if not self._pressed():
+                self._snapshots.write_now()
+        else:
+            self._note_here(optimizer)
+
+    def finish(self) -> None:
+        """Computes and commits the updates that were deferred since `begin`, if there are any."""
+        updates, self._deferred = self._deferred, []
+        try:
+            if updates:
+                self._run([pair for deferred in updates for pair in deferred.pairs])
+        except ResourceExhausted as error:
+            self._step_here(updates, error)
+        except NotFinite as error:
+            self._undo(updates)
+            if not self.skipped:
+                print(f"memtide: an optimizer's step is skipped: {error}", file=sys.stderr)
+            self.skipped += 1
+        except BaseException:
+            self._undo(updates)
+            raise
+        self._here_before = Undo()
+
+    def end(self) -> None:
+        """Ends the optimizer's step. If it failed, updates that are still deferred are undone."""
+        self._undo(self._deferred)
+        self._deferred = []
+        self._stepping, self._release = None, lambda: None
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Writes the tensors' present content: beside training, from the shadow chunks of the next
+        step, or at once if there is none because this process steps."""
+        self._snapshots.request(checkpoint)
+        if not self.allowed or self.here or not self.steps or not self._pressed():
+            self._snapshots.write_now()
+
+    def close(self) -> None:
+        """Ends what is in flight and frees the shadow chunks."""
+        self.early.close()
+        self._snapshots.write_now()
+        self._snapshots.wait()
+        self.calls.close()
+        self._shadows.free()
+
+    def _wanted(self) -> bool:
+        return (
+            self._stepping is not None
+            and self.allowed
+            and self._manager.here
+            and self._pressed()
+            and not torch.compiler.is_compiling()
+        )
+
+    def _pressed(self) -> bool:
+        # What fits is stepped in place, which is faster: shadow chunks would evict other chunks.
+        wanted = self.always or self.calls.count_non_finite
+        return wanted or self._manager.overflows()
+
+    def _take(
+        self, form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
+    ) -> None:
+        options = options_of(form, arguments)
+        if options is None:
+            self._note_here(self._stepping)
+            original(**arguments)
+            return
+        if self._is_deferred(arguments["params"]):
+            self.finish()
+        split_update = split(form, arguments, options, self._manager)
+        count = len(arguments["params"])
+        if split_update.indices:
+            part = part_of(arguments, count, split_update.indices)
+            self._deferred.append(DeferredUpdate(original, form, part, split_update.updates))
+            self._deferred[-1].count_steps(1)
+        if split_update.rest:
+            part = part_of(arguments, count, split_update.rest)
+            changed = (t for name in ("params", *form.states) for t in part[name])
+            if any(t is not None and self._manager.manages(local_part(t)) for t in changed):
+                self._note_here(self._stepping)
+            if self.calls.count_non_finite:
+                self._here_before.remember(form, part)
+                self._here_before.count(form, part)
+            else:
+                # Copies only what is in ordinary memory: of managed tensors there may be more than
+                # fits twice.
+                beside = lambda t: not self._manager.manages(local_part(t))  # noqa: E731
+                self._here_before.remember(form, part, beside)
+            original(**part)
+            put_back(arguments, part, count, split_update.rest)
+
+    def _is_deferred(self, parameters: Sequence[torch.Tensor]) -> bool:
+        addresses = {p.data_ptr() for deferred in self._deferred for p in deferred.parameters}
+        return any(local_part(p).data_ptr() in addresses for p in parameters)
+
+    def _run(self, stepped: list[tuple[torch.Tensor, Update]]) -> None:
+        began = time.monotonic()
+        self._release()
+        self._manager.ledger.release_all()
+        self._observer.moment("step", "daemon")
+        kinds = self._written(updates := [update for _, update in stepped])
+        if len(kinds) > MOST_CHUNKS:
+            raise ResourceExhausted(
+                f"a step changes {len(kinds)} chunks; it may change {MOST_CHUNKS}"
+            )
+        self._snapshots.before_step(kinds)
+        try:
+            speculative = self.early.take(self._stepping)
+            copies = copies_of(updates, self._manager.live(), self.calls.geometry)
+            shadows = self._shadows_of(kinds, speculative)
+            self._make(updates, copies, shadows, speculative)
+            self._commit(shadows)
+        except BaseException:
+            self.early.forget()
+            self._shadows.free()
+            raise
+        if self._snapshots.wanted:
+            self._shadows.give_away(shadows)
+            self._snapshots.start_writing(shadows)
+        self.steps += 1
+        self.early.learn(self._stepping, stepped, kinds, copies)
+        self._observer.stepped(time.monotonic() - began, self.early.last)
+        self.on_committed(self._stepping)
+
+    def _shadows_of(
+        self, kinds: dict[int, Kind], speculative: ComputedBatches | None
+    ) -> dict[int, int]:
+        if speculative is not None and not speculative.batches:
+            self._shadows.free()  # No speculative batch counts, so their content is unused.
+        try:
+            return self._shadows.of(kinds)
+        except ResourceExhausted:
+            if not self._snapshots.wait():
+                raise
+            return self._shadows.of(kinds)
+
+    def _written(self, updates: list[Update]) -> dict[int, Kind]:
+        """The places that a step changes, and the kind of chunk of each."""
+        kinds: dict[int, Kind] = {}
+        for update in updates:
+            for number, span in enumerate(update.written):
+                kind = Kind.OPTIMIZER_STATE if number else Kind.PARAMETER
+                size_bytes = update.elements * span.item_bytes
+                for place in self._manager.places_of(span.address, size_bytes):
+                    kinds.setdefault(place, kind)
+        return kinds
+
+    def _make(
+        self,
+        updates: list[Update],
+        copies: dict[int, list[Interval]],
+        shadows: dict[int, int],
+        speculative: ComputedBatches | None,
+    ) -> None:
+        cuts = speculative.plan.cuts if speculative is not None and speculative.batches else ()
+        batches = batches_of(updates, copies, self.calls.geometry, self.calls.most_chunks, cuts)
+        non_finite = self.calls.make(self.early.left(speculative, batches, shadows), shadows)
+        if self.calls.count_non_finite and (
+            non_finite := non_finite + self._here_before.non_finite
+        ):
+            raise NotFinite(f"{non_finite} elements of its gradients are infinite or NaN")
+
+    def _commit(self, shadows: dict[int, int]) -> None:
+        self._client.commit(
+            self._client.committed()[0] + 1,
+            list(shadows),
+            list(shadows.values()),
+            self.manifest_bytes(self._stepping),
+            keep=self._snapshots.wanted and bool(shadows),
+        )
+
+    def _note_here(self, optimizer: Optimizer | None) -> None:
+        """Records that this process will change chunks in place. REQUIRES: it has not begun to."""
+        self._snapshots.write_now()
+        if self.here:
+            return
+        self.here = f"{type(optimizer).__name__} steps in the script's process"
+        if self.always:  # The last manifest does not hold for changed chunks; commits another one.
+            try:
+                self._commit({})
+            except BaseException:
+                self.here = ""  # Nothing changes before the new manifest is committed.
+                raise
+
+    def _step_here(self, updates: list[DeferredUpdate], error: ResourceExhausted) -> None:
+        self.allowed = False
+        self.early.close()
+        self._shadows.free()
+        try:
+            self._note_here(self._stepping)
+        except BaseException:
+            self._undo(updates)
+            raise
+        print(f"memtide: optimizers step in this process from now on: {error}", file=sys.stderr)
+        for deferred in updates:
+            deferred.count_steps(-1)
+            deferred.redo()
+
+    def _undo(self, updates: list[DeferredUpdate]) -> None:
+        states = self._stepping.state if self._stepping is not None else {}
+        for deferred in updates:
+            deferred.count_steps(-1)
+            for parameter, update in deferred.pairs:
+                if update.options.fresh_states:
+                    states.get(parameter, {}).pop("momentum_buffer", None)
+        self._here_before.undo(states)
+        self._here_before = Undo()

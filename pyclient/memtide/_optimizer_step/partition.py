@@ -1,0 +1,255 @@
+"""Cuts an offloaded step into calls. Pure: addresses and sizes, no tensors and no client.
+
+The tensors of one parameter (gradient, parameter, states) lie in different chunks and cross chunk
+borders at different elements. A *part* is a run of elements in which none of them does. A *batch*
+has consecutive parts over few chunks, so that several batches fit into host memory at a time. Parts
+of one batch that have different options (parameter groups share chunks) are computed by consecutive
+calls, for which the chunks are fetched once.
+
+New content goes to shadow chunks, which are exchanged whole. So bytes of a written chunk that the
+step does not change (frozen parameters, tensors that the client steps itself) are copied to its
+shadow chunk, with the first batch that writes the chunk.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from memtide._capi.optimizer_step import MOST_PIECES, CopyPiece, StepOptions, StepPiece
+from memtide._memory.alignment import ALIGNMENT_BYTES
+
+Interval = tuple[int, int]  # Addresses [start, end).
+
+
+@dataclass(frozen=True)
+class Span:
+    """A tensor's elements, in the order of their addresses."""
+
+    address: int
+    item_bytes: int
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The addresses of places."""
+
+    base: int
+    chunk_bytes: int
+
+    def place(self, address: int) -> int:
+        """The place of an address."""
+        return (address - self.base) // self.chunk_bytes
+
+    def chunk(self, place: int) -> Interval:
+        """The addresses of a place."""
+        start = self.base + place * self.chunk_bytes
+        return start, start + self.chunk_bytes
+
+    def elements_to_border(self, span: Span) -> int:
+        """The elements of a span that lie in its first place."""
+        end = self.chunk(self.place(span.address))[1]
+        return (end - span.address) // span.item_bytes
+
+
+@dataclass(frozen=True)
+class Update:
+    """The step of one parameter.
+
+    `written` has the parameter and then its states; with a `rounded_format`, the first state is the
+    master. `first_element` is the number of the parameter's first element in the optimizer.
+    """
+
+    options: StepOptions
+    elements: int
+    gradient: Span
+    written: tuple[Span, ...]
+    first_element: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements of one update; each of its spans lies within one chunk."""
+
+    options: StepOptions
+    elements: int
+    gradient: int
+    written: tuple[Interval, ...]
+    first_element: int = 0
+
+
+@dataclass
+class Batch:
+    """Parts that are stepped together, and what is copied into the same shadow chunks."""
+
+    parts: list[Part] = field(default_factory=list)
+    copies: list[Interval] = field(default_factory=list)
+    reads: set[int] = field(default_factory=set)  # The places of gradients.
+    writes: set[int] = field(default_factory=set)  # The places of parameters and states.
+
+    @property
+    def places(self) -> set[int]:
+        """All places that the batch reads: what it writes, it reads as well."""
+        return self.reads | self.writes
+
+
+def parts_of(update: Update, geometry: Geometry) -> Iterator[Part]:
+    """Cuts an update at every chunk border that one of its tensors crosses."""
+    spans = (update.gradient, *update.written)
+    done = 0
+    while done < update.elements:
+        count = update.elements - done
+        for span in spans:
+            rest = Span(span.address + done * span.item_bytes, span.item_bytes)
+            count = min(count, geometry.elements_to_border(rest))
+        yield Part(
+            update.options,
+            count,
+            update.gradient.address + done * update.gradient.item_bytes,
+            tuple(
+                (
+                    span.address + done * span.item_bytes,
+                    span.address + (done + count) * span.item_bytes,
+                )
+                for span in update.written
+            ),
+            update.first_element + done,
+        )
+        done += count
+
+
+def batches_of(
+    updates: Sequence[Update],
+    copies: Mapping[int, Sequence[Interval]],
+    geometry: Geometry,
+    most_chunks: int,
+    cuts: Collection[int] = (),
+) -> list[Batch]:
+    """Groups updates into batches of at most `most_chunks` chunks, shadow chunks included.
+
+    A part that needs more is a batch by itself. `copies`: by place, what is copied with the first
+    batch that writes it. `cuts`: addresses in parameters at which a batch begins.
+    """
+    batches = [Batch()]
+    for update in sorted(updates, key=_address):
+        for part in parts_of(update, geometry):
+            reads = {geometry.place(part.gradient)}
+            writes = {geometry.place(start) for start, _ in part.written}
+            batch = batches[-1]
+            chunks = len(batch.reads | reads) + 2 * len(batch.writes | writes)
+            full = len(batch.parts) >= MOST_PIECES // 2 or chunks > most_chunks
+            if batch.parts and (full or part.written[0][0] in cuts):
+                batch = Batch()
+                batches.append(batch)
+            batch.parts.append(part)
+            batch.reads |= reads
+            batch.writes |= writes
+    copied: set[int] = set()
+    for batch in batches:
+        for place in sorted(batch.writes - copied):
+            batch.copies += copies.get(place, ())
+        copied |= batch.writes
+    return batches if batches[-1].parts else []
+
+
+def copies_of(
+    updates: Sequence[Update], live: Sequence[Interval], geometry: Geometry
+) -> dict[int, list[Interval]]:
+    """By place, the live bytes that a step does not write in the places that it does.
+
+    `live`: the intervals of all live tensors, sorted and disjoint.
+    """
+    covered: dict[int, list[Interval]] = {}
+    for update in updates:
+        for span in update.written:
+            start, end = span.address, span.address + update.elements * span.item_bytes
+            for place in range(geometry.place(start), geometry.place(end - 1) + 1):
+                first, border = geometry.chunk(place)
+                covered.setdefault(place, []).append((max(start, first), min(end, border)))
+    starts = [start for start, _ in live]
+    return {
+        place: uncovered(_within(live, starts, geometry.chunk(place)), sorted(intervals))
+        for place, intervals in covered.items()
+    }
+
+
+def _address(update: Update) -> int:
+    return update.written[0].address
+
+
+def _within(live: Sequence[Interval], starts: list[int], chunk: Interval) -> list[Interval]:
+    """The intersection of the sorted intervals `live` with a chunk; `starts` are their starts."""
+    first, end = chunk
+    intervals = []
+    for at in range(max(0, bisect.bisect_right(starts, first) - 1), len(live)):
+        start, stop = live[at]
+        if start >= end:
+            break
+        if stop > first:
+            intervals.append((max(start, first), min(stop, end)))
+    return intervals
+
+
+def uncovered(live: Sequence[Interval], covered: Sequence[Interval]) -> list[Interval]:
+    """The bytes of `live` that are in no interval of `covered`; each list is sorted and disjoint.
+
+    Intervals between which there is only padding are merged, so that there are fewer copies.
+    """
+    intervals: list[Interval] = []
+    at = 0
+    for start, end in live:
+        while at < len(covered) and covered[at][1] <= start:
+            at += 1
+        scan = at
+        while start < end:
+            border = covered[scan][0] if scan < len(covered) else end
+            if border > start:
+                _append(intervals, (start, min(end, border)))
+            if border >= end:
+                break
+            start = max(start, covered[scan][1])
+            scan += 1
+    return intervals
+
+
+def _append(intervals: list[Interval], interval: Interval) -> None:
+    if intervals and interval[0] - intervals[-1][1] < ALIGNMENT_BYTES:
+        intervals[-1] = (intervals[-1][0], interval[1])
+    else:
+        intervals.append(interval)
+
+
+def calls_of(
+    batch: Batch, geometry: Geometry, shadows: Mapping[int, int]
+) -> Iterator[tuple[StepOptions | None, list[StepPiece], list[CopyPiece]]]:
+    """The calls of a batch, in their order. `shadows`: by written place, its shadow chunk."""
+
+    def shadow(address: int) -> int:
+        place = geometry.place(address)
+        return address + (shadows[place] - place) * geometry.chunk_bytes
+
+    groups: dict[StepOptions, list[StepPiece]] = {}
+    for part in batch.parts:
+        addresses = tuple(start for start, _ in part.written)
+        new = tuple(map(shadow, addresses))
+        stepped = 1 if part.options.rounded_format else 0  # The master, if there is one.
+        piece = StepPiece(
+            part.elements,
+            part.gradient,
+            addresses[stepped],
+            new[stepped],
+            addresses[stepped + 1 :],
+            new[stepped + 1 :],
+            new_rounded=new[0] if stepped else 0,
+            first_element=part.first_element,
+        )
+        groups.setdefault(part.options, []).append(piece)
+    copies = [CopyPiece(start, shadow(start), end - start) for start, end in batch.copies]
+    for number, (options, pieces) in enumerate(groups.items()):
+        room = MOST_PIECES - len(pieces) if number == 0 else 0
+        yield options, pieces, copies[:room]
+        copies = copies[room:]
+    while copies:
+        yield None, [], copies[:MOST_PIECES]
+        copies = copies[MOST_PIECES:]

@@ -1,0 +1,274 @@
+"""Translates calls of torch's functional optimizers, and of memtide's own, for the daemon.
+
+A step method such as `torch.optim.Adam.step` collects parameters, gradients and states group by
+group, and then calls one function that does the arithmetic, here `torch.optim.adam.adam`. The
+daemon replaces only that function; schedules, groups, closures and state dicts stay torch's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from memtide._capi.optimizer_step import Format, Rule, StepOptions
+from memtide._memory.tensor_layout import is_dense, lie_alike
+from memtide._memory.tensor_manager import TensorManager, local_part
+from memtide._optimizer_step.partition import Span, Update
+from memtide.errors import InvalidArgument
+from memtide.optim._adamw import AdamW
+from memtide.optim._lion import Lion
+from memtide.optim._low_precision import ROUNDING_SEED
+
+FORMATS = {
+    torch.float32: Format.FLOAT32,
+    torch.bfloat16: Format.BFLOAT16,
+    torch.float16: Format.FLOAT16,
+}
+_STEPPED_DTYPES = (torch.float32, torch.bfloat16)  # Parameters (or their masters) and states.
+_DECAY_RATES = ("beta1", "beta2")
+Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FunctionalSignature:
+    """The names of the arguments of one functional optimizer, and its update rule."""
+
+    module: str
+    name: str
+    gradients: str
+    states: tuple[str, ...]
+    steps: str | None
+    scalars: tuple[str, ...]
+    flags: tuple[str, ...]
+    rule: Callable[[Arguments], Rule]
+    # True: the first of `states` is fp32 masters, of which parameters of two bytes are copies.
+    has_masters: bool = False
+
+
+def _adam_or_adamw(arguments: Arguments) -> Rule:
+    decoupled = arguments.get("decoupled_weight_decay", False)
+    return Rule.ADAMW if decoupled else Rule.ADAM
+
+
+_ADAM = FunctionalSignature(
+    "torch.optim.adam",
+    "adam",
+    "grads",
+    ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"),
+    "state_steps",
+    ("lr", "weight_decay", "beta1", "beta2", "eps"),
+    ("amsgrad", "maximize"),
+    _adam_or_adamw,
+)
+FORMS = (
+    _ADAM,
+    replace(_ADAM, module="torch.optim.adamw", name="adamw", rule=lambda _: Rule.ADAMW),
+    FunctionalSignature(
+        "torch.optim.sgd",
+        "sgd",
+        "d_p_list",
+        ("momentum_buffer_list",),
+        None,
+        ("lr", "weight_decay", "momentum", "dampening"),
+        ("nesterov", "maximize"),
+        lambda _: Rule.SGD,
+    ),
+    FunctionalSignature(
+        "torch.optim.adagrad",
+        "adagrad",
+        "grads",
+        ("state_sums",),
+        "state_steps",
+        ("lr", "weight_decay", "lr_decay", "eps"),
+        ("maximize",),
+        lambda _: Rule.ADAGRAD,
+    ),
+    replace(
+        _ADAM,
+        module="memtide.optim._adamw",
+        name="adamw",
+        states=("masters", "exp_avgs", "exp_avg_sqs"),
+        flags=("maximize",),
+        rule=lambda _: Rule.ADAMW,
+        has_masters=True,
+    ),
+    FunctionalSignature(
+        "memtide.optim._lion",
+        "lion",
+        "grads",
+        ("masters", "exp_avgs"),
+        "state_steps",
+        ("lr", "weight_decay", "beta1", "beta2"),
+        ("maximize",),
+        lambda _: Rule.LION,
+        has_masters=True,
+    ),
+)
+# The options that differ between the parameters of one call.
+_OWN_OPTIONS = (
+    *("step", "fresh_states", "parameter_format", "gradient_format", "state_format"),
+    *("rounded_format", "rounding_seed"),
+)
+_OPTIMIZERS = (
+    *(torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad),
+    *(AdamW, Lion),
+)
+
+
+def steps_as_torch(optimizer: Optimizer) -> bool:
+    """Whether an optimizer's step method is torch's own or memtide's. These call one functional
+    optimizer for each group and do nothing more with parameters and states."""
+    step_function = inspect.unwrap(type(optimizer).step)
+    return any(step_function is inspect.unwrap(known.step) for known in _OPTIMIZERS)
+
+
+def options_of(form: FunctionalSignature, arguments: Arguments) -> StepOptions | None:
+    """The options of one call; None: the daemon cannot compute it.
+
+    InvalidArgument: a hyper-parameter is not finite.
+    """
+    if any(arguments.get(name) is not None for name in ("grad_scale", "found_inf")):
+        return None
+    if arguments.get("differentiable") or arguments.get("capturable"):
+        return None
+    values: dict[str, float] = {}
+    for name in form.scalars:
+        value = arguments[name]
+        if isinstance(value, torch.Tensor):
+            if value.numel() != 1 or value.requires_grad:
+                return None
+            value = value.item()
+        values[name] = float(value)
+        if not math.isfinite(values[name]):
+            raise InvalidArgument(
+                f"{name} of {form.name} is {values[name]}: the step is refused, and nothing has "
+                "changed; hyper-parameters must be finite"
+            )
+    if any(value < 0 for value in values.values()):  # torch allows it, the daemon refuses it.
+        return None
+    if any(values.get(name, 0.0) >= 1 for name in _DECAY_RATES):
+        return None
+    rule_options: dict[str, Any] = {
+        **values,
+        **{name: bool(arguments[name]) for name in form.flags},
+    }
+    seed = ROUNDING_SEED if arguments.get("stochastic") else 0
+    return StepOptions(form.rule(arguments), 1, rounding_seed=seed, **rule_options)
+
+
+@dataclass
+class Split:
+    """The indices of a call's lists that the daemon steps, with their updates, and the rest."""
+
+    updates: list[Update] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    rest: list[int] = field(default_factory=list)
+
+
+def split(
+    form: FunctionalSignature, arguments: Arguments, options: StepOptions, manager: TensorManager
+) -> Split:
+    """Divides the parameters of a call between the daemon and torch. For the daemon's, a state that
+    is None is created, uninitialized: the option `fresh_states` lets the daemon begin it."""
+    result = Split()
+    options_by_key: dict[tuple[object, ...], StepOptions] = {}
+    lists = [arguments[name] for name in form.states if arguments[name]]
+    gradients = arguments[form.gradients]
+    masters = 1 if form.has_masters and arguments[form.states[0]] else 0
+    for index, parameter in enumerate(arguments["params"]):
+        if not manager.manages(local_part(gradients[index])):
+            manager.adopt_gradient(parameter)
+        sharded = parameter is not local_part(parameter)
+        parameter, gradient = local_part(parameter), local_part(gradients[index])
+        states = [local_part(values[index]) for values in lists]
+        step = arguments[form.steps][index] if form.steps is not None else None
+        fresh = any(state is None for state in states)
+        if (fresh and sharded) or not _is_for_daemon(
+            manager, parameter, gradient, states, step, masters
+        ):
+            result.rest.append(index)
+            continue
+        if fresh:
+            states = [manager.new_state(gradient, row) for row, _ in enumerate(lists)]
+            for values, state in zip(lists, states, strict=True):
+                values[index] = state
+        stepped = states[0] if masters else parameter
+        stochastic = stepped.dtype is torch.bfloat16
+        parameter_options = (
+            int(step.item()) + 1 if step is not None else 1,
+            fresh,
+            FORMATS[stepped.dtype],
+            FORMATS[gradient.dtype],
+            FORMATS[states[-1].dtype] if states else Format.FLOAT32,
+            FORMATS[parameter.dtype] if masters else Format.NONE,
+            options.rounding_seed if stochastic else 0,
+        )
+        if parameter_options not in options_by_key:
+            changes: dict[str, Any] = dict(zip(_OWN_OPTIONS, parameter_options, strict=True))
+            options_by_key[parameter_options] = replace(options, **changes)
+        written = (_span(parameter), *map(_span, states))
+        first = arguments["first_elements"][index] if "first_elements" in arguments else 0
+        result.updates.append(
+            Update(
+                options_by_key[parameter_options],
+                parameter.numel(),
+                _span(gradient),
+                written,
+                first,
+            )
+        )
+        result.indices.append(index)
+    return result
+
+
+def part_of(arguments: Arguments, count: int, indices: list[int]) -> Arguments:
+    """The arguments of a call with some of its `count` parameters."""
+    return {
+        name: [value[index] for index in indices] if _is_list_of(value, count) else value
+        for name, value in arguments.items()
+    }
+
+
+def put_back(arguments: Arguments, part: Arguments, count: int, indices: list[int]) -> None:
+    """Copies what a call with `part` has stored in its lists back to the whole lists."""
+    for name, value in arguments.items():
+        if _is_list_of(value, count):
+            for index, item in zip(indices, part[name], strict=True):
+                value[index] = item
+
+
+def _is_list_of(value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count
+
+
+def _is_for_daemon(
+    manager: TensorManager,
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    states: Sequence[torch.Tensor | None],
+    step: Any,
+    masters: int,
+) -> bool:
+    present = [state if state is not None else gradient for state in states]
+    tensors = [gradient, parameter, *present]
+    stepped, moments = [parameter, *present][masters], present[masters:]
+    if step is not None and not (isinstance(step, torch.Tensor) and step.numel() == 1):
+        return False
+    return (
+        all(manager.manages(tensor) and tensor.dtype in FORMATS for tensor in tensors)
+        and all(tensor.dtype in _STEPPED_DTYPES for tensor in (stepped, *moments))
+        and not (masters and (stepped.dtype, parameter.itemsize) != (torch.float32, 2))
+        and len({tensor.dtype for tensor in moments}) <= 1
+        and is_dense(parameter)
+        and lie_alike(parameter, (gradient, *present))
+    )
+
+
+def _span(tensor: torch.Tensor) -> Span:
+    return Span(tensor.data_ptr(), tensor.itemsize)

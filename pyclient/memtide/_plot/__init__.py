@@ -1,0 +1,1 @@
+"""Draws the memory of one iteration over time: as an image, or as an HTML page."""

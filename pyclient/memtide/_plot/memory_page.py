@@ -1,0 +1,67 @@
+"""The interactive tide picture: one HTML file that needs no network and no library.
+
+A script in the template (memory_page.html) draws the picture from the numbers that `page` inserts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from memtide._plot.palette import COLOURS, LIMIT_COLOURS, OWN_COLOURS, PHASE_COLOURS
+from memtide._telemetry.memory_timeline import Tide
+
+_TEMPLATE = Path(__file__).with_name("memory_page.html")
+
+
+def page(tide: Tide) -> str:
+    """The HTML text of the page. REQUIRES: the tide has a sample."""
+    numbers = json.dumps(_numbers(tide), separators=(",", ":")).replace("<", "\\u003c")
+    return _TEMPLATE.read_text(encoding="utf-8").replace("{{DATA}}", numbers)
+
+
+def _numbers(tide: Tide) -> dict[str, Any]:
+    samples = tide.samples
+    phases = list(PHASE_COLOURS)
+    names = sorted({sample.name for sample in samples})
+    index = {name: i for i, name in enumerate(names)}
+    first_s = samples[0].seconds
+    return {
+        "iteration": tide.iteration,
+        "ms": [round(1e3 * (sample.seconds - first_s), 2) for sample in samples],
+        "end_ms": round(1e3 * (samples[-1].seconds - first_s), 2),
+        "phases": [{"name": phase, "colour": PHASE_COLOURS[phase]} for phase in phases],
+        "phase": [phases.index(sample.phase) for sample in samples],
+        "names": names,
+        "name": [index[sample.name] for sample in samples],
+        "stalled_ms": [round(1e3 * stall_s, 1) for stall_s in tide.stalls_s()],
+        "tiers": [
+            {
+                "name": tier,
+                "kinds": [
+                    {"name": kind.replace("_", " "), "colour": COLOURS[kind], "kib": _kib(sizes)}
+                    for kind, sizes in tide.kinds(tier).items()
+                ],
+                "lines": [
+                    {
+                        "name": label,
+                        "colour": LIMIT_COLOURS[label],
+                        "dashed": label == "pool limit",
+                        "kib": _kib(sizes),
+                    }
+                    for label, sizes in tide.limits(tier).items()
+                ],
+            }
+            for tier in tide.tiers()
+        ],
+        "own": [
+            {"name": where, "colour": OWN_COLOURS[where], "kib": _kib(sizes)}
+            for where, sizes in tide.own().items()
+        ],
+    }
+
+
+def _kib(sizes: Iterable[int]) -> list[int]:
+    return [round(size / 1024) for size in sizes]

@@ -1,0 +1,154 @@
+"""Resumes a named job. Each step is committed with a manifest, and a new process that has built the
+same model and optimizers takes parameters and states over from the last committed step.
+
+What is not in optimizers is not resumed: buffers of modules, schedules, the position in the data,
+random numbers. A script calls `memtide.resumed_step()` and restores these itself.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch.optim import Optimizer
+
+from memtide._memory.tensor_manager import TensorManager
+from memtide._node.step_manifest import SavedOptimizer, SavedTensor, StepManifest
+from memtide._optimizer_step.offloaded_step import DaemonSteps
+from memtide._resume.manifest_writer import ManifestWriter, matches, parameters_of, small, type_of
+from memtide._resume.restored_storages import RestoredStorages
+from memtide.errors import FailedPrecondition
+
+
+class Continuation:
+    """Counts the steps of one process's optimizers, from where the process before it ended, and
+    restores what that one committed. Used by one thread."""
+
+    def __init__(
+        self, manager: TensorManager, daemon: DaemonSteps, manifest: StepManifest | None
+    ) -> None:
+        self._manager = manager
+        self._client = manager.client
+        self._daemon = daemon
+        self._writer = ManifestWriter(manager, self._client.chunk_ids)
+        self._manifest = manifest
+        self._optimizers: list[weakref.ref[Optimizer]] = []
+        self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._restored: RestoredStorages | None = None  # Held until a step is committed.
+        daemon.always = True
+        daemon.manifest_bytes = self._manifest_bytes
+        daemon.on_committed = self._on_committed
+
+    def know(self, optimizer: Optimizer) -> None:
+        """Registers an optimizer that was created or has got another parameter group."""
+        if optimizer not in self._steps:
+            self._optimizers.append(weakref.ref(optimizer))
+            self._steps[optimizer] = 0
+
+    def before_forward(self) -> None:
+        """Resumes the job before a module is used, if all its optimizers have been created."""
+        if self._manifest is not None and len(self._alive()) >= len(self._manifest.optimizers):
+            self._resume()
+
+    def before_step(self) -> None:
+        """Resumes the job before an optimizer steps. FailedPrecondition: the job has more
+        optimizers than were created."""
+        if self._manifest is None:
+            return
+        if len(self._alive()) < len(self._manifest.optimizers):
+            raise FailedPrecondition(
+                f"the resumed job has {len(self._manifest.optimizers)} optimizers, and this script "
+                f"has made {len(self._alive())} before its first step"
+            )
+        self._resume()
+
+    def _alive(self) -> list[Optimizer]:
+        return [optimizer for ref in self._optimizers if (optimizer := ref()) is not None]
+
+    def _resume(self) -> None:
+        manifest, self._manifest = self._manifest, None
+        assert manifest is not None
+        resumed = list(zip(manifest.optimizers, self._alive(), strict=False))
+        for saved, optimizer in resumed:
+            _check_same(saved, optimizer)
+        self._restored = RestoredStorages(self._manager, manifest)
+        for saved, optimizer in resumed:
+            self._restore(saved, optimizer, self._restored)
+            self._steps[optimizer] = saved.steps
+
+    def _restore(
+        self, saved: SavedOptimizer, optimizer: Optimizer, restored: RestoredStorages
+    ) -> None:
+        for parameter, saved_parameter in zip(
+            parameters_of(optimizer), saved.parameters, strict=True
+        ):
+            with torch.no_grad():
+                if saved_parameter.parameter.offset_bytes < 0:
+                    parameter.data.copy_(small(saved_parameter.parameter, parameter.device))
+                elif not self._manager.move_to(
+                    parameter, restored.storage(saved_parameter.parameter)
+                ):
+                    parameter.data.copy_(self._tensor(saved_parameter.parameter, restored))
+                state = (
+                    optimizer.state[parameter]
+                    if saved_parameter.states or saved_parameter.values
+                    else {}
+                )
+                state.update(saved_parameter.values)
+                for name, saved_state in saved_parameter.states.items():
+                    if saved_state.offset_bytes < 0:
+                        state[name] = small(saved_state, parameter.device)
+                    else:
+                        state[name] = self._tensor(saved_state, restored)
+
+    def _tensor(self, saved: SavedTensor, restored: RestoredStorages) -> torch.Tensor:
+        empty = torch.empty(0, dtype=type_of(saved), device=self._manager.device)
+        return empty.set_(restored.storage(saved), 0, saved.shape, saved.stride)
+
+    def _manifest_bytes(self, stepping: Optimizer | None) -> bytes:
+        if self._daemon.here:
+            return StepManifest(lost=self._daemon.here).to_bytes()
+        counted = [
+            (optimizer, self._steps[optimizer] + int(optimizer is stepping))
+            for optimizer in self._alive()
+        ]
+        return self._writer.manifest(counted).to_bytes()
+
+    def _on_committed(self, stepping: Optimizer | None) -> None:
+        if stepping is not None:
+            self._steps[stepping] = self._steps.get(stepping, 0) + 1
+        # The job can be resumed from the new step: storages that no tensor here uses can go.
+        self._restored = None
+
+
+def _check_same(saved: SavedOptimizer, optimizer: Optimizer) -> None:
+    parameters = parameters_of(optimizer)
+    if type(optimizer).__name__ != saved.name:
+        raise FailedPrecondition(
+            f"the job's states are those of {saved.name}, and the script's optimizer in its "
+            f"place is {type(optimizer).__name__}"
+        )
+    if len(parameters) != len(saved.parameters):
+        raise FailedPrecondition(
+            f"the job's {saved.name} has {len(saved.parameters)} parameters, and the script's "
+            f"{type(optimizer).__name__} has {len(parameters)}"
+        )
+    for number, (parameter, saved_parameter) in enumerate(
+        zip(parameters, saved.parameters, strict=True)
+    ):
+        if not matches(saved_parameter.parameter, parameter):
+            raise FailedPrecondition(
+                f"{_name_of(optimizer, number)} is {list(parameter.shape)} "
+                f"{parameter.dtype}, and in the job {saved_parameter.parameter.layout()}"
+            )
+
+
+def _name_of(optimizer: Optimizer, number: int) -> str:
+    """A human-readable name of a parameter."""
+    names = [
+        name
+        for group in optimizer.param_groups
+        for name in group.get("param_names", [""] * len(group["params"]))
+    ]
+    called = f" ({names[number]})" if names[number] else ""
+    return f"parameter {number}{called} of {type(optimizer).__name__}"

@@ -1,0 +1,67 @@
+"""One iteration's memory, moment by moment: the data of the tide picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from memtide._node.inspection import KINDS, TIERS
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One moment of the sampled iteration."""
+
+    seconds: float
+    phase: str
+    name: str
+    own_host_bytes: int
+    own_device_bytes: int
+    kinds: dict[str, dict[str, int]]
+    budget_bytes: dict[str, int]  # Bytes that the session's job may fill, by tier.
+    stalled_s: float  # All stalls since the iteration began.
+
+
+@dataclass
+class Tide:
+    """The samples of one iteration, and the capacity of the pools."""
+
+    iteration: int
+    samples: list[Sample] = field(default_factory=list)
+    pool_bytes: dict[str, int] = field(default_factory=dict)
+
+    def tiers(self) -> list[str]:
+        """The tiers that have a pool, fastest first."""
+        return [tier for tier in TIERS if self.pool_bytes.get(tier)]
+
+    def kinds(self, tier: str) -> dict[str, list[int]]:
+        """Bytes on a tier at each moment, by kind. Kinds that are never allocated are left out."""
+        return {
+            kind: [_bytes(sample, kind, tier) for sample in self.samples]
+            for kind in KINDS
+            if any(_bytes(sample, kind, "allocated") for sample in self.samples)
+        }
+
+    def limits(self, tier: str) -> dict[str, list[int]]:
+        """Limits in bytes at each moment: the budget, and the pool's capacity if that differs."""
+        pool = self.pool_bytes[tier]
+        budget = [sample.budget_bytes.get(tier, pool) for sample in self.samples]
+        limits = {"budget": budget}
+        if any(value != pool for value in budget):
+            limits["pool limit"] = [pool] * len(budget)
+        return limits
+
+    def own(self) -> dict[str, list[int]]:
+        """Bytes of the process outside chunks at each moment: on the host, and on a GPU it uses."""
+        own_bytes = {"host": [sample.own_host_bytes for sample in self.samples]}
+        device = [sample.own_device_bytes for sample in self.samples]
+        return {**own_bytes, "device": device} if any(device) else own_bytes
+
+    def stalls_s(self) -> list[float]:
+        """Seconds that fetches stalled in each moment; 0 for the last, where they are unknown."""
+        stalled = [sample.stalled_s for sample in self.samples]
+        return [*(after - before for before, after in pairwise(stalled)), 0.0][: len(stalled)]
+
+
+def _bytes(sample: Sample, kind: str, tier: str) -> int:
+    return sample.kinds.get(kind, {}).get(f"{tier}_bytes", 0)

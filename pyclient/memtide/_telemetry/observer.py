@@ -1,0 +1,31 @@
+"""The interface of objects that the hooks notify of moments, iterations and steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SpeculativeBatches:
+    """Batches of one offloaded step: all of them, those computed before it, and of these those that
+    counted."""
+
+    all: int = 0
+    computed: int = 0
+    counted: int = 0
+
+
+class Observer:
+    """Ignores all events. Observers override the methods that they need."""
+
+    # Whether the observer needs moments now. If not, hooks need not report them.
+    sampling = False
+
+    def moment(self, phase: str, name: str) -> None:
+        """A module's pass or a piece of a step begins; phase is "forward", "backward" or "step"."""
+
+    def end_iteration(self) -> None:
+        """An optimizer has stepped."""
+
+    def stepped(self, waited_s: float, batches: SpeculativeBatches) -> None:
+        """The daemon has stepped an optimizer; the script waited `waited_s` seconds for it."""

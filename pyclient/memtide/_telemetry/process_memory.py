@@ -1,0 +1,30 @@
+"""The memory that this process uses outside chunks. Cheap enough to call while it trains."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_CUDA = 2  # DLPack's device type.
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def host_bytes() -> int:
+    """Anonymous memory of the process (RssAnon), to which chunks do not count. Takes about 7 us."""
+    # Opened at each call: in a forked child, an inherited descriptor would show the parent.
+    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        resident, shared = os.read(file, 256).split()[1:3]
+    finally:
+        os.close(file)
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def device_bytes(dl_device: tuple[int, int]) -> int:
+    """Bytes that torch's allocator has allocated on a GPU, none of them in chunks; 0 for a CPU."""
+    kind, ordinal = dl_device
+    torch = sys.modules.get("torch")
+    if kind != _CUDA or torch is None:
+        return 0
+    stats = torch.cuda.memory_stats_as_nested_dict(ordinal)  # Empty before CUDA is initialized.
+    return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0

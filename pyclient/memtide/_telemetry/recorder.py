@@ -1,0 +1,249 @@
+"""Records the cost of a training run: in total, per iteration, and per moment of one iteration.
+
+An iteration ends when an optimizer has stepped. Moved bytes and stalls are counters of the daemon,
+which include those of all its sessions. Times, leases and page faults are of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from memtide._capi.client import Client, Stats, device_name
+from memtide._node import inspection
+from memtide._node.inspection import LINKS, STALLS, Node
+from memtide._telemetry import process_memory
+from memtide._telemetry.memory_timeline import Sample, Tide
+from memtide._telemetry.observer import Observer, SpeculativeBatches
+from memtide._telemetry.step_overlap import StepWaits
+
+_MOST_RECORDS = 10_000
+_MOST_SAMPLES = 4_000
+_FIRST_SAMPLED = 3  # First iterations that are sampled, too, if a later one is to be drawn.
+_SHORTEST_RECORD_S = 0.1
+_CLIENT_COUNTS = ("acquires", "acquire_hits", "faults", "upgrades", "releases", "calls")
+
+
+@dataclass(frozen=True)
+class Record:
+    """The cost of one iteration, or of several consecutive ones if they are shorter than 0.1 s."""
+
+    first_iteration: int
+    iterations: int
+    seconds: float
+    moved_bytes: dict[str, int]
+    stalled_s: dict[str, float]
+    client: dict[str, int]
+    waited_s: float
+    step_wait_s: float  # Time that the script waited for offloaded steps.
+
+
+class Recorder(Observer):
+    """Records a run. Use it from the thread that trains."""
+
+    def __init__(self, client: Client, socket_dir: Path, tide_iteration: int | None = None) -> None:
+        self._client = client
+        self._socket_dir = socket_dir
+        self._tide_iteration = tide_iteration
+        self._began = time.monotonic()
+        self._record_began = self._began
+        self._iterations_recorded = 0
+        self._iterating = False
+        self._node = inspection.inspect(socket_dir)
+        self._stats = client.stats()
+        self._first_node, self._first_stats = self._node, self._stats
+        self._records: deque[Record] = deque(maxlen=_MOST_RECORDS)
+        self.iterations = 0
+        self.iterating_s = 0.0
+        self.tide: Tide | None = None
+        self.sampling = False
+        self._sampled_tide: Tide | None = None
+        self._step_waits = StepWaits()
+        self._step_wait_recorded_s = 0.0  # `_step_waits.total_s` at the end of the last record.
+        self._start_tide()
+
+    def moment(self, phase: str, name: str) -> None:
+        """Takes a sample if this iteration is sampled for the tide picture."""
+        if not self._iterating:
+            # The model is built before the first moment; that time belongs to no iteration.
+            self._iterating = True
+            self._begin_record(inspection.inspect(self._socket_dir), self._client.stats())
+        tide = self._sampled_tide
+        if tide is None or len(tide.samples) >= _MOST_SAMPLES:
+            return
+        node = inspection.inspect(self._socket_dir, sessions=True)
+        tide.pool_bytes = {pool.tier: pool.capacity_bytes for pool in node.pools}
+        tide.samples.append(
+            Sample(
+                seconds=time.monotonic() - self._record_began,
+                phase=phase,
+                name=name,
+                own_host_bytes=process_memory.host_bytes(),
+                own_device_bytes=process_memory.device_bytes(self._client.properties.dl_device),
+                kinds={kind: asdict(usage) for kind, usage in node.kinds.items()},
+                budget_bytes=_budget(node),
+                stalled_s=sum(node.stalls_s.values()) - sum(self._node.stalls_s.values()),
+            )
+        )
+
+    def end_iteration(self) -> None:
+        """Ends an iteration, and the record if it has lasted long enough."""
+        self.iterations += 1
+        if self._sampled_tide is not None and self._sampled_tide.samples:
+            self.tide, self._sampled_tide = self._sampled_tide, None
+        self.sampling = False
+        if time.monotonic() - self._record_began >= _SHORTEST_RECORD_S:
+            self._end_record()
+        self._start_tide()
+
+    def stepped(self, waited_s: float, batches: SpeculativeBatches) -> None:
+        """Adds an offloaded step."""
+        self._step_waits.add(waited_s, batches)
+
+    def last(self) -> Record | None:
+        """The latest record."""
+        return self._records[-1] if self._records else None
+
+    def finish(self) -> Summary:
+        """The summary of the run up to now."""
+        if self.iterations > self._iterations_recorded:
+            self._end_record()
+        node, stats = inspection.inspect(self._socket_dir), self._client.stats()
+        return Summary(
+            seconds=time.monotonic() - self._began,
+            iterations=self.iterations,
+            iterating_s=self.iterating_s,
+            chunk_bytes=self._client.properties.chunk_bytes,
+            lease_budget=self._client.properties.lease_budget,
+            device=device_name(self._client.properties.dl_device),
+            moved_bytes=_moved_bytes(self._first_node, node),
+            ballooned_bytes=_counter_delta(self._first_node, node, "ballooned_bytes"),
+            reclaimed_bytes=_counter_delta(self._first_node, node, "host_reclaimed_bytes"),
+            stalled_s=_stalls_s(self._first_node, node),
+            client=_client_counts(self._first_stats, stats),
+            waited_s=(stats.wait_nanoseconds - self._first_stats.wait_nanoseconds) / 1e9,
+            daemon_steps=self._step_waits.count,
+            step_wait_s=self._step_waits.total_s,
+            speculative_steps=self._step_waits.as_json(),
+            chunks=stats.chunks,
+            node=node,
+            records=list(self._records),
+            tide=self.tide,
+        )
+
+    def _start_tide(self) -> None:
+        # The first iterations are sampled, too, as the script may end before the one to draw. Those
+        # between are not: samples take time, which would distort the measured run.
+        number, wanted = self.iterations + 1, self._tide_iteration
+        if wanted is not None and (number == wanted or number <= min(wanted, _FIRST_SAMPLED)):
+            self._sampled_tide = Tide(number)
+            self.sampling = True
+
+    def _end_record(self) -> None:
+        now, node, stats = (
+            time.monotonic(),
+            inspection.inspect(self._socket_dir),
+            self._client.stats(),
+        )
+        record = Record(
+            first_iteration=self._iterations_recorded + 1,
+            iterations=self.iterations - self._iterations_recorded,
+            seconds=now - self._record_began,
+            moved_bytes=_moved_bytes(self._node, node),
+            stalled_s=_stalls_s(self._node, node),
+            client=_client_counts(self._stats, stats),
+            waited_s=(stats.wait_nanoseconds - self._stats.wait_nanoseconds) / 1e9,
+            step_wait_s=self._step_waits.total_s - self._step_wait_recorded_s,
+        )
+        self._step_wait_recorded_s = self._step_waits.total_s
+        self._records.append(record)
+        self.iterating_s += record.seconds
+        self._begin_record(node, stats)
+
+    def _begin_record(self, node: Node, stats: Stats) -> None:
+        self._record_began, self._node, self._stats = time.monotonic(), node, stats
+        self._iterations_recorded = self.iterations
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The cost of a run. `as_json` is the content of the --stats file."""
+
+    seconds: float
+    iterations: int
+    iterating_s: float
+    chunk_bytes: int
+    lease_budget: int
+    device: str  # The device of tensors in chunks: "cpu" or "cuda:0".
+    moved_bytes: dict[str, int]
+    ballooned_bytes: int  # Host memory that the balloon took; bytes taken twice count twice.
+    reclaimed_bytes: int  # Host memory that was reclaimed from jobs for others, counted as above.
+    stalled_s: dict[str, float]
+    client: dict[str, int]
+    waited_s: float
+    daemon_steps: int  # Offloaded optimizer steps.
+    step_wait_s: float  # Time that the script waited for them.
+    speculative_steps: dict[str, Any]  # StepWaits.as_json().
+    chunks: int
+    node: Node
+    records: list[Record]
+    tide: Tide | None
+
+    def typical_seconds(self) -> float:
+        """Median seconds of an iteration; 0 if there was none."""
+        times = sorted(record.seconds / record.iterations for record in self.records)
+        return times[len(times) // 2] if times else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields as JSON values; sizes in bytes, times in seconds."""
+        return {
+            "seconds": self.seconds,
+            "iterations": self.iterations,
+            "seconds_per_iteration": self.typical_seconds(),
+            "chunk_bytes": self.chunk_bytes,
+            "chunks": self.chunks,
+            "lease_budget": self.lease_budget,
+            "device": self.device,
+            "moved_bytes": self.moved_bytes,
+            "ballooned_bytes": self.ballooned_bytes,
+            "reclaimed_bytes": self.reclaimed_bytes,
+            "stalled_seconds": self.stalled_s,
+            "client": self.client,
+            "waited_seconds": self.waited_s,
+            "daemon_steps": self.daemon_steps,
+            "step_wait_seconds": self.step_wait_s,
+            "speculative_steps": self.speculative_steps,
+            "pools": [asdict(pool) for pool in self.node.pools],
+            "kinds": {kind: asdict(usage) for kind, usage in self.node.kinds.items()},
+            "records": [asdict(record) for record in self.records],
+            "tide": asdict(self.tide) if self.tide else None,
+        }
+
+
+def _budget(node: Node) -> dict[str, int]:
+    session = next((s for s in node.sessions if int(s.get("pid", 0)) == os.getpid()), {})
+    return {
+        pool.tier: int(session.get(f"{pool.tier}_share_bytes", pool.capacity_bytes))
+        - int(session.get(f"{pool.tier}_ballooned_bytes", 0))
+        for pool in node.pools
+    }
+
+
+def _counter_delta(before: Node, after: Node, counter: str) -> int:
+    return after.counters.get(counter, 0) - before.counters.get(counter, 0)
+
+
+def _moved_bytes(before: Node, after: Node) -> dict[str, int]:
+    return {link: _counter_delta(before, after, link) for link in LINKS}
+
+
+def _stalls_s(before: Node, after: Node) -> dict[str, float]:
+    return {name: after.stalls_s[name] - before.stalls_s[name] for name in STALLS}
+
+
+def _client_counts(before: Stats, after: Stats) -> dict[str, int]:
+    return {name: getattr(after, name) - getattr(before, name) for name in _CLIENT_COUNTS}

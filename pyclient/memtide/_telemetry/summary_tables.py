@@ -1,0 +1,205 @@
+"""The tables that `memtide run` prints at its end, and its progress line."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from memtide._memory.chunk_size import Estimate
+from memtide._node.inspection import KINDS, LINKS, STALLS, Node, Usage
+from memtide._telemetry.observer import Observer
+from memtide._telemetry.recorder import Recorder, Summary
+from memtide._util.sizes import format_size
+
+_LINK_NAMES = {
+    "host_to_device_bytes": "host → device",
+    "device_to_host_bytes": "device → host",
+    "ssd_read_bytes": "ssd → host",
+    "ssd_written_bytes": "host → ssd",
+    "zeroed_bytes": "zeroed",
+}
+_STALL_NAMES = {
+    "stalled_on_ssd": "ssd",
+    "stalled_on_copy": "device copies",
+    "stalled_on_room": "room",
+}
+_PROGRESS_EVERY_S = 0.5
+
+
+class Progress(Observer):
+    """A progress line on the terminal. Passes all events on to the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._written_at = 0.0
+        self._width = 0
+
+    @property
+    def sampling(self) -> bool:  # type: ignore[override]
+        return self._recorder.sampling
+
+    def moment(self, phase: str, name: str) -> None:
+        self._recorder.moment(phase, name)
+
+    def end_iteration(self) -> None:
+        self._recorder.end_iteration()
+        record, now = self._recorder.last(), time.monotonic()
+        if record is None or now - self._written_at < _PROGRESS_EVERY_S:
+            return
+        self._written_at = now
+        moved = sum(record.moved_bytes.values()) / record.iterations
+        stalled = sum(record.stalled_s.values()) / record.iterations
+        line = (
+            f"memtide: step {self._recorder.iterations}"
+            f" · {record.seconds / record.iterations:.2f} s"
+            f" · moved {format_size(moved)} · stalled {stalled:.2f} s"
+        )
+        self._write(line)
+
+    def clear(self) -> None:
+        """Removes the line from the terminal."""
+        self._write("")
+
+    def _write(self, line: str) -> None:
+        sys.stderr.write("\r" + line.ljust(self._width) + ("\r" if not line else ""))
+        sys.stderr.flush()
+        self._width = len(line)
+
+
+def print_summary(summary: Summary, console: Console) -> None:
+    """Prints the cost of the run in tables."""
+    head = Text("memtide", style="bold cyan")
+    head.append(f"  {summary.seconds:.1f} s", style="bold")
+    if summary.iterations:
+        head.append(
+            f", {summary.iterations} steps of {summary.typical_seconds():.3f} s (median)",
+            style="default",
+        )
+    head.append(f", {summary.chunks} chunks of {format_size(summary.chunk_bytes)}", style="dim")
+    console.print()
+    console.print(head)
+    console.print(pools_table(summary.node))
+    if summary.node.kinds:
+        console.print(kinds_table(summary.node))
+    console.print(_traffic_table(summary))
+    counts = summary.client
+    print_if_nothing_managed(summary, console)
+    if summary.ballooned_bytes:
+        console.print(
+            "The machine was short of memory: the balloon took "
+            f"{format_size(summary.ballooned_bytes)} in all from the host pool for other programs. "
+            "A smaller --host-pool avoids that.",
+            style="yellow",
+        )
+    if summary.reclaimed_bytes:
+        console.print(
+            f"Jobs shared the node's host pool: {format_size(summary.reclaimed_bytes)} in all was "
+            "reclaimed from jobs for others.",
+            style="yellow",
+        )
+    console.print(
+        f"{counts['acquires']} chunks leased, {counts['acquire_hits']} of them held already; "
+        f"{counts['faults']} page faults; waited {summary.waited_s:.2f} s for leases",
+        style="dim",
+    )
+
+
+def print_advice(present: Estimate, best: Estimate, console: Console) -> None:
+    """Recommends another chunk size, with the estimates for the present one and that one."""
+    flag = f"--chunk-size {best.chunk_bytes >> 20}MiB"
+    console.print(
+        f"memtide: by estimate, another chunk size suits this model better: {flag}\n"
+        f"  now   {present}\n"
+        f"  then  {best}",
+        style="yellow",
+    )
+
+
+def pools_table(node: Node) -> Table:
+    """A row for each pool. The states of a pool add up to its capacity."""
+    states = ["used", "reserved", "ballooned", "scrubbing", "free"]
+    if not any(pool.ballooned_bytes for pool in node.pools):
+        states.remove("ballooned")  # It is 0 unless the machine is short of memory.
+    table = _table("pool", "capacity", *states)
+    for pool in node.pools:
+        sizes = [pool.capacity_bytes, *(getattr(pool, f"{state}_bytes") for state in states)]
+        table.add_row(pool.tier, *map(format_size, sizes))
+    return table
+
+
+def kinds_table(node: Node) -> Table:
+    """A row for each kind of chunk: bytes allocated, and bytes with a valid copy on each tier."""
+    table = _table("states", "allocated", *(f"on {pool.tier}" for pool in node.pools))
+    total = Usage()
+    for kind in KINDS:
+        usage = node.kinds.get(kind)
+        if usage is None or not usage.allocated_bytes:
+            continue
+        total = _sum(total, usage)
+        _add_usage(table, kind.replace("_", " "), usage, node)
+    table.add_section()
+    _add_usage(table, "total", total, node)
+    return table
+
+
+def print_if_nothing_managed(summary: Summary, console: Console, subject: str = "memtide") -> None:
+    """Prints a warning if this process did not train, or trained without any chunk."""
+    if summary.chunks or summary.client["acquires"]:
+        return
+    if not summary.iterations:
+        console.print(
+            f"{subject} managed nothing: no optimizer stepped in this process. Processes that a "
+            "script starts are managed if torch.multiprocessing.spawn starts them, or if the "
+            "command is memtide run torchrun ... or memtide run accelerate launch ...",
+            style="yellow",
+        )
+        return
+    advice = "--device none" if summary.device != "cpu" else "--device cuda"
+    console.print(
+        f"{subject} managed nothing: its chunks are on {summary.device}, and the script trained no "
+        "tensor there that memtide can manage (fully_shard is supported, the older "
+        f"FullyShardedDataParallel is not). If the script trains on another device: {advice}",
+        style="yellow",
+    )
+
+
+def _traffic_table(summary: Summary) -> Table:
+    table = _table("moved", "total", "per step", "stalled on", "total", "per step")
+    steps = max(1, summary.iterations)
+    links = [link for link in LINKS if summary.moved_bytes.get(link)]
+    stalls = [name for name in STALLS if summary.stalled_s.get(name, 0) > 0]
+    for row in range(max(len(links), len(stalls), 1)):
+        cells = ["", "", ""] if row or links else ["nothing", "", ""]
+        if row < len(links):
+            moved = summary.moved_bytes[links[row]]
+            cells = [_LINK_NAMES[links[row]], format_size(moved), format_size(moved / steps)]
+        if row < len(stalls):
+            stalled = summary.stalled_s[stalls[row]]
+            cells += [_STALL_NAMES[stalls[row]], f"{stalled:.2f} s", f"{stalled / steps:.3f} s"]
+        else:
+            cells += ["", "", ""] if row or stalls else ["nothing", "", ""]
+        table.add_row(*cells)
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column(first, style="cyan", no_wrap=True)
+    for name in others:
+        right = not name.startswith("stalled")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    return table
+
+
+def _add_usage(table: Table, name: str, usage: Usage, node: Node) -> None:
+    tiers = [format_size(getattr(usage, f"{pool.tier}_bytes")) for pool in node.pools]
+    table.add_row(name, format_size(usage.allocated_bytes), *tiers)
+
+
+def _sum(left: Usage, right: Usage) -> Usage:
+    names = Usage.__dataclass_fields__
+    return Usage(**{name: getattr(left, name) + getattr(right, name) for name in names})

@@ -1,0 +1,110 @@
+"""Collectives on tensors in chunks in host memory.
+
+A collective over sockets (gloo) receives by system calls in its own threads. A system call that
+writes to a chunk with a read lease fails with EFAULT, where a store instruction would be a page
+fault. So until a collective is complete, the tensors that it writes have write leases and those
+that it reads have read leases. On a GPU, lease dispatch (lease_dispatch.py) leases for collectives
+as for all operations.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from memtide._capi.client import Access, Places
+from memtide._memory.leases import Lease
+from memtide._memory.tensor_manager import TensorManager
+
+# The methods of ProcessGroup that all functions of torch.distributed call. Each writes its first
+# argument, except `send`, and reads the others.
+IN_ORDER = (
+    *("broadcast", "allreduce", "allreduce_coalesced", "reduce", "gather", "scatter"),
+    *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
+    *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
+    *("alltoall", "alltoall_base"),
+)
+FROM_ONE_TO_ONE = ("recv", "recv_anysource", "send")
+
+
+@dataclass
+class _UnderWay:
+    """A collective that is not known to be complete, and its leases."""
+
+    work: Any
+    leases: list[Lease]
+    may_be_awaited: bool
+
+    def end(self) -> None:
+        for lease in self.leases:
+            lease.release()
+
+
+class Collectives:
+    """The leases of collectives that are not complete. One thread starts collectives, as torch
+    requires."""
+
+    def __init__(self, manager: TensorManager) -> None:
+        self._manager = manager
+        self._under_way: list[_UnderWay] = []
+
+    def settle(self) -> None:
+        """Drops complete collectives, with their leases and tensors."""
+        self._forget({id(one) for one in self._under_way if one.work.is_completed()})
+
+    def leasing(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps a method of ProcessGroup: its tensors are leased until it is complete."""
+        access = Access.READ if name == "send" else Access.WRITE
+        # All ranks begin collectives in the same order, so an earlier one will end without a later
+        # one, and may be awaited. A send or a receive may end only after a later one has begun.
+        in_order = name in IN_ORDER
+
+        @functools.wraps(original)
+        def collective(group: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._manager.here:
+                return original(group, first, *args, **kwargs)
+            first_places = self._places(first)
+            others = self._places((args, kwargs)) - first_places
+            leases = self._lease(Places(first_places), access, may_wait=in_order)
+            leases += self._lease(Places(others), Access.READ, may_wait=in_order)
+            begun = _UnderWay(None, leases, in_order)
+            try:
+                begun.work = original(group, first, *args, **kwargs)
+            finally:
+                if begun.work is None:
+                    begun.end()
+                elif leases:
+                    self._under_way.append(begun)
+            return begun.work
+
+        return collective
+
+    def _lease(self, places: Places, access: Access, *, may_wait: bool) -> list[Lease]:
+        """Leases the places of managed tensors. If they do not all fit, leases none: loads and
+        stores still fault in, but a system call that writes to a read lease fails, and with it the
+        collective."""
+        if not places.count:
+            return []
+        self.settle()
+        while (lease := self._manager.ledger.lease_also(places, access)) is None:
+            first = next((one for one in self._under_way if one.may_be_awaited), None)
+            if first is None or not may_wait:
+                return []
+            first.work.wait()
+            self._forget({id(first)})
+        return [lease]
+
+    def _forget(self, ended: set[int]) -> None:
+        for one in self._under_way:
+            if id(one) in ended:
+                one.end()
+        self._under_way = [one for one in self._under_way if id(one) not in ended]
+
+    def _places(self, values: Any) -> set[int]:
+        tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+        return {place for tensor in tensors for place in self._manager.element_places(tensor)}

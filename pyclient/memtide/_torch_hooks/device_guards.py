@@ -1,0 +1,100 @@
+"""Replacements of functions that access GPU memory past torch's dispatcher, or cannot work there.
+
+On a GPU there are no page faults, so lease dispatch (lease_dispatch.py) must see each access. Each
+function here takes the replaced function and returns its replacement; patches.py lists them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memtide._capi.client import Places
+from memtide._memory.device_oom import DeviceOomHandler
+from memtide._memory.tensor_manager import TensorManager
+from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide.errors import FailedPrecondition, ResourceExhausted
+
+
+def printing(manager: TensorManager, original: Callable[..., str]) -> Callable[..., str]:
+    """torch._tensor_str._str, which reads elements with all dispatch modes disabled."""
+
+    @functools.wraps(original)
+    def _str(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> str:
+        if not manager.here:
+            return original(tensor, *args, **kwargs)
+        places = Places(manager.element_places(tensor))
+        try:
+            with manager.ledger.using(places, Places(())):
+                return original(tensor, *args, **kwargs)
+        except ResourceExhausted:
+            return (
+                f"tensor(..., size={tuple(tensor.shape)}, more than can be on the device at once)"
+            )
+
+    return _str
+
+
+def starting_threads(
+    manager: TensorManager, elastic: DeviceOomHandler, original: Callable[..., None]
+) -> Callable[..., None]:
+    """threading.Thread.start: each thread, of any class, runs under lease dispatch of its own."""
+
+    @functools.wraps(original)
+    def start(thread: threading.Thread) -> None:
+        run = thread.run
+
+        @functools.wraps(run)
+        def run_in_net() -> None:
+            with LeaseDispatchMode(manager, elastic):
+                run()
+
+        thread.run = run_in_net  # type: ignore[method-assign]
+        original(thread)
+
+    return start
+
+
+def compiling(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile, which has no effect while a dispatch mode is active: a warning says so."""
+
+    @functools.wraps(original)
+    def compile_(*args: Any, **kwargs: Any) -> Any:
+        warnings.warn(
+            "torch.compile has no effect on a GPU under memtide: operations run one by one, so "
+            "that each can be given its memory",
+            stacklevel=2,
+        )
+        return original(*args, **kwargs)
+
+    return compile_
+
+
+def capturing(_original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.cuda.CUDAGraph.capture_begin, which is refused: a graph replays its addresses without
+    leases."""
+
+    def capture_begin(_graph: Any, *_args: Any, **_kwargs: Any) -> None:
+        raise FailedPrecondition(
+            "CUDA graphs cannot be captured under memtide on a GPU: what they replay would find "
+            "chunks that have left. Run the step without graphs"
+        )
+
+    return capture_begin
+
+
+def check_visible_devices(at_start: str | None) -> None:
+    """FailedPrecondition: the script chose its GPUs after CUDA had begun, which CUDA ignores."""
+    now = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if now != at_start:
+        raise FailedPrecondition(
+            f"the script sets CUDA_VISIBLE_DEVICES to {now!r}, but memtide has begun to use CUDA "
+            f"with {at_start!r}: set it before memtide starts (CUDA_VISIBLE_DEVICES={now} memtide "
+            "run ...)"
+        )

@@ -1,0 +1,68 @@
+"""Adopts this rank's shards of parameters of `torch.distributed.fsdp.fully_shard`.
+
+A sharded parameter is a DTensor, which wraps this rank's shard. torch has a second tensor over the
+same bytes, padded, from which it gathers the whole parameter; both are moved together. Optimizer
+states of a shard are created in chunks (step_dispatch.py). A gradient's shard arrives in a buffer
+with others, and is copied. Whole parameters, gathered for one module at a time, stay in torch's
+memory (docs/decisions/0020).
+
+No public name reaches these tensors. In a torch version that has them elsewhere, nothing is moved.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from memtide._capi.client import Kind
+from memtide._memory.tensor_manager import TensorManager
+from memtide._torch_hooks.module_hooks import Moments
+
+
+def making(manager: TensorManager, original: Callable[..., None]) -> Callable[..., None]:
+    """The methods of FSDPParam that create its tensors, or take over those of the script."""
+
+    @functools.wraps(original)
+    def make(parameter: Any, *args: Any, **kwargs: Any) -> None:
+        original(parameter, *args, **kwargs)
+        if manager.here:
+            _adopt(manager, parameter)
+
+    return make
+
+
+def _adopt(manager: TensorManager, parameter: Any) -> None:
+    padded, part = parameter._sharded_param_data, parameter.sharded_param._local_tensor
+    over = [padded, part]
+    if padded._base is not None and padded._base is not part:
+        over.append(padded._base)
+    moved = manager.adopt_together(over, Kind.PARAMETER)
+    if moved:
+        parameter._sharded_param_data, parameter.sharded_param._local_tensor, *_ = moved
+
+
+def reducing(
+    manager: TensorManager, kinds: tuple[str, ...], original: Callable[..., None]
+) -> Callable[..., None]:
+    """The methods of FSDPParamGroup after which gradients are complete, on these device types."""
+
+    @functools.wraps(original)
+    def reduce(group: Any, *args: Any) -> None:
+        original(group, *args)
+        if manager.here and group.device.type in kinds:
+            for parameter in group.fsdp_params:
+                manager.adopt_part_of_gradient(parameter.sharded_param)
+
+    return reduce
+
+
+def gathering(moments: Moments, original: Callable[..., Any]) -> Callable[..., Any]:
+    """foreach_all_gather, which reads this rank's shards of the parameters of some modules."""
+
+    @functools.wraps(original)
+    def foreach_all_gather(parameters: list[Any], *args: Any, **kwargs: Any) -> Any:
+        with moments.gathering([p._sharded_param_data for p in parameters]):
+            return original(parameters, *args, **kwargs)
+
+    return foreach_all_gather

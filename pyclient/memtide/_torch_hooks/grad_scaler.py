@@ -1,0 +1,38 @@
+"""`torch.amp.GradScaler` and parts of steps that are made during backward.
+
+A scaler multiplies all gradients by 1 / scale when backward is over. That is known before: so parts
+are made early of gradients times that factor, which gives the bits that they would have after it
+(speculative_step.py). Where gradients overflow, the scaler leaves out the step, and they never
+count.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from memtide._optimizer_step.speculative_step import EarlySteps
+
+if TYPE_CHECKING:
+    from torch.amp.grad_scaler import GradScaler
+
+
+def unscaling(early: EarlySteps, original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.amp.GradScaler._unscale_grads_."""
+
+    @functools.wraps(original)
+    def _unscale_grads_(
+        scaler: GradScaler,
+        optimizer: Optimizer,
+        inv_scale: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        with early.unscaling(scaler, optimizer, inv_scale):
+            return original(scaler, optimizer, inv_scale, *args, **kwargs)
+
+    return _unscale_grads_

@@ -1,0 +1,110 @@
+"""Lease dispatch: leases chunks for every torch operation on a GPU.
+
+GPU memory has no page faults that could answer an access without a lease: it ends the CUDA context
+(docs/decisions/0008). So a `TorchDispatchMode` sees each operation with its tensors, and leases
+their chunks while it is launched, whether or not a hook has leased them. A chunk that is already
+leased costs one more count, any other a fetch.
+
+If an operation finds too little GPU memory for its results, chunks are evicted from the device,
+their memory returns to CUDA, and the operation is run again.
+
+Accesses that no dispatch mode sees are fatal on chunks: kernels that take addresses past torch's
+dispatcher (raw Triton, extensions that do not register their operations, CuPy and Numba over a
+tensor), and collectives that a script collects to launch them together later. torch.compile leaves
+code as it is while a mode is active, and CUDA graphs are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memtide._capi.client import Places
+from memtide._memory.device_oom import DeviceOomHandler
+from memtide._memory.tensor_manager import TensorManager
+from memtide._torch_hooks.op_schema import (
+    are_fake,
+    has_own_dispatch,
+    name_of,
+    only_views,
+    pieces_of,
+    run_pieces,
+    touched_by,
+)
+from memtide.errors import ResourceExhausted
+
+
+class LeaseDispatchMode(TorchDispatchMode):
+    """Leases for every operation of one thread."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, manager: TensorManager, elastic: DeviceOomHandler) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._manager = manager
+        self._ledger = manager.ledger
+        self._elastic = elastic
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if has_own_dispatch(types):
+            # A tensor made of others runs operations on those, which arrive here one by one.
+            return func(*args, **kwargs) if are_fake(types) else NotImplemented
+        if only_views(func) or not self._manager.here:
+            return func(*args, **kwargs)
+        reads, writes = touched_by(self._manager, func, args, kwargs)
+        try:
+            return self._run(func, args, kwargs, reads, writes)
+        except ResourceExhausted as error:
+            pieces = pieces_of(func, args, kwargs)
+            if pieces is None:
+                raise self._too_many(func, reads | writes) from error
+        return run_pieces(
+            func, pieces, lambda args, kwargs: self.__torch_dispatch__(func, types, args, kwargs)
+        )
+
+    def _run(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reads: set[int],
+        writes: set[int],
+    ) -> Any:
+        try:
+            return self._run_once(func, args, kwargs, reads, writes)
+        except torch.OutOfMemoryError as error:
+            if writes:  # The operation may have written some chunks already: no second run.
+                raise
+            short = error
+        return self._elastic.retry(short, lambda: self._run_once(func, args, kwargs, reads, writes))
+
+    def _run_once(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reads: set[int],
+        writes: set[int],
+    ) -> Any:
+        if not reads and not writes:
+            return func(*args, **kwargs)
+        with self._ledger.using(Places(reads - writes), Places(writes)):
+            return func(*args, **kwargs)
+
+    def _too_many(self, func: Any, places: set[int]) -> ResourceExhausted:
+        chunk_mib = self._manager.chunk_bytes >> 20
+        return ResourceExhausted(
+            f"{name_of(func)} touches {len(places)} chunks of {chunk_mib} MiB at once, and this "
+            f"session may lease {self._ledger.budget}; enlarge the device pool (--device-pool) or "
+            "use smaller chunks (--chunk-size)"
+        )

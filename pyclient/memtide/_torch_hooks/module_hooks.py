@@ -1,0 +1,237 @@
+"""Module hooks: they lease a module's own parameters before its forward and its backward pass.
+
+Nothing here can change a result: the hooks return nothing, and backward is observed by pre-hooks of
+autograd nodes that exist anyway. An access that no hook has leased is a page fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from memtide._capi.client import Access, Kind, Places
+from memtide._memory.leases import Lease
+from memtide._memory.tensor_manager import TensorManager, address_of
+from memtide._telemetry.observer import Observer
+
+_BACKWARD_DEPTH = 2
+_NO_BACKWARD = -1
+
+
+class Scope:
+    """The parameters that memtide manages: all, or those that were named."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self._everything = everything
+        self._named = WeakTensorKeyDictionary()
+
+    def name(self, parameter: torch.Tensor) -> None:
+        """Adds a parameter object, also if its bytes are moved or replaced later."""
+        self._named[parameter] = True
+
+    def __contains__(self, parameter: Any) -> bool:
+        return self._everything or (
+            isinstance(parameter, torch.Tensor) and parameter in self._named
+        )
+
+
+class _Known:
+    """The addresses and places of a module's parameters when it was last used."""
+
+    __slots__ = ("addresses", "name", "parameters", "places", "trained")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.addresses: list[int] = []
+        self.places = Places(())
+        self.trained = False
+        self.parameters: list[weakref.ref[torch.Tensor]] = []
+
+
+class Moments:
+    """The module hooks of one tensor manager."""
+
+    def __init__(self, manager: TensorManager, observer: Observer, scope: Scope) -> None:
+        self._manager = manager
+        self._ledger = manager.ledger
+        self._observer = observer
+        self._scope = scope
+        self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Known] = (
+            weakref.WeakKeyDictionary()
+        )
+        # The adopted parameters in their order, each with its gradient hook if it is trained.
+        self._adopted = WeakTensorKeyDictionary()
+        self._forward = threading.local()
+        self._backward: deque[list[Lease]] = deque()
+        self._ends_awaited = False
+        self._stepped = False
+        # Called for each parameter whose gradient was accumulated, after the gradient's adoption.
+        self.on_gradient: Callable[[torch.Tensor], None] = lambda _: None
+
+    def before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
+        """Global forward pre-hook."""
+        if not module._parameters or torch.compiler.is_compiling() or not self._manager.here:
+            return
+        if self._stepped:
+            self._stepped = False
+            self._manager.free_dead()
+        known = self._look_at(module)
+        self._observer.moment("forward", known.name)
+        token = self._ledger.lease(known.places, Access.READ)
+        if token is not None:
+            self._stack().append((module, token))
+
+    def after_forward(self, module: torch.nn.Module, _inputs: Any, output: Any) -> None:
+        """Global forward hook; also called if forward raises."""
+        if not module._parameters or torch.compiler.is_compiling():
+            return
+        stack = self._stack()
+        if stack and any(entry is module for entry, _ in stack):
+            while stack:
+                entry, token = stack.pop()
+                token.release()
+                if entry is module:
+                    break
+        known = self._known.get(module)
+        if known is None or not known.trained or not torch.is_grad_enabled():
+            return
+        if self._ledger.active or self._observer.sampling:
+            node = _node_of(output)
+            if node is not None:
+                node.register_prehook(lambda _gradients: self._before_backward(known))
+
+    @contextlib.contextmanager
+    def gathering(self, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+        """Leases these shards, this rank's, while torch gathers the whole parameters from all
+        ranks."""
+        if not self._ledger.active or not self._manager.here:
+            yield
+            return
+        forward = torch._C._current_graph_task_id() == _NO_BACKWARD
+        self._observer.moment("forward" if forward else "backward", "all_gather")
+        places = Places(place for t in tensors for place in self._manager.element_places(t))
+        token = self._ledger.lease(places, Access.READ)
+        try:
+            yield
+        finally:
+            if token is not None:
+                token.release()
+
+    def forget_hooks(self) -> None:
+        """Removes the gradient hooks from all parameters."""
+        for handle in self._adopted.values():
+            if handle is not None:
+                handle.remove()
+        self._adopted.clear()
+
+    def settle(self) -> None:
+        """Releases every lease. REQUIRES: no module's forward or backward is running."""
+        self._stack().clear()
+        self._backward.clear()
+        self._ends_awaited = False
+        self._ledger.release_all()
+
+    def end_iteration(self) -> None:
+        """Records that an optimizer has stepped: before the next forward pass, the chunks of
+        gradients that the script has dropped are freed."""
+        self._stepped = True
+
+    def adopt_parameter(self, parameter: torch.Tensor) -> None:
+        """Moves a parameter into a chunk, and from now on its gradients."""
+        manager = self._manager
+        if not manager.here or not manager.adopt(parameter, Kind.PARAMETER):
+            return
+        handle = self._adopted.get(parameter)
+        if handle is None:
+            if parameter.requires_grad and parameter.is_leaf:
+                handle = parameter.register_post_accumulate_grad_hook(self._after_gradient)
+            self._adopted[parameter] = handle
+
+    def adopted(self) -> list[torch.Tensor]:
+        """The parameters that are in chunks, in the order of their adoption."""
+        return list(self._adopted)
+
+    def _after_gradient(self, parameter: torch.Tensor) -> None:
+        if self._manager.here:
+            self._manager.adopt_gradient(parameter)
+            self.on_gradient(parameter)
+
+    def _look_at(self, module: torch.nn.Module) -> _Known:
+        known = self._known.get(module)
+        parameters = [p for p in module._parameters.values() if type(p) is torch.nn.Parameter]
+        addresses = [address_of(p) for p in parameters]
+        trained = any(p.requires_grad for p in parameters)
+        if known is not None and known.addresses == addresses and known.trained == trained:
+            return known
+        known = _Known(type(module).__name__)
+        for parameter in parameters:
+            if parameter in self._scope:
+                self.adopt_parameter(parameter)
+        managed = [p for p in parameters if self._manager.manages(p)]
+        known.addresses = [address_of(p) for p in parameters]
+        known.places = Places(place for p in managed for place in self._manager.span_places(p))
+        known.trained = trained
+        known.parameters = [weakref.ref(p) for p in managed]
+        self._known[module] = known
+        return known
+
+    def _before_backward(self, known: _Known) -> None:
+        if not self._manager.here:
+            return
+        self._observer.moment("backward", known.name)
+        if not self._ledger.active:
+            return
+        while len(self._backward) >= _BACKWARD_DEPTH:
+            for token in self._backward.popleft():
+                token.release()
+        tokens = [self._ledger.lease(known.places, Access.READ)]
+        gradients = self._gradient_places(known)
+        if gradients.count:
+            tokens.append(self._ledger.lease(gradients, Access.WRITE))
+        self._backward.append([token for token in tokens if token is not None])
+        if not self._ends_awaited:
+            self._ends_awaited = True
+            Variable._execution_engine.queue_callback(self._end_backward)
+
+    def _gradient_places(self, known: _Known) -> Places:
+        gradients = [p.grad for ref in known.parameters if (p := ref()) is not None]
+        return Places(
+            place
+            for gradient in gradients
+            if gradient is not None and self._manager.manages(gradient)
+            for place in self._manager.span_places(gradient)
+        )
+
+    def _end_backward(self) -> None:
+        self._ends_awaited = False
+        while self._backward:
+            for token in self._backward.popleft():
+                token.release()
+
+    def _stack(self) -> list[tuple[torch.nn.Module, Lease]]:
+        stack: list[tuple[torch.nn.Module, Lease]] | None = getattr(self._forward, "stack", None)
+        if stack is None:
+            stack = self._forward.stack = []
+        return stack
+
+
+def _node_of(output: Any) -> Any:
+    """The autograd node of the first tensor in a module's output that has one."""
+    if isinstance(output, torch.Tensor):
+        return output.grad_fn
+    if isinstance(output, dict):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        for item in output:
+            node = _node_of(item)
+            if node is not None:
+                return node
+    return None

@@ -1,0 +1,132 @@
+"""Which arguments torch's operations read and write, by their schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from memtide._memory.tensor_manager import TensorManager
+
+_LIST_PREFIXES = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
+
+
+def is_higher_order(operation: Any) -> bool:
+    """Whether an operation takes functions (`torch.cond`, flex attention), and has no schema."""
+    return not hasattr(operation, "_schema")
+
+
+@cache
+def written_arguments(operation: Any) -> tuple[frozenset[int], frozenset[str]]:
+    """Positions and names of the arguments that an operation changes."""
+    arguments = operation._schema.arguments
+    written = [
+        (position, argument.name)
+        for position, argument in enumerate(arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return frozenset(at for at, _ in written), frozenset(name for _, name in written)
+
+
+def pieces_of(
+    operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]] | None:
+    """The arguments of one call for each index of an operation over lists of tensors; None: it is
+    no such operation.
+
+    Such an operation treats each index by itself, so the results are the same, and the chunks of
+    one index fit where those of all do not.
+    """
+    if is_higher_order(operation) or not operation._schema.name.startswith(_LIST_PREFIXES):
+        return None
+    if len(operation._schema.returns) > 1:
+        return None
+    values = [*args, *kwargs.values()]
+    lengths = {len(value) for value in values if isinstance(value, list | tuple) and value}
+    if len(lengths) != 1 or any(isinstance(v, torch.Tensor) and v.numel() > 1 for v in values):
+        return None
+
+    def at(index: int, value: Any) -> Any:
+        return [value[index]] if isinstance(value, list | tuple) and value else value
+
+    return (
+        (
+            tuple(at(index, value) for value in args),
+            {name: at(index, value) for name, value in kwargs.items()},
+        )
+        for index in range(lengths.pop())
+    )
+
+
+def run_pieces(
+    operation: Any,
+    pieces: Iterator[tuple[tuple[Any, ...], dict[str, Any]]],
+    run: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+) -> Any:
+    """Runs the pieces of an operation in turn; returns what the whole operation would return."""
+    results: list[Any] = []
+    for args, kwargs in pieces:
+        result = run(args, kwargs)
+        results += result if isinstance(result, list | tuple) else ()
+    return results if operation._schema.returns else None
+
+
+def touched_by(
+    manager: TensorManager, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[set[int], set[int]]:
+    """The places that an operation reads, and the places that it writes."""
+    reads: set[int] = set()
+    writes: set[int] = set()
+    if is_higher_order(operation):  # Without a schema, it may write all of its arguments.
+        for value in tree_leaves((args, kwargs)):
+            _collect(manager, value, writes)
+        return reads, writes
+    written_positions, written_names = written_arguments(operation)
+    if kwargs.get("grad_scale") is None and operation._schema.name.startswith("aten::_fused_"):
+        # The schema says that gradients are written, but that is so only if they are unscaled.
+        written_positions -= {1}
+    for position, value in enumerate(args):
+        _collect(manager, value, writes if position in written_positions else reads)
+    for name, value in kwargs.items():
+        _collect(manager, value, writes if name in written_names else reads)
+    return reads, writes
+
+
+def _collect(manager: TensorManager, value: Any, into: set[int]) -> None:
+    if isinstance(value, torch.Tensor):
+        into.update(manager.element_places(value))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _collect(manager, item, into)
+
+
+@cache
+def only_views(operation: Any) -> bool:
+    """Whether an operation reads no element, because its results are views of its arguments."""
+    if is_higher_order(operation):
+        return False
+    aliases = [result.alias_info for result in operation._schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def name_of(operation: Any) -> str:
+    """A human-readable name of an operation."""
+    return str(operation) if is_higher_order(operation) else str(operation.name())
+
+
+def has_own_dispatch(types: Any) -> bool:
+    """Whether the class of one of an operation's tensors has its own `__torch_dispatch__`."""
+    return any(
+        kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl for kind in types
+    )
+
+
+def are_fake(types: Any) -> bool:
+    """Whether one of an operation's tensors is fake. It has no memory, and torch uses it to find
+    out what the operation returns (as in a step of FSDP's parameters). The mode must run such an
+    operation itself: torch raises an error if it returns NotImplemented."""
+    return any(issubclass(kind, FakeTensor) for kind in types)

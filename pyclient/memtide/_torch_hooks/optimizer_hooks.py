@@ -1,0 +1,64 @@
+"""`torch.optim.Optimizer`: what memtide does around each step, and before the hooks after it."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch.optim import Optimizer
+
+from memtide._optimizer_step.offloaded_step import DaemonSteps
+from memtide._torch_hooks.attributes import Function, is_marked, marked
+
+# What a step runs inside: of the runtime there is when the step begins, if there is one.
+Around = Callable[[Optimizer], AbstractContextManager[None]]
+
+
+def wrapping_step(around: Around, step: Function) -> Function:
+    """`step` of an optimizer class."""
+    if is_marked(step):
+        return step
+
+    @functools.wraps(step)
+    def stepped(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        with around(optimizer):
+            return step(optimizer, *args, **kwargs)
+
+    return marked(stepped)
+
+
+def wrapping_own_step(around: Around, optimizer: Optimizer, step: Function) -> Function:
+    """`step` of one optimizer, which a scheduler that is older than the hooks has put there."""
+    if is_marked(step):
+        return step
+
+    @functools.wraps(step)
+    def stepped(_optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        with around(optimizer):
+            return step(*args, **kwargs)
+
+    return types.MethodType(marked(stepped), optimizer)  # Schedulers ask for its __func__.
+
+
+def hooking_steps(around: Around, original: Function) -> Function:
+    """torch.optim.Optimizer.profile_hook_step, by which torch wraps the step of each class."""
+
+    @functools.wraps(original)
+    def profile_hook_step(step: Function) -> Function:
+        return wrapping_step(around, original(step))
+
+    return profile_hook_step
+
+
+def finishing_steps(daemon: DaemonSteps, original: Function) -> Function:
+    """torch.optim.Optimizer._optimizer_step_code, between a step and the hooks that look at it."""
+
+    @functools.wraps(original)
+    def _optimizer_step_code(optimizer: Optimizer) -> None:
+        original(optimizer)
+        daemon.finish()
+
+    return _optimizer_step_code

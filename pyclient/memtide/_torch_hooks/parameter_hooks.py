@@ -1,0 +1,59 @@
+"""Torch's functions through which parameters come to be, with their adoption added.
+
+Each takes the function it replaces and calls it first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from memtide._torch_hooks.module_hooks import Moments
+
+Function = Callable[..., Any]
+
+
+def applying(moments: Moments, original: Function) -> Function:
+    """torch.nn.Module._apply: `to`, `half`, `share_memory` replace what parameters are over."""
+
+    @functools.wraps(original)
+    def _apply(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        result = original(module, *args, **kwargs)
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                moments.adopt_parameter(parameter)
+        return result
+
+    return _apply
+
+
+def deep_copying(moments: Moments, original: Function) -> Function:
+    """torch.nn.Parameter.__deepcopy__."""
+
+    @functools.wraps(original)
+    def __deepcopy__(parameter: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
+        copied = original(parameter, memo)
+        moments.adopt_parameter(copied)
+        return copied
+
+    return __deepcopy__
+
+
+def adding_groups(
+    moments: Moments, on_optimizer: Callable[[Optimizer], None], original: Function
+) -> Function:
+    """torch.optim.Optimizer.add_param_group, which every optimizer's making calls as well."""
+
+    @functools.wraps(original)
+    def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        result = original(optimizer, *args, **kwargs)
+        for parameter in optimizer.param_groups[-1]["params"]:
+            moments.adopt_parameter(parameter)
+        on_optimizer(optimizer)
+        return result
+
+    return add_param_group

@@ -1,0 +1,398 @@
+"""The table of all that memtide replaces in torch, and in Python's standard library.
+
+`install` walks the table, and `Attributes.undo` undoes all of it: an attribute gets the very object
+back that it had, and one that was inherited is deleted again. A row whose module is not imported
+waits for it with a finder in `sys.meta_path`, which `undo` takes out, too.
+
+memtide can do without most rows: `absent` says what is off then. Without a row that is required,
+`check` refuses to start. `memtide doctor` shows which rows this torch lacks. The functions that
+make the replacements are in the files of their features.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from memtide._memory.device_oom import DeviceOomHandler
+from memtide._memory.tensor_manager import TensorManager
+from memtide._optimizer_step.offloaded_step import DaemonSteps
+from memtide._optimizer_step.torch_functional import FORMS, FunctionalSignature
+from memtide._telemetry.observer import Observer
+from memtide._torch_hooks import (
+    device_guards,
+    faulthandler_hook,
+    foreach_batching,
+    fsdp,
+    grad_scaler,
+    multiply_by_one,
+    optimizer_hooks,
+    parameter_hooks,
+    torch_save,
+)
+from memtide._torch_hooks.attributes import Attributes, Maker
+from memtide._torch_hooks.collectives import FROM_ONE_TO_ONE, IN_ORDER, Collectives
+from memtide._torch_hooks.module_hooks import Moments
+from memtide.errors import FailedPrecondition
+
+Version = tuple[int, int]
+OLDEST_TORCH: Version = (2, 5)
+
+
+class When(Enum):
+    """In which runs a row is installed."""
+
+    ALWAYS = auto()
+    EVERYTHING = auto()  # Everything is adopted: `memtide run`.
+    RANKS = auto()  # New processes are managed as this one is: `memtide run`.
+    HOST = auto()  # Page faults are answered.
+    GPU = auto()  # They are not.
+    NO_KERNEL_FAULTS = auto()  # A system call's page faults are not.
+
+
+@dataclass(frozen=True)
+class Context:
+    """The parts of one runtime, with which replacements work."""
+
+    runs: frozenset[When]
+    manager: TensorManager
+    moments: Moments
+    observer: Observer
+    daemon: DaemonSteps
+    collectives: Collectives
+    around_step: optimizer_hooks.Around
+    on_optimizer: Callable[[Optimizer], None]
+    out_of_memory: DeviceOomHandler | None  # On a GPU.
+    starting_processes: Maker | None  # With RANKS.
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One attribute that is replaced."""
+
+    owner: str  # "module", or "module:Class".
+    name: str
+    why: str
+    make: Callable[[Context], Maker | None]
+    when: When = When.ALWAYS
+    since: Version = OLDEST_TORCH  # The first torch that has it, of those that are supported.
+    until: Version | None = None  # The first one that does not have it any more.
+    absent: str = ""  # What is off without it; empty: it is required.
+    beside: tuple[str, ...] = ()  # Other attributes of the owner that the replacement uses.
+    of_subclasses: bool = False  # It is replaced in the owner's subclasses, not in the owner.
+
+    @property
+    def module(self) -> str:
+        return self.owner.partition(":")[0]
+
+    def __str__(self) -> str:
+        return f"{self.owner.replace(':', '.')}.{self.name}"
+
+    def is_in(self, version: Version) -> bool:
+        """Whether that version of torch has it, as far as is known."""
+        return self.since <= version and (self.until is None or version < self.until)
+
+    def found(self) -> Any:
+        """The owner; None: it is not imported, or has not all that is needed."""
+        owner: Any = sys.modules.get(self.module)
+        if ":" in self.owner:
+            owner = getattr(owner, self.owner.partition(":")[2], None)
+        fields = getattr(owner, "__annotations__", {})
+        if callable(getattr(owner, self.name, None)) and all(
+            name in fields or hasattr(owner, name) for name in self.beside
+        ):
+            return owner
+        return None
+
+    def can_be_found(self) -> bool:
+        """Whether it is there once its module is imported, which this does."""
+        try:
+            importlib.import_module(self.module)
+        except ImportError:
+            return False
+        return self.found() is not None
+
+
+def _update_function(module: str, name: str, until: Version | None) -> Patch:
+    return Patch(
+        owner=f"torch.optim.{module}",
+        name=name,
+        why="its lists go in groups that fit, so that each state passes once",
+        make=lambda c: partial(foreach_batching.in_groups, c.manager, c.observer),
+        until=until,
+        absent=f"{name} over more than fits: each state passes many times in a step",
+    )
+
+
+def _offloading(form: FunctionalSignature, context: Context) -> Maker:
+    return partial(context.daemon.around, form)
+
+
+def _multiplying(make: Callable[..., Any], context: Context) -> Maker:
+    return partial(make, context.manager, context.daemon.early)
+
+
+def _leasing(name: str, context: Context) -> Maker:
+    return partial(context.collectives.leasing, name)
+
+
+def _reducing(kinds: tuple[str, ...], context: Context) -> Maker:
+    return partial(fsdp.reducing, context.manager, kinds)
+
+
+def _starting_threads(context: Context) -> Maker:
+    assert context.out_of_memory is not None
+    return partial(device_guards.starting_threads, context.manager, context.out_of_memory)
+
+
+_UPDATE_FUNCTIONS = {
+    "_multi_tensor_": (
+        *("_adafactor", "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam"),
+        *("radam", "rmsprop", "rprop", "sgd"),
+    ),
+    "_fused_": ("adagrad", "adam", "adamw", "sgd"),
+}
+_SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam"
+_SHARDED_GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+_MAKES_PARTS = ("_init_sharded_param", "reset_sharded_param")
+
+PATCHES: tuple[Patch, ...] = (
+    # Parameters come to be.
+    Patch(
+        owner="torch.nn.modules.module:Module",
+        name="_apply",
+        why="`to`, `half` and `share_memory` put parameters over other memory",
+        make=lambda c: partial(parameter_hooks.applying, c.moments),
+        when=When.EVERYTHING,
+        absent="parameters that Module.to replaces come into chunks only in the next forward pass",
+    ),
+    Patch(
+        owner="torch.nn.parameter:Parameter",
+        name="__deepcopy__",
+        why="a copied parameter is in a chunk, too",
+        make=lambda c: partial(parameter_hooks.deep_copying, c.moments),
+        when=When.EVERYTHING,
+        absent="copied parameters come into chunks only in their first forward pass",
+    ),
+    Patch(
+        owner="torch.optim.optimizer:Optimizer",
+        name="add_param_group",
+        why="parameters of no module are adopted, and optimizers are known before they step",
+        make=lambda c: partial(parameter_hooks.adding_groups, c.moments, c.on_optimizer),
+        when=When.EVERYTHING,
+    ),
+    # Optimizers step.
+    Patch(
+        owner="torch.optim.optimizer:Optimizer",
+        name="profile_hook_step",
+        why="torch wraps each class's step by it, once: a step is leased for, and offloaded",
+        make=lambda c: partial(optimizer_hooks.hooking_steps, c.around_step),
+    ),
+    Patch(
+        owner="torch.optim.optimizer:Optimizer",
+        name="step",
+        why="torch has wrapped the step of classes that have instances before there are hooks",
+        make=lambda c: partial(optimizer_hooks.wrapping_step, c.around_step),
+        of_subclasses=True,
+    ),
+    Patch(
+        owner="torch.optim.optimizer:Optimizer",
+        name="_optimizer_step_code",
+        why="an offloaded step is complete before the script's hooks look at it",
+        make=lambda c: partial(optimizer_hooks.finishing_steps, c.daemon),
+    ),
+    *(
+        # From 2.7 on, AdamW is an Adam.
+        _update_function(name, prefix + name.lstrip("_"), (2, 7) if name == "adamw" else None)
+        for prefix, names in _UPDATE_FUNCTIONS.items()
+        for name in names
+    ),
+    *(
+        Patch(
+            owner=form.module,
+            name=form.name,
+            why="the daemon computes what it is called for",
+            make=partial(_offloading, form),
+            absent=f"optimizers that call {form.name} step in the script's process",
+        )
+        for form in FORMS
+    ),
+    Patch(
+        owner="torch.amp.grad_scaler:GradScaler",
+        name="_unscale_grads_",
+        why="gradients times the inverse scale are known during backward",
+        make=lambda c: partial(grad_scaler.unscaling, c.daemon.early),
+        absent="steps under a GradScaler are not speculative",
+    ),
+    *(
+        Patch(
+            owner=owner,
+            name=name,
+            why="gradients that are clipped by a factor of 1 are not written to",
+            make=partial(_multiplying, make),
+            absent="steps are not speculative where gradients are clipped",
+        )
+        for owner, name, make in (
+            ("torch:Tensor", "mul_", multiply_by_one.multiplying),
+            ("torch", "_foreach_mul_", multiply_by_one.multiplying_lists),
+        )
+    ),
+    # Several ranks.
+    *(
+        Patch(
+            owner="torch.distributed.distributed_c10d:ProcessGroup",
+            name=name,
+            why="threads of the backend write to chunks by system calls: these are leased",
+            make=partial(_leasing, name),
+            when=When.HOST,
+            absent=f"collectives by ProcessGroup.{name}: they fail where they write to chunks",
+        )
+        for name in (*IN_ORDER, *FROM_ONE_TO_ONE)
+    ),
+    *(
+        Patch(
+            owner=_SHARDED,
+            name=name,
+            why="it makes the tensors of this rank's part of a parameter, which are adopted",
+            make=lambda c: partial(fsdp.making, c.manager),
+            when=When.EVERYTHING,
+            since=(2, 6),
+            absent="parameters that fully_shard shards stay in ordinary memory",
+            beside=("_sharded_param_data", *_MAKES_PARTS),
+        )
+        for name in _MAKES_PARTS
+    ),
+    Patch(
+        owner=_SHARDED_GROUPS,
+        name="foreach_all_gather",
+        why="it reads parts of parameters, which are leased in one call",
+        make=lambda c: partial(fsdp.gathering, c.moments),
+        when=When.EVERYTHING,
+        since=(2, 6),
+        absent="parts of sharded parameters are gathered by page faults",
+    ),
+    *(
+        Patch(
+            owner=f"{_SHARDED_GROUPS}:FSDPParamGroup",
+            name=name,
+            why="gradients of this rank's parts are there, and are adopted",
+            make=partial(_reducing, kinds),
+            when=When.EVERYTHING,
+            since=(2, 6),
+            absent="gradients of sharded parameters stay in ordinary memory",
+        )
+        # On a GPU gradients are reduced beside what comes next, which waits for them at the end.
+        for name, kinds in (("post_backward", ("cpu",)), ("finalize_backward", ("cpu", "cuda")))
+    ),
+    *(
+        Patch(
+            owner=module,
+            name="start_processes",
+            why="processes that the script starts are ranks, each managed as the script is",
+            make=lambda c: c.starting_processes,
+            when=When.RANKS,
+            absent="processes that torch.multiprocessing starts train without memtide",
+        )
+        for module in ("torch.multiprocessing", "torch.multiprocessing.spawn")
+    ),
+    # What a process does with its memory beside training.
+    Patch(
+        owner="torch.serialization",
+        name="_save",
+        why="a system call cannot read chunks that are not mapped: they are copied first",
+        make=lambda c: partial(torch_save.saving_through_copies, c.manager),
+        when=When.NO_KERNEL_FAULTS,
+    ),
+    Patch(
+        owner="faulthandler",
+        name="enable",
+        why="it sets signal handlers in front of memtide's",
+        make=lambda _: faulthandler_hook.enabling,
+        when=When.HOST,
+    ),
+    Patch(
+        owner="threading:Thread",
+        name="start",
+        why="a thread has a dispatch mode of its own",
+        make=_starting_threads,
+        when=When.GPU,
+    ),
+    Patch(
+        owner="torch._tensor_str",
+        name="_str",
+        why="it reads elements with all dispatch modes off",
+        make=lambda c: partial(device_guards.printing, c.manager),
+        when=When.GPU,
+    ),
+    Patch(
+        owner="torch",
+        name="compile",
+        why="torch compiles nothing under a dispatch mode, and should say so",
+        make=lambda _: device_guards.compiling,
+        when=When.GPU,
+        absent="the warning that torch.compile has no effect",
+    ),
+    Patch(
+        owner="torch.cuda.graphs:CUDAGraph",
+        name="capture_begin",
+        why="a graph would use the addresses of chunks that have left",
+        make=lambda _: device_guards.capturing,
+        when=When.GPU,
+    ),
+)
+
+
+def check(runs: frozenset[When]) -> None:
+    """FailedPrecondition: this torch lacks what memtide cannot do without in such a run."""
+    for patch in PATCHES:
+        if not patch.absent and patch.when in runs and not patch.can_be_found():
+            raise FailedPrecondition(
+                f"torch {torch.__version__} has no {patch}, which memtide replaces because "
+                f"{patch.why}: use another version of torch (memtide doctor)"
+            )
+
+
+def install(context: Context, attributes: Attributes) -> None:
+    """Replaces all that is for such a run, now or once its module is imported. REQUIRES: `check`
+    has passed."""
+    for module in dict.fromkeys(patch.module for patch in PATCHES if patch.when in context.runs):
+        attributes.when_imported(module, partial(_install, context, attributes))
+
+
+def _install(context: Context, attributes: Attributes, module: Any) -> None:
+    for patch in PATCHES:
+        if patch.module != module.__name__ or patch.when not in context.runs:
+            continue
+        owner, make = patch.found(), patch.make(context)
+        assert make is not None
+        if owner is not None and patch.of_subclasses:
+            attributes.replace_steps(owner, make)
+        elif owner is not None:
+            attributes.replace(owner, patch.name, make)
+
+
+def expected(version: Version) -> list[Patch]:
+    """The rows that a version of torch should have, Python's own aside."""
+    return [p for p in PATCHES if p.module.partition(".")[0] == "torch" and p.is_in(version)]
+
+
+def missing() -> list[Patch]:
+    """The rows that this torch should have and has not. Imports their modules."""
+    rows = expected(version_of(torch.__version__))
+    if not torch.distributed.is_available():  # Nor has it what the rows are for.
+        rows = [patch for patch in rows if not patch.module.startswith("torch.distributed")]
+    return [patch for patch in rows if not patch.can_be_found()]
+
+
+def version_of(text: str) -> Version:
+    """The first two numbers of a version."""
+    major, minor = text.split("+")[0].split(".")[:2]
+    return int(major), int(minor)

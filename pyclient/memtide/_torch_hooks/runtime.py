@@ -1,0 +1,272 @@
+"""memtide in a process: one client, its arenas, and the hooks in torch.
+
+There is at most one runtime in a process. It is started before or after torch is imported, and
+`install` puts the hooks into torch. Hooks call what they replaced; `uninstall` puts that back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_modules
+from torch.optim import Optimizer
+
+from memtide._capi.client import Client
+from memtide._memory.chunk_size import Parameter
+from memtide._memory.device_oom import DeviceOomHandler
+from memtide._memory.leases import LeaseLedger
+from memtide._memory.tensor_manager import TensorManager
+from memtide._node.step_manifest import StepManifest
+from memtide._optimizer_step.offloaded_step import DaemonSteps
+from memtide._resume.resume import Continuation
+from memtide._telemetry.daemon_reporter import Reporter
+from memtide._telemetry.observer import Observer
+from memtide._torch_hooks import device_guards, patches
+from memtide._torch_hooks.attributes import Attributes, Maker
+from memtide._torch_hooks.collectives import Collectives
+from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._torch_hooks.module_hooks import Moments, Scope
+from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
+from memtide._torch_hooks.patches import When
+from memtide._torch_hooks.step_dispatch import StepDispatchMode
+
+
+class Runtime:
+    """Hooks of one client in torch."""
+
+    def __init__(
+        self,
+        client: Client,
+        observer: Observer,
+        *,
+        adopt_everything: bool,
+        starting_processes: Maker | None,
+    ) -> None:
+        self.client = client
+        self.ledger = LeaseLedger(client)
+        self.observer = Reporter(client, self.ledger, observer)
+        self.manager = TensorManager(client, self.ledger)
+        self._everything = adopt_everything
+        self._starting_processes = starting_processes
+        self.scope = Scope(everything=adopt_everything)
+        self.moments = Moments(self.manager, self.observer, self.scope)
+        self.collectives = Collectives(self.manager)
+        self.daemon = DaemonSteps(self.manager, self.observer)
+        self.moments.on_gradient = self.daemon.early.gradient_came
+        self._attributes = Attributes()
+        self._undo: list[Callable[[], None]] = []
+        self._stepping = 0
+        self._elastic: DeviceOomHandler | None = None  # On a GPU.
+        self._continuation: Continuation | None = None  # Only for a named job.
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # As they were when an optimizer last made its first step: by then models are whole.
+        self.parameters: list[Parameter] = []
+
+    def install(self) -> None:
+        """Puts the hooks in place. FailedPrecondition: torch lacks what they need.
+
+        When everything is adopted, each parameter is moved to a chunk as a module registers it, so
+        that also the construction of a model larger than memory works. Otherwise only what
+        `offload` names is managed.
+        """
+        runs = self._runs()
+        patches.check(runs)
+        moments = self.moments
+        handles = [
+            torch_modules.register_module_forward_pre_hook(moments.before_forward),
+            torch_modules.register_module_forward_hook(moments.after_forward, always_call=True),
+        ]
+        if self._everything:
+            handles.append(
+                torch_modules.register_module_parameter_registration_hook(self._on_registration)
+            )
+        self._undo += [handle.remove for handle in handles]
+        if self.ledger.strict:
+            self._spread_net()
+        context = patches.Context(
+            runs=runs,
+            manager=self.manager,
+            moments=moments,
+            observer=self.observer,
+            daemon=self.daemon,
+            collectives=self.collectives,
+            around_step=_stepping,
+            on_optimizer=self._on_optimizer,
+            out_of_memory=self._elastic,
+            starting_processes=self._starting_processes,
+        )
+        patches.install(context, self._attributes)
+
+    def uninstall(self) -> None:
+        """Takes all hooks out of torch."""
+        self.moments.settle()
+        self.moments.forget_hooks()
+        self._attributes.undo()
+        while self._undo:
+            self._undo.pop()()
+        self.daemon.close()
+
+    def wrap_own_step(self, optimizer: Optimizer) -> None:
+        """An optimizer may have a step of its own: a scheduler that is older than the hooks has put
+        it there, around that of the class."""
+        if "step" in vars(optimizer):
+            wrapping = functools.partial(wrapping_own_step, _stepping, optimizer)
+            self._attributes.replace(optimizer, "step", wrapping)
+
+    def _runs(self) -> frozenset[When]:
+        runs = {When.ALWAYS, When.GPU if self.ledger.strict else When.HOST}
+        if self._everything:
+            runs.add(When.EVERYTHING)
+        if self._starting_processes is not None:
+            runs.add(When.RANKS)
+        if not self.client.properties.kernel_faults:
+            runs.add(When.NO_KERNEL_FAULTS)
+        return frozenset(runs)
+
+    @contextlib.contextmanager
+    def stepping(self, optimizer: Optimizer) -> Iterator[None]:
+        """Around one optimizer step."""
+        if self._stepping:
+            yield
+            return
+        self.moments.settle()
+        self.collectives.settle()
+        if self._continuation is not None:
+            self._continuation.before_step()
+        if first := optimizer not in self._stepped:
+            self.manager.expect_states_of(p for g in optimizer.param_groups for p in g["params"])
+        self.adopt_state_of(optimizer)
+        if first:
+            # Now, too: the step may need more than there is room for.
+            self.parameters = self._list_parameters(born=False)
+        self.observer.moment("step", type(optimizer).__name__)
+        self._stepping += 1
+        try:
+            # When nothing needs leasing, only the first step is watched: there, state is born.
+            if self.ledger.active or first:
+                self._stepped.add(optimizer)
+                mode = StepDispatchMode(self.manager, self.observer)
+                self.daemon.begin(optimizer, mode.close)
+                try:
+                    with mode:
+                        yield
+                        self.daemon.finish()
+                finally:
+                    mode.close()
+            else:
+                self.daemon.begin(optimizer, lambda: None)
+                yield
+                self.daemon.finish()
+        finally:
+            self._stepping -= 1
+            self.daemon.end()
+        self.adopt_state_of(optimizer)
+        if first:
+            self.parameters = self._list_parameters(born=True)
+            self.manager.trim_all()  # Room reserved for expected tensors included.
+        else:
+            self.manager.trim()
+        self.moments.end_iteration()
+        self.observer.end_iteration()
+        if self._elastic is not None:
+            self._elastic.end_iteration()
+        else:
+            self.ledger.refresh()  # The balloon of the host pool may have grown or shrunk.
+
+    def adopt_state_of(self, optimizer: Optimizer) -> None:
+        """Moves what the optimizer keeps for managed parameters into chunks."""
+        for parameter, state in optimizer.state.items():
+            if parameter in self.scope:
+                self.manager.adopt_state_of(parameter, state)
+
+    def _list_parameters(self, *, born: bool) -> list[Parameter]:
+        """What is adopted, with the states that optimizers keep, or are guessed to until then."""
+        listed = []
+        for parameter in self.moments.adopted():
+            size_bytes = parameter.untyped_storage().nbytes()
+            of_optimizers = [optimizer.state.get(parameter) for optimizer in self._stepped]
+            states = tuple(
+                t.nbytes for state in of_optimizers for t in self.manager.managed_in(state)
+            )
+            one = Parameter(size_bytes, trained=parameter.requires_grad)
+            listed.append(replace(one, states=states) if born else one)
+        return listed
+
+    def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
+        self.moments.adopt_parameter(parameter)
+
+    def keep_steps(self, manifest: StepManifest | None) -> None:
+        """Publishes every step with a note, for a process that goes on after this one; goes on
+        itself from the step that is `found`. REQUIRES: everything is adopted."""
+        continuation = self._continuation = Continuation(self.manager, self.daemon, manifest)
+        handle = torch_modules.register_module_forward_pre_hook(
+            lambda _module, _inputs: continuation.before_forward()
+        )
+        self._undo.append(handle.remove)
+
+    def _on_optimizer(self, optimizer: Optimizer) -> None:
+        if self._continuation is not None:
+            self._continuation.know(optimizer)
+
+    def _spread_net(self) -> None:
+        """Every operation from now on, in this thread and in those that it starts."""
+        device_guards.check_visible_devices(self.client.visible_devices)
+        elastic = self._elastic = DeviceOomHandler(self.manager)
+        net = LeaseDispatchMode(self.manager, elastic)
+        net.__enter__()  # type: ignore[no-untyped-call]
+        self.ledger.netted = True
+
+        def end() -> None:
+            net.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.ledger.netted = False
+
+        self._undo.append(end)
+
+
+_current: Runtime | None = None
+
+
+def current() -> Runtime | None:
+    """This process's runtime, if one is started; None in a forked child."""
+    return _current if _current is not None and _current.manager.here else None
+
+
+def start(
+    client: Client,
+    observer: Observer,
+    *,
+    adopt_everything: bool,
+    starting_processes: Maker | None = None,
+) -> Runtime:
+    """Makes and installs the process's runtime. `starting_processes` makes what replaces
+    torch.multiprocessing.start_processes. REQUIRES: there is no runtime."""
+    global _current
+    assert _current is None
+    runtime = Runtime(
+        client,
+        observer,
+        adopt_everything=adopt_everything,
+        starting_processes=starting_processes,
+    )
+    runtime.install()
+    _current = runtime
+    return runtime
+
+
+def stop() -> None:
+    """Takes the process's runtime out of torch; its client stays open."""
+    global _current
+    if _current is not None:
+        _current.uninstall()
+        _current = None
+
+
+def _stepping(optimizer: Optimizer) -> contextlib.AbstractContextManager[None]:
+    runtime = current()
+    return contextlib.nullcontext() if runtime is None else runtime.stepping(optimizer)

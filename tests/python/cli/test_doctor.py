@@ -1,0 +1,83 @@
+"""`memtide doctor` says whether a GPU is usable, whether torch is, and what is missing if not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from memtide._cli import doctor
+from memtide._cli.doctor import Verdict
+from memtide._torch_hooks import patches
+
+DRIVER = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Release Build\nGCC version: 12\n"
+)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with a driver, its device file and a daemon."""
+    (tmp_path / "driver").write_text(DRIVER)
+    (tmp_path / "uvm").touch()
+    daemon = tmp_path / "memtided"
+    daemon.write_text("#!/bin/sh\necho 'memtided 1.2.3 (CUDA 13.0)'\n")
+    daemon.chmod(0o755)
+    monkeypatch.setattr(doctor, "_NVIDIA_DRIVER", tmp_path / "driver")
+    monkeypatch.setattr(doctor, "_NVIDIA_UVM", tmp_path / "uvm")
+    monkeypatch.setenv("MEMTIDED", str(daemon))
+    return tmp_path
+
+
+def test_a_usable_gpu_is_named_by_its_driver(node: Path) -> None:
+    finding = doctor._gpu()
+    assert finding.verdict is Verdict.GOOD
+    assert "580.65.06" in finding.state
+
+
+def test_without_a_driver_nothing_is_wrong(node: Path) -> None:
+    (node / "driver").unlink()
+    finding = doctor._gpu()
+    assert finding.verdict is Verdict.GOOD
+    assert "emulated" in finding.state
+
+
+def test_a_module_that_is_not_loaded_is_named(node: Path) -> None:
+    (node / "uvm").unlink()
+    finding = doctor._gpu()
+    assert finding.verdict is Verdict.SLOW
+    assert "modprobe nvidia-uvm" in finding.remedy
+
+
+def test_a_daemon_without_cuda_is_named(node: Path) -> None:
+    (node / "memtided").write_text("#!/bin/sh\necho 'memtided 1.2.3 (no CUDA)'\n")
+    finding = doctor._gpu()
+    assert finding.verdict is Verdict.SLOW
+    assert "CUDA_HOME" in finding.remedy
+
+
+def test_all_torch_hooks_are_there() -> None:
+    finding = doctor._torch_hooks()
+    count = len(patches.expected(patches.version_of(torch.__version__)))
+    assert (finding.verdict, finding.state) == (Verdict.GOOD, f"{count} of {count}")
+
+
+def test_a_missing_torch_hook_is_named_with_what_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.amp.GradScaler, "_unscale_grads_")
+    finding = doctor._torch_hooks()
+    assert finding.verdict is Verdict.SLOW
+    assert "GradScaler._unscale_grads_: steps under a GradScaler are not" in finding.state
+
+
+def test_a_torch_without_a_required_hook_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim.Optimizer, "_optimizer_step_code")
+    finding = doctor._torch_hooks()
+    assert finding.verdict is Verdict.BAD
+    assert "Optimizer._optimizer_step_code: required" in finding.state
+
+
+def test_a_torch_that_is_too_old_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.4.1")
+    finding = doctor._torch_hooks()
+    assert finding.verdict is Verdict.BAD
+    assert finding.state == "torch 2.4.1 is too old"

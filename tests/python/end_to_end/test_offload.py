@@ -1,0 +1,123 @@
+"""memtide.offload, called by scripts that run without `memtide run`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from harness import Cli
+
+HEAD = """
+import json, sys, hashlib, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+optimizer = torch.optim.Adam(model.parameters())
+schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 512)).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+
+def digest():
+    sha = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        sha.update(tensor.numpy().tobytes())
+    for state in optimizer.state.values():
+        for tensor in state.values():
+            sha.update(tensor.numpy().tobytes())
+    return sha.hexdigest()
+"""
+
+PLAIN = HEAD + "train(6)\nprint(digest())\n"
+
+OFFLOADED = HEAD + """
+import warnings
+warnings.simplefilter("error")
+import memtide
+from memtide._torch_hooks import runtime
+train(2)
+with memtide.offload(model, optimizer, host_pool="16MiB", ssd_pool=64 * 2**20) as handle:
+    manager = runtime.current().manager
+    train(2)
+    inside = [manager.manages(p) for p in model.parameters() if p.numel() > 600]
+    inside += [manager.manages(s["exp_avg"]) for p, s in optimizer.state.items() if p.numel() > 600]
+    inside += [manager.manages(p.grad) for p in model.parameters() if p.numel() > 600]
+    other = torch.nn.utils.skip_init(torch.nn.Linear, 512, 512)
+    torch.nn.init.zeros_(other.weight)
+    another = torch.optim.Adam(other.parameters())
+    other(torch.ones(2, 512)).sum().backward()
+    another.step()
+    outside = [other.weight, other.weight.grad, another.state[other.weight]["exp_avg"]]
+    inside += [not manager.manages(tensor) for tensor in outside]
+    stats = handle.stats()
+chunks = manager.client.stats().chunks
+train(1)
+with memtide.offload(model, optimizer):
+    train(1)
+print(digest())
+print(json.dumps([all(inside), stats, chunks, runtime.current() is None]))
+"""
+
+
+def test_offloading_in_the_middle_gives_the_same_bits(cli: Cli, tmp_path: Path) -> None:
+    plain, ours = tmp_path / "plain.py", tmp_path / "ours.py"
+    plain.write_text(PLAIN, encoding="utf-8")
+    ours.write_text(OFFLOADED, encoding="utf-8")
+    expected = cli.python(plain).check().out
+    digest, document = cli.python(ours).check().out.splitlines()
+    assert digest == expected.strip()
+    inside, stats, chunks_after, ended = json.loads(document)
+    assert inside
+    assert stats["iterations"] == 3  # One of them is the other model's.
+    assert stats["kinds"]["parameter"]["allocated_bytes"] >= 8 * 512 * 512 * 4
+    assert chunks_after == 0
+    assert ended
+
+
+def test_the_pools_of_offload_are_named_in_its_errors(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text(
+        "import torch, memtide\n"
+        "try:\n"
+        "    memtide.offload(torch.nn.Linear(4, 4), host_pool='huge')\n"
+        "except memtide.UsageError as error:\n"
+        "    print(error)\n",
+        encoding="utf-8",
+    )
+    assert "'huge' is not a size" in cli.python(script).check().out
+
+
+@pytest.mark.parametrize(("argument", "expected_mib"), [("", 8), (", chunk_size='2MiB'", 2)])
+def test_offload_searches_the_size_of_chunks_unless_it_is_told(
+    argument: str, expected_mib: int, cli: Cli, tmp_path: Path
+) -> None:
+    # Parameters fill one chunk of 8 MiB, gradients one and the states two: there is no waste.
+    script = tmp_path / "searches.py"
+    script.write_text(
+        "import torch, memtide\n"
+        "from memtide._torch_hooks import runtime\n"
+        "layers = [torch.nn.Linear(1024, 512, bias=False) for _ in range(4)]\n"
+        "model = torch.nn.Sequential(*layers)\n"
+        f"memtide.offload(model, host_pool='256MiB', ssd_pool=0{argument})\n"
+        "print(runtime.current().client.properties.chunk_bytes >> 20)\n",
+        encoding="utf-8",
+    )
+    assert cli.python(script).check().out == f"{expected_mib}\n"
+
+
+def test_the_package_offers_what_a_script_needs(cli: Cli) -> None:
+    names = ["offload", "Offloaded", "ResourceExhausted", "MemtideError"]
+    cli.python(
+        "-c",
+        "import memtide\n"
+        f"for name in {names}:\n"
+        "    assert getattr(memtide, name) and name in memtide.__all__, name\n",
+    ).check()
+
+
+def test_importing_the_package_does_not_import_torch(cli: Cli) -> None:
+    cli.python("-c", "import memtide, sys; assert 'torch' not in sys.modules").check()

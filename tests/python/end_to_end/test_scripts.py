@@ -1,0 +1,121 @@
+"""Unmodified scripts give the same losses and weights under `memtide run`: to the bit with --exact,
+and within the tolerance of docs/optimizers.md if the daemon steps."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import SCRIPTS, Cli
+from reference_runs import ReferenceRuns
+
+Run = Callable[..., tuple[Any, Any, Any]]
+
+# By script, the MiB of its host pool: about a quarter of parameters, gradients and optimizer state.
+CASES = {
+    "mlp_sgd": 8,
+    "gpt_adamw": 12,
+    "lion": 8,
+    "tied_weights": 10,
+    "grad_accumulation": 10,
+    "frozen_groups": 12,
+    "checkpointing": 10,
+    "bf16_autocast": 8,
+    "convnet": 8,
+    "resume": 10,
+    "custom_optimizer": 10,
+    "foreach_fused": 10,
+    "data_workers": 12,
+    "big_embedding": 10,
+    "closures": 8,
+    "shared_bytes": 8,
+}
+# By script whose optimizers the daemon computes: the MiB of a host pool that holds one step call,
+# and the relative tolerance of its losses.
+STEPPED = {
+    "mlp_sgd": (12, 0.0),
+    "gpt_adamw": (20, 1e-5),
+    "lion": (12, 1e-5),
+    "tied_weights": (16, 1e-5),
+    "grad_accumulation": (16, 1e-5),
+    "frozen_groups": (16, 1e-5),
+    "checkpointing": (16, 1e-5),
+    "bf16_autocast": (16, 0.05),
+    "resume": (16, 1e-5),
+    "foreach_fused": (16, 1e-5),
+    "data_workers": (16, 1e-5),
+}
+# Scripts whose operations run on several threads, which fault chunks in at the same time.
+THREADED = {"mlp_sgd", "convnet"}
+
+
+def test_every_script_is_a_case() -> None:
+    # Scripts that other test files run.
+    elsewhere = {
+        "oom_retry",
+        "long_training",
+        "resumable",
+        "checkpointed",
+        "clipping",
+        "low_host_memory",
+    }
+    elsewhere |= {"data_parallel", "fully_sharded", "manual_allreduce"}
+    names = {path.stem for path in SCRIPTS.glob("*.py")} - {"common", "tiny_gpt"}
+    assert names - elsewhere == set(CASES)
+
+
+@pytest.fixture
+def run(cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path) -> Run:
+    """Runs a script with a host pool of `host_mib` MiB and more options. Returns the results of the
+    plain script and of the one under memtide, and the content of the --stats file."""
+    return functools.partial(run_both, cli, reference_runs, tmp_path)
+
+
+def run_both(
+    cli: Cli, reference_runs: ReferenceRuns, folder: Path, name: str, host_mib: int, *more: str
+) -> tuple[Any, Any, Any]:
+    script = SCRIPTS / f"{name}.py"
+    offloaded, stats = folder / "offloaded", folder / "stats"
+    threads = 2 if name in THREADED else 1
+    plain = reference_runs.result(script, "--flag", "a b", threads=threads)
+    cli.memtide(
+        "run",
+        f"--host-pool={host_mib}MiB",
+        "--ssd-pool=256MiB",
+        f"--ssd-dir={folder / 'ssd'}",
+        f"--stats={stats}",
+        *more,
+        script,
+        "--flag",
+        "a b",
+        RESULT=offloaded,
+        OMP_NUM_THREADS=threads,
+    ).check()
+    plain_result, result, statistics = (
+        json.loads(f.read_text()) for f in (plain, offloaded, stats)
+    )
+    return plain_result, result, statistics
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_script_gives_the_same_bits(name: str, run: Run) -> None:
+    plain, offloaded, stats = run(name, CASES[name], "--exact")
+    assert offloaded == plain
+    assert stats["kinds"]["parameter"]["allocated_bytes"] > 0
+    assert stats["iterations"] > 0
+    assert stats["daemon_steps"] == 0
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_script_gives_the_same_losses_where_the_daemon_steps(name: str, run: Run) -> None:
+    host_mib, tolerance = STEPPED[name]
+    plain, offloaded, stats = run(name, host_mib)
+    assert stats["daemon_steps"] > 0
+    if not tolerance:
+        assert offloaded == plain
+    losses = [[float.fromhex(loss) for loss in r["losses"]] for r in (offloaded, plain)]
+    assert losses[0] == pytest.approx(losses[1], rel=tolerance)

@@ -1,0 +1,277 @@
+"""`memtide run` also runs modules, commands in Python, and launchers of several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from harness import SCRIPTS, Cli
+from memtide._capi.locate import find_daemon
+from memtide._node import gpu_per_rank
+from memtide._node.private_daemon import Pools
+
+_TORCHRUN = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
+_SAYS_WHAT_IT_IS = """
+import sys
+from . import part
+print(__name__, __package__, __spec__.name, part.NAME, sys.argv, sys.path[0])
+print(sys.modules["__main__"].part.NAME, __file__, __builtins__.__name__)
+raise part.Failure(int(sys.argv[1]))
+"""
+_PREPARES = """
+import os, runpy, sys
+from pathlib import Path
+import torch
+def prepare(rank):
+    Path(os.environ["RESULT"] + str(rank)).write_text("prepared")
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(prepare, nprocs=2)
+    assert all(Path(os.environ["RESULT"] + str(rank)).exists() for rank in range(2))
+    sys.path.insert(0, str(Path(sys.argv[1]).parent))
+    runpy.run_path(sys.argv.pop(1))
+"""
+_PART = "NAME = 'part'\nclass Failure(Exception): pass\n"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A directory with a package `training`, which prints its arguments and then fails."""
+    folder = tmp_path / "training"
+    folder.mkdir()
+    for name, text in {
+        "__init__": "",
+        "__main__": _SAYS_WHAT_IT_IS,
+        "part": _PART,
+        "broken": "a b",
+    }.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["training", "training.__main__"])
+def test_a_module_sees_what_python_shows_it(name: str, cli: Cli, package: Path) -> None:
+    ours = cli.memtide("run", "--quiet", "-m", name, "7", "--exact", cwd=package)
+    plain = cli.python("-m", name, "7", "--exact", cwd=package)
+    assert (ours.status, ours.out) == (plain.status, plain.out)
+    assert ours.out
+    # Python's own traceback has two frames of runpy before the module's.
+    frames = re.compile(r'  File "(.*)", line (\d+)')
+    assert frames.findall(ours.err) == frames.findall(plain.err)[2:]
+    assert ours.err.splitlines()[-1] == plain.err.splitlines()[-1] == "training.part.Failure: 7"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("training.nowhere", "no module named 'training.nowhere' that can be run"),
+        ("training.part.deeper", "can't find module 'training.part.deeper'"),
+        ("training.broken", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_module_that_cannot_be_run(name: str, message: str, cli: Cli, package: Path) -> None:
+    done = cli.memtide("run", "--quiet", "-m", name, cwd=package)
+    assert (done.status, done.out) == (1, "")
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_command_on_the_path_is_run(cli: Cli, tmp_path: Path) -> None:
+    # Both forms that pip writes; the second one if the interpreter's path is long.
+    shells = f"#!/bin/sh\n'''exec' {sys.executable} \"$0\" \"$@\"\n' '''\n"
+    for name, first in (("fit", f"#!{sys.executable}\n"), ("refit", shells)):
+        command = tmp_path / name
+        command.write_text(f"{first}import sys; print(sys.argv)\n", encoding="utf-8")
+        command.chmod(0o755)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        done = cli.memtide("run", "--quiet", name, "--its=own", PATH=path).check()
+        assert done.out == f"{[str(command), '--its=own']}\n"
+
+
+def test_a_module_trains_as_its_script_does(cli: Cli, tmp_path: Path) -> None:
+    flags = ["--host-pool=16MiB", "--ssd-pool=256MiB", f"--ssd-dir={tmp_path / 'ssd'}", "--exact"]
+    results = [tmp_path / "module", tmp_path / "script"]
+    cli.memtide("run", *flags, "-m", "mlp_sgd", cwd=SCRIPTS, RESULT=results[0]).check()
+    cli.python(SCRIPTS / "mlp_sgd.py", RESULT=results[1]).check()
+    assert results[0].read_bytes() == results[1].read_bytes()
+
+
+def _recording_daemon(folder: Path) -> tuple[Path, Path]:
+    """A memtided that appends the flags of each start to a file as a line; and this file."""
+    starts, daemon = folder / "starts", folder / "memtided"
+    daemon.write_text(f'#!/bin/sh\necho "$*" >> {starts}\nexec {find_daemon()} "$@"\n')
+    daemon.chmod(0o755)
+    return daemon, starts
+
+
+def _started(starts: Path) -> list[set[str]]:
+    """The flags of each daemon that was started, except to list GPUs."""
+    flags_of_starts = [
+        set(line.split()) for line in starts.read_text(encoding="utf-8").splitlines()
+    ]
+    return [flags for flags in flags_of_starts if "--list-gpus" not in flags]
+
+
+@pytest.mark.parametrize(
+    ("starter", "more"),
+    [
+        (["torchrun", *_TORCHRUN], []),
+        (["-m", "torch.distributed.run", *_TORCHRUN], ["--device-pool=32MiB", "--device=emulated"]),
+        ([], []),
+        ([], ["--device-pool=32MiB", "--device=emulated"]),
+    ],
+    ids=["torchrun", "module and device", "spawn", "spawn and device"],
+)
+def test_ranks_share_one_daemon(
+    starter: list[str], more: list[str], cli: Cli, tmp_path: Path
+) -> None:
+    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
+    script = [SCRIPTS / "data_parallel.py", "--its=own"]
+    launcher = ["-m", "torch.distributed.run", *_TORCHRUN] if starter else []
+    cli.python(*launcher, *script, RESULT=plain).check()
+    # The host pool is half of what the ranks need together.
+    flags = ["--host-pool=48MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}", *more]
+    flags += ["--exact", "--chunk-size=2MiB", f"--stats={stats}"]
+    daemon, starts = _recording_daemon(tmp_path)
+    done = cli.memtide("run", *flags, *starter, *script, RESULT=ours, MEMTIDED=daemon).check()
+    assert ours.read_bytes() == plain.read_bytes()
+    assert len(_started(starts)) == 1
+    # Only rank 0 prints the summary.
+    assert done.err.count("chunks leased") == 1
+    assert "nothing" not in done.err
+    statistics = json.loads(stats.read_text(encoding="utf-8"))
+    assert statistics["iterations"] == 6
+    assert statistics["moved_bytes"]["ssd_written_bytes"] > statistics["iterations"] << 20
+
+
+@pytest.mark.parametrize("how", ["--exact", "--skip-non-finite"])
+def test_collectives_write_to_chunks(how: str, cli: Cli, tmp_path: Path) -> None:
+    plain, ours = (tmp_path / name for name in ("plain", "ours"))
+    run = [*_TORCHRUN, SCRIPTS / "manual_allreduce.py"]
+    cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
+    # The gradients alone need more chunks than may be leased at once.
+    flags = ["--host-pool=52MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}", how]
+    cli.memtide("run", *flags, "--chunk-size=2MiB", "torchrun", *run, RESULT=ours).check()
+    losses = [
+        [float.fromhex(loss) for loss in json.loads(file.read_text())["losses"]]
+        for file in (ours, plain)
+    ]
+    assert losses[0] == (losses[1] if how == "--exact" else pytest.approx(losses[1], rel=1e-5))
+    assert how != "--exact" or ours.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize(("starter", "gpus"), [(["torchrun", *_TORCHRUN], 2), ([], 2), ([], 3)])
+@pytest.mark.usefixtures("gpu")
+def test_ranks_have_a_gpu_each(
+    starter: list[str], gpus: int, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"{os.environ['MEMTIDE_FAKE_CUDA']},devices={gpus}")
+    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
+    script = [SCRIPTS / "data_parallel.py", "--its=own"]
+    cli.python(*script, RESULT=plain).check()
+    flags = ["--device-pool=32MiB", "--host-pool=96MiB", "--ssd-pool=1GiB"]
+    flags += [f"--ssd-dir={tmp_path / 'ssd'}", "--exact", f"--stats={stats}"]
+    daemon, starts = _recording_daemon(tmp_path)
+    more = {"RESULT": ours, "MEMTIDED": daemon, "ON_GPU": "1"}
+    done = cli.memtide("run", *flags, *starter, *script, **more).check()
+    assert ours.read_bytes() == plain.read_bytes()
+    parts = {f"--host-pool={48 << 20}", f"--ssd-pool={512 << 20}", f"--device-pool={32 << 20}"}
+    rank_flags = [started for started in _started(starts) if parts < started]
+    assert len(rank_flags) == 2
+    assert all("--daemons=2" in started for started in rank_flags)
+    assert {f"--device=cuda:{rank}" for rank in range(2)} < rank_flags[0] | rank_flags[1]
+    assert done.err.count("chunks leased") == 1
+    assert "nothing" not in done.err
+    statistics = json.loads(stats.read_text(encoding="utf-8"))
+    assert statistics["iterations"] == 6
+    assert statistics["moved_bytes"]["device_to_host_bytes"] > statistics["iterations"] << 20
+
+
+@pytest.mark.usefixtures("gpu")
+def test_ranks_without_a_gpu_each_are_in_host_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pools = Pools(device=gpu_per_rank.GPU_OF_RANK, device_bytes=1 << 30, host_bytes=9 << 20)
+    assert not gpu_per_rank.is_wanted(Pools())
+    assert gpu_per_rank.pools_of(pools, 1, 3) == Pools(device="none", host_bytes=3 << 20, daemons=3)
+    assert capsys.readouterr().err == ""
+    gpu_per_rank.pools_of(pools, 0, 3)
+    assert (
+        capsys.readouterr().err == "memtide: 3 ranks have only 1 GPU: chunks are in host memory\n"
+    )
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"{os.environ['MEMTIDE_FAKE_CUDA']},devices=3")
+    rank_pools = Pools(device="cuda:2", device_bytes=1 << 30, host_bytes=3 << 20, daemons=3)
+    assert gpu_per_rank.pools_of(pools, 2, 3) == rank_pools
+    assert gpu_per_rank.is_wanted(Pools(host_bytes=1 << 30))
+    assert not gpu_per_rank.is_wanted(Pools(device_bytes=0))
+    assert not gpu_per_rank.is_wanted(Pools(device="cuda:1"))
+    # If GPUs cannot be listed, the pools name one all the same: its daemon reports what is wrong.
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "driver=no-uvm")
+    assert not gpu_per_rank.is_wanted(Pools())
+    assert gpu_per_rank.pools_of(pools, 1, 3).device == "cuda:1"
+
+
+def test_a_script_may_start_processes_for_other_things(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "prepares.py"
+    script.write_text(_PREPARES, encoding="utf-8")
+    flags = ["--host-pool=16MiB", "--ssd-pool=256MiB", f"--ssd-dir={tmp_path / 'ssd'}", "--exact"]
+    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
+    trained = SCRIPTS / "mlp_sgd.py"
+    done = cli.memtide("run", *flags, f"--stats={stats}", script, trained, RESULT=ours).check()
+    cli.python(script, trained, RESULT=plain).check()
+    assert ours.read_bytes() == plain.read_bytes()
+    assert "nothing" not in done.err
+    assert done.err.count("chunks leased") == 1
+    statistics = json.loads(stats.read_text(encoding="utf-8"))
+    assert (statistics["iterations"], statistics["moved_bytes"]["ssd_written_bytes"] > 0) == (
+        6,
+        True,
+    )
+
+
+def test_what_is_not_trained_here_is_told(cli: Cli, package: Path) -> None:
+    flags = ["--host-pool=64MiB", "--ssd-pool=64MiB", f"--ssd-dir={package}"]
+    done = cli.memtide("run", *flags, "-m", "training.part", cwd=package).check()
+    assert "memtide managed nothing: no optimizer stepped in this process" in done.err
+
+
+def test_a_launcher_s_failure_is_its_own(cli: Cli, package: Path) -> None:
+    run = [*_TORCHRUN, "-m", "training.nowhere"]
+    flags = ["--host-pool=64MiB", "--ssd-pool=64MiB", f"--ssd-dir={package}"]
+    done = cli.memtide("run", *flags, "torchrun", *run, cwd=package)
+    assert done.status == 1
+    assert "no module named 'training.nowhere' that can be run" in done.err
+    assert "ChildFailedError" in done.err
+
+
+def test_ranks_that_could_not_make_room_for_each_other(cli: Cli, package: Path) -> None:
+    done = cli.memtide("run", "--ssd-pool=0", "torchrun", *_TORCHRUN, "-m", "training", cwd=package)
+    assert (done.status, done.out) == (2, "")
+    assert "only with an SSD pool" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["python", "train.py"], "leave 'python' out: memtide run train.py"),
+        (["/usr/bin/python3.11", "train.py"], "leave '/usr/bin/python3.11' out"),
+        (["-m", "no.where"], "no module named 'no.where'"),
+        (["-m", ".where"], "no module named '.where'"),
+        (["--job=gpt", "torchrun", "train.py", "x"], "a launcher starts several"),
+        (["torchrun", "--no-python", "train.py", "x"], "leave the launcher's no-python out"),
+        (["torchrun", "--nproc-per-node=2"], "usage: torchrun"),
+        (["accelerates", "config"], "no script at 'accelerates', and no such command"),
+        (["true"], "/true' is no Python program"),
+        (["."], "can't open script '.': __main__.py"),
+    ],
+)
+def test_bad_usage_is_told_before_anything_starts(
+    arguments: list[str], message: str, cli: Cli, tmp_path: Path
+) -> None:
+    done = cli.memtide("run", *arguments, cwd=tmp_path, MEMTIDED="/nonexistent")
+    assert (done.status, done.out) == (2, "")
+    assert message in done.err
+    assert "Traceback" not in done.err

@@ -1,0 +1,156 @@
+"""Chunks are evicted when a script runs out of device memory, and return later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fake_client import CHUNK_BYTES, FakeClient, one_chunk_each
+from memtide._telemetry.observer import Observer
+from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.runtime import Runtime
+from memtide.errors import ResourceExhausted
+
+_SLOTS = 9
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    yield runtimes.start(FakeClient(handles_faults=False), Observer(), adopt_everything=True)
+    runtimes.stop()
+
+
+class Script:
+    """A script that trains one parameter; one of its operations may run out of device memory."""
+
+    def __init__(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.client = runtime.client
+        self.free_bytes = 0
+        self._short = 0
+        self._acquire = runtime.client.acquire
+        (self._parameter,) = one_chunk_each(1)
+        self._parameter.requires_grad_(True)
+        self._optimizer = torch.optim.SGD([self._parameter], lr=0.0)
+        monkeypatch.setattr(runtime.client, "acquire", self._acquire_or_fail)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (self.free_bytes, 0))
+
+    @property
+    def slots(self) -> int:
+        return int(self.client.lease_budget) + 1
+
+    def run_short(self) -> None:
+        self._short = 1
+        self._parameter.detach().neg()
+
+    def train(self, iterations: int) -> None:
+        for _ in range(iterations):
+            self._optimizer.step()
+
+    def _acquire_or_fail(self, *arguments: object) -> None:
+        self._acquire(*arguments)
+        if self._short:
+            self._short -= 1
+            self.client.release(arguments[0])
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 KiB. GPU 0")
+
+
+@pytest.fixture
+def script(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Script:
+    return Script(runtime, monkeypatch)
+
+
+def test_short_of_device_memory_chunks_give_way_and_it_is_tried_again(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parameter,) = one_chunk_each(1)
+    failures = iter([True, True])
+    real = runtime.client.acquire
+
+    def acquire(*arguments: object) -> None:
+        real(*arguments)
+        if next(failures, False):
+            runtime.client.release(arguments[0])
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 KiB. GPU 0")
+
+    monkeypatch.setattr(runtime.client, "acquire", acquire)
+    assert (parameter * 2)[7].item() == 0.0
+    assert runtime.client.lease_budget == 9 - 2 - 2 - 1
+    assert runtime.ledger.budget == runtime.client.lease_budget
+
+
+def test_what_was_half_written_is_not_tried_again(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parameter,) = one_chunk_each(1)
+
+    def acquire(*_arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(runtime.client, "acquire", acquire)
+    with pytest.raises(torch.OutOfMemoryError):
+        parameter.add_(1)
+    assert runtime.client.lease_budget == 8
+
+
+def test_a_device_that_is_too_small_at_last_says_so(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parameter,) = one_chunk_each(1)
+
+    def acquire(*_arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+
+    monkeypatch.setattr(runtime.client, "acquire", acquire)
+    with pytest.raises(torch.OutOfMemoryError, match="memtide keeps 4 chunks of 4.00 KiB"):
+        parameter.neg()
+
+
+def test_chunks_return_to_what_two_iterations_leave_free(script: Script) -> None:
+    script.run_short()
+    assert script.slots == _SLOTS - 2
+    script.free_bytes = (
+        2 * CHUNK_BYTES + CHUNK_BYTES
+    )  # The size of the failed allocation stays free.
+    script.train(1)
+    assert script.slots == _SLOTS - 2
+    script.train(1)
+    assert script.slots == _SLOTS - 1
+    script.free_bytes = 100 * CHUNK_BYTES
+    script.train(1)
+    assert script.slots == _SLOTS, "never more than it began with"
+
+
+def test_no_chunk_returns_to_memory_that_is_used(script: Script) -> None:
+    script.run_short()
+    script.free_bytes = 3 * CHUNK_BYTES - 1
+    script.train(8)
+    assert script.slots == _SLOTS - 2
+
+
+def test_a_return_that_was_too_much_is_tried_again_later(script: Script) -> None:
+    script.free_bytes = 100 * CHUNK_BYTES
+    for patience in (2, 4, 8):
+        script.run_short()
+        script.train(patience - 1)
+        assert script.slots == _SLOTS - 2
+        script.train(1)
+        assert script.slots == _SLOTS
+
+
+def test_memory_that_another_job_has_now_is_left_to_it(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.run_short()
+    script.free_bytes = 100 * CHUNK_BYTES
+
+    def resize(_bytes: int, _timeout_ms: int) -> None:
+        raise ResourceExhausted("the device pool has 0 B free")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(script.client, "resize", resize)
+        script.train(3)
+    assert script.slots == _SLOTS - 2
+    script.train(2)
+    assert script.slots == _SLOTS

@@ -1,0 +1,402 @@
+"""The tensors that are adopted, in one process without a daemon."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_client import FakeClient
+from memtide._capi.client import Kind
+from memtide._telemetry.observer import Observer
+from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.runtime import Runtime
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    yield runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+    runtimes.stop()
+
+
+def manages(runtime: Runtime, *tensors: torch.Tensor | None) -> list[bool]:
+    return [tensor is not None and runtime.manager.manages(tensor) for tensor in tensors]
+
+
+def test_parameters_gradients_and_state_are_in_chunks_of_their_kind(runtime: Runtime) -> None:
+    model = torch.nn.Linear(32, 32)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 32)).sum().backward()
+    optimizer.step()
+    weight = model.weight
+    state = optimizer.state[weight]
+    assert (
+        manages(runtime, weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]) == [True] * 4
+    )
+    kinds = {
+        tensor.data_ptr(): {
+            runtime.client.kinds[place] for place in runtime.manager.span_places(tensor)
+        }
+        for tensor in (weight, weight.grad, state["exp_avg"])
+    }
+    assert list(kinds.values()) == [{Kind.PARAMETER}, {Kind.GRADIENT}, {Kind.OPTIMIZER_STATE}]
+
+
+def test_gradients_and_states_lie_in_the_order_of_their_first_use(runtime: Runtime) -> None:
+    class Crossed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for number in (2, 0, 3, 1):
+                x = self.layers[number](x)
+            return x
+
+    model = Crossed()
+    weights = [layer.weight for layer in model.layers]
+    backward, stepped = [weights[n] for n in (1, 3, 0, 2)], [weights[n] for n in (3, 0, 1, 2)]
+    optimizer = torch.optim.Adam(stepped)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 32)).sum().backward()
+        gradients = [weight.grad.data_ptr() for weight in backward if weight.grad is not None]
+        assert len(gradients) == 4
+        assert gradients == sorted(gradients)
+        optimizer.step()
+    for name in ("exp_avg", "exp_avg_sq"):
+        states = [optimizer.state[weight][name] for weight in stepped]
+        assert manages(runtime, *states) == [True] * 4
+        addresses = [state.data_ptr() for state in states]
+        assert addresses == sorted(addresses)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD], ids=["adam", "sgd"])
+def test_states_cross_the_borders_of_chunks_where_their_parameters_do(
+    runtime: Runtime, make: type[torch.optim.Optimizer]
+) -> None:
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(48, 48) for _ in range(5))
+    )  # 9 KiB each, in chunks of 4 KiB.
+    more = {"momentum": 0.9} if make is torch.optim.SGD else {}
+    optimizer = make(model.parameters(), **more)
+    model(torch.randn(4, 48)).sum().backward()
+    optimizer.step()
+    chunk_bytes = runtime.manager.chunk_bytes
+    weights = [p for p in model.parameters() if p.numel() > 1024]
+    of_parameters = [weight.data_ptr() % chunk_bytes for weight in weights]
+    for name in ("exp_avg", "exp_avg_sq") if make is torch.optim.Adam else ("momentum_buffer",):
+        states = [optimizer.state[weight][name] for weight in weights]
+        assert manages(runtime, *states) == [True] * 5
+        assert [state.data_ptr() % chunk_bytes for state in states] == of_parameters
+
+
+def test_states_that_were_loaded_lie_in_rows_too(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(48, 48, bias=False) for _ in range(5)))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 48)).sum().backward()
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer.state.clear()
+    again = torch.optim.Adam(model.parameters())
+    again.load_state_dict(saved)
+    again.step()
+    chunk_bytes = runtime.manager.chunk_bytes
+    for name in ("exp_avg", "exp_avg_sq"):
+        offsets = [again.state[p][name].data_ptr() % chunk_bytes for p in model.parameters()]
+        assert offsets == [p.data_ptr() % chunk_bytes for p in model.parameters()]
+
+
+def test_chunks_that_were_expected_and_not_needed_are_given_back(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(48, 48, bias=False) for _ in range(5)))
+    optimizer = torch.optim.Adam(model.parameters())
+    first = model[0]
+    first(torch.randn(4, 48)).sum().backward()  # Only the first module has gradients.
+    optimizer.step()
+    assert runtime.manager.chunks() == 12 + 3 + 2 * 3  # Parameters, one gradient, its two states.
+
+
+def test_small_parameters_stay(runtime: Runtime) -> None:
+    model = torch.nn.Linear(32, 32)
+    assert manages(runtime, model.weight, model.bias) == [True, False]
+
+
+def test_what_shares_its_bytes_stays(runtime: Runtime) -> None:
+    flat = torch.zeros(2, 1024)
+    parts = [torch.nn.Parameter(flat[0]), torch.nn.Parameter(flat[1])]
+    torch.nn.ParameterList(parts)
+    held = torch.zeros(1024)
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(held)
+    assert manages(runtime, *parts, module.weight) == [False] * 3
+    held.fill_(3)
+    assert module.weight.sum().item() == 3072
+
+
+def test_what_was_shared_moves_when_it_is_no_longer(runtime: Runtime) -> None:
+    held = torch.zeros(32, 32)
+    module = torch.nn.Linear(32, 32)
+    module.weight = torch.nn.Parameter(held)
+    del held
+    module(torch.randn(2, 32))
+    assert manages(runtime, module.weight) == [True]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.empty(1024, device="meta"),
+        torch.eye(64).to_sparse(),
+        torch.zeros(1024).share_memory_(),
+        torch.nn.parameter.UninitializedParameter(),
+    ],
+    ids=["meta", "sparse", "shared memory", "lazy"],
+)
+def test_other_tensors_are_left_alone(runtime: Runtime, tensor: torch.Tensor) -> None:
+    module = torch.nn.Module()
+    module.weight = (
+        tensor
+        if isinstance(tensor, torch.nn.Parameter)
+        else torch.nn.Parameter(tensor, requires_grad=False)
+    )
+    assert runtime.manager.chunks() == 0
+
+
+def test_conversions_and_copies_move_again(runtime: Runtime) -> None:
+    model = torch.nn.Linear(64, 64)
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    assert manages(runtime, model.weight, half.weight) == [True, True]
+    assert torch.equal(half.weight, model.weight.to(torch.bfloat16))
+    half(torch.randn(2, 64, dtype=torch.bfloat16)).sum().backward()
+    assert manages(runtime, half.weight.grad) == [True]
+
+
+def test_pickles_know_nothing_of_chunks(runtime: Runtime) -> None:
+    model = torch.nn.Linear(32, 32)
+    model(torch.randn(2, 32)).sum().backward()
+    loaded = pickle.loads(pickle.dumps(model))
+    assert torch.equal(loaded.weight, model.weight)
+    assert b"memtide" not in pickle.dumps(model)
+
+
+def test_saving_hands_no_chunk_to_the_kernel_that_may_not_fault_it_in(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(64, 64)
+    torch.save(plain.state_dict(), tmp_path / "plain")
+    runtime = runtimes.start(FakeClient(kernel_faults=False), Observer(), adopt_everything=True)
+    try:
+        ours = copy.deepcopy(plain)
+        assert manages(runtime, ours.weight) == [True]
+        written: list[int] = []
+        save = torch.serialization._save.__wrapped__
+
+        class Watching(torch._C.PyTorchFileWriter):
+            def write_record(self, name: str, data: Any, size: int) -> None:
+                if isinstance(data, torch.UntypedStorage):
+                    written.append(data.data_ptr())
+                super().write_record(name, data, size)
+
+        assert save is not torch.serialization._save
+        with (tmp_path / "watched").open("wb") as file:
+            writer = Watching(file)
+            torch.serialization._save(
+                ours.state_dict(), writer, torch.serialization.pickle, 2, False
+            )
+            writer.write_end_of_file()
+        torch.save(ours.state_dict(), tmp_path / "ours")
+    finally:
+        runtimes.stop()
+    assert len(written) == 2
+    assert not any(runtime.manager.in_range(address) for address in written)
+    for name in ("watched", "ours"):
+        loaded = torch.load(tmp_path / name)
+        assert all(torch.equal(loaded[key], value) for key, value in plain.state_dict().items())
+
+
+def test_only_the_first_step_is_watched_while_everything_fits() -> None:
+    modes = []
+
+    class Watching(torch.optim.SGD):
+        def step(self) -> None:
+            modes.append(torch.utils._python_dispatch._get_current_dispatch_mode() is not None)
+            super().step()
+
+    runtime = runtimes.start(FakeClient(lease_budget=100), Observer(), adopt_everything=True)
+    try:
+        model = torch.nn.Linear(64, 64)
+        optimizer = Watching(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(3):
+            model(torch.randn(2, 64)).sum().backward()
+            optimizer.step()
+        buffer = optimizer.state[model.weight]["momentum_buffer"]
+        assert manages(runtime, buffer) == [True]
+    finally:
+        runtimes.stop()
+    assert modes == [True, False, False]
+    assert runtime.client.acquired == []
+
+
+def test_what_fits_follows_the_share() -> None:
+    runtime = runtimes.start(FakeClient(lease_budget=100), Observer(), adopt_everything=True)
+    try:
+        model = torch.nn.Linear(64, 64)  # Its weight takes four chunks.
+        assert runtime.manager.manages(model.weight)
+        for budget, pressed, overflows in ((4, False, False), (3, True, False), (2, True, True)):
+            runtime.client.lease_budget = budget
+            runtime.ledger.refresh()
+            assert runtime.manager.pressed() == pressed
+            assert runtime.manager.overflows() == overflows
+    finally:
+        runtimes.stop()
+
+
+def test_gradients_keep_their_object_and_accumulate_in_place(runtime: Runtime) -> None:
+    model = torch.nn.Linear(32, 32)
+    seen = []
+    model.weight.register_post_accumulate_grad_hook(lambda p: seen.append(id(p.grad)))
+    for _ in range(2):
+        model(torch.ones(1, 32)).sum().backward()
+    assert set(seen) == {id(model.weight.grad)}
+    assert torch.equal(model.weight.grad, torch.full((32, 32), 2.0))
+
+
+def test_a_script_that_steps_in_backward_finds_its_gradients(runtime: Runtime) -> None:
+    def train() -> list[float]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3)))
+        for parameter in model.parameters():
+            optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+
+            def step(p: torch.Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
+                optimizer.step()
+                p.grad = None
+
+            parameter.register_post_accumulate_grad_hook(step)
+        losses = []
+        for _ in range(4):
+            loss = model(torch.ones(2, 32)).square().sum()
+            loss.backward()
+            losses.append(loss.item())
+        return losses
+
+    managed = train()
+    runtimes.stop()
+    assert managed == train()
+    runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+
+
+def test_chunks_of_ended_tensors_go_back_under_pressure(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(2, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model(torch.randn(2, 64))
+    optimizer.step()
+    assert Kind.GRADIENT not in runtime.client.kinds.values()
+    assert runtime.client.in_use() == set()
+
+
+def test_an_exception_in_forward_leaves_no_lease(runtime: Runtime) -> None:
+    class Failing(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert runtime.client.in_use()
+            raise ValueError("on purpose")
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)), Failing(64, 8))
+    assert runtime.ledger.active
+    with pytest.raises(ValueError, match="on purpose"):
+        model(torch.randn(2, 64))
+    assert runtime.client.in_use() == set()
+
+
+def test_an_exception_in_step_leaves_no_lease_and_no_mode(runtime: Runtime) -> None:
+    class Failing(torch.optim.SGD):
+        def step(self) -> None:
+            super().step()
+            assert runtime.client.in_use()
+            raise ValueError("on purpose")
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(6)))
+    optimizer = Failing(model.parameters(), lr=0.1)
+    model(torch.randn(2, 32)).sum().backward()
+    with pytest.raises(ValueError, match="on purpose"):
+        optimizer.step()
+    assert runtime.client.in_use() == set()
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"amsgrad": True}])
+def test_operations_on_lists_lease_one_index_at_a_time(
+    options: dict[str, bool], runtime: Runtime
+) -> None:
+    torch.manual_seed(0)
+    runtime.daemon.allowed = False
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(20)))
+    plain = pickle.loads(pickle.dumps(model))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)
+    inputs = torch.randn(4, 32)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        runtime.client.acquired.clear()
+        optimizer.step()
+        assert max(len(places) for places, _ in runtime.client.acquired) <= 5
+    runtimes.stop()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.1, **options)
+    for _ in range(3):
+        optimizer.zero_grad()
+        plain(inputs).square().mean().backward()
+        optimizer.step()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_gradients_that_were_let_go_of_are_freed_before_the_forward_pass(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(12)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def gradients() -> int:
+        return list(runtime.client.kinds.values()).count(Kind.GRADIENT)
+
+    seen = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        model[0](torch.randn(2, 32))
+        seen.append(gradients())
+        model(torch.randn(2, 32)).sum().backward()
+        optimizer.step()
+        assert gradients() == 12
+    assert seen == [0, 0, 0]
+    model[0](torch.randn(2, 32))
+    assert gradients() == 12  # The script still holds the gradients.
+
+
+def test_leases_end_when_backward_ends(runtime: Runtime) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
+    during = []
+    model[0].weight.register_hook(lambda _: during.append(len(runtime.client.in_use())))
+    model(torch.randn(2, 64)).sum().backward()
+    assert during[0] > 0
+    assert runtime.client.in_use() == set()
+
+
+def test_uninstalling_leaves_torch_as_it_was() -> None:
+    watched = {
+        "apply": lambda: torch.nn.Module._apply,
+        "deepcopy": lambda: torch.nn.Parameter.__deepcopy__,
+        "group": lambda: torch.optim.Optimizer.add_param_group,
+        "step": lambda: torch.optim.Optimizer.profile_hook_step,
+    }
+    before = {name: look() for name, look in watched.items()}
+    runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+    assert all(look() is not before[name] for name, look in watched.items())
+    runtimes.stop()
+    assert {name: look() for name, look in watched.items()} == before
+    assert not torch.nn.modules.module._global_forward_hooks
+    assert not torch.nn.modules.module._global_forward_pre_hooks

@@ -1,0 +1,157 @@
+"""Offloaded steps that are refused, fail, are skipped or find no room, with a fake client."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fake_client import FakeClient
+from memtide._telemetry.observer import Observer
+from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.runtime import Runtime
+from memtide.errors import InvalidArgument, ResourceExhausted, Unavailable
+from offloaded_loops import (
+    OPTIMIZERS,
+    assert_same,
+    decay_groups,
+    everything,
+    network,
+    plainly,
+    train,
+    trained_by,
+)
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    yield runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+    runtimes.stop()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_options_that_are_not_finite_are_refused_and_nothing_changes(
+    value: float, runtime: Runtime
+) -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(decay_groups(model), lr=0.01)
+    train(model, optimizer)
+    before = everything(model, optimizer)
+    optimizer.param_groups[1]["lr"] = value
+    with pytest.raises(InvalidArgument, match="lr of adam is (nan|inf)"):
+        optimizer.step()
+    assert_same(everything(model, optimizer), before)
+    optimizer.param_groups[1]["lr"] = 0.01
+    optimizer.step()
+    assert runtime.client.committed_steps == 5
+
+
+@pytest.mark.parametrize("where", [0, 1])  # A weight, which is in a chunk; a bias, which is not.
+@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
+def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
+    name: str, where: int, runtime: Runtime
+) -> None:
+    model = network()
+    optimizer = OPTIMIZERS[name](model)
+    daemon = runtime.daemon
+    daemon.skip_non_finite(skip=True)
+    train(model, optimizer, steps=2)
+    before = everything(model, optimizer)
+    optimizer.zero_grad()
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    spoilt = list(model.parameters())[where]
+    spoilt.grad.view(-1)[3] = math.nan
+    optimizer.step()
+    assert_same(everything(model, optimizer), before)
+    assert (daemon.steps, daemon.skipped) == (2, 1)
+    train(model, optimizer, steps=1)
+    assert (daemon.steps, daemon.skipped) == (3, 1)
+    daemon.skip_non_finite(skip=False)
+    spoilt.grad.view(-1)[3] = math.nan
+    optimizer.step()
+    assert spoilt.isnan().any()
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
+    call: int, runtime: Runtime
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
+    runtime.daemon.always = True
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    parameters = list(model.parameters())
+    assert 0 < sum(map(runtime.manager.manages, parameters)) < len(parameters)
+    before = [p.detach().clone() for p in parameters]
+    runtime.client.fail_step_call[call] = InvalidArgument("on purpose")
+    with pytest.raises(InvalidArgument, match="on purpose"):
+        optimizer.step()
+    assert_same([p.detach() for p in parameters], before)
+    assert runtime.client.committed_steps == 0
+    assert not any("momentum_buffer" in optimizer.state[p] for p in parameters)
+    optimizer.step()
+    assert runtime.client.committed_steps == 1
+    assert not any(torch.equal(p, old) for p, old in zip(parameters, before, strict=True))
+
+
+def test_what_a_refused_step_had_made_here_before_is_undone(runtime: Runtime) -> None:
+    model = network()
+    optimizer = torch.optim.Adagrad(decay_groups(model)[::-1], lr=0.01)  # Biases come first.
+    runtime.daemon.always = True
+    train(model, optimizer)
+    before = everything(model, optimizer)
+    optimizer.param_groups[1]["lr"] = math.nan
+    with pytest.raises(InvalidArgument, match="lr of adagrad is nan"):
+        optimizer.step()
+    assert_same(everything(model, optimizer), before)
+
+
+@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
+@pytest.mark.parametrize("call", [1, 4, 60])
+def test_without_room_for_twins_steps_are_made_here_for_good(
+    name: str, call: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = functools.partial(trained_by, name)
+    plain = plainly(work)
+    client = FakeClient()
+    client.fail_step_call[call] = ResourceExhausted("the disk is full")
+    runtimes.start(client, Observer(), adopt_everything=True)
+    try:
+        offloaded = work()
+        chunks = runtimes.current().manager.chunks()
+        assert len(client.kinds) == chunks  # No shadow chunk is left.
+    finally:
+        runtimes.stop()
+    assert_same(offloaded, plain)
+    assert len(client.step_calls) >= call
+    printed = capsys.readouterr().err
+    assert printed.count("optimizers step in this process from now on: the disk is full") == 1
+
+
+def test_nothing_is_changed_here_before_that_could_be_published(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
+    runtime.daemon.always = True
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    large = [p for p in model.parameters() if runtime.manager.manages(p)]
+    before = [p.detach().clone() for p in large]
+    runtime.client.fail_step_call[1] = ResourceExhausted("the disk is full")
+    with monkeypatch.context() as broken:
+        broken.setattr(runtime.client, "commit", fail_to_commit)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="on purpose"):
+                optimizer.step()
+            assert_same([p.detach() for p in large], before)
+            assert not any("momentum_buffer" in optimizer.state[p] for p in large)
+    optimizer.step()
+    assert runtime.client.committed_steps == 1
+    assert runtime.daemon.here
+    assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
+
+
+def fail_to_commit(*_arguments: object, keep: bool) -> None:
+    raise Unavailable(f"on purpose, keep {keep}")

@@ -1,0 +1,144 @@
+"""The plot of an iteration's memory, as an image and as a page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from memtide._plot import memory_page, memory_plot
+from memtide._telemetry.memory_timeline import Sample, Tide
+
+_MIB = 2**20
+# Stands for a browser: enough of a document for the page to draw itself and to answer a pointer.
+_BROWSER = """
+const fs = require("fs");
+const page = fs.readFileSync(process.argv[2], "utf8");
+const elements = {}, listeners = {};
+const element = id => elements[id] ??= {
+  style: {}, clientWidth: 1000, offsetWidth: 100, innerHTML: "", checked: false,
+  textContent: id === "data" ? page.match(/<script id="data"[^>]*>(.*?)<\\/script>/s)[1] : "",
+  getBoundingClientRect: () => ({left: 0, top: 0, width: 1000}),
+  addEventListener: (kind, act) => { listeners[id + " " + kind] = act; },
+  setAttribute: () => {}, removeAttribute: () => {},
+};
+globalThis.document = {getElementById: element};
+globalThis.addEventListener = () => {};
+globalThis.innerWidth = 1000;
+new Function(page.match(/<script>\\n(.*?)<\\/script>/s)[1])();
+const drawn = element("chart").innerHTML;
+listeners["chart mousemove"]({clientX: 700});
+const tip = element("tip").innerHTML;
+element("even").checked = true;
+listeners["even change"]();
+console.log(JSON.stringify({keys: element("keys").innerHTML, drawn, tip,
+                            even: element("chart").innerHTML}));
+"""
+
+
+def sample(index: int, *, budget_mib: int = 96, waited_s: float = 0.0) -> Sample:
+    phase = ("forward", "backward", "step")[min(2, index // 4)]
+    usage = {"allocated_bytes": 64 * _MIB, "device_bytes": (index % 7) * _MIB, "host_bytes": 5}
+    return Sample(
+        seconds=1 + index / 10,
+        phase=phase,
+        name="Linear",
+        own_host_bytes=100 * _MIB,
+        own_device_bytes=0,
+        kinds={"parameter": usage, "gradient": usage, "activation": {"allocated_bytes": 0}},
+        budget_bytes={"device": budget_mib * _MIB, "host": 64 * _MIB},
+        stalled_s=waited_s,
+    )
+
+
+@pytest.fixture
+def falling() -> Tide:
+    """Twelve moments; from the ninth on, the job has a smaller device share, and it stalls once."""
+    samples = [sample(index) for index in range(8)]
+    samples += [sample(index, budget_mib=16, waited_s=0.25) for index in range(8, 12)]
+    return Tide(3, samples, {"device": 96 * _MIB, "host": 64 * _MIB, "ssd": 0})
+
+
+def test_the_tide_is_taken_apart_by_tier_and_kind(falling: Tide) -> None:
+    assert falling.tiers() == ["device", "host"]
+    assert list(falling.kinds("device")) == ["parameter", "gradient"]
+    assert falling.kinds("device")["gradient"][:3] == [0, _MIB, 2 * _MIB]
+    limits = falling.limits("device")
+    assert [size // _MIB for size in limits["budget"]] == [96] * 8 + [16] * 4
+    assert set(limits["pool limit"]) == {96 * _MIB}
+    assert list(falling.limits("host")) == ["budget"]
+    assert falling.stalls_s() == [0.0] * 7 + [0.25] + [0.0] * 4
+    assert list(falling.own()) == ["host"]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_an_image_is_drawn(suffix: str, falling: Tide, tmp_path: Path) -> None:
+    path = tmp_path / f"tide.{suffix}"
+    memory_plot.draw(falling, path)
+    assert path.stat().st_size > 1000
+
+
+def test_one_moment_and_no_chunks_are_drawn_too(tmp_path: Path) -> None:
+    only = Sample(0.0, "forward", "Linear", _MIB, _MIB, {}, {}, 0.0)
+    for path in (tmp_path / "tide.png", tmp_path / "tide.html"):
+        memory_plot.draw(Tide(1, [only], {"host": _MIB}), path)
+        assert path.stat().st_size > 1000
+
+
+def test_the_page_has_its_numbers_and_asks_nobody_else(falling: Tide, tmp_path: Path) -> None:
+    path = tmp_path / "tide.html"
+    memory_plot.draw(falling, path)
+    page = path.read_text(encoding="utf-8")
+    assert not re.search(r"https?:|src=|@import|url\(|fetch\(|XMLHttp", page)
+    numbers = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
+    assert numbers["stalled_ms"][7] == 250.0
+    assert numbers["tiers"][0]["lines"][0]["kib"] == [96 * 1024] * 8 + [16 * 1024] * 4
+    assert numbers["tiers"][0]["kinds"][0]["kib"] == [1024 * (index % 7) for index in range(12)]
+
+
+def test_a_long_iteration_makes_a_page_below_a_mebibyte() -> None:
+    def long(index: int) -> Sample:
+        kinds = {
+            kind: {f"{tier}_bytes": (index * 7919 % 9973) * 10**7 for tier in
+                   ("allocated", "device", "host", "ssd")}
+            for kind in ("parameter", "gradient", "optimizer_state", "activation", "other")
+        }  # fmt: skip
+        budget = {"device": index * 10**7}
+        return Sample(
+            index / 7, "step", f"L{index}", index * 10**6, index * 10**6, kinds, budget, 0
+        )
+
+    pools = dict.fromkeys(("device", "host", "ssd"), 10**12)
+    page = memory_page.page(Tide(1, [long(index) for index in range(4000)], pools))
+    assert len(page.encode()) < 2**20
+
+
+def test_a_name_cannot_end_the_script() -> None:
+    named = sample(0)
+    hostile = Sample(**{**vars(named), "name": "</script><b>"})
+    page = memory_page.page(Tide(1, [named, hostile], {"device": _MIB}))
+    assert page.count("</script>") == 2
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no JavaScript here")
+def test_the_page_draws_itself_and_says_what_a_pointer_is_over(
+    falling: Tide, tmp_path: Path
+) -> None:
+    path, browser = tmp_path / "tide.html", tmp_path / "browser.js"
+    memory_plot.draw(falling, path)
+    browser.write_text(_BROWSER, encoding="utf-8")
+    done = subprocess.run(
+        ["node", browser, path], capture_output=True, text=True, check=True, timeout=60
+    )
+    page = json.loads(done.stdout)
+    for word in ("parameter", "gradient", "own host", "budget"):
+        assert word in page["keys"]
+    assert "NaN" not in page["drawn"] + page["even"] + page["tip"]
+    assert page["drawn"].count("#c0392b") == 3  # The stall, in each panel.
+    assert "moment 7: backward, Linear" in page["tip"]
+    for part in ("stalled 250 ms", "<td>96.0 MiB</td>", "own host: 100 MiB"):
+        assert part in page["tip"]
+    assert page["even"] != page["drawn"]

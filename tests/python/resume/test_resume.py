@@ -1,0 +1,279 @@
+"""A job is resumed by a new process, which is here another runtime over the same chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from fake_client import FakeClient
+from memtide._capi.client import Kind
+from memtide._memory.leases import LeaseLedger
+from memtide._memory.tensor_manager import TensorManager
+from memtide._node.step_manifest import (
+    SavedOptimizer,
+    SavedParameter,
+    SavedTensor,
+    StepManifest,
+    read_manifest,
+)
+from memtide._resume.manifest_writer import small
+from memtide._resume.restored_storages import RestoredStorages
+from memtide._telemetry.observer import Observer
+from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.runtime import Runtime
+from memtide.errors import DataLoss, FailedPrecondition, ResourceExhausted
+from torch import nn
+
+Make = Callable[[nn.Module], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, amsgrad=True),
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9),
+    "adagrad": lambda m: torch.optim.Adagrad(m.named_parameters(), lr=0.01),
+}
+
+
+@pytest.fixture
+def client() -> Iterator[FakeClient]:
+    yield FakeClient()
+    runtimes.stop()
+
+
+def start(client: FakeClient, manifest: StepManifest | None) -> Runtime:
+    runtimes.stop()
+    runtime = runtimes.start(client, Observer(), adopt_everything=True)
+    runtime.keep_steps(manifest)
+    return runtime
+
+
+def manifest_of(client: FakeClient) -> StepManifest:
+    return read_manifest(client.committed_manifest)
+
+
+def build(make: Make, seed: int, width: int = 30) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(24, 60), nn.Linear(60, width), nn.Linear(width, 4))
+    return model, make(model)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
+    losses = []
+    for step in steps:
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        loss = model(torch.randn(5, 24)).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_losses_go_on_as_if_nothing_had_happened(name: str, client: FakeClient) -> None:
+    make = OPTIMIZERS[name]
+    plain = train(*build(make, 0), range(6))
+    start(client, None)
+    first = build(make, 0)
+    assert train(*first, range(3)) == plain[:3]
+    assert client.committed_steps == 3
+    manifest = manifest_of(client)
+    assert (manifest.lost, manifest.steps) == ("", 3)
+    start(client, manifest)
+    second = build(make, 9)
+    assert train(*second, range(3, 6)) == plain[3:]
+    assert client.committed_steps == 6
+    assert manifest_of(client).steps == 6
+
+
+def test_what_a_job_left_is_taken_over_where_it_is(client: FakeClient) -> None:
+    start(client, None)
+    first = build(OPTIMIZERS["adamw"], 0)
+    train(*first, range(2))
+    manager = start(client, manifest_of(client)).manager
+    model, optimizer = build(OPTIMIZERS["adamw"], 1)
+    own = set(client.kinds)
+    model(torch.zeros(1, 24))
+    attached = set(client.kinds) - own
+    large = [p for p in model.parameters() if manager.manages(p)]
+    assert len(large) == 2
+    for tensor in (t for p in large for t in (p, *optimizer.state[p].values())):
+        places = manager.element_places(tensor)
+        assert not places or set(places) <= attached
+    chunks = manager.chunks()
+    manager.trim_all()  # Frees the chunks in which the parameters were before.
+    assert manager.chunks() < chunks
+    assert attached <= set(client.kinds)
+
+
+def test_what_others_look_at_stays_and_takes_the_content(client: FakeClient) -> None:
+    start(client, None)
+    first, _ = started = build(OPTIMIZERS["adamw"], 0)
+    train(*started, range(2))
+    expected = first[0].weight.detach().clone()
+    start(client, manifest_of(client))
+    model, optimizer = build(OPTIMIZERS["adamw"], 1)
+    seen = model[0].weight.detach()
+    model(torch.zeros(1, 24))
+    assert seen.data_ptr() == model[0].weight.data_ptr()
+    assert torch.equal(seen, expected)
+    # The chunks of the last step stay until this process has committed a step.
+    runtime = runtimes.current()
+    assert runtime is not None
+    runtime.manager.trim_all()
+    loss = model(torch.ones(1, 24)).sum()
+    loss.backward()
+    chunks = runtime.manager.chunks()
+    optimizer.step()
+    runtime.manager.trim_all()
+    assert runtime.manager.chunks() < chunks
+
+
+def saved_tensor(offset_bytes: int) -> SavedTensor:
+    return SavedTensor([256], [1], "float32", offset_bytes)
+
+
+def test_states_of_several_rows_in_one_chunk_are_taken_over_too(client: FakeClient) -> None:
+    manager = TensorManager(client, LeaseLedger(client))
+    place = client.allocate(Kind.OPTIMIZER_STATE, 1)
+    parameters = [
+        SavedParameter(small_one, {"a": saved_tensor(2048 * n), "b": saved_tensor(2048 * n + 1024)})
+        for n, small_one in enumerate([SavedTensor([1], [1], "float32", content="AAAAAA==")] * 2)
+    ]
+    manifest = StepManifest(client.chunk_ids(place, 1), [SavedOptimizer("Adam", 1, parameters)])
+    restored = RestoredStorages(manager, manifest)
+    at = [restored.storage(saved_tensor(offset)).data_ptr() for offset in (0, 1024, 2048, 3072)]
+    assert at == [at[0], at[0] + 1024, at[0] + 2048, at[0] + 3072]
+    assert manager.chunks() == 1
+    del restored
+    manager.trim_all()
+    assert manager.chunks() == 0
+
+
+def test_a_parameter_and_a_state_are_never_in_one_chunk(client: FakeClient) -> None:
+    place = client.allocate(Kind.PARAMETER, 1)
+    parameters = [SavedParameter(saved_tensor(0), {"a": saved_tensor(1024)})]
+    manifest = StepManifest(client.chunk_ids(place, 1), [SavedOptimizer("Adam", 1, parameters)])
+    with pytest.raises(DataLoss, match="a parameter and a state in one chunk"):
+        RestoredStorages(TensorManager(client, LeaseLedger(client)), manifest)
+
+
+@pytest.mark.parametrize("offset_bytes", [4096 - 512, 512, 1 << 40])
+def test_a_note_of_what_cannot_be_is_data_loss(offset_bytes: int, client: FakeClient) -> None:
+    manager = TensorManager(client, LeaseLedger(client))
+    place = client.allocate(Kind.PARAMETER, 1)
+    parameters = [SavedParameter(saved_tensor(offset)) for offset in (0, offset_bytes)]
+    manifest = StepManifest(client.chunk_ids(place, 1), [SavedOptimizer("Adam", 1, parameters)])
+    with pytest.raises(DataLoss, match="the job's step manifest names 1024 bytes at"):
+        RestoredStorages(manager, manifest)
+
+
+def test_a_step_before_any_forward_pass_takes_the_job_up_as_well(client: FakeClient) -> None:
+    start(client, None)
+    first = build(OPTIMIZERS["sgd"], 0)
+    train(*first, range(2))
+    expected = [p.detach().clone() for p in first[0].parameters()]
+    start(client, manifest_of(client))
+    model, optimizer = build(OPTIMIZERS["sgd"], 1)
+    optimizer.step()  # Without gradients, the step changes nothing.
+    for parameter, expected_value in zip(model.parameters(), expected, strict=True):
+        assert torch.equal(parameter, expected_value)
+
+
+def test_another_model_is_refused_by_the_name_of_the_parameter(client: FakeClient) -> None:
+    start(client, None)
+    first = build(OPTIMIZERS["adagrad"], 0)
+    train(*first, range(1))
+    start(client, manifest_of(client))
+    model, _ = build(OPTIMIZERS["adagrad"], 0, width=31)
+    with pytest.raises(
+        FailedPrecondition,
+        match=r"parameter 2 \(1.weight\) of Adagrad is \[31, 60\] .*, and in the job \[30, 60\]",
+    ):
+        model(torch.zeros(1, 24))
+
+
+def test_another_optimizer_is_refused(client: FakeClient) -> None:
+    start(client, None)
+    first = build(OPTIMIZERS["adamw"], 0)
+    train(*first, range(1))
+    start(client, manifest_of(client))
+    model, _ = build(OPTIMIZERS["sgd"], 0)
+    with pytest.raises(FailedPrecondition, match=r"states are those of AdamW, and .* is SGD"):
+        model(torch.zeros(1, 24))
+
+
+def test_a_tensor_without_elements_is_no_obstacle(client: FakeClient) -> None:
+    def with_empty(model: nn.Module) -> torch.optim.Optimizer:
+        model.register_parameter("none", nn.Parameter(torch.empty(0, 3)))
+        return OPTIMIZERS["adamw"](model)
+
+    start(client, None)
+    first = build(with_empty, 0)
+    train(*first, range(1))
+    start(client, manifest_of(client))
+    train(*build(with_empty, 1), range(1, 2))
+    assert manifest_of(client).steps == 2
+
+
+def test_fewer_optimizers_or_parameters_are_refused(client: FakeClient) -> None:
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["sgd"], 0)
+    other = torch.optim.SGD([nn.Parameter(torch.ones(300))])
+    train(model, optimizer, range(1))
+    manifest = manifest_of(client)
+    assert [len(one.parameters) for one in manifest.optimizers] == [6, 1]
+    start(client, manifest)
+    again = build(OPTIMIZERS["sgd"], 0)
+    with pytest.raises(FailedPrecondition, match="has 2 optimizers, and this script has made 1"):
+        again[1].step()
+    manifest.optimizers[0].parameters.pop()
+    manifest.optimizers.pop()
+    start(client, manifest)
+    once_more = build(OPTIMIZERS["sgd"], 0)
+    with pytest.raises(FailedPrecondition, match="SGD has 5 parameters, and the script's SGD has"):
+        once_more[0](torch.zeros(1, 24))
+    del other
+
+
+def test_what_steps_in_the_script_cannot_be_gone_on_with(client: FakeClient) -> None:
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    other = torch.optim.RMSprop([nn.Parameter(torch.ones(300))])
+    other.step()
+    train(model, optimizer, range(1))
+    assert manifest_of(client).lost == "RMSprop steps in the script's process"
+
+
+def test_what_no_longer_fits_is_lost_before_it_is_changed_in_place(client: FakeClient) -> None:
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    train(model, optimizer, range(2))
+    client.fail_step_call[len(client.step_calls) + 1] = ResourceExhausted("full")
+    train(model, optimizer, range(2, 4))
+    assert client.committed_steps == 3
+    assert manifest_of(client).lost == "AdamW steps in the script's process"
+
+
+def test_a_note_that_would_be_too_long_says_so(client: FakeClient) -> None:
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    large: list[Any] = [nn.Parameter(torch.zeros(200)) for _ in range(700)]
+    optimizer.add_param_group({"params": large})
+    train(model, optimizer, range(1))
+    assert "bytes of parameters and states are not in chunks" in manifest_of(client).lost
+
+
+@pytest.mark.parametrize(("on_device", "device"), [(False, "cpu"), (True, "meta")])
+def test_what_is_not_in_chunks_returns_to_where_it_was(on_device: bool, device: str) -> None:
+    saved = SavedTensor([2], [1], "float32", content="AACAPwAAAEA=", on_device=on_device)
+    restored = small(saved, torch.device("meta"))  # Stands for a GPU.
+    assert restored.device.type == device
+    if not on_device:
+        assert restored.tolist() == [1.0, 2.0]
+
+
+def test_other_notes_are_data_loss() -> None:
+    for written in (b"{}", b"", b"\x78\x9c"):
+        with pytest.raises(DataLoss, match="the job's step manifest cannot be read"):
+            read_manifest(written)

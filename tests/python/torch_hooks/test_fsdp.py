@@ -1,0 +1,63 @@
+"""FSDP (`fully_shard`) under `memtide run torchrun`: each rank's shards are in chunks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import SCRIPTS, Cli
+
+_TORCHRUN = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
+_SCRIPT = SCRIPTS / "fully_sharded.py"
+
+
+def _plain(cli: Cli, folder: Path, kind: str) -> Path:
+    """The plain script's result."""
+    result = folder / "plain"
+    run = ["-m", "torch.distributed.run", *_TORCHRUN, _SCRIPT, kind]
+    cli.python(*run, RESULT=result).check()
+    return result
+
+
+def _train(cli: Cli, folder: Path, kind: str, *flags: str, **more: object) -> tuple[Path, Any]:
+    """Trains with a third of the memory that the ranks need together. Returns the result, and the
+    content of the --stats file."""
+    result, stats = folder / "ours", folder / "stats"
+    pools = ["--host-pool=48MiB", "--ssd-pool=1GiB", f"--ssd-dir={folder / 'ssd'}"]
+    run = ["torchrun", *_TORCHRUN, _SCRIPT, kind]
+    cli.memtide(
+        "run", *pools, "--chunk-size=2MiB", f"--stats={stats}", *flags, *run, RESULT=result, **more
+    ).check()
+    return result, json.loads(stats.read_text(encoding="utf-8"))
+
+
+def _losses(result: Path) -> list[float]:
+    return [float.fromhex(loss) for loss in json.loads(result.read_text())["losses"]]
+
+
+@pytest.mark.parametrize(("kind", "rel"), [("whole", 1e-5), ("half", 0.01), ("meta", 1e-5)])
+def test_parts_in_chunks_give_the_same(kind: str, rel: float, cli: Cli, tmp_path: Path) -> None:
+    plain = _plain(cli, tmp_path, kind)
+    result, statistics = _train(cli, tmp_path, kind, "--exact")
+    assert result.read_bytes() == plain.read_bytes()
+    for states in ("parameter", "gradient", "optimizer_state"):
+        assert statistics["kinds"][states]["allocated_bytes"] > 8 << 20
+    assert statistics["moved_bytes"]["ssd_read_bytes"] > statistics["iterations"] << 20
+    assert statistics["daemon_steps"] == 0
+    result, statistics = _train(cli, tmp_path, kind)
+    assert _losses(result) == pytest.approx(_losses(plain), rel=rel)
+    assert statistics["daemon_steps"] >= 4
+
+
+@pytest.mark.usefixtures("gpu")
+def test_parts_are_on_a_gpu_each(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = _plain(cli, tmp_path, "steps")
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"{os.environ['MEMTIDE_FAKE_CUDA']},devices=2")
+    flags = ["--device-pool=20MiB", "--exact"]
+    result, statistics = _train(cli, tmp_path, "steps", *flags, ON_GPU="1")
+    assert result.read_bytes() == plain.read_bytes()
+    assert statistics["client"]["faults"] == 0
+    assert statistics["moved_bytes"]["device_to_host_bytes"] > statistics["iterations"] << 20

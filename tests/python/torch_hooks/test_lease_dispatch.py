@@ -1,0 +1,211 @@
+"""Lease dispatch, with a fake client that has no page faults, as on a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fake_client import CHUNK_BYTES, FakeClient, one_chunk_each
+from memtide._capi.client import Access, Places
+from memtide._telemetry.observer import Observer
+from memtide._torch_hooks import device_guards
+from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.runtime import Runtime
+from memtide.errors import FailedPrecondition, ResourceExhausted
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
+
+
+@pytest.fixture
+def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
+    handles_faults = getattr(request, "param", False)
+    yield runtimes.start(
+        FakeClient(handles_faults=handles_faults), Observer(), adopt_everything=True
+    )
+    runtimes.stop()
+
+
+def leased_for(runtime: Runtime, parameter: torch.Tensor) -> list[Access]:
+    place = runtime.manager.span_places(parameter)[0]
+    return [access for places, access in runtime.client.acquired if place in places]
+
+
+def test_every_operation_leases_what_it_reads_and_what_it_writes(runtime: Runtime) -> None:
+    first, second = one_chunk_each(2)
+    runtime.client.acquired.clear()
+    second.add_(first)
+    assert leased_for(runtime, first) == [Access.READ]
+    assert leased_for(runtime, second) == [Access.WRITE]
+    assert runtime.client.in_use() == set()
+    assert second[5].item() == 1.0
+
+
+def test_a_view_leases_nothing_and_its_use_what_is_under_it(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    runtime.client.acquired.clear()
+    view = parameter.view(32, -1)[3:5].t()
+    assert runtime.client.acquired == []
+    view.zero_()
+    assert leased_for(runtime, parameter) == [Access.WRITE]
+
+
+def test_a_class_of_the_scripts_own_over_the_same_memory_is_leased(runtime: Runtime) -> None:
+    class Own(torch.Tensor):
+        pass
+
+    (parameter,) = one_chunk_each(1)
+    own = parameter.detach().as_subclass(Own)
+    runtime.client.acquired.clear()
+    own.add_(1)
+    assert leased_for(runtime, parameter) == [Access.WRITE]
+
+
+def test_an_operation_that_raises_holds_nothing_afterwards(runtime: Runtime) -> None:
+    first, second = one_chunk_each(2)
+    with pytest.raises(RuntimeError):
+        torch.mm(first.view(1, -1), second.view(1, -1))
+    assert runtime.client.in_use() == set()
+
+
+def test_lists_of_more_than_can_be_leased_are_worked_off_in_pieces(runtime: Runtime) -> None:
+    parameters = one_chunk_each(20)
+    torch._foreach_add_(parameters, 1.0)
+    assert [p[0].item() for p in parameters] == [float(index + 1) for index in range(20)]
+    norms = torch._foreach_norm(parameters)
+    assert [norm.item() for norm in norms] == [p.clone().norm().item() for p in parameters]
+
+
+def test_one_operation_over_more_than_can_be_leased_says_what_to_do(runtime: Runtime) -> None:
+    parameters = one_chunk_each(10)
+    with pytest.raises(
+        ResourceExhausted, match=r"aten::cat touches 10 chunks .* may lease 8; enlarge"
+    ):
+        torch.cat(parameters)
+
+
+def test_uses_that_only_make_things_fast_give_way(runtime: Runtime) -> None:
+    parameters = one_chunk_each(8)
+    for parameter in parameters[:5]:
+        places = Places(runtime.manager.span_places(parameter))
+        assert runtime.ledger.lease(places, Access.READ) is not None
+    assert torch.stack(parameters[3:]).shape == (5, CHUNK_BYTES // 4)
+
+
+def test_other_threads_have_the_net_too(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    runtime.client.acquired.clear()
+    thread = threading.Thread(target=parameter.zero_)
+    thread.start()
+    thread.join()
+    assert leased_for(runtime, parameter) == [Access.WRITE]
+
+
+def test_a_thread_of_the_scripts_own_class_has_it_as_well(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    runtime.client.acquired.clear()
+
+    class Own(threading.Thread):
+        def run(self) -> None:
+            parameter.zero_()
+
+    thread = Own()
+    thread.start()
+    thread.join()
+    assert leased_for(runtime, parameter) == [Access.WRITE]
+
+
+def test_printing_leases_what_it_prints(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    runtime.client.acquired.clear()
+    assert "0." in str(parameter[:3])
+    assert leased_for(runtime, parameter) != []
+
+
+def test_operations_of_tensors_made_of_others_come_to_the_net(runtime: Runtime) -> None:
+    first, second = one_chunk_each(2)
+    pair = TwoTensor(first.detach(), second.detach())
+    runtime.client.acquired.clear()
+    pair.add_(1)
+    assert leased_for(runtime, first) == [Access.WRITE]
+    assert leased_for(runtime, second) == [Access.WRITE]
+
+
+class Asking(torch.optim.SGD):
+    """Runs an operation on fake tensors first, as torch does in a step of FSDP's parameters."""
+
+    def step(self, closure: None = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            with FakeTensorMode() as fake:
+                assert torch.zeros_like(fake.from_tensor(parameter)).shape == parameter.shape
+        super().step()
+
+
+@pytest.mark.parametrize("runtime", [False, True], ids=["a net", "faults"], indirect=True)
+def test_tensors_without_memory_are_left_to_torch(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    parameter.grad = torch.ones_like(parameter)
+    Asking([parameter], lr=0.5).step()
+    assert parameter[0].item() == -0.5
+
+
+def test_operations_that_take_functions_lease_their_tensors(runtime: Runtime) -> None:
+    (parameter,) = one_chunk_each(1)
+    runtime.client.acquired.clear()
+    result = torch.ops.higher_order.wrap_with_set_grad_enabled(False, lambda x: x * 2, parameter)
+    assert result[0][3].item() == 0.0 if isinstance(result, tuple) else result[3].item() == 0.0
+    assert leased_for(runtime, parameter) != []
+
+
+def test_gradients_are_unscaled_in_pieces(runtime: Runtime) -> None:
+    gradients = one_chunk_each(12)
+    found, scale = torch.zeros(1), torch.full((1,), 0.5)
+    torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, scale)
+    assert [gradient[0].item() for gradient in gradients] == [index / 2 for index in range(12)]
+    assert found.item() == 0.0
+
+
+def test_a_fused_step_only_reads_gradients_that_are_not_scaled(runtime: Runtime) -> None:
+    gradient, *others = one_chunk_each(4)
+    runtime.client.acquired.clear()
+    lists = [[other] for other in others]
+    step = [torch.tensor(1.0)]
+    torch._fused_adamw_(
+        lists[0],
+        [gradient],
+        lists[1],
+        lists[2],
+        [],
+        step,
+        lr=0.1,
+        beta1=0.9,
+        beta2=0.99,
+        weight_decay=0.0,
+        eps=1e-8,
+        amsgrad=False,
+        maximize=False,
+    )
+    assert leased_for(runtime, gradient) == [Access.READ]
+    assert leased_for(runtime, others[0]) == [Access.WRITE]
+
+
+def test_what_cannot_work_says_so(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FailedPrecondition, match="CUDA graphs"):
+        torch.cuda.CUDAGraph.capture_begin(None)
+    with pytest.warns(UserWarning, match=r"torch\.compile has no effect"):
+        torch.compile(nn.Linear(2, 2))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(FailedPrecondition, match="CUDA_VISIBLE_DEVICES=3 memtide run"):
+        device_guards.check_visible_devices(None)
+
+
+def test_backward_runs_through_the_net(runtime: Runtime) -> None:
+    layer = nn.Linear(32, 32, bias=False)
+    runtime.client.acquired.clear()
+    layer(torch.ones(2, 32)).sum().backward()
+    assert Access.READ in leased_for(runtime, layer.weight)
+    assert layer.weight.grad is not None
+    assert runtime.manager.manages(layer.weight.grad)
+    torch.testing.assert_close(layer.weight.grad.clone(), torch.full((32, 32), 2.0))

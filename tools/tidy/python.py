@@ -1,0 +1,163 @@
+"""The rules of tools/tidy_test.py for the Python package: its layers, and what of it is public.
+
+A file is a tidy_test.File: only its path, text and lines are used.
+"""
+
+import ast
+import re
+
+# A package imports only itself and what stands in a row below its own. Imports inside functions and
+# those for types count, so that no circle can hide.
+LAYERS = (
+    ("__main__",),
+    ("_cli",),
+    ("_launch", "_api"),
+    ("_torch_hooks",),
+    ("_resume",),
+    ("_plot", "_optimizer_step"),
+    ("_trace", "_telemetry"),
+    ("_node", "optim", "_checkpoint"),
+    ("_memory",),
+    ("_capi", "_util"),
+    ("errors",),
+)
+PUBLIC = ("memtide", "memtide.errors", "memtide.optim")
+# The one file that assigns to attributes of torch and of Python's standard library.
+REPLACES = "pyclient/memtide/_torch_hooks/attributes.py"
+# Files in Python that read as a user's do: no private names of memtide.
+USERS = ("examples/", "docs/", "README.md", "tests/libraries/", "tests/python/scripts/")
+
+
+def row_of(package):
+    """The number of the row of LAYERS that a package is in, 0 on top; None: it is in none."""
+    rows = (row for row, packages in enumerate(LAYERS) if package in packages)
+    return next(rows, None)
+
+
+def memtide_imports(file):
+    """(line, dotted module) of each import of memtide in a file in Python, at any depth."""
+    for node in ast.walk(ast.parse(file.text)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = "." * node.level + (node.module or "")
+            names = [f"{package}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.startswith(("memtide.", ".")) or name == "memtide":
+                yield node.lineno, name
+
+
+def check_layering(file):
+    match = re.fullmatch(r"pyclient/memtide/(\w+)(\.py|/.*\.py)", file.path)
+    if not match or match[1] == "__init__":
+        return
+    row = row_of(match[1])
+    if row is None:
+        yield 1, f"{match[1]} has no place in LAYERS"
+        return
+    for number, name in memtide_imports(file):
+        other = (name.split(".") + [""])[1]
+        if name.startswith("."):
+            yield number, "import by the full name"
+        elif other != match[1] and row_of(other) is not None and row_of(other) <= row:
+            yield number, f"{other} does not stand below {match[1]}"
+        elif other.startswith("_") and not other.startswith("__") and row_of(other) is None:
+            yield number, f"{other} has no place in LAYERS"
+
+
+def check_public(file):
+    """Public names are those of PUBLIC; in every other module's path, a word begins with an
+    underscore."""
+    module = re.fullmatch(r"pyclient/(memtide/.*)\.py", file.path)
+    if module:
+        name = module[1].replace("/", ".").removesuffix(".__init__")
+        if name not in (*PUBLIC, "memtide.__main__") and "._" not in name:
+            yield 1, "a private module, or package, has a name that begins with an underscore"
+    elif file.path.startswith(USERS) and file.path.endswith((".py", ".md")):
+        for number, line in enumerate(file.lines, 1):
+            if re.search(r"\bmemtide(\.\w+)*\._[a-z]|\bfrom memtide\.?\w* import _", line):
+                yield number, "a private name of memtide"
+
+
+def check_foreign_attributes(file):
+    """What belongs to another package is replaced by one file, so that all of it can be undone. A
+    name counts as foreign where an import binds it, also if only in one function of the file."""
+    if not re.fullmatch(r"pyclient/memtide/.*\.py", file.path) or file.path == REPLACES:
+        return
+    tree = ast.parse(file.text)
+    foreign = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [(alias.asname or alias.name.split(".")[0], alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [(alias.asname or alias.name, node.module or "") for alias in node.names]
+        else:
+            continue
+        foreign |= {name for name, module in names if not module.startswith(("memtide", "."))}
+    foreign -= {"sys"}  # sys.argv and the like are a program's own.
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            root = node.value
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id in foreign:
+                yield node.lineno, f"{ast.unparse(node)} is replaced in {REPLACES} alone"
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            if name in ("setattr", "delattr", "__setattr__", "__delattr__"):
+                yield node.lineno, f"{name} outside of {REPLACES}"
+
+
+def import_circles(files):
+    """(path, circle) for each circle of imports among the modules of pyclient/memtide."""
+    modules = {}
+    for file in files:
+        if re.fullmatch(r"pyclient/memtide/.*\.py", file.path):
+            name = file.path.removeprefix("pyclient/").removesuffix(".py").replace("/", ".")
+            modules[name.removesuffix(".__init__")] = file
+    imports = {}
+    for module, file in modules.items():
+        named = {name for _, name in memtide_imports(file)}
+        named |= {name.rpartition(".")[0] for name in named}
+        # The root imports all lazily; a package's own docstring imports nothing.
+        imports[module] = sorted((named & modules.keys()) - {module, "memtide"})
+    done = set()
+
+    def visit(module, path):
+        if module in path:
+            circle = " -> ".join([*path[path.index(module) :], module])
+            yield modules[module].path, circle
+        elif module not in done:
+            for other in imports[module]:
+                yield from visit(other, [*path, module])
+            done.add(module)
+
+    for module in imports:
+        yield from visit(module, [])
+
+
+def check_the_rules(make_file):
+    """Complaints about rules that do not see what is planted here."""
+    folder = "pyclient/memtide/_memory"
+    for text in ("from memtide._api import a", "from . import b", "import memtide._new"):
+        if not list(check_layering(make_file(f"{folder}/a.py", text + "\n"))):
+            yield f"rule python-layering does not see {text!r}"
+    for path in ("pyclient/memtide/memory/a.py", "pyclient/memtide/api.py"):
+        if not list(check_public(make_file(path, ""))):
+            yield f"rule python-public does not see {path}"
+    for text in (
+        "import torch\ntorch.nn.Module._apply = f",
+        "from torch.optim import Optimizer as O\nO.step = f",
+        "import torch\ndel torch.Tensor.mul_",
+        "import threading\nthreading.Thread.start: object = f",
+        "def f(owner, name, g):\n    setattr(owner, name, g)",
+    ):
+        if not list(check_foreign_attributes(make_file(f"{folder}/a.py", text + "\n"))):
+            yield f"rule foreign-attributes does not see {text!r}"
+    a_circle = {"a": "def f():\n    from memtide._memory import b\n", "b": "", "c": ""}
+    for text, circles in (("from memtide._memory.a import f\n", 1), ("import memtide\n", 0)):
+        files = [make_file(f"{folder}/{n}.py", t) for n, t in {**a_circle, "b": text}.items()]
+        if len(list(import_circles(files))) != circles:
+            yield f"import_circles() does not see what {text!r} makes"
