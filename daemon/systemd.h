@@ -1,4 +1,4 @@
-// What systemd is told (sd_notify) and asks for (the watchdog). Without systemd: nothing happens.
+// Messages to systemd (sd_notify), and the period of its watchdog. Without systemd nothing happens.
 #ifndef MEMTIDE_DAEMON_SYSTEMD_H_
 #define MEMTIDE_DAEMON_SYSTEMD_H_
 

@@ -157,7 +157,7 @@ struct StepTiles {
   }
 };
 
-// All tiles of a step of an algorithm with so many states.
+// Calls `run` for all tiles of a step of an algorithm with `states` states.
 template <class Run>
 HWY_INLINE void ForEachTileOfStep(const StepCall& call, size_t states, const Run& run) {
   bool in_passes = IsPlainStream(call.new_parameter);

@@ -21,7 +21,7 @@ namespace memtide {
 
 struct LinkSpeed {
   double bytes_per_second = 4e9;
-  Duration latency = std::chrono::microseconds(10);  // Of each transfer.
+  Duration latency = std::chrono::microseconds(10);  // Added to each transfer.
 };
 
 struct LinkOptions {

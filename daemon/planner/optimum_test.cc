@@ -74,7 +74,7 @@ class BruteForce {
     if (!event.IsUse() && last_ == event.chunk) last_.reset();
   }
 
-  // Any that is not in use may leave; so many must that the rest fits.
+  // Any chunk that is not in use may leave, until at most `slots_` chunks are above.
   void Leave(const State& state, uint32_t used, int cost) {
     if (state.above.size() <= slots_) Reach(state, cost);
     for (const uint32_t chunk : state.above) {

@@ -146,7 +146,7 @@ class AccessPredictor {
 
   std::vector<uint32_t> record_;
   std::vector<bool> writes_;      // By recorded use.
-  std::vector<uint32_t> clocks_;  // Of the recorded uses.
+  std::vector<uint32_t> clocks_;  // Microseconds from `began_`, by recorded use.
   uint64_t began_ = 0;            // Clock of the first recorded use, in microseconds.
   bool too_long_ = false;
   uint32_t matched_ = 0;

@@ -32,9 +32,9 @@ class GrpcServer {
 
   // What the health service says from now on.
   void SetNotServing();
-  // Takes no more calls, and returns when those that it has are answered; after `patience` their
-  // clients are told that they are cancelled. REQUIRES: the loop still runs, or has been stopped
-  // and so has answered them.
+  // Takes no more calls, and returns when those that it has are answered; after `patience` the
+  // others are answered CANCELLED. REQUIRES: the loop still runs, or has been stopped and so has
+  // answered them.
   void Stop(Duration patience);
 
  private:

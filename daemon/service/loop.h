@@ -1,11 +1,12 @@
 // Loop: hands events to the engine one at a time, and carries out what the engine answers.
 //
-// There is no thread of the loop's own: the thread that posts an event while nobody is at it drains
-// the queue, so a call usually runs to its reply in the thread that received it. A post from inside
-// an effect, or while another thread drains, only queues. The engine and every effect run outside
-// the lock, one after the other, in order. Deadlines pass with ticks: one is handled after an event
-// that finds the last one kTickPeriod ago, and, when nothing else happens, a small thread posts one
-// every kIdleTickPeriod (seldom, for each wake-up of a thread costs a virtual machine 80 us).
+// There is no thread of the loop's own: the thread that posts an event drains the queue, unless
+// another thread is draining it, so a call usually runs to its reply in the thread that received
+// it. A post from inside an effect, or while another thread drains, only queues. The engine and
+// every effect run outside the lock, one after the other, in order. Deadlines pass with ticks: one
+// is handled after an event that finds the last one kTickPeriod ago, and, when nothing else
+// happens, a small thread posts one every kIdleTickPeriod (seldom, for each wake-up of a thread
+// costs a virtual machine 80 us).
 //
 // Renewals go ahead of all other events, one of each session, and before each tick: a session is
 // never ended for the time that its renewal waited here, however far behind the loop is.
@@ -45,7 +46,7 @@ class Loop {
  public:
   static constexpr std::chrono::milliseconds kTickPeriod{50};
   static constexpr std::chrono::milliseconds kIdleTickPeriod{200};
-  // Calls are refused with RESOURCE_EXHAUSTED above this. Other events are bounded by who makes
+  // Calls are refused with RESOURCE_EXHAUSTED above this. Other events are bounded by what causes
   // them: a completion for each transfer, a connection for each descriptor, a renewal for each
   // session.
   static constexpr size_t kMaxQueuedEvents = 16384;
@@ -53,7 +54,7 @@ class Loop {
   // Engine::Handle of the engine that this loop serves, or a stand-in for it in tests.
   using Engine = std::function<void(Instant now, const Event& event, std::vector<Effect>* effects)>;
 
-  // Who waits for a reply. Called exactly once for each Call, unless Abandon returned true.
+  // Waits for a reply. OnReply is called exactly once for each Call, unless Abandon returned true.
   class Caller {
    public:
     virtual ~Caller() = default;
@@ -74,7 +75,7 @@ class Loop {
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Dropped after Stop. The first renewal of a session that is queued goes ahead of other events;
-  // more of them wait as all calls do, so that nobody holds others up with renewals.
+  // more of them wait as all calls do, so that no session delays others with renewals.
   void Post(Event event) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A fresh id for a call.

@@ -13,7 +13,7 @@
 namespace memtide {
 namespace {
 
-// Remembers what it is told to carry out, and does what a test asks for meanwhile.
+// Remembers each effect that it gets, and does what a test asks for meanwhile.
 class FakeSink : public EffectSink {
  public:
   void CarryOut(Effect effect) override {
@@ -126,7 +126,7 @@ TEST(LoopTest, HandlesTheRenewalOfASessionAheadOfAFullQueue) {
     if (sink.effects.size() > 1) return;
     for (size_t i = 0; i < Loop::kMaxQueuedEvents - 1; ++i) loop.Post(ClientGone{SessionId(2)});
     loop.Call(Renew(&loop), &first);
-    loop.Call(Renew(&loop), &second);  // Of the same session: in its turn.
+    loop.Call(Renew(&loop), &second);  // The same session's second: it waits.
   };
   loop.Post(ClientGone{SessionId(1)});
   EXPECT_EQ(answered_after, (std::vector<size_t>{1, Loop::kMaxQueuedEvents}));

@@ -147,7 +147,7 @@ class FdServerTest : public testing::Test {
   TokenTable tokens_;
   EdgeCounters counters_;
   Events events_;
-  std::atomic<int> lacking_{0};  // So many exports find no descriptor.
+  std::atomic<int> lacking_{0};  // The next `lacking_` exports fail.
   std::unique_ptr<FdServer> server_;
 };
 
@@ -228,7 +228,7 @@ TEST_F(FdServerTest, TellsARefusedSessionWhy) {
   EXPECT_EQ(client.Receive().refused().message(), "sessions: 256 already");
   EXPECT_EQ(client.Receive().frame_case(), v1::FdFrame::FRAME_NOT_SET);
   EXPECT_EQ(events_.Next<ClientGone>().session, session);
-  server_->SendRevoke({session, 1, {}});  // Nobody there: nothing happens.
+  server_->SendRevoke({session, 1, {}});  // It has no connection: nothing happens.
 }
 
 TEST_F(FdServerTest, EndsASessionThatAskedForItWithoutARefusal) {

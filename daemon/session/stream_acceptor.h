@@ -33,8 +33,8 @@ struct StreamAcceptorOptions {
   // Connections at a time: one for each session of FdServerOptions, and as many for inspection. At
   // most half of the process's descriptors (RLIMIT_NOFILE): regions and stores need theirs.
   uint32_t max_connections = 1024;
-  // Of these, connections of one uid: one user's flood leaves room for others. At most three
-  // quarters of all.
+  // Connections of one uid at a time: one user's flood leaves room for others. At most three
+  // quarters of all connections.
   uint32_t max_per_uid = 768;
 };
 

@@ -28,7 +28,7 @@ class FaultyDisk : public Disk {
   void FailTransfer(uint64_t transfer, absl::Status status);
   void TearTransfer(uint64_t transfer, absl::Status status);
   void HoldTransfer(uint64_t transfer);
-  // Waits until so many transfers have been started, held ones included.
+  // Waits until `count` transfers have been started, held ones included.
   void AwaitTransfers(uint64_t count);
   // Starts the held transfers, the last first, and holds no more.
   void Release();

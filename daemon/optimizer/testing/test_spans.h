@@ -27,7 +27,7 @@ void Use(const Target& target);
 
 class Numbers {
  public:
-  // Of `values`, each rounded; the first lies `offset` elements after a multiple of 64 bytes.
+  // Holds `values`, each rounded; the first lies `offset` elements after a multiple of 64 bytes.
   Numbers(Format format, const std::vector<double>& values, size_t offset = 0)
       : format_(format), size_(values.size()), width_(BytesPerElement(format)) {
     memory_.assign(size_ * width_ + 2 * kGuard + 64, kFill);
