@@ -28,9 +28,11 @@ constexpr uint64_t kPatienceMicros = 10'000'000;
 
 }  // namespace
 
+// systemd sets the variable in the environment of a service that may notify it.
 bool HasFdStore() { return std::getenv("NOTIFY_SOCKET") != nullptr; }
 
 void StoreFd(const std::string& name, int fd) {
+  // Without FDPOLL=0 systemd drops a descriptor as soon as it reports POLLHUP or POLLERR.
   const std::string message = absl::StrCat("FDSTORE=1\nFDNAME=", name, "\nFDPOLL=0");
   int result = sd_pid_notify_with_fds(0, /*unset_environment=*/0, message.c_str(), &fd, 1);
   // Without the barrier, a crash could come before the service manager has the descriptor.

@@ -32,6 +32,8 @@ absl::Status WriteError(int error, absl::string_view what) {
 absl::Status ReadError(int error, absl::string_view what) {
   const std::string message = absl::StrCat(what, ": ", ErrnoName(error));
   switch (error) {
+    // Linux's block layer has several numbers for a failed read: ENODATA for a sector that cannot
+    // be read, EILSEQ for a failed integrity check, EREMOTEIO for an error of the target.
     case EIO:
     case EILSEQ:
     case ENODATA:

@@ -23,8 +23,10 @@ IoScheduler::IoScheduler(std::shared_ptr<const StoreTable> stores,
   MEMTIDE_CHECK(options.piece <= kStripeSize && options.small_piece <= options.piece);
   MEMTIDE_CHECK(!options.small_piece.IsZero() && options.piece.IsMultipleOf(kDiskAlignment) &&
                 options.small_piece.IsMultipleOf(kDiskAlignment));
+  // A full lane refills at half (decision 7), so half of it must hold a piece.
   MEMTIDE_CHECK(options.in_flight >= options.piece * 2);
   lanes_.resize(2 * stripes_.directories());
+  // The pool cannot run dry before the lanes are full: Cut charges each piece at least small_piece.
   pieces_.resize(lanes_.size() * (options.in_flight / options.small_piece));
   for (Piece& piece : pieces_) free_pieces_.push_back(&piece);
 }
@@ -45,6 +47,7 @@ void IoScheduler::Add(Transfer transfer) {
       << request.size << " at " << request.offset << " of store " << request.store;
 
   const auto place = transfers_.insert(transfers_.end(), std::move(transfer));
+  // Each directory gets a cursor of its own, so that all of them work on one transfer at once.
   for (size_t directory = 0; directory < stripes_.directories(); ++directory) {
     const Bytes first = stripes_.FirstIn(directory, place->request.offset);
     if (first >= *end) continue;
@@ -55,6 +58,7 @@ void IoScheduler::Add(Transfer transfer) {
 
 Piece* IoScheduler::Next() {
   for (size_t i = 0; i < lanes_.size(); ++i) {
+    // Beginning behind the last lane that was served keeps a busy lane from starving the others.
     const size_t lane = (next_lane_ + i) % lanes_.size();
     if (Piece* piece = Cut(lane)) {
       next_lane_ = (lane + 1) % lanes_.size();
@@ -79,6 +83,8 @@ Piece* IoScheduler::Cut(size_t index) {
   // A piece takes room of at least small_piece, so that the pool bounds the number of pieces.
   const Bytes charge = std::max(size, options_.small_piece);
   if (lane.in_flight + charge > options_.in_flight) {
+    // Nothing more starts until half has arrived: requests that are started together cost less
+    // (decision 7).
     lane.full = true;
     return nullptr;
   }
@@ -120,7 +126,9 @@ IoScheduler::Outcome IoScheduler::Advance(Piece* piece, ssize_t result,
   }
   if (moved < piece->size) {
     const auto transfer = piece->place;
+    // The first error stays: later pieces tend to fail of the same cause.
     if (transfer->status.ok()) transfer->status = Error(*piece, static_cast<int>(-result));
+    // Pieces in flight still use the memory, so the transfer ends with the last of them.
     Abandon(transfer);
   }
   End(piece, completion);

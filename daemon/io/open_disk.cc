@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<Disk>> OpenDisk(const DiskOptions& options) {
   if (options.engine != DiskEngine::kThreads) {
     absl::StatusOr<std::unique_ptr<UringDisk>> disk = UringDisk::Create(stores, options.scheduler);
     if (disk.ok()) return std::unique_ptr<Disk>(*std::move(disk));
+    // Sandboxes often refuse io_uring; threads do the same at a higher cost of CPU time.
     if (options.engine == DiskEngine::kUring) return disk.status();
     why = std::string(disk.status().message());
   }

@@ -20,6 +20,7 @@ void RegisteredBuffers::Init(io_uring* ring) {
   ring_ = ring;
   const int result = io_uring_register_buffers_sparse(ring, kTableSize);
   if (result < 0) {
+    // A kernel before 5.19 has no sparse tables. free_ stays empty then, so that Add does nothing.
     Refused(-result, Bytes());
     return;
   }
@@ -28,6 +29,7 @@ void RegisteredBuffers::Init(io_uring* ring) {
 
 void RegisteredBuffers::Add(char* memory, Bytes size) {
   for (Bytes offset; offset < size;) {
+    // Transfers work without registration, at a higher cost: not an error.
     if (free_.empty()) return;
     const Bytes part = std::min(kLargestBuffer, size - offset);
     char* const begin = memory + offset.count();
@@ -58,6 +60,7 @@ int RegisteredBuffers::Find(const char* memory, Bytes size) const {
   if (after == buffers_.begin()) return -1;
   const auto& [begin, buffer] = *std::prev(after);
   const Bytes offset(static_cast<uint64_t>(memory - begin));
+  // A request names one buffer, so a transfer across two of them goes unregistered.
   return offset + size <= buffer.size ? buffer.index : -1;
 }
 
@@ -68,6 +71,7 @@ std::string RegisteredBuffers::Describe() const {
 
 int RegisteredBuffers::Update(int index, char* memory, Bytes size) {
   iovec range{memory, size.count()};
+  // With a tag, the kernel would post a completion once it has let go of the old buffer.
   const __u64 no_tag = 0;
   return io_uring_register_buffers_update_tag(ring_, index, &range, &no_tag, 1);
 }

@@ -63,6 +63,8 @@ absl::Status CheckIsPrivate(const std::string& path, int directory) {
 }
 
 absl::StatusOr<OwnedFd> OpenDirectory(const std::string& path) {
+  // All later steps go through this descriptor, so that the directory that is checked is the one
+  // that is used, whatever happens to the path.
   OwnedFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (directory.valid()) return directory;
   const int error = errno;
@@ -120,6 +122,7 @@ absl::Status LockMarker(const std::string& path, int marker) {
   if (!text.empty() && !absl::StartsWith(text, kMagic)) {
     return NotOurs(path, absl::StrCat("has a ", kMarker, " of another kind or version"));
   }
+  // The lock, which ends with the process, says who owns the directory. The pid is for messages.
   const std::string mark = absl::StrCat(kMagic, getpid(), "\n");
   if (ftruncate(marker, 0) != 0 ||
       pwrite(marker, mark.data(), mark.size(), 0) != static_cast<ssize_t>(mark.size())) {
@@ -170,6 +173,7 @@ absl::StatusOr<OwnedFd> StoreDirectory::OpenUnnamed(int extra_flags) const {
   const int flags = O_RDWR | O_CLOEXEC | extra_flags;
   OwnedFd file(openat(directory_.get(), ".", flags | O_TMPFILE, 0600));
   if (file.valid()) return file;
+  // EOPNOTSUPP comes from a file system without unnamed files, EISDIR from a kernel without them.
   if (errno == EOPNOTSUPP || errno == EISDIR) {
     static std::atomic<uint64_t> next{0};
     const std::string name = absl::StrCat(kFilePrefix, getpid(), "-", next++);
@@ -181,6 +185,7 @@ absl::StatusOr<OwnedFd> StoreDirectory::OpenUnnamed(int extra_flags) const {
 }
 
 absl::Status StoreDirectory::Probe() {
+  // A file system without direct I/O may refuse the flag when a file is opened.
   absl::StatusOr<OwnedFd> file = OpenUnnamed(O_DIRECT);
   direct_ = file.ok() && SupportsDirectIo(file->get());
   if (!file.ok()) {
@@ -188,6 +193,7 @@ absl::Status StoreDirectory::Probe() {
     MEMTIDE_RETURN_IF_ERROR(file.status());
   }
   if (fallocate(file->get(), 0, 0, kDiskAlignment.count()) != 0) {
+    // Without reserved blocks a write-back could fail for lack of space (decision 3).
     if (errno == EOPNOTSUPP) {
       return NotOurs(path_, "is on a file system that cannot reserve blocks (fallocate)");
     }

@@ -37,6 +37,7 @@ absl::Status StoreTable::Make(StoreId id, Bytes size) {
   auto store = std::make_shared<Store>();
   store->size = size;
   for (size_t i = 0; i < directories_.size(); ++i) {
+    // A failure closes the files made so far. They have no name, so their blocks are free then.
     MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, directories_[i].MakeFile(stripes_.FileSize(i, size)));
     store->files.push_back(std::move(file));
   }
@@ -46,6 +47,7 @@ absl::Status StoreTable::Make(StoreId id, Bytes size) {
 }
 
 absl::Status StoreTable::Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files) {
+  // The number of directories decides where each stripe lies, so it must be the same as then.
   if (files.size() != directories_.size()) {
     return absl::DataLossError(absl::StrCat("a store of ", files.size(), " files, where there are ",
                                             directories_.size(), " directories"));

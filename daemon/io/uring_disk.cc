@@ -110,6 +110,7 @@ int UringDisk::Ring::Open() {
 }
 
 UringDisk::Ring::~Ring() {
+  // Open starts no thread without an eventfd.
   if (!thread_.joinable()) return;
   Post(Stop{});
   thread_.join();
@@ -142,6 +143,7 @@ void UringDisk::Ring::Run(std::promise<int>* opened) {
   while (true) {
     TakeInbox();
     while (Piece* piece = scheduler_.Next()) Submit(piece);
+    // The armed read writes to wake_value_, so the thread waits for it.
     if (stopping_ && scheduler_.idle() && !wake_armed_) break;
     if (!stopping_ && !wake_armed_) ArmWake();
     SubmitAndWait();
@@ -160,6 +162,7 @@ void UringDisk::Ring::Run(std::promise<int>* opened) {
 void UringDisk::Ring::TakeInbox() {
   {
     MutexLock lock(&mutex_);
+    // The commands run without the lock: registering a buffer pins its pages in a system call.
     taken_.swap(inbox_);
   }
   for (Command& command : taken_) {
@@ -169,6 +172,7 @@ void UringDisk::Ring::TakeInbox() {
 }
 
 void UringDisk::Ring::Handle(Transfer& transfer) {
+  // The index stays valid: RemoveBuffer requires that no transfer uses the buffer.
   transfer.registered_buffer = buffers_.Find(transfer.request.memory, transfer.request.size);
   scheduler_.Add(std::move(transfer));
 }
@@ -180,6 +184,7 @@ void UringDisk::Ring::Handle(const BufferRemoved& removed) {
 
 void UringDisk::Ring::ArmWake() {
   io_uring_sqe* const entry = NextEntry();
+  // Reading the eventfd through the ring lets the thread wait for commands and completions at once.
   io_uring_prep_read(entry, wake_.get(), &wake_value_, sizeof(wake_value_), 0);
   io_uring_sqe_set_data(entry, nullptr);
   wake_armed_ = true;

@@ -77,6 +77,7 @@ KeptMemory Measure(const Inheritance& left) {
     struct stat status;
     struct statfs file_system;
     if (fstat(fd.get(), &status) != 0 || fstatfs(fd.get(), &file_system) != 0) continue;
+    // st_size would also count the slots that the balloon emptied.
     const Bytes size = Bytes(static_cast<uint64_t>(status.st_blocks)) * kStatBlock;
     if (!absl::StartsWith(name, kRegionPrefix)) {
       kept.blocks[status.st_dev] += size;

@@ -133,6 +133,7 @@ bool Decode(const journal::Entry& entry, Record* record) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Create() {
+  // The file has pages only where records were written, however large its two halves are.
   OwnedFd fd(memfd_create("memtide-journal", MFD_CLOEXEC));
   if (!fd.valid() || fchmod(fd.get(), 0600) != 0 ||
       ftruncate(fd.get(), static_cast<off_t>(FileBytes())) != 0) {
@@ -180,6 +181,7 @@ absl::Status Journal::Read() {
   const char* at = memory_ + Begin((counts & kSecondHalf) != 0);
   uint64_t left = counts & ~kSecondHalf;
   const absl::Status damaged = absl::DataLossError("the journal is damaged");
+  // A damaged length must not lead beyond the half.
   if (left > kMostBytes.count()) return damaged;
   while (left > 0) {
     uint32_t size;
@@ -208,6 +210,7 @@ void Journal::Apply(const Record& record) {
 }
 
 absl::Status Journal::Append(const Record& record) {
+  // Compact has reported this once.
   if (full_) return absl::OkStatus();
   Apply(record);
   std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
@@ -215,6 +218,7 @@ absl::Status Journal::Append(const Record& record) {
   uint64_t end = before & ~kSecondHalf;
   const int half = (before & kSecondHalf) != 0;
   if (end < worth_writing_anew_.count() && Write(half, &end, record)) {
+    // This store commits the record: a kill before it leaves the journal as it was.
     counts.store((before & kSecondHalf) | end, std::memory_order_release);
     return absl::OkStatus();
   }
@@ -225,6 +229,7 @@ absl::Status Journal::Compact() {
   std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
   const int old = (counts.load(std::memory_order_relaxed) & kSecondHalf) != 0;
   const int fresh = 1 - old;
+  // Until `counts` changes, the old half is active and whole.
   uint64_t end = 0;
   bool fits = true;
   Record some;
@@ -243,6 +248,7 @@ absl::Status Journal::Compact() {
   full_ = !fits;
   const uint64_t half = fresh == 1 ? kSecondHalf : 0;
   counts.store(fits ? half | end : half, std::memory_order_release);
+  // At four times the live content, compaction adds about a third to what Append writes.
   worth_writing_anew_ = std::max(kFewBytes, Bytes(end) * 4);
   // If the kernel refuses, the memory stays in use until the half is written again.
   (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -256,6 +262,7 @@ absl::Status Journal::Compact() {
 bool Journal::Write(int half, uint64_t* end, const Record& record) {
   const journal::Entry entry = Encode(record);
   const size_t size = entry.ByteSizeLong();
+  // The bound also makes the length fit the 32 bits in front of an entry.
   if (size > kMostBytes.count() || *end + sizeof(uint32_t) + size > kMostBytes.count()) {
     return false;
   }

@@ -29,6 +29,7 @@ absl::StatusOr<OwnedFd> Take(StoredFds* kept, const std::string& name) {
 }
 
 absl::StatusOr<std::vector<OwnedFd>> TakeFiles(StoredFds* kept, StoreId store) {
+  // The journal does not hold the number of files: their names in the store count them.
   std::vector<OwnedFd> files;
   do {
     MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, Take(kept, StoreFileName(store, files.size())));
@@ -93,6 +94,7 @@ void GiveUp(const JobRecord& job, std::vector<ChunkRecord>* chunks, Journal* jou
     ended.freed.push_back(static_cast<uint32_t>(chunk->chunk.value()));
   }
   chunks->erase(others, chunks->end());
+  // Without this record the next daemon would look for the memory of the job again.
   const absl::Status status = journal->Append(ended);
   if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
 }
@@ -104,6 +106,8 @@ absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(Inheritance* left) {
   if (!absl::IsNotFound(left->unreadable)) {
     spdlog::warn("what the daemon before left cannot be taken up: {}",
                  std::string(left->unreadable.message()));
+    // systemd may hold several descriptors of one name, and this one is of no use to the next
+    // daemon.
     RemoveStoredFd(kJournalName);
   }
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Journal::Create());
