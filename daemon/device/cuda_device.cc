@@ -139,6 +139,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaDevice::Allocate(const std::st
     if (status.code() != absl::StatusCode::kResourceExhausted) return status;
     if (Now() + pause > deadline) {
       const CudaGate::Use use(&gate_);
+      // The gate is entered because cudaMemGetInfo uses the context, which a restart may be
+      // resetting.
       return WithFreeMemory(status);
     }
     // tidy(sleep): nothing tells when another process has let memory go.
@@ -151,15 +153,18 @@ absl::Status CudaDevice::AllocateOnce(const CudaMemoryOptions& options, MemoryKi
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaMemory> made, CudaMemory::Create(options, kind));
   MEMTIDE_ASSIGN_OR_RETURN(char* const address, made->Address());
   MEMTIDE_RETURN_IF_ERROR(
+      // A client must not see what another job, or another process, had in this memory.
       Wait(kNew, absl::StrCat("zeroing new ", made->Describe()), [&](cudaStream_t stream) {
         return cudaMemsetAsync(address, 0, options.size.count(), stream);
       }));
   MutexLock lock(&mutex_);
+  // This thread is inside the gate, so no restart can pass between the zeroing and this line.
   memories_.insert(made.get());
   *memory = std::move(made);
   return absl::OkStatus();
 }
 
+// Release is inside the gate as a whole: a restart must not reopen memory that is being destroyed.
 void CudaDevice::Release(std::unique_ptr<CudaMemory> memory) {
   const CudaGate::Use use(&gate_);
   {
@@ -177,6 +182,7 @@ void CudaDevice::AddHostMemory(char* memory, Bytes size) {
     CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
     status = host_.Add(memory, size);
   }
+  // Outside the gate, because `warn` is the owner's code.
   WarnUnpinned(status);
 }
 
@@ -219,6 +225,7 @@ absl::Status CudaDevice::OnMemory(const DeviceMemory& memory, Bytes offset, Byte
       << size << " at " << offset << " of " << of.Describe();
   absl::Status gone;  // The memory is lost, not the GPU: no restart.
   const absl::Status status = Run([&]() -> absl::Status {
+    // Each attempt asks again: a restart maps the memory at another address.
     const absl::StatusOr<char*> address = of.Address();
     gone = address.status();
     if (!gone.ok()) return absl::OkStatus();
@@ -233,6 +240,7 @@ absl::Status CudaDevice::OnMemory(const DeviceMemory& memory, Bytes offset, Byte
 absl::Status CudaDevice::Wait(StreamOf stream, const std::string& what,
                               const std::function<cudaError_t(cudaStream_t)>& enqueue) {
   const cudaStream_t on = streams_[stream];
+  // With cudaEventBlockingSync the thread sleeps; a spinning one would take a core from training.
   cudaEvent_t event = nullptr;
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(
       cudaEventCreateWithFlags(&event, cudaEventBlockingSync | cudaEventDisableTiming), what));
@@ -241,6 +249,7 @@ absl::Status CudaDevice::Wait(StreamOf stream, const std::string& what,
   if (status.ok()) status = CudaStatus(cudaEventSynchronize(event), what);
   if (!status.ok() && status.code() != absl::StatusCode::kUnavailable) {
     // The copy may still be in flight, in memory that the caller will reuse.
+    // If even waiting fails, only a reset ends the copy, and UNAVAILABLE makes Run reset the GPU.
     const absl::Status ended = CudaStatus(cudaStreamSynchronize(on), what);
     if (!ended.ok()) status = absl::UnavailableError(ended.message());
   }

@@ -17,6 +17,7 @@ void CudaGate::Leave() {
 bool CudaGate::Close(uint64_t generation) {
   MutexLock lock(&mutex_);
   while (closed_) changed_.Wait(&mutex_);
+  // The restart of another thread has answered the same failure.
   if (generation != generation_) return false;
   closed_ = true;
   while (inside_ > 0) changed_.Wait(&mutex_);

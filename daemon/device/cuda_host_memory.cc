@@ -65,6 +65,7 @@ absl::Status CudaHostMemory::PinAgain() {
   std::map<char*, Range> ranges;
   {
     MutexLock lock(&mutex_);
+    // The ranges are pinned below without the lock, because the calls of CUDA may take long.
     ranges = ranges_;
   }
   absl::Status failed;

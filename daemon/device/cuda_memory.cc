@@ -91,6 +91,7 @@ absl::Status DescriptorMemory::Map() {
       Failed(cu().MemAddressReserve(&address_, count, 0, 0, 0), "cuMemAddressReserve"));
   MEMTIDE_RETURN_IF_ERROR(Failed(cu().MemMap(address_, count, 0, handle_, 0), "cuMemMap"));
   mapped_ = true;
+  // CUDA maps memory without any access; it is granted in a call of its own.
   CUmemAccessDesc access = {};
   access.location = Location();
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -105,6 +106,7 @@ absl::Status DescriptorMemory::ReleaseHandle() {
 
 void DescriptorMemory::Release() {
   const size_t count = size().count();
+  // CUDA takes an address range back only once nothing is mapped there.
   if (mapped_ && cu().MemUnmap(address_, count) == CUDA_SUCCESS) mapped_ = false;
   if (address_ != 0 && !mapped_ && cu().MemAddressFree(address_, count) == CUDA_SUCCESS) {
     address_ = 0;
@@ -120,6 +122,7 @@ void DescriptorMemory::Forget() {
 }
 
 absl::Status DescriptorMemory::Reopen() {
+  // An import leaves the descriptor open, so it serves the next reset, too.
   void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(fd_));
   MEMTIDE_RETURN_IF_ERROR(
       Failed(cu().MemImportFromShareableHandle(&handle_, descriptor, kHandleType),

@@ -16,8 +16,11 @@ absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
       generation = use.generation();
       MEMTIDE_RETURN_IF_ERROR(Lost());
       status = CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice");
+      // The current device is a property of the calling thread, and several threads come here.
       if (status.ok()) status = work();
     }
+    // One restart for each call: a GPU that is lost at every attempt would hold the thread for
+    // ever.
     if (again || status.code() != absl::StatusCode::kUnavailable) return status;
     MEMTIDE_RETURN_IF_ERROR(Restart(generation, status));
   }
@@ -56,6 +59,7 @@ absl::Status CudaDevice::Revive() {
     MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaDeviceReset(), "cudaDeviceReset"));
   }
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice"));
+  // The reset has destroyed the streams.
   streams_ = {};
   std::set<CudaMemory*> memories;
   {
@@ -64,6 +68,7 @@ absl::Status CudaDevice::Revive() {
   }
   for (CudaMemory* const memory : memories) memory->Forget();
   MEMTIDE_RETURN_IF_ERROR(MakeStreams());
+  // Copies also work from memory that is not pinned, only slower.
   WarnUnpinned(host_.PinAgain());
   for (CudaMemory* const memory : memories) MEMTIDE_RETURN_IF_ERROR(memory->Reopen());
   return absl::OkStatus();

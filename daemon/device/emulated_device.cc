@@ -82,6 +82,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> EmulatedDevice::Allocate(const std
 absl::Status EmulatedDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* host,
                                     Bytes size) {
   char* const to = EmulatedMemory::At(memory, offset, size);
+  // The link is taken before the copy, so that the copy itself is part of the emulated time.
   const Instant arrived = in_.Take(Now(), TimeFor(size)) + options_.latency;
   StreamCopy(to, host, size);
   SleepUntil(arrived);
@@ -99,6 +100,7 @@ absl::Status EmulatedDevice::CopyOut(const DeviceMemory& memory, Bytes offset, c
 
 absl::Status EmulatedDevice::Zero(DeviceMemory& memory, Bytes offset, Bytes size) {
   char* const to = EmulatedMemory::At(memory, offset, size);
+  // A GPU zeroes its own memory: that occupies no link.
   const Instant done = Now() + options_.latency;
   StreamZero(to, size);
   SleepUntil(done);

@@ -18,6 +18,7 @@ std::string Describe(const CudaDeviceFacts& facts) {
 bool IsWithoutGpu() {
   int count = 0, driver_version = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
+  // Clears the error, so that it does not surface in a later call.
   cudaGetLastError();
   if (error == cudaErrorNoDevice) return true;
   // CUDA returns the same error if the driver is too old.

@@ -107,6 +107,7 @@ const StreamingKernel* Widest() {
 struct Body {
   size_t head, size;
 };
+// Non-temporal stores need an aligned destination; loads may have any alignment.
 Body BodyOf(const char* to, size_t size) {
   const size_t head = (64 - reinterpret_cast<uintptr_t>(to) % 64) % 64;
   return {head, (size - head) / kStreamingBlock * kStreamingBlock};

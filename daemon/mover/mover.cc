@@ -30,9 +30,11 @@ Mover::Mover(Device* device, Disk* disk, std::function<void(Event)> post)
 Mover::~Mover() {
   {
     MutexLock lock(&mutex_);
+    // The disk outlives this object, so its `done` callbacks must have run by the end.
     while (disk_transfers_ > 0) disk_idle_.Wait(&mutex_);
   }
   memory_.Push([this] {
+    // Region::empty belongs to the memory thread.
     for (auto& [id, region] : regions_.RemoveAll()) Dispose(std::move(region));
   });
 }
@@ -55,6 +57,8 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
   if (effect.tier == Tier::kHost) {
     MEMTIDE_CHECK(!effect.slot.IsZero() && effect.size.IsMultipleOf(effect.slot)) << effect.slot;
     MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Create(name, effect.size));
+    // systemd has the descriptor before the engine hears of the region, so no record of the journal
+    // names memory that is not kept (decision 14).
     if (effect.kept) StoreFd(RegionName(effect.region), region->host->fd());
     region->slot = effect.slot;
     AnnounceAll(*region);
@@ -80,6 +84,8 @@ void Mover::Withdraw(const Region& region, Bytes offset) {
 
 void Mover::AnnounceAll(const Region& region) {
   for (Bytes offset; offset < region.size(); offset += region.slot) {
+    // Slot by slot, because the balloon releases single slots, and pinned pages would stay
+    // (decision 17).
     if (region.empty.count(offset.count()) == 0) Announce(region, offset);
   }
 }
@@ -89,6 +95,7 @@ absl::Status Mover::Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory,
   auto region = std::make_shared<Region>();
   MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Adopt(memory.Release(), size));
   region->slot = slot;
+  // A restored job has what its chunks use, and grows again by need (decision 18).
   for (const uint64_t offset : empty) region->host->Empty(Bytes(offset), slot).IgnoreError();
   region->empty = std::move(empty);
   AnnounceAll(*region);
@@ -176,6 +183,7 @@ void Mover::Start(const DropStore& effect) {
   MEMTIDE_CHECK(disk_ != nullptr) << "store " << effect.store;
   memory_.Push([this, effect] {
     if (HasFdStore()) {
+      // systemd's copies of the descriptors would keep the blocks of the files.
       const size_t files = disk_->Files(effect.store).size();
       for (size_t i = 0; i < files; ++i) RemoveStoredFd(StoreFileName(effect.store, i));
     }
@@ -273,6 +281,7 @@ void Mover::UseDisk(const StartTransfer& effect, DiskTransfer::Direction directi
     memory = Range();
     post_(TransferDone{id, std::move(status)});
     MutexLock lock(&mutex_);
+    // Counted after `post_`, as the destructor may go on once there is none left.
     if (--disk_transfers_ == 0) disk_idle_.Signal();
   });
 }

@@ -50,6 +50,7 @@ absl::StatusOr<MemoryExport> Regions::Export(RegionId id) const {
   }
   MemoryExport exported = found->second->Export();
   if (exported.fd < 0) return exported;
+  // A duplicate stays valid, and the same memory, if the region is dropped before it is sent.
   exported.fd = fcntl(exported.fd, F_DUPFD_CLOEXEC, 0);
   if (exported.fd < 0) {
     return absl::ResourceExhaustedError(absl::StrCat("duplicating the descriptor of region ",
