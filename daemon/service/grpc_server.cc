@@ -46,9 +46,11 @@ void SetLimits(grpc::ServerBuilder* builder) {
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string& socket_path,
                                                               const ServiceContext* context) {
   grpc::EnableDefaultHealthCheckService(true);
+  // ServerBuilder's constructor, which comes next, takes up the plugins that exist by then.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(&builder);
+  // Connections are accepted by StreamAcceptor, because gRPC's own listener has no limits.
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
       builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
@@ -57,6 +59,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string&
   for (const auto& service : services) builder.RegisterService(service.get());
   StreamAcceptorOptions options;
   options.socket_path = socket_path;
+  // From here on clients can connect. They wait in the kernel's queue until the server runs.
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<StreamAcceptor> acceptor,
                            StreamAcceptor::Bind(std::move(options), context->counters));
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

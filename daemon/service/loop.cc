@@ -29,6 +29,7 @@ void Loop::Stop() {
     renewals_.clear();
     callers.swap(callers_);
   }
+  // Without the lock: the ticker needs it to see stopped_.
   if (ticker_.joinable()) ticker_.join();
   for (const auto& [call, caller] : callers) {
     caller->OnReply({call, absl::UnavailableError("the daemon stops"), {}});
@@ -43,6 +44,7 @@ void Loop::Post(Event event) {
     const bool ahead =
         renewal != nullptr && renewals_.try_emplace(renewal->session, *renewal).second;
     if (!ahead) queue_.push_back(std::move(event));
+    // The thread in Drain finds the event before it leaves (decision 5).
     if (draining_) return;
     draining_ = true;
   }
@@ -130,6 +132,7 @@ void Loop::Deliver(Reply reply) {
   {
     MutexLock lock(&mutex_);
     const auto it = callers_.find(reply.call);
+    // Abandon has taken the caller away.
     if (it == callers_.end()) return;
     caller = it->second;
     callers_.erase(it);
@@ -174,6 +177,7 @@ Reply WaitingCaller::Wait(Loop* loop, CallId call, Duration timeout) {
     return {call, absl::DeadlineExceededError("the engine did not answer in time"), {}};
   }
   MutexLock lock(&mutex_);
+  // Abandon came too late: OnReply is about to use this object, or has just done so.
   while (!done_) replied_.Wait(&mutex_);
   return std::move(reply_);
 }

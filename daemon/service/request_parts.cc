@@ -49,6 +49,7 @@ absl::StatusOr<Duration> ToDuration(absl::string_view field,
   const bool in_range = duration.seconds() >= 0 && duration.nanos() >= 0 &&
                         duration.nanos() < kNanosPerSecond &&
                         duration.seconds() <= longest_s.count();
+  // The range is checked before the sum, which could overflow a Duration.
   const Duration value = in_range ? std::chrono::seconds(duration.seconds()) +
                                         std::chrono::nanoseconds(duration.nanos())
                                   : Duration::max();

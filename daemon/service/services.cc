@@ -21,6 +21,7 @@ using Context = grpc::CallbackServerContext;
 
 absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Context& context) {
   const auto& metadata = context.client_metadata();
+  // gRPC carries binary values only under names that end with -bin.
   const auto it = metadata.find("memtide-token-bin");
   if (it != metadata.end()) {
     if (const auto identity =
@@ -92,6 +93,8 @@ grpc::ServerUnaryReactor* FinishNow(Context* context, const absl::Status& status
 template <typename ReplyValue, typename CallEvent, typename Response>
 grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, Context* context, CallEvent event,
                                    Response* response) {
+  // The loop may run in this thread and finish the call before Call returns (decision 5), so the
+  // reactor is fetched first.
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   event.call = service->loop->NewCall();
   service->loop->Call(std::move(event),

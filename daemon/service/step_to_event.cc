@@ -74,6 +74,7 @@ absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request) {
   optimizer::Work work;
   MEMTIDE_ASSIGN_OR_RETURN(work.rule, ToRule(request));
   work.step = request.step();
+  // A part that only copies needs no number, but work counts steps from 1.
   if (work.step == 0 && request.pieces().empty()) work.step = 1;
   work.gradient_factor = request.gradient_factor() == 0 ? 1 : request.gradient_factor();
   work.fresh_states = request.fresh_states();

@@ -124,6 +124,7 @@ void FdServer::Serve() {
   std::array<epoll_event, 64> events;
   for (;;) {
     int timeout_ms = CloseSilentOnes();
+    // No event says that the process has descriptors again.
     if (!lacking_.empty()) timeout_ms = timeout_ms < 0 ? kRetryMs : std::min(timeout_ms, kRetryMs);
     const int count = epoll_wait(epoll_fd_, events.data(), events.size(), timeout_ms);
     MEMTIDE_CHECK(count >= 0 || errno == EINTR) << "epoll_wait: " << std::strerror(errno);
@@ -132,6 +133,7 @@ void FdServer::Serve() {
       if (fd == listen_fd_) {
         AcceptAll();
       } else if (fd == wake_fd_) {
+        // Resets the counter: epoll would report it again and again.
         uint64_t wakes;
         [[maybe_unused]] const ssize_t got = read(wake_fd_, &wakes, sizeof(wakes));
       } else if (const auto it = connections_.find(fd); it != connections_.end()) {
@@ -139,6 +141,8 @@ void FdServer::Serve() {
         // is then polled once without need.
         Connection* const connection = it->second.get();
         if ((events[i].events & EPOLLOUT) != 0) Flush(connection);
+        // Flush may have removed the connection. Errors and hang-ups need no branch: Read finds the
+        // end.
         if (connections_.count(fd) != 0) Read(connections_[fd].get());
       }
     }
@@ -153,6 +157,8 @@ void FdServer::AcceptAll() {
   for (;;) {
     int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE) && spare_fd_ >= 0) {
+      // A connection that stays in the queue keeps epoll awake, so it is accepted with the spare
+      // descriptor, and refused.
       close(spare_fd_);
       fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd >= 0) {
@@ -167,6 +173,7 @@ void FdServer::AcceptAll() {
       spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
       continue;
     }
+    // ECONNABORTED is about one peer that has left; others may wait behind it.
     if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (fd < 0) return;
     Admit(fd);
@@ -213,16 +220,20 @@ void FdServer::Admit(int fd) {
 
 int FdServer::CloseSilentOnes() {
   const Instant now = Now();
+  // All connections have the same time, so their deadlines are in the order of their arrival.
   while (!greeting_.empty() && greeting_.front().first <= now) {
     Refuse(connections_.at(greeting_.front().second).get(),
            absl::DeadlineExceededError("the client sent no FdHello in time"));
   }
   if (greeting_.empty()) return -1;
+  // Rounded down, the last part of a millisecond would be a busy loop.
   const auto left = greeting_.front().first - now;
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
 }
 
 void FdServer::Read(Connection* connection) {
+  // One packet an event: epoll is level-triggered and reports the rest, so no peer keeps the
+  // thread.
   std::string packet;
   const absl::StatusOr<ReadResult> result = ReadPacket(connection->fd, &packet);
   if (!result.ok()) return Refuse(connection, result.status());
@@ -274,6 +285,7 @@ void FdServer::Append(Connection* connection, Frame frame) {
                                   options_.max_queued_frames, " frames of its fd socket")));
   }
   connection->outbox.push_back(std::move(frame));
+  // Otherwise epoll calls Flush when there is room.
   if (!connection->awaits_room) Flush(connection);
 }
 
@@ -294,12 +306,15 @@ void FdServer::Flush(Connection* connection) {
       const absl::StatusOr<MemoryExport> memory = export_region_(wanted->region);
       if (memory.ok()) {
         sent = SendPacket(connection->fd, EncodeRegion(wanted->region, *memory), memory->fd);
+        // A packet in flight has a reference of its own.
         if (memory->fd >= 0) close(memory->fd);
       } else if (absl::IsResourceExhausted(memory.status())) {
         // That descriptors are short is no fault of this client, which can wait for its region.
         lacking_.insert(connection->fd);
         break;
       } else if (!absl::IsNotFound(memory.status())) {
+        // NOT_FOUND is no error: the region was dropped while its frame waited, so the frame is
+        // dropped, too.
         return Refuse(connection, memory.status());
       }
     }
@@ -307,6 +322,7 @@ void FdServer::Flush(Connection* connection) {
     if (!*sent) break;
     connection->outbox.pop_front();
   }
+  // A socket has room nearly always, so epoll watches for it only while a frame waits for room.
   const bool awaits_room = !connection->outbox.empty() && lacking_.count(connection->fd) == 0;
   if (awaits_room == connection->awaits_room) return;
   epoll_event event = {};
@@ -335,6 +351,7 @@ void FdServer::Remove(Connection* connection) {
   const int fd = connection->fd;
   const absl::optional<SessionId> session = connection->session;
   if (session) {
+    // The token goes first, so that no call of an ended session is accepted.
     tokens_->Revoke(connection->token);
     sessions_.erase(*session);
   } else {

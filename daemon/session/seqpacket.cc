@@ -32,6 +32,7 @@ absl::StatusOr<int> ListenUnix(const std::string& path, int type) {
   const int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return absl::InternalError(absl::StrCat("socket: ", ErrnoText()));
   absl::Cleanup close_fd = [fd] { close(fd); };
+  // Nothing can connect before listen, so no peer meets the mode that the umask gave.
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       chmod(path.c_str(), kSocketMode) != 0 || listen(fd, kBacklog) != 0) {
     return absl::FailedPreconditionError(
@@ -44,6 +45,7 @@ absl::StatusOr<int> ListenUnix(const std::string& path, int type) {
 absl::StatusOr<Peer> PeerOf(int fd) {
   ucred credentials = {};
   socklen_t size = sizeof(credentials);
+  // The kernel recorded these when the peer connected; no message can forge them.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
     return absl::InternalError(absl::StrCat("SO_PEERCRED: ", ErrnoText()));
   }
@@ -93,8 +95,10 @@ absl::StatusOr<bool> SendPacket(int fd, absl::string_view packet, int passed_fd)
   }
   ssize_t sent;
   do {
+    // Without MSG_NOSIGNAL, a peer that is gone would raise SIGPIPE here.
     sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
+  // A SOCK_SEQPACKET message is sent as a whole or not at all.
   if (sent >= 0) return true;
   if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
   return absl::UnavailableError(absl::StrCat("the client cannot be reached: ", ErrnoText()));

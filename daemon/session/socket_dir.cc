@@ -70,6 +70,7 @@ absl::Status CheckOwnerAndMode(const std::string& path, int directory_fd) {
 }
 
 absl::Status TakeLock(const std::string& path, int lock_fd) {
+  // The kernel drops the lock when the process ends, so a crash leaves no stale one.
   if (flock(lock_fd, LOCK_EX | LOCK_NB) != 0) {
     char pid[32] = {};
     const ssize_t size = pread(lock_fd, pid, sizeof(pid) - 1, 0);
@@ -92,6 +93,7 @@ absl::Status RemoveStaleSocket(const std::string& path, int type) {
   std::memcpy(address.sun_path, path.data(), path.size());
   const int probe = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (probe < 0) return absl::InternalError(absl::StrCat("socket: ", ErrnoText()));
+  // EAGAIN comes from a listener whose queue is full: it lives, too.
   const bool lives =
       connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
       errno == EAGAIN;

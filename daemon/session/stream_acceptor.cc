@@ -88,6 +88,7 @@ bool StreamAcceptor::AcceptSome() {
     if (!fd.valid()) {
       const int error = errno;
       if (error == EAGAIN || error == EWOULDBLOCK) return true;
+      // ECONNABORTED is about one peer that has left; others may wait behind it.
       if (error == EINTR || error == ECONNABORTED) continue;
       Complain(&delayed_,
                absl::StrCat("connections wait, as accept4 fails with ", strerrorname_np(error),
@@ -106,6 +107,7 @@ absl::Status StreamAcceptor::Admit(OwnedFd fd) {
   MEMTIDE_ASSIGN_OR_RETURN(const Peer peer, PeerOf(fd.get()));
   absl::Status room = CheckLimits(peer.uid);
   if (!room.ok()) {
+    // It makes a system call for each connection, so it runs only where a limit seems reached.
     ForgetClosed();
     room = CheckLimits(peer.uid);
   }

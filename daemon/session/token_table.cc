@@ -44,6 +44,7 @@ absl::StatusOr<Token> TokenTable::Mint(Identity identity) {
     Token token;
     MEMTIDE_RETURN_IF_ERROR(FillRandom(token.data(), token.size()));
     MutexLock lock(&mutex_);
+    // The prefix is the key, so a token whose prefix is taken is drawn again.
     if (entries_.try_emplace(Prefix(token.data()), Entry{token, identity}).second) return token;
   }
 }
@@ -60,6 +61,7 @@ absl::optional<Identity> TokenTable::Find(absl::string_view token) const {
   MutexLock lock(&mutex_);
   const auto it = entries_.find(Prefix(token.data()));
   if (it == entries_.end()) return absl::nullopt;
+  // The time of the look-up may tell about the first 8 bytes; the other 24 stay secret.
   if (!EqualInConstantTime(it->second.token.data(), token.data(), kTokenBytes)) {
     return absl::nullopt;
   }
