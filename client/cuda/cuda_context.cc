@@ -56,10 +56,12 @@ absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::Open(const std::string
 }
 
 absl::Status CudaContext::Start() {
+  // The primary context is the one that the CUDA runtime uses, and torch with it.
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver_->DevicePrimaryCtxRetain(&context_, device_.ordinal),
                                      absl::StrCat("the context of GPU ", device_.ordinal)));
   const CurrentCudaContext current(*driver_, context_);
   MEMTIDE_RETURN_IF_ERROR(current.status());
+  // With cudaEventBlockingSync a thread that waits sleeps instead of spinning.
   for (cudaEvent_t& event : events_) {
     MEMTIDE_RETURN_IF_ERROR(
         CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
@@ -97,6 +99,7 @@ void CudaContext::MarkDone(uint64_t fence) {
 
 bool CudaContext::IsDone(uint64_t fence) {
   if (fence <= done_.load()) return true;
+  // Without an event the device can only be waited for.
   if (driver_->CtxRecordEvent == nullptr || fence == kEverything) return AwaitFence(fence).ok();
   // If the event was recorded again, it stands for a later fence, which includes this fence's work.
   if (driver_->EventQuery(events_[fence % kEvents]) != CUDA_SUCCESS) return false;

@@ -173,6 +173,7 @@ absl::Status CudaSpace::Map(PlaceId place, Region* region, Bytes offset, Access 
 }
 
 absl::Status CudaSpace::MapWhole(PlaceId place, Region* region, Bytes offset, Access access) {
+  // CUDA maps an allocation from its beginning, and cannot split a mapping (decision 9).
   if (!offset.IsZero() || region->size != chunk_size()) {
     return absl::InternalError(absl::StrCat(
         "the daemon lent ", FormatBytes(chunk_size()), " at byte ", offset.count(),

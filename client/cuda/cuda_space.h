@@ -8,17 +8,15 @@
 // A GPU has no page faults that could be handled (decision 8): a kernel that accesses an unmapped
 // place, or writes to a place mapped for reading, ends the process's CUDA context. So unmapping
 // must wait for all work that may use the place:
-//   1  The program launches its work between Acquire and Release of a chunk, on any stream.
-//   2  Release calls EndUse before the lease counts as idle. EndUse records an event that includes
-//   all work
-//      of the context so far, on every stream (cuCtxRecordEvent; with drivers before CUDA 12.5,
-//      step 3 waits for the whole device instead).
-//   3  Unmap waits for that event, then unmaps. Only then does the lease return to the daemon,
-//   whose copy
-//      therefore finds every byte written, and whose next tenant of the slot is not disturbed.
-//   4  The daemon waits for its own copies before it grants a lease, and mapping is complete before
-//   Acquire
-//      returns; so work launched after Acquire finds the bytes.
+//   1. The program launches its work between Acquire and Release of a chunk, on any stream.
+//   2. Release calls EndUse before the lease counts as idle. EndUse records an event that includes
+//      all work of the context so far, on every stream (cuCtxRecordEvent; with drivers before CUDA
+//      12.5, step 3 waits for the whole device instead).
+//   3. Unmap waits for that event, then unmaps. Only then does the lease return to the daemon,
+//      whose copy therefore finds every byte written, and whose next tenant of the slot is not
+//      disturbed.
+//   4. The daemon waits for its own copies before it grants a lease, and mapping is complete before
+//      Acquire returns; so work launched after Acquire finds the bytes.
 // Work launched outside of step 1 is an error of the program, like an access to freed memory.
 //
 // In builds without the CUDA toolkit both functions return UNIMPLEMENTED.

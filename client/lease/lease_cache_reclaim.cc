@@ -22,7 +22,8 @@ bool LeaseCache::NeedsReclaim() const {
     if (IsTakable(place)) return true;
   }
   if (bound_ <= budget_) return false;  // All chunks fit: nothing will have to be released.
-  // The next lease would have to wait for a release.
+  // The next lease would have to wait for a release. TakeForHeadroom spares recently faulted
+  // places, so there must be others.
   return idle_ > kRecentFaults && held_ + leasing_ >= max_held();
 }
 
@@ -61,6 +62,7 @@ std::vector<PlaceId> LeaseCache::TakeRevoked() {
   std::vector<PlaceId> taken;
   const std::vector<uint32_t> named(revoked_places_.begin(), revoked_places_.end());
   for (const uint32_t place : named) {
+    // Named chunks that are in use stay in revoked_places_ until their uses end.
     if (IsTakable(place)) MarkReleasing(place, &taken);
   }
   ++stamp_;

@@ -26,6 +26,7 @@ absl::Status LeaseClient::HandleFault(PlaceId place, Access access) {
   // CarryOut has resumed the blocked threads.
   if (done.ok() && *done == LeasePlan::Next::kFetch) return absl::OkStatus();
   if (!done.ok() && !absl::IsNotFound(done.status())) return done.status();
+  // Nothing was mapped, so nothing else resumes the thread that faulted.
   space_->Wake(place);
   return absl::OkStatus();
 }
@@ -83,6 +84,7 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
   const Instant start = Now();
   if (!no_wait) AwaitMinResidency(plan.release);
   const Instant begun = Now();
+  // Before any call names them: the daemon may lend their slots to other chunks at once.
   for (const PlaceId place : plan.release) space_->Unmap(place);
   // In all other cases the fetch carries the releases, which saves a call.
   if (!plan.release.empty() && (plan.release_first || no_wait)) {
@@ -97,6 +99,7 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
   if (fetched.ok()) {
     status = MapGranted(*pending, fetched->leases);
   } else {
+    // A fetch that failed may have ended these leases, or not.
     ReleaseInDoubt(pending->released);
   }
   const MutexLock lock(&mutex_);

@@ -103,6 +103,7 @@ void LeaseClient::ReturnRegions(const std::vector<RegionId>& regions) {
 void LeaseClient::RunReclaimer() {
   mutex_.Lock();
   while (!stopping_) {
+    // In a lost session there is nothing to release: the thread waits for StopReclaimer.
     if (!lost_.ok() || (gone_.empty() && !cache_.NeedsReclaim())) {
       reclaim_needed_.Wait(&mutex_);
       continue;
@@ -150,6 +151,7 @@ absl::Status LeaseClient::Evict(absl::Span<const PlaceId> places) {
       }
       if (cache_.IsAbsent(place)) absent.push_back(place);
     }
+    // Leases are taken after all places are checked, so an error changes nothing.
     idle = cache_.TakeIdle(places);
     leased = ChunksOf(idle);
     chunks = ChunksOf(absent);

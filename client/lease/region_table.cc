@@ -66,6 +66,7 @@ absl::StatusOr<std::shared_ptr<Region>> RegionTable::Find(const Lease& lease, By
   }
   const std::shared_ptr<Region>& region = regions_.at(lease.region);
   const absl::optional<Bytes> end = CheckedAdd(lease.offset, chunk_size);
+  // mmap takes offsets of whole pages only.
   if (!end.has_value() || *end > region->size || !lease.offset.IsMultipleOf(KiB(4))) {
     return absl::InternalError(absl::StrCat(
         "the daemon lent chunk ", lease.chunk.value(), " at byte ", lease.offset.count(),

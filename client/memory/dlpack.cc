@@ -67,6 +67,7 @@ void* DlpackSpans::Wrap(const Span& span, const AddressSpace::DlDevice& device) 
   view.device = device;
   view.dimensions = 1;
   view.type = {1, 8, 1};
+  // Its strides stay null, which means a compact tensor.
   view.shape = &tensor->size;
   tensor->managed.context = tensor.get();
   tensor->managed.deleter = &Tensor::Delete;

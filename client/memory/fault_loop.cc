@@ -80,6 +80,7 @@ absl::StatusOr<Descriptor> FaultLoop::MakeEpoll() {
     event.data.fd = fd;
     return epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   };
+  // A fault is for one thread, so the kernel need not wake all; the end is for all of them.
   if (epoll.valid() && add(space_->uffd(), EPOLLIN | EPOLLEXCLUSIVE) &&
       add(request_reader_.get(), EPOLLIN | EPOLLEXCLUSIVE) && add(stop_.get(), EPOLLIN)) {
     return epoll;
@@ -114,6 +115,7 @@ absl::optional<PageFault> FaultLoop::ReadUserfault() {
   uffd_msg message;
   const ssize_t size = read(space_->uffd(), &message, sizeof(message));
   if (size < 0) {
+    // EPOLLEXCLUSIVE may wake several threads for one event, which the first of them reads.
     MEMTIDE_CHECK(errno == EAGAIN || errno == EINTR) << "userfaultfd: " << strerror(errno);
     return absl::nullopt;
   }

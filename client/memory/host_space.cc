@@ -75,6 +75,7 @@ absl::StatusOr<FaultDescriptor> OpenUserfaultfd() {
 // Reserves `size` bytes of addresses at a multiple of `alignment`. Null on failure.
 char* ReserveAligned(uint64_t size, uint64_t alignment) {
   // Reserve more than needed, then return what lies before and after the aligned range.
+  // MAP_NORESERVE, because only addresses are wanted: the memory behind them is the daemon's.
   void* reserved = mmap(nullptr, size + alignment, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return nullptr;
@@ -188,6 +189,7 @@ absl::Status HostSpace::Map(PlaceId place, Region* region, Bytes offset, Access 
   if (at == MAP_FAILED) {
     return absl::ResourceExhaustedError(Errno("cannot map a chunk (vm.max_map_count)"));
   }
+  // The advice on the mapping that was replaced went with it.
   madvise(at, chunk_size().count(), MADV_DONTFORK);
   return absl::OkStatus();
 }

@@ -2,8 +2,8 @@
 //
 // What a place is in each state:
 //   kUnbound        inaccessible; an access is the program's own segmentation fault
-//   kAbsent         anonymous memory registered with userfaultfd; an access becomes an event on
-//   uffd() kRead, kWrite   a slot of shared memory
+//   kAbsent         anonymous memory registered with userfaultfd; an access is an event on uffd()
+//   kRead, kWrite   a slot of shared memory
 //
 // A write to a place in state kRead raises SIGSEGV; the signal handler reads the state from
 // page_state() without a lock (decision 6). A system call that writes there gets EFAULT, because

@@ -58,6 +58,7 @@ bool HandleSpaceFault(HostSpace* space, int requests, const void* address, const
       if (AccessOf(context, state) == Access::kRead)
         return true;  // The place was mapped after the fault.
       const PageFault fault{place, Access::kWrite, ThreadId()};
+      // An interrupted write has sent nothing: the instruction is retried and faults again.
       if (write(requests, &fault, sizeof(fault)) != sizeof(fault)) return errno == EINTR;
       space->WaitWhile(place, state);
       return true;
@@ -148,6 +149,7 @@ absl::Status InstallSegvHandler() {
   action.sa_sigaction = Handle;
   // SA_NODEFER: while the handler waits, the thread can still take its own faults; and a previous
   // handler that jumps out (as some runtimes do) leaves no blocked signal behind.
+  // SA_ONSTACK: a stack overflow arrives here, too, and leaves no room on its own stack.
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigemptyset(&action.sa_mask);
   if (sigaction(SIGSEGV, &action, nullptr) != 0) {
@@ -163,6 +165,7 @@ absl::StatusOr<SegvRegistration> SegvRegistration::Create(HostSpace* space, int 
     if (registrations[i].space.load() != nullptr) continue;
     registrations[i].requests.store(requests);
     registrations[i].generation.store(ForkGeneration());
+    // `space` comes last: a handler that sees it finds the rest of the entry in place.
     registrations[i].space.store(space);
     return SegvRegistration(i);
   }
