@@ -32,6 +32,7 @@ void LogFromGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->mess
 void StartLogging(LogLevel level) {
   auto logger = spdlog::stderr_logger_mt("memtided");
   logger->set_level(ToSpdlog(level));
+  // systemd sets JOURNAL_STREAM where stderr is its journal, which adds the time itself.
   logger->set_pattern(std::getenv("JOURNAL_STREAM") != nullptr ? "%l: %v"
                                                                : "%Y-%m-%dT%H:%M:%S.%e%z %l: %v");
   logger->flush_on(spdlog::level::debug);

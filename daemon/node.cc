@@ -231,6 +231,7 @@ absl::Status Node::StartMetrics() {
   };
   auto exporter = Exporter::Start(config_.metrics->address, kVersion, &edge_counters_, inspect);
   if (!exporter.ok()) {
+    // The default address may belong to another daemon; one that was asked for must work.
     if (!config_.metrics->is_default) return exporter.status();
     services_.warnings.push_back(
         absl::StrCat("no metrics are served: ", exporter.status().message()));
@@ -241,6 +242,7 @@ absl::Status Node::StartMetrics() {
   spdlog::info("metrics: http://{}/metrics", exporter_->address());
   std::ofstream file(socket_dir_->MetricsAddressPath());
   file << exporter_->address() << "\n";
+  // close writes what is buffered, so only after it the stream knows of an error.
   file.close();
   if (file) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -280,6 +282,7 @@ absl::Status Node::StartEdges(Inheritance left) {
                       std::move(options), &tokens_, &edge_counters_,
                       [loop = loop_.get()](Event event) { loop->Post(std::move(event)); },
                       [mover = mover_.get()](RegionId region) { return mover->Export(region); }));
+  // Before the first session, which could open a new job under the name of one that is restored.
   MEMTIDE_RETURN_IF_ERROR(Recover(std::move(left)));
   fd_server_->Start();
   return absl::OkStatus();

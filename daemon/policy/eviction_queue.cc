@@ -38,6 +38,7 @@ size_t EvictionQueue::size() const {
 
 absl::optional<Candidate> EvictionQueue::Next(uint64_t now) const {
   if (auto duplicate = Last(EvictionCost::kDuplicate)) return duplicate;
+  // The plan lets this copy go in any case, so no other use suffers (decision 15).
   if (auto leaving = Last(EvictionCost::kLeaving)) return leaving;
   const absl::optional<Candidate> clean = Last(EvictionCost::kClean);
   const absl::optional<Candidate> dirty = Last(EvictionCost::kOnly);
