@@ -158,6 +158,7 @@ absl::Status Make(const std::string& name, Bytes size, HugePages pages, Parts* p
   if (ftruncate(parts->fd, static_cast<off_t>(size.count())) != 0) {
     return Failed("ftruncate", size, errno);
   }
+  // A client that could shrink the file would make the daemon fail with SIGBUS.
   if (fcntl(parts->fd, F_ADD_SEALS, kSeals) != 0) {
     return Failed("sealing", size, errno);
   }

@@ -117,6 +117,7 @@ absl::StatusOr<CudaDriver> LoadAll() {
   MEMTIDE_LOAD(EventSynchronize);
 #undef MEMTIDE_LOAD
   driver.maps_memory = LoadMapping(&driver);
+  // Without it, a client waits for the whole device before it unmaps (client/cuda/cuda_space.h).
   if (!Load("cuCtxRecordEvent", kCtxRecordEventVersion, &driver.CtxRecordEvent).ok()) {
     driver.CtxRecordEvent = nullptr;
   }

@@ -38,6 +38,7 @@ absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, cons
   }
   const Bytes left = available - device;
   if (proto.host_pool_bytes() == 0) {
+    // The jobs of the last daemon must fit again, even where the default is smaller (decision 14).
     const Bytes usual = PartOf(Bytes(left.count() / 2), proto);
     return RoundPool("host_pool_bytes", std::max(usual, RoomFor(machine.kept.host_pool)));
   }
@@ -100,6 +101,7 @@ absl::StatusOr<Bytes> LargestSsdPool(const std::vector<std::string>& dirs, const
   Bytes largest(UINT64_MAX);
   for (const auto& [id, file_system] : file_systems) {
     const auto& [free, count] = file_system;
+    // Stripes are dealt evenly, so the fullest directory bounds all of them.
     largest = std::min(largest, Bytes(free.count() / count) * dirs.size());
   }
   return largest;

@@ -80,6 +80,7 @@ absl::Status SetAuto(const v1::NodeConfig& proto, const Machine& machine, Config
   const absl::StatusOr<Gpu> gpu = machine.inspect_gpu("");
   if (gpu.ok()) return SetCuda(proto, machine, *gpu, config);
   const bool emulated = proto.device_pool_bytes() != 0;
+  // NOT_FOUND: there is no GPU to use. All other errors are about one that should work.
   if (!absl::IsNotFound(gpu.status())) {
     config->warnings.push_back(absl::StrCat(
         "the GPU is not used, ", emulated ? "a device is emulated" : "there is no device",

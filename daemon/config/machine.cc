@@ -35,6 +35,7 @@ absl::StatusOr<FreeSpace> FreeSpaceOf(const std::string& directory, const KeptMe
   }
   const auto own = kept.blocks.find(info.st_dev);
   const Bytes kept_here = own == kept.blocks.end() ? Bytes() : own->second;
+  // f_bavail leaves out the blocks that the file system keeps for root.
   return FreeSpace{info.st_dev, Bytes(space.f_bavail) * space.f_frsize + kept_here};
 }
 

@@ -124,6 +124,7 @@ void AdamStep(const AdamOptions& options, uint64_t step, const StepSpans& spans,
     call.adds_decay = options.weight_decay != 0;
     call.decay = static_cast<float>(options.weight_decay);
   }
+  // Scalars are computed in double and rounded once, as Python computes those that torch gets.
   const double steps = static_cast<double>(step);
   const double correction1 = 1 - std::pow(options.beta1, steps);
   const double correction2 = 1 - std::pow(options.beta2, steps);

@@ -31,6 +31,7 @@ absl::Status CheckSpan(absl::string_view name, const Place& place, uint64_t coun
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": offset ", place.offset, " is not a multiple of the element's ", width, " bytes"));
   }
+  // Divided and not multiplied: `count` comes from a client, and a product could overflow.
   if (place.offset > chunks.bytes || count > (chunks.bytes - place.offset) / width) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": ", count, " elements of ", width,
                                                    " bytes from ", place.offset,
@@ -166,6 +167,7 @@ absl::Status Validate(const Work& work, uint32_t reads, uint32_t chunks, uint64_
   MEMTIDE_RETURN_IF_ERROR(
       std::visit([](const auto& options) { return Validate(options); }, work.rule));
   if (work.step == 0) return absl::InvalidArgumentError("step: 0; steps count from 1");
+  // The kernels compute in fp32, where a finite double may be infinite.
   if (!std::isfinite(static_cast<float>(work.gradient_factor))) {
     return absl::InvalidArgumentError(
         absl::StrCat("gradient_factor: ", work.gradient_factor, "; must be finite in fp32"));

@@ -87,6 +87,7 @@ void SubtractStalls(const v1::Trace& trace, std::vector<PlayedMoment>* moments) 
     return time < moment.time_ns();
   };
   for (const v1::TracedStall& stall : trace.stalls()) {
+    // A stall is the traced node's: another node, or another policy, has its own.
     const int64_t end = stall.start_ns() + stall.duration_ns();
     const auto after = std::upper_bound(trace.moments().begin(), trace.moments().end(),
                                         stall.start_ns(), begins_later);
@@ -174,6 +175,7 @@ AccessSequence Repeated(const AccessSequence& sequence, size_t first, size_t tim
   for (size_t i = 0; i < begin; ++i) Follow(sequence.moments[i], &at_begin);
   std::vector<bool> at_end = at_begin;
   for (size_t i = begin; i < end; ++i) Follow(sequence.moments[i], &at_end);
+  // Frees come first, so that more chunks never exist in the seam than at either of its ends.
   std::vector<ChunkEvent> seam;
   for (uint32_t chunk = 0; chunk < at_begin.size(); ++chunk) {
     if (at_end[chunk] && !at_begin[chunk]) seam.push_back({chunk, Kind::kFree});
