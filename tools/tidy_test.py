@@ -361,7 +361,7 @@ def check_columns(file):
     for number, line in enumerate(file.lines if file.path.endswith(".md") else (), 1):
         fenced ^= line.lstrip().startswith("```")
         wrappable = not fenced and " " in line.strip(" -") and not line.lstrip().startswith("|")
-        if wrappable and len(line) > MAX_COLUMNS and not words.is_pending(file.path):
+        if wrappable and len(line) > MAX_COLUMNS and not words.is_about_words(file.path):
             yield number, f"{len(line)} columns; at most {MAX_COLUMNS}"
 
 
@@ -383,7 +383,7 @@ def check_links(file):
     good=("notes/a.md", "The oldest fetch is admitted first.\n"),
 )
 def check_words(file):
-    if not words.is_pending(file.path):
+    if not words.is_about_words(file.path):
         yield from words.findings(file.path, file.text)
 
 
@@ -393,7 +393,7 @@ def check_words(file):
     good=("notes/a.py", "arguments = parser.parse_args()\n"),
 )
 def check_names(file):
-    if not words.is_pending(file.path):
+    if not words.is_about_words(file.path):
         yield from words.names(file.path, file.text)
 
 

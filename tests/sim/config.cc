@@ -149,7 +149,7 @@ Config MakeConfig(uint64_t seed) {
 
 EngineOptions ToOptions(const Config& config) {
   EngineOptions options;
-  // A remainder that fits no chunk: it is lent to nobody and must not unbalance the sums.
+  // A remainder that fits no chunk: no job gets it, and it must not unbalance the sums.
   const Bytes rest = config.chunk_size > MiB(2) ? MiB(2) : KiB(4);
   const auto capacity = [&](uint32_t slots) {
     return slots == 0 ? Bytes(0) : config.chunk_size * slots + rest;

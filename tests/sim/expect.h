@@ -22,7 +22,7 @@ bool GivesBack(const Event& event);
 Codes PermittedToOpen(const State& state, const OpenCall& call);
 
 inline constexpr uint32_t kLeastSlots = 4;  // "less free ... than four chunks".
-// Slots of an elastic share that nobody else gets; or most of them, where there are fewer.
+// Slots of an elastic share that no other job gets; or most of them, where there are fewer.
 inline constexpr uint32_t kLeastClaim = 12;
 
 // OK, unless something is wrong.

@@ -106,7 +106,7 @@ class Model {
   World& world_;
   Verdict& verdict_;
   Probes& probes_;
-  // Of the event that is being handled: what it asks to end, and what was sent again.
+  // What the event that is being handled asks to end: chunks, and sessions.
   std::set<ChunkId> freeing_;
   std::set<SessionId> closed_now_;
   bool prefetching_ = false;

@@ -1,5 +1,5 @@
-// Random: the simulation's only source of chance. SplitMix64: the same seed gives the same numbers
-// on every machine and library. A value type; thread-compatible.
+// Random: the simulation's only source of random numbers. SplitMix64: the same seed gives the same
+// numbers on every machine and library. A value type; thread-compatible.
 #ifndef MEMTIDE_TESTS_SIM_RANDOM_H_
 #define MEMTIDE_TESTS_SIM_RANDOM_H_
 

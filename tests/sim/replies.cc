@@ -115,7 +115,7 @@ bool Model::IsPermitted(const Call& call, const Reply& reply) const {
     const SessionState* session = state_.FindSession(*call.session);
     const bool ended = session != nullptr && closed_now_.count(*call.session) == 0 &&
                        (session->phase == Phase::kEnding || session->phase == Phase::kEnded);
-    // A waiting call whose session ends: told so, in whatever words.
+    // A waiting call whose session ends gets an error with any code.
     if (ended && call.asked != state_.events) return code != Code::kOk;
     if (ended && call.permitted.count(Code::kOk) != 0) return code != Code::kOk;
     if (closed_now_.count(*call.session) != 0 && !std::holds_alternative<CloseCall>(call.event)) {

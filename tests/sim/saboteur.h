@@ -19,7 +19,7 @@ enum class Fault : uint8_t {
   kReplyLost,
   kReplyTwice,
   kReplyWithError,
-  kReplyOkInstead,  // Of an error.
+  kReplyOkInstead,  // OK where the engine answered an error.
   kLeaseInOtherSlot,
   kLeaseOfOtherChunk,
   kLeaseStronger,  // Write where read was asked.
@@ -34,7 +34,7 @@ enum class Fault : uint8_t {
   kRegionDroppedEarly,
   kRegionNeverDropped,
   kSessionClosedForNothing,
-  kClientDeathUnheard,  // The engine is not told.
+  kClientDeathUnheard,  // The engine gets no ClientGone.
   kPoolMiscounted,
   kChunkIdAgain,  // An allocation returns an id that is in use.
   kRegionGoneUnsaid,

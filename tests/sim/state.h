@@ -64,7 +64,7 @@ struct SessionState {
   JobId job;
   std::map<ChunkId, Lease> leases;
   std::set<RegionId> regions;     // Whose descriptors were sent, and which it has not returned.
-  std::set<RegionId> asked_back;  // Of them: to be returned.
+  std::set<RegionId> asked_back;  // Those of `regions` that it is to return.
   Instant renewed;  // Last time that the client said, by Renew or Open, that it lives.
   Instant heard;    // Last call of any sort.
   std::deque<Remembered> remembered;                   // As far back as is promised.
@@ -79,7 +79,7 @@ struct JobState {
   uint32_t slots[kTiers] = {};
   uint32_t max_chunks = 0;
   std::set<RegionId> regions;
-  std::set<RegionId> leaving;  // Asked back or dropped, and existing still.
+  std::set<RegionId> leaving;  // To be returned, or being dropped; they still exist.
   MemoryKind device_memory = MemoryKind::kSharedMemory;
   uint64_t resized = 0, shrunk = 0;  // The last events that did.
   bool grew = false;                 // The last time that it was resized.
@@ -114,7 +114,7 @@ struct RunningStep {
   CallId call;
   JobId job;
   std::vector<ChunkId> chunks;
-  std::vector<Stamp> read;  // Of the first chunks; the others are written.
+  std::vector<Stamp> read;  // What the first chunks hold; the others are written.
   uint64_t number = 0;
 };
 
@@ -126,7 +126,7 @@ struct State {
   uint64_t events = 0;  // So far.
   bool draining = false;
   uint64_t faults = 0;        // Failures that the world reported so far.
-  uint64_t makes_failed = 0;  // Of them: memory that could not be made.
+  uint64_t makes_failed = 0;  // Those of `faults` in which memory could not be made.
   std::map<SessionId, SessionState> sessions;
   std::map<JobId, JobState> jobs;  // Open or lingering.
   std::map<ChunkId, ChunkState> chunks;

@@ -319,7 +319,7 @@ void Trace::Add(Instant now, const Event& event) {
 }
 
 void Trace::Add(const Effect& effect) {
-  std::string words;  // Of statuses: for people alone.
+  std::string words;  // Messages of statuses, which the hash leaves out.
   if (const auto* reply = std::get_if<Reply>(&effect)) words = reply->status.ToString();
   if (const auto* close = std::get_if<CloseSession>(&effect)) words = close->reason.ToString();
   if (const auto* lost = std::get_if<JobLost>(&effect)) words = lost->why.ToString();

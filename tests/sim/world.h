@@ -67,7 +67,7 @@ struct Work {
   SessionId session;
   MemoryPlace place;
   StartTransfer transfer;
-  Stamp source = kZeros;  // Of the transfer, when it started.
+  Stamp source = kZeros;  // What the transfer's source held when it started.
   StartStep step;
   std::vector<Stamp> read;  // By the step, when it started.
 };
@@ -86,7 +86,7 @@ class World {
   // turn it then is. REQUIRES: index is below work().size().
   Event Complete(size_t index, absl::Status status, Sabotage sabotage = Sabotage::kNone);
 
-  // The daemon dies. Of what is in flight some is done, and the rest leaves poison; memory that no
+  // The daemon dies. Some of the work in flight is done, and the rest leaves poison; memory that no
   // record names is gone. Returns what is recorded.
   Restore Restart(Random* random);
   const std::map<JobId, JobRecord>& job_records() const { return job_records_; }

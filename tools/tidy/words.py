@@ -4,7 +4,7 @@ A comment is a full sentence whose subject is a type or a variable in scope, in 
 docs/glossary.md. No pattern can check all of that, but these it can: dangling genitives ("Of the
 moving: ..."), words for people that stand for things, and variables named by a participle.
 
-    python3 tools/tidy/words.py PATH...   what is to be rewritten there, PENDING or not
+    python3 tools/tidy/words.py PATH...   what is to be rewritten there
 """
 
 import ast
@@ -17,9 +17,6 @@ if __package__:
     from tidy.comments import Block, Line, blocks
 else:
     from comments import Block, Line, blocks
-
-# Not rewritten yet: what these hold is not looked at. A folder is taken off when it is done.
-PENDING = ("tests/sim/",)
 
 # The rules themselves, and what shows them their examples.
 ABOUT_WORDS = ("tools/tidy/", "tools/tidy_test.py")
@@ -106,8 +103,8 @@ def blind_spots() -> Iterator[str]:
             yield f"the names in {text!r} are objected to"
 
 
-def is_pending(path: str) -> bool:
-    return path.startswith(PENDING) or path.startswith(ABOUT_WORDS)
+def is_about_words(path: str) -> bool:
+    return path.startswith(ABOUT_WORDS)
 
 
 def findings(path: str, text: str) -> Iterator[tuple[int, str]]:
