@@ -113,6 +113,7 @@ absl::StatusOr<Config> Configure(const v1::NodeConfig& proto, const KeptMemory& 
 }
 
 int Serve(const Config& config, Inheritance left) {
+  // Signals are blocked before the node starts threads, which inherit the mask.
   const int signal_fd = SignalDescriptor();
   absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(config, std::move(left));
   if (!node.ok()) {

@@ -282,7 +282,8 @@ absl::Status Node::StartEdges(Inheritance left) {
                       std::move(options), &tokens_, &edge_counters_,
                       [loop = loop_.get()](Event event) { loop->Post(std::move(event)); },
                       [mover = mover_.get()](RegionId region) { return mover->Export(region); }));
-  // Before the first session, which could open a new job under the name of one that is restored.
+  // Jobs are restored before the first session, which could open a new job under the name of one of
+  // them.
   MEMTIDE_RETURN_IF_ERROR(Recover(std::move(left)));
   fd_server_->Start();
   return absl::OkStatus();

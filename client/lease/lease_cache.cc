@@ -148,7 +148,7 @@ absl::Status LeaseCache::CheckWanted(absl::Span<const PlaceId> places) {
 absl::StatusOr<LeasePlan> LeaseCache::Acquire(absl::Span<const PlaceId> places, Access access) {
   if (absl::Status status = CheckWanted(places); !status.ok()) return status;
   const uint32_t in_use = held_ - idle_;
-  // An error, because a wait could last for ever: the caller itself may hold the uses.
+  // A wait could last for ever, because the caller itself may hold the uses: so this is an error.
   if (max_in_use_ != kNoLimit && in_use + places.size() > max_in_use_) {
     return absl::ResourceExhaustedError(
         absl::StrCat(places.size(), " chunks cannot be in use beside the ", in_use,

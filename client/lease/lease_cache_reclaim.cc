@@ -47,6 +47,8 @@ void LeaseCache::Revoke(absl::Span<const ChunkId> chunks, uint32_t additional) {
     const auto found = places_.find(chunk);
     if (found == places_.end()) continue;
     const State state = entries_[found->second].state;
+    // A revocation comes on another socket than leases, so it may overtake the lease that it is
+    // about.
     if (IsHeld(state) || state == State::kLeasing) revoked_places_.insert(found->second);
   }
   // Repeated revocations cannot add up to more leases than there are.

@@ -84,7 +84,8 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
   const Instant start = Now();
   if (!no_wait) AwaitMinResidency(plan.release);
   const Instant begun = Now();
-  // Before any call names them: the daemon may lend their slots to other chunks at once.
+  // Places are unmapped before any call names them: the daemon may lend their slots to other chunks
+  // at once.
   for (const PlaceId place : plan.release) space_->Unmap(place);
   // In all other cases the fetch carries the releases, which saves a call.
   if (!plan.release.empty() && (plan.release_first || no_wait)) {

@@ -22,6 +22,7 @@ Bytes RoomFor(Bytes kept) { return RoundDown(kept + kPoolAlignment - Bytes(1), k
 
 absl::StatusOr<Bytes> LessOrRefuse(const absl::Status& problem, Bytes largest, Bytes kept,
                                    const Machine& machine, Config* config) {
+  // With jobs to restore, a refusal would lose them (decision 14).
   if (!machine.kept.any) return problem;
   const Bytes size = std::max(RoundDown(largest, kPoolAlignment), RoomFor(kept));
   config->warnings.push_back(

@@ -182,7 +182,7 @@ void CudaDevice::AddHostMemory(char* memory, Bytes size) {
     CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
     status = host_.Add(memory, size);
   }
-  // Outside the gate, because `warn` is the owner's code.
+  // `warn` is the owner's code, so it runs outside the gate.
   WarnUnpinned(status);
 }
 

@@ -20,6 +20,7 @@ class DescriptorMemory : public CudaMemory {
   explicit DescriptorMemory(const CudaMemoryOptions& options) : CudaMemory(options) {}
   ~DescriptorMemory() override {
     Release();
+    // The second call retries what failed in the first.
     Release();
     if (fd_ >= 0) close(fd_);
   }
@@ -136,6 +137,7 @@ class IpcMemory : public CudaMemory {
   explicit IpcMemory(const CudaMemoryOptions& options) : CudaMemory(options) {}
   ~IpcMemory() override {
     Release();
+    // The second call retries what failed in the first.
     Release();
   }
 

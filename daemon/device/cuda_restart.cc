@@ -19,8 +19,8 @@ absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
       // The current device is a property of the calling thread, and several threads come here.
       if (status.ok()) status = work();
     }
-    // One restart for each call: a GPU that is lost at every attempt would hold the thread for
-    // ever.
+    // A call causes one restart at most: a GPU that is lost at every attempt would hold the thread
+    // for ever.
     if (again || status.code() != absl::StatusCode::kUnavailable) return status;
     MEMTIDE_RETURN_IF_ERROR(Restart(generation, status));
   }

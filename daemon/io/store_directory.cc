@@ -235,6 +235,7 @@ absl::StatusOr<OwnedFd> StoreDirectory::MakeFile(Bytes size) const {
   if (size > free) return WriteError(ENOSPC, what);
   int result;
   do {
+    // After a signal the whole range is asked for again: what is reserved already stays as it is.
     result = fallocate(file.get(), 0, 0, static_cast<off_t>(size.count()));
   } while (result != 0 && errno == EINTR);
   if (result != 0) return WriteError(errno, what);

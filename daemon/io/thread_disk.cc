@@ -27,7 +27,7 @@ ThreadDisk::ThreadDisk(std::shared_ptr<StoreTable> stores, const IoSchedulerOpti
                        std::string why)
     : stores_(std::move(stores)), why_(std::move(why)), scheduler_(stores_, options) {
   const size_t lanes = 2 * stores_->stripes().directories();
-  // One thread for each full-size piece in flight, because pread and pwrite block.
+  // There is one thread for each full-size piece in flight, because pread and pwrite block.
   const size_t threads = lanes * (options.in_flight / options.piece);
   for (size_t i = 0; i < threads; ++i) {
     threads_.emplace_back([this] { Work(); });

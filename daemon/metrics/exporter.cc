@@ -20,6 +20,7 @@ class NodeCollectable : public prometheus::Collectable {
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     const absl::StatusOr<InspectReply> node = inspect_();
+    // Absent metrics raise an alert, where those of the last scrape would hide a stuck engine.
     if (!node.ok()) return {};
     return NodeMetrics(*node, *edges_, version_);
   }

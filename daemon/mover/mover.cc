@@ -84,8 +84,8 @@ void Mover::Withdraw(const Region& region, Bytes offset) {
 
 void Mover::AnnounceAll(const Region& region) {
   for (Bytes offset; offset < region.size(); offset += region.slot) {
-    // Slot by slot, because the balloon releases single slots, and pinned pages would stay
-    // (decision 17).
+    // Each slot is registered by itself, because the balloon releases single slots, and pinned
+    // pages would stay (decision 17).
     if (region.empty.count(offset.count()) == 0) Announce(region, offset);
   }
 }
@@ -258,6 +258,7 @@ void Mover::Start(const StartStep& effect) {
     for (const Range& range : ranges) chunks.push_back(range.host());
     const uint64_t non_finite = optimizer::Run(*work, chunks);
     ranges.clear();
+    // The engine starts only valid work, and arithmetic on it cannot fail.
     post_(StepDone{step, absl::OkStatus(), non_finite});
   });
 }
@@ -281,7 +282,7 @@ void Mover::UseDisk(const StartTransfer& effect, DiskTransfer::Direction directi
     memory = Range();
     post_(TransferDone{id, std::move(status)});
     MutexLock lock(&mutex_);
-    // Counted after `post_`, as the destructor may go on once there is none left.
+    // The transfer counts until after `post_`, as the destructor may go on once there is none left.
     if (--disk_transfers_ == 0) disk_idle_.Signal();
   });
 }

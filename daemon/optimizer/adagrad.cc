@@ -77,6 +77,7 @@ void AdagradStep(const AdagradOptions& options, uint64_t step, const StepSpans& 
   call.adds_decay = options.weight_decay != 0;
   call.decay = static_cast<float>(options.weight_decay);
   call.eps = static_cast<float>(options.eps);
+  // The first step has the full rate, as in torch.optim.Adagrad.
   const double slower = 1 + static_cast<double>(step - 1) * options.lr_decay;
   call.minus_rate = static_cast<float>(-(options.lr / slower));
   HWY_DYNAMIC_DISPATCH(RunAdagrad)(call);

@@ -32,6 +32,7 @@ struct SgdRun {
     const auto old = hn::LoadU(d, places.parameter + i);
     if (call.adds_decay) gradient = Fma(old, hn::Set(d, call.decay), gradient);
     if (call.has_momentum) {
+      // As in torch, the first momentum is the gradient itself, without dampening.
       auto momentum = gradient;
       if (!call.begins_momentum) {
         const auto kept = hn::LoadU(d, places.old_state[0] + i) * hn::Set(d, call.momentum);

@@ -31,7 +31,7 @@ absl::Status CheckSpan(absl::string_view name, const Place& place, uint64_t coun
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": offset ", place.offset, " is not a multiple of the element's ", width, " bytes"));
   }
-  // Divided and not multiplied: `count` comes from a client, and a product could overflow.
+  // The bound is divided because `count`, which comes from a client, could overflow in a product.
   if (place.offset > chunks.bytes || count > (chunks.bytes - place.offset) / width) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": ", count, " elements of ", width,
                                                    " bytes from ", place.offset,

@@ -111,7 +111,7 @@ void Flow::FindPath() {
   while (!open_.empty()) {
     const auto [distance, node] = open_.top();
     open_.pop();
-    // An outdated entry: a priority_queue cannot lower a key, so nodes are entered again.
+    // A farther entry is outdated: a priority_queue cannot lower a key, so nodes are entered again.
     if (distance > distance_[node]) continue;
     if (node + 1 == nodes()) break;
     Relax(node, node + 1, 0, kLine);

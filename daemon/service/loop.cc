@@ -29,7 +29,7 @@ void Loop::Stop() {
     renewals_.clear();
     callers.swap(callers_);
   }
-  // Without the lock: the ticker needs it to see stopped_.
+  // The ticker needs the lock to see stopped_, so it is joined without it.
   if (ticker_.joinable()) ticker_.join();
   for (const auto& [call, caller] : callers) {
     caller->OnReply({call, absl::UnavailableError("the daemon stops"), {}});

@@ -78,6 +78,7 @@ absl::StatusOr<ResizeCall> ToEvent(const v1::ResizeRequest& request, const NodeD
 
 absl::StatusOr<ReturnRegionsCall> ToEvent(const v1::ReturnRegionsRequest& request,
                                           const NodeDefaults& node) {
+  // No job has more regions that can be returned (decision 9).
   const int most = static_cast<int>(node.limits.device_regions);
   if (request.region_ids_size() > most) {
     return absl::InvalidArgumentError(absl::StrCat("region_ids: ", request.region_ids_size(),

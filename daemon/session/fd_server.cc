@@ -232,8 +232,8 @@ int FdServer::CloseSilentOnes() {
 }
 
 void FdServer::Read(Connection* connection) {
-  // One packet an event: epoll is level-triggered and reports the rest, so no peer keeps the
-  // thread.
+  // Read takes one packet for each event: epoll is level-triggered and reports the rest, so no peer
+  // keeps the thread.
   std::string packet;
   const absl::StatusOr<ReadResult> result = ReadPacket(connection->fd, &packet);
   if (!result.ok()) return Refuse(connection, result.status());
