@@ -28,7 +28,7 @@ enum class OpKind : uint8_t {
   kDrain,
   kReplay,    // A client sends an earlier call again, with its request id.
   kHostile,   // A malformed, stale or foreign call.
-  kComplete,  // The world finishes one piece of work.
+  kComplete,  // The fake node finishes one piece of work.
   kTick,
   kSettle,  // Faults stop, clients give everything back: all that waits must end.
   kResize,
@@ -41,7 +41,7 @@ enum class OpKind : uint8_t {
 };
 inline constexpr int kOpKinds = 27;
 
-// Percent of the world's work of each sort that fails.
+// Percent of the fake node's work of each sort that fails.
 struct Faults {
   uint32_t disk_read = 0, disk_write = 0, copy = 0, make = 0, step = 0;
 };

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/sim/forked.h"
+#include "tests/sim/run_in_child.h"
 #include "tests/sim/simulation.h"
 
 namespace memtide::sim {
@@ -31,7 +31,7 @@ std::vector<Op> Shrink(const Config& config, std::vector<Op> ops, const std::str
       std::vector<Op> fewer(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(at));
       const size_t end = std::min(at + piece, ops.size());
       fewer.insert(fewer.end(), ops.begin() + static_cast<std::ptrdiff_t>(end), ops.end());
-      if (Sort(RunForked(config, fewer)) != sort) {
+      if (Sort(RunInChild(config, fewer)) != sort) {
         at += piece;
       } else {
         ops = std::move(fewer);
@@ -46,14 +46,14 @@ std::vector<Op> Shrink(const Config& config, std::vector<Op> ops, const std::str
 int Minimize(uint64_t seed) {
   const Config config = MakeConfig(seed);
   std::vector<Op> ops = MakeOps(config);
-  const std::string broken = RunForked(config, ops);
+  const std::string broken = RunInChild(config, ops);
   if (broken.empty()) {
     std::cout << "seed " << seed << " keeps every promise\n";
     return 0;
   }
   std::cout << Describe(config) << "\n" << broken << "\n";
   ops = Shrink(config, std::move(ops), Sort(broken));
-  std::cout << ops.size() << " steps: " << RunForked(config, ops) << "\n"
+  std::cout << ops.size() << " steps: " << RunInChild(config, ops) << "\n"
             << ToSource(config) << "ExpectKept(config, " << ToSource(ops) << ");\n"
             << std::flush;
   Simulation::Run(config, ops, nullptr, &std::cout);
@@ -64,7 +64,7 @@ int Search(uint64_t first, uint64_t last) {
   int failures = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     const Config config = MakeConfig(seed);
-    const std::string broken = RunForked(config, MakeOps(config));
+    const std::string broken = RunInChild(config, MakeOps(config));
     if (broken.empty()) continue;
     ++failures;
     std::cout << "seed " << seed << ": " << broken << std::endl;

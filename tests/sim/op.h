@@ -16,7 +16,7 @@ namespace memtide::sim {
 
 struct Op {
   OpKind kind = OpKind::kTick;
-  uint32_t who = 0;  // Which session, or which piece of work of the world.
+  uint32_t who = 0;  // Which session, or which piece of work of the fake node.
   uint32_t how = 0;  // Seeds the choices inside the step.
 };
 

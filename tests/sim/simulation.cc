@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/clients.h"
-#include "tests/sim/hostile.h"
+#include "tests/sim/fakes/clients.h"
+#include "tests/sim/fakes/hostile.h"
 
 namespace memtide::sim {
 namespace {
@@ -40,20 +40,20 @@ uint32_t FaultPercent(const Faults& faults, const Work& work) {
 
 }  // namespace
 
-Simulation::Simulation(const Config& config, Saboteur* saboteur, std::ostream* echo)
+Simulation::Simulation(const Config& config, FaultInjector* fault_injector, std::ostream* echo)
     : config_(config),
-      saboteur_(saboteur),
-      world_(&verdict_, &probes_),
-      model_(config_, &world_, &verdict_, &probes_),
+      fault_injector_(fault_injector),
+      node_(&verdict_, &probes_),
+      model_(config_, &node_, &verdict_, &probes_),
       engine_(std::make_unique<Engine>(ToOptions(config_))),
       trace_(kLinesKept, echo),
       now_(std::chrono::hours(1)),
       luck_(config.seed ^ 0x72657374617274),
       patience_(config.seed ^ 0x70617469656e6365) {}
 
-Outcome Simulation::Run(const Config& config, const std::vector<Op>& ops, Saboteur* saboteur,
-                        std::ostream* echo) {
-  Simulation simulation(config, saboteur, echo);
+Outcome Simulation::Run(const Config& config, const std::vector<Op>& ops,
+                        FaultInjector* fault_injector, std::ostream* echo) {
+  Simulation simulation(config, fault_injector, echo);
   Outcome outcome;
   for (const Op& op : ops) {
     if (!simulation.verdict_.ok()) break;
@@ -156,7 +156,7 @@ void Simulation::StepGone(SessionId session, Random* random) {
   const std::map<ChunkId, Lease> leases = model_.state().FindSession(session)->leases;
   for (const auto& [chunk, lease] : leases) {
     if (lease.access == Access::kWrite && random->Percent(70)) {
-      model_.Write(session, chunk, world_.NewPoison());
+      model_.Write(session, chunk, node_.NewPoison());
     }
   }
   Feed(ClientGone{session});
@@ -173,22 +173,23 @@ void Simulation::StepWrite(SessionId session, Random* random) {
 }
 
 void Simulation::StepComplete(size_t index, Random* random) {
-  if (world_.work().empty()) return;
-  index %= world_.work().size();
-  const Work& work = world_.work()[index];
+  if (node_.work().empty()) return;
+  index %= node_.work().size();
+  const Work& work = node_.work()[index];
   // Also once the engine has dropped a part, its making ends first: then nothing fails.
   const bool fails =
       random->Percent(FaultPercent(config_.faults, work)) && work.kind != Work::Kind::kHangUp;
   absl::Status status = fails ? FaultOf(work) : absl::OkStatus();
-  Feed(world_.Complete(index, std::move(status),
-                       saboteur_ == nullptr ? Sabotage::kNone : saboteur_->OnComplete()));
+  Feed(node_.Complete(
+      index, std::move(status),
+      fault_injector_ == nullptr ? InjectedFault::kNone : fault_injector_->OnComplete()));
 }
 
 void Simulation::Restart() {
   if (!config_.keeps || !verdict_.ok()) return;
   dies_in_publish_ = false;
   revokes_.clear();
-  const Restore restore = world_.Restart(&luck_);
+  const Restore restore = node_.Restart(&luck_);
   if (!verdict_.ok()) return;
   engine_ = std::make_unique<Engine>(ToOptions(config_));
   Feed(restore);
@@ -215,17 +216,17 @@ void Simulation::Feed(Event event) {
   trace_.Add(now_, event);
   model_.Before(now_, event);
   std::vector<Effect> effects;
-  if (saboteur_ == nullptr || !saboteur_->Withhold(event)) {
+  if (fault_injector_ == nullptr || !fault_injector_->Withhold(event)) {
     engine_->Handle(now_, event, &effects);
     engine_->CheckInvariants();
   }
-  if (saboteur_ != nullptr) saboteur_->Spoil(&effects, world_);
+  if (fault_injector_ != nullptr) fault_injector_->Spoil(&effects, node_);
   const bool dies = dies_in_publish_ && std::holds_alternative<CommitCall>(event);
   for (const Effect& effect : effects) {
     if (!verdict_.ok()) return;
     if (dies && !std::holds_alternative<Record>(effect)) continue;
     trace_.Add(effect);
-    world_.Carry(effect);
+    node_.Carry(effect);
     model_.Observe(effect);
     if (const auto* revoke = std::get_if<Revoke>(&effect)) revokes_.push_back(*revoke);
   }

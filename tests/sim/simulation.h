@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "daemon/engine/engine.h"
-#include "tests/sim/model.h"
+#include "tests/sim/fakes/fake_node.h"
+#include "tests/sim/fakes/fault_injector.h"
 #include "tests/sim/op.h"
+#include "tests/sim/oracle/model.h"
+#include "tests/sim/oracle/verdict.h"
 #include "tests/sim/probes.h"
-#include "tests/sim/saboteur.h"
 #include "tests/sim/trace.h"
-#include "tests/sim/verdict.h"
-#include "tests/sim/world.h"
 
 namespace memtide::sim {
 
@@ -33,13 +33,13 @@ struct Outcome {
 class Simulation {
  public:
   // Runs all steps, then lets everything end: faults stop, every chunk is read once more, sessions
-  // leave, memory must come back. `config` need not outlive the call; `saboteur` may be null. Each
-  // line of the trace also goes to `echo`, unless that is null.
-  static Outcome Run(const Config& config, const std::vector<Op>& ops, Saboteur* saboteur = nullptr,
-                     std::ostream* echo = nullptr);
+  // leave, memory must come back. `config` need not outlive the call; `fault_injector` may be null.
+  // Each line of the trace also goes to `echo`, unless that is null.
+  static Outcome Run(const Config& config, const std::vector<Op>& ops,
+                     FaultInjector* fault_injector = nullptr, std::ostream* echo = nullptr);
 
  private:
-  Simulation(const Config& config, Saboteur* saboteur, std::ostream* echo);
+  Simulation(const Config& config, FaultInjector* fault_injector, std::ostream* echo);
 
   void Step(const Op& op);
   void StepSession(OpKind kind, SessionId session, Random* random);
@@ -71,10 +71,10 @@ class Simulation {
   uint64_t NewRequestId() { return next_request_++; }
 
   const Config config_;
-  Saboteur* const saboteur_;
+  FaultInjector* const fault_injector_;
   Verdict verdict_;
   Probes probes_;
-  World world_;
+  FakeNode node_;
   Model model_;
   std::unique_ptr<Engine> engine_;
   Trace trace_;

@@ -1,4 +1,4 @@
-#include "tests/sim/forked.h"
+#include "tests/sim/run_in_child.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,8 +15,9 @@ namespace {
                         uint32_t one_in) {
   // A failing check prints to stderr.
   MEMTIDE_CHECK(dup2(out, STDERR_FILENO) == STDERR_FILENO);
-  Saboteur saboteur(fault, config.seed, one_in);
-  const Outcome outcome = Simulation::Run(config, ops, fault == Fault::kNone ? nullptr : &saboteur);
+  FaultInjector fault_injector(fault, config.seed, one_in);
+  const Outcome outcome =
+      Simulation::Run(config, ops, fault == Fault::kNone ? nullptr : &fault_injector);
   const std::string& broken = outcome.broken;
   MEMTIDE_CHECK(write(out, broken.data(), broken.size()) == static_cast<ssize_t>(broken.size()));
   _exit(0);
@@ -24,8 +25,8 @@ namespace {
 
 }  // namespace
 
-std::string RunForked(const Config& config, const std::vector<Op>& ops, Fault fault,
-                      uint32_t one_in) {
+std::string RunInChild(const Config& config, const std::vector<Op>& ops, Fault fault,
+                       uint32_t one_in) {
   int ends[2];
   MEMTIDE_CHECK(pipe(ends) == 0);
   const pid_t child = fork();

@@ -1,14 +1,14 @@
-// The world's half that tells what no edge could carry out.
+// The fake node's half that tells what no edge could carry out.
 #include "absl/strings/str_cat.h"
+#include "tests/sim/fakes/fake_node.h"
 #include "tests/sim/trace.h"
-#include "tests/sim/world.h"
 
 namespace memtide::sim {
 
 using Transfer = StartTransfer::Kind;
 
-void World::CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tier tier,
-                        const char* end) {
+void FakeNode::CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tier tier,
+                           const char* end) {
   const auto region = regions_.find(place.region);
   const bool there = region != regions_.end() && region->second.made && !region->second.dropping;
   if (!there || region->second.tier != tier) {
@@ -25,7 +25,7 @@ void World::CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tier t
   }
 }
 
-void World::CheckSlot(MemoryPlace place, Bytes size, const std::string& what) {
+void FakeNode::CheckSlot(MemoryPlace place, Bytes size, const std::string& what) {
   const auto region = regions_.find(place.region);
   const absl::optional<Bytes> last = CheckedAdd(place.offset, size);
   if (region == regions_.end() || !region->second.made || region->second.dropping ||
@@ -38,7 +38,7 @@ void World::CheckSlot(MemoryPlace place, Bytes size, const std::string& what) {
   }
 }
 
-void World::CheckStore(const StartTransfer& transfer) {
+void FakeNode::CheckStore(const StartTransfer& transfer) {
   const auto store = stores_.find(transfer.store.store);
   const absl::optional<Bytes> last = CheckedAdd(transfer.store.offset, transfer.size);
   if (store == stores_.end() || !store->second.made || store->second.dropping || !last ||
@@ -49,7 +49,7 @@ void World::CheckStore(const StartTransfer& transfer) {
 }
 
 // No transfer may write what another one writes or reads.
-void World::CheckAlone(const StartTransfer& transfer) {
+void FakeNode::CheckAlone(const StartTransfer& transfer) {
   if (WritesMemory(transfer) && (IsTarget(transfer.to) || IsSource(transfer.to))) {
     verdict_.Broken(absl::StrCat(ToText(transfer), ": its target is in another transfer"));
   }

@@ -1,12 +1,12 @@
 // What hostile and broken clients ask for: calls with one thing wrong, or more. The oracle needs no
 // telling what is wrong; it judges every call by what it says.
-#ifndef MEMTIDE_TESTS_SIM_HOSTILE_H_
-#define MEMTIDE_TESTS_SIM_HOSTILE_H_
+#ifndef MEMTIDE_TESTS_SIM_FAKES_HOSTILE_H_
+#define MEMTIDE_TESTS_SIM_FAKES_HOSTILE_H_
 
 #include <optional>
 
+#include "tests/sim/oracle/state.h"
 #include "tests/sim/random.h"
-#include "tests/sim/state.h"
 
 namespace memtide::sim {
 
@@ -19,4 +19,4 @@ std::optional<Event> MakeReplay(const State& state, SessionId session, Random* r
 
 }  // namespace memtide::sim
 
-#endif  // MEMTIDE_TESTS_SIM_HOSTILE_H_
+#endif  // MEMTIDE_TESTS_SIM_FAKES_HOSTILE_H_

@@ -1,12 +1,12 @@
 // What well-behaved clients ask for, as events without call ids (the simulation gives them).
 // Nothing when the session cannot ask for such a thing now (it holds no lease, has no chunk).
-#ifndef MEMTIDE_TESTS_SIM_CLIENTS_H_
-#define MEMTIDE_TESTS_SIM_CLIENTS_H_
+#ifndef MEMTIDE_TESTS_SIM_FAKES_CLIENTS_H_
+#define MEMTIDE_TESTS_SIM_FAKES_CLIENTS_H_
 
 #include <optional>
 
+#include "tests/sim/oracle/state.h"
 #include "tests/sim/random.h"
-#include "tests/sim/state.h"
 
 namespace memtide::sim {
 
@@ -28,4 +28,4 @@ std::vector<ChunkId> PickChunks(const State& state, SessionId session, uint32_t 
 
 }  // namespace memtide::sim
 
-#endif  // MEMTIDE_TESTS_SIM_CLIENTS_H_
+#endif  // MEMTIDE_TESTS_SIM_FAKES_CLIENTS_H_

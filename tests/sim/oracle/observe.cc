@@ -2,18 +2,18 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/model.h"
+#include "tests/sim/oracle/model.h"
 #include "tests/sim/trace.h"
 
 namespace memtide::sim {
 
 void Model::ObserveRegion(const SendRegion& effect) {
   const auto session = state_.sessions.find(effect.session);
-  const auto region = world_.regions().find(effect.region);
+  const auto region = node_.regions().find(effect.region);
   if (session == state_.sessions.end() || session->second.gone) {
     return Broken(absl::StrCat(ToText(effect), ": nobody there"));
   }
-  if (region == world_.regions().end() || !region->second.made || region->second.dropping) {
+  if (region == node_.regions().end() || !region->second.made || region->second.dropping) {
     return Broken(absl::StrCat(ToText(effect), ": no such memory"));
   }
   if (region->second.uid != session->second.uid) {

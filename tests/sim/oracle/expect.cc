@@ -1,4 +1,4 @@
-#include "tests/sim/expect.h"
+#include "tests/sim/oracle/expect.h"
 
 #include <algorithm>
 

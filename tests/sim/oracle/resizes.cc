@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/model.h"
+#include "tests/sim/oracle/model.h"
 #include "tests/sim/trace.h"
 
 namespace memtide::sim {
@@ -10,8 +10,8 @@ namespace memtide::sim {
 size_t Model::KeptRegions(const JobState& job) const {
   return static_cast<size_t>(
       std::count_if(job.regions.begin(), job.regions.end(), [&](RegionId id) {
-        const auto region = world_.regions().find(id);
-        return job.leaving.count(id) == 0 && region != world_.regions().end() &&
+        const auto region = node_.regions().find(id);
+        return job.leaving.count(id) == 0 && region != node_.regions().end() &&
                region->second.tier == Tier::kDevice;
       }));
 }
@@ -67,8 +67,8 @@ void Model::ObserveRegionGone(const SendRegionGone& effect) {
   }
   SessionState& session = found->second;
   JobState& job = state_.jobs.at(session.job);
-  const auto region = world_.regions().find(effect.region);
-  if (session.regions.count(effect.region) == 0 || region == world_.regions().end() ||
+  const auto region = node_.regions().find(effect.region);
+  if (session.regions.count(effect.region) == 0 || region == node_.regions().end() ||
       region->second.tier != Tier::kDevice || region->second.dropping) {
     return Broken(absl::StrCat(ToText(effect), ": it has no such device memory"));
   }
@@ -80,7 +80,7 @@ void Model::ObserveRegionGone(const SendRegionGone& effect) {
       effect.lease_budget == 0 || effect.lease_budget >= effect.device_slots) {
     return Broken(absl::StrCat(ToText(effect), ": the job's share is ", job.slots[0], " slots"));
   }
-  if (world_.IsInTransfer(effect.region)) {
+  if (node_.IsInTransfer(effect.region)) {
     return Broken(absl::StrCat(ToText(effect), ": a transfer uses it"));
   }
   for (const auto& [id, other] : state_.sessions) {

@@ -1,21 +1,21 @@
 // Runs a simulation in a child process, so that a check of the engine that ends the process is an
 // outcome like any other.
-#ifndef MEMTIDE_TESTS_SIM_FORKED_H_
-#define MEMTIDE_TESTS_SIM_FORKED_H_
+#ifndef MEMTIDE_TESTS_SIM_RUN_IN_CHILD_H_
+#define MEMTIDE_TESTS_SIM_RUN_IN_CHILD_H_
 
 #include <string>
 #include <vector>
 
+#include "tests/sim/fakes/fault_injector.h"
 #include "tests/sim/op.h"
-#include "tests/sim/saboteur.h"
 
 namespace memtide::sim {
 
 // What was broken: a promise, or a check (its message). Empty: nothing. `fault` strikes about once
 // in `one_in` opportunities. REQUIRES: the process has one thread.
-std::string RunForked(const Config& config, const std::vector<Op>& ops, Fault fault = Fault::kNone,
-                      uint32_t one_in = 1);
+std::string RunInChild(const Config& config, const std::vector<Op>& ops, Fault fault = Fault::kNone,
+                       uint32_t one_in = 1);
 
 }  // namespace memtide::sim
 
-#endif  // MEMTIDE_TESTS_SIM_FORKED_H_
+#endif  // MEMTIDE_TESTS_SIM_RUN_IN_CHILD_H_

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/expect.h"
-#include "tests/sim/model.h"
+#include "tests/sim/oracle/expect.h"
+#include "tests/sim/oracle/model.h"
 #include "tests/sim/trace.h"
 
 namespace memtide::sim {
@@ -101,7 +101,7 @@ void Model::ObserveReply(const Reply& reply) {
             evicted->second.evicted_to = event.tier;
           }
         } else if constexpr (std::is_same_v<Kind, DrainCall>) {
-          if (world_.transfers() != 0) Broken("drained while transfers are in flight");
+          if (node_.transfers() != 0) Broken("drained while transfers are in flight");
         }
       },
       call.event);

@@ -1,4 +1,4 @@
-#include "tests/sim/state.h"
+#include "tests/sim/oracle/state.h"
 
 #include <algorithm>
 #include <type_traits>

@@ -1,4 +1,4 @@
-#include "tests/sim/clients.h"
+#include "tests/sim/fakes/clients.h"
 
 #include <algorithm>
 #include <utility>

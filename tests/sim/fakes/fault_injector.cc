@@ -1,4 +1,4 @@
-#include "tests/sim/saboteur.h"
+#include "tests/sim/fakes/fault_injector.h"
 
 #include <utility>
 
@@ -52,19 +52,19 @@ bool Shift(MemoryPlace* place, Bytes step, Bytes region_size) {
 
 const char* FaultName(Fault fault) { return kNames[static_cast<size_t>(fault)]; }
 
-Sabotage Saboteur::OnComplete() {
-  if (fault_ == Fault::kTransferLost && Strikes()) return Sabotage::kLoseTransfer;
-  if (fault_ == Fault::kStepLost && Strikes()) return Sabotage::kLoseStep;
-  if (fault_ == Fault::kTransferFailureHidden && Strikes()) return Sabotage::kHideFailure;
-  return Sabotage::kNone;
+InjectedFault FaultInjector::OnComplete() {
+  if (fault_ == Fault::kTransferLost && Strikes()) return InjectedFault::kLoseTransfer;
+  if (fault_ == Fault::kStepLost && Strikes()) return InjectedFault::kLoseStep;
+  if (fault_ == Fault::kTransferFailureHidden && Strikes()) return InjectedFault::kHideFailure;
+  return InjectedFault::kNone;
 }
 
-bool Saboteur::Withhold(const Event& event) {
+bool FaultInjector::Withhold(const Event& event) {
   return fault_ == Fault::kClientDeathUnheard && std::holds_alternative<ClientGone>(event) &&
          Strikes();
 }
 
-void Saboteur::Spoil(std::vector<Effect>* effects, const World& world) {
+void FaultInjector::Spoil(std::vector<Effect>* effects, const FakeNode& node) {
   std::vector<Effect> spoilt;
   for (Effect& effect : *effects) {
     const bool removed =
@@ -82,18 +82,18 @@ void Saboteur::Spoil(std::vector<Effect>* effects, const World& world) {
          Strikes());
     if (removed) continue;
     std::vector<Effect> more;
-    SpoilOne(&effect, world, &more);
+    SpoilOne(&effect, node, &more);
     spoilt.push_back(std::move(effect));
     for (Effect& added : more) spoilt.push_back(std::move(added));
   }
   *effects = std::move(spoilt);
 }
 
-void Saboteur::SpoilOne(Effect* effect, const World& world, std::vector<Effect>* more) {
+void FaultInjector::SpoilOne(Effect* effect, const FakeNode& node, std::vector<Effect>* more) {
   if (auto* reply = std::get_if<Reply>(effect)) {
     if (SpoilReply(reply, more) && fault_ == Fault::kReplyTwice) more->push_back(*effect);
   } else if (auto* transfer = std::get_if<StartTransfer>(effect)) {
-    SpoilTransfer(transfer, world);
+    SpoilTransfer(transfer, node);
   } else if (auto* record = std::get_if<Record>(effect)) {
     SpoilRecord(record);
   } else if (auto* step = std::get_if<StartStep>(effect)) {
@@ -114,8 +114,8 @@ void Saboteur::SpoilOne(Effect* effect, const World& world, std::vector<Effect>*
   }
 }
 
-// Returns whether the saboteur strikes here.
-bool Saboteur::SpoilReply(Reply* reply, std::vector<Effect>* more) {
+// Returns whether the fault injector strikes here.
+bool FaultInjector::SpoilReply(Reply* reply, std::vector<Effect>* more) {
   auto* fetched = std::get_if<FetchReply>(&reply->value);
   auto* allocated = std::get_if<AllocateReply>(&reply->value);
   auto* opened = std::get_if<OpenReply>(&reply->value);
@@ -162,7 +162,7 @@ bool Saboteur::SpoilReply(Reply* reply, std::vector<Effect>* more) {
   }
 }
 
-void Saboteur::SpoilRecord(Record* record) {
+void FaultInjector::SpoilRecord(Record* record) {
   for (ChunkRecord& chunk : record->chunks) {
     if (fault_ == Fault::kRecordHidesTorn && chunk.torn && Strikes()) {
       chunk.torn = false;
@@ -175,7 +175,7 @@ void Saboteur::SpoilRecord(Record* record) {
   }
 }
 
-void Saboteur::SpoilLease(Lease* lease) {
+void FaultInjector::SpoilLease(Lease* lease) {
   switch (fault_) {
     case Fault::kLeaseInOtherSlot:
       lease->place.offset = lease->place.offset.IsZero() ? MiB(2) : lease->place.offset - MiB(2);
@@ -192,10 +192,10 @@ void Saboteur::SpoilLease(Lease* lease) {
   }
 }
 
-void Saboteur::SpoilTransfer(StartTransfer* transfer, const World& world) {
-  const auto size_of = [&world](MemoryPlace place) {
-    const auto region = world.regions().find(place.region);
-    return region == world.regions().end() ? Bytes() : region->second.size;
+void FaultInjector::SpoilTransfer(StartTransfer* transfer, const FakeNode& node) {
+  const auto size_of = [&node](MemoryPlace place) {
+    const auto region = node.regions().find(place.region);
+    return region == node.regions().end() ? Bytes() : region->second.size;
   };
   if (fault_ == Fault::kTransferToOtherSlot && WritesMemory(*transfer) && Strikes()) {
     Shift(&transfer->to, transfer->size, size_of(transfer->to));

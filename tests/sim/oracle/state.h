@@ -3,8 +3,8 @@
 //
 // Plain values with lookups; thread-compatible. Sessions and calls that ended stay known, so that
 // their ids can be used wrongly.
-#ifndef MEMTIDE_TESTS_SIM_STATE_H_
-#define MEMTIDE_TESTS_SIM_STATE_H_
+#ifndef MEMTIDE_TESTS_SIM_ORACLE_STATE_H_
+#define MEMTIDE_TESTS_SIM_ORACLE_STATE_H_
 
 #include <deque>
 #include <map>
@@ -16,7 +16,7 @@
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
 #include "tests/sim/config.h"
-#include "tests/sim/world.h"
+#include "tests/sim/fakes/fake_node.h"
 
 namespace memtide::sim {
 
@@ -125,7 +125,7 @@ struct State {
   Instant now;
   uint64_t events = 0;  // So far.
   bool draining = false;
-  uint64_t faults = 0;        // Failures that the world reported so far.
+  uint64_t faults = 0;        // Failures that the fake node reported so far.
   uint64_t makes_failed = 0;  // Those of `faults` in which memory could not be made.
   std::map<SessionId, SessionState> sessions;
   std::map<JobId, JobState> jobs;  // Open or lingering.
@@ -173,4 +173,4 @@ Event WithCall(Event event, CallId call);
 
 }  // namespace memtide::sim
 
-#endif  // MEMTIDE_TESTS_SIM_STATE_H_
+#endif  // MEMTIDE_TESTS_SIM_ORACLE_STATE_H_

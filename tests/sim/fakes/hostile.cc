@@ -1,9 +1,9 @@
-#include "tests/sim/hostile.h"
+#include "tests/sim/fakes/hostile.h"
 
 #include <type_traits>
 #include <utility>
 
-#include "tests/sim/clients.h"
+#include "tests/sim/fakes/clients.h"
 
 namespace memtide::sim {
 namespace {

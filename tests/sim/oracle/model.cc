@@ -1,10 +1,10 @@
-#include "tests/sim/model.h"
+#include "tests/sim/oracle/model.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/expect.h"
+#include "tests/sim/oracle/expect.h"
 #include "tests/sim/trace.h"
 
 namespace memtide::sim {
@@ -130,7 +130,7 @@ void Model::ApplyEnds(const Event& event) {
   } else if (const auto* freed = std::get_if<FreeCall>(&event)) {
     for (const ChunkId chunk : freed->chunks) {
       if (state_.chunks.count(chunk) == 0) continue;
-      if (world_.transfers() != 0) probes_.Hit(Probe::kFreedWhileMoving);
+      if (node_.transfers() != 0) probes_.Hit(Probe::kFreedWhileMoving);
       EndChunk(chunk);
     }
   } else if (const auto* back = std::get_if<ReturnRegionsCall>(&event)) {
@@ -231,11 +231,11 @@ void Model::CheckLeases() {
   for (const auto& [id, session] : state_.sessions) {
     for (const auto& [chunk, lease] : session.leases) {
       const ChunkState& state = state_.chunks.at(chunk);
-      if (world_.Read(lease.place) != state.content) {
+      if (node_.Read(lease.place) != state.content) {
         return Broken(absl::StrCat("chunk ", chunk.value(), " leased by session ", id.value(),
                                    " changed under the lease"));
       }
-      if (world_.IsTarget(lease.place)) {
+      if (node_.IsTarget(lease.place)) {
         return Broken(absl::StrCat("chunk ", chunk.value(), " leased by session ", id.value(),
                                    " is the target of a transfer"));
       }
@@ -295,7 +295,7 @@ void Model::CheckLiveness(const Event& event) {
 }
 
 void Model::Write(SessionId session, ChunkId chunk, Stamp stamp) {
-  world_.Write(state_.sessions.at(session).leases.at(chunk).place, stamp);
+  node_.Write(state_.sessions.at(session).leases.at(chunk).place, stamp);
   state_.chunks.at(chunk).content = stamp;
 }
 

@@ -1,19 +1,20 @@
-// Shows that the checks bite: each fault that the saboteur can plant is seen within a few seeds.
+// Shows that the checks bite: each fault that the fault injector can plant is seen within a few
+// seeds.
 #include "gtest/gtest.h"
-#include "tests/sim/forked.h"
+#include "tests/sim/run_in_child.h"
 
 namespace memtide::sim {
 namespace {
 
 constexpr uint64_t kSeeds = 80;
 
-class PlantedFaultTest : public testing::TestWithParam<int> {};
+class FaultInjectorTest : public testing::TestWithParam<int> {};
 
-TEST_P(PlantedFaultTest, IsSeen) {
+TEST_P(FaultInjectorTest, IsSeen) {
   const auto fault = static_cast<Fault>(GetParam());
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const Config config = MakeConfig(seed);
-    const std::string seen = RunForked(config, MakeOps(config), fault, /*one_in=*/4);
+    const std::string seen = RunInChild(config, MakeOps(config), fault, /*one_in=*/4);
     if (seen.empty()) continue;
     std::cout << FaultName(fault) << ", seed " << seed << ": " << seen << "\n";
     return;
@@ -21,12 +22,12 @@ TEST_P(PlantedFaultTest, IsSeen) {
   FAIL() << kSeeds << " seeds do not see that " << FaultName(fault);
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, PlantedFaultTest, testing::Range(1, kFaults));
+INSTANTIATE_TEST_SUITE_P(Each, FaultInjectorTest, testing::Range(1, kFaults));
 
-TEST(PlantedFaultTest, NoFaultIsSeenWhereNoneIsPlanted) {
+TEST(FaultInjectorTest, NoFaultIsSeenWhereNoneIsPlanted) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const Config config = MakeConfig(seed);
-    EXPECT_EQ(RunForked(config, MakeOps(config), Fault::kNone), "") << Describe(config);
+    EXPECT_EQ(RunInChild(config, MakeOps(config), Fault::kNone), "") << Describe(config);
   }
 }
 

@@ -1,4 +1,4 @@
-// World: carries out the engine's effects on fakes that lose no chance to show a mistake.
+// FakeNode: carries out the engine's effects on fakes that lose no chance to show a mistake.
 //
 // Memory is one 64-bit stamp per slot instead of its bytes. Work (transfers, making and dropping
 // memory, hanging up) is queued until the simulation completes it, in any order. From its start to
@@ -9,8 +9,8 @@
 //
 // Breaks the verdict for what no edge could carry out: transfers out of bounds, from or to memory
 // that is not there, two at once into one slot. Thread-compatible.
-#ifndef MEMTIDE_TESTS_SIM_WORLD_H_
-#define MEMTIDE_TESTS_SIM_WORLD_H_
+#ifndef MEMTIDE_TESTS_SIM_FAKES_FAKE_NODE_H_
+#define MEMTIDE_TESTS_SIM_FAKES_FAKE_NODE_H_
 
 #include <cstdint>
 #include <map>
@@ -23,9 +23,9 @@
 #include "daemon/engine/effects.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/events.h"
+#include "tests/sim/oracle/verdict.h"
 #include "tests/sim/probes.h"
 #include "tests/sim/random.h"
-#include "tests/sim/verdict.h"
 
 namespace memtide::sim {
 
@@ -48,7 +48,7 @@ struct Store {
   bool kept = false;
 };
 
-// Something that the world has begun and not finished.
+// Something that the fake node has begun and not finished.
 struct Work {
   enum class Kind : uint8_t {
     kMakeRegion,
@@ -72,19 +72,19 @@ struct Work {
   std::vector<Stamp> read;  // By the step, when it started.
 };
 
-// What a planted fault does to the world itself: finished in name only.
-enum class Sabotage : uint8_t { kNone, kLoseTransfer, kHideFailure, kLoseStep };
+// What a planted fault does to the fake node itself: finished in name only.
+enum class InjectedFault : uint8_t { kNone, kLoseTransfer, kHideFailure, kLoseStep };
 
-class World {
+class FakeNode {
  public:
-  World(Verdict* verdict, Probes* probes) : verdict_(*verdict), probes_(*probes) {}
+  FakeNode(Verdict* verdict, Probes* probes) : verdict_(*verdict), probes_(*probes) {}
 
   void Carry(const Effect& effect);
 
   const std::vector<Work>& work() const { return work_; }
   // Finishes a piece of work and returns what the engine hears. A drop waits for its make, whose
   // turn it then is. REQUIRES: index is below work().size().
-  Event Complete(size_t index, absl::Status status, Sabotage sabotage = Sabotage::kNone);
+  Event Complete(size_t index, absl::Status status, InjectedFault injected = InjectedFault::kNone);
 
   // The daemon dies. Some of the work in flight is done, and the rest leaves poison; memory that no
   // record names is gone. Returns what is recorded.
@@ -125,7 +125,7 @@ class World {
   void Begin(const CloseSession& effect);
   void Begin(const StartStep& effect);
   void Keep(const Record& record);
-  Event FinishStep(const Work& work, absl::Status status, Sabotage sabotage);
+  Event FinishStep(const Work& work, absl::Status status, InjectedFault injected);
   void KeepMemory(const JobRecord& job);
 
   void CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tier tier, const char* end);
@@ -135,7 +135,7 @@ class World {
   void CheckAlone(const StartTransfer& transfer);
   Stamp SourceOf(const StartTransfer& transfer) const;
   void SetTarget(const StartTransfer& transfer, Stamp stamp);
-  Event FinishTransfer(const Work& work, absl::Status status, Sabotage sabotage);
+  Event FinishTransfer(const Work& work, absl::Status status, InjectedFault injected);
   bool MakePending(const Work& drop) const;
 
   Verdict& verdict_;
@@ -162,4 +162,4 @@ bool WritesMemory(const StartTransfer& transfer);
 
 }  // namespace memtide::sim
 
-#endif  // MEMTIDE_TESTS_SIM_WORLD_H_
+#endif  // MEMTIDE_TESTS_SIM_FAKES_FAKE_NODE_H_

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/expect.h"
-#include "tests/sim/model.h"
+#include "tests/sim/oracle/expect.h"
+#include "tests/sim/oracle/model.h"
 #include "tests/sim/trace.h"
 
 namespace memtide::sim {
@@ -83,8 +83,8 @@ void Model::CheckRegions(const JobState& job, const OpenReply& reply) {
   Bytes lent[kTiers];
   uint32_t regions_of[kTiers] = {};
   for (const RegionId id : regions) {
-    const auto region = world_.regions().find(id);
-    if (region == world_.regions().end() || !region->second.made || region->second.dropping ||
+    const auto region = node_.regions().find(id);
+    if (region == node_.regions().end() || !region->second.made || region->second.dropping ||
         region->second.uid != job.uid) {
       return Broken(absl::StrCat("job ", reply.job.value(), " was lent region ", id.value(),
                                  ", which is not there or not its tenant's"));

@@ -1,9 +1,9 @@
 // Which answers the protocol permits to a call, judged when it arrives. What happens while a call
 // waits (a deadline, a failing disk, a freed chunk) is added by the model when the reply comes.
-#ifndef MEMTIDE_TESTS_SIM_EXPECT_H_
-#define MEMTIDE_TESTS_SIM_EXPECT_H_
+#ifndef MEMTIDE_TESTS_SIM_ORACLE_EXPECT_H_
+#define MEMTIDE_TESTS_SIM_ORACLE_EXPECT_H_
 
-#include "tests/sim/state.h"
+#include "tests/sim/oracle/state.h"
 
 namespace memtide::sim {
 
@@ -41,4 +41,4 @@ const OpenCall* OpeningTwin(const State& state, const OpenCall& call);
 
 }  // namespace memtide::sim
 
-#endif  // MEMTIDE_TESTS_SIM_EXPECT_H_
+#endif  // MEMTIDE_TESTS_SIM_ORACLE_EXPECT_H_

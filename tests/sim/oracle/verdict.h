@@ -1,7 +1,7 @@
 // Verdict: the first promise that was seen broken in a run. Checks go on recording nothing after
 // it: what follows a broken promise proves nothing. Thread-compatible.
-#ifndef MEMTIDE_TESTS_SIM_VERDICT_H_
-#define MEMTIDE_TESTS_SIM_VERDICT_H_
+#ifndef MEMTIDE_TESTS_SIM_ORACLE_VERDICT_H_
+#define MEMTIDE_TESTS_SIM_ORACLE_VERDICT_H_
 
 #include <string>
 #include <utility>
@@ -23,4 +23,4 @@ class Verdict {
 
 }  // namespace memtide::sim
 
-#endif  // MEMTIDE_TESTS_SIM_VERDICT_H_
+#endif  // MEMTIDE_TESTS_SIM_ORACLE_VERDICT_H_

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/model.h"
+#include "tests/sim/oracle/model.h"
 #include "tests/sim/trace.h"
 
 namespace memtide::sim {
@@ -94,12 +94,12 @@ void Model::CheckKept(const FetchCall& fetch, const Lease& held, const Lease& le
 void Model::CheckPlace(SessionId id, const Lease& lease) {
   const SessionState& session = state_.sessions.at(id);
   const JobState& job = state_.jobs.at(session.job);
-  const auto region = world_.regions().find(lease.place.region);
+  const auto region = node_.regions().find(lease.place.region);
   const std::string what = absl::StrCat("chunk ", lease.chunk.value(), " was leased ");
   if (job.leaving.count(lease.place.region) != 0) {
     return Broken(absl::StrCat(what, "in memory that is given back"));
   }
-  if (job.regions.count(lease.place.region) == 0 || region == world_.regions().end() ||
+  if (job.regions.count(lease.place.region) == 0 || region == node_.regions().end() ||
       region->second.tier != lease.tier || region->second.dropping) {
     return Broken(absl::StrCat(what, "outside the job's memory of the tier"));
   }
@@ -110,7 +110,7 @@ void Model::CheckPlace(SessionId id, const Lease& lease) {
   if (!lease.place.offset.IsMultipleOf(job.chunk_size) || !end || *end > region->second.size) {
     return Broken(absl::StrCat(what, "at no slot of the region"));
   }
-  if (world_.IsTarget(lease.place)) return Broken(absl::StrCat(what, "while it is being filled"));
+  if (node_.IsTarget(lease.place)) return Broken(absl::StrCat(what, "while it is being filled"));
   for (const auto& [other_id, other] : state_.sessions) {
     for (const auto& [chunk, held] : other.leases) {
       if (chunk != lease.chunk && Same(held.place, lease.place)) {
@@ -125,7 +125,7 @@ void Model::CheckPlace(SessionId id, const Lease& lease) {
 
 void Model::CheckContent(const FetchCall& fetch, const Lease& lease, bool is_held) {
   ChunkState& state = state_.chunks.at(lease.chunk);
-  const Stamp seen = world_.Read(lease.place);
+  const Stamp seen = node_.Read(lease.place);
   if (state.whole == Whole::kUndefined) {
     probes_.Hit(Probe::kUndefinedLeased);
     state.content = seen;
@@ -140,8 +140,9 @@ void Model::CheckContent(const FetchCall& fetch, const Lease& lease, bool is_hel
   state.whole = Whole::kYes;
   if (seen != state.content) {
     Broken(absl::StrCat("WRONG BYTES: chunk ", lease.chunk.value(), " shows ",
-                        World::IsPoison(seen) ? "poison " : "", seen & ~(Stamp{1} << 63), " where ",
-                        state.content, " was written", is_held ? " (a lease that was held)" : ""));
+                        FakeNode::IsPoison(seen) ? "poison " : "", seen & ~(Stamp{1} << 63),
+                        " where ", state.content, " was written",
+                        is_held ? " (a lease that was held)" : ""));
   }
 }
 

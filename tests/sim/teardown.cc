@@ -4,7 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/clients.h"
+#include "tests/sim/fakes/clients.h"
 #include "tests/sim/simulation.h"
 
 namespace memtide::sim {
@@ -18,9 +18,10 @@ constexpr Duration kSettleTick = std::chrono::milliseconds(50);
 
 bool Simulation::SettleOnce() {
   bool idle = true;
-  for (size_t left = world_.work().size(); left > 0 && !world_.work().empty(); --left) {
-    Feed(world_.Complete(0, absl::OkStatus(),
-                         saboteur_ == nullptr ? Sabotage::kNone : saboteur_->OnComplete()));
+  for (size_t left = node_.work().size(); left > 0 && !node_.work().empty(); --left) {
+    Feed(node_.Complete(
+        0, absl::OkStatus(),
+        fault_injector_ == nullptr ? InjectedFault::kNone : fault_injector_->OnComplete()));
     idle = false;
   }
   for (const SessionId session : Sessions(true)) {
@@ -50,7 +51,7 @@ void Simulation::Settle() {
         absl::StrCat("nothing is in its way, and it waits: ", ToText(call.event)));
   }
   if (!model_.SharesAreReached()) return verdict_.Broken("a share shrank, and its memory stays");
-  if (!world_.work().empty()) verdict_.Broken("nothing is asked for, and work goes on");
+  if (!node_.work().empty()) verdict_.Broken("nothing is asked for, and work goes on");
 }
 
 void Simulation::ReadAll() {
@@ -94,8 +95,8 @@ void Simulation::EndAll() {
                                           " pool lacks ", FormatBytes(pool.capacity - pool.free)));
     }
   }
-  if (!model_.state().chunks.empty() || !model_.state().calls.empty() ||
-      !world_.regions().empty() || !world_.stores().empty()) {
+  if (!model_.state().chunks.empty() || !model_.state().calls.empty() || !node_.regions().empty() ||
+      !node_.stores().empty()) {
     verdict_.Broken("everybody left, and something stayed");
   }
 }

@@ -1,7 +1,7 @@
 // What an Open may hear: limits, names, and shares of what is free.
 #include <algorithm>
 
-#include "tests/sim/expect.h"
+#include "tests/sim/oracle/expect.h"
 
 namespace memtide::sim {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/sim/world.h"
+#include "tests/sim/fakes/fake_node.h"
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ bool ReadsMemory(const StartTransfer& transfer) {
 
 bool WritesMemory(const StartTransfer& transfer) { return transfer.kind != Transfer::kHostToSsd; }
 
-void World::Carry(const Effect& effect) {
+void FakeNode::Carry(const Effect& effect) {
   if (const auto* record = std::get_if<Record>(&effect)) Keep(*record);
   std::visit(
       [this](const auto& e) {
@@ -33,7 +33,7 @@ void World::Carry(const Effect& effect) {
       effect);
 }
 
-void World::Begin(const MakeRegion& effect) {
+void FakeNode::Begin(const MakeRegion& effect) {
   if (!regions_.insert({effect.region, {effect.tier, effect.uid, effect.size}}).second) {
     verdict_.Broken(absl::StrCat("region ", effect.region.value(), " made twice"));
   }
@@ -49,7 +49,7 @@ void World::Begin(const MakeRegion& effect) {
   work_.push_back(work);
 }
 
-void World::Begin(const DropRegion& effect) {
+void FakeNode::Begin(const DropRegion& effect) {
   const auto region = regions_.find(effect.region);
   if (region == regions_.end() || region->second.dropping) {
     return verdict_.Broken(absl::StrCat("dropped a region that is not there: ", ToText(effect)));
@@ -67,7 +67,7 @@ void World::Begin(const DropRegion& effect) {
   work_.push_back(work);
 }
 
-void World::Begin(const ReleaseSlot& effect) {
+void FakeNode::Begin(const ReleaseSlot& effect) {
   CheckSlot(effect.place, effect.size, ToText(effect));
   if (!empty_.insert({KeyOf(effect.place), effect.size}).second) {
     verdict_.Broken(absl::StrCat(ToText(effect), ": it is empty"));
@@ -78,7 +78,7 @@ void World::Begin(const ReleaseSlot& effect) {
   work_.push_back(work);
 }
 
-void World::Begin(const PopulateSlot& effect) {
+void FakeNode::Begin(const PopulateSlot& effect) {
   CheckSlot(effect.place, effect.size, ToText(effect));
   const bool changes = std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
     return (work.kind == Work::Kind::kEmptySlot || work.kind == Work::Kind::kFillSlot) &&
@@ -92,7 +92,7 @@ void World::Begin(const PopulateSlot& effect) {
   work_.push_back(work);
 }
 
-void World::Begin(const MakeStore& effect) {
+void FakeNode::Begin(const MakeStore& effect) {
   if (!stores_.insert({effect.store, {effect.size, false, false, effect.kept}}).second ||
       effect.size.IsZero()) {
     verdict_.Broken(absl::StrCat("no such store can be made: ", ToText(effect)));
@@ -102,7 +102,7 @@ void World::Begin(const MakeStore& effect) {
   work_.push_back(work);
 }
 
-void World::Begin(const DropStore& effect) {
+void FakeNode::Begin(const DropStore& effect) {
   const auto store = stores_.find(effect.store);
   if (store == stores_.end() || store->second.dropping) {
     return verdict_.Broken(absl::StrCat("dropped a store that is not there: ", ToText(effect)));
@@ -121,13 +121,13 @@ void World::Begin(const DropStore& effect) {
   work_.push_back(work);
 }
 
-void World::Begin(const CloseSession& effect) {
+void FakeNode::Begin(const CloseSession& effect) {
   Work work{Work::Kind::kHangUp};
   work.session = effect.session;
   work_.push_back(work);
 }
 
-void World::Begin(const StartTransfer& effect) {
+void FakeNode::Begin(const StartTransfer& effect) {
   switch (effect.kind) {
     case Transfer::kHostToDevice:
       CheckMemory(effect, effect.from, Tier::kHost, "source");
@@ -161,7 +161,7 @@ void World::Begin(const StartTransfer& effect) {
   work_.push_back(work);
 }
 
-bool World::IsTarget(MemoryPlace place) const {
+bool FakeNode::IsTarget(MemoryPlace place) const {
   return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
     if (work.kind == Work::Kind::kStep) {
       return std::any_of(work.step.chunks.begin() + static_cast<std::ptrdiff_t>(work.read.size()),
@@ -173,7 +173,7 @@ bool World::IsTarget(MemoryPlace place) const {
   });
 }
 
-bool World::IsSource(MemoryPlace place) const {
+bool FakeNode::IsSource(MemoryPlace place) const {
   return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
     if (work.kind == Work::Kind::kStep) {
       return std::any_of(work.step.chunks.begin(),
@@ -185,7 +185,7 @@ bool World::IsSource(MemoryPlace place) const {
   });
 }
 
-bool World::IsInTransfer(RegionId region) const {
+bool FakeNode::IsInTransfer(RegionId region) const {
   return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
     if (work.kind == Work::Kind::kStep) {
       return std::any_of(work.step.chunks.begin(), work.step.chunks.end(),
@@ -197,12 +197,12 @@ bool World::IsInTransfer(RegionId region) const {
   });
 }
 
-size_t World::transfers() const {
+size_t FakeNode::transfers() const {
   return std::count_if(work_.begin(), work_.end(),
                        [](const Work& work) { return work.kind == Work::Kind::kTransfer; });
 }
 
-Bytes World::Held(Tier tier) const {
+Bytes FakeNode::Held(Tier tier) const {
   Bytes held;
   if (tier == Tier::kSsd) {
     for (const auto& [id, store] : stores_) held += store.size;
@@ -220,24 +220,24 @@ Bytes World::Held(Tier tier) const {
   return held;
 }
 
-Stamp World::Read(MemoryPlace place) const {
+Stamp FakeNode::Read(MemoryPlace place) const {
   const auto stamp = memory_.find(KeyOf(place));
   return stamp == memory_.end() ? kZeros : stamp->second;
 }
 
-void World::Write(MemoryPlace place, Stamp stamp) {
+void FakeNode::Write(MemoryPlace place, Stamp stamp) {
   MEMTIDE_CHECK(regions_.count(place.region) == 1) << place.region;
   memory_[KeyOf(place)] = stamp;
 }
 
-Stamp World::SourceOf(const StartTransfer& transfer) const {
+Stamp FakeNode::SourceOf(const StartTransfer& transfer) const {
   if (transfer.kind == Transfer::kZero) return kZeros;
   if (transfer.kind != Transfer::kSsdToHost) return Read(transfer.from);
   const auto stamp = disk_.find(KeyOf(transfer.store));
   return stamp == disk_.end() ? kPoison : stamp->second;
 }
 
-void World::SetTarget(const StartTransfer& transfer, Stamp stamp) {
+void FakeNode::SetTarget(const StartTransfer& transfer, Stamp stamp) {
   if (transfer.kind == Transfer::kHostToSsd) {
     disk_[KeyOf(transfer.store)] = stamp;
   } else {
@@ -245,7 +245,7 @@ void World::SetTarget(const StartTransfer& transfer, Stamp stamp) {
   }
 }
 
-bool World::MakePending(const Work& drop) const {
+bool FakeNode::MakePending(const Work& drop) const {
   return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
     return (drop.kind == Work::Kind::kDropRegion && work.kind == Work::Kind::kMakeRegion &&
             work.region == drop.region) ||
@@ -254,7 +254,7 @@ bool World::MakePending(const Work& drop) const {
   });
 }
 
-Event World::Complete(size_t index, absl::Status status, Sabotage sabotage) {
+Event FakeNode::Complete(size_t index, absl::Status status, InjectedFault injected) {
   MEMTIDE_CHECK(index < work_.size()) << index;
   while (MakePending(work_[index])) index = (index + 1) % work_.size();
   const Work work = work_[index];
@@ -291,11 +291,11 @@ Event World::Complete(size_t index, absl::Status status, Sabotage sabotage) {
       return StoreDropped{work.store};
     }
     case Work::Kind::kTransfer:
-      return FinishTransfer(work, std::move(status), sabotage);
+      return FinishTransfer(work, std::move(status), injected);
     case Work::Kind::kHangUp:
       return ClientGone{work.session};
     case Work::Kind::kStep:
-      return FinishStep(work, std::move(status), sabotage);
+      return FinishStep(work, std::move(status), injected);
     case Work::Kind::kEmptySlot:
       probes_.Hit(Probe::kSlotEmptied);
       return SlotReleased{work.place};
@@ -310,16 +310,16 @@ Event World::Complete(size_t index, absl::Status status, Sabotage sabotage) {
   return Tick{};
 }
 
-Event World::FinishTransfer(const Work& work, absl::Status status, Sabotage sabotage) {
+Event FakeNode::FinishTransfer(const Work& work, absl::Status status, InjectedFault injected) {
   const StartTransfer& transfer = work.transfer;
   const bool to_disk = transfer.kind == Transfer::kHostToSsd;
   if (!status.ok()) {
     probes_.Hit(Probe::kTransferFailed);
     if (to_disk) failed_writes_.insert(KeyOf(transfer.store));
-    if (sabotage == Sabotage::kHideFailure) status = absl::OkStatus();
+    if (injected == InjectedFault::kHideFailure) status = absl::OkStatus();
     return TransferDone{transfer.transfer, std::move(status)};
   }
-  if (sabotage != Sabotage::kLoseTransfer) {
+  if (injected != InjectedFault::kLoseTransfer) {
     SetTarget(transfer, SourceOf(transfer) == work.source ? work.source : NewPoison());
   }
   if (to_disk && failed_writes_.erase(KeyOf(transfer.store)) != 0) {

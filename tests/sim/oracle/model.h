@@ -1,27 +1,27 @@
 // Model: the naive oracle beside the engine. It sees every event before the engine does and every
-// effect after the world began it, and breaks the verdict when a promise of the protocol is broken.
-// The one that matters most: what a lease shows is what was last written into that chunk.
+// effect after the fake node began it, and breaks the verdict when a promise of the protocol is
+// broken. The one that matters most: what a lease shows is what was last written into that chunk.
 //
-// The model reads the world's memory and never asks the engine anything. Thread-compatible.
-#ifndef MEMTIDE_TESTS_SIM_MODEL_H_
-#define MEMTIDE_TESTS_SIM_MODEL_H_
+// The model reads the fake node's memory and never asks the engine anything. Thread-compatible.
+#ifndef MEMTIDE_TESTS_SIM_ORACLE_MODEL_H_
+#define MEMTIDE_TESTS_SIM_ORACLE_MODEL_H_
 
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "tests/sim/fakes/fake_node.h"
+#include "tests/sim/oracle/state.h"
+#include "tests/sim/oracle/verdict.h"
 #include "tests/sim/probes.h"
-#include "tests/sim/state.h"
-#include "tests/sim/verdict.h"
-#include "tests/sim/world.h"
 
 namespace memtide::sim {
 
 class Model {
  public:
-  Model(const Config& config, World* world, Verdict* verdict, Probes* probes)
-      : state_(config), world_(*world), verdict_(*verdict), probes_(*probes) {}
+  Model(const Config& config, FakeNode* node, Verdict* verdict, Probes* probes)
+      : state_(config), node_(*node), verdict_(*verdict), probes_(*probes) {}
 
   // In this order, for each event: Before, the engine, Observe for each effect, After.
   void Before(Instant now, const Event& event);
@@ -103,7 +103,7 @@ class Model {
   void Broken(std::string promise) { verdict_.Broken(std::move(promise)); }
 
   State state_;
-  World& world_;
+  FakeNode& node_;
   Verdict& verdict_;
   Probes& probes_;
   // What the event that is being handled asks to end: chunks, and sessions.
@@ -118,4 +118,4 @@ class Model {
 
 }  // namespace memtide::sim
 
-#endif  // MEMTIDE_TESTS_SIM_MODEL_H_
+#endif  // MEMTIDE_TESTS_SIM_ORACLE_MODEL_H_

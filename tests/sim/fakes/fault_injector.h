@@ -1,16 +1,17 @@
-// Saboteur: plants one fault between the engine and the world, to show that the checks bite.
+// FaultInjector: plants one fault between the engine and the fake node, to show that the checks
+// bite.
 //
-// A simulation with a saboteur must break its verdict. Faults that change effects do so before the
-// world and the model see them, as if the engine had been wrong. Thread-compatible.
-#ifndef MEMTIDE_TESTS_SIM_SABOTEUR_H_
-#define MEMTIDE_TESTS_SIM_SABOTEUR_H_
+// A simulation with a fault injector must break its verdict. Faults that change effects do so
+// before the fake node and the model see them, as if the engine had been wrong. Thread-compatible.
+#ifndef MEMTIDE_TESTS_SIM_FAKES_FAULT_INJECTOR_H_
+#define MEMTIDE_TESTS_SIM_FAKES_FAULT_INJECTOR_H_
 
 #include <vector>
 
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
+#include "tests/sim/fakes/fake_node.h"
 #include "tests/sim/random.h"
-#include "tests/sim/world.h"
 
 namespace memtide::sim {
 
@@ -52,26 +53,26 @@ inline constexpr int kFaults = 32;
 
 const char* FaultName(Fault fault);
 
-class Saboteur {
+class FaultInjector {
  public:
   // Strikes about once in `one_in` opportunities. REQUIRES: one_in is not zero.
-  Saboteur(Fault fault, uint64_t seed, uint32_t one_in)
+  FaultInjector(Fault fault, uint64_t seed, uint32_t one_in)
       : fault_(fault), one_in_(one_in), random_(seed) {}
 
-  // What the world and the model are shown instead.
-  void Spoil(std::vector<Effect>* effects, const World& world);
-  // What the world does to the next piece of work that it completes.
-  Sabotage OnComplete();
+  // What the fake node and the model are shown instead.
+  void Spoil(std::vector<Effect>* effects, const FakeNode& node);
+  // What the fake node does to the next piece of work that it completes.
+  InjectedFault OnComplete();
   // Whether the engine is to be kept from hearing the event.
   bool Withhold(const Event& event);
 
  private:
   bool Strikes() { return random_.Below(one_in_) == 0; }
-  void SpoilOne(Effect* effect, const World& world, std::vector<Effect>* more);
+  void SpoilOne(Effect* effect, const FakeNode& node, std::vector<Effect>* more);
   bool SpoilReply(Reply* reply, std::vector<Effect>* more);
   void SpoilLease(Lease* lease);
   void SpoilRecord(Record* record);
-  void SpoilTransfer(StartTransfer* transfer, const World& world);
+  void SpoilTransfer(StartTransfer* transfer, const FakeNode& node);
 
   const Fault fault_;
   const uint32_t one_in_;
@@ -82,4 +83,4 @@ class Saboteur {
 
 }  // namespace memtide::sim
 
-#endif  // MEMTIDE_TESTS_SIM_SABOTEUR_H_
+#endif  // MEMTIDE_TESTS_SIM_FAKES_FAULT_INJECTOR_H_

@@ -1,10 +1,10 @@
-// The world's half that outlives the daemon: steps, records, and what a restart leaves.
+// The fake node's half that outlives the daemon: steps, records, and what a restart leaves.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/fakes/fake_node.h"
 #include "tests/sim/trace.h"
-#include "tests/sim/world.h"
 
 namespace memtide::sim {
 
@@ -28,7 +28,7 @@ Stamp StepResult(const std::vector<Stamp>& read, uint64_t number, size_t output)
   return hash & ~(Stamp{3} << 62);
 }
 
-void World::Begin(const StartStep& effect) {
+void FakeNode::Begin(const StartStep& effect) {
   Work work{Work::Kind::kStep};
   work.step = effect;
   const size_t reads = ReadsOf(effect);
@@ -52,20 +52,20 @@ void World::Begin(const StartStep& effect) {
   work_.push_back(std::move(work));
 }
 
-Event World::FinishStep(const Work& work, absl::Status status, Sabotage sabotage) {
+Event FakeNode::FinishStep(const Work& work, absl::Status status, InjectedFault injected) {
   const StartStep& step = work.step;
   const size_t reads = work.read.size();
   bool same = true;
   for (size_t at = 0; at < reads; ++at) same = same && Read(step.chunks[at]) == work.read[at];
   for (size_t at = reads; status.ok() && at < step.chunks.size(); ++at) {
-    if (sabotage == Sabotage::kLoseStep) continue;
+    if (injected == InjectedFault::kLoseStep) continue;
     Write(step.chunks[at], same ? StepResult(work.read, step.work->step, at - reads) : NewPoison());
   }
-  if (!status.ok() && sabotage == Sabotage::kHideFailure) status = absl::OkStatus();
+  if (!status.ok() && injected == InjectedFault::kHideFailure) status = absl::OkStatus();
   return StepDone{step.step, std::move(status)};
 }
 
-void World::Keep(const Record& record) {
+void FakeNode::Keep(const Record& record) {
   for (const JobId job : record.ended) job_records_.erase(job);
   for (const JobRecord& job : record.jobs) job_records_[job.job] = job;
   for (const uint32_t place : record.freed) chunk_records_.erase(place);
@@ -76,7 +76,7 @@ void World::Keep(const Record& record) {
 
 // Checks that what a record names is there, and empties the slots of an elastic share that hold
 // nothing, as the next daemon does.
-void World::KeepMemory(const JobRecord& job) {
+void FakeNode::KeepMemory(const JobRecord& job) {
   const std::string missing = absl::StrCat("the record of job ", job.job.value(), " names ");
   for (const RegionId id : job.regions) {
     const auto region = regions_.find(id);
@@ -111,11 +111,11 @@ void World::KeepMemory(const JobRecord& job) {
   }
 }
 
-Restore World::Restart(Random* random) {
+Restore FakeNode::Restart(Random* random) {
   for (const Work& work : std::exchange(work_, {})) {
     // Poison lies where a transfer or a step was going to.
     if (work.kind == Work::Kind::kTransfer && random->Percent(50)) {
-      FinishTransfer(work, absl::OkStatus(), Sabotage::kNone);
+      FinishTransfer(work, absl::OkStatus(), InjectedFault::kNone);
     }
     if (work.kind == Work::Kind::kStep) probes_.Hit(Probe::kRestartInStep);
   }

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/model.h"
+#include "tests/sim/oracle/model.h"
 #include "tests/sim/trace.h"
 
 namespace memtide::sim {
@@ -53,9 +53,9 @@ void Model::Accept(const Call& call, const InspectCall& inspect, const InspectRe
           absl::StrCat("counts ", reply.chunk_count, " chunks instead of ", state_.chunks.size()));
     }
   }
-  if (reply.transfers_in_flight != world_.transfers()) {
+  if (reply.transfers_in_flight != node_.transfers()) {
     return Broken(absl::StrCat("counts ", reply.transfers_in_flight, " transfers instead of ",
-                               world_.transfers()));
+                               node_.transfers()));
   }
   uint32_t least = 0, most = 0;
   for (const auto& [id, session] : state_.sessions) {
@@ -98,9 +98,9 @@ void Model::CheckPools(const InspectReply& reply) {
         pool.used + pool.reserved + pool.balloon + pool.scrubbing + pool.free != capacity) {
       return Broken(absl::StrCat("the ", name, " pool does not sum to its capacity"));
     }
-    if (capacity - pool.free < world_.Held(pool.tier)) {
+    if (capacity - pool.free < node_.Held(pool.tier)) {
       return Broken(absl::StrCat(
-          "the ", name, " pool lends memory twice: ", FormatBytes(world_.Held(pool.tier)),
+          "the ", name, " pool lends memory twice: ", FormatBytes(node_.Held(pool.tier)),
           " exist, ", FormatBytes(pool.free), " of ", FormatBytes(capacity), " are called free"));
     }
     Bytes leaving;

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/model.h"
+#include "tests/sim/oracle/model.h"
 #include "tests/sim/trace.h"
 
 namespace memtide::sim {
@@ -41,7 +41,7 @@ void Model::ObserveStep(const StartStep& effect) {
       chunk.whole = Whole::kYes;
       continue;
     }
-    const Stamp seen = world_.Read(effect.chunks[at]);
+    const Stamp seen = node_.Read(effect.chunks[at]);
     if (chunk.whole == Whole::kTorn) {
       return Broken(absl::StrCat(what, ": it reads torn chunk ", id.value()));
     }
