@@ -216,6 +216,39 @@ TEST(StepsTest, AreCommittedWhileChunksMove) {
   EXPECT_GT(moved, 0);
 }
 
+// A session writes a shadow while it is written back. The write-back then has the older content,
+// and the commit must not give it the new version.
+TEST(StepsTest, CommitsCountNoCopyOfOlderContentAsValid) {
+  EngineByteHarness node(SmallHost());
+  const SessionId session = node.Open("job", std::chrono::hours(1));
+  StepTraining training(&node, session);
+  training.Step(1);
+  training.FillGradient(2);
+  node.FinishUntilAnswered(training.StartStep(2));
+  FetchCall others;
+  others.call = node.Call();
+  others.session = session;
+  others.tier = Tier::kHost;
+  others.access = Access::kWrite;
+  others.chunks = {training.chunks().begin() + 7, training.chunks().end()};
+  node.Post(others);
+  size_t moving = 4;
+  const auto shadow_moves = [&] {
+    for (moving = 4; moving < 7; ++moving) {
+      if (node.IsMoving(session, training.chunks(), moving, moving + 1)) return true;
+    }
+    return false;
+  };
+  while (!shadow_moves() && node.in_flight() > 0) node.FinishOne();
+  ASSERT_LT(moving, 7u) << "no shadow is written back";
+  node.Fill(session, training.chunks()[moving], {7});
+  ASSERT_TRUE(node.IsMoving(session, training.chunks(), moving, moving + 1));
+  const size_t begun = node.in_flight();
+  ASSERT_TRUE(node.ReplyTo(training.Commit(2)).status.ok());
+  for (size_t i = 0; i < begun; ++i) node.FinishOne();  // What starts meanwhile stands behind them.
+  EXPECT_FALSE(node.Describe(session, training.chunks()[moving - 3]).on_ssd);
+}
+
 TEST(StepsTest, ReadNoChunkWhoseWriterDied) {
   EngineByteHarness node(SmallHost());
   SessionId session = node.Open("job", std::chrono::hours(1));
