@@ -20,10 +20,6 @@
 
 namespace memtide {
 
-// A chunk's number in the engine's table: the low 32 bits of its id.
-using ChunkIndex = uint32_t;
-// No chunk: an unused member number, or no counterpart.
-inline constexpr ChunkIndex kNoChunk = ~ChunkIndex{0};
 // No segment has this number.
 inline constexpr uint32_t kNoSegment = 0;
 
@@ -67,7 +63,6 @@ struct Chunk {
   // The client freed the chunk, but a transfer or step still uses its slots. The id is unknown.
   bool freed_in_flight = false;
   bool queued = false;  // The chunk is in scheduled_.
-  bool dirty = false;   // The chunk is in dirty_chunks_: its record has changed.
   // Bit per tier: the chunk stands in the slot queue of that tier.
   uint8_t waits_for = 0;
   // Bit per tier: a transfer put a copy there for a use that has not come yet.

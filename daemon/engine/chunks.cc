@@ -132,9 +132,7 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
     }
     Chunk& chunk = chunks_[index];
     const uint32_t generation = chunk.generation + 1;
-    const bool dirty = chunk.dirty;
     chunk = Chunk();
-    chunk.dirty = dirty;
     chunk.job = &job;
     chunk.generation = generation;
     chunk.kind = event.kind;
@@ -245,11 +243,10 @@ void EngineState::ForgetChunk(ChunkIndex index) {
       job.retry_after_tick.end());
   --job.chunks_freed_in_flight;
   const uint32_t generation = chunk.generation;
-  const bool queued = chunk.queued, dirty = chunk.dirty;
+  const bool queued = chunk.queued;
   chunk = Chunk();
   chunk.generation = generation;
   chunk.queued = queued;
-  chunk.dirty = dirty;
   free_indices_.push_back(index);
   if (job.state == Job::State::kEnding) {
     MaybeDropMemory(job);

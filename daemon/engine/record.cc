@@ -23,20 +23,18 @@ constexpr Tier kLastingTiers[] = {Tier::kHost, Tier::kSsd};
 }  // namespace
 
 void EngineState::MarkDirty(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
-  if (chunk.dirty || !chunk.job->kept) return;
-  chunk.dirty = true;
-  dirty_chunks_.push_back(index);
+  if (chunks_[index].job->kept) record_log_.Mark(index);
 }
 
 void EngineState::MarkDirty(const Job& job) {
-  if (job.kept) dirty_jobs_.insert(job.id);
+  if (job.kept) record_log_.Mark(job.id);
 }
 
 void EngineState::EmitRecord(size_t before) {
-  if (dirty_chunks_.empty() && dirty_jobs_.empty()) return;
+  if (record_log_.empty()) return;
+  const RecordLog::Changes changes = record_log_.Take();
   Record record;
-  for (const JobId id : dirty_jobs_) {
+  for (const JobId id : changes.jobs) {
     const auto found = jobs_.find(id);
     if (found == jobs_.end() || found->second->state == Job::State::kEnding) {
       record.ended.push_back(id);
@@ -44,16 +42,13 @@ void EngineState::EmitRecord(size_t before) {
       record.jobs.push_back(RecordOf(*found->second));
     }
   }
-  for (const ChunkIndex index : dirty_chunks_) {
-    chunks_[index].dirty = false;
+  for (const ChunkIndex index : changes.chunks) {
     if (chunks_[index].live()) {
       record.chunks.push_back(RecordOf(index));
     } else {
       record.freed.push_back(index);
     }
   }
-  dirty_chunks_.clear();
-  dirty_jobs_.clear();
   effects_->insert(effects_->begin() + static_cast<std::ptrdiff_t>(before), std::move(record));
 }
 

@@ -17,6 +17,7 @@
 #include "daemon/engine/chunk.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/job.h"
+#include "daemon/engine/record_log.h"
 
 namespace memtide {
 
@@ -189,6 +190,7 @@ class EngineState {
   void ReleaseLease(Session& session, ChunkIndex index);
   void MakeNewVersion(ChunkIndex index);
 
+  // --- admission.cc ---
   // kTorn: the content of the watched chunk is lost.
   enum class Admission : uint8_t { kAdmitted, kNoRoom, kConflict, kTorn };
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
@@ -319,6 +321,7 @@ class EngineState {
   std::vector<KindUsage> Kinds(const Job* job) const;
   void AnswerDrained();
 
+  // --- record.cc ---
   // Adds the chunk or job to the record of this event, if the job outlives the daemon.
   void MarkDirty(ChunkIndex index);
   void MarkDirty(const Job& job);
@@ -380,8 +383,7 @@ class EngineState {
   std::deque<WaitingOpen> opens_;
   bool freed_ = false;  // Jobs gave memory back during this event.
 
-  std::vector<ChunkIndex> dirty_chunks_;  // Their records have changed.
-  std::set<JobId> dirty_jobs_;
+  RecordLog record_log_;
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.
   std::vector<ChunkIndex> scheduled_;
   // Bit per tier: the chunk that Advance() handles waits for a slot there.

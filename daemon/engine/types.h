@@ -17,6 +17,11 @@ namespace memtide {
 // With fewer slots than this at a tier, no chunk can be promoted while others are in use.
 inline constexpr uint32_t kMinSlots = 4;
 
+// A chunk's number in the engine's table: the low 32 bits of its id.
+using ChunkIndex = uint32_t;
+// No chunk: an unused member number, or no counterpart.
+inline constexpr ChunkIndex kNoChunk = ~ChunkIndex{0};
+
 // What a job uses at a moment; see trace.proto.
 struct UseReport {
   ChunkId chunk;
