@@ -239,7 +239,7 @@ void EngineState::AdmitWatching(Job& job, ChunkIndex index) {
     const absl::optional<SessionId> writer = chunks_[index].Writer();
     if (writer.has_value()) {
       // The writer excludes all other calls, so only its own need a look.
-      const Session* const session = FindSession(*writer);
+      const Session* const session = sessions_.Find(*writer);
       if (session == nullptr) return;
       for (FetchOperation* fetch : std::vector<FetchOperation*>(session->fetches)) {
         if (fetch->age > age && fetch->chunks[fetch->watched] == index) try_again(*fetch);
@@ -270,7 +270,7 @@ void EngineState::RevokeLeases(FetchOperation& fetch, Admission why) {
   for (const ChunkIndex index : fetch.chunks) wanted += !chunks_[index].pinned();
   if (why == Admission::kNoRoom && fetch.tier == job.work && wanted > limit) {
     for (const SessionId id : job.sessions) {
-      if (FindSession(id)->leases > 0) revokes[id].count = wanted - limit;
+      if (sessions_.Find(id)->leases > 0) revokes[id].count = wanted - limit;
     }
   }
   for (size_t i = 0; why == Admission::kConflict && i < fetch.chunks.size(); ++i) {

@@ -133,7 +133,7 @@ void EngineState::Deflate(Job& job, uint32_t slots) {
 void EngineState::SendBudgets(const Job& job) {
   if (job.work != Tier::kHost) return;
   for (const SessionId session : job.sessions) {
-    if (!FindSession(session)->opening) SendBudget(job, session);
+    if (!sessions_.Find(session)->opening) SendBudget(job, session);
   }
 }
 

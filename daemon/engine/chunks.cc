@@ -78,7 +78,7 @@ void EngineState::AllocateWaiting(Job& job) {
   TierShare& home = job.tier(job.home);
   while (!job.allocating.empty()) {
     const AllocateCall event = job.allocating.front();
-    Session& session = *FindSession(event.session);
+    Session& session = *sessions_.Find(event.session);
     const uint64_t wanted = uint64_t{job.chunks} + event.count;
     if (home.is_elastic() && wanted > home.slots->size() &&
         event.count <= options_.limits.chunks_per_call) {
@@ -152,7 +152,7 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(made);
-  Remember(session, event.request_id, kAllocateKind, reply);
+  sessions_.Remember(session, event.request_id, kAllocateKind, reply);
   Emit(std::move(reply));
 }
 
@@ -178,7 +178,7 @@ void EngineState::On(const FreeCall& event) {
   }
   Reply reply;
   reply.call = event.call;
-  Remember(*session, event.request_id, kFreeKind, reply);
+  sessions_.Remember(*session, event.request_id, kFreeKind, reply);
   Emit(std::move(reply));
 }
 
@@ -209,7 +209,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   Job& job = *chunk.job;
   MarkDirty(index);
   while (!chunk.pins.empty()) {
-    if (Session* session = FindSession(chunk.pins.back().session)) --session->leases;
+    if (Session* session = sessions_.Find(chunk.pins.back().session)) --session->leases;
     UnpinChunk(index, chunk.pins.size() - 1);
   }
   StopPrefetch(chunk);

@@ -79,7 +79,7 @@ void EngineState::EndEvict(EvictOperation& evict, const absl::Status& status) {
   } else {
     Refuse(evict.call, status);
   }
-  if (Session* session = FindSession(evict.session)) --session->waiting_calls;
+  if (Session* session = sessions_.Find(evict.session)) --session->waiting_calls;
   evicts_.erase(evict.call);
 }
 

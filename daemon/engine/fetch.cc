@@ -135,14 +135,14 @@ void EngineState::Leave(Session& session, FetchOperation& fetch) {
 }
 
 void EngineState::Forget(FetchOperation& fetch) {
-  Session& session = *FindSession(fetch.owner);
+  Session& session = *sessions_.Find(fetch.owner);
   --session.waiting_calls;
   Leave(session, fetch);
 }
 
 void EngineState::Grant(FetchOperation& fetch) {
   if (fetch.work != nullptr) return StartStepOf(fetch);
-  Session& session = *FindSession(fetch.session);
+  Session& session = *sessions_.Find(fetch.session);
   FetchReply granted;
   granted.leases.reserve(fetch.chunks.size());
   for (size_t i = 0; i < fetch.chunks.size(); ++i) {
@@ -269,7 +269,7 @@ void EngineState::On(const ReleaseCall& event) {
   for (const ChunkIndex index : *indices) ReleaseLease(*session, index);
   Reply reply;
   reply.call = event.call;
-  Remember(*session, event.request_id, kReleaseKind, reply);
+  sessions_.Remember(*session, event.request_id, kReleaseKind, reply);
   Emit(std::move(reply));
 }
 

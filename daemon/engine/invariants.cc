@@ -165,12 +165,13 @@ void EngineState::CheckInvariants() const {
   MEMTIDE_CHECK(live == live_chunks_);
   record_log_.CheckInvariants();
   MEMTIDE_CHECK(record_log_.empty()) << "a change has not been recorded";
+  sessions_.CheckInvariants();
   for (const auto& [id, session] : sessions_) {
     MEMTIDE_CHECK(session.leases == leases[id]) << "session " << id;
   }
   for (const WaitingOpen& open : opens_) {
-    const auto found = sessions_.find(open.call.session);
-    MEMTIDE_CHECK(found != sessions_.end() && found->second.opening);
+    const Session* const session = sessions_.Find(open.call.session);
+    MEMTIDE_CHECK(session != nullptr && session->opening);
   }
   CheckWaiting();
   std::map<const Job*, uint32_t> steps;

@@ -1,4 +1,4 @@
-// Job, TierShare and Session: what the engine knows of each. Engine-internal.
+// Job and TierShare: what the engine knows of each. Engine-internal.
 #ifndef MEMTIDE_DAEMON_ENGINE_JOB_H_
 #define MEMTIDE_DAEMON_ENGINE_JOB_H_
 
@@ -208,25 +208,6 @@ struct Job {
   // The lease budget: it leaves a quarter of the slots to early write-back and prefetch.
   uint32_t LeaseBudget() const { return LeaseBudgetOf(tier(work).slots->size()); }
   static uint32_t LeaseBudgetOf(uint32_t slots) { return slots - std::max(uint32_t{1}, slots / 4); }
-};
-
-struct Session {
-  SessionId id;
-  uint32_t uid = 0;
-  int32_t pid = 0;
-  Job* job = nullptr;    // nullptr: none open (yet).
-  bool opening = false;  // An OpenCall waits.
-  Instant renewed;
-  uint32_t leases = 0;
-  uint32_t waiting_calls = 0;
-  std::vector<FetchOperation*> fetches;  // Its fetches and steps that are not granted.
-
-  struct Remembered {
-    uint64_t request_id = 0;
-    size_t event_kind = 0;               // Index in Event: an id belongs to one kind of call.
-    std::unique_ptr<const Reply> reply;  // Apart, for every call looks for its id.
-  };
-  std::deque<Remembered> remembered;  // Oldest first.
 };
 
 }  // namespace memtide

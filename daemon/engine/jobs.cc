@@ -46,12 +46,12 @@ Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
 }
 
 void EngineState::On(const OpenCall& event) {
-  Session* session = FindSession(event.session);
+  Session* session = sessions_.Find(event.session);
   if (session == nullptr) {
     Answer(event.call, absl::UnauthenticatedError("the session has ended; connect again"));
     return;
   }
-  session->renewed = now_;
+  sessions_.Renew(*session, now_);
   absl::Status status = CheckOpen(event);
   if (session->job != nullptr || session->opening) {
     status = absl::FailedPreconditionError("the session has a job open already");
@@ -112,9 +112,9 @@ void EngineState::OpenWaiting() {
   for (size_t count = opens_.size(); count > 0; --count) {
     const WaitingOpen open = opens_.front();
     opens_.pop_front();
-    Session& session = *FindSession(open.call.session);
+    Session& session = *sessions_.Find(open.call.session);
     session.opening = false;
-    session.renewed = now_;  // It could not renew while it waited.
+    sessions_.Renew(session, now_);  // It could not renew while it waited.
     if (draining_) {
       Refuse(open.call.call,
              absl::UnavailableError("the memtide daemon is draining and opens no job"));
@@ -142,7 +142,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   job->kept = options_.keeps && event.time_to_live > Duration(0) && job->home != Tier::kDevice;
   MarkDirty(*job);
   ++next_job_;
-  Session& session = *FindSession(event.session);
+  Session& session = *sessions_.Find(event.session);
   session.job = job.get();
   session.opening = true;
   job->sessions.push_back(session.id);
@@ -160,8 +160,8 @@ void EngineState::FinishOpening(Job& job) {
   joining.swap(job.joining);
   if (job.state == Job::State::kMaking && !job.making_status.ok()) {
     for (const OpenCall& open : joining) {
-      FindSession(open.session)->opening = false;
-      FindSession(open.session)->job = nullptr;
+      sessions_.Find(open.session)->opening = false;
+      sessions_.Find(open.session)->job = nullptr;
       Refuse(open.call, job.making_status);
     }
     job.sessions.clear();
@@ -173,9 +173,9 @@ void EngineState::FinishOpening(Job& job) {
 }
 
 void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
-  Session& session = *FindSession(event.session);
+  Session& session = *sessions_.Find(event.session);
   session.opening = false;
-  session.renewed = now_;  // It could not renew while it waited.
+  sessions_.Renew(session, now_);  // It could not renew while it waited.
   OpenReply open;
   open.job = job.id;
   open.chunk_size = job.chunk_size;

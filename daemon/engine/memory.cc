@@ -202,7 +202,7 @@ void EngineState::BackSegment(Job& job, Tier tier, uint32_t number) {
   if (tier == Tier::kSsd || job.state == Job::State::kEnding) return;
   for (const SessionId session : job.sessions) {
     // Sessions that still wait for their Open get all regions with its answer.
-    if (!FindSession(session)->opening) Emit(SendRegion{session, RegionId(number)});
+    if (!sessions_.Find(session)->opening) Emit(SendRegion{session, RegionId(number)});
   }
 }
 

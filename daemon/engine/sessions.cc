@@ -1,4 +1,4 @@
-// Sessions: connecting, renewing, remembering replies, ending.
+// Sessions: connecting, renewing, ending, and what else a Tick ends.
 #include <algorithm>
 #include <utility>
 
@@ -7,40 +7,17 @@
 
 namespace memtide {
 
-Session* EngineState::FindSession(SessionId id) {
-  const auto found = sessions_.find(id);
-  return found == sessions_.end() ? nullptr : &found->second;
-}
-
 void EngineState::On(const ClientConnected& event) {
-  uint32_t of_uid = 0;
-  for (const auto& [id, session] : sessions_) of_uid += session.uid == event.uid;
-  absl::Status refusal;
-  if (draining_) {
-    refusal = absl::UnavailableError("the memtide daemon is draining and takes no new session");
-  } else if (sessions_.size() >= options_.limits.sessions) {
-    refusal = absl::ResourceExhaustedError(
-        absl::StrCat("the node has its limit of ", options_.limits.sessions, " sessions open"));
-  } else if (of_uid >= options_.limits.sessions_per_uid) {
-    refusal = absl::ResourceExhaustedError(absl::StrCat("user ", event.uid, " has its limit of ",
-                                                        options_.limits.sessions_per_uid,
-                                                        " sessions open; end one of them first"));
-  }
-  if (!refusal.ok()) {
-    ++counters_.calls_refused;
-    Emit(CloseSession{event.session, std::move(refusal)});
-    return;
-  }
-  Session session;
-  session.id = event.session;
-  session.uid = event.uid;
-  session.pid = event.pid;
-  session.renewed = now_;
-  sessions_.emplace(event.session, std::move(session));
+  const absl::Status status =
+      draining_ ? absl::UnavailableError("the memtide daemon is draining and takes no new session")
+                : sessions_.Connect(event, now_);
+  if (status.ok()) return;
+  ++counters_.calls_refused;
+  Emit(CloseSession{event.session, status});
 }
 
 void EngineState::On(const ClientGone& event) {
-  Session* session = FindSession(event.session);
+  Session* session = sessions_.Find(event.session);
   if (session != nullptr) EndSession(*session, absl::UnavailableError("the session ended"));
 }
 
@@ -49,7 +26,7 @@ void EngineState::On(const RenewCall& event) {
 }
 
 void EngineState::On(const CloseCall& event) {
-  Session* session = FindSession(event.session);
+  Session* session = sessions_.Find(event.session);
   if (session != nullptr) EndSession(*session, absl::UnavailableError("the session was closed"));
   Answer(event.call);
   if (session != nullptr) Emit(CloseSession{event.session, absl::OkStatus()});
@@ -80,73 +57,39 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
   }
   if (session.job != nullptr) LeaveRegions(*session.job, id);
   LeaveJob(session);
-  sessions_.erase(id);
+  sessions_.Erase(id);
 }
 
 Session* EngineState::CallingSession(CallId call, SessionId id) {
-  Session* session = FindSession(id);
-  if (session == nullptr) {
-    Answer(call, absl::UnauthenticatedError("the session has ended; connect again"));
-    return nullptr;
-  }
-  session->renewed = now_;
-  if (session->job == nullptr || session->opening) {
-    Answer(call, absl::FailedPreconditionError("the session has no open job; call Open first"));
-    return nullptr;
-  }
-  return session;
+  const absl::StatusOr<Session*> session = sessions_.Calling(id, now_);
+  if (session.ok()) return *session;
+  Answer(call, session.status());
+  return nullptr;
 }
 
-bool EngineState::AnswerAgain(Session& session, CallId call, uint64_t request_id,
+bool EngineState::AnswerAgain(const Session& session, CallId call, uint64_t request_id,
                               size_t event_kind) {
-  if (request_id == 0) {
-    Answer(call, absl::InvalidArgumentError("request_id must not be zero"));
+  const absl::StatusOr<const Reply*> reply = sessions_.Replayed(session, request_id, event_kind);
+  if (!reply.ok()) {
+    Answer(call, reply.status());
     return true;
   }
-  for (const Session::Remembered& old : session.remembered) {
-    if (old.request_id != request_id) continue;
-    if (old.event_kind != event_kind) {
-      Answer(call, absl::InvalidArgumentError(absl::StrCat(
-                       "request_id ", request_id, " was used for another kind of call already")));
-      return true;
-    }
-    Reply again = *old.reply;
-    again.call = call;
-    Emit(std::move(again));
-    return true;
-  }
-  return false;
-}
-
-void EngineState::Remember(Session& session, uint64_t request_id, size_t event_kind,
-                           const Reply& reply) {
-  if (session.remembered.size() >= options_.limits.remembered_replies_per_session) {
-    session.remembered.pop_front();
-  }
-  session.remembered.push_back({request_id, event_kind, std::make_unique<Reply>(reply)});
+  if (*reply == nullptr) return false;
+  Reply again = **reply;
+  again.call = call;
+  Emit(std::move(again));
+  return true;
 }
 
 void EngineState::On(const Tick&) {
-  // A gap between ticks means that the daemon did not run, so that clients could not renew.
-  const Duration gap = now_ - last_tick_;
-  if (last_tick_ != Instant() && gap > std::chrono::seconds(1)) {
-    for (auto& [id, session] : sessions_) session.renewed = std::min(now_, session.renewed + gap);
-  }
-  last_tick_ = now_;
-  std::vector<Session*> lost;
-  for (auto& [id, session] : sessions_) {
-    const bool late = now_ - session.renewed > options_.limits.session_lease;
-    if (late && !session.opening) lost.push_back(&session);
-  }
-  for (Session* session : lost) {
+  for (const SessionId id : sessions_.Tick(now_)) {
     ++counters_.sessions_lost;
     const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
         "the session was not renewed for ",
         std::chrono::duration_cast<std::chrono::seconds>(options_.limits.session_lease).count(),
         " s and was ended"));
-    const SessionId id = session->id;
     Emit(CloseSession{id, why});  // Before its memory goes.
-    EndSession(*session, why);
+    EndSession(*sessions_.Find(id), why);
   }
   ExpireFetches();
   ExpireResizes();

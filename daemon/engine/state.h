@@ -18,6 +18,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/engine/job.h"
 #include "daemon/engine/record_log.h"
+#include "daemon/engine/session_table.h"
 
 namespace memtide {
 
@@ -41,12 +42,10 @@ class EngineState {
   void On(const Tick& event);
   void EndSession(Session& session, const absl::Status& why);
   void ExpireFetches();
-  Session* FindSession(SessionId id);
   // The session, if it may make calls about chunks. Otherwise answers the call and returns nullptr.
   Session* CallingSession(CallId call, SessionId id);
   // True: the request was answered before, and the call gets the same reply again.
-  bool AnswerAgain(Session& session, CallId call, uint64_t request_id, size_t event_kind);
-  void Remember(Session& session, uint64_t request_id, size_t event_kind, const Reply& reply);
+  bool AnswerAgain(const Session& session, CallId call, uint64_t request_id, size_t event_kind);
 
   // --- jobs.cc ---
   void On(const OpenCall& event);
@@ -356,14 +355,14 @@ class EngineState {
   const EngineOptions options_;
   std::array<Bytes, kTiers> capacity_;
 
-  Instant now_, last_tick_;
+  Instant now_;
   std::vector<Effect>* effects_ = nullptr;
   Counters counters_;
   bool draining_ = false;
   bool machine_short_ = false;  // Some balloon is not empty.
   std::vector<CallId> drain_calls_;
 
-  std::map<SessionId, Session> sessions_;
+  SessionTable sessions_;
   std::map<JobId, std::unique_ptr<Job>> jobs_;
   std::vector<Chunk> chunks_;
   std::vector<ChunkIndex> free_indices_;

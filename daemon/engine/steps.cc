@@ -107,7 +107,7 @@ void EngineState::StartStepOf(FetchOperation& fetch) {
   }
   steps_.emplace(start.step, RunningStep{fetch.call, fetch.session, fetch.owner, fetch.job,
                                          fetch.chunks, fetch.first_written});
-  Leave(*FindSession(fetch.owner), fetch);
+  Leave(*sessions_.Find(fetch.owner), fetch);
   Emit(std::move(start));
 }
 
@@ -136,7 +136,7 @@ void EngineState::On(const StepDone& event) {
     if (chunk.is_shadow)
       Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
   }
-  if (Session* session = FindSession(step.owner)) --session->waiting_calls;
+  if (Session* session = sessions_.Find(step.owner)) --session->waiting_calls;
   if (!event.status.ok()) return Refuse(step.call, event.status);
   ++counters_.step_parts;
   counters_.non_finite_gradients += event.non_finite_gradients;
