@@ -62,7 +62,6 @@ struct Chunk {
   bool torn = false;
   // The client freed the chunk, but a transfer or step still uses its slots. The id is unknown.
   bool freed_in_flight = false;
-  bool queued = false;  // The chunk is in scheduled_.
   // Bit per tier: the chunk stands in the slot queue of that tier.
   uint8_t waits_for = 0;
   // Bit per tier: a transfer put a copy there for a use that has not come yet.

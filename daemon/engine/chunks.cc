@@ -243,10 +243,8 @@ void EngineState::ForgetChunk(ChunkIndex index) {
       job.retry_after_tick.end());
   --job.chunks_freed_in_flight;
   const uint32_t generation = chunk.generation;
-  const bool queued = chunk.queued;
   chunk = Chunk();
   chunk.generation = generation;
-  chunk.queued = queued;
   free_indices_.push_back(index);
   if (job.state == Job::State::kEnding) {
     MaybeDropMemory(job);

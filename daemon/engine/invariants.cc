@@ -165,6 +165,8 @@ void EngineState::CheckInvariants() const {
   MEMTIDE_CHECK(live == live_chunks_);
   record_log_.CheckInvariants();
   MEMTIDE_CHECK(record_log_.empty()) << "a change has not been recorded";
+  work_.CheckInvariants();
+  MEMTIDE_CHECK(work_.empty()) << "an event left work behind";
   sessions_.CheckInvariants();
   for (const auto& [id, session] : sessions_) {
     MEMTIDE_CHECK(session.leases == leases[id]) << "session " << id;

@@ -19,6 +19,7 @@
 #include "daemon/engine/effects.h"
 #include "daemon/engine/job_trace.h"
 #include "daemon/engine/types.h"
+#include "daemon/engine/work_list.h"
 #include "daemon/policy/access_predictor.h"
 #include "daemon/policy/eviction_queue.h"
 #include "daemon/policy/residency_plan.h"
@@ -77,7 +78,6 @@ struct TierShare {
   // that was served so.
   Instant revoked_again_at;
   uint64_t last_revoked = 0;
-  bool room_check_scheduled = false;  // The tier is in room_checks_.
 
   bool exists() const { return slots != nullptr; }
   bool is_elastic() const { return guaranteed > 0; }
@@ -176,8 +176,8 @@ struct Job {
   Bytes own_host, own_host_peak, own_host_predicted;
   JobTrace trace;
   uint64_t committed_step = 0;
-  std::string manifest;             // The step manifest of the last commit.
-  bool prefetch_scheduled = false;  // The job is in prefetching_.
+  std::string manifest;  // The step manifest of the last commit.
+  ListedWork listed_work{this};
   // By StartTransfer::Kind: transfers in flight; how long one occupies its link, in microseconds (a
   // moving average; zero: unknown); and when the last one ended.
   std::array<uint32_t, 5> flights{};

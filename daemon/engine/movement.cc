@@ -25,32 +25,16 @@ StartTransfer::Kind KindOf(absl::optional<Tier> from, Tier to) {
 
 }  // namespace
 
-void EngineState::ScheduleChunk(ChunkIndex index) {
-  if (chunks_[index].queued) return;
-  chunks_[index].queued = true;
-  scheduled_.push_back(index);
-}
-
-void EngineState::ScheduleRoomCheck(Job& job, Tier tier) {
-  TierShare& share = job.tier(tier);
-  if (!share.exists() || share.room_check_scheduled || tier == Tier::kSsd) return;
-  share.room_check_scheduled = true;
-  room_checks_.emplace_back(&job, tier);
-}
-
 void EngineState::Settle() {
   do {
-    while (!scheduled_.empty() || !room_checks_.empty() || PrefetchOrWriteBack()) {
-      for (size_t i = 0; i < scheduled_.size(); ++i) {
-        chunks_[scheduled_[i]].queued = false;
-        Advance(scheduled_[i]);
+    for (;;) {
+      if (const absl::optional<ChunkIndex> index = work_.TakeChunk()) {
+        Advance(*index);
+      } else if (const absl::optional<WorkList::RoomCheck> check = work_.TakeRoomCheck()) {
+        MakeRoom(*check->job, check->tier);
+      } else if (!PrefetchOrWriteBack()) {
+        break;
       }
-      scheduled_.clear();
-      if (room_checks_.empty()) continue;
-      const auto [job, tier] = room_checks_.back();
-      room_checks_.pop_back();
-      job->tier(tier).room_check_scheduled = false;
-      MakeRoom(*job, tier);
     }
   } while (ServeFreed());
 }

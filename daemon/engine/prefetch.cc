@@ -30,26 +30,20 @@ bool IsThere(const Chunk& chunk, Tier tier) {
 }  // namespace
 
 void EngineState::SchedulePrefetch(Job& job) {
-  if (options_.placement != Placement::kPredictive || !job.predictor.has_prediction() ||
-      job.prefetch_scheduled) {
-    return;
-  }
-  job.prefetch_scheduled = true;
-  prefetching_.push_back(&job);
+  if (options_.placement != Placement::kPredictive || !job.predictor.has_prediction()) return;
+  work_.AddPrefetch(job.listed_work);
 }
 
 // Runs after all else has settled: one chunk at a time, because each changes which chunks the next
 // may displace.
 bool EngineState::PrefetchOrWriteBack() {
-  while (!prefetching_.empty()) {
-    Job& job = *prefetching_.back();
-    if (job.state == Job::State::kRunning) {
+  while (Job* const job = work_.prefetching()) {
+    if (job->state == Job::State::kRunning) {
       for (const Tier tier : kMemoryTiers) {
-        if (Prefetch(job, tier) || WriteBackEarly(job, tier)) return true;
+        if (Prefetch(*job, tier) || WriteBackEarly(*job, tier)) return true;
       }
     }
-    job.prefetch_scheduled = false;
-    prefetching_.pop_back();
+    work_.FinishPrefetch();
   }
   return false;
 }

@@ -19,6 +19,7 @@
 #include "daemon/engine/job.h"
 #include "daemon/engine/record_log.h"
 #include "daemon/engine/session_table.h"
+#include "daemon/engine/work_list.h"
 
 namespace memtide {
 
@@ -239,8 +240,11 @@ class EngineState {
   // --- movement.cc ---
   void On(const PrefetchCall& event);
   void On(const TransferDone& event);
-  void ScheduleChunk(ChunkIndex index);
-  void ScheduleRoomCheck(Job& job, Tier tier);
+  void ScheduleChunk(ChunkIndex index) { work_.AddChunk(index); }
+  // MakeRoom() will examine the tier's slot queue and the calls that wait to be admitted.
+  void ScheduleRoomCheck(Job& job, Tier tier) {
+    if (job.tier(tier).exists() && tier != Tier::kSsd) work_.AddRoomCheck(job.listed_work, tier);
+  }
   void Settle();
   void Advance(ChunkIndex index);
   // True: the chunk has a valid copy at `tier`. False: the next transfer started or waits for a
@@ -384,12 +388,9 @@ class EngineState {
 
   RecordLog record_log_;
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.
-  std::vector<ChunkIndex> scheduled_;
+  WorkList work_;             // Empty between two events.
   // Bit per tier: the chunk that Advance() handles waits for a slot there.
   uint8_t queued_for_ = 0;
-  // Pairs whose slot queue or admission queues MakeRoom() must examine.
-  std::vector<std::pair<Job*, Tier>> room_checks_;
-  std::vector<Job*> prefetching_;
 
   uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1;
   uint64_t turns_ = 0, insertions_ = 0, waits_ = 0;
