@@ -40,11 +40,11 @@ absl::Status EngineState::CheckWaiting(const Session& session, size_t chunks) co
   return absl::OkStatus();
 }
 
-bool EngineState::Conflicts(const Chunk& chunk, const FetchOperation& fetch, Access access) const {
+bool EngineState::Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const {
   for (const Pin& pin : chunk.pins) {
     // A chunk is leased at one tier at a time, even by one session.
-    if (chunk.pin_tier != fetch.tier) return true;
-    if (pin.session == fetch.session) continue;
+    if (chunk.pin_tier != waiter.tier) return true;
+    if (pin.session == waiter.session) continue;
     if (access == Access::kWrite) return true;
     if (pin.granted && pin.access == Access::kWrite) return true;
     if (pin.pending > 0 && pin.pending_access == Access::kWrite) return true;
@@ -52,77 +52,77 @@ bool EngineState::Conflicts(const Chunk& chunk, const FetchOperation& fetch, Acc
   return false;
 }
 
-bool EngineState::ConflictsWhereItWatches(const FetchOperation& fetch) const {
-  return Conflicts(chunks_[fetch.chunks[fetch.watched]], fetch, fetch.AccessOf(fetch.watched));
+bool EngineState::ConflictsWhereItWatches(const Waiter& waiter) const {
+  return Conflicts(chunks_[waiter.chunks[waiter.watched]], waiter, waiter.AccessOf(waiter.watched));
 }
 
-bool EngineState::Fits(const FetchOperation& fetch, uint32_t pins) const {
+bool EngineState::Fits(const Waiter& waiter, uint32_t pins) const {
   if (pins == 0) return true;
-  const Job& job = *fetch.job;
-  const TierShare& share = job.tier(fetch.tier);
+  const Job& job = *waiter.job;
+  const TierShare& share = job.tier(waiter.tier);
   // A share that shrinks may have more leases than it permits. They stay.
-  if (share.pinned_chunks + pins > job.LeaseLimit(fetch.tier)) return false;
+  if (share.pinned_chunks + pins > job.LeaseLimit(waiter.tier)) return false;
   // The balloon deflates only for a call that cannot otherwise proceed, never to run a second step
   // beside another: steps can go one by one.
-  const bool spares = fetch.work != nullptr && job.steps > 0;
+  const bool spares = waiter.runs_step() && job.steps > 0;
   return !spares || share.pinned_chunks + pins <= share.slots->size();
 }
 
-bool EngineState::MayFit(const FetchOperation& fetch) const {
+bool EngineState::MayFit(const Waiter& waiter) const {
   // Each pin since then may be of one of its chunks.
-  const uint64_t since = fetch.job->tier(fetch.tier).pins_made - fetch.pins_before;
-  return Fits(fetch,
-              fetch.new_pins - static_cast<uint32_t>(std::min<uint64_t>(since, fetch.new_pins)));
+  const uint64_t since = waiter.job->tier(waiter.tier).pins_made - waiter.pins_before;
+  return Fits(waiter,
+              waiter.new_pins - static_cast<uint32_t>(std::min<uint64_t>(since, waiter.new_pins)));
 }
 
-EngineState::Admission EngineState::TryAdmit(FetchOperation& fetch, bool may_take_room) {
-  Job& job = *fetch.job;
-  fetch.new_pins = 0;
-  fetch.pins_before = job.tier(fetch.tier).pins_made;
-  const uint32_t count = static_cast<uint32_t>(fetch.chunks.size());
+EngineState::Admission EngineState::TryAdmit(Waiter& waiter, bool may_take_room) {
+  Job& job = *waiter.job;
+  waiter.new_pins = 0;
+  waiter.pins_before = job.tier(waiter.tier).pins_made;
+  const uint32_t count = static_cast<uint32_t>(waiter.chunks.size());
   for (uint32_t i = 0; i < count; ++i) {
     ++counters_.admission_looks;
-    const Chunk& chunk = chunks_[fetch.chunks[i]];
-    const Access access = fetch.AccessOf(i);
+    const Chunk& chunk = chunks_[waiter.chunks[i]];
+    const Access access = waiter.AccessOf(i);
     const bool torn = chunk.torn && access == Access::kRead;
-    if (torn || Conflicts(chunk, fetch, access)) {
-      fetch.watched = i;
+    if (torn || Conflicts(chunk, waiter, access)) {
+      waiter.watched = i;
       return torn ? Admission::kTorn : Admission::kConflict;
     }
     if (chunk.pinned()) continue;
-    if (++fetch.new_pins == 1) fetch.watched = i;
+    if (++waiter.new_pins == 1) waiter.watched = i;
     if (!may_take_room) return Admission::kNoRoom;
   }
-  if (!Fits(fetch, fetch.new_pins)) return Admission::kNoRoom;
-  fetch.admitted = true;
-  job.steps += fetch.work != nullptr;
-  for (size_t i = 0; i < fetch.chunks.size(); ++i)
-    PinChunk(fetch, fetch.chunks[i], fetch.AccessOf(i));
+  if (!Fits(waiter, waiter.new_pins)) return Admission::kNoRoom;
+  waiter.admitted = true;
+  job.steps += waiter.runs_step();
+  for (size_t i = 0; i < waiter.chunks.size(); ++i)
+    PinChunk(waiter, waiter.chunks[i], waiter.AccessOf(i));
   return Admission::kAdmitted;
 }
 
-void EngineState::PinChunk(FetchOperation& fetch, ChunkIndex index, Access access) {
+void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   Chunk& chunk = chunks_[index];
   chunk.evicted = false;
-  if (fetch.work != nullptr && access == Access::kWrite) chunk.overwrite = true;
+  if (waiter.runs_step() && access == Access::kWrite) chunk.overwrite = true;
   if (!chunk.pinned()) {
-    chunk.pin_tier = fetch.tier;
-    TierShare& share = fetch.job->tier(fetch.tier);
+    chunk.pin_tier = waiter.tier;
+    TierShare& share = waiter.job->tier(waiter.tier);
     ++share.pinned_chunks;
     ++share.pins_made;
     PinsChanged(index);
   }
-  Pin* pin = chunk.FindPin(fetch.session);
+  Pin* pin = chunk.FindPin(waiter.session);
   if (pin == nullptr) {
     chunk.pins.emplace_back();
     pin = &chunk.pins.back();
-    pin->session = fetch.session;
+    pin->session = waiter.session;
   }
   if (pin->pending == 0 || access == Access::kWrite) pin->pending_access = access;
   ++pin->pending;
-  if (!chunk.valid_at(fetch.tier)) {
-    ++fetch.missing;
-    chunk.fetches.push_back(&fetch);
+  if (!chunk.valid_at(waiter.tier)) {
+    ++waiter.missing;
+    chunk.waiters.push_back(&waiter);
     ScheduleChunk(index);
   } else if (chunk.evict_from.has_value()) {
     ScheduleChunk(index);  // The copy stays: another victim must be chosen.
@@ -130,67 +130,61 @@ void EngineState::PinChunk(FetchOperation& fetch, ChunkIndex index, Access acces
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
 }
 
-void EngineState::Watch(FetchOperation& fetch, Admission why) {
-  TierShare& share = fetch.job->tier(fetch.tier);
-  fetch.excluded = why == Admission::kConflict;
-  (fetch.excluded          ? share.excluded
-   : fetch.work != nullptr ? share.steps_for_room
-                           : share.fetches_for_room)
-      .emplace(fetch.age, &fetch);
-  fetch.job->watching.emplace(std::make_pair(fetch.chunks[fetch.watched], fetch.age), &fetch);
+void EngineState::Watch(Waiter& waiter, Admission why) {
+  waiter.excluded = why == Admission::kConflict;
+  waiter.job->tier(waiter.tier).queue_of(waiter).emplace(waiter.age, &waiter);
+  waiter.job->watching.emplace(std::make_pair(waiter.chunks[waiter.watched], waiter.age), &waiter);
 }
 
-void EngineState::Unwatch(FetchOperation& fetch) {
-  TierShare& share = fetch.job->tier(fetch.tier);
-  for (auto* queue : {&share.excluded, &share.steps_for_room, &share.fetches_for_room}) {
-    queue->erase(fetch.age);
-  }
-  fetch.job->watching.erase({fetch.chunks[fetch.watched], fetch.age});
+void EngineState::Unwatch(Waiter& waiter) {
+  waiter.job->tier(waiter.tier).queue_of(waiter).erase(waiter.age);
+  waiter.job->watching.erase({waiter.chunks[waiter.watched], waiter.age});
 }
 
-void EngineState::WaitForAdmission(FetchOperation& fetch, Admission why) {
+void EngineState::WaitForAdmission(Waiter& waiter, Admission why) {
   MEMTIDE_CHECK(why != Admission::kAdmitted && why != Admission::kTorn);
-  fetch.age = ++waits_;
-  for (size_t i = 0; i < fetch.chunks.size(); ++i) {
-    fetch.job->naming.emplace(std::make_pair(fetch.chunks[i], fetch.age),
-                              Naming{&fetch, fetch.AccessOf(i)});
+  waiter.age = ++waits_;
+  for (size_t i = 0; i < waiter.chunks.size(); ++i) {
+    waiter.job->naming.emplace(std::make_pair(waiter.chunks[i], waiter.age),
+                               Naming{&waiter, waiter.AccessOf(i)});
   }
-  Watch(fetch, why);
-  RevokeLeases(fetch, why);
+  Watch(waiter, why);
+  RevokeLeases(waiter, why);
 }
 
-void EngineState::StopWaiting(FetchOperation& fetch) {
-  if (fetch.age == 0) return;  // The fetch never waited.
-  Unwatch(fetch);
-  for (const ChunkIndex index : fetch.chunks) fetch.job->naming.erase({index, fetch.age});
+void EngineState::StopWaiting(Waiter& waiter) {
+  if (waiter.age == 0) return;  // The fetch never waited.
+  Unwatch(waiter);
+  for (const ChunkIndex index : waiter.chunks) waiter.job->naming.erase({index, waiter.age});
 }
 
-void EngineState::AddChanged(ChunkIndex index) {
+void EngineState::PinsChanged(ChunkIndex index) {
   Job& job = *chunks_[index].job;
+  if (job.watching.empty()) return;
   const auto first = job.watching.lower_bound({index, 0});
   if (first == job.watching.end() || first->first.first != index) return;
   job.changed.push_back(index);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) ScheduleRoomCheck(job, tier);
 }
 
-EngineState::Admission EngineState::TryAgain(FetchOperation& fetch) {
-  const auto& queue = fetch.job->tier(fetch.tier).fetches_for_room;
-  const bool is_oldest = queue.empty() || queue.begin()->first >= fetch.age;
-  Unwatch(fetch);
-  const Admission admission = TryAdmit(fetch, is_oldest);
+EngineState::Admission EngineState::TryAgain(Waiter& waiter) {
+  const auto& queue = waiter.job->tier(waiter.tier).fetches_for_room;
+  const bool is_oldest = queue.empty() || queue.begin()->first >= waiter.age;
+  Unwatch(waiter);
+  const Admission admission = TryAdmit(waiter, is_oldest);
   if (admission == Admission::kNoRoom || admission == Admission::kConflict) {
-    Watch(fetch, admission);
+    Watch(waiter, admission);
     // Fetches that lack room revoke leases only when they are the oldest.
     const bool excluded = admission == Admission::kConflict;
-    if (excluded && now_ - fetch.revoked_at >= kRevokePeriod) RevokeLeases(fetch, admission);
+    if (excluded && now_ - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter, admission);
     return admission;
   }
-  for (const ChunkIndex index : fetch.chunks) fetch.job->naming.erase({index, fetch.age});
-  fetch.age = 0;
+  for (const ChunkIndex index : waiter.chunks) waiter.job->naming.erase({index, waiter.age});
+  waiter.age = 0;
   if (admission == Admission::kTorn) {
-    Fail(fetch, Lost(fetch.chunks[fetch.watched]));
-  } else if (fetch.missing == 0) {
-    Grant(fetch);
+    Fail(waiter, Lost(waiter.chunks[waiter.watched]));
+  } else if (waiter.missing == 0) {
+    Proceed(waiter);
   }
   return admission;
 }
@@ -207,9 +201,9 @@ void EngineState::AdmitWaiting(Job& job, Tier tier) {
 
 void EngineState::AdmitOldest(Job& job, Tier tier) {
   TierShare& share = job.tier(tier);
-  const auto lacks_room = [this](FetchOperation& fetch) {
-    if (MayFit(fetch) && TryAgain(fetch) != Admission::kNoRoom) return false;
-    if (now_ - fetch.revoked_at >= kRevokePeriod) RevokeLeases(fetch, Admission::kNoRoom);
+  const auto lacks_room = [this](Waiter& waiter) {
+    if (MayFit(waiter) && TryAgain(waiter) != Admission::kNoRoom) return false;
+    if (now_ - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter, Admission::kNoRoom);
     return true;
   };
   for (uint64_t last_step = 0;;) {
@@ -227,11 +221,12 @@ void EngineState::AdmitOldest(Job& job, Tier tier) {
 }
 
 void EngineState::AdmitWatching(Job& job, ChunkIndex index) {
-  const auto try_again = [this](FetchOperation& fetch) {
+  const auto try_again = [this](Waiter& waiter) {
     ++counters_.admission_looks;
-    const ChunkIndex watched = fetch.chunks[fetch.watched];
-    const bool waits = fetch.excluded ? ConflictsWhereItWatches(fetch) : !chunks_[watched].pinned();
-    if (!waits) TryAgain(fetch);
+    const ChunkIndex watched = waiter.chunks[waiter.watched];
+    const bool waits =
+        waiter.excluded ? ConflictsWhereItWatches(waiter) : !chunks_[watched].pinned();
+    if (!waits) TryAgain(waiter);
   };
   for (uint64_t age = 0;;) {
     const auto next = job.watching.upper_bound({index, age});
@@ -241,8 +236,8 @@ void EngineState::AdmitWatching(Job& job, ChunkIndex index) {
       // The writer excludes all other calls, so only its own need a look.
       const Session* const session = sessions_.Find(*writer);
       if (session == nullptr) return;
-      for (FetchOperation* fetch : std::vector<FetchOperation*>(session->fetches)) {
-        if (fetch->age > age && fetch->chunks[fetch->watched] == index) try_again(*fetch);
+      for (Waiter* waiter : std::vector<Waiter*>(session->waiters)) {
+        if (waiter->age > age && waiter->chunks[waiter->watched] == index) try_again(*waiter);
       }
       return;
     }
@@ -257,26 +252,26 @@ void EngineState::FailNaming(ChunkIndex index, bool only_readers, const absl::St
     const auto next = job.naming.upper_bound({index, age});
     if (next == job.naming.end() || next->first.first != index) return;
     age = next->first.second;
-    if (!only_readers || next->second.access == Access::kRead) Fail(*next->second.fetch, why);
+    if (!only_readers || next->second.access == Access::kRead) Fail(*next->second.waiter, why);
   }
 }
 
-void EngineState::RevokeLeases(FetchOperation& fetch, Admission why) {
-  fetch.revoked_at = now_;
-  const Job& job = *fetch.job;
+void EngineState::RevokeLeases(Waiter& waiter, Admission why) {
+  waiter.revoked_at = now_;
+  const Job& job = *waiter.job;
   std::map<SessionId, Revoke> revokes;
-  const uint32_t limit = job.LeaseLimit(fetch.tier);
-  uint32_t wanted = job.tier(fetch.tier).pinned_chunks;
-  for (const ChunkIndex index : fetch.chunks) wanted += !chunks_[index].pinned();
-  if (why == Admission::kNoRoom && fetch.tier == job.work && wanted > limit) {
+  const uint32_t limit = job.LeaseLimit(waiter.tier);
+  uint32_t wanted = job.tier(waiter.tier).pinned_chunks;
+  for (const ChunkIndex index : waiter.chunks) wanted += !chunks_[index].pinned();
+  if (why == Admission::kNoRoom && waiter.tier == job.work && wanted > limit) {
     for (const SessionId id : job.sessions) {
       if (sessions_.Find(id)->leases > 0) revokes[id].count = wanted - limit;
     }
   }
-  for (size_t i = 0; why == Admission::kConflict && i < fetch.chunks.size(); ++i) {
-    const ChunkIndex index = fetch.chunks[i];
+  for (size_t i = 0; why == Admission::kConflict && i < waiter.chunks.size(); ++i) {
+    const ChunkIndex index = waiter.chunks[i];
     for (const Pin& pin : chunks_[index].pins) {
-      if (!pin.granted || pin.session == fetch.session || IsStep(pin.session)) continue;
+      if (!pin.granted || pin.session == waiter.session || IsStep(pin.session)) continue;
       std::vector<ChunkId>& chunks = revokes[pin.session].chunks;
       if (chunks.size() < kMaxRevokedChunks) chunks.push_back(IdOf(index));
     }
@@ -299,10 +294,10 @@ void EngineState::RevokeLeasesAgain(Job& job, Tier tier) {
     auto next = share.excluded.upper_bound(share.last_revoked);
     if (next == share.excluded.end()) next = share.excluded.begin();
     share.last_revoked = next->first;
-    FetchOperation& fetch = *next->second;
-    if (now_ - fetch.revoked_at < kRevokePeriod) continue;
-    looks += fetch.chunks.size();
-    RevokeLeases(fetch, Admission::kConflict);
+    Waiter& waiter = *next->second;
+    if (now_ - waiter.revoked_at < kRevokePeriod) continue;
+    looks += waiter.chunks.size();
+    RevokeLeases(waiter, Admission::kConflict);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <variant>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -28,7 +29,7 @@ inline constexpr uint64_t kFirstStepHolder = uint64_t{1} << 63;
 inline bool IsStep(SessionId holder) { return holder.value() >= kFirstStepHolder; }
 
 struct Job;
-struct FetchOperation;
+struct Waiter;
 struct EvictOperation;
 
 // One session's use of a chunk: a granted lease, admitted fetches that will become one, or both.
@@ -114,7 +115,7 @@ struct Chunk {
 
   std::vector<Pin> pins;
   // Admitted fetches and steps that wait for this chunk.
-  std::vector<FetchOperation*> fetches;
+  std::vector<Waiter*> waiters;
   std::vector<EvictOperation*> evicts;
 
   bool live() const { return job != nullptr && !freed_in_flight; }
@@ -141,9 +142,16 @@ struct Chunk {
   }
 };
 
+// What happens when all chunks of a Waiter are at its tier: its session gets leases, or a step part
+// is computed.
+struct GrantLeases {};
+struct RunStep {
+  std::shared_ptr<const optimizer::Work> work;
+};
+
 // A fetch or step that is not answered yet. A step pins its chunks under an id of its own, so that
 // steps and sessions exclude each other by the same rule.
-struct FetchOperation {
+struct Waiter {
   CallId call;
   SessionId session;  // Pins the chunks: the calling session, or the id of the step.
   SessionId owner;    // The calling session.
@@ -152,15 +160,13 @@ struct FetchOperation {
   std::vector<ChunkIndex> chunks;
   // chunks[first_written] and those after it are wanted for writing.
   size_t first_written = 0;
-  std::shared_ptr<const optimizer::Work> work;  // Null: a fetch, not a step.
+  std::variant<GrantLeases, RunStep> then;
   bool admitted = false, waited_for_ssd = false, waited_for_copy = false;
-  // The following describe a fetch that is not admitted (admission.cc). `watched` is a position in
-  // `chunks`.
   // A lease on the watched chunk excludes the fetch. False: the fetch waits for room.
   bool excluded = false;
   uint32_t missing = 0;  // Chunks that are not at the tier yet.
   Instant started, deadline, revoked_at;
-  // While it is not admitted. `watched` is a number in `chunks`.
+  // While it is not admitted (admission.cc). `watched` is a number in `chunks`.
   uint64_t age = 0;
   uint32_t watched = 0;
   // At the last try: the number of its chunks that had no pin (or fewer, if the try ended early),
@@ -168,6 +174,7 @@ struct FetchOperation {
   uint32_t new_pins = 0;
   uint64_t pins_before = 0;
 
+  bool runs_step() const { return std::holds_alternative<RunStep>(then); }
   Access AccessOf(size_t i) const { return i < first_written ? Access::kRead : Access::kWrite; }
 };
 

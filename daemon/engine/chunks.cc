@@ -31,13 +31,9 @@ absl::optional<uint32_t> EngineState::Find(const Job& job, ChunkId chunk) const 
 }
 
 absl::StatusOr<std::vector<ChunkIndex>> EngineState::Resolve(const Job& job,
-                                                             const std::vector<ChunkId>& chunks) {
-  return Resolve(job, chunks, options_.limits.chunks_per_call);
-}
-
-absl::StatusOr<std::vector<ChunkIndex>> EngineState::Resolve(const Job& job,
                                                              const std::vector<ChunkId>& chunks,
-                                                             size_t most) {
+                                                             absl::optional<size_t> limit) {
+  const size_t most = limit.value_or(options_.limits.chunks_per_call);
   if (chunks.empty()) return absl::InvalidArgumentError("the batch names no chunk");
   if (chunks.size() > most) {
     return absl::InvalidArgumentError(
@@ -195,11 +191,11 @@ void EngineState::FailAdmitted(const Session& session, const std::vector<ChunkIn
   if (!some) return;
   const uint64_t batch = next_batch_++;
   for (const ChunkIndex index : indices) chunks_[index].batch_mark = batch;
-  for (FetchOperation* fetch : std::vector<FetchOperation*>(session.fetches)) {
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) {
     const auto named =
-        std::find_if(fetch->chunks.begin(), fetch->chunks.end(),
+        std::find_if(waiter->chunks.begin(), waiter->chunks.end(),
                      [&](ChunkIndex index) { return chunks_[index].batch_mark == batch; });
-    if (fetch->admitted && named != fetch->chunks.end()) Fail(*fetch, Freed(*named));
+    if (waiter->admitted && named != waiter->chunks.end()) Fail(*waiter, Freed(*named));
   }
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -77,30 +78,30 @@ void EngineState::On(const FetchCall& event) {
   if (status.ok()) status = CheckWaiting(*session, indices->size());
   if (!status.ok()) return Refuse(event.call, status);
 
-  auto made = std::make_unique<FetchOperation>();
-  FetchOperation& fetch = *made;
-  fetch.call = event.call;
-  fetch.session = fetch.owner = session->id;
-  fetch.job = &job;
-  fetch.tier = event.tier;
-  fetch.chunks = std::move(*indices);
-  fetch.first_written = event.access == Access::kWrite ? 0 : fetch.chunks.size();
-  fetch.started = now_;
-  fetch.deadline =
+  auto made = std::make_unique<Waiter>();
+  Waiter& waiter = *made;
+  waiter.call = event.call;
+  waiter.session = waiter.owner = session->id;
+  waiter.job = &job;
+  waiter.tier = event.tier;
+  waiter.chunks = std::move(*indices);
+  waiter.first_written = event.access == Access::kWrite ? 0 : waiter.chunks.size();
+  waiter.started = now_;
+  waiter.deadline =
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
   Enter(*session, std::move(made));
 
-  const Admission admission = TryAdmit(fetch, /*may_take_room=*/true);
-  if (fetch.admitted && fetch.missing == 0) {
+  const Admission admission = TryAdmit(waiter, /*may_take_room=*/true);
+  if (waiter.admitted && waiter.missing == 0) {
     ++counters_.fetch_hits;
-    return Grant(fetch);
+    return Proceed(waiter);
   }
   if (!event.wait) {
-    return Fail(fetch, admission == Admission::kConflict
-                           ? absl::AbortedError("another session holds a lease that excludes this")
-                           : absl::UnavailableError("not every chunk is there now"));
+    return Fail(waiter, admission == Admission::kConflict
+                            ? absl::AbortedError("another session holds a lease that excludes this")
+                            : absl::UnavailableError("not every chunk is there now"));
   }
-  if (!fetch.admitted) WaitForAdmission(fetch, admission);
+  if (!waiter.admitted) WaitForAdmission(waiter, admission);
 }
 
 void EngineState::UnpinChunk(ChunkIndex index, size_t pin_index) {
@@ -119,39 +120,42 @@ void EngineState::UnpinChunk(ChunkIndex index, size_t pin_index) {
   ScheduleRoomCheck(*chunk.job, Tier::kHost);
 }
 
-void EngineState::Enter(Session& session, std::unique_ptr<FetchOperation> fetch) {
+void EngineState::Enter(Session& session, std::unique_ptr<Waiter> waiter) {
   ++session.waiting_calls;
-  session.fetches.push_back(fetch.get());
-  ++fetch->job->waiting_calls;
-  fetch->job->waiting_chunks += fetch->chunks.size();
-  fetches_.emplace(fetch->call, std::move(fetch));
+  session.waiters.push_back(waiter.get());
+  ++waiter->job->waiting_calls;
+  waiter->job->waiting_chunks += waiter->chunks.size();
+  waiters_.emplace(waiter->call, std::move(waiter));
 }
 
-void EngineState::Leave(Session& session, FetchOperation& fetch) {
-  session.fetches.erase(std::find(session.fetches.begin(), session.fetches.end(), &fetch));
-  --fetch.job->waiting_calls;
-  fetch.job->waiting_chunks -= fetch.chunks.size();
-  fetches_.erase(fetch.call);
+void EngineState::Leave(Session& session, Waiter& waiter) {
+  session.waiters.erase(std::find(session.waiters.begin(), session.waiters.end(), &waiter));
+  --waiter.job->waiting_calls;
+  waiter.job->waiting_chunks -= waiter.chunks.size();
+  waiters_.erase(waiter.call);
 }
 
-void EngineState::Forget(FetchOperation& fetch) {
-  Session& session = *sessions_.Find(fetch.owner);
+void EngineState::Forget(Waiter& waiter) {
+  Session& session = *sessions_.Find(waiter.owner);
   --session.waiting_calls;
-  Leave(session, fetch);
+  Leave(session, waiter);
 }
 
-void EngineState::Grant(FetchOperation& fetch) {
-  if (fetch.work != nullptr) return StartStepOf(fetch);
-  Session& session = *sessions_.Find(fetch.session);
+void EngineState::Proceed(Waiter& waiter) {
+  std::visit([&](const auto& then) { Proceed(waiter, then); }, waiter.then);
+}
+
+void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
+  Session& session = *sessions_.Find(waiter.session);
   FetchReply granted;
-  granted.leases.reserve(fetch.chunks.size());
-  for (size_t i = 0; i < fetch.chunks.size(); ++i) {
-    const ChunkIndex index = fetch.chunks[i];
-    const Access access = fetch.AccessOf(i);
+  granted.leases.reserve(waiter.chunks.size());
+  for (size_t i = 0; i < waiter.chunks.size(); ++i) {
+    const ChunkIndex index = waiter.chunks[i];
+    const Access access = waiter.AccessOf(i);
     Chunk& chunk = chunks_[index];
     chunk.leased = true;
     chunk.only_stepped = false;
-    Pin& pin = *chunk.FindPin(fetch.session);
+    Pin& pin = *chunk.FindPin(waiter.session);
     --pin.pending;
     const bool writes = pin.granted && pin.access == Access::kWrite;
     if (access == Access::kWrite && !writes) MakeNewVersion(index);
@@ -162,30 +166,30 @@ void EngineState::Grant(FetchOperation& fetch) {
     if (pin.pending == 0 && pin.pending_access != pin.access) PinsChanged(index);
     Lease lease;
     lease.chunk = IdOf(index);
-    lease.tier = fetch.tier;
-    lease.place = PlaceOf(chunk, fetch.tier);
+    lease.tier = waiter.tier;
+    lease.place = PlaceOf(chunk, waiter.tier);
     lease.version = chunk.version;
     lease.access = pin.access;
     granted.leases.push_back(lease);
   }
   AddEvictionHints(session, &granted);
-  if (now_ > fetch.started) {
-    TracedStall stall{fetch.started, now_ - fetch.started, absl::nullopt,
-                      static_cast<uint32_t>(fetch.chunks.size())};
-    if (fetch.waited_for_copy) stall.waited_for = Tier::kDevice;
-    if (fetch.waited_for_ssd) stall.waited_for = Tier::kSsd;
-    fetch.job->trace.Stalled(stall);
-    fetch.job->stalled += stall.duration;
-    Duration& stalled = fetch.waited_for_ssd    ? counters_.stalled_on_ssd
-                        : fetch.waited_for_copy ? counters_.stalled_on_copy
-                                                : counters_.stalled_on_room;
-    stalled += now_ - fetch.started;
+  if (now_ > waiter.started) {
+    TracedStall stall{waiter.started, now_ - waiter.started, absl::nullopt,
+                      static_cast<uint32_t>(waiter.chunks.size())};
+    if (waiter.waited_for_copy) stall.waited_for = Tier::kDevice;
+    if (waiter.waited_for_ssd) stall.waited_for = Tier::kSsd;
+    waiter.job->trace.Stalled(stall);
+    waiter.job->stalled += stall.duration;
+    Duration& stalled = waiter.waited_for_ssd    ? counters_.stalled_on_ssd
+                        : waiter.waited_for_copy ? counters_.stalled_on_copy
+                                                 : counters_.stalled_on_room;
+    stalled += now_ - waiter.started;
   }
   Reply reply;
-  reply.call = fetch.call;
+  reply.call = waiter.call;
   reply.value = std::move(granted);
   Emit(std::move(reply));
-  Forget(fetch);
+  Forget(waiter);
 }
 
 void EngineState::MakeNewVersion(ChunkIndex index) {
@@ -203,17 +207,17 @@ void EngineState::MakeNewVersion(ChunkIndex index) {
   }
 }
 
-void EngineState::Fail(FetchOperation& fetch, const absl::Status& status) {
-  if (fetch.admitted) {
-    fetch.job->steps -= fetch.work != nullptr;
-    for (size_t nth = 0; nth < fetch.chunks.size(); ++nth) {
-      const ChunkIndex index = fetch.chunks[nth];
+void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
+  if (waiter.admitted) {
+    waiter.job->steps -= waiter.runs_step();
+    for (size_t nth = 0; nth < waiter.chunks.size(); ++nth) {
+      const ChunkIndex index = waiter.chunks[nth];
       Chunk& chunk = chunks_[index];
-      chunk.fetches.erase(std::remove(chunk.fetches.begin(), chunk.fetches.end(), &fetch),
-                          chunk.fetches.end());
+      chunk.waiters.erase(std::remove(chunk.waiters.begin(), chunk.waiters.end(), &waiter),
+                          chunk.waiters.end());
       for (size_t i = 0; i < chunk.pins.size(); ++i) {
         Pin& pin = chunk.pins[i];
-        if (pin.session != fetch.session) continue;
+        if (pin.session != waiter.session) continue;
         --pin.pending;
         if (pin.pending == 0 && !pin.granted) {
           UnpinChunk(index, i);
@@ -222,18 +226,18 @@ void EngineState::Fail(FetchOperation& fetch, const absl::Status& status) {
         }
         break;
       }
-      if (fetch.work != nullptr && nth >= fetch.first_written) {
+      if (waiter.runs_step() && nth >= waiter.first_written) {
         chunk.overwrite = false;
         if (chunk.blank) Discard(index);
       }
       ScheduleChunk(index);
     }
   } else {
-    StopWaiting(fetch);
+    StopWaiting(waiter);
   }
-  ScheduleRoomCheck(*fetch.job, fetch.tier);
-  Refuse(fetch.call, status);
-  Forget(fetch);
+  ScheduleRoomCheck(*waiter.job, waiter.tier);
+  Refuse(waiter.call, status);
+  Forget(waiter);
 }
 
 void EngineState::ReleaseLease(Session& session, ChunkIndex index) {

@@ -58,7 +58,7 @@ void EngineState::On(const InspectCall& event) {
   seen.session_count = static_cast<uint32_t>(sessions_.size());
   seen.chunk_count = live_chunks_;
   seen.waiting_calls =
-      static_cast<uint32_t>(opens_.size() + fetches_.size() + evicts_.size() + steps_.size());
+      static_cast<uint32_t>(opens_.size() + waiters_.size() + evicts_.size() + steps_.size());
   for (const auto& [id, job] : jobs_) {
     seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size() +
                                                 job->resize.has_value());
@@ -104,7 +104,7 @@ void EngineState::On(const DrainCall& event) {
 }
 
 void EngineState::AnswerDrained() {
-  if (!transfers_.empty() || !fetches_.empty() || !evicts_.empty() || !steps_.empty()) return;
+  if (!transfers_.empty() || !waiters_.empty() || !evicts_.empty() || !steps_.empty()) return;
   for (const CallId call : drain_calls_) Answer(call);
   drain_calls_.clear();
 }

@@ -73,24 +73,21 @@ void EngineState::CheckBalloon(const Job& job, Tier tier) const {
 void EngineState::CheckWaiting() const {
   std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
   std::map<const Job*, std::pair<size_t, size_t>> indexed;
-  for (const auto& [call, fetch] : fetches_) {
-    const Job& job = *fetch->job;
+  for (const auto& [call, waiter] : waiters_) {
+    const Job& job = *waiter->job;
     ++all[&job].first;
-    all[&job].second += fetch->chunks.size();
-    if (fetch->admitted) continue;
-    const TierShare& share = job.tier(fetch->tier);
-    const auto& queue = fetch->excluded          ? share.excluded
-                        : fetch->work != nullptr ? share.steps_for_room
-                                                 : share.fetches_for_room;
-    const auto queued = queue.find(fetch->age);
-    MEMTIDE_CHECK(queued != queue.end() && queued->second == fetch.get());
-    const ChunkIndex watched = fetch->chunks[fetch->watched];
-    const auto watching = job.watching.find({watched, fetch->age});
-    MEMTIDE_CHECK(watching != job.watching.end() && watching->second == fetch.get());
-    const bool excluded = ConflictsWhereItWatches(*fetch);
-    MEMTIDE_CHECK(excluded || (!fetch->excluded && !chunks_[watched].pinned()))
-        << "fetch " << fetch->call << " waits for nothing";
-    indexed[&job].first += fetch->chunks.size();
+    all[&job].second += waiter->chunks.size();
+    if (waiter->admitted) continue;
+    const auto& queue = waiter->job->tier(waiter->tier).queue_of(*waiter);
+    const auto queued = queue.find(waiter->age);
+    MEMTIDE_CHECK(queued != queue.end() && queued->second == waiter.get());
+    const ChunkIndex watched = waiter->chunks[waiter->watched];
+    const auto watching = job.watching.find({watched, waiter->age});
+    MEMTIDE_CHECK(watching != job.watching.end() && watching->second == waiter.get());
+    const bool excluded = ConflictsWhereItWatches(*waiter);
+    MEMTIDE_CHECK(excluded || (!waiter->excluded && !chunks_[watched].pinned()))
+        << "fetch " << waiter->call << " waits for nothing";
+    indexed[&job].first += waiter->chunks.size();
     ++indexed[&job].second;
   }
   for (const auto& [id, job] : jobs_) {
@@ -178,8 +175,8 @@ void EngineState::CheckInvariants() const {
   CheckWaiting();
   std::map<const Job*, uint32_t> steps;
   for (const auto& [id, step] : steps_) ++steps[step.job];
-  for (const auto& [id, fetch] : fetches_) {
-    steps[fetch->job] += fetch->admitted && fetch->work != nullptr;
+  for (const auto& [id, waiter] : waiters_) {
+    steps[waiter->job] += waiter->admitted && waiter->runs_step();
   }
   for (const auto& [id, job] : jobs_) {
     MEMTIDE_CHECK(job->steps == steps[job.get()]);

@@ -73,12 +73,17 @@ struct TierShare {
   uint64_t pins_made = 0;             // Grows whenever an unpinned chunk is pinned here.
   // Fetches and steps that are not admitted, by age (admission.cc): fetches that lack room, steps
   // that lack room, and both kinds where a lease excludes them.
-  std::map<uint64_t, FetchOperation*> fetches_for_room, steps_for_room, excluded;
+  std::map<uint64_t, Waiter*> fetches_for_room, steps_for_room, excluded;
   // When leases were last revoked again for the fetches in `excluded`, and the age of the last one
   // that was served so.
   Instant revoked_again_at;
   uint64_t last_revoked = 0;
 
+  // Where a call that is not admitted stands.
+  std::map<uint64_t, Waiter*>& queue_of(const Waiter& waiter) {
+    if (waiter.excluded) return excluded;
+    return waiter.runs_step() ? steps_for_room : fetches_for_room;
+  }
   bool exists() const { return slots != nullptr; }
   bool is_elastic() const { return guaranteed > 0; }
   // Slots with those of the balloon.
@@ -96,8 +101,8 @@ struct TierShare {
   // Chunks of the largest fetch that is not admitted.
   uint32_t largest_waiting() const {
     size_t largest = 0;
-    for (const auto* fetches : {&fetches_for_room, &steps_for_room, &excluded}) {
-      for (const auto& [age, fetch] : *fetches) largest = std::max(largest, fetch->chunks.size());
+    for (const auto* waiters : {&fetches_for_room, &steps_for_room, &excluded}) {
+      for (const auto& [age, waiter] : *waiters) largest = std::max(largest, waiter->chunks.size());
     }
     return static_cast<uint32_t>(largest);
   }
@@ -114,7 +119,7 @@ struct TierShare {
 
 // One chunk of a fetch or step that is not admitted.
 struct Naming {
-  FetchOperation* fetch = nullptr;
+  Waiter* waiter = nullptr;
   Access access = Access::kRead;
 };
 
@@ -147,7 +152,7 @@ struct Job {
   // Calls that are not admitted, by (chunk, age): `naming` has an entry for each chunk of a call,
   // `watching` one for the chunk that the call watches.
   std::map<std::pair<ChunkIndex, uint64_t>, Naming> naming;
-  std::map<std::pair<ChunkIndex, uint64_t>, FetchOperation*> watching;
+  std::map<std::pair<ChunkIndex, uint64_t>, Waiter*> watching;
   std::vector<ChunkIndex> changed;  // Watched chunks whose pins changed.
 
   std::vector<SessionId> sessions;

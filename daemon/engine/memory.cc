@@ -208,14 +208,14 @@ void EngineState::BackSegment(Job& job, Tier tier, uint32_t number) {
 
 // The tier stays smaller than it was when these fetches were accepted.
 void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status) {
-  std::vector<FetchOperation*> newest_first;
-  for (auto entry = fetches_.rbegin(); entry != fetches_.rend(); ++entry) {
-    FetchOperation* fetch = entry->second.get();
-    if (fetch->job == &job && fetch->tier == tier) newest_first.push_back(fetch);
+  std::vector<Waiter*> newest_first;
+  for (auto entry = waiters_.rbegin(); entry != waiters_.rend(); ++entry) {
+    Waiter* waiter = entry->second.get();
+    if (waiter->job == &job && waiter->tier == tier) newest_first.push_back(waiter);
   }
-  for (FetchOperation* fetch : newest_first) {
-    const bool too_many = fetch->admitted && job.tier(tier).pinned_chunks > job.LeaseLimit(tier);
-    if (too_many || fetch->chunks.size() > job.LeaseLimit(tier)) Fail(*fetch, status);
+  for (Waiter* waiter : newest_first) {
+    const bool too_many = waiter->admitted && job.tier(tier).pinned_chunks > job.LeaseLimit(tier);
+    if (too_many || waiter->chunks.size() > job.LeaseLimit(tier)) Fail(*waiter, status);
   }
 }
 

@@ -45,8 +45,8 @@ void EngineState::Advance(ChunkIndex index) {
   queued_for_ = 0;
   if (chunk.pinned()) StopPrefetch(chunk);
   if (chunk.evict_from.has_value() && chunk.pinned_at(*chunk.evict_from)) CancelEviction(chunk);
-  if (!chunk.fetches.empty()) {
-    if (PromoteTo(index, chunk.pin_tier)) AnswerFetches(index);
+  if (!chunk.waiters.empty()) {
+    if (PromoteTo(index, chunk.pin_tier)) ProceedWaiters(index);
   } else if (chunk.prefetch_to.has_value()) {
     if (PromoteTo(index, *chunk.prefetch_to)) StopPrefetch(chunk);
   } else if (chunk.evict_to.has_value()) {
@@ -84,7 +84,7 @@ void EngineState::Advance(ChunkIndex index) {
 // Only a chunk that is on its way to a tier has a slot without a copy there.
 void EngineState::FreeUnusedSlots(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
-  if (!chunk.fetches.empty() || chunk.prefetch_to.has_value()) return;
+  if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) return;
   for (const Tier tier : kMemoryTiers) {
     if (chunk.slot(tier) && !chunk.valid_at(tier) && tier != chunk.job->home) {
       DropCopy(index, tier);
@@ -92,11 +92,11 @@ void EngineState::FreeUnusedSlots(ChunkIndex index) {
   }
 }
 
-void EngineState::AnswerFetches(ChunkIndex index) {
-  std::vector<FetchOperation*> fetches;
-  fetches.swap(chunks_[index].fetches);
-  for (FetchOperation* fetch : fetches) {
-    if (--fetch->missing == 0) Grant(*fetch);
+void EngineState::ProceedWaiters(ChunkIndex index) {
+  std::vector<Waiter*> waiters;
+  waiters.swap(chunks_[index].waiters);
+  for (Waiter* waiter : waiters) {
+    if (--waiter->missing == 0) Proceed(*waiter);
   }
 }
 
@@ -312,8 +312,8 @@ void EngineState::On(const TransferDone& event) {
     DropCopy(index, flight.to);  // A session wrote the chunk meanwhile: the copied version is old.
   }
   const bool disk = flight.kind == Kind::kSsdToHost || flight.kind == Kind::kHostToSsd;
-  for (FetchOperation* fetch : chunk.fetches) {
-    (disk ? fetch->waited_for_ssd : fetch->waited_for_copy) = true;
+  for (Waiter* waiter : chunk.waiters) {
+    (disk ? waiter->waited_for_ssd : waiter->waited_for_copy) = true;
   }
   ScheduleChunk(index);
 }
@@ -333,12 +333,12 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight,
     chunk.retry_after_tick = true;
     job.retry_after_tick.push_back(index);
   }
-  if (!chunk.fetches.empty() || chunk.prefetch_to.has_value()) {
+  if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) {
     if (++chunk.failures >= 2) {  // One retry helps against a passing error.
       chunk.failures = 0;
       StopPrefetch(chunk);
-      const std::vector<FetchOperation*> fetches = chunk.fetches;
-      for (FetchOperation* fetch : fetches) Fail(*fetch, named);
+      const std::vector<Waiter*> waiters = chunk.waiters;
+      for (Waiter* waiter : waiters) Fail(*waiter, named);
     }
   }
   ScheduleChunk(index);

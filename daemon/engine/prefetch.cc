@@ -159,7 +159,7 @@ void EngineState::RevokeFarthest(Job& job, uint64_t time) {
     if (!leaves && (candidate.next_use <= time || job.plan.has_value())) return false;
     if (candidate.next_use <= time) return true;
     Chunk& chunk = chunks_[job.members[candidate.member]];
-    if (!chunk.revoke_sent && chunk.fetches.empty()) {
+    if (!chunk.revoke_sent && chunk.waiters.empty()) {
       chunk.revoke_sent = true;
       for (const Pin& pin : chunk.pins) {
         if (!pin.granted || sessions_.Find(pin.session) == nullptr) continue;

@@ -42,7 +42,7 @@ void SessionTable::Erase(SessionId id) {
   const auto found = sessions_.find(id);
   MEMTIDE_CHECK(found != sessions_.end()) << "there is no session " << id;
   const Session& session = found->second;
-  MEMTIDE_CHECK(session.job == nullptr && session.leases == 0 && session.fetches.empty())
+  MEMTIDE_CHECK(session.job == nullptr && session.leases == 0 && session.waiters.empty())
       << "session " << id << " still uses its job";
   sessions_.erase(found);
 }

@@ -31,7 +31,7 @@
 namespace memtide {
 
 struct Job;
-struct FetchOperation;
+struct Waiter;
 
 struct Session {
   SessionId id;
@@ -41,7 +41,7 @@ struct Session {
   bool opening = false;  // An OpenCall waits.
   uint32_t leases = 0;
   uint32_t waiting_calls = 0;
-  std::vector<FetchOperation*> fetches;  // Its fetches and steps that are not granted.
+  std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
 
  private:
   friend class SessionTable;
@@ -65,7 +65,8 @@ class SessionTable {
   // Adds a session, which counts as renewed. RESOURCE_EXHAUSTED: the node, or the user, has its
   // limit of sessions. REQUIRES: the id is in use by no session.
   absl::Status Connect(const ClientConnected& event, Instant now);
-  // REQUIRES: the session is in the table, and has no job, no lease and no fetch any more.
+  // REQUIRES: the session is in the table, and has no job, no lease and no call that waits
+  // for chunks any more.
   void Erase(SessionId id);
 
   // nullptr: there is no such session.

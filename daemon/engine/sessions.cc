@@ -34,7 +34,7 @@ void EngineState::On(const CloseCall& event) {
 
 void EngineState::EndSession(Session& session, const absl::Status& why) {
   const SessionId id = session.id;
-  for (FetchOperation* fetch : std::vector<FetchOperation*>(session.fetches)) Fail(*fetch, why);
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) Fail(*waiter, why);
   std::vector<EvictOperation*> evicts;
   for (const auto& [call, evict] : evicts_) {
     if (evict->session == id) evicts.push_back(evict.get());
@@ -91,7 +91,7 @@ void EngineState::On(const Tick&) {
     Emit(CloseSession{id, why});  // Before its memory goes.
     EndSession(*sessions_.Find(id), why);
   }
-  ExpireFetches();
+  ExpireCalls();
   ExpireResizes();
   std::vector<Job*> expired;
   for (auto& [id, job] : jobs_) {
@@ -112,23 +112,24 @@ void EngineState::On(const Tick&) {
   OpenWaiting();
 }
 
-void EngineState::ExpireFetches() {
-  std::vector<FetchOperation*> late;
-  for (const auto& [call, fetch] : fetches_) {
-    if (now_ >= fetch->deadline) late.push_back(fetch.get());
+void EngineState::ExpireCalls() {
+  std::vector<Waiter*> late;
+  for (const auto& [call, waiter] : waiters_) {
+    if (now_ >= waiter->deadline) late.push_back(waiter.get());
   }
-  for (FetchOperation* fetch : late) {
+  for (Waiter* waiter : late) {
     ++counters_.deadlines_exceeded;
-    const TierShare& tier = fetch->job->tier(fetch->tier);
+    const TierShare& tier = waiter->job->tier(waiter->tier);
     std::string text = absl::StrCat(
-        fetch->chunks.size(), " chunks were not at the ", TierName(fetch->tier), " tier in time: ",
-        fetch->admitted ? "they are on their way"
-                        : absl::StrCat(tier.pinned_chunks, " of ", tier.slots->size(),
-                                       " slots are leased; release some, or raise the pool"));
-    if (!fetch->job->last_error.ok()) {
-      absl::StrAppend(&text, "; last failure: ", fetch->job->last_error.message());
+        waiter->chunks.size(), " chunks were not at the ", TierName(waiter->tier),
+        " tier in time: ",
+        waiter->admitted ? "they are on their way"
+                         : absl::StrCat(tier.pinned_chunks, " of ", tier.slots->size(),
+                                        " slots are leased; release some, or raise the pool"));
+    if (!waiter->job->last_error.ok()) {
+      absl::StrAppend(&text, "; last failure: ", waiter->job->last_error.message());
     }
-    Fail(*fetch, absl::DeadlineExceededError(text));
+    Fail(*waiter, absl::DeadlineExceededError(text));
   }
   std::vector<EvictOperation*> late_evicts;
   for (const auto& [call, evict] : evicts_) {

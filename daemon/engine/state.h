@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,7 +41,7 @@ class EngineState {
   void On(const CloseCall& event);
   void On(const Tick& event);
   void EndSession(Session& session, const absl::Status& why);
-  void ExpireFetches();
+  void ExpireCalls();
   // The session, if it may make calls about chunks. Otherwise answers the call and returns nullptr.
   Session* CallingSession(CallId call, SessionId id);
   // True: the request was answered before, and the call gets the same reply again.
@@ -156,9 +155,8 @@ class EngineState {
   // The indices of the chunks, or an error: no chunk, too many, unknown, of another job, named
   // twice.
   absl::StatusOr<std::vector<ChunkIndex>> Resolve(const Job& job,
-                                                  const std::vector<ChunkId>& chunks);
-  absl::StatusOr<std::vector<ChunkIndex>> Resolve(const Job& job,
-                                                  const std::vector<ChunkId>& chunks, size_t most);
+                                                  const std::vector<ChunkId>& chunks,
+                                                  absl::optional<size_t> limit = absl::nullopt);
   // The index of a chunk of this job; nullopt when there is none.
   absl::optional<ChunkIndex> Find(const Job& job, ChunkId chunk) const;
   // The error of fetches that wait for a chunk when it is freed.
@@ -181,12 +179,14 @@ class EngineState {
   // The error of a read of a torn chunk.
   absl::Status Lost(ChunkIndex index) const;
   void UnpinChunk(ChunkIndex index, size_t pin_index);
-  void Grant(FetchOperation& fetch);
-  void Fail(FetchOperation& fetch, const absl::Status& status);
+  // All chunks of the waiter are at its tier.
+  void Proceed(Waiter& waiter);
+  void Proceed(Waiter& waiter, const GrantLeases& then);
+  void Fail(Waiter& waiter, const absl::Status& status);
   // Adds and removes a fetch or step that is not answered yet.
-  void Enter(Session& session, std::unique_ptr<FetchOperation> fetch);
-  void Leave(Session& session, FetchOperation& fetch);
-  void Forget(FetchOperation& fetch);
+  void Enter(Session& session, std::unique_ptr<Waiter> waiter);
+  void Leave(Session& session, Waiter& waiter);
+  void Forget(Waiter& waiter);
   void ReleaseLease(Session& session, ChunkIndex index);
   void MakeNewVersion(ChunkIndex index);
 
@@ -194,29 +194,26 @@ class EngineState {
   // kTorn: the content of the watched chunk is lost.
   enum class Admission : uint8_t { kAdmitted, kNoRoom, kConflict, kTorn };
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
-  Admission TryAdmit(FetchOperation& fetch, bool may_take_room);
-  bool Conflicts(const Chunk& chunk, const FetchOperation& fetch, Access access) const;
-  bool ConflictsWhereItWatches(const FetchOperation& fetch) const;
-  bool Fits(const FetchOperation& fetch, uint32_t pins) const;
-  bool MayFit(const FetchOperation& fetch) const;
-  void PinChunk(FetchOperation& fetch, ChunkIndex index, Access access);
+  Admission TryAdmit(Waiter& waiter, bool may_take_room);
+  bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;
+  bool ConflictsWhereItWatches(const Waiter& waiter) const;
+  bool Fits(const Waiter& waiter, uint32_t pins) const;
+  bool MayFit(const Waiter& waiter) const;
+  void PinChunk(Waiter& waiter, ChunkIndex index, Access access);
   // The fetch waits until it is admitted or StopWaiting is called; leases in its way are revoked.
-  void WaitForAdmission(FetchOperation& fetch, Admission why);
-  void StopWaiting(FetchOperation& fetch);
-  void Watch(FetchOperation& fetch, Admission why);
-  void Unwatch(FetchOperation& fetch);
+  void WaitForAdmission(Waiter& waiter, Admission why);
+  void StopWaiting(Waiter& waiter);
+  void Watch(Waiter& waiter, Admission why);
+  void Unwatch(Waiter& waiter);
   // Calls that watch the chunk are tried again when the event has been handled.
-  void PinsChanged(ChunkIndex index) {
-    if (!chunks_[index].job->watching.empty()) AddChanged(index);
-  }
-  void AddChanged(ChunkIndex index);
+  void PinsChanged(ChunkIndex index);
   void AdmitWaiting(Job& job, Tier tier);
   void AdmitOldest(Job& job, Tier tier);
   void AdmitWatching(Job& job, ChunkIndex index);
-  Admission TryAgain(FetchOperation& fetch);
+  Admission TryAgain(Waiter& waiter);
   // Fails the waiting calls that name the chunk: all, or only those that read it.
   void FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why);
-  void RevokeLeases(FetchOperation& fetch, Admission why);
+  void RevokeLeases(Waiter& waiter, Admission why);
   void RevokeLeasesAgain(Job& job, Tier tier);
 
   // --- steps.cc ---
@@ -225,7 +222,7 @@ class EngineState {
   absl::Status CheckStep(const Session& session, const StepCall& event,
                          const std::vector<ChunkIndex>& indices) const;
   void LearnStep(Job& job, const StepCall& event);
-  void StartStepOf(FetchOperation& fetch);
+  void Proceed(Waiter& waiter, const RunStep& then);
   // Drops the content of the chunk. REQUIRES: it is not pinned.
   void Discard(ChunkIndex index);
 
@@ -264,7 +261,7 @@ class EngineState {
   // Whether the content would be lost without the copy there, or would be when the daemon ends.
   bool IsOnlyCopy(const Chunk& chunk, Tier tier) const;
   void FreeUnusedSlots(ChunkIndex index);
-  void AnswerFetches(ChunkIndex index);
+  void ProceedWaiters(ChunkIndex index);
   void StopPrefetch(Chunk& chunk);
   MemoryPlace PlaceOf(const Chunk& chunk, Tier tier) const;
 
@@ -371,7 +368,7 @@ class EngineState {
   std::vector<Chunk> chunks_;
   std::vector<ChunkIndex> free_indices_;
   uint32_t live_chunks_ = 0;
-  std::map<CallId, std::unique_ptr<FetchOperation>> fetches_;
+  std::map<CallId, std::unique_ptr<Waiter>> waiters_;
   std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
   std::map<StepId, RunningStep> steps_;
   std::map<TransferId, ChunkIndex> transfers_;  // The chunk of each transfer.

@@ -67,47 +67,47 @@ void EngineState::On(const StepCall& event) {
   if (!status.ok()) return Refuse(event.call, status);
   LearnStep(job, event);
 
-  auto made = std::make_unique<FetchOperation>();
-  FetchOperation& fetch = *made;
-  fetch.call = event.call;
-  fetch.session = SessionId(kFirstStepHolder + next_step_++);
-  fetch.owner = session->id;
-  fetch.job = &job;
-  fetch.tier = Tier::kHost;
-  fetch.chunks = std::move(*indices);
-  fetch.first_written = event.reads;
-  fetch.work = event.work;
-  fetch.started = now_;
-  fetch.deadline =
+  auto made = std::make_unique<Waiter>();
+  Waiter& waiter = *made;
+  waiter.call = event.call;
+  waiter.session = SessionId(kFirstStepHolder + next_step_++);
+  waiter.owner = session->id;
+  waiter.job = &job;
+  waiter.tier = Tier::kHost;
+  waiter.chunks = std::move(*indices);
+  waiter.first_written = event.reads;
+  waiter.then = RunStep{event.work};
+  waiter.started = now_;
+  waiter.deadline =
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
   Enter(*session, std::move(made));
 
-  const Admission admission = TryAdmit(fetch, /*may_take_room=*/true);
-  if (fetch.admitted && fetch.missing == 0) return StartStepOf(fetch);
-  if (!fetch.admitted) WaitForAdmission(fetch, admission);
+  const Admission admission = TryAdmit(waiter, /*may_take_room=*/true);
+  if (waiter.admitted && waiter.missing == 0) return Proceed(waiter);
+  if (!waiter.admitted) WaitForAdmission(waiter, admission);
 }
 
-void EngineState::StartStepOf(FetchOperation& fetch) {
+void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
   StartStep start;
-  start.step = StepId(fetch.session.value());
-  start.size = fetch.job->chunk_size;
-  start.work = fetch.work;
-  for (size_t i = 0; i < fetch.chunks.size(); ++i) {
-    const ChunkIndex index = fetch.chunks[i];
+  start.step = StepId(waiter.session.value());
+  start.size = waiter.job->chunk_size;
+  start.work = then.work;
+  for (size_t i = 0; i < waiter.chunks.size(); ++i) {
+    const ChunkIndex index = waiter.chunks[i];
     Chunk& chunk = chunks_[index];
-    Pin& pin = *chunk.FindPin(fetch.session);
+    Pin& pin = *chunk.FindPin(waiter.session);
     --pin.pending;
     pin.granted = true;
-    pin.access = fetch.AccessOf(i);
+    pin.access = waiter.AccessOf(i);
     if (pin.access == Access::kWrite) MakeNewVersion(index);
     chunk.only_stepped = !chunk.leased;
     chunk.leased = false;
     ++chunk.steps;
     start.chunks.push_back(PlaceOf(chunk, Tier::kHost));
   }
-  steps_.emplace(start.step, RunningStep{fetch.call, fetch.session, fetch.owner, fetch.job,
-                                         fetch.chunks, fetch.first_written});
-  Leave(*sessions_.Find(fetch.owner), fetch);
+  steps_.emplace(start.step, RunningStep{waiter.call, waiter.session, waiter.owner, waiter.job,
+                                         waiter.chunks, waiter.first_written});
+  Leave(*sessions_.Find(waiter.owner), waiter);
   Emit(std::move(start));
 }
 

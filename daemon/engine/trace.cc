@@ -31,7 +31,7 @@ TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
                                                       : MoveReason::kRequest;
     move.nearer = static_cast<uint32_t>(chunk.job->tier(*from).victims.size());
   } else {
-    move.reason = chunk.fetches.empty() ? MoveReason::kPrefetch : MoveReason::kDemand;
+    move.reason = chunk.waiters.empty() ? MoveReason::kPrefetch : MoveReason::kDemand;
   }
   move.next_use_in_moments = MomentsUntilUse(chunk);
   return move;
