@@ -24,9 +24,9 @@ class ChunkQueue {
   // Appends the index, unless it is in the queue. REQUIRES: index != kNoChunk.
   void Add(ChunkIndex index) {
     MEMTIDE_CHECK(index != kNoChunk);
-    if (index >= contains_.size()) contains_.resize(size_t{index} + 1);
-    if (contains_[index]) return;
-    contains_[index] = true;
+    if (index.value() >= contains_.size()) contains_.resize(size_t{index.value()} + 1);
+    if (contains_[index.value()]) return;
+    contains_[index.value()] = true;
     indices_.push_back(index);
   }
 
@@ -35,7 +35,7 @@ class ChunkQueue {
   ChunkIndex Take() {
     MEMTIDE_CHECK(!empty());
     const ChunkIndex index = indices_[next_++];
-    contains_[index] = false;
+    contains_[index.value()] = false;
     if (empty()) {
       indices_.clear();  // Keeps the capacity for the next event.
       next_ = 0;
@@ -45,7 +45,7 @@ class ChunkQueue {
 
   void CheckInvariants() const {
     MEMTIDE_CHECK(next_ < indices_.size() || indices_.empty());
-    for (size_t i = next_; i < indices_.size(); ++i) MEMTIDE_CHECK(contains_[indices_[i]]);
+    for (size_t i = next_; i < indices_.size(); ++i) MEMTIDE_CHECK(contains_[indices_[i].value()]);
     const auto bits = std::count(contains_.begin(), contains_.end(), true);
     MEMTIDE_CHECK(static_cast<size_t>(bits) == indices_.size() - next_)
         << "an index stands twice in the queue";

@@ -17,17 +17,9 @@ static_assert(std::is_same_v<std::variant_alternative_t<kFreeKind, Event>, FreeC
 
 }  // namespace
 
-ChunkId EngineState::IdOf(ChunkIndex index) const {
-  return ChunkId(uint64_t{chunks_[index].generation} << 32 | index);
-}
-
-absl::optional<uint32_t> EngineState::Find(const Job& job, ChunkId chunk) const {
-  const ChunkIndex index = static_cast<uint32_t>(chunk.value());
-  const uint32_t generation = static_cast<uint32_t>(chunk.value() >> 32);
-  if (index >= chunks_.size()) return absl::nullopt;
-  const Chunk& found = chunks_[index];
-  if (!found.live() || found.generation != generation || found.job != &job) return absl::nullopt;
-  return index;
+absl::optional<ChunkIndex> EngineState::Find(const Job& job, ChunkId chunk) const {
+  const absl::optional<ChunkIndex> index = chunks_.Find(chunk);
+  return index.has_value() && chunks_[*index].job == &job ? index : absl::nullopt;
 }
 
 absl::StatusOr<std::vector<ChunkIndex>> EngineState::Resolve(const Job& job,
@@ -116,21 +108,13 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
   AllocateReply made;
   made.chunks.reserve(event.count);
   for (uint32_t i = 0; i < event.count; ++i) {
-    if (free_indices_.empty()) {
-      free_indices_.push_back(static_cast<uint32_t>(chunks_.size()));
-      chunks_.emplace_back();
-    }
-    const ChunkIndex index = free_indices_.back();
-    free_indices_.pop_back();
     if (job.free_members.empty()) {
       job.free_members.push(static_cast<uint32_t>(job.members.size()));
       job.members.push_back(kNoChunk);
     }
+    const ChunkIndex index = chunks_.Claim();
     Chunk& chunk = chunks_[index];
-    const uint32_t generation = chunk.generation + 1;
-    chunk = Chunk();
     chunk.job = &job;
-    chunk.generation = generation;
     chunk.kind = event.kind;
     chunk.undefined = event.undefined;
     chunk.member = job.free_members.top();
@@ -238,10 +222,7 @@ void EngineState::ForgetChunk(ChunkIndex index) {
       std::remove(job.retry_after_tick.begin(), job.retry_after_tick.end(), index),
       job.retry_after_tick.end());
   --job.chunks_freed_in_flight;
-  const uint32_t generation = chunk.generation;
-  chunk = Chunk();
-  chunk.generation = generation;
-  free_indices_.push_back(index);
+  chunks_.Release(index);
   if (job.state == Job::State::kEnding) {
     MaybeDropMemory(job);
   } else if (!job.allocating.empty()) {

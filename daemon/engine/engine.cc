@@ -26,7 +26,7 @@ EngineState::EngineState(const EngineOptions& options)
 }
 
 // Slots point into their jobs' pools: chunks go first.
-EngineState::~EngineState() { chunks_.clear(); }
+EngineState::~EngineState() { chunks_.Clear(); }
 
 void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
   MEMTIDE_CHECK(now >= now_) << "time went back";

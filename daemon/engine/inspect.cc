@@ -85,9 +85,9 @@ void EngineState::On(const InspectCall& event) {
     seen.sessions.push_back(std::move(info));
   }
   const size_t most = std::min(event.max_chunks, options_.limits.chunks_per_call);
-  for (size_t index = event.first_chunk; index < chunks_.size() && seen.chunks.size() < most;
-       ++index) {
-    if (chunks_[index].live()) seen.chunks.push_back(InfoOf(static_cast<uint32_t>(index)));
+  for (size_t i = event.first_chunk; i < chunks_.size() && seen.chunks.size() < most; ++i) {
+    const ChunkIndex index(static_cast<uint32_t>(i));
+    if (chunks_[index].live()) seen.chunks.push_back(InfoOf(index));
   }
   Reply reply;
   reply.call = event.call;

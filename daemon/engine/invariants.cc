@@ -110,12 +110,11 @@ void EngineState::CheckInvariants() const {
   std::map<const Job*, decltype(Job::flights)> flights;
   std::map<SessionId, uint32_t> leases;
   uint32_t live = 0;
-  for (ChunkIndex index = 0; index < chunks_.size(); ++index) {
+  chunks_.CheckInvariants();
+  for (uint32_t i = 0; i < chunks_.size(); ++i) {
+    const ChunkIndex index(i);
     const Chunk& chunk = chunks_[index];
-    if (chunk.job == nullptr) {
-      MEMTIDE_CHECK(chunk.valid == 0 && chunk.pins.empty() && !chunk.flight.has_value());
-      continue;
-    }
+    if (chunk.job == nullptr) continue;
     live += chunk.live();
     MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
     MEMTIDE_CHECK(!chunk.freed_in_flight || chunk.flight.has_value() || chunk.steps > 0)

@@ -46,7 +46,7 @@ void EngineState::EmitRecord(size_t before) {
     if (chunks_[index].live()) {
       record.chunks.push_back(RecordOf(index));
     } else {
-      record.freed.push_back(index);
+      record.freed.push_back(index.value());
     }
   }
   effects_->insert(effects_->begin() + static_cast<std::ptrdiff_t>(before), std::move(record));
@@ -104,17 +104,16 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
 }
 
 void EngineState::On(const Restore& event) {
-  MEMTIDE_CHECK(jobs_.empty() && chunks_.empty()) << "only before anything else";
+  MEMTIDE_CHECK(jobs_.empty() && chunks_.size() == 0) << "only before anything else";
   std::map<JobId, std::vector<const ChunkRecord*>> chunks;
-  uint32_t indices = 0, generation = 0;
+  uint32_t entries = 0, generation = 0;
   for (const ChunkRecord& chunk : event.chunk_records) {
     chunks[chunk.job].push_back(&chunk);  // The journal has one record per index.
-    indices = std::max(indices, static_cast<uint32_t>(chunk.chunk.value()) + 1);
-    generation = std::max(generation, static_cast<uint32_t>(chunk.chunk.value() >> 32));
+    entries = std::max(entries, IndexOf(chunk.chunk).value() + 1);
+    generation = std::max(generation, GenerationOf(chunk.chunk));
   }
-  chunks_.resize(indices);
   // Ids of freed chunks must not name later ones, as far as the records tell.
-  for (Chunk& chunk : chunks_) chunk.generation = generation;
+  chunks_.Restore(entries, generation);
   for (const JobRecord& record : event.job_records) {
     next_job_ = std::max(next_job_, record.job.value() + 1);
     for (const RegionId region : record.regions) {
@@ -125,9 +124,7 @@ void EngineState::On(const Restore& event) {
     const absl::Status status = RestoreJob(record, chunks[record.job]);
     if (!status.ok()) GiveUp(record, chunks[record.job], status);
   }
-  for (ChunkIndex index = indices; index > 0; --index) {
-    if (chunks_[index - 1].job == nullptr) free_indices_.push_back(index - 1);
-  }
+  chunks_.ReleaseEmpty();
 }
 
 void EngineState::GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
@@ -135,7 +132,7 @@ void EngineState::GiveUp(const JobRecord& record, const std::vector<const ChunkR
   Record ended;
   ended.ended = {record.job};
   for (const ChunkRecord* chunk : chunks) {
-    ended.freed.push_back(static_cast<uint32_t>(chunk->chunk.value()));
+    ended.freed.push_back(IndexOf(chunk->chunk).value());
   }
   Emit(std::move(ended));
   for (const RegionId region : record.regions) Emit(DropRegion{region});
@@ -163,7 +160,7 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   }
   std::array<size_t, kTiers> next{};
   for (const ChunkRecord* chunk : chunks) {
-    const ChunkIndex index = static_cast<uint32_t>(chunk->chunk.value());
+    const ChunkIndex index = IndexOf(chunk->chunk);
     RestoreChunk(job, *chunk);
     for (const Tier tier : kLastingTiers) {
       const int i = static_cast<int>(tier);
@@ -265,10 +262,10 @@ absl::Status EngineState::RestoreElastic(Job& job, Tier tier) {
 }
 
 void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
-  const ChunkIndex index = static_cast<uint32_t>(record.chunk.value());
+  const ChunkIndex index = IndexOf(record.chunk);
   Chunk& chunk = chunks_[index];
   chunk.job = &job;
-  chunk.generation = static_cast<uint32_t>(record.chunk.value() >> 32);
+  chunk.generation = GenerationOf(record.chunk);
   chunk.kind = record.kind;
   chunk.version = record.version;
   chunk.torn = record.torn;

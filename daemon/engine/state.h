@@ -1,8 +1,8 @@
-// EngineState: the tables and the operations on them. Engine-internal; engine.h has the contract.
+// EngineState: the operations on chunks and jobs. Engine-internal; engine.h has the contract.
 //
 // One file per group of operations, in the order of the declarations below. Handlers change the
-// tables and schedule chunks and room checks; Settle() then lets every scheduled chunk take its
-// next step until nothing moves.
+// tables and list work; Settle() then takes the work until nothing moves. What has rules of its own
+// (chunk_table.h, record_log.h, session_table.h, work_list.h) never calls back.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/engine/chunk.h"
+#include "daemon/engine/chunk_table.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/job.h"
 #include "daemon/engine/record_log.h"
@@ -161,7 +161,7 @@ class EngineState {
   absl::optional<ChunkIndex> Find(const Job& job, ChunkId chunk) const;
   // The error of fetches that wait for a chunk when it is freed.
   absl::Status Freed(ChunkIndex index) const;
-  ChunkId IdOf(ChunkIndex index) const;
+  ChunkId IdOf(ChunkIndex index) const { return chunks_.IdOf(index); }
   ChunkInfo InfoOf(ChunkIndex index) const;
   // Fails the session's admitted fetches that name one of the chunks.
   void FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices);
@@ -365,8 +365,7 @@ class EngineState {
 
   SessionTable sessions_;
   std::map<JobId, std::unique_ptr<Job>> jobs_;
-  std::vector<Chunk> chunks_;
-  std::vector<ChunkIndex> free_indices_;
+  ChunkTable chunks_;
   uint32_t live_chunks_ = 0;
   std::map<CallId, std::unique_ptr<Waiter>> waiters_;
   std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;

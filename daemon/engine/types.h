@@ -17,10 +17,13 @@ namespace memtide {
 // With fewer slots than this at a tier, no chunk can be promoted while others are in use.
 inline constexpr uint32_t kMinSlots = 4;
 
-// A chunk's number in the engine's table: the low 32 bits of its id.
-using ChunkIndex = uint32_t;
+// A chunk's number in the engine's table: the low 32 bits of its id. The high 32 bits are the
+// generation of the entry.
+using ChunkIndex = Id<struct ChunkIndexTag, uint32_t>;
 // No chunk: an unused member number, or no counterpart.
-inline constexpr ChunkIndex kNoChunk = ~ChunkIndex{0};
+inline constexpr ChunkIndex kNoChunk(~uint32_t{0});
+inline ChunkIndex IndexOf(ChunkId id) { return ChunkIndex(static_cast<uint32_t>(id.value())); }
+inline uint32_t GenerationOf(ChunkId id) { return static_cast<uint32_t>(id.value() >> 32); }
 
 // What a job uses at a moment; see trace.proto.
 struct UseReport {

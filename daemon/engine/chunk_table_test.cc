@@ -1,0 +1,101 @@
+#include "daemon/engine/chunk_table.h"
+
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+// The table only compares the job of a chunk with nullptr.
+class ChunkTableTest : public testing::Test {
+ protected:
+  ChunkIndex Claim() {
+    const ChunkIndex index = table_.Claim();
+    table_[index].job = job_;
+    table_.CheckInvariants();
+    return index;
+  }
+
+  int address_ = 0;
+  Job* const job_ = reinterpret_cast<Job*>(&address_);
+  ChunkTable table_;
+};
+
+TEST_F(ChunkTableTest, AnIdNamesItsChunkUntilThatIsReleasedAndNeverAnother) {
+  const ChunkIndex index = Claim();
+  const ChunkId id = table_.IdOf(index);
+  EXPECT_EQ(table_.Find(id), index);
+  table_.Release(index);
+  table_.CheckInvariants();
+  EXPECT_FALSE(table_.Find(id).has_value());
+  EXPECT_EQ(Claim(), index);
+  EXPECT_FALSE(table_.Find(id).has_value());
+  EXPECT_NE(table_.IdOf(index), id);
+}
+
+TEST_F(ChunkTableTest, AChunkThatIsFreedInFlightIsNotFoundThoughItsEntryIsUsed) {
+  const ChunkIndex index = Claim();
+  table_[index].freed_in_flight = true;
+  EXPECT_FALSE(table_.Find(table_.IdOf(index)).has_value());
+  EXPECT_NE(Claim(), index);
+}
+
+TEST_F(ChunkTableTest, TheEntryThatWasReleasedLastIsClaimedFirst) {
+  const ChunkIndex a = Claim(), b = Claim(), c = Claim();
+  table_.Release(a);
+  table_.Release(c);
+  EXPECT_EQ(Claim(), c);
+  EXPECT_EQ(Claim(), a);
+  EXPECT_EQ(Claim(), ChunkIndex(3));
+  EXPECT_EQ(table_.Find(table_.IdOf(b)), b);
+}
+
+TEST_F(ChunkTableTest, NoIdIsUsedTwiceUnderRandomClaimsAndReleases) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random(seed);
+    ChunkTable table;
+    std::set<uint64_t> seen;
+    std::vector<ChunkIndex> claimed;
+    for (int step = 0; step < 300; ++step) {
+      if (claimed.empty() || random() % 2 == 0) {
+        claimed.push_back(table.Claim());
+        table[claimed.back()].job = job_;
+        EXPECT_TRUE(seen.insert(table.IdOf(claimed.back()).value()).second) << "seed " << seed;
+      } else {
+        std::swap(claimed[random() % claimed.size()], claimed.back());
+        table.Release(claimed.back());
+        claimed.pop_back();
+      }
+      table.CheckInvariants();
+    }
+  }
+}
+
+TEST_F(ChunkTableTest, RestoredEntriesWithoutAJobAreClaimedLowestFirstUnderNewIds) {
+  table_.Restore(4, 7);
+  table_[ChunkIndex(1)].job = job_;
+  table_.ReleaseEmpty();
+  table_.CheckInvariants();
+  EXPECT_EQ(table_.Find(ChunkId(uint64_t{7} << 32 | 1)), ChunkIndex(1));
+  for (const uint32_t index : {0u, 2u, 3u, 4u}) EXPECT_EQ(Claim(), ChunkIndex(index));
+  EXPECT_EQ(table_[ChunkIndex(2)].generation, 8u);
+}
+
+using ChunkTableDeathTest = ChunkTableTest;
+
+TEST_F(ChunkTableDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
+  const ChunkIndex index = Claim();
+  table_[index].steps = 1;
+  EXPECT_DEATH(table_.Release(index), "in use");
+  table_[index].steps = 0;
+  EXPECT_DEATH(table_.Restore(1, 1), "only before anything else");
+  table_.Release(index);
+  EXPECT_DEATH(table_.Release(index), "released twice");
+}
+
+}  // namespace
+}  // namespace memtide
