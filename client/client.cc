@@ -121,7 +121,8 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
   LeaseCache::Options cache;
   cache.places = addresses.places;
   cache.budget = properties_.job.lease_budget;
-  leases_ = std::make_unique<LeaseClient>(cache, session_.get(), space_.get(), regions_.get());
+  leases_ = std::make_unique<LeaseClient>(cache, job.limits, session_.get(), space_.get(),
+                                          regions_.get());
   events_->Attach(leases_.get());
   if (host_space != nullptr) MEMTIDE_RETURN_IF_ERROR(StartFaultHandling(host_space));
   reclaimer_ = std::thread([leases = leases_.get()] { leases->RunReclaimer(); });

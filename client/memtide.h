@@ -139,17 +139,33 @@ typedef struct memtide_stats {
                             machine is short of memory */
 } memtide_stats;
 
+/* Limits that the daemon enforces. The library cuts lists of chunks by itself, except for
+ * memtide_step and memtide_commit. */
+typedef struct memtide_limits {
+  uint32_t struct_bytes;
+  uint32_t chunks_per_call;      /* chunks of one memtide_step, places of one memtide_commit */
+  uint32_t step_pieces_per_call; /* pieces and copies together of one memtide_step */
+  uint32_t step_manifest_bytes;  /* bytes of memtide_commit's manifest */
+  uint32_t chunks_per_node;      /* chunks of all jobs of the node together */
+  uint32_t max_wait_s;           /* how long the daemon waits at most in one call */
+} memtide_limits;
+
 /* --- Sessions --- */
 
 /* Connects to the daemon, opens or joins a job, and reserves addresses. *client is NULL on failure.
  * options may be NULL, which means all defaults. UNAVAILABLE: no daemon listens at socket_dir.
  * RESOURCE_EXHAUSTED: the node cannot grant the shares. */
 MEMTIDE_API int memtide_open(const memtide_options* options, memtide_client** client);
+/* The chunk_bytes of a job with these shares whose options leave it 0. A share of 0 bytes: the job
+ * has none of that kind. */
+MEMTIDE_API int memtide_default_chunk_bytes(uint64_t device_share_bytes, uint64_t host_share_bytes,
+                                            uint64_t* chunk_bytes);
 /* Unmaps everything and ends the session. Afterwards the addresses are inaccessible, so no tensor
  * over the range may be used any more. NULL is allowed. */
 MEMTIDE_API void memtide_close(memtide_client* client);
 
 MEMTIDE_API int memtide_get_properties(memtide_client* client, memtide_properties* properties);
+MEMTIDE_API int memtide_get_limits(memtide_client* client, memtide_limits* limits);
 MEMTIDE_API int memtide_get_stats(memtide_client* client, memtide_stats* stats);
 
 /* --- Chunks --- */
@@ -295,7 +311,7 @@ typedef struct memtide_copy_piece {
  * each have a part in flight, so that reading, arithmetic and writing overlap. Chunks named by
  * `new_*` and `to` are written; those of their bytes that no piece or copy of any part covers are
  * undefined. Idle leases on the chunks end first; leases in use are waited for. options may be NULL
- * if there are no pieces. At most 8192 pieces and copies together, on at most 4096 chunks.
+ * if there are no pieces. memtide_limits has the most pieces and chunks of one call.
  * INVALID_ARGUMENT: an option is not finite or is one that torch rejects, or a span crosses a
  * chunk's end or overlaps another; nothing was written. RESOURCE_EXHAUSTED: more chunks than the
  * job's host share can hold at once. */
@@ -305,8 +321,9 @@ MEMTIDE_API int memtide_step(memtide_client* client, const memtide_step_options*
 /* Commits step number `step` of the job: each chunk at `places` gets the content of the shadow
  * chunk with the same index in shadow_places, all at once. keep: 1 gives the shadow chunks the
  * previous content; 0 leaves them without content. `step` must follow the last committed step;
- * committing the last one again has no effect; any other is FAILED_PRECONDITION. manifest: up to
- * 512 KiB that are stored with the step and returned by memtide_committed. At most 4096 places.
+ * committing the last one again has no effect; any other is FAILED_PRECONDITION. manifest:
+ * bytes that are stored with the step and returned by memtide_committed. memtide_limits has the
+ * most bytes and places.
  * ABORTED: one of the chunks stays in use. */
 MEMTIDE_API int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places,
                                const uint32_t* shadow_places, size_t count, int keep,

@@ -28,8 +28,6 @@ using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
 using memtide::client::Span;
 
-// The longest time that the daemon waits for anything.
-constexpr std::chrono::minutes kLongestWait{10};
 static_assert(sizeof(Span) == sizeof(memtide_span));
 static_assert(static_cast<int>(memtide::MemoryKind::kCudaIpc) + 1 == MEMTIDE_CUDA_IPC);
 
@@ -145,6 +143,22 @@ int memtide_get_properties(memtide_client* client, memtide_properties* propertie
   });
 }
 
+int memtide_get_limits(memtide_client* client, memtide_limits* limits) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (limits == nullptr) return NullArgument("limits");
+    const memtide::client::DaemonLimits& known = Unwrap(client)->properties().job.limits;
+    memtide_limits result = {};
+    result.chunks_per_call = known.chunks_per_call;
+    result.step_pieces_per_call = known.step_pieces_per_call;
+    result.step_manifest_bytes = static_cast<uint32_t>(known.step_manifest.count());
+    result.chunks_per_node = known.chunks_per_node;
+    result.max_wait_s = static_cast<uint32_t>(known.max_wait / std::chrono::seconds(1));
+    CopyCommonFields(result, limits);
+    return absl::OkStatus();
+  });
+}
+
 int memtide_allocate(memtide_client* client, int kind, uint32_t count, uint32_t* first_place) {
   return Guarded(
       [&] { return Allocate(client, kind, count, InitialContent::kZeros, first_place); });
@@ -234,11 +248,13 @@ int memtide_flush(memtide_client* client) {
 int memtide_resize(memtide_client* client, uint64_t device_share_bytes, int timeout_ms) {
   return Guarded([&]() -> absl::Status {
     if (client == nullptr) return NullArgument("client");
+    if (client == nullptr) return NullArgument("client");
     if (timeout_ms == 0 || timeout_ms < -1) {
       return absl::InvalidArgumentError("timeout_ms must be -1 or greater than 0");
     }
-    const memtide::Duration deadline =
-        timeout_ms == -1 ? memtide::Duration(kLongestWait) : std::chrono::milliseconds(timeout_ms);
+    const memtide::Duration deadline = timeout_ms == -1
+                                           ? Unwrap(client)->properties().job.limits.max_wait
+                                           : std::chrono::milliseconds(timeout_ms);
     return Unwrap(client)->Resize(Bytes(device_share_bytes), deadline);
   });
 }

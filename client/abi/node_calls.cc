@@ -7,6 +7,7 @@
 #include "client/abi/guard.h"
 #include "client/client.h"
 #include "client/memtide.h"
+#include "client/rpc/default_chunk_size.h"
 #include "client/rpc/job_trace.h"
 #include "client/rpc/node_inspection.h"
 
@@ -62,6 +63,17 @@ int memtide_read_trace(const char* trace, size_t bytes, char** json) {
     absl::StatusOr<std::string> text = memtide::client::JobTraceAsJson({trace, bytes});
     if (!text.ok()) return text.status();
     return CopyText(*text, json);
+  });
+}
+
+int memtide_default_chunk_bytes(uint64_t device_share_bytes, uint64_t host_share_bytes,
+                                uint64_t* chunk_bytes) {
+  return Guarded([&]() -> absl::Status {
+    if (chunk_bytes == nullptr) return NullArgument("chunk_bytes");
+    *chunk_bytes = memtide::client::DefaultChunkSize(memtide::Bytes(device_share_bytes),
+                                                     memtide::Bytes(host_share_bytes))
+                       .count();
+    return absl::OkStatus();
   });
 }
 

@@ -46,8 +46,11 @@ void AccessLog::Record(ChunkId chunk, Access access) {
 // The log grows only if the program never fetches. Then all its chunks are leased, and dropping the
 // records costs nothing.
 void AccessLog::Bound() {
-  if (last_.size() > kMaxUses) last_.clear();  // It also holds freed chunks.
-  if (moments_.size() <= kMaxMoments && uses_ <= kMaxUses && ends_ <= kMaxEnds) return;
+  if (last_.size() > limits_.uses_per_call) last_.clear();  // It also holds freed chunks.
+  if (moments_.size() <= limits_.moments_per_call && uses_ <= limits_.uses_per_call &&
+      ends_ <= limits_.iteration_ends_per_call) {
+    return;
+  }
   moments_.clear();
   uses_ = ends_ = 0;
 }

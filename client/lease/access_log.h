@@ -14,18 +14,20 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "client/rpc/daemon_limits.h"
 #include "client/rpc/moment.h"
 
 namespace memtide::client {
 
 class AccessLog {
  public:
-  // The limits of one call to the daemon: moments, uses, and ends of iterations.
-  static constexpr size_t kMaxMoments = 2048, kMaxUses = 8192, kMaxEnds = 4;
   // After this many moments without a fetch, a report of its own is worth its cost: otherwise the
   // daemon's prediction lags behind the program.
   static constexpr size_t kReportAfter = 16;
   static constexpr size_t kMaxNameBytes = 64;
+
+  // What one call may carry limits the log: moments, uses, and ends of iterations.
+  explicit AccessLog(const DaemonLimits& limits) : limits_(limits) {}
 
   // Uses are recorded from the first Begin or EndIteration on.
   void Begin(Moment moment);
@@ -42,6 +44,7 @@ class AccessLog {
   // Drops the records if they exceed the limits of one call.
   void Bound();
 
+  const DaemonLimits limits_;
   bool begun_ = false;
   std::vector<Moment> moments_;
   size_t uses_ = 0, ends_ = 0;

@@ -5,6 +5,14 @@
 namespace memtide::client {
 namespace {
 
+DaemonLimits Limits() {
+  DaemonLimits limits;
+  limits.moments_per_call = 20;
+  limits.uses_per_call = 30;
+  limits.iteration_ends_per_call = 3;
+  return limits;
+}
+
 Moment Forward(const std::string& name) {
   Moment moment;
   moment.phase = Phase::kForward;
@@ -13,7 +21,7 @@ Moment Forward(const std::string& name) {
 }
 
 TEST(AccessLogTest, RecordsAChunkOncePerMomentAndAgainWhenItIsWritten) {
-  AccessLog log;
+  AccessLog log(Limits());
   log.Begin(Forward("a"));
   log.Record(ChunkId(1), Access::kRead);
   log.Record(ChunkId(1), Access::kRead);
@@ -32,7 +40,7 @@ TEST(AccessLogTest, RecordsAChunkOncePerMomentAndAgainWhenItIsWritten) {
 }
 
 TEST(AccessLogTest, UsesAfterATakeContinueTheMoment) {
-  AccessLog log;
+  AccessLog log(Limits());
   log.Begin(Forward("a"));
   log.Record(ChunkId(1), Access::kRead);
   EXPECT_FALSE(log.Take()[0].continues);
@@ -46,13 +54,13 @@ TEST(AccessLogTest, UsesAfterATakeContinueTheMoment) {
 }
 
 TEST(AccessLogTest, RecordsNothingBeforeTheFirstHint) {
-  AccessLog log;
+  AccessLog log(Limits());
   log.Record(ChunkId(1), Access::kRead);
   EXPECT_TRUE(log.Take().empty());
 }
 
 TEST(AccessLogTest, IterationsNeedNoMoments) {
-  AccessLog log;
+  AccessLog log(Limits());
   log.EndIteration();
   std::vector<Moment> moments = log.Take();
   ASSERT_EQ(moments.size(), 1u);
@@ -66,25 +74,25 @@ TEST(AccessLogTest, IterationsNeedNoMoments) {
 }
 
 TEST(AccessLogTest, HoldsNoMoreIterationEndsThanOneCallMayCarry) {
-  AccessLog log;
-  for (size_t i = 0; i < 3 * AccessLog::kMaxEnds; ++i) {
+  AccessLog log(Limits());
+  for (size_t i = 0; i < 3 * Limits().iteration_ends_per_call; ++i) {
     log.Begin(Forward("a"));
     log.EndIteration();
   }
   size_t ends = 0;
   for (const Moment& moment : log.Take()) ends += moment.ends_iteration ? 1 : 0;
-  EXPECT_LE(ends, AccessLog::kMaxEnds);
+  EXPECT_LE(ends, Limits().iteration_ends_per_call);
 }
 
 TEST(AccessLogTest, ALogThatIsNeverTakenStaysSmall) {
-  AccessLog log;
+  AccessLog log(Limits());
   for (int i = 0; i < 100000; ++i) {
     log.Begin(Forward(std::string(1000, 'n')));
     log.Record(ChunkId(static_cast<uint64_t>(i)), Access::kRead);
   }
   EXPECT_TRUE(log.WantsReport());
   const std::vector<Moment> moments = log.Take();
-  EXPECT_LE(moments.size(), AccessLog::kMaxMoments);
+  EXPECT_LE(moments.size(), Limits().moments_per_call);
   EXPECT_EQ(moments.back().name.size(), AccessLog::kMaxNameBytes);
 }
 

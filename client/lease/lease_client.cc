@@ -9,9 +9,9 @@
 
 namespace memtide::client {
 
-LeaseClient::LeaseClient(const LeaseCache::Options& options, DaemonSession* session,
-                         AddressSpace* space, RegionTable* regions)
-    : session_(session), space_(space), regions_(regions), cache_(options) {}
+LeaseClient::LeaseClient(const LeaseCache::Options& options, const DaemonLimits& limits,
+                         DaemonSession* session, AddressSpace* space, RegionTable* regions)
+    : session_(session), space_(space), regions_(regions), cache_(options), log_(limits) {}
 
 // --- Leasing ---
 

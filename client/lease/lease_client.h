@@ -54,8 +54,8 @@ class LeaseClient {
   static constexpr Duration kMaxMinResidency = std::chrono::milliseconds(100);
 
   // `session`, `space` and `regions` must outlive the LeaseClient.
-  LeaseClient(const LeaseCache::Options& options, DaemonSession* session, AddressSpace* space,
-              RegionTable* regions);
+  LeaseClient(const LeaseCache::Options& options, const DaemonLimits& limits,
+              DaemonSession* session, AddressSpace* space, RegionTable* regions);
 
   absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind,
                                       InitialContent initial_content);

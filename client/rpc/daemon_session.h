@@ -2,7 +2,7 @@
 //
 // GrpcDaemonSession talks to a real daemon; tests use FakeDaemonSession, which lends its own memfd
 // in a few slots, so that eviction really moves bytes. Lists of chunks may have any length: an
-// implementation splits them at the protocol's limits.
+// implementation splits them at the daemon's limits.
 //
 // Thread safety: after Open, all methods may be called from any thread. Each blocks until the
 // daemon replied, so no caller may hold a lock. Errors have the daemon's code and message; once the
@@ -24,6 +24,7 @@
 #include "base/memory_kind.h"
 #include "client/memory/place.h"
 #include "client/memory/region.h"
+#include "client/rpc/daemon_limits.h"
 #include "client/rpc/moment.h"
 #include "client/rpc/step.h"
 
@@ -83,6 +84,7 @@ struct Job {
   MemoryKind device_memory = MemoryKind::kSharedMemory;
   std::string cuda_device_uuid;  // 16 bytes; empty without a GPU.
   CommittedStep committed;       // Step zero: none.
+  DaemonLimits limits;
 };
 
 // Where the bytes of a leased chunk are: `offset` bytes into `region`.

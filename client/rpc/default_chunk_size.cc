@@ -13,6 +13,15 @@ constexpr Bytes kMaxChunk = MiB(64);
 
 }  // namespace
 
+Bytes DefaultChunkSize(Bytes device_share, Bytes host_share) {
+  Bytes wanted = kMaxChunk;
+  if (!device_share.IsZero()) {
+    wanted = std::min(wanted, Bytes(device_share / Bytes(kChunksOnDevice)));
+  }
+  if (!host_share.IsZero()) wanted = std::min(wanted, Bytes(host_share / Bytes(kChunksInHost)));
+  return std::max(RoundDown(wanted, kMinChunk), kMinChunk);
+}
+
 Bytes DefaultChunkSize(const JobOptions& options, const v1::InspectNodeResponse& node) {
   Bytes device, host;
   for (const v1::Pool& pool : node.pools()) {
@@ -23,10 +32,7 @@ Bytes DefaultChunkSize(const JobOptions& options, const v1::InspectNodeResponse&
   }
   if (!device.IsZero() && !options.device_share.IsZero()) device = options.device_share;
   if (!host.IsZero() && !options.host_share.IsZero()) host = options.host_share;
-  Bytes wanted = kMaxChunk;
-  if (!device.IsZero()) wanted = std::min(wanted, Bytes(device / Bytes(kChunksOnDevice)));
-  if (!host.IsZero()) wanted = std::min(wanted, Bytes(host / Bytes(kChunksInHost)));
-  return std::max(RoundDown(wanted, kMinChunk), kMinChunk);
+  return DefaultChunkSize(device, host);
 }
 
 }  // namespace memtide::client

@@ -10,6 +10,8 @@
 
 namespace memtide::client {
 
+// Computes the chunk size for shares of these sizes; zero means that there is none.
+Bytes DefaultChunkSize(Bytes device_share, Bytes host_share);
 // Computes the chunk size from the shares in `options`, or from the free memory of `node` where
 // `options` requests no share.
 Bytes DefaultChunkSize(const JobOptions& options, const v1::InspectNodeResponse& node);

@@ -22,6 +22,11 @@ TEST(DefaultChunkSizeTest, IsA24thOfHostMemoryAndATwelfthOfTheDevice) {
   EXPECT_EQ(DefaultChunkSize({}, Node(MiB(96), MiB(97))), MiB(4));
 }
 
+TEST(DefaultChunkSizeTest, OfSharesNeedsNoNode) {
+  EXPECT_EQ(DefaultChunkSize(MiB(96), MiB(240)), MiB(8));
+  EXPECT_EQ(DefaultChunkSize(Bytes(0), Bytes(0)), MiB(64));
+}
+
 TEST(DefaultChunkSizeTest, IsNeitherTooSmallNorTooLarge) {
   EXPECT_EQ(DefaultChunkSize({}, Node(Bytes(0), MiB(8))), MiB(2));
   EXPECT_EQ(DefaultChunkSize({}, Node(GiB(80), GiB(1000))), MiB(64));

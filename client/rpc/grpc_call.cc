@@ -1,14 +1,8 @@
 #include "client/rpc/grpc_call.h"
 
+#include "proto/message_sizes.h"
+
 namespace memtide::client {
-namespace {
-
-// The message size limits of proto/memtide/v1/common.proto.
-constexpr int kMaxRequestBytes = 1 << 20;
-constexpr int kMaxResponseBytes = 16 << 20;
-
-}  // namespace
-
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxResponseBytes);

@@ -15,24 +15,24 @@
 namespace memtide::client {
 namespace {
 
-// The protocol allows at most this many chunks in one request.
-constexpr size_t kMaxBatch = 4096;
-constexpr Duration kMaxWait = std::chrono::minutes(10);
+// The daemon replies to Open when all of the job's memory is prepared, which takes minutes for
+// large shares.
+constexpr Duration kOpenTimeout = std::chrono::minutes(10);
 // Added to the deadline that the daemon observes, so that its own DEADLINE_EXCEEDED arrives first.
 constexpr Duration kReplyGrace = std::chrono::seconds(10);
 // The timeout of calls that the daemon answers without waiting for transfers.
 constexpr Duration kShortCallTimeout = std::chrono::seconds(60);
 
-// Calls `send` with each batch, until one fails.
+}  // namespace
+
 template <typename Send>
-absl::Status ForEachBatch(absl::Span<const ChunkId> chunks, Send send) {
-  for (size_t first = 0; first < chunks.size(); first += kMaxBatch) {
-    MEMTIDE_RETURN_IF_ERROR(send(chunks.subspan(first, kMaxBatch)));
+absl::Status GrpcDaemonSession::ForEachBatch(absl::Span<const ChunkId> chunks, Send send) const {
+  const size_t batch = limits_.chunks_per_call;
+  for (size_t first = 0; first < chunks.size(); first += batch) {
+    MEMTIDE_RETURN_IF_ERROR(send(chunks.subspan(first, batch)));
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 GrpcDaemonSession::GrpcDaemonSession(Options options) : options_(std::move(options)) {}
 
@@ -60,6 +60,8 @@ absl::StatusOr<Job> GrpcDaemonSession::Open(const JobOptions& options,
   renewer_ = std::thread([this, lease] { RenewUntilClosed(lease / 3); });
   pthread_setname_np(renewer_.native_handle(), "memtide-renew");
   Job job;
+  MEMTIDE_ASSIGN_OR_RETURN(limits_, ReadLimits(reply.limits()));
+  job.limits = limits_;
   job.chunk_size = Bytes(reply.chunk_size_bytes());
   job.device_slots = reply.device_slots();
   job.host_slots = reply.host_slots();
@@ -104,10 +106,8 @@ absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::SendOpen(const JobOptions& o
     request.set_device_memory(ToProto(*options.device_memory));
   }
   v1::OpenResponse reply;
-  // The daemon replies when all of the job's memory is prepared, which takes minutes for large
-  // shares.
   MEMTIDE_RETURN_IF_ERROR(WithLossReason(Call(session_stub_.get(), &v1::SessionService::Stub::Open,
-                                              token_, kMaxWait, request, &reply)));
+                                              token_, kOpenTimeout, request, &reply)));
   return reply;
 }
 
@@ -138,7 +138,8 @@ absl::StatusOr<std::vector<ChunkId>> GrpcDaemonSession::Allocate(uint32_t count,
   while (chunks.size() < count) {
     v1::AllocateRequest request;
     request.set_request_id(next_request_id_.fetch_add(1));
-    request.set_count(static_cast<uint32_t>(std::min(count - chunks.size(), kMaxBatch)));
+    request.set_count(
+        static_cast<uint32_t>(std::min<size_t>(count - chunks.size(), limits_.chunks_per_call)));
     request.set_kind(ToProto(kind));
     request.set_undefined(initial_content == InitialContent::kUndefined);
     v1::AllocateResponse reply;
@@ -172,7 +173,7 @@ absl::StatusOr<FetchResult> GrpcDaemonSession::Fetch(const FetchOptions& options
   FetchResult fetched;
   // If the releases do not fit into the first request, they are sent ahead of it.
   absl::Span<const ChunkId> releases = options.releases;
-  if (releases.size() > kMaxBatch) {
+  if (releases.size() > limits_.chunks_per_call) {
     MEMTIDE_RETURN_IF_ERROR(Release(releases));
     releases = {};
   }
@@ -186,7 +187,7 @@ absl::StatusOr<FetchResult> GrpcDaemonSession::Fetch(const FetchOptions& options
   });
   if (status.ok()) return fetched;
   // All or none: end the leases of the batches that succeeded. Read leases that were to be upgraded
-  // would end too, but no request upgrades more than kMaxBatch held chunks.
+  // would end too, but no request upgrades more than chunks_per_call held chunks.
   const size_t granted = fetched.leases.size();
   if (granted > 0) Release(all.subspan(0, granted)).IgnoreError();
   return status;
@@ -201,9 +202,9 @@ absl::Status GrpcDaemonSession::FetchBatch(const FetchOptions& options, const Ba
   request.set_access(ToProto(options.access));
   request.set_wait_policy(options.wait_policy == WaitPolicy::kNoWait ? v1::WAIT_POLICY_NO_WAIT
                                                                      : v1::WAIT_POLICY_WAIT);
-  Duration wait = kMaxWait;
+  Duration wait = limits_.max_wait;
   if (options.deadline > Duration::zero()) {
-    wait = std::min(options.deadline, kMaxWait);
+    wait = std::min(options.deadline, limits_.max_wait);
     SetDuration(wait, request.mutable_deadline());
   }
   v1::FetchResponse reply;
@@ -247,8 +248,8 @@ absl::Status GrpcDaemonSession::Evict(absl::Span<const ChunkId> chunks) {
     AddIds(batch, request.mutable_chunk_ids());
     request.set_tier(has_ssd_ ? v1::TIER_SSD : v1::TIER_HOST);
     v1::EvictResponse reply;
-    return WithLossReason(
-        Call(chunk_stub_.get(), &v1::ChunkService::Stub::Evict, token_, kMaxWait, request, &reply));
+    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Evict, token_,
+                               limits_.max_wait, request, &reply));
   });
 }
 
@@ -265,7 +266,7 @@ absl::Status GrpcDaemonSession::Prefetch(absl::Span<const ChunkId> chunks) {
 absl::StatusOr<DeviceShare> GrpcDaemonSession::Resize(Bytes device_share, Duration deadline) {
   v1::ResizeRequest request;
   request.set_device_share_bytes(device_share.count());
-  const Duration wait = std::min(deadline, kMaxWait);
+  const Duration wait = std::min(deadline, limits_.max_wait);
   SetDuration(wait, request.mutable_deadline());
   v1::ResizeResponse reply;
   MEMTIDE_RETURN_IF_ERROR(
@@ -284,7 +285,7 @@ absl::StatusOr<uint64_t> GrpcDaemonSession::Step(const StepPart& part,
   v1::StepResponse reply;
   MEMTIDE_RETURN_IF_ERROR(
       WithLossReason(Call(optimizer_stub_.get(), &v1::OptimizerService::Stub::Step, token_,
-                          kMaxWait + kReplyGrace, request, &reply)));
+                          limits_.max_wait + kReplyGrace, request, &reply)));
   return reply.non_finite_gradients();
 }
 

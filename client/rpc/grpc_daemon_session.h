@@ -52,6 +52,9 @@ class GrpcDaemonSession : public DaemonSession {
   absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;
 
  private:
+  // Calls `send` with batches of at most chunks_per_call chunks, until one fails.
+  template <typename Send>
+  absl::Status ForEachBatch(absl::Span<const ChunkId> chunks, Send send) const;
   absl::StatusOr<v1::OpenResponse> OpenJob(const JobOptions& options);
   absl::StatusOr<v1::OpenResponse> SendOpen(const JobOptions& options);
   struct Batch {
@@ -70,6 +73,7 @@ class GrpcDaemonSession : public DaemonSession {
   absl::optional<FdSocket> socket_;
   std::string token_;
   bool has_ssd_ = false;
+  DaemonLimits limits_;  // Set by Open.
   std::unique_ptr<v1::SessionService::Stub> session_stub_;
   std::unique_ptr<v1::ChunkService::Stub> chunk_stub_;
   std::unique_ptr<v1::OptimizerService::Stub> optimizer_stub_;

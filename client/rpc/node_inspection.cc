@@ -1,27 +1,24 @@
 #include "client/rpc/node_inspection.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/status_macros.h"
 #include "client/rpc/admin_call.h"
+#include "client/rpc/daemon_limits.h"
 
 namespace memtide::client {
-namespace {
-
-// The daemon lists at most this many chunks in one reply.
-constexpr uint32_t kChunksPerCall = 4096;
-
-}  // namespace
-
 absl::StatusOr<std::string> InspectNodeAsJson(const NodeInspectionOptions& options) {
   v1::InspectNodeRequest request;
   request.set_sessions(options.sessions == NodeInspectionOptions::Sessions::kList);
   v1::InspectNodeResponse node;
-  // The first reply has everything; the later ones add chunks only.
-  for (bool first = true, more = true; more; first = false) {
+  // The first reply has everything but chunks; the later ones add chunks only.
+  MEMTIDE_RETURN_IF_ERROR(
+      CallAdmin(options.socket_dir, &v1::AdminService::Stub::InspectNode, request, &node));
+  request.set_sessions(false);
+  MEMTIDE_ASSIGN_OR_RETURN(const DaemonLimits limits, ReadLimits(node.limits()));
+  for (bool more = options.max_chunks > 0; more;) {
     const auto listed = static_cast<uint32_t>(node.chunks_size());
-    request.set_max_chunks(std::min(kChunksPerCall, options.max_chunks - listed));
+    request.set_max_chunks(std::min(limits.chunks_per_call, options.max_chunks - listed));
     v1::InspectNodeResponse page;
     MEMTIDE_RETURN_IF_ERROR(
         CallAdmin(options.socket_dir, &v1::AdminService::Stub::InspectNode, request, &page));
@@ -30,12 +27,7 @@ absl::StatusOr<std::string> InspectNodeAsJson(const NodeInspectionOptions& optio
     // The low 32 bits of an id are the chunk's index in the daemon's table, by which chunks are
     // listed.
     if (more) request.set_first_chunk(static_cast<uint32_t>(page.chunks(got - 1).chunk_id()) + 1);
-    request.set_sessions(false);
-    if (first) {
-      node = std::move(page);
-    } else {
-      node.mutable_chunks()->MergeFrom(page.chunks());
-    }
+    node.mutable_chunks()->MergeFrom(page.chunks());
   }
   return AsJson(node);
 }

@@ -37,6 +37,7 @@ absl::StatusOr<Job> FakeDaemonSession::Open(const JobOptions& options,
   job.host_slots = options_.slots;
   job.max_chunks = options_.max_chunks;
   job.lease_budget = options_.lease_budget;
+  job.limits = options_.limits;
   return job;
 }
 

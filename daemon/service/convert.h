@@ -1,6 +1,6 @@
 // Requests to events, and replies to responses: pure functions.
 //
-// A conversion checks form only: counts against kMaxBatch, enums against the known values,
+// A conversion checks form only: counts against the node's limits, enums against the known values,
 // durations and sizes against their valid range. The engine checks the meaning. The caller sets
 // `call` and `session` of an event. Errors: INVALID_ARGUMENT names field, value and limit;
 // UNIMPLEMENTED, for an unknown enum value, names the known range.
@@ -22,7 +22,6 @@
 
 namespace memtide {
 
-inline constexpr int kMaxBatch = 4096;
 inline constexpr size_t kMaxJobNameBytes = 128;
 
 // The node's defaults for fields that a request may omit.
@@ -51,9 +50,11 @@ absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeD
 absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
                                     const NodeDefaults& node);
 
-// Does not set cuda_device_uuid, which the engine does not know.
 v1::Tier ToProto(Tier tier);
 
+void ToProto(const Limits& limits, v1::Limits* proto);
+
+// Does not set cuda_device_uuid and limits, which the engine does not reply.
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response);
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response);
 void ToResponse(const StepReply& reply, v1::StepResponse* response);
@@ -61,7 +62,7 @@ void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response);
 void ToResponse(const FetchReply& reply, v1::FetchResponse* response);
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response);
 void ToResponse(const TraceReply& reply, v1::Trace* response);
-// Does not set version, boot_id and warnings, which the engine does not know.
+// Does not set version, boot_id, warnings and limits, which the engine does not know.
 void ToResponse(const InspectReply& reply, v1::InspectNodeResponse* response);
 
 }  // namespace memtide

@@ -28,7 +28,7 @@ template <typename Request>
 void CheckBatch(const uint8_t* data, size_t size) {
   const auto event = Convert<Request>(data, size);
   if (!event.ok()) return;
-  MEMTIDE_CHECK(!event->chunks.empty() && event->chunks.size() <= kMaxBatch);
+  MEMTIDE_CHECK(!event->chunks.empty() && event->chunks.size() <= Limits().chunks_per_call);
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto fetch = Convert<v1::FetchRequest>(data, size); fetch.ok()) {
     MEMTIDE_CHECK(fetch->tier != Tier::kSsd);
     MEMTIDE_CHECK(fetch->deadline >= Duration(0) && fetch->deadline <= Limits{}.max_wait);
-    MEMTIDE_CHECK(fetch->releases.size() <= kMaxBatch);
+    MEMTIDE_CHECK(fetch->releases.size() <= Limits().chunks_per_call);
   }
   if (const auto report = Convert<v1::ReportRequest>(data, size); report.ok()) {
     for (const MomentReport& moment : report->moments) MEMTIDE_CHECK(moment.phase <= Phase::kStep);
@@ -62,7 +62,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     optimizer::Validate(*step->work, step->reads, chunks, MiB(2).count()).IgnoreError();
   }
   if (const auto commit = Convert<v1::CommitRequest>(data, size); commit.ok()) {
-    MEMTIDE_CHECK(commit->chunks.size() <= kMaxBatch && commit->shadows.size() <= kMaxBatch);
+    MEMTIDE_CHECK(commit->chunks.size() <= Limits().chunks_per_call &&
+                  commit->shadows.size() <= Limits().chunks_per_call);
   }
   if (const auto resize = Convert<v1::ResizeRequest>(data, size); resize.ok()) {
     MEMTIDE_CHECK(resize->deadline >= Duration(0) && resize->deadline <= Limits{}.max_wait);
@@ -71,11 +72,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     MEMTIDE_CHECK(regions->regions.size() <= Limits{}.device_regions);
   }
   if (const auto allocate = Convert<v1::AllocateRequest>(data, size); allocate.ok()) {
-    MEMTIDE_CHECK(allocate->count > 0 && allocate->count <= kMaxBatch);
+    MEMTIDE_CHECK(allocate->count > 0 && allocate->count <= Limits().chunks_per_call);
     MEMTIDE_CHECK(allocate->request_id != 0);
   }
   if (const auto inspect = Convert<v1::InspectNodeRequest>(data, size); inspect.ok()) {
-    MEMTIDE_CHECK(inspect->max_chunks <= kMaxBatch);
+    MEMTIDE_CHECK(inspect->max_chunks <= Limits().chunks_per_call);
   }
   return 0;
 }

@@ -58,7 +58,7 @@ TEST(ConvertTest, RefusesBatchesThatAreEmptyOrTooLong) {
   EXPECT_EQ(CodeOf(v1::PrefetchRequest()), StatusCode::kInvalidArgument);
   EXPECT_EQ(CodeOf(v1::DescribeRequest()), StatusCode::kInvalidArgument);
   v1::FetchRequest request;
-  for (int i = 0; i < kMaxBatch; ++i) request.add_chunk_ids(1);
+  for (int i = 0; i < static_cast<int>(Limits().chunks_per_call); ++i) request.add_chunk_ids(1);
   EXPECT_EQ(CodeOf(request), StatusCode::kOk);
   request.add_chunk_ids(1);
   const absl::Status status = ToEvent(request, NodeWithDevice()).status();
@@ -66,7 +66,8 @@ TEST(ConvertTest, RefusesBatchesThatAreEmptyOrTooLong) {
   EXPECT_NE(status.message().find("4097 chunks; at most 4096"), absl::string_view::npos) << status;
 
   v1::FetchRequest many_releases = SomeFetch();
-  for (int i = 0; i <= kMaxBatch; ++i) many_releases.add_release_chunk_ids(1);
+  for (int i = 0; i <= static_cast<int>(Limits().chunks_per_call); ++i)
+    many_releases.add_release_chunk_ids(1);
   EXPECT_EQ(CodeOf(many_releases), StatusCode::kInvalidArgument);
 }
 
@@ -361,7 +362,7 @@ TEST(ConvertTest, TheLargestRepliesStayBelowTheMessageCap) {
   chunk.kind = ChunkKind::kActivation;
   chunk.on_device = chunk.on_host = chunk.on_ssd = chunk.moving = chunk.torn = true;
   chunk.leases = UINT32_MAX;
-  reply.chunks.assign(kMaxBatch, chunk);
+  reply.chunks.assign(Limits().chunks_per_call, chunk);
   SessionInfo session;
   session.job_name = std::string(kMaxJobNameBytes, 'j');
   session.open = true;

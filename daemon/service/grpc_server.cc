@@ -7,13 +7,11 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "proto/message_sizes.h"
 
 namespace memtide {
 namespace {
 
-constexpr int kMaxRequestBytes = 1 << 20;
-// A trace is the largest: JobTrace bounds it.
-constexpr int kMaxResponseBytes = 16 << 20;
 // Calls of one connection at a time: four sessions' worth of waiting fetches.
 constexpr int kMaxConcurrentStreams = 1024;
 constexpr int kMaxMetadataSize = 8 << 10;

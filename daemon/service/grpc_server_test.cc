@@ -86,6 +86,7 @@ class GrpcServerTest : public testing::Test {
     context_.tokens = &tokens_;
     context_.counters = &counters_;
     context_.node.fastest = Tier::kDevice;
+    context_.node.limits.chunks_per_call = 7;
     context_.daemon_uid = 7;
     context_.version = "1.2.3";
     context_.boot_id = "boot";
@@ -193,6 +194,37 @@ TEST_F(GrpcServerTest, AnOpenedJobKnowsItsGpuAndItsShareMayChange) {
   EXPECT_EQ(engine_.Next<ReturnRegionsCall>().regions, std::vector<RegionId>{RegionId(3)});
 }
 
+TEST_F(GrpcServerTest, SaysTheLimitsInForceAndEnforcesThem) {
+  Limits& limits = context_.node.limits;
+  limits.moments_per_call = 1;
+  limits.uses_per_call = 2;
+  limits.iteration_ends_per_call = 3;
+  limits.step_pieces = 4;
+  limits.manifest_bytes = 5;
+  limits.chunks = 6;
+  limits.max_wait = std::chrono::seconds(8);
+  engine_.Answer(absl::OkStatus(), OpenReply());
+  v1::OpenResponse opened;
+  ASSERT_TRUE(sessions_->Open(Context().get(), v1::OpenRequest(), &opened).ok());
+  EXPECT_EQ(opened.limits().chunks_per_call(), 7u);
+  EXPECT_EQ(opened.limits().moments_per_call(), 1u);
+  EXPECT_EQ(opened.limits().uses_per_call(), 2u);
+  EXPECT_EQ(opened.limits().iteration_ends_per_call(), 3u);
+  EXPECT_EQ(opened.limits().step_pieces_per_call(), 4u);
+  EXPECT_EQ(opened.limits().step_manifest_bytes(), 5u);
+  EXPECT_EQ(opened.limits().chunks_per_node(), 6u);
+  EXPECT_EQ(opened.limits().max_wait().seconds(), 8);
+  engine_.Next<OpenCall>();
+  v1::AllocateRequest allocate;
+  allocate.set_request_id(1);
+  allocate.set_count(8);
+  v1::AllocateResponse response;
+  const grpc::Status status = chunks_->Allocate(Context().get(), allocate, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "count: 8; must be 1 to 7");
+  EXPECT_TRUE(engine_.Idle());
+}
+
 TEST_F(GrpcServerTest, WithoutItsTokenACallDoesNotReachTheEngine) {
   v1::FetchResponse response;
   grpc::ClientContext none;
@@ -267,6 +299,7 @@ TEST_F(GrpcServerTest, InspectionNeedsNoTokenAndSaysWhatOnlyTheDaemonKnows) {
   EXPECT_EQ(response.boot_id(), "boot");
   ASSERT_EQ(response.warnings_size(), 1);
   EXPECT_EQ(response.warnings(0), "no huge pages");
+  EXPECT_EQ(response.limits().chunks_per_call(), 7u);
 }
 
 TEST_F(GrpcServerTest, OnlyRootAndTheDaemonsUserMayDrain) {

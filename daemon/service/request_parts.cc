@@ -26,10 +26,12 @@ absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments)
   return reports;
 }
 
-absl::StatusOr<std::vector<ChunkId>> ToChunks(absl::string_view field, const ProtoIds& ids) {
-  if (ids.size() > kMaxBatch) {
+absl::StatusOr<std::vector<ChunkId>> ToChunks(absl::string_view field, const ProtoIds& ids,
+                                              const Limits& limits) {
+  if (static_cast<uint32_t>(ids.size()) > limits.chunks_per_call) {
     return absl::InvalidArgumentError(absl::StrCat(field, ": ", ids.size(), " chunks; at most ",
-                                                   kMaxBatch, " a call. Split the batch"));
+                                                   limits.chunks_per_call,
+                                                   " a call. Split the batch"));
   }
   std::vector<ChunkId> chunks;
   chunks.reserve(static_cast<size_t>(ids.size()));
@@ -37,9 +39,9 @@ absl::StatusOr<std::vector<ChunkId>> ToChunks(absl::string_view field, const Pro
   return chunks;
 }
 
-absl::StatusOr<std::vector<ChunkId>> ToSomeChunks(const ProtoIds& ids) {
+absl::StatusOr<std::vector<ChunkId>> ToSomeChunks(const ProtoIds& ids, const Limits& limits) {
   if (ids.empty()) return absl::InvalidArgumentError("chunk_ids: empty");
-  return ToChunks("chunk_ids", ids);
+  return ToChunks("chunk_ids", ids, limits);
 }
 
 absl::StatusOr<Duration> ToDuration(absl::string_view field,

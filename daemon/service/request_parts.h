@@ -31,10 +31,11 @@ using ProtoMoments = google::protobuf::RepeatedPtrField<v1::Moment>;
 absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments);
 
 using ProtoIds = google::protobuf::RepeatedField<uint64_t>;
-// At most kMaxBatch.
-absl::StatusOr<std::vector<ChunkId>> ToChunks(absl::string_view field, const ProtoIds& ids);
+// At most limits.chunks_per_call.
+absl::StatusOr<std::vector<ChunkId>> ToChunks(absl::string_view field, const ProtoIds& ids,
+                                              const Limits& limits);
 // At least one.
-absl::StatusOr<std::vector<ChunkId>> ToSomeChunks(const ProtoIds& ids);
+absl::StatusOr<std::vector<ChunkId>> ToSomeChunks(const ProtoIds& ids, const Limits& limits);
 
 absl::StatusOr<Duration> ToDuration(absl::string_view field,
                                     const google::protobuf::Duration& duration, Duration longest);

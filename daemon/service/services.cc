@@ -38,6 +38,7 @@ absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Conte
 void Fill(const ServiceContext& service, const OpenReply& reply, v1::OpenResponse* response) {
   ToResponse(reply, response);
   response->set_cuda_device_uuid(service.cuda_device_uuid);
+  ToProto(service.node.limits, response->mutable_limits());
 }
 
 void Fill(const ServiceContext& service, const InspectReply& reply,
@@ -46,6 +47,7 @@ void Fill(const ServiceContext& service, const InspectReply& reply,
   response->set_version(service.version);
   response->set_boot_id(service.boot_id);
   for (const std::string& warning : service.warnings) response->add_warnings(warning);
+  ToProto(service.node.limits, response->mutable_limits());
 }
 
 template <typename ReplyValue, typename Response>

@@ -113,7 +113,7 @@ absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request) {
 
 absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefaults& node) {
   StepCall event;
-  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   event.reads = request.reads();
   MEMTIDE_ASSIGN_OR_RETURN(optimizer::Work work, ToWork(request));
   event.work = std::make_shared<const optimizer::Work>(std::move(work));
@@ -126,8 +126,9 @@ absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefau
 absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeDefaults& node) {
   CommitCall event;
   event.step = request.step();
-  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToChunks("chunk_ids", request.chunk_ids()));
-  MEMTIDE_ASSIGN_OR_RETURN(event.shadows, ToChunks("shadow_chunk_ids", request.shadow_chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToChunks("chunk_ids", request.chunk_ids(), node.limits));
+  MEMTIDE_ASSIGN_OR_RETURN(event.shadows,
+                           ToChunks("shadow_chunk_ids", request.shadow_chunk_ids(), node.limits));
   event.keep = request.keep();
   event.manifest = request.step_manifest();
   return event;

@@ -93,9 +93,9 @@ absl::StatusOr<ReturnRegionsCall> ToEvent(const v1::ReturnRegionsRequest& reques
 
 absl::StatusOr<AllocateCall> ToEvent(const v1::AllocateRequest& request, const NodeDefaults& node) {
   MEMTIDE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  if (request.count() == 0 || request.count() > kMaxBatch) {
+  if (request.count() == 0 || request.count() > node.limits.chunks_per_call) {
     return absl::InvalidArgumentError(
-        absl::StrCat("count: ", request.count(), "; must be 1 to ", kMaxBatch));
+        absl::StrCat("count: ", request.count(), "; must be 1 to ", node.limits.chunks_per_call));
   }
   AllocateCall event;
   event.request_id = request.request_id();
@@ -108,9 +108,9 @@ absl::StatusOr<AllocateCall> ToEvent(const v1::AllocateRequest& request, const N
 
 absl::StatusOr<FetchCall> ToEvent(const v1::FetchRequest& request, const NodeDefaults& node) {
   FetchCall event;
-  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.releases,
-                           ToChunks("release_chunk_ids", request.release_chunk_ids()));
+                           ToChunks("release_chunk_ids", request.release_chunk_ids(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.tier, ToTier(request.tier(), node.fastest));
   if (event.tier == Tier::kSsd) {
     return absl::InvalidArgumentError("tier: a chunk cannot be leased on SSD; fetch it to host");
@@ -129,13 +129,13 @@ absl::StatusOr<ReleaseCall> ToEvent(const v1::ReleaseRequest& request, const Nod
   MEMTIDE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   ReleaseCall event;
   event.request_id = request.request_id();
-  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   return event;
 }
 
 absl::StatusOr<EvictCall> ToEvent(const v1::EvictRequest& request, const NodeDefaults& node) {
   EvictCall event;
-  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.tier, ToTier(request.tier(), absl::nullopt));
   if (event.tier == Tier::kDevice) {
     return absl::InvalidArgumentError("tier: chunks are evicted to host or SSD, not to the device");
@@ -145,7 +145,7 @@ absl::StatusOr<EvictCall> ToEvent(const v1::EvictRequest& request, const NodeDef
 
 absl::StatusOr<PrefetchCall> ToEvent(const v1::PrefetchRequest& request, const NodeDefaults& node) {
   PrefetchCall event;
-  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.tier, ToTier(request.tier(), node.fastest));
   if (event.tier == Tier::kSsd) {
     return absl::InvalidArgumentError("tier: chunks are prefetched to device or host, not to SSD");
@@ -157,13 +157,13 @@ absl::StatusOr<FreeCall> ToEvent(const v1::FreeRequest& request, const NodeDefau
   MEMTIDE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   FreeCall event;
   event.request_id = request.request_id();
-  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   return event;
 }
 
 absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const NodeDefaults& node) {
   DescribeCall event;
-  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   return event;
 }
 
@@ -181,9 +181,9 @@ absl::StatusOr<TraceCall> ToEvent(const v1::GetTraceRequest& request, const Node
 
 absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
                                     const NodeDefaults& node) {
-  if (request.max_chunks() > kMaxBatch) {
+  if (request.max_chunks() > node.limits.chunks_per_call) {
     return absl::InvalidArgumentError(absl::StrCat("max_chunks: ", request.max_chunks(),
-                                                   "; at most ", kMaxBatch,
+                                                   "; at most ", node.limits.chunks_per_call,
                                                    ". Page through with first_chunk"));
   }
   InspectCall event;

@@ -98,6 +98,17 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
 
 }  // namespace
 
+void ToProto(const Limits& limits, v1::Limits* proto) {
+  proto->set_chunks_per_call(limits.chunks_per_call);
+  proto->set_moments_per_call(limits.moments_per_call);
+  proto->set_uses_per_call(limits.uses_per_call);
+  proto->set_iteration_ends_per_call(limits.iteration_ends_per_call);
+  proto->set_step_pieces_per_call(limits.step_pieces);
+  proto->set_step_manifest_bytes(limits.manifest_bytes);
+  proto->set_chunks_per_node(limits.chunks);
+  ToProto(limits.max_wait, proto->mutable_max_wait());
+}
+
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response) {
   response->set_job_id(reply.job.value());
   response->set_chunk_size_bytes(reply.chunk_size.count());

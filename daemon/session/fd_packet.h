@@ -16,11 +16,10 @@
 #include "base/ids.h"
 #include "base/memory_kind.h"
 #include "daemon/session/token_table.h"
+#include "proto/message_sizes.h"
 
 namespace memtide {
 
-inline constexpr size_t kMaxPacketBytes = 4096;
-inline constexpr size_t kMaxProgramBytes = 256;
 inline constexpr uint32_t kProtocolVersion = 1;
 
 struct Hello {

@@ -14,6 +14,7 @@ from ctypes import (
     c_char_p,
     c_size_t,
     c_uint32,
+    c_uint64,
     c_void_p,
 )
 from dataclasses import dataclass
@@ -78,6 +79,17 @@ class Properties:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What the daemon enforces in this session's calls; memtide_limits (memtide.h) defines them."""
+
+    chunks_per_call: int
+    step_pieces_per_call: int
+    step_manifest_bytes: int
+    chunks_per_node: int
+    max_wait_s: int
+
+
+@dataclass(frozen=True)
 class Stats:
     """Counters of this client since it was opened; memtide_stats (memtide.h) defines them."""
 
@@ -132,6 +144,17 @@ def version() -> str:
     return str(load_library().memtide_version().decode())
 
 
+def default_chunk_bytes(device_share_bytes: int, host_share_bytes: int) -> int:
+    """The chunk size that the library chooses for shares of these sizes; 0: there is none."""
+    size = c_uint64()
+    check(
+        load_library().memtide_default_chunk_bytes(
+            device_share_bytes, host_share_bytes, byref(size)
+        )
+    )
+    return size.value
+
+
 def reinstall_handlers() -> None:
     """Installs the library's SIGSEGV handler again, before any that was installed since."""
     check(load_library().memtide_reinstall_handlers())
@@ -173,6 +196,11 @@ class Client(Steps):
             kernel_faults=bool(properties.kernel_faults),
             handles_faults=bool(properties.handles_faults),
             dl_device=(properties.dl_device_type, properties.dl_device_id),
+        )
+        limits = library.Limits(struct_bytes=ctypes.sizeof(library.Limits))
+        check(self._lib.memtide_get_limits(self._handle, byref(limits)))
+        self.limits = Limits(
+            **{name: getattr(limits, name) for name in Limits.__dataclass_fields__}
         )
 
     def close(self) -> None:

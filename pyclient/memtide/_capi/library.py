@@ -63,6 +63,19 @@ class Properties(ctypes.Structure):
     ]
 
 
+class Limits(ctypes.Structure):
+    """memtide_limits."""
+
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("chunks_per_call", c_uint32),
+        ("step_pieces_per_call", c_uint32),
+        ("step_manifest_bytes", c_uint32),
+        ("chunks_per_node", c_uint32),
+        ("max_wait_s", c_uint32),
+    ]
+
+
 class Span(ctypes.Structure):
     """memtide_span."""
 
@@ -130,6 +143,7 @@ def load_library() -> ctypes.CDLL:
         "memtide_open": ([POINTER(Options), POINTER(c_void_p)], c_int),
         "memtide_close": ([c_void_p], None),
         "memtide_get_properties": ([c_void_p, POINTER(Properties)], c_int),
+        "memtide_get_limits": ([c_void_p, POINTER(Limits)], c_int),
         "memtide_allocate_undefined": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
         "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
         "memtide_acquire": ([*places, c_int, c_int], c_int),
@@ -157,6 +171,7 @@ def load_library() -> ctypes.CDLL:
         "memtide_wrap": ([c_void_p, c_uint64, c_uint64, POINTER(c_void_p)], c_int),
         "memtide_take_returned": ([c_void_p, POINTER(Span), c_size_t, POINTER(c_size_t)], c_int),
         "memtide_get_stats": ([c_void_p, POINTER(Stats)], c_int),
+        "memtide_default_chunk_bytes": ([c_uint64, c_uint64, POINTER(c_uint64)], c_int),
         "memtide_inspect_node": ([c_char_p, c_int, c_uint32, POINTER(c_void_p)], c_int),
         "memtide_get_trace": (
             [c_char_p, c_uint64, POINTER(c_void_p), POINTER(c_size_t)],

@@ -17,10 +17,6 @@ from memtide._capi import library
 from memtide._capi.library import check
 
 MOST_STATES = 3
-MOST_PIECES = 8192  # Pieces and copies together, in one call of `step`.
-MOST_CHUNKS = 4096  # Chunks in one call of `step`.
-MOST_LISTED = 1 << 20  # Chunks of a node, and so of one listing.
-MOST_MANIFEST_BYTES = 512 * 2**10
 
 
 class Format(IntEnum):

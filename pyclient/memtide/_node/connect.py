@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from memtide._capi.client import Client, OpenOptions
+from memtide._capi.client import Client, OpenOptions, default_chunk_bytes
 from memtide._capi.locate import default_socket_dir
 from memtide._memory import chunk_size
 from memtide._memory.chunk_size import Parameter
@@ -16,9 +16,6 @@ from memtide._node import gpu_per_rank, inspection
 from memtide._node.named_job import wait_until_free
 from memtide._node.private_daemon import Pools, PrivateDaemon, answers
 from memtide.errors import Unavailable
-
-# Slots that a share should have at least; client/rpc/default_chunk_size.cc has the same numbers.
-_LEAST_SLOTS = {"device": 12, "host": 24}
 
 
 @dataclass(frozen=True)
@@ -114,14 +111,12 @@ def _one_rank_of(request: SessionRequest, socket_dir: Path) -> SessionRequest:
     that its parts of the pools have enough slots."""
     pools = inspection.inspect(socket_dir).pools
     parts = {pool.tier: pool.capacity_bytes // request.ranks for pool in pools}
-    smallest, largest = chunk_size.CANDIDATES[0], chunk_size.CANDIDATES[-1]
-    fits = min(parts[tier] // slots for tier, slots in _LEAST_SLOTS.items() if parts.get(tier))
-    chunk_bytes = max(smallest, min(largest, fits // smallest * smallest))
     # A device share is not elastic: with the default one, the first rank would have the whole pool.
     # Host shares are elastic, and follow what each rank needs (decision 18).
     return replace(
         request,
-        chunk_bytes=request.chunk_bytes or chunk_bytes,
+        chunk_bytes=request.chunk_bytes
+        or default_chunk_bytes(parts.get("device", 0), parts.get("host", 0)),
         device_share_bytes=request.device_share_bytes or parts.get("device", 0),
     )
 

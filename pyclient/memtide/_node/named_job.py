@@ -1,8 +1,7 @@
 """Resumes the job of `memtide run --job NAME`: reads its last commit and frees unused chunks.
 
 A killed script leaves gradients, shadow chunks and others. All chunks that the last commit's step
-manifest does not name are freed, so that a job does not grow with each kill. Chunks beyond
-MOST_LISTED, the limit of one listing, stay until the job ends. Imports no torch.
+manifest does not name are freed, so that a job does not grow with each kill. Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 
 from memtide._capi import admin
 from memtide._capi.client import Client
-from memtide._capi.optimizer_step import MOST_LISTED
 from memtide._node import resumed_step
 from memtide._node.step_manifest import StepManifest, read_manifest
 from memtide.errors import FailedPrecondition
@@ -85,7 +83,7 @@ def _own_job(sessions: list[dict[str, Any]]) -> str:
 
 
 def _free_all_but(chunks: set[int], client: Client, socket_dir: Path, job_id: int) -> None:
-    reply = admin.inspect_node(socket_dir, max_chunks=MOST_LISTED)
+    reply = admin.inspect_node(socket_dir, max_chunks=client.limits.chunks_per_node)
     unused = [
         int(chunk["chunk_id"])
         for chunk in reply.get("chunks", [])

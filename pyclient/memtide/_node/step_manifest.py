@@ -11,7 +11,6 @@ import json
 import zlib
 from dataclasses import asdict, dataclass, field
 
-from memtide._capi.optimizer_step import MOST_MANIFEST_BYTES
 from memtide.errors import DataLoss
 
 _FORM = 1
@@ -65,15 +64,15 @@ class StepManifest:
         """The largest number of steps of any optimizer."""
         return max((optimizer.steps for optimizer in self.optimizers), default=0)
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, most_bytes: int) -> bytes:
         """The serialized form. If it is too large, a manifest that says so takes its place."""
         serialized = zlib.compress(json.dumps({"form": _FORM, **asdict(self)}).encode(), 1)
-        if len(serialized) <= MOST_MANIFEST_BYTES:
+        if len(serialized) <= most_bytes or self.lost:
             return serialized
         return StepManifest(
             lost=f"tensors outside chunks make its step manifest {len(serialized)} bytes large; "
-            f"the limit is {MOST_MANIFEST_BYTES}"
-        ).to_bytes()
+            f"the limit is {most_bytes}"
+        ).to_bytes(most_bytes)
 
 
 def read_manifest(serialized: bytes) -> StepManifest:

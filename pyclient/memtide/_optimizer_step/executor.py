@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from memtide._capi.client import Client
-from memtide._optimizer_step.partition import Batch, Geometry, calls_of
+from memtide._optimizer_step.partition import Batch, CallLimits, Geometry, calls_of
 
 # The calls in flight: while one computes, another reads its chunks and a third writes.
 DEPTH = 3
@@ -35,7 +35,10 @@ class StepCalls:
         fair = properties.host_slots // _HOST_PART // DEPTH
         # With more than half of the budget, no step part could be speculative (LeaseLedger.leave).
         half = (self.host_slots if properties.device_slots else properties.lease_budget) // 2
-        self.most_chunks = min(room, max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, half), fair))
+        most_chunks = min(room, max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, half), fair))
+        self.limits = CallLimits(
+            min(most_chunks, client.limits.chunks_per_call), client.limits.step_pieces_per_call
+        )
         self.count_non_finite = False  # Counting costs one more pass over the gradients.
         self._threads = ThreadPoolExecutor(DEPTH, "memtide-step")
 
@@ -54,7 +57,7 @@ class StepCalls:
         """Computes one batch in the calling thread. Returns what `make` does."""
         return sum(
             self._client.step(*call, count_non_finite=self.count_non_finite)
-            for call in calls_of(batch, self.geometry, shadows)
+            for call in calls_of(batch, self.geometry, shadows, self.limits.pieces)
         )
 
     def start(self, work: Callable[[], Result]) -> Future[Result]:

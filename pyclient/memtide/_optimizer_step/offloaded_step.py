@@ -29,7 +29,6 @@ import torch
 from torch.optim import Optimizer
 
 from memtide._capi.client import Kind
-from memtide._capi.optimizer_step import MOST_CHUNKS
 from memtide._checkpoint.async_snapshot import Snapshots
 from memtide._checkpoint.safetensors_file import Checkpoint
 from memtide._memory.tensor_manager import TensorManager, local_part
@@ -207,10 +206,9 @@ class DaemonSteps:
         self._manager.ledger.release_all()
         self._observer.moment("step", "daemon")
         kinds = self._written(updates := [update for _, update in stepped])
-        if len(kinds) > MOST_CHUNKS:
-            raise ResourceExhausted(
-                f"a step changes {len(kinds)} chunks; it may change {MOST_CHUNKS}"
-            )
+        most = self._manager.client.limits.chunks_per_call
+        if len(kinds) > most:
+            raise ResourceExhausted(f"a step changes {len(kinds)} chunks; it may change {most}")
         self._snapshots.before_step(kinds)
         try:
             speculative = self.early.take(self._stepping)
@@ -261,7 +259,7 @@ class DaemonSteps:
         speculative: ComputedBatches | None,
     ) -> None:
         cuts = speculative.plan.cuts if speculative is not None and speculative.batches else ()
-        batches = batches_of(updates, copies, self.calls.geometry, self.calls.most_chunks, cuts)
+        batches = batches_of(updates, copies, self.calls.geometry, self.calls.limits, cuts)
         non_finite = self.calls.make(self.early.left(speculative, batches, shadows), shadows)
         if self.calls.count_non_finite and (
             non_finite := non_finite + self._here_before.non_finite

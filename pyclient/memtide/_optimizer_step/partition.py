@@ -17,7 +17,7 @@ import bisect
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from memtide._capi.optimizer_step import MOST_PIECES, CopyPiece, StepOptions, StepPiece
+from memtide._capi.optimizer_step import CopyPiece, StepOptions, StepPiece
 from memtide._memory.alignment import ALIGNMENT_BYTES
 
 Interval = tuple[int, int]  # Addresses [start, end).
@@ -51,6 +51,14 @@ class Geometry:
         """The elements of a span that lie in its first place."""
         end = self.chunk(self.place(span.address))[1]
         return (end - span.address) // span.item_bytes
+
+
+@dataclass(frozen=True)
+class CallLimits:
+    """The most chunks, shadow chunks included, and the most pieces and copies of one call."""
+
+    chunks: int
+    pieces: int
 
 
 @dataclass(frozen=True)
@@ -123,10 +131,10 @@ def batches_of(
     updates: Sequence[Update],
     copies: Mapping[int, Sequence[Interval]],
     geometry: Geometry,
-    most_chunks: int,
+    limits: CallLimits,
     cuts: Collection[int] = (),
 ) -> list[Batch]:
-    """Groups updates into batches of at most `most_chunks` chunks, shadow chunks included.
+    """Groups updates into batches of at most `limits.chunks` chunks.
 
     A part that needs more is a batch by itself. `copies`: by place, what is copied with the first
     batch that writes it. `cuts`: addresses in parameters at which a batch begins.
@@ -138,7 +146,7 @@ def batches_of(
             writes = {geometry.place(start) for start, _ in part.written}
             batch = batches[-1]
             chunks = len(batch.reads | reads) + 2 * len(batch.writes | writes)
-            full = len(batch.parts) >= MOST_PIECES // 2 or chunks > most_chunks
+            full = len(batch.parts) >= limits.pieces // 2 or chunks > limits.chunks
             if batch.parts and (full or part.written[0][0] in cuts):
                 batch = Batch()
                 batches.append(batch)
@@ -221,7 +229,7 @@ def _append(intervals: list[Interval], interval: Interval) -> None:
 
 
 def calls_of(
-    batch: Batch, geometry: Geometry, shadows: Mapping[int, int]
+    batch: Batch, geometry: Geometry, shadows: Mapping[int, int], most_pieces: int
 ) -> Iterator[tuple[StepOptions | None, list[StepPiece], list[CopyPiece]]]:
     """The calls of a batch, in their order. `shadows`: by written place, its shadow chunk."""
 
@@ -247,9 +255,9 @@ def calls_of(
         groups.setdefault(part.options, []).append(piece)
     copies = [CopyPiece(start, shadow(start), end - start) for start, end in batch.copies]
     for number, (options, pieces) in enumerate(groups.items()):
-        room = MOST_PIECES - len(pieces) if number == 0 else 0
+        room = most_pieces - len(pieces) if number == 0 else 0
         yield options, pieces, copies[:room]
         copies = copies[room:]
     while copies:
-        yield None, [], copies[:MOST_PIECES]
-        copies = copies[MOST_PIECES:]
+        yield None, [], copies[:most_pieces]
+        copies = copies[most_pieces:]

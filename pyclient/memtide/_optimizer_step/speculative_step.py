@@ -98,7 +98,7 @@ class EarlySteps:
             weakref.WeakKeyDictionary()
         )
         # At least half of the host slots stay free for the process.
-        self._depth = max(1, min(DEPTH, calls.host_slots // 2 // calls.most_chunks))
+        self._depth = max(1, min(DEPTH, calls.host_slots // 2 // calls.limits.chunks))
         self.allowed = True
         self.last = SpeculativeBatches()  # The counts of the last step.
 
@@ -229,7 +229,9 @@ class EarlySteps:
             ]
             plan = self._plans.get(optimizer)
             if plan is None or not plan.again(slots, copies):
-                plan = SpeculativePlan(slots, copies, self._calls.geometry, self._calls.most_chunks)
+                plan = SpeculativePlan(
+                    slots, copies, self._calls.geometry, self._calls.limits.chunks
+                )
                 self._leave(self._plans.get(optimizer))
                 self._plans[optimizer] = plan
                 self._parameters.update({p.data_ptr(): TensorWeakRef(p) for p, _ in stepped})
@@ -264,7 +266,7 @@ class EarlySteps:
         # A call must find room beside all leases ahead: else the process could wait for itself, as
         # its next lease waits behind the call, and the call for its leases to end. With a device,
         # these leases are not in host memory.
-        if not self._client.properties.device_slots and not ledger.leave(self._calls.most_chunks):
+        if not self._client.properties.device_slots and not ledger.leave(self._calls.limits.chunks):
             return False
         try:
             shadows = self._shadows.of(plan.kinds)
@@ -307,8 +309,8 @@ class EarlySteps:
     def _make(self, attempt: _Attempt, unit: Unit) -> list[tuple[Batch, Marks]]:
         updates = attempt.plan.updates_of(unit, attempt.optimizer.param_groups)
         updates = [_scaled(update, self._factor_of(attempt.optimizer)) for update in updates]
-        geometry, most_chunks = self._calls.geometry, self._calls.most_chunks
-        batches = batches_of(updates, unit.copies, geometry, most_chunks)
+        geometry, limits = self._calls.geometry, self._calls.limits
+        batches = batches_of(updates, unit.copies, geometry, limits)
         marks = self._marks_of(batches)
         for batch in batches:
             self._calls.make_one(batch, attempt.shadows)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from memtide._capi.optimizer_step import MOST_MANIFEST_BYTES
 from memtide._memory.tensor_manager import TensorManager
 from memtide._node.step_manifest import SavedOptimizer, SavedParameter, SavedTensor, StepManifest
 
@@ -17,9 +15,10 @@ from memtide._node.step_manifest import SavedOptimizer, SavedParameter, SavedTen
 class ManifestWriter:
     """Describes optimizers, with their present parameters and states, in a step manifest."""
 
-    def __init__(self, manager: TensorManager, chunk_ids: Callable[[int, int], list[int]]) -> None:
+    def __init__(self, manager: TensorManager) -> None:
         self._manager = manager
-        self._chunk_ids = chunk_ids
+        self._chunk_ids = manager.client.chunk_ids
+        self._most_bytes = manager.client.limits.step_manifest_bytes
 
     def manifest(self, optimizers: list[tuple[Optimizer, int]]) -> StepManifest:
         """The manifest of these optimizers, each with the number of steps that it has made."""
@@ -30,10 +29,10 @@ class ManifestWriter:
             for tensor in (parameter, *_states(optimizer, parameter).values())
         ]
         beside = sum(t.nbytes for t in tensors if not self._manager.manages(t))
-        if beside > MOST_MANIFEST_BYTES:
+        if beside > self._most_bytes:
             return StepManifest(
                 lost=f"{beside} bytes of parameters and states are not in chunks; a manifest has "
-                f"at most {MOST_MANIFEST_BYTES}"
+                f"at most {self._most_bytes}"
             )
         places = sorted({place for t in tensors for place in self._manager.element_places(t)})
         rank = {place: number for number, place in enumerate(places)}

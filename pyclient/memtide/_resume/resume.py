@@ -30,7 +30,7 @@ class Continuation:
         self._manager = manager
         self._client = manager.client
         self._daemon = daemon
-        self._writer = ManifestWriter(manager, self._client.chunk_ids)
+        self._writer = ManifestWriter(manager)
         self._manifest = manifest
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
@@ -106,13 +106,14 @@ class Continuation:
         return empty.set_(restored.storage(saved), 0, saved.shape, saved.stride)
 
     def _manifest_bytes(self, stepping: Optimizer | None) -> bytes:
+        most_bytes = self._client.limits.step_manifest_bytes
         if self._daemon.here:
-            return StepManifest(lost=self._daemon.here).to_bytes()
+            return StepManifest(lost=self._daemon.here).to_bytes(most_bytes)
         counted = [
             (optimizer, self._steps[optimizer] + int(optimizer is stepping))
             for optimizer in self._alive()
         ]
-        return self._writer.manifest(counted).to_bytes()
+        return self._writer.manifest(counted).to_bytes(most_bytes)
 
     def _on_committed(self, stepping: Optimizer | None) -> None:
         if stepping is not None:

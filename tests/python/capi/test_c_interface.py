@@ -16,6 +16,7 @@ from memtide._capi import client, library, optimizer_step
 
 HEADER = PACKAGE_PARENT.parent / "client" / "memtide.h"
 MIRRORS: dict[str, type[ctypes.Structure]] = {
+    "memtide_limits": library.Limits,
     "memtide_options": library.Options,
     "memtide_properties": library.Properties,
     "memtide_span": library.Span,

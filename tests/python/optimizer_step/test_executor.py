@@ -8,13 +8,12 @@ import pytest
 from fake_client import FakeClient
 from memtide._memory.leases import LeaseLedger
 from memtide._optimizer_step.executor import StepCalls
+from memtide._optimizer_step.partition import CallLimits
 
 
 def client_with(host_slots: int, device_slots: int) -> FakeClient:
     slots = device_slots or host_slots
-    client = FakeClient(
-        lease_budget=slots - max(1, slots // 4)
-    )  # LeaseBudgetOf in daemon/engine/job.h.
+    client = FakeClient(lease_budget=slots - max(1, slots // 4))
     client.properties = replace(client.properties, host_slots=host_slots, device_slots=device_slots)
     return client
 
@@ -27,7 +26,15 @@ def test_a_call_may_have_whole_chunks_where_there_is_room(
     host_slots: int, device_slots: int, most: int
 ) -> None:
     calls = StepCalls(client_with(host_slots, device_slots))
-    assert calls.most_chunks == most
+    assert calls.limits.chunks == most
+    calls.close()
+
+
+def test_a_call_keeps_to_the_limits_that_the_daemon_sent() -> None:
+    client = client_with(host_slots=240, device_slots=0)
+    client.limits = replace(client.limits, chunks_per_call=5, step_pieces_per_call=7)
+    calls = StepCalls(client)
+    assert calls.limits == CallLimits(chunks=5, pieces=7)
     calls.close()
 
 
@@ -35,5 +42,5 @@ def test_beside_a_call_leases_have_half_of_their_room() -> None:
     for host_slots in range(19, 200):
         client = client_with(host_slots, 0)
         calls = StepCalls(client)
-        assert LeaseLedger(client).leave(calls.most_chunks), host_slots
+        assert LeaseLedger(client).leave(calls.limits.chunks), host_slots
         calls.close()

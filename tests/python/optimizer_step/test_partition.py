@@ -9,6 +9,7 @@ from dataclasses import replace
 from memtide._capi.optimizer_step import Rule, StepOptions
 from memtide._optimizer_step.partition import (
     Batch,
+    CallLimits,
     Geometry,
     Interval,
     Span,
@@ -21,6 +22,7 @@ from memtide._optimizer_step.partition import (
 )
 
 CHUNK = 4096
+MOST_PIECES = 8192
 BASE = 1 << 20
 GEOMETRY = Geometry(BASE, CHUNK)
 OPTIONS = StepOptions(Rule.ADAMW, step=1, lr=0.1)
@@ -38,7 +40,8 @@ def update(elements: int, *addresses: int, item_bytes: int = 4) -> Update:
 def batches(
     updates: list[Update], live: list[Interval], most_chunks: int, cuts: Collection[int] = ()
 ) -> list[Batch]:
-    return batches_of(updates, copies_of(updates, live, GEOMETRY), GEOMETRY, most_chunks, cuts)
+    limits = CallLimits(most_chunks, MOST_PIECES)
+    return batches_of(updates, copies_of(updates, live, GEOMETRY), GEOMETRY, limits, cuts)
 
 
 def test_a_part_ends_where_any_of_its_tensors_leaves_its_chunk() -> None:
@@ -69,7 +72,7 @@ def test_parameter_groups_that_share_chunks_are_calls_of_one_batch() -> None:
         for i in range(4)
     ]
     (batch,) = batches(updates, [(at(1, 2000), at(1, 2100))], 8)
-    calls = list(calls_of(batch, GEOMETRY, {1: 7}))
+    calls = list(calls_of(batch, GEOMETRY, {1: 7}, MOST_PIECES))
     assert [(call[0], len(call[1]), len(call[2])) for call in calls] == [
         (OPTIONS, 2, 1),
         (other, 2, 0),
@@ -77,6 +80,18 @@ def test_parameter_groups_that_share_chunks_are_calls_of_one_batch() -> None:
     assert calls[0][1][0].new_parameter == at(7)
     assert calls[0][2][0].target == at(7, 2000)
     assert calls[0][2][0].size_bytes == 100
+
+
+def test_a_daemon_of_small_calls_gets_small_calls() -> None:
+    updates = [update(16, at(0, 64 * i), at(1, 64 * i)) for i in range(10)]
+    most = CallLimits(chunks=8, pieces=4)
+    cut = batches_of(
+        updates, {1: [(at(1, 2048 + i), at(1, 2049 + i)) for i in range(9)]}, GEOMETRY, most
+    )
+    calls = [call for batch in cut for call in calls_of(batch, GEOMETRY, {1: 7}, most.pieces)]
+    assert max(len(pieces) + len(copies) for _, pieces, copies in calls) == 4
+    assert sum(len(pieces) for _, pieces, _ in calls) == 10
+    assert sum(len(copies) for _, _, copies in calls) == 9
 
 
 def test_what_lives_in_a_written_chunk_and_is_not_stepped_is_copied_once() -> None:
@@ -89,8 +104,8 @@ def test_what_lives_in_a_written_chunk_and_is_not_stepped_is_copied_once() -> No
 def test_more_copies_than_a_call_takes_go_on_in_calls_of_their_own() -> None:
     (batch,) = batches([update(16, at(0), at(1))], [], 8)
     batch.copies = [(at(1, 64), at(1, 65))] * 40_000
-    calls = list(calls_of(batch, GEOMETRY, {1: 2}))
-    assert all(len(pieces) + len(copies) <= 8192 for _, pieces, copies in calls)
+    calls = list(calls_of(batch, GEOMETRY, {1: 2}, MOST_PIECES))
+    assert all(len(pieces) + len(copies) <= MOST_PIECES for _, pieces, copies in calls)
     assert sum(len(copies) for _, _, copies in calls) == 40_000
     assert [options for options, _, _ in calls] == [OPTIONS, None, None, None, None]
 
@@ -143,7 +158,7 @@ def test_random_steps_write_every_byte_that_lives_exactly_once() -> None:
         for batch in cut:
             assert len(batch.reads) + 2 * len(batch.writes) <= places
             shadows = {place: place + 1000 for place in batch.writes}
-            for _, pieces, copies in calls_of(batch, GEOMETRY, shadows):
+            for _, pieces, copies in calls_of(batch, GEOMETRY, shadows, MOST_PIECES):
                 targets = [(c.target, c.size_bytes) for c in copies]
                 for piece in pieces:
                     new = (piece.new_parameter, *piece.new_states)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from fake_steps import FakeSteps
-from memtide._capi.client import Access, Kind, Phase, Places, Properties, Stats
+from memtide._capi.client import Access, Kind, Limits, Phase, Places, Properties, Stats
 from memtide.errors import FailedPrecondition, NotFound, ResourceExhausted
 from torch import nn
 from torch.utils.dlpack import to_dlpack
@@ -46,6 +46,13 @@ class FakeClient(FakeSteps):
             lease_budget=lease_budget,
             kernel_faults=kernel_faults and handles_faults,
             handles_faults=handles_faults,
+        )
+        self.limits = Limits(
+            chunks_per_call=4096,
+            step_pieces_per_call=8192,
+            step_manifest_bytes=1 << 19,
+            chunks_per_node=1 << 20,
+            max_wait_s=600,
         )
         self.kinds: dict[int, Kind] = {}
         self.uses: Counter[int] = Counter()

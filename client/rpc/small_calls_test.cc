@@ -1,0 +1,199 @@
+// GrpcDaemonSession and the node's inspection against a daemon whose limits are far below the usual
+// ones, and which refuses what exceeds them.
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/memory/descriptor.h"
+#include "client/rpc/grpc_daemon_session.h"
+#include "client/rpc/node_inspection.h"
+#include "memtide/v1/admin.grpc.pb.h"
+#include "memtide/v1/chunks.grpc.pb.h"
+#include "memtide/v1/session.grpc.pb.h"
+
+namespace memtide::client {
+namespace {
+
+constexpr uint32_t kChunksPerCall = 3;
+constexpr uint32_t kChunks = 8;
+
+v1::Limits SmallLimits() {
+  v1::Limits limits;
+  limits.set_chunks_per_call(kChunksPerCall);
+  limits.set_moments_per_call(1);
+  limits.set_uses_per_call(1);
+  limits.set_iteration_ends_per_call(1);
+  limits.set_step_pieces_per_call(1);
+  limits.set_step_manifest_bytes(1);
+  limits.set_chunks_per_node(kChunks);
+  limits.mutable_max_wait()->set_seconds(5);
+  return limits;
+}
+
+grpc::Status Refuse(uint32_t chunks) {
+  if (chunks >= 1 && chunks <= kChunksPerCall) return grpc::Status::OK;
+  return {grpc::StatusCode::INVALID_ARGUMENT, "too many chunks"};
+}
+
+class Sessions : public v1::SessionService::Service {
+ public:
+  grpc::Status Open(grpc::ServerContext* context, const v1::OpenRequest* request,
+                    v1::OpenResponse* response) override {
+    *response->mutable_limits() = limits;
+    return grpc::Status::OK;
+  }
+  grpc::Status Close(grpc::ServerContext* context, const v1::CloseRequest* request,
+                     v1::CloseResponse* response) override {
+    return grpc::Status::OK;
+  }
+  v1::Limits limits = SmallLimits();
+};
+
+class Chunks : public v1::ChunkService::Service {
+ public:
+  grpc::Status Allocate(grpc::ServerContext* context, const v1::AllocateRequest* request,
+                        v1::AllocateResponse* response) override {
+    for (uint32_t i = 0; i < request->count(); ++i) response->add_chunk_ids(++allocated);
+    return Refuse(request->count());
+  }
+  grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
+                     v1::FetchResponse* response) override {
+    if (request->release_chunk_ids_size() > static_cast<int>(kChunksPerCall)) return Refuse(0);
+    for (const uint64_t id : request->chunk_ids()) response->add_leases()->set_chunk_id(id);
+    longest_wait_s = std::max(longest_wait_s, request->deadline().seconds());
+    return Refuse(static_cast<uint32_t>(request->chunk_ids_size()));
+  }
+  grpc::Status Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
+                       v1::ReleaseResponse* response) override {
+    released += static_cast<uint32_t>(request->chunk_ids_size());
+    return Refuse(static_cast<uint32_t>(request->chunk_ids_size()));
+  }
+  uint32_t allocated = 0, released = 0;
+  int64_t longest_wait_s = 0;
+};
+
+class Admin : public v1::AdminService::Service {
+ public:
+  grpc::Status InspectNode(grpc::ServerContext* context, const v1::InspectNodeRequest* request,
+                           v1::InspectNodeResponse* response) override {
+    *response->mutable_limits() = SmallLimits();
+    const uint32_t end = std::min(kChunks, request->first_chunk() + request->max_chunks());
+    for (uint32_t id = request->first_chunk(); id < end; ++id) {
+      response->add_chunks()->set_chunk_id(id);
+    }
+    return request->max_chunks() == 0 ? grpc::Status::OK : Refuse(request->max_chunks());
+  }
+};
+
+class NoEvents : public DaemonSessionEvents {
+ public:
+  void RegionArrived(RegionId id, Region region) override {}
+  void RegionGone(RegionId id, const DeviceShare& share) override {}
+  void RevokeRequested(const Revocation& revocation) override {}
+  void LeaseBudgetChanged(uint32_t leases, uint32_t max_in_use) override {}
+  void Lost(const absl::Status& reason) override {}
+};
+
+class SmallCallsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char made[] = "/tmp/memtide-small-XXXXXX";
+    ASSERT_NE(mkdtemp(made), nullptr);
+    directory_ = made;
+    const std::string target = "unix:" + directory_ + "/grpc.sock";
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(target, grpc::InsecureServerCredentials());
+    builder.RegisterService(&sessions_);
+    builder.RegisterService(&chunks_);
+    builder.RegisterService(&admin_);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    strncpy(address.sun_path, (directory_ + "/fd.sock").c_str(), sizeof(address.sun_path) - 1);
+    listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(listen(listener_.get(), 1), 0);
+    session_ = std::make_unique<GrpcDaemonSession>(
+        GrpcDaemonSession::Options{directory_, "small_calls_test"});
+  }
+  void TearDown() override {
+    session_.reset();
+    server_->Shutdown();
+    std::filesystem::remove_all(directory_);
+  }
+  absl::StatusOr<Job> Open() {
+    std::thread daemon([this] {
+      peer_ = Descriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      char hello[4096];
+      EXPECT_GT(recv(peer_.get(), hello, sizeof(hello), 0), 0);
+      v1::FdFrame frame;
+      frame.mutable_welcome()->set_token(std::string(32, 't'));
+      frame.mutable_welcome()->set_grpc_target("unix:" + directory_ + "/grpc.sock");
+      const std::string packet = frame.SerializeAsString();
+      EXPECT_GT(send(peer_.get(), packet.data(), packet.size(), MSG_NOSIGNAL), 0);
+    });
+    JobOptions options;
+    options.chunk_size = MiB(2);
+    absl::StatusOr<Job> job = session_->Open(options, &events_);
+    daemon.join();
+    return job;
+  }
+
+  std::string directory_;
+  Sessions sessions_;
+  Chunks chunks_;
+  Admin admin_;
+  NoEvents events_;
+  std::unique_ptr<grpc::Server> server_;
+  Descriptor listener_, peer_;
+  std::unique_ptr<GrpcDaemonSession> session_;
+};
+
+TEST_F(SmallCallsTest, ListsOfChunksAreCutAtTheDaemonsLimit) {
+  const absl::StatusOr<Job> job = Open();
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->limits.chunks_per_call, kChunksPerCall);
+  const auto chunks = session_->Allocate(kChunks, ChunkKind::kOther, InitialContent::kZeros);
+  ASSERT_TRUE(chunks.ok()) << chunks.status();
+  EXPECT_EQ(chunks->size(), kChunks);
+  FetchOptions fetch;
+  fetch.chunks = fetch.releases = *chunks;
+  fetch.deadline = std::chrono::hours(1);
+  const auto fetched = session_->Fetch(fetch);
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  EXPECT_EQ(fetched->leases.size(), kChunks);
+  EXPECT_EQ(chunks_.released, kChunks);
+  EXPECT_EQ(chunks_.longest_wait_s, 5);
+}
+
+TEST_F(SmallCallsTest, ADaemonWithoutLimitsIsRefused) {
+  sessions_.limits.Clear();
+  const absl::Status status = Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_NE(status.message().find("chunks_per_call is 0"), absl::string_view::npos) << status;
+}
+
+TEST_F(SmallCallsTest, ChunksAreListedInPagesOfTheDaemonsLimit) {
+  NodeInspectionOptions options;
+  options.socket_dir = directory_;
+  options.max_chunks = kChunks - 1;
+  const absl::StatusOr<std::string> json = InspectNodeAsJson(options);
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_NE(json->find("\"chunk_id\":\"6\""), std::string::npos) << *json;
+  EXPECT_EQ(json->find("\"chunk_id\":\"7\""), std::string::npos) << *json;
+}
+
+}  // namespace
+}  // namespace memtide::client
