@@ -7,10 +7,10 @@
 
 namespace memtide {
 
-// Of one gRPC message (common.proto). A trace is the largest response: JobTrace bounds it.
+// The largest gRPC messages (common.proto). A trace is the largest response: JobTrace bounds it.
 inline constexpr int kMaxRequestBytes = 1 << 20;
 inline constexpr int kMaxResponseBytes = 16 << 20;
-// Of one packet of the fd socket, and of FdHello.program (session.proto).
+// The largest packet of the fd socket, and the longest FdHello.program (session.proto).
 inline constexpr size_t kMaxPacketBytes = 4096;
 inline constexpr size_t kMaxProgramBytes = 256;
 
