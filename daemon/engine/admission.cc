@@ -84,7 +84,7 @@ EngineState::Admission EngineState::TryAdmit(Waiter& waiter, bool may_take_room)
     ++counters_.admission_looks;
     const Chunk& chunk = chunks_[waiter.chunks[i]];
     const Access access = waiter.AccessOf(i);
-    const bool torn = chunk.torn && access == Access::kRead;
+    const bool torn = chunk.copies.torn && access == Access::kRead;
     if (torn || Conflicts(chunk, waiter, access)) {
       waiter.watched = i;
       return torn ? Admission::kTorn : Admission::kConflict;

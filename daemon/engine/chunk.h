@@ -1,10 +1,10 @@
 // Chunk: one chunk's copies, pins and pending movements, and the calls that wait for it.
 // Engine-internal.
 //
-// States. `valid` has one bit for each tier that holds the chunk's current content. When no bit is
-// set, the chunk was never written and reads as zeros, or as anything if it is `undefined`. A chunk
-// owns a slot where it has a copy or is getting one, and always at its home tier. At most one
-// transfer of a chunk is in flight. A chunk with pins keeps its copy at pin_tier.
+// States. `copies.valid` has one bit for each tier that holds the chunk's current content. When no
+// bit is set, the chunk was never written and reads as zeros, or as anything if it is `undefined`.
+// A chunk owns a slot where it has a copy or is getting one, and always at its home tier. At most
+// one transfer of a chunk is in flight. A chunk with pins keeps its copy at pin_tier.
 #ifndef MEMTIDE_DAEMON_ENGINE_CHUNK_H_
 #define MEMTIDE_DAEMON_ENGINE_CHUNK_H_
 
@@ -54,28 +54,25 @@ struct Flight {
   TracedMove traced;
 };
 
+// Where the content of a chunk is: what a commit exchanges between a chunk and its shadow chunk.
+struct Copies {
+  // Bit per tier: the slot there has a copy of the current content.
+  uint8_t valid = 0;
+  // The writer died: the content is neither the old nor the new one.
+  bool torn = false;
+  std::array<Slot, kTiers> slots;
+  // At device and host: the value of insertions_ when the copy was made.
+  std::array<uint64_t, 2> insertion_seq{};
+  absl::optional<Flight> flight;
+};
+
 struct Chunk {
   // Identity. An entry of the chunk table is empty when job is nullptr.
   Job* job = nullptr;
   uint32_t generation = 0;
   uint32_t member = 0;  // The chunk's number within its job, as the policies know it.
-  ChunkKind kind = ChunkKind::kOther;
-  bool torn = false;
-  // The client freed the chunk, but a transfer or step still uses its slots. The id is unknown.
-  bool freed_in_flight = false;
-  // Bit per tier: the chunk stands in the slot queue of that tier.
-  uint8_t waits_for = 0;
-  // Bit per tier: a transfer put a copy there for a use that has not come yet.
-  uint8_t prefetched_to = 0;
-  // Bit per tier: the slot there has a copy of the current content.
-  uint8_t valid = 0;
   Version version;
-
-  // Copies.
-  std::array<Slot, kTiers> slots;
-  absl::optional<Flight> flight;
-  // At device and host: the value of insertions_ when the copy was made.
-  std::array<uint64_t, 2> insertion_seq{};
+  Copies copies;
 
   // Pending movements, strongest first: admitted fetches (to pin_tier), prefetch, requested
   // eviction, eviction as a victim, early write-back.
@@ -110,6 +107,13 @@ struct Chunk {
   ChunkIndex counterpart = kNoChunk;
   // Running steps that read or write its host memory.
   uint32_t steps = 0;
+  ChunkKind kind = ChunkKind::kOther;
+  // The client freed the chunk, but a transfer or step still uses its slots. The id is unknown.
+  bool freed_in_flight = false;
+  // Bit per tier: the chunk stands in the slot queue of that tier.
+  uint8_t waits_for = 0;
+  // Bit per tier: a transfer put a copy there for a use that has not come yet.
+  uint8_t prefetched_to = 0;
   // The last batch of ids that named the chunk. It finds duplicates.
   uint64_t batch_mark = 0;
 
@@ -119,11 +123,11 @@ struct Chunk {
   std::vector<EvictOperation*> evicts;
 
   bool live() const { return job != nullptr && !freed_in_flight; }
-  bool valid_at(Tier tier) const { return valid >> static_cast<int>(tier) & 1; }
+  bool valid_at(Tier tier) const { return copies.valid >> static_cast<int>(tier) & 1; }
   bool pinned() const { return !pins.empty(); }
   bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
-  Slot& slot(Tier tier) { return slots[static_cast<int>(tier)]; }
-  const Slot& slot(Tier tier) const { return slots[static_cast<int>(tier)]; }
+  Slot& slot(Tier tier) { return copies.slots[static_cast<int>(tier)]; }
+  const Slot& slot(Tier tier) const { return copies.slots[static_cast<int>(tier)]; }
   // The session or step that excludes all others, if there is one.
   absl::optional<SessionId> Writer() const {
     for (const Pin& pin : pins) {

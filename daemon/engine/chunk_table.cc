@@ -28,7 +28,7 @@ ChunkIndex ChunkTable::Claim() {
 void ChunkTable::Release(ChunkIndex index) {
   Chunk& chunk = (*this)[index];
   MEMTIDE_CHECK(chunk.job != nullptr) << "chunk " << index << " is released twice";
-  MEMTIDE_CHECK(!chunk.pinned() && !chunk.flight.has_value() && chunk.steps == 0)
+  MEMTIDE_CHECK(!chunk.pinned() && !chunk.copies.flight.has_value() && chunk.steps == 0)
       << "chunk " << index << " is in use";
   const uint32_t generation = chunk.generation;
   chunk = Chunk();
@@ -60,8 +60,8 @@ void ChunkTable::CheckInvariants() const {
   MEMTIDE_CHECK(static_cast<size_t>(empty) == free_.size()) << "an empty entry is lost";
   for (const ChunkIndex index : free_) {
     const Chunk& chunk = (*this)[index];
-    MEMTIDE_CHECK(is_empty(chunk) && chunk.valid == 0 && !chunk.pinned() &&
-                  !chunk.flight.has_value());
+    MEMTIDE_CHECK(is_empty(chunk) && chunk.copies.valid == 0 && !chunk.pinned() &&
+                  !chunk.copies.flight.has_value());
   }
 }
 

@@ -209,7 +209,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
 
 void EngineState::ForgetChunk(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
-  if (chunk.flight.has_value() || chunk.steps > 0) return;
+  if (chunk.copies.flight.has_value() || chunk.steps > 0) return;
   Job& job = *chunk.job;
   for (const Tier tier : kAllTiers) {
     if (!chunk.slot(tier)) continue;
@@ -254,9 +254,9 @@ ChunkInfo EngineState::InfoOf(ChunkIndex index) const {
   info.on_device = chunk.valid_at(Tier::kDevice);
   info.on_host = chunk.valid_at(Tier::kHost);
   info.on_ssd = chunk.valid_at(Tier::kSsd);
-  info.moving = chunk.flight.has_value();
+  info.moving = chunk.copies.flight.has_value();
   for (const Pin& pin : chunk.pins) info.leases += pin.granted;
-  info.torn = chunk.torn;
+  info.torn = chunk.copies.torn;
   return info;
 }
 

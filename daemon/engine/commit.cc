@@ -106,19 +106,15 @@ void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   for (Chunk* chunk : {&a, &b}) {
     // A transfer of the current content stays valid under the new version. A transfer of an older
     // version does not.
-    if (chunk->flight.has_value()) {
-      chunk->flight->version = chunk->flight->version == chunk->version ? fresh : Version(0);
+    if (chunk->copies.flight.has_value()) {
+      chunk->copies.flight->version =
+          chunk->copies.flight->version == chunk->version ? fresh : Version(0);
     }
     chunk->version = fresh;
   }
-  std::swap(a.valid, b.valid);
-  std::swap(a.slots, b.slots);
-  std::swap(a.insertion_seq, b.insertion_seq);
-  std::swap(a.flight, b.flight);
-
-  std::swap(a.torn, b.torn);
+  std::swap(a.copies, b.copies);
   for (const ChunkIndex index : {index_a, index_b}) {
-    const absl::optional<Flight>& flight = chunks_[index].flight;
+    const absl::optional<Flight>& flight = chunks_[index].copies.flight;
     if (flight.has_value()) transfers_[flight->transfer] = index;
     MarkDirty(index);
     Rank(index);

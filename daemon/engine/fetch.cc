@@ -49,7 +49,7 @@ absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& ev
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
   for (const ChunkIndex index : indices) {
     const Chunk& chunk = chunks_[index];
-    if (event.access == Access::kRead && chunk.torn) return Lost(index);
+    if (event.access == Access::kRead && chunk.copies.torn) return Lost(index);
     for (const Pin& pin : chunk.pins) {
       if (pin.session == session.id && chunk.pin_tier != event.tier) {
         return absl::FailedPreconditionError(
@@ -196,12 +196,12 @@ void EngineState::MakeNewVersion(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   MarkDirty(index);
   chunk.version = Version(chunk.version.value() + 1);
-  chunk.torn = false;
-  chunk.valid = static_cast<uint8_t>(1u << static_cast<int>(chunk.pin_tier));
+  chunk.copies.torn = false;
+  chunk.copies.valid = static_cast<uint8_t>(1u << static_cast<int>(chunk.pin_tier));
   // The other copies are stale. Their slots are freed, except one that a transfer still uses.
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    const bool in_use =
-        chunk.flight.has_value() && (chunk.flight->to == tier || chunk.flight->from == tier);
+    const bool in_use = chunk.copies.flight.has_value() &&
+                        (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
     if (tier == chunk.pin_tier || tier == chunk.job->home || in_use) continue;
     if (chunk.slot(tier)) DropCopy(index, tier);
   }

@@ -117,7 +117,7 @@ void EngineState::CheckInvariants() const {
     if (chunk.job == nullptr) continue;
     live += chunk.live();
     MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
-    MEMTIDE_CHECK(!chunk.freed_in_flight || chunk.flight.has_value() || chunk.steps > 0)
+    MEMTIDE_CHECK(!chunk.freed_in_flight || chunk.copies.flight.has_value() || chunk.steps > 0)
         << "a freed chunk lingers";
     MEMTIDE_CHECK(chunk.freed_in_flight || chunk.steps == 0 || chunk.pinned_at(Tier::kHost))
         << "a step runs on memory that may move";
@@ -129,7 +129,8 @@ void EngineState::CheckInvariants() const {
     } else {
       MEMTIDE_CHECK(!chunk.is_shadow);
     }
-    if (chunk.flight.has_value()) ++flights[chunk.job][static_cast<int>(chunk.flight->kind)];
+    if (chunk.copies.flight.has_value())
+      ++flights[chunk.job][static_cast<int>(chunk.copies.flight->kind)];
     MEMTIDE_CHECK(chunk.slot(chunk.job->home)) << "chunk " << index << " has no home";
     for (const Tier tier : kAllTiers) {
       TierTally& tally = tallies[chunk.job][static_cast<int>(tier)];
@@ -153,7 +154,7 @@ void EngineState::CheckInvariants() const {
       MEMTIDE_CHECK(!pin.granted || chunk.valid_at(chunk.pin_tier))
           << "chunk " << index << " is leased where it has no copy";
       MEMTIDE_CHECK(!pin.granted || pin.access == Access::kRead ||
-                    chunk.valid == 1u << static_cast<int>(chunk.pin_tier))
+                    chunk.copies.valid == 1u << static_cast<int>(chunk.pin_tier))
           << "a written chunk has stale copies";
       leases[pin.session] += pin.granted;
     }

@@ -41,7 +41,7 @@ void EngineState::Settle() {
 
 void EngineState::Advance(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
-  if (!chunk.live() || chunk.flight.has_value()) return;
+  if (!chunk.live() || chunk.copies.flight.has_value()) return;
   queued_for_ = 0;
   if (chunk.pinned()) StopPrefetch(chunk);
   if (chunk.evict_from.has_value() && chunk.pinned_at(*chunk.evict_from)) CancelEviction(chunk);
@@ -64,16 +64,16 @@ void EngineState::Advance(ChunkIndex index) {
   }
   // A victim leaves even while its chunk waits for a faster tier: the copy that leaves there may
   // need this very slot.
-  if (!chunk.flight.has_value() && chunk.evict_from.has_value() &&
+  if (!chunk.copies.flight.has_value() && chunk.evict_from.has_value() &&
       EvictFrom(index, *chunk.evict_from)) {
     CancelEviction(chunk);
   }
-  if (!chunk.flight.has_value() && chunk.write_back_from.has_value() &&
+  if (!chunk.copies.flight.has_value() && chunk.write_back_from.has_value() &&
       WriteBack(index, *chunk.write_back_from)) {
     chunk.write_back_from.reset();
   }
   SchedulePrefetch(*chunk.job);
-  if (chunk.flight.has_value()) return;
+  if (chunk.copies.flight.has_value()) return;
   for (const Tier tier : kMemoryTiers) {
     if ((chunk.waits_for & ~queued_for_ & Bit(tier)) != 0) StopWaitingForSlot(index, tier);
   }
@@ -104,18 +104,18 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
   Chunk& chunk = chunks_[index];
   if (chunk.valid_at(tier)) return true;
   if (!TakeSlot(index, tier)) return false;
-  if (chunk.valid == 0 && chunk.overwrite) {
+  if (chunk.copies.valid == 0 && chunk.overwrite) {
     // A step is about to write the whole chunk.
-    chunk.valid = Bit(tier);
+    chunk.copies.valid = Bit(tier);
     chunk.blank = true;
     return true;
   }
-  if (chunk.valid == 0 && chunk.undefined) {
-    chunk.valid = Bit(tier);
+  if (chunk.copies.valid == 0 && chunk.undefined) {
+    chunk.copies.valid = Bit(tier);
     MarkDirty(index);
     return true;
   }
-  if (chunk.valid == 0) {
+  if (chunk.copies.valid == 0) {
     Start(index, absl::nullopt, tier);
   } else if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) {
     // The chunk passes from SSD through the host. Its host slot is taken after the device slot,
@@ -130,7 +130,7 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
 }
 
 bool EngineState::IsOnlyCopy(const Chunk& chunk, Tier tier) const {
-  uint8_t valid = chunk.valid;
+  uint8_t valid = chunk.copies.valid;
   // Device memory ends with the daemon.
   if (chunk.job->kept && tier == Tier::kHost) valid &= static_cast<uint8_t>(~Bit(Tier::kDevice));
   return valid == Bit(tier);
@@ -138,7 +138,7 @@ bool EngineState::IsOnlyCopy(const Chunk& chunk, Tier tier) const {
 
 bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
   Chunk& chunk = chunks_[index];
-  if (chunk.flight.has_value()) return false;
+  if (chunk.copies.flight.has_value()) return false;
   if (!chunk.slot(tier)) return true;
   if (!IsOnlyCopy(chunk, tier)) {
     if (chunk.valid_at(tier)) {
@@ -212,7 +212,7 @@ void EngineState::StopWaitingForSlot(ChunkIndex index, Tier tier) {
 void EngineState::DropCopy(ChunkIndex index, Tier tier) {
   Chunk& chunk = chunks_[index];
   MarkDirty(index);
-  chunk.valid &= static_cast<uint8_t>(~Bit(tier));
+  chunk.copies.valid &= static_cast<uint8_t>(~Bit(tier));
   chunk.slot(tier).Free();
   // The eviction cost of the other copies has changed, too.
   Rank(index);
@@ -263,7 +263,7 @@ void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
   }
   if (from.has_value() && *from != Tier::kSsd) start.from = PlaceOf(chunk, *from);
   if (to != Tier::kSsd) start.to = PlaceOf(chunk, to);
-  chunk.flight =
+  chunk.copies.flight =
       Flight{start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to)};
   ++chunk.job->flights[static_cast<int>(start.kind)];
   transfers_.emplace(start.transfer, index);
@@ -277,8 +277,8 @@ void EngineState::On(const TransferDone& event) {
   const ChunkIndex index = found->second;
   transfers_.erase(found);
   Chunk& chunk = chunks_[index];
-  const Flight flight = *chunk.flight;
-  chunk.flight.reset();
+  const Flight flight = *chunk.copies.flight;
+  chunk.copies.flight.reset();
   --chunk.job->flights[static_cast<int>(flight.kind)];
   if (!event.status.ok()) ++counters_.transfers_failed;
   if (chunk.freed_in_flight) return ForgetChunk(index);
@@ -299,10 +299,11 @@ void EngineState::On(const TransferDone& event) {
   chunk.failures = 0;
   if (flight.version == chunk.version) {
     MarkDirty(index);
-    chunk.valid |= Bit(flight.to);
+    chunk.copies.valid |= Bit(flight.to);
     const bool upwards = flight.from.has_value() && flight.to < *flight.from;
     if (upwards && !chunk.pinned()) chunk.prefetched_to |= Bit(flight.to);
-    if (flight.to != Tier::kSsd) chunk.insertion_seq[static_cast<int>(flight.to)] = ++insertions_;
+    if (flight.to != Tier::kSsd)
+      chunk.copies.insertion_seq[static_cast<int>(flight.to)] = ++insertions_;
     if (flight.to == Tier::kHost && chunk.job->predictor.has_prediction()) {
       // From host memory the chunk can be prefetched to the device.
       TierShare& device = chunk.job->tier(Tier::kDevice);

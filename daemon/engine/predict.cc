@@ -107,7 +107,8 @@ uint64_t EngineState::ClockOf(const Job& job) const {
 // Whether a step has created the chunk's next content in its shadow chunk, so that a commit will
 // replace the present content, and no use of it is predicted before.
 bool EngineState::IsSuperseded(const Chunk& chunk) const {
-  if (chunk.counterpart == kNoChunk || chunk.is_shadow || chunks_[chunk.counterpart].valid == 0)
+  if (chunk.counterpart == kNoChunk || chunk.is_shadow ||
+      chunks_[chunk.counterpart].copies.valid == 0)
     return false;
   const AccessPredictor& predictor = chunk.job->predictor;
   return predictor.has_prediction() && predictor.NextUse(chunk.member) >= predictor.iteration_end();
@@ -118,7 +119,7 @@ bool EngineState::IsSuperseded(const Chunk& chunk) const {
 uint64_t EngineState::NextUseOfContent(const Chunk& chunk) const {
   const AccessPredictor& predictor = chunk.job->predictor;
   const uint64_t own = predictor.NextUse(chunk.member);
-  if (!chunk.is_shadow || chunk.valid == 0 || own < predictor.iteration_end()) return own;
+  if (!chunk.is_shadow || chunk.copies.valid == 0 || own < predictor.iteration_end()) return own;
   return predictor.UseAfterIteration(chunks_[chunk.counterpart].member);
 }
 
@@ -133,7 +134,7 @@ ChunkIndex EngineState::IndexWanted(const Job& job, uint32_t member, uint64_t ti
 // The next use of the chunk, or the order of the placement that a replay compares.
 uint64_t EngineState::NextUse(const Chunk& chunk, Tier tier) {
   if (options_.placement == Placement::kFifo) {
-    return 2 * AccessPredictor::kUnknown - chunk.insertion_seq[static_cast<int>(tier)];
+    return 2 * AccessPredictor::kUnknown - chunk.copies.insertion_seq[static_cast<int>(tier)];
   }
   if (options_.placement == Placement::kLru || !chunk.job->predictor.has_prediction()) {
     // LRU: the chunk that has been evictable longest goes first.
@@ -141,7 +142,7 @@ uint64_t EngineState::NextUse(const Chunk& chunk, Tier tier) {
   }
   if (!IsSuperseded(chunk)) return NextUseOfContent(chunk);
   // A superseded copy is not worth a write-back.
-  const bool only = chunk.valid == 1u << static_cast<int>(tier);
+  const bool only = chunk.copies.valid == 1u << static_cast<int>(tier);
   return only ? chunk.job->predictor.now() : chunk.job->predictor.iteration_end();
 }
 
@@ -163,7 +164,7 @@ bool EngineState::IsPinnedAt(const Chunk& chunk, Tier tier) const {
 
 bool EngineState::MayLeave(const Chunk& chunk, Tier tier) const {
   return tier != Tier::kSsd && chunk.live() && tier != chunk.job->home && chunk.slot(tier) &&
-         chunk.valid_at(tier) && !chunk.flight.has_value() && !chunk.pinned_at(tier) &&
+         chunk.valid_at(tier) && !chunk.copies.flight.has_value() && !chunk.pinned_at(tier) &&
          !chunk.evict_from.has_value() && !chunk.evict_to.has_value() && !chunk.retry_after_tick;
 }
 
@@ -190,7 +191,7 @@ void EngineState::UpdateVictim(ChunkIndex index, Tier tier) {
 
 EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
   EvictionCost value = EvictionCost::kClean;
-  if (chunk.valid == 1u << static_cast<int>(tier)) value = EvictionCost::kOnly;
+  if (chunk.copies.valid == 1u << static_cast<int>(tier)) value = EvictionCost::kOnly;
   if (const absl::optional<bool> stays = PlannedToStay(chunk, tier)) {
     if (*stays) return value;
     return value == EvictionCost::kOnly ? EvictionCost::kLeaving : EvictionCost::kDuplicate;

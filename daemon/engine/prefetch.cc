@@ -24,7 +24,7 @@ constexpr int Index(StartTransfer::Kind kind) { return static_cast<int>(kind); }
 
 // No transfer to the tier is needed for the next use.
 bool IsThere(const Chunk& chunk, Tier tier) {
-  return chunk.valid == 0 || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
+  return chunk.copies.valid == 0 || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ bool EngineState::Prefetch(Job& job, Tier tier) {
       continue;  // Steps use the chunk in host memory.
     // On(TransferDone) returns here when the chunk has reached the host.
     if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) continue;
-    if (chunk.flight.has_value() || !HasRoomUntil(job, tier, expected)) return false;
+    if (chunk.copies.flight.has_value() || !HasRoomUntil(job, tier, expected)) return false;
     StopPrefetch(chunk);
     chunk.prefetch_to = tier;
     ++share.prefetches;

@@ -99,7 +99,7 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
   record.host = copy(Tier::kHost);
   record.ssd = copy(Tier::kSsd);
   // The output of a step is no content of the job before the commit.
-  record.torn = !stepped && (chunk.torn || written || (chunk.valid != 0 && !lasts));
+  record.torn = !stepped && (chunk.copies.torn || written || (chunk.copies.valid != 0 && !lasts));
   return record;
 }
 
@@ -164,7 +164,7 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
     RestoreChunk(job, *chunk);
     for (const Tier tier : kLastingTiers) {
       const int i = static_cast<int>(tier);
-      if (CopyAt(*chunk, tier)) chunks_[index].slots[i] = std::move(slots[i][next[i]++]);
+      if (CopyAt(*chunk, tier)) chunks_[index].slot(tier) = std::move(slots[i][next[i]++]);
     }
     Rank(index);
     ScheduleChunk(index);
@@ -268,7 +268,7 @@ void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
   chunk.generation = GenerationOf(record.chunk);
   chunk.kind = record.kind;
   chunk.version = record.version;
-  chunk.torn = record.torn;
+  chunk.copies.torn = record.torn;
   chunk.member = static_cast<uint32_t>(job.members.size());
   job.members.push_back(index);
   ++job.kinds[static_cast<int>(record.kind)];
@@ -276,8 +276,8 @@ void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
     const absl::optional<ChunkRecord::Copy>& copy = CopyAt(record, tier);
     if (!copy.has_value() || !copy->valid) continue;
     const int i = static_cast<int>(tier);
-    chunk.valid |= static_cast<uint8_t>(1u << i);
-    if (tier == Tier::kHost) chunk.insertion_seq[i] = ++insertions_;
+    chunk.copies.valid |= static_cast<uint8_t>(1u << i);
+    if (tier == Tier::kHost) chunk.copies.insertion_seq[i] = ++insertions_;
   }
 }
 

@@ -49,7 +49,7 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
       if (pin == nullptr || !pin->granted) continue;
       // The bytes of a dead writer are neither the old nor the new content.
       if (pin->access == Access::kWrite) {
-        chunks_[index].torn = true;
+        chunks_[index].copies.torn = true;
         FailNaming(index, /*only_readers=*/true, Lost(index));
       }
       ReleaseLease(session, index);

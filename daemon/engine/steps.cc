@@ -39,7 +39,7 @@ absl::Status EngineState::CheckStep(const Session& session, const StepCall& even
   }
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
   for (size_t i = 0; i < event.reads; ++i) {
-    if (chunks_[indices[i]].torn) return Lost(indices[i]);
+    if (chunks_[indices[i]].copies.torn) return Lost(indices[i]);
   }
   MEMTIDE_RETURN_IF_ERROR(CheckWaiting(session, indices.size()));
   return optimizer::Validate(*event.work, event.reads, static_cast<uint32_t>(indices.size()),
@@ -150,13 +150,13 @@ void EngineState::Discard(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   MEMTIDE_CHECK(!chunk.pinned());
   chunk.version = Version(chunk.version.value() + 1);
-  chunk.valid = 0;
-  chunk.torn = chunk.blank = false;
+  chunk.copies.valid = 0;
+  chunk.copies.torn = chunk.blank = false;
   MarkDirty(index);
   ForgetWishes(index);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    const bool in_use =
-        chunk.flight.has_value() && (chunk.flight->to == tier || chunk.flight->from == tier);
+    const bool in_use = chunk.copies.flight.has_value() &&
+                        (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
     if (tier != chunk.job->home && chunk.slot(tier) && !in_use) DropCopy(index, tier);
   }
   Rank(index);
