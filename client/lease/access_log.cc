@@ -44,10 +44,11 @@ void AccessLog::Record(ChunkId chunk, Access access) {
 }
 
 // The log grows only if the program never fetches. Then all its chunks are leased, and dropping the
-// records costs nothing.
+// records costs nothing. Half of what one call may carry leaves the message room for a step's
+// pieces.
 void AccessLog::Bound() {
   if (last_.size() > limits_.uses_per_call) last_.clear();  // It also holds freed chunks.
-  if (moments_.size() <= limits_.moments_per_call && uses_ <= limits_.uses_per_call &&
+  if (moments_.size() <= limits_.moments_per_call / 2 && uses_ <= limits_.uses_per_call / 2 &&
       ends_ <= limits_.iteration_ends_per_call) {
     return;
   }

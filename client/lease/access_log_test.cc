@@ -7,8 +7,8 @@ namespace {
 
 DaemonLimits Limits() {
   DaemonLimits limits;
-  limits.moments_per_call = 20;
-  limits.uses_per_call = 30;
+  limits.moments_per_call = 40;
+  limits.uses_per_call = 60;
   limits.iteration_ends_per_call = 3;
   return limits;
 }
@@ -92,7 +92,7 @@ TEST(AccessLogTest, ALogThatIsNeverTakenStaysSmall) {
   }
   EXPECT_TRUE(log.WantsReport());
   const std::vector<Moment> moments = log.Take();
-  EXPECT_LE(moments.size(), Limits().moments_per_call);
+  EXPECT_LE(moments.size(), Limits().moments_per_call / 2);
   EXPECT_EQ(moments.back().name.size(), AccessLog::kMaxNameBytes);
 }
 

@@ -107,8 +107,8 @@ void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
     // A transfer of the current content stays valid under the new version. A transfer of an older
     // version does not.
     if (chunk->copies.flight.has_value()) {
-      chunk->copies.flight->version =
-          chunk->copies.flight->version == chunk->version ? fresh : Version(0);
+      Flight& flight = *chunk->copies.flight;
+      flight.version = flight.version == chunk->version ? fresh : Version(0);
     }
     chunk->version = fresh;
   }

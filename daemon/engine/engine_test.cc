@@ -151,6 +151,14 @@ TEST(EngineTest, AHungClientLosesItsSessionAndItsMemoryComesBack) {
   for (const PoolUsage& pool : node.Inspect().pools) EXPECT_EQ(pool.free, pool.capacity);
 }
 
+TEST(EngineTest, TimeThatTheDaemonWasSuspendedCountsAgainstNoClient) {
+  EngineHarness node(ThreeTiers());
+  node.Open();
+  node.Wait(std::chrono::milliseconds(500));
+  node.Wait(std::chrono::hours(1));
+  EXPECT_EQ(node.Inspect().session_count, 1u);
+}
+
 TEST(EngineTest, MemoryThatCannotBeMadeRefusesTheJobAndLendsNothing) {
   EngineHarness node(ThreeTiers());
   node.fail_memory_ = true;

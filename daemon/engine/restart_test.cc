@@ -171,6 +171,19 @@ TEST(RestartTest, AJobThatNoLongerFitsIsGivenUp) {
   EXPECT_EQ(opened.committed_step, 0u) << "the name is free";
 }
 
+TEST(RestartTest, AnElasticJobThatExceedsASmallerPoolIsGivenUp) {
+  EngineOptions options = Kept(SmallHost());
+  options.host_capacity = MiB(96);
+  EngineByteHarness node(options);
+  node.elastic_ = true;
+  const SessionId session = node.Open("job", kAnHour);
+  for (const ChunkId chunk : node.Allocate(session, 40)) node.Fill(session, chunk, {1});
+  options.host_capacity = EngineByteHarness::kChunk * 8;
+  const std::vector<JobLost> lost = node.DaemonDies(0, options);
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].why.code(), absl::StatusCode::kResourceExhausted) << lost[0].why;
+}
+
 TEST(RestartTest, RecordsThatContradictEachOtherAreRefused) {
   JobRecord job;
   job.job = JobId(1);

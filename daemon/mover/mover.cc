@@ -138,7 +138,7 @@ void Mover::Drop(RegionId id) {
 void Mover::Start(const MakeRegion& effect) {
   memory_.Push([this, effect] {
     absl::StatusOr<std::shared_ptr<Region>> region = Make(effect);
-    if (region.ok()) regions_.Add(effect.region, *std::move(region));
+    if (region.ok()) regions_.Add(effect.region, *region);
     post_(RegionMade{effect.region, region.status()});
   });
 }
