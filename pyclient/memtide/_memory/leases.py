@@ -68,14 +68,6 @@ class LeaseLedger:
         return True
 
     @property
-    def host_slots(self) -> int:
-        """The host slots that the budget stands for, to one. The daemon sent both numbers of the
-        job's largest share; of a smaller one it sends the budget, which is in proportion.
-        REQUIRES: the job has no device."""
-        opened = self._client.properties
-        return opened.host_slots * self.budget // opened.lease_budget
-
-    @property
     def room(self) -> int:
         """The chunks that may still be leased now."""
         return self.limit - self._in_use
@@ -163,3 +155,9 @@ def limit_of(budget: int) -> int:
     """The chunks of a lease budget that may be leased ahead of their use."""
     # The rest is for page faults: at least two, for code that walks over two tensors at once.
     return max(1, budget - max(2, budget // 4))
+
+
+def slots_of(budget: int) -> int:
+    """The fewest slots with this lease budget: a quarter is not leased (LeaseBudgetOf in
+    daemon/engine/job.h), so that the daemon can prefetch into it."""
+    return max(budget + 1, (4 * budget - 1) // 3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,9 +241,7 @@ def test_only_the_first_step_is_watched_while_everything_fits() -> None:
 
 
 def test_what_fits_follows_the_share() -> None:
-    client = FakeClient(lease_budget=100)
-    client.properties = replace(client.properties, host_slots=134)
-    runtime = runtimes.start(client, Observer(), adopt_everything=True)
+    runtime = runtimes.start(FakeClient(lease_budget=100), Observer(), adopt_everything=True)
     try:
         model = torch.nn.Linear(64, 64)  # Its weight takes four chunks.
         assert runtime.manager.manages(model.weight)
