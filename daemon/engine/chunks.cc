@@ -136,6 +136,10 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
   Emit(std::move(reply));
 }
 
+void EngineState::RefuseAllocations(Job& job, const absl::Status& status) {
+  for (const AllocateCall& call : std::exchange(job.allocating, {})) Refuse(call.call, status);
+}
+
 void EngineState::On(const FreeCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;

@@ -47,6 +47,8 @@ struct TierShare {
   std::vector<uint32_t> segments;  // RegionId or StoreId; kNoSegment: given back.
   uint32_t slots_per_segment = 0;
   uint32_t making = kNoSegment;  // The segment that is being made.
+  // The machine had no memory for a segment, and the job has too few slots to go on without it.
+  bool make_after_tick = false;
   // Each segment is one slot, and may be given back while the job runs.
   bool by_slot = false;
   // Host memory only: the slots by which the balloon makes the pool smaller, and whether one slot
@@ -108,6 +110,7 @@ struct TierShare {
   }
   // Whether a segment may be made or a slot populated. A segment is made whole or not at all.
   bool can_grow() const {
+    if (make_after_tick) return false;
     const uint32_t missing = slots->missing_slots();
     if (missing == 0 || by_slot) return missing > 0;
     const bool fills = slots->unbacked_slots() > 0;
@@ -212,7 +215,9 @@ struct Job {
   }
   // The lease budget: it leaves a quarter of the slots to early write-back and prefetch.
   uint32_t LeaseBudget() const { return LeaseBudgetOf(tier(work).slots->size()); }
-  static uint32_t LeaseBudgetOf(uint32_t slots) { return slots - std::max(uint32_t{1}, slots / 4); }
+  static uint32_t LeaseBudgetOf(uint32_t slots) {
+    return slots < 2 ? 1 : slots - std::max(uint32_t{1}, slots / 4);
+  }
 };
 
 }  // namespace memtide

@@ -158,17 +158,16 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
   --job.segments_pending;
   if (!status.ok()) {
     segments_.erase(found);
-    share.slots->Cap();
-    if (share.is_elastic()) {
-      share.limit = share.slots->numbers();
-      share.target = std::min(share.target, share.limit);
-      share.guaranteed = std::min(share.guaranteed, share.limit);
-      share.balloon = share.target - share.slots->size();
-    } else if (!share.by_slot) {
-      share.balloon = share.slots->numbers() - share.slots->size();
+    if (job.state == Job::State::kMaking || share.slots->backed_slots() >= kMinSlots) {
+      CapShare(job, tier);
+    } else if (tier == job.home) {
+      RefuseAllocations(job, status);  // The next one requests memory again.
+    } else {
+      // A restored job may have no memory yet. If its share were to stay so, no call could use it.
+      share.make_after_tick = true;
     }
     job.last_error = status;
-    job.making_status.Update(status);
+    if (job.state == Job::State::kMaking) job.making_status.Update(status);
   } else if (share.by_slot && share.slots->missing_slots() == 0) {
     LetGo(job, number, {});  // The share shrank meanwhile.
   } else {
@@ -186,6 +185,20 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
   FinishResize(job);
   ScheduleRoomCheck(job, tier);
   AllocateWaiting(job);
+}
+
+// Memory for the rest of the share cannot be had, and is not requested again.
+void EngineState::CapShare(Job& job, Tier tier) {
+  TierShare& share = job.tier(tier);
+  share.slots->Cap();
+  if (share.is_elastic()) {
+    share.limit = share.slots->numbers();
+    share.target = std::min(share.target, share.limit);
+    share.guaranteed = std::min(share.guaranteed, share.limit);
+    share.balloon = share.target - share.slots->size();
+  } else if (!share.by_slot) {
+    share.balloon = share.slots->numbers() - share.slots->size();
+  }
 }
 
 void EngineState::BackSegment(Job& job, Tier tier, uint32_t number) {
@@ -206,16 +219,18 @@ void EngineState::BackSegment(Job& job, Tier tier, uint32_t number) {
   }
 }
 
-// The tier stays smaller than it was when these fetches were accepted.
+// The tier is smaller than it was when these fetches were accepted, for good or until a Tick.
 void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status) {
   std::vector<Waiter*> newest_first;
   for (auto entry = waiters_.rbegin(); entry != waiters_.rend(); ++entry) {
     Waiter* waiter = entry->second.get();
     if (waiter->job == &job && waiter->tier == tier) newest_first.push_back(waiter);
   }
+  const TierShare& share = job.tier(tier);
+  const uint32_t limit = share.make_after_tick ? share.slots->backed_slots() : job.LeaseLimit(tier);
   for (Waiter* waiter : newest_first) {
-    const bool too_many = waiter->admitted && job.tier(tier).pinned_chunks > job.LeaseLimit(tier);
-    if (too_many || waiter->chunks.size() > job.LeaseLimit(tier)) Fail(*waiter, status);
+    const bool too_many = waiter->admitted && share.pinned_chunks > limit;
+    if (too_many || waiter->chunks.size() > limit) Fail(*waiter, status);
   }
 }
 

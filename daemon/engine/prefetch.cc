@@ -67,8 +67,10 @@ bool EngineState::Prefetch(Job& job, Tier tier) {
     const ChunkIndex index = IndexWanted(job, *member, share.prefetched_until);
     if (index == kNoChunk) continue;
     Chunk& chunk = chunks_[index];
-    const uint64_t expected = job.predictor.NextUse(*member);
-    if (expected > share.prefetched_until) continue;  // The chunk was used out of order meanwhile.
+    // Later than that if the member was used out of order, or if the commit before this use gives
+    // the content to its counterpart.
+    const uint64_t expected = NextUseOfContent(chunk);
+    if (expected > share.prefetched_until) continue;
     const bool there = IsThere(chunk, tier);
     const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
     if (there || coming || chunk.evict_to.has_value() || chunk.evicted) continue;
@@ -111,7 +113,7 @@ uint64_t EngineState::NeededUntil(const Job& job, Tier tier) const {
       busy += next_report;
     }
     const ChunkIndex index = IndexWanted(job, *member, time);
-    if (index == kNoChunk || job.predictor.NextUse(*member) != time) continue;
+    if (index == kNoChunk || NextUseOfContent(chunks_[index]) != time) continue;
     busy += MicrosToPromote(chunks_[index], tier);
     if (busy >= job.predictor.MicrosUntil(time)) until = time + 1;
   }

@@ -36,7 +36,9 @@ void EngineState::EmitRecord(size_t before) {
   Record record;
   for (const JobId id : changes.jobs) {
     const auto found = jobs_.find(id);
-    if (found == jobs_.end() || found->second->state == Job::State::kEnding) {
+    // A job whose first memory could not be made never opens, so that it leaves nothing to restore.
+    if (found == jobs_.end() || found->second->state == Job::State::kEnding ||
+        !found->second->making_status.ok()) {
       record.ended.push_back(id);
     } else {
       record.jobs.push_back(RecordOf(*found->second));

@@ -104,7 +104,8 @@ void EngineState::On(const Tick&) {
       chunks_[index].retry_after_tick = false;
       ScheduleChunk(index);
     }
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    for (const Tier tier : kAllTiers) {
+      job->tier(tier).make_after_tick = false;
       if (job->tier(tier).exists()) ScheduleRoomCheck(*job, tier);
     }
   }

@@ -74,6 +74,7 @@ class EngineState {
   // Makes the next segment of the tier, unless one is being made or the share is used up.
   void Grow(Job& job, Tier tier);
   void SegmentMade(Tier tier, uint32_t segment, const absl::Status& status);
+  void CapShare(Job& job, Tier tier);
   void BackSegment(Job& job, Tier tier, uint32_t segment);
   void SegmentDropped(uint32_t segment);
   void RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status);
@@ -150,6 +151,7 @@ class EngineState {
   // Serves waiting allocations as far as the home tier has memory.
   void AllocateWaiting(Job& job);
   void Allocate(Session& session, Job& job, const AllocateCall& event);
+  void RefuseAllocations(Job& job, const absl::Status& status);
   void On(const FreeCall& event);
   void On(const DescribeCall& event);
   // The indices of the chunks, or an error: no chunk, too many, unknown, of another job, named

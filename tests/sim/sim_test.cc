@@ -81,5 +81,24 @@ TEST(SimulationTest, EverySeedKeepsEveryPromiseInTheSameWay) {
   }
 }
 
+// Seeds beyond the others in which the engine once broke a promise, by what it did.
+constexpr uint64_t kBrokenOnce[] = {
+    1000255,  // A lease budget of no chunks was sent.
+    1000433,  // A restored job for which memory was short once had no device slot any more,
+    1001645,  // and its fetches waited for one.
+    1000505,  // A job that never opened was given up at the restart.
+    1000680,  // Three chunks took turns in two slots, prefetched for times after a commit.
+};
+
+TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
+  std::signal(SIGABRT, OnAbort);
+  for (const uint64_t seed : kBrokenOnce) {
+    const Config config = MakeConfig(seed);
+    AnnounceSeed(config);
+    const Outcome outcome = Simulation::Run(config, MakeOps(config));
+    EXPECT_EQ(outcome.broken, "") << outcome.last << HowToReproduce(config);
+  }
+}
+
 }  // namespace
 }  // namespace memtide::sim
