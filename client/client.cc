@@ -44,10 +44,10 @@ class Client::Events : public DaemonSessionEvents {
     const MutexLock lock(&mutex_);
     if (leases_ != nullptr) leases_->Revoke(revocation);
   }
-  void LeaseBudgetChanged(uint32_t leases, uint32_t max_in_use) override {
+  void LeaseBudgetChanged(const LeaseBudget& budget) override {
     const MutexLock lock(&mutex_);
-    budget_ = {leases, max_in_use};
-    if (leases_ != nullptr) leases_->SetSoftBudget(leases, max_in_use);
+    budget_ = budget;
+    if (leases_ != nullptr) leases_->SetSoftBudget(budget);
   }
   void Lost(const absl::Status& reason) override {
     regions_->Close();
@@ -59,7 +59,7 @@ class Client::Events : public DaemonSessionEvents {
     const MutexLock lock(&mutex_);
     leases_ = leases;
     for (const auto& [id, share] : gone_) leases->RegionGone(id, share);
-    if (budget_.has_value()) leases->SetSoftBudget(budget_->first, budget_->second);
+    if (budget_.has_value()) leases->SetSoftBudget(*budget_);
     if (!lost_.ok()) leases->FailWith(lost_);
   }
 
@@ -69,7 +69,7 @@ class Client::Events : public DaemonSessionEvents {
   LeaseClient* leases_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<std::pair<RegionId, DeviceShare>> gone_ ABSL_GUARDED_BY(mutex_);
   // The last budget that the daemon sent.
-  absl::optional<std::pair<uint32_t, uint32_t>> budget_ ABSL_GUARDED_BY(mutex_);
+  absl::optional<LeaseBudget> budget_ ABSL_GUARDED_BY(mutex_);
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -106,8 +106,7 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
     return absl::InternalError(
         "the daemon opened a job with an invalid chunk size or lease budget");
   }
-  properties_.job.lease_budget = LeaseClient::Budget(
-      job.lease_budget, job.device_slots > 0 ? job.device_slots : job.host_slots);
+  properties_.job.lease_budget = LeaseClient::Budget(job.lease_budget, job.lease_slots());
   AddressSpace::Options addresses;
   addresses.chunk_size = job.chunk_size;
   addresses.places = static_cast<uint32_t>(std::min<uint64_t>(
@@ -118,10 +117,7 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
   }
   HostSpace* host_space = nullptr;
   MEMTIDE_ASSIGN_OR_RETURN(space_, ReserveSpace(job, addresses, &host_space));
-  LeaseCache::Options cache;
-  cache.places = addresses.places;
-  cache.budget = properties_.job.lease_budget;
-  leases_ = std::make_unique<LeaseClient>(cache, job.limits, session_.get(), space_.get(),
+  leases_ = std::make_unique<LeaseClient>(addresses.places, job, session_.get(), space_.get(),
                                           regions_.get());
   events_->Attach(leases_.get());
   if (host_space != nullptr) MEMTIDE_RETURN_IF_ERROR(StartFaultHandling(host_space));

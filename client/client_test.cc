@@ -217,6 +217,7 @@ TEST_F(ClientTest, ARegionThatIsGoneIsReturnedAndTheBudgetShrinks) {
   for (uint32_t i = 0; i < 6; ++i) Words(Nth(range, i))[0] = i;
   session_->EndRegion(RegionId(7), {4, 2});
   session_->WaitForReturn(RegionId(7));
+  EXPECT_EQ(stats().slots, 4u);
   const auto three = {Nth(range, 0), Nth(range, 1), Nth(range, 2)};
   EXPECT_EQ(client_->Acquire(three, Access::kRead).code(), absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(client_->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kRead).ok());
@@ -225,10 +226,12 @@ TEST_F(ClientTest, ARegionThatIsGoneIsReturnedAndTheBudgetShrinks) {
 
 TEST_F(ClientTest, ASmallerBudgetSendsIdleLeasesBackAndRefusesNothing) {
   Open(8, 6);
+  EXPECT_EQ(stats().slots, 8u);
   const PlaceRange range = Allocate(8);
   for (uint32_t i = 0; i < 8; ++i) Words(Nth(range, i))[0] = i;
-  session_->ChangeLeaseBudget(3);
+  session_->ChangeLeaseBudget({4, 3});
   EXPECT_EQ(stats().lease_budget, 3u);
+  EXPECT_EQ(stats().slots, 4u);
   while (session_->counts().leases > 3) std::this_thread::yield();
   std::vector<PlaceId> six;
   for (uint32_t i = 0; i < 6; ++i) six.push_back(Nth(range, i));
@@ -237,7 +240,7 @@ TEST_F(ClientTest, ASmallerBudgetSendsIdleLeasesBackAndRefusesNothing) {
   EXPECT_EQ(Words(Nth(range, 5))[0], 5u);
   ASSERT_TRUE(client_->Release(six).ok());
   while (session_->counts().leases > 3) std::this_thread::yield();
-  session_->ChangeLeaseBudget(100);
+  session_->ChangeLeaseBudget({101, 100});
   EXPECT_EQ(stats().lease_budget, 6u) << "the soft budget does not exceed that of Open";
 }
 

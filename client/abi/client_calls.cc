@@ -311,6 +311,7 @@ int memtide_get_stats(memtide_client* client, memtide_stats* stats) {
     result.calls = known->calls;
     result.wait_nanoseconds = static_cast<uint64_t>(known->waited.count());
     result.lease_budget = known->lease_budget;
+    result.slots = known->slots;
     CopyCommonFields(result, stats);
     return absl::OkStatus();
   });

@@ -9,9 +9,15 @@
 
 namespace memtide::client {
 
-LeaseClient::LeaseClient(const LeaseCache::Options& options, const DaemonLimits& limits,
-                         DaemonSession* session, AddressSpace* space, RegionTable* regions)
-    : session_(session), space_(space), regions_(regions), cache_(options), log_(limits) {}
+LeaseClient::LeaseClient(uint32_t places, const Job& job, DaemonSession* session,
+                         AddressSpace* space, RegionTable* regions)
+    : session_(session),
+      space_(space),
+      regions_(regions),
+      cache_({places, job.lease_budget}),
+      log_(job.limits) {
+  stats_.slots = job.lease_slots();
+}
 
 // --- Leasing ---
 

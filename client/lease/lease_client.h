@@ -33,7 +33,7 @@ namespace memtide::client {
 
 // The counters of memtide_stats.
 struct LeaseStats {
-  uint32_t chunks = 0, leases_held = 0, leases_in_use = 0, lease_budget = 0;
+  uint32_t chunks = 0, leases_held = 0, leases_in_use = 0, lease_budget = 0, slots = 0;
   uint64_t acquires = 0, acquire_hits = 0, faults = 0, upgrades = 0, releases = 0, calls = 0;
   Duration waited{0};
 };
@@ -54,8 +54,8 @@ class LeaseClient {
   static constexpr Duration kMaxMinResidency = std::chrono::milliseconds(100);
 
   // `session`, `space` and `regions` must outlive the LeaseClient.
-  LeaseClient(const LeaseCache::Options& options, const DaemonLimits& limits,
-              DaemonSession* session, AddressSpace* space, RegionTable* regions);
+  LeaseClient(uint32_t places, const Job& job, DaemonSession* session, AddressSpace* space,
+              RegionTable* regions);
 
   absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind,
                                       InitialContent initial_content);
@@ -94,9 +94,8 @@ class LeaseClient {
 
   // The daemon revokes leases.
   void Revoke(const Revocation& revocation);
-  // The daemon limits the leases that the session holds. Leases in use may exceed `lease_budget`,
-  // up to `max_in_use` if that is not zero.
-  void SetSoftBudget(uint32_t lease_budget, uint32_t max_in_use);
+  // The daemon limits the leases that the session holds.
+  void SetSoftBudget(const LeaseBudget& budget);
   // The daemon takes a region back. RunReclaimer removes and returns it.
   void RegionGone(RegionId region, const DeviceShare& share);
   // Makes every call fail with `reason` from now on. The first reason wins.

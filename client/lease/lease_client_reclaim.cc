@@ -66,12 +66,14 @@ uint32_t LeaseClient::Budget(uint32_t lease_budget, uint32_t slots) {
 
 void LeaseClient::ApplyDeviceShare(const DeviceShare& share) {
   cache_.SetBudget(std::max<uint32_t>(1, Budget(share.lease_budget, share.device_slots)));
+  stats_.slots = share.device_slots;
   Changed();
 }
 
-void LeaseClient::SetSoftBudget(uint32_t lease_budget, uint32_t max_in_use) {
+void LeaseClient::SetSoftBudget(const LeaseBudget& budget) {
   const MutexLock lock(&mutex_);
-  cache_.SetSoftBudget(std::max<uint32_t>(1, lease_budget), max_in_use);
+  cache_.SetSoftBudget(std::max<uint32_t>(1, budget.leases), budget.max_in_use);
+  stats_.slots = budget.slots;
   Changed();
   reclaim_needed_.Signal();
 }

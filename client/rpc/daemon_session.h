@@ -44,6 +44,14 @@ struct DeviceShare {
   uint32_t lease_budget = 0;
 };
 
+// The leases that a session should hold at most while the job's share has `slots` slots at the tier
+// of the leases. Leases in use may exceed `leases`, up to `max_in_use`; zero means no such limit.
+struct LeaseBudget {
+  uint32_t slots = 0;
+  uint32_t leases = 0;
+  uint32_t max_in_use = 0;
+};
+
 // Receives unsolicited events from the daemon. The session calls it from one thread of its own,
 // between the beginning of Open and the end of Close. Implementations must return soon and must not
 // call the session.
@@ -56,9 +64,7 @@ class DaemonSessionEvents {
   // call ReturnRegions. `share` is what the job has left.
   virtual void RegionGone(RegionId id, const DeviceShare& share) = 0;
   virtual void RevokeRequested(const Revocation& revocation) = 0;
-  // A soft budget: Job::lease_budget is `leases` from now on. Leases in use may exceed it, up to
-  // `max_in_use`; zero means no such limit.
-  virtual void LeaseBudgetChanged(uint32_t leases, uint32_t max_in_use) = 0;
+  virtual void LeaseBudgetChanged(const LeaseBudget& budget) = 0;
   // The session ended. No further event follows, and every call fails with `reason` from now on.
   virtual void Lost(const absl::Status& reason) = 0;
 };
@@ -85,6 +91,9 @@ struct Job {
   std::string cuda_device_uuid;  // 16 bytes; empty without a GPU.
   CommittedStep committed;       // Step zero: none.
   DaemonLimits limits;
+
+  // The job's slots at the tier where its chunks are leased.
+  uint32_t lease_slots() const { return device_slots > 0 ? device_slots : host_slots; }
 };
 
 // Where the bytes of a leased chunk are: `offset` bytes into `region`.

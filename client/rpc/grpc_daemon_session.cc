@@ -369,7 +369,7 @@ void GrpcDaemonSession::ReadEvents() {
       events_->RegionGone(RegionId(gone.region_id()), {gone.device_slots(), gone.lease_budget()});
     } else if (received->frame.has_lease_budget()) {
       const v1::FdLeaseBudget& budget = received->frame.lease_budget();
-      events_->LeaseBudgetChanged(budget.leases(), budget.max_in_use());
+      events_->LeaseBudgetChanged({budget.slots(), budget.leases(), budget.max_in_use()});
     } else if (received->frame.has_revoke()) {
       const v1::FdRevoke& revoke = received->frame.revoke();
       Revocation revocation;

@@ -101,7 +101,7 @@ class NoEvents : public DaemonSessionEvents {
   void RegionArrived(RegionId id, Region region) override {}
   void RegionGone(RegionId id, const DeviceShare& share) override {}
   void RevokeRequested(const Revocation& revocation) override {}
-  void LeaseBudgetChanged(uint32_t leases, uint32_t max_in_use) override {}
+  void LeaseBudgetChanged(const LeaseBudget& budget) override {}
   void Lost(const absl::Status& reason) override {}
 };
 

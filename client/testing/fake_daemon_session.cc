@@ -300,8 +300,8 @@ void FakeDaemonSession::LendRegion(RegionId id) {
 void FakeDaemonSession::EndRegion(RegionId id, const DeviceShare& share) {
   events_->RegionGone(id, share);
 }
-void FakeDaemonSession::ChangeLeaseBudget(uint32_t leases, uint32_t max_in_use) {
-  events_->LeaseBudgetChanged(leases, max_in_use);
+void FakeDaemonSession::ChangeLeaseBudget(const LeaseBudget& budget) {
+  events_->LeaseBudgetChanged(budget);
 }
 
 void FakeDaemonSession::WaitForAbortedCommit() {

@@ -70,7 +70,7 @@ class FakeDaemonSession : public DaemonSession {
   void LendRegion(RegionId id);
   void EndRegion(RegionId id, const DeviceShare& share);
   // Delivers a lease budget.
-  void ChangeLeaseBudget(uint32_t leases, uint32_t max_in_use = 0);
+  void ChangeLeaseBudget(const LeaseBudget& budget);
   // Blocks until the client has returned the region.
   void WaitForReturn(RegionId id);
   // Blocks until a Commit has been answered with ABORTED.

@@ -140,7 +140,7 @@ void EngineState::SendBudgets(const Job& job) {
 void EngineState::SendBudget(const Job& job, SessionId session) {
   const TierShare& work = job.tier(job.work);
   const uint32_t most = std::max(work.slots_with_balloon(), work.guaranteed);
-  Emit(SendLeaseBudget{session, job.LeaseBudget(), Job::LeaseBudgetOf(most)});
+  Emit(SendLeaseBudget{session, work.slots->size(), job.LeaseBudget(), Job::LeaseBudgetOf(most)});
 }
 
 void EngineState::ReleaseSurplusSlots(Job& job, Tier tier) {

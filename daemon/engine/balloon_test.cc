@@ -100,7 +100,8 @@ TEST(BalloonTest, WhatTheMachineLacksLeavesAndItsMemoryGoes) {
   EXPECT_EQ(node.Host().used, kChunk * 13);
   ASSERT_EQ(node.budgets_.size(), 1u);
   EXPECT_EQ(node.budgets_[0].session, session);
-  EXPECT_EQ(node.budgets_[0].lease_budget, 10u) << "a quarter of 13 slots is for moving ahead";
+  EXPECT_EQ(node.budgets_[0].slots, 13u);
+  EXPECT_EQ(node.budgets_[0].lease_budget, 10u) << "a quarter of the slots is for moving ahead";
   ASSERT_EQ(node.shortages_.size(), 1u);
   EXPECT_TRUE(node.shortages_[0].begins);
   EXPECT_EQ(node.Inspect().counters.balloon, kChunk * 3);
@@ -131,7 +132,8 @@ TEST(BalloonTest, MemoryComesBackWhenItIsNeededAfterTheMachineHasEnough) {
   EXPECT_EQ(node.budgets_.size(), 1u);
   node.Leave(kReserve + kChunk * 4 + kChunk * 3);
   ASSERT_EQ(node.budgets_.size(), 2u);
-  EXPECT_EQ(node.budgets_[1].lease_budget, 12u) << "of 15 slots";
+  EXPECT_EQ(node.budgets_[1].slots, 15u);
+  EXPECT_EQ(node.budgets_[1].lease_budget, 12u);
   node.Leave(kReserve + kChunk * 4 + kChunk * 3);  // The same three, unused so far.
   EXPECT_EQ(node.budgets_.size(), 2u);
   EXPECT_TRUE(node.filled_.empty());

@@ -130,10 +130,11 @@ struct SendRegionGone {
   RegionId region;
   uint32_t device_slots = 0, lease_budget = 0;  // The new values of the job.
 };
-// The new lease budget of the session (see OpenReply). It may have `most` leases in use at once.
+// The new lease budget of the session (see OpenReply), of `slots` slots at the working tier. It may
+// have `most` leases in use at once.
 struct SendLeaseBudget {
   SessionId session;
-  uint32_t lease_budget = 0, most = 0;
+  uint32_t slots = 0, lease_budget = 0, most = 0;
 };
 // Requests the release of leases: of `chunks`, which another session wants, and of `count` more of
 // the client's choice, whose room is needed. The client need not comply.

@@ -75,10 +75,11 @@ std::string EncodeRegionGone(RegionId region, uint32_t device_slots, uint32_t le
   return Encode(frame);
 }
 
-std::string EncodeLeaseBudget(uint32_t lease_budget, uint32_t most) {
+std::string EncodeLeaseBudget(const SendLeaseBudget& budget) {
   v1::FdFrame frame;
-  frame.mutable_lease_budget()->set_leases(lease_budget);
-  frame.mutable_lease_budget()->set_max_in_use(most);
+  frame.mutable_lease_budget()->set_slots(budget.slots);
+  frame.mutable_lease_budget()->set_leases(budget.lease_budget);
+  frame.mutable_lease_budget()->set_max_in_use(budget.most);
   return Encode(frame);
 }
 

@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/ids.h"
 #include "base/memory_kind.h"
+#include "daemon/engine/effects.h"
 #include "daemon/session/token_table.h"
 #include "proto/message_sizes.h"
 
@@ -40,7 +41,7 @@ std::string EncodeRefused(const absl::Status& reason);
 // Its descriptor goes with the packet, not into it.
 std::string EncodeRegion(RegionId region, const MemoryExport& memory);
 std::string EncodeRegionGone(RegionId region, uint32_t device_slots, uint32_t lease_budget);
-std::string EncodeLeaseBudget(uint32_t lease_budget, uint32_t most);
+std::string EncodeLeaseBudget(const SendLeaseBudget& budget);
 // REQUIRES: at most kMaxRevokedChunks of them.
 std::string EncodeRevoke(uint32_t count, const std::vector<ChunkId>& chunks);
 

@@ -63,8 +63,9 @@ TEST(FdPacketTest, SaysWhatAClientMustKnow) {
   EXPECT_EQ(frame.region_gone().region_id(), 4u);
   EXPECT_EQ(frame.region_gone().device_slots(), 12u);
   EXPECT_EQ(frame.region_gone().lease_budget(), 9u);
-  ASSERT_TRUE(frame.ParseFromString(EncodeLeaseBudget(17, 23)));
-  EXPECT_EQ(frame.lease_budget().leases(), 17u);
+  ASSERT_TRUE(frame.ParseFromString(EncodeLeaseBudget({SessionId(1), 20, 15, 23})));
+  EXPECT_EQ(frame.lease_budget().slots(), 20u);
+  EXPECT_EQ(frame.lease_budget().leases(), 15u);
   EXPECT_EQ(frame.lease_budget().max_in_use(), 23u);
 }
 

@@ -101,7 +101,7 @@ void FdServer::SendRegionGone(const memtide::SendRegionGone& gone) {
 }
 
 void FdServer::SendLeaseBudget(const memtide::SendLeaseBudget& budget) {
-  Queue({budget.session, EncodeLeaseBudget(budget.lease_budget, budget.most)});
+  Queue({budget.session, EncodeLeaseBudget(budget)});
 }
 
 void FdServer::SendRevoke(const Revoke& revoke) {

@@ -184,7 +184,7 @@ TEST_F(FdServerTest, PassesRegionsThatGoAndRevocations) {
   server_->SendRegion(session, RegionId(2));  // Gone before it was sent: skipped.
   server_->SendRegion(session, RegionId(1));
   server_->SendRegionGone({session, RegionId(1), 5, 4});
-  server_->SendLeaseBudget({session, 3, 5});
+  server_->SendLeaseBudget({session, 4, 3, 5});
   server_->SendRevoke({session, 7, {ChunkId(3)}});
   int fd;
   const v1::FdFrame region = client.Receive(&fd);
@@ -210,7 +210,7 @@ TEST_F(FdServerTest, ARegionWaitsWhileThereAreNoDescriptors) {
   client.Receive();
   lacking_ = 3;
   server_->SendRegion(session, RegionId(1));
-  server_->SendLeaseBudget({session, 3, 5});
+  server_->SendLeaseBudget({session, 4, 3, 5});
   int fd;
   EXPECT_EQ(client.Receive(&fd).region().region_id(), 1u);
   ASSERT_GE(fd, 0);

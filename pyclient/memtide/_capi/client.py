@@ -103,7 +103,8 @@ class Stats:
     releases: int
     calls: int
     wait_nanoseconds: int
-    lease_budget: int = 0
+    lease_budget: int
+    slots: int
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,7 @@ class Stats(ctypes.Structure):
         ("calls", c_uint64),
         ("wait_nanoseconds", c_uint64),
         ("lease_budget", c_uint32),
+        ("slots", c_uint32),
     ]
 
 

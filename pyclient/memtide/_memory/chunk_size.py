@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from memtide._memory.alignment import SMALLEST_BYTES, aligned
-from memtide._memory.leases import limit_of
 from memtide._util.sizes import format_size
 
 # CUDA and huge pages need multiples of the first, 2 MiB; beyond the last a transfer is no faster.
@@ -35,6 +34,9 @@ CANDIDATES = tuple(2**exponent << 20 for exponent in range(1, 7))
 LEAST_SLOTS = 8
 # The fewest slots of any tier with which the daemon opens a job (its kMinSlots).
 _LEAST_LENT = 4
+# The updates of the widest parameter for which a tier should have slots: one that is computed, and
+# as much room for page faults and for what is prefetched meanwhile.
+_UPDATES_PER_TIER = 2
 # A size is clearly better if its estimated seconds are below this ratio of the present ones. A
 # smaller gain is not worth starting a run again.
 _CLEARLY = 0.95
@@ -104,10 +106,10 @@ class Estimate:
     @property
     def shortage(self) -> tuple[int, int, bool]:
         """The bytes that the pools lack, the slots that the fastest pool lacks to have a choice of
-        victims, and whether one update needs more chunks than may be leased at once."""
+        victims, and whether one update needs more chunks than there is room for."""
         lacking_bytes = self.lacking * self.chunk_bytes
         lacking_slots = max(0, LEAST_SLOTS - self.slots)
-        return lacking_bytes, lacking_slots, self.widest > _leasable(self.step_slots)
+        return lacking_bytes, lacking_slots, self.widest > self.step_slots // _UPDATES_PER_TIER
 
     def __str__(self) -> str:
         text = (
@@ -225,9 +227,3 @@ def _packed(sizes_bytes: Iterable[int], chunk_bytes: int) -> list[range]:
         range((end - size) // chunk_bytes, (end - 1) // chunk_bytes + 1)
         for size, end in zip(aligned_sizes, accumulate(aligned_sizes), strict=True)
     ]
-
-
-def _leasable(slots: int) -> int:
-    # The lease budget of so few slots is what the daemon says it is (LeaseBudgetOf in
-    # daemon/engine/job.h): a quarter is left to prefetch into.
-    return limit_of(slots - max(1, slots // 4))

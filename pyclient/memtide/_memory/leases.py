@@ -40,8 +40,11 @@ class LeaseLedger:
         self._leasing = threading.Lock()
         self._live: dict[int, Lease] = {}
         self._in_use = 0
-        self.budget = client.properties.lease_budget
+        stats = client.stats()
+        self.budget = stats.lease_budget
         self.limit = limit_of(self.budget)
+        # The job's slots at the tier of the leases.
+        self.slots = stats.slots
         # Whether an access without a lease is fatal: on a GPU.
         self.strict = not client.properties.handles_faults
         # False while all chunks can be leased at once: page faults lease each once, and there is
@@ -51,12 +54,13 @@ class LeaseLedger:
         self.netted = False
 
     def refresh(self) -> None:
-        """Reads the lease budget again, because the job's share may have changed."""
-        budget = self._client.stats().lease_budget
-        if budget == self.budget:
+        """Reads the lease budget and the slots again, because the job's share may have changed."""
+        stats = self._client.stats()
+        self.slots = stats.slots
+        if stats.lease_budget == self.budget:
             return
-        self.budget = budget
-        self.limit = limit_of(budget)
+        self.budget = stats.lease_budget
+        self.limit = limit_of(self.budget)
 
     def leave(self, chunks: int) -> bool:
         """Lowers the limit of leases ahead of use, so that `chunks` of the budget stay free for
@@ -155,9 +159,3 @@ def limit_of(budget: int) -> int:
     """The chunks of a lease budget that may be leased ahead of their use."""
     # The rest is for page faults: at least two, for code that walks over two tensors at once.
     return max(1, budget - max(2, budget // 4))
-
-
-def slots_of(budget: int) -> int:
-    """The fewest slots with this lease budget: a quarter is not leased (LeaseBudgetOf in
-    daemon/engine/job.h), so that the daemon can prefetch into it."""
-    return max(budget + 1, (4 * budget - 1) // 3)

@@ -31,7 +31,7 @@ from memtide._capi.client import Client, Kind, Places
 from memtide._capi.optimizer_step import MOST_STATES
 from memtide._memory.alignment import SMALLEST_BYTES, aligned
 from memtide._memory.arena import Arena, Storages
-from memtide._memory.leases import LeaseLedger, slots_of
+from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_layout import lie_alike
 
 _NO_PLACES = Places(())
@@ -142,7 +142,7 @@ class TensorManager:
         from there are already where the daemon steps them (docs/decisions/0013)."""
         if self.client.properties.device_slots:
             return self.pressed()
-        return self.chunks() > slots_of(self.ledger.budget)
+        return self.chunks() > self.ledger.slots
 
     def adopt(self, tensor: torch.Tensor, kind: Kind, row: int = 0) -> bool:
         """Moves the tensor into a chunk if that is possible; returns whether it is in one now."""

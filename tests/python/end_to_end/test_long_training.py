@@ -25,10 +25,10 @@ BF16 = 0.1
 # By case: steps, the MiB of a host pool that holds one step call but not everything, the tolerance.
 CASES = {
     "adamw": (200, 24, FP32),
-    "sgd": (200, 24, 0.0),
+    "sgd": (200, 22, 0.0),
     "adamw bf16": (200, 14, BF16),
     "sgd bf16": (200, 10, BF16),
-    "adagrad": (25, 24, FP32),
+    "adagrad": (25, 22, FP32),
     "adam amsgrad maximize": (25, 24, FP32),
     "adamw accumulation frozen absent": (25, 24, FP32),
     "adamw scaler": (25, 24, FP32),
@@ -81,8 +81,9 @@ def check_curves(case: str, values: list[float], expected: list[float]) -> None:
 def test_what_fits_the_pool_is_stepped_in_place(
     cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path
 ) -> None:
-    # There are more chunks than may be leased at once; shadow chunks would be evicted to SSD.
-    plain, offloaded, daemon_steps = train("adamw", 25, 36, cli, reference_runs, tmp_path)
+    # 16 chunks fill all slots, and are more than may be leased at once; shadow chunks would be
+    # evicted to SSD.
+    plain, offloaded, daemon_steps = train("adamw", 25, 32, cli, reference_runs, tmp_path)
     assert daemon_steps == 0
     torch.testing.assert_close(offloaded, plain, rtol=0, atol=0)
 

@@ -8,7 +8,7 @@ import pytest
 from fake_client import FakeClient
 from memtide._capi.client import Access, Kind, Places
 from memtide._memory.lease_window import LeaseWindow
-from memtide._memory.leases import LeaseLedger, slots_of
+from memtide._memory.leases import LeaseLedger
 
 
 @pytest.fixture
@@ -25,9 +25,16 @@ def ledger(client: FakeClient) -> LeaseLedger:
     return ledger
 
 
-@pytest.mark.parametrize("slots", [2, 3, 4, 5, 7, 8, 9, 24, 100, 101, 1023])
-def test_slots_are_known_from_their_budget_to_one(slots: int) -> None:
-    assert slots_of(slots - max(1, slots // 4)) in (slots - 1, slots)
+def test_slots_and_budget_are_those_that_the_daemon_sent_last(
+    client: FakeClient, ledger: LeaseLedger
+) -> None:
+    assert (ledger.slots, ledger.budget) == (10, 8)
+    client.slots = 12
+    ledger.refresh()
+    assert (ledger.slots, ledger.budget) == (12, 8)
+    client.slots, client.lease_budget = 5, 4
+    ledger.refresh()
+    assert (ledger.slots, ledger.budget, ledger.limit) == (5, 4, 2)
 
 
 def test_nothing_is_leased_while_everything_fits(client: FakeClient, ledger: LeaseLedger) -> None:

@@ -245,8 +245,8 @@ def test_what_fits_follows_the_share() -> None:
     try:
         model = torch.nn.Linear(64, 64)  # Its weight takes four chunks.
         assert runtime.manager.manages(model.weight)
-        for budget, pressed, overflows in ((4, False, False), (3, True, False), (2, True, True)):
-            runtime.client.lease_budget = budget
+        for slots, pressed, overflows in ((5, False, False), (4, True, False), (3, True, True)):
+            runtime.client.slots, runtime.client.lease_budget = slots, slots - 1
             runtime.ledger.refresh()
             assert runtime.manager.pressed() == pressed
             assert runtime.manager.overflows() == overflows

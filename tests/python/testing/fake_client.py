@@ -61,6 +61,7 @@ class FakeClient(FakeSteps):
         self.reported: list[tuple[Phase, str] | None] = []
         self.own_bytes: list[tuple[int, int]] = []
         self.lease_budget = lease_budget
+        self.slots = lease_budget + max(1, lease_budget // 3)
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._returned: deque[tuple[int, int]] = deque()
 
@@ -108,7 +109,8 @@ class FakeClient(FakeSteps):
         self.reported.append(None)
 
     def resize(self, device_share_bytes: int, timeout_ms: int = -1) -> None:
-        self.lease_budget = device_share_bytes // CHUNK_BYTES - 1
+        self.slots = device_share_bytes // CHUNK_BYTES
+        self.lease_budget = self.slots - 1
 
     def wrap(self, address: int, size_bytes: int) -> Any:
         buffer = (ctypes.c_char * size_bytes).from_address(address)
@@ -121,7 +123,7 @@ class FakeClient(FakeSteps):
 
     def stats(self) -> Stats:
         in_use = sum(map(bool, self.uses.values()))
-        return Stats(len(self.kinds), 0, in_use, 0, 0, 0, 0, 0, 0, 0, self.lease_budget)
+        return Stats(len(self.kinds), 0, in_use, 0, 0, 0, 0, 0, 0, 0, self.lease_budget, self.slots)
 
     def in_use(self) -> set[int]:
         return {place for place, uses in self.uses.items() if uses}

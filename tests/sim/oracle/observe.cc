@@ -6,6 +6,12 @@
 #include "tests/sim/trace.h"
 
 namespace memtide::sim {
+namespace {
+
+// A quarter of the slots is left to prefetch into, and one at least.
+uint32_t BudgetOf(uint32_t slots) { return slots - std::max(1u, slots / 4); }
+
+}  // namespace
 
 void Model::ObserveRegion(const SendRegion& effect) {
   const auto session = state_.sessions.find(effect.session);
@@ -115,11 +121,13 @@ void Model::ObserveBudget(const SendLeaseBudget& effect) {
       effect.lease_budget >= job->slots[1]) {
     return Broken(absl::StrCat(ToText(effect), ": nobody there, or no such budget"));
   }
+  if (effect.slots > job->slots[1] || effect.lease_budget != BudgetOf(effect.slots)) {
+    return Broken(absl::StrCat(ToText(effect), ": not the budget of ", effect.slots, " slots"));
+  }
   if (effect.most >= job->slots[1] || (effect.most < effect.lease_budget && !job->IsElastic())) {
     return Broken(absl::StrCat(ToText(effect), ": no such number can be in use"));
   }
-  const uint32_t all = job->slots[1] - std::max(1u, job->slots[1] / 4);
-  if (job->IsElastic() && effect.most < all) probes_.Hit(Probe::kShareCeded);
+  if (job->IsElastic() && effect.most < BudgetOf(job->slots[1])) probes_.Hit(Probe::kShareCeded);
 }
 
 void Model::ObserveTransfer(const StartTransfer& effect) {
