@@ -154,6 +154,7 @@ int memtide_get_limits(memtide_client* client, memtide_limits* limits) {
     result.step_manifest_bytes = static_cast<uint32_t>(known.step_manifest.count());
     result.chunks_per_node = known.chunks_per_node;
     result.max_wait_s = static_cast<uint32_t>(known.max_wait / std::chrono::seconds(1));
+    result.min_slots = known.min_slots;
     CopyCommonFields(result, limits);
     return absl::OkStatus();
   });

@@ -30,6 +30,7 @@ absl::StatusOr<DaemonLimits> ReadLimits(const v1::Limits& sent) {
            {"step_pieces_per_call", sent.step_pieces_per_call()},
            {"step_manifest_bytes", sent.step_manifest_bytes()},
            {"chunks_per_node", sent.chunks_per_node()},
+           {"min_slots", sent.min_slots()},
        }) {
     MEMTIDE_RETURN_IF_ERROR(CheckLimit(name, value, kMaxCount));
   }
@@ -45,6 +46,7 @@ absl::StatusOr<DaemonLimits> ReadLimits(const v1::Limits& sent) {
   limits.step_manifest = Bytes(sent.step_manifest_bytes());
   limits.chunks_per_node = sent.chunks_per_node();
   limits.max_wait = std::chrono::seconds(max_wait_s);
+  limits.min_slots = sent.min_slots();
   return limits;
 }
 

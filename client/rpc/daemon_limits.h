@@ -20,6 +20,7 @@ struct DaemonLimits {
   Bytes step_manifest;
   uint32_t chunks_per_node = 0;
   Duration max_wait{0};
+  uint32_t min_slots = 0;
 };
 
 // INTERNAL: a limit is zero, or so large that no daemon enforces it; the message names it.

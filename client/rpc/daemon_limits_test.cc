@@ -16,6 +16,7 @@ v1::Limits Sent() {
   sent.set_step_pieces_per_call(7);
   sent.set_step_manifest_bytes(8);
   sent.set_chunks_per_node(9);
+  sent.set_min_slots(11);
   sent.mutable_max_wait()->set_seconds(10);
   return sent;
 }
@@ -30,6 +31,7 @@ TEST(DaemonLimitsTest, AreThoseThatTheDaemonSent) {
   EXPECT_EQ(limits->step_pieces_per_call, 7u);
   EXPECT_EQ(limits->step_manifest, Bytes(8));
   EXPECT_EQ(limits->chunks_per_node, 9u);
+  EXPECT_EQ(limits->min_slots, 11u);
   EXPECT_EQ(limits->max_wait, std::chrono::seconds(10));
 }
 

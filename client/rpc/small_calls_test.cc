@@ -37,6 +37,7 @@ v1::Limits SmallLimits() {
   limits.set_step_pieces_per_call(1);
   limits.set_step_manifest_bytes(1);
   limits.set_chunks_per_node(kChunks);
+  limits.set_min_slots(1);
   limits.mutable_max_wait()->set_seconds(5);
   return limits;
 }

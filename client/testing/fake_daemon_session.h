@@ -26,7 +26,7 @@ class FakeDaemonSession : public DaemonSession {
     uint32_t slots = 4;
     uint32_t lease_budget = 3;
     uint32_t max_chunks = 64;
-    DaemonLimits limits = {4096, 4096, 16384, 4, 8192, MiB(1), 64, std::chrono::minutes(1)};
+    DaemonLimits limits = {4096, 4096, 16384, 4, 8192, MiB(1), 64, std::chrono::minutes(1), 1};
   };
   struct Counts {
     uint64_t fetches = 0, releases = 0, evictions = 0;

@@ -213,6 +213,7 @@ TEST_F(GrpcServerTest, SaysTheLimitsInForceAndEnforcesThem) {
   EXPECT_EQ(opened.limits().step_pieces_per_call(), 4u);
   EXPECT_EQ(opened.limits().step_manifest_bytes(), 5u);
   EXPECT_EQ(opened.limits().chunks_per_node(), 6u);
+  EXPECT_EQ(opened.limits().min_slots(), kMinSlots);
   EXPECT_EQ(opened.limits().max_wait().seconds(), 8);
   engine_.Next<OpenCall>();
   v1::AllocateRequest allocate;

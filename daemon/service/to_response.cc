@@ -107,6 +107,7 @@ void ToProto(const Limits& limits, v1::Limits* proto) {
   proto->set_step_manifest_bytes(limits.manifest_bytes);
   proto->set_chunks_per_node(limits.chunks);
   ToProto(limits.max_wait, proto->mutable_max_wait());
+  proto->set_min_slots(kMinSlots);
 }
 
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response) {

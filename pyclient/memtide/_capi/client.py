@@ -87,6 +87,7 @@ class Limits:
     step_manifest_bytes: int
     chunks_per_node: int
     max_wait_s: int
+    min_slots: int
 
 
 @dataclass(frozen=True)

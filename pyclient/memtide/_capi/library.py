@@ -73,6 +73,7 @@ class Limits(ctypes.Structure):
         ("step_manifest_bytes", c_uint32),
         ("chunks_per_node", c_uint32),
         ("max_wait_s", c_uint32),
+        ("min_slots", c_uint32),
     ]
 
 

@@ -233,7 +233,10 @@ def _print_advice(client: Client, console: Console) -> None:
         )
     }
     estimates = chunk_size.clearly_better(
-        deferred_start.parameters(), pools, properties.chunk_bytes
+        deferred_start.parameters(),
+        pools,
+        properties.chunk_bytes,
+        min_slots=client.limits.min_slots,
     )
     if estimates is not None:
         summary_tables.print_advice(*estimates, console)

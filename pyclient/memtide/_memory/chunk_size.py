@@ -32,8 +32,6 @@ CANDIDATES = tuple(2**exponent << 20 for exponent in range(1, 7))
 # The fewest slots that the fastest tier should have. With six, one operation on two threads fetched
 # the same chunks again and again (docs/decisions/0011).
 LEAST_SLOTS = 8
-# The fewest slots of any tier with which the daemon opens a job (its kMinSlots).
-_LEAST_LENT = 4
 # The updates of the widest parameter for which a tier should have slots: one that is computed, and
 # as much room for page faults and for what is prefetched meanwhile.
 _UPDATES_PER_TIER = 2
@@ -135,33 +133,41 @@ class Choice:
         return self.best.chunk_bytes
 
 
-def search(parameters: Iterable[Parameter], pools: Mapping[str, int]) -> Choice | None:
+def search(
+    parameters: Iterable[Parameter], pools: Mapping[str, int], *, min_slots: int
+) -> Choice | None:
     """The best chunk size for these parameters, which are in the order of their adoption.
 
-    `pools` has the bytes of each tier ("device", "host", "ssd") that they may use. None: no
-    parameter is large enough to be adopted, or there is no pool.
+    `pools` has the bytes of each tier ("device", "host", "ssd") that they may use, and `min_slots`
+    is the fewest slots of any tier with which the daemon opens a job. None: no parameter is large
+    enough to be adopted, or there is no pool.
     """
     adopted = [p for p in parameters if p.size_bytes >= SMALLEST_BYTES]
     if not adopted or not any(pools.values()):
         return None
-    candidates = tuple(estimate(adopted, pools, chunk_bytes) for chunk_bytes in CANDIDATES)
+    candidates = tuple(
+        estimate(adopted, pools, chunk_bytes, min_slots=min_slots) for chunk_bytes in CANDIDATES
+    )
     return Choice(min(candidates, key=_score), candidates)
 
 
 def clearly_better(
-    parameters: Iterable[Parameter], pools: Mapping[str, int], chunk_bytes: int
+    parameters: Iterable[Parameter], pools: Mapping[str, int], chunk_bytes: int, *, min_slots: int
 ) -> tuple[Estimate, Estimate] | None:
     """The estimates of `chunk_bytes` and of the best size; None: the best is not clearly better."""
     adopted = [p for p in parameters if p.size_bytes >= SMALLEST_BYTES]
-    choice = search(adopted, pools)
+    choice = search(adopted, pools, min_slots=min_slots)
     if choice is None:
         return None
-    best, present = choice.best, estimate(adopted, pools, chunk_bytes)
+    best = choice.best
+    present = estimate(adopted, pools, chunk_bytes, min_slots=min_slots)
     better = best.shortage < present.shortage or best.seconds < _CLEARLY * present.seconds
     return (present, best) if better else None
 
 
-def estimate(adopted: Sequence[Parameter], pools: Mapping[str, int], chunk_bytes: int) -> Estimate:
+def estimate(
+    adopted: Sequence[Parameter], pools: Mapping[str, int], chunk_bytes: int, *, min_slots: int
+) -> Estimate:
     """The estimate of one chunk size. REQUIRES: at least one parameter and one pool."""
     layout = _Layout(adopted, chunk_bytes)
     tiers = [name for name in ("device", "host", "ssd") if pools.get(name)]
@@ -181,7 +187,7 @@ def estimate(adopted: Sequence[Parameter], pools: Mapping[str, int], chunk_bytes
         slots=slots[0],
         step_slots=slots[tiers.index("host")] if "host" in tiers else slots[0],
         widest=layout.widest,
-        lacking=max(0, layout.chunks - slots[-1], _LEAST_LENT - min(slots)),
+        lacking=max(0, layout.chunks - slots[-1], min_slots - min(slots)),
         moved_bytes=moved,
         seconds=seconds,
         once_seconds=_LINKS["host"].seconds(layout.chunks * chunk_bytes, chunk_bytes),

@@ -20,7 +20,6 @@ from memtide._memory.tensor_manager import TensorManager
 from memtide._util.sizes import format_size, parse_size
 from memtide.errors import DeadlineExceeded, ResourceExhausted
 
-_FEWEST_SLOTS = 4
 _TIMEOUT_MS = 60_000
 # Iterations without a shortage before chunks return: the first time, and at most.
 _PATIENCE, _MOST_PATIENCE = 2, 1024
@@ -33,6 +32,7 @@ class DeviceOomHandler:
     def __init__(self, manager: TensorManager) -> None:
         self._manager = manager
         self._slots = self._share_slots = manager.client.properties.device_slots
+        self._min_slots = manager.client.limits.min_slots
         self._iterations = 0  # Since the last shortage.
         self._patience = _PATIENCE
         self._returned = False  # Whether chunks have returned since the last shortage.
@@ -49,7 +49,7 @@ class DeviceOomHandler:
         if self._returned:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
             self._returned = False
-        while self._slots > _FEWEST_SLOTS:
+        while self._slots > self._min_slots:
             self._give_back(wanted)
             try:
                 return run()
@@ -85,7 +85,7 @@ class DeviceOomHandler:
     def _give_back(self, wanted_bytes: int) -> None:
         chunk_bytes = self._manager.chunk_bytes
         fewer = max(-(-wanted_bytes // chunk_bytes), self._slots // 8, 1)
-        self._slots = max(_FEWEST_SLOTS, self._slots - fewer)
+        self._slots = max(self._min_slots, self._slots - fewer)
         # These leases only make later accesses fast, and they pin chunks that are to be evicted.
         self._manager.ledger.release_all()
         # If another session's leases pin some slots, what was freed may still be enough: the next

@@ -125,9 +125,10 @@ def _searched_chunk_bytes(request: SessionRequest, socket_dir: Path) -> int:
     # `memtide run` opens its session before the script has made a model (decision 11).
     if not request.parameters:
         return 0
-    pools = {pool.tier: pool.obtainable_bytes for pool in inspection.inspect(socket_dir).pools}
+    node = inspection.inspect(socket_dir)
+    pools = {pool.tier: pool.obtainable_bytes for pool in node.pools}
     for tier, share in (("device", request.device_share_bytes), ("host", request.host_share_bytes)):
         if share:
             pools[tier] = share
-    choice = chunk_size.search(request.parameters, pools)
+    choice = chunk_size.search(request.parameters, pools, min_slots=node.min_slots)
     return choice.chunk_bytes if choice is not None else 0

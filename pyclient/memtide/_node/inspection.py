@@ -55,6 +55,7 @@ class Node:
     counters: Mapping[str, int]
     stalls_s: Mapping[str, float]
     sessions: tuple[Mapping[str, Any], ...] = ()
+    min_slots: int = 0  # The fewest slots of a job at any tier.
     warnings: tuple[str, ...] = ()
     draining: bool = False
     raw: Mapping[str, Any] = field(default_factory=dict)
@@ -82,6 +83,7 @@ def parse(reply: Mapping[str, Any]) -> Node:
         },
         stalls_s={name: seconds(counters.get(name, "0s")) for name in STALLS},
         sessions=tuple(reply.get("sessions", ())),
+        min_slots=int(reply.get("limits", {}).get("min_slots", 0)),
         warnings=tuple(reply.get("warnings", ())),
         draining=bool(reply.get("draining", False)),
         raw=reply,

@@ -13,12 +13,14 @@ from memtide._memory.arena import Arena, Storages
 from memtide._memory.chunk_size import CANDIDATES, Choice, Parameter
 
 MIB = 2**20
+MIN_SLOTS = 4
 
 
 def search(sizes_bytes: list[int], **pools_mib: int) -> Choice:
     choice = chunk_size.search(
         [Parameter(size) for size in sizes_bytes],
         {tier: size * MIB for tier, size in pools_mib.items()},
+        min_slots=MIN_SLOTS,
     )
     assert choice is not None
     return choice
@@ -60,13 +62,15 @@ def test_one_parameter_gets_the_size_that_brings_it_soonest() -> None:
 
 
 def test_without_parameters_or_pools_there_is_no_choice() -> None:
-    assert chunk_size.search([], {"host": 1024 * MIB}) is None
-    assert chunk_size.search([Parameter(1023)], {"host": 1024 * MIB}) is None
-    assert chunk_size.search([Parameter(4096)], {"host": 0}) is None
+    assert chunk_size.search([], {"host": 1024 * MIB}, min_slots=MIN_SLOTS) is None
+    assert chunk_size.search([Parameter(1023)], {"host": 1024 * MIB}, min_slots=MIN_SLOTS) is None
+    assert chunk_size.search([Parameter(4096)], {"host": 0}, min_slots=MIN_SLOTS) is None
 
 
 def test_states_are_as_many_as_the_optimizer_keeps() -> None:
-    plain = chunk_size.search([Parameter(64 * MIB, states=())], {"host": 2048 * MIB})
+    plain = chunk_size.search(
+        [Parameter(64 * MIB, states=())], {"host": 2048 * MIB}, min_slots=MIN_SLOTS
+    )
     assert plain is not None
     assert plain.best.used_bytes == 2 * 64 * MIB
     assert plain.best.widest == 2 * 64 * MIB // plain.chunk_bytes
@@ -74,7 +78,7 @@ def test_states_are_as_many_as_the_optimizer_keeps() -> None:
 
 def test_states_are_as_large_as_they_are() -> None:
     half = Parameter(32 * MIB, states=(64 * MIB,) * 3)  # bf16, with moments and a master in fp32.
-    choice = chunk_size.search([half], {"host": 2048 * MIB})
+    choice = chunk_size.search([half], {"host": 2048 * MIB}, min_slots=MIN_SLOTS)
     assert choice is not None
     assert choice.best.used_bytes == (2 * 32 + 3 * 64) * MIB
     (two,) = (candidate for candidate in choice.candidates if candidate.chunk_bytes == 2 * MIB)
@@ -83,7 +87,9 @@ def test_states_are_as_large_as_they_are() -> None:
 
 def test_frozen_parameters_have_neither_gradients_nor_states() -> None:
     frozen = [Parameter(64 * MIB, trained=False)] * 4
-    choice = chunk_size.search([*frozen, Parameter(64 * MIB)], {"host": 2048 * MIB})
+    choice = chunk_size.search(
+        [*frozen, Parameter(64 * MIB)], {"host": 2048 * MIB}, min_slots=MIN_SLOTS
+    )
     assert choice is not None
     assert choice.best.used_bytes == (4 + 4) * 64 * MIB
 
@@ -125,7 +131,7 @@ def test_arenas_lay_tensors_as_the_search_says(seed: int) -> None:
     sizes = [draw.choice([1024, 1500, 4096, 5000, 20_000]) for _ in range(50)]
     held = [arena.empty([size], [1], torch.uint8) for size in sizes]
     adopted = [Parameter(size, trained=False) for size in sizes]
-    estimate = chunk_size.estimate(adopted, {"host": 1024 * MIB}, CHUNK_BYTES)
+    estimate = chunk_size.estimate(adopted, {"host": 1024 * MIB}, CHUNK_BYTES, min_slots=MIN_SLOTS)
     assert estimate.chunks == arena.chunks
     assert estimate.used_bytes == sum(tensor.numel() for tensor in held)
 
@@ -134,8 +140,8 @@ def test_a_size_that_is_about_as_good_is_left_as_it_is() -> None:
     parameters = [Parameter(4 * MIB)] * 100
     pools = {"host": 512 * MIB, "ssd": 8192 * MIB}
     best = search([4 * MIB] * 100, host=512, ssd=8192).chunk_bytes
-    assert chunk_size.clearly_better(parameters, pools, best) is None
-    estimates = chunk_size.clearly_better(parameters, pools, max(CANDIDATES))
+    assert chunk_size.clearly_better(parameters, pools, best, min_slots=MIN_SLOTS) is None
+    estimates = chunk_size.clearly_better(parameters, pools, max(CANDIDATES), min_slots=MIN_SLOTS)
     assert estimates is not None
     present, better = estimates
     assert (present.chunk_bytes, better.chunk_bytes) == (max(CANDIDATES), best)

@@ -53,6 +53,7 @@ class FakeClient(FakeSteps):
             step_manifest_bytes=1 << 19,
             chunks_per_node=1 << 20,
             max_wait_s=600,
+            min_slots=4,
         )
         self.kinds: dict[int, Kind] = {}
         self.uses: Counter[int] = Counter()
