@@ -15,6 +15,7 @@
 #include "client/memory/descriptor.h"
 #include "client/memory/signals_blocked.h"
 #include "client/rpc/grpc_daemon_session.h"
+#include "proto/protocol.h"
 
 namespace memtide::client {
 namespace {
@@ -102,7 +103,8 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
     committed_ = job.committed;
   }
   // A daemon of another version might send values that the address range cannot represent.
-  if (job.chunk_size.IsZero() || !job.chunk_size.IsMultipleOf(MiB(2)) || job.lease_budget == 0) {
+  if (job.chunk_size.IsZero() || !job.chunk_size.IsMultipleOf(kChunkAlignment) ||
+      job.lease_budget == 0) {
     return absl::InternalError(
         "the daemon opened a job with an invalid chunk size or lease budget");
   }

@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "client/cuda/cuda_context.h"
+#include "proto/protocol.h"
 
 namespace memtide::client {
 namespace {
@@ -88,7 +89,7 @@ class CudaSpace : public AddressSpace {
 
 absl::StatusOr<std::unique_ptr<AddressSpace>> CudaSpace::Reserve(const Options& options,
                                                                  const std::string& uuid) {
-  MEMTIDE_CHECK(options.chunk_size.IsMultipleOf(MiB(2)) && options.places > 0);
+  MEMTIDE_CHECK(options.chunk_size.IsMultipleOf(kChunkAlignment) && options.places > 0);
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaContext> context, CudaContext::Open(uuid));
   if (!context->descriptors()) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -2,12 +2,14 @@
 
 #include <utility>
 
+#include "proto/protocol.h"
+
 namespace memtide::client {
 
 void AccessLog::Begin(Moment moment) {
   begun_ = true;
   ++number_;
-  if (moment.name.size() > kMaxNameBytes) moment.name.resize(kMaxNameBytes);
+  if (moment.name.size() > kMaxMomentNameBytes) moment.name.resize(kMaxMomentNameBytes);
   moments_.push_back(std::move(moment));
   Bound();
 }

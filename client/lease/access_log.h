@@ -24,7 +24,6 @@ class AccessLog {
   // After this many moments without a fetch, a report of its own is worth its cost: otherwise the
   // daemon's prediction lags behind the program.
   static constexpr size_t kReportAfter = 16;
-  static constexpr size_t kMaxNameBytes = 64;
 
   // What one call may carry limits the log: moments, uses, and ends of iterations.
   explicit AccessLog(const DaemonLimits& limits) : limits_(limits) {}

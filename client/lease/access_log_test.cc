@@ -1,6 +1,7 @@
 #include "client/lease/access_log.h"
 
 #include "gtest/gtest.h"
+#include "proto/protocol.h"
 
 namespace memtide::client {
 namespace {
@@ -93,7 +94,7 @@ TEST(AccessLogTest, ALogThatIsNeverTakenStaysSmall) {
   EXPECT_TRUE(log.WantsReport());
   const std::vector<Moment> moments = log.Take();
   EXPECT_LE(moments.size(), Limits().moments_per_call / 2);
-  EXPECT_EQ(moments.back().name.size(), AccessLog::kMaxNameBytes);
+  EXPECT_EQ(moments.back().name.size(), kMaxMomentNameBytes);
 }
 
 }  // namespace

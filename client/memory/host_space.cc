@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "proto/protocol.h"
 
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
@@ -101,11 +102,11 @@ char* MapNothing(char* at, size_t size) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HostSpace>> HostSpace::Reserve(const Options& options) {
-  MEMTIDE_CHECK(!options.chunk_size.IsZero() && options.chunk_size.IsMultipleOf(MiB(2)));
+  MEMTIDE_CHECK(!options.chunk_size.IsZero() && options.chunk_size.IsMultipleOf(kChunkAlignment));
   MEMTIDE_CHECK(options.places > 0);
   MEMTIDE_ASSIGN_OR_RETURN(FaultDescriptor faults, OpenUserfaultfd());
   const uint64_t alignment =
-      options.chunk_size <= kMaxAlignment ? options.chunk_size.count() : MiB(2).count();
+      options.chunk_size <= kMaxAlignment ? options.chunk_size.count() : kChunkAlignment.count();
   const Bytes size = options.chunk_size * options.places;
   char* base = ReserveAligned(size.count(), alignment);
   if (base == nullptr) {

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "proto/protocol.h"
+
 namespace memtide::client {
 namespace {
 
 // The number of chunks that must fit into each tier. With 12 on the device, eviction has a choice
 // of victims. Host memory needs 24, because an optimizer step uses a dozen chunks of it at a time.
 constexpr uint64_t kChunksOnDevice = 12, kChunksInHost = 24;
-constexpr Bytes kMinChunk = MiB(2);
 constexpr Bytes kMaxChunk = MiB(64);
 
 }  // namespace
@@ -19,7 +20,7 @@ Bytes DefaultChunkSize(Bytes device_share, Bytes host_share) {
     wanted = std::min(wanted, Bytes(device_share / Bytes(kChunksOnDevice)));
   }
   if (!host_share.IsZero()) wanted = std::min(wanted, Bytes(host_share / Bytes(kChunksInHost)));
-  return std::max(RoundDown(wanted, kMinChunk), kMinChunk);
+  return std::max(RoundDown(wanted, kChunkAlignment), kChunkAlignment);
 }
 
 Bytes DefaultChunkSize(const JobOptions& options, const v1::InspectNodeResponse& node) {

@@ -12,12 +12,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "proto/message_sizes.h"
+#include "proto/protocol.h"
 
 namespace memtide::client {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 1;
 // More than one descriptor is a protocol violation. The buffer holds more, so that unexpected ones
 // are received, owned and closed.
 constexpr int kMaxDescriptorsPerPacket = 16;

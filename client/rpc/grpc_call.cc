@@ -1,6 +1,6 @@
 #include "client/rpc/grpc_call.h"
 
-#include "proto/message_sizes.h"
+#include "proto/protocol.h"
 
 namespace memtide::client {
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {

@@ -30,12 +30,11 @@
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
 #include "daemon/engine/types.h"
+#include "proto/protocol.h"
 
 namespace memtide {
 
-inline constexpr Bytes kChunkAlignment = MiB(2);  // One huge page.
-inline constexpr Bytes kMaxChunkSize = GiB(1);    // One registered io_uring buffer.
-inline constexpr Bytes kMaxRegionSize = GiB(1);   // One registered io_uring buffer.
+inline constexpr Bytes kMaxRegionSize = GiB(1);  // One registered io_uring buffer.
 
 // Which chunks are evicted, and which are prefetched. The daemon uses kPredictive. The others evict
 // on demand only and never prefetch; replays compare with them.

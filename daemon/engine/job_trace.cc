@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/protocol.h"
+
 namespace memtide {
 
 uint32_t JobTrace::NumberOf(const std::string& name) {
-  const std::string cut = name.substr(0, kMaxNameBytes);
+  const std::string cut = name.substr(0, kMaxMomentNameBytes);
   const auto found = numbers_.find(cut);
   if (found != numbers_.end()) return found->second;
   if (names_.size() >= kMaxNames) return NumberOf("other");

@@ -25,7 +25,6 @@ class JobTrace {
   static constexpr size_t kMaxMoves = 8192;
   static constexpr size_t kMaxStalls = 2048;
   static constexpr size_t kMaxNames = 4096;  // Later names are replaced by "other".
-  static constexpr size_t kMaxNameBytes = 64;
 
   void Begin(Instant now, const MomentReport& moment);
   // Adds a use to the current moment. Ignored before the first moment.

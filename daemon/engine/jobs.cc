@@ -18,9 +18,9 @@ constexpr Duration kEndingPatience = std::chrono::seconds(10);
 }  // namespace
 
 absl::Status EngineState::CheckOpen(const OpenCall& event) const {
-  if (event.job_name.size() > 128) {
+  if (event.job_name.size() > kMaxJobNameBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("job_name has ", event.job_name.size(), " bytes; at most 128"));
+        absl::StrCat("job_name has ", event.job_name.size(), " bytes; at most ", kMaxJobNameBytes));
   }
   const bool joins = event.chunk_size.IsZero();
   if (!joins &&

@@ -22,8 +22,6 @@
 
 namespace memtide {
 
-inline constexpr size_t kMaxJobNameBytes = 128;
-
 // The node's defaults for fields that a request may omit.
 struct NodeDefaults {
   Tier fastest = Tier::kHost;

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "daemon/service/convert.h"
+#include "proto/protocol.h"
 
 namespace memtide {
 namespace {

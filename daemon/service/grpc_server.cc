@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "proto/message_sizes.h"
+#include "proto/protocol.h"
 
 namespace memtide {
 namespace {

@@ -1,9 +1,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
-#include "daemon/engine/engine.h"
 #include "daemon/service/convert.h"
 #include "daemon/service/request_parts.h"
+#include "proto/protocol.h"
 
 namespace memtide {
 namespace {

@@ -17,11 +17,9 @@
 #include "base/memory_kind.h"
 #include "daemon/engine/effects.h"
 #include "daemon/session/token_table.h"
-#include "proto/message_sizes.h"
+#include "proto/protocol.h"
 
 namespace memtide {
-
-inline constexpr uint32_t kProtocolVersion = 1;
 
 struct Hello {
   std::string program;  // At most kMaxProgramBytes, printable: safe to log.
