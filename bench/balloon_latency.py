@@ -25,7 +25,8 @@ from pathlib import Path
 import daemon_process
 import machine
 from figures import Pair
-from memtide._capi.client import Access, Client, Kind, OpenOptions, Places
+from memtide._capi.client import Access, Client, Kind, Places
+from memtide._capi.library import Options
 from memtide._node import inspection
 
 _MIB = 2**20
@@ -111,7 +112,7 @@ def _balloon_round(memtided: Path, ssd_parent: Path) -> tuple[float, float]:
     ]
     with daemon_process.running(memtided, ssd_parent, flags) as daemon:
         limit_s = _write_s(daemon.ssd_dir.parent, balloon_bytes)
-        client = Client(OpenOptions(str(daemon.socket_dir), chunk_bytes=_CHUNK_BYTES))
+        client = Client(Options(str(daemon.socket_dir), chunk_bytes=_CHUNK_BYTES))
         try:
             _fill(client, _CHUNKS)
             size = str(_available_bytes() - reserve_bytes + 2 * pool_bytes)
@@ -140,7 +141,7 @@ def _reclaim_round(memtided: Path, ssd_parent: Path) -> tuple[float, float]:
         contextlib.ExitStack() as open_ones,
     ):
         limit_s = _write_s(daemon.ssd_dir.parent, half * _CHUNK_BYTES)
-        options = OpenOptions(str(daemon.socket_dir), chunk_bytes=_CHUNK_BYTES)
+        options = Options(str(daemon.socket_dir), chunk_bytes=_CHUNK_BYTES)
         first = open_ones.enter_context(contextlib.closing(Client(options)))
         limit_s += _fill(first, half)
         _fill(first, _CHUNKS - half)

@@ -23,7 +23,8 @@ import daemon_process
 import machine
 import torch
 from figures import Pair
-from memtide._capi.client import Client, Kind, OpenOptions
+from memtide._capi import library
+from memtide._capi.client import Client, Kind
 from memtide._capi.optimizer_step import CopyPiece, Format, Rule, StepOptions, StepPiece
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "testing"))
@@ -146,7 +147,7 @@ def _states(options: Options, moment_bytes: int = 4, host_chunks: int = 0) -> It
         f"--ssd-pool={chunks * _CHUNK_BYTES}",
     ]
     with daemon_process.running(options.memtided, options.ssd_parent, flags) as daemon:
-        client = Client(OpenOptions(str(daemon.socket_dir), chunk_bytes=_CHUNK_BYTES))
+        client = Client(library.Options(str(daemon.socket_dir), chunk_bytes=_CHUNK_BYTES))
         states = _States(client, options.sets, moment_bytes)
         try:
             # The first two steps write both chunks of each pair, the third is then predicted.

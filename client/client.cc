@@ -77,10 +77,9 @@ class Client::Events : public DaemonSessionEvents {
 Client::Client() : generation_(ForkGeneration()) {}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Options& options) {
-  GrpcDaemonSession::Options session;
-  session.socket_dir = options.socket_dir.empty() ? DefaultSocketDir() : options.socket_dir;
-  session.program = options.program;
-  return OpenWith(std::make_unique<GrpcDaemonSession>(session), options);
+  DaemonAddress daemon = options.daemon;
+  if (daemon.socket_dir.empty()) daemon.socket_dir = DefaultSocketDir();
+  return OpenWith(std::make_unique<GrpcDaemonSession>(std::move(daemon)), options);
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::OpenWith(std::unique_ptr<DaemonSession> session,

@@ -66,9 +66,8 @@ class Use {
 class Client {
  public:
   struct Options {
-    std::string socket_dir;  // Empty: DefaultSocketDir().
-    std::string program;     // Shown in listings.
-    JobOptions job;
+    DaemonAddress daemon;         // An empty socket_dir means DefaultSocketDir().
+    v1::OpenRequest job;          // DaemonSession::Open says what zeros mean.
     Bytes addresses = GiB(1024);  // Addresses to reserve; they cost no memory.
   };
   struct Properties {

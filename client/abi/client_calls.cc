@@ -30,6 +30,7 @@ using memtide::client::Span;
 
 static_assert(sizeof(Span) == sizeof(memtide_span));
 static_assert(static_cast<int>(memtide::MemoryKind::kCudaIpc) + 1 == MEMTIDE_CUDA_IPC);
+static_assert(static_cast<int>(memtide::v1::MEMORY_KIND_CUDA_IPC) == MEMTIDE_CUDA_IPC);
 
 Client* Unwrap(memtide_client* client) { return reinterpret_cast<Client*>(client); }
 
@@ -65,22 +66,20 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
     memcpy(&options, given, std::min<size_t>(given->struct_bytes, sizeof(options)));
   }
   Client::Options result;
-  if (options.socket_dir != nullptr) result.socket_dir = options.socket_dir;
-  if (options.program != nullptr) result.program = options.program;
-  if (options.job_name != nullptr) result.job.job_name = options.job_name;
-  result.job.chunk_size = Bytes(options.chunk_bytes);
-  result.job.device_share = Bytes(options.device_share_bytes);
-  result.job.host_share = Bytes(options.host_share_bytes);
-  result.job.ssd_share = Bytes(options.ssd_share_bytes);
-  result.job.time_to_live = std::chrono::seconds(options.time_to_live_s);
+  if (options.socket_dir != nullptr) result.daemon.socket_dir = options.socket_dir;
+  if (options.program != nullptr) result.daemon.program = options.program;
+  if (options.job_name != nullptr) result.job.set_job_name(options.job_name);
+  result.job.set_chunk_size_bytes(options.chunk_bytes);
+  result.job.set_device_share_bytes(options.device_share_bytes);
+  result.job.set_host_share_bytes(options.host_share_bytes);
+  result.job.set_ssd_share_bytes(options.ssd_share_bytes);
+  result.job.mutable_time_to_live()->set_seconds(options.time_to_live_s);
   if (options.address_bytes != 0) result.addresses = Bytes(options.address_bytes);
   if (options.device_memory > MEMTIDE_CUDA_IPC) {
     return absl::UnimplementedError(
         absl::StrCat("device_memory ", options.device_memory, " is not one of 0 to 3"));
   }
-  if (options.device_memory != 0) {
-    result.job.device_memory = static_cast<memtide::MemoryKind>(options.device_memory - 1);
-  }
+  result.job.set_device_memory(static_cast<memtide::v1::MemoryKind>(options.device_memory));
   return result;
 }
 

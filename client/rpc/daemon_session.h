@@ -16,7 +16,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -27,6 +26,7 @@
 #include "client/rpc/daemon_limits.h"
 #include "client/rpc/moment.h"
 #include "client/rpc/step.h"
+#include "memtide/v1/session.pb.h"
 
 namespace memtide::client {
 
@@ -69,16 +69,10 @@ class DaemonSessionEvents {
   virtual void Lost(const absl::Status& reason) = 0;
 };
 
-// The parameters of a job, for Open. Zero means the default of proto/memtide/v1/session.proto: all
-// of the free device pool, elastic shares of host memory and SSD. A zero chunk size means 1/24 of
-// the host share, at most 1/12 of the device share, and 2 to 64 MiB.
-struct JobOptions {
-  std::string job_name;
-  Bytes chunk_size;
-  Bytes device_share, host_share, ssd_share;
-  // How device memory is lent. Unset: the daemon chooses.
-  absl::optional<MemoryKind> device_memory;
-  Duration time_to_live{0};  // How long chunks outlive the last session.
+// Where a daemon listens, and what it calls this process.
+struct DaemonAddress {
+  std::string socket_dir;  // The directory of fd.sock.
+  std::string program;     // Shown in listings.
 };
 
 // What the daemon granted at Open.
@@ -126,8 +120,10 @@ class DaemonSession {
  public:
   virtual ~DaemonSession() = default;
 
-  // Connects and opens the job. `events` must outlive Close. REQUIRES: it is the first call.
-  virtual absl::StatusOr<Job> Open(const JobOptions& options, DaemonSessionEvents* events) = 0;
+  // Connects and opens the job. Host and SSD shares of zero are elastic. A chunk size of zero is
+  // that of the job to join; for a new job it is 1/24 of the host share, at most 1/12 of the device
+  // share, and 2 to 64 MiB. `events` must outlive Close. REQUIRES: it is the first call.
+  virtual absl::StatusOr<Job> Open(const v1::OpenRequest& request, DaemonSessionEvents* events) = 0;
   // Ends the session. No event is delivered after it returned.
   virtual void Close() = 0;
 

@@ -23,7 +23,7 @@ Bytes DefaultChunkSize(Bytes device_share, Bytes host_share) {
   return std::max(RoundDown(wanted, kChunkAlignment), kChunkAlignment);
 }
 
-Bytes DefaultChunkSize(const JobOptions& options, const v1::InspectNodeResponse& node) {
+Bytes DefaultChunkSize(const v1::OpenRequest& request, const v1::InspectNodeResponse& node) {
   Bytes device, host;
   for (const v1::Pool& pool : node.pools()) {
     // Memory that is being scrubbed counts as free: Open waits until it is.
@@ -31,8 +31,9 @@ Bytes DefaultChunkSize(const JobOptions& options, const v1::InspectNodeResponse&
     if (pool.tier() == v1::TIER_DEVICE) device = free;
     if (pool.tier() == v1::TIER_HOST) host = free;
   }
-  if (!device.IsZero() && !options.device_share.IsZero()) device = options.device_share;
-  if (!host.IsZero() && !options.host_share.IsZero()) host = options.host_share;
+  const Bytes device_share(request.device_share_bytes()), host_share(request.host_share_bytes());
+  if (!device.IsZero() && !device_share.IsZero()) device = device_share;
+  if (!host.IsZero() && !host_share.IsZero()) host = host_share;
   return DefaultChunkSize(device, host);
 }
 

@@ -34,11 +34,11 @@ TEST(DefaultChunkSizeTest, IsNeitherTooSmallNorTooLarge) {
 }
 
 TEST(DefaultChunkSizeTest, RequestedSharesCountWhereTheNodeHasSuchMemory) {
-  JobOptions options;
-  options.device_share = MiB(48);
-  options.host_share = MiB(240);
-  EXPECT_EQ(DefaultChunkSize(options, Node(MiB(960), GiB(10))), MiB(4));
-  EXPECT_EQ(DefaultChunkSize(options, Node(Bytes(0), GiB(10))), MiB(10));
+  v1::OpenRequest request;
+  request.set_device_share_bytes(MiB(48).count());
+  request.set_host_share_bytes(MiB(240).count());
+  EXPECT_EQ(DefaultChunkSize(request, Node(MiB(960), GiB(10))), MiB(4));
+  EXPECT_EQ(DefaultChunkSize(request, Node(Bytes(0), GiB(10))), MiB(10));
 }
 
 TEST(DefaultChunkSizeTest, MemoryOfJobsThatEndCountsAsFree) {

@@ -34,16 +34,16 @@ absl::Status GrpcDaemonSession::ForEachBatch(absl::Span<const ChunkId> chunks, S
   return absl::OkStatus();
 }
 
-GrpcDaemonSession::GrpcDaemonSession(Options options) : options_(std::move(options)) {}
+GrpcDaemonSession::GrpcDaemonSession(DaemonAddress address) : address_(std::move(address)) {}
 
 GrpcDaemonSession::~GrpcDaemonSession() { Close(); }
 
-absl::StatusOr<Job> GrpcDaemonSession::Open(const JobOptions& options,
+absl::StatusOr<Job> GrpcDaemonSession::Open(const v1::OpenRequest& request,
                                             DaemonSessionEvents* events) {
   MEMTIDE_CHECK(!socket_.has_value());
   events_ = events;
   MEMTIDE_ASSIGN_OR_RETURN(FdSocket socket,
-                           FdSocket::Connect(options_.socket_dir, options_.program));
+                           FdSocket::Connect(address_.socket_dir, address_.program));
   socket_.emplace(std::move(socket));
   token_ = socket_->welcome().token();
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(socket_->welcome().grpc_target());
@@ -54,7 +54,7 @@ absl::StatusOr<Job> GrpcDaemonSession::Open(const JobOptions& options,
   // The reader starts before Open is sent: the job's regions arrive before the reply.
   reader_ = std::thread([this] { ReadEvents(); });
   pthread_setname_np(reader_.native_handle(), "memtide-events");
-  MEMTIDE_ASSIGN_OR_RETURN(const v1::OpenResponse reply, OpenJob(options));
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::OpenResponse reply, OpenJob(request));
   const Duration lease = std::chrono::seconds(reply.session_lease().seconds()) +
                          std::chrono::nanoseconds(reply.session_lease().nanos());
   renewer_ = std::thread([this, lease] { RenewUntilClosed(lease / 3); });
@@ -75,36 +75,24 @@ absl::StatusOr<Job> GrpcDaemonSession::Open(const JobOptions& options,
   return job;
 }
 
-absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::OpenJob(const JobOptions& options) {
-  JobOptions sized = options;
-  if (options.chunk_size.IsZero()) {
+absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::OpenJob(v1::OpenRequest request) {
+  request.set_elastic(true);
+  if (request.chunk_size_bytes() == 0) {
     // An existing job has a chunk size, which a request with size zero adopts.
-    if (!options.job_name.empty()) {
-      absl::StatusOr<v1::OpenResponse> joined = SendOpen(options);
+    if (!request.job_name().empty()) {
+      absl::StatusOr<v1::OpenResponse> joined = SendOpen(request);
       if (!absl::IsInvalidArgument(joined.status())) return joined;
     }
-    v1::InspectNodeRequest request;
     v1::InspectNodeResponse node;
     MEMTIDE_RETURN_IF_ERROR(
         WithLossReason(Call(admin_stub_.get(), &v1::AdminService::Stub::InspectNode, token_,
-                            kShortCallTimeout, request, &node)));
-    sized.chunk_size = DefaultChunkSize(options, node);
+                            kShortCallTimeout, v1::InspectNodeRequest(), &node)));
+    request.set_chunk_size_bytes(DefaultChunkSize(request, node).count());
   }
-  return SendOpen(sized);
+  return SendOpen(request);
 }
 
-absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::SendOpen(const JobOptions& options) {
-  v1::OpenRequest request;
-  request.set_job_name(options.job_name);
-  request.set_chunk_size_bytes(options.chunk_size.count());
-  request.set_device_share_bytes(options.device_share.count());
-  request.set_host_share_bytes(options.host_share.count());
-  request.set_ssd_share_bytes(options.ssd_share.count());
-  request.set_elastic(true);
-  SetDuration(options.time_to_live, request.mutable_time_to_live());
-  if (options.device_memory.has_value()) {
-    request.set_device_memory(ToProto(*options.device_memory));
-  }
+absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::SendOpen(const v1::OpenRequest& request) {
   v1::OpenResponse reply;
   MEMTIDE_RETURN_IF_ERROR(WithLossReason(Call(session_stub_.get(), &v1::SessionService::Stub::Open,
                                               token_, kOpenTimeout, request, &reply)));

@@ -25,15 +25,10 @@ namespace memtide::client {
 
 class GrpcDaemonSession : public DaemonSession {
  public:
-  struct Options {
-    std::string socket_dir;  // The directory of fd.sock.
-    std::string program;     // Shown in listings.
-  };
-
-  explicit GrpcDaemonSession(Options options);
+  explicit GrpcDaemonSession(DaemonAddress address);
   ~GrpcDaemonSession() override;  // Calls Close().
 
-  absl::StatusOr<Job> Open(const JobOptions& options, DaemonSessionEvents* events) override;
+  absl::StatusOr<Job> Open(const v1::OpenRequest& request, DaemonSessionEvents* events) override;
   void Close() override;
   absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind,
                                                 InitialContent initial_content) override;
@@ -55,8 +50,8 @@ class GrpcDaemonSession : public DaemonSession {
   // Calls `send` with batches of at most chunks_per_call chunks, until one fails.
   template <typename Send>
   absl::Status ForEachBatch(absl::Span<const ChunkId> chunks, Send send) const;
-  absl::StatusOr<v1::OpenResponse> OpenJob(const JobOptions& options);
-  absl::StatusOr<v1::OpenResponse> SendOpen(const JobOptions& options);
+  absl::StatusOr<v1::OpenResponse> OpenJob(v1::OpenRequest request);
+  absl::StatusOr<v1::OpenResponse> SendOpen(const v1::OpenRequest& request);
   struct Batch {
     absl::Span<const ChunkId> chunks, releases;
     absl::Span<const Moment> moments;
@@ -68,7 +63,7 @@ class GrpcDaemonSession : public DaemonSession {
   void ReadEvents();
   void RenewUntilClosed(Duration interval);
 
-  const Options options_;
+  const DaemonAddress address_;
   DaemonSessionEvents* events_ = nullptr;
   absl::optional<FdSocket> socket_;
   std::string token_;

@@ -126,8 +126,7 @@ class SmallCallsTest : public testing::Test {
     listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     ASSERT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     ASSERT_EQ(listen(listener_.get(), 1), 0);
-    session_ = std::make_unique<GrpcDaemonSession>(
-        GrpcDaemonSession::Options{directory_, "small_calls_test"});
+    session_ = std::make_unique<GrpcDaemonSession>(DaemonAddress{directory_, "small_calls_test"});
   }
   void TearDown() override {
     session_.reset();
@@ -145,9 +144,9 @@ class SmallCallsTest : public testing::Test {
       const std::string packet = frame.SerializeAsString();
       EXPECT_GT(send(peer_.get(), packet.data(), packet.size(), MSG_NOSIGNAL), 0);
     });
-    JobOptions options;
-    options.chunk_size = MiB(2);
-    absl::StatusOr<Job> job = session_->Open(options, &events_);
+    v1::OpenRequest request;
+    request.set_chunk_size_bytes(MiB(2).count());
+    absl::StatusOr<Job> job = session_->Open(request, &events_);
     daemon.join();
     return job;
   }

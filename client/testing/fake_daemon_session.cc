@@ -28,7 +28,7 @@ FakeDaemonSession::~FakeDaemonSession() {
   close(fd_);
 }
 
-absl::StatusOr<Job> FakeDaemonSession::Open(const JobOptions& options,
+absl::StatusOr<Job> FakeDaemonSession::Open(const v1::OpenRequest& request,
                                             DaemonSessionEvents* events) {
   events_ = events;
   LendRegion(RegionId(0));

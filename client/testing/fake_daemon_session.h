@@ -36,7 +36,7 @@ class FakeDaemonSession : public DaemonSession {
   explicit FakeDaemonSession(const Options& options);
   ~FakeDaemonSession() override;
 
-  absl::StatusOr<Job> Open(const JobOptions& options, DaemonSessionEvents* events) override;
+  absl::StatusOr<Job> Open(const v1::OpenRequest& request, DaemonSessionEvents* events) override;
   void Close() override;
   absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind,
                                                 InitialContent initial_content) override;

@@ -128,9 +128,8 @@ PlaceId Nth(PlaceRange range, uint32_t n) { return PlaceId(range.first.value() +
 
 Client::Options OptionsFor(const SmallNode& node) {
   Client::Options options;
-  options.socket_dir = node.socket_dir();
-  options.program = "client_daemon_test";
-  options.job.chunk_size = Bytes(kChunkBytes);
+  options.daemon = {node.socket_dir(), "client_daemon_test"};
+  options.job.set_chunk_size_bytes(kChunkBytes);
   return options;
 }
 
@@ -256,7 +255,7 @@ TEST(ClientDaemonTest, AClosedClientLeavesNothingBehind) {
 
 TEST(ClientDaemonTest, WithoutADaemonOpeningSaysWhatToDo) {
   Client::Options options;
-  options.socket_dir = "/tmp/memtide-nobody-is-here";
+  options.daemon.socket_dir = "/tmp/memtide-nobody-is-here";
   const absl::Status status = Client::Open(options).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(std::string(status.message()).find("start memtided"), std::string::npos) << status;
@@ -284,7 +283,7 @@ TEST(ClientDaemonTest, WhenTheDaemonDiesCallsFailAndMappedBytesStay) {
 TEST(ClientDaemonTest, TwoSessionsOfAJobTakeTheirShareByRevocation) {
   SmallNode node;
   Client::Options options = OptionsFor(node);
-  options.job.job_name = "two";
+  options.job.set_job_name("two");
   const std::unique_ptr<Client> first = OpenClient(options);
   const std::unique_ptr<Client> second = OpenClient(options);
   ASSERT_TRUE(first != nullptr && second != nullptr);

@@ -88,10 +88,9 @@ void GpuNode::Kill() {
 
 Client::Options GpuJob(const GpuNode& node, const std::string& job_name) {
   Client::Options options;
-  options.socket_dir = node.socket_dir();
-  options.program = "gpu_test";
-  options.job.job_name = job_name;
-  options.job.chunk_size = kGpuChunk;
+  options.daemon = {node.socket_dir(), "gpu_test"};
+  options.job.set_job_name(job_name);
+  options.job.set_chunk_size_bytes(kGpuChunk.count());
   return options;
 }
 

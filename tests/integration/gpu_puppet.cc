@@ -40,10 +40,9 @@ std::string Obey(Client* client, PlaceRange* range, const std::string& line) {
 int Main(int argc, char** argv) {
   if (argc != 3) return 2;
   Client::Options options;
-  options.socket_dir = argv[1];
-  options.job.job_name = argv[2];
-  options.job.chunk_size = kGpuChunk;
-  options.program = "gpu_puppet";
+  options.daemon = {argv[1], "gpu_puppet"};
+  options.job.set_job_name(argv[2]);
+  options.job.set_chunk_size_bytes(kGpuChunk.count());
   auto client = Client::Open(options);
   std::cout << (client.ok() ? "ready" : client.status().ToString()) << std::endl;
   if (!client.ok()) return 1;

@@ -14,7 +14,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from memtide._capi.client import Access, Client, Kind, OpenOptions, Places, device_name
+from memtide._capi.client import Access, Client, Kind, Places, device_name
+from memtide._capi.library import Options
 from memtide._memory.arena import Arena, Storages
 
 _ROUNDS = 30
@@ -126,7 +127,7 @@ def event_of_a_killed_process(device: str) -> None:
 def main(arguments: list[str]) -> None:
     """Makes all checks of this module with one client."""
     socket_dir, chunk_mib = arguments[0], int(arguments[1])
-    client = Client(OpenOptions(socket_dir=socket_dir, chunk_bytes=chunk_mib << 20))
+    client = Client(Options(socket_dir=socket_dir, chunk_bytes=chunk_mib << 20))
     device = device_name(client.properties.dl_device)
     say("tensors over chunks are on", answer=device)
     lease_cost(client, chunk_mib)

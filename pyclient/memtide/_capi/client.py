@@ -108,22 +108,6 @@ class Stats:
     slots: int
 
 
-@dataclass(frozen=True)
-class OpenOptions:
-    """How to open a session; a zero or an empty text selects the library's default."""
-
-    socket_dir: str = ""
-    job_name: str = ""
-    program: str = ""
-    chunk_bytes: int = 0
-    device_share_bytes: int = 0
-    host_share_bytes: int = 0
-    ssd_share_bytes: int = 0
-    address_bytes: int = 0
-    # How long the job's chunks remain after its last session has ended.
-    time_to_live_s: int = 0
-
-
 def device_name(dl_device: tuple[int, int]) -> str:
     """The device in torch's notation: "cpu", "cuda:0"."""
     kind, ordinal = dl_device
@@ -165,25 +149,13 @@ def reinstall_handlers() -> None:
 class Client(Steps):
     """One session with the daemon and its range of addresses. Safe to use from any thread."""
 
-    def __init__(self, options: OpenOptions) -> None:
+    def __init__(self, options: library.Options) -> None:
         self._lib = load_library()
         self._handle = c_void_p()
-        self.socket_dir = options.socket_dir
+        self.socket_dir = os.fsdecode(options.socket_dir or b"")
         # CUDA reads this variable once, and opening a session may start CUDA.
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-        request = library.Options(
-            struct_bytes=ctypes.sizeof(library.Options),
-            socket_dir=os.fsencode(options.socket_dir) or None,
-            job_name=options.job_name.encode() or None,
-            program=options.program.encode() or None,
-            chunk_bytes=options.chunk_bytes,
-            device_share_bytes=options.device_share_bytes,
-            host_share_bytes=options.host_share_bytes,
-            ssd_share_bytes=options.ssd_share_bytes,
-            address_bytes=options.address_bytes,
-            time_to_live_s=options.time_to_live_s,
-        )
-        check(self._lib.memtide_open(byref(request), byref(self._handle)))
+        check(self._lib.memtide_open(byref(options), byref(self._handle)))
         properties = library.Properties(struct_bytes=ctypes.sizeof(library.Properties))
         check(self._lib.memtide_get_properties(self._handle, byref(properties)))
         self.properties = Properties(

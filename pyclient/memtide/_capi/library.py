@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import (
     POINTER,
     c_char_p,
@@ -25,8 +26,10 @@ from memtide._capi.locate import find_library
 
 
 class Options(ctypes.Structure):
-    """memtide_options."""
+    """memtide_options: how to open a session. `numbers` are its fields that are no texts; a zero or
+    an empty text selects the library's default."""
 
+    __slots__ = ()
     _fields_: ClassVar = [
         ("struct_bytes", c_uint32),
         ("socket_dir", c_char_p),
@@ -40,6 +43,17 @@ class Options(ctypes.Structure):
         ("device_memory", c_uint32),
         ("time_to_live_s", c_uint32),
     ]
+
+    def __init__(
+        self, socket_dir: str = "", *, job_name: str = "", program: str = "", **numbers: int
+    ) -> None:
+        super().__init__(
+            struct_bytes=ctypes.sizeof(Options),
+            socket_dir=os.fsencode(socket_dir) or None,
+            job_name=job_name.encode() or None,
+            program=program.encode() or None,
+            **numbers,
+        )
 
 
 class Properties(ctypes.Structure):

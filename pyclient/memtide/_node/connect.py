@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from memtide._capi.client import Client, OpenOptions, default_chunk_bytes
+from memtide._capi.client import Client, default_chunk_bytes
+from memtide._capi.library import Options
 from memtide._capi.locate import default_socket_dir
 from memtide._memory import chunk_size
 from memtide._memory.chunk_size import Parameter
@@ -62,8 +63,8 @@ def connect(request: SessionRequest) -> Connection:
             undo.callback(daemon.stop)
         elif request.ranks > 1:
             request = _one_rank_of(request, socket_dir)
-        options = OpenOptions(
-            socket_dir=str(socket_dir),
+        options = Options(
+            str(socket_dir),
             job_name=request.job_name,
             time_to_live_s=request.time_to_live_s,
             program=Path(sys.argv[0]).name,
