@@ -12,8 +12,8 @@ namespace memtide::client {
 struct NodeInspectionOptions {
   std::string socket_dir;
   enum class Sessions : uint8_t { kCount, kList } sessions = Sessions::kCount;
-  // The number of chunks to list. Above 4,096 they come from several calls, between which chunks
-  // may be allocated and freed.
+  // The number of chunks to list. Above the daemon's chunks_per_call they come from several calls,
+  // between which chunks may be allocated and freed.
   uint32_t max_chunks = 0;
 };
 

@@ -16,10 +16,11 @@
 #include "base/clock.h"
 #include "daemon/config/machine.h"
 #include "memtide/v1/config.pb.h"
+#include "proto/protocol.h"
 
 namespace memtide {
 
-inline constexpr Bytes kPoolAlignment = MiB(2);
+inline constexpr Bytes kPoolAlignment = kChunkAlignment;
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 

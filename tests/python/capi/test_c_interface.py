@@ -13,6 +13,7 @@ import pytest
 from harness import PACKAGE_PARENT
 from memtide import errors
 from memtide._capi import client, library, optimizer_step
+from memtide._memory.chunk_size import CANDIDATES
 
 HEADER = PACKAGE_PARENT.parent / "client" / "memtide.h"
 MIRRORS: dict[str, type[ctypes.Structure]] = {
@@ -94,6 +95,11 @@ def test_numbers_are_those_of_the_header(tmp_path: Path) -> None:
     assert {*expected, *NOT_IN_PYTHON} == enumerators()
     values = evaluate((f"MEMTIDE_{name}" for name in expected), tmp_path)
     assert values == {f"MEMTIDE_{name}": str(value) for name, value in expected.items()}
+
+
+def test_the_search_and_the_librarys_default_have_the_same_bounds() -> None:
+    assert client.default_chunk_bytes(0, 1) == min(CANDIDATES)
+    assert client.default_chunk_bytes(0, 2**60) == max(CANDIDATES)
 
 
 class StepRecorder:
