@@ -139,6 +139,7 @@ struct Route {
 
 absl::StatusOr<std::unique_ptr<Node>> Node::Start(const Config& config, Inheritance left) {
   std::unique_ptr<Node> node(new Node(config));
+  // The directory is claimed first, so that a second daemon ends before it takes any memory.
   MEMTIDE_ASSIGN_OR_RETURN(node->socket_dir_, SocketDir::Claim(config.socket_dir));
   MEMTIDE_RETURN_IF_ERROR(node->StartMemory());
   MEMTIDE_RETURN_IF_ERROR(node->StartMetrics());

@@ -139,6 +139,7 @@ absl::StatusOr<absl::optional<MetricsConfig>> ToMetrics(const std::string& addre
   if (address.empty()) {
     return absl::optional<MetricsConfig>(MetricsConfig{kDefaultMetricsAddress, true});
   }
+  // An IPv6 address has colons of its own; the port comes after the last one.
   const size_t colon = address.rfind(':');
   uint32_t port;
   if (colon == std::string::npos || colon == 0 ||

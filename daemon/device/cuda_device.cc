@@ -131,6 +131,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaDevice::Allocate(const std::st
   options.ordinal = facts_.ordinal;
   options.name = name;
   options.size = size;
+  // A client unmaps GPU memory a little after it says so, and other processes come and go: an
+  // allocation that fails now may succeed within `patience`.
   const Instant deadline = Now() + options_.patience;
   for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     std::unique_ptr<CudaMemory> memory;

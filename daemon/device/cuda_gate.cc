@@ -20,6 +20,7 @@ bool CudaGate::Close(uint64_t generation) {
   // The restart of another thread has answered the same failure.
   if (generation != generation_) return false;
   closed_ = true;
+  // A reset destroys the context, so every call that uses it must have returned.
   while (inside_ > 0) changed_.Wait(&mutex_);
   return true;
 }
@@ -27,6 +28,8 @@ bool CudaGate::Close(uint64_t generation) {
 void CudaGate::Open() {
   MutexLock lock(&mutex_);
   closed_ = false;
+  // Threads whose calls failed before this restart hold the old generation, and do not restart
+  // again.
   ++generation_;
   changed_.SignalAll();
 }

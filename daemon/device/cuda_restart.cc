@@ -53,8 +53,9 @@ absl::Status CudaDevice::Restart(uint64_t generation, const absl::Status& why) {
 absl::Status CudaDevice::Revive() {
   // cudaSetDevice selects the GPU to reset and returns the context's error.
   CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
-  // The first may only report the error that is the reason for it. CUDA's documentation promises
-  // nothing after such errors but to a new process; whether this one can go on is tried below.
+  // The first cudaDeviceReset may only report the error that caused the restart. CUDA's
+  // documentation promises nothing after such errors except to a new process; the calls below find
+  // out whether this one can go on.
   if (!CudaStatus(cudaDeviceReset(), "cudaDeviceReset").ok()) {
     MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaDeviceReset(), "cudaDeviceReset"));
   }

@@ -19,7 +19,7 @@ namespace {
 class EmulatedMemory : public DeviceMemory {
  public:
   explicit EmulatedMemory(SharedMemory memory) : memory_(std::move(memory)) {}
-  // It is free from here on, whatever descriptors clients have of it.
+  // The pages are free from here on, even if clients still hold descriptors of them.
   ~EmulatedMemory() override { memory_.EmptyAll().IgnoreError(); }
 
   Bytes size() const override { return memory_.size(); }
@@ -27,7 +27,7 @@ class EmulatedMemory : public DeviceMemory {
     return {MemoryKind::kSharedMemory, memory_.size(), memory_.fd(), ""};
   }
 
-  // The memory of a device that can only be this one's: see the REQUIRES of Device.
+  // Device requires memory that came from this device, so the type is known.
   static char* At(const DeviceMemory& memory, Bytes offset, Bytes size) {
     const absl::optional<Bytes> end = CheckedAdd(offset, size);
     MEMTIDE_CHECK(end.has_value() && *end <= memory.size())
@@ -39,7 +39,7 @@ class EmulatedMemory : public DeviceMemory {
   const SharedMemory memory_;
 };
 
-// An absolute time: being late once does not make the next call late.
+// The time is absolute, so that one late wake-up does not delay the calls after it.
 void SleepUntil(Instant instant) {
   const auto since_boot = instant.time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_boot);
@@ -109,6 +109,7 @@ absl::Status EmulatedDevice::Zero(DeviceMemory& memory, Bytes offset, Bytes size
 
 Instant EmulatedDevice::Link::Take(Instant now, Duration busy) {
   MutexLock lock(&mutex_);
+  // Copies in one direction share the link: each begins where the one before it ends.
   free_at_ = std::max(free_at_, now) + busy;
   return free_at_;
 }

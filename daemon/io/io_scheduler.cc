@@ -104,6 +104,7 @@ Piece* IoScheduler::Cut(size_t index) {
   ++cursor.transfer->pieces;
 
   cursor.next += size;
+  // The stripes in between lie in other directories, whose lanes have cursors of their own.
   if (cursor.next == stripe_end) cursor.next = stripes_.FirstIn(directory, cursor.next);
   if (cursor.next >= end) {
     --cursor.transfer->cursors;

@@ -55,6 +55,7 @@ absl::Status CheckIsPrivate(const std::string& path, int directory) {
     return NotOurs(path, absl::StrCat("belongs to uid ", status.st_uid,
                                       ", and this daemon runs as uid ", geteuid()));
   }
+  // A user who can write here can replace the marker, and a second daemon would lock the new one.
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return NotOurs(path, absl::StrFormat("is writable by others (mode %04o): chmod 0700 it",
                                          status.st_mode & 07777));
@@ -134,6 +135,7 @@ absl::Status LockMarker(const std::string& path, int marker) {
 absl::Status RemoveLeftovers(const std::string& path, int directory) {
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(path, directory));
   for (const std::string& name : names) {
+    // This process holds the marker's lock, so no running daemon needs the file of this name.
     if (absl::StartsWith(name, kFilePrefix) && unlinkat(directory, name.c_str(), 0) != 0) {
       return NotOurs(path, absl::StrCat("keeps ", name, ": ", ErrnoName(errno)));
     }

@@ -64,6 +64,7 @@ void ThreadDisk::Start(const DiskTransfer& transfer, Done done) {
   started.done = std::move(done);
   started.store = stores_->Find(transfer.store);
   MutexLock lock(&mutex_);
+  // All threads are woken below, because one transfer may have a piece for each of them.
   scheduler_.Add(std::move(started));
   changed_.SignalAll();
 }
@@ -95,6 +96,8 @@ void ThreadDisk::Work() {
       // Wakes the other threads: the lane has room again, or the disk is closing.
       if (piece == nullptr) changed_.SignalAll();
     }
+    // `done` posts to the loop, which may call Start in this thread (decision 5), so it needs the
+    // lock to be free.
     if (ended.has_value()) ended->done(std::move(ended->status));
   }
 }

@@ -119,6 +119,7 @@ UringDisk::Ring::~Ring() {
 void UringDisk::Ring::RemoveBuffer(char* memory) {
   std::promise<void> done;
   std::future<void> removed = done.get_future();
+  // A ring with a single issuer takes registrations from its own thread only.
   Post(BufferRemoved{memory, &done});
   removed.get();
 }
@@ -142,6 +143,8 @@ void UringDisk::Ring::Run(std::promise<int>* opened) {
   if (result < 0) return;
   while (true) {
     TakeInbox();
+    // Submit only queues an entry; SubmitAndWait starts all of them in one system call (decision
+    // 7).
     while (Piece* piece = scheduler_.Next()) Submit(piece);
     // The armed read writes to wake_value_, so the thread waits for it.
     if (stopping_ && scheduler_.idle() && !wake_armed_) break;
@@ -227,6 +230,7 @@ void UringDisk::Ring::SubmitAndWait() {
 }
 
 void UringDisk::Ring::Complete(const io_uring_cqe& completion) {
+  // The read that ArmWake starts is the only entry without a piece.
   auto* const piece = static_cast<Piece*>(io_uring_cqe_get_data(&completion));
   if (piece == nullptr) {
     wake_armed_ = false;

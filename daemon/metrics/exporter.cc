@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const std::string& add
   }
   auto collectable = std::make_shared<NodeCollectable>(version, edges, std::move(inspect));
   exposer->RegisterCollectable(collectable);
+  // For port 0 the kernel chose a port, which the metrics address file must name.
   std::string real = absl::StrCat(address.substr(0, address.rfind(':')), ":",
                                   exposer->GetListeningPorts().front());
   return std::unique_ptr<Exporter>(

@@ -42,6 +42,7 @@ Mover::~Mover() {
 Mover::Range Mover::At(const MemoryPlace& place, Bytes size, Tier tier) const {
   Range range{regions_.Find(place.region), place.offset};
   const absl::optional<Bytes> end = CheckedAdd(place.offset, size);
+  // A place outside its region would let a transfer overwrite other memory, another job's included.
   MEMTIDE_CHECK(end.has_value() && *end <= range.region->size())
       << size << " at " << place.offset << " of region " << place.region;
   MEMTIDE_CHECK((tier == Tier::kDevice) == (range.region->device != nullptr))
@@ -51,6 +52,7 @@ Mover::Range Mover::At(const MemoryPlace& place, Bytes size, Tier tier) const {
 
 absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
   MEMTIDE_CHECK(effect.tier != Tier::kSsd) << "region " << effect.region;
+  // /proc/PID/maps shows the name, and with it whose memory a process has mapped.
   const std::string name = absl::StrCat("memtide-", std::string(TierName(effect.tier)), "-",
                                         effect.region.value(), "-uid", effect.uid);
   auto region = std::make_shared<Region>();
@@ -138,6 +140,7 @@ void Mover::Drop(RegionId id) {
 void Mover::Start(const MakeRegion& effect) {
   memory_.Push([this, effect] {
     absl::StatusOr<std::shared_ptr<Region>> region = Make(effect);
+    // regions_ knows the region before the engine does, because the engine may export it at once.
     if (region.ok()) regions_.Add(effect.region, *region);
     post_(RegionMade{effect.region, region.status()});
   });
@@ -166,6 +169,7 @@ void Mover::Start(const ReleaseSlot& effect) {
 void Mover::Start(const PopulateSlot& effect) {
   memory_.Push([this, effect] {
     const std::shared_ptr<Region> region = regions_.Find(effect.place.region);
+    // Fill takes the pages now: a first write on a machine without memory would kill the daemon.
     absl::Status status = region->host->Fill(effect.place.offset, effect.size);
     if (status.ok()) {
       region->empty.erase(effect.place.offset.count());
@@ -239,6 +243,7 @@ void Mover::Zero(const StartTransfer& effect) {
     if (to.region->device != nullptr) {
       status = device_->Zero(*to.region->device, to.offset, effect.size);
     } else {
+      // StreamZero bypasses the caches, which hold what the training processes compute with.
       StreamZero(to.host(), effect.size);
     }
     to = Range();

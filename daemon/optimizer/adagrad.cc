@@ -39,6 +39,8 @@ struct AdagradRun {
 };
 
 void RunAdagrad(const AdagradCall& call) {
+  // The compiler may keep the scalars of a local copy in registers: stores to the spans cannot
+  // change it.
   const AdagradCall local = call;
   ForEachTileOfStep(local.step, 1, AdagradRun{local});
 }

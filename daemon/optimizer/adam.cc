@@ -73,6 +73,8 @@ struct AdamRun {
 };
 
 void RunAdam(const AdamCall& call) {
+  // The compiler may keep the scalars of a local copy in registers: stores to the spans cannot
+  // change it.
   const AdamCall local = call;
   if (!local.amsgrad && !local.adds_decay) {
     ForEachTileOfStep(local.step, 2, AdamRun<true>{local});

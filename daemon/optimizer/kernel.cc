@@ -51,8 +51,8 @@ size_t PhaseOf(const Sink& sink) {
   return reinterpret_cast<uintptr_t>(sink.data) / BytesPerElement(sink.format) % kLineElements;
 }
 
-// A line that is updated in place is in the cache already, so only spans that are not read are
-// streamed.
+// An output that is updated in place is in the cache already, so streaming it would not save a
+// read.
 bool IsRead(const Output& output, const std::vector<Input>& inputs) {
   for (const Input& input : inputs) {
     if (input.data() == output.data()) return true;
@@ -88,6 +88,8 @@ void DecideStreaming(const std::vector<Input>& inputs, const std::vector<Output>
   range->phase = PhaseOf(*sinks[0]);
   for (size_t i = 0; i < outputs.size(); ++i) {
     Sink& sink = *sinks[i];
+    // The tiles follow the cache lines of the first sink. In a sink of another phase they would end
+    // in the middle of a line, and a line that is streamed in two parts is written to memory twice.
     sink.streamed = range->size >= kStreamedElements && sink.data != nullptr &&
                     PhaseOf(sink) == range->phase && !IsRead(outputs[i], inputs);
     range->streams |= sink.streamed;
@@ -98,6 +100,7 @@ size_t BytesPerElement(Format format) { return format == Format::kFloat32 ? 4 : 
 
 RoundingKeys KeysFor(uint64_t seed, uint64_t step, uint64_t index_high) {
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+  // Mix maps 0 to 0, so constants keep the seed, the step and the index apart where they are 0.
   const uint64_t key = Mix(Mix(Mix(seed + kGolden) ^ (step * kGolden)) + index_high + 1);
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }

@@ -86,6 +86,7 @@ int memtide_optimizer_run(const memtide_optimizer_step* step, char* why, uint64_
 }
 
 const char* memtide_optimizer_target() {
+  // Highway numbers better targets lower, so the lowest bit is the one that is dispatched to.
   const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   return hwy::TargetName(targets & -targets);
 }

@@ -32,7 +32,9 @@ struct LionRun {
     const auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
     const auto kept = hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep);
     const auto momentum = hn::LoadU(d, places.old_state[0] + i);
+    // Lion (Chen et al., 2023) steps by the sign of an average of beta1, and keeps one of beta2.
     const auto update = Fma(gradient, hn::Set(d, call.weight1), momentum * hn::Set(d, call.beta1));
+    // The sign of 0 is 0, as in torch.sign.
     const auto sign =
         hn::IfThenElseZero(update > zero, one) - hn::IfThenElseZero(update < zero, one);
     const auto fresh = Fma(gradient, hn::Set(d, call.weight2), momentum * hn::Set(d, call.beta2));
@@ -42,6 +44,8 @@ struct LionRun {
 };
 
 void RunLion(const LionCall& call) {
+  // The compiler may keep the scalars of a local copy in registers: stores to the spans cannot
+  // change it.
   const LionCall local = call;
   ForEachTileOfStep(local.step, 1, LionRun{local});
 }

@@ -46,6 +46,8 @@ struct SgdRun {
 };
 
 void RunSgd(const SgdCall& call) {
+  // The compiler may keep the scalars of a local copy in registers: stores to the spans cannot
+  // change it.
   const SgdCall local = call;
   ForEachTileOfStep(local.step, local.has_momentum ? 1 : 0, SgdRun{local});
 }

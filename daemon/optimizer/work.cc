@@ -87,6 +87,7 @@ absl::Status CheckPiece(const Work& work, const Piece& piece, const Chunks& chun
     MEMTIDE_RETURN_IF_ERROR(check("new_rounded", *piece.new_rounded, rounded, Role::kWritten));
     MEMTIDE_RETURN_IF_ERROR(
         written.Add("new_rounded", {*piece.new_rounded, piece.elements * rounded}));
+    // new_rounded is the copy of an fp32 master; a bf16 parameter has no bits left to round.
     if (work.parameter_format != Format::kFloat32) {
       return absl::InvalidArgumentError(
           "parameter_format: BFLOAT16 with new_rounded; must be FLOAT32");

@@ -31,7 +31,7 @@ absl::Status CheckEnds(const v1::Trace& trace) {
   return absl::OkStatus();
 }
 
-// So that sums and differences cannot overflow: 36 years.
+// At most 36 years, so that sums and differences of times cannot overflow.
 constexpr int64_t kMostNanoseconds = int64_t{1} << 60;
 
 bool IsTime(int64_t nanoseconds) { return nanoseconds >= 0 && nanoseconds <= kMostNanoseconds; }
@@ -57,6 +57,7 @@ class Existence {
   explicit Existence(std::vector<PlayedChunk>* chunks) : chunks_(*chunks) {}
 
   absl::Status Take(ChunkEvent event) {
+    // The number indexes chunks_, so the limit bounds the memory that a damaged trace can claim.
     if (event.chunk >= Limits().chunks) {
       return absl::InvalidArgumentError(
           absl::StrCat("names chunk ", event.chunk, "; at most ", Limits().chunks, " exist"));
@@ -87,7 +88,7 @@ void SubtractStalls(const v1::Trace& trace, std::vector<PlayedMoment>* moments) 
     return time < moment.time_ns();
   };
   for (const v1::TracedStall& stall : trace.stalls()) {
-    // A stall is the traced node's: another node, or another policy, has its own.
+    // The stalls belong to the traced run: a replay, with another policy, has stalls of its own.
     const int64_t end = stall.start_ns() + stall.duration_ns();
     const auto after = std::upper_bound(trace.moments().begin(), trace.moments().end(),
                                         stall.start_ns(), begins_later);

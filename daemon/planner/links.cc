@@ -39,7 +39,7 @@ void Links::Start(Instant now, const StartTransfer& transfer) {
   Duration time{0};
   switch (transfer.kind) {
     case Kind::kZero:
-      // Zeros are made where they are needed: no bytes pass the link.
+      // Zeroing writes where the slot is, so no bytes pass a link.
       time = options_.to_device.latency;
       break;
     case Kind::kHostToDevice:

@@ -93,7 +93,8 @@ class Builder {
   Problem problem_;
 };
 
-// Intervals that no packing leaves out: where `slots - 1` tracks are one too many.
+// A packing has `slots - 1` tracks: one slot is the current lease's. Where the last use's lease
+// holds another one, an interval that is heavier than all gaps together takes a track away.
 void AddLeasesOfLastUse(const Problem& problem, std::vector<Interval>* intervals) {
   const int64_t most = 3 * kUnit * static_cast<int64_t>(problem.gaps.size() + 1);
   uint32_t begin = 0;
@@ -108,7 +109,8 @@ std::vector<bool> Keep(const Problem& problem, uint32_t slots) {
   std::vector<Interval> intervals;
   intervals.reserve(problem.gaps.size() + problem.alone.size() + 1);
   for (const Gap& gap : problem.gaps) {
-    // While the use after the first one comes, and while its own comes, the chunk is leased anyway.
+    // One lease of the chunk covers its use and the use after that, another covers the next use of
+    // it, so a gap takes a slot of its own only in between.
     const uint32_t begin = std::min(gap.first_use + 2, gap.next_use);
     intervals.push_back(
         {begin, gap.next_use, kUnit + std::llround(gap.share * static_cast<double>(kUnit))});
@@ -163,9 +165,12 @@ LeastMoves LeastMovesOnce(const AccessSequence& sequence, uint32_t slots) {
   for (int i = 0; i < kMostAscents; ++i) {
     const std::vector<bool> kept = Keep(problem, slots);
     const LeastMoves cost = Cost(problem, kept);
+    // Each division of the shares gives a lower bound, so the greatest is the best; `possible` is
+    // what a real schedule costs, and bounds the optimum from above.
     if (cost.Total() > best.Total()) best = cost;
     possible = std::min(possible, CostOfSchedule(problem, kept));
     if (best.Total() >= (1 - kCloseEnough) * possible) break;
+    // A subgradient search converges only with steps that become smaller.
     ShiftShares(kept, 0.5 * std::min(1.0, std::pow(0.8, i - 5)), &problem);
   }
   return best;
@@ -180,6 +185,7 @@ LeastMoves LeastMovesRepeating(const AccessSequence& sequence, uint32_t slots, s
   const size_t more = std::min<size_t>(16, 1 + kEnoughEvents / std::max<size_t>(1, events));
   const LeastMoves shorter = LeastMovesOnce(Repeated(sequence, first, 1), slots);
   const LeastMoves longer = LeastMovesOnce(Repeated(sequence, first, 1 + more), slots);
+  // The difference leaves out what the beginning and the end of a schedule cost once.
   const auto times = static_cast<double>(more);
   return {(longer.reads - shorter.reads) / times, (longer.writes - shorter.writes) / times};
 }

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 4;
 constexpr uint32_t kLine = ~uint32_t{0};  // In place of an interval: the step to the next point.
 
-// Points that no interval begins or ends at change nothing: the others, numbered.
+// Only points at which an interval begins or ends matter; a node is the number of such a point.
 std::vector<uint32_t> Corners(const std::vector<Interval>& intervals) {
   std::vector<uint32_t> corners;
   for (const Interval& interval : intervals) {
@@ -115,6 +115,7 @@ void Flow::FindPath() {
     if (distance > distance_[node]) continue;
     if (node + 1 == nodes()) break;
     Relax(node, node + 1, 0, kLine);
+    // A path may go back where a unit flows already: in this way it undoes an earlier choice.
     if (node > 0 && line_[node - 1] > 0) Relax(node, node - 1, 0, kLine);
     for (const uint32_t i : begin_[node]) {
       if (!taken_[i]) Relax(node, edges_[i].to, -edges_[i].weight, i);
@@ -123,8 +124,8 @@ void Flow::FindPath() {
       if (taken_[i]) Relax(node, edges_[i].from, edges_[i].weight, i);
     }
   }
-  // What is farther than the sink was not looked at to its end: taken to be as far, no reduced cost
-  // becomes negative.
+  // The search stops at the sink, so nodes beyond it have no final distance. With the sink's
+  // distance in its place, no reduced cost becomes negative.
   open_ = {};
   for (uint32_t node = 0; node < nodes(); ++node) {
     potential_[node] += std::min(distance_[node], distance_[nodes() - 1]);
@@ -135,6 +136,7 @@ bool Flow::Augment() {
   if (nodes() < 2) return false;
   FindPath();
   const uint32_t sink = nodes() - 1;
+  // The difference of the potentials is the real cost of the cheapest path.
   if (potential_[sink] - potential_[0] >= 0) return false;
   for (uint32_t node = sink; node != 0;) {
     const auto [from, by] = came_[node];

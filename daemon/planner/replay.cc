@@ -161,6 +161,7 @@ absl::Status Player::Use(const ChunkEvent& event) {
   fetch.call = node_.NextCall();
   fetch.session = node_.session();
   fetch.tier = options_.device_slots > 0 ? Tier::kDevice : Tier::kHost;
+  // PatrickStar has one copy of a chunk only, so even a chunk that was only read is moved back.
   const bool writes = event.kind == Kind::kWrite || options_.policy == Policy::kPatrickStar;
   fetch.access = writes ? Access::kWrite : Access::kRead;
   fetch.chunks = {ids_[event.chunk]};

@@ -31,6 +31,7 @@ std::string Quoted(absl::string_view text) {
 }
 
 std::string Member(absl::string_view name, double value) {
+  // A double needs 17 digits to be read back unchanged.
   return absl::StrFormat("%s: %.17g", Quoted(name), value);
 }
 

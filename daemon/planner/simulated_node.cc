@@ -63,6 +63,7 @@ void SimulatedNode::Step(Instant until) {
 }
 
 void SimulatedNode::Post(const Event& event) {
+  // Events that effects cause wait in following_, because Handle must not run inside itself.
   following_.push_back(event);
   while (!following_.empty()) {
     const Event next = std::move(following_.front());

@@ -16,7 +16,8 @@ namespace {
 
 constexpr uint64_t kStatBlock = 512;  // The unit of st_blocks on every file system.
 
-// Slots that the job's memory at the tier has, and that are not given back when it is taken up.
+// Slots that an elastic job has after its restoration: of host slots only those with a copy,
+// because the others are released (decision 18).
 uint64_t SlotsOf(const JobRecord& job, Tier tier, uint64_t host_copies) {
   if (tier == Tier::kHost) return host_copies;
   uint64_t slots = 0;
@@ -35,6 +36,7 @@ Inheritance TakeInheritance() {
   const auto found = left.memory.find(kJournalName);
   if (found == left.memory.end()) return left;
   absl::StatusOr<std::unique_ptr<Journal>> journal = Journal::Open(std::move(found->second));
+  // Only memory of jobs stays in `left.memory`: Measure takes anything there as a reason to start.
   left.memory.erase(found);
   left.unreadable = journal.status();
   if (journal.ok()) left.journal = *std::move(journal);
@@ -60,7 +62,8 @@ void SetLeastPools(const Restore& left, KeptMemory* kept) {
       claimed[i] += job.chunk_size * job.guaranteed[i];
     }
   }
-  // A fixed share must fit besides what is claimed, an elastic one besides what is used.
+  // The engine restores a fixed share beside all guaranteed slots, an elastic one beside those in
+  // use.
   const auto least = [&](Tier tier) {
     const int i = static_cast<int>(tier);
     return fixed[i] + std::max(used[i], fixed[i].IsZero() ? Bytes(0) : claimed[i]);

@@ -203,6 +203,7 @@ absl::Status Journal::Read() {
 }
 
 void Journal::Apply(const Record& record) {
+  // Ends come first, because one record may free a place and put a new chunk there.
   for (const JobId job : record.ended) jobs_.erase(job);
   for (const JobRecord& job : record.jobs) jobs_[job.job] = job;
   for (const uint32_t place : record.freed) chunks_.erase(place);
@@ -246,6 +247,8 @@ absl::Status Journal::Compact() {
   }
   fits = fits && Write(fresh, &end, some);
   full_ = !fits;
+  // A journal that is full says nothing at all: an old record could name a slot that was used
+  // again.
   const uint64_t half = fresh == 1 ? kSecondHalf : 0;
   counts.store(fits ? half | end : half, std::memory_order_release);
   // At four times the live content, compaction adds about a third to what Append writes.

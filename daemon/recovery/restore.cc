@@ -120,6 +120,8 @@ Restore RestoreJobs(StoredFds kept, Journal* journal, Mover* mover) {
   Restore taken;
   taken.chunk_records = left.chunk_records;
   std::set<std::string> unused;
+  // A daemon that is killed between a record and RemoveStoredFd leaves descriptors that no job has.
+  // systemd would hold their memory for ever.
   for (const auto& [name, fd] : kept) unused.insert(name);
   for (const JobRecord& job : left.job_records) {
     const absl::Status status =

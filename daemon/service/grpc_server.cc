@@ -27,13 +27,15 @@ void SetLimits(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataSize);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kMinPingIntervalMs);
-  // What is small does not get smaller, and a small message cannot become a large one.
+  // Compression gains nothing for small messages, and would let a small message grow into a large
+  // one.
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  // Without a quota, clients that send much and read little make the daemon's memory grow.
   grpc::ResourceQuota quota("memtided");
   quota.Resize(kMaxBuffers);
   builder->SetResourceQuota(quota);
-  // For reflection alone, the one service that is not of the callback API.
+  // Reflection is the only service of the synchronous API, so it needs few threads.
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
@@ -81,7 +83,7 @@ GrpcServer::~GrpcServer() { Stop(Duration(0)); }
 void GrpcServer::SetNotServing() { server_->GetHealthCheckService()->SetServingStatus(false); }
 
 void GrpcServer::Stop(Duration patience) {
-  // First, as a server that shuts down does not close what is handed to it.
+  // acceptor_ ends first, because a server that shuts down does not close what is handed to it.
   acceptor_.reset();
   server_->Shutdown(std::chrono::system_clock::now() +
                     std::chrono::duration_cast<std::chrono::microseconds>(patience));

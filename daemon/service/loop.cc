@@ -24,6 +24,7 @@ void Loop::Stop() {
     MutexLock lock(&mutex_);
     stopped_ = true;
     changed_.SignalAll();
+    // The thread in Drain may be delivering a reply, so callers_ is taken once it has ended.
     while (draining_) changed_.Wait(&mutex_);
     queue_.clear();
     renewals_.clear();
@@ -41,6 +42,7 @@ void Loop::Post(Event event) {
     MutexLock lock(&mutex_);
     if (stopped_) return;
     const auto* renewal = std::get_if<RenewCall>(&event);
+    // A renewal overtakes the queue, so that no session expires because the loop is behind.
     const bool ahead =
         renewal != nullptr && renewals_.try_emplace(renewal->session, *renewal).second;
     if (!ahead) queue_.push_back(std::move(event));
@@ -97,8 +99,10 @@ void Loop::Drain() {
     for (const auto& [session, renewal] : renewals) Handle(Now(), renewal);
     const Instant now = Now();
     if (event.has_value()) Handle(now, *event);
+    // Under load the ticker's Tick waits behind the queue, so Drain makes ticks of its own.
     if (now - last_tick_ < kTickPeriod) continue;
-    // Those that came while the event was handled.
+    // A tick ends sessions that were not renewed in time, so the renewals that came while the event
+    // was handled go before it.
     renewals.clear();
     {
       MutexLock lock(&mutex_);
@@ -132,7 +136,7 @@ void Loop::Deliver(Reply reply) {
   {
     MutexLock lock(&mutex_);
     const auto it = callers_.find(reply.call);
-    // Abandon has taken the caller away.
+    // Abandon may have removed the caller.
     if (it == callers_.end()) return;
     caller = it->second;
     callers_.erase(it);

@@ -76,6 +76,7 @@ absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request) {
   work.step = request.step();
   // A part that only copies needs no number, but work counts steps from 1.
   if (work.step == 0 && request.pieces().empty()) work.step = 1;
+  // An absent number reads as 0 in proto3; as a factor it would turn every gradient into zeros.
   work.gradient_factor = request.gradient_factor() == 0 ? 1 : request.gradient_factor();
   work.fresh_states = request.fresh_states();
   work.counts_non_finite = request.count_non_finite_gradients();

@@ -70,6 +70,7 @@ FdServer::~FdServer() {
     MEMTIDE_CHECK(write(wake_fd_, &one, sizeof(one)) == sizeof(one)) << std::strerror(errno);
     thread_.join();
   }
+  // Only the server's thread uses connections_ until it has ended.
   while (!connections_.empty()) Remove(connections_.begin()->second.get());
   for (const int fd : {listen_fd_, epoll_fd_, wake_fd_, spare_fd_}) {
     if (fd >= 0) close(fd);
@@ -115,7 +116,8 @@ void FdServer::Close(SessionId session, absl::Status reason) {
 void FdServer::Queue(Command command) {
   MutexLock lock(&mutex_);
   commands_.push_back(std::move(command));
-  // Only adds to a counter, and cannot block; when the counter is full, the thread is awake.
+  // The write adds to the eventfd's counter and cannot block. If the counter is full, the thread is
+  // already about to wake.
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
 }
@@ -133,7 +135,7 @@ void FdServer::Serve() {
       if (fd == listen_fd_) {
         AcceptAll();
       } else if (fd == wake_fd_) {
-        // Resets the counter: epoll would report it again and again.
+        // The read resets the counter, which epoll would otherwise report again and again.
         uint64_t wakes;
         [[maybe_unused]] const ssize_t got = read(wake_fd_, &wakes, sizeof(wakes));
       } else if (const auto it = connections_.find(fd); it != connections_.end()) {
@@ -187,6 +189,7 @@ absl::Status FdServer::CheckLimits(uint32_t uid) const {
                                                      " connections already; end one"));
   }
   const auto it = greeting_per_uid_.find(uid);
+  // Without this limit, one user's connections that send nothing could take all places.
   if (it != greeting_per_uid_.end() && it->second >= options_.max_greeting_per_uid) {
     return absl::ResourceExhaustedError(absl::StrCat("max_greeting_per_uid: uid ", uid, " has ",
                                                      it->second,
@@ -265,6 +268,7 @@ absl::Status FdServer::Greet(Connection* connection, absl::string_view packet) {
 }
 
 void FdServer::RunCommands() {
+  // The commands run without the lock: sending is a system call, and Flush asks the Mover.
   std::vector<Command> commands;
   {
     MutexLock lock(&mutex_);
@@ -285,11 +289,12 @@ void FdServer::Append(Connection* connection, Frame frame) {
                                   options_.max_queued_frames, " frames of its fd socket")));
   }
   connection->outbox.push_back(std::move(frame));
-  // Otherwise epoll calls Flush when there is room.
+  // While the connection awaits room, epoll reports when Flush can go on.
   if (!connection->awaits_room) Flush(connection);
 }
 
 void FdServer::FlushLacking() {
+  // Flush puts a connection that still lacks a descriptor back into lacking_.
   for (const int fd : std::exchange(lacking_, {})) {
     if (const auto it = connections_.find(fd); it != connections_.end()) Flush(it->second.get());
   }

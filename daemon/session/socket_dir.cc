@@ -41,7 +41,7 @@ absl::Status MakeDirectory(const std::string& path) {
         absl::StrCat("socket_dir: cannot make the parent of \"", path, "\": ", error.message()));
   }
   if (mkdir(path.c_str(), kDirectoryMode) == 0) {
-    // The mode asked for, whatever the umask.
+    // mkdir applies the umask to the mode; chmod does not.
     if (chmod(path.c_str(), kDirectoryMode) == 0) return absl::OkStatus();
   } else if (errno == EEXIST) {
     return absl::OkStatus();
@@ -117,6 +117,7 @@ absl::StatusOr<std::unique_ptr<SocketDir>> SocketDir::Claim(const std::string& p
   if (absolute.size() > 1) absolute = std::string(absl::StripSuffix(absolute, "/"));
   MEMTIDE_RETURN_IF_ERROR(CheckLength(absolute));
   MEMTIDE_RETURN_IF_ERROR(MakeDirectory(absolute));
+  // O_NOFOLLOW: the owner of a symbolic link could point it elsewhere after the checks.
   const int directory_fd = open(absolute.c_str(), O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_RDONLY);
   if (directory_fd < 0) {
     return absl::FailedPreconditionError(
@@ -141,6 +142,7 @@ absl::StatusOr<std::unique_ptr<SocketDir>> SocketDir::Claim(const std::string& p
 SocketDir::SocketDir(std::string path, int lock_fd) : path_(std::move(path)), lock_fd_(lock_fd) {}
 
 SocketDir::~SocketDir() {
+  // The lock is released last: until then no other daemon can have sockets at these paths.
   unlink(FdSocketPath().c_str());
   unlink(GrpcSocketPath().c_str());
   unlink(MetricsAddressPath().c_str());

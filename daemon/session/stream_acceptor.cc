@@ -24,7 +24,7 @@ namespace {
 
 // While descriptors are short: soon enough for a client, and no load.
 constexpr int kRetryMs = 100;
-// Accepted in a row before the end of the thread is looked for.
+// The bound of one AcceptSome, so that a flood of connections cannot keep Serve from ending.
 constexpr int kAcceptsInARow = 128;
 constexpr std::chrono::minutes kBetweenComplaints{1};
 
@@ -70,7 +70,8 @@ StreamAcceptor::~StreamAcceptor() {
 void StreamAcceptor::Serve() {
   bool descriptors_are_short = false;
   for (;;) {
-    // A socket that cannot be accepted from stays readable: looking at it would be a busy loop.
+    // While accept4 fails for lack of descriptors, the socket stays readable, and polling it would
+    // be a busy loop.
     std::array<pollfd, 2> watched = {};
     watched[0] = {descriptors_are_short ? -1 : listening_.get(), POLLIN, 0};
     watched[1] = {wake_.get(), POLLIN, 0};
@@ -107,7 +108,8 @@ absl::Status StreamAcceptor::Admit(OwnedFd fd) {
   MEMTIDE_ASSIGN_OR_RETURN(const Peer peer, PeerOf(fd.get()));
   absl::Status room = CheckLimits(peer.uid);
   if (!room.ok()) {
-    // It makes a system call for each connection, so it runs only where a limit seems reached.
+    // ForgetClosed makes a system call for each connection, so it runs only where a limit seems
+    // reached.
     ForgetClosed();
     room = CheckLimits(peer.uid);
   }
@@ -116,7 +118,7 @@ absl::Status StreamAcceptor::Admit(OwnedFd fd) {
   if (fstat(fd.get(), &status) != 0) {
     return absl::InternalError(absl::StrCat("fstat: ", std::strerror(errno)));
   }
-  // The number was another connection's, which is closed then.
+  // The kernel gives a number out again only after the descriptor that had it was closed.
   if (const auto before = connections_.find(fd.get()); before != connections_.end()) {
     Forget(before);
   }
@@ -133,6 +135,7 @@ absl::Status StreamAcceptor::CheckLimits(uint32_t uid) {
         absl::StrCat("max_connections: there are ", most,
                      " already, or as many as half of LimitNOFILE; end programs that use memtide"));
   }
+  // A quarter of the connections stays for other users.
   const uint64_t most_per_uid = std::min<uint64_t>(options_.max_per_uid, most / 4 * 3);
   const auto of_uid = per_uid_.find(uid);
   if (of_uid == per_uid_.end() || of_uid->second < most_per_uid) return absl::OkStatus();
@@ -144,6 +147,8 @@ void StreamAcceptor::ForgetClosed() {
   for (auto it = connections_.begin(); it != connections_.end();) {
     const auto connection = it++;
     struct stat status;
+    // gRPC does not say when it closes a descriptor. The kernel may have given its number to
+    // another file since, which has another inode.
     const bool is_open = fstat(connection->first, &status) == 0 &&
                          status.st_dev == connection->second.device &&
                          status.st_ino == connection->second.inode;
