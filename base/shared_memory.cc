@@ -65,7 +65,9 @@ absl::optional<uint64_t> MemoryInfo(absl::string_view key) {
 
 uint64_t FreeHugetlbPages() {
   const uint64_t free = MemoryInfo("HugePages_Free").value_or(0);
+  // HugePages_Free includes pages that are promised to mappings that have not touched them yet.
   const uint64_t reserved = MemoryInfo("HugePages_Rsvd").value_or(0);
+  // /proc/meminfo counts huge pages of the default size only, which may be another one.
   const bool two_mebibytes = MemoryInfo("Hugepagesize").value_or(0) * 1024 == kHugePage.count();
   return two_mebibytes && free > reserved ? free - reserved : 0;
 }
@@ -120,7 +122,7 @@ int PopulateWrite(char* data, size_t size) {
   return 0;
 }
 
-// The seals permit it: they hold the size.
+// A hole is permitted by the seals, which only keep the file's size.
 absl::Status PunchHole(int fd, Bytes offset, Bytes size) {
   const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
   while (fallocate(fd, mode, static_cast<off_t>(offset.count()),

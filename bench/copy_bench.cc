@@ -53,6 +53,8 @@ Side BothWays(Copy in, Copy out) {
   return [in = OneWay(std::move(in)), out = std::move(out)](uint64_t begin, uint64_t end) {
     PinThisThread(kOutCpu);  // The new thread inherits this; on a busy CPU it would start late.
     std::thread other([&] {
+      // The copies out use the other half of each pool, so no thread reads what the other one
+      // writes.
       for (uint64_t i = begin; i < end; ++i) out(i - kChunks / 2);
     });
     in(begin, end);

@@ -146,6 +146,7 @@ double EventsPerSecond(Node* node, const std::vector<ChunkId>& chunks, Access ac
   const uint64_t events_before = node->events();
   const Duration begin = CpuTime(getpid());
   do {
+    // CpuTime makes a system call, which is not the engine's time, so 256 uses share one.
     for (int i = 0; i < 256; ++i) node->UseNext(chunks, access);
   } while (CpuTime(getpid()) - begin < at_least);
   return (node->events() - events_before) / Seconds(CpuTime(getpid()) - begin);
@@ -197,6 +198,7 @@ void MeasureDecisions() {
 
 size_t AllocatedBytes() {
   const struct mallinfo2 info = mallinfo2();
+  // malloc takes large blocks from mmap, and counts them in hblkhd alone.
   return info.uordblks + info.hblkhd;
 }
 

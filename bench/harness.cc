@@ -35,6 +35,7 @@ Duration BusyTimeOfMachine() {
   std::string label;
   int64_t user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0, steal = 0;
   file >> label >> user >> nice >> system >> idle >> iowait >> irq >> softirq >> steal;
+  // `steal` is the time that the host of a virtual machine took from it, which is a load, too.
   const int64_t ticks = user + nice + system + irq + softirq + steal;
   return std::chrono::nanoseconds(std::chrono::seconds(ticks)) / sysconf(_SC_CLK_TCK);
 }
@@ -97,6 +98,7 @@ void PinThisThread(int cpu) { Allow(0, Only(cpu)); }
 void PreferProcess(pid_t process) {
   for (const pid_t thread : ThreadsOf(process)) {
     sched_param lowest = {};
+    // Round robin, so that the processes of a benchmark that share a CPU still take turns.
     lowest.sched_priority = sched_get_priority_min(SCHED_RR);
     MEMTIDE_CHECK(sched_setscheduler(thread, SCHED_RR, &lowest) == 0 || errno == ESRCH ||
                   errno == EPERM)
@@ -142,6 +144,8 @@ Rounds::Usage Rounds::Measure() const {
 void Rounds::EndRound() {
   const Usage now = Measure();
   const double wall = Seconds(now.when - round_began_.when);
+  // What is busy beyond this process and the daemon belongs to other programs, and makes a round
+  // unfit.
   const Duration others = (now.all - round_began_.all) - (now.ours - round_began_.ours);
   others_.push_back(std::max(0.0, Seconds(others) / wall));
   if (round_ > 0 && others_.back() < options_.quiet) ++quiet_rounds_;
@@ -166,6 +170,7 @@ void Rounds::Compare(const std::string& figure, const std::function<double()>& l
 }
 
 void Rounds::Add(const std::string& figure, double limit, double product) {
+  // The first round fills caches and page tables, so its samples do not count.
   if (round_ > 0) figures_[figure].push_back({limit, product, round_});
 }
 

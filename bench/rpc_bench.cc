@@ -155,6 +155,7 @@ void CompareCalls(Rounds* rounds, const std::string& figure, int turns,
   for (int turn = 0; turn < turns; ++turn) {
     of_limit.push_back(Microseconds(TimeOf(limit)));
     tidy_up();
+    // Both sides are timed by turns, so that a slow phase of the machine meets both.
     of_product.push_back(Microseconds(TimeOf(product)));
     tidy_up();
   }

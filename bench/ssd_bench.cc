@@ -38,6 +38,7 @@ constexpr Bytes kMost = MiB(768);   // A measurement moves at most this much.
 constexpr Bytes kAhead = MiB(128);  // A call moves this much; as much is prefetched meanwhile.
 
 void FillWithRandomBytes(char* memory, Bytes size) {
+  // A disk that compresses would store zeros, or a repeated pattern, faster than any real chunk.
   std::mt19937_64 random(size.count());
   auto* const words = reinterpret_cast<uint64_t*>(memory);
   std::generate_n(words, size.count() / sizeof(uint64_t), std::ref(random));

@@ -20,8 +20,7 @@
 namespace memtide::client {
 namespace {
 
-// Places per chunk that the job may allocate. More would not help: this is room enough for
-// fragmentation.
+// Places per chunk that the job may allocate, enough for the fragmentation of places.
 constexpr uint64_t kPlacesPerChunk = 4;
 
 }  // namespace
@@ -377,6 +376,7 @@ std::string DefaultSocketDir() {
     return chosen;
   }
   const char* runtime = getenv("XDG_RUNTIME_DIR");
+  // A daemon of the system serves all users, so its directory comes before a user's own.
   if (geteuid() == 0 || access(kSystem, F_OK) == 0 || runtime == nullptr || *runtime == '\0') {
     return kSystem;
   }

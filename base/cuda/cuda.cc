@@ -127,7 +127,7 @@ absl::StatusOr<CudaDriver> LoadAll() {
 absl::StatusOr<bool> Has(const CudaDriver& driver, CUdevice_attribute attribute, int ordinal) {
   int value = 0;
   const CUresult result = driver.DeviceGetAttribute(&value, attribute, ordinal);
-  // A driver that is too old does not know the attribute.
+  // A driver that is older than the attribute answers so.
   if (result == CUDA_ERROR_INVALID_VALUE) return false;
   MEMTIDE_RETURN_IF_ERROR(
       CudaStatus(result, absl::StrCat("cuDeviceGetAttribute of GPU ", ordinal)));
@@ -140,7 +140,7 @@ absl::StatusOr<const CudaDriver*> LoadCudaDriver() {
   static Mutex mutex;
   static std::atomic<const CudaDriver*> loaded{nullptr};
   if (const CudaDriver* driver = loaded.load(std::memory_order_acquire)) return driver;
-  // Not cached on failure: the driver may come up later.
+  // A failure is not cached, because the driver may come up later.
   MEMTIDE_ASSIGN_OR_RETURN(CudaDriver driver, LoadAll());
   MutexLock lock(&mutex);
   // tidy(raw-new): never freed, because threads use it until the process exits.

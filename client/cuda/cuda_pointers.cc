@@ -20,7 +20,7 @@ class OpenedHandle : public CudaImport {
   ~OpenedHandle() override {
     const CurrentCudaContext current(context_->driver(), context_->context());
     cudaIpcCloseMemHandle(address_);
-    // Clears the error, if there was one, so that it does not surface in a later call.
+    // An error of the close is cleared, so that it does not surface in a later call.
     cudaGetLastError();
   }
   char* address() const { return address_; }

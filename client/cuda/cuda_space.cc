@@ -227,6 +227,7 @@ void CudaSpace::Unmap(PlaceId place) {
     const MutexLock lock(&mutex_);
     fence = fences_[place.value()];
   }
+  // A kernel that accesses unmapped memory ends the process's CUDA context (decision 8).
   if (fence != 0) context_->AwaitOrAbort(fence);
   driver().MemUnmap(DeviceAddress(place), chunk_size().count());
   const MutexLock lock(&mutex_);

@@ -179,6 +179,8 @@ LeasePlan LeaseCache::MakePlan(absl::Span<const PlaceId> places, Access access) 
   uint32_t readable = 0;
   for (const PlaceId place : places) {
     const State state = at(place).state;
+    // Another caller's plan decides what becomes of the place, so this request is planned again
+    // after it.
     if (IsMoving(state)) {
       plan.next = LeasePlan::Next::kWait;
       return plan;
@@ -197,6 +199,8 @@ LeasePlan LeaseCache::MakePlan(absl::Span<const PlaceId> places, Access access) 
   const uint32_t most = max_held();
   if (wanted > most) {
     plan.release = TakeOldest(wanted - most, Recent::kLast);
+    // If there is too little room even after the releases, the fetch waits for other users, and the
+    // releases must not wait with it.
     plan.release_first = wanted - plan.release.size() > most;
   }
   for (const PlaceId place : places) {

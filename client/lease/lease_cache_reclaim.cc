@@ -12,6 +12,8 @@ uint32_t LeaseCache::headroom() const {
 }
 
 uint32_t LeaseCache::max_held() const {
+  // A session whose leases are all in use would lose each faulted chunk to the next fault, so it
+  // may hold a few more than a small soft budget (decision 18).
   return std::max(budget_, std::min(max_per_acquire_, held_ - idle_ + kFaultHeadroom));
 }
 
@@ -99,6 +101,7 @@ std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
   // (decision 10).
   for (const uint32_t place : eviction_hints_) {
     if (taken.size() >= count) break;
+    // A program may still touch a chunk of the current moment without a use that the client knows.
     const bool settled = entries_[place].moment != moment_;
     if (settled && IsTakable(place) && may_go(place)) MarkReleasing(place, &taken);
   }

@@ -61,6 +61,7 @@ void LeaseClient::Revoke(const Revocation& revocation) {
 }
 
 uint32_t LeaseClient::Budget(uint32_t lease_budget, uint32_t slots) {
+  // One slot stays without a lease, because without a free slot no chunk could ever move.
   return std::min(lease_budget, std::max<uint32_t>(2, slots) - 1);
 }
 

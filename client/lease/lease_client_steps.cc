@@ -32,6 +32,7 @@ absl::StatusOr<uint64_t> LeaseClient::Step(const StepPart& part) {
   std::vector<Moment> moments;
   {
     const MutexLock lock(&mutex_);
+    // The daemon follows the iteration by its moments, so it must know those before the step first.
     moments = log_.Take();
   }
   CountCall();
@@ -46,9 +47,11 @@ absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const P
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> shadow_chunks, ReleaseIdle(shadows));
     CountCall();
     const absl::Status status = session_->Commit(commit, chunks, shadow_chunks);
+    // ABORTED means that a chunk is leased. The lease may come from a page fault of this process
+    // after ReleaseIdle, so each attempt releases again.
     if (!absl::IsAborted(status) || Now() >= until) return status;
-    // The use may be another session's, whose end is not signalled here: so wait for a short time
-    // only.
+    // The lease may also be another session's, whose end is not signalled here, so the wait is
+    // short.
     const MutexLock lock(&mutex_);
     changed_.WaitFor(&mutex_, kCommitRetryInterval);
   }

@@ -168,6 +168,7 @@ void EndProcess(const PageFault& fault, const void* address, const absl::Status&
                    ". The process ends here, because it could only continue with wrong bytes.\n");
   // A failed write to stderr is ignored: there is nowhere left to report it.
   static_cast<void>(!write(STDERR_FILENO, line.data(), line.size()));
+  // A thread that the kernel did not name cannot be signalled.
   if (fault.thread != 0) {
     // Raise the signal in the faulting thread, whose stack a debugger should show.
     syscall(SYS_tgkill, getpid(), fault.thread, SIGBUS);

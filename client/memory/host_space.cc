@@ -190,7 +190,7 @@ absl::Status HostSpace::Map(PlaceId place, Region* region, Bytes offset, Access 
   if (at == MAP_FAILED) {
     return absl::ResourceExhaustedError(Errno("cannot map a chunk (vm.max_map_count)"));
   }
-  // The advice on the mapping that was replaced went with it.
+  // madvise applies to one mapping, and mmap has just replaced the one that had this advice.
   madvise(at, chunk_size().count(), MADV_DONTFORK);
   return absl::OkStatus();
 }

@@ -83,6 +83,8 @@ void TakeDefaultAction(int signal, const siginfo_t* info) {
 // Calls the previous handler under the signal mask that it requested.
 void CallPrevious(const struct sigaction& action, int signal, siginfo_t* info, void* context) {
   sigset_t mask = action.sa_mask, before;
+  // The kernel blocks a signal while its handler runs unless SA_NODEFER is set, and the previous
+  // handler may rely on that.
   if ((action.sa_flags & SA_NODEFER) == 0) sigaddset(&mask, signal);
   pthread_sigmask(SIG_BLOCK, &mask, &before);
   chaining.store(ThreadId());
@@ -179,6 +181,7 @@ SegvRegistration::SegvRegistration(SegvRegistration&& other) noexcept
 SegvRegistration::~SegvRegistration() {
   if (index_ < 0) return;
   registrations[index_].space.store(nullptr);
+  // A handler that read `space` before the store may still use it.
   while (registrations[index_].handlers.load() > 0) std::this_thread::yield();
 }
 
