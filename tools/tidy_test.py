@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidy import links, python, words
+from tidy import cxx, links, python, words
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,36 +29,6 @@ MAX_LINES = 500
 # Path: why it is longer and better so.
 LONG_FILES: dict[str, str] = {"tests/sim/golden_hashes.txt": "one line a seed"}
 
-# From design.md section 4: a package includes only itself and what stands below it. The planner
-# stands above the engine, which it plays.
-LAYERS = (
-    "main",
-    "config",
-    "service",
-    "session",
-    "recovery",
-    "planner",
-    "engine",
-    "policy",
-    "optimizer",
-    "mover",
-    "pool",
-    "device",
-    "io",
-    "metrics",
-)
-# The same for client/. Only tests and benchmarks may include "testing".
-CLIENT_LAYERS = ("testing", "abi", "main", "lease", "rpc", "cuda", "memory")
-TEST_FILES = ("_test.cc", "_fuzz.cc", "_benchmark.cc")
-# The value types in which the engine and its edges talk: open to every package of the daemon.
-VOCABULARY = {
-    "daemon/engine/effects.h",
-    "daemon/engine/events.h",
-    "daemon/engine/record.h",
-    "daemon/engine/types.h",
-}
-
-CXX = (".cc", ".h", ".cu", ".cuh")
 NOT_TEXT = (".png", ".jpg", ".gz", ".npz", ".pt", ".bin")
 GENERATED_OR_DATA = (".json", ".csv", ".svg", ".lock")
 # Files that are verbatim copies of other projects' text.
@@ -84,34 +54,13 @@ class File:
         self.lines = text.split("\n")
         if text.endswith("\n"):
             self.lines.pop()
-        self.is_cxx = path.endswith(CXX)
-        self.code_lines = blank_cxx(text).split("\n") if self.is_cxx else self.lines
+        self.is_cxx = path.endswith(cxx.SUFFIXES)
+        self.code_lines = cxx.blank(text).split("\n") if self.is_cxx else self.lines
 
     def excused(self, rule, number):
         """Whether line `number` (from 1), or the one above it, gives a reason for breaking rule."""
         reason = re.compile(rf"tidy\({re.escape(rule)}\): \S.{{8,}}")
         return any(reason.search(line) for line in self.lines[max(0, number - 2) : number])
-
-
-_CXX_TOKENS = re.compile(
-    r'R"(?P<tag>[^()\s]*)\(.*?\)(?P=tag)"'  # raw string
-    r'|"(?:\\.|[^"\\\n])*"'
-    r"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])*'"  # not the separator in 1'000
-    r"|//[^\n]*|/\*.*?\*/",
-    re.DOTALL,
-)
-
-
-def blank_cxx(text):
-    """Comments and the insides of literals become spaces; #include lines and line breaks stay."""
-
-    def blank(match):
-        start = text.rfind("\n", 0, match.start()) + 1
-        if text[start : match.start()].lstrip().startswith("#include"):
-            return match.group()
-        return re.sub(r"[^\n]", " ", match.group())
-
-    return _CXX_TOKENS.sub(blank, text)
 
 
 @dataclass(frozen=True)
@@ -135,18 +84,6 @@ def rule(name, bad, good):
     return register
 
 
-def grep(pattern, message):
-    """A check of single lines of C++, literals and comments aside."""
-    compiled = re.compile(pattern)
-
-    def check(file):
-        for number, line in enumerate(file.code_lines, 1):
-            if file.is_cxx and compiled.search(line):
-                yield number, message
-
-    return check
-
-
 @rule(
     "length",
     bad=("base/a.cc", "int x;\n" * (MAX_LINES + 1)),
@@ -160,10 +97,6 @@ def check_length(file):
         yield 1, f"short enough now ({len(file.lines)} lines): take it off LONG_FILES"
 
 
-def guard_of(path):
-    return "MEMTIDE_" + re.sub(r"[^A-Z0-9]", "_", path.upper()) + "_"
-
-
 GOOD_HEADER = """// Bytes: an amount of memory.
 #ifndef MEMTIDE_BASE_A_H_
 #define MEMTIDE_BASE_A_H_
@@ -171,58 +104,31 @@ GOOD_HEADER = """// Bytes: an amount of memory.
 """
 
 
-@rule(
+rule(
     "header-guard",
     bad=("base/a.h", "// Prose that says what it is.\n#pragma once\n"),
     good=("base/a.h", GOOD_HEADER),
-)
-def check_guard(file):
-    if not file.path.endswith((".h", ".cuh")):
-        return
-    guard = guard_of(file.path)
-    directives = [(n, s) for n, s in enumerate(file.lines, 1) if s.startswith("#")]
-    wanted = [f"#ifndef {guard}", f"#define {guard}"]
-    if file.path.endswith("-inl.h"):
-        # Highway's: included once for each instruction set, and turns its own guard over.
-        wanted = [f"#if defined({guard}) == defined(HWY_TARGET_TOGGLE)", f"#ifdef {guard}"]
-    opening = [s for _, s in directives[:2]]
-    if opening != wanted:
-        yield (directives[0][0] if directives else 1), f"the guard must be #ifndef {guard}"
-    elif file.lines[-1] not in (f"#endif  // {guard}", f"#endif /* {guard} */"):
-        yield len(file.lines), f"the last line must be #endif  // {guard}"
+)(cxx.check_guard)
 
-
-@rule(
+rule(
     "header-prose",
     bad=("base/a.h", GOOD_HEADER.partition("\n")[2]),
     good=("base/a.h", GOOD_HEADER),
-)
-def check_prose(file):
-    if file.path.endswith((".h", ".cuh")):
-        before = file.text.split("#ifndef")[0].split("#pragma")[0]
-        if not re.search(r"(//|/\*|^ \*)\s*\w.{15,}", before, re.MULTILINE):
-            yield 1, "say above the guard what it is, who owns what, which threads"
+)(cxx.check_prose)
 
-
-BANNED_CALLS = (
-    r"\b(strcpy|strcat|sprintf|vsprintf|strtok|atoi|atol|atoll|atof|system|popen|tmpnam|rand)\s*\("
-)
 rule(
     "banned-call",
     bad=("base/a.cc", "void F(char* s) { strcpy(s, t); }\n"),
     good=("base/a.cc", 'void F() { snprintf(s, 4, "strcpy(a)"); }  // not sprintf()\n'),
-)(grep(BANNED_CALLS, "unbounded, unchecked or not thread-safe"))
+)(cxx.grep(cxx.BANNED_CALLS, "unbounded, unchecked or not thread-safe"))
 
 rule(
     "sleep",
     bad=("daemon/io/a.cc", "std::this_thread::sleep_for(1s);\n"),
     good=("daemon/io/a.cc", "// tidy(sleep): the backoff of a reconnect.\nsleep_for(delay);\n"),
-)(grep(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor|sleep)\s*\(", "wait for an event"))
+)(cxx.grep(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor|sleep)\s*\(", "wait for an event"))
 
-RAW_NEW = re.compile(r"\bnew\s*\(|\bnew\s+[\w:]|(?<!=)(?<!= )(?<!operator )\bdelete\b(?!\s*;)")
-
-
-@rule(
+rule(
     "raw-new",
     bad=("daemon/io/a.cc", "auto* p = new Thing();\n"),
     good=(
@@ -230,32 +136,13 @@ RAW_NEW = re.compile(r"\bnew\s*\(|\bnew\s+[\w:]|(?<!=)(?<!= )(?<!operator )\bdel
         "Thing(const Thing&) = delete;  // a new one\nint renewed = 1;\n"
         "return std::unique_ptr<Thing>(\n    new Thing());  // Its constructor is private.\n",
     ),
-)
-def check_raw_new(file):
-    if not file.is_cxx:
-        return
-    code = "\n".join(file.code_lines)
-    for match in RAW_NEW.finditer(code):
-        statement = re.split(r"[;{}]", code[: match.start()])[-1]
-        # A private constructor is out of make_unique's reach.
-        if match.group().startswith("new") and "unique_ptr<" in statement:
-            continue
-        yield code.count("\n", 0, match.start()) + 1, "ownership is a value or a smart pointer"
+)(cxx.check_raw_new)
 
-
-@rule(
+rule(
     "locks",
     bad=("daemon/io/a.h", "std::mutex mutex_;\n"),
     good=("base/mutex.h", "std::mutex mutex_;\n"),
-)
-def check_locks(file):
-    if file.path.startswith("base/"):
-        return
-    pattern = (
-        r"absl::(Mutex|CondVar|ReaderMutexLock)\w*"
-        r"|std::(\w*mutex|lock_guard|unique_lock|scoped_lock|condition_variable\w*)\b"
-    )
-    yield from grep(pattern, 'use "base/mutex.h": annotated, and ThreadSanitizer sees it')(file)
+)(cxx.check_locks)
 
 
 @rule(
@@ -269,34 +156,11 @@ def check_todo(file):
             yield number, "give the reason in parentheses"
 
 
-@rule(
+rule(
     "layering",
     bad=("daemon/device/a.cc", '#include "daemon/engine/engine.h"\n'),
     good=("daemon/engine/a.cc", '#include "daemon/policy/policy.h"\n'),
-)
-def check_layering(file):
-    top, _, rest = file.path.partition("/")
-    if not file.is_cxx or top not in ("base", "daemon", "client"):
-        return
-    own = rest.split("/")[0] if "/" in rest else "main"
-    layers = {"daemon": LAYERS, "client": CLIENT_LAYERS, "base": (own,)}[top]
-    if own not in layers:
-        yield 1, f"package {top}/{own} has no place in LAYERS or CLIENT_LAYERS"
-        return
-    for number, line in enumerate(file.code_lines, 1):
-        match = re.match(r'\s*#include "((base|daemon|client)/(\w+)(/?)[^"]*)', line)
-        if not match:
-            continue
-        included, other_top, other, slash = match.groups()
-        if other_top != top and other_top != "base":
-            yield number, f"{top}/ may not include {other_top}/"
-        elif other_top == top != "base" and included not in VOCABULARY:
-            other = other if slash else "main"
-            if other == "testing" and file.path.endswith(TEST_FILES):
-                continue
-            if other not in layers or layers.index(other) < layers.index(own):
-                yield number, f"{top}/{other} does not stand below {top}/{own}"
-
+)(cxx.check_layering)
 
 rule(
     "python-layering",
@@ -437,8 +301,8 @@ def check_the_rules():
         if any(f.rule == "layering" for f in findings_in(File(path, uses_testing))) != is_bad:
             yield f"rule layering is wrong about client/testing in {path}"
     yield from python.check_the_rules(File)
-    if blank_cxx("a(\"//x\", '\"') /* b */ 1'000;") != "a(     ,    )         1'000;":
-        yield "blank_cxx() mistakes literals or comments"
+    if cxx.blank("a(\"//x\", '\"') /* b */ 1'000;") != "a(     ,    )         1'000;":
+        yield "cxx.blank() mistakes literals or comments"
 
 
 def tracked_files():
