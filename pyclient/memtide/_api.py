@@ -113,7 +113,7 @@ def offload(
         )
     recorder = Recorder(_connection.client, _connection.socket_dir)
     runtime = runtimes.start(_connection.client, recorder, adopt_everything=False)
-    runtime.daemon.allowed &= not exact
+    runtime.offloaded.allowed &= not exact
     for parameter in model.parameters():
         runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)
@@ -158,7 +158,7 @@ def checkpoint(
     manages = runtime.manager.manages if runtime is not None else lambda _: False
     checkpoint_file = Checkpoint(Path(path).absolute(), entries_of(tensors, manages))
     if runtime is not None:
-        runtime.daemon.write(checkpoint_file)
+        runtime.offloaded.write(checkpoint_file)
     else:
         checkpoint_file.write(lambda _address, _size_bytes: iter(()))
     if checkpoint_file.done:

@@ -38,13 +38,13 @@ class Snapshots:
         self._requested.append(checkpoint)
         training_thread = threading.get_ident()
 
-        def hurry() -> None:
+        def write_if_awaited() -> None:
             # While the thread that trains waits here, no next step can come, so it writes the file
             # itself. Any other thread waits for that next step.
             if threading.get_ident() == training_thread and checkpoint in self._requested:
                 self.write_now()
 
-        checkpoint.hurry = hurry
+        checkpoint.write_if_awaited = write_if_awaited
         if not self._at_exit:
             self._at_exit = True
             atexit.register(self.write_now)

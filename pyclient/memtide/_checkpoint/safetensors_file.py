@@ -82,7 +82,7 @@ class Checkpoint:
         self.total_bytes = sum(entry.size_bytes for entry in entries)
         self.written_bytes = 0
         # `wait` calls this, so that the file is written even if no further step comes.
-        self.hurry: Callable[[], None] = lambda: None
+        self.write_if_awaited: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
         self._finished = threading.Event()
 
@@ -98,7 +98,7 @@ class Checkpoint:
         call writes the file itself.
         """
         if timeout_s != 0:
-            self.hurry()
+            self.write_if_awaited()
         finished = self._finished.wait(timeout_s)
         if self._error is not None:
             raise self._error
@@ -123,7 +123,7 @@ class Checkpoint:
                 raise  # KeyboardInterrupt and SystemExit end the script, too.
         finally:
             # The script may hold this object for long; it shall not hold the tensors' chunks.
-            self.entries, self.hurry = [], lambda: None
+            self.entries, self.write_if_awaited = [], lambda: None
             self._finished.set()
 
     def _write_header(self, file: BinaryIO) -> None:

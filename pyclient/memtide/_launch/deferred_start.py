@@ -53,8 +53,8 @@ def install(
             adopt_everything=True,
             starting_processes=partial(spawned_ranks.starting, start_ranks, enter_rank),
         )
-        _runtime.daemon.allowed &= not stepping.exact
-        _runtime.daemon.skip_non_finite(skip=stepping.skip_non_finite)
+        _runtime.offloaded.allowed &= not stepping.exact
+        _runtime.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.commit:
             _runtime.keep_steps(stepping.manifest)
 

@@ -12,7 +12,7 @@ from memtide._launch.distributed_launchers import Launcher, launcher_in
 from memtide._launch.managed_process import Managed, Options
 from memtide._launch.program import Program, run_program
 from memtide._node import gpu_per_rank
-from memtide._node.connect import SessionRequest, finds_daemon, reach
+from memtide._node.connect import SessionRequest, find_or_start, finds_daemon
 from memtide._trace import files as trace_files
 from memtide.errors import UsageError
 
@@ -72,7 +72,7 @@ def _rank_flags(request: SessionRequest) -> dict[str, object]:
         raise UsageError(
             "several processes can share memory only with an SSD pool, to evict chunks to"
         )
-    socket_dir, daemon = reach(request)
+    socket_dir, daemon = find_or_start(request)
     if daemon is not None:
         atexit.register(daemon.stop)
     return {"socket-dir": socket_dir}

@@ -51,7 +51,7 @@ class LeaseLedger:
         # nothing to lease ahead.
         self.active = self.strict
         # Whether lease dispatch (_torch_hooks/lease_dispatch.py) leases for each operation anyway.
-        self.netted = False
+        self.under_dispatch = False
 
     def refresh(self) -> None:
         """Reads the lease budget and the slots again, because the job's share may have changed."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 
-def lie_alike(first: torch.Tensor, others: Iterable[torch.Tensor]) -> bool:
+def have_same_layout(first: torch.Tensor, others: Iterable[torch.Tensor]) -> bool:
     """Whether all tensors have the same size and the same strides."""
     size, stride = first.size(), first.stride()
     return all(

@@ -32,7 +32,7 @@ from memtide._capi.optimizer_step import MOST_STATES
 from memtide._memory.alignment import SMALLEST_BYTES, aligned
 from memtide._memory.arena import Arena, Storages
 from memtide._memory.leases import LeaseLedger
-from memtide._memory.tensor_layout import lie_alike
+from memtide._memory.tensor_layout import have_same_layout
 
 _NO_PLACES = Places(())
 _CACHED_BYTES = 256 * 2**20
@@ -131,7 +131,7 @@ class TensorManager:
         """Chunks allocated over all kinds."""
         return sum(arena.chunks for arena in self._all_arenas())
 
-    def pressed(self) -> bool:
+    def under_pressure(self) -> bool:
         """Whether there are more chunks than may be leased at once. The ledger reads that budget
         once an iteration, as the job's share of a pool may change."""
         return self.chunks() > self.ledger.budget
@@ -141,7 +141,7 @@ class TensorManager:
         memory, more than its slots; on a device, more than its lease budget, because chunks evicted
         from there are already where the daemon steps them (docs/decisions/0013)."""
         if self.client.properties.device_slots:
-            return self.pressed()
+            return self.under_pressure()
         return self.chunks() > self.ledger.slots
 
     def adopt(self, tensor: torch.Tensor, kind: Kind, row: int = 0) -> bool:
@@ -282,7 +282,7 @@ class TensorManager:
 
     def trim(self) -> None:
         """Returns chunks without a live tensor to the pools, if memory is short."""
-        if self.pressed():
+        if self.under_pressure():
             for arena in self._all_arenas():
                 arena.trim()
         self._note_pressure()
@@ -291,7 +291,7 @@ class TensorManager:
         """Frees the chunks of gradients that the script has dropped, if memory is short: else they
         would be written back to make room, for nothing."""
         arena = self._arena(Kind.GRADIENT)
-        if arena.has_returned and self.pressed():
+        if arena.has_returned and self.under_pressure():
             arena.renew()
             self._note_pressure()
 
@@ -302,7 +302,7 @@ class TensorManager:
         """
         writing = self.manages(target)
         places = self.span_places(target if writing else source)
-        if len(places) == 1 and _is_whole(source) and lie_alike(source, [target]):
+        if len(places) == 1 and _is_whole(source) and have_same_layout(source, [target]):
             with self._leased(Places(places), writing):
                 target.copy_(source)
             return
@@ -318,7 +318,7 @@ class TensorManager:
             start = end
 
     def _leased(self, places: Places, writing: bool) -> contextlib.AbstractContextManager[None]:
-        if self.ledger.netted:
+        if self.ledger.under_dispatch:
             return contextlib.nullcontext()
         return self.ledger.using(*((_NO_PLACES, places) if writing else (places, _NO_PLACES)))
 
@@ -331,7 +331,7 @@ class TensorManager:
 
     def _arena_of_gradients(self) -> Arena:
         arena = self._arena(Kind.GRADIENT)
-        if arena.has_returned and self.pressed():
+        if arena.has_returned and self.under_pressure():
             # The gradients of the last step are dropped. A write to their chunks would first read
             # the dead content from SSD; new chunks have no content to read.
             arena.renew()
@@ -341,7 +341,7 @@ class TensorManager:
         return list(self._arenas.values())
 
     def _note_pressure(self) -> None:
-        self.ledger.active = self.ledger.strict or self.pressed()
+        self.ledger.active = self.ledger.strict or self.under_pressure()
 
     def _movable(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's elements may be in a chunk, and are in none."""

@@ -58,7 +58,7 @@ def connect(request: SessionRequest) -> Connection:
         if request.job_name:
             socket_dir = _named_job_socket_dir(request)
         else:
-            socket_dir, daemon = reach(request)
+            socket_dir, daemon = find_or_start(request)
         if daemon is not None:
             undo.callback(daemon.stop)
         elif request.ranks > 1:
@@ -82,7 +82,7 @@ def finds_daemon(request: SessionRequest) -> bool:
     return not request.pools.named() and answers(request.socket_dir or default_socket_dir())
 
 
-def reach(request: SessionRequest) -> tuple[Path, PrivateDaemon | None]:
+def find_or_start(request: SessionRequest) -> tuple[Path, PrivateDaemon | None]:
     """The socket directory of the daemon that `connect` would use, and the private daemon, if that
     is one; the caller stops it.
 

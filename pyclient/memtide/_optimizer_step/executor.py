@@ -46,11 +46,11 @@ class StepCalls:
         """Computes batches into shadow chunks (`shadows`: by place). Returns how many elements of
         gradients are infinite or NaN, if they are counted. Raises the error of a batch, but not
         before all calls have ended."""
-        under_way = [self.start(partial(self.make_one, batch, shadows)) for batch in batches]
+        in_flight = [self.start(partial(self.make_one, batch, shadows)) for batch in batches]
         try:
-            return sum(batch.result() for batch in under_way)
+            return sum(batch.result() for batch in in_flight)
         except BaseException:
-            stop(under_way)
+            stop(in_flight)
             raise
 
     def make_one(self, batch: Batch, shadows: Mapping[int, int]) -> int:
@@ -69,9 +69,9 @@ class StepCalls:
         self._threads.shutdown()
 
 
-def stop(under_way: Iterable[Future[Result]]) -> list[Future[Result]]:
+def stop(in_flight: Iterable[Future[Result]]) -> list[Future[Result]]:
     """Cancels the futures that have not begun and waits for the others; returns the others."""
-    begun = [future for future in under_way if not future.cancel()]
+    begun = [future for future in in_flight if not future.cancel()]
     for future in begun:
         future.exception()
     return begun

@@ -37,7 +37,7 @@ from memtide._optimizer_step.executor import StepCalls
 from memtide._optimizer_step.partition import Interval, Update, batches_of, copies_of
 from memtide._optimizer_step.rollback import NotFinite, Undo
 from memtide._optimizer_step.shadow_chunks import ShadowChunks
-from memtide._optimizer_step.speculative_step import ComputedBatches, EarlySteps
+from memtide._optimizer_step.speculative_step import ComputedBatches, SpeculativeSteps
 from memtide._optimizer_step.torch_functional import (
     Arguments,
     FunctionalSignature,
@@ -51,7 +51,7 @@ from memtide._telemetry.observer import Observer
 from memtide.errors import ResourceExhausted
 
 
-class DaemonSteps:
+class OffloadedSteps:
     """Lets the daemon compute the steps of one client's optimizers."""
 
     def __init__(self, manager: TensorManager, observer: Observer) -> None:
@@ -61,11 +61,11 @@ class DaemonSteps:
         self.calls = StepCalls(manager.client)
         self._shadows = ShadowChunks(manager.client)
         self._snapshots = Snapshots(manager)
-        self.early = EarlySteps(manager, self.calls, self._shadows)
+        self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
         self._stepping: Optimizer | None = None
         self._release: Callable[[], None] = lambda: None
         self._deferred: list[DeferredUpdate] = []
-        self._here_before = Undo()
+        self._undo_here = Undo()
         # False: every step is made in this process, to the same bits as without memtide.
         self.allowed = True
         # True: also when everything fits, so that each step is committed.
@@ -82,7 +82,7 @@ class DaemonSteps:
         """Sets whether steps with infinite or NaN gradients are skipped. If so, no step part is
         speculative, since it could count for a step that is skipped."""
         self.calls.count_non_finite = skip
-        self.early.allowed = not skip
+        self.speculative.allowed = not skip
 
     def around(
         self, form: FunctionalSignature, original: Callable[..., None]
@@ -105,8 +105,8 @@ class DaemonSteps:
         """Begins an optimizer's step. `release` ends the leases that this process has for it."""
         if self.allowed and steps_as_torch(optimizer):
             self._stepping, self._release = optimizer, release
-            self._here_before = Undo()
-            if not self._pressed():
+            self._undo_here = Undo()
+            if not self._under_pressure():
                 self._snapshots.write_now()
         else:
             self._note_here(optimizer)
@@ -127,7 +127,7 @@ class DaemonSteps:
         except BaseException:
             self._undo(updates)
             raise
-        self._here_before = Undo()
+        self._undo_here = Undo()
 
     def end(self) -> None:
         """Ends the optimizer's step. If it failed, updates that are still deferred are undone."""
@@ -139,12 +139,12 @@ class DaemonSteps:
         """Writes the tensors' present content: beside training, from the shadow chunks of the next
         step, or at once if there is none because this process steps."""
         self._snapshots.request(checkpoint)
-        if not self.allowed or self.here or not self.steps or not self._pressed():
+        if not self.allowed or self.here or not self.steps or not self._under_pressure():
             self._snapshots.write_now()
 
     def close(self) -> None:
         """Ends what is in flight and frees the shadow chunks."""
-        self.early.close()
+        self.speculative.close()
         self._snapshots.write_now()
         self._snapshots.wait()
         self.calls.close()
@@ -155,11 +155,11 @@ class DaemonSteps:
             self._stepping is not None
             and self.allowed
             and self._manager.here
-            and self._pressed()
+            and self._under_pressure()
             and not torch.compiler.is_compiling()
         )
 
-    def _pressed(self) -> bool:
+    def _under_pressure(self) -> bool:
         # What fits is stepped in place, which is faster: shadow chunks would evict other chunks.
         wanted = self.always or self.calls.count_non_finite
         return wanted or self._manager.overflows()
@@ -186,13 +186,13 @@ class DaemonSteps:
             if any(t is not None and self._manager.manages(local_part(t)) for t in changed):
                 self._note_here(self._stepping)
             if self.calls.count_non_finite:
-                self._here_before.remember(form, part)
-                self._here_before.count(form, part)
+                self._undo_here.remember(form, part)
+                self._undo_here.count(form, part)
             else:
                 # Copies only what is in ordinary memory: of managed tensors there may be more than
                 # fits twice.
                 beside = lambda t: not self._manager.manages(local_part(t))  # noqa: E731
-                self._here_before.remember(form, part, beside)
+                self._undo_here.remember(form, part, beside)
             original(**part)
             put_back(arguments, part, count, split_update.rest)
 
@@ -211,21 +211,21 @@ class DaemonSteps:
             raise ResourceExhausted(f"a step changes {len(kinds)} chunks; it may change {most}")
         self._snapshots.before_step(kinds)
         try:
-            speculative = self.early.take(self._stepping)
+            speculative = self.speculative.take(self._stepping)
             copies = copies_of(updates, self._manager.live(), self.calls.geometry)
             shadows = self._shadows_of(kinds, speculative)
             self._make(updates, copies, shadows, speculative)
             self._commit(shadows)
         except BaseException:
-            self.early.forget()
+            self.speculative.forget()
             self._shadows.free()
             raise
         if self._snapshots.wanted:
-            self._shadows.give_away(shadows)
+            self._shadows.release_ownership(shadows)
             self._snapshots.start_writing(shadows)
         self.steps += 1
-        self.early.learn(self._stepping, stepped, kinds, copies)
-        self._observer.stepped(time.monotonic() - began, self.early.last)
+        self.speculative.learn(self._stepping, stepped, kinds, copies)
+        self._observer.stepped(time.monotonic() - began, self.speculative.last)
         self.on_committed(self._stepping)
 
     def _shadows_of(
@@ -260,10 +260,10 @@ class DaemonSteps:
     ) -> None:
         cuts = speculative.plan.cuts if speculative is not None and speculative.batches else ()
         batches = batches_of(updates, copies, self.calls.geometry, self.calls.limits, cuts)
-        non_finite = self.calls.make(self.early.left(speculative, batches, shadows), shadows)
-        if self.calls.count_non_finite and (
-            non_finite := non_finite + self._here_before.non_finite
-        ):
+        non_finite = self.calls.make(
+            self.speculative.remaining(speculative, batches, shadows), shadows
+        )
+        if self.calls.count_non_finite and (non_finite := non_finite + self._undo_here.non_finite):
             raise NotFinite(f"{non_finite} elements of its gradients are infinite or NaN")
 
     def _commit(self, shadows: dict[int, int]) -> None:
@@ -290,7 +290,7 @@ class DaemonSteps:
 
     def _step_here(self, updates: list[DeferredUpdate], error: ResourceExhausted) -> None:
         self.allowed = False
-        self.early.close()
+        self.speculative.close()
         self._shadows.free()
         try:
             self._note_here(self._stepping)
@@ -309,5 +309,5 @@ class DaemonSteps:
             for parameter, update in deferred.pairs:
                 if update.options.fresh_states:
                     states.get(parameter, {}).pop("momentum_buffer", None)
-        self._here_before.undo(states)
-        self._here_before = Undo()
+        self._undo_here.undo(states)
+        self._undo_here = Undo()

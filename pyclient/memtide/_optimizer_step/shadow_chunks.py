@@ -38,7 +38,7 @@ class ShadowChunks:
             shadows.update(zip(wanted, free_places, strict=False))
         return shadows
 
-    def give_away(self, shadows: dict[int, int]) -> None:
+    def release_ownership(self, shadows: dict[int, int]) -> None:
         """Forgets these shadow chunks, which from now on are the caller's to free."""
         gone = set(shadows.values())
         for kind, places in self._places.items():

@@ -23,7 +23,7 @@ from memtide._capi.client import Kind
 from memtide._capi.optimizer_step import UNCOUNTED, StepOptions
 from memtide._optimizer_step.partition import Geometry, Interval, Span, Update
 
-_MOST_REST_STEPS = 64
+_MAX_BACKOFF_STEPS = 64
 _NAMES = frozenset(f.name for f in fields(StepOptions)) - {"rule", "step", "fresh_states"}
 
 
@@ -96,7 +96,8 @@ class SpeculativePlan:
         self.cuts = frozenset(unit.pieces[0].address for unit in self.units)
         self.kinds: dict[int, Kind] = {}  # By place that is written, the kind of its chunk.
         self.steps = 1  # Consecutive steps that matched this plan.
-        self._rest, self._next_rest = 0, 2  # Steps without an attempt: left now, and next time.
+        # Steps without an attempt: those that remain now, and those after the next failure.
+        self._backoff, self._next_backoff = 0, 2
         self._units_of: dict[int, list[Unit]] = {}
         for unit in self.units:
             for piece in unit.pieces:
@@ -106,7 +107,7 @@ class SpeculativePlan:
         self._take_copies(copies)
         self._begin()
 
-    def again(
+    def advance(
         self, slots: Collection[ParameterSlot], copies: Mapping[int, Sequence[Interval]]
     ) -> bool:
         """Takes over another step of the optimizer; returns whether the plan matches it, and so
@@ -116,40 +117,41 @@ class SpeculativePlan:
         for slot in slots:
             self.slots[slot.address].update = slot.update
         self.steps += 1
-        self._rest = max(0, self._rest - 1)
+        self._backoff = max(0, self._backoff - 1)
         self._take_copies(copies)
         self._begin()
         return True
 
     @property
-    def hopeful(self) -> bool:
+    def worth_attempting(self) -> bool:
         """Whether an attempt is worth its time: two steps were alike, no recent attempt failed, and
-        no gradient came too often since."""
-        return self.steps > 1 and not self._rest and not self._surprised
+        no gradient was accumulated too often since."""
+        return self.steps > 1 and not self._backoff and not self._mispredicted
 
-    def judge(self, *, useful: bool) -> None:
-        """Records whether an attempt was useful. After a useless one the plan rests for some steps,
-        twice as many each time."""
+    def record_outcome(self, *, useful: bool) -> None:
+        """Records whether an attempt was useful. After a useless one the plan makes no attempt
+        for some steps, twice as many each time."""
         if useful:
-            self._next_rest = 2
+            self._next_backoff = 2
         else:
-            self._rest = self._next_rest + 1  # The present step, which ends with `again`, is extra.
-            self._next_rest = min(_MOST_REST_STEPS, 2 * self._next_rest)
+            # The present step counts too: it ends with `advance`.
+            self._backoff = self._next_backoff + 1
+            self._next_backoff = min(_MAX_BACKOFF_STEPS, 2 * self._next_backoff)
 
-    def holds(self, gradient: Mapping[int, int]) -> None:
+    def set_gradients(self, gradient: Mapping[int, int]) -> None:
         """Sets the addresses of gradients that exist before backward begins, by their parameters'
         addresses."""
         for address, at in gradient.items():
             self._move_gradient(self.slots[address], at)
 
-    def came(self, address: int, times: int, gradient: int) -> list[Unit]:
+    def record_gradient(self, address: int, times: int, gradient: int) -> list[Unit]:
         """Records that a gradient was accumulated, for the `times`-th time since the last step.
         Returns the units that can be computed now."""
         slot = self.slots[address]
         self._move_gradient(slot, gradient)
         if times > slot.expected:
-            self._surprised = True
-        if times != slot.expected or self._surprised:
+            self._mispredicted = True
+        if times != slot.expected or self._mispredicted:
             return []
         self._pending -= 1
         gradients = self._gradient_places(slot)
@@ -179,7 +181,7 @@ class SpeculativePlan:
         ]
 
     def _begin(self) -> None:
-        self._surprised = False
+        self._mispredicted = False
         self._pending = len(self.slots)
         self._complete = []
         self._open = -1  # The place in which the next gradient may be allocated.

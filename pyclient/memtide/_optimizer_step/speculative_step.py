@@ -75,7 +75,7 @@ class _Attempt:
     units: int = 0
 
 
-class EarlySteps:
+class SpeculativeSteps:
     """Computes speculative steps of optimizers for which they have been useful. Safe to use from
     any thread."""
 
@@ -103,12 +103,12 @@ class EarlySteps:
         self.last = SpeculativeBatches()  # The counts of the last step.
 
     @property
-    def under_way(self) -> bool:
+    def in_progress(self) -> bool:
         """Whether parts of the next step are being computed, or have been."""
         attempt = self._attempt
         return attempt is not None and attempt.units > 0
 
-    def gradient_came(self, parameter: torch.Tensor) -> None:
+    def gradient_accumulated(self, parameter: torch.Tensor) -> None:
         """Starts what can be computed now that backward has accumulated a parameter's gradient."""
         address, gradient = parameter.data_ptr(), parameter.grad
         if not self.allowed:
@@ -125,7 +125,7 @@ class EarlySteps:
                 return
             assert self._attempt is not None
             if self._attempt.plan is plan:
-                for unit in plan.came(address, times, gradient.data_ptr()):
+                for unit in plan.record_gradient(address, times, gradient.data_ptr()):
                     self._start(self._attempt, unit)
 
     @contextlib.contextmanager
@@ -179,7 +179,7 @@ class EarlySteps:
             speculative.batches.update((_key_of(batch), marks) for batch, marks in attempt.computed)
         return speculative
 
-    def left(
+    def remaining(
         self,
         speculative: ComputedBatches | None,
         batches: Sequence[Batch],
@@ -202,7 +202,7 @@ class EarlySteps:
         ]
         counted = len(batches) - len(left)
         self.last = SpeculativeBatches(len(batches), speculative.count, counted)
-        speculative.plan.judge(useful=2 * counted > speculative.count)
+        speculative.plan.record_outcome(useful=2 * counted > speculative.count)
         return left
 
     def learn(
@@ -228,7 +228,7 @@ class EarlySteps:
                 for p, update in stepped
             ]
             plan = self._plans.get(optimizer)
-            if plan is None or not plan.again(slots, copies):
+            if plan is None or not plan.advance(slots, copies):
                 plan = SpeculativePlan(
                     slots, copies, self._calls.geometry, self._calls.limits.chunks
                 )
@@ -261,7 +261,7 @@ class EarlySteps:
 
     def _begin(self, plan: SpeculativePlan, optimizer: Optimizer) -> bool:
         ledger = self._manager.ledger
-        if not plan.hopeful or not ledger.active:
+        if not plan.worth_attempting or not ledger.active:
             return False
         # A call must find room beside all leases ahead: else the process could wait for itself, as
         # its next lease waits behind the call, and the call for its leases to end. With a device,
@@ -278,7 +278,7 @@ class EarlySteps:
             gradient = parameter.grad if parameter is not None else None
             if gradient is not None and self._manager.manages(gradient):
                 held[address] = gradient.data_ptr()
-        plan.holds(held)
+        plan.set_gradients(held)
         self._attempt = _Attempt(plan, optimizer, shadows)
         return True
 

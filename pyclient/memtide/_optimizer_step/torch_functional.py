@@ -17,7 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from memtide._capi.optimizer_step import Format, Rule, StepOptions
-from memtide._memory.tensor_layout import is_dense, lie_alike
+from memtide._memory.tensor_layout import have_same_layout, is_dense
 from memtide._memory.tensor_manager import TensorManager, local_part
 from memtide._optimizer_step.partition import Span, Update
 from memtide.errors import InvalidArgument
@@ -266,7 +266,7 @@ def _is_for_daemon(
         and not (masters and (stepped.dtype, parameter.itemsize) != (torch.float32, 2))
         and len({tensor.dtype for tensor in moments}) <= 1
         and is_dense(parameter)
-        and lie_alike(parameter, (gradient, *present))
+        and have_same_layout(parameter, (gradient, *present))
     )
 
 

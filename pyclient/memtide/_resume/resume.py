@@ -14,30 +14,30 @@ from torch.optim import Optimizer
 
 from memtide._memory.tensor_manager import TensorManager
 from memtide._node.step_manifest import SavedOptimizer, SavedTensor, StepManifest
-from memtide._optimizer_step.offloaded_step import DaemonSteps
+from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._resume.manifest_writer import ManifestWriter, matches, parameters_of, small, type_of
 from memtide._resume.restored_storages import RestoredStorages
 from memtide.errors import FailedPrecondition
 
 
-class Continuation:
+class ResumedJob:
     """Counts the steps of one process's optimizers, from where the process before it ended, and
     restores what that one committed. Used by one thread."""
 
     def __init__(
-        self, manager: TensorManager, daemon: DaemonSteps, manifest: StepManifest | None
+        self, manager: TensorManager, offloaded: OffloadedSteps, manifest: StepManifest | None
     ) -> None:
         self._manager = manager
         self._client = manager.client
-        self._daemon = daemon
+        self._offloaded = offloaded
         self._writer = ManifestWriter(manager)
         self._manifest = manifest
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._restored: RestoredStorages | None = None  # Held until a step is committed.
-        daemon.always = True
-        daemon.manifest_bytes = self._manifest_bytes
-        daemon.on_committed = self._on_committed
+        offloaded.always = True
+        offloaded.manifest_bytes = self._manifest_bytes
+        offloaded.on_committed = self._on_committed
 
     def know(self, optimizer: Optimizer) -> None:
         """Registers an optimizer that was created or has got another parameter group."""
@@ -107,8 +107,8 @@ class Continuation:
 
     def _manifest_bytes(self, stepping: Optimizer | None) -> bytes:
         most_bytes = self._client.limits.step_manifest_bytes
-        if self._daemon.here:
-            return StepManifest(lost=self._daemon.here).to_bytes(most_bytes)
+        if self._offloaded.here:
+            return StepManifest(lost=self._offloaded.here).to_bytes(most_bytes)
         counted = [
             (optimizer, self._steps[optimizer] + int(optimizer is stepping))
             for optimizer in self._alive()

@@ -33,7 +33,7 @@ FROM_ONE_TO_ONE = ("recv", "recv_anysource", "send")
 
 
 @dataclass
-class _UnderWay:
+class _PendingCollective:
     """A collective that is not known to be complete, and its leases."""
 
     work: Any
@@ -51,11 +51,11 @@ class Collectives:
 
     def __init__(self, manager: TensorManager) -> None:
         self._manager = manager
-        self._under_way: list[_UnderWay] = []
+        self._pending: list[_PendingCollective] = []
 
     def settle(self) -> None:
         """Drops complete collectives, with their leases and tensors."""
-        self._forget({id(one) for one in self._under_way if one.work.is_completed()})
+        self._forget({id(one) for one in self._pending if one.work.is_completed()})
 
     def leasing(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps a method of ProcessGroup: its tensors are leased until it is complete."""
@@ -72,14 +72,14 @@ class Collectives:
             others = self._places((args, kwargs)) - first_places
             leases = self._lease(Places(first_places), access, may_wait=in_order)
             leases += self._lease(Places(others), Access.READ, may_wait=in_order)
-            begun = _UnderWay(None, leases, in_order)
+            begun = _PendingCollective(None, leases, in_order)
             try:
                 begun.work = original(group, first, *args, **kwargs)
             finally:
                 if begun.work is None:
                     begun.end()
                 elif leases:
-                    self._under_way.append(begun)
+                    self._pending.append(begun)
             return begun.work
 
         return collective
@@ -92,7 +92,7 @@ class Collectives:
             return []
         self.settle()
         while (lease := self._manager.ledger.lease_also(places, access)) is None:
-            first = next((one for one in self._under_way if one.may_be_awaited), None)
+            first = next((one for one in self._pending if one.may_be_awaited), None)
             if first is None or not may_wait:
                 return []
             first.work.wait()
@@ -100,10 +100,10 @@ class Collectives:
         return [lease]
 
     def _forget(self, ended: set[int]) -> None:
-        for one in self._under_way:
+        for one in self._pending:
             if id(one) in ended:
                 one.end()
-        self._under_way = [one for one in self._under_way if id(one) not in ended]
+        self._pending = [one for one in self._pending if id(one) not in ended]
 
     def _places(self, values: Any) -> set[int]:
         tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]

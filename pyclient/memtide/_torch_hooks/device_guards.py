@@ -51,11 +51,11 @@ def starting_threads(
         run = thread.run
 
         @functools.wraps(run)
-        def run_in_net() -> None:
+        def run_under_dispatch() -> None:
             with LeaseDispatchMode(manager, elastic):
                 run()
 
-        thread.run = run_in_net  # type: ignore[method-assign]
+        thread.run = run_under_dispatch  # type: ignore[method-assign]
         original(thread)
 
     return start

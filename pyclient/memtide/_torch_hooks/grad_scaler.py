@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
-from memtide._optimizer_step.speculative_step import EarlySteps
+from memtide._optimizer_step.speculative_step import SpeculativeSteps
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
 
 
-def unscaling(early: EarlySteps, original: Callable[..., Any]) -> Callable[..., Any]:
+def unscaling(speculative: SpeculativeSteps, original: Callable[..., Any]) -> Callable[..., Any]:
     """torch.amp.GradScaler._unscale_grads_."""
 
     @functools.wraps(original)
@@ -32,7 +32,7 @@ def unscaling(early: EarlySteps, original: Callable[..., Any]) -> Callable[..., 
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        with early.unscaling(scaler, optimizer, inv_scale):
+        with speculative.unscaling(scaler, optimizer, inv_scale):
             return original(scaler, optimizer, inv_scale, *args, **kwargs)
 
     return _unscale_grads_

@@ -31,20 +31,25 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from memtide._memory.tensor_manager import TensorManager
-from memtide._optimizer_step.speculative_step import EarlySteps
+from memtide._optimizer_step.speculative_step import SpeculativeSteps
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 
 _SUBNORMAL = 5e-324
 
 
 def multiplying(
-    manager: TensorManager, early: EarlySteps, original: Callable[..., torch.Tensor]
+    manager: TensorManager, speculative: SpeculativeSteps, original: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
     """torch.Tensor.mul_."""
 
     @functools.wraps(original)
     def mul_(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if len(args) != 1 or kwargs or not _is_one(args[0], early) or not _stays(manager, tensor):
+        if (
+            len(args) != 1
+            or kwargs
+            or not _is_one(args[0], speculative)
+            or not _stays(manager, tensor)
+        ):
             return original(tensor, *args, **kwargs)
         increment_version(tensor)
         return tensor
@@ -53,7 +58,7 @@ def multiplying(
 
 
 def multiplying_lists(
-    manager: TensorManager, early: EarlySteps, original: Callable[..., Any]
+    manager: TensorManager, speculative: SpeculativeSteps, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """torch._foreach_mul_: what is not in chunks is still multiplied."""
 
@@ -61,7 +66,7 @@ def multiplying_lists(
     def _foreach_mul_(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or len(args) != 1 or kwargs:
             return original(tensors, *args, **kwargs)
-        if not _is_one(args[0], early):
+        if not _is_one(args[0], speculative):
             return original(tensors, *args, **kwargs)
         unchanged = [tensor for tensor in tensors if _stays(manager, tensor)]
         if not unchanged:
@@ -75,12 +80,12 @@ def multiplying_lists(
     return _foreach_mul_
 
 
-def _is_one(factor: Any, early: EarlySteps) -> bool:
+def _is_one(factor: Any, speculative: SpeculativeSteps) -> bool:
     if type(factor) in (int, float):
         return bool(factor == 1)
     if type(factor) is not torch.Tensor or factor.dim():
         return False
-    if not (factor.is_cpu or (factor.is_cuda and early.under_way)):
+    if not (factor.is_cpu or (factor.is_cuda and speculative.in_progress)):
         return False
     if factor.requires_grad or not factor.is_floating_point():
         return False

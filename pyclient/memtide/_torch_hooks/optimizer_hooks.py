@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from memtide._optimizer_step.offloaded_step import DaemonSteps
+from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._torch_hooks.attributes import Function, is_marked, marked
 
 # What a step runs inside: of the runtime there is when the step begins, if there is one.
@@ -53,12 +53,12 @@ def hooking_steps(around: Around, original: Function) -> Function:
     return profile_hook_step
 
 
-def finishing_steps(daemon: DaemonSteps, original: Function) -> Function:
+def finishing_steps(offloaded: OffloadedSteps, original: Function) -> Function:
     """torch.optim.Optimizer._optimizer_step_code, between a step and the hooks that look at it."""
 
     @functools.wraps(original)
     def _optimizer_step_code(optimizer: Optimizer) -> None:
         original(optimizer)
-        daemon.finish()
+        offloaded.finish()
 
     return _optimizer_step_code

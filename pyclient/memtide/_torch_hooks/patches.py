@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.tensor_manager import TensorManager
-from memtide._optimizer_step.offloaded_step import DaemonSteps
+from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._optimizer_step.torch_functional import FORMS, FunctionalSignature
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import (
@@ -66,7 +66,7 @@ class Context:
     manager: TensorManager
     moments: Moments
     observer: Observer
-    daemon: DaemonSteps
+    offloaded: OffloadedSteps
     collectives: Collectives
     around_step: optimizer_hooks.Around
     on_optimizer: Callable[[Optimizer], None]
@@ -133,11 +133,11 @@ def _update_function(module: str, name: str, until: Version | None) -> Patch:
 
 
 def _offloading(form: FunctionalSignature, context: Context) -> Maker:
-    return partial(context.daemon.around, form)
+    return partial(context.offloaded.around, form)
 
 
 def _multiplying(make: Callable[..., Any], context: Context) -> Maker:
-    return partial(make, context.manager, context.daemon.early)
+    return partial(make, context.manager, context.offloaded.speculative)
 
 
 def _leasing(name: str, context: Context) -> Maker:
@@ -207,7 +207,7 @@ PATCHES: tuple[Patch, ...] = (
         owner="torch.optim.optimizer:Optimizer",
         name="_optimizer_step_code",
         why="an offloaded step is complete before the script's hooks look at it",
-        make=lambda c: partial(optimizer_hooks.finishing_steps, c.daemon),
+        make=lambda c: partial(optimizer_hooks.finishing_steps, c.offloaded),
     ),
     *(
         # From 2.7 on, AdamW is an Adam.
@@ -229,7 +229,7 @@ PATCHES: tuple[Patch, ...] = (
         owner="torch.amp.grad_scaler:GradScaler",
         name="_unscale_grads_",
         why="gradients times the inverse scale are known during backward",
-        make=lambda c: partial(grad_scaler.unscaling, c.daemon.early),
+        make=lambda c: partial(grad_scaler.unscaling, c.offloaded.speculative),
         absent="steps under a GradScaler are not speculative",
     ),
     *(

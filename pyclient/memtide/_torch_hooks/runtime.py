@@ -23,8 +23,8 @@ from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_manager import TensorManager
 from memtide._node.step_manifest import StepManifest
-from memtide._optimizer_step.offloaded_step import DaemonSteps
-from memtide._resume.resume import Continuation
+from memtide._optimizer_step.offloaded_step import OffloadedSteps
+from memtide._resume.resume import ResumedJob
 from memtide._telemetry.daemon_reporter import Reporter
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards, patches
@@ -57,13 +57,13 @@ class Runtime:
         self.scope = Scope(everything=adopt_everything)
         self.moments = Moments(self.manager, self.observer, self.scope)
         self.collectives = Collectives(self.manager)
-        self.daemon = DaemonSteps(self.manager, self.observer)
-        self.moments.on_gradient = self.daemon.early.gradient_came
+        self.offloaded = OffloadedSteps(self.manager, self.observer)
+        self.moments.on_gradient = self.offloaded.speculative.gradient_accumulated
         self._attributes = Attributes()
         self._undo: list[Callable[[], None]] = []
         self._stepping = 0
         self._elastic: DeviceOomHandler | None = None  # On a GPU.
-        self._continuation: Continuation | None = None  # Only for a named job.
+        self._resumed_job: ResumedJob | None = None  # Only for a named job.
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
         self.parameters: list[Parameter] = []
@@ -88,13 +88,13 @@ class Runtime:
             )
         self._undo += [handle.remove for handle in handles]
         if self.ledger.strict:
-            self._spread_net()
+            self._install_lease_dispatch()
         context = patches.Context(
             runs=runs,
             manager=self.manager,
             moments=moments,
             observer=self.observer,
-            daemon=self.daemon,
+            offloaded=self.offloaded,
             collectives=self.collectives,
             around_step=_stepping,
             on_optimizer=self._on_optimizer,
@@ -110,7 +110,7 @@ class Runtime:
         self._attributes.undo()
         while self._undo:
             self._undo.pop()()
-        self.daemon.close()
+        self.offloaded.close()
 
     def wrap_own_step(self, optimizer: Optimizer) -> None:
         """An optimizer may have a step of its own: a scheduler that is older than the hooks has put
@@ -137,8 +137,8 @@ class Runtime:
             return
         self.moments.settle()
         self.collectives.settle()
-        if self._continuation is not None:
-            self._continuation.before_step()
+        if self._resumed_job is not None:
+            self._resumed_job.before_step()
         if first := optimizer not in self._stepped:
             self.manager.expect_states_of(p for g in optimizer.param_groups for p in g["params"])
         self.adopt_state_of(optimizer)
@@ -152,20 +152,20 @@ class Runtime:
             if self.ledger.active or first:
                 self._stepped.add(optimizer)
                 mode = StepDispatchMode(self.manager, self.observer)
-                self.daemon.begin(optimizer, mode.close)
+                self.offloaded.begin(optimizer, mode.close)
                 try:
                     with mode:
                         yield
-                        self.daemon.finish()
+                        self.offloaded.finish()
                 finally:
                     mode.close()
             else:
-                self.daemon.begin(optimizer, lambda: None)
+                self.offloaded.begin(optimizer, lambda: None)
                 yield
-                self.daemon.finish()
+                self.offloaded.finish()
         finally:
             self._stepping -= 1
-            self.daemon.end()
+            self.offloaded.end()
         self.adopt_state_of(optimizer)
         if first:
             self.parameters = self._list_parameters(born=True)
@@ -204,27 +204,27 @@ class Runtime:
     def keep_steps(self, manifest: StepManifest | None) -> None:
         """Publishes every step with a note, for a process that goes on after this one; goes on
         itself from the step that is `found`. REQUIRES: everything is adopted."""
-        continuation = self._continuation = Continuation(self.manager, self.daemon, manifest)
+        resumed_job = self._resumed_job = ResumedJob(self.manager, self.offloaded, manifest)
         handle = torch_modules.register_module_forward_pre_hook(
-            lambda _module, _inputs: continuation.before_forward()
+            lambda _module, _inputs: resumed_job.before_forward()
         )
         self._undo.append(handle.remove)
 
     def _on_optimizer(self, optimizer: Optimizer) -> None:
-        if self._continuation is not None:
-            self._continuation.know(optimizer)
+        if self._resumed_job is not None:
+            self._resumed_job.know(optimizer)
 
-    def _spread_net(self) -> None:
+    def _install_lease_dispatch(self) -> None:
         """Every operation from now on, in this thread and in those that it starts."""
         device_guards.check_visible_devices(self.client.visible_devices)
         elastic = self._elastic = DeviceOomHandler(self.manager)
-        net = LeaseDispatchMode(self.manager, elastic)
-        net.__enter__()  # type: ignore[no-untyped-call]
-        self.ledger.netted = True
+        mode = LeaseDispatchMode(self.manager, elastic)
+        mode.__enter__()  # type: ignore[no-untyped-call]
+        self.ledger.under_dispatch = True
 
         def end() -> None:
-            net.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            self.ledger.netted = False
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.ledger.under_dispatch = False
 
         self._undo.append(end)
 

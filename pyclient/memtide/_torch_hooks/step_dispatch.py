@@ -60,10 +60,10 @@ class StepDispatchMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if has_own_dispatch(types):
             return func(*args, **kwargs) if are_fake(types) else NotImplemented
-        if func in _LIKE_OPERATIONS and self._bears_state(args, kwargs):
-            return self._bear(func, args, kwargs)
+        if func in _LIKE_OPERATIONS and self._creates_state(args, kwargs):
+            return self._create_state(func, args, kwargs)
         if not self._manager.ledger.active or self._manager.ledger.strict:
-            return func(*args, **kwargs)  # Strict: the net below leases, and in larger pieces.
+            return func(*args, **kwargs)  # Strict: lease dispatch below leases, and larger pieces.
         pieces = pieces_of(func, args, kwargs)
         if pieces is None:
             return self._run_leased(func, args, kwargs)
@@ -73,7 +73,7 @@ class StepDispatchMode(TorchDispatchMode):
         """Gives the leases back."""
         self._window.close()
 
-    def _bears_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _creates_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         source = args[0]
         return (
             not torch.is_grad_enabled()  # Enabled: the closure's forward pass, not the update.
@@ -84,7 +84,9 @@ class StepDispatchMode(TorchDispatchMode):
             and not kwargs.get("pin_memory")
         )
 
-    def _bear(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    def _create_state(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> torch.Tensor:
         source = args[0]
         shadow = torch.empty_strided(
             source.size(), source.stride(), dtype=source.dtype, device="meta"

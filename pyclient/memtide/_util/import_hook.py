@@ -38,7 +38,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._name = name
         self._act = act
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """Leaves the import as it would be, also one that has begun."""
         self._act = lambda: None
         if self in sys.meta_path:
@@ -66,4 +66,4 @@ def after_import(name: str, act: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
     finder = _Finder(name, act)
     sys.meta_path.insert(0, finder)
-    return finder.call_off
+    return finder.cancel

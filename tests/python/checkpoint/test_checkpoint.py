@@ -86,7 +86,7 @@ class Gate:
 
     def open_when_awaited(self, monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
         """Opens the gate as soon as a thread waits for a checkpoint to be written."""
-        snapshots = runtime.daemon._snapshots
+        snapshots = runtime.offloaded._snapshots
         wait = snapshots.wait
 
         def opening() -> bool:
@@ -108,7 +108,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     checkpoint = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
     chunks = len(runtime.client.kinds)
     train(model, optimizer, 3)
-    assert runtime.daemon.steps == 5
+    assert runtime.offloaded.steps == 5
     assert not checkpoint.done
     assert checkpoint.written_bytes == 0
     assert not (tmp_path / "a.safetensors").exists()
@@ -117,7 +117,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert checkpoint.wait(60)
     assert checkpoint.written_bytes == checkpoint.total_bytes
     assert_holds(checkpoint.path, expected)
-    runtime.daemon._snapshots.wait()
+    runtime.offloaded._snapshots.wait()
     assert (
         len(runtime.client.kinds) <= chunks + 2
     )  # The shadow chunks that held the snapshot are freed.
@@ -133,7 +133,7 @@ def test_a_step_that_needs_the_room_waits(
     gate = Gate(monkeypatch)
     checkpoint = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
     train(model, optimizer, 1)
-    shadows_of = runtime.daemon._shadows.of
+    shadows_of = runtime.offloaded._shadows.of
     tries = []
 
     def of(kinds: dict) -> dict:
@@ -143,10 +143,10 @@ def test_a_step_that_needs_the_room_waits(
             raise ResourceExhausted("full")
         return shadows_of(kinds)
 
-    monkeypatch.setattr(runtime.daemon._shadows, "of", of)
+    monkeypatch.setattr(runtime.offloaded._shadows, "of", of)
     train(model, optimizer, 1)
     assert tries == [False, True]
-    assert runtime.daemon.steps == 4
+    assert runtime.offloaded.steps == 4
     assert_holds(checkpoint.path, expected)
 
 
@@ -158,7 +158,7 @@ def test_what_a_step_did_not_change_is_written_before_a_later_one_does(
 ) -> None:
     model = network()
     optimizers = [torch.optim.SGD(model[0].parameters(), lr=0.1), later(model[2].parameters())]
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     train(model, optimizers[0], 2)
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     gate = Gate(monkeypatch)
@@ -180,7 +180,7 @@ def begin_checkpoint(
     must have, and this checkpoint, which is not written yet."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     train(model, optimizer, 2)
     expected = copies(model, optimizer)
     checkpoint = memtide.checkpoint(path, model, optimizer)
@@ -192,10 +192,10 @@ def test_a_checkpoint_is_written_before_a_step_that_fits_again(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, optimizer, expected, checkpoint = begin_checkpoint(runtime, tmp_path / "a.safetensors")
-    runtime.daemon.always = False
+    runtime.offloaded.always = False
     monkeypatch.setattr(runtime.manager, "overflows", lambda: False)
     train(model, optimizer, 1)
-    assert runtime.daemon.steps == 2
+    assert runtime.offloaded.steps == 2
     assert checkpoint.done
     assert_holds(checkpoint.path, expected)
 
@@ -211,7 +211,7 @@ def test_where_steps_are_made_here_the_file_is_there_at_once(tmp_path: Path) -> 
         assert_holds(checkpoint.path, expected)
 
     work("plain")
-    runtimes.start(FakeClient(), Observer(), adopt_everything=True).daemon.allowed = False
+    runtimes.start(FakeClient(), Observer(), adopt_everything=True).offloaded.allowed = False
     try:
         work("exact")
     finally:
@@ -221,7 +221,7 @@ def test_where_steps_are_made_here_the_file_is_there_at_once(tmp_path: Path) -> 
 def test_a_model_may_end_before_its_checkpoint_is_written(runtime: Runtime, tmp_path: Path) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     train(model, optimizer, 2)
     expected = copies(model, optimizer)
     checkpoint = memtide.checkpoint(tmp_path / "last", model, optimizer)
@@ -285,7 +285,7 @@ def test_an_interrupt_ends_more_than_the_file(
 ) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     train(model, optimizer, 2)
     checkpoint = memtide.checkpoint(tmp_path / "a", model)
     before = model[0].weight.detach().clone()
@@ -294,7 +294,7 @@ def test_an_interrupt_ends_more_than_the_file(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoint, "_write_header", interrupted)
-    runtime.daemon.always = False
+    runtime.offloaded.always = False
     monkeypatch.setattr(runtime.manager, "overflows", lambda: False)
     with pytest.raises(KeyboardInterrupt):  # Raised by the step that writes the checkpoint first.
         train(model, optimizer, 1)

@@ -92,7 +92,7 @@ def test_what_fits_follows_the_share() -> None:
         for slots, pressed, overflows in ((5, False, False), (4, True, False), (3, True, True)):
             runtime.client.slots, runtime.client.lease_budget = slots, slots - 1
             runtime.ledger.refresh()
-            assert runtime.manager.pressed() == pressed
+            assert runtime.manager.under_pressure() == pressed
             assert runtime.manager.overflows() == overflows
     finally:
         runtimes.stop()
@@ -145,7 +145,7 @@ def test_operations_on_lists_lease_one_index_at_a_time(
     options: dict[str, bool], runtime: Runtime
 ) -> None:
     torch.manual_seed(0)
-    runtime.daemon.allowed = False
+    runtime.offloaded.allowed = False
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(20)))
     plain = pickle.loads(pickle.dumps(model))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)

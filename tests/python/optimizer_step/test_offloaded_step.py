@@ -49,7 +49,7 @@ def stepped_as_plainly(work: Callable[[], list[torch.Tensor]]) -> FakeClient:
         offloaded = work()
     finally:
         runtimes.stop()
-    assert runtime.daemon.steps == client.committed_steps == 4
+    assert runtime.offloaded.steps == client.committed_steps == 4
     assert_same(offloaded, plain)
     return client
 
@@ -100,39 +100,39 @@ def test_two_bytes_are_stepped_to_the_same_values(
 def test_states_of_small_parameters_stay_beside_them(runtime: Runtime) -> None:
     model = nn.Linear(2, 400).bfloat16()
     optimizer = memtide.AdamW(model.parameters(), lr=0.01)  # Biases: 800 bytes, with masters 1600.
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     for _ in range(3):
         model(torch.randn(2, 2).bfloat16()).sum().backward()
         optimizer.step()
     bias, weight = optimizer.state[model.bias], optimizer.state[model.weight]
     assert not runtime.manager.managed_in(bias)
     assert len(runtime.manager.managed_in(weight)) == 3
-    assert not runtime.daemon.here
+    assert not runtime.offloaded.here
 
 
 def test_states_in_chunks_that_are_changed_here_are_said_to_be(runtime: Runtime) -> None:
     flat = torch.zeros(1000)
     parameter = nn.Parameter(flat[:800])  # The parameter is not adopted; its states are.
     optimizer = torch.optim.AdamW([parameter], lr=0.01)
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     for _ in range(2):
         parameter.grad = torch.ones_like(parameter)
         optimizer.step()
     assert len(runtime.manager.managed_in(optimizer.state[parameter])) == 2
-    assert "AdamW steps in the script's process" in runtime.daemon.here
+    assert "AdamW steps in the script's process" in runtime.offloaded.here
 
 
 def test_bfloat16_is_stepped_as_bfloat16(runtime: Runtime) -> None:
     model = network(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     train(model, optimizer)
     formats = {
         (options.parameter_format, options.gradient_format, options.state_format)
         for options, _, _ in runtime.client.step_calls
     }
     assert formats == {(2, 2, 2)}
-    assert runtime.daemon.steps == 4
+    assert runtime.offloaded.steps == 4
     assert all(p.isfinite().all() for p in model.parameters())
 
 
@@ -279,9 +279,9 @@ def test_training_is_as_without(work: Callable[[], list[torch.Tensor]]) -> None:
         runtimes.stop()
     assert_same(offloaded, plain)
     if work is changed_after_super:
-        assert runtime.daemon.steps == 0  # The class's own step runs in this process.
+        assert runtime.offloaded.steps == 0  # The class's own step runs in this process.
     else:
-        assert runtime.daemon.steps > 0
+        assert runtime.offloaded.steps > 0
 
 
 def test_state_dicts_go_to_plain_torch_and_back() -> None:
@@ -304,7 +304,7 @@ def test_state_dicts_go_to_plain_torch_and_back() -> None:
     plain = plainly(lambda: work(lambda: None))
     try:
         assert_same(work(start), plain)
-        assert runtimes.current().daemon.steps == 4
+        assert runtimes.current().offloaded.steps == 4
         assert_same(work(runtimes.stop), plain)
     finally:
         runtimes.stop()
@@ -322,7 +322,7 @@ def test_twins_are_given_back_when_the_runtime_ends() -> None:
 
 def test_the_daemon_is_told_which_update_it_is(runtime: Runtime) -> None:
     model = network()
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     for optimizer, rule in (
         (torch.optim.Adam(model.parameters()), Rule.ADAM),
         (torch.optim.Adam(model.parameters(), decoupled_weight_decay=True), Rule.ADAMW),
@@ -341,7 +341,7 @@ def test_what_torch_computes_and_the_daemon_does_not_stays_here(
 ) -> None:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters())
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     for group in optimizer.param_groups:
         group.update(options)
     model(torch.randn(5, 24)).pow(2).sum().backward()

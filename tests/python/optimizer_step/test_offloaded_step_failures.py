@@ -55,8 +55,8 @@ def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
 ) -> None:
     model = network()
     optimizer = OPTIMIZERS[name](model)
-    daemon = runtime.daemon
-    daemon.skip_non_finite(skip=True)
+    offloaded = runtime.offloaded
+    offloaded.skip_non_finite(skip=True)
     train(model, optimizer, steps=2)
     before = everything(model, optimizer)
     optimizer.zero_grad()
@@ -65,10 +65,10 @@ def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
     spoilt.grad.view(-1)[3] = math.nan
     optimizer.step()
     assert_same(everything(model, optimizer), before)
-    assert (daemon.steps, daemon.skipped) == (2, 1)
+    assert (offloaded.steps, offloaded.skipped) == (2, 1)
     train(model, optimizer, steps=1)
-    assert (daemon.steps, daemon.skipped) == (3, 1)
-    daemon.skip_non_finite(skip=False)
+    assert (offloaded.steps, offloaded.skipped) == (3, 1)
+    offloaded.skip_non_finite(skip=False)
     spoilt.grad.view(-1)[3] = math.nan
     optimizer.step()
     assert spoilt.isnan().any()
@@ -80,7 +80,7 @@ def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
 ) -> None:
     model = network()
     optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     model(torch.randn(5, 24)).pow(2).sum().backward()
     parameters = list(model.parameters())
     assert 0 < sum(map(runtime.manager.manages, parameters)) < len(parameters)
@@ -99,7 +99,7 @@ def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
 def test_what_a_refused_step_had_made_here_before_is_undone(runtime: Runtime) -> None:
     model = network()
     optimizer = torch.optim.Adagrad(decay_groups(model)[::-1], lr=0.01)  # Biases come first.
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     train(model, optimizer)
     before = everything(model, optimizer)
     optimizer.param_groups[1]["lr"] = math.nan
@@ -135,7 +135,7 @@ def test_nothing_is_changed_here_before_that_could_be_published(
 ) -> None:
     model = network()
     optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
-    runtime.daemon.always = True
+    runtime.offloaded.always = True
     model(torch.randn(5, 24)).pow(2).sum().backward()
     large = [p for p in model.parameters() if runtime.manager.manages(p)]
     before = [p.detach().clone() for p in large]
@@ -149,7 +149,7 @@ def test_nothing_is_changed_here_before_that_could_be_published(
             assert not any("momentum_buffer" in optimizer.state[p] for p in large)
     optimizer.step()
     assert runtime.client.committed_steps == 1
-    assert runtime.daemon.here
+    assert runtime.offloaded.here
     assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
 
 

@@ -30,13 +30,13 @@ def half(number: int) -> int:
 
 def plan_of(*slots: ParameterSlot, most_chunks: int = 5) -> SpeculativePlan:
     plan = SpeculativePlan(slots, {}, GEOMETRY, most_chunks)
-    assert plan.again(slots, {})
+    assert plan.advance(slots, {})
     return plan
 
 
-def came(plan: SpeculativePlan, parameter: int, gradient: int, times: int = 1) -> list[list[int]]:
+def record(plan: SpeculativePlan, parameter: int, gradient: int, times: int = 1) -> list[list[int]]:
     """By unit that can be computed now, the addresses in parameters at which its pieces begin."""
-    units = plan.came(parameter, times, gradient)
+    units = plan.record_gradient(parameter, times, gradient)
     return [[piece.address for piece in unit.pieces] for unit in units]
 
 
@@ -66,7 +66,7 @@ def test_states_with_borders_of_their_own_cut_too() -> None:
 
 def test_a_unit_is_stepped_with_the_elements_of_its_pieces() -> None:
     plan = plan_of(slot(half(0), 0, elements=1536))
-    (units,) = [plan.came(half(0), 1, at(0, 8))]
+    (units,) = [plan.record_gradient(half(0), 1, at(0, 8))]
     first, second = (plan.updates_of(unit, [{"lr": 0.1}]) for unit in units)
     assert [update.elements for update in first + second] == [1024, 512]
     assert second[0].gradient == Span(at(1, 8), 4)
@@ -75,10 +75,12 @@ def test_a_unit_is_stepped_with_the_elements_of_its_pieces() -> None:
 
 def test_a_unit_waits_for_its_last_gradient_and_for_the_one_behind_it() -> None:
     plan = plan_of(*(slot(half(i), 0) for i in range(4)))
-    assert came(plan, half(3), at(0)) == []
-    assert came(plan, half(2), at(0, CHUNK // 2)) == []  # The next gradient may lie beside it.
-    assert came(plan, half(1), at(1)) == [[half(2), half(3)]]
-    assert came(plan, half(0), at(1, CHUNK // 2)) == [[half(0), half(1)]]  # No gradient is pending.
+    assert record(plan, half(3), at(0)) == []
+    assert record(plan, half(2), at(0, CHUNK // 2)) == []  # The next gradient may lie beside it.
+    assert record(plan, half(1), at(1)) == [[half(2), half(3)]]
+    assert record(plan, half(0), at(1, CHUNK // 2)) == [
+        [half(0), half(1)]
+    ]  # No gradient is pending.
 
 
 def test_a_unit_waits_for_the_parameter_that_shares_its_chunk() -> None:
@@ -89,44 +91,44 @@ def test_a_unit_waits_for_the_parameter_that_shares_its_chunk() -> None:
         first, replace(second, update=replace(second.update, written=written)), most_chunks=5
     )
     assert sizes(plan) == [[512], [512]]
-    assert came(plan, half(1), at(0)) == []
-    assert came(plan, half(0), at(2)) == [[half(1)], [half(0)]]
+    assert record(plan, half(1), at(0)) == []
+    assert record(plan, half(0), at(2)) == [[half(1)], [half(0)]]
 
 
 def test_a_unit_waits_for_gradients_that_are_to_be_written_beside_its_own() -> None:
     plan = plan_of(*(slot(half(i), 0, expected=2) for i in range(4)))
     gradients = {half(i): at(0, i * 2048) for i in range(4)}
     for address, gradient in gradients.items():
-        assert came(plan, address, gradient) == []
-    assert came(plan, half(3), gradients[half(3)], 2) == []
-    assert came(plan, half(2), gradients[half(2)], 2) == []
-    assert came(plan, half(1), gradients[half(1)], 2) == [[half(2), half(3)]]
+        assert record(plan, address, gradient) == []
+    assert record(plan, half(3), gradients[half(3)], 2) == []
+    assert record(plan, half(2), gradients[half(2)], 2) == []
+    assert record(plan, half(1), gradients[half(1)], 2) == [[half(2), half(3)]]
     plan = plan_of(slot(half(0), 0), slot(at(20), 0))
-    plan.holds({half(0): at(0), at(20): at(0, 2048)})
-    assert came(plan, half(0), at(0)) == []
-    assert came(plan, at(20), at(0, 2048)) == [[half(0)], [at(20)]]
+    plan.set_gradients({half(0): at(0), at(20): at(0, 2048)})
+    assert record(plan, half(0), at(0)) == []
+    assert record(plan, at(20), at(0, 2048)) == [[half(0)], [at(20)]]
 
 
 def test_more_gradients_than_last_time_end_all_hope_for_this_step() -> None:
     plan = plan_of(slot(half(0), 0), slot(half(2), 0))
-    assert plan.hopeful
-    came(plan, half(0), at(0))
-    assert came(plan, half(0), at(0), 2) == []
-    assert not plan.hopeful
-    assert came(plan, half(2), at(1)) == []
-    assert plan.again(list(plan.slots.values()), {})
-    assert plan.hopeful
+    assert plan.worth_attempting
+    record(plan, half(0), at(0))
+    assert record(plan, half(0), at(0), 2) == []
+    assert not plan.worth_attempting
+    assert record(plan, half(2), at(1)) == []
+    assert plan.advance(list(plan.slots.values()), {})
+    assert plan.worth_attempting
 
 
 def test_hope_begins_with_two_steps_that_were_alike() -> None:
     first = slot(half(0), at(0))
     plan = SpeculativePlan([first], {}, GEOMETRY, 5)
-    assert not plan.hopeful
-    assert not plan.again([replace(first, expected=2)], {})
-    assert not plan.again([first, slot(half(2), at(1))], {})
-    assert not plan.again([slot(half(2), at(1))], {})
-    assert plan.again([slot(half(0), at(7))], {})
-    assert plan.hopeful
+    assert not plan.worth_attempting
+    assert not plan.advance([replace(first, expected=2)], {})
+    assert not plan.advance([first, slot(half(2), at(1))], {})
+    assert not plan.advance([slot(half(2), at(1))], {})
+    assert plan.advance([slot(half(0), at(7))], {})
+    assert plan.worth_attempting
 
 
 def test_rests_grow_up_to_64_steps_and_end_with_success() -> None:
@@ -136,18 +138,18 @@ def test_rests_grow_up_to_64_steps_and_end_with_success() -> None:
     def rest() -> int:
         steps = -1
         while True:
-            plan.again([one], {})
+            plan.advance([one], {})
             steps += 1
-            if plan.hopeful:
+            if plan.worth_attempting:
                 return steps
 
     rests = []
     for _ in range(8):
-        plan.judge(useful=False)
+        plan.record_outcome(useful=False)
         rests.append(rest())
     assert rests == [2, 4, 8, 16, 32, 64, 64, 64]
-    plan.judge(useful=True)
-    plan.judge(useful=False)
+    plan.record_outcome(useful=True)
+    plan.record_outcome(useful=False)
     assert rest() == 2
 
 

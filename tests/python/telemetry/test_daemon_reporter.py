@@ -38,7 +38,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def test_an_iteration_is_its_moments_in_order_and_its_end(runtime: Runtime) -> None:
-    runtime.daemon.allowed = False
+    runtime.offloaded.allowed = False
     model = layers(12)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     train(model, optimizer)
@@ -54,7 +54,7 @@ def test_an_iteration_is_its_moments_in_order_and_its_end(runtime: Runtime) -> N
 
 
 def test_a_moment_is_told_before_its_chunks_are_leased(runtime: Runtime) -> None:
-    runtime.daemon.allowed = False
+    runtime.offloaded.allowed = False
     model = layers(12)
     order: list[str] = []
     acquire, moment = runtime.client.acquire, runtime.client.moment
@@ -104,7 +104,7 @@ def test_two_models_in_turn_are_iterations_in_turn(runtime: Runtime) -> None:
 
 def test_a_step_in_groups_has_a_moment_for_each_where_no_mode_sees_its_operations() -> None:
     runtime = runtimes.start(FakeClient(handles_faults=False), Observer(), adopt_everything=True)
-    runtime.daemon.allowed = False
+    runtime.offloaded.allowed = False
     try:
         model = layers(12)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)

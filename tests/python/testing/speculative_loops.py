@@ -47,19 +47,19 @@ class Run:
         """Returns when all speculative calls have ended."""
         all_here = threading.Barrier(DEPTH + 1, timeout=60)
         for _ in range(DEPTH):
-            self.runtime.daemon.calls.start(all_here.wait)
+            self.runtime.offloaded.calls.start(all_here.wait)
         all_here.wait()
 
     def settle_before_steps(self) -> None:
         """Makes steps wait for speculative calls, so that these count on a slow machine too."""
-        early = self.runtime.daemon.early
-        take = early.take
+        speculative = self.runtime.offloaded.speculative
+        take = speculative.take
 
         def settled(optimizer: torch.optim.Optimizer | None) -> ComputedBatches | None:
             self.settle()
             return take(optimizer)
 
-        early.take = settled  # type: ignore[method-assign]
+        speculative.take = settled  # type: ignore[method-assign]
 
 
 def network() -> nn.Sequential:

@@ -51,7 +51,7 @@ def test_the_same_bits(name: str, handles_faults: bool, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(foreach_batching, "_spans", spans)
     client = FakeClient(lease_budget=9, handles_faults=handles_faults)
-    runtimes.start(client, Observer(), adopt_everything=True).daemon.allowed = False
+    runtimes.start(client, Observer(), adopt_everything=True).offloaded.allowed = False
     try:
         offloaded = train(kind, options)
     finally:

@@ -124,7 +124,7 @@ def test_printing_leases_what_it_prints(runtime: Runtime) -> None:
     assert leased_for(runtime, parameter) != []
 
 
-def test_operations_of_tensors_made_of_others_come_to_the_net(runtime: Runtime) -> None:
+def test_operations_of_tensors_made_of_others_pass_lease_dispatch(runtime: Runtime) -> None:
     first, second = one_chunk_each(2)
     pair = TwoTensor(first.detach(), second.detach())
     runtime.client.acquired.clear()
@@ -201,7 +201,7 @@ def test_what_cannot_work_says_so(runtime: Runtime, monkeypatch: pytest.MonkeyPa
         device_guards.check_visible_devices(None)
 
 
-def test_backward_runs_through_the_net(runtime: Runtime) -> None:
+def test_backward_runs_under_lease_dispatch(runtime: Runtime) -> None:
     layer = nn.Linear(32, 32, bias=False)
     runtime.client.acquired.clear()
     layer(torch.ones(2, 32)).sum().backward()
