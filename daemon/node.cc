@@ -52,7 +52,7 @@ EngineOptions ToEngineOptions(const Config& config, const Device* device) {
   options.ssd_capacity = config.ssd_pool;
   options.host_reserve = config.host_reserve;
   options.limits.session_lease = config.session_lease;
-  options.keeps = HasFdStore();
+  options.persistent_jobs = HasFdStore();
   return options;
 }
 

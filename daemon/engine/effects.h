@@ -200,7 +200,7 @@ struct MakeRegion {
   uint32_t uid = 0;                               // The tenant: no region ever has two.
   Bytes size, slot;                               // Whole slots of that size.
   MemoryKind memory = MemoryKind::kSharedMemory;  // How it will be lent.
-  bool kept = false;                              // The region outlives the daemon.
+  bool persistent = false;                        // The region outlives the daemon.
 };
 struct DropRegion {
   RegionId region;
@@ -219,7 +219,7 @@ struct PopulateSlot {
 struct MakeStore {
   StoreId store;
   Bytes size;
-  bool kept = false;  // The store outlives the daemon.
+  bool persistent = false;  // The store outlives the daemon.
 };
 struct DropStore {
   StoreId store;

@@ -51,7 +51,7 @@ struct EngineOptions {
   std::vector<MemoryKind> device_kinds = {MemoryKind::kSharedMemory};
   Placement placement = Placement::kPredictive;
   // The memory of jobs with a time to live, and their records, outlive the daemon.
-  bool keeps = false;
+  bool persistent_jobs = false;
 };
 
 class EngineState;

@@ -142,7 +142,7 @@ struct Job {
   std::string name;
   Bytes chunk_size;
   Duration time_to_live{0};
-  bool kept = false;  // The job outlives the daemon: its changes are recorded.
+  bool persistent = false;  // The job outlives the daemon: its changes are recorded.
   Instant lingers_until;
   std::array<TierShare, kTiers> tiers;
   Tier home = Tier::kSsd;   // The lowest tier.

@@ -139,7 +139,8 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
     if (job->tier(tier).exists()) job->home = tier;
   }
   job->work = job->tier(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
-  job->kept = options_.keeps && event.time_to_live > Duration(0) && job->home != Tier::kDevice;
+  job->persistent =
+      options_.persistent_jobs && event.time_to_live > Duration(0) && job->home != Tier::kDevice;
   MarkDirty(*job);
   ++next_job_;
   Session& session = *sessions_.Find(event.session);

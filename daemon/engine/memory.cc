@@ -130,11 +130,11 @@ void EngineState::Grow(Job& job, Tier tier) {
   ++job.segments_pending;
   segments_.emplace(number, &job);
   const Bytes size = job.chunk_size * share.next_segment_slots();
-  if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.kept});
+  if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.persistent});
   const bool on_device = tier == Tier::kDevice;
   Emit(MakeRegion{RegionId(number), tier, job.uid, size, job.chunk_size,
                   on_device ? job.device_memory : MemoryKind::kSharedMemory,
-                  job.kept && !on_device});
+                  job.persistent && !on_device});
 }
 
 void EngineState::On(const RegionMade& event) {

@@ -132,7 +132,9 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
 bool EngineState::IsOnlyCopy(const Chunk& chunk, Tier tier) const {
   uint8_t valid = chunk.copies.valid;
   // Device memory ends with the daemon.
-  if (chunk.job->kept && tier == Tier::kHost) valid &= static_cast<uint8_t>(~Bit(Tier::kDevice));
+  if (chunk.job->persistent && tier == Tier::kHost) {
+    valid &= static_cast<uint8_t>(~Bit(Tier::kDevice));
+  }
   return valid == Bit(tier);
 }
 

@@ -23,11 +23,11 @@ constexpr Tier kLastingTiers[] = {Tier::kHost, Tier::kSsd};
 }  // namespace
 
 void EngineState::MarkDirty(ChunkIndex index) {
-  if (chunks_[index].job->kept) record_log_.Mark(index);
+  if (chunks_[index].job->persistent) record_log_.Mark(index);
 }
 
 void EngineState::MarkDirty(const Job& job) {
-  if (job.kept) record_log_.Mark(job.id);
+  if (job.persistent) record_log_.Mark(job.id);
 }
 
 void EngineState::EmitRecord(size_t before) {
@@ -151,7 +151,7 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   job.name = record.name;
   job.chunk_size = record.chunk_size;
   job.time_to_live = record.time_to_live;
-  job.kept = true;
+  job.persistent = true;
   job.committed_step = record.committed_step;
   job.manifest = record.manifest;
   MEMTIDE_RETURN_IF_ERROR(RestoreMemory(job, record));

@@ -7,7 +7,7 @@ namespace {
 constexpr Duration kAnHour = std::chrono::hours(1);
 
 EngineOptions Kept(EngineOptions options) {
-  options.keeps = true;
+  options.persistent_jobs = true;
   return options;
 }
 

@@ -44,7 +44,7 @@ TEST_P(StepsAtAnyMomentTest, DeathLeavesAWholeStep) {
 // one, whatever of what was in flight still happened, and goes on to the same end.
 TEST_P(StepsAtAnyMomentTest, TheDaemonsDeathLeavesAWholeStep) {
   EngineOptions options = GetParam().options;
-  options.keeps = true;
+  options.persistent_jobs = true;
   const std::vector<State> expected = Expected(options);
   bool died_in_time = true;
   for (uint32_t at = 0; died_in_time; ++at) {

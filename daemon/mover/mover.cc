@@ -61,7 +61,7 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
     MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Create(name, effect.size));
     // systemd has the descriptor before the engine hears of the region, so no record of the journal
     // names memory that is not kept (decision 14).
-    if (effect.kept) StoreFd(RegionName(effect.region), region->host->fd());
+    if (effect.persistent) StoreFd(RegionName(effect.region), region->host->fd());
     region->slot = effect.slot;
     AnnounceAll(*region);
   } else if (device_ != nullptr) {
@@ -113,7 +113,7 @@ absl::Status Mover::Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files) {
 absl::Status Mover::Make(const MakeStore& effect) {
   if (disk_ == nullptr) return absl::FailedPreconditionError("this node has no disk");
   MEMTIDE_RETURN_IF_ERROR(disk_->MakeStore(effect.store, effect.size));
-  if (!effect.kept) return absl::OkStatus();
+  if (!effect.persistent) return absl::OkStatus();
   const std::vector<int> files = disk_->Files(effect.store);
   for (size_t i = 0; i < files.size(); ++i) {
     StoreFd(StoreFileName(effect.store, i), files[i]);

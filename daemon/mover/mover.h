@@ -63,9 +63,9 @@ class Mover {
   // dropped.
   void Start(const StartStep& effect);
 
-  // Adopt takes over memory that an earlier process made by MakeRegion or MakeStore with `kept`;
-  // Disown undoes that. Both act at once, post no event, and are called before the engine knows the
-  // memory. Slots at the offsets in `empty` are as after ReleaseSlot.
+  // Adopt takes over memory that an earlier process made by MakeRegion or MakeStore with
+  // `persistent`; Disown undoes that. Both act at once, post no event, and are called before the
+  // engine knows the memory. Slots at the offsets in `empty` are as after ReleaseSlot.
   absl::Status Adopt(RegionId region, Bytes size, Bytes slot, OwnedFd memory,
                      std::set<uint64_t> empty);
   absl::Status Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files);

@@ -106,7 +106,7 @@ void Steps(Random* random, Config* config) {
 }
 
 void Restarts(Random* random, Config* config) {
-  config->keeps = true;
+  config->persistent_jobs = true;
   config->job_names = std::max(config->job_names, 1u);
   config->time_to_live = std::chrono::milliseconds(random->Between(100, 900));
   Weight(config, OpKind::kRestart) = random->Between(1, 4);
@@ -159,7 +159,7 @@ EngineOptions ToOptions(const Config& config) {
   options.ssd_capacity = capacity(config.ssd_slots);
   options.limits = config.limits;
   options.host_reserve = config.chunk_size * config.host_reserve;
-  options.keeps = config.keeps;
+  options.persistent_jobs = config.persistent_jobs;
   if (config.slot_regions) {
     options.device_kinds = {MemoryKind::kCudaDescriptor, MemoryKind::kCudaIpc};
   }
@@ -176,7 +176,7 @@ std::string Describe(const Config& config) {
       ", job names ", config.job_names, ", ttl ", config.time_to_live.count(), " ns; faults read ",
       config.faults.disk_read, "% write ", config.faults.disk_write, "% copy ", config.faults.copy,
       "% make ", config.faults.make, "% step ", config.faults.step, "%; ",
-      config.keeps ? "restarts; " : "", config.steps, " steps");
+      config.persistent_jobs ? "restarts; " : "", config.steps, " steps");
 }
 
 std::string ToSource(const Config& config) {
@@ -199,7 +199,7 @@ std::string ToSource(const Config& config) {
   add("ssd_slots", config.ssd_slots, plain.ssd_slots, "");
   add("slot_regions", config.slot_regions, plain.slot_regions, "");
   add("host_reserve", config.host_reserve, plain.host_reserve, "");
-  add("keeps", config.keeps, plain.keeps, "");
+  add("persistent_jobs", config.persistent_jobs, plain.persistent_jobs, "");
   add("elastic", config.elastic, plain.elastic, "");
   add("uids", config.uids, plain.uids, "");
   add("job_names", config.job_names, plain.job_names, "");

@@ -51,10 +51,10 @@ struct Config {
   // Pools in chunks of this size; jobs may choose other sizes.
   Bytes chunk_size = MiB(2);
   uint32_t device_slots = 0, host_slots = 4, ssd_slots = 0;
-  bool slot_regions = false;  // The device lends its memory slot by slot.
-  uint32_t host_reserve = 0;  // Slots that the machine is to have for programs.
-  bool keeps = false;         // Jobs with a time to live outlive the daemon.
-  bool elastic = false;       // Most jobs have elastic shares.
+  bool slot_regions = false;     // The device lends its memory slot by slot.
+  uint32_t host_reserve = 0;     // Slots that the machine is to have for programs.
+  bool persistent_jobs = false;  // Jobs with a time to live outlive the daemon.
+  bool elastic = false;          // Most jobs have elastic shares.
   Limits limits;
   uint32_t uids = 1;       // Tenants.
   uint32_t job_names = 1;  // Names per tenant that sessions share. Zero: no sharing.

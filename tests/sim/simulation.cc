@@ -105,7 +105,7 @@ void Simulation::Step(const Op& op) {
       return Settle();
     case OpKind::kRestart:
       if (random.Percent(70)) return Restart();
-      dies_in_publish_ = config_.keeps;
+      dies_in_publish_ = config_.persistent_jobs;
       return;
     case OpKind::kHostMemory:
       return Feed(HostMemory{config_.chunk_size * random.Below(3 * config_.host_reserve + 1)});
@@ -186,7 +186,7 @@ void Simulation::StepComplete(size_t index, Random* random) {
 }
 
 void Simulation::Restart() {
-  if (!config_.keeps || !verdict_.ok()) return;
+  if (!config_.persistent_jobs || !verdict_.ok()) return;
   dies_in_publish_ = false;
   revokes_.clear();
   const Restore restore = node_.Restart(&luck_);

@@ -111,7 +111,7 @@ class EngineByteHarness {
     device_regions_.clear();
     const auto drop_others = [this](auto* parts) {
       for (auto it = parts->begin(); it != parts->end();) {
-        it = kept_.count(it->first.value()) > 0 ? std::next(it) : parts->erase(it);
+        it = persistent_.count(it->first.value()) > 0 ? std::next(it) : parts->erase(it);
       }
     };
     drop_others(&regions_);
@@ -239,11 +239,11 @@ class EngineByteHarness {
     } else if (auto* region = std::get_if<MakeRegion>(&effect)) {
       regions_[region->region] = Zeros(region->size);
       if (region->tier == Tier::kDevice) device_regions_.push_back(region->region);
-      if (region->kept) kept_.insert(region->region.value());
+      if (region->persistent) persistent_.insert(region->region.value());
       Post(RegionMade{region->region, absl::OkStatus()});
     } else if (auto* store = std::get_if<MakeStore>(&effect)) {
       stores_[store->store] = Zeros(store->size);
-      if (store->kept) kept_.insert(store->store.value());
+      if (store->persistent) persistent_.insert(store->store.value());
       Post(StoreMade{store->store, absl::OkStatus()});
     } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
       regions_.erase(drop->region);
@@ -281,7 +281,7 @@ class EngineByteHarness {
   std::map<uint32_t, ChunkRecord> chunks_;
   std::vector<JobLost> lost_;
   std::vector<RegionId> device_regions_;
-  std::set<uint32_t> kept_;
+  std::set<uint32_t> persistent_;
   Instant now_{std::chrono::seconds(1)};
   std::map<RegionId, Memory> regions_;
   std::map<StoreId, Memory> stores_;

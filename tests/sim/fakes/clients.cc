@@ -228,7 +228,7 @@ std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session
     allocate.count = std::min(allocate.count, state.config.limits.chunks_per_call);
     allocate.kind = static_cast<ChunkKind>(random->Below(kChunkKinds));
     // Where only the device has one, a restart may lose it: as good as anything, or torn.
-    allocate.undefined = random->Percent(30) && !state.config.keeps;
+    allocate.undefined = random->Percent(30) && !state.config.persistent_jobs;
     return allocate;
   }
   if (kind == OpKind::kResize) return MakeResize(state, session, random);

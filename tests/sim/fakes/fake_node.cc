@@ -38,7 +38,7 @@ void FakeNode::Begin(const MakeRegion& effect) {
     verdict_.Broken(absl::StrCat("region ", effect.region.value(), " made twice"));
   }
   regions_[effect.region].memory = effect.memory;
-  regions_[effect.region].kept = effect.kept;
+  regions_[effect.region].persistent = effect.persistent;
   if (effect.size.IsZero() || effect.size > kMaxRegionSize ||
       !effect.size.IsMultipleOf(kChunkAlignment) || effect.tier == Tier::kSsd ||
       (effect.tier == Tier::kHost && effect.memory != MemoryKind::kSharedMemory)) {
@@ -93,7 +93,7 @@ void FakeNode::Begin(const PopulateSlot& effect) {
 }
 
 void FakeNode::Begin(const MakeStore& effect) {
-  if (!stores_.insert({effect.store, {effect.size, false, false, effect.kept}}).second ||
+  if (!stores_.insert({effect.store, {effect.size, false, false, effect.persistent}}).second ||
       effect.size.IsZero()) {
     verdict_.Broken(absl::StrCat("no such store can be made: ", ToText(effect)));
   }

@@ -38,14 +38,14 @@ struct Region {
   Bytes size;
   bool made = false;
   bool dropping = false;
-  bool kept = false;
+  bool persistent = false;
   MemoryKind memory = MemoryKind::kSharedMemory;
 };
 struct Store {
   Bytes size;
   bool made = false;
   bool dropping = false;
-  bool kept = false;
+  bool persistent = false;
 };
 
 // Something that the fake node has begun and not finished.

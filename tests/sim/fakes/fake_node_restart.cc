@@ -81,14 +81,14 @@ void FakeNode::KeepMemory(const JobRecord& job) {
   for (const RegionId id : job.regions) {
     const auto region = regions_.find(id);
     if (region == regions_.end() || !region->second.made || region->second.dropping ||
-        !region->second.kept || region->second.uid != job.uid) {
+        !region->second.persistent || region->second.uid != job.uid) {
       return verdict_.Broken(absl::StrCat(missing, "region ", id.value(), ", which is not there"));
     }
   }
   for (const StoreId id : job.stores) {
     const auto store = stores_.find(id);
     if (store == stores_.end() || !store->second.made || store->second.dropping ||
-        !store->second.kept) {
+        !store->second.persistent) {
       return verdict_.Broken(absl::StrCat(missing, "store ", id.value(), ", which is not there"));
     }
   }

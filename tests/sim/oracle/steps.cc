@@ -165,12 +165,12 @@ void Model::BeforeRestart(const Restore& event) {
   }
   for (const auto& [id, job] : std::map(state_.jobs)) {
     const auto record = records.find(id);
-    const bool kept = state_.config.keeps && job.time_to_live > Duration(0);
-    if (kept && record != records.end() && IsWithoutHome(*record->second)) {
+    const bool persistent = state_.config.persistent_jobs && job.time_to_live > Duration(0);
+    if (persistent && record != records.end() && IsWithoutHome(*record->second)) {
       EndJob(id);
-    } else if (kept && record != records.end()) {
+    } else if (persistent && record != records.end()) {
       RestoreJob(id, *record->second, event);
-    } else if (kept && !job.IsLate(state_.now)) {
+    } else if (persistent && !job.IsLate(state_.now)) {
       return Broken(absl::StrCat("job ", id.value(), " outlives the daemon, and has no record"));
     } else {
       EndJob(id);
