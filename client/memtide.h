@@ -321,14 +321,14 @@ MEMTIDE_API int memtide_step(memtide_client* client, const memtide_step_options*
                              const memtide_step_piece* pieces, size_t piece_count,
                              const memtide_copy_piece* copies, size_t copy_count);
 /* Commits step number `step` of the job: each chunk at `places` gets the content of the shadow
- * chunk with the same index in shadow_places, all at once. keep: 1 gives the shadow chunks the
- * previous content; 0 leaves them without content. `step` must follow the last committed step;
- * committing the last one again has no effect; any other is FAILED_PRECONDITION. manifest:
+ * chunk with the same index in shadow_places, all at once. keep_old_content: 1 gives the shadow
+ * chunks the previous content; 0 leaves them without content. `step` must follow the last committed
+ * step; committing the last one again has no effect; any other is FAILED_PRECONDITION. manifest:
  * bytes that are stored with the step and returned by memtide_committed. memtide_limits has the
  * most bytes and places.
  * ABORTED: one of the chunks stays in use. */
 MEMTIDE_API int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places,
-                               const uint32_t* shadow_places, size_t count, int keep,
+                               const uint32_t* shadow_places, size_t count, int keep_old_content,
                                const void* manifest, size_t manifest_bytes);
 /* The job's last committed step (0: none) and its manifest, as of memtide_open or of this client's
  * last memtide_commit. The caller frees *manifest with memtide_free_text. */

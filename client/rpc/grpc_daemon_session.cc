@@ -284,7 +284,7 @@ absl::Status GrpcDaemonSession::Commit(const CommitRequest& commit,
   request.set_step(commit.committed.step);
   AddIds(chunks, request.mutable_chunk_ids());
   AddIds(shadows, request.mutable_shadow_chunk_ids());
-  request.set_keep(commit.keep);
+  request.set_keep_old_content(commit.keep_old_content);
   request.set_step_manifest(commit.committed.manifest);
   v1::CommitResponse reply;
   return WithLossReason(Call(optimizer_stub_.get(), &v1::OptimizerService::Stub::Commit, token_,

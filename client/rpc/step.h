@@ -36,11 +36,12 @@ struct ChunkVersion {
   uint64_t version = 0;
 };
 
-// Commits a step: each chunk gets the content of its shadow chunk, all at once. With `keep` the
-// shadow chunks get the previous content; without it they hold nothing afterwards.
+// Commits a step: each chunk gets the content of its shadow chunk, all at once. With
+// `keep_old_content` the shadow chunks get the previous content; without it they hold nothing
+// afterwards.
 struct CommitRequest {
   CommittedStep committed;
-  bool keep = false;
+  bool keep_old_content = false;
 };
 
 }  // namespace memtide::client

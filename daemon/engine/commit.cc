@@ -60,7 +60,7 @@ void EngineState::On(const CommitCall& event) {
     SwapContents(indices[i], indices[count + i]);
     UnlinkShadow(indices[i]);
     UnlinkShadow(indices[count + i]);
-    if (event.keep) continue;
+    if (event.keep_old_content) continue;
     LinkShadow(indices[i], indices[count + i]);
     Discard(indices[count + i]);
   }

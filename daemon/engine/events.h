@@ -162,7 +162,7 @@ struct CommitCall {
       0;  // The last committed step + 1. The last step again is answered without effect.
   std::vector<ChunkId> chunks, shadows;
   // Whether shadows[i] gets the old content of chunks[i], instead of none.
-  bool keep = false;
+  bool keep_old_content = false;
   std::string manifest;  // In every OpenReply of the job from now on.
 };
 

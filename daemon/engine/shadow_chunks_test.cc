@@ -87,7 +87,7 @@ TEST_F(ShadowChunksTest, WhatIsKeptIsNoTwinAnyMore) {
   Forward();
   Backward(4);
   const Values old = node_.Read(session_, training_.chunks()[1], kElements);
-  ASSERT_TRUE(node_.ReplyTo(training_.Commit(4, /*keep=*/true)).status.ok());
+  ASSERT_TRUE(node_.ReplyTo(training_.Commit(4, /*keep_old_content=*/true)).status.ok());
   EndIteration();
   Forward();
   EXPECT_TRUE(Describe(1).on_host) << "what is kept does not replace it";

@@ -49,7 +49,7 @@ TEST(StepsTest, KeepTheOldVersionWhereThatIsWanted) {
   training.FillGradient(2);
   const CallId step = training.StartStep(2);
   node.FinishUntilAnswered(step);
-  ASSERT_TRUE(node.ReplyTo(training.Commit(2, /*keep=*/true)).status.ok());
+  ASSERT_TRUE(node.ReplyTo(training.Commit(2, /*keep_old_content=*/true)).status.ok());
   EXPECT_NE(training.Read(), first);
   EXPECT_EQ(node.Read(session, training.chunks()[4], kElements), first[0]);
   EXPECT_EQ(node.Read(session, training.chunks()[5], kElements), first[1]);

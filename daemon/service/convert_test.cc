@@ -277,14 +277,14 @@ TEST(ConvertTest, ConvertsACommit) {
   request.set_step(2);
   request.add_chunk_ids(7);
   request.add_shadow_chunk_ids(8);
-  request.set_keep(true);
+  request.set_keep_old_content(true);
   request.set_step_manifest(std::string("a\0b", 3));
   const auto event = ToEvent(request, NodeWithDevice());
   ASSERT_TRUE(event.ok());
   EXPECT_EQ(event->step, 2u);
   EXPECT_EQ(event->chunks[0], ChunkId(7));
   EXPECT_EQ(event->shadows[0], ChunkId(8));
-  EXPECT_TRUE(event->keep);
+  EXPECT_TRUE(event->keep_old_content);
   EXPECT_EQ(event->manifest.size(), 3u);
   OpenReply opened;
   opened.committed_step = 2;

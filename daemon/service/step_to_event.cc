@@ -130,7 +130,7 @@ absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeD
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToChunks("chunk_ids", request.chunk_ids(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.shadows,
                            ToChunks("shadow_chunk_ids", request.shadow_chunk_ids(), node.limits));
-  event.keep = request.keep();
+  event.keep_old_content = request.keep_old_content();
   event.manifest = request.step_manifest();
   return event;
 }

@@ -167,7 +167,7 @@ struct EventText {
   }
   std::string operator()(const CommitCall& e) const {
     return StrCat(Head("Publish", e), " step ", e.step, " ", Text(e.chunks), " from ",
-                  Text(e.shadows), e.keep ? " keep" : "");
+                  Text(e.shadows), e.keep_old_content ? " keep" : "");
   }
   std::string operator()(const Restore& e) const {
     std::string text = "Restore";

@@ -79,14 +79,14 @@ class StepTraining {
     node_->Post(call);
     return call.call;
   }
-  CallId Commit(uint64_t step, bool keep = false) {
+  CallId Commit(uint64_t step, bool keep_old_content = false) {
     CommitCall call;
     call.call = node_->Call();
     call.session = session_;
     call.step = step;
     call.chunks = {chunks_[1], chunks_[2], chunks_[3]};
     call.shadows = {chunks_[4], chunks_[5], chunks_[6]};
-    call.keep = keep;
+    call.keep_old_content = keep_old_content;
     call.manifest = "step " + std::to_string(step);
     node_->Post(call);
     return call.call;

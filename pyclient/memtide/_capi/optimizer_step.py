@@ -152,12 +152,13 @@ class Steps:
         shadows: Sequence[int],
         manifest: bytes,
         *,
-        keep: bool,
+        keep_old_content: bool,
     ) -> None:
         """Exchanges the content of places[i] and shadows[i], all at once, as the job's step `step`.
 
-        The shadow chunks are then empty, or with `keep` hold the old content. The step manifest
-        replaces that of the last step. Aborted: a chunk was leased or in transfer; try again.
+        The shadow chunks are then empty, or with `keep_old_content` hold the old content. The step
+        manifest replaces that of the last step. Aborted: a chunk was leased or in transfer; try
+        again.
         """
         assert len(places) == len(shadows)
         firsts, seconds = array("I", places), array("I", shadows)
@@ -168,7 +169,7 @@ class Steps:
                 firsts.buffer_info()[0],
                 seconds.buffer_info()[0],
                 len(firsts),
-                int(keep),
+                int(keep_old_content),
                 manifest,
                 len(manifest),
             )

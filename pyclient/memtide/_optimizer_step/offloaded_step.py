@@ -272,7 +272,7 @@ class OffloadedSteps:
             list(shadows),
             list(shadows.values()),
             self.manifest_bytes(self._stepping),
-            keep=self._snapshots.wanted and bool(shadows),
+            keep_old_content=self._snapshots.wanted and bool(shadows),
         )
 
     def _note_here(self, optimizer: Optimizer | None) -> None:

@@ -202,8 +202,8 @@ class Runtime:
         self.moments.adopt_parameter(parameter)
 
     def keep_steps(self, manifest: StepManifest | None) -> None:
-        """Publishes every step with a note, for a process that goes on after this one; goes on
-        itself from the step that is `found`. REQUIRES: everything is adopted."""
+        """Resumes the job from `manifest`, if there is one, and commits every step with a step
+        manifest, so that the job outlives this process. REQUIRES: everything is adopted."""
         resumed_job = self._resumed_job = ResumedJob(self.manager, self.offloaded, manifest)
         handle = torch_modules.register_module_forward_pre_hook(
             lambda _module, _inputs: resumed_job.before_forward()

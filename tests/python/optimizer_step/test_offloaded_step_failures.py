@@ -130,7 +130,7 @@ def test_without_room_for_twins_steps_are_made_here_for_good(
     assert printed.count("optimizers step in this process from now on: the disk is full") == 1
 
 
-def test_nothing_is_changed_here_before_that_could_be_published(
+def test_nothing_is_changed_here_before_the_commit(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = network()
@@ -153,5 +153,5 @@ def test_nothing_is_changed_here_before_that_could_be_published(
     assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
 
 
-def fail_to_commit(*_arguments: object, keep: bool) -> None:
-    raise Unavailable(f"on purpose, keep {keep}")
+def fail_to_commit(*_arguments: object, keep_old_content: bool) -> None:
+    raise Unavailable(f"on purpose, keep_old_content {keep_old_content}")

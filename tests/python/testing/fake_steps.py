@@ -95,7 +95,13 @@ class FakeSteps:
             return sum(int((~g.isfinite()).sum()) for g in gradients) if count_non_finite else 0
 
     def commit(
-        self, step: int, places: Sequence[int], shadows: Sequence[int], note: bytes, *, keep: bool
+        self,
+        step: int,
+        places: Sequence[int],
+        shadows: Sequence[int],
+        note: bytes,
+        *,
+        keep_old_content: bool,
     ) -> None:
         if step == self.committed_steps:
             return
@@ -108,7 +114,7 @@ class FakeSteps:
                 raise InvalidArgument("unlike kinds")
             old, new = self._bytes(place), self._bytes(shadow)
             self._memory[self._slice(place)] = new
-            self._memory[self._slice(shadow)] = old if keep else bytes(len(old))
+            self._memory[self._slice(shadow)] = old if keep_old_content else bytes(len(old))
         self.committed_steps, self.committed_manifest = step, note
         self._begun.clear()
 

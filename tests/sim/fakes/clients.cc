@@ -137,7 +137,7 @@ std::optional<Event> MakePublish(const State& state, SessionId session, Random* 
     publish.shadows = {two[1]};
   }
   if (random->Percent(4)) publish.shadows.pop_back();
-  publish.keep = random->Percent(40);
+  publish.keep_old_content = random->Percent(40);
   publish.manifest = absl::StrCat("step ", publish.step);
   return publish;
 }

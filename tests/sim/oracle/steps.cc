@@ -95,7 +95,7 @@ void Model::Accept(const Call&, const CommitCall& publish) {
 }
 
 void Model::Publish(JobState* job, const CommitCall& publish) {
-  probes_.Hit(publish.keep ? Probe::kPublishKept : Probe::kPublished);
+  probes_.Hit(publish.keep_old_content ? Probe::kPublishKept : Probe::kPublished);
   for (size_t at = 0; at < publish.chunks.size(); ++at) {
     ChunkState& chunk = state_.chunks.at(publish.chunks[at]);
     ChunkState& fresh = state_.chunks.at(publish.shadows[at]);
@@ -106,7 +106,7 @@ void Model::Publish(JobState* job, const CommitCall& publish) {
         Version(std::max(chunk.version.value(), fresh.version.value()) + 1);
     chunk.evicted_to.reset();
     fresh.evicted_to.reset();
-    if (!publish.keep) DiscardChunk(&fresh);
+    if (!publish.keep_old_content) DiscardChunk(&fresh);
   }
   job->published = publish.step;
   job->manifest = publish.manifest;
