@@ -158,6 +158,7 @@ Node::~Node() {
 }
 
 absl::Status Node::Drain(Duration patience) {
+  // Health checks turn clients away before the engine has to refuse them.
   grpc_server_->SetNotServing();
   return CallAndWait(loop_.get(), DrainCall{}, patience).status;
 }

@@ -29,6 +29,7 @@ using memtide::client::PlaceRange;
 using memtide::client::Span;
 
 static_assert(sizeof(Span) == sizeof(memtide_span));
+// In memtide.h, 0 stands for no choice, so its kinds of memory are one more than MemoryKind's.
 static_assert(static_cast<int>(memtide::MemoryKind::kCudaIpc) + 1 == MEMTIDE_CUDA_IPC);
 static_assert(static_cast<int>(memtide::v1::MEMORY_KIND_CUDA_IPC) == MEMTIDE_CUDA_IPC);
 
@@ -105,6 +106,7 @@ extern "C" {
 int memtide_open(const memtide_options* options, memtide_client** client) {
   return Guarded([&]() -> absl::Status {
     if (client == nullptr) return NullArgument("client");
+    // A caller that ignores an error then closes NULL, which has no effect.
     *client = nullptr;
     absl::StatusOr<Client::Options> read = ReadOptions(options);
     if (!read.ok()) return read.status();

@@ -11,6 +11,7 @@
 namespace memtide::client {
 namespace {
 
+// Each thread has its own message, which a failure of another thread cannot replace.
 thread_local std::string last_error;
 
 }  // namespace
@@ -25,6 +26,7 @@ absl::Status NullArgument(const char* name) {
 }
 
 absl::Status CopyText(const std::string& text, char** given) {
+  // memtide_free_text passes the text to free, so it comes from malloc.
   *given = static_cast<char*>(malloc(text.size() + 1));
   if (*given == nullptr) return absl::ResourceExhaustedError("out of memory");
   memcpy(*given, text.c_str(), text.size() + 1);

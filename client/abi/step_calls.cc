@@ -87,6 +87,7 @@ absl::Status SetOptions(const memtide_step_options* given, v1::StepRequest* requ
   if (given->struct_bytes < sizeof(uint32_t)) {
     return absl::InvalidArgumentError("options.struct_bytes is not set");
   }
+  // A program built against an older header passes a shorter struct: missing fields are zero.
   memcpy(&options, given, std::min<size_t>(given->struct_bytes, sizeof(options)));
   MEMTIDE_RETURN_IF_ERROR(SetRule(options, request));
   request->set_step(options.step);

@@ -24,6 +24,7 @@ std::string FromEnvironment(const char* name, const std::string& below) {
 absl::StatusOr<FreeSpace> FreeSpaceOf(const std::string& directory, const KeptMemory& kept) {
   std::filesystem::path path = std::filesystem::absolute(directory);
   std::error_code error;
+  // The daemon makes a missing directory later; until then its nearest parent has the free space.
   while (!std::filesystem::exists(path, error) && path.has_relative_path()) {
     path = path.parent_path();
   }

@@ -76,6 +76,7 @@ absl::Status DescriptorMemory::Make() {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = kHandleType;
   properties.location = Location();
+  // A size that is no multiple of the granularity fails in cuMemCreate without saying why.
   MEMTIDE_RETURN_IF_ERROR(CheckGranularity(properties));
   MEMTIDE_RETURN_IF_ERROR(
       Failed(cu().MemCreate(&handle_, size().count(), &properties, 0), "cuMemCreate"));

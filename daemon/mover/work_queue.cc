@@ -41,6 +41,8 @@ void WorkQueue::Run() {
     {
       MutexLock lock(&mutex_);
       while (tasks_.empty() && !closing_) changed_.Wait(&mutex_);
+      // A closing queue still runs its tasks, because each ends with an event that the engine
+      // awaits.
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();

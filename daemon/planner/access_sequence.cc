@@ -124,6 +124,7 @@ absl::StatusOr<AccessSequence> ToAccessSequence(const v1::Trace& trace) {
   sequence.host_slots = trace.host_slots();
   sequence.ssd_slots = trace.ssd_slots();
   sequence.iteration_ends.assign(trace.iteration_ends().begin(), trace.iteration_ends().end());
+  // Later moments belong to an iteration of which the trace has only the beginning.
   const size_t moments = sequence.iteration_ends.back();
   Existence existence(&sequence.chunks);
   for (size_t i = 0; i < moments; ++i) {

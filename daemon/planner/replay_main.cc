@@ -46,6 +46,7 @@ uint32_t Slots(const std::string& text, uint32_t traced, uint32_t chunks) {
   const bool share = absl::ConsumeSuffix(&digits, "%");
   uint32_t number = 0;
   if (!absl::SimpleAtoi(digits, &number) || number == 0) return 0;
+  // A share of a small trace may be less than the engine accepts.
   return share ? std::max(kLeastSlots, chunks * number / 100) : number;
 }
 

@@ -189,6 +189,7 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
                                   v1::DrainResponse* response) override {
     const auto identity = Authenticate(*service_, *context);
     if (!identity.ok()) return FinishNow(context, identity.status());
+    // A drained daemon takes no new sessions, of any user, so not every user may drain it.
     if (identity->uid != 0 && identity->uid != service_->daemon_uid) {
       return FinishNow(context, absl::PermissionDeniedError(absl::StrCat(
                                     "uid ", identity->uid, " may not drain the node; root and uid ",

@@ -45,6 +45,7 @@ absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefau
   }
   event.job_name = request.job_name();
   event.chunk_size = Bytes(request.chunk_size_bytes());
+  // A size of 0 passes: it joins an existing job with that job's chunk size.
   if (!event.chunk_size.IsMultipleOf(kChunkAlignment) || event.chunk_size > kMaxChunkSize) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk_size_bytes: ", request.chunk_size_bytes(), "; must be a multiple of ",

@@ -19,6 +19,7 @@ uint64_t Prefix(const char* token) {
 
 // Looks at every byte, whatever the first ones say.
 bool EqualInConstantTime(const char* a, const char* b, size_t size) {
+  // Without volatile, the compiler might end the loop at the first difference.
   volatile unsigned char difference = 0;
   for (size_t i = 0; i < size; ++i) {
     difference = difference | static_cast<unsigned char>(a[i] ^ b[i]);
