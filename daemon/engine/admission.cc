@@ -21,19 +21,19 @@ namespace memtide {
 absl::Status EngineState::CheckWaiting(const Session& session, size_t chunks) const {
   const Limits& limits = options_.limits;
   const Job& job = *session.job;
-  if (session.waiting_calls >= limits.waiting_calls_per_session) {
+  if (session.waiting_calls.value() >= limits.waiting_calls_per_session) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the session has its limit of ", limits.waiting_calls_per_session,
                      " waiting calls; wait for some of them first"));
   }
-  if (job.waiting_calls >= limits.waiting_calls_per_job) {
+  if (job.waiting_calls.value() >= limits.waiting_calls_per_job) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the job's sessions have its limit of ", limits.waiting_calls_per_job,
                      " waiting calls (waiting_calls_per_job); wait for some of them first"));
   }
-  if (job.waiting_chunks + chunks > limits.waiting_chunks_per_job) {
+  if (job.waiting_chunks.value() + chunks > limits.waiting_chunks_per_job) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the job's waiting calls name ", job.waiting_chunks, " chunks; with these ", chunks,
+        "the job's waiting calls name ", job.waiting_chunks.value(), " chunks; with these ", chunks,
         " they would be more than ", limits.waiting_chunks_per_job,
         " (waiting_chunks_per_job); wait for some of them first, or name fewer chunks"));
   }
@@ -46,7 +46,7 @@ bool EngineState::Conflicts(const Chunk& chunk, const Waiter& waiter, Access acc
     if (chunk.pin_tier != waiter.tier) return true;
     if (pin.session == waiter.session) continue;
     if (access == Access::kWrite) return true;
-    if (pin.granted && pin.access == Access::kWrite) return true;
+    if (pin.granted() && pin.access == Access::kWrite) return true;
     if (pin.pending > 0 && pin.pending_access == Access::kWrite) return true;
   }
   return false;
@@ -64,7 +64,7 @@ bool EngineState::Fits(const Waiter& waiter, uint32_t pins) const {
   if (share.pinned_chunks + pins > job.LeaseLimit(waiter.tier)) return false;
   // The balloon deflates only for a call that cannot otherwise proceed, never to run a second step
   // beside another: steps can go one by one.
-  const bool spares = waiter.runs_step() && job.steps > 0;
+  const bool spares = waiter.runs_step() && job.steps.value() > 0;
   return !spares || share.pinned_chunks + pins <= share.slots->size();
 }
 
@@ -95,7 +95,7 @@ EngineState::Admission EngineState::TryAdmit(Waiter& waiter, bool may_take_room)
   }
   if (!Fits(waiter, waiter.new_pins)) return Admission::kNoRoom;
   waiter.admitted = true;
-  job.steps += waiter.runs_step();
+  if (waiter.runs_step()) waiter.step = job.steps.Take();
   for (size_t i = 0; i < waiter.chunks.size(); ++i)
     PinChunk(waiter, waiter.chunks[i], waiter.AccessOf(i));
   return Admission::kAdmitted;
@@ -114,9 +114,8 @@ void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   }
   Pin* pin = chunk.FindPin(waiter.session);
   if (pin == nullptr) {
-    chunk.pins.emplace_back();
+    chunk.pins.emplace_back(waiter.session);
     pin = &chunk.pins.back();
-    pin->session = waiter.session;
   }
   if (pin->pending == 0 || access == Access::kWrite) pin->pending_access = access;
   ++pin->pending;
@@ -265,13 +264,13 @@ void EngineState::RevokeLeases(Waiter& waiter, Admission why) {
   for (const ChunkIndex index : waiter.chunks) wanted += !chunks_[index].pinned();
   if (why == Admission::kNoRoom && waiter.tier == job.work && wanted > limit) {
     for (const SessionId id : job.sessions) {
-      if (sessions_.Find(id)->leases > 0) revokes[id].count = wanted - limit;
+      if (sessions_.Find(id)->leases.value() > 0) revokes[id].count = wanted - limit;
     }
   }
   for (size_t i = 0; why == Admission::kConflict && i < waiter.chunks.size(); ++i) {
     const ChunkIndex index = waiter.chunks[i];
     for (const Pin& pin : chunks_[index].pins) {
-      if (!pin.granted || pin.session == waiter.session || IsStep(pin.session)) continue;
+      if (!pin.granted() || pin.session == waiter.session || IsStep(pin.session)) continue;
       std::vector<ChunkId>& chunks = revokes[pin.session].chunks;
       if (chunks.size() < kMaxRevokedChunks) chunks.push_back(IdOf(index));
     }

@@ -1,5 +1,4 @@
-// Chunk: one chunk's copies, pins and pending movements, and the calls that wait for it.
-// Engine-internal.
+// Chunk: one chunk's copies, pins and pending movements. Engine-internal.
 //
 // States. `copies.valid` has one bit for each tier that holds the chunk's current content. When no
 // bit is set, the chunk was never written and reads as zeros, or as anything if it is `undefined`.
@@ -10,11 +9,11 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/count.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/types.h"
 #include "daemon/pool/slot_pool.h"
@@ -33,14 +32,32 @@ struct Waiter;
 struct EvictOperation;
 
 // One session's use of a chunk: a granted lease, admitted fetches that will become one, or both.
-struct Pin {
+class Pin {
+ public:
+  explicit Pin(SessionId holder) : session(holder) {}
+
+  // `lease`: counts the lease for its session as long as it is granted. A step has no leases.
+  void Grant(Access granted_access, Count::Token lease) {
+    lease_ = std::move(lease);
+    granted_ = true;
+    access = granted_access;
+  }
+  void EndGrant() {
+    granted_ = false;
+    lease_.End();
+  }
+  bool granted() const { return granted_; }
+
   SessionId session;
   uint32_t pending = 0;  // Admitted fetches not yet granted.
-  bool granted = false;
   // The access of the granted lease.
   Access access = Access::kRead;
   // The strongest access among the pending fetches.
   Access pending_access = Access::kRead;
+
+ private:
+  bool granted_ = false;
+  Count::Token lease_;
 };
 
 // The transfer in flight.
@@ -131,7 +148,7 @@ struct Chunk {
   // The session or step that excludes all others, if there is one.
   absl::optional<SessionId> Writer() const {
     for (const Pin& pin : pins) {
-      if ((pin.granted && pin.access == Access::kWrite) ||
+      if ((pin.granted() && pin.access == Access::kWrite) ||
           (pin.pending > 0 && pin.pending_access == Access::kWrite)) {
         return pin.session;
       }
@@ -144,61 +161,6 @@ struct Chunk {
     }
     return nullptr;
   }
-};
-
-// What happens when all chunks of a Waiter are at its tier: its session gets leases, or a step part
-// is computed.
-struct GrantLeases {};
-struct RunStep {
-  std::shared_ptr<const optimizer::Work> work;
-};
-
-// A fetch or step that is not answered yet. A step pins its chunks under an id of its own, so that
-// steps and sessions exclude each other by the same rule.
-struct Waiter {
-  CallId call;
-  SessionId session;  // Pins the chunks: the calling session, or the id of the step.
-  SessionId owner;    // The calling session.
-  Job* job = nullptr;
-  Tier tier = Tier::kDevice;
-  std::vector<ChunkIndex> chunks;
-  // chunks[first_written] and those after it are wanted for writing.
-  size_t first_written = 0;
-  std::variant<GrantLeases, RunStep> then;
-  bool admitted = false, waited_for_ssd = false, waited_for_copy = false;
-  // A lease on the watched chunk excludes the fetch. False: the fetch waits for room.
-  bool excluded = false;
-  uint32_t missing = 0;  // Chunks that are not at the tier yet.
-  Instant started, deadline, revoked_at;
-  // While it is not admitted (admission.cc). `watched` is a number in `chunks`.
-  uint64_t age = 0;
-  uint32_t watched = 0;
-  // At the last try: the number of its chunks that had no pin (or fewer, if the try ended early),
-  // and the tier's pins_made.
-  uint32_t new_pins = 0;
-  uint64_t pins_before = 0;
-
-  bool runs_step() const { return std::holds_alternative<RunStep>(then); }
-  Access AccessOf(size_t i) const { return i < first_written ? Access::kRead : Access::kWrite; }
-};
-
-// A step that is being computed.
-struct RunningStep {
-  CallId call;
-  SessionId holder, owner;
-  Job* job = nullptr;
-  std::vector<ChunkIndex> chunks;
-  size_t first_written = 0;
-};
-
-struct EvictOperation {
-  CallId call;
-  SessionId session;
-  Job* job = nullptr;
-  Tier tier = Tier::kSsd;
-  std::vector<ChunkIndex> chunks;
-  uint32_t missing = 0;
-  Instant deadline;
 };
 
 }  // namespace memtide

@@ -128,7 +128,6 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
   }
   job.chunks += event.count;
   live_chunks_ += event.count;
-  job.kinds[static_cast<int>(event.kind)] += event.count;
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(made);
@@ -192,16 +191,12 @@ void EngineState::FreeChunk(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   Job& job = *chunk.job;
   MarkDirty(index);
-  while (!chunk.pins.empty()) {
-    if (Session* session = sessions_.Find(chunk.pins.back().session)) --session->leases;
-    UnpinChunk(index, chunk.pins.size() - 1);
-  }
+  while (!chunk.pins.empty()) UnpinChunk(index, chunk.pins.size() - 1);
   StopPrefetch(chunk);
   CancelEviction(chunk);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) StopWaitingForSlot(index, tier);
   --job.chunks;
   --live_chunks_;
-  --job.kinds[static_cast<int>(chunk.kind)];
   UnlinkShadow(index);
   chunk.freed_in_flight = true;
   ++job.chunks_freed_in_flight;
@@ -259,7 +254,7 @@ ChunkInfo EngineState::InfoOf(ChunkIndex index) const {
   info.on_host = chunk.valid_at(Tier::kHost);
   info.on_ssd = chunk.valid_at(Tier::kSsd);
   info.moving = chunk.copies.flight.has_value();
-  for (const Pin& pin : chunk.pins) info.leases += pin.granted;
+  for (const Pin& pin : chunk.pins) info.leases += pin.granted();
   info.torn = chunk.copies.torn;
   return info;
 }

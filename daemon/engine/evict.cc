@@ -20,7 +20,7 @@ void EngineState::On(const EvictCall& event) {
     status = absl::InvalidArgumentError(
         absl::StrCat("chunks cannot be evicted to the ", TierName(event.tier), " tier"));
   }
-  if (status.ok() && session->waiting_calls >= options_.limits.waiting_calls_per_session) {
+  if (status.ok() && session->waiting_calls.value() >= options_.limits.waiting_calls_per_session) {
     status = absl::ResourceExhaustedError(absl::StrCat("the session has its limit of ",
                                                        options_.limits.waiting_calls_per_session,
                                                        " waiting calls"));
@@ -41,7 +41,7 @@ void EngineState::On(const EvictCall& event) {
   evict->chunks = std::move(*indices);
   evict->missing = static_cast<uint32_t>(evict->chunks.size());
   evict->deadline = now_ + options_.limits.max_wait;
-  ++session->waiting_calls;
+  evict->of_session = session->waiting_calls.Take();
   for (const ChunkIndex index : evict->chunks) {
     Chunk& chunk = chunks_[index];
     chunk.evict_to = std::max(chunk.evict_to.value_or(event.tier), event.tier);
@@ -79,7 +79,6 @@ void EngineState::EndEvict(EvictOperation& evict, const absl::Status& status) {
   } else {
     Refuse(evict.call, status);
   }
-  if (Session* session = sessions_.Find(evict.session)) --session->waiting_calls;
   evicts_.erase(evict.call);
 }
 

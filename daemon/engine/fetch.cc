@@ -121,24 +121,18 @@ void EngineState::UnpinChunk(ChunkIndex index, size_t pin_index) {
 }
 
 void EngineState::Enter(Session& session, std::unique_ptr<Waiter> waiter) {
-  ++session.waiting_calls;
+  Job& job = *waiter->job;
+  waiter->of_session = session.waiting_calls.Take();
+  waiter->of_job = job.waiting_calls.Take();
+  waiter->chunks_of_job = job.waiting_chunks.Take(static_cast<uint32_t>(waiter->chunks.size()));
   session.waiters.push_back(waiter.get());
-  ++waiter->job->waiting_calls;
-  waiter->job->waiting_chunks += waiter->chunks.size();
   waiters_.emplace(waiter->call, std::move(waiter));
 }
 
-void EngineState::Leave(Session& session, Waiter& waiter) {
-  session.waiters.erase(std::find(session.waiters.begin(), session.waiters.end(), &waiter));
-  --waiter.job->waiting_calls;
-  waiter.job->waiting_chunks -= waiter.chunks.size();
+void EngineState::Leave(Waiter& waiter) {
+  std::vector<Waiter*>& waiters = sessions_.Find(waiter.owner)->waiters;
+  waiters.erase(std::find(waiters.begin(), waiters.end(), &waiter));
   waiters_.erase(waiter.call);
-}
-
-void EngineState::Forget(Waiter& waiter) {
-  Session& session = *sessions_.Find(waiter.owner);
-  --session.waiting_calls;
-  Leave(session, waiter);
 }
 
 void EngineState::Proceed(Waiter& waiter) {
@@ -157,11 +151,9 @@ void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
     chunk.only_stepped = false;
     Pin& pin = *chunk.FindPin(waiter.session);
     --pin.pending;
-    const bool writes = pin.granted && pin.access == Access::kWrite;
+    const bool writes = pin.granted() && pin.access == Access::kWrite;
     if (access == Access::kWrite && !writes) MakeNewVersion(index);
-    session.leases += !pin.granted;
-    pin.granted = true;
-    pin.access = writes ? Access::kWrite : access;
+    pin.Grant(writes ? Access::kWrite : access, session.leases.Take());
     // A fetch that failed had raised pending_access to write.
     if (pin.pending == 0 && pin.pending_access != pin.access) PinsChanged(index);
     Lease lease;
@@ -189,7 +181,7 @@ void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
   reply.call = waiter.call;
   reply.value = std::move(granted);
   Emit(std::move(reply));
-  Forget(waiter);
+  Leave(waiter);
 }
 
 void EngineState::MakeNewVersion(ChunkIndex index) {
@@ -209,7 +201,6 @@ void EngineState::MakeNewVersion(ChunkIndex index) {
 
 void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
   if (waiter.admitted) {
-    waiter.job->steps -= waiter.runs_step();
     for (size_t nth = 0; nth < waiter.chunks.size(); ++nth) {
       const ChunkIndex index = waiter.chunks[nth];
       Chunk& chunk = chunks_[index];
@@ -219,7 +210,7 @@ void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
         Pin& pin = chunk.pins[i];
         if (pin.session != waiter.session) continue;
         --pin.pending;
-        if (pin.pending == 0 && !pin.granted) {
+        if (pin.pending == 0 && !pin.granted()) {
           UnpinChunk(index, i);
         } else {
           PinsChanged(index);
@@ -237,7 +228,7 @@ void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
   }
   ScheduleRoomCheck(*waiter.job, waiter.tier);
   Refuse(waiter.call, status);
-  Forget(waiter);
+  Leave(waiter);
 }
 
 void EngineState::ReleaseLease(Session& session, ChunkIndex index) {
@@ -245,9 +236,8 @@ void EngineState::ReleaseLease(Session& session, ChunkIndex index) {
   for (size_t i = 0; i < chunk.pins.size(); ++i) {
     Pin& pin = chunk.pins[i];
     if (pin.session != session.id) continue;
-    if (!pin.granted) return;
-    pin.granted = false;
-    --session.leases;
+    if (!pin.granted()) return;
+    pin.EndGrant();
     if (pin.pending == 0) {
       UnpinChunk(index, i);
     } else {
@@ -266,7 +256,7 @@ void EngineState::On(const ReleaseCall& event) {
   if (!indices.ok()) return Refuse(event.call, indices.status());
   for (const ChunkIndex index : *indices) {
     const Pin* pin = chunks_[index].FindPin(session->id);
-    if (pin != nullptr && pin->granted) continue;
+    if (pin != nullptr && pin->granted()) continue;
     return Refuse(event.call, absl::FailedPreconditionError(absl::StrCat(
                                   "chunk ", IdOf(index).value(), " is not leased by the session")));
   }

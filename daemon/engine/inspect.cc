@@ -71,7 +71,7 @@ void EngineState::On(const InspectCall& event) {
     info.session = id;
     info.uid = session.uid;
     info.pid = session.pid;
-    info.leases = session.leases;
+    info.leases = session.leases.value();
     info.open = session.job != nullptr && !session.opening;
     if (info.open) {
       info.job = session.job->id;

@@ -92,7 +92,8 @@ void EngineState::CheckWaiting() const {
   }
   for (const auto& [id, job] : jobs_) {
     const Job* const key = job.get();
-    MEMTIDE_CHECK(job->waiting_calls == all[key].first && job->waiting_chunks == all[key].second);
+    MEMTIDE_CHECK(job->waiting_calls.value() == all[key].first &&
+                  job->waiting_chunks.value() == all[key].second);
     MEMTIDE_CHECK(job->naming.size() == indexed[key].first);
     MEMTIDE_CHECK(job->watching.size() == indexed[key].second);
     MEMTIDE_CHECK(job->changed.empty());
@@ -150,13 +151,13 @@ void EngineState::CheckInvariants() const {
           << "a slot has two owners";
     }
     for (const Pin& pin : chunk.pins) {
-      MEMTIDE_CHECK(pin.granted || pin.pending > 0);
-      MEMTIDE_CHECK(!pin.granted || chunk.valid_at(chunk.pin_tier))
+      MEMTIDE_CHECK(pin.granted() || pin.pending > 0);
+      MEMTIDE_CHECK(!pin.granted() || chunk.valid_at(chunk.pin_tier))
           << "chunk " << index << " is leased where it has no copy";
-      MEMTIDE_CHECK(!pin.granted || pin.access == Access::kRead ||
+      MEMTIDE_CHECK(!pin.granted() || pin.access == Access::kRead ||
                     chunk.copies.valid == 1u << static_cast<int>(chunk.pin_tier))
           << "a written chunk has stale copies";
-      leases[pin.session] += pin.granted;
+      leases[pin.session] += pin.granted();
     }
   }
   MEMTIDE_CHECK(live == live_chunks_);
@@ -166,20 +167,18 @@ void EngineState::CheckInvariants() const {
   MEMTIDE_CHECK(work_.empty()) << "an event left work behind";
   sessions_.CheckInvariants();
   for (const auto& [id, session] : sessions_) {
-    MEMTIDE_CHECK(session.leases == leases[id]) << "session " << id;
+    MEMTIDE_CHECK(session.leases.value() == leases[id]) << "session " << id;
   }
   for (const WaitingOpen& open : opens_) {
     const Session* const session = sessions_.Find(open.call.session);
     MEMTIDE_CHECK(session != nullptr && session->opening);
   }
   CheckWaiting();
-  std::map<const Job*, uint32_t> steps;
-  for (const auto& [id, step] : steps_) ++steps[step.job];
+  for (const auto& [id, step] : steps_) MEMTIDE_CHECK(step.of_job);
   for (const auto& [id, waiter] : waiters_) {
-    steps[waiter->job] += waiter->admitted && waiter->runs_step();
+    MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));
   }
   for (const auto& [id, job] : jobs_) {
-    MEMTIDE_CHECK(job->steps == steps[job.get()]);
     MEMTIDE_CHECK(job->flights == flights[job.get()]);
     for (const Tier tier : kAllTiers) {
       const TierShare& share = job->tier(tier);

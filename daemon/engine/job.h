@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/count.h"
+#include "daemon/engine/calls.h"
 #include "daemon/engine/chunk.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/job_trace.h"
@@ -150,8 +152,7 @@ struct Job {
   MemoryKind device_memory = MemoryKind::kSharedMemory;
 
   // Fetches and steps that are not granted, and the chunks that they name.
-  uint32_t waiting_calls = 0;
-  uint64_t waiting_chunks = 0;
+  Count waiting_calls, waiting_chunks;
   // Calls that are not admitted, by (chunk, age): `naming` has an entry for each chunk of a call,
   // `watching` one for the chunk that the call watches.
   std::map<std::pair<ChunkIndex, uint64_t>, Naming> naming;
@@ -173,8 +174,7 @@ struct Job {
   // iteration finds under the same number.
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>> free_members;
   std::vector<ChunkIndex> retry_after_tick;  // Chunks whose write-back failed.
-  uint32_t steps = 0;                        // Step parts that are admitted and not done.
-  std::array<uint64_t, kChunkKinds> kinds{};
+  Count steps;                               // Step parts that are admitted and not done.
   AccessPredictor predictor;
   // The residency plan in force, and the next one while it is computed.
   absl::optional<ResidencyPlan> plan, next_plan;

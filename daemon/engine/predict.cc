@@ -218,7 +218,7 @@ void EngineState::AddEvictionHints(const Session& session, FetchReply* reply) co
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const ChunkIndex index = job.members[candidate.member];
     for (const Pin& pin : chunks_[index].pins) {
-      if (pin.session == session.id && pin.granted) reply->eviction_hints.push_back(IdOf(index));
+      if (pin.session == session.id && pin.granted()) reply->eviction_hints.push_back(IdOf(index));
     }
     return ++seen < 2 * kMaxEvictionHints && reply->eviction_hints.size() < kMaxEvictionHints;
   });

@@ -164,7 +164,7 @@ void EngineState::RevokeFarthest(Job& job, uint64_t time) {
     if (!chunk.revoke_sent && chunk.waiters.empty()) {
       chunk.revoke_sent = true;
       for (const Pin& pin : chunk.pins) {
-        if (!pin.granted || sessions_.Find(pin.session) == nullptr) continue;
+        if (!pin.granted() || sessions_.Find(pin.session) == nullptr) continue;
         revokes[pin.session].chunks.push_back(IdOf(job.members[candidate.member]));
       }
     }

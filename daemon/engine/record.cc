@@ -87,7 +87,7 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
   record.version = chunk.version;
   bool stepped = chunk.blank, written = false;
   for (const Pin& pin : chunk.pins) {
-    if (!pin.granted || pin.access != Access::kWrite) continue;
+    if (!pin.granted() || pin.access != Access::kWrite) continue;
     (IsStep(pin.session) ? stepped : written) = true;
   }
   bool lasts = false;
@@ -273,7 +273,6 @@ void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
   chunk.copies.torn = record.torn;
   chunk.member = static_cast<uint32_t>(job.members.size());
   job.members.push_back(index);
-  ++job.kinds[static_cast<int>(record.kind)];
   for (const Tier tier : kLastingTiers) {
     const absl::optional<ChunkRecord::Copy>& copy = CopyAt(record, tier);
     if (!copy.has_value() || !copy->valid) continue;

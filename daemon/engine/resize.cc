@@ -101,7 +101,7 @@ void EngineState::GiveSurplusBack(Job& job) {
   if (share.pinned_chunks <= limit) return;
   job.leases_revoked_at = now_;
   for (const SessionId session : job.sessions) {
-    if (sessions_.Find(session)->leases == 0) continue;
+    if (sessions_.Find(session)->leases.value() == 0) continue;
     ++counters_.revokes;
     Emit(Revoke{session, share.pinned_chunks - limit, {}});
   }

@@ -42,7 +42,8 @@ void SessionTable::Erase(SessionId id) {
   const auto found = sessions_.find(id);
   MEMTIDE_CHECK(found != sessions_.end()) << "there is no session " << id;
   const Session& session = found->second;
-  MEMTIDE_CHECK(session.job == nullptr && session.leases == 0 && session.waiters.empty())
+  MEMTIDE_CHECK(session.job == nullptr && session.waiters.empty() && session.leases.value() == 0 &&
+                session.waiting_calls.value() == 0)
       << "session " << id << " still uses its job";
   sessions_.erase(found);
 }
@@ -113,7 +114,7 @@ void SessionTable::CheckInvariants() const {
     MEMTIDE_CHECK(session.id == id);
     MEMTIDE_CHECK(++of_uid[session.uid] <= limits_.sessions_per_uid) << "user " << session.uid;
     MEMTIDE_CHECK(session.remembered_.size() <= limits_.remembered_replies_per_session);
-    MEMTIDE_CHECK(session.job != nullptr || session.leases == 0)
+    MEMTIDE_CHECK(session.job != nullptr || session.leases.value() == 0)
         << "session " << id << " has leases of no job";
   }
 }

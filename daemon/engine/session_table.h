@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/count.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
 #include "daemon/engine/types.h"
@@ -39,8 +40,7 @@ struct Session {
   int32_t pid = 0;
   Job* job = nullptr;    // nullptr: none open (yet).
   bool opening = false;  // An OpenCall waits.
-  uint32_t leases = 0;
-  uint32_t waiting_calls = 0;
+  Count leases, waiting_calls;
   std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
 
  private:

@@ -142,7 +142,7 @@ TEST_F(SessionTableDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
   ASSERT_TRUE(Connect(1, 1000).ok());
   EXPECT_DEATH(Connect(1, 1000).IgnoreError(), "connected twice");
   EXPECT_DEATH(table_.Erase(SessionId(2)), "no session 2");
-  table_.Find(SessionId(1))->leases = 1;
+  const Count::Token lease = table_.Find(SessionId(1))->leases.Take();
   EXPECT_DEATH(table_.Erase(SessionId(1)), "still uses its job");
   EXPECT_DEATH(table_.CheckInvariants(), "leases of no job");
   EXPECT_DEATH(table_.Remember(*table_.Find(SessionId(1)), 0, kFree, Reply()), "request_id");

@@ -40,13 +40,16 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
     if (evict->session == id) evicts.push_back(evict.get());
   }
   for (EvictOperation* evict : evicts) EndEvict(*evict, why);
+  for (auto& [step, running] : steps_) {
+    if (running.owner == id) running.of_session.End();
+  }
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
     if (resize.has_value() && resize->session == id) EndResize(*session.job, why);
     for (const ChunkIndex index : session.job->members) {
       if (index == kNoChunk || chunks_[index].freed_in_flight) continue;
       const Pin* pin = chunks_[index].FindPin(id);
-      if (pin == nullptr || !pin->granted) continue;
+      if (pin == nullptr || !pin->granted()) continue;
       // The bytes of a dead writer are neither the old nor the new content.
       if (pin->access == Access::kWrite) {
         chunks_[index].copies.torn = true;

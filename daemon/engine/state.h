@@ -187,8 +187,7 @@ class EngineState {
   void Fail(Waiter& waiter, const absl::Status& status);
   // Adds and removes a fetch or step that is not answered yet.
   void Enter(Session& session, std::unique_ptr<Waiter> waiter);
-  void Leave(Session& session, Waiter& waiter);
-  void Forget(Waiter& waiter);
+  void Leave(Waiter& waiter);
   void ReleaseLease(Session& session, ChunkIndex index);
   void MakeNewVersion(ChunkIndex index);
 

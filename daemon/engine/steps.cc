@@ -97,17 +97,17 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
     Chunk& chunk = chunks_[index];
     Pin& pin = *chunk.FindPin(waiter.session);
     --pin.pending;
-    pin.granted = true;
-    pin.access = waiter.AccessOf(i);
+    pin.Grant(waiter.AccessOf(i), Count::Token());
     if (pin.access == Access::kWrite) MakeNewVersion(index);
     chunk.only_stepped = !chunk.leased;
     chunk.leased = false;
     ++chunk.steps;
     start.chunks.push_back(PlaceOf(chunk, Tier::kHost));
   }
-  steps_.emplace(start.step, RunningStep{waiter.call, waiter.session, waiter.owner, waiter.job,
-                                         waiter.chunks, waiter.first_written});
-  Leave(*sessions_.Find(waiter.owner), waiter);
+  steps_.emplace(start.step, RunningStep{waiter.call, waiter.session, waiter.owner,
+                                         std::move(waiter.chunks), waiter.first_written,
+                                         std::move(waiter.of_session), std::move(waiter.step)});
+  Leave(waiter);
   Emit(std::move(start));
 }
 
@@ -116,7 +116,6 @@ void EngineState::On(const StepDone& event) {
   if (found == steps_.end()) return;
   const RunningStep step = std::move(found->second);
   steps_.erase(found);
-  --step.job->steps;
   for (size_t i = 0; i < step.chunks.size(); ++i) {
     const ChunkIndex index = step.chunks[i];
     Chunk& chunk = chunks_[index];
@@ -136,7 +135,6 @@ void EngineState::On(const StepDone& event) {
     if (chunk.is_shadow)
       Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
   }
-  if (Session* session = sessions_.Find(step.owner)) --session->waiting_calls;
   if (!event.status.ok()) return Refuse(step.call, event.status);
   ++counters_.step_parts;
   counters_.non_finite_gradients += event.non_finite_gradients;
