@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/count.h"
+#include "daemon/engine/chunk_table.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/types.h"
 
@@ -63,7 +64,7 @@ struct Waiter {
 struct RunningStep {
   CallId call;
   SessionId holder, owner;
-  std::vector<ChunkIndex> chunks;
+  HeldChunks chunks;
   size_t first_written = 0;
   Count::Token of_session;  // In its waiting_calls, unless the session has ended.
   Count::Token of_job;      // In Job::steps.

@@ -122,15 +122,6 @@ struct Chunk {
   // again. One of the two is the shadow: a step creates the new content in it.
   bool is_shadow = false;
   ChunkIndex counterpart = kNoChunk;
-  // Running steps that read or write its host memory.
-  uint32_t steps = 0;
-  ChunkKind kind = ChunkKind::kOther;
-  // The client freed the chunk, but a transfer or step still uses its slots. The id is unknown.
-  bool freed_in_flight = false;
-  // Bit per tier: the chunk stands in the slot queue of that tier.
-  uint8_t waits_for = 0;
-  // Bit per tier: a transfer put a copy there for a use that has not come yet.
-  uint8_t prefetched_to = 0;
   // The last batch of ids that named the chunk. It finds duplicates.
   uint64_t batch_mark = 0;
 
@@ -139,7 +130,16 @@ struct Chunk {
   std::vector<Waiter*> waiters;
   std::vector<EvictOperation*> evicts;
 
-  bool live() const { return job != nullptr && !freed_in_flight; }
+  ChunkKind kind = ChunkKind::kOther;
+  // Bit per tier: the chunk stands in the slot queue of that tier.
+  uint8_t waits_for = 0;
+  // Bit per tier: a transfer put a copy there for a use that has not come yet.
+  uint8_t prefetched_to = 0;
+
+  // False: the entry is empty, or the chunk was freed, but a transfer or step still uses its slots.
+  bool live() const { return job != nullptr && !freed_; }
+  // A running step reads or writes the host memory of the chunk.
+  bool in_step() const { return steps_ > 0; }
   bool valid_at(Tier tier) const { return copies.valid >> static_cast<int>(tier) & 1; }
   bool pinned() const { return !pins.empty(); }
   bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
@@ -161,6 +161,12 @@ struct Chunk {
     }
     return nullptr;
   }
+
+ private:
+  friend class ChunkTable;
+  friend class HeldChunks;
+  bool freed_ = false;  // With the three bytes above and steps_ it fills eight.
+  uint32_t steps_ = 0;
 };
 
 }  // namespace memtide

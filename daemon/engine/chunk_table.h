@@ -1,9 +1,9 @@
 // ChunkTable: the chunks of all jobs, by index. Engine-internal.
 //
-// An entry is claimed for a new chunk and released when nothing uses the chunk any more. Each claim
-// grows the generation of the entry, so that an id which outlives its chunk never names another.
-// The table owns its chunks and knows which entries are empty; the contents of a chunk are the
-// engine's.
+// An entry is claimed for a new chunk, which is live until it is freed, and released when nothing
+// uses the chunk any more. Each claim grows the generation of the entry, so that an id which
+// outlives its chunk never names another. The table owns its chunks and knows which entries are
+// empty and which are live; the contents of a chunk are the engine's.
 //
 // Ownership: a Chunk& stays valid until the next Claim() or Restore().
 //
@@ -12,6 +12,7 @@
 #define MEMTIDE_DAEMON_ENGINE_CHUNK_TABLE_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -20,8 +21,32 @@
 
 namespace memtide {
 
+class ChunkTable;
+
+// The chunks whose host memory a running step reads and writes. As long as it exists, none of their
+// entries is released. The table must outlive it.
+class HeldChunks {
+ public:
+  HeldChunks(HeldChunks&&) noexcept = default;
+  ~HeldChunks() { End(); }
+
+  // Holds them no longer, and returns them.
+  std::vector<ChunkIndex> End();
+
+ private:
+  friend class ChunkTable;
+  HeldChunks(ChunkTable* table, std::vector<ChunkIndex> indices);
+
+  ChunkTable* table_;
+  std::vector<ChunkIndex> indices_;  // Empty if they were moved to another object.
+};
+
 class ChunkTable {
  public:
+  ChunkTable() = default;
+  ChunkTable(const ChunkTable&) = delete;
+  ChunkTable& operator=(const ChunkTable&) = delete;
+
   // REQUIRES: index.value() < size().
   Chunk& operator[](ChunkIndex index) { return chunks_[index.value()]; }
   const Chunk& operator[](ChunkIndex index) const { return chunks_[index.value()]; }
@@ -36,24 +61,34 @@ class ChunkTable {
   // The live chunk with this id; nullopt: there is none.
   absl::optional<ChunkIndex> Find(ChunkId id) const;
 
-  // An empty entry with a new generation: the one that was released last, or a new one. The caller
-  // gives it a job before the next call.
-  ChunkIndex Claim();
-  // Resets the entry, which frees its slots. REQUIRES: it has a job, and no pin, transfer or step.
+  // A live chunk of the job in an entry with a new generation: the entry that was released last, or
+  // a new one. REQUIRES: job != nullptr.
+  ChunkIndex Claim(Job* job);
+  // The chunk is not live any more, and no id names it. REQUIRES: it is live.
+  void Free(ChunkIndex index);
+  // Resets the entry, which frees its slots. REQUIRES: its chunk is freed, and has no pin, transfer
+  // or step.
   void Release(ChunkIndex index);
+  // The number of live chunks.
+  uint32_t live() const { return live_; }
+
+  HeldChunks Hold(std::vector<ChunkIndex> indices) { return {this, std::move(indices)}; }
 
   // Makes entries that are empty but not to be claimed until ReleaseEmpty().
   // REQUIRES: size() == 0.
   void Restore(uint32_t entries, uint32_t generation);
+  // The chunk of the job that has this id, live again.
+  // REQUIRES: Restore() made its entry, and no other chunk has it.
+  ChunkIndex ClaimRestored(ChunkId id, Job* job);
   // The restored entries that no job has may be claimed, the lowest first.
   void ReleaseEmpty();
-  void Clear();
 
   void CheckInvariants() const;
 
  private:
   std::vector<Chunk> chunks_;
   std::vector<ChunkIndex> free_;  // The empty entries. The last one is claimed next.
+  uint32_t live_ = 0;
 };
 
 }  // namespace memtide

@@ -14,10 +14,14 @@ namespace {
 class ChunkTableTest : public testing::Test {
  protected:
   ChunkIndex Claim() {
-    const ChunkIndex index = table_.Claim();
-    table_[index].job = job_;
+    const ChunkIndex index = table_.Claim(job_);
     table_.CheckInvariants();
     return index;
+  }
+  void Release(ChunkIndex index) {
+    table_.Free(index);
+    table_.Release(index);
+    table_.CheckInvariants();
   }
 
   int address_ = 0;
@@ -29,25 +33,40 @@ TEST_F(ChunkTableTest, AnIdNamesItsChunkUntilThatIsReleasedAndNeverAnother) {
   const ChunkIndex index = Claim();
   const ChunkId id = table_.IdOf(index);
   EXPECT_EQ(table_.Find(id), index);
-  table_.Release(index);
-  table_.CheckInvariants();
+  Release(index);
   EXPECT_FALSE(table_.Find(id).has_value());
   EXPECT_EQ(Claim(), index);
   EXPECT_FALSE(table_.Find(id).has_value());
   EXPECT_NE(table_.IdOf(index), id);
 }
 
-TEST_F(ChunkTableTest, AChunkThatIsFreedInFlightIsNotFoundThoughItsEntryIsUsed) {
+TEST_F(ChunkTableTest, AFreedChunkIsNotFoundThoughItsEntryIsUsed) {
   const ChunkIndex index = Claim();
-  table_[index].freed_in_flight = true;
+  EXPECT_EQ(table_.live(), 1u);
+  table_.Free(index);
+  EXPECT_EQ(table_.live(), 0u);
   EXPECT_FALSE(table_.Find(table_.IdOf(index)).has_value());
   EXPECT_NE(Claim(), index);
 }
 
+TEST_F(ChunkTableTest, AChunkIsInAStepAsLongAsOneHoldsIt) {
+  const ChunkIndex a = Claim(), b = Claim();
+  HeldChunks first = table_.Hold({a, b});
+  {
+    const HeldChunks second = table_.Hold({a});
+    HeldChunks moved = std::move(first);
+    EXPECT_TRUE(table_[a].in_step() && table_[b].in_step());
+    EXPECT_EQ(moved.End(), (std::vector<ChunkIndex>{a, b}));
+    EXPECT_TRUE(table_[a].in_step());
+    EXPECT_FALSE(table_[b].in_step());
+  }
+  EXPECT_FALSE(table_[a].in_step());
+}
+
 TEST_F(ChunkTableTest, TheEntryThatWasReleasedLastIsClaimedFirst) {
   const ChunkIndex a = Claim(), b = Claim(), c = Claim();
-  table_.Release(a);
-  table_.Release(c);
+  Release(a);
+  Release(c);
   EXPECT_EQ(Claim(), c);
   EXPECT_EQ(Claim(), a);
   EXPECT_EQ(Claim(), ChunkIndex(3));
@@ -62,11 +81,11 @@ TEST_F(ChunkTableTest, NoIdIsUsedTwiceUnderRandomClaimsAndReleases) {
     std::vector<ChunkIndex> claimed;
     for (int step = 0; step < 300; ++step) {
       if (claimed.empty() || random() % 2 == 0) {
-        claimed.push_back(table.Claim());
-        table[claimed.back()].job = job_;
+        claimed.push_back(table.Claim(job_));
         EXPECT_TRUE(seen.insert(table.IdOf(claimed.back()).value()).second) << "seed " << seed;
       } else {
         std::swap(claimed[random() % claimed.size()], claimed.back());
+        table.Free(claimed.back());
         table.Release(claimed.back());
         claimed.pop_back();
       }
@@ -77,10 +96,11 @@ TEST_F(ChunkTableTest, NoIdIsUsedTwiceUnderRandomClaimsAndReleases) {
 
 TEST_F(ChunkTableTest, RestoredEntriesWithoutAJobAreClaimedLowestFirstUnderNewIds) {
   table_.Restore(4, 7);
-  table_[ChunkIndex(1)].job = job_;
+  const ChunkId restored(uint64_t{6} << 32 | 1);
+  EXPECT_EQ(table_.ClaimRestored(restored, job_), ChunkIndex(1));
   table_.ReleaseEmpty();
   table_.CheckInvariants();
-  EXPECT_EQ(table_.Find(ChunkId(uint64_t{7} << 32 | 1)), ChunkIndex(1));
+  EXPECT_EQ(table_.Find(restored), ChunkIndex(1));
   for (const uint32_t index : {0u, 2u, 3u, 4u}) EXPECT_EQ(Claim(), ChunkIndex(index));
   EXPECT_EQ(table_[ChunkIndex(2)].generation, 8u);
 }
@@ -89,12 +109,16 @@ using ChunkTableDeathTest = ChunkTableTest;
 
 TEST_F(ChunkTableDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
   const ChunkIndex index = Claim();
-  table_[index].steps = 1;
+  EXPECT_DEATH(table_.Release(index), "in use") << "it is live";
+  table_.Free(index);
+  EXPECT_DEATH(table_.Free(index), "freed twice");
+  HeldChunks held = table_.Hold({index});
   EXPECT_DEATH(table_.Release(index), "in use");
-  table_[index].steps = 0;
+  held.End();
   EXPECT_DEATH(table_.Restore(1, 1), "only before anything else");
   table_.Release(index);
   EXPECT_DEATH(table_.Release(index), "released twice");
+  EXPECT_DEATH(table_.ClaimRestored(table_.IdOf(index), job_), "not restored now");
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ void EngineState::AllocateWaiting(Job& job) {
   while (!job.allocating.empty()) {
     const AllocateCall event = job.allocating.front();
     Session& session = *sessions_.Find(event.session);
-    const uint64_t wanted = uint64_t{job.chunks} + event.count;
+    const uint64_t wanted = uint64_t{job.members.live()} + event.count;
     if (home.is_elastic() && wanted > home.slots->size() &&
         event.count <= options_.limits.chunks_per_call) {
       GrowShare(job, job.home, static_cast<uint32_t>(wanted - home.slots->size()));
@@ -83,12 +83,12 @@ void EngineState::AllocateWaiting(Job& job) {
           "requested ", event.count, " chunks; between 1 and ", options_.limits.chunks_per_call));
     } else if (draining_) {
       status = absl::UnavailableError("the memtide daemon is draining and makes no new chunk");
-    } else if (event.count > slots - std::min(slots, job.chunks)) {
+    } else if (event.count > slots - std::min(slots, job.members.live())) {
       status = absl::ResourceExhaustedError(absl::StrCat(
           "requested ", event.count, " chunks of ", FormatBytes(job.chunk_size), "; the job's ",
-          TierName(job.home), " share holds ", slots, ", of which ", job.chunks, " are used",
-          job.last_error.ok() ? "" : "; ", job.last_error.message()));
-    } else if (event.count > options_.limits.chunks - live_chunks_) {
+          TierName(job.home), " share holds ", slots, ", of which ", job.members.live(),
+          " are used", job.last_error.ok() ? "" : "; ", job.last_error.message()));
+    } else if (event.count > options_.limits.chunks - chunks_.live()) {
       status = absl::ResourceExhaustedError(absl::StrCat(
           "requested ", event.count, " chunks; the node's limit is ", options_.limits.chunks));
     } else if (event.count > home.slots->free_slots()) {
@@ -108,26 +108,17 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
   AllocateReply made;
   made.chunks.reserve(event.count);
   for (uint32_t i = 0; i < event.count; ++i) {
-    if (job.free_members.empty()) {
-      job.free_members.push(static_cast<uint32_t>(job.members.size()));
-      job.members.push_back(kNoChunk);
-    }
-    const ChunkIndex index = chunks_.Claim();
+    const ChunkIndex index = chunks_.Claim(&job);
     Chunk& chunk = chunks_[index];
-    chunk.job = &job;
     chunk.kind = event.kind;
     chunk.undefined = event.undefined;
-    chunk.member = job.free_members.top();
-    job.free_members.pop();
+    chunk.member = job.members.Add(index);
     job.trace.Use(chunk.member, TracedOperation::kAllocate);
-    job.members[chunk.member] = index;
     chunk.slot(job.home) = job.tier(job.home).slots->Take();
     MEMTIDE_CHECK(chunk.slot(job.home));
     MarkDirty(index);
     made.chunks.push_back(IdOf(index));
   }
-  job.chunks += event.count;
-  live_chunks_ += event.count;
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(made);
@@ -195,11 +186,9 @@ void EngineState::FreeChunk(ChunkIndex index) {
   StopPrefetch(chunk);
   CancelEviction(chunk);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) StopWaitingForSlot(index, tier);
-  --job.chunks;
-  --live_chunks_;
   UnlinkShadow(index);
-  chunk.freed_in_flight = true;
-  ++job.chunks_freed_in_flight;
+  chunks_.Free(index);
+  job.members.Free(chunk.member);
   job.trace.Use(chunk.member, TracedOperation::kFree);
   job.predictor.Free(chunk.member, ClockOf(job));
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
@@ -208,19 +197,17 @@ void EngineState::FreeChunk(ChunkIndex index) {
 
 void EngineState::ForgetChunk(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
-  if (chunk.copies.flight.has_value() || chunk.steps > 0) return;
+  if (chunk.copies.flight.has_value() || chunk.in_step()) return;
   Job& job = *chunk.job;
   for (const Tier tier : kAllTiers) {
     if (!chunk.slot(tier)) continue;
     chunk.slot(tier).Free();
     if (tier != Tier::kSsd) ScheduleRoomCheck(job, tier);
   }
-  job.members[chunk.member] = kNoChunk;
-  job.free_members.push(chunk.member);
+  job.members.Remove(chunk.member);
   job.retry_after_tick.erase(
       std::remove(job.retry_after_tick.begin(), job.retry_after_tick.end(), index),
       job.retry_after_tick.end());
-  --job.chunks_freed_in_flight;
   chunks_.Release(index);
   if (job.state == Job::State::kEnding) {
     MaybeDropMemory(job);

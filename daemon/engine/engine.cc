@@ -25,9 +25,6 @@ EngineState::EngineState(const EngineOptions& options)
   MEMTIDE_CHECK(options.ssd_capacity.IsZero() || !options.host_capacity.IsZero());
 }
 
-// Slots point into their jobs' pools: chunks go first.
-EngineState::~EngineState() { chunks_.Clear(); }
-
 void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
   MEMTIDE_CHECK(now >= now_) << "time went back";
   now_ = now;

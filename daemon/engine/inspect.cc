@@ -56,7 +56,7 @@ void EngineState::On(const InspectCall& event) {
   seen.counters = counters_;
   seen.limits = options_.limits;
   seen.session_count = static_cast<uint32_t>(sessions_.size());
-  seen.chunk_count = live_chunks_;
+  seen.chunk_count = chunks_.live();
   seen.waiting_calls =
       static_cast<uint32_t>(opens_.size() + waiters_.size() + evicts_.size() + steps_.size());
   for (const auto& [id, job] : jobs_) {

@@ -110,17 +110,17 @@ void EngineState::CheckInvariants() const {
   std::map<const Job*, std::array<TierTally, kTiers>> tallies;
   std::map<const Job*, decltype(Job::flights)> flights;
   std::map<SessionId, uint32_t> leases;
-  uint32_t live = 0;
+  std::map<const Job*, uint32_t> live;
   chunks_.CheckInvariants();
   for (uint32_t i = 0; i < chunks_.size(); ++i) {
     const ChunkIndex index(i);
     const Chunk& chunk = chunks_[index];
     if (chunk.job == nullptr) continue;
-    live += chunk.live();
+    live[chunk.job] += chunk.live();
     MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
-    MEMTIDE_CHECK(!chunk.freed_in_flight || chunk.copies.flight.has_value() || chunk.steps > 0)
+    MEMTIDE_CHECK(chunk.live() || chunk.copies.flight.has_value() || chunk.in_step())
         << "a freed chunk lingers";
-    MEMTIDE_CHECK(chunk.freed_in_flight || chunk.steps == 0 || chunk.pinned_at(Tier::kHost))
+    MEMTIDE_CHECK(!chunk.live() || !chunk.in_step() || chunk.pinned_at(Tier::kHost))
         << "a step runs on memory that may move";
     MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
     if (chunk.counterpart != kNoChunk) {
@@ -160,7 +160,6 @@ void EngineState::CheckInvariants() const {
       leases[pin.session] += pin.granted();
     }
   }
-  MEMTIDE_CHECK(live == live_chunks_);
   record_log_.CheckInvariants();
   MEMTIDE_CHECK(record_log_.empty()) << "a change has not been recorded";
   work_.CheckInvariants();
@@ -179,6 +178,8 @@ void EngineState::CheckInvariants() const {
     MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));
   }
   for (const auto& [id, job] : jobs_) {
+    job->members.CheckInvariants();
+    MEMTIDE_CHECK(job->members.live() == live[job.get()]);
     MEMTIDE_CHECK(job->flights == flights[job.get()]);
     for (const Tier tier : kAllTiers) {
       const TierShare& share = job->tier(tier);

@@ -6,10 +6,8 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
-#include <queue>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +18,7 @@
 #include "daemon/engine/chunk.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/job_trace.h"
+#include "daemon/engine/member_table.h"
 #include "daemon/engine/types.h"
 #include "daemon/engine/work_list.h"
 #include "daemon/policy/access_predictor.h"
@@ -167,12 +166,7 @@ struct Job {
   uint32_t segments_pending = 0;  // Being made, dropped, released or populated.
   absl::Status making_status;
 
-  uint32_t chunks = 0;                  // Live ones.
-  uint32_t chunks_freed_in_flight = 0;  // Freed ones that a transfer or step still uses.
-  std::vector<ChunkIndex> members;      // Chunks by member number.
-  // Free member numbers, the lowest first: what an iteration frees and allocates anew, the next
-  // iteration finds under the same number.
-  std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>> free_members;
+  MemberTable members;                       // Its chunks.
   std::vector<ChunkIndex> retry_after_tick;  // Chunks whose write-back failed.
   Count steps;                               // Step parts that are admitted and not done.
   AccessPredictor predictor;

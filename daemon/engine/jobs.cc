@@ -244,8 +244,8 @@ void EngineState::EndJob(Job& job) {
   MEMTIDE_CHECK(job.sessions.empty());
   job.state = Job::State::kEnding;
   MarkDirty(job);
-  for (const ChunkIndex index : std::vector<ChunkIndex>(job.members)) {
-    if (index != kNoChunk && !chunks_[index].freed_in_flight) FreeChunk(index);
+  for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
+    if (index != kNoChunk && chunks_[index].live()) FreeChunk(index);
   }
   MaybeDropMemory(job);
 }

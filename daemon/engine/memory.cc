@@ -235,7 +235,7 @@ void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status
 }
 
 void EngineState::MaybeDropMemory(Job& job) {
-  if (job.chunks > 0 || job.chunks_freed_in_flight > 0 || job.segments_pending > 0) return;
+  if (!job.members.empty() || job.segments_pending > 0) return;
   for (const Tier tier : kAllTiers) {
     for (const uint32_t segment : job.tier(tier).segments) {
       if (segment == kNoSegment) continue;

@@ -283,7 +283,7 @@ void EngineState::On(const TransferDone& event) {
   chunk.copies.flight.reset();
   --chunk.job->flights[static_cast<int>(flight.kind)];
   if (!event.status.ok()) ++counters_.transfers_failed;
-  if (chunk.freed_in_flight) return ForgetChunk(index);
+  if (!chunk.live()) return ForgetChunk(index);
   if (!event.status.ok()) return TransferFailed(index, flight, event.status);
 
   using Kind = StartTransfer::Kind;

@@ -171,8 +171,6 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
     Rank(index);
     ScheduleChunk(index);
   }
-  job.chunks = static_cast<uint32_t>(chunks.size());
-  live_chunks_ += job.chunks;
   job.state = Job::State::kLingering;
   job.lingers_until = now_ + job.time_to_live;
   for (const RegionId region : record.regions) segments_.emplace(region.value(), &job);
@@ -264,15 +262,12 @@ absl::Status EngineState::RestoreElastic(Job& job, Tier tier) {
 }
 
 void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
-  const ChunkIndex index = IndexOf(record.chunk);
+  const ChunkIndex index = chunks_.ClaimRestored(record.chunk, &job);
   Chunk& chunk = chunks_[index];
-  chunk.job = &job;
-  chunk.generation = GenerationOf(record.chunk);
   chunk.kind = record.kind;
   chunk.version = record.version;
   chunk.copies.torn = record.torn;
-  chunk.member = static_cast<uint32_t>(job.members.size());
-  job.members.push_back(index);
+  chunk.member = job.members.Add(index);
   for (const Tier tier : kLastingTiers) {
     const absl::optional<ChunkRecord::Copy>& copy = CopyAt(record, tier);
     if (!copy.has_value() || !copy->valid) continue;

@@ -47,7 +47,7 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
     if (resize.has_value() && resize->session == id) EndResize(*session.job, why);
     for (const ChunkIndex index : session.job->members) {
-      if (index == kNoChunk || chunks_[index].freed_in_flight) continue;
+      if (index == kNoChunk || !chunks_[index].live()) continue;
       const Pin* pin = chunks_[index].FindPin(id);
       if (pin == nullptr || !pin->granted()) continue;
       // The bytes of a dead writer are neither the old nor the new content.

@@ -28,7 +28,6 @@ inline constexpr Duration kRevokePeriod = std::chrono::milliseconds(100);
 class EngineState {
  public:
   explicit EngineState(const EngineOptions& options);
-  ~EngineState();
 
   void Handle(Instant now, const Event& event, std::vector<Effect>* effects);
   void CheckInvariants() const;
@@ -364,10 +363,11 @@ class EngineState {
   bool machine_short_ = false;  // Some balloon is not empty.
   std::vector<CallId> drain_calls_;
 
+  // In the order of ownership: what is declared later has tokens of what is declared before, such
+  // as the slots of the chunks, which point into the pools of the jobs.
   SessionTable sessions_;
   std::map<JobId, std::unique_ptr<Job>> jobs_;
   ChunkTable chunks_;
-  uint32_t live_chunks_ = 0;
   std::map<CallId, std::unique_ptr<Waiter>> waiters_;
   std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
   std::map<StepId, RunningStep> steps_;

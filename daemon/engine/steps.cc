@@ -101,12 +101,12 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
     if (pin.access == Access::kWrite) MakeNewVersion(index);
     chunk.only_stepped = !chunk.leased;
     chunk.leased = false;
-    ++chunk.steps;
     start.chunks.push_back(PlaceOf(chunk, Tier::kHost));
   }
-  steps_.emplace(start.step, RunningStep{waiter.call, waiter.session, waiter.owner,
-                                         std::move(waiter.chunks), waiter.first_written,
-                                         std::move(waiter.of_session), std::move(waiter.step)});
+  steps_.emplace(
+      start.step,
+      RunningStep{waiter.call, waiter.session, waiter.owner, chunks_.Hold(std::move(waiter.chunks)),
+                  waiter.first_written, std::move(waiter.of_session), std::move(waiter.step)});
   Leave(waiter);
   Emit(std::move(start));
 }
@@ -114,14 +114,14 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
 void EngineState::On(const StepDone& event) {
   const auto found = steps_.find(event.step);
   if (found == steps_.end()) return;
-  const RunningStep step = std::move(found->second);
+  RunningStep step = std::move(found->second);
   steps_.erase(found);
-  for (size_t i = 0; i < step.chunks.size(); ++i) {
-    const ChunkIndex index = step.chunks[i];
+  const std::vector<ChunkIndex> chunks = step.chunks.End();
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const ChunkIndex index = chunks[i];
     Chunk& chunk = chunks_[index];
-    --chunk.steps;
     if (i >= step.first_written) chunk.overwrite = chunk.blank = false;
-    if (chunk.freed_in_flight) {
+    if (!chunk.live()) {
       ForgetChunk(index);
       continue;
     }
