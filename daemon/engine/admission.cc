@@ -61,11 +61,11 @@ bool EngineState::Fits(const Waiter& waiter, uint32_t pins) const {
   const Job& job = *waiter.job;
   const TierShare& share = job.tier(waiter.tier);
   // A share that shrinks may have more leases than it permits. They stay.
-  if (share.pinned_chunks + pins > job.LeaseLimit(waiter.tier)) return false;
+  if (share.pinned_chunks() + pins > job.LeaseLimit(waiter.tier)) return false;
   // The balloon deflates only for a call that cannot otherwise proceed, never to run a second step
   // beside another: steps can go one by one.
   const bool spares = waiter.runs_step() && job.steps.value() > 0;
-  return !spares || share.pinned_chunks + pins <= share.slots->size();
+  return !spares || share.pinned_chunks() + pins <= share.slots->size();
 }
 
 bool EngineState::MayFit(const Waiter& waiter) const {
@@ -107,9 +107,7 @@ void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   if (waiter.runs_step() && access == Access::kWrite) chunk.overwrite = true;
   if (!chunk.pinned()) {
     chunk.pin_tier = waiter.tier;
-    TierShare& share = waiter.job->tier(waiter.tier);
-    ++share.pinned_chunks;
-    ++share.pins_made;
+    ++waiter.job->tier(waiter.tier).pins_made;
     PinsChanged(index);
   }
   Pin* pin = chunk.FindPin(waiter.session);
@@ -260,7 +258,7 @@ void EngineState::RevokeLeases(Waiter& waiter, Admission why) {
   const Job& job = *waiter.job;
   std::map<SessionId, Revoke> revokes;
   const uint32_t limit = job.LeaseLimit(waiter.tier);
-  uint32_t wanted = job.tier(waiter.tier).pinned_chunks;
+  uint32_t wanted = job.tier(waiter.tier).pinned_chunks();
   for (const ChunkIndex index : waiter.chunks) wanted += !chunks_[index].pinned();
   if (why == Admission::kNoRoom && waiter.tier == job.work && wanted > limit) {
     for (const SessionId id : job.sessions) {

@@ -156,7 +156,7 @@ void EngineState::ReleaseSurplusSlots(Job& job, Tier tier) {
 
 void EngineState::DeflateForWaiting(Job& job, Tier tier) {
   TierShare& share = job.tier(tier);
-  const size_t there = share.slots->spare_slots() + share.evicting;
+  const size_t there = share.slots->spare_slots() + share.evicting.value();
   if (share.balloon == 0 || share.slot_queue.size() <= there) return;
   const size_t lacking = share.slot_queue.size() - there;
   const uint32_t backed = share.slots->backed_slots();

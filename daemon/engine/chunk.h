@@ -15,6 +15,7 @@
 #include "absl/types/optional.h"
 #include "base/count.h"
 #include "daemon/engine/effects.h"
+#include "daemon/engine/tier_mark.h"
 #include "daemon/engine/types.h"
 #include "daemon/pool/slot_pool.h"
 
@@ -96,7 +97,9 @@ struct Chunk {
   Tier pin_tier = Tier::kHost;
   // evict_to: a client requested it. evict_from: the copy at that tier is a victim.
   // write_back_from: the copy at that tier is written back early and stays.
-  absl::optional<Tier> prefetch_to, evict_to, evict_from, write_back_from;
+  // TierShare::prefetches and TierShare::evicting count two of them.
+  TierMark prefetch_to, evict_from;
+  absl::optional<Tier> evict_to, write_back_from;
   // A write-back ran since the copy was chosen as a victim.
   bool wrote_back = false;
   // A client evicted the chunk: it is not prefetched until a session uses it again.

@@ -50,7 +50,7 @@ void ChunkTable::Release(ChunkIndex index) {
   Chunk& chunk = (*this)[index];
   MEMTIDE_CHECK(chunk.job != nullptr) << "chunk " << index << " is released twice";
   MEMTIDE_CHECK(!chunk.live() && !chunk.pinned() && !chunk.copies.flight.has_value() &&
-                !chunk.in_step())
+                !chunk.in_step() && !chunk.prefetch_to.has_value() && !chunk.evict_from.has_value())
       << "chunk " << index << " is in use";
   const uint32_t generation = chunk.generation;
   chunk = Chunk();

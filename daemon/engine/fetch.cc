@@ -110,7 +110,6 @@ void EngineState::UnpinChunk(ChunkIndex index, size_t pin_index) {
   MarkDirty(index);
   if (!chunk.pinned()) {
     chunk.revoke_sent = false;
-    --chunk.job->tier(chunk.pin_tier).pinned_chunks;
     for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
     ScheduleChunk(index);
   }

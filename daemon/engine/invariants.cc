@@ -139,8 +139,8 @@ void EngineState::CheckInvariants() const {
       MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.slot(tier)) << "a copy without a slot";
       MEMTIDE_CHECK(!queued || !chunk.slot(tier)) << "waits for what it has";
       tally.pinned_chunks += chunk.pinned_at(tier);
-      tally.evicting += chunk.evict_from == tier;
-      tally.prefetches += chunk.prefetch_to == tier;
+      tally.evicting += chunk.evict_from.has_value() && *chunk.evict_from == tier;
+      tally.prefetches += chunk.prefetch_to.has_value() && *chunk.prefetch_to == tier;
       const TierShare& share = chunk.job->tier(tier);
       MEMTIDE_CHECK(share.victims.Contains(chunk.member) == MayLeave(chunk, tier));
       MEMTIDE_CHECK(share.pinned_queue.Contains(chunk.member) == IsPinnedAt(chunk, tier));
@@ -186,11 +186,11 @@ void EngineState::CheckInvariants() const {
       if (!share.exists()) continue;
       const TierTally& tally = tallies[job.get()][static_cast<int>(tier)];
       MEMTIDE_CHECK(share.slots->used_slots() == tally.slots);
-      MEMTIDE_CHECK(share.pinned_chunks == tally.pinned_chunks);
-      MEMTIDE_CHECK(share.pinned_chunks <= std::max({share.slots_with_balloon(), share.guaranteed,
-                                                     share.slots->backed_slots()}));
-      MEMTIDE_CHECK(share.evicting == tally.evicting);
-      MEMTIDE_CHECK(share.prefetches == tally.prefetches);
+      MEMTIDE_CHECK(share.pinned_chunks() == tally.pinned_chunks);
+      MEMTIDE_CHECK(share.pinned_chunks() <= std::max({share.slots_with_balloon(), share.guaranteed,
+                                                       share.slots->backed_slots()}));
+      MEMTIDE_CHECK(share.evicting.value() == tally.evicting);
+      MEMTIDE_CHECK(share.prefetches.value() == tally.prefetches);
       MEMTIDE_CHECK(share.slot_queue.size() == tally.queued);
       share.by_slot ? CheckSlotRegions(*job, tally.numbers) : CheckBalloon(*job, tier);
     }

@@ -19,6 +19,7 @@
 #include "daemon/engine/effects.h"
 #include "daemon/engine/job_trace.h"
 #include "daemon/engine/member_table.h"
+#include "daemon/engine/tier_mark.h"
 #include "daemon/engine/types.h"
 #include "daemon/engine/work_list.h"
 #include "daemon/policy/access_predictor.h"
@@ -65,14 +66,13 @@ struct TierShare {
   // Chunks that are pinned here, by the same order.
   EvictionQueue pinned_queue;
   // Chunks with a prefetch to this tier.
-  uint32_t prefetches = 0;
+  MarkCount prefetches;
   // In virtual time of the access predictor. Uses before prefetched_until are resident or on their
   // way. Uses before needed_until must be, or they will come too late, given the speed of the
   // links; it is computed again at recompute_at.
   uint64_t prefetched_until = 0, needed_until = 0, recompute_at = 0;
   std::deque<ChunkIndex> slot_queue;  // Chunks that wait for a slot, oldest first.
-  uint32_t evicting = 0;              // Victims whose copies have not left yet.
-  uint32_t pinned_chunks = 0;         // Chunks pinned here.
+  MarkCount evicting;                 // Victims whose copies have not left yet.
   uint64_t pins_made = 0;             // Grows whenever an unpinned chunk is pinned here.
   // Fetches and steps that are not admitted, by age (admission.cc): fetches that lack room, steps
   // that lack room, and both kinds where a lease excludes them.
@@ -88,6 +88,7 @@ struct TierShare {
     return waiter.runs_step() ? steps_for_room : fetches_for_room;
   }
   bool exists() const { return slots != nullptr; }
+  uint32_t pinned_chunks() const { return static_cast<uint32_t>(pinned_queue.size()); }
   bool is_elastic() const { return guaranteed > 0; }
   // Slots with those of the balloon.
   uint32_t slots_with_balloon() const { return exists() ? slots->size() + balloon : 0; }

@@ -229,7 +229,7 @@ void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status
   const TierShare& share = job.tier(tier);
   const uint32_t limit = share.make_after_tick ? share.slots->backed_slots() : job.LeaseLimit(tier);
   for (Waiter* waiter : newest_first) {
-    const bool too_many = waiter->admitted && share.pinned_chunks > limit;
+    const bool too_many = waiter->admitted && share.pinned_chunks() > limit;
     if (too_many || waiter->chunks.size() > limit) Fail(*waiter, status);
   }
 }

@@ -171,15 +171,14 @@ bool EngineState::WriteBack(ChunkIndex index, Tier tier) {
 
 void EngineState::CancelEviction(Chunk& chunk) {
   if (!chunk.evict_from.has_value()) return;
-  --chunk.job->tier(*chunk.evict_from).evicting;
-  ScheduleRoomCheck(*chunk.job, *chunk.evict_from);
-  chunk.evict_from.reset();
+  const Tier tier = *chunk.evict_from;
+  chunk.job->tier(tier).evicting.Clear(chunk.evict_from);
+  ScheduleRoomCheck(*chunk.job, tier);
 }
 
 void EngineState::StopPrefetch(Chunk& chunk) {
   if (!chunk.prefetch_to.has_value()) return;
-  --chunk.job->tier(*chunk.prefetch_to).prefetches;
-  chunk.prefetch_to.reset();
+  chunk.job->tier(*chunk.prefetch_to).prefetches.Clear(chunk.prefetch_to);
 }
 
 bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
@@ -234,16 +233,15 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
   for (size_t i = 0; i < std::min(free, waiting); ++i) ScheduleChunk(share.slot_queue[i]);
   const size_t wanted = waiting + share.slots->surplus_slots();
   if (waiting <= free) share.starved = false;
-  if (wanted <= free + share.evicting) return;
+  if (wanted <= free + share.evicting.value()) return;
   const bool shrinks = share.slots->surplus_slots() > 0 || share.balloon > 0;
   if (!shrinks && !share.can_grow()) GrowShare(job, tier, static_cast<uint32_t>(waiting - free));
   if (share.can_grow()) return Grow(job, tier);
-  for (size_t missing = wanted - free - share.evicting; missing > 0; --missing) {
+  for (size_t missing = wanted - free - share.evicting.value(); missing > 0; --missing) {
     const absl::optional<Candidate> victim = share.victims.Next(job.predictor.now());
     if (!victim.has_value()) return DeflateForWaiting(job, tier);
     const ChunkIndex index = job.members[victim->member];
-    chunks_[index].evict_from = tier;
-    ++share.evicting;
+    share.evicting.Set(chunks_[index].evict_from, tier);
     UpdateVictim(index, tier);
     ScheduleChunk(index);
   }
@@ -366,10 +364,9 @@ void EngineState::On(const PrefetchCall& event) {
                       chunk.evict_to.has_value() || chunk.valid_at(event.tier);
     const bool room =
         share.slots->spare_slots() > 0 || share.victims.size() > 0 || share.can_grow();
-    if (busy || !room || !share.slot_queue.empty() || share.prefetches >= most) continue;
-    chunk.prefetch_to = event.tier;
+    if (busy || !room || !share.slot_queue.empty() || share.prefetches.value() >= most) continue;
+    share.prefetches.Set(chunk.prefetch_to, event.tier);
     chunk.evicted = false;
-    ++share.prefetches;
     CancelEviction(chunk);
     ScheduleChunk(index);
   }

@@ -60,7 +60,7 @@ bool EngineState::Prefetch(Job& job, Tier tier) {
     share.needed_until = NeededUntil(job, tier);
     share.recompute_at = now + kLookaheadPeriod;
   }
-  for (; share.prefetches < most && share.prefetched_until < share.needed_until;
+  for (; share.prefetches.value() < most && share.prefetched_until < share.needed_until;
        ++share.prefetched_until) {
     const absl::optional<uint32_t> member = job.predictor.At(share.prefetched_until);
     if (!member.has_value()) return false;
@@ -80,8 +80,7 @@ bool EngineState::Prefetch(Job& job, Tier tier) {
     if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) continue;
     if (chunk.copies.flight.has_value() || !HasRoomUntil(job, tier, expected)) return false;
     StopPrefetch(chunk);
-    chunk.prefetch_to = tier;
-    ++share.prefetches;
+    share.prefetches.Set(chunk.prefetch_to, tier);
     CancelEviction(chunk);
     ScheduleChunk(index);
     ++share.prefetched_until;
@@ -138,7 +137,7 @@ absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier, ui
   // tier is leased, the planned victims cannot leave, and the next uses would come late: then it
   // may leave, too.
   const TierShare& share = job.tier(tier);
-  const bool planned = job.plan.has_value() && 2 * share.pinned_chunks < share.slots->size();
+  const bool planned = job.plan.has_value() && 2 * share.pinned_chunks() < share.slots->size();
   const bool stays = victim->cost == EvictionCost::kOnly || victim->cost == EvictionCost::kClean;
   return later && !(stays && planned) ? victim : absl::nullopt;
 }

@@ -98,12 +98,12 @@ void EngineState::GiveSurplusBack(Job& job) {
   Charge(job, Tier::kDevice);
   if (now_ - job.leases_revoked_at < kRevokePeriod) return;
   const uint32_t limit = job.LeaseLimit(Tier::kDevice);
-  if (share.pinned_chunks <= limit) return;
+  if (share.pinned_chunks() <= limit) return;
   job.leases_revoked_at = now_;
   for (const SessionId session : job.sessions) {
     if (sessions_.Find(session)->leases.value() == 0) continue;
     ++counters_.revokes;
-    Emit(Revoke{session, share.pinned_chunks - limit, {}});
+    Emit(Revoke{session, share.pinned_chunks() - limit, {}});
   }
 }
 
@@ -171,7 +171,7 @@ void EngineState::ExpireResizes() {
     const TierShare& share = job->tier(Tier::kDevice);
     std::string text =
         absl::StrCat("the device share of ", share.target,
-                     " chunks holds, and is reached later: ", share.pinned_chunks,
+                     " chunks holds, and is reached later: ", share.pinned_chunks(),
                      " chunks are leased, and ", job->SurplusRegions(), " regions are used, and ",
                      share.leaving.size(), " not yet returned, above it");
     if (!job->last_error.ok()) {

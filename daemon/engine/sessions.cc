@@ -128,7 +128,7 @@ void EngineState::ExpireCalls() {
         waiter->chunks.size(), " chunks were not at the ", TierName(waiter->tier),
         " tier in time: ",
         waiter->admitted ? "they are on their way"
-                         : absl::StrCat(tier.pinned_chunks, " of ", tier.slots->size(),
+                         : absl::StrCat(tier.pinned_chunks(), " of ", tier.slots->size(),
                                         " slots are leased; release some, or raise the pool"));
     if (!waiter->job->last_error.ok()) {
       absl::StrAppend(&text, "; last failure: ", waiter->job->last_error.message());
