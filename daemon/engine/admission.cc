@@ -53,7 +53,8 @@ bool EngineState::Conflicts(const Chunk& chunk, const Waiter& waiter, Access acc
 }
 
 bool EngineState::ConflictsWhereItWatches(const Waiter& waiter) const {
-  return Conflicts(chunks_[waiter.chunks[waiter.watched]], waiter, waiter.AccessOf(waiter.watched));
+  const uint32_t watched = waiter.waiting.watched();
+  return Conflicts(chunks_[waiter.chunks[watched]], waiter, waiter.AccessOf(watched));
 }
 
 bool EngineState::Fits(const Waiter& waiter, uint32_t pins) const {
@@ -75,30 +76,28 @@ bool EngineState::MayFit(const Waiter& waiter) const {
               waiter.new_pins - static_cast<uint32_t>(std::min<uint64_t>(since, waiter.new_pins)));
 }
 
-EngineState::Admission EngineState::TryAdmit(Waiter& waiter, bool may_take_room) {
+Verdict EngineState::TryAdmit(Waiter& waiter, bool may_take_room) {
   Job& job = *waiter.job;
   waiter.new_pins = 0;
   waiter.pins_before = job.tier(waiter.tier).pins_made;
+  uint32_t first_unpinned = 0;
   const uint32_t count = static_cast<uint32_t>(waiter.chunks.size());
   for (uint32_t i = 0; i < count; ++i) {
     ++counters_.admission_looks;
     const Chunk& chunk = chunks_[waiter.chunks[i]];
     const Access access = waiter.AccessOf(i);
-    const bool torn = chunk.copies.torn && access == Access::kRead;
-    if (torn || Conflicts(chunk, waiter, access)) {
-      waiter.watched = i;
-      return torn ? Admission::kTorn : Admission::kConflict;
-    }
+    if (chunk.copies.torn && access == Access::kRead) return {Admission::kTorn, i};
+    if (Conflicts(chunk, waiter, access)) return {Admission::kConflict, i};
     if (chunk.pinned()) continue;
-    if (++waiter.new_pins == 1) waiter.watched = i;
-    if (!may_take_room) return Admission::kNoRoom;
+    if (++waiter.new_pins == 1) first_unpinned = i;
+    if (!may_take_room) return {Admission::kNoRoom, i};
   }
-  if (!Fits(waiter, waiter.new_pins)) return Admission::kNoRoom;
+  if (!Fits(waiter, waiter.new_pins)) return {Admission::kNoRoom, first_unpinned};
+  waiter.waiting.Leave();
   waiter.admitted = true;
   if (waiter.runs_step()) waiter.step = job.steps.Take();
-  for (size_t i = 0; i < waiter.chunks.size(); ++i)
-    PinChunk(waiter, waiter.chunks[i], waiter.AccessOf(i));
-  return Admission::kAdmitted;
+  for (uint32_t i = 0; i < count; ++i) PinChunk(waiter, waiter.chunks[i], waiter.AccessOf(i));
+  return {Admission::kAdmitted};
 }
 
 void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
@@ -127,145 +126,105 @@ void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
 }
 
-void EngineState::Watch(Waiter& waiter, Admission why) {
-  waiter.excluded = why == Admission::kConflict;
-  waiter.job->tier(waiter.tier).queue_of(waiter).emplace(waiter.age, &waiter);
-  waiter.job->watching.emplace(std::make_pair(waiter.chunks[waiter.watched], waiter.age), &waiter);
+void EngineState::WaitForAdmission(Waiter& waiter, const Verdict& verdict) {
+  MEMTIDE_CHECK(verdict.admission == Admission::kNoRoom ||
+                verdict.admission == Admission::kConflict);
+  waiter.job->waiting.Add(waiter, verdict.chunk, verdict.reason());
+  RevokeLeases(waiter);
 }
 
-void EngineState::Unwatch(Waiter& waiter) {
-  waiter.job->tier(waiter.tier).queue_of(waiter).erase(waiter.age);
-  waiter.job->watching.erase({waiter.chunks[waiter.watched], waiter.age});
-}
-
-void EngineState::WaitForAdmission(Waiter& waiter, Admission why) {
-  MEMTIDE_CHECK(why != Admission::kAdmitted && why != Admission::kTorn);
-  waiter.age = ++waits_;
-  for (size_t i = 0; i < waiter.chunks.size(); ++i) {
-    waiter.job->naming.emplace(std::make_pair(waiter.chunks[i], waiter.age),
-                               Naming{&waiter, waiter.AccessOf(i)});
-  }
-  Watch(waiter, why);
-  RevokeLeases(waiter, why);
-}
-
-void EngineState::StopWaiting(Waiter& waiter) {
-  if (waiter.age == 0) return;  // The fetch never waited.
-  Unwatch(waiter);
-  for (const ChunkIndex index : waiter.chunks) waiter.job->naming.erase({index, waiter.age});
-}
-
-void EngineState::PinsChanged(ChunkIndex index) {
-  Job& job = *chunks_[index].job;
-  if (job.watching.empty()) return;
-  const auto first = job.watching.lower_bound({index, 0});
-  if (first == job.watching.end() || first->first.first != index) return;
-  job.changed.push_back(index);
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) ScheduleRoomCheck(job, tier);
-}
-
-EngineState::Admission EngineState::TryAgain(Waiter& waiter) {
-  const auto& queue = waiter.job->tier(waiter.tier).fetches_for_room;
-  const bool is_oldest = queue.empty() || queue.begin()->first >= waiter.age;
-  Unwatch(waiter);
-  const Admission admission = TryAdmit(waiter, is_oldest);
-  if (admission == Admission::kNoRoom || admission == Admission::kConflict) {
-    Watch(waiter, admission);
+Admission EngineState::TryAgain(Waiter& waiter) {
+  WaitingCalls& waiting = waiter.job->waiting;
+  const Waiter* const oldest = waiting.OldestFetchForRoom(waiter.tier);
+  const bool may_take_room = oldest == nullptr || oldest->waiting.age() >= waiter.waiting.age();
+  const Verdict verdict = TryAdmit(waiter, may_take_room);
+  if (verdict.admission == Admission::kTorn) {
+    Fail(waiter, Lost(waiter.chunks[verdict.chunk]));
+  } else if (verdict.admission != Admission::kAdmitted) {
+    waiting.Watch(waiter, verdict.chunk, verdict.reason());
     // Fetches that lack room revoke leases only when they are the oldest.
-    const bool excluded = admission == Admission::kConflict;
-    if (excluded && now_ - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter, admission);
-    return admission;
-  }
-  for (const ChunkIndex index : waiter.chunks) waiter.job->naming.erase({index, waiter.age});
-  waiter.age = 0;
-  if (admission == Admission::kTorn) {
-    Fail(waiter, Lost(waiter.chunks[waiter.watched]));
+    const bool excluded = verdict.reason() == WaitsFor::kLease;
+    if (excluded && now_ - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter);
   } else if (waiter.missing == 0) {
     Proceed(waiter);
   }
-  return admission;
+  return verdict.admission;
 }
 
 void EngineState::AdmitWaiting(Job& job, Tier tier) {
   AdmitOldest(job, tier);
-  while (!job.changed.empty()) {
-    const ChunkIndex index = job.changed.back();
-    job.changed.pop_back();
-    AdmitWatching(job, index);
+  while (const absl::optional<ChunkIndex> index = job.waiting.TakeChanged()) {
+    AdmitWatching(job, *index);
   }
   RevokeLeasesAgain(job, tier);
 }
 
 void EngineState::AdmitOldest(Job& job, Tier tier) {
-  TierShare& share = job.tier(tier);
   const auto lacks_room = [this](Waiter& waiter) {
     if (MayFit(waiter) && TryAgain(waiter) != Admission::kNoRoom) return false;
-    if (now_ - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter, Admission::kNoRoom);
+    if (now_ - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter);
     return true;
   };
   for (uint64_t last_step = 0;;) {
-    const auto step = share.steps_for_room.upper_bound(last_step);
-    const auto oldest = share.fetches_for_room.begin();
-    const bool has_step = step != share.steps_for_room.end();
-    const bool has_fetch = oldest != share.fetches_for_room.end();
-    if (has_step && (!has_fetch || step->first < oldest->first)) {
-      last_step = step->first;
-      lacks_room(*step->second);
-    } else if (!has_fetch || lacks_room(*oldest->second)) {
+    Waiter* const step = job.waiting.NextStepForRoom(tier, last_step);
+    Waiter* const fetch = job.waiting.OldestFetchForRoom(tier);
+    if (step != nullptr && (fetch == nullptr || step->waiting.age() < fetch->waiting.age())) {
+      last_step = step->waiting.age();
+      lacks_room(*step);
+    } else if (fetch == nullptr || lacks_room(*fetch)) {
       return;
     }
   }
 }
 
 void EngineState::AdmitWatching(Job& job, ChunkIndex index) {
-  const auto try_again = [this](Waiter& waiter) {
+  const auto try_again = [&](Waiter& waiter) {
     ++counters_.admission_looks;
-    const ChunkIndex watched = waiter.chunks[waiter.watched];
-    const bool waits =
-        waiter.excluded ? ConflictsWhereItWatches(waiter) : !chunks_[watched].pinned();
+    const bool waits = waiter.waiting.reason() == WaitsFor::kLease ? ConflictsWhereItWatches(waiter)
+                                                                   : !chunks_[index].pinned();
     if (!waits) TryAgain(waiter);
   };
-  for (uint64_t age = 0;;) {
-    const auto next = job.watching.upper_bound({index, age});
-    if (next == job.watching.end() || next->first.first != index) return;
+  uint64_t age = 0;
+  while (Waiter* const next = job.waiting.NextWatching(index, age)) {
     const absl::optional<SessionId> writer = chunks_[index].Writer();
     if (writer.has_value()) {
       // The writer excludes all other calls, so only its own need a look.
       const Session* const session = sessions_.Find(*writer);
       if (session == nullptr) return;
       for (Waiter* waiter : std::vector<Waiter*>(session->waiters)) {
-        if (waiter->age > age && waiter->chunks[waiter->watched] == index) try_again(*waiter);
+        const WaitingPlace& place = waiter->waiting;
+        if (place.age() > age && waiter->chunks[place.watched()] == index) try_again(*waiter);
       }
       return;
     }
-    age = next->first.second;
-    try_again(*next->second);
+    age = next->waiting.age();
+    try_again(*next);
   }
 }
 
 void EngineState::FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why) {
-  Job& job = *chunks_[index].job;
-  for (uint64_t age = 0;;) {
-    const auto next = job.naming.upper_bound({index, age});
-    if (next == job.naming.end() || next->first.first != index) return;
-    age = next->first.second;
-    if (!only_readers || next->second.access == Access::kRead) Fail(*next->second.waiter, why);
+  const WaitingCalls& waiting = chunks_[index].job->waiting;
+  uint64_t age = 0;
+  while (const WaitingCalls::Naming* const naming = waiting.NextNaming(index, age)) {
+    age = naming->waiter->waiting.age();
+    if (!only_readers || naming->access == Access::kRead) Fail(*naming->waiter, why);
   }
 }
 
-void EngineState::RevokeLeases(Waiter& waiter, Admission why) {
+void EngineState::RevokeLeases(Waiter& waiter) {
+  const WaitsFor reason = waiter.waiting.reason();
   waiter.revoked_at = now_;
   const Job& job = *waiter.job;
   std::map<SessionId, Revoke> revokes;
   const uint32_t limit = job.LeaseLimit(waiter.tier);
   uint32_t wanted = job.tier(waiter.tier).pinned_chunks();
   for (const ChunkIndex index : waiter.chunks) wanted += !chunks_[index].pinned();
-  if (why == Admission::kNoRoom && waiter.tier == job.work && wanted > limit) {
+  if (reason == WaitsFor::kRoom && waiter.tier == job.work && wanted > limit) {
     for (const SessionId id : job.sessions) {
       if (sessions_.Find(id)->leases.value() > 0) revokes[id].count = wanted - limit;
     }
   }
-  for (size_t i = 0; why == Admission::kConflict && i < waiter.chunks.size(); ++i) {
+  for (size_t i = 0; reason == WaitsFor::kLease && i < waiter.chunks.size(); ++i) {
     const ChunkIndex index = waiter.chunks[i];
     for (const Pin& pin : chunks_[index].pins) {
       if (!pin.granted() || pin.session == waiter.session || IsStep(pin.session)) continue;
@@ -283,18 +242,15 @@ void EngineState::RevokeLeases(Waiter& waiter, Admission why) {
 // Serves only a few fetches, because one event must not examine all that wait.
 void EngineState::RevokeLeasesAgain(Job& job, Tier tier) {
   TierShare& share = job.tier(tier);
-  if (share.excluded.empty() || now_ - share.revoked_again_at < kRevokePeriod) return;
+  if (job.waiting.excluded(tier) == 0 || now_ - share.revoked_again_at < kRevokePeriod) return;
   share.revoked_again_at = now_;
   size_t looks = 0;
-  for (size_t left = share.excluded.size(); left > 0 && looks < options_.limits.chunks_per_call;
-       --left) {
-    auto next = share.excluded.upper_bound(share.last_revoked);
-    if (next == share.excluded.end()) next = share.excluded.begin();
-    share.last_revoked = next->first;
-    Waiter& waiter = *next->second;
+  for (size_t left = job.waiting.excluded(tier);
+       left > 0 && looks < options_.limits.chunks_per_call; --left) {
+    Waiter& waiter = job.waiting.NextExcluded(tier);
     if (now_ - waiter.revoked_at < kRevokePeriod) continue;
     looks += waiter.chunks.size();
-    RevokeLeases(waiter, Admission::kConflict);
+    RevokeLeases(waiter);
   }
 }
 

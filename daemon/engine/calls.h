@@ -15,6 +15,7 @@
 #include "daemon/engine/chunk_table.h"
 #include "daemon/engine/effects.h"
 #include "daemon/engine/types.h"
+#include "daemon/engine/waiting_calls.h"
 
 namespace memtide {
 
@@ -40,24 +41,32 @@ struct Waiter {
   size_t first_written = 0;
   std::variant<GrantLeases, RunStep> then;
   bool admitted = false, waited_for_ssd = false, waited_for_copy = false;
-  // A lease on the watched chunk excludes the fetch. False: the fetch waits for room.
-  bool excluded = false;
   uint32_t missing = 0;  // Chunks that are not at the tier yet.
   Instant started, deadline, revoked_at;
   // In the waiting_calls and waiting_chunks of its session and job, and, of an admitted step, in
   // Job::steps.
   Count::Token of_session, of_job, step;
   Count::Tokens chunks_of_job;
-  // While it is not admitted (admission.cc). `watched` is a number in `chunks`.
-  uint64_t age = 0;
-  uint32_t watched = 0;
   // At the last try: the number of its chunks that had no pin (or fewer, if the try ended early),
   // and the tier's pins_made.
   uint32_t new_pins = 0;
   uint64_t pins_before = 0;
+  // While it is not admitted. It goes before `chunks`, by which it is found.
+  WaitingPlace waiting;
 
   bool runs_step() const { return std::holds_alternative<RunStep>(then); }
   Access AccessOf(size_t i) const { return i < first_written ? Access::kRead : Access::kWrite; }
+};
+
+// What a try to admit a Waiter found. kTorn: the content of a chunk that it reads is lost.
+enum class Admission : uint8_t { kAdmitted, kNoRoom, kConflict, kTorn };
+struct Verdict {
+  Admission admission = Admission::kAdmitted;
+  uint32_t chunk = 0;  // Unless it is admitted: the number in Waiter::chunks of the cause.
+
+  WaitsFor reason() const {
+    return admission == Admission::kConflict ? WaitsFor::kLease : WaitsFor::kRoom;
+  }
 };
 
 // A step that is being computed.

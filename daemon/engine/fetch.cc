@@ -91,17 +91,17 @@ void EngineState::On(const FetchCall& event) {
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
   Enter(*session, std::move(made));
 
-  const Admission admission = TryAdmit(waiter, /*may_take_room=*/true);
+  const Verdict verdict = TryAdmit(waiter, /*may_take_room=*/true);
   if (waiter.admitted && waiter.missing == 0) {
     ++counters_.fetch_hits;
     return Proceed(waiter);
   }
   if (!event.wait) {
-    return Fail(waiter, admission == Admission::kConflict
+    return Fail(waiter, verdict.admission == Admission::kConflict
                             ? absl::AbortedError("another session holds a lease that excludes this")
                             : absl::UnavailableError("not every chunk is there now"));
   }
-  if (!waiter.admitted) WaitForAdmission(waiter, admission);
+  if (!waiter.admitted) WaitForAdmission(waiter, verdict);
 }
 
 void EngineState::UnpinChunk(ChunkIndex index, size_t pin_index) {
@@ -222,8 +222,6 @@ void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
       }
       ScheduleChunk(index);
     }
-  } else {
-    StopWaiting(waiter);
   }
   ScheduleRoomCheck(*waiter.job, waiter.tier);
   Refuse(waiter.call, status);

@@ -68,35 +68,23 @@ void EngineState::CheckBalloon(const Job& job, Tier tier) const {
   MEMTIDE_CHECK(changing >= share.deflating && job.segments_pending >= changing);
 }
 
-// Each call that is not admitted is indexed by its age, by its chunks and by the chunk that it
-// watches, and the reason for which it waits still holds.
+// The reason for which each call that is not admitted waits still holds.
 void EngineState::CheckWaiting() const {
   std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
-  std::map<const Job*, std::pair<size_t, size_t>> indexed;
   for (const auto& [call, waiter] : waiters_) {
-    const Job& job = *waiter->job;
-    ++all[&job].first;
-    all[&job].second += waiter->chunks.size();
+    ++all[waiter->job].first;
+    all[waiter->job].second += waiter->chunks.size();
+    MEMTIDE_CHECK(waiter->admitted == (waiter->waiting.age() == 0));
     if (waiter->admitted) continue;
-    const auto& queue = waiter->job->tier(waiter->tier).queue_of(*waiter);
-    const auto queued = queue.find(waiter->age);
-    MEMTIDE_CHECK(queued != queue.end() && queued->second == waiter.get());
-    const ChunkIndex watched = waiter->chunks[waiter->watched];
-    const auto watching = job.watching.find({watched, waiter->age});
-    MEMTIDE_CHECK(watching != job.watching.end() && watching->second == waiter.get());
-    const bool excluded = ConflictsWhereItWatches(*waiter);
-    MEMTIDE_CHECK(excluded || (!waiter->excluded && !chunks_[watched].pinned()))
+    const Chunk& watched = chunks_[waiter->chunks[waiter->waiting.watched()]];
+    const bool for_room = waiter->waiting.reason() == WaitsFor::kRoom;
+    MEMTIDE_CHECK(ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
         << "fetch " << waiter->call << " waits for nothing";
-    indexed[&job].first += waiter->chunks.size();
-    ++indexed[&job].second;
   }
   for (const auto& [id, job] : jobs_) {
-    const Job* const key = job.get();
-    MEMTIDE_CHECK(job->waiting_calls.value() == all[key].first &&
-                  job->waiting_chunks.value() == all[key].second);
-    MEMTIDE_CHECK(job->naming.size() == indexed[key].first);
-    MEMTIDE_CHECK(job->watching.size() == indexed[key].second);
-    MEMTIDE_CHECK(job->changed.empty());
+    const auto& [calls, chunks] = all[job.get()];
+    MEMTIDE_CHECK(job->waiting_calls.value() == calls && job->waiting_chunks.value() == chunks);
+    job->waiting.CheckInvariants();
   }
 }
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -21,6 +20,7 @@
 #include "daemon/engine/member_table.h"
 #include "daemon/engine/tier_mark.h"
 #include "daemon/engine/types.h"
+#include "daemon/engine/waiting_calls.h"
 #include "daemon/engine/work_list.h"
 #include "daemon/policy/access_predictor.h"
 #include "daemon/policy/eviction_queue.h"
@@ -74,19 +74,9 @@ struct TierShare {
   std::deque<ChunkIndex> slot_queue;  // Chunks that wait for a slot, oldest first.
   MarkCount evicting;                 // Victims whose copies have not left yet.
   uint64_t pins_made = 0;             // Grows whenever an unpinned chunk is pinned here.
-  // Fetches and steps that are not admitted, by age (admission.cc): fetches that lack room, steps
-  // that lack room, and both kinds where a lease excludes them.
-  std::map<uint64_t, Waiter*> fetches_for_room, steps_for_room, excluded;
-  // When leases were last revoked again for the fetches in `excluded`, and the age of the last one
-  // that was served so.
+  // When leases were last revoked again for the calls that they exclude.
   Instant revoked_again_at;
-  uint64_t last_revoked = 0;
 
-  // Where a call that is not admitted stands.
-  std::map<uint64_t, Waiter*>& queue_of(const Waiter& waiter) {
-    if (waiter.excluded) return excluded;
-    return waiter.runs_step() ? steps_for_room : fetches_for_room;
-  }
   bool exists() const { return slots != nullptr; }
   uint32_t pinned_chunks() const { return static_cast<uint32_t>(pinned_queue.size()); }
   bool is_elastic() const { return guaranteed > 0; }
@@ -102,14 +92,6 @@ struct TierShare {
     return making_slots +
            (by_slot ? slots->backed_slots() : slots->numbers() - slots->gone_slots());
   }
-  // Chunks of the largest fetch that is not admitted.
-  uint32_t largest_waiting() const {
-    size_t largest = 0;
-    for (const auto* waiters : {&fetches_for_room, &steps_for_room, &excluded}) {
-      for (const auto& [age, waiter] : *waiters) largest = std::max(largest, waiter->chunks.size());
-    }
-    return static_cast<uint32_t>(largest);
-  }
   // Whether a segment may be made or a slot populated. A segment is made whole or not at all.
   bool can_grow() const {
     if (make_after_tick) return false;
@@ -120,12 +102,6 @@ struct TierShare {
     if (is_elastic() && made_slots() + (fills ? 1 : next_segment_slots()) > target) return false;
     return fills || missing >= next_segment_slots();
   }
-};
-
-// One chunk of a fetch or step that is not admitted.
-struct Naming {
-  Waiter* waiter = nullptr;
-  Access access = Access::kRead;
 };
 
 // A resize that waits for memory to be given back.
@@ -153,11 +129,7 @@ struct Job {
 
   // Fetches and steps that are not granted, and the chunks that they name.
   Count waiting_calls, waiting_chunks;
-  // Calls that are not admitted, by (chunk, age): `naming` has an entry for each chunk of a call,
-  // `watching` one for the chunk that the call watches.
-  std::map<std::pair<ChunkIndex, uint64_t>, Naming> naming;
-  std::map<std::pair<ChunkIndex, uint64_t>, Waiter*> watching;
-  std::vector<ChunkIndex> changed;  // Watched chunks whose pins changed.
+  WaitingCalls waiting;  // Those that are not admitted.
 
   std::vector<SessionId> sessions;
   std::vector<OpenCall> joining;        // They wait for the first memory.

@@ -225,7 +225,7 @@ void EngineState::DropCopy(ChunkIndex index, Tier tier) {
 }
 
 void EngineState::MakeRoom(Job& job, Tier tier) {
-  if (!job.watching.empty() || !job.changed.empty()) AdmitWaiting(job, tier);
+  if (!job.waiting.empty()) AdmitWaiting(job, tier);
   TierShare& share = job.tier(tier);
   share.by_slot ? GiveSurplusBack(job) : ReleaseSurplusSlots(job, tier);
   const size_t free = share.slots->spare_slots();

@@ -181,7 +181,7 @@ uint32_t EngineState::Floor(const Job& job, Tier tier, Need need, bool only_unus
     if (need == Need::kMore) {
       floor = std::max<uint64_t>(floor, FairShare(tier) / job.chunk_size);
     }
-    const uint64_t used = std::max(share.pinned_chunks(), share.largest_waiting());
+    const uint64_t used = std::max(share.pinned_chunks(), job.waiting.LargestAt(tier));
     // Page faults without a fetch still need slots.
     if (tier == Tier::kHost) floor = std::max(floor, used + kMinSlots);
   }

@@ -2,7 +2,8 @@
 //
 // One file per group of operations, in the order of the declarations below. Handlers change the
 // tables and list work; Settle() then takes the work until nothing moves. What has rules of its own
-// (chunk_table.h, record_log.h, session_table.h, work_list.h) never calls back.
+// (chunk_table.h, member_table.h, record_log.h, session_table.h, waiting_calls.h, work_list.h)
+// never calls back.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
 
@@ -191,29 +192,28 @@ class EngineState {
   void MakeNewVersion(ChunkIndex index);
 
   // --- admission.cc ---
-  // kTorn: the content of the watched chunk is lost.
-  enum class Admission : uint8_t { kAdmitted, kNoRoom, kConflict, kTorn };
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
-  Admission TryAdmit(Waiter& waiter, bool may_take_room);
+  Verdict TryAdmit(Waiter& waiter, bool may_take_room);
   bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;
   bool ConflictsWhereItWatches(const Waiter& waiter) const;
   bool Fits(const Waiter& waiter, uint32_t pins) const;
   bool MayFit(const Waiter& waiter) const;
   void PinChunk(Waiter& waiter, ChunkIndex index, Access access);
-  // The fetch waits until it is admitted or StopWaiting is called; leases in its way are revoked.
-  void WaitForAdmission(Waiter& waiter, Admission why);
-  void StopWaiting(Waiter& waiter);
-  void Watch(Waiter& waiter, Admission why);
-  void Unwatch(Waiter& waiter);
+  // The call waits until it is admitted or answered; leases in its way are revoked.
+  void WaitForAdmission(Waiter& waiter, const Verdict& verdict);
   // Calls that watch the chunk are tried again when the event has been handled.
-  void PinsChanged(ChunkIndex index);
+  void PinsChanged(ChunkIndex index) {
+    Job& job = *chunks_[index].job;
+    if (!job.waiting.NoteChange(index)) return;
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) ScheduleRoomCheck(job, tier);
+  }
   void AdmitWaiting(Job& job, Tier tier);
   void AdmitOldest(Job& job, Tier tier);
   void AdmitWatching(Job& job, ChunkIndex index);
   Admission TryAgain(Waiter& waiter);
   // Fails the waiting calls that name the chunk: all, or only those that read it.
   void FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why);
-  void RevokeLeases(Waiter& waiter, Admission why);
+  void RevokeLeases(Waiter& waiter);
   void RevokeLeasesAgain(Job& job, Tier tier);
 
   // --- steps.cc ---
@@ -390,7 +390,7 @@ class EngineState {
   uint8_t queued_for_ = 0;
 
   uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1;
-  uint64_t turns_ = 0, insertions_ = 0, waits_ = 0;
+  uint64_t turns_ = 0, insertions_ = 0;
   uint32_t next_segment_ = 1;
 };
 

@@ -82,9 +82,9 @@ void EngineState::On(const StepCall& event) {
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
   Enter(*session, std::move(made));
 
-  const Admission admission = TryAdmit(waiter, /*may_take_room=*/true);
+  const Verdict verdict = TryAdmit(waiter, /*may_take_room=*/true);
   if (waiter.admitted && waiter.missing == 0) return Proceed(waiter);
-  if (!waiter.admitted) WaitForAdmission(waiter, admission);
+  if (!waiter.admitted) WaitForAdmission(waiter, verdict);
 }
 
 void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
