@@ -89,6 +89,7 @@ std::vector<SessionId> SessionTable::Tick(Instant now) {
 absl::StatusOr<const Reply*> SessionTable::Replayed(const Session& session, uint64_t request_id,
                                                     size_t event_kind) const {
   if (request_id == 0) return absl::InvalidArgumentError("request_id must not be zero");
+  if (request_id > session.largest_request_id_) return nullptr;
   for (const Session::Remembered& old : session.remembered_) {
     if (old.request_id != request_id) continue;
     if (old.event_kind == event_kind) return old.reply.get();
@@ -104,6 +105,7 @@ void SessionTable::Remember(Session& session, uint64_t request_id, size_t event_
   if (session.remembered_.size() >= limits_.remembered_replies_per_session) {
     session.remembered_.pop_front();
   }
+  session.largest_request_id_ = std::max(session.largest_request_id_, request_id);
   session.remembered_.push_back({request_id, event_kind, std::make_unique<Reply>(reply)});
 }
 
@@ -114,6 +116,9 @@ void SessionTable::CheckInvariants() const {
     MEMTIDE_CHECK(session.id == id);
     MEMTIDE_CHECK(++of_uid[session.uid] <= limits_.sessions_per_uid) << "user " << session.uid;
     MEMTIDE_CHECK(session.remembered_.size() <= limits_.remembered_replies_per_session);
+    for (const Session::Remembered& old : session.remembered_) {
+      MEMTIDE_CHECK(old.request_id <= session.largest_request_id_);
+    }
     MEMTIDE_CHECK(session.job != nullptr || session.leases.value() == 0)
         << "session " << id << " has leases of no job";
   }

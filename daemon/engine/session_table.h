@@ -53,6 +53,8 @@ struct Session {
 
   Instant renewed_;
   std::deque<Remembered> remembered_;  // Oldest first.
+  // The largest id that was ever remembered: most ids are larger, and need no look at each reply.
+  uint64_t largest_request_id_ = 0;
 };
 
 class SessionTable {

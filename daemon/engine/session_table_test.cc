@@ -129,6 +129,17 @@ TEST_F(SessionTableTest, TheOldestReplyIsForgottenBeyondTheLimit) {
   EXPECT_NE(table_.Replayed(session, 3, kFree).value(), nullptr);
 }
 
+TEST_F(SessionTableTest, AReplyIsFoundThoughALaterCallHadASmallerId) {
+  ASSERT_TRUE(Connect(1, 1000).ok());
+  Session& session = *table_.Find(SessionId(1));
+  table_.Remember(session, 9, kFree, ReplyWithId(1));
+  table_.Remember(session, 4, kFree, ReplyWithId(2));
+  table_.CheckInvariants();
+  EXPECT_NE(table_.Replayed(session, 9, kFree).value(), nullptr);
+  EXPECT_NE(table_.Replayed(session, 4, kFree).value(), nullptr);
+  EXPECT_EQ(table_.Replayed(session, 10, kFree).value(), nullptr);
+}
+
 TEST_F(SessionTableTest, SessionsRememberTheirOwnRepliesOnly) {
   ASSERT_TRUE(Connect(1, 1000).ok());
   ASSERT_TRUE(Connect(2, 1000).ok());
