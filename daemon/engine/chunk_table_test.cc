@@ -105,6 +105,25 @@ TEST_F(ChunkTableTest, RestoredEntriesWithoutAJobAreClaimedLowestFirstUnderNewId
   EXPECT_EQ(table_[ChunkIndex(2)].generation, 8u);
 }
 
+TEST(PinTest, ALeaseIsCountedWhileItIsGrantedAndAsLongAsItsPinExists) {
+  Count leases;
+  std::vector<Pin> pins;
+  for (const uint64_t session : {1, 2}) pins.emplace_back(SessionId(session));
+  EXPECT_FALSE(pins[0].granted());
+  for (Pin& pin : pins) pin.Grant(Access::kRead, leases.Take());
+  EXPECT_EQ(leases.value(), 2u);
+  pins[0].Grant(Access::kWrite, leases.Take());
+  EXPECT_EQ(leases.value(), 2u) << "it is the same lease";
+  EXPECT_EQ(pins[0].access, Access::kWrite);
+  pins[0].EndGrant();
+  EXPECT_FALSE(pins[0].granted());
+  EXPECT_EQ(leases.value(), 1u);
+  pins.erase(pins.begin());
+  EXPECT_EQ(leases.value(), 1u);
+  pins.clear();
+  EXPECT_EQ(leases.value(), 0u);
+}
+
 using ChunkTableDeathTest = ChunkTableTest;
 
 TEST_F(ChunkTableDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
