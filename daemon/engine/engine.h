@@ -30,15 +30,12 @@
 #include "daemon/engine/effects.h"
 #include "daemon/engine/events.h"
 #include "daemon/engine/types.h"
+#include "daemon/policy/placement_policy.h"
 #include "proto/protocol.h"
 
 namespace memtide {
 
 inline constexpr Bytes kMaxRegionSize = GiB(1);  // One registered io_uring buffer.
-
-// Which chunks are evicted, and which are prefetched. The daemon uses kPredictive. The others evict
-// on demand only and never prefetch; replays compare with them.
-enum class Placement : uint8_t { kPredictive, kLru, kFifo, kBelady };
 
 struct EngineOptions {
   // Zero: the node has no such pool. At least one of host and device must be there; SSD needs host.
@@ -49,7 +46,8 @@ struct EngineOptions {
   Bytes host_reserve;
   // How the node's device can lend its memory, best first. Not empty.
   std::vector<MemoryKind> device_kinds = {MemoryKind::kSharedMemory};
-  Placement placement = Placement::kPredictive;
+  // Which chunks are evicted, and whether any are prefetched. Never nullptr.
+  const PlacementPolicy* placement = &PredictivePolicy();
   // The memory of jobs with a time to live, and their records, outlive the daemon.
   bool persistent_jobs = false;
 };

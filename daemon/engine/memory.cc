@@ -88,7 +88,7 @@ absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) cons
 
 absl::Status EngineState::LendTier(Job& job, Tier tier, Bytes asked, bool elastic) {
   TierShare& share = job.tier(tier);
-  if (options_.placement != Placement::kPredictive) share.victims = EvictionQueue(1);
+  share.victims = EvictionQueue(options_.placement->dirty_weight());
   if (elastic) {
     MEMTIDE_RETURN_IF_ERROR(LendElastic(job, tier));
     share.slots = std::make_unique<SlotPool>(share.target);

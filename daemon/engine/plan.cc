@@ -20,8 +20,7 @@ constexpr uint32_t kAlike = 4;
 // nullopt: no plan is possible. Optimizer steps use chunks on another tier and exchange their
 // contents, which plans do not model.
 absl::optional<ResidencyPlan::Slots> EngineState::SlotsToPlan(const Job& job) const {
-  if (options_.placement != Placement::kPredictive || job.committed_step > 0 ||
-      job.work == job.home) {
+  if (!options_.placement->works_ahead() || job.committed_step > 0 || job.work == job.home) {
     return absl::nullopt;
   }
   ResidencyPlan::Slots slots;

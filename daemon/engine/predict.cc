@@ -63,7 +63,7 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
   }
   const bool planned = WorkOnPlan(job, moments);
   const AccessPredictor::Changes changes = job.predictor.TakeChanges();
-  if (options_.placement == Placement::kLru || options_.placement == Placement::kFifo) return;
+  if (!options_.placement->follows_predictions()) return;
   if (changes.all || planned) {
     for (const ChunkIndex index : job.members) {
       if (index != kNoChunk) Rank(index);
@@ -131,19 +131,20 @@ ChunkIndex EngineState::IndexWanted(const Job& job, uint32_t member, uint64_t ti
   return later ? chunks_[index].counterpart : index;
 }
 
-// The next use of the chunk, or the order of the placement that a replay compares.
-uint64_t EngineState::NextUse(const Chunk& chunk, Tier tier) {
-  if (options_.placement == Placement::kFifo) {
-    return 2 * AccessPredictor::kUnknown - chunk.copies.insertion_seq[static_cast<int>(tier)];
+// The place of the copy at the tier in the order of the placement policy.
+uint64_t EngineState::RankOf(const Chunk& chunk, Tier tier) {
+  PlacementPolicy::Copy copy;
+  copy.made = chunk.copies.insertion_seq[static_cast<int>(tier)];
+  copy.ranked = ++rankings_;
+  const AccessPredictor& predictor = chunk.job->predictor;
+  if (predictor.has_prediction()) {
+    // A superseded copy is not worth a write-back.
+    const bool only = chunk.copies.valid == 1u << static_cast<int>(tier);
+    copy.next_use = !IsSuperseded(chunk) ? NextUseOfContent(chunk)
+                    : only               ? predictor.now()
+                                         : predictor.iteration_end();
   }
-  if (options_.placement == Placement::kLru || !chunk.job->predictor.has_prediction()) {
-    // LRU: the chunk that has been evictable longest goes first.
-    return 2 * AccessPredictor::kUnknown - ++turns_;
-  }
-  if (!IsSuperseded(chunk)) return NextUseOfContent(chunk);
-  // A superseded copy is not worth a write-back.
-  const bool only = chunk.copies.valid == 1u << static_cast<int>(tier);
-  return only ? chunk.job->predictor.now() : chunk.job->predictor.iteration_end();
+  return options_.placement->RankOf(copy);
 }
 
 // Enters the chunk into the eviction queues again, with its present cost and next use.
@@ -177,7 +178,7 @@ void EngineState::UpdateVictim(ChunkIndex index, Tier tier) {
     if (held) {
       const bool leaves = !PlannedToStay(chunk, tier).value_or(true);
       share.pinned_queue.Add({chunk.member, leaves ? EvictionCost::kLeaving : EvictionCost::kClean,
-                              NextUse(chunk, tier)});
+                              RankOf(chunk, tier)});
     } else {
       share.pinned_queue.Remove(chunk.member);
     }
@@ -185,7 +186,7 @@ void EngineState::UpdateVictim(ChunkIndex index, Tier tier) {
   const bool may_leave = MayLeave(chunk, tier);
   if (may_leave == share.victims.Contains(chunk.member)) return;
   if (!may_leave) return share.victims.Remove(chunk.member);
-  share.victims.Add({chunk.member, CostOf(chunk, tier), NextUse(chunk, tier)});
+  share.victims.Add({chunk.member, CostOf(chunk, tier), RankOf(chunk, tier)});
   ScheduleRoomCheck(*chunk.job, tier);
 }
 
@@ -197,12 +198,13 @@ EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
     return value == EvictionCost::kOnly ? EvictionCost::kLeaving : EvictionCost::kDuplicate;
   }
   // The content is freed before it is read: dropping it costs as much as dropping a clean copy.
-  const bool weighed = options_.placement == Placement::kPredictive;
-  if (weighed && value == EvictionCost::kOnly && chunk.job->predictor.IsFreedNext(chunk.member)) {
+  const bool discounts = options_.placement->discounts_dead_content();
+  if (discounts && value == EvictionCost::kOnly && chunk.job->predictor.IsFreedNext(chunk.member)) {
     value = EvictionCost::kClean;
   }
-  if (weighed && value == EvictionCost::kClean && IsSuperseded(chunk))
+  if (discounts && value == EvictionCost::kClean && IsSuperseded(chunk)) {
     value = EvictionCost::kDuplicate;
+  }
   // Dropping it is free now, but if the device has the only other copy, that one must be written
   // back later.
   if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice) && chunk.valid_at(chunk.job->home)) {
@@ -213,7 +215,7 @@ EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
 
 void EngineState::AddEvictionHints(const Session& session, FetchReply* reply) const {
   const Job& job = *session.job;
-  if (options_.placement != Placement::kPredictive || !job.predictor.has_prediction()) return;
+  if (!options_.placement->works_ahead() || !job.predictor.has_prediction()) return;
   size_t seen = 0;
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const ChunkIndex index = job.members[candidate.member];

@@ -30,7 +30,7 @@ bool IsThere(const Chunk& chunk, Tier tier) {
 }  // namespace
 
 void EngineState::SchedulePrefetch(Job& job) {
-  if (options_.placement != Placement::kPredictive || !job.predictor.has_prediction()) return;
+  if (!options_.placement->works_ahead() || !job.predictor.has_prediction()) return;
   work_.AddPrefetch(job.listed_work);
 }
 

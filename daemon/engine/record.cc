@@ -244,7 +244,7 @@ absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
 // used slots, or with the few that every job has, and grows from there.
 absl::Status EngineState::RestoreElastic(Job& job, Tier tier) {
   TierShare& share = job.tier(tier);
-  if (options_.placement != Placement::kPredictive) share.victims = EvictionQueue(1);
+  share.victims = EvictionQueue(options_.placement->dirty_weight());
   while (tier == Tier::kHost && share.slots->free_slots() > 0) {
     share.slots->Gone(share.slots->Unback(share.slots->Take()));
   }

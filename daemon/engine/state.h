@@ -280,7 +280,7 @@ class EngineState {
   ChunkIndex IndexWanted(const Job& job, uint32_t member, uint64_t time) const;
   // Microseconds of the job's own clock, which stands still while its fetches wait.
   uint64_t ClockOf(const Job& job) const;
-  uint64_t NextUse(const Chunk& chunk, Tier tier);
+  uint64_t RankOf(const Chunk& chunk, Tier tier);
   void Rank(ChunkIndex index);
   // Whether the chunk is pinned at the tier.
   bool IsPinnedAt(const Chunk& chunk, Tier tier) const;
@@ -390,7 +390,7 @@ class EngineState {
   uint8_t queued_for_ = 0;
 
   uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1;
-  uint64_t turns_ = 0, insertions_ = 0;
+  uint64_t rankings_ = 0, insertions_ = 0;
   uint32_t next_segment_ = 1;
 };
 

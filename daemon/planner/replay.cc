@@ -9,6 +9,7 @@
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "daemon/planner/simulated_node.h"
+#include "daemon/policy/placement_policy.h"
 
 namespace memtide {
 
@@ -19,19 +20,19 @@ using Kind = ChunkEvent::Kind;
 // This many moments without a use are reported in a call of their own, as by the client library.
 constexpr size_t kReportAfter = 16;
 
-Placement PlacementOf(Policy policy) {
+const PlacementPolicy& PlacementOf(Policy policy) {
   switch (policy) {
     case Policy::kLru:
-      return Placement::kLru;
+      return LruPolicy();
     case Policy::kFifo:
-      return Placement::kFifo;
+      return FifoPolicy();
     case Policy::kPatrickStar:
     case Policy::kBelady:
-      return Placement::kBelady;
+      return BeladyPolicy();
     case Policy::kMemtide:
       break;
   }
-  return Placement::kPredictive;
+  return PredictivePolicy();
 }
 
 // Slots that all chunks fit into, also while freed ones are still being copied.
@@ -46,7 +47,7 @@ EngineOptions NodeFor(const AccessSequence& sequence, const ReplayOptions& optio
   if (NeedsDisk(sequence, options)) {
     node.ssd_capacity = sequence.chunk_size * HomeSlots(sequence, options);
   }
-  node.placement = PlacementOf(options.policy);
+  node.placement = &PlacementOf(options.policy);
   // Long compute times must not expire the session.
   node.limits.session_lease = node.limits.max_wait = std::chrono::hours(24 * 365);
   return node;

@@ -1,0 +1,22 @@
+#include "daemon/policy/placement_policy.h"
+
+namespace memtide {
+
+namespace {
+
+class Belady final : public PlacementPolicy {
+ public:
+  uint64_t RankOf(const Copy& copy) const override {
+    return copy.next_use.has_value() ? *copy.next_use : OldestFirst(copy.ranked);
+  }
+  bool follows_predictions() const override { return true; }
+};
+
+}  // namespace
+
+const PlacementPolicy& BeladyPolicy() {
+  static constexpr Belady kPolicy;
+  return kPolicy;
+}
+
+}  // namespace memtide
