@@ -190,7 +190,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   chunks_.Free(index);
   job.members.Free(chunk.member);
   job.trace.Use(chunk.member, TracedOperation::kFree);
-  job.predictor.Free(chunk.member, ClockOf(job));
+  job.forecast.Free(chunk.member, ClockOf(job));
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
   ForgetChunk(index);
 }

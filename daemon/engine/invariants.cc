@@ -96,7 +96,7 @@ void EngineState::CheckInvariants() const {
                   usage.capacity);
   }
   std::map<const Job*, std::array<TierTally, kTiers>> tallies;
-  std::map<const Job*, decltype(Job::flights)> flights;
+  std::map<const Job*, LinkClocks> links;
   std::map<SessionId, uint32_t> leases;
   std::map<const Job*, uint32_t> live;
   chunks_.CheckInvariants();
@@ -118,8 +118,10 @@ void EngineState::CheckInvariants() const {
     } else {
       MEMTIDE_CHECK(!chunk.is_shadow);
     }
-    if (chunk.copies.flight.has_value())
-      ++flights[chunk.job][static_cast<int>(chunk.copies.flight->kind)];
+    const absl::optional<Flight>& flight = chunk.copies.flight;
+    if (flight.has_value() && flight->from.has_value()) {
+      links[chunk.job].Start({*flight->from, flight->to});
+    }
     MEMTIDE_CHECK(chunk.slot(chunk.job->home)) << "chunk " << index << " has no home";
     for (const Tier tier : kAllTiers) {
       TierTally& tally = tallies[chunk.job][static_cast<int>(tier)];
@@ -168,7 +170,9 @@ void EngineState::CheckInvariants() const {
   for (const auto& [id, job] : jobs_) {
     job->members.CheckInvariants();
     MEMTIDE_CHECK(job->members.live() == live[job.get()]);
-    MEMTIDE_CHECK(job->flights == flights[job.get()]);
+    for (const Link link : kLinks) {
+      MEMTIDE_CHECK(job->forecast.links().in_flight(link) == links[job.get()].in_flight(link));
+    }
     for (const Tier tier : kAllTiers) {
       const TierShare& share = job->tier(tier);
       if (!share.exists()) continue;

@@ -22,9 +22,8 @@
 #include "daemon/engine/types.h"
 #include "daemon/engine/waiting_calls.h"
 #include "daemon/engine/work_list.h"
-#include "daemon/policy/access_predictor.h"
 #include "daemon/policy/eviction_queue.h"
-#include "daemon/policy/residency_plan.h"
+#include "daemon/policy/job_forecast.h"
 #include "daemon/pool/slot_pool.h"
 
 namespace memtide {
@@ -67,10 +66,6 @@ struct TierShare {
   EvictionQueue pinned_queue;
   // Chunks with a prefetch to this tier.
   MarkCount prefetches;
-  // In virtual time of the access predictor. Uses before prefetched_until are resident or on their
-  // way. Uses before needed_until must be, or they will come too late, given the speed of the
-  // links; it is computed again at recompute_at.
-  uint64_t prefetched_until = 0, needed_until = 0, recompute_at = 0;
   std::deque<ChunkIndex> slot_queue;  // Chunks that wait for a slot, oldest first.
   MarkCount evicting;                 // Victims whose copies have not left yet.
   uint64_t pins_made = 0;             // Grows whenever an unpinned chunk is pinned here.
@@ -142,9 +137,7 @@ struct Job {
   MemberTable members;                       // Its chunks.
   std::vector<ChunkIndex> retry_after_tick;  // Chunks whose write-back failed.
   Count steps;                               // Step parts that are admitted and not done.
-  AccessPredictor predictor;
-  // The residency plan in force, and the next one while it is computed.
-  absl::optional<ResidencyPlan> plan, next_plan;
+  JobForecast forecast;
   uint64_t mispredictions = 0;
   // Host memory outside memtide, as a session last reported it; its peak in this iteration, and in
   // the last one, which predicts the next peak.
@@ -153,11 +146,6 @@ struct Job {
   uint64_t committed_step = 0;
   std::string manifest;  // The step manifest of the last commit.
   ListedWork listed_work{this};
-  // By StartTransfer::Kind: transfers in flight; how long one occupies its link, in microseconds (a
-  // moving average; zero: unknown); and when the last one ended.
-  std::array<uint32_t, 5> flights{};
-  std::array<uint64_t, 5> link_micros{};
-  std::array<Instant, 5> link_free{};
   Duration stalled{0};      // The sum of the stalls of its fetches.
   absl::Status last_error;  // The last failed transfer or segment; explains an expired deadline.
 

@@ -217,9 +217,9 @@ void EngineState::DropCopy(ChunkIndex index, Tier tier) {
   chunk.slot(tier).Free();
   // The eviction cost of the other copies has changed, too.
   Rank(index);
-  TierShare& share = chunk.job->tier(tier);
-  if (chunk.job->predictor.has_prediction()) {
-    share.prefetched_until = std::min(share.prefetched_until, NextUseOfContent(chunk));
+  JobForecast& forecast = chunk.job->forecast;
+  if (forecast.predictor().has_prediction()) {
+    forecast.PrefetchAgainFrom(tier, NextUseOfContent(chunk));
   }
   ScheduleRoomCheck(*chunk.job, tier);
 }
@@ -238,7 +238,7 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
   if (!shrinks && !share.can_grow()) GrowShare(job, tier, static_cast<uint32_t>(waiting - free));
   if (share.can_grow()) return Grow(job, tier);
   for (size_t missing = wanted - free - share.evicting.value(); missing > 0; --missing) {
-    const absl::optional<Candidate> victim = share.victims.Next(job.predictor.now());
+    const absl::optional<Candidate> victim = share.victims.Next(job.forecast.predictor().now());
     if (!victim.has_value()) return DeflateForWaiting(job, tier);
     const ChunkIndex index = job.members[victim->member];
     share.evicting.Set(chunks_[index].evict_from, tier);
@@ -265,7 +265,7 @@ void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
   if (to != Tier::kSsd) start.to = PlaceOf(chunk, to);
   chunk.copies.flight =
       Flight{start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to)};
-  ++chunk.job->flights[static_cast<int>(start.kind)];
+  if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
   transfers_.emplace(start.transfer, index);
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
   Emit(start);
@@ -279,7 +279,8 @@ void EngineState::On(const TransferDone& event) {
   Chunk& chunk = chunks_[index];
   const Flight flight = *chunk.copies.flight;
   chunk.copies.flight.reset();
-  --chunk.job->flights[static_cast<int>(flight.kind)];
+  JobForecast& forecast = chunk.job->forecast;
+  if (flight.from.has_value()) forecast.links().End({*flight.from, flight.to});
   if (!event.status.ok()) ++counters_.transfers_failed;
   if (!chunk.live()) return ForgetChunk(index);
   if (!event.status.ok()) return TransferFailed(index, flight, event.status);
@@ -294,7 +295,9 @@ void EngineState::On(const TransferDone& event) {
   moved += size;
   TracedMove traced = flight.traced;
   traced.duration = now_ - traced.start;
-  NoteLink(*chunk.job, flight.kind, traced.start);
+  if (flight.from.has_value()) {
+    forecast.links().Measure({*flight.from, flight.to}, traced.start, now_);
+  }
   chunk.job->trace.Moved(traced);
   chunk.failures = 0;
   if (flight.version == chunk.version) {
@@ -304,10 +307,9 @@ void EngineState::On(const TransferDone& event) {
     if (upwards && !chunk.pinned()) chunk.prefetched_to |= Bit(flight.to);
     if (flight.to != Tier::kSsd)
       chunk.copies.insertion_seq[static_cast<int>(flight.to)] = ++insertions_;
-    if (flight.to == Tier::kHost && chunk.job->predictor.has_prediction()) {
+    if (flight.to == Tier::kHost && forecast.predictor().has_prediction()) {
       // From host memory the chunk can be prefetched to the device.
-      TierShare& device = chunk.job->tier(Tier::kDevice);
-      device.prefetched_until = std::min(device.prefetched_until, NextUseOfContent(chunk));
+      forecast.PrefetchAgainFrom(Tier::kDevice, NextUseOfContent(chunk));
     }
   } else if (flight.to != chunk.job->home) {
     DropCopy(index, flight.to);  // A session wrote the chunk meanwhile: the copied version is old.

@@ -42,35 +42,32 @@ void EngineState::On(const ReportCall& event) {
 void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
   if (moments.empty()) return;
   const uint64_t clock = ClockOf(job);
+  size_t uses = 0;
   for (const MomentReport& moment : moments) {
     if (!moment.continues) {
       job.trace.Begin(now_, moment);
       job.own_host = moment.own_host;
       job.own_host_peak = std::max(job.own_host_peak, moment.own_host);
     }
+    uses += moment.uses.size();
     for (const UseReport& use : moment.uses) {
       const absl::optional<ChunkIndex> index = Find(job, use.chunk);
       if (!index.has_value()) continue;
       const uint32_t member = chunks_[*index].member;
       job.trace.Use(
           member, use.access == Access::kWrite ? TracedOperation::kWrite : TracedOperation::kRead);
-      job.predictor.Use(member, clock, use.access == Access::kWrite);
+      job.forecast.Use(member, clock, use.access == Access::kWrite);
       chunks_[*index].prefetched_to = 0;
     }
     if (!moment.ends_iteration) continue;
     EndIteration(job, clock);
     job.trace.EndIteration();
   }
-  const bool planned = WorkOnPlan(job, moments);
-  const AccessPredictor::Changes changes = job.predictor.TakeChanges();
+  const AccessPredictor::Changes changes = job.forecast.TakeChanges(uses);
   if (!options_.placement->follows_predictions()) return;
-  if (changes.all || planned) {
+  if (changes.all) {
     for (const ChunkIndex index : job.members) {
       if (index != kNoChunk) Rank(index);
-    }
-    for (const Tier tier : kMemoryTiers) {
-      job.tier(tier).prefetched_until = 0;
-      job.tier(tier).recompute_at = 0;
     }
   } else {
     for (const uint32_t member : changes.members) {
@@ -83,13 +80,10 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
 }
 
 void EngineState::EndIteration(Job& job, uint64_t clock) {
-  const uint64_t before = job.predictor.last_iteration().number;
-  job.predictor.EndIteration(clock);
-  const AccessPredictor::Iteration& was = job.predictor.last_iteration();
-  if (was.number == before) return;  // It had no use.
+  if (!job.forecast.EndIteration(clock, SlotsToPlan(job))) return;
+  const AccessPredictor::Iteration& was = job.forecast.predictor().last_iteration();
   ++counters_.iterations;
   job.own_host_predicted = std::exchange(job.own_host_peak, job.own_host);
-  PlanIteration(job);
   if (!was.misprediction) return;
   ++counters_.iteration_mispredictions;
   ++job.mispredictions;
@@ -104,20 +98,34 @@ uint64_t EngineState::ClockOf(const Job& job) const {
           .count());
 }
 
+// nullopt: no plan is possible. Optimizer steps use chunks on another tier and exchange their
+// contents, which plans do not model.
+absl::optional<ResidencyPlan::Slots> EngineState::SlotsToPlan(const Job& job) const {
+  if (!options_.placement->works_ahead() || job.committed_step > 0 || job.work == job.home) {
+    return absl::nullopt;
+  }
+  ResidencyPlan::Slots slots;
+  slots.upper = job.tier(job.work).slots->size();
+  if (job.work == Tier::kDevice && job.home == Tier::kSsd) {
+    slots.middle = job.tier(Tier::kHost).slots->size();
+  }
+  return slots;
+}
+
 // Whether a step has created the chunk's next content in its shadow chunk, so that a commit will
 // replace the present content, and no use of it is predicted before.
 bool EngineState::IsSuperseded(const Chunk& chunk) const {
   if (chunk.counterpart == kNoChunk || chunk.is_shadow ||
       chunks_[chunk.counterpart].copies.valid == 0)
     return false;
-  const AccessPredictor& predictor = chunk.job->predictor;
+  const AccessPredictor& predictor = chunk.job->forecast.predictor();
   return predictor.has_prediction() && predictor.NextUse(chunk.member) >= predictor.iteration_end();
 }
 
 // The predicted next use of the content. The content of a shadow chunk belongs to its counterpart
 // from the end of the iteration on.
 uint64_t EngineState::NextUseOfContent(const Chunk& chunk) const {
-  const AccessPredictor& predictor = chunk.job->predictor;
+  const AccessPredictor& predictor = chunk.job->forecast.predictor();
   const uint64_t own = predictor.NextUse(chunk.member);
   if (!chunk.is_shadow || chunk.copies.valid == 0 || own < predictor.iteration_end()) return own;
   return predictor.UseAfterIteration(chunks_[chunk.counterpart].member);
@@ -127,7 +135,8 @@ uint64_t EngineState::NextUseOfContent(const Chunk& chunk) const {
 ChunkIndex EngineState::IndexWanted(const Job& job, uint32_t member, uint64_t time) const {
   const ChunkIndex index = member < job.members.size() ? job.members[member] : kNoChunk;
   if (index == kNoChunk || !chunks_[index].live()) return kNoChunk;
-  const bool later = time >= job.predictor.iteration_end() && IsSuperseded(chunks_[index]);
+  const bool later =
+      time >= job.forecast.predictor().iteration_end() && IsSuperseded(chunks_[index]);
   return later ? chunks_[index].counterpart : index;
 }
 
@@ -136,7 +145,7 @@ uint64_t EngineState::RankOf(const Chunk& chunk, Tier tier) {
   PlacementPolicy::Copy copy;
   copy.made = chunk.copies.insertion_seq[static_cast<int>(tier)];
   copy.ranked = ++rankings_;
-  const AccessPredictor& predictor = chunk.job->predictor;
+  const AccessPredictor& predictor = chunk.job->forecast.predictor();
   if (predictor.has_prediction()) {
     // A superseded copy is not worth a write-back.
     const bool only = chunk.copies.valid == 1u << static_cast<int>(tier);
@@ -190,6 +199,17 @@ void EngineState::UpdateVictim(ChunkIndex index, Tier tier) {
   ScheduleRoomCheck(*chunk.job, tier);
 }
 
+// nullopt: the plan does not cover the chunk.
+absl::optional<bool> EngineState::PlannedToStay(const Chunk& chunk, Tier tier) const {
+  const Job& job = *chunk.job;
+  if (!job.forecast.has_plan()) return absl::nullopt;
+  // The chunk was prefetched for its next use.
+  if ((chunk.prefetched_to >> static_cast<int>(tier) & 1) != 0) return true;
+  const absl::optional<ResidencyPlan::Stay> stay = job.forecast.PlannedStay(chunk.member);
+  if (!stay.has_value()) return absl::nullopt;
+  return tier == job.work ? stay->upper : stay->middle;
+}
+
 EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
   EvictionCost value = EvictionCost::kClean;
   if (chunk.copies.valid == 1u << static_cast<int>(tier)) value = EvictionCost::kOnly;
@@ -199,7 +219,8 @@ EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
   }
   // The content is freed before it is read: dropping it costs as much as dropping a clean copy.
   const bool discounts = options_.placement->discounts_dead_content();
-  if (discounts && value == EvictionCost::kOnly && chunk.job->predictor.IsFreedNext(chunk.member)) {
+  if (discounts && value == EvictionCost::kOnly &&
+      chunk.job->forecast.predictor().IsFreedNext(chunk.member)) {
     value = EvictionCost::kClean;
   }
   if (discounts && value == EvictionCost::kClean && IsSuperseded(chunk)) {
@@ -215,7 +236,7 @@ EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
 
 void EngineState::AddEvictionHints(const Session& session, FetchReply* reply) const {
   const Job& job = *session.job;
-  if (!options_.placement->works_ahead() || !job.predictor.has_prediction()) return;
+  if (!options_.placement->works_ahead() || !job.forecast.predictor().has_prediction()) return;
   size_t seen = 0;
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const ChunkIndex index = job.members[candidate.member];

@@ -15,22 +15,25 @@ constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};
 // Bytes in flight to a tier by prefetch. With more, a fetch would wait longer behind them than it
 // gains: 64 MiB take a disk about 30 ms.
 constexpr Bytes kMaxPrefetch = MiB(64);
-// How many uses ahead NeededUntil() examines, and after how many uses it runs again.
-constexpr uint64_t kMaxLookahead = 512, kLookaheadPeriod = 4;
 // Leases that one event revokes because other chunks are predicted sooner.
 constexpr int kMaxRevoked = 4;
-
-constexpr int Index(StartTransfer::Kind kind) { return static_cast<int>(kind); }
 
 // No transfer to the tier is needed for the next use.
 bool IsThere(const Chunk& chunk, Tier tier) {
   return chunk.copies.valid == 0 || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
 }
 
+// Whether a write-back from the tier delays no other transfer: a disk reads slower while it writes.
+bool HasIdleLink(const LinkClocks& links, Tier tier) {
+  if (tier == Tier::kDevice) return links.in_flight({Tier::kDevice, Tier::kHost}) == 0;
+  return links.in_flight({Tier::kHost, Tier::kSsd}) == 0 &&
+         links.in_flight({Tier::kSsd, Tier::kHost}) == 0;
+}
+
 }  // namespace
 
 void EngineState::SchedulePrefetch(Job& job) {
-  if (!options_.placement->works_ahead() || !job.predictor.has_prediction()) return;
+  if (!options_.placement->works_ahead() || !job.forecast.predictor().has_prediction()) return;
   work_.AddPrefetch(job.listed_work);
 }
 
@@ -54,90 +57,54 @@ bool EngineState::Prefetch(Job& job, Tier tier) {
   const uint32_t slots = share.slots->size();
   const uint64_t most = std::min<uint64_t>(std::max(uint32_t{1}, slots / 4),
                                            std::max<uint64_t>(2, kMaxPrefetch / job.chunk_size));
-  const uint64_t now = job.predictor.now();
-  share.prefetched_until = std::max(share.prefetched_until, now);
-  if (now >= share.recompute_at) {
-    share.needed_until = NeededUntil(job, tier);
-    share.recompute_at = now + kLookaheadPeriod;
-  }
-  for (; share.prefetches.value() < most && share.prefetched_until < share.needed_until;
-       ++share.prefetched_until) {
-    const absl::optional<uint32_t> member = job.predictor.At(share.prefetched_until);
-    if (!member.has_value()) return false;
-    const ChunkIndex index = IndexWanted(job, *member, share.prefetched_until);
-    if (index == kNoChunk) continue;
-    Chunk& chunk = chunks_[index];
-    // Later than that if the member was used out of order, or if the commit before this use gives
-    // the content to its counterpart.
-    const uint64_t expected = NextUseOfContent(chunk);
-    if (expected > share.prefetched_until) continue;
-    const bool there = IsThere(chunk, tier);
-    const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
-    if (there || coming || chunk.evict_to.has_value() || chunk.evicted) continue;
-    if (tier == Tier::kDevice && chunk.only_stepped)
-      continue;  // Steps use the chunk in host memory.
-    // On(TransferDone) returns here when the chunk has reached the host.
-    if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) continue;
-    if (chunk.copies.flight.has_value() || !HasRoomUntil(job, tier, expected)) return false;
-    StopPrefetch(chunk);
-    share.prefetches.Set(chunk.prefetch_to, tier);
-    CancelEviction(chunk);
-    ScheduleChunk(index);
-    ++share.prefetched_until;
-    return true;
-  }
-  return false;
+  job.forecast.LookAhead(tier, [&](uint32_t member, uint64_t time) -> absl::optional<bool> {
+    const ChunkIndex index = IndexWanted(job, member, time);
+    if (index == kNoChunk || NextUseOfContent(chunks_[index]) != time) return absl::nullopt;
+    return !IsThere(chunks_[index], tier);
+  });
+  if (share.prefetches.value() >= most) return false;
+  return job.forecast.PrefetchNext(
+      tier, [&](uint32_t member, uint64_t time) { return TryPrefetch(job, tier, member, time); });
 }
 
-// How long the prefetch of the chunk occupies its link, in microseconds. Device copies start from
-// host memory, and the host tier prefetches on its own schedule.
-uint64_t EngineState::MicrosToPromote(const Chunk& chunk, Tier tier) const {
-  using Kind = StartTransfer::Kind;
-  const Job& job = *chunk.job;
-  if (IsThere(chunk, tier)) return 0;
-  return job.link_micros[Index(tier == Tier::kDevice ? Kind::kHostToDevice : Kind::kSsdToHost)];
-}
-
-// The virtual time up to which chunks must be prefetched now. Prefetching too early evicts a chunk
-// that still has a use, so that a prefetch starts as late as link bandwidth allows. The next chance
-// to start one is when the job reports its next use.
-uint64_t EngineState::NeededUntil(const Job& job, Tier tier) const {
-  const uint64_t now = job.predictor.now();
-  uint64_t until = now, busy = 0, next_report = 0;
-  for (uint64_t time = now; time < now + kMaxLookahead; ++time) {
-    const absl::optional<uint32_t> member = job.predictor.At(time);
-    if (!member.has_value()) break;
-    if (next_report == 0) {
-      next_report = job.predictor.MicrosUntil(time);
-      busy += next_report;
-    }
-    const ChunkIndex index = IndexWanted(job, *member, time);
-    if (index == kNoChunk || NextUseOfContent(chunks_[index]) != time) continue;
-    busy += MicrosToPromote(chunks_[index], tier);
-    if (busy >= job.predictor.MicrosUntil(time)) until = time + 1;
+// Starts the prefetch for the use of the member at `time`.
+JobForecast::Prefetch EngineState::TryPrefetch(Job& job, Tier tier, uint32_t member,
+                                               uint64_t time) {
+  using Prefetch = JobForecast::Prefetch;
+  const ChunkIndex index = IndexWanted(job, member, time);
+  if (index == kNoChunk) return Prefetch::kSkipped;
+  Chunk& chunk = chunks_[index];
+  // Later than `time` if a commit before then gives the content to the counterpart.
+  const uint64_t expected = NextUseOfContent(chunk);
+  if (expected > time) return Prefetch::kSkipped;
+  const bool there = IsThere(chunk, tier);
+  const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
+  if (there || coming || chunk.evict_to.has_value() || chunk.evicted) return Prefetch::kSkipped;
+  // Steps use the chunk in host memory.
+  if (tier == Tier::kDevice && chunk.only_stepped) return Prefetch::kSkipped;
+  // On(TransferDone) returns here when the chunk has reached the host.
+  if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) return Prefetch::kSkipped;
+  if (chunk.copies.flight.has_value() || !HasRoomUntil(job, tier, expected)) {
+    return Prefetch::kBlocked;
   }
-  return until;
-}
-
-void EngineState::NoteLink(Job& job, StartTransfer::Kind kind, Instant start) {
-  Instant& free = job.link_free[Index(kind)];
-  const auto micros = static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(now_ - std::max(start, free)).count());
-  free = now_;
-  uint64_t& average = job.link_micros[Index(kind)];
-  average = average == 0 ? micros : (7 * average + micros) / 8;
+  StopPrefetch(chunk);
+  job.tier(tier).prefetches.Set(chunk.prefetch_to, tier);
+  CancelEviction(chunk);
+  ScheduleChunk(index);
+  return Prefetch::kStarted;
 }
 
 // The victim that may leave for a chunk with a use at `time`. Copies with a sooner use stay.
 absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier, uint64_t time) const {
-  const absl::optional<Candidate> victim = job.tier(tier).victims.Next(job.predictor.now());
+  const absl::optional<Candidate> victim =
+      job.tier(tier).victims.Next(job.forecast.predictor().now());
   if (!victim.has_value()) return absl::nullopt;
   const bool later = victim->cost == EvictionCost::kDuplicate || victim->next_use > time;
   // A copy that the residency plan retains makes room only for a demand transfer. While most of the
   // tier is leased, the planned victims cannot leave, and the next uses would come late: then it
   // may leave, too.
   const TierShare& share = job.tier(tier);
-  const bool planned = job.plan.has_value() && 2 * share.pinned_chunks() < share.slots->size();
+  const bool planned = job.forecast.has_plan() && 2 * share.pinned_chunks() < share.slots->size();
   const bool stays = victim->cost == EvictionCost::kOnly || victim->cost == EvictionCost::kClean;
   return later && !(stays && planned) ? victim : absl::nullopt;
 }
@@ -157,7 +124,7 @@ void EngineState::RevokeFarthest(Job& job, uint64_t time) {
   int asked = 0;
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const bool leaves = candidate.cost == EvictionCost::kLeaving;
-    if (!leaves && (candidate.next_use <= time || job.plan.has_value())) return false;
+    if (!leaves && (candidate.next_use <= time || job.forecast.has_plan())) return false;
     if (candidate.next_use <= time) return true;
     Chunk& chunk = chunks_[job.members[candidate.member]];
     if (!chunk.revoke_sent && chunk.waiters.empty()) {
@@ -179,16 +146,12 @@ void EngineState::RevokeFarthest(Job& job, uint64_t time) {
 // Writes the next victim back while its link is idle, so that it can be dropped at once when its
 // slot is needed.
 bool EngineState::WriteBackEarly(Job& job, Tier tier) {
-  using Kind = StartTransfer::Kind;
   TierShare& share = job.tier(tier);
   if (!share.exists() || tier == job.home || share.slots->spare_slots() > 0) return false;
-  const bool idle = tier == Tier::kDevice ? job.flights[Index(Kind::kDeviceToHost)] == 0
-                                          : job.flights[Index(Kind::kHostToSsd)] == 0 &&
-                                                job.flights[Index(Kind::kSsdToHost)] == 0;
-  if (!idle) return false;
-  const uint64_t now = job.predictor.now();
-  const absl::optional<Candidate> victim = share.victims.Next(now);
-  const EvictionCost leaving = job.plan.has_value() ? EvictionCost::kLeaving : EvictionCost::kOnly;
+  if (!HasIdleLink(job.forecast.links(), tier)) return false;
+  const JobForecast& forecast = job.forecast;
+  const absl::optional<Candidate> victim = share.victims.Next(forecast.predictor().now());
+  const EvictionCost leaving = forecast.has_plan() ? EvictionCost::kLeaving : EvictionCost::kOnly;
   if (!victim.has_value() || victim->cost != leaving) return false;
   const ChunkIndex index = job.members[victim->member];
   if (chunks_[index].pinned() || chunks_[index].write_back_from.has_value()) return false;

@@ -275,6 +275,7 @@ class EngineState {
   absl::Status CheckMoments(const std::vector<MomentReport>& moments) const;
   void Learn(Job& job, const std::vector<MomentReport>& moments);
   void EndIteration(Job& job, uint64_t clock);
+  absl::optional<ResidencyPlan::Slots> SlotsToPlan(const Job& job) const;
   bool IsSuperseded(const Chunk& chunk) const;
   uint64_t NextUseOfContent(const Chunk& chunk) const;
   ChunkIndex IndexWanted(const Job& job, uint32_t member, uint64_t time) const;
@@ -287,22 +288,15 @@ class EngineState {
   // Whether the copy at the tier may be chosen as a victim.
   bool MayLeave(const Chunk& chunk, Tier tier) const;
   void UpdateVictim(ChunkIndex index, Tier tier);
+  absl::optional<bool> PlannedToStay(const Chunk& chunk, Tier tier) const;
   EvictionCost CostOf(const Chunk& chunk, Tier tier) const;
   void AddEvictionHints(const Session& session, FetchReply* reply) const;
-
-  // --- plan.cc ---
-  absl::optional<ResidencyPlan::Slots> SlotsToPlan(const Job& job) const;
-  void PlanIteration(Job& job);
-  bool WorkOnPlan(Job& job, const std::vector<MomentReport>& moments);
-  absl::optional<bool> PlannedToStay(const Chunk& chunk, Tier tier) const;
 
   // --- prefetch.cc ---
   void SchedulePrefetch(Job& job);
   bool PrefetchOrWriteBack();
   bool Prefetch(Job& job, Tier tier);
-  uint64_t MicrosToPromote(const Chunk& chunk, Tier tier) const;
-  uint64_t NeededUntil(const Job& job, Tier tier) const;
-  void NoteLink(Job& job, StartTransfer::Kind kind, Instant start);
+  JobForecast::Prefetch TryPrefetch(Job& job, Tier tier, uint32_t member, uint64_t time);
   absl::optional<Candidate> VictimAfter(const Job& job, Tier tier, uint64_t time) const;
   bool HasRoomUntil(Job& job, Tier tier, uint64_t time);
   void RevokeFarthest(Job& job, uint64_t time);

@@ -9,10 +9,11 @@ namespace memtide {
 
 absl::optional<uint32_t> EngineState::MomentsUntilUse(const Chunk& chunk) const {
   const Job& job = *chunk.job;
-  if (!job.predictor.has_prediction()) return absl::nullopt;
+  const AccessPredictor& predictor = job.forecast.predictor();
+  if (!predictor.has_prediction()) return absl::nullopt;
   const uint64_t next = NextUseOfContent(chunk);
   if (next >= AccessPredictor::kUnknown) return absl::nullopt;
-  return job.trace.MomentsUntil(next - job.predictor.now());
+  return job.trace.MomentsUntil(next - predictor.now());
 }
 
 // REQUIRES: the pending movement that causes the transfer is still set.

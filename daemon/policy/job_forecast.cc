@@ -1,0 +1,59 @@
+#include "daemon/policy/job_forecast.h"
+
+#include <utility>
+
+namespace memtide {
+
+namespace {
+
+// Choices that the planner makes, about a microsecond each: per reported use, at most per call, and
+// at the end of an iteration, where plans of some hundred chunks are complete at once.
+constexpr size_t kChoicesAUse = 8, kChoicesACall = 512;
+constexpr uint32_t kChoicesAnIteration = 4096;
+// An iteration with fewer than one in this many uses as predicted is not worth a plan.
+constexpr uint32_t kAlike = 4;
+
+}  // namespace
+
+// Starts the next plan. A plan holds for later iterations that are much like the planned one.
+bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPlan::Slots>& slots) {
+  const uint64_t before = predictor_.last_iteration().number;
+  predictor_.EndIteration(clock);
+  const AccessPredictor::Iteration& was = predictor_.last_iteration();
+  if (was.number == before) return false;
+  const bool alike = was.as_expected > std::max(was.uses, was.expected) / kAlike;
+  if (!slots.has_value() || !predictor_.repeats() || was.expected == 0 || !alike) {
+    plan_.reset();
+    next_plan_.reset();
+    return true;
+  }
+  const bool holds = plan_.has_value() && !was.misprediction && plan_->slots() == *slots;
+  if (holds || next_plan_.has_value()) return true;
+  next_plan_.emplace(predictor_.Events(), *slots);
+  if (!next_plan_->done()) next_plan_->Work(kChoicesAnIteration);
+  return true;
+}
+
+AccessPredictor::Changes JobForecast::TakeChanges(size_t uses) {
+  AccessPredictor::Changes changes = predictor_.TakeChanges();
+  if (next_plan_.has_value()) {
+    const size_t choices = std::min(kChoicesAUse * uses, kChoicesACall);
+    if (!next_plan_->done()) next_plan_->Work(static_cast<uint32_t>(choices));
+    if (next_plan_->done()) {
+      plan_ = std::exchange(next_plan_, absl::nullopt);
+      changes.all = true;
+    }
+  }
+  if (changes.all) {
+    for (Lookahead& ahead : lookaheads_) ahead.prefetched_until = ahead.recompute_at = 0;
+  }
+  return changes;
+}
+
+absl::optional<ResidencyPlan::Stay> JobForecast::PlannedStay(uint32_t member) const {
+  if (!plan_.has_value()) return absl::nullopt;
+  const absl::optional<uint32_t> nth = predictor_.LastEvent(member);
+  return nth.has_value() ? plan_->After(member, *nth) : absl::nullopt;
+}
+
+}  // namespace memtide

@@ -1,0 +1,138 @@
+// JobForecast: what one job will use next, which copies its plan retains until then, and which
+// chunks must move now to be in time.
+//
+// It joins the access predictor, the residency plan in force with the next one while that is
+// computed, the clocks of the links, and for each tier the lookahead: the virtual times up to which
+// uses are prefetched, and must be. It knows members and tiers; what it must know of chunks comes
+// in as values and by the functors of LookAhead and PrefetchNext.
+//
+// Thread safety: thread-compatible. Pure and deterministic.
+#ifndef MEMTIDE_DAEMON_POLICY_JOB_FORECAST_H_
+#define MEMTIDE_DAEMON_POLICY_JOB_FORECAST_H_
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/optional.h"
+#include "base/check.h"
+#include "daemon/policy/access_predictor.h"
+#include "daemon/policy/link_clocks.h"
+#include "daemon/policy/residency_plan.h"
+#include "daemon/pool/tier.h"
+
+namespace memtide {
+
+class JobForecast {
+ public:
+  // Report what the job does; see AccessPredictor.
+  void Use(uint32_t member, uint64_t clock, bool writes) { predictor_.Use(member, clock, writes); }
+  void Free(uint32_t member, uint64_t clock) { predictor_.Free(member, clock); }
+  // Ends the iteration. The next plan is for `slots`; nullopt: no plan is possible. False: the
+  // iteration had no event.
+  bool EndIteration(uint64_t clock, const absl::optional<ResidencyPlan::Slots>& slots);
+  // Works on the next plan after a call that reported `uses` uses. Returns the members whose next
+  // use or planned stay has changed since the last TakeChanges.
+  AccessPredictor::Changes TakeChanges(size_t uses);
+
+  const AccessPredictor& predictor() const { return predictor_; }
+
+  bool has_plan() const { return plan_.has_value(); }
+  // The tiers that the plan lets keep the member until its next event; nullopt: no plan covers it.
+  absl::optional<ResidencyPlan::Stay> PlannedStay(uint32_t member) const;
+
+  LinkClocks& links() { return links_; }
+  const LinkClocks& links() const { return links_; }
+
+  // Computes up to which use chunks must be prefetched to the tier now. Prefetching too early
+  // evicts a chunk that still has a use, so that a prefetch starts as late as link bandwidth
+  // allows. The next chance to start one is when the job reports its next use.
+  //
+  // absl::optional<bool> needs_transfer(member, time): whether the member must be moved to the tier
+  // for its use at `time`; nullopt: it has no chunk.
+  // REQUIRES: tier != Tier::kSsd.
+  template <typename NeedsTransfer>
+  void LookAhead(Tier tier, NeedsTransfer needs_transfer);
+
+  enum class Prefetch : uint8_t {
+    kSkipped,  // The use needs none.
+    kBlocked,  // There is no room now: PrefetchNext() tries the same use again.
+    kStarted,
+  };
+  // Calls Prefetch try_prefetch(member, time) for the uses that LookAhead() found, in order, until
+  // it returns something else than kSkipped. True: a prefetch was started.
+  template <typename TryPrefetch>
+  bool PrefetchNext(Tier tier, TryPrefetch try_prefetch);
+
+  // The chunk with its next use at `time` may now need a prefetch, or can have one.
+  void PrefetchAgainFrom(Tier tier, uint64_t time) {
+    uint64_t& until = lookahead(tier).prefetched_until;
+    until = std::min(until, time);
+  }
+
+ private:
+  // How many uses ahead LookAhead() examines, and after how many uses it runs again.
+  static constexpr uint64_t kMaxLookahead = 512, kLookaheadPeriod = 4;
+
+  // In virtual time. Uses before prefetched_until are resident or on their way. Uses before
+  // needed_until must be, or they will come too late, given the speed of the links; it is computed
+  // again at recompute_at.
+  struct Lookahead {
+    uint64_t prefetched_until = 0, needed_until = 0, recompute_at = 0;
+  };
+  Lookahead& lookahead(Tier tier) { return lookaheads_[static_cast<size_t>(tier)]; }
+
+  AccessPredictor predictor_;
+  absl::optional<ResidencyPlan> plan_, next_plan_;
+  LinkClocks links_;
+  std::array<Lookahead, kTiers> lookaheads_;
+};
+
+template <typename NeedsTransfer>
+void JobForecast::LookAhead(Tier tier, NeedsTransfer needs_transfer) {
+  MEMTIDE_CHECK(tier != Tier::kSsd);
+  Lookahead& ahead = lookahead(tier);
+  const uint64_t now = predictor_.now();
+  ahead.prefetched_until = std::max(ahead.prefetched_until, now);
+  if (now < ahead.recompute_at) return;
+  ahead.recompute_at = now + kLookaheadPeriod;
+  ahead.needed_until = now;
+  // Copies come from the tier below, which prefetches on its own schedule.
+  const Link link{tier == Tier::kDevice ? Tier::kHost : Tier::kSsd, tier};
+  uint64_t busy = 0, next_report = 0;  // Microseconds from now.
+  for (uint64_t time = now; time < now + kMaxLookahead; ++time) {
+    const absl::optional<uint32_t> member = predictor_.At(time);
+    if (!member.has_value()) return;
+    if (next_report == 0) {
+      next_report = predictor_.MicrosUntil(time);
+      busy += next_report;
+    }
+    if (predictor_.NextUse(*member) != time) continue;
+    const absl::optional<bool> moves = needs_transfer(*member, time);
+    if (!moves.has_value()) continue;
+    if (*moves) busy += links_.micros(link);
+    if (busy >= predictor_.MicrosUntil(time)) ahead.needed_until = time + 1;
+  }
+}
+
+template <typename TryPrefetch>
+bool JobForecast::PrefetchNext(Tier tier, TryPrefetch try_prefetch) {
+  Lookahead& ahead = lookahead(tier);
+  for (; ahead.prefetched_until < ahead.needed_until; ++ahead.prefetched_until) {
+    const absl::optional<uint32_t> member = predictor_.At(ahead.prefetched_until);
+    if (!member.has_value()) return false;
+    // The member was used out of order meanwhile.
+    if (predictor_.NextUse(*member) > ahead.prefetched_until) continue;
+    const Prefetch tried = try_prefetch(*member, ahead.prefetched_until);
+    if (tried == Prefetch::kSkipped) continue;
+    if (tried == Prefetch::kBlocked) return false;
+    ++ahead.prefetched_until;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_POLICY_JOB_FORECAST_H_

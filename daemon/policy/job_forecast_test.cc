@@ -1,0 +1,175 @@
+#include "daemon/policy/job_forecast.h"
+
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+using std::chrono::microseconds;
+using Prefetch = JobForecast::Prefetch;
+
+constexpr uint32_t kMembers = 8;
+constexpr uint64_t kMicrosAUse = 100;
+constexpr Link kToDevice{Tier::kHost, Tier::kDevice};
+
+class JobForecastTest : public testing::Test {
+ protected:
+  void Use(uint32_t member) {
+    forecast_.Use(member, clock_, /*writes=*/false);
+    clock_ += kMicrosAUse;
+  }
+  void EndIteration() {
+    EXPECT_TRUE(forecast_.EndIteration(clock_, slots_));
+    forecast_.TakeChanges(kMembers);
+  }
+  void Iterate() {
+    for (uint32_t member = 0; member < kMembers; ++member) Use(member);
+    EndIteration();
+  }
+  void SetMicros(uint64_t micros) {
+    forecast_.links().Measure(kToDevice, Instant(microseconds(1)),
+                              Instant(microseconds(1 + micros)));
+  }
+  // The members that are prefetched to the device now, by their order, where `absent_` are not
+  // there and the one of `blocked_` finds no room.
+  std::vector<uint32_t> Prefetched() {
+    forecast_.LookAhead(Tier::kDevice, [this](uint32_t member, uint64_t) -> absl::optional<bool> {
+      if (member == chunkless_) return absl::nullopt;
+      return absent_[member];
+    });
+    std::vector<uint32_t> members;
+    while (forecast_.PrefetchNext(Tier::kDevice, [&](uint32_t member, uint64_t time) {
+      EXPECT_EQ(forecast_.predictor().NextUse(member), time);
+      if (!absent_[member]) return Prefetch::kSkipped;
+      if (member == blocked_) return Prefetch::kBlocked;
+      members.push_back(member);
+      absent_[member] = false;
+      return Prefetch::kStarted;
+    })) {
+    }
+    return members;
+  }
+
+  JobForecast forecast_;
+  uint64_t clock_ = 0;
+  absl::optional<ResidencyPlan::Slots> slots_;
+  std::vector<bool> absent_ = std::vector<bool>(kMembers, true);
+  absl::optional<uint32_t> chunkless_, blocked_;
+};
+
+TEST_F(JobForecastTest, AnIterationWithoutAnEventDoesNotEnd) {
+  EXPECT_FALSE(forecast_.EndIteration(clock_, slots_));
+}
+
+TEST_F(JobForecastTest, APlanHoldsFromTheIterationThatRepeatsUntilOneThatDiffers) {
+  slots_ = ResidencyPlan::Slots{4, absl::nullopt};
+  Iterate();
+  EXPECT_FALSE(forecast_.has_plan()) << "nothing was expected yet";
+  Iterate();
+  Iterate();
+  ASSERT_TRUE(forecast_.has_plan());
+  uint32_t stays = 0;
+  for (uint32_t member = 0; member < kMembers; ++member) {
+    stays += forecast_.PlannedStay(member)->upper;
+  }
+  EXPECT_EQ(stays, 2u) << "two of four slots are for what is used";
+  EXPECT_FALSE(forecast_.PlannedStay(kMembers).has_value());
+  for (uint32_t member = kMembers; member > 0; --member) Use(member - 1);
+  EndIteration();
+  EXPECT_FALSE(forecast_.has_plan());
+  EXPECT_FALSE(forecast_.PlannedStay(0).has_value());
+}
+
+TEST_F(JobForecastTest, APlanEndsWhereNoneIsPossible) {
+  slots_ = ResidencyPlan::Slots{4, absl::nullopt};
+  for (int i = 0; i < 3; ++i) Iterate();
+  ASSERT_TRUE(forecast_.has_plan());
+  slots_.reset();
+  Iterate();
+  EXPECT_FALSE(forecast_.has_plan());
+}
+
+TEST_F(JobForecastTest, ANewPlanChangesEveryMember) {
+  slots_ = ResidencyPlan::Slots{4, absl::nullopt};
+  Iterate();
+  Iterate();
+  for (uint32_t member = 0; member < kMembers; ++member) Use(member);
+  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_));
+  const bool had = forecast_.has_plan();
+  EXPECT_EQ(forecast_.TakeChanges(kMembers).all, !had && forecast_.has_plan());
+  slots_ = ResidencyPlan::Slots{6, absl::nullopt};
+  for (uint32_t member = 0; member < kMembers; ++member) Use(member);
+  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_));
+  EXPECT_TRUE(forecast_.TakeChanges(kMembers).all);
+}
+
+TEST_F(JobForecastTest, APrefetchStartsAsLateAsItsLinkPermits) {
+  Iterate();
+  Iterate();
+  SetMicros(2 * kMicrosAUse);
+  // Eight transfers take as long as sixteen uses: all that is known must come now.
+  EXPECT_EQ(Prefetched().size(), kMembers);
+}
+
+TEST_F(JobForecastTest, AFastLinkPrefetchesOnlyWhatIsUsedNext) {
+  Iterate();
+  Iterate();
+  SetMicros(1);
+  EXPECT_EQ(Prefetched(), std::vector<uint32_t>({0, 1}));
+  Use(0);
+  EXPECT_EQ(Prefetched(), std::vector<uint32_t>()) << "computed again after four uses";
+  for (const uint32_t member : {1, 2, 3}) Use(member);
+  EXPECT_EQ(Prefetched(), std::vector<uint32_t>({4, 5}));
+}
+
+TEST_F(JobForecastTest, WithoutRoomTheSameUseIsTriedAgain) {
+  Iterate();
+  Iterate();
+  SetMicros(2 * kMicrosAUse);
+  blocked_ = 3;
+  EXPECT_EQ(Prefetched(), std::vector<uint32_t>({0, 1, 2}));
+  blocked_.reset();
+  EXPECT_EQ(Prefetched(), std::vector<uint32_t>({3, 4, 5, 6, 7}));
+}
+
+TEST_F(JobForecastTest, ACopyThatIsLostIsPrefetchedAgain) {
+  Iterate();
+  Iterate();
+  SetMicros(2 * kMicrosAUse);
+  EXPECT_EQ(Prefetched().size(), kMembers);
+  absent_[2] = absent_[5] = true;
+  EXPECT_TRUE(Prefetched().empty());
+  forecast_.PrefetchAgainFrom(Tier::kHost, forecast_.predictor().NextUse(2));
+  EXPECT_TRUE(Prefetched().empty()) << "the host's lookahead is its own";
+  forecast_.PrefetchAgainFrom(Tier::kDevice, forecast_.predictor().NextUse(5));
+  forecast_.PrefetchAgainFrom(Tier::kDevice, forecast_.predictor().NextUse(2));
+  EXPECT_EQ(Prefetched(), std::vector<uint32_t>({2, 5}));
+}
+
+TEST_F(JobForecastTest, AMemberWithoutAChunkOccupiesNoLink) {
+  Iterate();
+  Iterate();
+  SetMicros(4 * kMicrosAUse);
+  absent_.assign(kMembers, false);
+  absent_[2] = true;
+  chunkless_ = 2;
+  EXPECT_TRUE(Prefetched().empty());
+}
+
+TEST_F(JobForecastTest, UsesThatTheJobLeftOutArePassedOver) {
+  Iterate();
+  Iterate();
+  SetMicros(2 * kMicrosAUse);
+  blocked_ = 0;
+  EXPECT_TRUE(Prefetched().empty());
+  Use(0);
+  Use(3);
+  blocked_.reset();
+  EXPECT_EQ(Prefetched(), std::vector<uint32_t>({4, 5, 6, 7, 0, 1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace memtide
