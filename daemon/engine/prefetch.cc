@@ -57,11 +57,12 @@ bool EngineState::Prefetch(Job& job, Tier tier) {
   const uint32_t slots = share.slots->size();
   const uint64_t most = std::min<uint64_t>(std::max(uint32_t{1}, slots / 4),
                                            std::max<uint64_t>(2, kMaxPrefetch / job.chunk_size));
-  job.forecast.LookAhead(tier, [&](uint32_t member, uint64_t time) -> absl::optional<bool> {
-    const ChunkIndex index = IndexWanted(job, member, time);
-    if (index == kNoChunk || NextUseOfContent(chunks_[index]) != time) return absl::nullopt;
-    return !IsThere(chunks_[index], tier);
-  });
+  job.forecast.LookAhead(
+      tier, [this, &job, tier](uint32_t member, uint64_t time) -> absl::optional<bool> {
+        const ChunkIndex index = IndexWanted(job, member, time);
+        if (index == kNoChunk || NextUseOfContent(chunks_[index]) != time) return absl::nullopt;
+        return !IsThere(chunks_[index], tier);
+      });
   if (share.prefetches.value() >= most) return false;
   return job.forecast.PrefetchNext(
       tier, [&](uint32_t member, uint64_t time) { return TryPrefetch(job, tier, member, time); });

@@ -10,11 +10,6 @@ AccessPredictor::Member& AccessPredictor::Get(uint32_t member) {
   return members_[member];
 }
 
-uint64_t AccessPredictor::NextUse(uint32_t member) const {
-  if (member >= members_.size()) return kUnknown;
-  return std::max(members_[member].next, now());
-}
-
 absl::optional<uint32_t> AccessPredictor::EventAt(uint64_t time) const {
   if (!has_prediction() || time < base_) return absl::nullopt;
   const uint64_t place = time - base_;

@@ -22,6 +22,7 @@
 #ifndef MEMTIDE_DAEMON_POLICY_ACCESS_PREDICTOR_H_
 #define MEMTIDE_DAEMON_POLICY_ACCESS_PREDICTOR_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -50,7 +51,9 @@ class AccessPredictor {
   uint64_t now() const { return base_ + at_; }
   // Predicted time of the member's next event, a use or a free; at least now(). kUnknown if there
   // is no prediction.
-  uint64_t NextUse(uint32_t member) const;
+  uint64_t NextUse(uint32_t member) const {
+    return member < members_.size() ? std::max(members_[member].next, now()) : kUnknown;
+  }
   // Whether that next event is a free.
   bool IsFreedNext(uint32_t member) const;
   static constexpr uint64_t kUnknown = uint64_t{1} << 62;

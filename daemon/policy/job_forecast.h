@@ -99,7 +99,7 @@ void JobForecast::LookAhead(Tier tier, NeedsTransfer needs_transfer) {
   ahead.recompute_at = now + kLookaheadPeriod;
   ahead.needed_until = now;
   // Copies come from the tier below, which prefetches on its own schedule.
-  const Link link{tier == Tier::kDevice ? Tier::kHost : Tier::kSsd, tier};
+  const uint64_t transfer = links_.micros({tier == Tier::kDevice ? Tier::kHost : Tier::kSsd, tier});
   uint64_t busy = 0, next_report = 0;  // Microseconds from now.
   for (uint64_t time = now; time < now + kMaxLookahead; ++time) {
     const absl::optional<uint32_t> member = predictor_.At(time);
@@ -111,7 +111,7 @@ void JobForecast::LookAhead(Tier tier, NeedsTransfer needs_transfer) {
     if (predictor_.NextUse(*member) != time) continue;
     const absl::optional<bool> moves = needs_transfer(*member, time);
     if (!moves.has_value()) continue;
-    if (*moves) busy += links_.micros(link);
+    if (*moves) busy += transfer;
     if (busy >= predictor_.MicrosUntil(time)) ahead.needed_until = time + 1;
   }
 }
