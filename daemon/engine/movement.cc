@@ -185,14 +185,16 @@ bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
   Chunk& chunk = chunks_[index];
   if (chunk.slot(tier)) return true;
   TierShare& share = chunk.job->tier(tier);
-  const auto found = std::find(share.slot_queue.begin(), share.slot_queue.end(), index);
-  const size_t ahead = found - share.slot_queue.begin();
+  const std::deque<ChunkIndex>& queue = share.slot_queue;
+  const bool queued = (chunk.waits_for & Bit(tier)) != 0;
+  const auto place = queued ? std::find(queue.begin(), queue.end(), index) : queue.end();
+  const size_t ahead = place - queue.begin();
   if (share.slots->spare_slots() > ahead) {
     chunk.slot(tier) = share.slots->Take();
     StopWaitingForSlot(index, tier);
     return true;
   }
-  if (found == share.slot_queue.end()) {
+  if (!queued) {
     share.slot_queue.push_back(index);
     chunk.waits_for |= Bit(tier);
   }
