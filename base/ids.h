@@ -34,6 +34,9 @@ class Id {
 // A chunk, the unit of management. The low 32 bits are its index in the engine's table, the high 32
 // bits the generation of that entry; so an id that outlives its chunk never names another one.
 using ChunkId = Id<struct ChunkTag, uint64_t>;
+// A chunk's number within its job, by which policies know it. Members are dense: a freed number is
+// used again.
+using Member = Id<struct MemberTag, uint32_t>;
 // A content of a chunk. Every write lease increments it.
 using Version = Id<struct VersionTag, uint64_t>;
 // A session: one connection of one training process.

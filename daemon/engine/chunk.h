@@ -88,7 +88,7 @@ struct Chunk {
   // Identity. An entry of the chunk table is empty when job is nullptr.
   Job* job = nullptr;
   uint32_t generation = 0;
-  uint32_t member = 0;  // The chunk's number within its job, as the policies know it.
+  Member member;  // The chunk's number within its job, as the policies know it.
   Version version;
   Copies copies;
 

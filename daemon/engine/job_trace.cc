@@ -40,11 +40,11 @@ void JobTrace::Begin(Instant now, const MomentReport& moment) {
   ++moments_;
 }
 
-void JobTrace::Use(uint32_t member, TracedOperation operation) {
+void JobTrace::Use(Member member, TracedOperation operation) {
   if (iterations_.empty() || iterations_.back().moments.empty()) return;
   Iteration& iteration = iterations_.back();
   if (iteration.uses.size() >= kMaxUses) return;
-  iteration.uses.push_back(member << 2 | static_cast<uint32_t>(operation));
+  iteration.uses.push_back(member.value() << 2 | static_cast<uint32_t>(operation));
   iteration.events += operation != TracedOperation::kAllocate;
   ++uses_;
   while (uses_ > kMaxUses && iterations_.size() > 1) ForgetOldest();

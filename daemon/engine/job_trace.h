@@ -28,7 +28,7 @@ class JobTrace {
 
   void Begin(Instant now, const MomentReport& moment);
   // Adds a use to the current moment. Ignored before the first moment.
-  void Use(uint32_t member, TracedOperation operation);
+  void Use(Member member, TracedOperation operation);
   void EndIteration();
   void Moved(const TracedMove& move);
   void Stalled(const TracedStall& stall);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/ids.h"
 #include "daemon/engine/types.h"
 
 namespace memtide {
@@ -25,8 +26,10 @@ class MemberTable {
  public:
   // All numbers that were ever used are below size().
   size_t size() const { return chunks_.size(); }
-  // kNoChunk: the number is free.
-  ChunkIndex operator[](uint32_t member) const { return chunks_[member]; }
+  // kNoChunk: the number is free, or was never used.
+  ChunkIndex operator[](Member member) const {
+    return member.value() < chunks_.size() ? chunks_[member.value()] : kNoChunk;
+  }
   std::vector<ChunkIndex>::const_iterator begin() const { return chunks_.begin(); }
   std::vector<ChunkIndex>::const_iterator end() const { return chunks_.end(); }
 
@@ -35,28 +38,29 @@ class MemberTable {
   uint32_t live() const { return live_; }
 
   // Adds a live chunk and returns its number. REQUIRES: index != kNoChunk.
-  uint32_t Add(ChunkIndex index) {
+  Member Add(ChunkIndex index) {
     MEMTIDE_CHECK(index != kNoChunk);
     if (free_.empty()) {
       free_.push(static_cast<uint32_t>(chunks_.size()));
       chunks_.push_back(kNoChunk);
     }
-    const uint32_t member = free_.top();
+    const Member member(free_.top());
     free_.pop();
-    chunks_[member] = index;
+    chunks_[member.value()] = index;
     ++live_;
     return member;
   }
   // The chunk with this number is not live any more. REQUIRES: it was.
-  void Free(uint32_t member) {
-    MEMTIDE_CHECK(chunks_[member] != kNoChunk && live_ > 0);
+  void Free(Member member) {
+    MEMTIDE_CHECK((*this)[member] != kNoChunk && live_ > 0);
     --live_;
   }
   // The number is free again. REQUIRES: Free() was called for its chunk.
-  void Remove(uint32_t member) {
-    MEMTIDE_CHECK(chunks_[member] != kNoChunk) << "member " << member << " is removed twice";
-    chunks_[member] = kNoChunk;
-    free_.push(member);
+  void Remove(Member member) {
+    MEMTIDE_CHECK((*this)[member] != kNoChunk)
+        << "member " << member.value() << " is removed twice";
+    chunks_[member.value()] = kNoChunk;
+    free_.push(member.value());
     MEMTIDE_CHECK(chunks_.size() - free_.size() >= live_) << "a live chunk is removed";
   }
 

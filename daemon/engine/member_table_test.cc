@@ -8,11 +8,11 @@ namespace {
 class MemberTableTest : public testing::Test {
  protected:
   void SetUp() override {
-    for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(members_.Add(ChunkIndex(10 + i)), i);
+    for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(members_.Add(ChunkIndex(10 + i)), Member(i));
   }
   void TearDown() override { members_.CheckInvariants(); }
 
-  void Remove(uint32_t member) {
+  void Remove(Member member) {
     members_.Free(member);
     members_.Remove(member);
   }
@@ -21,34 +21,35 @@ class MemberTableTest : public testing::Test {
 };
 
 TEST_F(MemberTableTest, ANewChunkGetsTheLowestFreeNumber) {
-  Remove(2);
-  Remove(0);
-  Remove(3);
-  EXPECT_EQ(members_[0], kNoChunk);
-  EXPECT_EQ(members_.Add(ChunkIndex(20)), 0u);
-  EXPECT_EQ(members_.Add(ChunkIndex(21)), 2u);
-  EXPECT_EQ(members_.Add(ChunkIndex(22)), 3u);
-  EXPECT_EQ(members_.Add(ChunkIndex(23)), 4u);
-  EXPECT_EQ(members_[2], ChunkIndex(21));
+  Remove(Member(2));
+  Remove(Member(0));
+  Remove(Member(3));
+  EXPECT_EQ(members_[Member(0)], kNoChunk);
+  EXPECT_EQ(members_.Add(ChunkIndex(20)), Member(0));
+  EXPECT_EQ(members_.Add(ChunkIndex(21)), Member(2));
+  EXPECT_EQ(members_.Add(ChunkIndex(22)), Member(3));
+  EXPECT_EQ(members_.Add(ChunkIndex(23)), Member(4));
+  EXPECT_EQ(members_[Member(2)], ChunkIndex(21));
   EXPECT_EQ(members_.size(), 5u);
+  EXPECT_EQ(members_[Member(5)], kNoChunk);
 }
 
 TEST_F(MemberTableTest, AFreedChunkKeepsItsNumberUntilItIsRemoved) {
-  members_.Free(1);
+  members_.Free(Member(1));
   EXPECT_EQ(members_.live(), 3u);
-  EXPECT_EQ(members_[1], ChunkIndex(11));
-  EXPECT_EQ(members_.Add(ChunkIndex(20)), 4u);
-  members_.Remove(1);
-  EXPECT_EQ(members_.Add(ChunkIndex(21)), 1u);
+  EXPECT_EQ(members_[Member(1)], ChunkIndex(11));
+  EXPECT_EQ(members_.Add(ChunkIndex(20)), Member(4));
+  members_.Remove(Member(1));
+  EXPECT_EQ(members_.Add(ChunkIndex(21)), Member(1));
   EXPECT_EQ(members_.live(), 5u);
 }
 
 TEST_F(MemberTableTest, IsEmptyOnlyWhenNoNumberIsInUse) {
-  for (uint32_t member = 0; member < 4; ++member) members_.Free(member);
+  for (uint32_t member = 0; member < 4; ++member) members_.Free(Member(member));
   EXPECT_EQ(members_.live(), 0u);
   for (uint32_t member = 0; member < 4; ++member) {
     EXPECT_FALSE(members_.empty());
-    members_.Remove(member);
+    members_.Remove(Member(member));
   }
   EXPECT_TRUE(members_.empty());
 }
@@ -57,10 +58,10 @@ using MemberTableDeathTest = MemberTableTest;
 
 TEST_F(MemberTableDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
   EXPECT_DEATH(members_.Add(kNoChunk), "kNoChunk");
-  EXPECT_DEATH(members_.Remove(0), "a live chunk is removed");
-  Remove(0);
-  EXPECT_DEATH(members_.Free(0), "kNoChunk");
-  EXPECT_DEATH(members_.Remove(0), "removed twice");
+  EXPECT_DEATH(members_.Remove(Member(0)), "a live chunk is removed");
+  Remove(Member(0));
+  EXPECT_DEATH(members_.Free(Member(0)), "kNoChunk");
+  EXPECT_DEATH(members_.Remove(Member(0)), "removed twice");
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
     for (const UseReport& use : moment.uses) {
       const absl::optional<ChunkIndex> index = Find(job, use.chunk);
       if (!index.has_value()) continue;
-      const uint32_t member = chunks_[*index].member;
+      const Member member = chunks_[*index].member;
       job.trace.Use(
           member, use.access == Access::kWrite ? TracedOperation::kWrite : TracedOperation::kRead);
       job.forecast.Use(member, clock, use.access == Access::kWrite);
@@ -70,10 +70,9 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
       if (index != kNoChunk) Rank(index);
     }
   } else {
-    for (const uint32_t member : changes.members) {
-      if (member < job.members.size() && job.members[member] != kNoChunk) {
-        Rank(job.members[member]);
-      }
+    for (const Member member : changes.members) {
+      const ChunkIndex index = job.members[member];
+      if (index != kNoChunk) Rank(index);
     }
   }
   SchedulePrefetch(job);
@@ -124,16 +123,16 @@ bool EngineState::IsSuperseded(const Chunk& chunk) const {
 
 // The predicted next use of the content. The content of a shadow chunk belongs to its counterpart
 // from the end of the iteration on.
-uint64_t EngineState::NextUseOfContent(const Chunk& chunk) const {
+VirtualTime EngineState::NextUseOfContent(const Chunk& chunk) const {
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
-  const uint64_t own = predictor.NextUse(chunk.member);
+  const VirtualTime own = predictor.NextUse(chunk.member);
   if (!chunk.is_shadow || chunk.copies.valid == 0 || own < predictor.iteration_end()) return own;
   return predictor.UseAfterIteration(chunks_[chunk.counterpart].member);
 }
 
 // The chunk with the content that the member is predicted to use at `time`.
-ChunkIndex EngineState::IndexWanted(const Job& job, uint32_t member, uint64_t time) const {
-  const ChunkIndex index = member < job.members.size() ? job.members[member] : kNoChunk;
+ChunkIndex EngineState::IndexWanted(const Job& job, Member member, VirtualTime time) const {
+  const ChunkIndex index = job.members[member];
   if (index == kNoChunk || !chunks_[index].live()) return kNoChunk;
   const bool later =
       time >= job.forecast.predictor().iteration_end() && IsSuperseded(chunks_[index]);
@@ -141,7 +140,7 @@ ChunkIndex EngineState::IndexWanted(const Job& job, uint32_t member, uint64_t ti
 }
 
 // The place of the copy at the tier in the order of the placement policy.
-uint64_t EngineState::RankOf(const Chunk& chunk, Tier tier) {
+VirtualTime EngineState::RankOf(const Chunk& chunk, Tier tier) {
   PlacementPolicy::Copy copy;
   copy.made = chunk.copies.insertion_seq[static_cast<int>(tier)];
   copy.ranked = ++rankings_;

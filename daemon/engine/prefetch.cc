@@ -58,25 +58,25 @@ bool EngineState::Prefetch(Job& job, Tier tier) {
   const uint64_t most = std::min<uint64_t>(std::max(uint32_t{1}, slots / 4),
                                            std::max<uint64_t>(2, kMaxPrefetch / job.chunk_size));
   job.forecast.LookAhead(
-      tier, [this, &job, tier](uint32_t member, uint64_t time) -> absl::optional<bool> {
+      tier, [this, &job, tier](Member member, VirtualTime time) -> absl::optional<bool> {
         const ChunkIndex index = IndexWanted(job, member, time);
         if (index == kNoChunk || NextUseOfContent(chunks_[index]) != time) return absl::nullopt;
         return !IsThere(chunks_[index], tier);
       });
   if (share.prefetches.value() >= most) return false;
   return job.forecast.PrefetchNext(
-      tier, [&](uint32_t member, uint64_t time) { return TryPrefetch(job, tier, member, time); });
+      tier, [&](Member member, VirtualTime time) { return TryPrefetch(job, tier, member, time); });
 }
 
 // Starts the prefetch for the use of the member at `time`.
-JobForecast::Prefetch EngineState::TryPrefetch(Job& job, Tier tier, uint32_t member,
-                                               uint64_t time) {
+JobForecast::Prefetch EngineState::TryPrefetch(Job& job, Tier tier, Member member,
+                                               VirtualTime time) {
   using Prefetch = JobForecast::Prefetch;
   const ChunkIndex index = IndexWanted(job, member, time);
   if (index == kNoChunk) return Prefetch::kSkipped;
   Chunk& chunk = chunks_[index];
   // Later than `time` if a commit before then gives the content to the counterpart.
-  const uint64_t expected = NextUseOfContent(chunk);
+  const VirtualTime expected = NextUseOfContent(chunk);
   if (expected > time) return Prefetch::kSkipped;
   const bool there = IsThere(chunk, tier);
   const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
@@ -96,7 +96,8 @@ JobForecast::Prefetch EngineState::TryPrefetch(Job& job, Tier tier, uint32_t mem
 }
 
 // The victim that may leave for a chunk with a use at `time`. Copies with a sooner use stay.
-absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier, uint64_t time) const {
+absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier,
+                                                   VirtualTime time) const {
   const absl::optional<Candidate> victim =
       job.tier(tier).victims.Next(job.forecast.predictor().now());
   if (!victim.has_value()) return absl::nullopt;
@@ -111,7 +112,7 @@ absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier, ui
 }
 
 // Whether a chunk with a use at `time` can have a slot without displacing one with a sooner use.
-bool EngineState::HasRoomUntil(Job& job, Tier tier, uint64_t time) {
+bool EngineState::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
   const SlotPool& slots = *job.tier(tier).slots;
   if (slots.spare_slots() > 0 || job.tier(tier).can_grow()) return true;
   if (VictimAfter(job, tier, time).has_value()) return true;
@@ -120,7 +121,7 @@ bool EngineState::HasRoomUntil(Job& job, Tier tier, uint64_t time) {
 }
 
 // Revokes leases of chunks whose next use comes after `time`.
-void EngineState::RevokeFarthest(Job& job, uint64_t time) {
+void EngineState::RevokeFarthest(Job& job, VirtualTime time) {
   std::map<SessionId, Revoke> revokes;
   int asked = 0;
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
@@ -167,7 +168,7 @@ bool EngineState::WriteBackEarly(Job& job, Tier tier) {
 
 // Whether a copy for a use at `time` may take a slot there now, without a write-back and without
 // displacing a chunk with a sooner use.
-bool EngineState::IsWorthASlot(const Job& job, Tier tier, uint64_t time) const {
+bool EngineState::IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const {
   const TierShare& share = job.tier(tier);
   if (!share.exists() || !share.slot_queue.empty()) return false;
   if (share.slots->spare_slots() > 0) return true;

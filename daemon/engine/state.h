@@ -277,11 +277,11 @@ class EngineState {
   void EndIteration(Job& job, uint64_t clock);
   absl::optional<ResidencyPlan::Slots> SlotsToPlan(const Job& job) const;
   bool IsSuperseded(const Chunk& chunk) const;
-  uint64_t NextUseOfContent(const Chunk& chunk) const;
-  ChunkIndex IndexWanted(const Job& job, uint32_t member, uint64_t time) const;
+  VirtualTime NextUseOfContent(const Chunk& chunk) const;
+  ChunkIndex IndexWanted(const Job& job, Member member, VirtualTime time) const;
   // Microseconds of the job's own clock, which stands still while its fetches wait.
   uint64_t ClockOf(const Job& job) const;
-  uint64_t RankOf(const Chunk& chunk, Tier tier);
+  VirtualTime RankOf(const Chunk& chunk, Tier tier);
   void Rank(ChunkIndex index);
   // Whether the chunk is pinned at the tier.
   bool IsPinnedAt(const Chunk& chunk, Tier tier) const;
@@ -296,12 +296,12 @@ class EngineState {
   void SchedulePrefetch(Job& job);
   bool PrefetchOrWriteBack();
   bool Prefetch(Job& job, Tier tier);
-  JobForecast::Prefetch TryPrefetch(Job& job, Tier tier, uint32_t member, uint64_t time);
-  absl::optional<Candidate> VictimAfter(const Job& job, Tier tier, uint64_t time) const;
-  bool HasRoomUntil(Job& job, Tier tier, uint64_t time);
-  void RevokeFarthest(Job& job, uint64_t time);
+  JobForecast::Prefetch TryPrefetch(Job& job, Tier tier, Member member, VirtualTime time);
+  absl::optional<Candidate> VictimAfter(const Job& job, Tier tier, VirtualTime time) const;
+  bool HasRoomUntil(Job& job, Tier tier, VirtualTime time);
+  void RevokeFarthest(Job& job, VirtualTime time);
   bool WriteBackEarly(Job& job, Tier tier);
-  bool IsWorthASlot(const Job& job, Tier tier, uint64_t time) const;
+  bool IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const;
 
   // --- trace.cc ---
   void On(const TraceCall& event);

@@ -11,7 +11,7 @@ absl::optional<uint32_t> EngineState::MomentsUntilUse(const Chunk& chunk) const 
   const Job& job = *chunk.job;
   const AccessPredictor& predictor = job.forecast.predictor();
   if (!predictor.has_prediction()) return absl::nullopt;
-  const uint64_t next = NextUseOfContent(chunk);
+  const VirtualTime next = NextUseOfContent(chunk);
   if (next >= AccessPredictor::kUnknown) return absl::nullopt;
   return job.trace.MomentsUntil(next - predictor.now());
 }
@@ -20,7 +20,7 @@ absl::optional<uint32_t> EngineState::MomentsUntilUse(const Chunk& chunk) const 
 TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
                               absl::optional<Tier> to) const {
   TracedMove move;
-  move.chunk = chunk.member;
+  move.chunk = chunk.member.value();
   move.from = from;
   move.to = to;
   move.start = now_;
@@ -65,7 +65,7 @@ void EngineState::On(const TraceCall& event) {
   traced.host_slots = slots(Tier::kHost);
   traced.ssd_slots = slots(Tier::kSsd);
   for (uint32_t member = 0; member < job.members.size(); ++member) {
-    const ChunkIndex index = job.members[member];
+    const ChunkIndex index = job.members[Member(member)];
     if (index == kNoChunk || !chunks_[index].live()) continue;
     const Chunk& chunk = chunks_[index];
     traced.chunks.push_back({member, IdOf(index), chunk.kind, MomentsUntilUse(chunk)});

@@ -5,12 +5,12 @@
 
 namespace memtide {
 
-AccessPredictor::Member& AccessPredictor::Get(uint32_t member) {
-  if (member >= members_.size()) members_.resize(member + 1);
-  return members_[member];
+AccessPredictor::History& AccessPredictor::Get(Member member) {
+  if (member.value() >= histories_.size()) histories_.resize(member.value() + 1);
+  return histories_[member.value()];
 }
 
-absl::optional<uint32_t> AccessPredictor::EventAt(uint64_t time) const {
+absl::optional<uint32_t> AccessPredictor::EventAt(VirtualTime time) const {
   if (!has_prediction() || time < base_) return absl::nullopt;
   const uint64_t place = time - base_;
   if (place < followed().uses.size()) return followed().uses[place];
@@ -20,14 +20,14 @@ absl::optional<uint32_t> AccessPredictor::EventAt(uint64_t time) const {
   return absl::nullopt;
 }
 
-absl::optional<uint32_t> AccessPredictor::At(uint64_t time) const {
+absl::optional<Member> AccessPredictor::At(VirtualTime time) const {
   const absl::optional<uint32_t> event = EventAt(time);
   if (!event.has_value()) return absl::nullopt;
   return *event & 1 ? kNobody : MemberOf(*event);
 }
 
-bool AccessPredictor::IsFreedNext(uint32_t member) const {
-  return EventAt(NextUse(member)) == (member << 1 | 1);
+bool AccessPredictor::IsFreedNext(Member member) const {
+  return EventAt(NextUse(member)) == FreeOf(member);
 }
 
 std::vector<ResidencyPlan::Event> AccessPredictor::Events() const {
@@ -41,21 +41,23 @@ std::vector<ResidencyPlan::Event> AccessPredictor::Events() const {
   return events;
 }
 
-absl::optional<uint32_t> AccessPredictor::LastEvent(uint32_t member) const {
-  if (member >= members_.size() || members_[member].events == 0) return absl::nullopt;
-  return members_[member].events - 1;
+absl::optional<uint32_t> AccessPredictor::LastEvent(Member member) const {
+  const uint32_t number = member.value();
+  if (number >= histories_.size() || histories_[number].events == 0) return absl::nullopt;
+  return histories_[number].events - 1;
 }
 
 AccessPredictor::Changes AccessPredictor::TakeChanges() {
   return std::exchange(changes_, Changes());
 }
 
-uint64_t AccessPredictor::InLaterIteration(uint32_t member) const {
-  uint64_t start = base_ + followed().uses.size();
+VirtualTime AccessPredictor::InLaterIteration(Member member) const {
+  VirtualTime start = base_ + followed().uses.size();
   const RecordedIteration* following = &iterations_[followed().successor];
   for (int iteration = 0; iteration < 2; ++iteration) {
-    if (member < following->first.size() && following->first[member] != kNone) {
-      return start + following->first[member];
+    const std::vector<uint32_t>& first = following->first;
+    if (member.value() < first.size() && first[member.value()] != kNone) {
+      return start + first[member.value()];
     }
     start += following->uses.size();
     following = &iterations_[following->successor];
@@ -63,21 +65,21 @@ uint64_t AccessPredictor::InLaterIteration(uint32_t member) const {
   return kUnknown;
 }
 
-uint64_t AccessPredictor::AfterPlace(uint32_t place) const {
+VirtualTime AccessPredictor::AfterPlace(uint32_t place) const {
   const uint32_t next = followed().next[place];
   return next != kNone ? base_ + next : InLaterIteration(MemberOf(followed().uses[place]));
 }
 
-void AccessPredictor::Expect(uint32_t member, uint64_t time) {
+void AccessPredictor::Expect(Member member, VirtualTime time) {
   Get(member).next = time;
   if (!changes_.all) changes_.members.push_back(member);
-  if (changes_.members.size() <= 2 * members_.size() + kNear) return;
+  if (changes_.members.size() <= 2 * histories_.size() + kNear) return;
   // The caller has not taken the changes for so long that "all members" is shorter than a list.
   changes_ = Changes();
   changes_.all = true;
 }
 
-uint64_t AccessPredictor::MicrosUntil(uint64_t time) const {
+uint64_t AccessPredictor::MicrosUntil(VirtualTime time) const {
   const std::vector<uint32_t>& clock = followed().clock;
   const uint64_t place = time - base_;
   if (place < clock.size()) return clock[place] - std::min(clock[place], clock[at_]);
@@ -85,19 +87,21 @@ uint64_t AccessPredictor::MicrosUntil(uint64_t time) const {
   return clock.back() - clock[at_] + later[place - followed().uses.size()];
 }
 
-void AccessPredictor::Use(uint32_t member, uint64_t clock, bool writes) {
-  Record(member << 1, clock, writes);
-  Member& used = members_[member];
-  if (used.last != 0) {
+void AccessPredictor::Use(Member member, uint64_t clock, bool writes) {
+  Record(UseOf(member), clock, writes);
+  History& used = histories_[member.value()];
+  if (used.last != VirtualTime()) {
     const uint64_t gap = std::max<uint64_t>(1, now() - std::min(now(), used.last));
     used.gap = static_cast<uint32_t>(std::min<uint64_t>(gap, UINT32_MAX));
   }
-  used.last = std::max<uint64_t>(1, now());
+  used.last = std::max(VirtualTime(1), now());
 }
 
-void AccessPredictor::Free(uint32_t member, uint64_t clock) {
+void AccessPredictor::Free(Member member, uint64_t clock) {
   // Freeing a member that was never used predicts nothing.
-  if (member < members_.size() && members_[member].last != 0) Record(member << 1 | 1, clock, false);
+  const uint32_t number = member.value();
+  if (number >= histories_.size() || histories_[number].last == VirtualTime()) return;
+  Record(FreeOf(member), clock, /*writes=*/false);
 }
 
 void AccessPredictor::Record(uint32_t event, uint64_t clock, bool writes) {
@@ -109,11 +113,11 @@ void AccessPredictor::Record(uint32_t event, uint64_t clock, bool writes) {
   } else {
     too_long_ = true;
   }
-  Member& member = Get(MemberOf(event));
+  History& history = Get(MemberOf(event));
   const auto iteration = static_cast<uint16_t>(last_iteration_.number + 1);
-  if (member.iteration != iteration) member.events = 0;
-  if (member.events < UINT16_MAX) ++member.events;
-  member.iteration = iteration;
+  if (history.iteration != iteration) history.events = 0;
+  if (history.events < UINT16_MAX) ++history.events;
+  history.iteration = iteration;
   if (!has_prediction()) {
     ++base_;
   } else if (FindNear(event) || FindAnywhere(event)) {
@@ -126,9 +130,9 @@ void AccessPredictor::Record(uint32_t event, uint64_t clock, bool writes) {
 void AccessPredictor::ArriveAt(uint32_t place) {
   const std::vector<uint32_t>& uses = followed().uses;
   for (; at_ <= place; ++at_) {
-    const uint32_t member = MemberOf(uses[at_]);
+    const Member member = MemberOf(uses[at_]);
     // A use out of order may have set a later prediction already: that one stays.
-    if (members_[member].next <= base_ + at_) Expect(member, AfterPlace(at_));
+    if (histories_[member.value()].next <= base_ + at_) Expect(member, AfterPlace(at_));
   }
   guess_ = kNone;
 }
@@ -154,7 +158,7 @@ bool AccessPredictor::FindAnywhere(uint32_t event) {
   for (uint32_t place = guess_; place < end; ++place) {
     if (uses[place] != event) continue;
     // ExpectAll is a pass over all members: only after enough uses to pay for it.
-    if (guess_wraps_ && record_.size() - passed_over_ < members_.size() / 16) return false;
+    if (guess_wraps_ && record_.size() - passed_over_ < histories_.size() / 16) return false;
     if (guess_wraps_) {
       passed_over_ = record_.size();
       // A new iteration began and the script has not reported the end of the last one.
@@ -171,9 +175,9 @@ bool AccessPredictor::FindAnywhere(uint32_t event) {
 
 void AccessPredictor::ExpectUnforeseen(uint32_t event) {
   guess_ = kNone;
-  const uint32_t member = MemberOf(event);
-  Member& used = members_[member];
-  const uint64_t end = base_ + followed().uses.size();
+  const Member member = MemberOf(event);
+  const History& used = histories_[member.value()];
+  const VirtualTime end = base_ + followed().uses.size();
   // This may be the later place at which the member is predicted: guess so, and wait for the next
   // use to confirm it.
   if (used.next >= now() && EventAt(used.next) == event) {
@@ -182,38 +186,39 @@ void AccessPredictor::ExpectUnforeseen(uint32_t event) {
     return;
   }
   // The member's last gap is the best estimate; for a first use, one iteration.
-  const uint64_t gap = used.last == 0 ? followed().uses.size() : now() - std::min(now(), used.last);
+  const uint64_t gap =
+      used.last == VirtualTime() ? followed().uses.size() : now() - std::min(now(), used.last);
   Expect(member, now() + std::max<uint64_t>(1, gap));
 }
 
-uint64_t AccessPredictor::Estimate(const Member& member) const {
-  if (member.last == 0) return kUnknown;
-  const uint64_t due = member.last + std::max<uint64_t>(member.gap, followed().uses.size());
+VirtualTime AccessPredictor::Estimate(const History& history) const {
+  if (history.last == VirtualTime()) return kUnknown;
+  const VirtualTime due = history.last + std::max<uint64_t>(history.gap, followed().uses.size());
   // An overdue member is predicted as far ahead as its last use lies behind: the longer it stays
   // unused, the better a victim it is.
-  return due >= now() ? due : now() + (now() - member.last);
+  return due >= now() ? due : now() + (now() - history.last);
 }
 
 // Predicts the next event of every member anew, from at_ on.
 void AccessPredictor::ExpectAll() {
   changes_.all = true;
   changes_.members.clear();
-  for (uint32_t m = 0; m < members_.size(); ++m) {
-    const uint64_t later = InLaterIteration(m);
-    members_[m].next = later < kUnknown ? later : Estimate(members_[m]);
+  for (uint32_t m = 0; m < histories_.size(); ++m) {
+    const VirtualTime later = InLaterIteration(Member(m));
+    histories_[m].next = later < kUnknown ? later : Estimate(histories_[m]);
   }
   const std::vector<uint32_t>& uses = followed().uses;
   for (size_t place = uses.size(); place > at_; --place) {
-    members_[MemberOf(uses[place - 1])].next = base_ + place - 1;
+    histories_[MemberOf(uses[place - 1]).value()].next = base_ + (place - 1);
   }
 }
 
 void AccessPredictor::Fill(RecordedIteration* iteration) const {
   const std::vector<uint32_t>& uses = iteration->uses;
   iteration->next.assign(uses.size(), kNone);
-  iteration->first.assign(members_.size(), kNone);
+  iteration->first.assign(histories_.size(), kNone);
   for (size_t place = uses.size(); place > 0; --place) {
-    uint32_t& first = iteration->first[MemberOf(uses[place - 1])];
+    uint32_t& first = iteration->first[MemberOf(uses[place - 1]).value()];
     iteration->next[place - 1] = first;
     first = static_cast<uint32_t>(place - 1);
   }
@@ -296,10 +301,10 @@ void AccessPredictor::EndIteration(uint64_t clock) {
 // unused. The others' predictions are exact already, so that a repeated iteration costs no
 // ExpectAll.
 void AccessPredictor::ExpectOthers() {
-  for (uint32_t m = 0; m < members_.size(); ++m) {
-    if (InLaterIteration(m) < kUnknown) continue;
-    const uint64_t expected = Estimate(members_[m]);
-    if (expected != members_[m].next) Expect(m, expected);
+  for (uint32_t m = 0; m < histories_.size(); ++m) {
+    if (InLaterIteration(Member(m)) < kUnknown) continue;
+    const VirtualTime expected = Estimate(histories_[m]);
+    if (expected != histories_[m].next) Expect(Member(m), expected);
   }
 }
 

@@ -12,9 +12,6 @@
 // one that last followed it. An iteration that nearly repeats (mixture of experts) replaces its
 // earlier form. An iteration that was cut short is not recorded.
 //
-// Time is virtual: one unit per use in the recorded iteration, so that it can be compared across
-// members. Members are small numbers, dense per job.
-//
 // Costs: Use is O(1) plus the places that it skips; EndIteration is one pass over all members;
 // 24 bytes per member and 12 per use of a recorded iteration.
 //
@@ -27,7 +24,9 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/ids.h"
 #include "daemon/policy/residency_plan.h"
+#include "daemon/policy/virtual_time.h"
 
 namespace memtide {
 
@@ -39,36 +38,37 @@ class AccessPredictor {
 
   // Reports a use of `member` at `clock`, in microseconds. The clock stops while the job waits for
   // memory, so that a use has the same time in each iteration, however long its fetches took.
-  void Use(uint32_t member, uint64_t clock, bool writes = false);
+  void Use(Member member, uint64_t clock, bool writes = false);
   // Reports that the member's content was freed: it is dead until its next write. Frees are
   // predicted like uses.
-  void Free(uint32_t member, uint64_t clock);
+  void Free(Member member, uint64_t clock);
   // Ends the current iteration. Does nothing if it has no events.
   void EndIteration(uint64_t clock);
 
   // Whether an iteration is recorded. Without one, virtual times say nothing.
   bool has_prediction() const { return followed_ != kNone; }
-  uint64_t now() const { return base_ + at_; }
+  VirtualTime now() const { return base_ + at_; }
   // Predicted time of the member's next event, a use or a free; at least now(). kUnknown if there
   // is no prediction.
-  uint64_t NextUse(uint32_t member) const {
-    return member < members_.size() ? std::max(members_[member].next, now()) : kUnknown;
+  VirtualTime NextUse(Member member) const {
+    const uint32_t number = member.value();
+    return number < histories_.size() ? std::max(histories_[number].next, now()) : kUnknown;
   }
   // Whether that next event is a free.
-  bool IsFreedNext(uint32_t member) const;
-  static constexpr uint64_t kUnknown = uint64_t{1} << 62;
+  bool IsFreedNext(Member member) const;
+  static constexpr VirtualTime kUnknown{uint64_t{1} << 62};
   // Predicted end of the current iteration, and the member's first event after it.
   // REQUIRES: has_prediction().
-  uint64_t iteration_end() const { return base_ + followed().uses.size(); }
-  uint64_t UseAfterIteration(uint32_t member) const { return InLaterIteration(member); }
+  VirtualTime iteration_end() const { return base_ + followed().uses.size(); }
+  VirtualTime UseAfterIteration(Member member) const { return InLaterIteration(member); }
 
   // The member predicted to be used at `time`, which is between now() and the end of the next
   // iteration; kNobody if the event at that time is a free, nullopt outside that range.
-  static constexpr uint32_t kNobody = ~uint32_t{0} >> 1;
-  absl::optional<uint32_t> At(uint64_t time) const;
+  static constexpr Member kNobody{~uint32_t{0} >> 1};
+  absl::optional<Member> At(VirtualTime time) const;
   // Microseconds from now() to `time`, as measured in earlier iterations. REQUIRES: At(time) has a
   // value.
-  uint64_t MicrosUntil(uint64_t time) const;
+  uint64_t MicrosUntil(VirtualTime time) const;
 
   // Whether the followed iteration is predicted to repeat, and its events in order.
   // REQUIRES (Events): has_prediction().
@@ -76,12 +76,12 @@ class AccessPredictor {
   std::vector<ResidencyPlan::Event> Events() const;
   // Index of the member's last event among its events of that iteration, from 0; nullopt if it has
   // had no event.
-  absl::optional<uint32_t> LastEvent(uint32_t member) const;
+  absl::optional<uint32_t> LastEvent(Member member) const;
 
   // Members whose next use has changed since the last TakeChanges, some of them twice; or all.
   struct Changes {
     bool all = false;
-    std::vector<uint32_t> members;
+    std::vector<Member> members;
   };
   Changes TakeChanges();
 
@@ -111,29 +111,32 @@ class AccessPredictor {
     uint32_t successor = 0;  // Index of the RecordedIteration that followed it.
   };
   // An event is twice the member's number for a use, and one more for a free.
-  static uint32_t MemberOf(uint32_t event) { return event >> 1; }
-  absl::optional<uint32_t> EventAt(uint64_t time) const;
+  static uint32_t UseOf(Member member) { return member.value() << 1; }
+  static uint32_t FreeOf(Member member) { return member.value() << 1 | 1; }
+  static Member MemberOf(uint32_t event) { return Member(event >> 1); }
+  absl::optional<uint32_t> EventAt(VirtualTime time) const;
   void Record(uint32_t event, uint64_t clock, bool writes);
-  struct Member {
-    uint64_t next = kUnknown;
-    uint64_t last = 0;
+  // What is known of a member.
+  struct History {
+    VirtualTime next = kUnknown;
+    VirtualTime last;  // The time of its last use; 0: it was never used.
     uint32_t gap = 0;  // Between its last two uses; 0 before the second.
     // Last event: iteration number (low 16 bits) and 1-based index in it; 0 means none.
     uint16_t iteration = 0, events = 0;
   };
 
-  Member& Get(uint32_t member);
+  History& Get(Member member);
   const RecordedIteration& followed() const { return iterations_[followed_]; }
   // Time of the member's first event in the next two iterations; kUnknown if it has none there.
-  uint64_t InLaterIteration(uint32_t member) const;
-  uint64_t AfterPlace(uint32_t place) const;
-  void Expect(uint32_t member, uint64_t time);
+  VirtualTime InLaterIteration(Member member) const;
+  VirtualTime AfterPlace(uint32_t place) const;
+  void Expect(Member member, VirtualTime time);
   // The current event is the one at `place`; the events before it were skipped.
   void ArriveAt(uint32_t place);
   bool FindNear(uint32_t event);
   bool FindAnywhere(uint32_t event);
   void ExpectUnforeseen(uint32_t event);
-  uint64_t Estimate(const Member& member) const;
+  VirtualTime Estimate(const History& history) const;
   void ExpectAll();
   void ExpectOthers();
   uint32_t Learn();
@@ -143,7 +146,7 @@ class AccessPredictor {
   uint32_t followed_ = kNone;  // Index of the iteration that is followed.
   uint32_t previous_ = kNone;  // Index of what the last iteration was.
   uint32_t at_ = 0;            // Place of the next predicted event.
-  uint64_t base_ = 0;          // Virtual time of the followed iteration's first event.
+  VirtualTime base_;           // The time of the followed iteration's first event.
   uint32_t guess_ = kNone;     // Place after an unexpected event; the next event confirms it.
   bool guess_wraps_ = false;
 
@@ -155,7 +158,7 @@ class AccessPredictor {
   uint32_t matched_ = 0;
   size_t passed_over_ = 0;  // record_.size() at the last ExpectAll in this iteration.
   Iteration last_iteration_;
-  std::vector<Member> members_;
+  std::vector<History> histories_;  // By member.
   Changes changes_;
 };
 

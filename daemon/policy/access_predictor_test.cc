@@ -10,23 +10,26 @@
 namespace memtide {
 namespace {
 
-void Iterate(AccessPredictor* predictor, const std::string& uses) {
-  for (const char use : uses) predictor->Use(static_cast<uint32_t>(use - 'a'), 0);
-  predictor->EndIteration(0);
-}
+constexpr Member kA{0}, kB{1}, kC{2}, kD{3}, kE{4};
+
+Member Named(char letter) { return Member(static_cast<uint32_t>(letter - 'a')); }
 void Use(AccessPredictor* predictor, const std::string& uses) {
-  for (const char use : uses) predictor->Use(static_cast<uint32_t>(use - 'a'), 0);
+  for (const char use : uses) predictor->Use(Named(use), 0);
+}
+void Iterate(AccessPredictor* predictor, const std::string& uses) {
+  Use(predictor, uses);
+  predictor->EndIteration(0);
 }
 // How far away the member's next use is expected.
 uint64_t Distance(const AccessPredictor& predictor, char member) {
-  return predictor.NextUse(static_cast<uint32_t>(member - 'a')) - predictor.now();
+  return predictor.NextUse(Named(member)) - predictor.now();
 }
 // The next `count` expected uses.
 std::string Expected(const AccessPredictor& predictor, size_t count) {
   std::string expected;
   for (uint64_t i = 0; i < count; ++i) {
-    const absl::optional<uint32_t> member = predictor.At(predictor.now() + i);
-    expected += member.has_value() ? static_cast<char>('a' + *member) : '?';
+    const absl::optional<Member> member = predictor.At(predictor.now() + i);
+    expected += member.has_value() ? static_cast<char>('a' + member->value()) : '?';
   }
   return expected;
 }
@@ -35,40 +38,40 @@ TEST(AccessPredictorTest, BeforeAnyIterationNothingIsKnown) {
   AccessPredictor predictor;
   Use(&predictor, "abcab");
   EXPECT_FALSE(predictor.has_prediction());
-  EXPECT_EQ(predictor.NextUse(0), AccessPredictor::kUnknown);
-  EXPECT_EQ(predictor.NextUse(7), AccessPredictor::kUnknown) << "never used";
-  EXPECT_EQ(predictor.At(0), absl::nullopt);
+  EXPECT_EQ(predictor.NextUse(kA), AccessPredictor::kUnknown);
+  EXPECT_EQ(predictor.NextUse(Member(7)), AccessPredictor::kUnknown) << "never used";
+  EXPECT_EQ(predictor.At(VirtualTime()), absl::nullopt);
 }
 
 TEST(AccessPredictorTest, TellsTheEventsOfWhatRepeatsAndWhichWasTheLastOfEach) {
   using Kind = ResidencyPlan::Event::Kind;
   AccessPredictor predictor;
   EXPECT_FALSE(predictor.repeats());
-  EXPECT_EQ(predictor.LastEvent(0), absl::nullopt);
+  EXPECT_EQ(predictor.LastEvent(kA), absl::nullopt);
   for (int iteration = 0; iteration < 2; ++iteration) {
-    predictor.Use(0, 0);
-    predictor.Use(1, 0, true);
-    EXPECT_EQ(predictor.LastEvent(0), 0u);
-    predictor.Use(0, 0);
-    predictor.Free(1, 0);
-    EXPECT_EQ(predictor.LastEvent(0), 1u);
+    predictor.Use(kA, 0);
+    predictor.Use(kB, 0, true);
+    EXPECT_EQ(predictor.LastEvent(kA), 0u);
+    predictor.Use(kA, 0);
+    predictor.Free(kB, 0);
+    EXPECT_EQ(predictor.LastEvent(kA), 1u);
     predictor.EndIteration(0);
-    EXPECT_EQ(predictor.LastEvent(0), 1u) << "until it is used again";
-    EXPECT_EQ(predictor.LastEvent(1), 1u);
+    EXPECT_EQ(predictor.LastEvent(kA), 1u) << "until it is used again";
+    EXPECT_EQ(predictor.LastEvent(kB), 1u);
   }
   EXPECT_TRUE(predictor.repeats());
   const std::vector<ResidencyPlan::Event> events = predictor.Events();
   ASSERT_EQ(events.size(), 4u);
-  EXPECT_EQ(events[1].member, 1u);
+  EXPECT_EQ(events[1].member, kB);
   EXPECT_EQ(events[0].kind, Kind::kRead);
   EXPECT_EQ(events[1].kind, Kind::kWrite);
   EXPECT_EQ(events[3].kind, Kind::kFree);
   // Another order, and then the first again: what follows is not the same.
   Iterate(&predictor, "cdefg");
-  predictor.Use(0, 0);
-  predictor.Use(1, 0, true);
-  predictor.Use(0, 0);
-  predictor.Free(1, 0);
+  predictor.Use(kA, 0);
+  predictor.Use(kB, 0, true);
+  predictor.Use(kA, 0);
+  predictor.Free(kB, 0);
   predictor.EndIteration(0);
   EXPECT_FALSE(predictor.repeats());
 }
@@ -99,7 +102,7 @@ TEST(AccessPredictorTest, OnlyWhatWasUsedChangesWhileTheOrderHolds) {
   Use(&predictor, "a");
   const AccessPredictor::Changes changes = predictor.TakeChanges();
   EXPECT_FALSE(changes.all);
-  EXPECT_EQ(changes.members, std::vector<uint32_t>({0}));
+  EXPECT_EQ(changes.members, std::vector<Member>({kA}));
   EXPECT_TRUE(predictor.TakeChanges().members.empty());
 }
 
@@ -166,29 +169,29 @@ TEST(AccessPredictorTest, AnIterationCutShortIsNotLearnt) {
 TEST(AccessPredictorTest, WhatIsGivenUpIsExpectedToBeGivenUpAgain) {
   AccessPredictor predictor;
   const auto iterate = [&predictor] {
-    for (const uint32_t member : {0u, 1u, 2u}) predictor.Use(member, 0);
-    predictor.Free(1, 0);
-    for (const uint32_t member : {3u, 4u}) predictor.Use(member, 0);
+    for (const Member member : {kA, kB, kC}) predictor.Use(member, 0);
+    predictor.Free(kB, 0);
+    for (const Member member : {kD, kE}) predictor.Use(member, 0);
     predictor.EndIteration(0);
   };
   iterate();
   iterate();
-  EXPECT_FALSE(predictor.IsFreedNext(1));
+  EXPECT_FALSE(predictor.IsFreedNext(kB));
   Use(&predictor, "ab");
-  EXPECT_TRUE(predictor.IsFreedNext(1));
+  EXPECT_TRUE(predictor.IsFreedNext(kB));
   EXPECT_EQ(Distance(predictor, 'b'), 1u);
   EXPECT_EQ(predictor.At(predictor.now() + 1), AccessPredictor::kNobody);
-  EXPECT_EQ(predictor.At(predictor.now() + 2), 3u);
+  EXPECT_EQ(predictor.At(predictor.now() + 2), kD);
   EXPECT_FALSE(predictor.last_iteration().misprediction);
 }
 
 TEST(AccessPredictorTest, TimesAreThoseOfTheIterationBefore) {
   AccessPredictor predictor;
   for (uint64_t start : {1000u, 5000u}) {
-    for (uint32_t i = 0; i < 4; ++i) predictor.Use(i, start + 10 * i * i);
+    for (uint32_t i = 0; i < 4; ++i) predictor.Use(Member(i), start + 10 * i * i);
     predictor.EndIteration(start + 100);
   }
-  predictor.Use(0, 9000);
+  predictor.Use(kA, 9000);
   EXPECT_EQ(predictor.MicrosUntil(predictor.now()), 0u);
   EXPECT_EQ(predictor.MicrosUntil(predictor.now() + 2), 80u);
   EXPECT_EQ(predictor.MicrosUntil(predictor.now() + 3), 90u) << "the next iteration's first use";
@@ -200,7 +203,7 @@ TEST(AccessPredictorTest, ANearlyRepeatedIterationReplacesItsShape) {
   Iterate(&predictor, "abcdefgh");
   Iterate(&predictor, "abxdefgh");
   EXPECT_EQ(Expected(predictor, 8), "abxdefgh");
-  EXPECT_LT(predictor.NextUse(2), AccessPredictor::kUnknown) << "it may come back";
+  EXPECT_LT(predictor.NextUse(kC), AccessPredictor::kUnknown) << "it may come back";
   const AccessPredictor::Iteration& last = predictor.last_iteration();
   EXPECT_TRUE(last.misprediction && last.remembered);
   EXPECT_EQ(last.uses, 8u);
@@ -228,7 +231,8 @@ TEST(AccessPredictorTest, TimesNeverRunBackAndNextUsesAreNeverPast) {
   std::mt19937 random(20261121);
   AccessPredictor predictor;
   std::string shape = "abcdefghijklmnopponmlkjihgfedcbaABCDEFGH";
-  uint64_t before = 0, clock = 0;
+  VirtualTime before;
+  uint64_t clock = 0;
   for (int iteration = 0; iteration < 300; ++iteration) {
     std::string uses = shape;
     if (random() % 3 == 0) uses.erase(random() % uses.size(), random() % 9);
@@ -236,10 +240,10 @@ TEST(AccessPredictorTest, TimesNeverRunBackAndNextUsesAreNeverPast) {
     if (random() % 11 == 0) std::shuffle(shape.begin(), shape.end(), random);
     if (random() % 7 == 0) uses += uses;
     for (const char use : uses) {
-      predictor.Use(static_cast<uint32_t>(use - 'A'), clock += 5);
+      predictor.Use(Member(static_cast<uint32_t>(use - 'A')), clock += 5);
       ASSERT_GE(predictor.now(), before);
       before = predictor.now();
-      ASSERT_GE(predictor.NextUse(random() % 60), before);
+      ASSERT_GE(predictor.NextUse(Member(random() % 60)), before);
     }
     if (random() % 13 != 0) predictor.EndIteration(clock);
     ASSERT_GE(predictor.now(), before);

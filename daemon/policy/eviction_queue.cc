@@ -5,22 +5,23 @@
 namespace memtide {
 
 void EvictionQueue::Add(const Candidate& candidate) {
-  if (candidate.member >= members_.size()) members_.resize(candidate.member + 1);
-  Member& member = members_[candidate.member];
-  MEMTIDE_CHECK(!member.in) << "member " << candidate.member << " is there already";
-  member = {true, candidate.cost, candidate.next_use};
+  const uint32_t number = candidate.member.value();
+  if (number >= entries_.size()) entries_.resize(number + 1);
+  Entry& entry = entries_[number];
+  MEMTIDE_CHECK(!entry.in) << "member " << candidate.member << " is there already";
+  entry = {true, candidate.cost, candidate.next_use};
   order(candidate.cost).emplace(candidate.next_use, candidate.member);
 }
 
-void EvictionQueue::Remove(uint32_t member) {
+void EvictionQueue::Remove(Member member) {
   MEMTIDE_CHECK(Contains(member)) << "member " << member;
-  Member& found = members_[member];
-  order(found.cost).erase({found.next_use, member});
-  found.in = false;
+  Entry& entry = entries_[member.value()];
+  order(entry.cost).erase({entry.next_use, member});
+  entry.in = false;
 }
 
-bool EvictionQueue::Contains(uint32_t member) const {
-  return member < members_.size() && members_[member].in;
+bool EvictionQueue::Contains(Member member) const {
+  return member.value() < entries_.size() && entries_[member.value()].in;
 }
 
 absl::optional<Candidate> EvictionQueue::Last(EvictionCost cost) const {
@@ -36,7 +37,7 @@ size_t EvictionQueue::size() const {
   return sum;
 }
 
-absl::optional<Candidate> EvictionQueue::Next(uint64_t now) const {
+absl::optional<Candidate> EvictionQueue::Next(VirtualTime now) const {
   if (auto duplicate = Last(EvictionCost::kDuplicate)) return duplicate;
   // The plan lets this copy go in any case, so no other use suffers (decision 15).
   if (auto leaving = Last(EvictionCost::kLeaving)) return leaving;

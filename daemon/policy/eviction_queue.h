@@ -11,7 +11,7 @@
 // write-backs are NP-hard (Beckmann et al., Writeback-Aware Caching, APOCS 2020); bench/README.md
 // has what the rule loses against a bound.
 //
-// Members are small numbers, dense per job. Next is O(1), all other calls are O(log n).
+// Next is O(1), all other calls are O(log n).
 //
 // Thread safety: thread-compatible. Pure and deterministic.
 #ifndef MEMTIDE_DAEMON_POLICY_EVICTION_QUEUE_H_
@@ -25,7 +25,9 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/ids.h"
 #include "daemon/policy/access_predictor.h"
+#include "daemon/policy/virtual_time.h"
 
 namespace memtide {
 
@@ -38,9 +40,9 @@ enum class EvictionCost : uint8_t {
 };
 
 struct Candidate {
-  uint32_t member = 0;
+  Member member;
   EvictionCost cost = EvictionCost::kOnly;
-  uint64_t next_use = 0;  // From AccessPredictor; from kUnknown on, only the order counts.
+  VirtualTime next_use;  // From AccessPredictor; from kUnknown on, only the order counts.
 };
 
 class EvictionQueue {
@@ -53,11 +55,11 @@ class EvictionQueue {
   // The member may leave from now on. REQUIRES: !Contains(candidate.member).
   void Add(const Candidate& candidate);
   // The member may no longer leave. REQUIRES: Contains(member).
-  void Remove(uint32_t member);
-  bool Contains(uint32_t member) const;
+  void Remove(Member member);
+  bool Contains(Member member) const;
   size_t size() const;
   // The next victim at the virtual time `now`; nullopt if the queue is empty.
-  absl::optional<Candidate> Next(uint64_t now) const;
+  absl::optional<Candidate> Next(VirtualTime now) const;
 
   // Calls visit(candidate) for the kLeaving members, then for the others, farthest use first, until
   // a call returns false.
@@ -65,19 +67,19 @@ class EvictionQueue {
   void VisitFarthest(Visitor visit) const;
 
  private:
-  using Order = std::set<std::pair<uint64_t, uint32_t>>;  // Next use and member.
+  using Order = std::set<std::pair<VirtualTime, Member>>;  // Next use and member.
   Order& order(EvictionCost cost) { return orders_[static_cast<int>(cost)]; }
   const Order& order(EvictionCost cost) const { return orders_[static_cast<int>(cost)]; }
   absl::optional<Candidate> Last(EvictionCost cost) const;
 
   uint32_t dirty_weight_;
   std::array<Order, kCosts> orders_;  // By EvictionCost.
-  struct Member {
+  struct Entry {
     bool in = false;
     EvictionCost cost = EvictionCost::kOnly;
-    uint64_t next_use = 0;
+    VirtualTime next_use;
   };
-  std::vector<Member> members_;
+  std::vector<Entry> entries_;  // By member.
 };
 
 template <typename Visitor>

@@ -6,7 +6,7 @@ namespace {
 
 class Fifo final : public PlacementPolicy {
  public:
-  uint64_t RankOf(const Copy& copy) const override { return OldestFirst(copy.made); }
+  VirtualTime RankOf(const Copy& copy) const override { return OldestFirst(copy.made); }
 };
 
 }  // namespace

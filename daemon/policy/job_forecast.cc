@@ -45,12 +45,13 @@ AccessPredictor::Changes JobForecast::TakeChanges(size_t uses) {
     }
   }
   if (changes.all) {
-    for (Lookahead& ahead : lookaheads_) ahead.prefetched_until = ahead.recompute_at = 0;
+    for (Lookahead& ahead : lookaheads_)
+      ahead.prefetched_until = ahead.recompute_at = VirtualTime();
   }
   return changes;
 }
 
-absl::optional<ResidencyPlan::Stay> JobForecast::PlannedStay(uint32_t member) const {
+absl::optional<ResidencyPlan::Stay> JobForecast::PlannedStay(Member member) const {
   if (!plan_.has_value()) return absl::nullopt;
   const absl::optional<uint32_t> nth = predictor_.LastEvent(member);
   return nth.has_value() ? plan_->After(member, *nth) : absl::nullopt;

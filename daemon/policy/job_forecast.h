@@ -17,9 +17,11 @@
 
 #include "absl/types/optional.h"
 #include "base/check.h"
+#include "base/ids.h"
 #include "daemon/policy/access_predictor.h"
 #include "daemon/policy/link_clocks.h"
 #include "daemon/policy/residency_plan.h"
+#include "daemon/policy/virtual_time.h"
 #include "daemon/pool/tier.h"
 
 namespace memtide {
@@ -27,8 +29,8 @@ namespace memtide {
 class JobForecast {
  public:
   // Report what the job does; see AccessPredictor.
-  void Use(uint32_t member, uint64_t clock, bool writes) { predictor_.Use(member, clock, writes); }
-  void Free(uint32_t member, uint64_t clock) { predictor_.Free(member, clock); }
+  void Use(Member member, uint64_t clock, bool writes) { predictor_.Use(member, clock, writes); }
+  void Free(Member member, uint64_t clock) { predictor_.Free(member, clock); }
   // Ends the iteration. The next plan is for `slots`; nullopt: no plan is possible. False: the
   // iteration had no event.
   bool EndIteration(uint64_t clock, const absl::optional<ResidencyPlan::Slots>& slots);
@@ -40,7 +42,7 @@ class JobForecast {
 
   bool has_plan() const { return plan_.has_value(); }
   // The tiers that the plan lets keep the member until its next event; nullopt: no plan covers it.
-  absl::optional<ResidencyPlan::Stay> PlannedStay(uint32_t member) const;
+  absl::optional<ResidencyPlan::Stay> PlannedStay(Member member) const;
 
   LinkClocks& links() { return links_; }
   const LinkClocks& links() const { return links_; }
@@ -66,8 +68,8 @@ class JobForecast {
   bool PrefetchNext(Tier tier, TryPrefetch try_prefetch);
 
   // The chunk with its next use at `time` may now need a prefetch, or can have one.
-  void PrefetchAgainFrom(Tier tier, uint64_t time) {
-    uint64_t& until = lookahead(tier).prefetched_until;
+  void PrefetchAgainFrom(Tier tier, VirtualTime time) {
+    VirtualTime& until = lookahead(tier).prefetched_until;
     until = std::min(until, time);
   }
 
@@ -75,11 +77,11 @@ class JobForecast {
   // How many uses ahead LookAhead() examines, and after how many uses it runs again.
   static constexpr uint64_t kMaxLookahead = 512, kLookaheadPeriod = 4;
 
-  // In virtual time. Uses before prefetched_until are resident or on their way. Uses before
+  // Uses before prefetched_until are resident or on their way. Uses before
   // needed_until must be, or they will come too late, given the speed of the links; it is computed
   // again at recompute_at.
   struct Lookahead {
-    uint64_t prefetched_until = 0, needed_until = 0, recompute_at = 0;
+    VirtualTime prefetched_until, needed_until, recompute_at;
   };
   Lookahead& lookahead(Tier tier) { return lookaheads_[static_cast<size_t>(tier)]; }
 
@@ -93,7 +95,7 @@ template <typename NeedsTransfer>
 void JobForecast::LookAhead(Tier tier, NeedsTransfer needs_transfer) {
   MEMTIDE_CHECK(tier != Tier::kSsd);
   Lookahead& ahead = lookahead(tier);
-  const uint64_t now = predictor_.now();
+  const VirtualTime now = predictor_.now();
   ahead.prefetched_until = std::max(ahead.prefetched_until, now);
   if (now < ahead.recompute_at) return;
   ahead.recompute_at = now + kLookaheadPeriod;
@@ -101,8 +103,8 @@ void JobForecast::LookAhead(Tier tier, NeedsTransfer needs_transfer) {
   // Copies come from the tier below, which prefetches on its own schedule.
   const uint64_t transfer = links_.micros({tier == Tier::kDevice ? Tier::kHost : Tier::kSsd, tier});
   uint64_t busy = 0, next_report = 0;  // Microseconds from now.
-  for (uint64_t time = now; time < now + kMaxLookahead; ++time) {
-    const absl::optional<uint32_t> member = predictor_.At(time);
+  for (VirtualTime time = now; time < now + kMaxLookahead; ++time) {
+    const absl::optional<Member> member = predictor_.At(time);
     if (!member.has_value()) return;
     if (next_report == 0) {
       next_report = predictor_.MicrosUntil(time);
@@ -120,7 +122,7 @@ template <typename TryPrefetch>
 bool JobForecast::PrefetchNext(Tier tier, TryPrefetch try_prefetch) {
   Lookahead& ahead = lookahead(tier);
   for (; ahead.prefetched_until < ahead.needed_until; ++ahead.prefetched_until) {
-    const absl::optional<uint32_t> member = predictor_.At(ahead.prefetched_until);
+    const absl::optional<Member> member = predictor_.At(ahead.prefetched_until);
     if (!member.has_value()) return false;
     // The member was used out of order meanwhile.
     if (predictor_.NextUse(*member) > ahead.prefetched_until) continue;

@@ -18,7 +18,7 @@ constexpr Link kToDevice{Tier::kHost, Tier::kDevice};
 class JobForecastTest : public testing::Test {
  protected:
   void Use(uint32_t member) {
-    forecast_.Use(member, clock_, /*writes=*/false);
+    forecast_.Use(Member(member), clock_, /*writes=*/false);
     clock_ += kMicrosAUse;
   }
   void EndIteration() {
@@ -36,17 +36,18 @@ class JobForecastTest : public testing::Test {
   // The members that are prefetched to the device now, by their order, where `absent_` are not
   // there and the one of `blocked_` finds no room.
   std::vector<uint32_t> Prefetched() {
-    forecast_.LookAhead(Tier::kDevice, [this](uint32_t member, uint64_t) -> absl::optional<bool> {
-      if (member == chunkless_) return absl::nullopt;
-      return absent_[member];
+    forecast_.LookAhead(Tier::kDevice, [this](Member member, VirtualTime) -> absl::optional<bool> {
+      if (member.value() == chunkless_) return absl::nullopt;
+      return absent_[member.value()];
     });
     std::vector<uint32_t> members;
-    while (forecast_.PrefetchNext(Tier::kDevice, [&](uint32_t member, uint64_t time) {
+    while (forecast_.PrefetchNext(Tier::kDevice, [&](Member member, VirtualTime time) {
+      const uint32_t number = member.value();
       EXPECT_EQ(forecast_.predictor().NextUse(member), time);
-      if (!absent_[member]) return Prefetch::kSkipped;
-      if (member == blocked_) return Prefetch::kBlocked;
-      members.push_back(member);
-      absent_[member] = false;
+      if (!absent_[number]) return Prefetch::kSkipped;
+      if (number == blocked_) return Prefetch::kBlocked;
+      members.push_back(number);
+      absent_[number] = false;
       return Prefetch::kStarted;
     })) {
     }
@@ -73,14 +74,14 @@ TEST_F(JobForecastTest, APlanHoldsFromTheIterationThatRepeatsUntilOneThatDiffers
   ASSERT_TRUE(forecast_.has_plan());
   uint32_t stays = 0;
   for (uint32_t member = 0; member < kMembers; ++member) {
-    stays += forecast_.PlannedStay(member)->upper;
+    stays += forecast_.PlannedStay(Member(member))->upper;
   }
   EXPECT_EQ(stays, 2u) << "two of four slots are for what is used";
-  EXPECT_FALSE(forecast_.PlannedStay(kMembers).has_value());
+  EXPECT_FALSE(forecast_.PlannedStay(Member(kMembers)).has_value());
   for (uint32_t member = kMembers; member > 0; --member) Use(member - 1);
   EndIteration();
   EXPECT_FALSE(forecast_.has_plan());
-  EXPECT_FALSE(forecast_.PlannedStay(0).has_value());
+  EXPECT_FALSE(forecast_.PlannedStay(Member(0)).has_value());
 }
 
 TEST_F(JobForecastTest, APlanEndsWhereNoneIsPossible) {
@@ -142,10 +143,10 @@ TEST_F(JobForecastTest, ACopyThatIsLostIsPrefetchedAgain) {
   EXPECT_EQ(Prefetched().size(), kMembers);
   absent_[2] = absent_[5] = true;
   EXPECT_TRUE(Prefetched().empty());
-  forecast_.PrefetchAgainFrom(Tier::kHost, forecast_.predictor().NextUse(2));
+  forecast_.PrefetchAgainFrom(Tier::kHost, forecast_.predictor().NextUse(Member(2)));
   EXPECT_TRUE(Prefetched().empty()) << "the host's lookahead is its own";
-  forecast_.PrefetchAgainFrom(Tier::kDevice, forecast_.predictor().NextUse(5));
-  forecast_.PrefetchAgainFrom(Tier::kDevice, forecast_.predictor().NextUse(2));
+  forecast_.PrefetchAgainFrom(Tier::kDevice, forecast_.predictor().NextUse(Member(5)));
+  forecast_.PrefetchAgainFrom(Tier::kDevice, forecast_.predictor().NextUse(Member(2)));
   EXPECT_EQ(Prefetched(), std::vector<uint32_t>({2, 5}));
 }
 

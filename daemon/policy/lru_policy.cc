@@ -6,7 +6,7 @@ namespace {
 
 class Lru final : public PlacementPolicy {
  public:
-  uint64_t RankOf(const Copy& copy) const override { return OldestFirst(copy.ranked); }
+  VirtualTime RankOf(const Copy& copy) const override { return OldestFirst(copy.ranked); }
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include "absl/types/optional.h"
 #include "daemon/policy/access_predictor.h"
+#include "daemon/policy/virtual_time.h"
 
 namespace memtide {
 
@@ -23,13 +24,13 @@ class PlacementPolicy {
  public:
   // What the rank of a copy depends on.
   struct Copy {
-    absl::optional<uint64_t> next_use;  // Virtual time; nullopt: nothing is predicted for the job.
-    uint64_t made = 0;                  // The number of copies made until this one was.
-    uint64_t ranked = 0;                // The number of calls of RankOf until this one.
+    absl::optional<VirtualTime> next_use;  // nullopt: nothing is predicted for the job.
+    uint64_t made = 0;                     // The number of copies made until this one was.
+    uint64_t ranked = 0;                   // The number of calls of RankOf until this one.
   };
 
   // The place of a copy in the eviction queue: among copies of one cost, the largest goes first.
-  virtual uint64_t RankOf(const Copy& copy) const = 0;
+  virtual VirtualTime RankOf(const Copy& copy) const = 0;
   // Whether a copy is ranked again when the prediction of its next use changes.
   virtual bool follows_predictions() const { return false; }
   // How much farther away the next use of a dirty copy must be than that of a clean one for the
@@ -44,8 +45,8 @@ class PlacementPolicy {
   ~PlacementPolicy() = default;
   // The rank of a copy that the `nth` event put in its place: the earliest goes first. Such ranks
   // are later than any predicted use.
-  static constexpr uint64_t OldestFirst(uint64_t nth) {
-    return 2 * AccessPredictor::kUnknown - nth;
+  static constexpr VirtualTime OldestFirst(uint64_t nth) {
+    return VirtualTime(2 * AccessPredictor::kUnknown.value() - nth);
   }
 };
 

@@ -17,18 +17,19 @@ const std::vector<const PlacementPolicy*> kAll = {&PredictivePolicy(), &BeladyPo
 std::vector<uint32_t> Evicted(const PlacementPolicy& policy, const std::vector<Copy>& copies) {
   EvictionQueue queue(policy.dirty_weight());
   for (uint32_t n = 0; n < copies.size(); ++n) {
-    queue.Add({n, EvictionCost::kClean, policy.RankOf(copies[n])});
+    queue.Add({Member(n), EvictionCost::kClean, policy.RankOf(copies[n])});
   }
   std::vector<uint32_t> order;
-  while (const auto victim = queue.Next(0)) {
-    order.push_back(victim->member);
+  while (const auto victim = queue.Next(VirtualTime())) {
+    order.push_back(victim->member.value());
     queue.Remove(victim->member);
   }
   return order;
 }
 
 // The first was made last, ranked second and is used last.
-const std::vector<Copy> kPredicted = {{300, 3, 2}, {100, 1, 3}, {200, 2, 1}};
+const std::vector<Copy> kPredicted = {
+    {VirtualTime(300), 3, 2}, {VirtualTime(100), 1, 3}, {VirtualTime(200), 2, 1}};
 const std::vector<Copy> kUnpredicted = {
     {absl::nullopt, 3, 2}, {absl::nullopt, 1, 3}, {absl::nullopt, 2, 1}};
 

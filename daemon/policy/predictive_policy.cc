@@ -7,7 +7,7 @@ namespace {
 
 class Predictive final : public PlacementPolicy {
  public:
-  uint64_t RankOf(const Copy& copy) const override {
+  VirtualTime RankOf(const Copy& copy) const override {
     return copy.next_use.has_value() ? *copy.next_use : OldestFirst(copy.ranked);
   }
   bool follows_predictions() const override { return true; }

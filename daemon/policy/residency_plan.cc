@@ -47,13 +47,13 @@ ResidencyPlan::ResidencyPlan(const std::vector<Event>& events, const Slots& slot
       stays_(events.size()),
       pressure_(kFirstPressure) {
   uint32_t members = 0;
-  for (const Event& event : events) members = std::max(members, event.member + 1);
+  for (const Event& event : events) members = std::max(members, event.member.value() + 1);
   first_.resize(members + 1);
-  for (const Event& event : events) ++first_[event.member + 1];
+  for (const Event& event : events) ++first_[event.member.value() + 1];
   for (uint32_t member = 0; member < members; ++member) first_[member + 1] += first_[member];
   std::vector<uint32_t> next(first_.begin(), first_.end() - 1);
   for (uint32_t time = 0; time < length_; ++time) {
-    const uint32_t at = next[events[time].member]++;
+    const uint32_t at = next[events[time].member.value()]++;
     times_[at] = time;
     kinds_[at] = events[time].kind;
   }
@@ -75,9 +75,10 @@ bool ResidencyPlan::is_planned(uint32_t member) const {
   return count(member) > 0 && count(member) <= kMostEvents;
 }
 
-absl::optional<ResidencyPlan::Stay> ResidencyPlan::After(uint32_t member, uint32_t nth) const {
-  if (member >= members() || nth >= count(member) || !is_planned(member)) return absl::nullopt;
-  return stays_[first_[member] + nth];
+absl::optional<ResidencyPlan::Stay> ResidencyPlan::After(Member member, uint32_t nth) const {
+  const uint32_t number = member.value();
+  if (number >= members() || nth >= count(number) || !is_planned(number)) return absl::nullopt;
+  return stays_[first_[number] + nth];
 }
 
 void ResidencyPlan::Work(uint32_t choices) {

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/ids.h"
 
 namespace memtide {
 
@@ -33,7 +34,7 @@ class ResidencyPlan {
   struct Event {
     enum class Kind : uint8_t { kRead, kWrite, kFree };
 
-    uint32_t member = 0;
+    Member member;
     Kind kind = Kind::kRead;
   };
   struct Slots {
@@ -60,7 +61,7 @@ class ResidencyPlan {
 
   // The stay after the member's event `nth` of the iteration, from 0; nullopt if the member has no
   // such event, or has too many events to be planned.
-  absl::optional<Stay> After(uint32_t member, uint32_t nth) const;
+  absl::optional<Stay> After(Member member, uint32_t nth) const;
 
  private:
   static constexpr uint32_t kMostPoints = 512;

@@ -19,7 +19,7 @@ std::vector<ResidencyPlan::Event> Events(const std::string& text) {
     const Kind kind = text[i + 1] == 'r'   ? Kind::kRead
                       : text[i + 1] == 'w' ? Kind::kWrite
                                            : Kind::kFree;
-    events.push_back({static_cast<uint32_t>(text[i] - 'a'), kind});
+    events.push_back({Member(static_cast<uint32_t>(text[i] - 'a')), kind});
   }
   return events;
 }
@@ -37,17 +37,17 @@ struct Followed {
 
 // Does what the plan says, over and over.
 Followed Follow(const std::vector<ResidencyPlan::Event>& events, const ResidencyPlan& plan) {
-  struct Member {
+  struct State {
     uint32_t nth = 0;
     bool exists = false, upper = false, middle = false, lowest = true;
   };
-  std::vector<Member> members(26);
+  std::vector<State> members(26);
   Followed followed;
   for (int iteration = 0; iteration < 4; ++iteration) {
     followed.moves = 0;
-    for (Member& member : members) member.nth = 0;
+    for (State& member : members) member.nth = 0;
     for (const ResidencyPlan::Event& event : events) {
-      Member& member = members[event.member];
+      State& member = members[event.member.value()];
       if (event.kind == Kind::kFree) {
         member = {member.nth, false, false, false, false};
       } else {
@@ -75,7 +75,7 @@ Followed Follow(const std::vector<ResidencyPlan::Event>& events, const Residency
       member.upper = stay->upper;
       member.middle = member.middle && stay->middle;
       int upper = 0, middle = 0;
-      for (const Member& each : members) {
+      for (const State& each : members) {
         upper += each.exists && each.upper;
         middle += each.exists && each.middle;
       }
@@ -90,32 +90,32 @@ TEST(ResidencyPlanTest, WhatFitsStays) {
   const std::vector<ResidencyPlan::Event> events = Events("ar bw cr bw ar ");
   const ResidencyPlan plan = Made(events, {8, 8});
   for (uint32_t member = 0; member < 2; ++member) {
-    for (uint32_t nth = 0; nth < 2; ++nth) EXPECT_TRUE(plan.After(member, nth)->upper);
+    for (uint32_t nth = 0; nth < 2; ++nth) EXPECT_TRUE(plan.After(Member(member), nth)->upper);
   }
   EXPECT_EQ(Follow(events, plan).moves, 0);
 }
 
 TEST(ResidencyPlanTest, KnowsOnlyTheEventsThatThereAre) {
   const ResidencyPlan plan = Made(Events("ar cr "), {8, 8});
-  EXPECT_TRUE(plan.After(0, 0).has_value());
-  EXPECT_FALSE(plan.After(0, 1).has_value());
-  EXPECT_FALSE(plan.After(1, 0).has_value()) << "a gap in the numbers";
-  EXPECT_FALSE(plan.After(9, 0).has_value());
+  EXPECT_TRUE(plan.After(Member(0), 0).has_value());
+  EXPECT_FALSE(plan.After(Member(0), 1).has_value());
+  EXPECT_FALSE(plan.After(Member(1), 0).has_value()) << "a gap in the numbers";
+  EXPECT_FALSE(plan.After(Member(9), 0).has_value());
   EXPECT_TRUE(ResidencyPlan({}, {8, 8}).done());
 }
 
 TEST(ResidencyPlanTest, WhoIsUsedAgainSoonerStays) {
   // One slot beside the leased ones.
   const ResidencyPlan plan = Made(Events("ar br cr dr ar er br fr "), {3, absl::nullopt});
-  EXPECT_TRUE(plan.After(0, 0)->upper);
-  EXPECT_FALSE(plan.After(1, 0)->upper);
+  EXPECT_TRUE(plan.After(Member(0), 0)->upper);
+  EXPECT_FALSE(plan.After(Member(1), 0)->upper);
 }
 
 TEST(ResidencyPlanTest, WhatIsWrittenToStaysBeforeWhatIsOnlyRead) {
   // a and b come in the same way; a would have to be written back each time.
   const ResidencyPlan plan = Made(Events("aw br cr dr er fr "), {3, absl::nullopt});
-  EXPECT_TRUE(plan.After(0, 0)->upper);
-  EXPECT_FALSE(plan.After(1, 0)->upper);
+  EXPECT_TRUE(plan.After(Member(0), 0)->upper);
+  EXPECT_FALSE(plan.After(Member(1), 0)->upper);
 }
 
 TEST(ResidencyPlanTest, TheHostKeepsTheCopyOfWhatLeavesTheDevice) {
@@ -123,7 +123,7 @@ TEST(ResidencyPlanTest, TheHostKeepsTheCopyOfWhatLeavesTheDevice) {
   const ResidencyPlan plan = Made(Events("ar br cr dr er fr "), {3, 8});
   uint32_t upper = 0;
   for (uint32_t member = 0; member < 6; ++member) {
-    const ResidencyPlan::Stay stay = *plan.After(member, 0);
+    const ResidencyPlan::Stay stay = *plan.After(Member(member), 0);
     EXPECT_TRUE(stay.upper || stay.middle) << "nothing has to go to the lowest tier";
     upper += stay.upper;
   }
@@ -134,8 +134,8 @@ TEST(ResidencyPlanTest, WhatIsGivenUpIsNotBroughtBack) {
   // b exists between its write and its end; waiting below costs its way down alone.
   const std::vector<ResidencyPlan::Event> events = Events("bw ar cr dr ar cr dr b- ");
   const ResidencyPlan plan = Made(events, {3, 8});
-  EXPECT_FALSE(plan.After(1, 0)->upper);
-  EXPECT_FALSE(plan.After(1, 1)->upper) << "it does not exist";
+  EXPECT_FALSE(plan.After(Member(1), 0)->upper);
+  EXPECT_FALSE(plan.After(Member(1), 1)->upper) << "it does not exist";
   EXPECT_EQ(Follow(events, plan).moves, 3) << "b goes down, two of the others come back";
 }
 
@@ -150,7 +150,7 @@ TEST(ResidencyPlanTest, WantsNoSlotTwiceAndMovesLessThanKeepingNothing) {
       if (!exists[member]) kind = Kind::kWrite;
       if (exists[member] && random() % 10 == 0) kind = Kind::kFree;
       exists[member] = kind != Kind::kFree;
-      events.push_back({member, kind});
+      events.push_back({Member(member), kind});
     }
     const ResidencyPlan::Slots slots{4 + static_cast<uint32_t>(random() % 6),
                                      4 + static_cast<uint32_t>(random() % 6)};
@@ -163,12 +163,12 @@ TEST(ResidencyPlanTest, WantsNoSlotTwiceAndMovesLessThanKeepingNothing) {
 }
 
 TEST(ResidencyPlanTest, AMemberOfTooManyEventsIsNotPlannedAndHoldsNobodyUp) {
-  std::vector<ResidencyPlan::Event> events(100000, {0, Kind::kRead});
-  events.push_back({1, Kind::kRead});
-  events.push_back({2, Kind::kRead});
+  std::vector<ResidencyPlan::Event> events(100000, {Member(0), Kind::kRead});
+  events.push_back({Member(1), Kind::kRead});
+  events.push_back({Member(2), Kind::kRead});
   const ResidencyPlan plan = Made(events, {8, 8});
-  EXPECT_FALSE(plan.After(0, 7).has_value());
-  EXPECT_TRUE(plan.After(1, 0)->upper);
+  EXPECT_FALSE(plan.After(Member(0), 7).has_value());
+  EXPECT_TRUE(plan.After(Member(1), 0)->upper);
 }
 
 TEST(ResidencyPlanTest, ALongIterationIsPlannedAtCoarserTimes) {
@@ -176,15 +176,15 @@ TEST(ResidencyPlanTest, ALongIterationIsPlannedAtCoarserTimes) {
   std::vector<ResidencyPlan::Event> events;
   for (int half = 0; half < 2; ++half) {
     for (uint32_t member = 0; member < 2000; ++member) {
-      events.push_back({member, Kind::kRead});
-      events.push_back({member, Kind::kRead});
+      events.push_back({Member(member), Kind::kRead});
+      events.push_back({Member(member), Kind::kRead});
     }
   }
   const ResidencyPlan plan = Made(events, {502, absl::nullopt});
   uint32_t between = 0, kept = 0;
   for (uint32_t member = 0; member < 2000; ++member) {
-    between += plan.After(member, 0)->upper;
-    kept += plan.After(member, 1)->upper + plan.After(member, 3)->upper;
+    between += plan.After(Member(member), 0)->upper;
+    kept += plan.After(Member(member), 1)->upper + plan.After(Member(member), 3)->upper;
   }
   EXPECT_EQ(between, 2000u) << "two uses in a row cost no slot";
   EXPECT_GT(kept, 900u) << "at any time 500 of the waiting ones have room";
