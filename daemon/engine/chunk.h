@@ -21,9 +21,6 @@
 
 namespace memtide {
 
-// No segment has this number.
-inline constexpr uint32_t kNoSegment = 0;
-
 // Session ids from here on stand for optimizer steps, which pin their chunks as sessions do.
 inline constexpr uint64_t kFirstStepHolder = uint64_t{1} << 63;
 inline bool IsStep(SessionId holder) { return holder.value() >= kFirstStepHolder; }

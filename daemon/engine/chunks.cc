@@ -68,7 +68,7 @@ void EngineState::AllocateWaiting(Job& job) {
     const AllocateCall event = job.allocating.front();
     Session& session = *sessions_.Find(event.session);
     const uint64_t wanted = uint64_t{job.members.live()} + event.count;
-    if (home.is_elastic() && wanted > home.slots->size() &&
+    if (job.share(job.home).is_elastic() && wanted > home.slots->size() &&
         event.count <= options_.limits.chunks_per_call) {
       GrowShare(job, job.home, static_cast<uint32_t>(wanted - home.slots->size()));
     }
@@ -114,7 +114,7 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
     chunk.undefined = event.undefined;
     chunk.member = job.members.Add(index);
     job.trace.Use(chunk.member, TracedOperation::kAllocate);
-    chunk.slot(job.home) = job.tier(job.home).slots->Take();
+    chunk.slot(job.home) = job.share(job.home).Take();
     MEMTIDE_CHECK(chunk.slot(job.home));
     MarkDirty(index);
     made.chunks.push_back(IdOf(index));
@@ -209,7 +209,7 @@ void EngineState::ForgetChunk(ChunkIndex index) {
       std::remove(job.retry_after_tick.begin(), job.retry_after_tick.end(), index),
       job.retry_after_tick.end());
   chunks_.Release(index);
-  if (job.state == Job::State::kEnding) {
+  if (job.state() == JobState::kEnding) {
     MaybeDropMemory(job);
   } else if (!job.allocating.empty()) {
     AllocateWaiting(job);

@@ -18,8 +18,10 @@ void Engine::Handle(Instant now, const Event& event, std::vector<Effect>* effect
 void Engine::CheckInvariants() const { state_->CheckInvariants(); }
 
 EngineState::EngineState(const EngineOptions& options)
-    : options_(options), sessions_(options.limits) {
-  capacity_ = {options.device_capacity, options.host_capacity, options.ssd_capacity};
+    : options_(options),
+      sessions_(options.limits),
+      ledger_({options.device_capacity, options.host_capacity, options.ssd_capacity},
+              options.limits) {
   MEMTIDE_CHECK(!options.device_capacity.IsZero() || !options.host_capacity.IsZero());
   MEMTIDE_CHECK(!options.device_kinds.empty());
   MEMTIDE_CHECK(options.ssd_capacity.IsZero() || !options.host_capacity.IsZero());

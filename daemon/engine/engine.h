@@ -35,8 +35,6 @@
 
 namespace memtide {
 
-inline constexpr Bytes kMaxRegionSize = GiB(1);  // One registered io_uring buffer.
-
 struct EngineOptions {
   // Zero: the node has no such pool. At least one of host and device must be there; SSD needs host.
   Bytes device_capacity, host_capacity, ssd_capacity;

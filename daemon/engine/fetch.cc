@@ -43,7 +43,7 @@ absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& ev
   if (indices.size() > limit) {
     return absl::ResourceExhaustedError(
         absl::StrCat("requested leases of ", indices.size(), " chunks at once; the job's ",
-                     TierName(event.tier), " share of ", FormatBytes(job.tier(event.tier).lent),
+                     TierName(event.tier), " share of ", FormatBytes(job.share(event.tier).bytes()),
                      " can lease ", limit, "; raise the pool or lease fewer at a time"));
   }
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));

@@ -6,32 +6,6 @@
 
 namespace memtide {
 
-PoolUsage EngineState::Usage(Tier tier) const {
-  PoolUsage usage;
-  usage.tier = tier;
-  usage.capacity = capacity_[static_cast<int>(tier)];
-  for (const auto& [id, job] : jobs_) {
-    if (job->state == Job::State::kEnding || !job->tier(tier).exists()) continue;
-    const TierShare& share = job->tier(tier);
-    const Bytes used = job->chunk_size * share.slots->used_slots();
-    uint32_t withheld_slots = share.by_slot ? 0 : share.slots->unbacked_slots();
-    if (share.is_elastic()) {
-      // Not what went to other jobs, nor what they had and is not needed yet.
-      const uint32_t lent = std::max(share.target, share.made_slots());
-      withheld_slots =
-          std::min({withheld_slots, share.balloon, lent - share.slots->backed_slots()});
-    }
-    const Bytes balloon = job->chunk_size * withheld_slots;
-    usage.used += used;
-    usage.balloon += balloon;
-    usage.reserved += share.lent - used - balloon;  // Regions that leave are being scrubbed.
-  }
-  usage.scrubbing = Scrubbing(tier);
-  usage.obtainable = Unguaranteed(tier);
-  usage.free = usage.capacity - usage.used - usage.reserved - usage.balloon - usage.scrubbing;
-  return usage;
-}
-
 std::vector<KindUsage> EngineState::Kinds(const Job* job) const {
   std::vector<KindUsage> kinds(kChunkKinds);
   for (int i = 0; i < kChunkKinds; ++i) kinds[i].kind = static_cast<ChunkKind>(i);
@@ -50,7 +24,7 @@ std::vector<KindUsage> EngineState::Kinds(const Job* job) const {
 void EngineState::On(const InspectCall& event) {
   InspectReply seen;
   for (const Tier tier : kAllTiers) {
-    if (!capacity_[static_cast<int>(tier)].IsZero()) seen.pools.push_back(Usage(tier));
+    if (!ledger_.capacity(tier).IsZero()) seen.pools.push_back(ledger_.Usage(tier));
   }
   seen.kinds = Kinds(nullptr);
   seen.counters = counters_;
@@ -77,9 +51,9 @@ void EngineState::On(const InspectCall& event) {
       info.job = session.job->id;
       info.job_name = session.job->name;
       info.chunk_size = session.job->chunk_size;
-      info.device_share = session.job->tier(Tier::kDevice).lent;
-      info.host_share = session.job->tier(Tier::kHost).lent;
-      info.host_balloon = info.chunk_size * session.job->tier(Tier::kHost).balloon;
+      info.device_share = session.job->share(Tier::kDevice).bytes();
+      info.host_share = session.job->share(Tier::kHost).bytes();
+      info.host_balloon = info.chunk_size * session.job->share(Tier::kHost).balloon();
       info.kinds = Kinds(session.job);
     }
     seen.sessions.push_back(std::move(info));

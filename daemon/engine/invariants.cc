@@ -12,35 +12,25 @@ namespace {
 
 // The sums over the chunks of a job at one tier; compared with the counters of its TierShare.
 struct TierTally {
-  uint32_t slots = 0, pinned_chunks = 0, evicting = 0, queued = 0, prefetches = 0;
-  std::set<uint32_t> numbers;
+  uint32_t pinned_chunks = 0, evicting = 0, queued = 0, prefetches = 0;
+  std::set<SlotNumber> numbers;
 };
 
 }  // namespace
 
-// Device memory that is lent slot by slot. `used`: the slots of chunks.
-void EngineState::CheckSlotRegions(const Job& job, const std::set<uint32_t>& used) const {
-  const TierShare& share = job.tier(Tier::kDevice);
-  const SlotPool& slots = *share.slots;
-  const bool ending = job.state == Job::State::kEnding;
-  std::set<uint32_t> regions;
-  for (const uint32_t region : share.segments) {
-    if (region == kNoSegment) continue;
-    MEMTIDE_CHECK(regions.insert(region).second) << "region " << region << " is two slots";
-    MEMTIDE_CHECK(share.leaving.count(region) == 0) << "region " << region << " left and stayed";
-  }
-  MEMTIDE_CHECK(regions.size() == slots.backed_slots());
-  for (const uint32_t slot : used) {
-    MEMTIDE_CHECK(share.segments[slot] != kNoSegment) << "slot " << slot << " has no memory";
-  }
-  MEMTIDE_CHECK(slots.size() <= share.target);
+// What the share does not know: chunks, sessions and segments of the engine. `used`: the slots of
+// chunks.
+void EngineState::CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const {
+  const Share& share = job.share(tier);
+  const SlotPool& slots = share.slots();
+  MEMTIDE_CHECK(job.tier(tier).slots == &slots && slots.used_slots() == used.size());
+  const bool ending = job.state() == JobState::kEnding;
   MEMTIDE_CHECK(ending || slots.surplus_slots() == 0 || slots.free_slots() == 0)
       << "a free slot is kept that is not wanted";
-  const uint64_t there = slots.backed_slots() + (share.making != kNoSegment);
-  MEMTIDE_CHECK(share.lent == job.chunk_size * std::max<uint64_t>(share.target, there));
-  MEMTIDE_CHECK(share.target + (ending ? 0 : share.leaving.size()) <=
-                options_.limits.device_regions);
-  for (const auto& [region, holders] : share.leaving) {
+  for (const SlotNumber slot : used) {
+    MEMTIDE_CHECK(share.PlaceOf(slot).region != RegionId(kNoSegment)) << "no memory " << slot;
+  }
+  for (const auto& [region, holders] : share.leaving()) {
     const auto found = segments_.find(region);
     MEMTIDE_CHECK(found != segments_.end() && found->second == &job);
     for (const SessionId holder : holders) {
@@ -48,24 +38,6 @@ void EngineState::CheckSlotRegions(const Job& job, const std::set<uint32_t>& use
           << "a session that ended has region " << region;
     }
   }
-}
-
-// Memory in segments of many slots, some of which the balloon may hold.
-void EngineState::CheckBalloon(const Job& job, Tier tier) const {
-  const TierShare& share = job.tier(tier);
-  const SlotPool& slots = *share.slots;
-  const bool ending = job.state == Job::State::kEnding;
-  MEMTIDE_CHECK(share.slots_with_balloon() <= share.target);
-  MEMTIDE_CHECK(slots.numbers() <= share.limit && share.target <= share.limit);
-  if (share.is_elastic()) {
-    MEMTIDE_CHECK(share.lent == job.chunk_size * std::max(share.target, share.made_slots()));
-    MEMTIDE_CHECK(share.slots_with_balloon() == share.target || !job.last_error.ok());
-  }
-  MEMTIDE_CHECK(share.balloon == 0 || (tier == Tier::kHost && job.home == Tier::kSsd));
-  MEMTIDE_CHECK(ending || slots.surplus_slots() == 0 || slots.free_slots() == 0)
-      << "a free slot is kept that belongs to the balloon";
-  const uint32_t changing = slots.unbacked_slots() - slots.gone_slots();
-  MEMTIDE_CHECK(changing >= share.deflating && job.segments_pending >= changing);
 }
 
 // The reason for which each call that is not admitted waits still holds.
@@ -89,12 +61,7 @@ void EngineState::CheckWaiting() const {
 }
 
 void EngineState::CheckInvariants() const {
-  for (const Tier tier : kAllTiers) {
-    const PoolUsage usage = Usage(tier);
-    MEMTIDE_CHECK(usage.free <= usage.capacity);
-    MEMTIDE_CHECK(usage.used + usage.reserved + usage.balloon + usage.scrubbing + usage.free ==
-                  usage.capacity);
-  }
+  ledger_.CheckInvariants();
   std::map<const Job*, std::array<TierTally, kTiers>> tallies;
   std::map<const Job*, LinkClocks> links;
   std::map<SessionId, uint32_t> leases;
@@ -136,7 +103,6 @@ void EngineState::CheckInvariants() const {
       MEMTIDE_CHECK(share.pinned_queue.Contains(chunk.member) == IsPinnedAt(chunk, tier));
       tally.queued += queued;
       if (!chunk.slot(tier)) continue;
-      ++tally.slots;
       MEMTIDE_CHECK(tally.numbers.insert(chunk.slot(tier).number()).second)
           << "a slot has two owners";
     }
@@ -177,17 +143,17 @@ void EngineState::CheckInvariants() const {
       const TierShare& share = job->tier(tier);
       if (!share.exists()) continue;
       const TierTally& tally = tallies[job.get()][static_cast<int>(tier)];
-      MEMTIDE_CHECK(share.slots->used_slots() == tally.slots);
       MEMTIDE_CHECK(share.pinned_chunks() == tally.pinned_chunks);
-      MEMTIDE_CHECK(share.pinned_chunks() <= std::max({share.slots_with_balloon(), share.guaranteed,
-                                                       share.slots->backed_slots()}));
+      MEMTIDE_CHECK(share.pinned_chunks() <=
+                    std::max(job->share(tier).most_slots(), share.slots->backed_slots()));
       MEMTIDE_CHECK(share.evicting.value() == tally.evicting);
       MEMTIDE_CHECK(share.prefetches.value() == tally.prefetches);
       MEMTIDE_CHECK(share.slot_queue.size() == tally.queued);
-      share.by_slot ? CheckSlotRegions(*job, tally.numbers) : CheckBalloon(*job, tier);
+      CheckShare(*job, tier, tally.numbers);
     }
-    MEMTIDE_CHECK(!job->resize.has_value() || job->SurplusRegions() > 0 ||
-                  !job->tier(Tier::kDevice).leaving.empty())
+    const Share& device = job->share(Tier::kDevice);
+    MEMTIDE_CHECK(!job->resize.has_value() || device.surplus_regions() > 0 ||
+                  !device.leaving().empty())
         << "a resize waits for nothing";
   }
 }

@@ -38,7 +38,7 @@ absl::Status EngineState::CheckOpen(const OpenCall& event) const {
 Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
   if (event.job_name.empty()) return nullptr;
   for (auto& [id, job] : jobs_) {
-    if (job->state != Job::State::kEnding && job->uid == uid && job->name == event.job_name) {
+    if (job->state() != JobState::kEnding && job->uid == uid && job->name == event.job_name) {
       return job.get();
     }
   }
@@ -75,8 +75,8 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
     session.opening = true;
     job->sessions.push_back(session.id);
     job->joining.push_back(event);
-    if (job->state == Job::State::kLingering) job->state = Job::State::kRunning;
-    if (job->state == Job::State::kRunning) FinishOpening(*job);
+    if (job->state() == JobState::kLingering) ledger_.SetState(*job->shares, JobState::kRunning);
+    if (job->state() == JobState::kRunning) FinishOpening(*job);
     return;
   }
   if (event.chunk_size.IsZero()) {
@@ -87,7 +87,7 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
   const absl::Status kind = DeviceMemory(event).status();
   if (!kind.ok()) return Refuse(event.call, kind);
   const bool some_end = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
-    return entry.second->state == Job::State::kEnding;
+    return entry.second->state() == JobState::kEnding;
   });
   const bool in_time = now_ < deadline, may_wait = some_end && in_time;
   // A share of all free memory includes what ending jobs are about to free. Otherwise a script that
@@ -132,13 +132,9 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   job->chunk_size = event.chunk_size;
   job->time_to_live = event.time_to_live;
   MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, DeviceMemory(event));
-  const Bytes asked[kTiers] = {event.device_share, event.host_share, event.ssd_share};
-  for (const Tier tier : kAllTiers) {
-    MEMTIDE_RETURN_IF_ERROR(
-        LendTier(*job, tier, asked[static_cast<int>(tier)], IsElastic(event, tier)));
-    if (job->tier(tier).exists()) job->home = tier;
-  }
-  job->work = job->tier(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
+                           ledger_.Lend(job->id, event, job->device_memory));
+  TakeShares(*job, std::move(shares));
   job->persistent =
       options_.persistent_jobs && event.time_to_live > Duration(0) && job->home != Tier::kDevice;
   MarkDirty(*job);
@@ -159,7 +155,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
 void EngineState::FinishOpening(Job& job) {
   std::vector<OpenCall> joining;
   joining.swap(job.joining);
-  if (job.state == Job::State::kMaking && !job.making_status.ok()) {
+  if (job.state() == JobState::kMaking && !job.making_status.ok()) {
     for (const OpenCall& open : joining) {
       sessions_.Find(open.session)->opening = false;
       sessions_.Find(open.session)->job = nullptr;
@@ -169,7 +165,7 @@ void EngineState::FinishOpening(Job& job) {
     EndJob(job);
     return;
   }
-  job.state = Job::State::kRunning;
+  ledger_.SetState(*job.shares, JobState::kRunning);
   for (const OpenCall& open : joining) AnswerOpen(job, open);
 }
 
@@ -180,20 +176,20 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   OpenReply open;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
-  open.device_slots = job.tier(Tier::kDevice).slots_with_balloon();
-  const TierShare& host = job.tier(Tier::kHost);
-  open.host_slots = host.is_elastic() ? host.limit : host.slots_with_balloon();
-  open.ssd_slots = job.tier(Tier::kSsd).exists() ? job.tier(Tier::kSsd).limit : 0;
+  open.device_slots = job.share(Tier::kDevice).slots_with_balloon();
+  const Share& host = job.share(Tier::kHost);
+  open.host_slots = host.is_elastic() ? host.limit() : host.slots_with_balloon();
+  open.ssd_slots = job.share(Tier::kSsd).limit();
   open.max_chunks = job.MaxChunks();
-  const TierShare& work = job.tier(job.work);
-  const uint32_t most = work.is_elastic() ? work.limit : work.slots_with_balloon();
+  const Share& work = job.share(job.work);
+  const uint32_t most = work.is_elastic() ? work.limit() : work.slots_with_balloon();
   open.lease_budget = Job::LeaseBudgetOf(most);
   open.session_lease = options_.limits.session_lease;
   open.device_memory = job.device_memory;
   open.committed_step = job.committed_step;
   open.manifest = job.manifest;
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    for (const uint32_t segment : job.tier(tier).segments) {
+    for (const uint32_t segment : job.share(tier).segments()) {
       if (segment == kNoSegment) continue;
       open.regions.push_back(RegionId(segment));
       Emit(SendRegion{event.session, RegionId(segment)});
@@ -203,7 +199,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   reply.call = event.call;
   reply.value = std::move(open);
   Emit(std::move(reply));
-  if (work.slots->size() < most) SendBudget(job, event.session);
+  if (work.slots().size() < most) SendBudget(job, event.session);
 }
 
 void EngineState::LeaveJob(Session& session) {
@@ -232,8 +228,8 @@ void EngineState::LeaveJob(Session& session) {
     job.allocating.erase(job.allocating.begin() + (i - 1));
   }
   if (!job.sessions.empty()) return;
-  if (job.time_to_live > Duration(0) && job.state == Job::State::kRunning) {
-    job.state = Job::State::kLingering;
+  if (job.time_to_live > Duration(0) && job.state() == JobState::kRunning) {
+    ledger_.SetState(*job.shares, JobState::kLingering);
     job.lingers_until = now_ + job.time_to_live;
     return;
   }
@@ -242,7 +238,7 @@ void EngineState::LeaveJob(Session& session) {
 
 void EngineState::EndJob(Job& job) {
   MEMTIDE_CHECK(job.sessions.empty());
-  job.state = Job::State::kEnding;
+  ledger_.SetState(*job.shares, JobState::kEnding);
   MarkDirty(job);
   for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
     if (index != kNoChunk && chunks_[index].live()) FreeChunk(index);

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
-#include "base/status_macros.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
@@ -27,53 +26,6 @@ absl::string_view KindName(MemoryKind kind) {
 
 }  // namespace
 
-// The memory that the shares of jobs may use.
-Bytes EngineState::Lent(Tier tier) const {
-  Bytes lent;
-  for (const auto& [id, job] : jobs_) {
-    if (job->state != Job::State::kEnding) lent += job->tier(tier).lent;
-  }
-  return lent;
-}
-
-Bytes EngineState::Scrubbing(Tier tier) const {
-  Bytes scrubbing;
-  for (const auto& [id, job] : jobs_) {
-    const TierShare& share = job->tier(tier);
-    if (job->state == Job::State::kEnding) scrubbing += share.lent;
-    scrubbing += job->chunk_size * share.leaving.size();
-  }
-  return scrubbing;
-}
-
-absl::StatusOr<Bytes> EngineState::Share(Tier tier, Bytes asked, Bytes chunk_size) const {
-  const Bytes capacity = capacity_[static_cast<int>(tier)];
-  if (capacity.IsZero()) {
-    if (asked.IsZero()) return Bytes(0);
-    return absl::ResourceExhaustedError(absl::StrCat("requested ", FormatBytes(asked), " of the ",
-                                                     TierName(tier),
-                                                     " pool, but this node has none"));
-  }
-  const Bytes free = std::min(Free(tier), Unguaranteed(tier));
-  const Bytes share = RoundDown(asked.IsZero() ? free : asked, chunk_size);
-  // Slots are counted in 32 bits.
-  const Bytes bounded = std::min(share, chunk_size * options_.limits.chunks);
-  if (share > free || bounded / chunk_size < kMinSlots) {
-    return NotEnough(tier, asked, chunk_size, kMinSlots);
-  }
-  return bounded;
-}
-
-absl::Status EngineState::NotEnough(Tier tier, Bytes asked, Bytes chunk_size,
-                                    uint64_t least) const {
-  const Bytes free = std::min(Free(tier), Unguaranteed(tier));
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the ", TierName(tier), " pool has ", FormatBytes(free), " free of ",
-                   FormatBytes(capacity_[static_cast<int>(tier)]),
-                   "; requested: ", asked.IsZero() ? "all that is free" : FormatBytes(asked),
-                   ", at least ", least, " chunks of ", FormatBytes(chunk_size), " are needed"));
-}
-
 absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) const {
   const std::vector<MemoryKind>& kinds = options_.device_kinds;
   if (!event.device_memory.has_value() || kinds.front() == MemoryKind::kSharedMemory) {
@@ -86,50 +38,25 @@ absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) cons
       "; it can as ", absl::StrJoin(kinds, ", ", name)));
 }
 
-absl::Status EngineState::LendTier(Job& job, Tier tier, Bytes asked, bool elastic) {
-  TierShare& share = job.tier(tier);
-  share.victims = EvictionQueue(options_.placement->dirty_weight());
-  if (elastic) {
-    MEMTIDE_RETURN_IF_ERROR(LendElastic(job, tier));
-    share.slots = std::make_unique<SlotPool>(share.target);
-    share.lent = job.chunk_size * share.target;
-    return absl::OkStatus();
+void EngineState::TakeShares(Job& job, std::unique_ptr<JobShares> shares) {
+  job.shares = std::move(shares);
+  for (const Tier tier : kAllTiers) {
+    if (!job.share(tier).exists()) continue;
+    job.tier(tier).slots = &job.share(tier).slots();
+    job.tier(tier).victims = EvictionQueue(options_.placement->dirty_weight());
   }
-  MEMTIDE_ASSIGN_OR_RETURN(share.lent, Share(tier, asked, job.chunk_size));
-  if (share.lent.IsZero()) return absl::OkStatus();
-  const uint64_t slots = share.lent / job.chunk_size;
-  share.by_slot = tier == Tier::kDevice && job.device_memory == MemoryKind::kCudaDescriptor;
-  if (share.by_slot) MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(job, slots));
-  share.target = share.limit = static_cast<uint32_t>(slots);
-  share.slots = std::make_unique<SlotPool>(share.target);
-  share.slots_per_segment = static_cast<uint32_t>(
-      std::min(slots, std::max<uint64_t>(kMinSlots, kSegmentSize / job.chunk_size)));
-  if (job.chunk_size * share.slots_per_segment > kMaxRegionSize) {
-    share.slots_per_segment = static_cast<uint32_t>(kMaxRegionSize / job.chunk_size);
-  }
-  if (share.by_slot) share.slots_per_segment = 1;
-  return absl::OkStatus();
-}
-
-absl::Status EngineState::CheckDeviceRegions(const Job& job, uint64_t slots) const {
-  // Regions that sessions have not returned yet still exist.
-  const uint64_t regions = slots + job.tier(Tier::kDevice).leaving.size();
-  if (regions <= options_.limits.device_regions) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "device_regions: a device share of ", slots, " chunks of ", FormatBytes(job.chunk_size),
-      " would have ", regions, " regions of one chunk each; the limit is ",
-      options_.limits.device_regions, " a job. Use larger chunks or a smaller share"));
+  job.home = job.shares->home();
+  job.work = job.tier(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
 }
 
 void EngineState::Grow(Job& job, Tier tier) {
-  TierShare& share = job.tier(tier);
-  if (share.making != kNoSegment || !share.can_grow() || job.state == Job::State::kEnding) return;
-  if (!share.by_slot && share.slots->unbacked_slots() > 0) return PopulateNextSlot(job);
+  Share& share = job.share(tier);
+  if (share.making() != kNoSegment || !share.can_grow()) return;
+  if (job.state() == JobState::kEnding) return;
+  if (!share.by_slot() && share.slots().unbacked_slots() > 0) return PopulateNextSlot(job);
   const uint32_t number = next_segment_++;
-  share.making = number;
-  ++job.segments_pending;
   segments_.emplace(number, &job);
-  const Bytes size = job.chunk_size * share.next_segment_slots();
+  const Bytes size = ledger_.MakeSegment(share, number);
   if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.persistent});
   const bool on_device = tier == Tier::kDevice;
   Emit(MakeRegion{RegionId(number), tier, job.uid, size, job.chunk_size,
@@ -140,7 +67,7 @@ void EngineState::Grow(Job& job, Tier tier) {
 void EngineState::On(const RegionMade& event) {
   const auto found = segments_.find(event.region.value());
   if (found == segments_.end()) return;
-  const bool on_device = found->second->tier(Tier::kDevice).making == event.region.value();
+  const bool on_device = found->second->share(Tier::kDevice).making() == event.region.value();
   SegmentMade(on_device ? Tier::kDevice : Tier::kHost, event.region.value(), event.status);
 }
 
@@ -152,33 +79,27 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
   const auto found = segments_.find(number);
   if (found == segments_.end()) return;
   Job& job = *found->second;
-  TierShare& share = job.tier(tier);
-  MEMTIDE_CHECK(share.making == number);
-  share.making = kNoSegment;
-  --job.segments_pending;
+  Share& share = job.share(tier);
   if (!status.ok()) {
     segments_.erase(found);
-    if (job.state == Job::State::kMaking || share.slots->backed_slots() >= kMinSlots) {
-      CapShare(job, tier);
-    } else if (tier == job.home) {
-      RefuseAllocations(job, status);  // The next one requests memory again.
-    } else {
-      // A restored job may have no memory yet. If its share were to stay so, no call could use it.
-      share.make_after_tick = true;
-    }
+    ledger_.SegmentFailed(*job.shares, share, number);
     job.last_error = status;
-    if (job.state == Job::State::kMaking) job.making_status.Update(status);
-  } else if (share.by_slot && share.slots->missing_slots() == 0) {
-    LetGo(job, number, {});  // The share shrank meanwhile.
+    if (job.state() == JobState::kMaking) job.making_status.Update(status);
+    // Without a slot, none of them can be served. The next one requests memory again.
+    if (tier == job.home && share.slots().backed_slots() < kMinSlots) {
+      RefuseAllocations(job, status);
+    }
+  } else if (ledger_.SegmentMade(share, number)) {
+    MarkDirty(job);
+    if (tier != Tier::kSsd) SendRegions(job, number);
   } else {
-    BackSegment(job, tier, number);
+    LetGo(job, number, {});
   }
-  if (share.by_slot || share.is_elastic()) Charge(job, tier);
-  if (job.state == Job::State::kEnding) return MaybeDropMemory(job);
-  if (job.state == Job::State::kMaking) {
-    const bool too_few = share.by_slot && share.slots->backed_slots() < kMinSlots;
+  if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
+  if (job.state() == JobState::kMaking) {
+    const bool too_few = share.by_slot() && share.slots().backed_slots() < kMinSlots;
     if (status.ok() && too_few) Grow(job, tier);
-    if (job.segments_pending == 0) FinishOpening(job);
+    if (job.shares->pending() == 0) FinishOpening(job);
     return;
   }
   if (!status.ok()) RefuseWhatNoLongerFits(job, tier, status);
@@ -187,35 +108,11 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
   AllocateWaiting(job);
 }
 
-// Memory for the rest of the share cannot be had, and is not requested again.
-void EngineState::CapShare(Job& job, Tier tier) {
-  TierShare& share = job.tier(tier);
-  share.slots->Cap();
-  if (share.is_elastic()) {
-    share.limit = share.slots->numbers();
-    share.target = std::min(share.target, share.limit);
-    share.guaranteed = std::min(share.guaranteed, share.limit);
-    share.balloon = share.target - share.slots->size();
-  } else if (!share.by_slot) {
-    share.balloon = share.slots->numbers() - share.slots->size();
-  }
-}
-
-void EngineState::BackSegment(Job& job, Tier tier, uint32_t number) {
-  TierShare& share = job.tier(tier);
-  MarkDirty(job);
-  if (share.by_slot) {
-    const uint32_t slot = share.slots->BackOne();
-    if (slot >= share.segments.size()) share.segments.resize(slot + 1, kNoSegment);
-    share.segments[slot] = number;
-  } else {
-    share.slots->Back(share.next_segment_slots());
-    share.segments.push_back(number);
-  }
-  if (tier == Tier::kSsd || job.state == Job::State::kEnding) return;
+void EngineState::SendRegions(const Job& job, uint32_t region) {
+  if (job.state() == JobState::kEnding) return;
   for (const SessionId session : job.sessions) {
     // Sessions that still wait for their Open get all regions with its answer.
-    if (!sessions_.Find(session)->opening) Emit(SendRegion{session, RegionId(number)});
+    if (!sessions_.Find(session)->opening) Emit(SendRegion{session, RegionId(region)});
   }
 }
 
@@ -226,20 +123,18 @@ void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status
     Waiter* waiter = entry->second.get();
     if (waiter->job == &job && waiter->tier == tier) newest_first.push_back(waiter);
   }
-  const TierShare& share = job.tier(tier);
-  const uint32_t limit = share.make_after_tick ? share.slots->backed_slots() : job.LeaseLimit(tier);
+  const Share& share = job.share(tier);
+  const uint32_t limit = share.make_later() ? share.slots().backed_slots() : job.LeaseLimit(tier);
   for (Waiter* waiter : newest_first) {
-    const bool too_many = waiter->admitted && share.pinned_chunks() > limit;
+    const bool too_many = waiter->admitted && job.tier(tier).pinned_chunks() > limit;
     if (too_many || waiter->chunks.size() > limit) Fail(*waiter, status);
   }
 }
 
 void EngineState::MaybeDropMemory(Job& job) {
-  if (!job.members.empty() || job.segments_pending > 0) return;
+  if (!job.members.empty() || job.shares->pending() > 0) return;
   for (const Tier tier : kAllTiers) {
-    for (const uint32_t segment : job.tier(tier).segments) {
-      if (segment == kNoSegment) continue;
-      ++job.segments_pending;
+    for (const uint32_t segment : ledger_.DropSegments(job.share(tier))) {
       if (tier == Tier::kSsd) {
         Emit(DropStore{StoreId(segment)});
       } else {
@@ -247,7 +142,7 @@ void EngineState::MaybeDropMemory(Job& job) {
       }
     }
   }
-  if (job.segments_pending == 0) ended_.push_back(job.id);
+  if (job.shares->pending() == 0) ended_.push_back(job.id);
 }
 
 void EngineState::On(const RegionDropped& event) { SegmentDropped(event.region.value()); }
@@ -258,13 +153,12 @@ void EngineState::SegmentDropped(uint32_t number) {
   if (found == segments_.end()) return;
   Job& job = *found->second;
   segments_.erase(found);
-  --job.segments_pending;
-  if (job.tier(Tier::kDevice).leaving.erase(number) > 0) {
-    if (job.state == Job::State::kEnding) return MaybeDropMemory(job);
+  if (ledger_.SegmentDropped(*job.shares, number)) {
+    if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
     return FinishResize(job);
   }
-  MEMTIDE_CHECK(job.state == Job::State::kEnding);
-  if (job.segments_pending == 0) ended_.push_back(job.id);
+  MEMTIDE_CHECK(job.state() == JobState::kEnding);
+  if (job.shares->pending() == 0) ended_.push_back(job.id);
 }
 
 }  // namespace memtide

@@ -190,7 +190,7 @@ bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
   const auto place = queued ? std::find(queue.begin(), queue.end(), index) : queue.end();
   const size_t ahead = place - queue.begin();
   if (share.slots->spare_slots() > ahead) {
-    chunk.slot(tier) = share.slots->Take();
+    chunk.slot(tier) = chunk.job->share(tier).Take();
     StopWaitingForSlot(index, tier);
     return true;
   }
@@ -229,16 +229,17 @@ void EngineState::DropCopy(ChunkIndex index, Tier tier) {
 void EngineState::MakeRoom(Job& job, Tier tier) {
   if (!job.waiting.empty()) AdmitWaiting(job, tier);
   TierShare& share = job.tier(tier);
-  share.by_slot ? GiveSurplusBack(job) : ReleaseSurplusSlots(job, tier);
+  Share& lent = job.share(tier);
+  lent.by_slot() ? GiveSurplusBack(job) : ReleaseSurplusSlots(job, tier);
   const size_t free = share.slots->spare_slots();
   const size_t waiting = share.slot_queue.size();
   for (size_t i = 0; i < std::min(free, waiting); ++i) ScheduleChunk(share.slot_queue[i]);
   const size_t wanted = waiting + share.slots->surplus_slots();
-  if (waiting <= free) share.starved = false;
+  if (waiting <= free) ledger_.Satisfy(lent);
   if (wanted <= free + share.evicting.value()) return;
-  const bool shrinks = share.slots->surplus_slots() > 0 || share.balloon > 0;
-  if (!shrinks && !share.can_grow()) GrowShare(job, tier, static_cast<uint32_t>(waiting - free));
-  if (share.can_grow()) return Grow(job, tier);
+  const bool shrinks = share.slots->surplus_slots() > 0 || lent.balloon() > 0;
+  if (!shrinks && !lent.can_grow()) GrowShare(job, tier, static_cast<uint32_t>(waiting - free));
+  if (lent.can_grow()) return Grow(job, tier);
   for (size_t missing = wanted - free - share.evicting.value(); missing > 0; --missing) {
     const absl::optional<Candidate> victim = share.victims.Next(job.forecast.predictor().now());
     if (!victim.has_value()) return DeflateForWaiting(job, tier);
@@ -250,7 +251,7 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
 }
 
 MemoryPlace EngineState::PlaceOf(const Chunk& chunk, Tier tier) const {
-  return PlaceOfSlot(*chunk.job, tier, chunk.slot(tier).number());
+  return chunk.job->share(tier).PlaceOf(chunk.slot(tier).number());
 }
 
 void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
@@ -366,8 +367,8 @@ void EngineState::On(const PrefetchCall& event) {
     Chunk& chunk = chunks_[index];
     const bool busy = chunk.pinned() || chunk.prefetch_to.has_value() ||
                       chunk.evict_to.has_value() || chunk.valid_at(event.tier);
-    const bool room =
-        share.slots->spare_slots() > 0 || share.victims.size() > 0 || share.can_grow();
+    const bool room = share.slots->spare_slots() > 0 || share.victims.size() > 0 ||
+                      job.share(event.tier).can_grow();
     if (busy || !room || !share.slot_queue.empty() || share.prefetches.value() >= most) continue;
     share.prefetches.Set(chunk.prefetch_to, event.tier);
     chunk.evicted = false;

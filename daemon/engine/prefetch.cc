@@ -41,7 +41,7 @@ void EngineState::SchedulePrefetch(Job& job) {
 // may displace.
 bool EngineState::PrefetchOrWriteBack() {
   while (Job* const job = work_.prefetching()) {
-    if (job->state == Job::State::kRunning) {
+    if (job->state() == JobState::kRunning) {
       for (const Tier tier : kMemoryTiers) {
         if (Prefetch(*job, tier) || WriteBackEarly(*job, tier)) return true;
       }
@@ -114,7 +114,7 @@ absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier,
 // Whether a chunk with a use at `time` can have a slot without displacing one with a sooner use.
 bool EngineState::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
   const SlotPool& slots = *job.tier(tier).slots;
-  if (slots.spare_slots() > 0 || job.tier(tier).can_grow()) return true;
+  if (slots.spare_slots() > 0 || job.share(tier).can_grow()) return true;
   if (VictimAfter(job, tier, time).has_value()) return true;
   if (tier == job.work) RevokeFarthest(job, time);
   return false;

@@ -37,7 +37,7 @@ void EngineState::EmitRecord(size_t before) {
   for (const JobId id : changes.jobs) {
     const auto found = jobs_.find(id);
     // A job whose first memory could not be made never opens, so that it leaves nothing to restore.
-    if (found == jobs_.end() || found->second->state == Job::State::kEnding ||
+    if (found == jobs_.end() || found->second->state() == JobState::kEnding ||
         !found->second->making_status.ok()) {
       record.ended.push_back(id);
     } else {
@@ -62,17 +62,19 @@ JobRecord EngineState::RecordOf(const Job& job) const {
   record.chunk_size = job.chunk_size;
   record.time_to_live = job.time_to_live;
   for (const Tier tier : kAllTiers) {
-    const TierShare& share = job.tier(tier);
+    const Share& share = job.share(tier);
     // Memory beyond the target exists only in a device share that shrinks.
     record.shares[static_cast<int>(tier)] =
-        job.chunk_size * (share.is_elastic() ? share.limit : share.target);
-    record.guaranteed[static_cast<int>(tier)] = share.guaranteed;
+        job.chunk_size * (share.is_elastic() ? share.limit() : share.target());
+    record.guaranteed[static_cast<int>(tier)] = share.guaranteed();
   }
   record.device_memory = job.device_memory;
-  for (const uint32_t id : job.tier(Tier::kHost).segments) record.regions.push_back(RegionId(id));
-  for (const uint32_t id : job.tier(Tier::kSsd).segments) record.stores.push_back(StoreId(id));
-  record.slots_per_region = job.tier(Tier::kHost).slots_per_segment;
-  record.slots_per_store = job.tier(Tier::kSsd).slots_per_segment;
+  const Share& host = job.share(Tier::kHost);
+  const Share& ssd = job.share(Tier::kSsd);
+  for (const uint32_t id : host.segments()) record.regions.push_back(RegionId(id));
+  for (const uint32_t id : ssd.segments()) record.stores.push_back(StoreId(id));
+  record.slots_per_region = host.slots_per_segment();
+  record.slots_per_store = ssd.slots_per_segment();
   record.committed_step = job.committed_step;
   record.manifest = job.manifest;
   return record;
@@ -96,7 +98,7 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
     const bool valid = chunk.valid_at(tier) && !stepped;
     lasts = lasts || valid;
     if (!valid && tier != chunk.job->home) return absl::nullopt;
-    return ChunkRecord::Copy{chunk.slot(tier).number(), valid};
+    return ChunkRecord::Copy{chunk.slot(tier).number().value(), valid};
   };
   record.host = copy(Tier::kHost);
   record.ssd = copy(Tier::kSsd);
@@ -158,7 +160,8 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   std::array<std::vector<Slot>, kTiers> slots;
   for (const Tier tier : kLastingTiers) {
     MEMTIDE_ASSIGN_OR_RETURN(slots[static_cast<int>(tier)], TakeRecorded(job, tier, chunks));
-    if (job.tier(tier).is_elastic()) MEMTIDE_RETURN_IF_ERROR(RestoreElastic(job, tier));
+    Share& share = job.share(tier);
+    if (share.is_elastic()) MEMTIDE_RETURN_IF_ERROR(ledger_.RestoreTarget(share));
   }
   std::array<size_t, kTiers> next{};
   for (const ChunkRecord* chunk : chunks) {
@@ -171,7 +174,7 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
     Rank(index);
     ScheduleChunk(index);
   }
-  job.state = Job::State::kLingering;
+  ledger_.SetState(*job.shares, JobState::kLingering);
   job.lingers_until = now_ + job.time_to_live;
   for (const RegionId region : record.regions) segments_.emplace(region.value(), &job);
   for (const StoreId store : record.stores) segments_.emplace(store.value(), &job);
@@ -183,82 +186,35 @@ absl::Status EngineState::RestoreMemory(Job& job, const JobRecord& record) {
   const std::vector<MemoryKind>& kinds = options_.device_kinds;
   const bool known = std::count(kinds.begin(), kinds.end(), record.device_memory) > 0;
   job.device_memory = known ? record.device_memory : kinds.front();
-  for (const Tier tier : kAllTiers) {
-    const Bytes bytes = record.shares[static_cast<int>(tier)];
-    if (bytes.IsZero()) continue;
-    TierShare& share = job.tier(tier);
-    share.guaranteed = record.guaranteed[static_cast<int>(tier)];
-    if (share.is_elastic()) {
-      share.slots_per_segment =
-          tier == Tier::kHost ? record.slots_per_region : record.slots_per_store;
-      share.limit = static_cast<uint32_t>(bytes / job.chunk_size);
-      if (share.slots_per_segment == 0 || share.guaranteed > share.limit) {
-        return absl::DataLossError("its record names an impossible share");
-      }
-      share.slots = std::make_unique<SlotPool>(share.limit);
-    } else {
-      MEMTIDE_RETURN_IF_ERROR(LendTier(job, tier, bytes, false));
-    }
-    job.home = tier;
-  }
-  job.work = job.tier(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
-  TierShare& host = job.tier(Tier::kHost);
-  TierShare& ssd = job.tier(Tier::kSsd);
-  if (record.slots_per_region != host.slots_per_segment ||
-      record.slots_per_store != ssd.slots_per_segment) {
-    return absl::FailedPreconditionError(
-        "its segments have the size of another version of memtided");
-  }
-  const auto most = [](const TierShare& tier) -> size_t {
-    return tier.exists() ? (tier.limit + tier.slots_per_segment - 1) / tier.slots_per_segment : 0;
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
+                           ledger_.Restore(record, job.device_memory));
+  TakeShares(job, std::move(shares));
+  const auto back = [&](Tier tier, uint32_t segment) {
+    ledger_.BackSegment(job.share(tier), segment);
+    MarkDirty(job);
   };
-  if (record.regions.size() > most(host) || record.stores.size() > most(ssd)) {
-    return absl::DataLossError("its record names more memory than its shares");
-  }
-  for (const RegionId region : record.regions) BackSegment(job, Tier::kHost, region.value());
-  for (const StoreId store : record.stores) BackSegment(job, Tier::kSsd, store.value());
+  for (const RegionId region : record.regions) back(Tier::kHost, region.value());
+  for (const StoreId store : record.stores) back(Tier::kSsd, store.value());
   return absl::OkStatus();
 }
 
 // The recorded slots of the chunks at the tier, in the order of those that have one.
 absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
     Job& job, Tier tier, const std::vector<const ChunkRecord*>& chunks) {
-  std::vector<uint32_t> numbers;
+  std::vector<SlotNumber> numbers;
   for (const ChunkRecord* chunk : chunks) {
     const absl::optional<ChunkRecord::Copy>& copy = CopyAt(*chunk, tier);
-    if (copy.has_value()) numbers.push_back(copy->slot);
+    if (copy.has_value()) numbers.push_back(SlotNumber(copy->slot));
     if (copy.has_value() || tier != job.home) continue;
     return absl::DataLossError(
         absl::StrCat("the record of chunk ", chunk->chunk.value(), " names no home"));
   }
   if (numbers.empty()) return std::vector<Slot>();
-  absl::optional<std::vector<Slot>> taken;
-  if (job.tier(tier).exists()) taken = job.tier(tier).slots->TakeNumbers(numbers);
+  absl::optional<std::vector<Slot>> taken = job.share(tier).TakeNumbers(numbers);
   if (taken.has_value()) return *std::move(taken);
   return absl::DataLossError(absl::StrCat("the records of its chunks name slots of the ",
                                           TierName(tier),
                                           " tier twice, or slots that do not exist"));
-}
-
-// Host slots without content have lost their pages (recovery/restore.cc). The share starts with the
-// used slots, or with the few that every job has, and grows from there.
-absl::Status EngineState::RestoreElastic(Job& job, Tier tier) {
-  TierShare& share = job.tier(tier);
-  share.victims = EvictionQueue(options_.placement->dirty_weight());
-  while (tier == Tier::kHost && share.slots->free_slots() > 0) {
-    share.slots->Gone(share.slots->Unback(share.slots->Take()));
-  }
-  share.target = std::max(share.made_slots(), std::min(share.guaranteed, kMinSlots));
-  if (share.slots->numbers() < share.target) {
-    // Memory is made in whole segments: a share that ends within its next segment could never grow.
-    share.target = std::max(share.target, share.slots->numbers() + share.next_segment_slots());
-  }
-  share.slots->Resize(share.target);
-  share.lent = job.chunk_size * share.target;
-  if (share.lent <= Free(tier)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "it has ", FormatBytes(share.lent), " of the ", TierName(tier), " pool, which has ",
-      FormatBytes(Free(tier)), " free of ", FormatBytes(capacity_[static_cast<int>(tier)])));
 }
 
 void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {

@@ -14,8 +14,8 @@
 namespace memtide {
 
 absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) const {
-  const TierShare& share = job.tier(Tier::kDevice);
-  if (!share.exists() || !share.by_slot) {
+  const Share& share = job.share(Tier::kDevice);
+  if (!share.exists() || !share.by_slot()) {
     return absl::FailedPreconditionError(
         share.exists() ? "the job's device memory is not lent slot by slot; open the job with "
                          "device_memory CUDA_DESCRIPTOR"
@@ -35,13 +35,13 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
   if (draining_) {
     return absl::UnavailableError("the memtide daemon is draining and resizes no job");
   }
-  MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(job, slots));
+  MEMTIDE_RETURN_IF_ERROR(ledger_.CheckDeviceRegions(share, slots));
   const Bytes wanted = job.chunk_size * slots;
-  const Bytes free = Free(Tier::kDevice);
-  if (wanted > share.lent && wanted - share.lent > free) {
+  const Bytes free = ledger_.Free(Tier::kDevice);
+  if (wanted > share.bytes() && wanted - share.bytes() > free) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the device pool has ", FormatBytes(free), " free; the job would grow by ",
-                     FormatBytes(wanted - share.lent), ", from ", FormatBytes(share.lent)));
+                     FormatBytes(wanted - share.bytes()), ", from ", FormatBytes(share.bytes())));
   }
   return absl::OkStatus();
 }
@@ -54,17 +54,15 @@ void EngineState::On(const ResizeCall& event) {
   if (!status.ok()) return Refuse(event.call, status);
   EndResize(job, absl::AbortedError("another Resize of the job took the place of this one"));
 
-  TierShare& share = job.tier(Tier::kDevice);
+  Share& share = job.share(Tier::kDevice);
   const uint32_t slots = static_cast<uint32_t>(event.device_share / job.chunk_size);
-  const bool grows = slots > share.target;
-  share.target = slots;
+  const bool grows = slots > share.target();
+  ledger_.Resize(share, slots);
   MarkDirty(job);
-  share.slots->Resize(slots);
-  Charge(job, Tier::kDevice);
   job.resize = ResizeOperation{
       event.call, event.session,
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline)};
-  if (grows && job.SurplusRegions() == 0) {
+  if (grows && share.surplus_regions() == 0) {
     EndResize(job, absl::OkStatus());  // Regions that still leave belong to an earlier call.
   } else {
     FinishResize(job);
@@ -76,56 +74,37 @@ void EngineState::On(const ResizeCall& event) {
   ScheduleRoomCheck(job, Tier::kDevice);
 }
 
-void EngineState::Charge(Job& job, Tier tier) {
-  TierShare& share = job.tier(tier);
-  const Bytes before =
-      std::exchange(share.lent, job.chunk_size * std::max(share.target, share.made_slots()));
-  freed_ = freed_ || share.lent < before;
-}
-
 void EngineState::GiveSurplusBack(Job& job) {
-  TierShare& share = job.tier(Tier::kDevice);
-  if (job.state == Job::State::kEnding || share.slots->surplus_slots() == 0) return;
-  while (share.slots->surplus_slots() > 0 && share.slots->free_slots() > 0) {
-    const uint32_t slot = share.slots->Unback(share.slots->Take());
-    share.slots->Gone(slot);
-    const uint32_t region = std::exchange(share.segments[slot], kNoSegment);
+  Share& share = job.share(Tier::kDevice);
+  const SlotPool& slots = share.slots();
+  if (job.state() == JobState::kEnding || slots.surplus_slots() == 0) return;
+  while (slots.surplus_slots() > 0 && slots.free_slots() > 0) {
+    const uint32_t region = ledger_.GiveUpRegion(share);
     for (const SessionId session : job.sessions) {
-      Emit(SendRegionGone{session, RegionId(region), share.slots->size(), job.LeaseBudget()});
+      Emit(SendRegionGone{session, RegionId(region), slots.size(), job.LeaseBudget()});
     }
     LetGo(job, region, job.sessions);
   }
-  Charge(job, Tier::kDevice);
   if (now_ - job.leases_revoked_at < kRevokePeriod) return;
   const uint32_t limit = job.LeaseLimit(Tier::kDevice);
-  if (share.pinned_chunks() <= limit) return;
+  const uint32_t pinned = job.tier(Tier::kDevice).pinned_chunks();
+  if (pinned <= limit) return;
   job.leases_revoked_at = now_;
   for (const SessionId session : job.sessions) {
     if (sessions_.Find(session)->leases.value() == 0) continue;
     ++counters_.revokes;
-    Emit(Revoke{session, share.pinned_chunks() - limit, {}});
+    Emit(Revoke{session, pinned - limit, {}});
   }
 }
 
 void EngineState::LetGo(Job& job, uint32_t region, std::vector<SessionId> holders) {
-  if (holders.empty()) DropLeaving(job, region);
-  job.tier(Tier::kDevice).leaving.emplace(region, std::move(holders));
-}
-
-void EngineState::DropLeaving(Job& job, uint32_t region) {
-  ++job.segments_pending;
+  if (!ledger_.Leave(job.share(Tier::kDevice), region, std::move(holders))) return;
   Emit(DropRegion{RegionId(region)});
 }
 
 void EngineState::RegionReturned(Job& job, uint32_t region, SessionId session) {
-  auto& leaving = job.tier(Tier::kDevice).leaving;
-  const auto found = leaving.find(region);
-  if (found == leaving.end()) return;
-  std::vector<SessionId>& holders = found->second;
-  const auto holder = std::find(holders.begin(), holders.end(), session);
-  if (holder == holders.end()) return;
-  holders.erase(holder);
-  if (holders.empty()) DropLeaving(job, region);
+  if (!ledger_.Return(job.share(Tier::kDevice), region, session)) return;
+  Emit(DropRegion{RegionId(region)});
 }
 
 void EngineState::On(const ReturnRegionsCall& event) {
@@ -143,13 +122,14 @@ void EngineState::On(const ReturnRegionsCall& event) {
 }
 
 void EngineState::LeaveRegions(Job& job, SessionId session) {
-  for (const auto& [region, holders] : job.tier(Tier::kDevice).leaving) {
+  for (const auto& [region, holders] : job.share(Tier::kDevice).leaving()) {
     RegionReturned(job, region, session);
   }
 }
 
 void EngineState::FinishResize(Job& job) {
-  if (job.SurplusRegions() > 0 || !job.tier(Tier::kDevice).leaving.empty()) return;
+  const Share& share = job.share(Tier::kDevice);
+  if (share.surplus_regions() > 0 || !share.leaving().empty()) return;
   EndResize(job, absl::OkStatus());
 }
 
@@ -168,12 +148,12 @@ void EngineState::ExpireResizes() {
   for (const auto& [id, job] : jobs_) {
     if (!job->resize.has_value() || now_ < job->resize->deadline) continue;
     ++counters_.deadlines_exceeded;
-    const TierShare& share = job->tier(Tier::kDevice);
-    std::string text =
-        absl::StrCat("the device share of ", share.target,
-                     " chunks holds, and is reached later: ", share.pinned_chunks(),
-                     " chunks are leased, and ", job->SurplusRegions(), " regions are used, and ",
-                     share.leaving.size(), " not yet returned, above it");
+    const Share& share = job->share(Tier::kDevice);
+    std::string text = absl::StrCat(
+        "the device share of ", share.target(),
+        " chunks holds, and is reached later: ", job->tier(Tier::kDevice).pinned_chunks(),
+        " chunks are leased, and ", share.surplus_regions(), " regions are used, and ",
+        share.leaving().size(), " not yet returned, above it");
     if (!job->last_error.ok()) {
       absl::StrAppend(&text, "; last failure: ", job->last_error.message());
     }

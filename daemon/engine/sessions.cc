@@ -98,7 +98,7 @@ void EngineState::On(const Tick&) {
   ExpireResizes();
   std::vector<Job*> expired;
   for (auto& [id, job] : jobs_) {
-    if (job->state == Job::State::kLingering && now_ >= job->lingers_until) {
+    if (job->state() == JobState::kLingering && now_ >= job->lingers_until) {
       expired.push_back(job.get());
     }
     std::vector<ChunkIndex> retry_after_tick;
@@ -107,8 +107,8 @@ void EngineState::On(const Tick&) {
       chunks_[index].retry_after_tick = false;
       ScheduleChunk(index);
     }
-    for (const Tier tier : kAllTiers) {
-      job->tier(tier).make_after_tick = false;
+    ledger_.RetrySegments(*job->shares);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
       if (job->tier(tier).exists()) ScheduleRoomCheck(*job, tier);
     }
   }

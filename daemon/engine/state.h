@@ -2,8 +2,8 @@
 //
 // One file per group of operations, in the order of the declarations below. Handlers change the
 // tables and list work; Settle() then takes the work until nothing moves. What has rules of its own
-// (chunk_table.h, member_table.h, record_log.h, session_table.h, waiting_calls.h, work_list.h)
-// never calls back.
+// (chunk_table.h, member_table.h, record_log.h, session_table.h, share_ledger.h, waiting_calls.h,
+// work_list.h) never calls back.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
 
@@ -19,6 +19,7 @@
 #include "daemon/engine/job.h"
 #include "daemon/engine/record_log.h"
 #include "daemon/engine/session_table.h"
+#include "daemon/engine/share_ledger.h"
 #include "daemon/engine/work_list.h"
 
 namespace memtide {
@@ -67,33 +68,24 @@ class EngineState {
   void On(const StoreMade& event);
   void On(const StoreDropped& event);
   absl::StatusOr<MemoryKind> DeviceMemory(const OpenCall& event) const;
-  absl::StatusOr<Bytes> Share(Tier tier, Bytes asked, Bytes chunk_size) const;
-  absl::Status CheckDeviceRegions(const Job& job, uint64_t slots) const;
-  absl::Status LendTier(Job& job, Tier tier, Bytes asked, bool elastic);
-  absl::Status NotEnough(Tier tier, Bytes asked, Bytes chunk_size, uint64_t least) const;
+  void TakeShares(Job& job, std::unique_ptr<JobShares> shares);
   // Makes the next segment of the tier, unless one is being made or the share is used up.
   void Grow(Job& job, Tier tier);
   void SegmentMade(Tier tier, uint32_t segment, const absl::Status& status);
-  void CapShare(Job& job, Tier tier);
-  void BackSegment(Job& job, Tier tier, uint32_t segment);
+  void SendRegions(const Job& job, uint32_t region);
   void SegmentDropped(uint32_t segment);
   void RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status);
   void MaybeDropMemory(Job& job);
-  Bytes Lent(Tier tier) const;
-  Bytes Scrubbing(Tier tier) const;
 
   // --- resize.cc ---
   void On(const ResizeCall& event);
   void On(const ReturnRegionsCall& event);
   absl::Status CheckResize(const Job& job, const ResizeCall& event) const;
-  // Charges the share for its target or for the memory that exists, whichever is more.
-  void Charge(Job& job, Tier tier);
   // Gives up free slots beyond the share, and revokes leases beyond it.
   void GiveSurplusBack(Job& job);
   // The region is no slot any more. It is dropped when `holders`, which get SendRegionGone, have
   // returned it.
   void LetGo(Job& job, uint32_t region, std::vector<SessionId> holders);
-  void DropLeaving(Job& job, uint32_t region);
   void RegionReturned(Job& job, uint32_t region, SessionId session);
   // The session ends, and with it all its mappings.
   void LeaveRegions(Job& job, SessionId session);
@@ -103,22 +95,14 @@ class EngineState {
   void ExpireResizes();
 
   // --- shares.cc ---
-  Bytes Free(Tier tier) const;
-  Bytes Unguaranteed(Tier tier) const;
-  Bytes FairShare(Tier tier) const;
-  bool IsElastic(const OpenCall& open, Tier tier) const;
-  uint64_t UsualSegment(Tier tier, Bytes chunk) const;
-  uint64_t LeastShare(Tier tier, Bytes chunk) const;
-  absl::Status LendElastic(Job& job, Tier tier);
-  void SetTarget(Job& job, Tier tier, uint32_t target);
   // Requests `lacking` more slots: from free memory now, otherwise by reclaiming from jobs above
   // their fair share.
   void GrowShare(Job& job, Tier tier, uint32_t lacking);
-  enum class Need : uint8_t { kGuaranteed, kMore };
-  uint32_t Floor(const Job& job, Tier tier, Need need, bool only_unused) const;
-  Bytes FreeSoon(Tier tier) const;
-  // Shrinks the shares of other jobs until `needed` is free or soon will be.
-  void ReclaimFromOthers(Tier tier, Bytes needed, Need need, const Job* asking);
+  ShareLedger::Opens WaitingOpens(Tier tier) const;
+  ShareLedger::Demands DemandsOf(Tier tier) const;
+  // Tells sessions and waiting chunks that a pool of slots has another size.
+  void Apply(const ShareLedger::Change& change);
+  void Apply(const ShareLedger::Changes& changes);
   // True: memory for the OpenCall is being reclaimed.
   bool ReclaimForOpen(const OpenCall& open);
   // Serves starved jobs and waiting OpenCalls with memory that jobs gave back. False: none was.
@@ -128,22 +112,13 @@ class EngineState {
   void On(const HostMemory& event);
   void On(const SlotReleased& event);
   void On(const SlotPopulated& event);
-  void InflateForReserve(Bytes* available);
-  void AdjustBalloon(Job& job, Bytes* available);
-  // Slots by which the balloon of the job may inflate.
-  uint32_t Inflatable(const Job& job) const;
-  // Makes the host pool of the job smaller by `slots`, or larger, up to its share.
-  void Inflate(Job& job, uint32_t slots);
-  void Deflate(Job& job, uint32_t slots);
   // Releases free slots beyond the size of the pool to the machine.
   void ReleaseSurplusSlots(Job& job, Tier tier);
   // Deflates the balloon for chunks that wait for slots while no victim is left.
   void DeflateForWaiting(Job& job, Tier tier);
   // Populates one released slot again.
   void PopulateNextSlot(Job& job);
-  MemoryPlace PlaceOfSlot(const Job& job, Tier tier, uint32_t number) const;
-  uint32_t NumberOf(const Job& job, const MemoryPlace& place) const;
-  void SendBudgets(const Job& job);
+  void SendBudgets(const Job& job, uint32_t slots, uint32_t most_slots);
   void SendBudget(const Job& job, SessionId session);
 
   // --- chunks.cc ---
@@ -311,7 +286,6 @@ class EngineState {
   // --- inspect.cc ---
   void On(const InspectCall& event);
   void On(const DrainCall& event);
-  PoolUsage Usage(Tier tier) const;
   std::vector<KindUsage> Kinds(const Job* job) const;
   void AnswerDrained();
 
@@ -326,7 +300,6 @@ class EngineState {
   void On(const Restore& event);
   absl::Status RestoreJob(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
   absl::Status RestoreMemory(Job& job, const JobRecord& record);
-  absl::Status RestoreElastic(Job& job, Tier tier);
   absl::StatusOr<std::vector<Slot>> TakeRecorded(Job& job, Tier tier,
                                                  const std::vector<const ChunkRecord*>& chunks);
   void RestoreChunk(Job& job, const ChunkRecord& record);
@@ -334,8 +307,7 @@ class EngineState {
               const absl::Status& why);
 
   // --- invariants.cc ---
-  void CheckSlotRegions(const Job& job, const std::set<uint32_t>& used) const;
-  void CheckBalloon(const Job& job, Tier tier) const;
+  void CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const;
   void CheckWaiting() const;
 
   // --- Effects ---
@@ -348,7 +320,6 @@ class EngineState {
   void Refuse(CallId call, absl::Status status);
 
   const EngineOptions options_;
-  std::array<Bytes, kTiers> capacity_;
 
   Instant now_;
   std::vector<Effect>* effects_ = nullptr;
@@ -360,6 +331,7 @@ class EngineState {
   // In the order of ownership: what is declared later has tokens of what is declared before, such
   // as the slots of the chunks, which point into the pools of the jobs.
   SessionTable sessions_;
+  ShareLedger ledger_;
   std::map<JobId, std::unique_ptr<Job>> jobs_;
   ChunkTable chunks_;
   std::map<CallId, std::unique_ptr<Waiter>> waiters_;
@@ -375,7 +347,6 @@ class EngineState {
   };
   // They wait for memory that is being given back; one per session.
   std::deque<WaitingOpen> opens_;
-  bool freed_ = false;  // Jobs gave memory back during this event.
 
   RecordLog record_log_;
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.

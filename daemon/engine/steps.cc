@@ -34,7 +34,7 @@ absl::Status EngineState::CheckStep(const Session& session, const StepCall& even
   if (indices.size() > limit) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a step of ", indices.size(), " chunks at once; the job's host share of ",
-                     FormatBytes(job.tier(Tier::kHost).lent), " can hold ", limit,
+                     FormatBytes(job.share(Tier::kHost).bytes()), " can hold ", limit,
                      "; raise the pool or step fewer at a time"));
   }
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));

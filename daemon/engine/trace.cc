@@ -41,7 +41,7 @@ TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
 void EngineState::On(const TraceCall& event) {
   const Job* found = nullptr;
   for (const auto& [id, job] : jobs_) {
-    if (event.job.value() != 0 ? id != event.job : job->state != Job::State::kRunning) continue;
+    if (event.job.value() != 0 ? id != event.job : job->state() != JobState::kRunning) continue;
     if (found != nullptr) {
       return Refuse(event.call, absl::InvalidArgumentError(
                                     "job_id: several jobs are open; name one (see InspectNode)"));

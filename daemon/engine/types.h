@@ -16,6 +16,7 @@ namespace memtide {
 
 // With fewer slots than this at a tier, no chunk can be promoted while others are in use.
 inline constexpr uint32_t kMinSlots = 4;
+inline constexpr Bytes kMaxRegionSize = GiB(1);  // One registered io_uring buffer.
 
 // A chunk's number in the engine's table: the low 32 bits of its id. The high 32 bits are the
 // generation of the entry.

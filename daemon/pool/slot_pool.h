@@ -20,10 +20,14 @@
 
 #include "absl/types/optional.h"
 #include "base/check.h"
+#include "base/ids.h"
 
 namespace memtide {
 
 class SlotPool;
+
+// The number of a slot in its pool.
+using SlotNumber = Id<struct SlotNumberTag, uint32_t>;
 
 class Slot {
  public:
@@ -43,7 +47,7 @@ class Slot {
   // False: owns nothing.
   explicit operator bool() const { return pool_ != nullptr; }
   // REQUIRES: owns a slot.
-  uint32_t number() const {
+  SlotNumber number() const {
     MEMTIDE_CHECK(pool_ != nullptr);
     return number_;
   }
@@ -51,10 +55,10 @@ class Slot {
 
  private:
   friend class SlotPool;
-  Slot(SlotPool* pool, uint32_t number) : pool_(pool), number_(number) {}
+  Slot(SlotPool* pool, SlotNumber number) : pool_(pool), number_(number) {}
 
   SlotPool* pool_ = nullptr;
-  uint32_t number_ = 0;
+  SlotNumber number_;
 };
 
 class SlotPool {
@@ -69,6 +73,8 @@ class SlotPool {
   // Slots that were ever backed, and those of them that are not backed now.
   uint32_t numbers() const { return numbers_; }
   uint32_t unbacked_slots() const { return gone_slots() + changing_; }
+  // The slots without memory whose memory is on its way, out or in.
+  uint32_t changing_slots() const { return changing_; }
   // The slots without memory whose memory is not on its way back.
   uint32_t gone_slots() const { return static_cast<uint32_t>(gone_.size()); }
   uint32_t backed_slots() const { return numbers_ - unbacked_slots(); }
@@ -84,36 +90,36 @@ class SlotPool {
   void Back(uint32_t slots) { numbers_ += slots; }
   // Memory backs one more slot. Returns its number, preferring a slot without memory.
   // REQUIRES: missing_slots() > 0.
-  uint32_t BackOne() {
+  SlotNumber BackOne() {
     MEMTIDE_CHECK(missing_slots() > 0);
-    if (gone_.empty()) return numbers_++;
-    const uint32_t number = gone_.back();
+    if (gone_.empty()) return SlotNumber(numbers_++);
+    const SlotNumber number = gone_.back();
     gone_.pop_back();
     freed_.push_back(number);
     return number;
   }
   // Gives the slot up: its memory goes. Returns its number, for Gone. REQUIRES: owns a slot of this
   // pool.
-  uint32_t Unback(Slot slot) {
+  SlotNumber Unback(Slot slot) {
     MEMTIDE_CHECK(slot.pool_ == this);
     slot.pool_ = nullptr;
     ++changing_;
     return slot.number_;
   }
   // The memory of a slot that was given up has been freed, or could not be restored.
-  void Gone(uint32_t number) {
+  void Gone(SlotNumber number) {
     --changing_;
     gone_.push_back(number);
   }
   // Memory is to come for this one again: then Returned, else Gone. REQUIRES: gone_slots() > 0.
-  uint32_t TakeGone() {
+  SlotNumber TakeGone() {
     MEMTIDE_CHECK(!gone_.empty());
-    const uint32_t number = gone_.back();
+    const SlotNumber number = gone_.back();
     gone_.pop_back();
     ++changing_;
     return number;
   }
-  void Returned(uint32_t number) {
+  void Returned(SlotNumber number) {
     --changing_;
     freed_.push_back(number);
   }
@@ -124,43 +130,43 @@ class SlotPool {
   // Owns nothing when no backed slot is free.
   Slot Take() {
     if (!freed_.empty()) {
-      const uint32_t number = freed_.back();
+      const SlotNumber number = freed_.back();
       freed_.pop_back();
       return Slot(this, number);
     }
     if (fresh_ == numbers_) return Slot();
-    return Slot(this, fresh_++);
+    return Slot(this, SlotNumber(fresh_++));
   }
 
   // Takes exactly these slots, in their order; nullopt if a slot is named twice or is not backed.
   // REQUIRES: no slot of the pool was taken or given up.
-  absl::optional<std::vector<Slot>> TakeNumbers(const std::vector<uint32_t>& numbers) {
+  absl::optional<std::vector<Slot>> TakeNumbers(const std::vector<SlotNumber>& numbers) {
     MEMTIDE_CHECK(fresh_ == 0 && unbacked_slots() == 0);
     std::vector<bool> wanted(numbers_);
     uint32_t end = 0;
-    for (const uint32_t number : numbers) {
-      if (number >= numbers_ || wanted[number]) return absl::nullopt;
-      wanted[number] = true;
-      end = std::max(end, number + 1);
+    for (const SlotNumber number : numbers) {
+      if (number.value() >= numbers_ || wanted[number.value()]) return absl::nullopt;
+      wanted[number.value()] = true;
+      end = std::max(end, number.value() + 1);
     }
     fresh_ = end;
     for (uint32_t number = fresh_; number > 0; --number) {
-      if (!wanted[number - 1]) freed_.push_back(number - 1);
+      if (!wanted[number - 1]) freed_.push_back(SlotNumber(number - 1));
     }
     std::vector<Slot> slots;
     slots.reserve(numbers.size());
-    for (const uint32_t number : numbers) slots.push_back(Slot(this, number));
+    for (const SlotNumber number : numbers) slots.push_back(Slot(this, number));
     return slots;
   }
 
  private:
   friend class Slot;
   uint32_t size_;
-  uint32_t numbers_ = 0;         // Slots below are backed, but for those that are gone.
-  uint32_t fresh_ = 0;           // Slots from here on were never taken.
-  std::vector<uint32_t> freed_;  // Last freed last.
-  std::vector<uint32_t> gone_;   // Given up, and without memory.
-  uint32_t changing_ = 0;        // Given up, and their memory is on its way, out or in.
+  uint32_t numbers_ = 0;           // Slots below are backed, but for those that are gone.
+  uint32_t fresh_ = 0;             // Slots from here on were never taken.
+  std::vector<SlotNumber> freed_;  // Last freed last.
+  std::vector<SlotNumber> gone_;   // Given up, and without memory.
+  uint32_t changing_ = 0;          // Given up, and their memory is on its way, out or in.
 };
 
 inline void Slot::Free() {

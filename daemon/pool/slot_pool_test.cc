@@ -13,13 +13,14 @@ TEST(SlotPoolTest, HandsOutEverySlotOnceAndThenNone) {
   SlotPool pool(5);
   pool.Back(5);
   std::vector<Slot> slots;
-  std::set<uint32_t> numbers;
+  std::set<SlotNumber> numbers;
   for (int i = 0; i < 5; ++i) {
     slots.push_back(pool.Take());
     ASSERT_TRUE(slots.back());
     numbers.insert(slots.back().number());
   }
-  EXPECT_EQ(numbers, (std::set<uint32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(numbers, (std::set<SlotNumber>{SlotNumber(0), SlotNumber(1), SlotNumber(2),
+                                           SlotNumber(3), SlotNumber(4)}));
   EXPECT_FALSE(pool.Take());
   EXPECT_EQ(pool.used_slots(), 5u);
 }
@@ -34,7 +35,7 @@ TEST(SlotPoolTest, OnlyBackedSlotsAreHandedOut) {
   pool.Cap();
   EXPECT_EQ(pool.size(), 2u);
   a.Free();
-  EXPECT_EQ(pool.Take().number(), 0u) << "a used number is taken again before a new one";
+  EXPECT_EQ(pool.Take().number(), SlotNumber(0)) << "a used number is taken again before a new one";
 }
 
 TEST(SlotPoolTest, ASlotReturnsWhenItsOwnerEndsOrIsOverwritten) {
@@ -52,27 +53,27 @@ TEST(SlotPoolTest, ASlotReturnsWhenItsOwnerEndsOrIsOverwritten) {
 
 TEST(SlotPoolTest, ASlotThatIsGivenUpIsNotHandedOutUntilItIsBackedAgain) {
   SlotPool pool(3);
-  EXPECT_EQ(pool.BackOne(), 0u);
-  EXPECT_EQ(pool.BackOne(), 1u);
+  EXPECT_EQ(pool.BackOne(), SlotNumber(0));
+  EXPECT_EQ(pool.BackOne(), SlotNumber(1));
   Slot kept = pool.Take();
-  EXPECT_EQ(pool.Unback(pool.Take()), 1u);
-  pool.Gone(1);
+  EXPECT_EQ(pool.Unback(pool.Take()), SlotNumber(1));
+  pool.Gone(SlotNumber(1));
   EXPECT_EQ(pool.backed_slots(), 1u);
   EXPECT_EQ(pool.used_slots(), 1u);
   EXPECT_FALSE(pool.Take());
   EXPECT_EQ(pool.missing_slots(), 2u);
-  EXPECT_EQ(pool.BackOne(), 1u) << "a number that is gone comes before a new one";
-  EXPECT_EQ(pool.BackOne(), 2u);
+  EXPECT_EQ(pool.BackOne(), SlotNumber(1)) << "a number that is gone comes before a new one";
+  EXPECT_EQ(pool.BackOne(), SlotNumber(2));
   const Slot second = pool.Take();
   const Slot third = pool.Take();
-  EXPECT_EQ(second.number() + third.number(), 3u);
+  EXPECT_EQ(second.number().value() + third.number().value(), 3u);
   EXPECT_FALSE(pool.Take());
 }
 
 TEST(SlotPoolTest, ASlotWhoseMemoryIsOnItsWayIsNotBacked) {
   SlotPool pool(2);
   pool.Back(2);
-  const uint32_t number = pool.Unback(pool.Take());
+  const SlotNumber number = pool.Unback(pool.Take());
   EXPECT_EQ(pool.unbacked_slots(), 1u);
   EXPECT_EQ(pool.gone_slots(), 0u) << "it goes still";
   pool.Gone(number);

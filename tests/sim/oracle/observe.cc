@@ -9,7 +9,8 @@ namespace memtide::sim {
 namespace {
 
 // A quarter of the slots is left to prefetch into, and one at least.
-uint32_t BudgetOf(uint32_t slots) { return slots - std::max(1u, slots / 4); }
+// A client with a single slot may still lease one chunk at a time.
+uint32_t BudgetOf(uint32_t slots) { return slots < 2 ? 1 : slots - std::max(1u, slots / 4); }
 
 }  // namespace
 
