@@ -27,9 +27,9 @@
 #include <vector>
 
 #include "base/memory_kind.h"
-#include "daemon/engine/effects.h"
-#include "daemon/engine/events.h"
-#include "daemon/engine/types.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
+#include "daemon/engine/interface/types.h"
 #include "daemon/policy/placement_policy.h"
 #include "proto/protocol.h"
 

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/engine/chunk_table.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/job.h"
-#include "daemon/engine/record_log.h"
-#include "daemon/engine/session_table.h"
-#include "daemon/engine/share_ledger.h"
-#include "daemon/engine/work_list.h"
+#include "daemon/engine/tables/chunk_table.h"
+#include "daemon/engine/tables/record_log.h"
+#include "daemon/engine/tables/session_table.h"
+#include "daemon/engine/tables/share_ledger.h"
+#include "daemon/engine/tables/work_list.h"
 
 namespace memtide {
 
@@ -35,7 +35,7 @@ class EngineState {
   void CheckInvariants() const;
 
  private:
-  // --- sessions.cc ---
+  // --- sessions/sessions.cc ---
   void On(const ClientConnected& event);
   void On(const ClientGone& event);
   void On(const RenewCall& event);
@@ -48,7 +48,7 @@ class EngineState {
   // True: the request was answered before, and the call gets the same reply again.
   bool AnswerAgain(const Session& session, CallId call, uint64_t request_id, size_t event_kind);
 
-  // --- jobs.cc ---
+  // --- sessions/jobs.cc ---
   void On(const OpenCall& event);
   absl::Status CheckOpen(const OpenCall& event) const;
   Job* FindJobToJoin(const OpenCall& event, uint32_t uid);
@@ -62,7 +62,7 @@ class EngineState {
   void LeaveJob(Session& session);
   void EndJob(Job& job);
 
-  // --- memory.cc ---
+  // --- memory/memory.cc ---
   void On(const RegionMade& event);
   void On(const RegionDropped& event);
   void On(const StoreMade& event);
@@ -77,7 +77,7 @@ class EngineState {
   void RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status);
   void MaybeDropMemory(Job& job);
 
-  // --- resize.cc ---
+  // --- memory/resize.cc ---
   void On(const ResizeCall& event);
   void On(const ReturnRegionsCall& event);
   absl::Status CheckResize(const Job& job, const ResizeCall& event) const;
@@ -94,7 +94,7 @@ class EngineState {
   void EndResize(Job& job, const absl::Status& status);
   void ExpireResizes();
 
-  // --- shares.cc ---
+  // --- memory/shares.cc ---
   // Requests `lacking` more slots: from free memory now, otherwise by reclaiming from jobs above
   // their fair share.
   void GrowShare(Job& job, Tier tier, uint32_t lacking);
@@ -108,7 +108,7 @@ class EngineState {
   // Serves starved jobs and waiting OpenCalls with memory that jobs gave back. False: none was.
   bool ServeFreed();
 
-  // --- balloon.cc ---
+  // --- memory/balloon.cc ---
   void On(const HostMemory& event);
   void On(const SlotReleased& event);
   void On(const SlotPopulated& event);
@@ -121,7 +121,7 @@ class EngineState {
   void SendBudgets(const Job& job, uint32_t slots, uint32_t most_slots);
   void SendBudget(const Job& job, SessionId session);
 
-  // --- chunks.cc ---
+  // --- chunks/chunks.cc ---
   void On(const AllocateCall& event);
   // Serves waiting allocations as far as the home tier has memory.
   void AllocateWaiting(Job& job);
@@ -147,7 +147,7 @@ class EngineState {
   // Frees the slots of a freed chunk and its index, unless a transfer or step uses them.
   void ForgetChunk(ChunkIndex index);
 
-  // --- fetch.cc ---
+  // --- chunks/fetch.cc ---
   void On(const FetchCall& event);
   void On(const ReleaseCall& event);
   absl::Status CheckFetch(const Session& session, const FetchCall& event,
@@ -166,7 +166,7 @@ class EngineState {
   void ReleaseLease(Session& session, ChunkIndex index);
   void MakeNewVersion(ChunkIndex index);
 
-  // --- admission.cc ---
+  // --- chunks/admission.cc ---
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
   Verdict TryAdmit(Waiter& waiter, bool may_take_room);
   bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;
@@ -191,7 +191,7 @@ class EngineState {
   void RevokeLeases(Waiter& waiter);
   void RevokeLeasesAgain(Job& job, Tier tier);
 
-  // --- steps.cc ---
+  // --- chunks/steps.cc ---
   void On(const StepCall& event);
   void On(const StepDone& event);
   absl::Status CheckStep(const Session& session, const StepCall& event,
@@ -201,7 +201,7 @@ class EngineState {
   // Drops the content of the chunk. REQUIRES: it is not pinned.
   void Discard(ChunkIndex index);
 
-  // --- commit.cc ---
+  // --- chunks/commit.cc ---
   void On(const CommitCall& event);
   absl::Status CheckCommit(const Job& job, const CommitCall& event) const;
   void SwapContents(ChunkIndex a, ChunkIndex b);
@@ -209,7 +209,7 @@ class EngineState {
   void UnlinkShadow(ChunkIndex index);
   void ForgetWishes(ChunkIndex index);
 
-  // --- movement.cc ---
+  // --- chunks/movement.cc ---
   void On(const PrefetchCall& event);
   void On(const TransferDone& event);
   void ScheduleChunk(ChunkIndex index) { work_.AddChunk(index); }
@@ -240,12 +240,12 @@ class EngineState {
   void StopPrefetch(Chunk& chunk);
   MemoryPlace PlaceOf(const Chunk& chunk, Tier tier) const;
 
-  // --- evict.cc ---
+  // --- chunks/evict.cc ---
   void On(const EvictCall& event);
   void FinishEvicts(ChunkIndex index, const absl::Status& status);
   void EndEvict(EvictOperation& evict, const absl::Status& status);
 
-  // --- predict.cc ---
+  // --- forecast/predict.cc ---
   void On(const ReportCall& event);
   absl::Status CheckMoments(const std::vector<MomentReport>& moments) const;
   void Learn(Job& job, const std::vector<MomentReport>& moments);
@@ -267,7 +267,7 @@ class EngineState {
   EvictionCost CostOf(const Chunk& chunk, Tier tier) const;
   void AddEvictionHints(const Session& session, FetchReply* reply) const;
 
-  // --- prefetch.cc ---
+  // --- forecast/prefetch.cc ---
   void SchedulePrefetch(Job& job);
   bool PrefetchOrWriteBack();
   bool Prefetch(Job& job, Tier tier);
@@ -278,18 +278,18 @@ class EngineState {
   bool WriteBackEarly(Job& job, Tier tier);
   bool IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const;
 
-  // --- trace.cc ---
+  // --- inspection/trace.cc ---
   void On(const TraceCall& event);
   absl::optional<uint32_t> MomentsUntilUse(const Chunk& chunk) const;
   TracedMove Trace(const Chunk& chunk, absl::optional<Tier> from, absl::optional<Tier> to) const;
 
-  // --- inspect.cc ---
+  // --- inspection/inspect.cc ---
   void On(const InspectCall& event);
   void On(const DrainCall& event);
   std::vector<KindUsage> Kinds(const Job* job) const;
   void AnswerDrained();
 
-  // --- record.cc ---
+  // --- records/record.cc ---
   // Adds the chunk or job to the record of this event, if the job outlives the daemon.
   void MarkDirty(ChunkIndex index);
   void MarkDirty(const Job& job);

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "daemon/engine/effects.h"
+#include "daemon/engine/interface/effects.h"
 #include "daemon/metrics/edge_counters.h"
 
 namespace prometheus {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/engine/effects.h"
+#include "daemon/engine/interface/effects.h"
 #include "daemon/metrics/edge_counters.h"
 
 namespace memtide {

@@ -14,7 +14,7 @@
 #include "base/mutex.h"
 #include "base/shared_memory.h"
 #include "daemon/device/device.h"
-#include "daemon/engine/types.h"
+#include "daemon/engine/interface/types.h"
 
 namespace memtide {
 

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "daemon/engine/types.h"
+#include "daemon/engine/interface/types.h"
 #include "memtide/v1/trace.pb.h"
 
 namespace memtide {

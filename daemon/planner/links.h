@@ -15,7 +15,7 @@
 #include "absl/types/optional.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "daemon/engine/effects.h"
+#include "daemon/engine/interface/effects.h"
 
 namespace memtide {
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "daemon/engine/events.h"
+#include "daemon/engine/interface/events.h"
 #include "daemon/io/fd_store.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/kept_memory.h"

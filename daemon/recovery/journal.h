@@ -21,9 +21,9 @@
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/ids.h"
-#include "daemon/engine/effects.h"
-#include "daemon/engine/events.h"
-#include "daemon/engine/record.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
+#include "daemon/engine/interface/record.h"
 #include "daemon/io/owned_fd.h"
 
 namespace memtide {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "daemon/engine/events.h"
+#include "daemon/engine/interface/events.h"
 #include "daemon/io/fd_store.h"
 #include "daemon/mover/mover.h"
 #include "daemon/recovery/inheritance.h"

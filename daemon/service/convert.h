@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "daemon/engine/effects.h"
-#include "daemon/engine/events.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
 #include "memtide/v1/admin.pb.h"
 #include "memtide/v1/chunks.pb.h"
 #include "memtide/v1/optimizer.pb.h"

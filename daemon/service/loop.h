@@ -28,8 +28,8 @@
 #include "absl/types/optional.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "daemon/engine/effects.h"
-#include "daemon/engine/events.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
 #include "daemon/metrics/edge_counters.h"
 
 namespace memtide {

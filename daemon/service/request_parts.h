@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/types.h"
+#include "daemon/engine/interface/types.h"
 #include "daemon/service/convert.h"
 
 namespace memtide {

@@ -15,7 +15,7 @@
 #include "base/bytes.h"
 #include "base/ids.h"
 #include "base/memory_kind.h"
-#include "daemon/engine/effects.h"
+#include "daemon/engine/interface/effects.h"
 #include "daemon/session/token_table.h"
 #include "proto/protocol.h"
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "daemon/engine/effects.h"
+#include "daemon/engine/interface/effects.h"
 #include "memtide/v1/session.pb.h"
 
 namespace memtide {

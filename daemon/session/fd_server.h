@@ -29,8 +29,8 @@
 #include "base/ids.h"
 #include "base/memory_kind.h"
 #include "base/mutex.h"
-#include "daemon/engine/effects.h"
-#include "daemon/engine/events.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
 #include "daemon/metrics/edge_counters.h"
 #include "daemon/session/token_table.h"
 

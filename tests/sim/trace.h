@@ -8,8 +8,8 @@
 #include <ostream>
 #include <string>
 
-#include "daemon/engine/effects.h"
-#include "daemon/engine/events.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
 
 namespace memtide::sim {
 

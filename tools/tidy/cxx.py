@@ -30,10 +30,10 @@ CLIENT_LAYERS = ("testing", "abi", "main", "lease", "rpc", "cuda", "memory")
 TEST_FILES = ("_test.cc", "_fuzz.cc", "_benchmark.cc")
 # The value types in which the engine and its edges talk: open to every package of the daemon.
 VOCABULARY = {
-    "daemon/engine/effects.h",
-    "daemon/engine/events.h",
-    "daemon/engine/record.h",
-    "daemon/engine/types.h",
+    "daemon/engine/interface/effects.h",
+    "daemon/engine/interface/events.h",
+    "daemon/engine/interface/record.h",
+    "daemon/engine/interface/types.h",
 }
 
 BANNED_CALLS = (

@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/engine/effects.h"
 #include "daemon/engine/engine.h"
-#include "daemon/engine/events.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
 #include "tests/sim/oracle/verdict.h"
 #include "tests/sim/probes.h"
 #include "tests/sim/random.h"

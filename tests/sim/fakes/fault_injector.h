@@ -8,8 +8,8 @@
 
 #include <vector>
 
-#include "daemon/engine/effects.h"
-#include "daemon/engine/events.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
 #include "tests/sim/fakes/fake_node.h"
 #include "tests/sim/random.h"
 

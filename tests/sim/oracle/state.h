@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/engine/effects.h"
-#include "daemon/engine/events.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
 #include "tests/sim/config.h"
 #include "tests/sim/fakes/fake_node.h"
 

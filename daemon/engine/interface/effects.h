@@ -1,0 +1,253 @@
+// Effects: what the engine orders. The edges carry effects out, in order, and decide nothing.
+#ifndef MEMTIDE_DAEMON_ENGINE_INTERFACE_EFFECTS_H_
+#define MEMTIDE_DAEMON_ENGINE_INTERFACE_EFFECTS_H_
+
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "base/memory_kind.h"
+#include "daemon/engine/interface/record.h"
+#include "daemon/engine/interface/types.h"
+#include "daemon/optimizer/work.h"
+
+namespace memtide {
+
+// --- Answers ---
+
+struct OpenReply {
+  JobId job;
+  Bytes chunk_size;
+  // Slots of the job at each tier; zero: the tier is not there.
+  uint32_t device_slots = 0, host_slots = 0, ssd_slots = 0;
+  // Most chunks that the job can have.
+  uint32_t max_chunks = 0;
+  // The lease budget at the working tier. It leaves slots to early write-back and prefetch.
+  uint32_t lease_budget = 0;
+  std::vector<RegionId> regions;  // They follow on the fd socket.
+  Duration session_lease{0};
+  MemoryKind device_memory = MemoryKind::kSharedMemory;  // How it is lent.
+  // The job's last committed step, zero if there was none, and its manifest.
+  uint64_t committed_step = 0;
+  std::string manifest;
+};
+struct AllocateReply {
+  std::vector<ChunkId> chunks;
+};
+struct FetchReply {
+  std::vector<Lease> leases;  // In the order asked.
+  // The session's leased chunks with the latest predicted uses, the latest first.
+  std::vector<ChunkId> eviction_hints;
+};
+inline constexpr size_t kMaxEvictionHints = 32;
+struct DescribeReply {
+  std::vector<ChunkInfo> chunks;
+};
+struct InspectReply {
+  std::vector<PoolUsage> pools;
+  std::vector<KindUsage> kinds;  // Over all jobs.
+  Counters counters;
+  Limits limits;
+  std::vector<SessionInfo> sessions;
+  std::vector<ChunkInfo> chunks;
+  uint32_t session_count = 0, chunk_count = 0, waiting_calls = 0, transfers_in_flight = 0;
+  bool draining = false;
+};
+// As in trace.proto. Times count from the first moment; chunks are numbers of the job.
+struct TracedChunk {
+  uint32_t number = 0;
+  ChunkId chunk;
+  ChunkKind kind = ChunkKind::kOther;
+  absl::optional<uint32_t> next_use_in_moments;
+};
+struct TracedMoment {
+  Phase phase = Phase::kOther;
+  std::string name;
+  Bytes own_device, own_host;
+  Duration time{0};
+  std::vector<uint32_t> uses;  // Number * 4 + TracedOperation.
+};
+enum class TracedOperation : uint8_t { kRead, kWrite, kAllocate, kFree };
+enum class MoveReason : uint8_t { kDemand, kPrefetch, kVictim, kWriteBack, kRequest };
+struct TracedMove {
+  uint32_t chunk = 0;
+  absl::optional<Tier> from;  // None: zeros.
+  absl::optional<Tier> to;    // None: the copy was dropped.
+  MoveReason reason = MoveReason::kDemand;
+  uint32_t nearer = 0;
+  Instant start;
+  Duration duration{0};
+  uint64_t moment = 0;
+  absl::optional<uint32_t> next_use_in_moments;
+};
+struct TracedStall {
+  Instant start;
+  Duration duration{0};
+  absl::optional<Tier> waited_for;  // None: room. Device: a copy.
+  uint32_t chunks = 0;
+};
+struct TraceReply {
+  JobId job;
+  Bytes chunk_size;
+  uint32_t device_slots = 0, host_slots = 0, ssd_slots = 0;
+  std::vector<TracedChunk> chunks;
+  std::vector<TracedMoment> moments;
+  std::vector<uint32_t> iteration_ends;
+  Instant start;              // The time of moments[0].
+  uint64_t first_moment = 0;  // The number of moments[0], as in TracedMove::moment.
+  std::vector<TracedMove> moves;
+  std::vector<TracedStall> stalls;
+};
+struct StepReply {
+  uint64_t non_finite_gradients = 0;
+};
+struct ResizeReply {
+  uint32_t device_slots = 0, lease_budget = 0;  // As in OpenReply.
+};
+struct Reply {
+  CallId call;
+  absl::Status status;
+  // monostate for errors and for calls that answer nothing.
+  std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply,
+               ResizeReply, TraceReply, StepReply>
+      value;
+};
+
+// --- To clients, over the fd socket ---
+
+// Passes a region's descriptor.
+struct SendRegion {
+  SessionId session;
+  RegionId region;
+};
+// The session must unmap a device region and then send ReturnRegionsCall: no lease is or will be in
+// it.
+struct SendRegionGone {
+  SessionId session;
+  RegionId region;
+  uint32_t device_slots = 0, lease_budget = 0;  // The new values of the job.
+};
+// The new lease budget of the session (see OpenReply), of `slots` slots at the working tier. It may
+// have `most` leases in use at once.
+struct SendLeaseBudget {
+  SessionId session;
+  uint32_t slots = 0, lease_budget = 0, most = 0;
+};
+// Requests the release of leases: of `chunks`, which another session wants, and of `count` more of
+// the client's choice, whose room is needed. The client need not comply.
+struct Revoke {
+  SessionId session;
+  uint32_t count = 0;
+  std::vector<ChunkId> chunks;  // At most kMaxRevokedChunks.
+};
+inline constexpr size_t kMaxRevokedChunks = 256;
+// Ends the connection. ClientGone follows.
+struct CloseSession {
+  SessionId session;
+  absl::Status reason;
+};
+
+// --- To the log ---
+
+// An iteration of a job differed from its prediction. Emitted for the mispredictions number 1, 2,
+// 4, 8 and so on of a job, so that a job that never repeats itself does not fill the log.
+struct Misprediction {
+  JobId job;
+  std::string job_name;
+  uint64_t mispredictions = 0;  // The count of the job so far.
+  uint64_t iteration = 0;       // Its number, from one on.
+  // Uses in the iteration; uses predicted, zero without a prediction; and uses that came in the
+  // predicted order.
+  uint32_t uses = 0, expected = 0, as_expected = 0;
+  bool remembered =
+      false;  // The access predictor records the iteration, and predicts it from now on.
+};
+
+// The machine is short of memory, and balloons inflate; or the shortage is over, and all balloons
+// are empty.
+struct MachineShort {
+  bool begins = false;
+  Bytes available, reserve;
+};
+
+// A job of the previous daemon could not be restored. Its memory is dropped.
+struct JobLost {
+  JobId job;
+  std::string job_name;
+  uint64_t committed_step = 0;
+  absl::Status why;
+};
+
+// --- To the journal, which outlives the daemon ---
+
+// The new state of what an event changed in jobs that outlive the daemon. Comes before all other
+// effects of its event, and must be stored, whole or not at all, before those are carried out.
+struct Record {
+  std::vector<JobRecord> jobs;
+  std::vector<JobId> ended;
+  std::vector<ChunkRecord> chunks;
+  std::vector<uint32_t> freed;  // The low 32 bits of their ids.
+};
+
+// --- To the mover ---
+
+struct MakeRegion {
+  RegionId region;
+  Tier tier = Tier::kHost;                        // Device or host.
+  uint32_t uid = 0;                               // The tenant: no region ever has two.
+  Bytes size, slot;                               // Whole slots of that size.
+  MemoryKind memory = MemoryKind::kSharedMemory;  // How it will be lent.
+  bool persistent = false;                        // The region outlives the daemon.
+};
+struct DropRegion {
+  RegionId region;
+};
+// Returns the pages of an empty slot of a host region to the machine, until PopulateSlot fills the
+// slot with zeros.
+struct ReleaseSlot {
+  MemoryPlace place;
+  Bytes size;
+};
+struct PopulateSlot {
+  MemoryPlace place;
+  Bytes size;
+};
+// Files that can hold `size` without ever failing for lack of space.
+struct MakeStore {
+  StoreId store;
+  Bytes size;
+  bool persistent = false;  // The store outlives the daemon.
+};
+struct DropStore {
+  StoreId store;
+};
+struct StartTransfer {
+  enum class Kind : uint8_t { kHostToDevice, kDeviceToHost, kSsdToHost, kHostToSsd, kZero };
+  TransferId transfer;
+  Kind kind = Kind::kZero;
+  // kHostToDevice, kDeviceToHost: both. kSsdToHost: memory `to`, store. kHostToSsd: memory `from`,
+  // store. kZero: `to`.
+  MemoryPlace from, to;
+  StorePlace store;
+  Bytes size;
+};
+
+// Runs the work over the chunks at these places of host memory, of `size` bytes each.
+struct StartStep {
+  StepId step;
+  std::vector<MemoryPlace> chunks;
+  Bytes size;
+  std::shared_ptr<const optimizer::Work> work;
+};
+
+using Effect =
+    std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction, MakeRegion,
+                 DropRegion, MakeStore, DropStore, StartTransfer, StartStep, JobLost, Record,
+                 SendLeaseBudget, MachineShort, ReleaseSlot, PopulateSlot>;
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_INTERFACE_EFFECTS_H_

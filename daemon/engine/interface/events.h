@@ -1,0 +1,247 @@
+// What can happen to the engine. Every event carries values only, already decoded and bounded by
+// the edge that made it; the engine checks meaning (ownership, limits, states).
+//
+// Calls come with a CallId that the edge chose; the engine answers each exactly once, now or later,
+// with a Reply effect, also when the session ends or the deadline passes.
+#ifndef MEMTIDE_DAEMON_ENGINE_INTERFACE_EVENTS_H_
+#define MEMTIDE_DAEMON_ENGINE_INTERFACE_EVENTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "base/memory_kind.h"
+#include "daemon/engine/interface/record.h"
+#include "daemon/engine/interface/types.h"
+#include "daemon/optimizer/work.h"
+
+namespace memtide {
+
+// --- From the fd socket ---
+
+// A process connected; identity is the kernel's. Answered by CloseSession when a limit is reached.
+struct ClientConnected {
+  SessionId session;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+};
+// The connection ended (exit, kill, close). Leases end; a session never comes back.
+struct ClientGone {
+  SessionId session;
+};
+
+// --- Calls ---
+
+// Binds the session to a job: creates it, or joins the running or lingering job of the same name
+// and uid (then the chunk size must be equal or zero, and shares are ignored). Answered with
+// OpenReply once memory is there.
+struct OpenCall {
+  CallId call;
+  SessionId session;
+  std::string job_name;  // Empty: a job of this session alone.
+  Bytes chunk_size;      // A multiple of kChunkAlignment, at most kMaxChunkSize.
+  // Shares of the pools. Zero: all that is free. Rounded down to whole chunks.
+  Bytes device_share, host_share, ssd_share;
+  // Host and SSD shares of zero follow what jobs need. Ignored by nodes without SSD.
+  bool elastic = false;
+  // How long the chunks outlive the last session.
+  Duration time_to_live{0};
+  // How device memory is to be lent; nullopt: as the node does it best. Ignored by nodes whose
+  // device lends shared memory.
+  absl::optional<MemoryKind> device_memory;
+};
+struct RenewCall {
+  CallId call;
+  SessionId session;
+};
+struct CloseCall {
+  CallId call;
+  SessionId session;
+};
+// New chunks, all or none. While they hold nothing they read as zeros, or if `undefined` as
+// anything of the job's: then nothing is done before they are first written.
+struct AllocateCall {
+  CallId call;
+  SessionId session;
+  uint64_t request_id = 0;  // Same id again: same reply, one effect.
+  uint32_t count = 0;
+  ChunkKind kind = ChunkKind::kOther;
+  bool undefined = false;
+};
+// Leases for all of `chunks`, at `tier` (device or host), after `releases` has been given back.
+// A chunk already leased by the session keeps its lease (upgraded to write if asked).
+struct FetchCall {
+  CallId call;
+  SessionId session;
+  Tier tier = Tier::kDevice;
+  Access access = Access::kRead;
+  std::vector<ChunkId> chunks;
+  std::vector<ChunkId> releases;  // Not leased: ignored, so that a retry is harmless.
+  bool wait = true;               // False: UNAVAILABLE unless every chunk is there now.
+  Duration deadline{0};           // Zero: the limit max_wait.
+  // What the session used since its last report, up to this call's chunks. Chunks that are not the
+  // job's: ignored.
+  std::vector<MomentReport> moments;
+};
+// Only the moments of a FetchCall.
+struct ReportCall {
+  CallId call;
+  SessionId session;
+  std::vector<MomentReport> moments;
+};
+struct ReleaseCall {
+  CallId call;
+  SessionId session;
+  uint64_t request_id = 0;
+  std::vector<ChunkId> chunks;  // FAILED_PRECONDITION when one is not leased: nothing is released.
+};
+// Ends the session's leases on `chunks`, whatever the answer, moves them down to `tier` (host or
+// ssd) and answers when they are there.
+struct EvictCall {
+  CallId call;
+  SessionId session;
+  Tier tier = Tier::kSsd;
+  std::vector<ChunkId> chunks;
+};
+// Starts prefetches to `tier` where room can be made; answered at once, leases nothing.
+struct PrefetchCall {
+  CallId call;
+  SessionId session;
+  Tier tier = Tier::kDevice;
+  std::vector<ChunkId> chunks;
+};
+// Ends chunks and their content. Own leases end with them; others' refuse it.
+struct FreeCall {
+  CallId call;
+  SessionId session;
+  uint64_t request_id = 0;
+  std::vector<ChunkId> chunks;
+};
+struct DescribeCall {
+  CallId call;
+  SessionId session;
+  std::vector<ChunkId> chunks;
+};
+
+// Changes the job's share of the device pool; see Resize in the protocol. Answered with ResizeReply
+// when memory that is too much has been given back.
+struct ResizeCall {
+  CallId call;
+  SessionId session;
+  Bytes device_share;    // Rounded down to whole chunks.
+  Duration deadline{0};  // Zero: the limit max_wait.
+};
+// The session unmapped regions that SendRegionGone named. Other regions are ignored.
+struct ReturnRegionsCall {
+  CallId call;
+  SessionId session;
+  std::vector<RegionId> regions;
+};
+
+// One step part: reads the first `reads` of `chunks` and creates new content in the others, in host
+// memory. Answered when it is computed. No session sees the new content as the state of the job
+// before the commit. Nothing that is read changes, so that the same part may be computed again.
+struct StepCall {
+  CallId call;
+  SessionId session;
+  std::vector<ChunkId> chunks;
+  uint32_t reads = 0;
+  std::shared_ptr<const optimizer::Work> work;  // Over `chunks`, by their number.
+  Duration deadline{0};                         // Zero: the limit max_wait.
+  std::vector<MomentReport> moments;            // As in FetchCall.
+};
+// Commits step number `step` of the job: in one event, chunks[i] gets the content of shadows[i].
+struct CommitCall {
+  CallId call;
+  SessionId session;
+  uint64_t step =
+      0;  // The last committed step + 1. The last step again is answered without effect.
+  std::vector<ChunkId> chunks, shadows;
+  // Whether shadows[i] gets the old content of chunks[i], instead of none.
+  bool keep_old_content = false;
+  std::string manifest;  // In every OpenReply of the job from now on.
+};
+
+// --- Operators and metrics ---
+
+struct InspectCall {
+  CallId call;
+  bool sessions = false;
+  // Lists chunks from this index on, max_chunks at most; for paging.
+  uint32_t first_chunk = 0, max_chunks = 0;
+};
+// The uses and movements that the engine recorded for a job.
+struct TraceCall {
+  CallId call;
+  JobId job;  // Zero: the only one that is open.
+};
+// Refuses new sessions and allocations from now on. Answered when nothing is in flight.
+struct DrainCall {
+  CallId call;
+};
+
+// --- From the mover ---
+
+struct TransferDone {
+  TransferId transfer;
+  absl::Status status;
+};
+struct RegionMade {
+  RegionId region;
+  absl::Status status;
+};
+struct RegionDropped {
+  RegionId region;
+};
+struct SlotReleased {
+  MemoryPlace place;
+};
+struct SlotPopulated {
+  MemoryPlace place;
+  absl::Status status;
+};
+struct StoreMade {
+  StoreId store;
+  absl::Status status;
+};
+struct StoreDropped {
+  StoreId store;
+};
+
+struct StepDone {
+  StepId step;
+  absl::Status status;
+  uint64_t non_finite_gradients = 0;  // Zero if the work does not count them.
+};
+
+// The first event after a restart. The recorded jobs linger, each with its whole time to live. Jobs
+// that no longer fit the node, or whose records contradict each other, are dropped (JobLost).
+// REQUIRES: all memory that the records name exists; there is one record for each chunk and job,
+// and one chunk for each index (the low 32 bits of its id).
+struct Restore {
+  std::vector<JobRecord> job_records;
+  std::vector<ChunkRecord> chunk_records;
+};
+
+// Memory that other programs could allocate now without any being taken from the pools.
+struct HostMemory {
+  Bytes available;
+};
+
+// Time passed. At least every 100 ms while anything waits.
+struct Tick {};
+
+using Event =
+    std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall, AllocateCall,
+                 FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall, DescribeCall,
+                 ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
+                 TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick, StepCall,
+                 CommitCall, StepDone, Restore, HostMemory, SlotReleased, SlotPopulated>;
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_INTERFACE_EVENTS_H_

@@ -1,0 +1,151 @@
+// The nouns that events, effects and the engine share. Plain values; no behaviour, no threads.
+#ifndef MEMTIDE_DAEMON_ENGINE_INTERFACE_TYPES_H_
+#define MEMTIDE_DAEMON_ENGINE_INTERFACE_TYPES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/kinds.h"
+#include "daemon/pool/tier.h"
+
+namespace memtide {
+
+// With fewer slots than this at a tier, no chunk can be promoted while others are in use.
+inline constexpr uint32_t kMinSlots = 4;
+inline constexpr Bytes kMaxRegionSize = GiB(1);  // One registered io_uring buffer.
+
+// A chunk's number in the engine's table: the low 32 bits of its id. The high 32 bits are the
+// generation of the entry.
+using ChunkIndex = Id<struct ChunkIndexTag, uint32_t>;
+// No chunk: an unused member number, or no counterpart.
+inline constexpr ChunkIndex kNoChunk(~uint32_t{0});
+inline ChunkIndex IndexOf(ChunkId id) { return ChunkIndex(static_cast<uint32_t>(id.value())); }
+inline uint32_t GenerationOf(ChunkId id) { return static_cast<uint32_t>(id.value() >> 32); }
+
+// What a job uses at a moment; see trace.proto.
+struct UseReport {
+  ChunkId chunk;
+  Access access = Access::kRead;
+};
+struct MomentReport {
+  Phase phase = Phase::kOther;
+  std::string name;
+  Bytes own_device, own_host;
+  std::vector<UseReport> uses;
+  bool continues = false, ends_iteration = false;
+};
+
+// Where a slot is. On device and host: a byte offset in a region of shared memory. On SSD: a byte
+// offset in a store of the job, whose files the io seam stripes.
+struct MemoryPlace {
+  RegionId region;
+  Bytes offset;
+};
+struct StorePlace {
+  StoreId store;
+  Bytes offset;
+};
+
+// A granted lease: the chunk is at `place` of `tier` and stays there until it is released.
+struct Lease {
+  ChunkId chunk;
+  Tier tier = Tier::kHost;
+  MemoryPlace place;
+  Version version;
+  Access access = Access::kRead;
+};
+
+// One chunk as Describe and the chunk listing show it.
+struct ChunkInfo {
+  ChunkId chunk;
+  JobId job;
+  ChunkKind kind = ChunkKind::kOther;
+  Version version;
+  // Valid copies of the current version. All false: never written, reads as zeros.
+  bool on_device = false, on_host = false, on_ssd = false;
+  bool moving = false;
+  uint32_t leases = 0;
+  // A writer died while it held the chunk: the bytes are neither the old nor the new version.
+  bool torn = false;
+};
+
+// One tier's pool. used + reserved + balloon + scrubbing + free = capacity, always.
+struct PoolUsage {
+  Tier tier = Tier::kHost;
+  Bytes capacity;
+  Bytes used;       // Slots that hold a chunk's copy, or are being filled with one.
+  Bytes reserved;   // Empty slots that are lent to a job.
+  Bytes balloon;    // Slots lent to a job whose pages the machine has, while it is short of them.
+  Bytes scrubbing;  // Memory of ended jobs that is not yet given back.
+  Bytes free;       // Lent to no job.
+  // Free, or reclaimed from other jobs on demand: the limit of a new elastic share.
+  Bytes obtainable;
+};
+
+// Bytes of one kind that have a valid copy on each tier.
+struct KindUsage {
+  ChunkKind kind = ChunkKind::kOther;
+  Bytes allocated, device, host, ssd;
+};
+
+struct SessionInfo {
+  SessionId session;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+  JobId job;  // Meaningful when `open`.
+  bool open = false;
+  std::string job_name;
+  uint32_t leases = 0;
+  Bytes chunk_size, device_share, host_share;
+  Bytes host_balloon;  // Slots of the share that the balloon holds.
+  std::vector<KindUsage> kinds;
+};
+
+// Counters since the engine began. Every one only grows.
+struct Counters {
+  uint64_t events = 0, fetches = 0, fetch_hits = 0, evictions = 0, dropped_clean = 0, revokes = 0;
+  // Iterations that sessions reported, and those that differed from their prediction.
+  uint64_t iterations = 0, iteration_mispredictions = 0;
+  // Chunks examined for whether a fetch or step can be admitted.
+  uint64_t admission_looks = 0;
+  // Optimizer steps: parts that were computed, and whole steps that were committed.
+  uint64_t step_parts = 0, steps_committed = 0, non_finite_gradients = 0;
+  uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
+  Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
+  Bytes balloon;                        // Memory that balloons released to the machine.
+  Bytes host_reclaimed, ssd_reclaimed;  // Taken from elastic shares for other jobs.
+  // The stalls of fetches, by what they waited for. A fetch counts once, under the slowest thing
+  // that it needed: SSD before device copy before room in a pool.
+  Duration stalled_on_ssd{0}, stalled_on_copy{0}, stalled_on_room{0};
+};
+
+// Limits; each is refused with RESOURCE_EXHAUSTED naming it, and counted in calls_refused.
+struct Limits {
+  uint32_t sessions = 256;          // fds: two per session stay far below the usual 1,024.
+  uint32_t sessions_per_uid = 64;   // One user cannot take every session.
+  uint32_t chunks_per_call = 4096;  // Replies stay below the 1 MiB message cap.
+  uint32_t chunks = 1 << 20;        // 64 TiB at 64 MiB a chunk, 512 MiB of tables at most.
+  uint32_t waiting_calls_per_session = 256;
+  // Fetches and steps, and the chunks that they name: one event may examine all of them.
+  uint32_t waiting_calls_per_job = 1024, waiting_chunks_per_job = 1 << 16;
+  uint32_t remembered_replies_per_session = 128;
+  // Per report. The end of an iteration examines all chunks of the job.
+  uint32_t moments_per_call = 4096, uses_per_call = 16384, iteration_ends_per_call = 4;
+  uint32_t step_pieces = 8192;  // Pieces and copies of one StepCall: what fits into 1 MiB.
+  // The step manifest of a job; a request is 1 MiB at most.
+  uint32_t manifest_bytes = 512 << 10;
+  // Regions of a job that has one for each device slot: each is a descriptor in a client.
+  uint32_t device_regions = 4096;
+  Duration max_wait = std::chrono::minutes(10);  // The longest that a fetch may wait.
+  Duration session_lease =
+      std::chrono::seconds(60);  // A session that does not renew for this long hangs, and is ended.
+  Duration max_time_to_live = std::chrono::hours(24);
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_INTERFACE_TYPES_H_

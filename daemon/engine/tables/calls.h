@@ -1,0 +1,96 @@
+// Waiter, RunningStep, EvictOperation: the calls about chunks that are not answered yet.
+// Engine-internal.
+//
+// Ownership: EngineState owns them. They point at their job, and hold tokens of its counts and of
+// those of their session, so that both outlive them.
+#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_CALLS_H_
+#define MEMTIDE_DAEMON_ENGINE_TABLES_CALLS_H_
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "base/count.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/types.h"
+#include "daemon/engine/tables/chunk_table.h"
+#include "daemon/engine/tables/waiting_calls.h"
+
+namespace memtide {
+
+struct Job;
+
+// What happens when all chunks of a Waiter are at its tier: its session gets leases, or a step part
+// is computed.
+struct GrantLeases {};
+struct RunStep {
+  std::shared_ptr<const optimizer::Work> work;
+};
+
+// A fetch or step that is not answered yet. A step pins its chunks under an id of its own, so that
+// steps and sessions exclude each other by the same rule.
+struct Waiter {
+  CallId call;
+  SessionId session;  // Pins the chunks: the calling session, or the id of the step.
+  SessionId owner;    // The calling session.
+  Job* job = nullptr;
+  Tier tier = Tier::kDevice;
+  std::vector<ChunkIndex> chunks;
+  // chunks[first_written] and those after it are wanted for writing.
+  size_t first_written = 0;
+  std::variant<GrantLeases, RunStep> then;
+  bool admitted = false, waited_for_ssd = false, waited_for_copy = false;
+  uint32_t missing = 0;  // Chunks that are not at the tier yet.
+  Instant started, deadline, revoked_at;
+  // In the waiting_calls and waiting_chunks of its session and job, and, of an admitted step, in
+  // Job::steps.
+  Count::Token of_session, of_job, step;
+  Count::Tokens chunks_of_job;
+  // At the last try: the number of its chunks that had no pin (or fewer, if the try ended early),
+  // and the tier's pins_made.
+  uint32_t new_pins = 0;
+  uint64_t pins_before = 0;
+  // While it is not admitted. It goes before `chunks`, by which it is found.
+  WaitingPlace waiting;
+
+  bool runs_step() const { return std::holds_alternative<RunStep>(then); }
+  Access AccessOf(size_t i) const { return i < first_written ? Access::kRead : Access::kWrite; }
+};
+
+// What a try to admit a Waiter found. kTorn: the content of a chunk that it reads is lost.
+enum class Admission : uint8_t { kAdmitted, kNoRoom, kConflict, kTorn };
+struct Verdict {
+  Admission admission = Admission::kAdmitted;
+  uint32_t chunk = 0;  // Unless it is admitted: the number in Waiter::chunks of the cause.
+
+  WaitsFor reason() const {
+    return admission == Admission::kConflict ? WaitsFor::kLease : WaitsFor::kRoom;
+  }
+};
+
+// A step that is being computed.
+struct RunningStep {
+  CallId call;
+  SessionId holder, owner;
+  HeldChunks chunks;
+  size_t first_written = 0;
+  Count::Token of_session;  // In its waiting_calls, unless the session has ended.
+  Count::Token of_job;      // In Job::steps.
+};
+
+// An eviction on request that is not answered yet.
+struct EvictOperation {
+  CallId call;
+  SessionId session;
+  Job* job = nullptr;
+  Tier tier = Tier::kSsd;
+  std::vector<ChunkIndex> chunks;
+  uint32_t missing = 0;
+  Instant deadline;
+  Count::Token of_session;  // In its waiting_calls.
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_CALLS_H_

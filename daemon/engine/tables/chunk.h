@@ -1,0 +1,174 @@
+// Chunk: one chunk's copies, pins and pending movements. Engine-internal.
+//
+// States. `copies.valid` has one bit for each tier that holds the chunk's current content. When no
+// bit is set, the chunk was never written and reads as zeros, or as anything if it is `undefined`.
+// A chunk owns a slot where it has a copy or is getting one, and always at its home tier. At most
+// one transfer of a chunk is in flight. A chunk with pins keeps its copy at pin_tier.
+#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_CHUNK_H_
+#define MEMTIDE_DAEMON_ENGINE_TABLES_CHUNK_H_
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "base/count.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/types.h"
+#include "daemon/engine/tables/tier_mark.h"
+#include "daemon/pool/slot_pool.h"
+
+namespace memtide {
+
+// Session ids from here on stand for optimizer steps, which pin their chunks as sessions do.
+inline constexpr uint64_t kFirstStepHolder = uint64_t{1} << 63;
+inline bool IsStep(SessionId holder) { return holder.value() >= kFirstStepHolder; }
+
+struct Job;
+struct Waiter;
+struct EvictOperation;
+
+// One session's use of a chunk: a granted lease, admitted fetches that will become one, or both.
+class Pin {
+ public:
+  explicit Pin(SessionId holder) : session(holder) {}
+
+  // `lease`: counts the lease for its session as long as it is granted. A step has no leases.
+  void Grant(Access granted_access, Count::Token lease) {
+    lease_ = std::move(lease);
+    granted_ = true;
+    access = granted_access;
+  }
+  void EndGrant() {
+    granted_ = false;
+    lease_.End();
+  }
+  bool granted() const { return granted_; }
+
+  SessionId session;
+  uint32_t pending = 0;  // Admitted fetches not yet granted.
+  // The access of the granted lease.
+  Access access = Access::kRead;
+  // The strongest access among the pending fetches.
+  Access pending_access = Access::kRead;
+
+ private:
+  bool granted_ = false;
+  Count::Token lease_;
+};
+
+// The transfer in flight.
+struct Flight {
+  TransferId transfer;
+  StartTransfer::Kind kind = StartTransfer::Kind::kZero;
+  absl::optional<Tier> from;  // nullopt: the transfer writes zeros.
+  Tier to = Tier::kHost;
+  // The version that is copied. If the chunk has a newer one at the end, the copy is not valid.
+  Version version;
+  TracedMove traced;
+};
+
+// Where the content of a chunk is: what a commit exchanges between a chunk and its shadow chunk.
+struct Copies {
+  // Bit per tier: the slot there has a copy of the current content.
+  uint8_t valid = 0;
+  // The writer died: the content is neither the old nor the new one.
+  bool torn = false;
+  std::array<Slot, kTiers> slots;
+  // At device and host: the value of insertions_ when the copy was made.
+  std::array<uint64_t, 2> insertion_seq{};
+  absl::optional<Flight> flight;
+};
+
+struct Chunk {
+  // Identity. An entry of the chunk table is empty when job is nullptr.
+  Job* job = nullptr;
+  uint32_t generation = 0;
+  Member member;  // The chunk's number within its job, as the policies know it.
+  Version version;
+  Copies copies;
+
+  // Pending movements, strongest first: admitted fetches (to pin_tier), prefetch, requested
+  // eviction, eviction as a victim, early write-back.
+  Tier pin_tier = Tier::kHost;
+  // evict_to: a client requested it. evict_from: the copy at that tier is a victim.
+  // write_back_from: the copy at that tier is written back early and stays.
+  // TierShare::prefetches and TierShare::evicting count two of them.
+  TierMark prefetch_to, evict_from;
+  absl::optional<Tier> evict_to, write_back_from;
+  // A write-back ran since the copy was chosen as a victim.
+  bool wrote_back = false;
+  // A client evicted the chunk: it is not prefetched until a session uses it again.
+  bool evicted = false;
+  // A Revoke named the chunk, because other chunks are predicted sooner.
+  bool revoke_sent = false;
+  // A write-back of the chunk failed. It is no victim until the next Tick.
+  bool retry_after_tick = false;
+  // Transfers to a faster tier that failed in a row.
+  uint8_t failures = 0;
+  // The slot is reserved for a step's output: `valid` is set, but the content is garbage until
+  // StepDone.
+  bool blank = false;
+  // A session leased the chunk since a step last used it.
+  bool leased = false;
+  // No session leased the chunk between the last two steps that used it.
+  bool only_stepped = false;
+  // An admitted step writes the whole chunk, so that it needs no old content.
+  bool overwrite = false;
+  // The chunk may read as anything before it is first written, instead of as zeros.
+  bool undefined = false;
+  // The last commit exchanged the contents of the chunk and its counterpart, and the next one will
+  // again. One of the two is the shadow: a step creates the new content in it.
+  bool is_shadow = false;
+  ChunkIndex counterpart = kNoChunk;
+  // The last batch of ids that named the chunk. It finds duplicates.
+  uint64_t batch_mark = 0;
+
+  std::vector<Pin> pins;
+  // Admitted fetches and steps that wait for this chunk.
+  std::vector<Waiter*> waiters;
+  std::vector<EvictOperation*> evicts;
+
+  ChunkKind kind = ChunkKind::kOther;
+  // Bit per tier: the chunk stands in the slot queue of that tier.
+  uint8_t waits_for = 0;
+  // Bit per tier: a transfer put a copy there for a use that has not come yet.
+  uint8_t prefetched_to = 0;
+
+  // False: the entry is empty, or the chunk was freed, but a transfer or step still uses its slots.
+  bool live() const { return job != nullptr && !freed_; }
+  // A running step reads or writes the host memory of the chunk.
+  bool in_step() const { return steps_ > 0; }
+  bool valid_at(Tier tier) const { return copies.valid >> static_cast<int>(tier) & 1; }
+  bool pinned() const { return !pins.empty(); }
+  bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
+  Slot& slot(Tier tier) { return copies.slots[static_cast<int>(tier)]; }
+  const Slot& slot(Tier tier) const { return copies.slots[static_cast<int>(tier)]; }
+  // The session or step that excludes all others, if there is one.
+  absl::optional<SessionId> Writer() const {
+    for (const Pin& pin : pins) {
+      if ((pin.granted() && pin.access == Access::kWrite) ||
+          (pin.pending > 0 && pin.pending_access == Access::kWrite)) {
+        return pin.session;
+      }
+    }
+    return absl::nullopt;
+  }
+  Pin* FindPin(SessionId session) {
+    for (Pin& pin : pins) {
+      if (pin.session == session) return &pin;
+    }
+    return nullptr;
+  }
+
+ private:
+  friend class ChunkTable;
+  friend class HeldChunks;
+  bool freed_ = false;  // With the three bytes above and steps_ it fills eight.
+  uint32_t steps_ = 0;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_CHUNK_H_

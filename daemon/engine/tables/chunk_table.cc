@@ -1,0 +1,99 @@
+#include "daemon/engine/tables/chunk_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace memtide {
+
+absl::optional<ChunkIndex> ChunkTable::Find(ChunkId id) const {
+  const ChunkIndex index = IndexOf(id);
+  if (index.value() >= chunks_.size()) return absl::nullopt;
+  const Chunk& chunk = (*this)[index];
+  if (!chunk.live() || chunk.generation != GenerationOf(id)) return absl::nullopt;
+  return index;
+}
+
+HeldChunks::HeldChunks(ChunkTable* table, std::vector<ChunkIndex> indices)
+    : table_(table), indices_(std::move(indices)) {
+  for (const ChunkIndex index : indices_) ++(*table_)[index].steps_;
+}
+
+std::vector<ChunkIndex> HeldChunks::End() {
+  for (const ChunkIndex index : indices_) --(*table_)[index].steps_;
+  return std::exchange(indices_, {});
+}
+
+ChunkIndex ChunkTable::Claim(Job* job) {
+  MEMTIDE_CHECK(job != nullptr);
+  if (free_.empty()) {
+    free_.push_back(ChunkIndex(size()));
+    chunks_.emplace_back();
+  }
+  const ChunkIndex index = free_.back();
+  free_.pop_back();
+  Chunk& chunk = (*this)[index];
+  ++chunk.generation;
+  chunk.job = job;
+  ++live_;
+  return index;
+}
+
+void ChunkTable::Free(ChunkIndex index) {
+  MEMTIDE_CHECK((*this)[index].live()) << "chunk " << index << " is freed twice";
+  (*this)[index].freed_ = true;
+  --live_;
+}
+
+void ChunkTable::Release(ChunkIndex index) {
+  Chunk& chunk = (*this)[index];
+  MEMTIDE_CHECK(chunk.job != nullptr) << "chunk " << index << " is released twice";
+  MEMTIDE_CHECK(!chunk.live() && !chunk.pinned() && !chunk.copies.flight.has_value() &&
+                !chunk.in_step() && !chunk.prefetch_to.has_value() && !chunk.evict_from.has_value())
+      << "chunk " << index << " is in use";
+  const uint32_t generation = chunk.generation;
+  chunk = Chunk();
+  chunk.generation = generation;
+  free_.push_back(index);
+}
+
+void ChunkTable::Restore(uint32_t entries, uint32_t generation) {
+  MEMTIDE_CHECK(chunks_.empty()) << "only before anything else";
+  chunks_.resize(entries);
+  for (Chunk& chunk : chunks_) chunk.generation = generation;
+}
+
+ChunkIndex ChunkTable::ClaimRestored(ChunkId id, Job* job) {
+  const ChunkIndex index = IndexOf(id);
+  Chunk& chunk = (*this)[index];
+  MEMTIDE_CHECK(job != nullptr && chunk.job == nullptr && free_.empty())
+      << "chunk " << index << " is not restored now";
+  chunk.generation = GenerationOf(id);
+  chunk.job = job;
+  ++live_;
+  return index;
+}
+
+void ChunkTable::ReleaseEmpty() {
+  MEMTIDE_CHECK(free_.empty());
+  for (uint32_t i = size(); i > 0; --i) {
+    if (chunks_[i - 1].job == nullptr) free_.push_back(ChunkIndex(i - 1));
+  }
+}
+
+void ChunkTable::CheckInvariants() const {
+  const auto live = std::count_if(chunks_.begin(), chunks_.end(),
+                                  [](const Chunk& chunk) { return chunk.live(); });
+  MEMTIDE_CHECK(static_cast<uint32_t>(live) == live_);
+  const auto is_empty = [](const Chunk& chunk) { return chunk.job == nullptr; };
+  const auto empty = std::count_if(chunks_.begin(), chunks_.end(), is_empty);
+  MEMTIDE_CHECK(static_cast<size_t>(empty) == free_.size()) << "an empty entry is lost";
+  for (const ChunkIndex index : free_) {
+    const Chunk& chunk = (*this)[index];
+    MEMTIDE_CHECK(is_empty(chunk) && chunk.copies.valid == 0 && !chunk.pinned() &&
+                  !chunk.copies.flight.has_value() && !chunk.in_step());
+  }
+}
+
+}  // namespace memtide

@@ -1,0 +1,144 @@
+#include "daemon/engine/tables/chunk_table.h"
+
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+// The table only compares the job of a chunk with nullptr.
+class ChunkTableTest : public testing::Test {
+ protected:
+  ChunkIndex Claim() {
+    const ChunkIndex index = table_.Claim(job_);
+    table_.CheckInvariants();
+    return index;
+  }
+  void Release(ChunkIndex index) {
+    table_.Free(index);
+    table_.Release(index);
+    table_.CheckInvariants();
+  }
+
+  int address_ = 0;
+  Job* const job_ = reinterpret_cast<Job*>(&address_);
+  ChunkTable table_;
+};
+
+TEST_F(ChunkTableTest, AnIdNamesItsChunkUntilThatIsReleasedAndNeverAnother) {
+  const ChunkIndex index = Claim();
+  const ChunkId id = table_.IdOf(index);
+  EXPECT_EQ(table_.Find(id), index);
+  Release(index);
+  EXPECT_FALSE(table_.Find(id).has_value());
+  EXPECT_EQ(Claim(), index);
+  EXPECT_FALSE(table_.Find(id).has_value());
+  EXPECT_NE(table_.IdOf(index), id);
+}
+
+TEST_F(ChunkTableTest, AFreedChunkIsNotFoundThoughItsEntryIsUsed) {
+  const ChunkIndex index = Claim();
+  EXPECT_EQ(table_.live(), 1u);
+  table_.Free(index);
+  EXPECT_EQ(table_.live(), 0u);
+  EXPECT_FALSE(table_.Find(table_.IdOf(index)).has_value());
+  EXPECT_NE(Claim(), index);
+}
+
+TEST_F(ChunkTableTest, AChunkIsInAStepAsLongAsOneHoldsIt) {
+  const ChunkIndex a = Claim(), b = Claim();
+  HeldChunks first = table_.Hold({a, b});
+  {
+    const HeldChunks second = table_.Hold({a});
+    HeldChunks moved = std::move(first);
+    EXPECT_TRUE(table_[a].in_step() && table_[b].in_step());
+    EXPECT_EQ(moved.End(), (std::vector<ChunkIndex>{a, b}));
+    EXPECT_TRUE(table_[a].in_step());
+    EXPECT_FALSE(table_[b].in_step());
+  }
+  EXPECT_FALSE(table_[a].in_step());
+}
+
+TEST_F(ChunkTableTest, TheEntryThatWasReleasedLastIsClaimedFirst) {
+  const ChunkIndex a = Claim(), b = Claim(), c = Claim();
+  Release(a);
+  Release(c);
+  EXPECT_EQ(Claim(), c);
+  EXPECT_EQ(Claim(), a);
+  EXPECT_EQ(Claim(), ChunkIndex(3));
+  EXPECT_EQ(table_.Find(table_.IdOf(b)), b);
+}
+
+TEST_F(ChunkTableTest, NoIdIsUsedTwiceUnderRandomClaimsAndReleases) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random(seed);
+    ChunkTable table;
+    std::set<uint64_t> seen;
+    std::vector<ChunkIndex> claimed;
+    for (int step = 0; step < 300; ++step) {
+      if (claimed.empty() || random() % 2 == 0) {
+        claimed.push_back(table.Claim(job_));
+        EXPECT_TRUE(seen.insert(table.IdOf(claimed.back()).value()).second) << "seed " << seed;
+      } else {
+        std::swap(claimed[random() % claimed.size()], claimed.back());
+        table.Free(claimed.back());
+        table.Release(claimed.back());
+        claimed.pop_back();
+      }
+      table.CheckInvariants();
+    }
+  }
+}
+
+TEST_F(ChunkTableTest, RestoredEntriesWithoutAJobAreClaimedLowestFirstUnderNewIds) {
+  table_.Restore(4, 7);
+  const ChunkId restored(uint64_t{6} << 32 | 1);
+  EXPECT_EQ(table_.ClaimRestored(restored, job_), ChunkIndex(1));
+  table_.ReleaseEmpty();
+  table_.CheckInvariants();
+  EXPECT_EQ(table_.Find(restored), ChunkIndex(1));
+  for (const uint32_t index : {0u, 2u, 3u, 4u}) EXPECT_EQ(Claim(), ChunkIndex(index));
+  EXPECT_EQ(table_[ChunkIndex(2)].generation, 8u);
+}
+
+TEST(PinTest, ALeaseIsCountedWhileItIsGrantedAndAsLongAsItsPinExists) {
+  Count leases;
+  std::vector<Pin> pins;
+  for (const uint64_t session : {1, 2}) pins.emplace_back(SessionId(session));
+  EXPECT_FALSE(pins[0].granted());
+  for (Pin& pin : pins) pin.Grant(Access::kRead, leases.Take());
+  EXPECT_EQ(leases.value(), 2u);
+  pins[0].Grant(Access::kWrite, leases.Take());
+  EXPECT_EQ(leases.value(), 2u) << "it is the same lease";
+  EXPECT_EQ(pins[0].access, Access::kWrite);
+  pins[0].EndGrant();
+  EXPECT_FALSE(pins[0].granted());
+  EXPECT_EQ(leases.value(), 1u);
+  pins.erase(pins.begin());
+  EXPECT_EQ(leases.value(), 1u);
+  pins.clear();
+  EXPECT_EQ(leases.value(), 0u);
+}
+
+using ChunkTableDeathTest = ChunkTableTest;
+
+TEST_F(ChunkTableDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
+  const ChunkIndex index = Claim();
+  EXPECT_DEATH(table_.Release(index), "in use") << "it is live";
+  table_.Free(index);
+  EXPECT_DEATH(table_.Free(index), "freed twice");
+  HeldChunks held = table_.Hold({index});
+  EXPECT_DEATH(table_.Release(index), "in use");
+  held.End();
+  EXPECT_DEATH(table_.Restore(1, 1), "only before anything else");
+  table_.Release(index);
+  EXPECT_DEATH(table_.Release(index), "released twice");
+  EXPECT_DEATH(table_.ClaimRestored(table_.IdOf(index), job_), "not restored now");
+}
+
+}  // namespace
+}  // namespace memtide

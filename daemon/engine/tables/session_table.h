@@ -1,0 +1,111 @@
+// SessionTable: who is connected, when each session last renewed, and the replies that it may ask
+// for again. Engine-internal.
+//
+// The table owns the sessions. Their leases and calls are the engine's, which counts them in the
+// public fields of Session and ends them before it erases the session. A session that does not
+// renew within Limits::session_lease has expired: Tick() names it, and the engine ends it.
+//
+// A client that lost a reply repeats the call with the same request_id. The table keeps the last
+// Limits::remembered_replies_per_session replies of each session, so that such a call changes
+// nothing a second time.
+//
+// Ownership: a Session* stays valid until the session is erased.
+//
+// Thread safety: thread-compatible. Pure and deterministic.
+#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_SESSION_TABLE_H_
+#define MEMTIDE_DAEMON_ENGINE_TABLES_SESSION_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/count.h"
+#include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
+#include "daemon/engine/interface/types.h"
+
+namespace memtide {
+
+struct Job;
+struct Waiter;
+
+struct Session {
+  SessionId id;
+  uint32_t uid = 0;
+  int32_t pid = 0;
+  Job* job = nullptr;    // nullptr: none open (yet).
+  bool opening = false;  // An OpenCall waits.
+  Count leases, waiting_calls;
+  std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
+
+ private:
+  friend class SessionTable;
+  struct Remembered {
+    uint64_t request_id = 0;
+    size_t event_kind = 0;               // Index in Event: an id belongs to one kind of call.
+    std::unique_ptr<const Reply> reply;  // Apart, for every call looks for its id.
+  };
+
+  Instant renewed_;
+  std::deque<Remembered> remembered_;  // Oldest first.
+  // The largest id that was ever remembered: most ids are larger, and need no look at each reply.
+  uint64_t largest_request_id_ = 0;
+};
+
+class SessionTable {
+ public:
+  using Map = std::map<SessionId, Session>;
+
+  // REQUIRES: limits.remembered_replies_per_session > 0.
+  explicit SessionTable(const Limits& limits);
+
+  // Adds a session, which counts as renewed. RESOURCE_EXHAUSTED: the node, or the user, has its
+  // limit of sessions. REQUIRES: the id is in use by no session.
+  absl::Status Connect(const ClientConnected& event, Instant now);
+  // REQUIRES: the session is in the table, and has no job, no lease and no call that waits
+  // for chunks any more.
+  void Erase(SessionId id);
+
+  // nullptr: there is no such session.
+  Session* Find(SessionId id);
+  const Session* Find(SessionId id) const;
+  // The session, which is renewed, for a call about chunks. UNAUTHENTICATED: there is none.
+  // FAILED_PRECONDITION: it has no open job.
+  absl::StatusOr<Session*> Calling(SessionId id, Instant now);
+
+  void Renew(Session& session, Instant now) { session.renewed_ = now; }
+  // The sessions that have expired. One that waits for its Open cannot renew, and does not expire.
+  // The time in which the daemon did not run, known by the gap between two ticks, does not count.
+  // REQUIRES: `now` is no earlier than at the last call.
+  std::vector<SessionId> Tick(Instant now);
+
+  // The reply to an earlier call of this kind with this id; nullptr: none is remembered.
+  // INVALID_ARGUMENT: the id is zero, or belongs to another kind of call.
+  absl::StatusOr<const Reply*> Replayed(const Session& session, uint64_t request_id,
+                                        size_t event_kind) const;
+  // Forgets the oldest reply of the session where it has its limit of them.
+  // REQUIRES: request_id != 0.
+  void Remember(Session& session, uint64_t request_id, size_t event_kind, const Reply& reply);
+
+  size_t size() const { return sessions_.size(); }
+  Map::const_iterator begin() const { return sessions_.begin(); }
+  Map::const_iterator end() const { return sessions_.end(); }
+
+  void CheckInvariants() const;
+
+ private:
+  uint32_t SessionsOf(uint32_t uid) const;
+
+  const Limits limits_;
+  Instant last_tick_;
+  Map sessions_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_SESSION_TABLE_H_

@@ -1,0 +1,301 @@
+// The part of the ShareLedger that moves memory between jobs, and between jobs and the machine.
+#include <algorithm>
+#include <cmath>
+
+#include "daemon/engine/tables/share_ledger.h"
+
+namespace memtide {
+
+namespace {
+
+// A balloon deflates only when the reserve is exceeded by half of it, or by this much, so that it
+// does not follow every allocation of other programs.
+constexpr Bytes kMostSlack = MiB(512);
+
+constexpr uint32_t kGuaranteedPart = 4, kLeastGuaranteed = 12, kSegmentsOfPool = 8;
+
+uint32_t CeilDiv(Bytes a, Bytes b) {
+  return static_cast<uint32_t>(a / b + (a.IsMultipleOf(b) ? 0 : 1));
+}
+
+}  // namespace
+
+// A small pool has small segments. Otherwise the first job would take all of it.
+uint64_t ShareLedger::UsualSegment(Tier tier, Bytes chunk) const {
+  const uint64_t slots =
+      std::min(Share::kSegmentSize, Bytes(capacity(tier).count() / kSegmentsOfPool)) / chunk;
+  return std::min(std::max(uint64_t{kMinSlots}, slots),
+                  std::max(uint64_t{1}, kMaxRegionSize / chunk));
+}
+
+// The slots without which no job can begin.
+uint64_t ShareLedger::LeastShare(Tier tier, Bytes chunk) const {
+  if (tier == Tier::kSsd) return kMinSlots;
+  const uint64_t segment = UsualSegment(tier, chunk);
+  return (kLeastGuaranteed + segment - 1) / segment * segment;
+}
+
+absl::Status ShareLedger::LendElastic(Share& share) {
+  const Tier tier = share.tier();
+  const Bytes chunk = share.chunk_size();
+  const uint64_t most = std::min<uint64_t>(Unguaranteed(tier) / chunk, uint64_t{limits_.chunks});
+  const uint64_t free = std::min<uint64_t>(Free(tier) / chunk, most);
+  const uint64_t least = LeastShare(tier, chunk);
+  if (most < kMinSlots || free < std::min(most, least)) {
+    return NotEnough(tier, Bytes(0), chunk, least);
+  }
+  uint64_t each = std::min(UsualSegment(tier, chunk), free), guaranteed = each;
+  if (tier == Tier::kHost) {
+    guaranteed = std::min(most, std::max(uint64_t{kLeastGuaranteed}, most / kGuaranteedPart));
+    each = std::min(each, guaranteed / 2);
+    guaranteed = std::min((guaranteed + each - 1) / each, most / each) * each;
+  }
+  share.limit_ = static_cast<uint32_t>(most);
+  share.guaranteed_ = static_cast<uint32_t>(guaranteed);
+  share.slots_per_segment_ = static_cast<uint32_t>(each);
+  share.target_ = share.Reachable(free, /*up=*/false);
+  share.slots_.emplace(share.target_);
+  share.bytes_ = chunk * share.target_;
+  return absl::OkStatus();
+}
+
+// An equal part, for each job that runs or waits to be opened, of all that is in no fixed share.
+Bytes ShareLedger::FairShare(Tier tier, const Opens& opens) const {
+  Bytes shared = Unguaranteed(tier);
+  uint64_t jobs = opens.elastic;
+  for (const auto& [id, job] : jobs_) {
+    const Share& share = (*job)[tier];
+    if (!share.is_elastic() || !job->is_active()) continue;
+    ++jobs;
+    shared += share.chunk_size() * share.guaranteed();
+  }
+  shared -= std::min(shared, opens.asked);
+  return Bytes(shared.count() / std::max<uint64_t>(1, jobs));
+}
+
+Bytes ShareLedger::FreeSoon(Tier tier) const {
+  Bytes coming = Free(tier);
+  for (const auto& [id, job] : jobs_) {
+    const Share& share = (*job)[tier];
+    if (job->state() == JobState::kEnding || !share.is_elastic()) continue;
+    coming += share.bytes() - share.chunk_size() * share.target();
+  }
+  return coming;
+}
+
+ShareLedger::Change ShareLedger::ChangeOf(const Share& share) {
+  return {share.job(), share.tier(), share.slots().size(), share.most_slots(), Bytes(0)};
+}
+
+ShareLedger::Change ShareLedger::SetTarget(Share& share, uint32_t target) {
+  // The slots of the balloon go first, because they hold no chunk.
+  const uint32_t less = share.target_ - std::min(share.target_, target);
+  share.balloon_ -= std::min(share.balloon_, less);
+  share.target_ = target;
+  share.slots_->Resize(target - share.balloon_);
+  Charge(share);
+  Change change = ChangeOf(share);
+  change.reclaimed = share.chunk_size() * less;
+  return change;
+}
+
+absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32_t lacking,
+                                                            const Opens& opens) {
+  const Tier tier = share.tier();
+  if (!share.is_elastic() || share.target_ == share.limit_) return absl::nullopt;
+  if (!jobs_.at(share.job())->is_active()) return absl::nullopt;
+  Growth growth;
+  growth.target = share.Reachable(uint64_t{share.target_} + lacking, /*up=*/true);
+  if (growth.target <= share.target_) return absl::nullopt;
+  const Bytes more = share.chunk_size() * (growth.target - share.target_);
+  const Bytes fair_share = FairShare(tier, opens);
+  growth.is_guaranteed = growth.target <= share.guaranteed_;
+  growth.is_entitled = tier == Tier::kSsd || growth.is_guaranteed ||
+                       share.chunk_size() * growth.target <= fair_share;
+  if (growth.is_entitled && more > Free(tier)) {
+    share.starved_ = tier == Tier::kHost;
+    growth.reclaim = Reclaim{tier, more, growth.is_guaranteed ? Bytes(0) : fair_share, &share};
+  }
+  return growth;
+}
+
+absl::optional<ShareLedger::Change> ShareLedger::Grow(Share& share, const Growth& growth,
+                                                      const Opens& opens) {
+  const Tier tier = share.tier();
+  // Priority for free memory: waiting Opens, then jobs below their fair share, then all others.
+  bool others_first = !growth.is_guaranteed && opens.any;
+  for (const auto& [id, other] : jobs_) {
+    others_first = others_first || (!growth.is_entitled && (*other)[tier].starved());
+  }
+  const Bytes free = others_first ? Bytes(0) : Free(tier);
+  const uint64_t most =
+      std::min<uint64_t>(growth.target, share.target_ + free / share.chunk_size());
+  const uint32_t target = share.Reachable(most, /*up=*/false);
+  if (target == growth.target) share.starved_ = false;
+  if (target <= share.target_) return absl::nullopt;
+  return SetTarget(share, target);
+}
+
+// The guaranteed share, or, for more than the guaranteed shares of others, the fair share.
+uint32_t ShareLedger::Floor(const JobShares& job, const Reclaim& reclaim, const Demand& demand,
+                            bool only_unused) const {
+  const Share& share = job[reclaim.tier];
+  uint64_t floor = share.guaranteed();
+  if (job.is_active()) {
+    floor = std::max<uint64_t>(floor, reclaim.fair_share / share.chunk_size());
+    const uint64_t used = std::max(demand.pinned_chunks, demand.largest_waiting);
+    // Page faults without a fetch still need slots.
+    if (reclaim.tier == Tier::kHost) floor = std::max(floor, used + kMinSlots);
+  }
+  if (only_unused || reclaim.tier == Tier::kSsd) {
+    floor = std::max<uint64_t>(floor, share.made_slots());
+  }
+  return static_cast<uint32_t>(std::min<uint64_t>(floor, share.target()));
+}
+
+ShareLedger::Changes ShareLedger::ReclaimFromOthers(const Reclaim& reclaim,
+                                                    const Demands& demands) {
+  Changes changes;
+  for (const bool only_unused : {true, false}) {
+    for (const bool active : {false, true}) {
+      for (const auto& [id, job] : jobs_) {
+        Share& share = (*job)[reclaim.tier];
+        const Bytes soon = FreeSoon(reclaim.tier);
+        const bool lends = share.is_elastic() && &share != reclaim.asking &&
+                           (active ? job->is_active() : job->state() == JobState::kLingering);
+        if (!lends || soon >= reclaim.needed) continue;
+        const uint32_t slots =
+            std::min(share.target(), CeilDiv(reclaim.needed - soon, share.chunk_size()));
+        const auto demand = demands.find(id);
+        const uint32_t floor =
+            Floor(*job, reclaim, demand == demands.end() ? Demand() : demand->second, only_unused);
+        const uint32_t target = std::max(share.Reachable(share.target() - slots, /*up=*/false),
+                                         share.Reachable(floor, /*up=*/true));
+        if (target != share.target()) changes.push_back(SetTarget(share, target));
+      }
+    }
+  }
+  return changes;
+}
+
+uint32_t ShareLedger::Inflatable(const JobShares& job) {
+  const bool runs = job.state() == JobState::kRunning || job.state() == JobState::kLingering;
+  const Share& host = job[Tier::kHost];
+  return runs && job.home() == Tier::kSsd && host.exists() ? host.inflatable_slots() : 0;
+}
+
+ShareLedger::Changes ShareLedger::BalanceBalloons(Bytes available, Bytes reserve,
+                                                  const Rises& rises) {
+  Changes changes;
+  Bytes coming, spareable;
+  for (const auto& [id, job] : jobs_) {
+    const Share& host = (*job)[Tier::kHost];
+    if (!host.exists()) continue;
+    available += host.chunk_size() * host.going_slots();
+    coming += host.chunk_size() * host.coming_slots();
+    spareable += host.chunk_size() * Inflatable(*job);
+  }
+  available -= std::min(available, coming);
+  // The missing part of the reserve is divided in proportion to what each job can do without.
+  if (available < reserve && !spareable.IsZero()) {
+    const double fraction =
+        std::min(1.0, static_cast<double>((reserve - available).count()) / spareable.count());
+    for (const auto& [id, job] : jobs_) {
+      Share& host = (*job)[Tier::kHost];
+      const uint32_t slots = static_cast<uint32_t>(std::ceil(fraction * Inflatable(*job)));
+      available += host.chunk_size() * slots;
+      if (slots > 0) changes.push_back(Inflate(host, slots));
+    }
+  }
+  for (const auto& [id, job] : jobs_) {
+    const auto rise = rises.find(id);
+    const absl::optional<Change> change =
+        AdjustBalloon(*job, reserve, rise == rises.end() ? Bytes(0) : rise->second, &available);
+    if (change.has_value()) changes.push_back(*change);
+  }
+  return changes;
+}
+
+// A reported size affects only the job of the reporter, so that no client can evict the chunks of
+// others by lying.
+absl::optional<ShareLedger::Change> ShareLedger::AdjustBalloon(JobShares& job, Bytes reserve,
+                                                               Bytes rise, Bytes* available) {
+  Share& host = job[Tier::kHost];
+  const Bytes wanted = reserve + rise;
+  const Bytes enough = wanted + std::min(Bytes(reserve.count() / 2), kMostSlack);
+  if (*available < wanted) {
+    const uint32_t slots =
+        std::min(Inflatable(job), CeilDiv(wanted - *available, host.chunk_size()));
+    *available += host.chunk_size() * slots;
+    if (slots > 0) return Inflate(host, slots);
+  } else if (*available > enough) {
+    const uint64_t slots =
+        std::min<uint64_t>(host.balloon(), (*available - enough) / host.chunk_size());
+    *available -= host.chunk_size() * slots;
+    if (slots > 0) return Deflate(host, static_cast<uint32_t>(slots));
+  }
+  return absl::nullopt;
+}
+
+ShareLedger::Change ShareLedger::Inflate(Share& share, uint32_t slots) {
+  const uint32_t most = share.slots_with_balloon();
+  SlotPool& pool = *share.slots_;
+  pool.Resize(std::min(pool.size(), pool.backed_slots()) - slots);
+  share.balloon_ = most - pool.size();
+  return ChangeOf(share);
+}
+
+ShareLedger::Change ShareLedger::Deflate(Share& share, uint32_t slots) {
+  share.slots_->Resize(share.slots_->size() + slots);
+  share.balloon_ -= slots;
+  return ChangeOf(share);
+}
+
+absl::optional<ShareLedger::Change> ShareLedger::DeflateFor(Share& share, size_t waiting,
+                                                            size_t evicting) {
+  const SlotPool& pool = *share.slots_;
+  const size_t there = pool.spare_slots() + evicting;
+  if (share.balloon_ == 0 || waiting <= there) return absl::nullopt;
+  const uint32_t backed = pool.backed_slots();
+  // Stops releasing slots that have pages, and populates one for each waiting chunk.
+  uint64_t wanted = backed + (waiting - there);
+  if (pool.unbacked_slots() == 0) {
+    wanted = std::max<uint64_t>(wanted, backed + share.next_segment_slots());
+  }
+  const uint32_t slots =
+      static_cast<uint32_t>(std::min<uint64_t>(wanted, share.slots_with_balloon()));
+  if (slots <= pool.size()) return absl::nullopt;
+  return Deflate(share, slots - pool.size());
+}
+
+SlotNumber ShareLedger::ReleaseSlot(Share& share) {
+  return share.slots_->Unback(share.slots_->Take());
+}
+
+void ShareLedger::SlotReleased(Share& share, SlotNumber slot) {
+  share.slots_->Gone(slot);
+  Charge(share);
+}
+
+absl::optional<SlotNumber> ShareLedger::PopulateSlot(Share& share) {
+  if (share.deflating_ || share.slots_->gone_slots() == 0) return absl::nullopt;
+  share.deflating_ = true;
+  return share.slots_->TakeGone();
+}
+
+void ShareLedger::SlotPopulated(Share& share, SlotNumber slot) {
+  share.deflating_ = false;
+  share.slots_->Returned(slot);
+  Charge(share);
+}
+
+void ShareLedger::PopulateFailed(Share& share, SlotNumber slot) {
+  share.deflating_ = false;
+  share.slots_->Gone(slot);
+  Charge(share);
+  const uint32_t missing = share.slots_->missing_slots();
+  share.slots_->Resize(share.slots_->size() - missing);
+  share.balloon_ += missing;
+}
+
+}  // namespace memtide

@@ -1,0 +1,375 @@
+#include "daemon/engine/tables/share_ledger.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace memtide {
+
+namespace {
+
+bool IsBySlot(Tier tier, MemoryKind device_memory) {
+  return tier == Tier::kDevice && device_memory == MemoryKind::kCudaDescriptor;
+}
+
+}  // namespace
+
+JobShares::JobShares(ShareLedger* ledger, JobId job, Bytes chunk_size)
+    : ledger_(ledger),
+      job_(job),
+      shares_{{Share(job, Tier::kDevice, chunk_size), Share(job, Tier::kHost, chunk_size),
+               Share(job, Tier::kSsd, chunk_size)}} {
+  MEMTIDE_CHECK(ledger_->jobs_.emplace(job, this).second) << "job " << job << " has shares";
+}
+
+JobShares::~JobShares() { ledger_->jobs_.erase(job_); }
+
+Tier JobShares::home() const {
+  for (const Tier tier : {Tier::kSsd, Tier::kHost}) {
+    if ((*this)[tier].exists()) return tier;
+  }
+  return Tier::kDevice;
+}
+
+size_t JobShares::pending() const {
+  size_t pending = 0;
+  for (const Share& share : shares_) pending += share.pending();
+  return pending;
+}
+
+ShareLedger::~ShareLedger() { MEMTIDE_CHECK(jobs_.empty()) << "the shares of a job outlive all"; }
+
+// The memory that the shares of jobs may use.
+Bytes ShareLedger::Lent(Tier tier) const {
+  Bytes lent;
+  for (const auto& [id, job] : jobs_) {
+    if (job->state() != JobState::kEnding) lent += (*job)[tier].bytes();
+  }
+  return lent;
+}
+
+Bytes ShareLedger::Scrubbing(Tier tier) const {
+  Bytes scrubbing;
+  for (const auto& [id, job] : jobs_) {
+    const Share& share = (*job)[tier];
+    if (job->state() == JobState::kEnding) scrubbing += share.bytes();
+    scrubbing += share.chunk_size() * share.leaving().size();
+  }
+  return scrubbing;
+}
+
+Bytes ShareLedger::Free(Tier tier) const { return capacity(tier) - Lent(tier) - Scrubbing(tier); }
+
+// A guaranteed share may be larger than its share is so far, and may include memory that ending
+// jobs still have.
+Bytes ShareLedger::Unguaranteed(Tier tier) const {
+  Bytes guaranteed = Scrubbing(tier);
+  for (const auto& [id, job] : jobs_) {
+    const Share& share = (*job)[tier];
+    if (job->state() == JobState::kEnding) continue;
+    guaranteed += share.is_elastic() ? share.chunk_size() * share.guaranteed() : share.bytes();
+  }
+  return capacity(tier) - std::min(capacity(tier), guaranteed);
+}
+
+PoolUsage ShareLedger::Usage(Tier tier) const {
+  PoolUsage usage;
+  usage.tier = tier;
+  usage.capacity = capacity(tier);
+  for (const auto& [id, job] : jobs_) {
+    const Share& share = (*job)[tier];
+    if (job->state() == JobState::kEnding || !share.exists()) continue;
+    const Bytes used = share.chunk_size() * share.slots().used_slots();
+    uint32_t withheld_slots = share.by_slot() ? 0 : share.slots().unbacked_slots();
+    if (share.is_elastic()) {
+      // Not what went to other jobs, nor what they had and is not needed yet.
+      const uint32_t lent = std::max(share.target(), share.made_slots());
+      withheld_slots =
+          std::min({withheld_slots, share.balloon(), lent - share.slots().backed_slots()});
+    }
+    const Bytes balloon = share.chunk_size() * withheld_slots;
+    usage.used += used;
+    usage.balloon += balloon;
+    usage.reserved += share.bytes() - used - balloon;  // Regions that leave are being scrubbed.
+  }
+  usage.scrubbing = Scrubbing(tier);
+  usage.obtainable = Unguaranteed(tier);
+  usage.free = Free(tier);
+  return usage;
+}
+
+Bytes ShareLedger::AskedOf(const OpenCall& open, Tier tier) {
+  return tier == Tier::kDevice ? open.device_share
+         : tier == Tier::kHost ? open.host_share
+                               : open.ssd_share;
+}
+
+bool ShareLedger::IsElastic(const OpenCall& open, Tier tier) const {
+  const bool may_be = tier != Tier::kDevice && !capacity(Tier::kSsd).IsZero();
+  return open.elastic && may_be && AskedOf(open, tier).IsZero();
+}
+
+void ShareLedger::Count(const OpenCall& open, Tier tier, Opens* opens) const {
+  opens->any = true;
+  opens->elastic += IsElastic(open, tier);
+  opens->asked = CheckedAdd(opens->asked, AskedOf(open, tier)).value_or(Bytes(~uint64_t{0}));
+}
+
+Bytes ShareLedger::NeededToOpen(const OpenCall& open, Tier tier) const {
+  if (capacity(tier).IsZero()) return Bytes(0);
+  if (!IsElastic(open, tier)) return RoundDown(AskedOf(open, tier), open.chunk_size);
+  return std::min(RoundDown(Unguaranteed(tier), open.chunk_size),
+                  open.chunk_size * LeastShare(tier, open.chunk_size));
+}
+
+absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const OpenCall& open,
+                                                             MemoryKind device_memory) {
+  std::unique_ptr<JobShares> shares(new JobShares(this, job, open.chunk_size));
+  for (const Tier tier : kAllTiers) {
+    Share& share = (*shares)[tier];
+    MEMTIDE_RETURN_IF_ERROR(IsElastic(open, tier) ? LendElastic(share)
+                                                  : LendFixed(share, AskedOf(open, tier),
+                                                              IsBySlot(tier, device_memory)));
+  }
+  return shares;
+}
+
+absl::Status ShareLedger::NotEnough(Tier tier, Bytes asked, Bytes chunk_size,
+                                    uint64_t least) const {
+  const Bytes free = std::min(Free(tier), Unguaranteed(tier));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the ", TierName(tier), " pool has ", FormatBytes(free), " free of ",
+                   FormatBytes(capacity(tier)),
+                   "; requested: ", asked.IsZero() ? "all that is free" : FormatBytes(asked),
+                   ", at least ", least, " chunks of ", FormatBytes(chunk_size), " are needed"));
+}
+
+absl::StatusOr<Bytes> ShareLedger::FixedShare(const Share& share, Bytes asked) const {
+  const Tier tier = share.tier();
+  if (capacity(tier).IsZero()) {
+    if (asked.IsZero()) return Bytes(0);
+    return absl::ResourceExhaustedError(absl::StrCat("requested ", FormatBytes(asked), " of the ",
+                                                     TierName(tier),
+                                                     " pool, but this node has none"));
+  }
+  const Bytes free = std::min(Free(tier), Unguaranteed(tier));
+  const Bytes bytes = RoundDown(asked.IsZero() ? free : asked, share.chunk_size());
+  // Slots are counted in 32 bits.
+  const Bytes bounded = std::min(bytes, share.chunk_size() * limits_.chunks);
+  if (bytes > free || bounded / share.chunk_size() < kMinSlots) {
+    return NotEnough(tier, asked, share.chunk_size(), kMinSlots);
+  }
+  return bounded;
+}
+
+absl::Status ShareLedger::LendFixed(Share& share, Bytes asked, bool by_slot) {
+  MEMTIDE_ASSIGN_OR_RETURN(const Bytes bytes, FixedShare(share, asked));
+  if (bytes.IsZero()) return absl::OkStatus();
+  const uint64_t slots = bytes / share.chunk_size();
+  if (by_slot) MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(share, slots));
+  share.bytes_ = bytes;
+  share.by_slot_ = by_slot;
+  share.target_ = share.limit_ = static_cast<uint32_t>(slots);
+  share.slots_.emplace(share.target_);
+  const uint64_t usual = std::max<uint64_t>(kMinSlots, Share::kSegmentSize / share.chunk_size());
+  const uint64_t most = std::max<uint64_t>(1, kMaxRegionSize / share.chunk_size());
+  share.slots_per_segment_ = by_slot ? 1 : static_cast<uint32_t>(std::min({slots, usual, most}));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Restore(const JobRecord& record,
+                                                                MemoryKind device_memory) {
+  std::unique_ptr<JobShares> shares(new JobShares(this, record.job, record.chunk_size));
+  Share& host = (*shares)[Tier::kHost];
+  Share& ssd = (*shares)[Tier::kSsd];
+  for (const Tier tier : kAllTiers) {
+    const Bytes bytes = record.shares[static_cast<int>(tier)];
+    if (bytes.IsZero()) continue;
+    Share& share = (*shares)[tier];
+    share.guaranteed_ = record.guaranteed[static_cast<int>(tier)];
+    if (!share.is_elastic()) {
+      MEMTIDE_RETURN_IF_ERROR(LendFixed(share, bytes, IsBySlot(tier, device_memory)));
+      continue;
+    }
+    share.slots_per_segment_ =
+        tier == Tier::kHost ? record.slots_per_region : record.slots_per_store;
+    share.limit_ = static_cast<uint32_t>(bytes / record.chunk_size);
+    if (share.slots_per_segment_ == 0 || share.guaranteed_ > share.limit_) {
+      return absl::DataLossError("its record names an impossible share");
+    }
+    share.slots_.emplace(share.limit_);
+  }
+  if (record.slots_per_region != host.slots_per_segment_ ||
+      record.slots_per_store != ssd.slots_per_segment_) {
+    return absl::FailedPreconditionError(
+        "its segments have the size of another version of memtided");
+  }
+  const auto most = [](const Share& share) -> size_t {
+    const uint32_t each = share.slots_per_segment_;
+    return share.exists() ? (share.limit_ + each - 1) / each : 0;
+  };
+  if (record.regions.size() > most(host) || record.stores.size() > most(ssd)) {
+    return absl::DataLossError("its record names more memory than its shares");
+  }
+  return shares;
+}
+
+// Host slots without content have lost their pages (recovery/restore.cc).
+absl::Status ShareLedger::RestoreTarget(Share& share) {
+  const Tier tier = share.tier();
+  SlotPool& slots = *share.slots_;
+  while (tier == Tier::kHost && slots.free_slots() > 0) slots.Gone(slots.Unback(slots.Take()));
+  uint32_t target = std::max(share.made_slots(), std::min(share.guaranteed_, kMinSlots));
+  if (slots.numbers() < target) {
+    // Memory is made in whole segments: a share that ends within its next segment could never grow.
+    target = std::max(target, slots.numbers() + share.next_segment_slots());
+  }
+  const Bytes bytes = share.chunk_size() * target, free = Free(tier);
+  if (bytes > free) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("it has ", FormatBytes(bytes), " of the ", TierName(tier), " pool, which has ",
+                     FormatBytes(free), " free of ", FormatBytes(capacity(tier))));
+  }
+  slots.Resize(target);
+  share.target_ = target;
+  share.bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+Bytes ShareLedger::MakeSegment(Share& share, uint32_t segment) {
+  MEMTIDE_CHECK(share.making_ == kNoSegment && share.can_grow());
+  share.making_ = segment;
+  return share.chunk_size() * share.next_segment_slots();
+}
+
+bool ShareLedger::SegmentMade(Share& share, uint32_t segment) {
+  MEMTIDE_CHECK(share.making_ == segment);
+  share.making_ = kNoSegment;
+  const bool wanted = !share.by_slot() || share.slots_->missing_slots() > 0;
+  if (wanted) BackSegment(share, segment);
+  Charge(share);
+  return wanted;
+}
+
+void ShareLedger::SegmentFailed(const JobShares& job, Share& share, uint32_t segment) {
+  MEMTIDE_CHECK(share.making_ == segment);
+  share.making_ = kNoSegment;
+  SlotPool& slots = *share.slots_;
+  if (job.state() != JobState::kMaking && slots.backed_slots() < kMinSlots) {
+    // A restored job may have no memory yet. If its share were to stay so, no call could use it.
+    share.make_later_ = share.tier() != job.home();
+    return Charge(share);
+  }
+  slots.Cap();
+  if (share.is_elastic()) {
+    share.limit_ = slots.numbers();
+    share.target_ = std::min(share.target_, share.limit_);
+    share.guaranteed_ = std::min(share.guaranteed_, share.limit_);
+    share.balloon_ = share.target_ - slots.size();
+  } else if (!share.by_slot()) {
+    share.balloon_ = slots.numbers() - slots.size();
+  }
+  Charge(share);
+}
+
+void ShareLedger::RetrySegments(JobShares& job) {
+  for (Share& share : job.shares_) share.make_later_ = false;
+}
+
+void ShareLedger::BackSegment(Share& share, uint32_t segment) {
+  std::vector<uint32_t>& segments = share.segments_;
+  if (!share.by_slot()) {
+    share.slots_->Back(share.next_segment_slots());
+    return segments.push_back(segment);
+  }
+  const uint32_t slot = share.slots_->BackOne().value();
+  if (slot >= segments.size()) segments.resize(slot + 1, kNoSegment);
+  segments[slot] = segment;
+}
+
+std::vector<uint32_t> ShareLedger::DropSegments(Share& share) {
+  std::vector<uint32_t> dropped;
+  for (const uint32_t segment : share.segments_) {
+    if (segment == kNoSegment) continue;
+    dropped.push_back(segment);
+    share.dropping_.insert(segment);
+  }
+  return dropped;
+}
+
+bool ShareLedger::SegmentDropped(JobShares& shares, uint32_t segment) {
+  for (Share& share : shares.shares_) {
+    if (share.dropping_.erase(segment) > 0) return share.leaving_.erase(segment) > 0;
+  }
+  MEMTIDE_CHECK(false) << "segment " << segment << " goes unasked";
+  return false;
+}
+
+absl::Status ShareLedger::CheckDeviceRegions(const Share& share, uint64_t slots) const {
+  // Regions that sessions have not returned yet still exist.
+  const uint64_t regions = slots + share.leaving().size();
+  if (regions <= limits_.device_regions) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "device_regions: a device share of ", slots, " chunks of ", FormatBytes(share.chunk_size()),
+      " would have ", regions, " regions of one chunk each; the limit is ", limits_.device_regions,
+      " a job. Use larger chunks or a smaller share"));
+}
+
+void ShareLedger::Resize(Share& share, uint32_t slots) {
+  share.target_ = slots;
+  share.slots_->Resize(slots);
+  Charge(share);
+}
+
+uint32_t ShareLedger::GiveUpRegion(Share& share) {
+  const SlotNumber slot = share.slots_->Unback(share.slots_->Take());
+  share.slots_->Gone(slot);
+  Charge(share);
+  return std::exchange(share.segments_[slot.value()], kNoSegment);
+}
+
+bool ShareLedger::Leave(Share& share, uint32_t region, std::vector<SessionId> holders) {
+  const bool unused = holders.empty();
+  if (unused) share.dropping_.insert(region);
+  share.leaving_.emplace(region, std::move(holders));
+  return unused;
+}
+
+bool ShareLedger::Return(Share& share, uint32_t region, SessionId session) {
+  const auto found = share.leaving_.find(region);
+  if (found == share.leaving_.end()) return false;
+  std::vector<SessionId>& holders = found->second;
+  const auto holder = std::find(holders.begin(), holders.end(), session);
+  if (holder == holders.end()) return false;
+  holders.erase(holder);
+  if (holders.empty()) share.dropping_.insert(region);
+  return holders.empty();
+}
+
+// A share of fixed size is charged for all of it, unless it changes slot by slot.
+void ShareLedger::Charge(Share& share) {
+  if (!share.by_slot() && !share.is_elastic()) return;
+  const Bytes bytes = share.chunk_size() * std::max(share.target_, share.made_slots());
+  freed_ = freed_ || bytes < share.bytes_;
+  share.bytes_ = bytes;
+}
+
+void ShareLedger::CheckInvariants() const {
+  for (const Tier tier : kAllTiers) {
+    const PoolUsage usage = Usage(tier);
+    MEMTIDE_CHECK(usage.used + usage.reserved + usage.balloon + usage.scrubbing + usage.free ==
+                  usage.capacity);
+  }
+  for (const auto& [id, job] : jobs_) {
+    for (const Tier tier : kAllTiers) (*job)[tier].CheckInvariants();
+    const Share& host = (*job)[Tier::kHost];
+    MEMTIDE_CHECK(host.balloon() == 0 || job->home() == Tier::kSsd);
+    const Share& device = (*job)[Tier::kDevice];
+    const size_t leaving = job->state() == JobState::kEnding ? 0 : device.leaving().size();
+    MEMTIDE_CHECK(!device.by_slot() || device.target() + leaving <= limits_.device_regions);
+  }
+}
+
+}  // namespace memtide

@@ -1,0 +1,242 @@
+// ShareLedger: what each job is lent of each pool. Engine-internal.
+//
+// It alone changes shares (share.h). used + reserved + balloon + scrubbing + free = capacity holds
+// for each pool after each call. What the engine must do for a change, such as to tell sessions
+// their new budgets, it returns as values. What it must know of chunks and calls, it gets as
+// values.
+//
+// A job whose shares all have sizes keeps them. An elastic share, of host or SSD memory for which
+// no size was requested, holds all free memory until other jobs need it. Its guaranteed share (in
+// host memory a quarter of what is not guaranteed to others, and at least a dozen slots, which an
+// optimizer step needs) is never reclaimed. When the job would have to evict, the share grows: from
+// free memory, or, up to the fair share of the pool, from jobs that are above theirs. Those first
+// give slots that they never used, jobs without sessions give all but their guaranteed share, and
+// then victims leave their slots as for the balloon (memory/balloon.cc). Jobs that need memory thus
+// have halves, thirds and so on of a pool, and one job alone has all of it.
+//
+// Leases are not ended for a reclaim, and a share never falls below its leases and its waiting
+// calls: no accepted call is refused for it. On SSD, the home of chunks, only slots that were never
+// used are reclaimed.
+//
+// Ownership: JobShares are the job's, and return to the pools when they are destroyed. The ledger
+// must outlive them.
+//
+// Thread safety: thread-compatible. Pure and deterministic.
+#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_SHARE_LEDGER_H_
+#define MEMTIDE_DAEMON_ENGINE_TABLES_SHARE_LEDGER_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "base/memory_kind.h"
+#include "daemon/engine/interface/events.h"
+#include "daemon/engine/interface/record.h"
+#include "daemon/engine/interface/types.h"
+#include "daemon/engine/tables/share.h"
+
+namespace memtide {
+
+class ShareLedger;
+
+// kMaking: its first memory is being made. kLingering: it has no session, and lives on for a time.
+// kEnding: its memory is being scrubbed.
+enum class JobState : uint8_t { kMaking, kRunning, kLingering, kEnding };
+
+// The shares of one job, one of each pool.
+class JobShares {
+ public:
+  ~JobShares();
+  JobShares(const JobShares&) = delete;
+  JobShares& operator=(const JobShares&) = delete;
+
+  Share& operator[](Tier tier) { return shares_[static_cast<int>(tier)]; }
+  const Share& operator[](Tier tier) const { return shares_[static_cast<int>(tier)]; }
+  JobState state() const { return state_; }
+  bool is_active() const { return state_ == JobState::kMaking || state_ == JobState::kRunning; }
+  // The lowest tier with memory. REQUIRES: there is one.
+  Tier home() const;
+  // How much memory of the job is being made, dropped, released or populated.
+  size_t pending() const;
+
+ private:
+  friend class ShareLedger;
+  JobShares(ShareLedger* ledger, JobId job, Bytes chunk_size);
+
+  ShareLedger* const ledger_;
+  const JobId job_;
+  JobState state_ = JobState::kMaking;
+  std::array<Share, kTiers> shares_;
+};
+
+class ShareLedger {
+ public:
+  // The size of a pool of slots has changed.
+  struct Change {
+    JobId job;
+    Tier tier = Tier::kHost;
+    uint32_t slots = 0, most_slots = 0;  // As in Share, after this change.
+    Bytes reclaimed;                     // Taken from the share for other jobs.
+  };
+  using Changes = std::vector<Change>;
+  // What a running job uses of one share.
+  struct Demand {
+    uint32_t pinned_chunks = 0;
+    uint32_t largest_waiting = 0;  // Chunks of the largest call that is not admitted.
+  };
+  using Demands = std::map<JobId, Demand>;
+  // What OpenCalls that wait for memory request of one pool.
+  struct Opens {
+    bool any = false;
+    uint64_t elastic = 0;  // How many of them request an elastic share.
+    Bytes asked;           // The sizes that the others request.
+  };
+  // What other jobs have to give back.
+  struct Reclaim {
+    Tier tier = Tier::kHost;
+    Bytes needed;  // To be free, or to be so soon.
+    // No running job falls below it. Zero: below its guaranteed share.
+    Bytes fair_share;
+    const Share* asking = nullptr;  // It gives nothing.
+  };
+  // What a share that lacks slots should get.
+  struct Growth {
+    uint32_t target = 0;
+    bool is_guaranteed = false;  // The target is within the guaranteed share.
+    bool is_entitled = false;    // The target may be reclaimed from other jobs.
+    absl::optional<Reclaim> reclaim;
+  };
+  // The growth of the sessions' own host memory that is expected of each job.
+  using Rises = std::map<JobId, Bytes>;
+
+  ShareLedger(const std::array<Bytes, kTiers>& capacity, const Limits& limits)
+      : capacity_(capacity), limits_(limits) {}
+  ~ShareLedger();
+  ShareLedger(const ShareLedger&) = delete;
+  ShareLedger& operator=(const ShareLedger&) = delete;
+
+  // --- Pools ---
+  Bytes capacity(Tier tier) const { return capacity_[static_cast<int>(tier)]; }
+  Bytes Free(Tier tier) const;
+  // Capacity that is not promised to any job: it excludes fixed shares and guaranteed shares.
+  Bytes Unguaranteed(Tier tier) const;
+  PoolUsage Usage(Tier tier) const;
+  // Whether memory was given back since the last call.
+  bool TakeFreed() { return std::exchange(freed_, false); }
+
+  // --- Jobs ---
+  bool IsElastic(const OpenCall& open, Tier tier) const;
+  void Count(const OpenCall& open, Tier tier, Opens* opens) const;
+  // The memory without which the job cannot begin. Zero: the node has no such pool.
+  Bytes NeededToOpen(const OpenCall& open, Tier tier) const;
+  // What a new job requests of all pools, whole or not at all. RESOURCE_EXHAUSTED: a pool has too
+  // little, or the job would have too many regions.
+  absl::StatusOr<std::unique_ptr<JobShares>> Lend(JobId job, const OpenCall& open,
+                                                  MemoryKind device_memory);
+  // The shares of a recorded job, without memory. Then BackSegment for each recorded segment,
+  // Share::TakeNumbers, and RestoreTarget. DATA_LOSS, FAILED_PRECONDITION: the record fits no job.
+  absl::StatusOr<std::unique_ptr<JobShares>> Restore(const JobRecord& record,
+                                                     MemoryKind device_memory);
+  // An elastic share starts with the used slots, or with the few that every job has.
+  // RESOURCE_EXHAUSTED: the pool has less.
+  absl::Status RestoreTarget(Share& share);
+  void SetState(JobShares& shares, JobState state) { shares.state_ = state; }
+
+  // --- Segments ---
+  // The share's next segment is being made; returns its size. REQUIRES: can_grow(), and no segment
+  // is being made.
+  Bytes MakeSegment(Share& share, uint32_t segment);
+  // True: its slots are usable. False: the share shrank meanwhile, and it must leave.
+  bool SegmentMade(Share& share, uint32_t segment);
+  // Memory ends here: the share stays smaller than it was. Where a job that runs has too few slots
+  // to go on with, its share keeps its size, and above the home tier makes no segment until
+  // RetrySegments().
+  void SegmentFailed(const JobShares& job, Share& share, uint32_t segment);
+  void RetrySegments(JobShares& job);
+  void BackSegment(Share& share, uint32_t segment);
+  // All segments, which the caller drops now.
+  std::vector<uint32_t> DropSegments(Share& share);
+  // True: the job had given the region up before. REQUIRES: the segment is being dropped.
+  bool SegmentDropped(JobShares& shares, uint32_t segment);
+
+  // --- Shares that change slot by slot ---
+  // OK: that many slots may have a region each.
+  absl::Status CheckDeviceRegions(const Share& share, uint64_t slots) const;
+  void Resize(Share& share, uint32_t slots);
+  // A free slot goes; returns its region, for Leave. REQUIRES: a slot is free.
+  uint32_t GiveUpRegion(Share& share);
+  // The region leaves when its holders have returned it. True: it has none, and must be dropped.
+  bool Leave(Share& share, uint32_t region, std::vector<SessionId> holders);
+  bool Return(Share& share, uint32_t region, SessionId holder);
+
+  // --- Elastic shares ---
+  // The size to which the share grows for `lacking` more slots. nullopt: it cannot grow.
+  absl::optional<Growth> PlanGrowth(Share& share, uint32_t lacking, const Opens& opens);
+  // Grows the share as far as there is free memory for it, after the reclaim of the plan.
+  absl::optional<Change> Grow(Share& share, const Growth& growth, const Opens& opens);
+  // The share has all that it needs.
+  void Satisfy(Share& share) { share.starved_ = false; }
+  // Shrinks the shares of other jobs, as far as their demands allow.
+  Changes ReclaimFromOthers(const Reclaim& reclaim, const Demands& demands);
+
+  // --- The balloon (memory/balloon.cc) ---
+  // Inflates and deflates all balloons, so that the machine keeps `reserve`.
+  Changes BalanceBalloons(Bytes available, Bytes reserve, const Rises& rises);
+  // Deflates for `waiting` chunks that wait for slots where no copy can leave but those of
+  // `evicting` victims.
+  absl::optional<Change> DeflateFor(Share& share, size_t waiting, size_t evicting);
+  // Gives a free slot beyond the size of the pool to the machine. REQUIRES: a slot is free.
+  SlotNumber ReleaseSlot(Share& share);
+  void SlotReleased(Share& share, SlotNumber slot);
+  // The released slot that is populated next, one at a time.
+  absl::optional<SlotNumber> PopulateSlot(Share& share);
+  void SlotPopulated(Share& share, SlotNumber slot);
+  // The machine has no memory for the slot: the balloon has all that is missing.
+  void PopulateFailed(Share& share, SlotNumber slot);
+
+  void CheckInvariants() const;
+
+ private:
+  friend class JobShares;
+
+  // Zero: the size is not requested.
+  static Bytes AskedOf(const OpenCall& open, Tier tier);
+  Bytes Lent(Tier tier) const;
+  Bytes Scrubbing(Tier tier) const;
+  Bytes FairShare(Tier tier, const Opens& opens) const;
+  // Memory that is free, or is being given back.
+  Bytes FreeSoon(Tier tier) const;
+  uint64_t UsualSegment(Tier tier, Bytes chunk) const;
+  uint64_t LeastShare(Tier tier, Bytes chunk) const;
+  absl::Status NotEnough(Tier tier, Bytes asked, Bytes chunk_size, uint64_t least) const;
+  absl::StatusOr<Bytes> FixedShare(const Share& share, Bytes asked) const;
+  absl::Status LendFixed(Share& share, Bytes asked, bool by_slot);
+  absl::Status LendElastic(Share& share);
+  // The size below which other jobs may not push the share.
+  uint32_t Floor(const JobShares& job, const Reclaim& reclaim, const Demand& demand,
+                 bool only_unused) const;
+  // Charges the share for its target or for the memory that exists, whichever is more.
+  void Charge(Share& share);
+  static Change ChangeOf(const Share& share);
+  Change SetTarget(Share& share, uint32_t target);
+  Change Inflate(Share& share, uint32_t slots);
+  Change Deflate(Share& share, uint32_t slots);
+  // Inflates where the machine lacks memory, and deflates where it has more than enough.
+  absl::optional<Change> AdjustBalloon(JobShares& job, Bytes reserve, Bytes rise, Bytes* available);
+  static uint32_t Inflatable(const JobShares& job);
+
+  const std::array<Bytes, kTiers> capacity_;
+  const Limits limits_;
+  std::map<JobId, JobShares*> jobs_;
+  bool freed_ = false;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_SHARE_LEDGER_H_

@@ -1,0 +1,141 @@
+#include "daemon/engine/tables/waiting_calls.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "daemon/engine/tables/calls.h"
+
+namespace memtide {
+
+WaitingCalls::~WaitingCalls() { MEMTIDE_CHECK(watching_.empty()) << "a call outlives its job"; }
+
+WaitingCalls::ByAge& WaitingCalls::QueueOf(const Waiter& waiter) {
+  Queues& queues = at(waiter.tier);
+  if (waiter.waiting.reason() == WaitsFor::kLease) return queues.excluded;
+  return waiter.runs_step() ? queues.steps_for_room : queues.fetches_for_room;
+}
+
+void WaitingCalls::Add(Waiter& waiter, uint32_t watched, WaitsFor reason) {
+  MEMTIDE_CHECK(waiter.waiting.calls_ == nullptr) << "the call waits already";
+  waiter.waiting.calls_ = this;
+  waiter.waiting.waiter_ = &waiter;
+  waiter.waiting.age_ = ++last_age_;
+  for (size_t i = 0; i < waiter.chunks.size(); ++i) {
+    naming_.emplace(std::make_pair(waiter.chunks[i], last_age_),
+                    Naming{&waiter, waiter.AccessOf(i)});
+  }
+  Enter(waiter, watched, reason);
+}
+
+void WaitingCalls::Watch(Waiter& waiter, uint32_t watched, WaitsFor reason) {
+  MEMTIDE_CHECK(waiter.waiting.calls_ == this) << "the call does not wait";
+  Unwatch(waiter);
+  Enter(waiter, watched, reason);
+}
+
+void WaitingCalls::Enter(Waiter& waiter, uint32_t watched, WaitsFor reason) {
+  waiter.waiting.watched_ = watched;
+  waiter.waiting.reason_ = reason;
+  const uint64_t age = waiter.waiting.age();
+  QueueOf(waiter).emplace(age, &waiter);
+  watching_.emplace(std::make_pair(waiter.chunks[watched], age), &waiter);
+}
+
+void WaitingCalls::Unwatch(Waiter& waiter) {
+  const uint64_t age = waiter.waiting.age();
+  QueueOf(waiter).erase(age);
+  watching_.erase({waiter.chunks[waiter.waiting.watched()], age});
+}
+
+void WaitingCalls::Remove(Waiter& waiter) {
+  Unwatch(waiter);
+  for (const ChunkIndex index : waiter.chunks) naming_.erase({index, waiter.waiting.age()});
+  waiter.waiting.calls_ = nullptr;
+  waiter.waiting.age_ = 0;
+}
+
+bool WaitingCalls::NoteIfWatched(ChunkIndex index) {
+  if (NextWatching(index, 0) == nullptr) return false;
+  changed_.push_back(index);
+  return true;
+}
+
+absl::optional<ChunkIndex> WaitingCalls::TakeChanged() {
+  if (changed_.empty()) return absl::nullopt;
+  const ChunkIndex index = changed_.back();
+  changed_.pop_back();
+  return index;
+}
+
+Waiter* WaitingCalls::NextWatching(ChunkIndex index, uint64_t age) const {
+  const auto next = watching_.upper_bound({index, age});
+  return next != watching_.end() && next->first.first == index ? next->second : nullptr;
+}
+
+const WaitingCalls::Naming* WaitingCalls::NextNaming(ChunkIndex index, uint64_t age) const {
+  const auto next = naming_.upper_bound({index, age});
+  return next != naming_.end() && next->first.first == index ? &next->second : nullptr;
+}
+
+Waiter* WaitingCalls::NextStepForRoom(Tier tier, uint64_t age) const {
+  const auto next = at(tier).steps_for_room.upper_bound(age);
+  return next != at(tier).steps_for_room.end() ? next->second : nullptr;
+}
+
+Waiter* WaitingCalls::OldestFetchForRoom(Tier tier) const {
+  const ByAge& fetches = at(tier).fetches_for_room;
+  return fetches.empty() ? nullptr : fetches.begin()->second;
+}
+
+Waiter& WaitingCalls::NextExcluded(Tier tier) {
+  Queues& queues = at(tier);
+  MEMTIDE_CHECK(!queues.excluded.empty());
+  auto next = queues.excluded.upper_bound(queues.last_excluded);
+  if (next == queues.excluded.end()) next = queues.excluded.begin();
+  queues.last_excluded = next->first;
+  return *next->second;
+}
+
+uint32_t WaitingCalls::LargestAt(Tier tier) const {
+  const Queues& queues = at(tier);
+  size_t largest = 0;
+  for (const ByAge* calls : {&queues.fetches_for_room, &queues.steps_for_room, &queues.excluded}) {
+    for (const auto& [age, waiter] : *calls) largest = std::max(largest, waiter->chunks.size());
+  }
+  return static_cast<uint32_t>(largest);
+}
+
+void WaitingCalls::CheckInvariants() const {
+  MEMTIDE_CHECK(changed_.empty()) << "a change was not taken";
+  size_t named = 0, queued = 0;
+  for (const auto& [key, waiter] : watching_) {
+    const WaitingPlace& place = waiter->waiting;
+    MEMTIDE_CHECK(place.calls_ == this && place.waiter_ == waiter);
+    MEMTIDE_CHECK(key == std::make_pair(waiter->chunks[place.watched()], place.age()));
+    MEMTIDE_CHECK(place.age() > 0 && place.age() <= last_age_);
+    for (size_t i = 0; i < waiter->chunks.size(); ++i) {
+      const auto naming = naming_.find({waiter->chunks[i], place.age()});
+      MEMTIDE_CHECK(naming != naming_.end() && naming->second.waiter == waiter &&
+                    naming->second.access == waiter->AccessOf(i));
+    }
+    named += waiter->chunks.size();
+  }
+  MEMTIDE_CHECK(naming_.size() == named);
+  for (const Tier tier : kAllTiers) {
+    const Queues& queues = at(tier);
+    const auto check = [&](const ByAge& calls, WaitsFor reason, bool steps, bool fetches) {
+      for (const auto& [age, waiter] : calls) {
+        MEMTIDE_CHECK(waiter->waiting.calls_ == this && waiter->waiting.age() == age);
+        MEMTIDE_CHECK(waiter->tier == tier && waiter->waiting.reason() == reason);
+        MEMTIDE_CHECK(waiter->runs_step() ? steps : fetches);
+      }
+      queued += calls.size();
+    };
+    check(queues.fetches_for_room, WaitsFor::kRoom, false, true);
+    check(queues.steps_for_room, WaitsFor::kRoom, true, false);
+    check(queues.excluded, WaitsFor::kLease, true, true);
+  }
+  MEMTIDE_CHECK(watching_.size() == queued);
+}
+
+}  // namespace memtide

@@ -1,0 +1,112 @@
+// WorkList: the work that the handlers of an event leave to Settle(), each
+// piece listed once. Engine-internal.
+//
+// Three kinds of work: chunks that take their next step (oldest first), room
+// checks of a tier of a job (newest first), and jobs that may prefetch or write
+// back (newest first). EngineState takes them in this order until none is left,
+// and lists more meanwhile.
+//
+// Ownership: the list points at jobs, which it does not own. ListedWork is a
+// member of each job and remembers what is listed; it checks that no work is
+// left when the job goes.
+//
+// Thread safety: thread-compatible. Pure and deterministic.
+#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_WORK_LIST_H_
+#define MEMTIDE_DAEMON_ENGINE_TABLES_WORK_LIST_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "base/check.h"
+#include "daemon/engine/interface/types.h"
+#include "daemon/engine/tables/chunk_queue.h"
+
+namespace memtide {
+
+struct Job;
+
+// What stands in the WorkList of one job.
+class ListedWork {
+ public:
+  // `job` owns this object.
+  explicit ListedWork(Job* job) : job_(job) {}
+  ListedWork(const ListedWork&) = delete;
+  ListedWork& operator=(const ListedWork&) = delete;
+  ~ListedWork() { MEMTIDE_CHECK(room_checks_ == 0 && !prefetch_) << "a job goes, its work stays"; }
+
+ private:
+  friend class WorkList;
+  Job* const job_;
+  uint8_t room_checks_ = 0;  // Bit per tier.
+  bool prefetch_ = false;
+};
+
+class WorkList {
+ public:
+  struct RoomCheck {
+    Job* job = nullptr;
+    Tier tier = Tier::kHost;
+  };
+
+  bool empty() const { return chunks_.empty() && room_checks_.empty() && prefetching_.empty(); }
+
+  // Work that is listed already is not listed again.
+  // REQUIRES: index != kNoChunk.
+  void AddChunk(ChunkIndex index) { chunks_.Add(index); }
+  // REQUIRES: tier != Tier::kSsd. No slot of that tier waits for another copy
+  // to leave.
+  void AddRoomCheck(ListedWork& work, Tier tier) {
+    MEMTIDE_CHECK(tier != Tier::kSsd);
+    if ((work.room_checks_ & Bit(tier)) != 0) return;
+    work.room_checks_ |= Bit(tier);
+    room_checks_.push_back({&work, tier});
+  }
+  void AddPrefetch(ListedWork& work) {
+    if (work.prefetch_) return;
+    work.prefetch_ = true;
+    prefetching_.push_back(&work);
+  }
+
+  // Removes the oldest chunk; nullopt: there is none.
+  absl::optional<ChunkIndex> TakeChunk() {
+    if (chunks_.empty()) return absl::nullopt;
+    return chunks_.Take();
+  }
+  // Removes the newest room check; nullopt: there is none.
+  absl::optional<RoomCheck> TakeRoomCheck() {
+    if (room_checks_.empty()) return absl::nullopt;
+    const Listed check = room_checks_.back();
+    room_checks_.pop_back();
+    check.work->room_checks_ &= static_cast<uint8_t>(~Bit(check.tier));
+    return RoomCheck{check.work->job_, check.tier};
+  }
+  // The job that may prefetch next; nullptr: there is none. It stays listed
+  // until FinishPrefetch().
+  Job* prefetching() const { return prefetching_.empty() ? nullptr : prefetching_.back()->job_; }
+  // REQUIRES: prefetching() != nullptr.
+  void FinishPrefetch() {
+    MEMTIDE_CHECK(!prefetching_.empty());
+    prefetching_.back()->prefetch_ = false;
+    prefetching_.pop_back();
+  }
+
+  void CheckInvariants() const;
+
+ private:
+  struct Listed {
+    ListedWork* work = nullptr;
+    Tier tier = Tier::kHost;
+  };
+  static constexpr uint8_t Bit(Tier tier) {
+    return static_cast<uint8_t>(1u << static_cast<int>(tier));
+  }
+
+  ChunkQueue chunks_;
+  std::vector<Listed> room_checks_;
+  std::vector<ListedWork*> prefetching_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_WORK_LIST_H_
