@@ -163,6 +163,18 @@ rule(
 )(cxx.check_layering)
 
 rule(
+    "engine-layering",
+    bad=("daemon/engine/tables/a.cc", '#include "daemon/engine/state.h"\n'),
+    good=("daemon/engine/tables/a.cc", '#include "daemon/engine/interface/types.h"\n'),
+)(cxx.check_engine_layering)
+
+rule(
+    "visibility",
+    bad=("daemon/io/BUILD", 'package(default_visibility = ["//visibility:public"])\n'),
+    good=("daemon/io/BUILD", 'package(default_visibility = ["//visibility:private"])\n'),
+)(cxx.check_visibility)
+
+rule(
     "python-layering",
     bad=("pyclient/memtide/_memory/a.py", "def f():\n    from memtide._node import b\n"),
     good=("pyclient/memtide/_node/a.py", "from memtide._memory import b\n"),

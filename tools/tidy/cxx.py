@@ -36,6 +36,11 @@ VOCABULARY = {
     "daemon/engine/interface/types.h",
 }
 
+# Within the engine: tables never call back the flows that use them. The interface knows neither.
+ENGINE_BELOW = {"tables": ("tables", "interface"), "interface": ("interface",)}
+# The packages that everything may use: the lowest layers, and what is shipped.
+PUBLIC_PACKAGES = ("base/", "bazel/", "bench/gpu/", "deploy/", "examples/", "proto/")
+
 BANNED_CALLS = (
     r"\b(strcpy|strcat|sprintf|vsprintf|strtok|atoi|atol|atoll|atof|system|popen|tmpnam|rand)\s*\("
 )
@@ -145,3 +150,22 @@ def check_layering(file):
                 continue
             if other not in layers or layers.index(other) < layers.index(own):
                 yield number, f"{top}/{other} does not stand below {top}/{own}"
+
+
+def check_engine_layering(file):
+    folder = re.match(r"daemon/engine/(\w+)/", file.path)
+    allowed = ENGINE_BELOW.get(folder.group(1)) if folder else None
+    if not file.is_cxx or allowed is None:
+        return
+    for number, line in enumerate(file.code_lines, 1):
+        match = re.match(r'\s*#include "daemon/engine/(?:(\w+)/)?[^/"]*"', line)
+        if match and match.group(1) not in allowed:
+            yield number, f"daemon/engine/{folder.group(1)} knows only {' and '.join(allowed)}"
+
+
+def check_visibility(file):
+    if not file.path.endswith("BUILD") or file.path.startswith(PUBLIC_PACKAGES):
+        return
+    for number, line in enumerate(file.lines, 1):
+        if re.match(r'package\(.*"//visibility:public"', line):
+            yield number, "a package is private, and names who may use what"
