@@ -88,7 +88,7 @@ class _States:
             first + i for first, n in zip(self._new, self._written, strict=True) for i in range(n)
         ]
         self._steps += 1
-        self._client.commit(self._steps, old, new, b"", keep=False)
+        self._client.commit(self._steps, old, new, b"", keep_old_content=False)
         self._client.end_iteration()
 
     def adamw(self, sets: range) -> None:

@@ -149,7 +149,7 @@ typedef struct memtide_limits {
   uint32_t step_manifest_bytes;  /* bytes of memtide_commit's manifest */
   uint32_t chunks_per_node;      /* chunks of all jobs of the node together */
   uint32_t max_wait_s;           /* how long the daemon waits at most in one call */
-  uint32_t min_slots;            /* the fewest chunks that a job's share of any tier holds */
+  uint32_t min_slots;            /* the fewest chunks with which Open and Resize accept a share */
 } memtide_limits;
 
 /* --- Sessions --- */

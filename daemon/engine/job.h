@@ -103,8 +103,8 @@ struct Job {
   const Share& share(Tier t) const { return (*shares)[t]; }
   // The number of chunks that may be leased at `t`. One host slot is exempt where chunks pass
   // through host memory on their way to the device without owning a slot there.
-  uint32_t LeaseLimit(Tier t) const {
-    const uint32_t slots = share(t).most_slots();
+  uint32_t LeaseLimit(Tier t) const { return LeaseLimitOf(t, share(t).most_slots()); }
+  uint32_t LeaseLimitOf(Tier t, uint32_t slots) const {
     const bool passage = t == Tier::kHost && work == Tier::kDevice && home != Tier::kHost;
     return passage && slots > 0 ? slots - 1 : slots;
   }

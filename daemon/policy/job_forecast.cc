@@ -23,6 +23,7 @@ bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPla
   if (was.number == before) return false;
   const bool alike = was.as_expected > std::max(was.uses, was.expected) / kAlike;
   if (!slots.has_value() || !predictor_.repeats() || was.expected == 0 || !alike) {
+    plan_ended_ = plan_ended_ || plan_.has_value();
     plan_.reset();
     next_plan_.reset();
     return true;
@@ -36,6 +37,8 @@ bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPla
 
 AccessPredictor::Changes JobForecast::TakeChanges(size_t uses) {
   AccessPredictor::Changes changes = predictor_.TakeChanges();
+  // Without the plan, other copies are the ones that may leave.
+  if (std::exchange(plan_ended_, false)) changes.all = true;
   if (next_plan_.has_value()) {
     const size_t choices = std::min(kChoicesAUse * uses, kChoicesACall);
     if (!next_plan_->done()) next_plan_->Work(static_cast<uint32_t>(choices));

@@ -87,6 +87,7 @@ class JobForecast {
 
   AccessPredictor predictor_;
   absl::optional<ResidencyPlan> plan_, next_plan_;
+  bool plan_ended_ = false;  // Since the last TakeChanges().
   LinkClocks links_;
   std::array<Lookahead, kTiers> lookaheads_;
 };

@@ -83,7 +83,7 @@ JobForecast::Prefetch EngineState::TryPrefetch(Job& job, Tier tier, Member membe
   if (there || coming || chunk.evict_to.has_value() || chunk.evicted) return Prefetch::kSkipped;
   // Steps use the chunk in host memory.
   if (tier == Tier::kDevice && chunk.only_stepped) return Prefetch::kSkipped;
-  // On(TransferDone) returns here when the chunk has reached the host.
+  // When the chunk has reached the host, On(TransferDone) lets the forecast try this use again.
   if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) return Prefetch::kSkipped;
   if (chunk.copies.flight.has_value() || !HasRoomUntil(job, tier, expected)) {
     return Prefetch::kBlocked;

@@ -100,7 +100,9 @@ void EngineState::On(const SlotPopulated& event) {
   if (event.status.ok()) {
     ledger_.SlotPopulated(share, slot);
   } else {
-    ledger_.PopulateFailed(share, slot);
+    // Not Apply(): a room check now would populate the slot again, without end.
+    const ShareLedger::Change smaller = ledger_.PopulateFailed(share, slot);
+    SendBudgets(job, smaller.slots, smaller.most_slots);
     job.last_error = event.status;
   }
   if (job.state() == JobState::kEnding) return MaybeDropMemory(job);

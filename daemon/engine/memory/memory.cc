@@ -82,10 +82,12 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
   Share& share = job.share(tier);
   if (!status.ok()) {
     segments_.erase(found);
-    ledger_.SegmentFailed(*job.shares, share, number);
+    const absl::optional<ShareLedger::Change> smaller =
+        ledger_.SegmentFailed(*job.shares, share, number);
+    if (smaller.has_value()) Apply(*smaller);
     job.last_error = status;
     if (job.state() == JobState::kMaking) job.making_status.Update(status);
-    // Without a slot, none of them can be served. The next one requests memory again.
+    // The home tier makes no memory later by itself: the next allocation requests it again.
     if (tier == job.home && share.slots().backed_slots() < kMinSlots) {
       RefuseAllocations(job, status);
     }
@@ -124,7 +126,8 @@ void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status
     if (waiter->job == &job && waiter->tier == tier) newest_first.push_back(waiter);
   }
   const Share& share = job.share(tier);
-  const uint32_t limit = share.make_later() ? share.slots().backed_slots() : job.LeaseLimit(tier);
+  const uint32_t limit = job.LeaseLimitOf(
+      tier, share.make_later() ? share.slots().backed_slots() : share.most_slots());
   for (Waiter* waiter : newest_first) {
     const bool too_many = waiter->admitted && job.tier(tier).pinned_chunks() > limit;
     if (too_many || waiter->chunks.size() > limit) Fail(*waiter, status);

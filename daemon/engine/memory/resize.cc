@@ -67,10 +67,12 @@ void EngineState::On(const ResizeCall& event) {
   } else {
     FinishResize(job);
   }
-  RefuseWhatNoLongerFits(
-      job, Tier::kDevice,
-      absl::ResourceExhaustedError(absl::StrCat("the job's device share was resized to ", slots,
-                                                " chunks, which are too few for this call")));
+  if (!grows) {
+    RefuseWhatNoLongerFits(
+        job, Tier::kDevice,
+        absl::ResourceExhaustedError(absl::StrCat("the job's device share was resized to ", slots,
+                                                  " chunks, which are too few for this call")));
+  }
   ScheduleRoomCheck(job, Tier::kDevice);
 }
 

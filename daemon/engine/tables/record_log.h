@@ -1,8 +1,8 @@
 // RecordLog: which chunks and jobs have changed since the last record was made. Engine-internal.
 //
-// The engine marks each chunk and job of a kept job whose record an event changes, and makes one
-// Record of all of them before the other effects of the event leave it (record.cc). The log knows
-// numbers only, never the contents of a record.
+// The engine marks each chunk and job of a persistent job whose record an event changes, and makes
+// one Record of all of them before the other effects of the event leave it (records/record.cc). The
+// log knows numbers only, never the contents of a record.
 //
 // Thread safety: thread-compatible. Pure and deterministic.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_RECORD_LOG_H_

@@ -47,8 +47,8 @@ struct Session {
   friend class SessionTable;
   struct Remembered {
     uint64_t request_id = 0;
-    size_t event_kind = 0;               // Index in Event: an id belongs to one kind of call.
-    std::unique_ptr<const Reply> reply;  // Apart, for every call looks for its id.
+    size_t event_kind = 0;  // Index in Event: an id belongs to one kind of call.
+    std::unique_ptr<const Reply> reply;
   };
 
   Instant renewed_;

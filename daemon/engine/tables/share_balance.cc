@@ -103,6 +103,8 @@ absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32
                                                             const Opens& opens) {
   const Tier tier = share.tier();
   if (!share.is_elastic() || share.target_ == share.limit_) return absl::nullopt;
+  // A larger share would take memory from other jobs for which the machine has no pages now.
+  if (share.make_later_) return absl::nullopt;
   if (!jobs_.at(share.job())->is_active()) return absl::nullopt;
   Growth growth;
   growth.target = share.Reachable(uint64_t{share.target_} + lacking, /*up=*/true);
@@ -289,13 +291,14 @@ void ShareLedger::SlotPopulated(Share& share, SlotNumber slot) {
   Charge(share);
 }
 
-void ShareLedger::PopulateFailed(Share& share, SlotNumber slot) {
+ShareLedger::Change ShareLedger::PopulateFailed(Share& share, SlotNumber slot) {
   share.deflating_ = false;
   share.slots_->Gone(slot);
   Charge(share);
   const uint32_t missing = share.slots_->missing_slots();
   share.slots_->Resize(share.slots_->size() - missing);
   share.balloon_ += missing;
+  return ChangeOf(share);
 }
 
 }  // namespace memtide

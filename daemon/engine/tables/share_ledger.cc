@@ -253,14 +253,16 @@ bool ShareLedger::SegmentMade(Share& share, uint32_t segment) {
   return wanted;
 }
 
-void ShareLedger::SegmentFailed(const JobShares& job, Share& share, uint32_t segment) {
+absl::optional<ShareLedger::Change> ShareLedger::SegmentFailed(const JobShares& job, Share& share,
+                                                               uint32_t segment) {
   MEMTIDE_CHECK(share.making_ == segment);
   share.making_ = kNoSegment;
   SlotPool& slots = *share.slots_;
   if (job.state() != JobState::kMaking && slots.backed_slots() < kMinSlots) {
     // A restored job may have no memory yet. If its share were to stay so, no call could use it.
     share.make_later_ = share.tier() != job.home();
-    return Charge(share);
+    Charge(share);
+    return absl::nullopt;
   }
   slots.Cap();
   if (share.is_elastic()) {
@@ -272,6 +274,7 @@ void ShareLedger::SegmentFailed(const JobShares& job, Share& share, uint32_t seg
     share.balloon_ = slots.numbers() - slots.size();
   }
   Charge(share);
+  return ChangeOf(share);
 }
 
 void ShareLedger::RetrySegments(JobShares& job) {
@@ -301,7 +304,10 @@ std::vector<uint32_t> ShareLedger::DropSegments(Share& share) {
 
 bool ShareLedger::SegmentDropped(JobShares& shares, uint32_t segment) {
   for (Share& share : shares.shares_) {
-    if (share.dropping_.erase(segment) > 0) return share.leaving_.erase(segment) > 0;
+    if (share.dropping_.erase(segment) == 0) continue;
+    const bool left = share.leaving_.erase(segment) > 0;
+    freed_ = freed_ || left;  // Until now it was charged as scrubbing.
+    return left;
   }
   MEMTIDE_CHECK(false) << "segment " << segment << " goes unasked";
   return false;

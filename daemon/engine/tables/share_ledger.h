@@ -154,10 +154,10 @@ class ShareLedger {
   Bytes MakeSegment(Share& share, uint32_t segment);
   // True: its slots are usable. False: the share shrank meanwhile, and it must leave.
   bool SegmentMade(Share& share, uint32_t segment);
-  // Memory ends here: the share stays smaller than it was. Where a job that runs has too few slots
-  // to go on with, its share keeps its size, and above the home tier makes no segment until
-  // RetrySegments().
-  void SegmentFailed(const JobShares& job, Share& share, uint32_t segment);
+  // Memory ends here: the share stays smaller than it was. Where a job that has opened would keep
+  // too few slots to go on with, its share keeps its size, and above the home tier makes no segment
+  // until RetrySegments().
+  absl::optional<Change> SegmentFailed(const JobShares& job, Share& share, uint32_t segment);
   void RetrySegments(JobShares& job);
   void BackSegment(Share& share, uint32_t segment);
   // All segments, which the caller drops now.
@@ -198,7 +198,7 @@ class ShareLedger {
   absl::optional<SlotNumber> PopulateSlot(Share& share);
   void SlotPopulated(Share& share, SlotNumber slot);
   // The machine has no memory for the slot: the balloon has all that is missing.
-  void PopulateFailed(Share& share, SlotNumber slot);
+  Change PopulateFailed(Share& share, SlotNumber slot);
 
   void CheckInvariants() const;
 

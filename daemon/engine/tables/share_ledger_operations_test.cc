@@ -67,7 +67,10 @@ class AnyOperations : public testing::TestWithParam<uint32_t> {
   }
   void Finish(TestJob& job, Share& share) {
     const uint32_t segment = share.making();
-    if (Below(20) == 0) return ledger_.SegmentFailed(*job.shares, share, segment);
+    if (Below(20) == 0) {
+      ledger_.SegmentFailed(*job.shares, share, segment);
+      return;
+    }
     if (!ledger_.SegmentMade(share, segment)) Drop(job, share, segment);
   }
   void Drop(TestJob& job, Share& share, uint32_t region) {
@@ -79,7 +82,11 @@ class AnyOperations : public testing::TestWithParam<uint32_t> {
     if (share.tier() != Tier::kHost) return false;
     const absl::optional<SlotNumber> slot = ledger_.PopulateSlot(share);
     if (!slot.has_value()) return false;
-    Below(4) == 0 ? ledger_.PopulateFailed(share, *slot) : ledger_.SlotPopulated(share, *slot);
+    if (Below(4) == 0) {
+      ledger_.PopulateFailed(share, *slot);
+    } else {
+      ledger_.SlotPopulated(share, *slot);
+    }
     return true;
   }
   void Release(Share& share) {

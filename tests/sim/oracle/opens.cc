@@ -106,7 +106,7 @@ void Model::CheckRegions(const JobState& job, const OpenReply& reply) {
   for (const Tier tier : kAllTiers) {
     const size_t at = static_cast<size_t>(tier);
     // One who asked for another share may have joined a job whose maker died while it opened.
-    const bool usual = !shares[at].IsZero() && shares[at] / reply.chunk_size == usual_slots[at];
+    const bool usual = usual_slots[at] != 0 && shares[at] / reply.chunk_size == usual_slots[at];
     const bool resized = tier == Tier::kDevice && job.resized != 0;
     const bool shrunk = tier == Tier::kDevice && job.shrunk != 0;
     if (slots[at] > job.slots[at] || (slots[at] < job.slots[at] && state_.makes_failed == 0) ||
