@@ -18,6 +18,8 @@
 
 namespace memtide {
 
+// The limits bound what one event may examine: a lease that ends may concern all waiting calls of a
+// job and all chunks that they name.
 absl::Status EngineState::CheckWaiting(const Session& session, size_t chunks) const {
   const Limits& limits = options_.limits;
   const Job& job = *session.job;
@@ -44,9 +46,12 @@ bool EngineState::Conflicts(const Chunk& chunk, const Waiter& waiter, Access acc
   for (const Pin& pin : chunk.pins) {
     // A chunk is leased at one tier at a time, even by one session.
     if (chunk.pin_tier != waiter.tier) return true;
+    // At one tier a session never excludes itself. Each step part has an id of its own, so that two
+    // of them may exclude each other.
     if (pin.session == waiter.session) continue;
     if (access == Access::kWrite) return true;
     if (pin.granted() && pin.access == Access::kWrite) return true;
+    // An admitted fetch will become a lease without a further check, so its promise counts as one.
     if (pin.pending > 0 && pin.pending_access == Access::kWrite) return true;
   }
   return false;
@@ -76,6 +81,8 @@ bool EngineState::MayFit(const Waiter& waiter) const {
               waiter.new_pins - static_cast<uint32_t>(std::min<uint64_t>(since, waiter.new_pins)));
 }
 
+// Pins all chunks of the waiter or none of them. Two calls that each held a part of what the other
+// needs would wait for ever.
 Verdict EngineState::TryAdmit(Waiter& waiter, bool may_take_room) {
   Job& job = *waiter.job;
   waiter.new_pins = 0;
@@ -90,9 +97,12 @@ Verdict EngineState::TryAdmit(Waiter& waiter, bool may_take_room) {
     if (Conflicts(chunk, waiter, access)) return {Admission::kConflict, i};
     if (chunk.pinned()) continue;
     if (++waiter.new_pins == 1) first_unpinned = i;
+    // An older fetch waits for room. This one may overtake it only if all of its chunks are pinned
+    // anyway, so that it takes no room.
     if (!may_take_room) return {Admission::kNoRoom, i};
   }
   if (!Fits(waiter, waiter.new_pins)) return {Admission::kNoRoom, first_unpinned};
+  // From here on nothing can fail, so that no pin has to be undone.
   waiter.waiting.Leave();
   waiter.admitted = true;
   if (waiter.runs_step()) waiter.step = job.steps.Take();
@@ -100,6 +110,8 @@ Verdict EngineState::TryAdmit(Waiter& waiter, bool may_take_room) {
   return {Admission::kAdmitted};
 }
 
+// The chunk cannot leave the tier of the waiter from now on. The first pin decides the tier,
+// because Conflicts() admits no call at another one.
 void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   Chunk& chunk = chunks_[index];
   chunk.evicted = false;
@@ -114,6 +126,7 @@ void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
     chunk.pins.emplace_back(waiter.session);
     pin = &chunk.pins.back();
   }
+  // Among several pending fetches of one session, the strongest access excludes other sessions.
   if (pin->pending == 0 || access == Access::kWrite) pin->pending_access = access;
   ++pin->pending;
   if (!chunk.valid_at(waiter.tier)) {
@@ -135,6 +148,7 @@ void EngineState::WaitForAdmission(Waiter& waiter, const Verdict& verdict) {
 
 Admission EngineState::TryAgain(Waiter& waiter) {
   WaitingCalls& waiting = waiter.job->waiting;
+  // Among the calls that wait, no call takes room before an older fetch that lacks it.
   const Waiter* const oldest = waiting.OldestFetchForRoom(waiter.tier);
   const bool may_take_room = oldest == nullptr || oldest->waiting.age() >= waiter.waiting.age();
   const Verdict verdict = TryAdmit(waiter, may_take_room);
@@ -165,6 +179,8 @@ void EngineState::AdmitOldest(Job& job, Tier tier) {
     if (now_ - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter);
     return true;
   };
+  // Steps and fetches have separate queues, which are merged by age. A step that does not fit is
+  // passed over; a fetch that does not fit ends the loop.
   for (uint64_t last_step = 0;;) {
     Waiter* const step = job.waiting.NextStepForRoom(tier, last_step);
     Waiter* const fetch = job.waiting.OldestFetchForRoom(tier);
@@ -190,7 +206,9 @@ void EngineState::AdmitWatching(Job& job, ChunkIndex index) {
     if (writer.has_value()) {
       // The writer excludes all other calls, so only its own need a look.
       const Session* const session = sessions_.Find(*writer);
+      // The writer is a step part, whose chunks no other call may use.
       if (session == nullptr) return;
+      // The copy of the vector is needed, because a waiter that is admitted leaves the original.
       for (Waiter* waiter : std::vector<Waiter*>(session->waiters)) {
         const WaitingPlace& place = waiter->waiting;
         if (place.age() > age && waiter->chunks[place.watched()] == index) try_again(*waiter);
@@ -206,11 +224,14 @@ void EngineState::FailNaming(ChunkIndex index, bool only_readers, const absl::St
   const WaitingCalls& waiting = chunks_[index].job->waiting;
   uint64_t age = 0;
   while (const WaitingCalls::Naming* const naming = waiting.NextNaming(index, age)) {
+    // Fail() erases the entry, so the age is read first.
     age = naming->waiter->waiting.age();
     if (!only_readers || naming->access == Access::kRead) Fail(*naming->waiter, why);
   }
 }
 
+// Requests the leases that are in the way of the waiter. Clients need not comply, so that the call
+// still ends at its deadline.
 void EngineState::RevokeLeases(Waiter& waiter) {
   const WaitsFor reason = waiter.waiting.reason();
   waiter.revoked_at = now_;
@@ -221,12 +242,15 @@ void EngineState::RevokeLeases(Waiter& waiter) {
   for (const ChunkIndex index : waiter.chunks) wanted += !chunks_[index].pinned();
   if (reason == WaitsFor::kRoom && waiter.tier == job.work && wanted > limit) {
     for (const SessionId id : job.sessions) {
+      // Only the clients know which of their leases are idle, so each of them is sent the whole
+      // number.
       if (sessions_.Find(id)->leases.value() > 0) revokes[id].count = wanted - limit;
     }
   }
   for (size_t i = 0; reason == WaitsFor::kLease && i < waiter.chunks.size(); ++i) {
     const ChunkIndex index = waiter.chunks[i];
     for (const Pin& pin : chunks_[index].pins) {
+      // A pending pin and a step part end without the help of a client.
       if (!pin.granted() || pin.session == waiter.session || IsStep(pin.session)) continue;
       std::vector<ChunkId>& chunks = revokes[pin.session].chunks;
       if (chunks.size() < kMaxRevokedChunks) chunks.push_back(IdOf(index));

@@ -32,6 +32,8 @@ absl::StatusOr<std::vector<ChunkIndex>> EngineState::Resolve(const Job& job,
         absl::StrCat("the batch names ", chunks.size(), " chunks; at most ", most));
   }
   const uint64_t batch = next_batch_++;
+  // The marks of a batch that is refused stay, and mean nothing to the next batch, which has
+  // another number.
   std::vector<ChunkIndex> indices;
   indices.reserve(chunks.size());
   for (const ChunkId chunk : chunks) {
@@ -62,17 +64,22 @@ void EngineState::On(const AllocateCall& event) {
   AllocateWaiting(*session->job);
 }
 
+// The oldest allocation goes first, so that small ones do not take the memory for which a large one
+// waits.
 void EngineState::AllocateWaiting(Job& job) {
   TierShare& home = job.tier(job.home);
   while (!job.allocating.empty()) {
     const AllocateCall event = job.allocating.front();
     Session& session = *sessions_.Find(event.session);
     const uint64_t wanted = uint64_t{job.members.live()} + event.count;
+    // An elastic share of SSD grows only here, because no room check concerns SSD.
     if (job.share(job.home).is_elastic() && wanted > home.slots->size() &&
         event.count <= options_.limits.chunks_per_call) {
       GrowShare(job, job.home, static_cast<uint32_t>(wanted - home.slots->size()));
     }
     const uint32_t slots = home.slots->size();
+    // A client that repeats a call while it waits has two calls in the queue. The second is
+    // answered with the chunks of the first.
     if (AnswerAgain(session, event.call, event.request_id, kAllocateKind)) {
       job.allocating.pop_front();
       continue;
@@ -84,6 +91,7 @@ void EngineState::AllocateWaiting(Job& job) {
     } else if (draining_) {
       status = absl::UnavailableError("the memtide daemon is draining and makes no new chunk");
     } else if (event.count > slots - std::min(slots, job.members.live())) {
+      // The memory of slots is made on demand, so the condition counts live chunks, not free slots.
       status = absl::ResourceExhaustedError(absl::StrCat(
           "requested ", event.count, " chunks of ", FormatBytes(job.chunk_size), "; the job's ",
           TierName(job.home), " share holds ", slots, ", of which ", job.members.live(),
@@ -104,6 +112,8 @@ void EngineState::AllocateWaiting(Job& job) {
   }
 }
 
+// Each chunk takes its slot at the home tier now and keeps it, so that no write-back ever lacks
+// space (decision 3).
 void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event) {
   AllocateReply made;
   made.chunks.reserve(event.count);
@@ -115,6 +125,7 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
     chunk.member = job.members.Add(index);
     job.trace.Use(chunk.member, TracedOperation::kAllocate);
     chunk.slot(job.home) = job.share(job.home).Take();
+    // AllocateWaiting() has compared the count with the free slots.
     MEMTIDE_CHECK(chunk.slot(job.home));
     MarkDirty(index);
     made.chunks.push_back(IdOf(index));
@@ -130,6 +141,7 @@ void EngineState::RefuseAllocations(Job& job, const absl::Status& status) {
   for (const AllocateCall& call : std::exchange(job.allocating, {})) Refuse(call.call, status);
 }
 
+// All checks precede the first change: a refused call frees nothing.
 void EngineState::On(const FreeCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
@@ -145,6 +157,8 @@ void EngineState::On(const FreeCall& event) {
                                                         : " is leased by another session")));
     }
   }
+  // Fetches of this session may still wait for the chunks. Those that are not admitted are found by
+  // FailNaming().
   FailAdmitted(*session, *indices);
   for (const ChunkIndex index : *indices) {
     FailNaming(index, /*only_readers=*/false, Freed(index));
@@ -177,6 +191,8 @@ void EngineState::FailAdmitted(const Session& session, const std::vector<ChunkIn
   }
 }
 
+// Ends everything that is pending for the chunk. Its slots stay as long as a transfer or a step
+// uses them.
 void EngineState::FreeChunk(ChunkIndex index) {
   FinishEvicts(index, Freed(index));
   Chunk& chunk = chunks_[index];
@@ -197,6 +213,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
 
 void EngineState::ForgetChunk(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
+  // On(TransferDone) or On(StepDone) calls again.
   if (chunk.copies.flight.has_value() || chunk.in_step()) return;
   Job& job = *chunk.job;
   for (const Tier tier : kAllTiers) {
@@ -205,10 +222,12 @@ void EngineState::ForgetChunk(ChunkIndex index) {
     if (tier != Tier::kSsd) ScheduleRoomCheck(job, tier);
   }
   job.members.Remove(chunk.member);
+  // The next chunk with this index has no failed write-back.
   job.retry_after_tick.erase(
       std::remove(job.retry_after_tick.begin(), job.retry_after_tick.end(), index),
       job.retry_after_tick.end());
   chunks_.Release(index);
+  // Memory of the job, or slots at its home tier, may have become free.
   if (job.state() == JobState::kEnding) {
     MaybeDropMemory(job);
   } else if (!job.allocating.empty()) {

@@ -14,6 +14,8 @@ namespace memtide {
 
 absl::Status EngineState::CheckCommit(const Job& job, const CommitCall& event) const {
   const Limits& limits = options_.limits;
+  // Step N+1 follows step N. A process that lost track of the job cannot commit a step twice or
+  // leave one out.
   if (event.step != job.committed_step + 1) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot commit step ", event.step, ": the last one of the job is ",
@@ -48,6 +50,8 @@ void EngineState::On(const CommitCall& event) {
   }
   for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
     const Chunk& chunk = chunks_[indices[i]];
+    // The bytes under a lease would change for its holder, and an EvictOperation waits for the
+    // copies that the chunk has now.
     if (!chunk.pinned() && chunk.evicts.empty()) continue;
     status = absl::AbortedError(absl::StrCat(
         "chunk ", IdOf(indices[i]).value(), chunk.pinned() ? " is leased" : " is being evicted",
@@ -60,10 +64,15 @@ void EngineState::On(const CommitCall& event) {
     SwapContents(indices[i], indices[count + i]);
     UnlinkShadow(indices[i]);
     UnlinkShadow(indices[count + i]);
+    // The shadow chunks are a checkpoint: they keep the old content, and are shadows no more.
     if (event.keep_old_content) continue;
+    // The next step is expected to write the same pair, so predictions regard the two as a pair
+    // (decision 10).
     LinkShadow(indices[i], indices[count + i]);
     Discard(indices[count + i]);
   }
+  // The record of this event has the contents, the step and its manifest, so that a restart finds
+  // all or none of them.
   job.committed_step = event.step;
   job.manifest = event.manifest;
   MarkDirty(job);
@@ -77,6 +86,7 @@ void EngineState::LinkShadow(ChunkIndex index, ChunkIndex shadow) {
   chunks_[shadow].is_shadow = true;
 }
 
+// Ends the pair. The predicted next use of the counterpart's content depended on it.
 void EngineState::UnlinkShadow(ChunkIndex index) {
   const ChunkIndex counterpart = std::exchange(chunks_[index].counterpart, kNoChunk);
   chunks_[index].is_shadow = false;
@@ -86,6 +96,8 @@ void EngineState::UnlinkShadow(ChunkIndex index) {
   Rank(counterpart);
 }
 
+// Cancels the movements that are pending for the present content, which goes to another chunk or
+// nowhere.
 void EngineState::ForgetWishes(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   StopPrefetch(chunk);
@@ -102,6 +114,8 @@ void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   MEMTIDE_CHECK(!a.pinned() && !b.pinned());
   ForgetWishes(index_a);
   ForgetWishes(index_b);
+  // Neither chunk ever had this version. A speculative step part that has read one of them
+  // therefore does not count (decision 13).
   const Version fresh(std::max(a.version.value(), b.version.value()) + 1);
   for (Chunk* chunk : {&a, &b}) {
     // A transfer of the current content stays valid under the new version. A transfer of an older
@@ -115,6 +129,7 @@ void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   std::swap(a.copies, b.copies);
   for (const ChunkIndex index : {index_a, index_b}) {
     const absl::optional<Flight>& flight = chunks_[index].copies.flight;
+    // The transfer belongs to its slots, which the other chunk has now.
     if (flight.has_value()) transfers_[flight->transfer] = index;
     MarkDirty(index);
     Rank(index);

@@ -12,6 +12,7 @@ void EngineState::On(const EvictCall& event) {
   if (session == nullptr) return;
   Job& job = *session->job;
   for (const ChunkId id : event.chunks) {
+    // The call gives the caller's own leases up, even if the eviction is refused.
     if (const absl::optional<ChunkIndex> index = Find(job, id)) ReleaseLease(*session, *index);
   }
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
@@ -44,8 +45,11 @@ void EngineState::On(const EvictCall& event) {
   evict->of_session = session->waiting_calls.Take();
   for (const ChunkIndex index : evict->chunks) {
     Chunk& chunk = chunks_[index];
+    // The lowest tier serves several evictions of one chunk: a chunk that left for SSD has left the
+    // device, too.
     chunk.evict_to = std::max(chunk.evict_to.value_or(event.tier), event.tier);
     chunk.evicts.push_back(evict.get());
+    // The prediction has not changed, so a prefetch would undo the eviction at once.
     chunk.evicted = true;
     StopPrefetch(chunk);
     CancelEviction(chunk);
@@ -55,6 +59,7 @@ void EngineState::On(const EvictCall& event) {
   evicts_.emplace(event.call, std::move(evict));
 }
 
+// The chunk has reached its tier, or never will: one chunk that fails ends the whole operation.
 void EngineState::FinishEvicts(ChunkIndex index, const absl::Status& status) {
   chunks_[index].evict_to.reset();
   std::vector<EvictOperation*> evicts;
@@ -71,6 +76,7 @@ void EngineState::EndEvict(EvictOperation& evict, const absl::Status& status) {
     const auto found = std::find(chunk.evicts.begin(), chunk.evicts.end(), &evict);
     if (found == chunk.evicts.end()) continue;
     chunk.evicts.erase(found);
+    // The chunks of the operation that have not left stay where they are.
     if (chunk.evicts.empty()) chunk.evict_to.reset();
     ScheduleChunk(index);
   }

@@ -32,6 +32,7 @@ absl::Status EngineState::Lost(ChunkIndex index) const {
                    " is lost: its writer died, or the daemon did; write it anew"));
 }
 
+// Refuses at once what could never be granted, rather than at its deadline.
 absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& event,
                                      const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
@@ -51,6 +52,8 @@ absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& ev
     const Chunk& chunk = chunks_[index];
     if (event.access == Access::kRead && chunk.copies.torn) return Lost(index);
     for (const Pin& pin : chunk.pins) {
+      // A chunk is leased at one tier at a time. The fetch would wait for a lease of its own
+      // session.
       if (pin.session == session.id && chunk.pin_tier != event.tier) {
         return absl::FailedPreconditionError(
             absl::StrCat("chunk ", IdOf(index).value(), " is leased at the ",
@@ -66,10 +69,14 @@ void EngineState::On(const FetchCall& event) {
   if (session == nullptr) return;
   Job& job = *session->job;
   ++counters_.fetches;
+  // The releases count even if the fetch is refused: the client has given these leases up already.
+  // They come first, since the fetch may need their room.
   for (const ChunkId id : event.releases) {
     if (const absl::optional<ChunkIndex> index = Find(job, id)) ReleaseLease(*session, *index);
   }
   absl::Status status = CheckMoments(event.moments);
+  // The predictor learns before victims are chosen for this fetch, so that they follow the newest
+  // uses.
   if (status.ok()) Learn(job, event.moments);
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
   if (status.ok()) {
@@ -89,6 +96,7 @@ void EngineState::On(const FetchCall& event) {
   waiter.started = now_;
   waiter.deadline =
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
+  // Proceed() and Fail() end a call that is in the tables, so it enters them before it is tried.
   Enter(*session, std::move(made));
 
   const Verdict verdict = TryAdmit(waiter, /*may_take_room=*/true);
@@ -150,6 +158,8 @@ void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
     chunk.only_stepped = false;
     Pin& pin = *chunk.FindPin(waiter.session);
     --pin.pending;
+    // A session that writes the chunk already keeps its write lease and the version of it, even if
+    // this fetch only reads.
     const bool writes = pin.granted() && pin.access == Access::kWrite;
     if (access == Access::kWrite && !writes) MakeNewVersion(index);
     pin.Grant(writes ? Access::kWrite : access, session.leases.Take());
@@ -164,6 +174,7 @@ void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
     granted.leases.push_back(lease);
   }
   AddEvictionHints(session, &granted);
+  // A fetch that the event of its call grants has not waited.
   if (now_ > waiter.started) {
     TracedStall stall{waiter.started, now_ - waiter.started, absl::nullopt,
                       static_cast<uint32_t>(waiter.chunks.size())};
@@ -183,6 +194,8 @@ void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
   Leave(waiter);
 }
 
+// The content is about to change in place, so the copy at the tier of the pins becomes the only
+// valid one.
 void EngineState::MakeNewVersion(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   MarkDirty(index);
@@ -198,6 +211,7 @@ void EngineState::MakeNewVersion(ChunkIndex index) {
   }
 }
 
+// Undoes what TryAdmit() did for the waiter, and answers its call.
 void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
   if (waiter.admitted) {
     for (size_t nth = 0; nth < waiter.chunks.size(); ++nth) {
@@ -218,6 +232,7 @@ void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
       }
       if (waiter.runs_step() && nth >= waiter.first_written) {
         chunk.overwrite = false;
+        // The step part never ran, so the slot has bytes of an earlier use that count as valid.
         if (chunk.blank) Discard(index);
       }
       ScheduleChunk(index);
@@ -228,6 +243,8 @@ void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
   Leave(waiter);
 }
 
+// Does nothing for a chunk that the session has not leased, so that a FetchCall or EvictCall may
+// name leases that have ended.
 void EngineState::ReleaseLease(Session& session, ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   for (size_t i = 0; i < chunk.pins.size(); ++i) {
@@ -245,6 +262,7 @@ void EngineState::ReleaseLease(Session& session, ChunkIndex index) {
   }
 }
 
+// The call releases all of its leases or none of them.
 void EngineState::On(const ReleaseCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;

@@ -28,6 +28,8 @@ StartTransfer::Kind KindOf(absl::optional<Tier> from, Tier to) {
 void EngineState::Settle() {
   do {
     for (;;) {
+      // Chunks take free slots first. Then victims are chosen for those that still wait, and
+      // prefetches come last, because they must not take the slots of either.
       if (const absl::optional<ChunkIndex> index = work_.TakeChunk()) {
         Advance(*index);
       } else if (const absl::optional<WorkList::RoomCheck> check = work_.TakeRoomCheck()) {
@@ -41,6 +43,7 @@ void EngineState::Settle() {
 
 void EngineState::Advance(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
+  // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
   if (!chunk.live() || chunk.copies.flight.has_value()) return;
   queued_for_ = 0;
   if (chunk.pinned()) StopPrefetch(chunk);
@@ -110,11 +113,13 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
     chunk.blank = true;
     return true;
   }
+  // The slot's old bytes disclose nothing: no region ever has two tenants.
   if (chunk.copies.valid == 0 && chunk.undefined) {
     chunk.copies.valid = Bit(tier);
     MarkDirty(index);
     return true;
   }
+  // The chunk was never written, so a transfer fills the slot with zeros.
   if (chunk.copies.valid == 0) {
     Start(index, absl::nullopt, tier);
   } else if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) {
@@ -153,6 +158,7 @@ bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
     return true;
   }
   const Tier lower = tier == Tier::kDevice ? Tier::kHost : Tier::kSsd;
+  // A write-back to the home tier never waits here, because the chunk owns its slot there.
   if (!TakeSlot(index, lower)) return false;
   chunk.wrote_back = true;
   Start(index, tier, lower);
@@ -188,6 +194,8 @@ bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
   const std::deque<ChunkIndex>& queue = share.slot_queue;
   const bool queued = (chunk.waits_for & Bit(tier)) != 0;
   const auto place = queued ? std::find(queue.begin(), queue.end(), index) : queue.end();
+  // The queue is served in its order: a chunk behind others takes a slot only if each of them can
+  // have one.
   const size_t ahead = place - queue.begin();
   if (share.slots->spare_slots() > ahead) {
     chunk.slot(tier) = chunk.job->share(tier).Take();
@@ -227,6 +235,7 @@ void EngineState::DropCopy(ChunkIndex index, Tier tier) {
 }
 
 void EngineState::MakeRoom(Job& job, Tier tier) {
+  // Admitted calls pin copies, which leave the eviction queue before victims are chosen from it.
   if (!job.waiting.empty()) AdmitWaiting(job, tier);
   TierShare& share = job.tier(tier);
   Share& lent = job.share(tier);
@@ -236,9 +245,11 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
   for (size_t i = 0; i < std::min(free, waiting); ++i) ScheduleChunk(share.slot_queue[i]);
   const size_t wanted = waiting + share.slots->surplus_slots();
   if (waiting <= free) ledger_.Satisfy(lent);
+  // Victims that still leave count as slots. Otherwise each room check would choose more of them.
   if (wanted <= free + share.evicting.value()) return;
   const bool shrinks = share.slots->surplus_slots() > 0 || lent.balloon() > 0;
   if (!shrinks && !lent.can_grow()) GrowShare(job, tier, static_cast<uint32_t>(waiting - free));
+  // New memory costs less than a victim that must be read again. SegmentMade() lists a room check.
   if (lent.can_grow()) return Grow(job, tier);
   for (size_t missing = wanted - free - share.evicting.value(); missing > 0; --missing) {
     const absl::optional<Candidate> victim = share.victims.Next(job.forecast.predictor().now());
@@ -307,6 +318,7 @@ void EngineState::On(const TransferDone& event) {
     MarkDirty(index);
     chunk.copies.valid |= Bit(flight.to);
     const bool upwards = flight.from.has_value() && flight.to < *flight.from;
+    // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.
     if (upwards && !chunk.pinned()) chunk.prefetched_to |= Bit(flight.to);
     if (flight.to != Tier::kSsd)
       chunk.copies.insertion_seq[static_cast<int>(flight.to)] = ++insertions_;
@@ -336,6 +348,7 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight,
     // The copy stays, and another victim leaves instead.
     CancelEviction(chunk);
     FinishEvicts(index, named);
+    // The failed victim would be chosen again at once, and fail again.
     chunk.retry_after_tick = true;
     job.retry_after_tick.push_back(index);
   }
@@ -362,6 +375,7 @@ void EngineState::On(const PrefetchCall& event) {
                                                           TierName(event.tier), " tier")));
   }
   TierShare& share = job.tier(event.tier);
+  // The lease budget leaves a quarter of the slots to prefetches.
   const uint32_t most = std::max(uint32_t{1}, share.slots->size() / 4);
   for (const ChunkIndex index : *indices) {
     Chunk& chunk = chunks_[index];
@@ -369,6 +383,7 @@ void EngineState::On(const PrefetchCall& event) {
                       chunk.evict_to.has_value() || chunk.valid_at(event.tier);
     const bool room = share.slots->spare_slots() > 0 || share.victims.size() > 0 ||
                       job.share(event.tier).can_grow();
+    // A prefetch is a hint: it is skipped rather than refused, and never competes with demand.
     if (busy || !room || !share.slot_queue.empty() || share.prefetches.value() >= most) continue;
     share.prefetches.Set(chunk.prefetch_to, event.tier);
     chunk.evicted = false;

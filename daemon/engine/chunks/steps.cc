@@ -38,6 +38,7 @@ absl::Status EngineState::CheckStep(const Session& session, const StepCall& even
                      "; raise the pool or step fewer at a time"));
   }
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
+  // Torn chunks that the part writes are allowed, because it writes all of them.
   for (size_t i = 0; i < event.reads; ++i) {
     if (chunks_[indices[i]].copies.torn) return Lost(indices[i]);
   }
@@ -49,6 +50,7 @@ absl::Status EngineState::CheckStep(const Session& session, const StepCall& even
 // The access predictor learns the uses of steps as it learns those of sessions.
 void EngineState::LearnStep(Job& job, const StepCall& event) {
   MomentReport uses;
+  // The uses belong to the current moment of the job.
   uses.continues = true;
   for (size_t i = 0; i < event.chunks.size(); ++i) {
     uses.uses.push_back({event.chunks[i], i < event.reads ? Access::kRead : Access::kWrite});
@@ -70,7 +72,9 @@ void EngineState::On(const StepCall& event) {
   auto made = std::make_unique<Waiter>();
   Waiter& waiter = *made;
   waiter.call = event.call;
+  // A holder of its own excludes the leases of the calling session, too.
   waiter.session = SessionId(kFirstStepHolder + next_step_++);
+  // If the calling session ends while the part waits, the part fails; once it runs, it goes on.
   waiter.owner = session->id;
   waiter.job = &job;
   waiter.tier = Tier::kHost;
@@ -98,7 +102,9 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
     Pin& pin = *chunk.FindPin(waiter.session);
     --pin.pending;
     pin.Grant(waiter.AccessOf(i), Count::Token());
+    // Only now, when all chunks are there, does the old content of the shadow chunk end.
     if (pin.access == Access::kWrite) MakeNewVersion(index);
+    // A chunk that only steps use is not prefetched to the device.
     chunk.only_stepped = !chunk.leased;
     chunk.leased = false;
     start.chunks.push_back(PlaceOf(chunk, Tier::kHost));
@@ -107,6 +113,8 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
       start.step,
       RunningStep{waiter.call, waiter.session, waiter.owner, chunks_.Hold(std::move(waiter.chunks)),
                   waiter.first_written, std::move(waiter.of_session), std::move(waiter.step)});
+  // The RunningStep has the counts and pins from here on. It ends at StepDone, even if its session
+  // ends before.
   Leave(waiter);
   Emit(std::move(start));
 }
@@ -120,7 +128,9 @@ void EngineState::On(const StepDone& event) {
   for (size_t i = 0; i < chunks.size(); ++i) {
     const ChunkIndex index = chunks[i];
     Chunk& chunk = chunks_[index];
+    // The output of the part is content now, or is discarded below.
     if (i >= step.first_written) chunk.overwrite = chunk.blank = false;
+    // The job ended while the part ran, and the chunk kept its slots only for it.
     if (!chunk.live()) {
       ForgetChunk(index);
       continue;
@@ -131,6 +141,7 @@ void EngineState::On(const StepDone& event) {
       UnpinChunk(index, pin);
       break;
     }
+    // The part may be repeated with the same result, because it reads other chunks than it writes.
     if (!event.status.ok() && i >= step.first_written) Discard(index);
     if (chunk.is_shadow)
       Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
@@ -147,12 +158,14 @@ void EngineState::On(const StepDone& event) {
 void EngineState::Discard(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   MEMTIDE_CHECK(!chunk.pinned());
+  // A transfer of the discarded content in flight does not count at its end.
   chunk.version = Version(chunk.version.value() + 1);
   chunk.copies.valid = 0;
   chunk.copies.torn = chunk.blank = false;
   MarkDirty(index);
   ForgetWishes(index);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    // The slots of a transfer in flight are freed when it ends.
     const bool in_use = chunk.copies.flight.has_value() &&
                         (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
     if (tier != chunk.job->home && chunk.slot(tier) && !in_use) DropCopy(index, tier);
