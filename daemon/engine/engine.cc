@@ -24,6 +24,7 @@ EngineState::EngineState(const EngineOptions& options)
               options.limits) {
   MEMTIDE_CHECK(!options.device_capacity.IsZero() || !options.host_capacity.IsZero());
   MEMTIDE_CHECK(!options.device_kinds.empty());
+  // Chunks pass through host memory between SSD and the device.
   MEMTIDE_CHECK(options.ssd_capacity.IsZero() || !options.host_capacity.IsZero());
 }
 
@@ -33,9 +34,11 @@ void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* e
   effects_ = effects;
   const size_t before = effects->size();
   ++counters_.events;
+  // The handler answers what it can at once, and lists the rest for Settle().
   std::visit([this](const auto& e) { On(e); }, event);
   Settle();
   if (!drain_calls_.empty()) AnswerDrained();
+  // The record has the state after all work of the event.
   EmitRecord(before);
   effects_ = nullptr;
 }

@@ -14,6 +14,7 @@ std::vector<KindUsage> EngineState::Kinds(const Job* job) const {
     KindUsage& kind = kinds[static_cast<int>(chunk.kind)];
     const Bytes size = chunk.job->chunk_size;
     kind.allocated += size;
+    // A chunk may have valid copies on several tiers, so these sums may exceed what is allocated.
     if (chunk.valid_at(Tier::kDevice)) kind.device += size;
     if (chunk.valid_at(Tier::kHost)) kind.host += size;
     if (chunk.valid_at(Tier::kSsd)) kind.ssd += size;
@@ -46,6 +47,7 @@ void EngineState::On(const InspectCall& event) {
     info.uid = session.uid;
     info.pid = session.pid;
     info.leases = session.leases.value();
+    // A session has its job before the Open is answered.
     info.open = session.job != nullptr && !session.opening;
     if (info.open) {
       info.job = session.job->id;
@@ -58,6 +60,7 @@ void EngineState::On(const InspectCall& event) {
     }
     seen.sessions.push_back(std::move(info));
   }
+  // The chunks come in pages, because a reply with all of them would exceed the largest message.
   const size_t most = std::min(event.max_chunks, options_.limits.chunks_per_call);
   for (size_t i = event.first_chunk; i < chunks_.size() && seen.chunks.size() < most; ++i) {
     const ChunkIndex index(static_cast<uint32_t>(i));
@@ -69,6 +72,8 @@ void EngineState::On(const InspectCall& event) {
   Emit(std::move(reply));
 }
 
+// From now on the daemon takes no session, job, allocation or resize. Fetches and steps that wait
+// still end as usual.
 void EngineState::On(const DrainCall& event) {
   draining_ = true;
   for (const auto& [id, job] : jobs_) {
@@ -77,6 +82,8 @@ void EngineState::On(const DrainCall& event) {
   drain_calls_.push_back(event.call);
 }
 
+// Runs after each event. A DrainCall is answered when no memory moves and no call waits for chunks,
+// so that the daemon may end.
 void EngineState::AnswerDrained() {
   if (!transfers_.empty() || !waiters_.empty() || !evicts_.empty() || !steps_.empty()) return;
   for (const CallId call : drain_calls_) Answer(call);

@@ -12,6 +12,7 @@ absl::optional<uint32_t> EngineState::MomentsUntilUse(const Chunk& chunk) const 
   const AccessPredictor& predictor = job.forecast.predictor();
   if (!predictor.has_prediction()) return absl::nullopt;
   const VirtualTime next = NextUseOfContent(chunk);
+  // The prediction does not name the chunk.
   if (next >= AccessPredictor::kUnknown) return absl::nullopt;
   return job.trace.MomentsUntil(next - predictor.now());
 }
@@ -38,6 +39,7 @@ TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
   return move;
 }
 
+// A call without a job id means the only job that runs. It is refused where several do.
 void EngineState::On(const TraceCall& event) {
   const Job* found = nullptr;
   for (const auto& [id, job] : jobs_) {
@@ -66,6 +68,7 @@ void EngineState::On(const TraceCall& event) {
   traced.ssd_slots = slots(Tier::kSsd);
   for (uint32_t member = 0; member < job.members.size(); ++member) {
     const ChunkIndex index = job.members[Member(member)];
+    // The reply lists live chunks only, but its moments may have numbers of freed ones.
     if (index == kNoChunk || !chunks_[index].live()) continue;
     const Chunk& chunk = chunks_[index];
     traced.chunks.push_back({member, IdOf(index), chunk.kind, MomentsUntilUse(chunk)});

@@ -27,25 +27,31 @@ constexpr Bytes kEnough = GiB(uint64_t{1} << 20);
 
 void EngineState::On(const HostMemory& event) {
   const Bytes reserve = options_.host_reserve;
+  // Without a reserve there is no balloon.
   if (reserve.IsZero()) return;
   ShareLedger::Rises rises;
   for (const auto& [id, job] : jobs_) {
     // Capped at the pool, because sessions may report any size.
     const Bytes rise = std::max(job->own_host, job->own_host_predicted) - job->own_host;
+    // The job has one report, that of the session that sent the last one. All of its sessions are
+    // taken to be alike.
     rises[id] = std::min(rise, ledger_.capacity(Tier::kHost)) * job->sessions.size();
   }
   Apply(ledger_.BalanceBalloons(std::min(event.available, kEnough), reserve, rises));
   const bool balloon = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
     return entry.second->share(Tier::kHost).balloon() > 0;
   });
+  // The log has the beginning and the end of a shortage only.
   if (balloon == machine_short_) return;
   machine_short_ = balloon;
   Emit(MachineShort{balloon, event.available, reserve});
 }
 
+// Leases are held at the working tier, so a host pool behind a device changes no budget.
 void EngineState::SendBudgets(const Job& job, uint32_t slots, uint32_t most_slots) {
   if (job.work != Tier::kHost) return;
   for (const SessionId session : job.sessions) {
+    // AnswerOpen() will send the budget of that time.
     if (sessions_.Find(session)->opening) continue;
     Emit(
         SendLeaseBudget{session, slots, Job::LeaseBudgetOf(slots), Job::LeaseBudgetOf(most_slots)});
@@ -63,6 +69,7 @@ void EngineState::ReleaseSurplusSlots(Job& job, Tier tier) {
   Share& share = job.share(tier);
   while (share.slots().surplus_slots() > 0 && share.slots().free_slots() > 0) {
     const SlotNumber slot = ledger_.ReleaseSlot(share);
+    // Without a balloon the slot goes to another job.
     if (share.balloon() > 0) counters_.balloon += job.chunk_size;
     Emit(ReleaseSlot{share.PlaceOf(slot), job.chunk_size});
   }

@@ -28,6 +28,7 @@ absl::string_view KindName(MemoryKind kind) {
 
 absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) const {
   const std::vector<MemoryKind>& kinds = options_.device_kinds;
+  // An emulated device has shared memory, whatever the client would take from a GPU.
   if (!event.device_memory.has_value() || kinds.front() == MemoryKind::kSharedMemory) {
     return kinds.front();
   }
@@ -53,11 +54,14 @@ void EngineState::Grow(Job& job, Tier tier) {
   Share& share = job.share(tier);
   if (share.making() != kNoSegment || !share.can_grow()) return;
   if (job.state() == JobState::kEnding) return;
+  // Slots that were released to the machine lie in segments that exist. They are populated again
+  // before a new segment is made.
   if (!share.by_slot() && share.slots().unbacked_slots() > 0) return PopulateNextSlot(job);
   const uint32_t number = next_segment_++;
   segments_.emplace(number, &job);
   const Bytes size = ledger_.MakeSegment(share, number);
   if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.persistent});
+  // Device memory ends with the daemon, so that no region of it is persistent.
   const bool on_device = tier == Tier::kDevice;
   Emit(MakeRegion{RegionId(number), tier, job.uid, size, job.chunk_size,
                   on_device ? job.device_memory : MemoryKind::kSharedMemory,
@@ -86,6 +90,7 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
         ledger_.SegmentFailed(*job.shares, share, number);
     if (smaller.has_value()) Apply(*smaller);
     job.last_error = status;
+    // FinishOpening() refuses the job when the segments of the other tiers are made, too.
     if (job.state() == JobState::kMaking) job.making_status.Update(status);
     // The home tier makes no memory later by itself: the next allocation requests it again.
     if (tier == job.home && share.slots().backed_slots() < kMinSlots) {
@@ -95,10 +100,12 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
     MarkDirty(job);
     if (tier != Tier::kSsd) SendRegions(job, number);
   } else {
+    // The device share has shrunk while the region was made. No session has mapped it.
     LetGo(job, number, {});
   }
   if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
   if (job.state() == JobState::kMaking) {
+    // A share that grows by single slots needs several of them before the job can begin.
     const bool too_few = share.by_slot() && share.slots().backed_slots() < kMinSlots;
     if (status.ok() && too_few) Grow(job, tier);
     if (job.shares->pending() == 0) FinishOpening(job);
@@ -120,6 +127,8 @@ void EngineState::SendRegions(const Job& job, uint32_t region) {
 
 // The tier is smaller than it was when these fetches were accepted, for good or until a Tick.
 void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status) {
+  // The newest calls fail first. Each that fails gives up its pins, so that older ones may still
+  // fit.
   std::vector<Waiter*> newest_first;
   for (auto entry = waiters_.rbegin(); entry != waiters_.rend(); ++entry) {
     Waiter* waiter = entry->second.get();
@@ -135,6 +144,8 @@ void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status
 }
 
 void EngineState::MaybeDropMemory(Job& job) {
+  // A transfer, a step part or the mover still uses the memory. The event that ends its use calls
+  // again.
   if (!job.members.empty() || job.shares->pending() > 0) return;
   for (const Tier tier : kAllTiers) {
     for (const uint32_t segment : ledger_.DropSegments(job.share(tier))) {

@@ -21,6 +21,7 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
                          "device_memory CUDA_DESCRIPTOR"
                        : "the node has no device memory");
   }
+  // Chunks never leave their home tier, so that none of its slots could be given back.
   if (job.home == Tier::kDevice) {
     return absl::FailedPreconditionError(
         "the device is where the job's chunks have their home; give the node a host pool");
@@ -85,8 +86,11 @@ void EngineState::GiveSurplusBack(Job& job) {
     for (const SessionId session : job.sessions) {
       Emit(SendRegionGone{session, RegionId(region), slots.size(), job.LeaseBudget()});
     }
+    // Memory is free only when all handles and mappings in all processes are gone (decision 9). So
+    // each session must return the region, or end.
     LetGo(job, region, job.sessions);
   }
+  // What is still pinned above the limit has to be released by clients.
   if (now_ - job.leases_revoked_at < kRevokePeriod) return;
   const uint32_t limit = job.LeaseLimit(Tier::kDevice);
   const uint32_t pinned = job.tier(Tier::kDevice).pinned_chunks();
@@ -104,6 +108,7 @@ void EngineState::LetGo(Job& job, uint32_t region, std::vector<SessionId> holder
   Emit(DropRegion{RegionId(region)});
 }
 
+// Ignores a region that the session does not have to return: the number comes from a client.
 void EngineState::RegionReturned(Job& job, uint32_t region, SessionId session) {
   if (!ledger_.Return(job.share(Tier::kDevice), region, session)) return;
   Emit(DropRegion{RegionId(region)});
@@ -124,11 +129,13 @@ void EngineState::On(const ReturnRegionsCall& event) {
 }
 
 void EngineState::LeaveRegions(Job& job, SessionId session) {
+  // The loop is safe, because a region stays in leaving() until On(RegionDropped).
   for (const auto& [region, holders] : job.share(Tier::kDevice).leaving()) {
     RegionReturned(job, region, session);
   }
 }
 
+// Runs after each region that is made or dropped.
 void EngineState::FinishResize(Job& job) {
   const Share& share = job.share(Tier::kDevice);
   if (share.surplus_regions() > 0 || !share.leaving().empty()) return;
@@ -146,6 +153,7 @@ void EngineState::EndResize(Job& job, const absl::Status& status) {
   Emit(std::move(reply));
 }
 
+// The share keeps its new size: only the call that waits for it ends.
 void EngineState::ExpireResizes() {
   for (const auto& [id, job] : jobs_) {
     if (!job->resize.has_value() || now_ < job->resize->deadline) continue;

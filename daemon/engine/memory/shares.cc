@@ -10,6 +10,7 @@ ShareLedger::Opens EngineState::WaitingOpens(Tier tier) const {
   return opens;
 }
 
+// What each elastic job must keep: no accepted call may fail for a reclaim.
 ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
   ShareLedger::Demands demands;
   for (const auto& [id, job] : jobs_) {
@@ -34,6 +35,8 @@ void EngineState::Apply(const ShareLedger::Changes& changes) {
   for (const ShareLedger::Change& change : changes) Apply(change);
 }
 
+// Slots that other jobs never used are free as soon as they are reclaimed. Slots in use become free
+// later: ServeFreed() then lists a room check, which leads here again.
 void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking) {
   Share& share = job.share(tier);
   const ShareLedger::Opens opens = WaitingOpens(tier);
@@ -48,10 +51,12 @@ void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking) {
 
 bool EngineState::ReclaimForOpen(const OpenCall& open) {
   bool lacks = false;
+  // Device memory is never reclaimed, so that to wait for it would be in vain.
   if (open.device_share > ledger_.Free(Tier::kDevice)) return false;
   for (const Tier tier : {Tier::kHost, Tier::kSsd}) {
     const Bytes needed = ledger_.NeededToOpen(open, tier);
     if (needed <= ledger_.Free(tier)) continue;
+    // Other jobs may retain all of their guaranteed shares.
     if (needed > ledger_.Unguaranteed(tier)) return false;
     Apply(ledger_.ReclaimFromOthers({tier, needed, Bytes(0), nullptr}, DemandsOf(tier)));
     // On SSD no victim leaves, so that waiting would not help. In host memory leases end.
@@ -64,6 +69,7 @@ bool EngineState::ReclaimForOpen(const OpenCall& open) {
 bool EngineState::ServeFreed() {
   const bool freed = ledger_.TakeFreed();
   if (ended_.empty() && !freed) return false;
+  // No listed work points at a job any more: Settle() has taken all of it.
   for (const JobId job : ended_) jobs_.erase(job);
   ended_.clear();
   for (const auto& [id, job] : jobs_) {

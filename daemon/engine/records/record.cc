@@ -44,6 +44,8 @@ void EngineState::EmitRecord(size_t before) {
       record.jobs.push_back(RecordOf(*found->second));
     }
   }
+  // Chunks are recorded by their index, which the next chunk in the entry has, too: its record
+  // replaces that of the freed chunk.
   for (const ChunkIndex index : changes.chunks) {
     if (chunks_[index].live()) {
       record.chunks.push_back(RecordOf(index));
@@ -51,6 +53,8 @@ void EngineState::EmitRecord(size_t before) {
       record.freed.push_back(index.value());
     }
   }
+  // The other effects of the event are already there. The edges carry effects out in order, so that
+  // the record must precede them.
   effects_->insert(effects_->begin() + static_cast<std::ptrdiff_t>(before), std::move(record));
 }
 
@@ -87,6 +91,8 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
   record.job = chunk.job->id;
   record.kind = chunk.kind;
   record.version = chunk.version;
+  // `stepped`: a step part writes the slot, or will. `written`: a session may be changing the
+  // bytes.
   bool stepped = chunk.blank, written = false;
   for (const Pin& pin : chunk.pins) {
     if (!pin.granted() || pin.access != Access::kWrite) continue;
@@ -97,6 +103,7 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
     if (!chunk.slot(tier)) return absl::nullopt;
     const bool valid = chunk.valid_at(tier) && !stepped;
     lasts = lasts || valid;
+    // At the home tier the slot is recorded without content, too, because the chunk keeps it.
     if (!valid && tier != chunk.job->home) return absl::nullopt;
     return ChunkRecord::Copy{chunk.slot(tier).number().value(), valid};
   };
@@ -119,6 +126,7 @@ void EngineState::On(const Restore& event) {
   // Ids of freed chunks must not name later ones, as far as the records tell.
   chunks_.Restore(entries, generation);
   for (const JobRecord& record : event.job_records) {
+    // New jobs and segments must not have the numbers of restored ones.
     next_job_ = std::max(next_job_, record.job.value() + 1);
     for (const RegionId region : record.regions) {
       next_segment_ = std::max(next_segment_, region.value() + 1);
@@ -138,6 +146,8 @@ void EngineState::GiveUp(const JobRecord& record, const std::vector<const ChunkR
   for (const ChunkRecord* chunk : chunks) {
     ended.freed.push_back(IndexOf(chunk->chunk).value());
   }
+  // The job leaves the journal before its memory goes. A daemon that ends in between would
+  // otherwise restore a job without memory.
   Emit(std::move(ended));
   for (const RegionId region : record.regions) Emit(DropRegion{region});
   for (const StoreId store : record.stores) Emit(DropStore{store});
@@ -163,6 +173,8 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
     Share& share = job.share(tier);
     if (share.is_elastic()) MEMTIDE_RETURN_IF_ERROR(ledger_.RestoreTarget(share));
   }
+  // Everything that can fail is done. The engine has not pointed at the job so far, so that an
+  // error needed no undo.
   std::array<size_t, kTiers> next{};
   for (const ChunkRecord* chunk : chunks) {
     const ChunkIndex index = IndexOf(chunk->chunk);
@@ -174,6 +186,8 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
     Rank(index);
     ScheduleChunk(index);
   }
+  // The sessions have ended with the last daemon. Their processes connect again and join the job by
+  // its name.
   ledger_.SetState(*job.shares, JobState::kLingering);
   job.lingers_until = now_ + job.time_to_live;
   for (const RegionId region : record.regions) segments_.emplace(region.value(), &job);
@@ -184,6 +198,7 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
 
 absl::Status EngineState::RestoreMemory(Job& job, const JobRecord& record) {
   const std::vector<MemoryKind>& kinds = options_.device_kinds;
+  // The node may have another device than before. No device memory is restored, so any kind serves.
   const bool known = std::count(kinds.begin(), kinds.end(), record.device_memory) > 0;
   job.device_memory = known ? record.device_memory : kinds.front();
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,

@@ -35,6 +35,7 @@ absl::Status EngineState::CheckOpen(const OpenCall& event) const {
   return absl::OkStatus();
 }
 
+// A name belongs to one user: the job of another user with the same name is never joined.
 Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
   if (event.job_name.empty()) return nullptr;
   for (auto& [id, job] : jobs_) {
@@ -71,11 +72,13 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
                         "job \"", job->name, "\" has chunks of ", FormatBytes(job->chunk_size),
                         ", not of ", FormatBytes(event.chunk_size))));
     }
+    // Until the Open is answered, the session counts as opening, and does not expire.
     session.job = job;
     session.opening = true;
     job->sessions.push_back(session.id);
     job->joining.push_back(event);
     if (job->state() == JobState::kLingering) ledger_.SetState(*job->shares, JobState::kRunning);
+    // A job in kMaking answers when its first memory is made.
     if (job->state() == JobState::kRunning) FinishOpening(*job);
     return;
   }
@@ -84,6 +87,7 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
                   absl::InvalidArgumentError(
                       "chunk_size_bytes is zero, and there is no job of that name to join"));
   }
+  // Errors that waiting cannot mend are refused before the call may wait.
   const absl::Status kind = DeviceMemory(event).status();
   if (!kind.ok()) return Refuse(event.call, kind);
   const bool some_end = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
@@ -109,6 +113,8 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
 }
 
 void EngineState::OpenWaiting() {
+  // Each call is tried once: OpenNowOrLater() queues it again, behind the others, if it must go on
+  // waiting.
   for (size_t count = opens_.size(); count > 0; --count) {
     const WaitingOpen open = opens_.front();
     opens_.pop_front();
@@ -135,9 +141,11 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
                            ledger_.Lend(job->id, event, job->device_memory));
   TakeShares(*job, std::move(shares));
+  // Nothing would be left of a job whose home is the device.
   job->persistent =
       options_.persistent_jobs && event.time_to_live > Duration(0) && job->home != Tier::kDevice;
   MarkDirty(*job);
+  // From here on nothing fails, so that a refused Open uses no number.
   ++next_job_;
   Session& session = *sessions_.Find(event.session);
   session.job = job.get();
@@ -146,6 +154,8 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   job->joining.push_back(event);
   Job& made = *job;
   jobs_.emplace(made.id, std::move(job));
+  // The Open waits for the first memory at each of these tiers. A store is made when chunks are
+  // allocated.
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     if (made.tier(tier).exists()) Grow(made, tier);
   }
@@ -155,6 +165,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
 void EngineState::FinishOpening(Job& job) {
   std::vector<OpenCall> joining;
   joining.swap(job.joining);
+  // A job without memory at one of its tiers could never serve a fetch there.
   if (job.state() == JobState::kMaking && !job.making_status.ok()) {
     for (const OpenCall& open : joining) {
       sessions_.Find(open.session)->opening = false;
@@ -169,6 +180,8 @@ void EngineState::FinishOpening(Job& job) {
   for (const OpenCall& open : joining) AnswerOpen(job, open);
 }
 
+// Announces an elastic share by its limit, which it may reach later. The present budget follows at
+// the end of the function.
 void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   Session& session = *sessions_.Find(event.session);
   session.opening = false;
@@ -190,6 +203,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   open.manifest = job.manifest;
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     for (const uint32_t segment : job.share(tier).segments()) {
+      // The slot of this region was given back.
       if (segment == kNoSegment) continue;
       open.regions.push_back(RegionId(segment));
       Emit(SendRegion{event.session, RegionId(segment)});
@@ -228,6 +242,7 @@ void EngineState::LeaveJob(Session& session) {
     job.allocating.erase(job.allocating.begin() + (i - 1));
   }
   if (!job.sessions.empty()) return;
+  // A job that never opened does not linger.
   if (job.time_to_live > Duration(0) && job.state() == JobState::kRunning) {
     ledger_.SetState(*job.shares, JobState::kLingering);
     job.lingers_until = now_ + job.time_to_live;
@@ -240,6 +255,7 @@ void EngineState::EndJob(Job& job) {
   MEMTIDE_CHECK(job.sessions.empty());
   ledger_.SetState(*job.shares, JobState::kEnding);
   MarkDirty(job);
+  // FreeChunk() changes the members, so that the loop is over a copy.
   for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
     if (index != kNoChunk && chunks_[index].live()) FreeChunk(index);
   }

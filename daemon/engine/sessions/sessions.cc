@@ -25,6 +25,7 @@ void EngineState::On(const RenewCall& event) {
   if (CallingSession(event.call, event.session) != nullptr) Answer(event.call);
 }
 
+// A session that has ended already is closed with success, because the client may repeat the call.
 void EngineState::On(const CloseCall& event) {
   Session* session = sessions_.Find(event.session);
   if (session != nullptr) EndSession(*session, absl::UnavailableError("the session was closed"));
@@ -32,6 +33,8 @@ void EngineState::On(const CloseCall& event) {
   if (session != nullptr) Emit(CloseSession{event.session, absl::OkStatus()});
 }
 
+// Ends all that the session has before it leaves the table: SessionTable::Erase() checks that
+// nothing is left.
 void EngineState::EndSession(Session& session, const absl::Status& why) {
   const SessionId id = session.id;
   for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) Fail(*waiter, why);
@@ -40,6 +43,7 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
     if (evict->session == id) evicts.push_back(evict.get());
   }
   for (EvictOperation* evict : evicts) EndEvict(*evict, why);
+  // A step part that runs uses its memory until StepDone. It only counts for the session no longer.
   for (auto& [step, running] : steps_) {
     if (running.owner == id) running.of_session.End();
   }
@@ -49,10 +53,12 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
     for (const ChunkIndex index : session.job->members) {
       if (index == kNoChunk || !chunks_[index].live()) continue;
       const Pin* pin = chunks_[index].FindPin(id);
+      // The pins of its waiting fetches have ended with them.
       if (pin == nullptr || !pin->granted()) continue;
       // The bytes of a dead writer are neither the old nor the new content.
       if (pin->access == Access::kWrite) {
         chunks_[index].copies.torn = true;
+        // A call that writes the chunk goes on waiting, and makes it whole.
         FailNaming(index, /*only_readers=*/true, Lost(index));
       }
       ReleaseLease(session, index);
@@ -78,6 +84,7 @@ bool EngineState::AnswerAgain(const Session& session, CallId call, uint64_t requ
     return true;
   }
   if (*reply == nullptr) return false;
+  // The remembered reply names the first call; this is another attempt of it.
   Reply again = **reply;
   again.call = call;
   Emit(std::move(again));
@@ -94,6 +101,7 @@ void EngineState::On(const Tick&) {
     Emit(CloseSession{id, why});  // Before its memory goes.
     EndSession(*sessions_.Find(id), why);
   }
+  // A Tick is also the clock of all deadlines: no event of its own comes for them.
   ExpireCalls();
   ExpireResizes();
   std::vector<Job*> expired;
@@ -101,6 +109,8 @@ void EngineState::On(const Tick&) {
     if (job->state() == JobState::kLingering && now_ >= job->lingers_until) {
       expired.push_back(job.get());
     }
+    // A write-back or segment that failed is tried again once a Tick, so that an error that
+    // persists causes no busy loop.
     std::vector<ChunkIndex> retry_after_tick;
     retry_after_tick.swap(job->retry_after_tick);
     for (const ChunkIndex index : retry_after_tick) {
@@ -113,10 +123,12 @@ void EngineState::On(const Tick&) {
     }
   }
   for (Job* job : expired) EndJob(*job);
+  // Waiting Opens are tried once more, and refused when their deadline has passed.
   OpenWaiting();
 }
 
 void EngineState::ExpireCalls() {
+  // Fail() erases from waiters_, so that the late calls are collected first.
   std::vector<Waiter*> late;
   for (const auto& [call, waiter] : waiters_) {
     if (now_ >= waiter->deadline) late.push_back(waiter.get());
