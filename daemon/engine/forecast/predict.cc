@@ -13,6 +13,7 @@ constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};
 
 }  // namespace
 
+// One event learns all that a call reports, so that the reports are limited.
 absl::Status EngineState::CheckMoments(const std::vector<MomentReport>& moments) const {
   const Limits& limits = options_.limits;
   size_t uses = 0, ends = 0;
@@ -52,6 +53,7 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
     uses += moment.uses.size();
     for (const UseReport& use : moment.uses) {
       const absl::optional<ChunkIndex> index = Find(job, use.chunk);
+      // The chunk was freed after its use, or the client sent a wrong id.
       if (!index.has_value()) continue;
       const Member member = chunks_[*index].member;
       job.trace.Use(
@@ -65,6 +67,7 @@ void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
   }
   const AccessPredictor::Changes changes = job.forecast.TakeChanges(uses);
   if (!options_.placement->follows_predictions()) return;
+  // A use changes the order of a few chunks; a new prediction changes that of all.
   if (changes.all) {
     for (const ChunkIndex index : job.members) {
       if (index != kNoChunk) Rank(index);
@@ -82,10 +85,12 @@ void EngineState::EndIteration(Job& job, uint64_t clock) {
   if (!job.forecast.EndIteration(clock, SlotsToPlan(job))) return;
   const AccessPredictor::Iteration& was = job.forecast.predictor().last_iteration();
   ++counters_.iterations;
+  // The peak of this iteration predicts that of the next one (decision 17).
   job.own_host_predicted = std::exchange(job.own_host_peak, job.own_host);
   if (!was.misprediction) return;
   ++counters_.iteration_mispredictions;
   ++job.mispredictions;
+  // Only the mispredictions number 1, 2, 4, 8 and so on are logged.
   if ((job.mispredictions & (job.mispredictions - 1)) != 0) return;
   Emit(Misprediction{job.id, job.name, job.mispredictions, was.number, was.uses, was.expected,
                      was.as_expected, was.remembered});
@@ -242,6 +247,7 @@ void EngineState::AddEvictionHints(const Session& session, FetchReply* reply) co
     for (const Pin& pin : chunks_[index].pins) {
       if (pin.session == session.id && pin.granted()) reply->eviction_hints.push_back(IdOf(index));
     }
+    // Chunks that other sessions lease give no hint, so the search is bounded, too.
     return ++seen < 2 * kMaxEvictionHints && reply->eviction_hints.size() < kMaxEvictionHints;
   });
 }

@@ -53,8 +53,11 @@ bool EngineState::PrefetchOrWriteBack() {
 
 bool EngineState::Prefetch(Job& job, Tier tier) {
   TierShare& share = job.tier(tier);
+  // Chunks that wait for slots are demanded now, and precede all predictions.
   if (!share.exists() || tier == job.home || !share.slot_queue.empty()) return false;
   const uint32_t slots = share.slots->size();
+  // Prefetches have at most the quarter of the slots that the lease budget leaves free. Two chunks
+  // may come at once even if they are larger than kMaxPrefetch.
   const uint64_t most = std::min<uint64_t>(std::max(uint32_t{1}, slots / 4),
                                            std::max<uint64_t>(2, kMaxPrefetch / job.chunk_size));
   job.forecast.LookAhead(
@@ -126,6 +129,8 @@ void EngineState::RevokeFarthest(Job& job, VirtualTime time) {
   int asked = 0;
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const bool leaves = candidate.cost == EvictionCost::kLeaving;
+    // Chunks that the plan sends away come first in the queue. With a plan no other lease is
+    // revoked, and without one only those with a later use.
     if (!leaves && (candidate.next_use <= time || job.forecast.has_plan())) return false;
     if (candidate.next_use <= time) return true;
     Chunk& chunk = chunks_[job.members[candidate.member]];

@@ -11,6 +11,7 @@ absl::optional<ChunkIndex> ChunkTable::Find(ChunkId id) const {
   const ChunkIndex index = IndexOf(id);
   if (index.value() >= chunks_.size()) return absl::nullopt;
   const Chunk& chunk = (*this)[index];
+  // The id may be that of an earlier chunk in the entry.
   if (!chunk.live() || chunk.generation != GenerationOf(id)) return absl::nullopt;
   return index;
 }
@@ -20,6 +21,7 @@ HeldChunks::HeldChunks(ChunkTable* table, std::vector<ChunkIndex> indices)
   for (const ChunkIndex index : indices_) ++(*table_)[index].steps_;
 }
 
+// Runs again in the destructor, where it finds no indices.
 std::vector<ChunkIndex> HeldChunks::End() {
   for (const ChunkIndex index : indices_) --(*table_)[index].steps_;
   return std::exchange(indices_, {});
@@ -34,6 +36,7 @@ ChunkIndex ChunkTable::Claim(Job* job) {
   const ChunkIndex index = free_.back();
   free_.pop_back();
   Chunk& chunk = (*this)[index];
+  // The new generation makes all earlier ids of the entry invalid.
   ++chunk.generation;
   chunk.job = job;
   ++live_;
@@ -52,6 +55,7 @@ void ChunkTable::Release(ChunkIndex index) {
   MEMTIDE_CHECK(!chunk.live() && !chunk.pinned() && !chunk.copies.flight.has_value() &&
                 !chunk.in_step() && !chunk.prefetch_to.has_value() && !chunk.evict_from.has_value())
       << "chunk " << index << " is in use";
+  // The generation is all that outlives the chunk: Claim() grows it.
   const uint32_t generation = chunk.generation;
   chunk = Chunk();
   chunk.generation = generation;
@@ -61,6 +65,8 @@ void ChunkTable::Release(ChunkIndex index) {
 void ChunkTable::Restore(uint32_t entries, uint32_t generation) {
   MEMTIDE_CHECK(chunks_.empty()) << "only before anything else";
   chunks_.resize(entries);
+  // The records do not say which generation an empty entry had. The largest of all is safe for
+  // each.
   for (Chunk& chunk : chunks_) chunk.generation = generation;
 }
 
@@ -77,6 +83,7 @@ ChunkIndex ChunkTable::ClaimRestored(ChunkId id, Job* job) {
 
 void ChunkTable::ReleaseEmpty() {
   MEMTIDE_CHECK(free_.empty());
+  // Claim() takes the last entry of free_, so the lowest index is added last.
   for (uint32_t i = size(); i > 0; --i) {
     if (chunks_[i - 1].job == nullptr) free_.push_back(ChunkIndex(i - 1));
   }

@@ -7,6 +7,7 @@
 
 namespace memtide {
 
+// Names come from clients, so that their length and number are limited.
 uint32_t JobTrace::NumberOf(const std::string& name) {
   const std::string cut = name.substr(0, kMaxMomentNameBytes);
   const auto found = numbers_.find(cut);
@@ -27,6 +28,7 @@ uint32_t JobTrace::NumberOf(const std::string& name) {
 void JobTrace::Begin(Instant now, const MomentReport& moment) {
   if (iterations_.empty()) iterations_.emplace_back();
   Iteration& iteration = iterations_.back();
+  // The uses of a moment that finds no room are added to the last moment of the iteration.
   if (iteration.moments.size() >= kMaxMoments) return;
   Moment begun;
   begun.phase = moment.phase;
@@ -47,12 +49,14 @@ void JobTrace::Use(Member member, TracedOperation operation) {
   iteration.uses.push_back(member.value() << 2 | static_cast<uint32_t>(operation));
   iteration.events += operation != TracedOperation::kAllocate;
   ++uses_;
+  // The limit is for all iterations together; the current one is never forgotten.
   while (uses_ > kMaxUses && iterations_.size() > 1) ForgetOldest();
 }
 
 void JobTrace::EndIteration() {
   if (iterations_.empty() || iterations_.back().moments.empty()) return;
   iterations_.emplace_back();
+  // The iteration that begins now is not counted.
   while (iterations_.size() > kMaxIterations + 1) ForgetOldest();
 }
 
@@ -82,6 +86,7 @@ absl::optional<uint32_t> JobTrace::MomentsUntil(uint64_t events) const {
         [](uint64_t wanted, const Moment& moment) { return wanted < moment.first_event; });
     return static_cast<uint64_t>(after - last.moments.begin());
   };
+  // The job is taken to repeat its last iteration, from the event that it has reached in this one.
   const uint64_t from = std::min<uint64_t>(now.events, last.events);
   const uint64_t to = from + events;
   const uint64_t moments = moment_at(to % last.events) + to / last.events * last.moments.size();
@@ -115,6 +120,7 @@ void JobTrace::AddTo(TraceReply* reply) const {
     }
   }
   for (const TracedMove& move : moves_) {
+    // Moves are retained by their number, and may be older than the oldest moment.
     if (!reply->moments.empty() && move.start >= reply->start) reply->moves.push_back(move);
   }
   for (const TracedStall& stall : stalls_) {

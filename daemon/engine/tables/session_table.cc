@@ -18,6 +18,7 @@ uint32_t SessionTable::SessionsOf(uint32_t uid) const {
   return count;
 }
 
+// Both limits bound descriptors and memory. The second one leaves sessions for other users.
 absl::Status SessionTable::Connect(const ClientConnected& event, Instant now) {
   if (sessions_.size() >= limits_.sessions) {
     return absl::ResourceExhaustedError(
@@ -42,6 +43,7 @@ void SessionTable::Erase(SessionId id) {
   const auto found = sessions_.find(id);
   MEMTIDE_CHECK(found != sessions_.end()) << "there is no session " << id;
   const Session& session = found->second;
+  // Tokens of these counts point at the session, so none may be left.
   MEMTIDE_CHECK(session.job == nullptr && session.waiters.empty() && session.leases.value() == 0 &&
                 session.waiting_calls.value() == 0)
       << "session " << id << " still uses its job";
@@ -73,6 +75,7 @@ absl::StatusOr<Session*> SessionTable::Calling(SessionId id, Instant now) {
 std::vector<SessionId> SessionTable::Tick(Instant now) {
   MEMTIDE_CHECK(now >= last_tick_) << "time went back";
   const Duration gap = now - last_tick_;
+  // Ticks come several times a second while the daemon runs.
   if (last_tick_ != Instant() && gap > std::chrono::seconds(1)) {
     // The daemon did not run, so that clients could not renew.
     for (auto& [id, session] : sessions_) session.renewed_ = std::min(now, session.renewed_ + gap);
@@ -80,6 +83,7 @@ std::vector<SessionId> SessionTable::Tick(Instant now) {
   last_tick_ = now;
   std::vector<SessionId> expired;
   for (const auto& [id, session] : sessions_) {
+    // A session that waits for its Open cannot renew.
     const bool late = now - session.renewed_ > limits_.session_lease;
     if (late && !session.opening) expired.push_back(id);
   }
@@ -89,9 +93,11 @@ std::vector<SessionId> SessionTable::Tick(Instant now) {
 absl::StatusOr<const Reply*> SessionTable::Replayed(const Session& session, uint64_t request_id,
                                                     size_t event_kind) const {
   if (request_id == 0) return absl::InvalidArgumentError("request_id must not be zero");
+  // A client counts its request ids up, so most calls need no search.
   if (request_id > session.largest_request_id_) return nullptr;
   for (const Session::Remembered& old : session.remembered_) {
     if (old.request_id != request_id) continue;
+    // The reply of another kind would be misread by the client.
     if (old.event_kind == event_kind) return old.reply.get();
     return absl::InvalidArgumentError(
         absl::StrCat("request_id ", request_id, " was used for another kind of call already"));

@@ -17,9 +17,11 @@ uint32_t Share::made_slots() const {
 }
 
 bool Share::can_grow() const {
+  // RetrySegments() resets make_later_ at the next Tick.
   if (make_later_) return false;
   const uint32_t missing = slots_->missing_slots();
   if (missing == 0 || by_slot_) return missing > 0;
+  // A slot of the balloon is populated alone, while a new segment is made whole.
   const bool fills = slots_->unbacked_slots() > 0;
   // Slots that are being given back still exist.
   if (is_elastic() && made_slots() + (fills ? 1 : next_segment_slots()) > target_) return false;
@@ -32,6 +34,7 @@ uint32_t Share::surplus_regions() const {
   return regions - std::min(regions, slots_->size());
 }
 
+// All segments but the last have the same number of slots.
 MemoryPlace Share::PlaceOf(SlotNumber slot) const {
   return {RegionId(segments_[slot.value() / slots_per_segment_]),
           chunk_size_ * (slot.value() % slots_per_segment_)};
@@ -49,6 +52,7 @@ absl::optional<std::vector<Slot>> Share::TakeNumbers(const std::vector<SlotNumbe
   return slots_->TakeNumbers(numbers);
 }
 
+// Below `made` any number can be reached, because slots are populated one by one.
 uint32_t Share::Reachable(uint64_t slots, bool up) const {
   const uint64_t made =
       exists() ? slots_->numbers() + (making_ == kNoSegment ? 0 : next_segment_slots()) : 0;
@@ -59,6 +63,7 @@ uint32_t Share::Reachable(uint64_t slots, bool up) const {
   return static_cast<uint32_t>(std::min<uint64_t>(limit_, made + segments * each));
 }
 
+// The slot that is being populated counts as changing, but is not going.
 uint32_t Share::going_slots() const {
   return slots_->surplus_slots() + slots_->changing_slots() - deflating_;
 }
@@ -77,6 +82,7 @@ void Share::CheckInvariants() const {
     MEMTIDE_CHECK(bytes_.IsZero() && target_ == 0 && limit_ == 0 && pending() == 0);
     return;
   }
+  // The pool is smaller than the target by the balloon, or where memory could not be made.
   MEMTIDE_CHECK(slots_->size() <= target_);
   for (const auto& [region, holders] : leaving_) {
     MEMTIDE_CHECK(by_slot_ && holders.empty() == (dropping_.count(region) > 0))

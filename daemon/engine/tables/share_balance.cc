@@ -12,6 +12,9 @@ namespace {
 // does not follow every allocation of other programs.
 constexpr Bytes kMostSlack = MiB(512);
 
+// A guaranteed share of host memory is a quarter of what is not guaranteed to others, and at least
+// the 12 slots that one step part may need at once (decision 18). A segment aims at an eighth of
+// its pool at most.
 constexpr uint32_t kGuaranteedPart = 4, kLeastGuaranteed = 12, kSegmentsOfPool = 8;
 
 uint32_t CeilDiv(Bytes a, Bytes b) {
@@ -38,6 +41,7 @@ uint64_t ShareLedger::LeastShare(Tier tier, Bytes chunk) const {
 absl::Status ShareLedger::LendElastic(Share& share) {
   const Tier tier = share.tier();
   const Bytes chunk = share.chunk_size();
+  // `most` becomes the limit of the share, and `free` is what it can have now.
   const uint64_t most = std::min<uint64_t>(Unguaranteed(tier) / chunk, uint64_t{limits_.chunks});
   const uint64_t free = std::min<uint64_t>(Free(tier) / chunk, most);
   const uint64_t least = LeastShare(tier, chunk);
@@ -48,6 +52,7 @@ absl::Status ShareLedger::LendElastic(Share& share) {
   if (tier == Tier::kHost) {
     guaranteed = std::min(most, std::max(uint64_t{kLeastGuaranteed}, most / kGuaranteedPart));
     each = std::min(each, guaranteed / 2);
+    // Memory is made in whole segments, so the guaranteed share is a multiple of one.
     guaranteed = std::min((guaranteed + each - 1) / each, most / each) * each;
   }
   share.limit_ = static_cast<uint32_t>(most);
@@ -65,6 +70,7 @@ Bytes ShareLedger::FairShare(Tier tier, const Opens& opens) const {
   uint64_t jobs = opens.elastic;
   for (const auto& [id, job] : jobs_) {
     const Share& share = (*job)[tier];
+    // Jobs without sessions do not count: what they have beyond their guarantee is reclaimed.
     if (!share.is_elastic() || !job->is_active()) continue;
     ++jobs;
     shared += share.chunk_size() * share.guaranteed();
@@ -73,6 +79,7 @@ Bytes ShareLedger::FairShare(Tier tier, const Opens& opens) const {
   return Bytes(shared.count() / std::max<uint64_t>(1, jobs));
 }
 
+// Memory above the target of a share becomes free when its slots are released.
 Bytes ShareLedger::FreeSoon(Tier tier) const {
   Bytes coming = Free(tier);
   for (const auto& [id, job] : jobs_) {
@@ -112,9 +119,11 @@ absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32
   const Bytes more = share.chunk_size() * (growth.target - share.target_);
   const Bytes fair_share = FairShare(tier, opens);
   growth.is_guaranteed = growth.target <= share.guaranteed_;
+  // On SSD only slots that were never used are reclaimed, so that no job loses anything to another.
   growth.is_entitled = tier == Tier::kSsd || growth.is_guaranteed ||
                        share.chunk_size() * growth.target <= fair_share;
   if (growth.is_entitled && more > Free(tier)) {
+    // On SSD what is reclaimed is free at once. In host memory the job waits for victims to leave.
     share.starved_ = tier == Tier::kHost;
     growth.reclaim = Reclaim{tier, more, growth.is_guaranteed ? Bytes(0) : fair_share, &share};
   }
@@ -158,6 +167,8 @@ uint32_t ShareLedger::Floor(const JobShares& job, const Reclaim& reclaim, const 
 ShareLedger::Changes ShareLedger::ReclaimFromOthers(const Reclaim& reclaim,
                                                     const Demands& demands) {
   Changes changes;
+  // Slots that were never used cost nothing, so they go first. Then jobs without sessions give
+  // theirs, and then running jobs evict.
   for (const bool only_unused : {true, false}) {
     for (const bool active : {false, true}) {
       for (const auto& [id, job] : jobs_) {
@@ -165,6 +176,7 @@ ShareLedger::Changes ShareLedger::ReclaimFromOthers(const Reclaim& reclaim,
         const Bytes soon = FreeSoon(reclaim.tier);
         const bool lends = share.is_elastic() && &share != reclaim.asking &&
                            (active ? job->is_active() : job->state() == JobState::kLingering);
+        // What earlier reclaims have coming counts, so that they are not repeated.
         if (!lends || soon >= reclaim.needed) continue;
         const uint32_t slots =
             std::min(share.target(), CeilDiv(reclaim.needed - soon, share.chunk_size()));
@@ -193,6 +205,8 @@ ShareLedger::Changes ShareLedger::BalanceBalloons(Bytes available, Bytes reserve
   for (const auto& [id, job] : jobs_) {
     const Share& host = (*job)[Tier::kHost];
     if (!host.exists()) continue;
+    // Memory on its way to the machine is counted as there, and memory on its way back as gone.
+    // Otherwise each report would inflate the balloon again for the same shortage.
     available += host.chunk_size() * host.going_slots();
     coming += host.chunk_size() * host.coming_slots();
     spareable += host.chunk_size() * Inflatable(*job);
@@ -239,6 +253,8 @@ absl::optional<ShareLedger::Change> ShareLedger::AdjustBalloon(JobShares& job, B
   return absl::nullopt;
 }
 
+// The slots are taken from those that have memory: one that was never made has nothing for the
+// machine.
 ShareLedger::Change ShareLedger::Inflate(Share& share, uint32_t slots) {
   const uint32_t most = share.slots_with_balloon();
   SlotPool& pool = *share.slots_;
@@ -261,6 +277,7 @@ absl::optional<ShareLedger::Change> ShareLedger::DeflateFor(Share& share, size_t
   const uint32_t backed = pool.backed_slots();
   // Stops releasing slots that have pages, and populates one for each waiting chunk.
   uint64_t wanted = backed + (waiting - there);
+  // Where no released slot can be populated, a whole segment must fit into the pool.
   if (pool.unbacked_slots() == 0) {
     wanted = std::max<uint64_t>(wanted, backed + share.next_segment_slots());
   }
@@ -280,6 +297,7 @@ void ShareLedger::SlotReleased(Share& share, SlotNumber slot) {
 }
 
 absl::optional<SlotNumber> ShareLedger::PopulateSlot(Share& share) {
+  // Slots come one at a time: if the machine has no memory for one, no other was requested in vain.
   if (share.deflating_ || share.slots_->gone_slots() == 0) return absl::nullopt;
   share.deflating_ = true;
   return share.slots_->TakeGone();
@@ -295,6 +313,7 @@ ShareLedger::Change ShareLedger::PopulateFailed(Share& share, SlotNumber slot) {
   share.deflating_ = false;
   share.slots_->Gone(slot);
   Charge(share);
+  // The pool shrinks to what exists, and victims serve its waiting chunks instead.
   const uint32_t missing = share.slots_->missing_slots();
   share.slots_->Resize(share.slots_->size() - missing);
   share.balloon_ += missing;

@@ -24,6 +24,7 @@ JobShares::JobShares(ShareLedger* ledger, JobId job, Bytes chunk_size)
   MEMTIDE_CHECK(ledger_->jobs_.emplace(job, this).second) << "job " << job << " has shares";
 }
 
+// The memory of the job is free again, because the ledger sums up the shares that it knows.
 JobShares::~JobShares() { ledger_->jobs_.erase(job_); }
 
 Tier JobShares::home() const {
@@ -55,6 +56,7 @@ Bytes ShareLedger::Scrubbing(Tier tier) const {
   for (const auto& [id, job] : jobs_) {
     const Share& share = (*job)[tier];
     if (job->state() == JobState::kEnding) scrubbing += share.bytes();
+    // Regions that leave a running job are no longer charged to its share.
     scrubbing += share.chunk_size() * share.leaving().size();
   }
   return scrubbing;
@@ -114,6 +116,7 @@ bool ShareLedger::IsElastic(const OpenCall& open, Tier tier) const {
 void ShareLedger::Count(const OpenCall& open, Tier tier, Opens* opens) const {
   opens->any = true;
   opens->elastic += IsElastic(open, tier);
+  // Clients may request any size, so the sum is bounded.
   opens->asked = CheckedAdd(opens->asked, AskedOf(open, tier)).value_or(Bytes(~uint64_t{0}));
 }
 
@@ -126,6 +129,7 @@ Bytes ShareLedger::NeededToOpen(const OpenCall& open, Tier tier) const {
 
 absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const OpenCall& open,
                                                              MemoryKind device_memory) {
+  // An error below destroys the shares, which returns those that were lent already.
   std::unique_ptr<JobShares> shares(new JobShares(this, job, open.chunk_size));
   for (const Tier tier : kAllTiers) {
     Share& share = (*shares)[tier];
@@ -173,6 +177,8 @@ absl::Status ShareLedger::LendFixed(Share& share, Bytes asked, bool by_slot) {
   share.by_slot_ = by_slot;
   share.target_ = share.limit_ = static_cast<uint32_t>(slots);
   share.slots_.emplace(share.target_);
+  // Segments have 256 MiB, more where a job could not begin with one, and one io_uring buffer at
+  // most.
   const uint64_t usual = std::max<uint64_t>(kMinSlots, Share::kSegmentSize / share.chunk_size());
   const uint64_t most = std::max<uint64_t>(1, kMaxRegionSize / share.chunk_size());
   share.slots_per_segment_ = by_slot ? 1 : static_cast<uint32_t>(std::min({slots, usual, most}));
@@ -201,6 +207,7 @@ absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Restore(const JobRecord&
     }
     share.slots_.emplace(share.limit_);
   }
+  // The recorded slot numbers count slots of segments of that size.
   if (record.slots_per_region != host.slots_per_segment_ ||
       record.slots_per_store != ssd.slots_per_segment_) {
     return absl::FailedPreconditionError(
@@ -247,6 +254,7 @@ Bytes ShareLedger::MakeSegment(Share& share, uint32_t segment) {
 bool ShareLedger::SegmentMade(Share& share, uint32_t segment) {
   MEMTIDE_CHECK(share.making_ == segment);
   share.making_ = kNoSegment;
+  // A device share may have shrunk while the region was made.
   const bool wanted = !share.by_slot() || share.slots_->missing_slots() > 0;
   if (wanted) BackSegment(share, segment);
   Charge(share);
@@ -288,6 +296,7 @@ void ShareLedger::BackSegment(Share& share, uint32_t segment) {
     return segments.push_back(segment);
   }
   const uint32_t slot = share.slots_->BackOne().value();
+  // A slot that was given up has a new region under its old number.
   if (slot >= segments.size()) segments.resize(slot + 1, kNoSegment);
   segments[slot] = segment;
 }
@@ -348,6 +357,7 @@ bool ShareLedger::Return(Share& share, uint32_t region, SessionId session) {
   if (found == share.leaving_.end()) return false;
   std::vector<SessionId>& holders = found->second;
   const auto holder = std::find(holders.begin(), holders.end(), session);
+  // A client may return a region twice, or one that it never had.
   if (holder == holders.end()) return false;
   holders.erase(holder);
   if (holders.empty()) share.dropping_.insert(region);
@@ -358,6 +368,7 @@ bool ShareLedger::Return(Share& share, uint32_t region, SessionId session) {
 void ShareLedger::Charge(Share& share) {
   if (!share.by_slot() && !share.is_elastic()) return;
   const Bytes bytes = share.chunk_size() * std::max(share.target_, share.made_slots());
+  // ServeFreed() offers the memory to starved jobs and waiting Opens.
   freed_ = freed_ || bytes < share.bytes_;
   share.bytes_ = bytes;
 }

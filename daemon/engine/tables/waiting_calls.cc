@@ -15,6 +15,8 @@ WaitingCalls::ByAge& WaitingCalls::QueueOf(const Waiter& waiter) {
   return waiter.runs_step() ? queues.steps_for_room : queues.fetches_for_room;
 }
 
+// The call is entered under each chunk that it names, and watches only one of them: a lease that
+// ends wakes the calls that wait for that very chunk.
 void WaitingCalls::Add(Waiter& waiter, uint32_t watched, WaitsFor reason) {
   MEMTIDE_CHECK(waiter.waiting.calls_ == nullptr) << "the call waits already";
   waiter.waiting.calls_ = this;
@@ -41,6 +43,7 @@ void WaitingCalls::Enter(Waiter& waiter, uint32_t watched, WaitsFor reason) {
   watching_.emplace(std::make_pair(waiter.chunks[watched], age), &waiter);
 }
 
+// Finds the call by its present chunk and reason, so it runs before Enter() changes them.
 void WaitingCalls::Unwatch(Waiter& waiter) {
   const uint64_t age = waiter.waiting.age();
   QueueOf(waiter).erase(age);
@@ -54,6 +57,7 @@ void WaitingCalls::Remove(Waiter& waiter) {
   waiter.waiting.age_ = 0;
 }
 
+// Age 0 is below all ages, so the search begins with the oldest call.
 bool WaitingCalls::NoteIfWatched(ChunkIndex index) {
   if (NextWatching(index, 0) == nullptr) return false;
   changed_.push_back(index);
@@ -91,6 +95,8 @@ Waiter& WaitingCalls::NextExcluded(Tier tier) {
   Queues& queues = at(tier);
   MEMTIDE_CHECK(!queues.excluded.empty());
   auto next = queues.excluded.upper_bound(queues.last_excluded);
+  // The search starts anew with the oldest call. RevokeLeasesAgain() serves a few calls an event,
+  // so that each has its turn.
   if (next == queues.excluded.end()) next = queues.excluded.begin();
   queues.last_excluded = next->first;
   return *next->second;
@@ -99,6 +105,7 @@ Waiter& WaitingCalls::NextExcluded(Tier tier) {
 uint32_t WaitingCalls::LargestAt(Tier tier) const {
   const Queues& queues = at(tier);
   size_t largest = 0;
+  // A call that is excluded now will need its room, too.
   for (const ByAge* calls : {&queues.fetches_for_room, &queues.steps_for_room, &queues.excluded}) {
     for (const auto& [age, waiter] : *calls) largest = std::max(largest, waiter->chunks.size());
   }
