@@ -14,6 +14,7 @@ namespace {
 
 using Kind = ChunkEvent::Kind;
 
+// Traces come from files, so each value that indexes or divides something is checked.
 absl::Status CheckEnds(const v1::Trace& trace) {
   if (trace.iteration_ends().empty()) {
     return absl::FailedPreconditionError(
@@ -103,6 +104,7 @@ void SubtractStalls(const v1::Trace& trace, std::vector<PlayedMoment>* moments) 
   }
 }
 
+// Element i: chunk i exists before the first moment.
 std::vector<bool> ThereFromStart(const AccessSequence& sequence) {
   std::vector<bool> there(sequence.chunks.size());
   for (size_t i = 0; i < there.size(); ++i) there[i] = sequence.chunks[i].from_start;
@@ -139,6 +141,7 @@ absl::StatusOr<AccessSequence> ToAccessSequence(const v1::Trace& trace) {
       moment.compute = Duration(std::max<int64_t>(0, time));
     }
     for (const uint32_t use : traced.uses()) {
+      // TracedMoment packs the chunk's number and the operation: number * 4 + operation.
       const ChunkEvent event{use / 4, static_cast<Kind>(use % 4)};
       if (absl::Status status = existence.Take(event); !status.ok()) {
         return absl::InvalidArgumentError(
@@ -149,6 +152,7 @@ absl::StatusOr<AccessSequence> ToAccessSequence(const v1::Trace& trace) {
     sequence.moments.push_back(std::move(moment));
   }
   for (const v1::TracedChunk& chunk : trace.chunks()) {
+    // The chunk has no use in the complete iterations.
     if (chunk.number() >= sequence.chunks.size()) continue;
     sequence.chunks[chunk.number()].kind = FromProto(chunk.kind());
   }
@@ -156,6 +160,7 @@ absl::StatusOr<AccessSequence> ToAccessSequence(const v1::Trace& trace) {
   return sequence;
 }
 
+// The largest number of chunks that exist at the same time.
 uint32_t MostChunks(const AccessSequence& sequence) {
   uint32_t now = 0;
   for (const PlayedChunk& chunk : sequence.chunks) now += chunk.from_start;
@@ -175,6 +180,8 @@ AccessSequence Repeated(const AccessSequence& sequence, size_t first, size_t tim
   const size_t end = sequence.moments.size();
   std::vector<bool> at_begin = ThereFromStart(sequence);
   for (size_t i = 0; i < begin; ++i) Follow(sequence.moments[i], &at_begin);
+  // The repeated part may end with other chunks than it begins with. The seam frees and allocates
+  // the difference.
   std::vector<bool> at_end = at_begin;
   for (size_t i = begin; i < end; ++i) Follow(sequence.moments[i], &at_end);
   // Frees come first, so that more chunks never exist in the seam than at either of its ends.

@@ -27,6 +27,7 @@ constexpr Named kPolicies[] = {
     {kOptimum, absl::nullopt},
 };
 
+// All results are per iteration, so that traces of different lengths can be compared.
 LinkBytes Each(const LinkBytes& sum, size_t iterations) {
   const auto share = [iterations](Bytes bytes) { return Bytes(bytes.count() / iterations); };
   return {share(sum.to_device), share(sum.from_device), share(sum.disk_read),
@@ -34,6 +35,7 @@ LinkBytes Each(const LinkBytes& sum, size_t iterations) {
 }
 
 double Ratio(Bytes bytes, Bytes least) {
+  // Where nothing has to move, both may be zero.
   if (bytes == least) return 1;
   return static_cast<double>(bytes.count()) /
          static_cast<double>(std::max<uint64_t>(1, least.count()));
@@ -66,6 +68,7 @@ absl::StatusOr<absl::optional<Policy>> ParsePolicy(absl::string_view name) {
 absl::StatusOr<std::vector<Outcome>> Compare(const AccessSequence& sequence, ReplayOptions options,
                                              const std::vector<std::string>& policies) {
   MEMTIDE_RETURN_IF_ERROR(CheckReplay(sequence, options));
+  // Nothing is predicted in the first iterations, so they do not count.
   const size_t iterations = sequence.iterations() - kWarmUpIterations;
   const LinkBytes least = Each(Least(sequence, options), iterations);
   std::vector<Outcome> outcomes;

@@ -35,6 +35,7 @@ LinkBytes& LinkBytes::operator-=(const LinkBytes& other) {
 
 void Links::Start(Instant now, const StartTransfer& transfer) {
   using Kind = StartTransfer::Kind;
+  // Zeroing uses the queue into the device, too.
   Instant* queue = &in_;
   Duration time{0};
   switch (transfer.kind) {
@@ -62,6 +63,7 @@ void Links::Start(Instant now, const StartTransfer& transfer) {
       moved_.disk_written += transfer.size;
       break;
   }
+  // The transfer begins when the one before it in its queue has ended.
   *queue = std::max(*queue, now) + time;
   under_way_.insert({*queue, transfer.transfer});
 }

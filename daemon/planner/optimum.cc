@@ -53,6 +53,7 @@ class Builder {
       if (problem_.gaps[i].dirt != kClean) problem_.dirts[problem_.gaps[i].dirt].push_back(i);
     }
     for (const std::vector<uint32_t>& gaps : problem_.dirts) {
+      // The search begins with equal parts of each write-back.
       for (const uint32_t i : gaps) problem_.gaps[i].share = 1.0 / static_cast<double>(gaps.size());
     }
     return std::move(problem_);
@@ -67,6 +68,7 @@ class Builder {
 
   void Take(const ChunkEvent& event) {
     State& chunk = chunks_[event.chunk];
+    // A chunk that is allocated or freed has no content to read or to write back.
     if (!event.IsUse()) {
       chunk = State();
       if (last_chunk_ == event.chunk) last_chunk_.reset();
@@ -84,6 +86,7 @@ class Builder {
     problem_.first_reads += chunk.below;
     chunk.below = false;
     chunk.last_use = uses_;
+    // Later gaps carry the bytes of this write until the next one.
     if (event.kind == Kind::kWrite) chunk.dirt = dirts_++;
   }
 
@@ -117,10 +120,12 @@ std::vector<bool> Keep(const Problem& problem, uint32_t slots) {
   }
   AddLeasesOfLastUse(problem, &intervals);
   std::vector<bool> kept = HeaviestPacking(intervals, slots - 1);
+  // The intervals of leases come after those of the gaps, and are no part of the answer.
   kept.resize(problem.gaps.size());
   return kept;
 }
 
+// The cost with the present shares: a lower bound of what any schedule costs.
 LeastMoves Cost(const Problem& problem, const std::vector<bool>& kept) {
   LeastMoves cost;
   cost.reads = problem.first_reads;
@@ -158,6 +163,7 @@ void ShiftShares(const std::vector<bool>& kept, double part, Problem* problem) {
 }  // namespace
 
 LeastMoves LeastMovesOnce(const AccessSequence& sequence, uint32_t slots) {
+  // Two leases are held while a chunk is fetched.
   MEMTIDE_CHECK(slots >= 2);
   Problem problem = Builder(sequence).Finish();
   LeastMoves best;
@@ -198,10 +204,12 @@ LinkBytes LeastBytes(const AccessSequence& sequence, const BoundOptions& options
   LinkBytes least;
   if (options.device_slots > 0) {
     const LeastMoves moves = LeastMovesRepeating(sequence, options.device_slots, first);
+    // Over the device's boundary, a read moves a chunk to the device and a write-back from it.
     least.to_device = bytes(moves.reads);
     least.from_device = bytes(moves.writes);
   }
   if (!options.host_holds_all) {
+    // Device and host memory together are above the disk's boundary.
     const LeastMoves moves =
         LeastMovesRepeating(sequence, options.device_slots + options.host_slots, first);
     least.disk_read = bytes(moves.reads);

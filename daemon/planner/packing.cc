@@ -75,6 +75,7 @@ Flow::Flow(const std::vector<Interval>& intervals)
     MEMTIDE_CHECK(intervals[i].begin <= intervals[i].end);
     edges_.push_back({node(intervals[i].begin), node(intervals[i].end), intervals[i].weight});
     if (edges_[i].from == edges_[i].to) {
+      // An empty interval overlaps nothing, so it is taken unless it costs something.
       taken_[i] = intervals[i].weight >= 0;
     } else if (intervals[i].weight > 0) {
       begin_[edges_[i].from].push_back(i);
@@ -96,6 +97,7 @@ void Flow::InitialPotentials() {
   }
 }
 
+// A step of Dijkstra's algorithm, on costs that the potentials keep from being negative.
 void Flow::Relax(uint32_t from, uint32_t to, int64_t cost, uint32_t by) {
   const int64_t reduced = distance_[from] + cost + potential_[from] - potential_[to];
   if (reduced >= distance_[to]) return;
@@ -141,6 +143,7 @@ bool Flow::Augment() {
   for (uint32_t node = sink; node != 0;) {
     const auto [from, by] = came_[node];
     if (by != kLine) {
+      // The path takes the interval, or goes back over it and undoes that it was taken.
       taken_[by] = !taken_[by];
     } else if (from < node) {
       ++line_[from];

@@ -84,6 +84,7 @@ class Player {
 };
 
 absl::StatusOr<ReplayResult> Player::Play() {
+  // Chunks that exist from the start are allocated before the first moment, and read as zeros.
   MEMTIDE_RETURN_IF_ERROR(node_.Open(sequence_.chunk_size));
   for (uint32_t chunk = 0; chunk < sequence_.chunks.size(); ++chunk) {
     if (sequence_.chunks[chunk].from_start) MEMTIDE_RETURN_IF_ERROR(Allocate(chunk));
@@ -116,11 +117,13 @@ absl::Status Player::PlayIteration(size_t iteration) {
                           absl::StrCat("moment ", i, " of the trace: ", status.message()));
     }
   }
+  // The end is reported with the next call.
   CurrentReport().ends_iteration = true;
   return absl::OkStatus();
 }
 
 MomentReport& Player::CurrentReport() {
+  // The moment was reported with an earlier use; `continues` adds to it.
   if (reports_.empty()) {
     reports_.emplace_back();
     reports_.back().continues = true;
@@ -138,6 +141,7 @@ absl::Status Player::PlayMoment(const PlayedMoment& moment) {
   for (const ChunkEvent& event : moment.events) uses += event.IsUse();
   const Duration compute(
       static_cast<int64_t>(static_cast<double>(moment.compute.count()) * options_.compute_scale));
+  // A moment with uses passes its time in equal parts while their chunks are leased.
   if (uses == 0) node_.Pass(compute);
   for (const ChunkEvent& event : moment.events) {
     switch (event.kind) {
@@ -169,11 +173,13 @@ absl::Status Player::Use(const ChunkEvent& event) {
   CurrentReport().uses.push_back({ids_[event.chunk], fetch.access});
   fetch.moments = std::exchange(reports_, {});
   if (last_ != event.chunk) {
+    // The lease of a use ends with the fetch after the next one.
     if (before_last_.has_value() && before_last_ != event.chunk) {
       fetch.releases = {ids_[*before_last_]};
     }
     before_last_ = std::exchange(last_, event.chunk);
   }
+  // Virtual time passes in Call() only while the fetch waits, so all of it is a stall.
   const Instant asked = node_.now();
   MEMTIDE_RETURN_IF_ERROR(node_.Call(fetch).status());
   stalled_ += node_.now() - asked;
@@ -213,6 +219,7 @@ IterationCost& IterationCost::operator+=(const IterationCost& other) {
   return *this;
 }
 
+// A node without SSD needs room for all chunks at its lowest tier.
 bool NeedsDisk(const AccessSequence& sequence, const ReplayOptions& options) {
   const uint32_t lowest = options.host_slots > 0 ? options.host_slots : options.device_slots;
   return sequence.ssd_slots > 0 || lowest < MostChunks(sequence);

@@ -113,6 +113,7 @@ int Run(const CommandLine& line) {
       std::cerr << "memtide-replay: " << path << ": " << comparison.status().message() << "\n";
       return kExitFailure;
     }
+    // A table appears as soon as its trace has been played; JSON is one document at the end.
     if (!line.json) std::cout << AsTable(*comparison) << std::flush;
     comparisons.push_back(*std::move(comparison));
   }

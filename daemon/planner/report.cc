@@ -17,6 +17,7 @@ std::string SecondsOrNothing(absl::optional<Duration> duration) {
   return duration.has_value() ? absl::StrFormat("%.3f", Seconds(*duration)) : "";
 }
 
+// Names in a trace come from scripts, and may have any character.
 std::string Quoted(absl::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {

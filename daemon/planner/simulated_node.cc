@@ -31,6 +31,8 @@ absl::Status SimulatedNode::Open(Bytes chunk_size) {
 absl::StatusOr<Reply> SimulatedNode::Call(const Event& event) {
   reply_.reset();
   Post(event);
+  // Only transfers and ticks can serve a call that waits. `moved` is when a transfer was last on
+  // its way.
   Instant moved = now_;
   while (!reply_.has_value() && closed_.ok()) {
     if (links_.NextDone().has_value()) moved = now_;
@@ -53,6 +55,7 @@ void SimulatedNode::Pass(Duration time) {
 
 void SimulatedNode::Step(Instant until) {
   const absl::optional<Instant> done = links_.NextDone();
+  // The clock jumps to the next thing that happens.
   now_ = std::max(now_, std::min({until, next_tick_, done.value_or(until)}));
   if (done.has_value() && *done <= now_) {
     Post(TransferDone{links_.TakeDone(), absl::OkStatus()});

@@ -1,7 +1,7 @@
 // SimulatedNode: an engine with one session, simulated links and a clock that the caller moves.
 //
-// Regions and stores are made and dropped at once. Ticks come every 100 ms, as in the daemon.
-// Deterministic; thread-compatible.
+// Regions and stores are made and dropped at once. Ticks come every 100 ms. Deterministic;
+// thread-compatible.
 #ifndef MEMTIDE_DAEMON_PLANNER_SIMULATED_NODE_H_
 #define MEMTIDE_DAEMON_PLANNER_SIMULATED_NODE_H_
 

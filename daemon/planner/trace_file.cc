@@ -14,6 +14,7 @@ absl::StatusOr<v1::Trace> LoadTrace(const std::string& path) {
   google::protobuf::io::GzipInputStream unpacked(&bytes,
                                                  google::protobuf::io::GzipInputStream::GZIP);
   v1::Trace trace;
+  // A file that was cut between two fields would parse, so errors of the decompression count, too.
   if (!trace.ParseFromZeroCopyStream(&unpacked) || unpacked.ZlibErrorMessage() != nullptr) {
     return absl::InvalidArgumentError(
         "it is not a trace (a gzip-compressed memtide.v1.Trace), or it is cut; "

@@ -14,6 +14,7 @@ absl::optional<uint32_t> AccessPredictor::EventAt(VirtualTime time) const {
   if (!has_prediction() || time < base_) return absl::nullopt;
   const uint64_t place = time - base_;
   if (place < followed().uses.size()) return followed().uses[place];
+  // A place beyond the followed iteration is in the one that followed it last time.
   const RecordedIteration& following = iterations_[followed().successor];
   const uint64_t later = place - followed().uses.size();
   if (later < following.uses.size()) return following.uses[later];
@@ -51,6 +52,7 @@ AccessPredictor::Changes AccessPredictor::TakeChanges() {
   return std::exchange(changes_, Changes());
 }
 
+// Two iterations cover a job in which two kinds alternate, such as training and evaluation.
 VirtualTime AccessPredictor::InLaterIteration(Member member) const {
   VirtualTime start = base_ + followed().uses.size();
   const RecordedIteration* following = &iterations_[followed().successor];
@@ -65,11 +67,13 @@ VirtualTime AccessPredictor::InLaterIteration(Member member) const {
   return kUnknown;
 }
 
+// The next event of the member that the followed iteration has at `place`.
 VirtualTime AccessPredictor::AfterPlace(uint32_t place) const {
   const uint32_t next = followed().next[place];
   return next != kNone ? base_ + next : InLaterIteration(MemberOf(followed().uses[place]));
 }
 
+// Notes each change of a prediction, so that the engine ranks only the members that changed.
 void AccessPredictor::Expect(Member member, VirtualTime time) {
   Get(member).next = time;
   if (!changes_.all) changes_.members.push_back(member);
@@ -92,8 +96,11 @@ void AccessPredictor::Use(Member member, uint64_t clock, bool writes) {
   History& used = histories_[member.value()];
   if (used.last != VirtualTime()) {
     const uint64_t gap = std::max<uint64_t>(1, now() - std::min(now(), used.last));
+    // Virtual time may stand still between two uses that were not predicted, so a gap is 1 at
+    // least.
     used.gap = static_cast<uint32_t>(std::min<uint64_t>(gap, UINT32_MAX));
   }
+  // 0 means that the member was never used.
   used.last = std::max(VirtualTime(1), now());
 }
 
@@ -118,6 +125,7 @@ void AccessPredictor::Record(uint32_t event, uint64_t clock, bool writes) {
   if (history.iteration != iteration) history.events = 0;
   if (history.events < UINT16_MAX) ++history.events;
   history.iteration = iteration;
+  // Without a prediction each event advances the time by one.
   if (!has_prediction()) {
     ++base_;
   } else if (FindNear(event) || FindAnywhere(event)) {
@@ -127,6 +135,7 @@ void AccessPredictor::Record(uint32_t event, uint64_t clock, bool writes) {
   }
 }
 
+// The job has passed all places up to this one, so the next event of their members lies after them.
 void AccessPredictor::ArriveAt(uint32_t place) {
   const std::vector<uint32_t>& uses = followed().uses;
   for (; at_ <= place; ++at_) {
@@ -137,6 +146,8 @@ void AccessPredictor::ArriveAt(uint32_t place) {
   guess_ = kNone;
 }
 
+// A use a few places ahead means that the uses in between were left out, which needs no
+// confirmation.
 bool AccessPredictor::FindNear(uint32_t event) {
   const std::vector<uint32_t>& uses = followed().uses;
   const size_t end = std::min<size_t>(uses.size(), at_ + kNear);
@@ -182,6 +193,7 @@ void AccessPredictor::ExpectUnforeseen(uint32_t event) {
   // use to confirm it.
   if (used.next >= now() && EventAt(used.next) == event) {
     guess_wraps_ = used.next >= end;
+    // The guess is the place after this use, where the next one is looked for.
     guess_ = static_cast<uint32_t>(used.next - (guess_wraps_ ? end : base_)) + 1;
     return;
   }
@@ -209,6 +221,7 @@ void AccessPredictor::ExpectAll() {
   }
   const std::vector<uint32_t>& uses = followed().uses;
   for (size_t place = uses.size(); place > at_; --place) {
+    // The loop runs backwards, so the earliest place of each member is written last.
     histories_[MemberOf(uses[place - 1]).value()].next = base_ + (place - 1);
   }
 }
@@ -229,6 +242,7 @@ uint32_t AccessPredictor::Learn() {
   uint64_t hash = 14695981039346656037u;  // FNV-1a, by events.
   for (const uint32_t event : record_) hash = (hash ^ event) * 1099511628211u;
   for (uint32_t i = 0; i < iterations_.size(); ++i) {
+    // Equal hashes are compared in full: a collision would predict another iteration.
     if (iterations_[i].hash == hash && iterations_[i].uses == record_) return i;
   }
   uint32_t chosen = kNone;
@@ -244,6 +258,7 @@ uint32_t AccessPredictor::Learn() {
   if (chosen == kNone && iterations_.size() < kMaxRecordedIterations) {
     chosen = static_cast<uint32_t>(iterations_.size());
     iterations_.emplace_back();
+    // Until another iteration follows it, an iteration is predicted to repeat.
     iterations_.back().successor = chosen;
   }
   if (chosen == kNone) {
@@ -273,10 +288,13 @@ void AccessPredictor::EndIteration(uint64_t clock) {
                      !same,
                      same};
   const uint32_t was = same ? followed_ : too_long_ ? kNone : Learn();
+  // The next iteration begins where this one was predicted to end, so that predictions beyond its
+  // end still hold.
   base_ = std::max(base_ + length, now());
   at_ = 0;
   if (was != kNone) {
     last_iteration_.remembered = true;
+    // The newest times of the uses replace older ones, because the speed of a job may change.
     if (same) iterations_[was].clock = clocks_;
     iterations_[was].last_seen = last_iteration_.number;
     if (previous_ != kNone) iterations_[previous_].successor = was;

@@ -47,11 +47,13 @@ absl::optional<Candidate> EvictionQueue::Next(VirtualTime now) const {
   // Times from kUnknown on order members without a prediction; their distances mean nothing.
   if (clean->next_use >= AccessPredictor::kUnknown ||
       dirty->next_use >= AccessPredictor::kUnknown) {
+    // A clean copy is preferred among equals, because it costs no write.
     return dirty->next_use > clean->next_use ? dirty : clean;
   }
   const auto distance = [now](const Candidate& candidate) {
     return candidate.next_use > now ? candidate.next_use - now : 0;
   };
+  // The write-back of an only copy costs a second transfer, so its distance counts less.
   return distance(*dirty) / dirty_weight_ > distance(*clean) ? dirty : clean;
 }
 

@@ -22,6 +22,7 @@ bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPla
   const AccessPredictor::Iteration& was = predictor_.last_iteration();
   if (was.number == before) return false;
   const bool alike = was.as_expected > std::max(was.uses, was.expected) / kAlike;
+  // A plan for another iteration would retain the wrong copies: none is better (decision 15).
   if (!slots.has_value() || !predictor_.repeats() || was.expected == 0 || !alike) {
     plan_ended_ = plan_ended_ || plan_.has_value();
     plan_.reset();
@@ -29,6 +30,7 @@ bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPla
     return true;
   }
   const bool holds = plan_.has_value() && !was.misprediction && plan_->slots() == *slots;
+  // A plan in the making is finished first, even if it is a little out of date.
   if (holds || next_plan_.has_value()) return true;
   next_plan_.emplace(predictor_.Events(), *slots);
   if (!next_plan_->done()) next_plan_->Work(kChoicesAnIteration);
@@ -40,14 +42,17 @@ AccessPredictor::Changes JobForecast::TakeChanges(size_t uses) {
   // Without the plan, other copies are the ones that may leave.
   if (std::exchange(plan_ended_, false)) changes.all = true;
   if (next_plan_.has_value()) {
+    // The planner works in small parts beside the job, so that no call waits for a plan.
     const size_t choices = std::min(kChoicesAUse * uses, kChoicesACall);
     if (!next_plan_->done()) next_plan_->Work(static_cast<uint32_t>(choices));
     if (next_plan_->done()) {
       plan_ = std::exchange(next_plan_, absl::nullopt);
+      // The eviction cost of every copy depends on the plan.
       changes.all = true;
     }
   }
   if (changes.all) {
+    // The lookahead was computed with the old times.
     for (Lookahead& ahead : lookaheads_)
       ahead.prefetched_until = ahead.recompute_at = VirtualTime();
   }
@@ -56,6 +61,8 @@ AccessPredictor::Changes JobForecast::TakeChanges(size_t uses) {
 
 absl::optional<ResidencyPlan::Stay> JobForecast::PlannedStay(Member member) const {
   if (!plan_.has_value()) return absl::nullopt;
+  // The plan is looked up by the number of the use in its iteration, so that a slightly different
+  // order keeps it.
   const absl::optional<uint32_t> nth = predictor_.LastEvent(member);
   return nth.has_value() ? plan_->After(member, *nth) : absl::nullopt;
 }

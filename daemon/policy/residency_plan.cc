@@ -50,6 +50,8 @@ ResidencyPlan::ResidencyPlan(const std::vector<Event>& events, const Slots& slot
   for (const Event& event : events) members = std::max(members, event.member.value() + 1);
   first_.resize(members + 1);
   for (const Event& event : events) ++first_[event.member.value() + 1];
+  // The events are sorted by member: first_ counts those of each member, and its sums are where
+  // they begin.
   for (uint32_t member = 0; member < members; ++member) first_[member + 1] += first_[member];
   std::vector<uint32_t> next(first_.begin(), first_.end() - 1);
   for (uint32_t time = 0; time < length_; ++time) {
@@ -104,6 +106,8 @@ bool ResidencyPlan::EndRound() {
       const int32_t missing = tier->used[point] - tier->slots;
       if (missing <= 0) continue;
       fits = false;
+      // A point that was contested stays dearer. Otherwise members would return to it as soon as
+      // others have left.
       tier->history[point] += kHistoryGrowth * missing;
     }
   }
@@ -119,15 +123,19 @@ ResidencyPlan::Gap ResidencyPlan::GapAfter(uint32_t member, size_t nth) const {
   const size_t at = first_[member] + nth;
   const bool last = nth + 1 == count(member);
   const uint32_t begin = times_[at];
+  // The iteration is a circle: after its last event the member waits for its first one.
   const uint32_t end = last ? times_[first_[member]] + length_ : times_[at + 1];
+  // Leases cover the first kLeased events of a stay. The constructor has subtracted their slots.
   return {{PointOf(std::min(end, begin + kLeased)), PointOf(end)},
           {PointOf(begin + 1), PointOf(end)}};
 }
 
+// With prefix sums the price of a stay is the difference of two of them.
 void ResidencyPlan::SumPrices(Tier* tier) const {
   double sum = 0;
   for (uint32_t point = 0; point < points_; ++point) {
     tier->sums[point] = sum;
+    // The one more is the member that is about to choose.
     const int32_t missing = std::max(0, tier->used[point] + 1 - tier->slots);
     sum += kLeastPrice + tier->history[point] + pressure_ * missing;
   }
@@ -166,6 +174,7 @@ void ResidencyPlan::ExtendWays(uint32_t member, size_t nth, size_t step) {
   const Kind next = kinds_[first_[member] + (nth + 1) % count(member)];
   const Gap gap = GapAfter(member, nth);
   const bool exists = kinds_[first_[member] + nth] != Kind::kFree;
+  // Content that is freed next is never read again.
   const double back = next == Kind::kFree ? 0 : 1;
   const double stays_upper = Price(upper_, gap.upper);
   const bool unlimited = !slots_.middle.has_value();
@@ -205,6 +214,7 @@ void ResidencyPlan::ExtendWays(uint32_t member, size_t nth, size_t step) {
 
 void ResidencyPlan::Choose(uint32_t member) {
   const size_t events = count(member);
+  // The member gives its own slots back before it chooses, or it would be priced out by itself.
   if (rounds_ > 0) Occupy(member, -1);
   SumPrices(&upper_);
   if (slots_.middle.has_value()) SumPrices(&middle_);
