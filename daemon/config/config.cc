@@ -13,8 +13,11 @@
 namespace memtide {
 namespace {
 
+// Only this machine can read the metrics unless an address is configured.
 constexpr char kDefaultMetricsAddress[] = "127.0.0.1:9464";
 constexpr std::chrono::seconds kDefaultSessionLease{60};
+// Clients renew three times a lease. With a shorter one, a short pause of a process would end its
+// session.
 constexpr std::chrono::seconds kLeastSessionLease{1};
 // More than a program allocates until the daemon measures memory again and has written a few
 // chunks.
@@ -58,6 +61,7 @@ absl::StatusOr<Bytes> ToHostReserve(const v1::NodeConfig& proto, const Machine& 
   if (proto.host_reserve() == v1::HOST_RESERVE_DISABLED) return Bytes();
   const Bytes asked(proto.host_reserve_bytes());
   const Bytes usual = std::min(Bytes(available.count() / 16), kMostReserve);
+  // A reserve that can never be reached would keep the balloon inflated.
   if (asked > available) {
     const absl::Status refusal = absl::FailedPreconditionError(absl::StrCat(
         "host_reserve_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(available),
@@ -78,6 +82,7 @@ absl::StatusOr<std::vector<std::string>> ToSsdDirs(const v1::NodeConfig& proto,
           "ssd_dirs: no directory is known, as neither XDG_CACHE_HOME nor HOME is set. Name one "
           "(--ssd-dir), or do without (--no-ssd)");
     }
+    // Two spellings of one directory must compare equal below.
     dir = std::filesystem::absolute(dir).lexically_normal().string();
   }
   for (size_t i = 1; i < dirs.size(); ++i) {
@@ -113,6 +118,7 @@ absl::Status SetSsd(const v1::NodeConfig& proto, const Machine& machine, Config*
         absl::StrCat("ssd_pool: ", proto.ssd_pool(), " is not known; known: 0 to 2"));
   }
   if (proto.ssd_pool() == v1::SSD_POOL_DISABLED) {
+    // Settings that contradict each other are refused, because one of them is a mistake.
     if (proto.ssd_dirs().empty() && proto.ssd_pool_bytes() == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
         "ssd_pool: DISABLED, but ssd_dirs or ssd_pool_bytes is given. Leave either out");
@@ -184,6 +190,8 @@ absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& mach
     return absl::InvalidArgumentError(
         "socket_dir: not given, and XDG_RUNTIME_DIR is not set. Name one (--socket-dir)");
   }
+  // The device comes first, because an emulated one takes its memory from what the host pool may
+  // have.
   MEMTIDE_RETURN_IF_ERROR(SetDevice(proto, machine, &config));
   const Bytes emulated = config.emulated_device ? config.emulated_device->capacity : Bytes();
   MEMTIDE_ASSIGN_OR_RETURN(config.host_pool, ToHostPool(proto, emulated, machine, &config));

@@ -33,6 +33,7 @@ class CollectErrors : public google::protobuf::io::ErrorCollector {
 absl::StatusOr<v1::NodeConfig> ParseConfigText(const std::string& text, absl::string_view name) {
   CollectErrors collector(name);
   google::protobuf::TextFormat::Parser parser;
+  // Without a collector, protobuf would only log the errors.
   parser.RecordErrorsTo(&collector);
   v1::NodeConfig config;
   if (!parser.ParseFromString(text, &config)) {

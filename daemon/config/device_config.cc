@@ -36,6 +36,8 @@ absl::StatusOr<Device> ToDevice(const std::string& text) {
       "or \"GPU-...\" (a uuid, see nvidia-smi -L)"));
 }
 
+// The size must be given: an emulated device is host memory, of which no part is an obvious
+// default.
 absl::Status SetEmulated(const v1::NodeConfig& proto, Config* config) {
   if (proto.device_pool_bytes() == 0) {
     return absl::InvalidArgumentError(
@@ -75,6 +77,8 @@ absl::Status SetCuda(const v1::NodeConfig& proto, const Machine& machine, const 
   return absl::OkStatus();
 }
 
+// Takes a GPU if there is one and no emulated link is configured. Otherwise a device is emulated
+// only if the settings give it a size.
 absl::Status SetAuto(const v1::NodeConfig& proto, const Machine& machine, Config* config) {
   if (proto.has_emulated_link()) return SetEmulated(proto, config);
   const absl::StatusOr<Gpu> gpu = machine.inspect_gpu("");
@@ -95,6 +99,7 @@ absl::Status SetDevice(const v1::NodeConfig& proto, const Machine& machine, Conf
   MEMTIDE_ASSIGN_OR_RETURN(const Device device, ToDevice(proto.device()));
   if (device.wish == Wish::kAuto) return SetAuto(proto, machine, config);
   if (device.wish == Wish::kEmulated) return SetEmulated(proto, config);
+  // A GPU or no device is wanted, so that a setting of an emulated link is a mistake.
   if (proto.has_emulated_link()) {
     return absl::InvalidArgumentError(absl::StrCat("emulated_link: given, but device is \"",
                                                    proto.device(), "\". Leave either out"));
@@ -106,6 +111,7 @@ absl::Status SetDevice(const v1::NodeConfig& proto, const Machine& machine, Conf
   }
   const absl::StatusOr<Gpu> gpu = machine.inspect_gpu(device.gpu);
   if (gpu.ok()) return SetCuda(proto, machine, *gpu, config);
+  // A GPU that the settings name is required: the daemon does not start without it.
   return absl::UnavailableError(
       absl::StrCat("device: \"", proto.device(), "\", but ", gpu.status().message()));
 }

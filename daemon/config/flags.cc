@@ -21,6 +21,7 @@ uint64_t ParseSize(const std::string& flag, const std::string& text, const std::
   return bytes->count();
 }
 
+// Throws as ParseSize does. The form of `text` is that of absl::ParseDuration.
 void ParseTime(const std::string& flag, const std::string& text,
                google::protobuf::Duration* duration) {
   absl::Duration value;
@@ -35,6 +36,7 @@ void ParseTime(const std::string& flag, const std::string& text,
 }
 
 void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
+  // Zero would mean the default in the NodeConfig, so that each flag says what to use instead.
   const auto add_size = [app](const std::string& flag, const std::string& help,
                               const std::string& if_zero, std::function<void(uint64_t)> set) {
     app->add_option_function<std::string>(
@@ -88,6 +90,7 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
          "Directory for the SSD pool; may be repeated, chunks are striped [/var/lib/memtide, or "
          "~/.cache/memtide/store]")
       ->type_name("DIR")
+      // Otherwise an option with a vector would take all arguments that follow it.
       ->allow_extra_args(false);
   add_size("--ssd-pool", "Space for chunks over all of them [80% of what is free]",
            "use --no-ssd for none", [flags](uint64_t bytes) { flags->set_ssd_pool_bytes(bytes); });
@@ -153,6 +156,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     line.answer = app.version() + "\n";
     return line;
   } catch (const CLI::ParseError& error) {
+    // CLI11 reports all errors by exceptions, which end here.
     return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see --help)"));
   }
   if (!file.empty()) {

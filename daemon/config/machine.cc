@@ -34,6 +34,7 @@ absl::StatusOr<FreeSpace> FreeSpaceOf(const std::string& directory, const KeptMe
     return absl::FailedPreconditionError(absl::StrCat("ssd_dirs: cannot tell the free space of \"",
                                                       directory, "\": ", std::strerror(errno)));
   }
+  // Stores that the descriptor store holds take space now, and are this daemon's.
   const auto own = kept.blocks.find(info.st_dev);
   const Bytes kept_here = own == kept.blocks.end() ? Bytes() : own->second;
   // f_bavail leaves out the blocks that the file system keeps for root.
@@ -49,6 +50,7 @@ absl::StatusOr<Machine> ThisMachine(const KeptMemory& kept) {
   if (machine.available_memory == Bytes(std::numeric_limits<uint64_t>::max())) {
     return absl::InternalError("no MemAvailable in /proc/meminfo");
   }
+  // A daemon of root is the node's service. Any other has the directories of its user.
   if (geteuid() == 0) {
     machine.socket_dir = "/run/memtide";
     machine.ssd_dir = "/var/lib/memtide";

@@ -18,6 +18,7 @@ absl::StatusOr<Bytes> RoundPool(absl::string_view field, Bytes size) {
       field, ": ", FormatBytes(size), " is less than the least, ", FormatBytes(kPoolAlignment)));
 }
 
+// Rounds up, because the jobs of the last daemon must fit into the pool.
 Bytes RoomFor(Bytes kept) { return RoundDown(kept + kPoolAlignment - Bytes(1), kPoolAlignment); }
 
 absl::StatusOr<Bytes> LessOrRefuse(const absl::Status& problem, Bytes largest, Bytes kept,

@@ -18,6 +18,7 @@ class NodeCollectable : public prometheus::Collectable {
   NodeCollectable(std::string version, const EdgeCounters* edges, Exporter::Inspect inspect)
       : version_(std::move(version)), edges_(edges), inspect_(std::move(inspect)) {}
 
+  // Runs in a thread of the web server at each scrape.
   std::vector<prometheus::MetricFamily> Collect() const override {
     const absl::StatusOr<InspectReply> node = inspect_();
     // Absent metrics raise an alert, where those of the last scrape would hide a stuck engine.
@@ -31,7 +32,8 @@ class NodeCollectable : public prometheus::Collectable {
   const Exporter::Inspect inspect_;
 };
 
-// Options of the embedded web server, civetweb.
+// Options of the embedded web server, civetweb. Scrapes are few, so two threads serve them. The
+// timeouts free a thread that a silent client holds.
 std::vector<std::string> WebServerOptions(const std::string& address) {
   return {"listening_ports",       address, "num_threads",       "2",
           "request_timeout_ms",    "5000",  "enable_keep_alive", "yes",
@@ -53,6 +55,7 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Start(const std::string& add
         "). Choose another --metrics-address; port 0 takes any free one, \"off\" does without"));
   }
   auto collectable = std::make_shared<NodeCollectable>(version, edges, std::move(inspect));
+  // The exposer has only a weak pointer to the collectable, so that the Exporter owns it.
   exposer->RegisterCollectable(collectable);
   // For port 0 the kernel chose a port, which the metrics address file must name.
   std::string real = absl::StrCat(address.substr(0, address.rfind(':')), ":",

@@ -24,13 +24,17 @@ class Family {
   Family& Add(Labels labels, double value) {
     ClientMetric metric;
     metric.label = std::move(labels);
+    // ClientMetric has a field for each type, of which the exporter writes the one that the
+    // family's type names.
     (family_.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
     family_.metric.push_back(std::move(metric));
     return *this;
   }
+  // Prometheus has doubles only. They are exact up to 8 PiB.
   Family& Add(Labels labels, Bytes value) {
     return Add(std::move(labels), static_cast<double>(value.count()));
   }
+  // Prometheus's base unit of time is the second.
   Family& Add(Labels labels, Duration value) {
     return Add(std::move(labels), std::chrono::duration<double>(value).count());
   }
@@ -49,6 +53,7 @@ Family Counter(std::string name, std::string help) {
   return Family(MetricType::Counter, std::move(name), std::move(help));
 }
 
+// Values of a label are part of the interface: dashboards name them.
 std::string KindName(ChunkKind kind) {
   switch (kind) {
     case ChunkKind::kParameter:
@@ -76,6 +81,7 @@ void AddPools(const InspectReply& node, std::vector<MetricFamily>* families) {
   for (const PoolUsage& pool : node.pools) {
     const std::string tier(TierName(pool.tier));
     capacity.Add({{"tier", tier}}, pool.capacity);
+    // Every state is exported, even at zero, so that the sum over the states is the capacity.
     states.Add({{"tier", tier}, {"state", "used"}}, pool.used)
         .Add({{"tier", tier}, {"state", "reserved"}}, pool.reserved)
         .Add({{"tier", tier}, {"state", "ballooned"}}, pool.balloon)
@@ -103,6 +109,7 @@ void AddKinds(const InspectReply& node, std::vector<MetricFamily>* families) {
 }
 
 void AddTraffic(const Counters& counters, std::vector<MetricFamily>* families) {
+  // Each direction of a link has a bandwidth of its own, so it has a label of its own.
   families->push_back(Counter("memtide_moved_bytes_total", "Bytes moved, by link.")
                           .Add({{"link", "host_to_device"}}, counters.host_to_device)
                           .Add({{"link", "device_to_host"}}, counters.device_to_host)
@@ -172,6 +179,8 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
       node.draining ? 1 : 0);
 }
 
+// Refusals at the edges are counted apart from memtide_calls_refused_total, because the engine
+// never sees them.
 void AddEdges(const EdgeCounters& edges, std::vector<MetricFamily>* families) {
   families->push_back(
       Counter("memtide_edge_refusals_total",
@@ -196,6 +205,7 @@ std::vector<MetricFamily> NodeMetrics(const InspectReply& node, const EdgeCounte
   AddTraffic(node.counters, &families);
   AddCounts(node, &families);
   AddEdges(edges, &families);
+  // A label can hold text, which the value of a metric cannot.
   families.push_back(Gauge("memtide_build_info", "Always 1; the label says which release runs.")
                          .Add({{"version", version}}, 1)
                          .Take());

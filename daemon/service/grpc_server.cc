@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string&
       builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
           grpc::InsecureServerCredentials());
+  // The server points at the services, which GrpcServer therefore owns and destroys after it.
   auto services = MakeServices(context);
   for (const auto& service : services) builder.RegisterService(service.get());
   StreamAcceptorOptions options;
@@ -78,8 +79,10 @@ GrpcServer::GrpcServer(std::vector<std::unique_ptr<grpc::Service>> services,
                        std::unique_ptr<StreamAcceptor> acceptor)
     : services_(std::move(services)), server_(std::move(server)), acceptor_(std::move(acceptor)) {}
 
+// Calls that still wait are cancelled.
 GrpcServer::~GrpcServer() { Stop(Duration(0)); }
 
+// Health checks fail from now on, while calls are still served.
 void GrpcServer::SetNotServing() { server_->GetHealthCheckService()->SetServingStatus(false); }
 
 void GrpcServer::Stop(Duration patience) {

@@ -53,6 +53,8 @@ void Loop::Post(Event event) {
   Drain();
 }
 
+// Only calls are refused above kMaxQueuedEvents. Completions and connections must not be lost, and
+// the first renewal of a session does not use the queue.
 bool Loop::Register(CallId call, absl::optional<SessionId> renewed, Caller* caller) {
   absl::Status refused;
   {
@@ -66,6 +68,7 @@ bool Loop::Register(CallId call, absl::optional<SessionId> renewed, Caller* call
           absl::StrCat("the daemon's event queue is full: ", kMaxQueuedEvents,
                        " events wait; make fewer calls at a time"));
     } else {
+      // The caller is entered before its event is posted, because the reply may come within Post().
       MEMTIDE_CHECK(callers_.emplace(call, caller).second) << "call id used twice: " << call;
       return true;
     }
@@ -79,6 +82,8 @@ bool Loop::Abandon(CallId call) {
   return callers_.erase(call) > 0;
 }
 
+// Runs in one thread at a time, which draining_ ensures. Each round handles the waiting renewals,
+// then one event.
 void Loop::Drain() {
   for (;;) {
     Renewals renewals;
@@ -119,6 +124,7 @@ void Loop::Handle(Instant now, const Event& event) {
     last_tick_ = now;
     ticks_handled_.fetch_add(1, std::memory_order_relaxed);
   }
+  // The engine has returned, so that an effect may post: its event waits in the queue.
   for (Effect& effect : effects_) CarryOut(std::move(effect));
   effects_.clear();
 }
@@ -154,6 +160,7 @@ void Loop::TickUntilStopped(const std::function<void()>& beside) {
       }
       if (stopped_) return;
     }
+    // `beside` may block, so it runs without the lock.
     if (beside) beside();
     Post(Tick{});
   }

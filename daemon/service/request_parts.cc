@@ -9,6 +9,7 @@ absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments)
   reports.reserve(static_cast<size_t>(moments.size()));
   for (const v1::Moment& moment : moments) {
     MomentReport report;
+    // proto3 passes unknown enum values on; a newer client may send them.
     MEMTIDE_RETURN_IF_ERROR(CheckKnown("moments.phase", moment.phase()));
     report.phase = FromProto(moment.phase());
     report.name = moment.name();
@@ -28,6 +29,7 @@ absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments)
 
 absl::StatusOr<std::vector<ChunkId>> ToChunks(absl::string_view field, const ProtoIds& ids,
                                               const Limits& limits) {
+  // The limit is checked before the copy is made.
   if (static_cast<uint32_t>(ids.size()) > limits.chunks_per_call) {
     return absl::InvalidArgumentError(absl::StrCat(field, ": ", ids.size(), " chunks; at most ",
                                                    limits.chunks_per_call,

@@ -35,6 +35,7 @@ absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Conte
       "keep that connection open");
 }
 
+// The service adds what the engine does not know: the GPU's uuid and the limits.
 void Fill(const ServiceContext& service, const OpenReply& reply, v1::OpenResponse* response) {
   ToResponse(reply, response);
   response->set_cuda_device_uuid(service.cuda_device_uuid);
@@ -69,6 +70,7 @@ class PendingCall final : public Loop::Caller {
 
   void OnReply(Reply reply) override {
     if constexpr (!std::is_same_v<ReplyValue, std::monostate>) {
+      // An error has no value: gRPC sends the status alone.
       if (reply.status.ok()) {
         const auto* value = std::get_if<ReplyValue>(&reply.value);
         MEMTIDE_CHECK(value != nullptr) << "OK reply of the wrong kind to call " << reply.call;
@@ -116,6 +118,8 @@ grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* co
     ++service->counters->calls_malformed;
     return FinishNow(context, event.status());
   }
+  // The session comes from the token and not from the request, so that no client can act for
+  // another.
   event->session = identity->session;
   return PostCall<ReplyValue>(service, context, *std::move(event), response);
 }
@@ -171,6 +175,7 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
  public:
   explicit AdminServiceHandlers(const ServiceContext* service) : service_(service) {}
 
+  // Inspection needs no session, so that operators can look at a node that takes no more of them.
   grpc::ServerUnaryReactor* InspectNode(Context* context, const v1::InspectNodeRequest* request,
                                         v1::InspectNodeResponse* response) override {
     auto event = ToEvent(*request, service_->node);
@@ -178,6 +183,7 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
     return PostCall<InspectReply>(service_, context, *event, response);
   }
 
+  // Like InspectNode, this call needs no token.
   grpc::ServerUnaryReactor* GetTrace(Context* context, const v1::GetTraceRequest* request,
                                      v1::Trace* response) override {
     auto event = ToEvent(*request, service_->node);

@@ -9,6 +9,7 @@ namespace {
 using optimizer::Format;
 using optimizer::Place;
 
+// An absent format means fp32.
 absl::StatusOr<Format> ToFormat(absl::string_view field, v1::NumberFormat format) {
   MEMTIDE_RETURN_IF_ERROR(CheckKnown(field, format));
   switch (format) {
@@ -62,6 +63,7 @@ using ProtoPlaces = google::protobuf::RepeatedPtrField<v1::ChunkPlace>;
 
 absl::Status ToStates(absl::string_view field, const ProtoPlaces& places,
                       std::array<absl::optional<Place>, optimizer::kMostStates>* states) {
+  // The places are copied to an array of fixed size.
   if (places.size() > static_cast<int>(states->size())) {
     return absl::InvalidArgumentError(
         absl::StrCat(field, ": ", places.size(), "; at most ", states->size()));
@@ -70,6 +72,8 @@ absl::Status ToStates(absl::string_view field, const ProtoPlaces& places,
   return absl::OkStatus();
 }
 
+// Only converts. optimizer::Validate() checks places and sizes, with the chunk size that the engine
+// knows.
 absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request) {
   optimizer::Work work;
   MEMTIDE_ASSIGN_OR_RETURN(work.rule, ToRule(request));
@@ -117,6 +121,8 @@ absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefau
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   event.reads = request.reads();
   MEMTIDE_ASSIGN_OR_RETURN(optimizer::Work work, ToWork(request));
+  // The work is shared, because the engine passes it on to the threads that compute, without a
+  // copy.
   event.work = std::make_shared<const optimizer::Work>(std::move(work));
   MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
   MEMTIDE_ASSIGN_OR_RETURN(event.deadline,

@@ -8,6 +8,7 @@
 namespace memtide {
 namespace {
 
+// nullopt for `unspecified`: the request must name a tier.
 absl::StatusOr<Tier> ToTier(v1::Tier tier, absl::optional<Tier> unspecified) {
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("tier", tier));
   switch (tier) {
@@ -23,12 +24,15 @@ absl::StatusOr<Tier> ToTier(v1::Tier tier, absl::optional<Tier> unspecified) {
   }
 }
 
+// nullopt: the node chooses the kind.
 absl::StatusOr<absl::optional<MemoryKind>> ToMemoryKind(v1::MemoryKind kind) {
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("device_memory", kind));
   if (kind == v1::MEMORY_KIND_UNSPECIFIED) return {absl::nullopt};
   return {FromProto(kind)};
 }
 
+// Zero is what a client sends that does not set the field; its retries could not be distinguished
+// from new requests.
 absl::Status CheckRequestId(uint64_t request_id) {
   if (request_id != 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -119,6 +123,7 @@ absl::StatusOr<FetchCall> ToEvent(const v1::FetchRequest& request, const NodeDef
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("access", request.access()));
   event.access = FromProto(request.access());
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("wait_policy", request.wait_policy()));
+  // A fetch waits unless the client forbids it.
   event.wait = request.wait_policy() != v1::WAIT_POLICY_NO_WAIT;
   MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
   MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
@@ -137,6 +142,8 @@ absl::StatusOr<ReleaseCall> ToEvent(const v1::ReleaseRequest& request, const Nod
 absl::StatusOr<EvictCall> ToEvent(const v1::EvictRequest& request, const NodeDefaults& node) {
   EvictCall event;
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
+  // An eviction has no default tier, because a chunk costs more to bring back from SSD than from
+  // host memory.
   MEMTIDE_ASSIGN_OR_RETURN(event.tier, ToTier(request.tier(), absl::nullopt));
   if (event.tier == Tier::kDevice) {
     return absl::InvalidArgumentError("tier: chunks are evicted to host or SSD, not to the device");
@@ -182,6 +189,7 @@ absl::StatusOr<TraceCall> ToEvent(const v1::GetTraceRequest& request, const Node
 
 absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
                                     const NodeDefaults& node) {
+  // A larger page could exceed the largest message.
   if (request.max_chunks() > node.limits.chunks_per_call) {
     return absl::InvalidArgumentError(absl::StrCat("max_chunks: ", request.max_chunks(),
                                                    "; at most ", node.limits.chunks_per_call,

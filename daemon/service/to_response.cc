@@ -21,6 +21,7 @@ void ToProto(Duration duration, google::protobuf::Duration* proto) {
   proto->set_nanos(static_cast<int32_t>((duration - seconds).count()));
 }
 
+// No copies: the chunk was never written, and reads as zeros.
 void ToProto(const ChunkInfo& chunk, v1::ChunkInfo* proto) {
   proto->set_chunk_id(chunk.chunk.value());
   proto->set_job_id(chunk.job.value());
@@ -86,6 +87,7 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
   proto->set_session_id(session.session.value());
   proto->set_uid(session.uid);
   proto->set_pid(session.pid);
+  // Jobs are numbered from 1, so an absent id means no job.
   if (session.open) proto->set_job_id(session.job.value());
   proto->set_job_name(session.job_name);
   proto->set_leases(session.leases);
@@ -107,6 +109,7 @@ void ToProto(const Limits& limits, v1::Limits* proto) {
   proto->set_step_manifest_bytes(limits.manifest_bytes);
   proto->set_chunks_per_node(limits.chunks);
   ToProto(limits.max_wait, proto->mutable_max_wait());
+  // kMinSlots is a constant of the engine. It is sent so that clients need no copy of it.
   proto->set_min_slots(kMinSlots);
 }
 

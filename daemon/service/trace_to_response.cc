@@ -22,6 +22,7 @@ v1::MoveReason ToProto(MoveReason reason) {
   return v1::MOVE_REASON_UNSPECIFIED;
 }
 
+// A move without a source writes zeros, and one without a destination drops a copy.
 v1::Tier TierToProto(absl::optional<Tier> tier) {
   return tier.has_value() ? ToProto(*tier) : v1::TIER_UNSPECIFIED;
 }
@@ -39,6 +40,7 @@ void ToResponse(const TraceReply& reply, v1::Trace* response) {
     proto->set_number(chunk.number);
     proto->set_chunk_id(chunk.chunk.value());
     proto->set_kind(ToProto(chunk.kind));
+    // 0 may be a prediction, so `predicted` says whether there is one.
     proto->set_next_use_in_moments(chunk.next_use_in_moments.value_or(0));
     proto->set_predicted(chunk.next_use_in_moments.has_value());
   }
