@@ -28,11 +28,13 @@ using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
 using memtide::client::Span;
 
+// TakeReturned() writes to the caller's array as if it held Spans.
 static_assert(sizeof(Span) == sizeof(memtide_span));
 // In memtide.h, 0 stands for no choice, so its kinds of memory are one more than MemoryKind's.
 static_assert(static_cast<int>(memtide::MemoryKind::kCudaIpc) + 1 == MEMTIDE_CUDA_IPC);
 static_assert(static_cast<int>(memtide::v1::MEMORY_KIND_CUDA_IPC) == MEMTIDE_CUDA_IPC);
 
+// memtide_client is declared and never defined: a program has only pointers to it.
 Client* Unwrap(memtide_client* client) { return reinterpret_cast<Client*>(client); }
 
 // PlaceId is a bare uint32_t, so an array of one is an array of the other.
@@ -41,6 +43,7 @@ absl::Span<const PlaceId> Places(const uint32_t* places, size_t count) {
   return {reinterpret_cast<const PlaceId*>(places), count};
 }
 
+// An empty list may have any pointer, also NULL.
 absl::Status CheckPlaces(const memtide_client* client, const uint32_t* places, size_t count) {
   if (client == nullptr) return NullArgument("client");
   if (places == nullptr && count > 0) return NullArgument("places");
@@ -52,6 +55,7 @@ absl::Status CheckPlaces(const memtide_client* client, const uint32_t* places, s
 template <typename Struct>
 void CopyCommonFields(const Struct& from, Struct* to) {
   const uint32_t known = std::min<uint32_t>(to->struct_bytes, sizeof(Struct));
+  // The caller's size outlives the copy, so that the struct can be passed again.
   const uint32_t theirs = to->struct_bytes;
   memcpy(to, &from, known);
   if (known >= sizeof(uint32_t)) to->struct_bytes = theirs;
@@ -75,11 +79,13 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   result.job.set_host_share_bytes(options.host_share_bytes);
   result.job.set_ssd_share_bytes(options.ssd_share_bytes);
   result.job.mutable_time_to_live()->set_seconds(options.time_to_live_s);
+  // Zero in a field means the default, as it does in a field that the program does not know.
   if (options.address_bytes != 0) result.addresses = Bytes(options.address_bytes);
   if (options.device_memory > MEMTIDE_CUDA_IPC) {
     return absl::UnimplementedError(
         absl::StrCat("device_memory ", options.device_memory, " is not one of 0 to 3"));
   }
+  // The numbers are equal; a static_assert above checks the last of them.
   result.job.set_device_memory(static_cast<memtide::v1::MemoryKind>(options.device_memory));
   return result;
 }
@@ -88,6 +94,7 @@ absl::Status Allocate(memtide_client* client, int kind, uint32_t count,
                       InitialContent initial_content, uint32_t* first_place) {
   if (client == nullptr) return NullArgument("client");
   if (first_place == nullptr) return NullArgument("first_place");
+  // UNIMPLEMENTED rather than INVALID_ARGUMENT: a later version may know the number.
   if (kind < MEMTIDE_OTHER || kind > MEMTIDE_ACTIVATION) {
     return absl::UnimplementedError(
         absl::StrCat("kind ", kind, " is not one of ", MEMTIDE_OTHER, " to ", MEMTIDE_ACTIVATION));
@@ -112,6 +119,7 @@ int memtide_open(const memtide_options* options, memtide_client** client) {
     if (!read.ok()) return read.status();
     absl::StatusOr<std::unique_ptr<Client>> opened = Client::Open(*read);
     if (!opened.ok()) return opened.status();
+    // memtide_close() takes the ownership back.
     *client = reinterpret_cast<memtide_client*>(opened->release());
     return absl::OkStatus();
   });
@@ -189,6 +197,7 @@ int memtide_acquire(memtide_client* client, const uint32_t* places, size_t count
                                                    "MEMTIDE_WRITE"));
     }
     absl::optional<memtide::Duration> deadline;
+    // A negative timeout means no deadline, zero means not to wait.
     if (timeout_ms >= 0) deadline = std::chrono::milliseconds(timeout_ms);
     return Unwrap(client)->Acquire(
         Places(places, count), access == MEMTIDE_WRITE ? Access::kWrite : Access::kRead, deadline);
@@ -251,6 +260,7 @@ int memtide_resize(memtide_client* client, uint64_t device_share_bytes, int time
   return Guarded([&]() -> absl::Status {
     if (client == nullptr) return NullArgument("client");
     if (client == nullptr) return NullArgument("client");
+    // A Resize always waits, because several processes may have to give memory back.
     if (timeout_ms == 0 || timeout_ms < -1) {
       return absl::InvalidArgumentError("timeout_ms must be -1 or greater than 0");
     }
@@ -265,6 +275,7 @@ int memtide_address(memtide_client* client, uint32_t place, void** address) {
   return Guarded([&]() -> absl::Status {
     if (client == nullptr) return NullArgument("client");
     if (address == nullptr) return NullArgument("address");
+    // Client::address() does not check its argument.
     if (place >= Unwrap(client)->properties().places) {
       return absl::InvalidArgumentError(
           absl::StrCat("place ", place, " is not below ", Unwrap(client)->properties().places));

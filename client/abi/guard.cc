@@ -17,6 +17,7 @@ thread_local std::string last_error;
 }  // namespace
 
 int ReportStatus(const absl::Status& status) {
+  // A success leaves the message of the last failure, as errno does.
   if (!status.ok()) last_error.assign(status.message().data(), status.message().size());
   return static_cast<int>(status.code());
 }
@@ -29,6 +30,7 @@ absl::Status CopyText(const std::string& text, char** given) {
   // memtide_free_text passes the text to free, so it comes from malloc.
   *given = static_cast<char*>(malloc(text.size() + 1));
   if (*given == nullptr) return absl::ResourceExhaustedError("out of memory");
+  // The length includes the terminating zero; `text` may have zeros of its own, as a trace has.
   memcpy(*given, text.c_str(), text.size() + 1);
   return absl::OkStatus();
 }

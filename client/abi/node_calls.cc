@@ -26,6 +26,7 @@ int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max
   using memtide::client::NodeInspectionOptions;
   return Guarded([&]() -> absl::Status {
     if (json == nullptr) return NullArgument("json");
+    // A caller may free the text even after an error: memtide_free_text(NULL) has no effect.
     *json = nullptr;
     NodeInspectionOptions options;
     options.socket_dir = socket_dir != nullptr ? socket_dir : memtide::client::DefaultSocketDir();
@@ -77,6 +78,8 @@ int memtide_default_chunk_bytes(uint64_t device_share_bytes, uint64_t host_share
   });
 }
 
+// The program may use another allocator than this library, so the library frees what it has
+// allocated.
 void memtide_free_text(char* text) { free(text); }
 
 }  // extern "C"

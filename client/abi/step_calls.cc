@@ -25,8 +25,10 @@ using memtide::client::PlaceRange;
 using memtide::client::StepPart;
 namespace v1 = memtide::v1;
 
+// Adam with AMSGrad has three states.
 constexpr size_t kMaxStates = 3;
 
+// SetOptions() casts the program's numbers to the protocol's.
 static_assert(MEMTIDE_FLOAT32 == static_cast<int>(v1::NUMBER_FORMAT_FLOAT32), "");
 static_assert(MEMTIDE_BFLOAT16 == static_cast<int>(v1::NUMBER_FORMAT_BFLOAT16), "");
 static_assert(MEMTIDE_FLOAT16 == static_cast<int>(v1::NUMBER_FORMAT_FLOAT16), "");
@@ -36,6 +38,7 @@ Client* Unwrap(memtide_client* client) { return reinterpret_cast<Client*>(client
 absl::Status SetRule(const memtide_step_options& options, v1::StepRequest* request) {
   switch (options.rule) {
     case MEMTIDE_ADAM:
+    // The two rules differ only in where the weight decay is applied.
     case MEMTIDE_ADAMW: {
       v1::AdamRule* const adam = request->mutable_adam();
       adam->set_lr(options.lr);
@@ -93,6 +96,7 @@ absl::Status SetOptions(const memtide_step_options* given, v1::StepRequest* requ
   request->set_step(options.step);
   request->set_gradient_factor(options.gradient_factor);
   request->set_fresh_states(options.fresh_states != 0);
+  // The daemon refuses numbers that it does not know.
   request->set_parameter_format(static_cast<v1::NumberFormat>(options.parameter_format));
   request->set_gradient_format(static_cast<v1::NumberFormat>(options.gradient_format));
   request->set_count_non_finite_gradients(options.non_finite_gradients != nullptr);
@@ -123,6 +127,8 @@ class Numbering {
     for (const auto& [place, number] : read_) part->places[number] = PlaceId(place);
     for (const auto& [place, number] : written_) {
       part->places[part->reads + number] = PlaceId(place);
+      // A step part that overwrote what it reads could not be repeated with the same result
+      // (decision 13).
       if (read_.count(place) == 0) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("the chunk at place ", place,
@@ -139,11 +145,14 @@ class Numbering {
     const uint64_t base = reinterpret_cast<uint64_t>(properties_.base);
     const uint64_t chunk = properties_.job.chunk_size.count();
     if (base == 0 || address < base || (address - base) / chunk >= properties_.places) {
+      // The first error counts; Finish() returns it, so that callers of Read() and Write() need no
+      // check.
       status_.Update(absl::InvalidArgumentError(
           absl::StrCat("address ", address, " is not in the client's range")));
       return;
     }
     const auto at = static_cast<uint32_t>((address - base) / chunk);
+    // A chunk that is named again has its first number.
     const auto number = numbers->emplace(at, static_cast<uint32_t>(numbers->size())).first->second;
     place->set_chunk(number);
     place->set_offset_bytes((address - base) % chunk);
@@ -163,6 +172,7 @@ void AddPiece(const memtide_step_piece& piece, Numbering* numbering, v1::StepReq
   numbering->Write(piece.new_parameter, added->mutable_new_parameter());
   // new_state ends at the first zero, because no rule has a later state without the earlier ones.
   for (size_t i = 0; i < kMaxStates && piece.new_state[i] != 0; ++i) {
+    // The daemon initializes fresh states itself, so that their chunks need not be fetched.
     if (!request->fresh_states()) numbering->Read(piece.state[i], added->add_states());
     numbering->Write(piece.new_state[i], added->add_new_states());
   }
@@ -182,8 +192,10 @@ int memtide_step(memtide_client* client, const memtide_step_options* options,
     if (pieces == nullptr && piece_count > 0) return NullArgument("pieces");
     if (copies == nullptr && copy_count > 0) return NullArgument("copies");
     if (options == nullptr && piece_count > 0) return NullArgument("options");
+    // The daemon refuses a part without chunks.
     if (piece_count + copy_count == 0) return absl::OkStatus();
     StepPart part;
+    // Options may be missing where the part only copies.
     if (options != nullptr) MEMTIDE_RETURN_IF_ERROR(SetOptions(options, &part.request));
     Numbering numbering(Unwrap(client)->properties());
     for (size_t i = 0; i < piece_count; ++i) AddPiece(pieces[i], &numbering, &part.request);
@@ -210,6 +222,7 @@ int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places
     if (manifest == nullptr && manifest_bytes > 0) return NullArgument("manifest");
     memtide::client::CommitRequest commit;
     commit.committed.step = step;
+    // The manifest is opaque here: the next process of the job reads it to resume.
     commit.committed.manifest.assign(static_cast<const char*>(manifest), manifest_bytes);
     commit.keep_old_content = keep_old_content != 0;
     return Unwrap(client)->Commit(commit, {reinterpret_cast<const PlaceId*>(places), count},
@@ -224,6 +237,7 @@ int memtide_committed(memtide_client* client, uint64_t* step, char** manifest,
     if (step == nullptr) return NullArgument("step");
     if (manifest == nullptr) return NullArgument("manifest");
     if (manifest_bytes == nullptr) return NullArgument("manifest_bytes");
+    // A caller may free the text even after an error.
     *manifest = nullptr;
     const memtide::client::CommittedStep committed = Unwrap(client)->committed();
     *step = committed.step;
@@ -242,6 +256,7 @@ int memtide_versions(memtide_client* client, const uint32_t* places, size_t coun
     MEMTIDE_ASSIGN_OR_RETURN(
         const std::vector<memtide::client::ChunkVersion> found,
         Unwrap(client)->Versions({reinterpret_cast<const PlaceId*>(places), count}));
+    // A version says something only with its id: the place may have another chunk later.
     for (size_t i = 0; i < found.size(); ++i) {
       ids[i] = found[i].chunk.value();
       versions[i] = found[i].version;

@@ -6,6 +6,7 @@ namespace memtide::client {
 
 absl::StatusOr<std::string> AsJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions print;
+  // Tools read one form of the names, and see zeros instead of missing fields.
   print.preserve_proto_field_names = true;
   print.always_print_primitive_fields = true;
   std::string json;

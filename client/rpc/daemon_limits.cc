@@ -12,6 +12,8 @@ namespace {
 constexpr uint64_t kMaxCount = 1 << 28;
 constexpr uint64_t kMaxWaitSeconds = 7 * 24 * 60 * 60;
 
+// The library divides calls by these limits. A zero, which an older daemon sends, would make it
+// call for ever.
 absl::Status CheckLimit(const char* name, uint64_t value, uint64_t largest) {
   if (value >= 1 && value <= largest) return absl::OkStatus();
   return absl::InternalError(

@@ -20,6 +20,8 @@ Bytes DefaultChunkSize(Bytes device_share, Bytes host_share) {
     wanted = std::min(wanted, Bytes(device_share / Bytes(kChunksOnDevice)));
   }
   if (!host_share.IsZero()) wanted = std::min(wanted, Bytes(host_share / Bytes(kChunksInHost)));
+  // The daemon accepts only multiples of kChunkAlignment, and refuses a pool that is too small for
+  // them.
   return std::max(RoundDown(wanted, kChunkAlignment), kChunkAlignment);
 }
 
@@ -32,6 +34,7 @@ Bytes DefaultChunkSize(const v1::OpenRequest& request, const v1::InspectNodeResp
     if (pool.tier() == v1::TIER_HOST) host = free;
   }
   const Bytes device_share(request.device_share_bytes()), host_share(request.host_share_bytes());
+  // A requested share of a pool that the node lacks does not count.
   if (!device.IsZero() && !device_share.IsZero()) device = device_share;
   if (!host.IsZero() && !host_share.IsZero()) host = host_share;
   return DefaultChunkSize(device, host);

@@ -31,11 +31,14 @@ absl::StatusOr<Descriptor> ConnectTo(const std::string& path) {
                                                    sizeof(address.sun_path) - 1, " bytes"));
   }
   memcpy(address.sun_path, path.c_str(), path.size());
+  // SOCK_SEQPACKET keeps the bounds of packets, so that each descriptor arrives with its own frame.
+  // SOCK_CLOEXEC: a program that the script executes must not hold the session open.
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket.valid()) {
     return absl::ResourceExhaustedError(absl::StrCat("socket: ", strerror(errno)));
   }
   if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    // The daemon runs, but its socket is for another user or group: starting one would not help.
     if (errno == EACCES || errno == EPERM) {
       return absl::PermissionDeniedError(absl::StrCat(
           path, ": ", strerror(errno), "; may this user use memtide (its socket's group)?"));
@@ -56,6 +59,7 @@ std::vector<Descriptor> TakeDescriptors(msghdr* message) {
     const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; ++i) {
       int fd;
+      // The data of a control message need not be aligned for an int.
       memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
       taken.emplace_back(fd);
     }
@@ -76,8 +80,10 @@ absl::StatusOr<FdSocket> FdSocket::Connect(const std::string& socket_dir,
 absl::Status FdSocket::Handshake(const std::string& program) {
   v1::FdHello hello;
   hello.set_protocol_version(kProtocolVersion);
+  // The name is shown in listings only, so it is cut rather than refused.
   hello.set_program(program.substr(0, kMaxProgramBytes));
   const std::string packet = hello.SerializeAsString();
+  // MSG_NOSIGNAL: a daemon that has ended must not end the script by SIGPIPE.
   if (send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(packet.size())) {
     return absl::UnavailableError(
@@ -109,8 +115,10 @@ absl::StatusOr<FdSocket::Received> FdSocket::Receive() {
   message.msg_controllen = sizeof(control);
   ssize_t size;
   do {
+    // A signal of the script may interrupt the call, which is then repeated.
     size = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
   } while (size < 0 && errno == EINTR);
+  // Only the greeting has a timeout; later events may be hours apart.
   if (size < 0 && errno == EAGAIN) {
     return absl::UnavailableError("the memtide daemon did not answer in time: is it stopped?");
   }
@@ -128,6 +136,7 @@ absl::StatusOr<FdSocket::Received> FdSocket::Receive() {
         "a packet from the memtide daemon is truncated or is not a valid frame");
   }
   const v1::FdFrame& frame = received.frame;
+  // Legacy handles of CUDA travel as bytes of the frame, without a descriptor.
   const bool carries_one =
       frame.has_region() && frame.region().memory() != v1::MEMORY_KIND_CUDA_IPC;
   const size_t expected = carries_one ? 1 : 0;
@@ -141,10 +150,12 @@ absl::StatusOr<FdSocket::Received> FdSocket::Receive() {
 }
 
 bool FdSocket::PeerClosed() const {
+  // poll() returns at once, and takes nothing from the reader thread.
   pollfd polled = {socket_.get(), POLLRDHUP, 0};
   return poll(&polled, 1, 0) > 0;
 }
 
+// The reader thread's Receive() returns, whereas it would go on waiting on a closed descriptor.
 void FdSocket::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
 
 }  // namespace memtide::client

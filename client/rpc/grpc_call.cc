@@ -7,6 +7,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxResponseBytes);
   arguments.SetMaxSendMessageSize(kMaxRequestBytes);
+  // The daemon is on this machine, whatever proxy the environment names.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Without this option gRPC shares one connection among all sessions of the process, and its loss
   // would end them all.

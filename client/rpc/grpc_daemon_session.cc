@@ -57,6 +57,7 @@ absl::StatusOr<Job> GrpcDaemonSession::Open(const v1::OpenRequest& request,
   MEMTIDE_ASSIGN_OR_RETURN(const v1::OpenResponse reply, OpenJob(request));
   const Duration lease = std::chrono::seconds(reply.session_lease().seconds()) +
                          std::chrono::nanoseconds(reply.session_lease().nanos());
+  // Two renewals may be lost before the session ends.
   renewer_ = std::thread([this, lease] { RenewUntilClosed(lease / 3); });
   pthread_setname_np(renewer_.native_handle(), "memtide-renew");
   Job job;
@@ -76,6 +77,7 @@ absl::StatusOr<Job> GrpcDaemonSession::Open(const v1::OpenRequest& request,
 }
 
 absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::OpenJob(v1::OpenRequest request) {
+  // A size that is given is fixed all the same.
   request.set_elastic(true);
   if (request.chunk_size_bytes() == 0) {
     // An existing job has a chunk size, which a request with size zero adopts.
@@ -254,6 +256,7 @@ absl::Status GrpcDaemonSession::Prefetch(absl::Span<const ChunkId> chunks) {
 absl::StatusOr<DeviceShare> GrpcDaemonSession::Resize(Bytes device_share, Duration deadline) {
   v1::ResizeRequest request;
   request.set_device_share_bytes(device_share.count());
+  // The daemon refuses a longer deadline.
   const Duration wait = std::min(deadline, limits_.max_wait);
   SetDuration(wait, request.mutable_deadline());
   v1::ResizeResponse reply;

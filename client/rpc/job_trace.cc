@@ -13,6 +13,7 @@ absl::StatusOr<std::string> GetJobTrace(const JobTraceOptions& options) {
   v1::Trace trace;
   MEMTIDE_RETURN_IF_ERROR(
       CallAdmin(options.socket_dir, &v1::AdminService::Stub::GetTrace, request, &trace));
+  // The bytes include fields that this version does not know, so that a newer reader finds them.
   return trace.SerializeAsString();
 }
 

@@ -22,6 +22,7 @@ absl::StatusOr<std::string> InspectNodeAsJson(const NodeInspectionOptions& optio
     v1::InspectNodeResponse page;
     MEMTIDE_RETURN_IF_ERROR(
         CallAdmin(options.socket_dir, &v1::AdminService::Stub::InspectNode, request, &page));
+    // A page that is not full is the last one.
     const auto got = static_cast<uint32_t>(page.chunks_size());
     more = got > 0 && got == request.max_chunks() && listed + got < options.max_chunks;
     // The low 32 bits of an id are the chunk's index in the daemon's table, by which chunks are

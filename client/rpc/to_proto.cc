@@ -2,6 +2,7 @@
 
 namespace memtide::client {
 
+// The daemon's ToMoments() reads what this function writes.
 void AddMoments(absl::Span<const Moment> moments,
                 google::protobuf::RepeatedPtrField<v1::Moment>* field) {
   for (const Moment& moment : moments) {
