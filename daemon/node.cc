@@ -52,6 +52,7 @@ EngineOptions ToEngineOptions(const Config& config, const Device* device) {
   options.ssd_capacity = config.ssd_pool;
   options.host_reserve = config.host_reserve;
   options.limits.session_lease = config.session_lease;
+  // Without a descriptor store nothing outlives the daemon, so no record is made.
   options.persistent_jobs = HasFdStore();
   return options;
 }
@@ -149,7 +150,8 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(const Config& config, Inherita
 }
 
 Node::~Node() {
-  // First no event comes in, then the engine decides nothing, then transfers in flight end.
+  // loop_ stops first, so that no event comes in and the engine decides nothing more. Then the
+  // edges end, and last the mover with the transfers in flight.
   if (loop_ != nullptr) loop_->Stop();
   if (grpc_server_ != nullptr) grpc_server_->Stop(kReplyPatience);
   exporter_.reset();
@@ -259,6 +261,7 @@ absl::Status Node::Recover(Inheritance left) {
     spdlog::info("{} of the last daemon is restored at its step {}", Named(job.name),
                  job.committed_step);
   }
+  // The mover has the memory already, which the engine only has to learn of.
   if (!restore.job_records.empty()) loop_->Post(std::move(restore));
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@ namespace memtide {
 
 #ifdef HAVE_LIBSYSTEMD
 
+// Has no effect where systemd did not start the daemon: then NOTIFY_SOCKET is not set.
 void NotifySystemd(const std::string& state) { sd_notify(/*unset_environment=*/0, state.c_str()); }
 
 absl::optional<Duration> WatchdogPeriod() {

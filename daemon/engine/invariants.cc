@@ -25,6 +25,8 @@ void EngineState::CheckShare(const Job& job, Tier tier, const std::set<SlotNumbe
   const SlotPool& slots = share.slots();
   MEMTIDE_CHECK(job.tier(tier).slots == &slots && slots.used_slots() == used.size());
   const bool ending = job.state() == JobState::kEnding;
+  // A surplus slot goes to the machine or the ledger as soon as it is free. An ending job gives all
+  // of its memory back at once.
   MEMTIDE_CHECK(ending || slots.surplus_slots() == 0 || slots.free_slots() == 0)
       << "a free slot is kept that is not wanted";
   for (const SlotNumber slot : used) {
@@ -46,6 +48,7 @@ void EngineState::CheckWaiting() const {
   for (const auto& [call, waiter] : waiters_) {
     ++all[waiter->job].first;
     all[waiter->job].second += waiter->chunks.size();
+    // Admission takes a call out of WaitingCalls, where age 0 means that it does not wait.
     MEMTIDE_CHECK(waiter->admitted == (waiter->waiting.age() == 0));
     if (waiter->admitted) continue;
     const Chunk& watched = chunks_[waiter->chunks[waiter->waiting.watched()]];
@@ -89,6 +92,7 @@ void EngineState::CheckInvariants() const {
     if (flight.has_value() && flight->from.has_value()) {
       links[chunk.job].Start({*flight->from, flight->to});
     }
+    // Decision 3: the home slot is what makes a write-back always possible.
     MEMTIDE_CHECK(chunk.slot(chunk.job->home)) << "chunk " << index << " has no home";
     for (const Tier tier : kAllTiers) {
       TierTally& tally = tallies[chunk.job][static_cast<int>(tier)];
@@ -99,6 +103,7 @@ void EngineState::CheckInvariants() const {
       tally.evicting += chunk.evict_from.has_value() && *chunk.evict_from == tier;
       tally.prefetches += chunk.prefetch_to.has_value() && *chunk.prefetch_to == tier;
       const TierShare& share = chunk.job->tier(tier);
+      // UpdateVictim() runs wherever one of the conditions of MayLeave() changes.
       MEMTIDE_CHECK(share.victims.Contains(chunk.member) == MayLeave(chunk, tier));
       MEMTIDE_CHECK(share.pinned_queue.Contains(chunk.member) == IsPinnedAt(chunk, tier));
       tally.queued += queued;
@@ -117,6 +122,7 @@ void EngineState::CheckInvariants() const {
     }
   }
   record_log_.CheckInvariants();
+  // Handle() makes the record at the end of each event.
   MEMTIDE_CHECK(record_log_.empty()) << "a change has not been recorded";
   work_.CheckInvariants();
   MEMTIDE_CHECK(work_.empty()) << "an event left work behind";
@@ -144,6 +150,7 @@ void EngineState::CheckInvariants() const {
       if (!share.exists()) continue;
       const TierTally& tally = tallies[job.get()][static_cast<int>(tier)];
       MEMTIDE_CHECK(share.pinned_chunks() == tally.pinned_chunks);
+      // A share that shrinks has more pins than slots until clients release their leases.
       MEMTIDE_CHECK(share.pinned_chunks() <=
                     std::max(job->share(tier).most_slots(), share.slots->backed_slots()));
       MEMTIDE_CHECK(share.evicting.value() == tally.evicting);

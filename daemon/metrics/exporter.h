@@ -24,8 +24,8 @@ class Exporter {
  public:
   using Inspect = std::function<absl::StatusOr<InspectReply>()>;
 
-  // `address`: host:port; port 0 takes any free one. FAILED_PRECONDITION when it cannot be had.
-  // `edges` must outlive the exporter.
+  // `address`: host:port; port 0 takes any free one. FAILED_PRECONDITION: the address cannot be
+  // used. `edges` must outlive the exporter.
   static absl::StatusOr<std::unique_ptr<Exporter>> Start(const std::string& address,
                                                          const std::string& version,
                                                          const EdgeCounters* edges,

@@ -40,6 +40,7 @@ struct ScaleTiles {
     } else if (call.to.format == Format::kBfloat16) {
       bits = hn::ShiftLeft<16>(BrainsOfFloats(d, value, ToNearestEven(d, value)));
     }
+    // An exponent of ones only is infinity or NaN, in each of the formats.
     return hn::CountTrue(words, hn::And(bits, exponent) == exponent);
   }
 

@@ -35,6 +35,8 @@ void CheckOutput(const Output& output, const std::vector<Input>& inputs,
   for (const Input& input : inputs) {
     if (input.is_absent()) continue;
     const Extent other = ExtentOf(input);
+    // An update in place is right, because each element is read before it is written. Any other
+    // overlap would read new values.
     const bool is_same = extent.begin == other.begin && extent.width == other.width;
     MEMTIDE_CHECK(is_same || AreApart(extent, other))
         << "an output of " << output.size() << " elements at " << output.data()
@@ -99,6 +101,7 @@ void DecideStreaming(const std::vector<Input>& inputs, const std::vector<Output>
 size_t BytesPerElement(Format format) { return format == Format::kFloat32 ? 4 : 2; }
 
 RoundingKeys KeysFor(uint64_t seed, uint64_t step, uint64_t index_high) {
+  // 2^64 divided by the golden ratio, the increment of SplitMix64.
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
   // Mix maps 0 to 0, so constants keep the seed, the step and the index apart where they are 0.
   const uint64_t key = Mix(Mix(Mix(seed + kGolden) ^ (step * kGolden)) + index_high + 1);
@@ -108,6 +111,7 @@ RoundingKeys KeysFor(uint64_t seed, uint64_t step, uint64_t index_high) {
 StepCall Prepare(uint64_t step, const StepSpans& spans, std::initializer_list<State> states) {
   MEMTIDE_CHECK(step >= 1);
   const auto factor = static_cast<float>(spans.gradient_factor);
+  // A finite double may be infinite in fp32.
   MEMTIDE_CHECK(std::isfinite(factor)) << spans.gradient_factor;
   MEMTIDE_CHECK(states.size() <= StepCall::kStates) << states.size();
   const size_t size = spans.gradient.size();
@@ -140,6 +144,7 @@ StepCall Prepare(uint64_t step, const StepSpans& spans, std::initializer_list<St
   for (Sink& sink : call.new_state) sinks.push_back(&sink);
   DecideStreaming(inputs, outputs, sinks, &call.range);
   call.gradient_factor = factor;
+  // An fp32 parameter has no bits to lose, so only bf16 is rounded stochastically.
   call.stochastic =
       spans.rounding_seed.has_value() && spans.parameter.format() == Format::kBfloat16;
   call.seed = spans.rounding_seed.value_or(0);

@@ -35,6 +35,7 @@ absl::Status Run(const Options& options,
   spans.new_parameter = ToOutput(step.new_parameter, step.elements);
   spans.copy = ToOutput(step.copy, step.elements);
   spans.gradient_factor = step.gradient_factor;
+  // The C interface has no optional values: zero means that nothing is rounded stochastically.
   if (step.rounding_seed != 0) spans.rounding_seed = step.rounding_seed;
   spans.first_element = step.first_element;
   run(options, step.step, spans, old, fresh);
@@ -81,6 +82,7 @@ absl::Status Dispatch(const memtide_optimizer_step& step) {
 int memtide_optimizer_run(const memtide_optimizer_step* step, char* why, uint64_t why_size) {
   const absl::Status status = memtide::optimizer::Dispatch(*step);
   if (status.ok()) return 0;
+  // snprintf() cuts the message to the caller's buffer.
   std::snprintf(why, why_size, "%s", std::string(status.message()).c_str());
   return 1;
 }

@@ -85,6 +85,7 @@ void SgdStep(const SgdOptions& options, uint64_t step, const StepSpans& spans, c
   call.has_momentum = options.momentum != 0;
   MEMTIDE_CHECK(spans.gradient.size() == 0 || call.has_momentum != fresh.momentum.is_absent());
   call.step = Prepare(step, spans, {{old.momentum, fresh.momentum}});
+  // A rule that maximizes steps along the gradient; the sign costs nothing in the factor.
   if (options.maximize) call.step.gradient_factor = -call.step.gradient_factor;
   call.begins_momentum = old.momentum.is_absent();
   call.nesterov = options.nesterov;
@@ -92,6 +93,7 @@ void SgdStep(const SgdOptions& options, uint64_t step, const StepSpans& spans, c
   call.decay = static_cast<float>(options.weight_decay);
   call.momentum = static_cast<float>(options.momentum);
   call.gradient_weight = static_cast<float>(1 - options.dampening);
+  // The negative rate makes the update one fused multiply-add.
   call.minus_lr = static_cast<float>(-options.lr);
   HWY_DYNAMIC_DISPATCH(RunSgd)(call);
 }

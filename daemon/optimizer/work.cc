@@ -20,6 +20,7 @@ enum class Role { kRead, kWritten };
 
 absl::Status CheckSpan(absl::string_view name, const Place& place, uint64_t count, uint64_t width,
                        Role role, const Chunks& chunks) {
+  // Work numbers the chunks that it reads before those that it writes.
   const bool written = place.chunk >= chunks.reads;
   if (place.chunk >= chunks.count || written != (role == Role::kWritten)) {
     return absl::InvalidArgumentError(
@@ -46,6 +47,7 @@ struct Written {
   uint64_t bytes = 0;
 };
 
+// The sums cannot overflow: CheckSpan() has bounded both spans by the size of a chunk.
 bool Overlap(const Written& a, const Written& b) {
   return a.place.chunk == b.place.chunk && a.place.offset < b.place.offset + b.bytes &&
          b.place.offset < a.place.offset + a.bytes;
@@ -64,6 +66,7 @@ class SpansWritten {
   }
 
  private:
+  // The new parameter, its rounded copy, and the states.
   std::array<Written, 2 + kMostStates> spans_;
   size_t count_ = 0;
 };
@@ -195,6 +198,7 @@ absl::Status Validate(const Work& work, uint32_t reads, uint32_t chunks, uint64_
   return absl::OkStatus();
 }
 
+// No piece reads what another one writes, because CheckSpan() keeps read and written chunks apart.
 uint64_t Run(const Work& work, absl::Span<char* const> chunks) {
   uint64_t non_finite = 0;
   for (const Copy& copy : work.copies) {

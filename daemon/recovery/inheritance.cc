@@ -46,6 +46,7 @@ Inheritance TakeInheritance() {
 void SetLeastPools(const Restore& left, KeptMemory* kept) {
   std::map<JobId, uint64_t> host_copies;
   for (const ChunkRecord& chunk : left.chunk_records) {
+    // A host copy takes its slot again; other host slots come back empty.
     host_copies[chunk.job] += chunk.host.has_value();
   }
   std::array<Bytes, kTiers> fixed, used, claimed;
@@ -79,6 +80,7 @@ KeptMemory Measure(const Inheritance& left) {
   for (const auto& [name, fd] : left.memory) {
     struct stat status;
     struct statfs file_system;
+    // What cannot be measured does not count as free. The pools are then a little smaller.
     if (fstat(fd.get(), &status) != 0 || fstatfs(fd.get(), &file_system) != 0) continue;
     // st_size would also count the slots that the balloon emptied.
     const Bytes size = Bytes(static_cast<uint64_t>(status.st_blocks)) * kStatBlock;

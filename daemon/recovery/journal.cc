@@ -23,6 +23,7 @@ constexpr uint64_t kVersion = 1;
 constexpr uint64_t kHeaderBytes = 4096;
 constexpr uint64_t kSecondHalf = uint64_t{1} << 63;
 // Chunks per entry when the journal is compacted.
+// An entry is encoded as one protobuf message, whose size this bounds.
 constexpr size_t kChunksPerEntry = 4096;
 
 struct Header {
@@ -38,6 +39,8 @@ constexpr uint64_t Begin(int half) { return kHeaderBytes + half * Journal::kMost
 
 Header& HeaderOf(char* memory) { return *reinterpret_cast<Header*>(memory); }
 
+// The index of the chunk's entry in the engine's table. A chunk that takes the place of a freed one
+// replaces its record.
 uint32_t PlaceOf(ChunkId chunk) { return static_cast<uint32_t>(chunk.value()); }
 
 void Encode(const JobRecord& job, journal::Job* out) {
@@ -64,6 +67,7 @@ JobRecord Decode(const journal::Job& job) {
   out.name = job.name();
   out.chunk_size = Bytes(job.chunk_bytes());
   out.time_to_live = Duration(job.time_to_live_ns());
+  // The journal may be damaged, so that no length in it is relied on.
   const int tiers = std::min(kTiers, job.share_bytes_size());
   for (int i = 0; i < tiers; ++i) out.shares[i] = Bytes(job.share_bytes(i));
   const int guaranteed = std::min(kTiers, job.guaranteed_slots_size());
@@ -143,12 +147,14 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create() {
   Header& header = HeaderOf(journal->memory_);
   header.version = kVersion;
   header.counts.store(0, std::memory_order_release);
+  // The magic number comes last: a daemon that is killed before leaves a file that Open() refuses.
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   return journal;
 }
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(OwnedFd fd) {
   struct stat status;
+  // A shorter file would be mapped all the same, and end the daemon with SIGBUS when it is read.
   if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) != FileBytes()) {
     return absl::DataLossError("the file is not a memtided journal, or has another version");
   }
@@ -202,6 +208,8 @@ absl::Status Journal::Read() {
   return absl::OkStatus();
 }
 
+// jobs_ and chunks_ have what the active half says. Compact() writes it anew, and Contents()
+// returns it.
 void Journal::Apply(const Record& record) {
   // Ends come first, because one record may free a place and put a new chunk there.
   for (const JobId job : record.ended) jobs_.erase(job);

@@ -16,6 +16,8 @@
 namespace memtide {
 namespace {
 
+// Moves the descriptor out of `kept`: no two jobs can have the same memory, whatever the records
+// say.
 absl::StatusOr<OwnedFd> Take(StoredFds* kept, const std::string& name) {
   const auto found = kept->find(name);
   if (found == kept->end()) {
@@ -65,6 +67,7 @@ absl::Status RestoreMemory(const JobRecord& job, const std::set<uint32_t>& idle,
   };
   for (const RegionId id : job.regions) {
     MEMTIDE_ASSIGN_OR_RETURN(OwnedFd memory, Take(kept, RegionName(id)));
+    // The slots of a job are numbered over all of its regions; the mover has offsets in one region.
     const uint32_t first = static_cast<uint32_t>(job.slots_per_region * regions.size());
     std::set<uint64_t> empty;
     for (auto slot = idle.lower_bound(first);
@@ -81,6 +84,7 @@ absl::Status RestoreMemory(const JobRecord& job, const std::set<uint32_t>& idle,
         mover->Adopt(id, SizeOfSegment(job, Tier::kSsd, stores.size()), std::move(files)));
     stores.push_back(id);
   }
+  // All memory of the job is there, so nothing is to be undone.
   std::move(undo).Cancel();
   return absl::OkStatus();
 }
@@ -127,6 +131,7 @@ Restore RestoreJobs(StoredFds kept, Journal* journal, Mover* mover) {
     const absl::Status status =
         RestoreMemory(job, IdleSlots(job, left.chunk_records), &kept, mover);
     if (status.ok()) {
+      // The mover has the job's memory from here on.
       taken.job_records.push_back(job);
       continue;
     }

@@ -78,7 +78,7 @@ class PendingCall final : public Loop::Caller {
       }
     }
     reactor_->Finish(ToGrpc(reply.status));
-    // tidy(raw-new): its reply is its end, and it is made for one call.
+    // tidy(raw-new): a PendingCall is made for one call and ends with its reply.
     delete this;
   }
 
@@ -107,7 +107,7 @@ grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, Context* conte
   return reactor;
 }
 
-// A call of a session: the token says whose.
+// A call of a session, which the token identifies.
 template <typename ReplyValue, typename Request, typename Response>
 grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* context,
                                       const Request& request, Response* response) {
