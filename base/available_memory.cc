@@ -58,7 +58,7 @@ void LimitByGroup(const std::string& root, const Interface& interface, const std
   const uint64_t cache = ReadValue(path + "memory.stat", interface.inactive_file).value_or(0) +
                          ReadValue(path + "memory.stat", interface.active_file).value_or(0);
   const uint64_t used = *usage > cache ? *usage - cache : 0;
-  // A group that was made anew is not charged with what its processes left: hence the limit.
+  // `own` may be charged to an earlier cgroup and not to this one, so the sum may exceed the limit.
   const Bytes left = std::min(Bytes(*limit), Bytes(*limit > used ? *limit - used : 0) + own);
   if (left < available->bytes) *available = {left, absl::StrCat("cgroup ", directory)};
 }

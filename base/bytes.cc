@@ -44,6 +44,8 @@ absl::optional<Bytes> CheckedMultiply(Bytes a, uint64_t times) {
   return Bytes(product);
 }
 
+// The operators are for sizes that were checked before: an overflow is an error of this program.
+// For sizes that a client sends there are the Checked functions.
 Bytes operator+(Bytes a, Bytes b) {
   absl::optional<Bytes> sum = CheckedAdd(a, b);
   MEMTIDE_CHECK(sum.has_value()) << a << " + " << b << " overflows";
@@ -80,6 +82,7 @@ std::string FormatBytes(Bytes bytes) {
                : absl::StrFormat("%.1f %s", value, kNames[unit]);
 }
 
+// Whole numbers are parsed as integers, because a double is exact only up to 2^53.
 absl::StatusOr<Bytes> ParseBytes(absl::string_view text) {
   const absl::string_view trimmed = absl::StripAsciiWhitespace(text);
   const absl::Status bad = absl::InvalidArgumentError(

@@ -11,6 +11,7 @@ CheckFailure::CheckFailure(const char* file, int line, const char* condition) {
 
 CheckFailure::~CheckFailure() {
   std::fprintf(stderr, "%s\n", stream_.str().c_str());
+  // abort() does not flush streams.
   std::fflush(stderr);
   std::abort();
 }

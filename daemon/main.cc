@@ -120,6 +120,7 @@ int Serve(const Config& config, Inheritance left) {
     spdlog::error("cannot start: {}", std::string(node.status().message()));
     return kExitFailed;
   }
+  // Units that need this one start now, when clients can connect.
   NotifySystemd("READY=1\nSTATUS=serving");
   const std::string reason = WaitForEnd(config, **node, signal_fd);
   spdlog::info("ending: {}", reason);
@@ -145,6 +146,8 @@ int PrintGpus() {
 
 int Main(int argc, char** argv) {
   PrepareProcess();
+  // What the last daemon left is measured before the settings are checked: it counts as free
+  // memory.
   Inheritance left = TakeInheritance();
   const KeptMemory kept = Measure(left);
   const int bad_settings = kept.any ? kExitFailed : kExitBadSettings;

@@ -27,6 +27,7 @@ void Say(int socket, char word, int descriptor) {
     header->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
   }
+  // The other process has ended, so this probe has no answer.
   if (sendmsg(socket, &message, MSG_NOSIGNAL) != 1) std::exit(1);
 }
 
@@ -59,6 +60,7 @@ Child::Child(const std::string& part, const std::string& argument) {
   pid_ = fork();
   MEMTIDE_CHECK(pid_ >= 0);
   if (pid_ == 0) {
+    // The child is a new program, because CUDA cannot be used in a fork of a process that uses it.
     execl("/proc/self/exe", "gpu_probe", part.c_str(), argument.c_str(), number.c_str(), nullptr);
     _exit(127);
   }

@@ -90,6 +90,7 @@ void Compare(const std::string& name, double bytes, const PlainWork& plain,
              const PooledWork& pooled) {
   plain();
   pooled();
+  // The runs before are not counted. The two take turns, so that a change of clocks meets both.
   std::vector<double> ratios, times;
   for (int i = 0; i < kPairs; ++i) {
     const double limit = Microseconds(plain);

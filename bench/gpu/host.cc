@@ -37,6 +37,7 @@ SharedMemory Region() {
 // Returns "yes", or the error.
 std::string TryRegister(char* memory, size_t bytes) {
   const cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
+  // Clears the error, which a later call would otherwise report.
   cudaGetLastError();
   return error == cudaSuccess ? "yes" : cudaGetErrorName(error);
 }

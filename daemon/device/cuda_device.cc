@@ -145,7 +145,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaDevice::Allocate(const std::st
       // resetting.
       return WithFreeMemory(status);
     }
-    // tidy(sleep): nothing tells when another process has let memory go.
+    // tidy(sleep): CUDA has no event for memory that another process frees.
     std::this_thread::sleep_for(pause);
   }
 }

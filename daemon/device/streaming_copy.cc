@@ -26,8 +26,8 @@ __attribute__((target("avx512f"))) void CopyAvx512(char* to, const char* from, s
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i + 128), c);
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i + 192), d);
   }
-  // Non-temporal stores are weakly ordered: without the fence, a thread that hears of the copy
-  // could read old bytes.
+  // Non-temporal stores are weakly ordered: without the fence, a thread that learns of the end of
+  // the copy could read old bytes.
   _mm_sfence();
 }
 

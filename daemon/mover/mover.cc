@@ -59,8 +59,8 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
   if (effect.tier == Tier::kHost) {
     MEMTIDE_CHECK(!effect.slot.IsZero() && effect.size.IsMultipleOf(effect.slot)) << effect.slot;
     MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Create(name, effect.size));
-    // systemd has the descriptor before the engine hears of the region, so no record of the journal
-    // names memory that is not kept (decision 14).
+    // systemd has the descriptor before the engine learns of the region, so no record of the
+    // journal names memory that is not kept (decision 14).
     if (effect.persistent) StoreFd(RegionName(effect.region), region->host->fd());
     region->slot = effect.slot;
     AnnounceAll(*region);

@@ -255,8 +255,7 @@ absl::Status Journal::Compact() {
   }
   fits = fits && Write(fresh, &end, some);
   full_ = !fits;
-  // A journal that is full says nothing at all: an old record could name a slot that was used
-  // again.
+  // A full journal is emptied, because an old record could name a slot that was used again.
   const uint64_t half = fresh == 1 ? kSecondHalf : 0;
   counts.store(fits ? half | end : half, std::memory_order_release);
   // At four times the live content, compaction adds about a third to what Append writes.

@@ -46,7 +46,7 @@ void SetLimits(grpc::ServerBuilder* builder) {
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string& socket_path,
                                                               const ServiceContext* context) {
   grpc::EnableDefaultHealthCheckService(true);
-  // ServerBuilder's constructor, which comes next, takes up the plugins that exist by then.
+  // ServerBuilder's constructor, which comes next, collects the plugins that exist by then.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(&builder);

@@ -8,8 +8,8 @@
 // happens, a small thread posts one every kIdleTickPeriod (seldom, for each wake-up of a thread
 // costs a virtual machine 80 us).
 //
-// Renewals go ahead of all other events, one of each session, and before each tick: a session is
-// never ended for the time that its renewal waited here, however far behind the loop is.
+// Renewals precede all other events, one of each session, and each tick: a session is never ended
+// for the time that its renewal waited here, however far behind the loop is.
 //
 // Replies go to the Caller registered with the call; for one that was abandoned the reply is
 // dropped. All other effects go to the sink. Thread-safe; does not own the sink or the callers.
@@ -70,7 +70,7 @@ class Loop {
   // Begins to tick. `beside`, if it is given, is called by the thread of the idle ticks before
   // each; it may block a little, and post.
   void Start(std::function<void()> beside = nullptr);
-  // Handles no event from here on, and returns when the one at hand is through. Every waiting
+  // Handles no event from here on, and returns when the current one has been handled. Every waiting
   // caller, and every later one, is answered UNAVAILABLE. REQUIRES: not called from an effect.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -137,7 +137,7 @@ namespace internal {
 class WaitingCaller : public Loop::Caller {
  public:
   void OnReply(Reply reply) override ABSL_LOCKS_EXCLUDED(mutex_);
-  // The reply, or, when `timeout` passed and the loop let the call go, DEADLINE_EXCEEDED.
+  // The reply; or DEADLINE_EXCEEDED, if `timeout` passed and Abandon() ended the call.
   Reply Wait(Loop* loop, CallId call, Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -175,7 +175,8 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
  public:
   explicit AdminServiceHandlers(const ServiceContext* service) : service_(service) {}
 
-  // Inspection needs no session, so that operators can look at a node that takes no more of them.
+  // Inspection needs no session, so that operators can look at a node that has its limit of
+  // sessions.
   grpc::ServerUnaryReactor* InspectNode(Context* context, const v1::InspectNodeRequest* request,
                                         v1::InspectNodeResponse* response) override {
     auto event = ToEvent(*request, service_->node);

@@ -37,6 +37,7 @@ absl::StatusOr<Hello> DecodeHello(absl::string_view packet) {
   Hello result;
   result.program = hello.program().substr(0, kMaxProgramBytes);
   for (char& c : result.program) {
+    // The name is printed in logs and listings, where control characters could forge lines.
     if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
   }
   return result;

@@ -314,7 +314,7 @@ void FdServer::Flush(Connection* connection) {
         // A packet in flight has a reference of its own.
         if (memory->fd >= 0) close(memory->fd);
       } else if (absl::IsResourceExhausted(memory.status())) {
-        // That descriptors are short is no fault of this client, which can wait for its region.
+        // The daemon lacks descriptors, through no fault of this client: its region is sent later.
         lacking_.insert(connection->fd);
         break;
       } else if (!absl::IsNotFound(memory.status())) {

@@ -32,7 +32,7 @@ absl::StatusOr<int> ListenUnix(const std::string& path, int type) {
   const int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return absl::InternalError(absl::StrCat("socket: ", ErrnoText()));
   absl::Cleanup close_fd = [fd] { close(fd); };
-  // Nothing can connect before listen, so no peer meets the mode that the umask gave.
+  // Nothing can connect before listen, so no peer sees the mode that the umask gave.
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       chmod(path.c_str(), kSocketMode) != 0 || listen(fd, kBacklog) != 0) {
     return absl::FailedPreconditionError(

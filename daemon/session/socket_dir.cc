@@ -78,6 +78,7 @@ absl::Status TakeLock(const std::string& path, int lock_fd) {
         "socket_dir: another memtided (pid ", size > 0 ? absl::StripSuffix(pid, "\n") : "unknown",
         ") serves \"", path, "\". Stop it, or choose another --socket-dir"));
   }
+  // The pid is for the message of the next daemon that finds the lock taken.
   const std::string pid = absl::StrCat(getpid(), "\n");
   if (ftruncate(lock_fd, 0) != 0 ||
       pwrite(lock_fd, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
@@ -133,6 +134,7 @@ absl::StatusOr<std::unique_ptr<SocketDir>> SocketDir::Claim(const std::string& p
   }
   absl::Cleanup close_lock = [lock_fd] { close(lock_fd); };
   MEMTIDE_RETURN_IF_ERROR(TakeLock(absolute, lock_fd));
+  // This process has the lock, so a socket here was left by a daemon that was killed.
   MEMTIDE_RETURN_IF_ERROR(RemoveStaleSocket(absolute + "/fd.sock", SOCK_SEQPACKET));
   MEMTIDE_RETURN_IF_ERROR(RemoveStaleSocket(absolute + "/grpc.sock", SOCK_STREAM));
   std::move(close_lock).Cancel();

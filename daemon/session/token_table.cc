@@ -17,7 +17,7 @@ uint64_t Prefix(const char* token) {
   return prefix;
 }
 
-// Looks at every byte, whatever the first ones say.
+// Compares every byte, so that the time does not depend on where the first difference is.
 bool EqualInConstantTime(const char* a, const char* b, size_t size) {
   // Without volatile, the compiler might end the loop at the first difference.
   volatile unsigned char difference = 0;
@@ -62,7 +62,7 @@ absl::optional<Identity> TokenTable::Find(absl::string_view token) const {
   MutexLock lock(&mutex_);
   const auto it = entries_.find(Prefix(token.data()));
   if (it == entries_.end()) return absl::nullopt;
-  // The time of the look-up may tell about the first 8 bytes; the other 24 stay secret.
+  // The time of the look-up may reveal the first 8 bytes; the other 24 stay secret.
   if (!EqualInConstantTime(it->second.token.data(), token.data(), kTokenBytes)) {
     return absl::nullopt;
   }

@@ -230,8 +230,8 @@ void EngineState::FailNaming(ChunkIndex index, bool only_readers, const absl::St
   }
 }
 
-// Requests the leases that are in the way of the waiter. Clients need not comply, so that the call
-// still ends at its deadline.
+// Requests the leases that are in the way of the waiter. Clients need not comply: then the call
+// waits until its deadline.
 void EngineState::RevokeLeases(Waiter& waiter) {
   const WaitsFor reason = waiter.waiting.reason();
   waiter.revoked_at = now_;

@@ -51,7 +51,7 @@ void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking) {
 
 bool EngineState::ReclaimForOpen(const OpenCall& open) {
   bool lacks = false;
-  // Device memory is never reclaimed, so that to wait for it would be in vain.
+  // Device memory is never reclaimed, so waiting for it would not help.
   if (open.device_share > ledger_.Free(Tier::kDevice)) return false;
   for (const Tier tier : {Tier::kHost, Tier::kSsd}) {
     const Bytes needed = ledger_.NeededToOpen(open, tier);

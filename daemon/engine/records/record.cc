@@ -123,7 +123,8 @@ void EngineState::On(const Restore& event) {
     entries = std::max(entries, IndexOf(chunk.chunk).value() + 1);
     generation = std::max(generation, GenerationOf(chunk.chunk));
   }
-  // Ids of freed chunks must not name later ones, as far as the records tell.
+  // Ids of freed chunks must not name later ones. Their generations are not recorded, so all
+  // entries begin with the largest that is.
   chunks_.Restore(entries, generation);
   for (const JobRecord& record : event.job_records) {
     // New jobs and segments must not have the numbers of restored ones.

@@ -297,7 +297,7 @@ void ShareLedger::SlotReleased(Share& share, SlotNumber slot) {
 }
 
 absl::optional<SlotNumber> ShareLedger::PopulateSlot(Share& share) {
-  // Slots come one at a time: if the machine has no memory for one, no other was requested in vain.
+  // Slots are populated one at a time, so that a machine without memory fails one request only.
   if (share.deflating_ || share.slots_->gone_slots() == 0) return absl::nullopt;
   share.deflating_ = true;
   return share.slots_->TakeGone();
