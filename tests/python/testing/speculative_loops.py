@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import memtide
@@ -51,15 +52,21 @@ class Run:
         all_here.wait()
 
     def settle_before_steps(self) -> None:
-        """Makes steps wait for speculative calls, so that these count on a slow machine too."""
+        """Makes steps, and a GradScaler before them, wait for speculative calls, so that these
+        count on a slow machine too."""
         speculative = self.runtime.offloaded.speculative
-        take = speculative.take
+        take, unscaling = speculative.take, speculative.unscaling
 
         def settled(optimizer: torch.optim.Optimizer | None) -> ComputedBatches | None:
             self.settle()
             return take(optimizer)
 
+        def settled_unscaling(*scaled: Any) -> AbstractContextManager[None]:
+            self.settle()
+            return unscaling(*scaled)
+
         speculative.take = settled  # type: ignore[method-assign]
+        speculative.unscaling = settled_unscaling  # type: ignore[method-assign]
 
 
 def network() -> nn.Sequential:
