@@ -2,8 +2,7 @@
 //
 // One file per group of operations, in the order of the declarations below. Handlers change the
 // tables and list work; Settle() then takes the work until nothing moves. What has rules of its own
-// (chunk_table.h, member_table.h, record_log.h, session_table.h, share_ledger.h, waiting_calls.h,
-// work_list.h) never calls back.
+// (tables/) never calls back.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
 
@@ -118,8 +117,9 @@ class EngineState {
   void DeflateForWaiting(Job& job, Tier tier);
   // Populates one released slot again.
   void PopulateNextSlot(Job& job);
+  // Sends the lease budget of that many slots to one session, or to all sessions of the job.
+  void SendBudget(SessionId session, uint32_t slots, uint32_t most_slots);
   void SendBudgets(const Job& job, uint32_t slots, uint32_t most_slots);
-  void SendBudget(const Job& job, SessionId session);
 
   // --- chunks/chunks.cc ---
   void On(const AllocateCall& event);

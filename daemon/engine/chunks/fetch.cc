@@ -1,4 +1,5 @@
-// Fetch and release: leases and their grants. Admission decides which fetch is next (admission.cc).
+// Fetch and release: leases and their grants. Admission decides which fetch is next
+// (chunks/admission.cc).
 #include <algorithm>
 #include <chrono>
 #include <utility>

@@ -2,7 +2,7 @@
 //
 // A step part pins its chunks at the host under an id of its own, computes, and unpins them. It
 // writes other chunks than it reads, so that the state of the job changes only at the commit
-// (commit.cc), whichever process dies before.
+// (chunks/commit.cc), whichever process dies before.
 #include <algorithm>
 #include <utility>
 

@@ -5,11 +5,11 @@
 // less memory than the reserve, the balloons of all jobs inflate, each in proportion to the slots
 // that its job can do without. The balloon of a job also inflates for the rise of its sessions' own
 // memory that its last iteration predicts. Inflating works as the shrinking of a device share
-// (resize.cc): victims leave, and the pages of free slots go to the machine. A balloon deflates
-// slot by slot on demand, once the machine has had more memory than it needs for some time. No
-// lease ends for the balloon and no call is refused for it: where waiting chunks find no room and
-// no victim is left, the balloon deflates at once by as many slots as are needed to go on. Step
-// parts that a client submits together then run one by one (TryAdmit).
+// (memory/resize.cc): victims leave, and the pages of free slots go to the machine. A balloon
+// deflates slot by slot on demand, once the machine has had more memory than it needs for some
+// time. No lease ends for the balloon and no call is refused for it: where waiting chunks find no
+// room and no victim is left, the balloon deflates at once by as many slots as are needed to go on.
+// Step parts that a client submits together then run one by one (TryAdmit).
 //
 // Only chunks whose home is on SSD can leave, so that other jobs have no balloon.
 #include <algorithm>
@@ -53,15 +53,12 @@ void EngineState::SendBudgets(const Job& job, uint32_t slots, uint32_t most_slot
   for (const SessionId session : job.sessions) {
     // AnswerOpen() will send the budget of that time.
     if (sessions_.Find(session)->opening) continue;
-    Emit(
-        SendLeaseBudget{session, slots, Job::LeaseBudgetOf(slots), Job::LeaseBudgetOf(most_slots)});
+    SendBudget(session, slots, most_slots);
   }
 }
 
-void EngineState::SendBudget(const Job& job, SessionId session) {
-  const Share& work = job.share(job.work);
-  Emit(SendLeaseBudget{session, work.slots().size(), job.LeaseBudget(),
-                       Job::LeaseBudgetOf(work.most_slots())});
+void EngineState::SendBudget(SessionId session, uint32_t slots, uint32_t most_slots) {
+  Emit(SendLeaseBudget{session, slots, Job::LeaseBudgetOf(slots), Job::LeaseBudgetOf(most_slots)});
 }
 
 void EngineState::ReleaseSurplusSlots(Job& job, Tier tier) {

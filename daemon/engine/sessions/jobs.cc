@@ -213,7 +213,9 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   reply.call = event.call;
   reply.value = std::move(open);
   Emit(std::move(reply));
-  if (work.slots().size() < most) SendBudget(job, event.session);
+  if (work.slots().size() < most) {
+    SendBudget(event.session, work.slots().size(), work.most_slots());
+  }
 }
 
 void EngineState::LeaveJob(Session& session) {
