@@ -259,7 +259,6 @@ int memtide_flush(memtide_client* client) {
 int memtide_resize(memtide_client* client, uint64_t device_share_bytes, int timeout_ms) {
   return Guarded([&]() -> absl::Status {
     if (client == nullptr) return NullArgument("client");
-    if (client == nullptr) return NullArgument("client");
     // A Resize always waits, because several processes may have to give memory back.
     if (timeout_ms == 0 || timeout_ms < -1) {
       return absl::InvalidArgumentError("timeout_ms must be -1 or greater than 0");
