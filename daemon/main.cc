@@ -28,7 +28,7 @@
 #include "daemon/device/open_cuda.h"
 #include "daemon/log.h"
 #include "daemon/node.h"
-#include "daemon/recovery/inheritance.h"
+#include "daemon/recovery/persisted_state.h"
 #include "daemon/systemd.h"
 
 namespace memtide {
@@ -112,10 +112,10 @@ absl::StatusOr<Config> Configure(const v1::NodeConfig& proto, const KeptMemory& 
   return Validate(proto, machine);
 }
 
-int Serve(const Config& config, Inheritance left) {
+int Serve(const Config& config, PersistedState persisted) {
   // Signals are blocked before the node starts threads, which inherit the mask.
   const int signal_fd = SignalDescriptor();
-  absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(config, std::move(left));
+  absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(config, std::move(persisted));
   if (!node.ok()) {
     spdlog::error("cannot start: {}", std::string(node.status().message()));
     return kExitFailed;
@@ -148,8 +148,8 @@ int Main(int argc, char** argv) {
   PrepareProcess();
   // What the last daemon left is measured before the settings are checked: it counts as free
   // memory.
-  Inheritance left = TakeInheritance();
-  const KeptMemory kept = Measure(left);
+  PersistedState persisted = TakePersistedState();
+  const KeptMemory kept = Measure(persisted);
   const int bad_settings = kept.any ? kExitFailed : kExitBadSettings;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const absl::StatusOr<CommandLine> line =
@@ -170,7 +170,7 @@ int Main(int argc, char** argv) {
     return absl::IsUnavailable(config.status()) ? kExitFailed : bad_settings;
   }
   StartLogging(config->log_level);
-  return Serve(*config, std::move(left));
+  return Serve(*config, std::move(persisted));
 }
 
 }  // namespace

@@ -138,13 +138,13 @@ struct Route {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Node>> Node::Start(const Config& config, Inheritance left) {
+absl::StatusOr<std::unique_ptr<Node>> Node::Start(const Config& config, PersistedState persisted) {
   std::unique_ptr<Node> node(new Node(config));
   // The directory is claimed first, so that a second daemon ends before it takes any memory.
   MEMTIDE_ASSIGN_OR_RETURN(node->socket_dir_, SocketDir::Claim(config.socket_dir));
   MEMTIDE_RETURN_IF_ERROR(node->StartMemory());
   MEMTIDE_RETURN_IF_ERROR(node->StartMetrics());
-  MEMTIDE_RETURN_IF_ERROR(node->StartEdges(std::move(left)));
+  MEMTIDE_RETURN_IF_ERROR(node->StartEdges(std::move(persisted)));
   spdlog::info("memtided {} serves {}", kVersion, node->socket_dir_->path());
   return node;
 }
@@ -253,10 +253,10 @@ absl::Status Node::StartMetrics() {
       absl::StrCat("cannot write \"", socket_dir_->MetricsAddressPath(), "\""));
 }
 
-absl::Status Node::Recover(Inheritance left) {
+absl::Status Node::Recover(PersistedState persisted) {
   if (!HasFdStore()) return absl::OkStatus();
-  MEMTIDE_ASSIGN_OR_RETURN(journal_, OpenJournal(&left));
-  Restore restore = RestoreJobs(std::move(left.memory), journal_.get(), mover_.get());
+  MEMTIDE_ASSIGN_OR_RETURN(journal_, OpenJournal(&persisted));
+  Restore restore = RestoreJobs(std::move(persisted.memory), journal_.get(), mover_.get());
   for (const JobRecord& job : restore.job_records) {
     spdlog::info("{} of the last daemon is restored at its step {}", Named(job.name),
                  job.committed_step);
@@ -266,7 +266,7 @@ absl::Status Node::Recover(Inheritance left) {
   return absl::OkStatus();
 }
 
-absl::Status Node::StartEdges(Inheritance left) {
+absl::Status Node::StartEdges(PersistedState persisted) {
   MEMTIDE_ASSIGN_OR_RETURN(services_.boot_id, NewBootId());
   services_.loop = loop_.get();
   services_.tokens = &tokens_;
@@ -289,7 +289,7 @@ absl::Status Node::StartEdges(Inheritance left) {
                       [mover = mover_.get()](RegionId region) { return mover->Export(region); }));
   // Jobs are restored before the first session, which could open a new job under the name of one of
   // them.
-  MEMTIDE_RETURN_IF_ERROR(Recover(std::move(left)));
+  MEMTIDE_RETURN_IF_ERROR(Recover(std::move(persisted)));
   fd_server_->Start();
   return absl::OkStatus();
 }

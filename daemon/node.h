@@ -17,8 +17,8 @@
 #include "daemon/metrics/edge_counters.h"
 #include "daemon/metrics/exporter.h"
 #include "daemon/mover/mover.h"
-#include "daemon/recovery/inheritance.h"
 #include "daemon/recovery/journal.h"
+#include "daemon/recovery/persisted_state.h"
 #include "daemon/service/grpc_server.h"
 #include "daemon/service/loop.h"
 #include "daemon/session/fd_server.h"
@@ -29,9 +29,10 @@ namespace memtide {
 
 class Node : private EffectSink {
  public:
-  // Starts the daemon, and logs its pools. An error names the setting that would avoid it. `left`
-  // is the inheritance from the last daemon; the pools of `config` have room for it.
-  static absl::StatusOr<std::unique_ptr<Node>> Start(const Config& config, Inheritance left);
+  // Starts the daemon, and logs its pools. An error names the setting that would avoid it. The
+  // pools of `config` have room for `persisted`.
+  static absl::StatusOr<std::unique_ptr<Node>> Start(const Config& config,
+                                                     PersistedState persisted);
   ~Node() override;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -48,10 +49,10 @@ class Node : private EffectSink {
 
   absl::Status OpenDevice();
   absl::Status StartMemory();
-  absl::Status StartEdges(Inheritance left);
+  absl::Status StartEdges(PersistedState persisted);
   absl::Status StartMetrics();
   // Restores the jobs of the last daemon, and starts the journal for the next one.
-  absl::Status Recover(Inheritance left);
+  absl::Status Recover(PersistedState persisted);
   void CarryOut(Effect effect) override;
 
   const Config config_;

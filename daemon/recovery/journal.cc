@@ -266,7 +266,8 @@ absl::Status Journal::Compact() {
   if (fits) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("the journal of jobs that outlive the daemon exceeds ", FormatBytes(kMostBytes),
-                   "; no job will outlive this daemon. Use fewer named jobs or shorter notes"));
+                   "; no job will outlive this daemon. Use fewer named jobs or shorter step "
+                   "manifests"));
 }
 
 bool Journal::Write(int half, uint64_t* end, const Record& record) {

@@ -30,7 +30,8 @@ namespace memtide {
 
 class Journal {
  public:
-  // Capacity of one half: about ten times what the most chunks and the notes of 1,000 jobs need.
+  // Capacity of one half: about ten times what the most chunks and the step manifests of 1,000
+  // jobs need.
   static constexpr Bytes kMostBytes = GiB(1);
   // A half smaller than this is not compacted.
   static constexpr Bytes kFewBytes = MiB(4);

@@ -1,6 +1,6 @@
-// KeptMemory: what the jobs of the daemon before have, as the sizes of the next one's pools must
-// know it. The service manager holds that memory until the next daemon takes it up: the machine
-// counts it as used, and it is the daemon's own.
+// KeptMemory: how much memory the jobs of the last daemon have, which decides the sizes of this
+// daemon's pools. The service manager holds that memory until this daemon restores the jobs: the
+// machine counts it as used, and it is the daemon's own.
 #ifndef MEMTIDE_DAEMON_RECOVERY_KEPT_MEMORY_H_
 #define MEMTIDE_DAEMON_RECOVERY_KEPT_MEMORY_H_
 

@@ -22,8 +22,8 @@ absl::StatusOr<OwnedFd> Take(StoredFds* kept, const std::string& name) {
   const auto found = kept->find(name);
   if (found == kept->end()) {
     return absl::DataLossError(
-        absl::StrCat("the service manager did not keep ", name,
-                     "; it may keep too few descriptors: FileDescriptorStoreMax= in the unit"));
+        absl::StrCat("the descriptor store of the service manager lacks ", name,
+                     "; FileDescriptorStoreMax= in the unit may be too small"));
   }
   OwnedFd fd = std::move(found->second);
   kept->erase(found);
@@ -105,11 +105,11 @@ void GiveUp(const JobRecord& job, std::vector<ChunkRecord>* chunks, Journal* jou
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(Inheritance* left) {
-  if (left->journal != nullptr) return std::move(left->journal);
-  if (!absl::IsNotFound(left->unreadable)) {
-    spdlog::warn("what the daemon before left cannot be taken up: {}",
-                 std::string(left->unreadable.message()));
+absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(PersistedState* persisted) {
+  if (persisted->journal != nullptr) return std::move(persisted->journal);
+  if (!absl::IsNotFound(persisted->unreadable)) {
+    spdlog::warn("no job of the last daemon is restored: {}",
+                 std::string(persisted->unreadable.message()));
     // systemd may hold several descriptors of one name, and this one is of no use to the next
     // daemon.
     RemoveStoredFd(kJournalName);

@@ -8,14 +8,14 @@
 #include "daemon/engine/interface/events.h"
 #include "daemon/io/fd_store.h"
 #include "daemon/mover/mover.h"
-#include "daemon/recovery/inheritance.h"
 #include "daemon/recovery/journal.h"
+#include "daemon/recovery/persisted_state.h"
 
 namespace memtide {
 
-// Returns the journal that the daemon before left. If there is none, or it cannot be read (which is
+// Returns the journal that the last daemon left. If there is none, or it cannot be read (which is
 // logged), makes a new one and stores it with the service manager.
-absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(Inheritance* left);
+absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(PersistedState* persisted);
 
 // Passes the memory of the journal's jobs to the mover and returns the event that tells the engine
 // of them. A job with missing memory is dropped, which is logged. Stored descriptors of no job are

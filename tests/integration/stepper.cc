@@ -44,16 +44,16 @@ class Job {
     properties.struct_bytes = sizeof(properties);
     Require(memtide_get_properties(client_, &properties), "properties");
     base_ = reinterpret_cast<uint64_t>(properties.base);
-    char* note = nullptr;
-    size_t note_bytes = 0;
-    Require(memtide_committed(client_, &step_, &note, &note_bytes), "committed");
-    std::vector<uint64_t> ids(note_bytes / sizeof(uint64_t));
+    char* manifest = nullptr;
+    size_t manifest_bytes = 0;
+    Require(memtide_committed(client_, &step_, &manifest, &manifest_bytes), "committed");
+    std::vector<uint64_t> ids(manifest_bytes / sizeof(uint64_t));
     if (ids.empty()) {
-      memtide_free_text(note);
+      memtide_free_text(manifest);
       Begin();
     } else {
-      memcpy(ids.data(), note, ids.size() * sizeof(uint64_t));
-      memtide_free_text(note);
+      memcpy(ids.data(), manifest, ids.size() * sizeof(uint64_t));
+      memtide_free_text(manifest);
       Require(memtide_attach(client_, ids.data(), static_cast<uint32_t>(ids.size()), &first_),
               "attach");
       ids_ = ids;

@@ -99,7 +99,7 @@ class FakeSteps:
         step: int,
         places: Sequence[int],
         shadows: Sequence[int],
-        note: bytes,
+        manifest: bytes,
         *,
         keep_old_content: bool,
     ) -> None:
@@ -115,7 +115,7 @@ class FakeSteps:
             old, new = self._bytes(place), self._bytes(shadow)
             self._memory[self._slice(place)] = new
             self._memory[self._slice(shadow)] = old if keep_old_content else bytes(len(old))
-        self.committed_steps, self.committed_manifest = step, note
+        self.committed_steps, self.committed_manifest = step, manifest
         self._begun.clear()
 
     def chunk_ids(self, first_place: int, count: int) -> list[int]:

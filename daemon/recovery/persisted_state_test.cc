@@ -1,4 +1,4 @@
-#include "daemon/recovery/inheritance.h"
+#include "daemon/recovery/persisted_state.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,13 +13,13 @@
 namespace memtide {
 namespace {
 
-TEST(InheritanceTest, MeasuresWhatIsThereAndNotHowLargeItMayBecome) {
-  Inheritance left;
-  EXPECT_FALSE(Measure(left).any);
+TEST(PersistedStateTest, MeasuresWhatIsThereAndNotHowLargeItMayBecome) {
+  PersistedState persisted;
+  EXPECT_FALSE(Measure(persisted).any);
   OwnedFd memory(memfd_create("region", MFD_CLOEXEC));
   ASSERT_EQ(ftruncate(memory.get(), 64 << 20), 0);
   ASSERT_EQ(posix_fallocate(memory.get(), 0, 6 << 20), 0);
-  left.memory[RegionName(RegionId(3))] = std::move(memory);
+  persisted.memory[RegionName(RegionId(3))] = std::move(memory);
   char name[] = "/tmp/memtide-test-XXXXXX";
   OwnedFd file(mkstemp(name));
   ASSERT_TRUE(file.valid());
@@ -27,8 +27,8 @@ TEST(InheritanceTest, MeasuresWhatIsThereAndNotHowLargeItMayBecome) {
   ASSERT_EQ(posix_fallocate(file.get(), 0, 4 << 20), 0);
   struct stat status;
   ASSERT_EQ(fstat(file.get(), &status), 0);
-  left.memory[StoreFileName(StoreId(4), 0)] = std::move(file);
-  const KeptMemory kept = Measure(left);
+  persisted.memory[StoreFileName(StoreId(4), 0)] = std::move(file);
+  const KeptMemory kept = Measure(persisted);
   EXPECT_TRUE(kept.any);
   EXPECT_EQ(kept.memory, MiB(6));
   ASSERT_EQ(kept.blocks.size(), 1u);
@@ -47,17 +47,17 @@ JobRecord ElasticJob(uint64_t id, uint32_t host_claim, uint32_t stores) {
   return job;
 }
 
-TEST(InheritanceTest, TheLeastPoolsHaveRoomForWhatIsUsedAndForFixedShares) {
-  Restore left;
-  left.job_records = {ElasticJob(1, 25, 3), ElasticJob(2, 2, 0)};
+TEST(PersistedStateTest, TheLeastPoolsHaveRoomForWhatIsUsedAndForFixedShares) {
+  Restore restore;
+  restore.job_records = {ElasticJob(1, 25, 3), ElasticJob(2, 2, 0)};
   for (uint32_t i = 0; i < 30; ++i) {
     ChunkRecord chunk;
     chunk.job = JobId(1);
     if (i % 2 == 0) chunk.host = ChunkRecord::Copy{i / 2, true};
-    left.chunk_records.push_back(chunk);
+    restore.chunk_records.push_back(chunk);
   }
   KeptMemory kept;
-  SetLeastPools(left, &kept);
+  SetLeastPools(restore, &kept);
   EXPECT_EQ(kept.device_pool, Bytes(0));
   EXPECT_EQ(kept.host_pool, MiB(2) * (15 + 2)) << "a copy each, and what the idle job may have";
   EXPECT_EQ(kept.ssd_pool, MiB(2) * (3 * 10 + kMinSlots)) << "whole stores";
@@ -66,8 +66,8 @@ TEST(InheritanceTest, TheLeastPoolsHaveRoomForWhatIsUsedAndForFixedShares) {
   fixed.job = JobId(3);
   fixed.chunk_size = MiB(2);
   fixed.shares = {MiB(16), MiB(32), Bytes(0)};
-  left.job_records.push_back(fixed);
-  SetLeastPools(left, &kept);
+  restore.job_records.push_back(fixed);
+  SetLeastPools(restore, &kept);
   EXPECT_EQ(kept.device_pool, MiB(16));
   EXPECT_EQ(kept.host_pool, MiB(32) + MiB(2) * (25 + 2)) << "besides what the others claim";
 }

@@ -1,4 +1,4 @@
-#include "daemon/recovery/inheritance.h"
+#include "daemon/recovery/persisted_state.h"
 
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -28,29 +28,29 @@ uint64_t SlotsOf(const JobRecord& job, Tier tier, uint64_t host_copies) {
 
 }  // namespace
 
-Inheritance TakeInheritance() {
-  Inheritance left;
-  left.unreadable = absl::NotFoundError("no journal was left");
-  if (!HasFdStore()) return left;
-  left.memory = TakeStoredFds();
-  const auto found = left.memory.find(kJournalName);
-  if (found == left.memory.end()) return left;
+PersistedState TakePersistedState() {
+  PersistedState persisted;
+  persisted.unreadable = absl::NotFoundError("no journal was left");
+  if (!HasFdStore()) return persisted;
+  persisted.memory = TakeStoredFds();
+  const auto found = persisted.memory.find(kJournalName);
+  if (found == persisted.memory.end()) return persisted;
   absl::StatusOr<std::unique_ptr<Journal>> journal = Journal::Open(std::move(found->second));
-  // Only memory of jobs stays in `left.memory`: Measure takes anything there as a reason to start.
-  left.memory.erase(found);
-  left.unreadable = journal.status();
-  if (journal.ok()) left.journal = *std::move(journal);
-  return left;
+  // Only memory of jobs stays in `memory`: Measure() takes anything there as a reason to start.
+  persisted.memory.erase(found);
+  persisted.unreadable = journal.status();
+  if (journal.ok()) persisted.journal = *std::move(journal);
+  return persisted;
 }
 
-void SetLeastPools(const Restore& left, KeptMemory* kept) {
+void SetLeastPools(const Restore& restore, KeptMemory* kept) {
   std::map<JobId, uint64_t> host_copies;
-  for (const ChunkRecord& chunk : left.chunk_records) {
+  for (const ChunkRecord& chunk : restore.chunk_records) {
     // A host copy takes its slot again; other host slots come back empty.
     host_copies[chunk.job] += chunk.host.has_value();
   }
   std::array<Bytes, kTiers> fixed, used, claimed;
-  for (const JobRecord& job : left.job_records) {
+  for (const JobRecord& job : restore.job_records) {
     for (const Tier tier : kAllTiers) {
       const int i = static_cast<int>(tier);
       if (job.guaranteed[i] == 0) {
@@ -74,10 +74,10 @@ void SetLeastPools(const Restore& left, KeptMemory* kept) {
   kept->ssd_pool = least(Tier::kSsd);
 }
 
-KeptMemory Measure(const Inheritance& left) {
+KeptMemory Measure(const PersistedState& persisted) {
   KeptMemory kept;
-  kept.any = !left.memory.empty();
-  for (const auto& [name, fd] : left.memory) {
+  kept.any = !persisted.memory.empty();
+  for (const auto& [name, fd] : persisted.memory) {
     struct stat status;
     struct statfs file_system;
     // What cannot be measured does not count as free. The pools are then a little smaller.
@@ -90,7 +90,7 @@ KeptMemory Measure(const Inheritance& left) {
       kept.memory += size;  // Reserved huge pages were never counted as available.
     }
   }
-  if (left.journal != nullptr) SetLeastPools(left.journal->Contents(), &kept);
+  if (persisted.journal != nullptr) SetLeastPools(persisted.journal->Contents(), &kept);
   return kept;
 }
 

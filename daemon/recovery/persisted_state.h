@@ -1,0 +1,38 @@
+// PersistedState: what the last daemon left in the service manager's descriptor store, before any
+// of it is used: the memory of jobs, and the journal if it can be read. Thread-compatible; the
+// functions start no thread and log nothing.
+#ifndef MEMTIDE_DAEMON_RECOVERY_PERSISTED_STATE_H_
+#define MEMTIDE_DAEMON_RECOVERY_PERSISTED_STATE_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "daemon/engine/interface/events.h"
+#include "daemon/io/fd_store.h"
+#include "daemon/recovery/journal.h"
+#include "daemon/recovery/kept_memory.h"
+
+namespace memtide {
+
+inline constexpr char kJournalName[] = "journal";
+
+struct PersistedState {
+  StoredFds memory;  // Regions and store files.
+  std::unique_ptr<Journal> journal;
+  // Why there is no journal, where there is none. NOT_FOUND: the last daemon left none.
+  absl::Status unreadable;
+};
+
+// To be called once in the process, before it opens files. Empty without a descriptor store.
+PersistedState TakePersistedState();
+
+// What the descriptors hold, and what the jobs of the journal need.
+KeptMemory Measure(const PersistedState& persisted);
+
+// The part of Measure() that sets the least pools in which an engine can restore these jobs. For
+// tests.
+void SetLeastPools(const Restore& restore, KeptMemory* kept);
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_RECOVERY_PERSISTED_STATE_H_
