@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 
 namespace memtide::client {
 namespace {
@@ -12,13 +13,14 @@ namespace {
 constexpr uint64_t kMaxCount = 1 << 28;
 constexpr uint64_t kMaxWaitSeconds = 7 * 24 * 60 * 60;
 
-// The library divides calls by these limits. A zero, which an older daemon sends, would make it
-// call for ever.
+// The library divides calls by these limits, so a zero would make it call for ever. A field that an
+// older daemon does not send is zero.
 absl::Status CheckLimit(const char* name, uint64_t value, uint64_t largest) {
   if (value >= 1 && value <= largest) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("the daemon's limit ", name, " is ", value, "; must be 1 to ", largest,
-                   ". Is it a memtided of another version than this library?"));
+                   ". Its version may differ from this library's, which is ", kVersion,
+                   ": install both of one version, and restart the daemon"));
 }
 
 }  // namespace

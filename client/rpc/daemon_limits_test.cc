@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "base/version.h"
+
 namespace memtide::client {
 namespace {
 
@@ -36,12 +38,14 @@ TEST(DaemonLimitsTest, AreThoseThatTheDaemonSent) {
 }
 
 TEST(DaemonLimitsTest, ALimitThatIsMissingOrHugeIsNamed) {
-  v1::Limits zero = Sent(), huge = Sent(), endless = Sent(), negative = Sent();
+  v1::Limits older = Sent(), zero = Sent(), huge = Sent(), endless = Sent(), negative = Sent();
+  older.clear_min_slots();
   zero.set_step_pieces_per_call(0);
   huge.set_chunks_per_call(UINT32_MAX);
   endless.mutable_max_wait()->set_seconds(INT64_MAX);
   negative.mutable_max_wait()->set_seconds(-1);
   for (const auto& [name, sent] : {std::pair<std::string, v1::Limits>{"chunks_per_call", {}},
+                                   {"min_slots", older},
                                    {"step_pieces_per_call", zero},
                                    {"chunks_per_call", huge},
                                    {"max_wait", endless},
@@ -49,6 +53,10 @@ TEST(DaemonLimitsTest, ALimitThatIsMissingOrHugeIsNamed) {
     const absl::Status status = ReadLimits(sent).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
     EXPECT_NE(status.message().find(name + " is "), absl::string_view::npos) << status;
+    // The remedy.
+    const std::string versions = std::string("this library's, which is ") + kVersion +
+                                 ": install both of one version, and restart the daemon";
+    EXPECT_NE(status.message().find(versions), absl::string_view::npos) << status;
   }
 }
 
