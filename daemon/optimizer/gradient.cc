@@ -38,7 +38,7 @@ struct ScaleTiles {
       bits = HalvesOfFloats(d, value);
       exponent = hn::Set(words, 0x7c00);
     } else if (call.to.format == Format::kBfloat16) {
-      bits = hn::ShiftLeft<16>(BrainsOfFloats(d, value, ToNearestEven(d, value)));
+      bits = hn::ShiftLeft<16>(Bfloat16sOfFloats(d, value, ToNearestEven(d, value)));
     }
     // An exponent of ones only is infinity or NaN, in each of the formats.
     return hn::CountTrue(words, hn::And(bits, exponent) == exponent);
@@ -52,9 +52,9 @@ struct ScaleTiles {
     for (size_t i = 0; i < size; i += hn::Lanes(d)) {
       const auto value = hn::LoadU(d, from + i) * hn::Set(d, call.factor);
       *not_finite += NotFinite(d, value);
-      hn::Store(value, d, scaled.lanes + i);
+      hn::Store(value, d, scaled.values + i);
     }
-    Settle(scaled.lanes, call.to, begin, size, nullptr);
+    Settle(scaled.values, call.to, begin, size, nullptr);
   }
 };
 

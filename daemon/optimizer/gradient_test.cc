@@ -25,7 +25,7 @@ class GradientTest : public testing::Test {
   void TearDown() override { Use(Targets().front()); }
 };
 
-TEST_F(GradientTest, EveryHalfAndEveryBrainIsReadAndWrittenRight) {
+TEST_F(GradientTest, EveryFloat16AndEveryBfloat16IsReadAndWrittenRight) {
   for (const Format format : {Format::kFloat16, Format::kBfloat16}) {
     Numbers narrow(format, std::vector<double>(1 << 16));
     for (uint32_t i = 0; i < narrow.size(); ++i) narrow.SetBits(i, i);

@@ -91,7 +91,7 @@ TEST(RoundingTest, AnElementIsRoundedAlikeWhateverSpanItIsIn) {
   }
 }
 
-TEST(RoundingTest, TheChancesAreTheseForever) {
+TEST(RoundingTest, TheRandomBitsAreTheseForever) {
   // A checkpoint's run continues with the same bits under another version: these may not change.
   const std::vector<bool> up = RoundedUp(0.5, {42, 7, 1'000'000});
   uint32_t first = 0;

@@ -26,8 +26,8 @@ HWY_BEFORE_NAMESPACE();
 namespace memtide::optimizer {
 namespace HWY_NAMESPACE {
 
-// Asks for elements [begin, end) of a source.
-HWY_INLINE void Foresee(const Source& from, size_t begin, size_t end) {
+// Prefetches elements [begin, end) of a source into the caches.
+HWY_INLINE void Prefetch(const Source& from, size_t begin, size_t end) {
   if (from.data == nullptr || begin >= end) return;
   const size_t width = from.format == Format::kFloat32 ? 4 : 2;
   const char* const there = static_cast<const char*>(from.data);
@@ -94,14 +94,14 @@ struct StepTiles {
   const Run& run;
   size_t states;
   bool in_passes;  // All of parameter and states are streamed in fp32.
-  Chance chance;
+  StochasticRounding rounding;
 
   HWY_INLINE void At(size_t begin, size_t size) const {
     Tile gradient, parameter, old_state[StepCall::kStates];
     const size_t next = begin + size, past = std::min(next + kTile, call.range.size);
-    Foresee(call.gradient, next, past);
-    Foresee(call.parameter, next, past);
-    for (size_t s = 0; s < states; ++s) Foresee(call.old_state[s], next, past);
+    Prefetch(call.gradient, next, past);
+    Prefetch(call.parameter, next, past);
+    for (size_t s = 0; s < states; ++s) Prefetch(call.old_state[s], next, past);
     Places places = {};
     places.gradient = Widen(call.gradient, begin, size, &gradient);
     places.parameter = Widen(call.parameter, begin, size, &parameter);
@@ -122,12 +122,12 @@ struct StepTiles {
     if (states > 2) PassOfState<2>(places, begin);
     Tile kept;
     float* const to = static_cast<float*>(call.new_parameter.data) + begin;
-    const StreamParameter put = {to, call.copy.data == nullptr ? nullptr : kept.lanes};
+    const StreamParameter put = {to, call.copy.data == nullptr ? nullptr : kept.values};
     const hn::ScalableTag<float> d;
     for (size_t i = 0; i < kTile; i += hn::Lanes(d)) {
       run.Vector(d, places, i, put);
     }
-    Settle(kept.lanes, call.copy, begin, kTile, nullptr);
+    Settle(kept.values, call.copy, begin, kTile, nullptr);
   }
 
   template <size_t kState>
@@ -148,8 +148,8 @@ struct StepTiles {
     for (size_t i = 0; i < size; i += hn::Lanes(d)) {
       run.Vector(d, *places, i, put);
     }
-    const Chance* const by_chance = call.stochastic ? &chance : nullptr;
-    Settle(places->new_parameter, call.new_parameter, begin, size, by_chance);
+    const StochasticRounding* const stochastic = call.stochastic ? &rounding : nullptr;
+    Settle(places->new_parameter, call.new_parameter, begin, size, stochastic);
     Settle(places->new_parameter, call.copy, begin, size, nullptr);
     for (size_t s = 0; s < states; ++s) {
       Settle(places->new_state[s], call.new_state[s], begin, size, nullptr);
@@ -169,8 +169,8 @@ HWY_INLINE void ForEachTileOfStep(const StepCall& call, size_t states, const Run
     if (call.stochastic) {
       // The keys change where the index's high half does.
       const uint64_t index = call.first_element + begin;
-      tiles.chance.keys = KeysFor(call.seed, call.step, index >> 32);
-      tiles.chance.first = static_cast<uint32_t>(call.first_element);
+      tiles.rounding.keys = KeysFor(call.seed, call.step, index >> 32);
+      tiles.rounding.first = static_cast<uint32_t>(call.first_element);
       const uint64_t left = (uint64_t{1} << 32) - static_cast<uint32_t>(index);
       end = begin + std::min<uint64_t>(left, end - begin);
     }

@@ -18,7 +18,7 @@
 #include <cstring>
 
 #include "daemon/optimizer/kernel.h"
-#include "daemon/optimizer/lanes-inl.h"
+#include "daemon/optimizer/vectors-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -32,7 +32,7 @@ inline constexpr size_t kVectorElements = std::max<size_t>(kLineElements, HWY_MA
 static_assert(kTile % kVectorElements == 0);
 
 struct alignas(64) Tile {
-  float lanes[kTile];
+  float values[kTile];
 };
 
 // Copies the last elements of a span to `piece`, with zeros up to a whole vector of any width.
@@ -50,15 +50,15 @@ HWY_INLINE const float* Widen(const Source& from, size_t begin, size_t size, Til
   const bool is_whole = size % kVectorElements == 0;
   if (from.data == nullptr) {
     for (size_t i = 0; i < kTile; i += hn::Lanes(d)) {
-      hn::Store(hn::Set(d, from.initial), d, tile->lanes + i);
+      hn::Store(hn::Set(d, from.initial), d, tile->values + i);
     }
-    return tile->lanes;
+    return tile->values;
   }
   if (from.format == Format::kFloat32) {
     const float* const there = static_cast<const float*>(from.data) + begin;
     if (is_whole) return there;
-    Pad(there, size, tile->lanes);
-    return tile->lanes;
+    Pad(there, size, tile->values);
+    return tile->values;
   }
   Source narrow = {static_cast<const uint16_t*>(from.data) + begin, from.format};
   alignas(64) uint16_t piece[kTile];
@@ -67,16 +67,16 @@ HWY_INLINE const float* Widen(const Source& from, size_t begin, size_t size, Til
     narrow.data = piece;
   }
   for (size_t i = 0; i < size; i += hn::Lanes(d)) {
-    hn::Store(LoadFloats(d, narrow, i), d, tile->lanes + i);
+    hn::Store(LoadFloats(d, narrow, i), d, tile->values + i);
   }
-  return tile->lanes;
+  return tile->values;
 }
 
 // Where the arithmetic writes a sink's elements: there, or in `tile`, for Settle.
 HWY_INLINE float* PlaceFor(const Sink& to, size_t begin, size_t size, Tile* tile) {
   const bool there = to.data != nullptr && to.format == Format::kFloat32 && !to.streamed &&
                      size % kVectorElements == 0;
-  return there ? static_cast<float*>(to.data) + begin : tile->lanes;
+  return there ? static_cast<float*>(to.data) + begin : tile->values;
 }
 
 // Copies bytes to the sink's elements from `begin` on.
@@ -92,35 +92,38 @@ HWY_INLINE void CopyOut(const T* from, const Sink& to, size_t begin, size_t size
   for (size_t i = 0; i < kTile; i += hn::Lanes(d)) hn::Stream(hn::LoadU(d, from + i), d, there + i);
 }
 
-// Brings what the arithmetic wrote to `values` where it belongs.
-template <class AddOf>
-HWY_INLINE void SettleBrains(const float* values, size_t size, uint16_t* out, const AddOf& add_of) {
+// Rounds to bf16. `rounding` says what is added to a value before its lower half is dropped.
+template <class Rounding>
+HWY_INLINE void StoreBfloat16s(const float* values, size_t size, uint16_t* out,
+                               const Rounding& rounding) {
   const hn::ScalableTag<float> d;
   for (size_t i = 0; i < size; i += hn::Lanes(d)) {
     const auto value = hn::LoadU(d, values + i);
-    StoreHalfWords(d, BrainsOfFloats(d, value, add_of.At(d, value, i)), out + i);
+    StoreHalfWords(d, Bfloat16sOfFloats(d, value, rounding.AddTo(d, value, i)), out + i);
   }
 }
 
-struct NearestEven {
+struct RoundToNearestEven {
   template <class D>
-  HWY_INLINE hn::Vec<Words<D>> At(D d, hn::Vec<D> value, size_t) const {
+  HWY_INLINE hn::Vec<Words<D>> AddTo(D d, hn::Vec<D> value, size_t) const {
     return ToNearestEven(d, value);
   }
 };
 
-struct ByChance {
-  const Chance& chance;
+struct RoundStochastically {
+  const StochasticRounding& rounding;
   size_t begin;
 
   template <class D>
-  HWY_INLINE hn::Vec<Words<D>> At(D d, hn::Vec<D>, size_t i) const {
-    return RandomBits(d, chance, begin + i);
+  HWY_INLINE hn::Vec<Words<D>> AddTo(D d, hn::Vec<D>, size_t i) const {
+    return RandomBits(d, rounding, begin + i);
   }
 };
 
+// Writes what the arithmetic left in `values` to the sink, in the sink's format. Only bf16 is
+// rounded stochastically; without `stochastic`, rounds to nearest, ties to even.
 HWY_INLINE void Settle(const float* values, const Sink& to, size_t begin, size_t size,
-                       const Chance* chance) {
+                       const StochasticRounding* stochastic) {
   if (to.data == nullptr) return;
   if (to.format == Format::kFloat32) {
     if (static_cast<float*>(to.data) + begin != values) CopyOut(values, to, begin, size);
@@ -132,10 +135,10 @@ HWY_INLINE void Settle(const float* values, const Sink& to, size_t begin, size_t
     for (size_t i = 0; i < size; i += hn::Lanes(d)) {
       StoreHalfWords(d, HalvesOfFloats(d, hn::LoadU(d, values + i)), narrow + i);
     }
-  } else if (chance == nullptr) {
-    SettleBrains(values, size, narrow, NearestEven());
+  } else if (stochastic == nullptr) {
+    StoreBfloat16s(values, size, narrow, RoundToNearestEven());
   } else {
-    SettleBrains(values, size, narrow, ByChance{*chance, begin});
+    StoreBfloat16s(values, size, narrow, RoundStochastically{*stochastic, begin});
   }
   CopyOut(narrow, to, begin, size);
 }

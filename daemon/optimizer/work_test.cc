@@ -219,7 +219,7 @@ TEST(WorkTest, RoundsWhatTheMasterBecomes) {
   }
 }
 
-TEST(WorkTest, RoundsByChanceThatGoesWithTheElementsNumber) {
+TEST(WorkTest, StochasticRoundingDependsOnTheElementsNumber) {
   Work work = AdamPart();
   work.rule = AdamOptions{0.001, 0.9, 0.999, 1e-8, 0};  // Less than half of bf16's next number.
   work.parameter_format = work.gradient_format = Format::kBfloat16;

@@ -3,8 +3,8 @@
 A number becomes one of the two neighbouring bf16 numbers, the nearer one with the larger
 probability, so that the mean is exact and many small updates add up.
 
-The daemon's kernels round to the same bits (`RandomBits` in daemon/optimizer/lanes-inl.h), because
-the random bits are a function of the seed, the step and the element's number only.
+The daemon's kernels round to the same bits (`RandomBits` in daemon/optimizer/vectors-inl.h),
+because the random bits are a function of the seed, the step and the element's number only.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-// Arithmetic on vectors for one instruction set: conversions, fused multiply-add, chances. Highway
-// includes this once for each.
+// Arithmetic on vectors for one instruction set: conversions, fused multiply-add, the random bits
+// of stochastic rounding. Highway includes this once for each.
 //
 // Everything here gives the same bits whatever the vectors' width. Conversions are done with
 // integer operations, since the instructions for them differ in how they round or what they make
 // of a NaN; Fma rounds once also where the CPU has no such instruction.
-#if defined(MEMTIDE_DAEMON_OPTIMIZER_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MEMTIDE_DAEMON_OPTIMIZER_LANES_INL_H_
-#undef MEMTIDE_DAEMON_OPTIMIZER_LANES_INL_H_
+#if defined(MEMTIDE_DAEMON_OPTIMIZER_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MEMTIDE_DAEMON_OPTIMIZER_VECTORS_INL_H_
+#undef MEMTIDE_DAEMON_OPTIMIZER_VECTORS_INL_H_
 #else
-#define MEMTIDE_DAEMON_OPTIMIZER_LANES_INL_H_
+#define MEMTIDE_DAEMON_OPTIMIZER_VECTORS_INL_H_
 #endif
 
 #include <cstddef>
@@ -99,7 +99,7 @@ HWY_INLINE hn::Vec<Words<D>> HalvesOfFloats(D d, hn::Vec<D> value) {
 
 // The upper halves of fp32 values, to each of which `add` (below 2^16) was added.
 template <class D>
-HWY_INLINE hn::Vec<Words<D>> BrainsOfFloats(D d, hn::Vec<D> value, hn::Vec<Words<D>> add) {
+HWY_INLINE hn::Vec<Words<D>> Bfloat16sOfFloats(D d, hn::Vec<D> value, hn::Vec<Words<D>> add) {
   const Words<D> words;
   const auto all = hn::BitCast(words, value);
   const auto is_nan = hn::And(all, hn::Set(words, 0x7fffffff)) > hn::Set(words, 0x7f800000);
@@ -134,8 +134,9 @@ HWY_INLINE void StoreHalfWords(D, hn::Vec<Words<D>> words, uint16_t* to) {
   hn::StoreU(hn::DemoteTo(half_words, signed_words), half_words, to);
 }
 
-// What decides chances: keys, and the low half of the index of the span's element 0.
-struct Chance {
+// What the random bits of stochastic rounding depend on: keys, and the low half of the index of the
+// span's element 0.
+struct StochasticRounding {
   RoundingKeys keys;
   uint32_t first = 0;
 };
@@ -150,15 +151,15 @@ HWY_INLINE V Scramble(V x) {
 
 // 16 random bits for each of the elements from i on.
 template <class D>
-HWY_INLINE hn::Vec<Words<D>> RandomBits(D, const Chance& chance, size_t i) {
+HWY_INLINE hn::Vec<Words<D>> RandomBits(D, const StochasticRounding& rounding, size_t i) {
   const Words<D> words;
-  const auto index = hn::Iota(words, chance.first + static_cast<uint32_t>(i));
-  const auto once = Scramble(hn::Xor(index, hn::Set(words, chance.keys.first)));
-  return hn::ShiftRight<16>(Scramble(once + hn::Set(words, chance.keys.second)));
+  const auto index = hn::Iota(words, rounding.first + static_cast<uint32_t>(i));
+  const auto once = Scramble(hn::Xor(index, hn::Set(words, rounding.keys.first)));
+  return hn::ShiftRight<16>(Scramble(once + hn::Set(words, rounding.keys.second)));
 }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace memtide::optimizer
 HWY_AFTER_NAMESPACE();
 
-#endif  // MEMTIDE_DAEMON_OPTIMIZER_LANES_INL_H_
+#endif  // MEMTIDE_DAEMON_OPTIMIZER_VECTORS_INL_H_
