@@ -1,4 +1,4 @@
-// The model's half that judges what the engine says about itself: Describe and Inspect.
+// The part of Model that judges what the engine says about itself: Describe and Inspect.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

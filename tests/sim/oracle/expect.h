@@ -18,7 +18,7 @@ bool AnsweredAtOnce(const State& state, const Event& event, const Codes& permitt
 // Whether the call ends leases in the step that asks, whatever becomes of the rest of it.
 bool GivesBack(const Event& event);
 
-// Its part for one kind of call.
+// PermittedCodes() for an OpenCall (expect_open.cc).
 Codes PermittedToOpen(const State& state, const OpenCall& call);
 
 inline constexpr uint32_t kLeastSlots = 4;  // "less free ... than four chunks".

@@ -1,4 +1,4 @@
-// The model's half that judges leases: the right slot, alone, with the right bytes.
+// The part of Model that judges leases: the right slot, alone, with the right bytes.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,4 @@
-// The model's half that judges what the engine does to memory and connections.
+// The part of Model that judges what the engine does to memory and connections.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

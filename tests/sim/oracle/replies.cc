@@ -1,4 +1,4 @@
-// The model's half that judges replies: is the code permitted, is the value what was promised.
+// The part of Model that judges replies: is the code permitted, is the value what was promised.
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// The model's half that judges shares that change, and the memory that they give back.
+// The part of Model that judges shares that change, and the memory that they give back.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

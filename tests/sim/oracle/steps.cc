@@ -1,4 +1,4 @@
-// The model's half that judges steps, what is published of them, and what a restart leaves.
+// The part of Model that judges steps, what is published of them, and what a restart leaves.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

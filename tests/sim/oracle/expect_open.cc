@@ -1,4 +1,4 @@
-// What an Open may hear: limits, names, and shares of what is free.
+// PermittedToOpen(): the status codes that an OpenCall may be answered with.
 #include <algorithm>
 
 #include "tests/sim/oracle/expect.h"

@@ -1,4 +1,4 @@
-// The model's half that judges what an Open lends.
+// The part of Model that judges the job that an OpenReply describes: its name, slots and regions.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
