@@ -67,7 +67,7 @@ class Client {
  public:
   struct Options {
     DaemonAddress daemon;         // An empty socket_dir means DefaultSocketDir().
-    v1::OpenRequest job;          // DaemonSession::Open says what zeros mean.
+    v1::OpenRequest job;          // DaemonSession::Open() says what zeros mean.
     Bytes addresses = GiB(1024);  // Addresses to reserve; they cost no memory.
   };
   struct Properties {

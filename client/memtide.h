@@ -137,7 +137,7 @@ typedef struct memtide_stats {
   uint64_t wait_nanoseconds; /* time that acquires and page faults waited for the daemon */
   uint32_t lease_budget; /* the current one: it changes with the job's share, and shrinks while the
                             machine is short of memory */
-  uint32_t slots;        /* chunks that the job's share holds now at the tier of the leases */
+  uint32_t slots;        /* chunks that fit into the job's share now, at the tier of the leases */
 } memtide_stats;
 
 /* Limits that the daemon enforces. The library cuts lists of chunks by itself, except for

@@ -69,7 +69,7 @@ class DaemonSessionEvents {
   virtual void Lost(const absl::Status& reason) = 0;
 };
 
-// Where a daemon listens, and what it calls this process.
+// Where a daemon listens, and the name that this process gives itself there.
 struct DaemonAddress {
   std::string socket_dir;  // The directory of fd.sock.
   std::string program;     // Shown in listings.
@@ -120,9 +120,10 @@ class DaemonSession {
  public:
   virtual ~DaemonSession() = default;
 
-  // Connects and opens the job. Host and SSD shares of zero are elastic. A chunk size of zero is
-  // that of the job to join; for a new job it is 1/24 of the host share, at most 1/12 of the device
-  // share, and 2 to 64 MiB. `events` must outlive Close. REQUIRES: it is the first call.
+  // Connects and opens the job. v1::OpenRequest defines the fields, with two differences: `elastic`
+  // is always set, so that host and SSD shares of zero are elastic; and with a chunk size of zero,
+  // a new job gets chunks of 1/24 of the host share, at most 1/12 of the device share, and 2 to 64
+  // MiB. `events` must outlive Close. REQUIRES: it is the first call.
   virtual absl::StatusOr<Job> Open(const v1::OpenRequest& request, DaemonSessionEvents* events) = 0;
   // Ends the session. No event is delivered after it returned.
   virtual void Close() = 0;

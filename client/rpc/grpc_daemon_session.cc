@@ -77,7 +77,7 @@ absl::StatusOr<Job> GrpcDaemonSession::Open(const v1::OpenRequest& request,
 }
 
 absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::OpenJob(v1::OpenRequest request) {
-  // A size that is given is fixed all the same.
+  // This affects only shares of zero: a share whose size the request names is fixed.
   request.set_elastic(true);
   if (request.chunk_size_bytes() == 0) {
     // An existing job has a chunk size, which a request with size zero adopts.

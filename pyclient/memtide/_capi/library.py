@@ -26,9 +26,10 @@ from memtide._capi.locate import find_library
 
 
 class Options(ctypes.Structure):
-    """memtide_options: how to open a session. `numbers` are its fields that are no texts; a zero or
+    """memtide_options: how to open a session. `numbers` are the fields that hold numbers; zero or
     an empty text selects the library's default."""
 
+    # Without a __dict__, a misspelt field in `numbers` is an AttributeError.
     __slots__ = ()
     _fields_: ClassVar = [
         ("struct_bytes", c_uint32),
