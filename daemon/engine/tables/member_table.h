@@ -43,35 +43,44 @@ class MemberTable {
     if (free_.empty()) {
       free_.push(static_cast<uint32_t>(chunks_.size()));
       chunks_.push_back(kNoChunk);
+      is_live_.push_back(false);
     }
     const Member member(free_.top());
     free_.pop();
     chunks_[member.value()] = index;
+    is_live_[member.value()] = true;
     ++live_;
     return member;
   }
   // The chunk with this number is not live any more. REQUIRES: it was.
   void Free(Member member) {
-    MEMTIDE_CHECK((*this)[member] != kNoChunk && live_ > 0);
+    MEMTIDE_CHECK((*this)[member] != kNoChunk && is_live_[member.value()])
+        << "member " << member.value() << " is freed, but has no live chunk";
+    is_live_[member.value()] = false;
     --live_;
   }
   // The number is free again. REQUIRES: Free() was called for its chunk.
   void Remove(Member member) {
     MEMTIDE_CHECK((*this)[member] != kNoChunk)
         << "member " << member.value() << " is removed twice";
+    MEMTIDE_CHECK(!is_live_[member.value()])
+        << "member " << member.value() << " is removed while its chunk is live";
     chunks_[member.value()] = kNoChunk;
     free_.push(member.value());
-    MEMTIDE_CHECK(chunks_.size() - free_.size() >= live_) << "a live chunk is removed";
   }
 
   void CheckInvariants() const {
     const auto none = std::count(chunks_.begin(), chunks_.end(), kNoChunk);
     MEMTIDE_CHECK(static_cast<size_t>(none) == free_.size());
-    MEMTIDE_CHECK(live_ <= chunks_.size() - free_.size());
+    for (size_t i = 0; i < chunks_.size(); ++i) {
+      MEMTIDE_CHECK(!is_live_[i] || chunks_[i] != kNoChunk) << "member " << i << " has no chunk";
+    }
+    MEMTIDE_CHECK(std::count(is_live_.begin(), is_live_.end(), true) == live_);
   }
 
  private:
-  std::vector<ChunkIndex> chunks_;
+  std::vector<ChunkIndex> chunks_;  // By member number.
+  std::vector<bool> is_live_;       // By member number.
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<uint32_t>> free_;
   uint32_t live_ = 0;
 };

@@ -58,9 +58,13 @@ using MemberTableDeathTest = MemberTableTest;
 
 TEST_F(MemberTableDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
   EXPECT_DEATH(members_.Add(kNoChunk), "kNoChunk");
-  EXPECT_DEATH(members_.Remove(Member(0)), "a live chunk is removed");
+  EXPECT_DEATH(members_.Remove(Member(0)), "member 0 is removed while its chunk is live");
+  members_.Free(Member(1));
+  EXPECT_DEATH(members_.Remove(Member(0)), "member 0 is removed while its chunk is live");
+  EXPECT_DEATH(members_.Free(Member(1)), "member 1 is freed, but has no live chunk");
   Remove(Member(0));
-  EXPECT_DEATH(members_.Free(Member(0)), "kNoChunk");
+  EXPECT_DEATH(members_.Free(Member(0)), "member 0 is freed, but has no live chunk");
+  EXPECT_DEATH(members_.Free(Member(4)), "member 4 is freed, but has no live chunk");
   EXPECT_DEATH(members_.Remove(Member(0)), "removed twice");
 }
 
