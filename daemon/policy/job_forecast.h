@@ -64,10 +64,12 @@ class JobForecast {
   };
   // Calls Prefetch try_prefetch(member, time) for the uses that LookAhead() found, in order, until
   // it returns something else than kSkipped. True: a prefetch was started.
+  // REQUIRES: tier != Tier::kSsd.
   template <typename TryPrefetch>
   bool PrefetchNext(Tier tier, TryPrefetch try_prefetch);
 
   // The chunk with its next use at `time` may now need a prefetch, or can have one.
+  // REQUIRES: tier != Tier::kSsd.
   void PrefetchAgainFrom(Tier tier, VirtualTime time) {
     VirtualTime& until = lookahead(tier).prefetched_until;
     until = std::min(until, time);
@@ -83,18 +85,21 @@ class JobForecast {
   struct Lookahead {
     VirtualTime prefetched_until, needed_until, recompute_at;
   };
-  Lookahead& lookahead(Tier tier) { return lookaheads_[static_cast<size_t>(tier)]; }
+  // Nothing is prefetched to the SSD.
+  Lookahead& lookahead(Tier tier) {
+    MEMTIDE_CHECK(tier != Tier::kSsd);
+    return lookaheads_[static_cast<size_t>(tier)];
+  }
 
   AccessPredictor predictor_;
   absl::optional<ResidencyPlan> plan_, next_plan_;
   bool plan_ended_ = false;  // Since the last TakeChanges().
   LinkClocks links_;
-  std::array<Lookahead, kTiers> lookaheads_;
+  std::array<Lookahead, kTiers - 1> lookaheads_;  // By memory tier.
 };
 
 template <typename NeedsTransfer>
 void JobForecast::LookAhead(Tier tier, NeedsTransfer needs_transfer) {
-  MEMTIDE_CHECK(tier != Tier::kSsd);
   Lookahead& ahead = lookahead(tier);
   const VirtualTime now = predictor_.now();
   ahead.prefetched_until = std::max(ahead.prefetched_until, now);

@@ -176,5 +176,15 @@ TEST_F(JobForecastTest, UsesThatTheJobLeftOutArePassedOver) {
   EXPECT_EQ(Prefetched(), std::vector<uint32_t>({4, 5, 6, 7, 0, 1, 2, 3}));
 }
 
+using JobForecastDeathTest = JobForecastTest;
+
+TEST_F(JobForecastDeathTest, NothingIsPrefetchedToTheSsd) {
+  const auto moves = [](Member, VirtualTime) -> absl::optional<bool> { return true; };
+  const auto skip = [](Member, VirtualTime) { return Prefetch::kSkipped; };
+  EXPECT_DEATH(forecast_.LookAhead(Tier::kSsd, moves), "kSsd");
+  EXPECT_DEATH(forecast_.PrefetchNext(Tier::kSsd, skip), "kSsd");
+  EXPECT_DEATH(forecast_.PrefetchAgainFrom(Tier::kSsd, VirtualTime()), "kSsd");
+}
+
 }  // namespace
 }  // namespace memtide
