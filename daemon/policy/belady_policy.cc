@@ -6,9 +6,7 @@ namespace {
 
 class Belady final : public PlacementPolicy {
  public:
-  VirtualTime RankOf(const Copy& copy) const override {
-    return copy.next_use.has_value() ? *copy.next_use : OldestFirst(copy.ranked);
-  }
+  VirtualTime RankOf(const Copy& copy) const override { return FarthestFirst(copy); }
   bool follows_predictions() const override { return true; }
 };
 

@@ -48,6 +48,11 @@ class PlacementPolicy {
   static constexpr VirtualTime OldestFirst(uint64_t nth) {
     return VirtualTime(2 * AccessPredictor::kUnknown.value() - nth);
   }
+  // The rank by the predicted next use. Without a prediction the least recently used copy goes
+  // first.
+  static constexpr VirtualTime FarthestFirst(const Copy& copy) {
+    return copy.next_use.has_value() ? *copy.next_use : OldestFirst(copy.ranked);
+  }
 };
 
 // The daemon's: the copy with the farthest predicted use, weighed by what its eviction costs.

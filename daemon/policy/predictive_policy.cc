@@ -7,9 +7,7 @@ namespace {
 
 class Predictive final : public PlacementPolicy {
  public:
-  VirtualTime RankOf(const Copy& copy) const override {
-    return copy.next_use.has_value() ? *copy.next_use : OldestFirst(copy.ranked);
-  }
+  VirtualTime RankOf(const Copy& copy) const override { return FarthestFirst(copy); }
   bool follows_predictions() const override { return true; }
   uint32_t dirty_weight() const override { return EvictionQueue::kDirtyWeight; }
   bool discounts_dead_content() const override { return true; }
