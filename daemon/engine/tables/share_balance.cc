@@ -25,10 +25,8 @@ uint32_t CeilDiv(Bytes a, Bytes b) {
 
 // A small pool has small segments. Otherwise the first job would take all of it.
 uint64_t ShareLedger::UsualSegment(Tier tier, Bytes chunk) const {
-  const uint64_t slots =
-      std::min(Share::kSegmentSize, Bytes(capacity(tier).count() / kSegmentsOfPool)) / chunk;
-  return std::min(std::max(uint64_t{kMinSlots}, slots),
-                  std::max(uint64_t{1}, kMaxRegionSize / chunk));
+  const Bytes part(capacity(tier).count() / kSegmentsOfPool);
+  return SegmentSlots(std::min(Share::kSegmentSize, part), chunk);
 }
 
 // The slots without which no job can begin.

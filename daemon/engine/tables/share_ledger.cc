@@ -168,6 +168,11 @@ absl::StatusOr<Bytes> ShareLedger::FixedShare(const Share& share, Bytes asked) c
   return bounded;
 }
 
+uint64_t ShareLedger::SegmentSlots(Bytes size, Bytes chunk) {
+  return std::min(std::max<uint64_t>(kMinSlots, size / chunk),
+                  std::max<uint64_t>(1, kMaxRegionSize / chunk));
+}
+
 absl::Status ShareLedger::LendFixed(Share& share, Bytes asked, bool by_slot) {
   MEMTIDE_ASSIGN_OR_RETURN(const Bytes bytes, FixedShare(share, asked));
   if (bytes.IsZero()) return absl::OkStatus();
@@ -177,11 +182,8 @@ absl::Status ShareLedger::LendFixed(Share& share, Bytes asked, bool by_slot) {
   share.by_slot_ = by_slot;
   share.target_ = share.limit_ = static_cast<uint32_t>(slots);
   share.slots_.emplace(share.target_);
-  // Segments have 256 MiB, more where a job could not begin with one, and one io_uring buffer at
-  // most.
-  const uint64_t usual = std::max<uint64_t>(kMinSlots, Share::kSegmentSize / share.chunk_size());
-  const uint64_t most = std::max<uint64_t>(1, kMaxRegionSize / share.chunk_size());
-  share.slots_per_segment_ = by_slot ? 1 : static_cast<uint32_t>(std::min({slots, usual, most}));
+  const uint64_t usual = SegmentSlots(Share::kSegmentSize, share.chunk_size());
+  share.slots_per_segment_ = by_slot ? 1 : static_cast<uint32_t>(std::min(slots, usual));
   return absl::OkStatus();
 }
 

@@ -212,6 +212,10 @@ class ShareLedger {
   Bytes FairShare(Tier tier, const Opens& opens) const;
   // Memory that is free, or is being given back.
   Bytes FreeSoon(Tier tier) const;
+  // How many slots a segment of about `size` has: more where a job could not begin with one, and
+  // one io_uring buffer at most.
+  static uint64_t SegmentSlots(Bytes size, Bytes chunk);
+  // The slots of a segment of an elastic share.
   uint64_t UsualSegment(Tier tier, Bytes chunk) const;
   uint64_t LeastShare(Tier tier, Bytes chunk) const;
   absl::Status NotEnough(Tier tier, Bytes asked, Bytes chunk_size, uint64_t least) const;
