@@ -40,7 +40,9 @@ size_t JobShares::pending() const {
   return pending;
 }
 
-ShareLedger::~ShareLedger() { MEMTIDE_CHECK(jobs_.empty()) << "the shares of a job outlive all"; }
+ShareLedger::~ShareLedger() {
+  MEMTIDE_CHECK(jobs_.empty()) << "the shares of a job outlive the ledger that lent them";
+}
 
 // The memory that the shares of jobs may use.
 Bytes ShareLedger::Lent(Tier tier) const {

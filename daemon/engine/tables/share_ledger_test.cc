@@ -345,7 +345,7 @@ TEST_F(ShareLedgerTest, SharesThatOutliveTheLedgerAreABrokenInvariant) {
         ShareLedger ledger({kChunk * 16, kChunk * 64, kChunk * 256}, limits_);
         job = *ledger.Lend(JobId(1), Fixed(4, 10, 20), MemoryKind::kSharedMemory);
       },
-      "outlive");
+      "the shares of a job outlive the ledger that lent them");
 }
 
 }  // namespace
