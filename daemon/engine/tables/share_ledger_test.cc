@@ -237,6 +237,18 @@ TEST_F(TwoElasticJobs, BeyondTheFairShareAJobGetsOnlyFreeMemory) {
   EXPECT_EQ(second().target(), 24u);
 }
 
+TEST_F(TwoElasticJobs, AShareForWhichTheMachineHasNoMemoryDoesNotGrowUntilItIsTriedAgain) {
+  ledger_.SetState(*second_, JobState::kRunning);
+  ledger_.MakeSegment(second(), 1);
+  ledger_.SegmentFailed(*second_, second(), 1);
+  ASSERT_TRUE(second().make_later());
+  EXPECT_FALSE(ledger_.PlanGrowth(second(), 10, {}).has_value());
+  EXPECT_FALSE(second().starved()) << "it would hold back the growth of other jobs";
+  ledger_.CheckInvariants();
+  ledger_.RetrySegments(*second_);
+  EXPECT_TRUE(ledger_.PlanGrowth(second(), 10, {}).has_value());
+}
+
 TEST_F(TwoElasticJobs, NobodyIsPushedBelowItsFairShareForMore) {
   Make(first());
   const ShareLedger::Reclaim reclaim{Tier::kHost, kChunk * 40, kChunk * 32, &second()};
