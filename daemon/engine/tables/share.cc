@@ -16,6 +16,15 @@ uint32_t Share::made_slots() const {
   return making + (by_slot_ ? slots_->backed_slots() : slots_->numbers() - slots_->gone_slots());
 }
 
+uint32_t Share::withheld_slots() const {
+  if (by_slot_) return 0;
+  const uint32_t unbacked = slots_->unbacked_slots();
+  if (!is_elastic()) return unbacked;
+  // Slots that went to other jobs, or came from them and are not needed yet, have no pages either.
+  const uint32_t charged = std::max(target_, made_slots());
+  return std::min({unbacked, balloon_, charged - slots_->backed_slots()});
+}
+
 bool Share::can_grow() const {
   // RetrySegments() resets make_later_ at the next Tick.
   if (make_later_) return false;
@@ -84,6 +93,9 @@ void Share::CheckInvariants() const {
   }
   // The pool is smaller than the target by the balloon, or where memory could not be made.
   MEMTIDE_CHECK(slots_->size() <= target_);
+  MEMTIDE_CHECK(chunk_size_ * (slots_->used_slots() + withheld_slots()) <= bytes_)
+      << "the share is charged " << bytes_ << " for " << slots_->used_slots() << " used slots and "
+      << withheld_slots() << " that the balloon has";
   for (const auto& [region, holders] : leaving_) {
     MEMTIDE_CHECK(by_slot_ && holders.empty() == (dropping_.count(region) > 0))
         << "region " << region << " is dropped while a session maps it, or is kept for nobody";
@@ -109,6 +121,11 @@ void Share::CheckSegments() const {
   if (is_elastic()) {
     MEMTIDE_CHECK(bytes_ == chunk_size_ * std::max(target_, made_slots()));
     MEMTIDE_CHECK(slots_with_balloon() == target_);
+  } else {
+    // The job is charged for its whole share, also for what the balloon has or could not be made.
+    // An elastic share whose first segment failed has no slots left, and is charged until its job,
+    // which cannot begin, has ended.
+    MEMTIDE_CHECK(target_ == limit_ && (limit_ == 0 || bytes_ == chunk_size_ * limit_));
   }
   MEMTIDE_CHECK(balloon_ == 0 || tier_ == Tier::kHost);
   MEMTIDE_CHECK(slots_->changing_slots() >= deflating_);

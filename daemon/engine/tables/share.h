@@ -56,6 +56,9 @@ class Share {
   uint32_t limit() const { return limit_; }
   // The slots by which the balloon makes the pool smaller. Zero but in host memory.
   uint32_t balloon() const { return balloon_; }
+  // The slots that the pool is charged for while the machine has their pages.
+  // REQUIRES: exists().
+  uint32_t withheld_slots() const;
   // The job waits for memory up to its fair share of the pool.
   bool starved() const { return starved_; }
 

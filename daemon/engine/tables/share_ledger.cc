@@ -86,14 +86,7 @@ PoolUsage ShareLedger::Usage(Tier tier) const {
     const Share& share = (*job)[tier];
     if (job->state() == JobState::kEnding || !share.exists()) continue;
     const Bytes used = share.chunk_size() * share.slots().used_slots();
-    uint32_t withheld_slots = share.by_slot() ? 0 : share.slots().unbacked_slots();
-    if (share.is_elastic()) {
-      // Not what went to other jobs, nor what they had and is not needed yet.
-      const uint32_t lent = std::max(share.target(), share.made_slots());
-      withheld_slots =
-          std::min({withheld_slots, share.balloon(), lent - share.slots().backed_slots()});
-    }
-    const Bytes balloon = share.chunk_size() * withheld_slots;
+    const Bytes balloon = share.chunk_size() * share.withheld_slots();
     usage.used += used;
     usage.balloon += balloon;
     usage.reserved += share.bytes() - used - balloon;  // Regions that leave are being scrubbed.
@@ -378,10 +371,12 @@ void ShareLedger::Charge(Share& share) {
 }
 
 void ShareLedger::CheckInvariants() const {
+  // Usage() computes `free` and `reserved` as the rest of a pool and of a share. So its sum holds
+  // as long as no rest is negative.
   for (const Tier tier : kAllTiers) {
-    const PoolUsage usage = Usage(tier);
-    MEMTIDE_CHECK(usage.used + usage.reserved + usage.balloon + usage.scrubbing + usage.free ==
-                  usage.capacity);
+    MEMTIDE_CHECK(Lent(tier) + Scrubbing(tier) <= capacity(tier))
+        << "the " << TierName(tier) << " pool of " << capacity(tier) << " has lent " << Lent(tier)
+        << ", and " << Scrubbing(tier) << " are being scrubbed";
   }
   for (const auto& [id, job] : jobs_) {
     for (const Tier tier : kAllTiers) (*job)[tier].CheckInvariants();
