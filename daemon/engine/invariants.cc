@@ -10,7 +10,7 @@ namespace memtide {
 
 namespace {
 
-// The sums over the chunks of a job at one tier; compared with the counters of its TierShare.
+// The sums over the chunks of a job at one tier; compared with the counters of its TierQueues.
 struct TierTally {
   uint32_t pinned_chunks = 0, evicting = 0, queued = 0, prefetches = 0;
   std::set<SlotNumber> numbers;
@@ -23,7 +23,7 @@ struct TierTally {
 void EngineState::CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const {
   const Share& share = job.share(tier);
   const SlotPool& slots = share.slots();
-  MEMTIDE_CHECK(job.tier(tier).slots == &slots && slots.used_slots() == used.size());
+  MEMTIDE_CHECK(slots.used_slots() == used.size());
   const bool ending = job.state() == JobState::kEnding;
   // A surplus slot goes to the machine or the ledger as soon as it is free. An ending job gives all
   // of its memory back at once.
@@ -102,10 +102,10 @@ void EngineState::CheckInvariants() const {
       tally.pinned_chunks += chunk.pinned_at(tier);
       tally.evicting += chunk.evict_from.has_value() && *chunk.evict_from == tier;
       tally.prefetches += chunk.prefetch_to.has_value() && *chunk.prefetch_to == tier;
-      const TierShare& share = chunk.job->tier(tier);
+      const TierQueues& queues = chunk.job->tier(tier);
       // UpdateVictim() runs wherever one of the conditions of MayLeave() changes.
-      MEMTIDE_CHECK(share.victims.Contains(chunk.member) == MayLeave(chunk, tier));
-      MEMTIDE_CHECK(share.pinned_queue.Contains(chunk.member) == IsPinnedAt(chunk, tier));
+      MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == MayLeave(chunk, tier));
+      MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == IsPinnedAt(chunk, tier));
       tally.queued += queued;
       if (!chunk.slot(tier)) continue;
       MEMTIDE_CHECK(tally.numbers.insert(chunk.slot(tier).number()).second)
@@ -142,20 +142,22 @@ void EngineState::CheckInvariants() const {
   for (const auto& [id, job] : jobs_) {
     job->members.CheckInvariants();
     MEMTIDE_CHECK(job->members.live() == live[job.get()]);
+    MEMTIDE_CHECK(job->home == job->shares->home());
     for (const Link link : kLinks) {
       MEMTIDE_CHECK(job->forecast.links().in_flight(link) == links[job.get()].in_flight(link));
     }
     for (const Tier tier : kAllTiers) {
-      const TierShare& share = job->tier(tier);
+      const Share& share = job->share(tier);
       if (!share.exists()) continue;
+      const TierQueues& queues = job->tier(tier);
       const TierTally& tally = tallies[job.get()][static_cast<int>(tier)];
-      MEMTIDE_CHECK(share.pinned_chunks() == tally.pinned_chunks);
+      MEMTIDE_CHECK(queues.pinned_chunks() == tally.pinned_chunks);
       // A share that shrinks has more pins than slots until clients release their leases.
-      MEMTIDE_CHECK(share.pinned_chunks() <=
-                    std::max(job->share(tier).most_slots(), share.slots->backed_slots()));
-      MEMTIDE_CHECK(share.evicting.value() == tally.evicting);
-      MEMTIDE_CHECK(share.prefetches.value() == tally.prefetches);
-      MEMTIDE_CHECK(share.slot_queue.size() == tally.queued);
+      MEMTIDE_CHECK(queues.pinned_chunks() <=
+                    std::max(share.most_slots(), share.slots().backed_slots()));
+      MEMTIDE_CHECK(queues.evicting.value() == tally.evicting);
+      MEMTIDE_CHECK(queues.prefetches.value() == tally.prefetches);
+      MEMTIDE_CHECK(queues.slot_queue.size() == tally.queued);
       CheckShare(*job, tier, tally.numbers);
     }
     const Share& device = job->share(Tier::kDevice);

@@ -1,4 +1,7 @@
-// Job and TierShare: what the engine knows of each. Engine-internal.
+// Job: what the engine knows of one training run: its shares, sessions, chunks and waiting calls,
+// and for each tier the TierQueues of its chunks. Engine-internal.
+//
+// Ownership: a Job owns its shares, which return to the pools with it.
 #ifndef MEMTIDE_DAEMON_ENGINE_JOB_H_
 #define MEMTIDE_DAEMON_ENGINE_JOB_H_
 
@@ -25,14 +28,12 @@
 #include "daemon/engine/tables/work_list.h"
 #include "daemon/policy/eviction_queue.h"
 #include "daemon/policy/job_forecast.h"
-#include "daemon/pool/slot_pool.h"
 
 namespace memtide {
 
-// The slots that a job has of one pool, and the queues of its chunks at that tier.
-struct TierShare {
-  const SlotPool* slots = nullptr;  // Those of the Share. nullptr: the job has no memory there.
-
+// The queues of a job's chunks at one tier, and the counts of those that move there. They are empty
+// where the job has no memory.
+struct TierQueues {
   // Copies that may be evicted. Empty at the home tier.
   EvictionQueue victims;
   // Chunks that are pinned here, by the same order.
@@ -45,7 +46,6 @@ struct TierShare {
   // When leases were last revoked again for the calls that they exclude.
   Instant revoked_again_at;
 
-  bool exists() const { return slots != nullptr; }
   uint32_t pinned_chunks() const { return static_cast<uint32_t>(pinned_queue.size()); }
 };
 
@@ -65,7 +65,7 @@ struct Job {
   bool persistent = false;  // The job outlives the daemon: its changes are recorded.
   Instant lingers_until;
   std::unique_ptr<JobShares> shares;
-  std::array<TierShare, kTiers> tiers;
+  std::array<TierQueues, kTiers> queues;
   Tier home = Tier::kSsd;   // The lowest tier.
   Tier work = Tier::kHost;  // The fastest one.
   MemoryKind device_memory = MemoryKind::kSharedMemory;
@@ -96,8 +96,8 @@ struct Job {
   Duration stalled{0};      // The sum of the stalls of its fetches.
   absl::Status last_error;  // The last failed transfer or segment; explains an expired deadline.
 
-  TierShare& tier(Tier t) { return tiers[static_cast<int>(t)]; }
-  const TierShare& tier(Tier t) const { return tiers[static_cast<int>(t)]; }
+  TierQueues& tier(Tier t) { return queues[static_cast<int>(t)]; }
+  const TierQueues& tier(Tier t) const { return queues[static_cast<int>(t)]; }
   JobState state() const { return shares->state(); }
   Share& share(Tier t) { return (*shares)[t]; }
   const Share& share(Tier t) const { return (*shares)[t]; }
@@ -112,7 +112,7 @@ struct Job {
     return share(home).is_elastic() ? share(home).limit() : share(home).slots().size();
   }
   // The lease budget: it leaves a quarter of the slots to early write-back and prefetch.
-  uint32_t LeaseBudget() const { return LeaseBudgetOf(tier(work).slots->size()); }
+  uint32_t LeaseBudget() const { return LeaseBudgetOf(share(work).slots().size()); }
   static uint32_t LeaseBudgetOf(uint32_t slots) {
     return slots < 2 ? 1 : slots - std::max(uint32_t{1}, slots / 4);
   }

@@ -215,7 +215,7 @@ class EngineState {
   void ScheduleChunk(ChunkIndex index) { work_.AddChunk(index); }
   // MakeRoom() will examine the tier's slot queue and the calls that wait to be admitted.
   void ScheduleRoomCheck(Job& job, Tier tier) {
-    if (job.tier(tier).exists() && tier != Tier::kSsd) work_.AddRoomCheck(job.listed_work, tier);
+    if (job.share(tier).exists() && tier != Tier::kSsd) work_.AddRoomCheck(job.listed_work, tier);
   }
   void Settle();
   void Advance(ChunkIndex index);

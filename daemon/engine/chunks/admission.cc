@@ -65,13 +65,13 @@ bool EngineState::ConflictsWhereItWatches(const Waiter& waiter) const {
 bool EngineState::Fits(const Waiter& waiter, uint32_t pins) const {
   if (pins == 0) return true;
   const Job& job = *waiter.job;
-  const TierShare& share = job.tier(waiter.tier);
+  const uint32_t pinned = job.tier(waiter.tier).pinned_chunks() + pins;
   // A share that shrinks may have more leases than it permits. They stay.
-  if (share.pinned_chunks() + pins > job.LeaseLimit(waiter.tier)) return false;
+  if (pinned > job.LeaseLimit(waiter.tier)) return false;
   // The balloon deflates only for a call that cannot otherwise proceed, never to run a second step
   // beside another: steps can go one by one.
   const bool spares = waiter.runs_step() && job.steps.value() > 0;
-  return !spares || share.pinned_chunks() + pins <= share.slots->size();
+  return !spares || pinned <= job.share(waiter.tier).slots().size();
 }
 
 bool EngineState::MayFit(const Waiter& waiter) const {
@@ -265,9 +265,9 @@ void EngineState::RevokeLeases(Waiter& waiter) {
 
 // Serves only a few fetches, because one event must not examine all that wait.
 void EngineState::RevokeLeasesAgain(Job& job, Tier tier) {
-  TierShare& share = job.tier(tier);
-  if (job.waiting.excluded(tier) == 0 || now_ - share.revoked_again_at < kRevokePeriod) return;
-  share.revoked_again_at = now_;
+  Instant& revoked_again_at = job.tier(tier).revoked_again_at;
+  if (job.waiting.excluded(tier) == 0 || now_ - revoked_again_at < kRevokePeriod) return;
+  revoked_again_at = now_;
   size_t looks = 0;
   for (size_t left = job.waiting.excluded(tier);
        left > 0 && looks < options_.limits.chunks_per_call; --left) {

@@ -67,17 +67,17 @@ void EngineState::On(const AllocateCall& event) {
 // The oldest allocation goes first, so that small ones do not take the memory for which a large one
 // waits.
 void EngineState::AllocateWaiting(Job& job) {
-  TierShare& home = job.tier(job.home);
+  const Share& home = job.share(job.home);
   while (!job.allocating.empty()) {
     const AllocateCall event = job.allocating.front();
     Session& session = *sessions_.Find(event.session);
     const uint64_t wanted = uint64_t{job.members.live()} + event.count;
     // An elastic share of SSD grows only here, because no room check concerns SSD.
-    if (job.share(job.home).is_elastic() && wanted > home.slots->size() &&
+    if (home.is_elastic() && wanted > home.slots().size() &&
         event.count <= options_.limits.chunks_per_call) {
-      GrowShare(job, job.home, static_cast<uint32_t>(wanted - home.slots->size()));
+      GrowShare(job, job.home, static_cast<uint32_t>(wanted - home.slots().size()));
     }
-    const uint32_t slots = home.slots->size();
+    const uint32_t slots = home.slots().size();
     // A client that repeats a call while it waits has two calls in the queue. The second is
     // answered with the chunks of the first.
     if (AnswerAgain(session, event.call, event.request_id, kAllocateKind)) {
@@ -99,7 +99,7 @@ void EngineState::AllocateWaiting(Job& job) {
     } else if (event.count > options_.limits.chunks - chunks_.live()) {
       status = absl::ResourceExhaustedError(absl::StrCat(
           "requested ", event.count, " chunks; the node's limit is ", options_.limits.chunks));
-    } else if (event.count > home.slots->free_slots()) {
+    } else if (event.count > home.slots().free_slots()) {
       // The allocation waits for a segment, or for freed chunks whose transfers have not ended.
       return Grow(job, job.home);
     }

@@ -17,7 +17,7 @@ void EngineState::On(const EvictCall& event) {
   }
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
   absl::Status status = indices.status();
-  if (status.ok() && (event.tier == Tier::kDevice || !job.tier(event.tier).exists())) {
+  if (status.ok() && (event.tier == Tier::kDevice || !job.share(event.tier).exists())) {
     status = absl::InvalidArgumentError(
         absl::StrCat("chunks cannot be evicted to the ", TierName(event.tier), " tier"));
   }

@@ -37,7 +37,7 @@ absl::Status EngineState::Lost(ChunkIndex index) const {
 absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& event,
                                      const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
-  if (event.tier == Tier::kSsd || !job.tier(event.tier).exists()) {
+  if (event.tier == Tier::kSsd || !job.share(event.tier).exists()) {
     return absl::InvalidArgumentError(absl::StrCat("chunks cannot be leased at the ",
                                                    TierName(event.tier), " tier of this node"));
   }

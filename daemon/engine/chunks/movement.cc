@@ -190,20 +190,20 @@ void EngineState::StopPrefetch(Chunk& chunk) {
 bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
   Chunk& chunk = chunks_[index];
   if (chunk.slot(tier)) return true;
-  TierShare& share = chunk.job->tier(tier);
-  const std::deque<ChunkIndex>& queue = share.slot_queue;
+  Share& share = chunk.job->share(tier);
+  std::deque<ChunkIndex>& queue = chunk.job->tier(tier).slot_queue;
   const bool queued = (chunk.waits_for & Bit(tier)) != 0;
   const auto place = queued ? std::find(queue.begin(), queue.end(), index) : queue.end();
   // The queue is served in its order: a chunk behind others takes a slot only if each of them can
   // have one.
   const size_t ahead = place - queue.begin();
-  if (share.slots->spare_slots() > ahead) {
-    chunk.slot(tier) = chunk.job->share(tier).Take();
+  if (share.slots().spare_slots() > ahead) {
+    chunk.slot(tier) = share.Take();
     StopWaitingForSlot(index, tier);
     return true;
   }
   if (!queued) {
-    share.slot_queue.push_back(index);
+    queue.push_back(index);
     chunk.waits_for |= Bit(tier);
   }
   queued_for_ |= Bit(tier);
@@ -237,25 +237,25 @@ void EngineState::DropCopy(ChunkIndex index, Tier tier) {
 void EngineState::MakeRoom(Job& job, Tier tier) {
   // Admitted calls pin copies, which leave the eviction queue before victims are chosen from it.
   if (!job.waiting.empty()) AdmitWaiting(job, tier);
-  TierShare& share = job.tier(tier);
-  Share& lent = job.share(tier);
-  lent.by_slot() ? GiveSurplusBack(job) : ReleaseSurplusSlots(job, tier);
-  const size_t free = share.slots->spare_slots();
-  const size_t waiting = share.slot_queue.size();
-  for (size_t i = 0; i < std::min(free, waiting); ++i) ScheduleChunk(share.slot_queue[i]);
-  const size_t wanted = waiting + share.slots->surplus_slots();
-  if (waiting <= free) ledger_.Satisfy(lent);
+  TierQueues& queues = job.tier(tier);
+  Share& share = job.share(tier);
+  share.by_slot() ? GiveSurplusBack(job) : ReleaseSurplusSlots(job, tier);
+  const size_t free = share.slots().spare_slots();
+  const size_t waiting = queues.slot_queue.size();
+  for (size_t i = 0; i < std::min(free, waiting); ++i) ScheduleChunk(queues.slot_queue[i]);
+  const size_t wanted = waiting + share.slots().surplus_slots();
+  if (waiting <= free) ledger_.Satisfy(share);
   // Victims that still leave count as slots. Otherwise each room check would choose more of them.
-  if (wanted <= free + share.evicting.value()) return;
-  const bool shrinks = share.slots->surplus_slots() > 0 || lent.balloon() > 0;
-  if (!shrinks && !lent.can_grow()) GrowShare(job, tier, static_cast<uint32_t>(waiting - free));
+  if (wanted <= free + queues.evicting.value()) return;
+  const bool shrinks = share.slots().surplus_slots() > 0 || share.balloon() > 0;
+  if (!shrinks && !share.can_grow()) GrowShare(job, tier, static_cast<uint32_t>(waiting - free));
   // New memory costs less than a victim that must be read again. SegmentMade() lists a room check.
-  if (lent.can_grow()) return Grow(job, tier);
-  for (size_t missing = wanted - free - share.evicting.value(); missing > 0; --missing) {
-    const absl::optional<Candidate> victim = share.victims.Next(job.forecast.predictor().now());
+  if (share.can_grow()) return Grow(job, tier);
+  for (size_t missing = wanted - free - queues.evicting.value(); missing > 0; --missing) {
+    const absl::optional<Candidate> victim = queues.victims.Next(job.forecast.predictor().now());
     if (!victim.has_value()) return DeflateForWaiting(job, tier);
     const ChunkIndex index = job.members[victim->member];
-    share.evicting.Set(chunks_[index].evict_from, tier);
+    queues.evicting.Set(chunks_[index].evict_from, tier);
     UpdateVictim(index, tier);
     ScheduleChunk(index);
   }
@@ -369,23 +369,24 @@ void EngineState::On(const PrefetchCall& event) {
   Job& job = *session->job;
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
   if (!indices.ok()) return Refuse(event.call, indices.status());
-  if (event.tier == Tier::kSsd || !job.tier(event.tier).exists()) {
+  if (event.tier == Tier::kSsd || !job.share(event.tier).exists()) {
     return Refuse(event.call,
                   absl::InvalidArgumentError(absl::StrCat("chunks cannot be prefetched to the ",
                                                           TierName(event.tier), " tier")));
   }
-  TierShare& share = job.tier(event.tier);
+  TierQueues& queues = job.tier(event.tier);
+  const Share& share = job.share(event.tier);
   // The lease budget leaves a quarter of the slots to prefetches.
-  const uint32_t most = std::max(uint32_t{1}, share.slots->size() / 4);
+  const uint32_t most = std::max(uint32_t{1}, share.slots().size() / 4);
   for (const ChunkIndex index : *indices) {
     Chunk& chunk = chunks_[index];
     const bool busy = chunk.pinned() || chunk.prefetch_to.has_value() ||
                       chunk.evict_to.has_value() || chunk.valid_at(event.tier);
-    const bool room = share.slots->spare_slots() > 0 || share.victims.size() > 0 ||
-                      job.share(event.tier).can_grow();
+    const bool room =
+        share.slots().spare_slots() > 0 || queues.victims.size() > 0 || share.can_grow();
     // A prefetch is a hint: it is skipped rather than refused, and never competes with demand.
-    if (busy || !room || !share.slot_queue.empty() || share.prefetches.value() >= most) continue;
-    share.prefetches.Set(chunk.prefetch_to, event.tier);
+    if (busy || !room || !queues.slot_queue.empty() || queues.prefetches.value() >= most) continue;
+    queues.prefetches.Set(chunk.prefetch_to, event.tier);
     chunk.evicted = false;
     CancelEviction(chunk);
     ScheduleChunk(index);

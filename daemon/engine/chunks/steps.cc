@@ -16,7 +16,7 @@ namespace memtide {
 absl::Status EngineState::CheckStep(const Session& session, const StepCall& event,
                                     const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
-  if (!job.tier(Tier::kHost).exists()) {
+  if (!job.share(Tier::kHost).exists()) {
     return absl::FailedPreconditionError(
         "this node has no host pool, and steps are computed in host memory");
   }

@@ -109,9 +109,9 @@ absl::optional<ResidencyPlan::Slots> EngineState::SlotsToPlan(const Job& job) co
     return absl::nullopt;
   }
   ResidencyPlan::Slots slots;
-  slots.upper = job.tier(job.work).slots->size();
+  slots.upper = job.share(job.work).slots().size();
   if (job.work == Tier::kDevice && job.home == Tier::kSsd) {
-    slots.middle = job.tier(Tier::kHost).slots->size();
+    slots.middle = job.share(Tier::kHost).slots().size();
   }
   return slots;
 }
@@ -164,10 +164,10 @@ VirtualTime EngineState::RankOf(const Chunk& chunk, Tier tier) {
 void EngineState::Rank(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   for (const Tier tier : kMemoryTiers) {
-    TierShare& share = chunk.job->tier(tier);
-    if (!share.exists()) continue;
-    if (share.victims.Contains(chunk.member)) share.victims.Remove(chunk.member);
-    if (share.pinned_queue.Contains(chunk.member)) share.pinned_queue.Remove(chunk.member);
+    if (!chunk.job->share(tier).exists()) continue;
+    TierQueues& queues = chunk.job->tier(tier);
+    if (queues.victims.Contains(chunk.member)) queues.victims.Remove(chunk.member);
+    if (queues.pinned_queue.Contains(chunk.member)) queues.pinned_queue.Remove(chunk.member);
     UpdateVictim(index, tier);
   }
 }
@@ -184,22 +184,22 @@ bool EngineState::MayLeave(const Chunk& chunk, Tier tier) const {
 
 void EngineState::UpdateVictim(ChunkIndex index, Tier tier) {
   const Chunk& chunk = chunks_[index];
-  TierShare& share = chunk.job->tier(tier);
-  if (!share.exists() || tier == Tier::kSsd) return;
+  TierQueues& queues = chunk.job->tier(tier);
+  if (!chunk.job->share(tier).exists() || tier == Tier::kSsd) return;
   const bool held = IsPinnedAt(chunk, tier);
-  if (held != share.pinned_queue.Contains(chunk.member)) {
+  if (held != queues.pinned_queue.Contains(chunk.member)) {
     if (held) {
       const bool leaves = !PlannedToStay(chunk, tier).value_or(true);
-      share.pinned_queue.Add({chunk.member, leaves ? EvictionCost::kLeaving : EvictionCost::kClean,
-                              RankOf(chunk, tier)});
+      queues.pinned_queue.Add({chunk.member, leaves ? EvictionCost::kLeaving : EvictionCost::kClean,
+                               RankOf(chunk, tier)});
     } else {
-      share.pinned_queue.Remove(chunk.member);
+      queues.pinned_queue.Remove(chunk.member);
     }
   }
   const bool may_leave = MayLeave(chunk, tier);
-  if (may_leave == share.victims.Contains(chunk.member)) return;
-  if (!may_leave) return share.victims.Remove(chunk.member);
-  share.victims.Add({chunk.member, CostOf(chunk, tier), RankOf(chunk, tier)});
+  if (may_leave == queues.victims.Contains(chunk.member)) return;
+  if (!may_leave) return queues.victims.Remove(chunk.member);
+  queues.victims.Add({chunk.member, CostOf(chunk, tier), RankOf(chunk, tier)});
   ScheduleRoomCheck(*chunk.job, tier);
 }
 

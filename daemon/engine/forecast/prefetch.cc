@@ -52,10 +52,11 @@ bool EngineState::PrefetchOrWriteBack() {
 }
 
 bool EngineState::Prefetch(Job& job, Tier tier) {
-  TierShare& share = job.tier(tier);
+  const Share& share = job.share(tier);
+  const TierQueues& queues = job.tier(tier);
   // Chunks that wait for slots are demanded now, and precede all predictions.
-  if (!share.exists() || tier == job.home || !share.slot_queue.empty()) return false;
-  const uint32_t slots = share.slots->size();
+  if (!share.exists() || tier == job.home || !queues.slot_queue.empty()) return false;
+  const uint32_t slots = share.slots().size();
   // Prefetches have at most the quarter of the slots that the lease budget leaves free. Two chunks
   // may come at once even if they are larger than kMaxPrefetch.
   const uint64_t most = std::min<uint64_t>(std::max(uint32_t{1}, slots / 4),
@@ -66,7 +67,7 @@ bool EngineState::Prefetch(Job& job, Tier tier) {
         if (index == kNoChunk || NextUseOfContent(chunks_[index]) != time) return absl::nullopt;
         return !IsThere(chunks_[index], tier);
       });
-  if (share.prefetches.value() >= most) return false;
+  if (queues.prefetches.value() >= most) return false;
   return job.forecast.PrefetchNext(
       tier, [&](Member member, VirtualTime time) { return TryPrefetch(job, tier, member, time); });
 }
@@ -108,16 +109,16 @@ absl::optional<Candidate> EngineState::VictimAfter(const Job& job, Tier tier,
   // A copy that the residency plan retains makes room only for a demand transfer. While most of the
   // tier is leased, the planned victims cannot leave, and the next uses would come late: then it
   // may leave, too.
-  const TierShare& share = job.tier(tier);
-  const bool planned = job.forecast.has_plan() && 2 * share.pinned_chunks() < share.slots->size();
+  const bool planned = job.forecast.has_plan() &&
+                       2 * job.tier(tier).pinned_chunks() < job.share(tier).slots().size();
   const bool stays = victim->cost == EvictionCost::kOnly || victim->cost == EvictionCost::kClean;
   return later && !(stays && planned) ? victim : absl::nullopt;
 }
 
 // Whether a chunk with a use at `time` can have a slot without displacing one with a sooner use.
 bool EngineState::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
-  const SlotPool& slots = *job.tier(tier).slots;
-  if (slots.spare_slots() > 0 || job.share(tier).can_grow()) return true;
+  const Share& share = job.share(tier);
+  if (share.slots().spare_slots() > 0 || share.can_grow()) return true;
   if (VictimAfter(job, tier, time).has_value()) return true;
   if (tier == job.work) RevokeFarthest(job, time);
   return false;
@@ -153,11 +154,11 @@ void EngineState::RevokeFarthest(Job& job, VirtualTime time) {
 // Writes the next victim back while its link is idle, so that it can be dropped at once when its
 // slot is needed.
 bool EngineState::WriteBackEarly(Job& job, Tier tier) {
-  TierShare& share = job.tier(tier);
-  if (!share.exists() || tier == job.home || share.slots->spare_slots() > 0) return false;
+  const Share& share = job.share(tier);
+  if (!share.exists() || tier == job.home || share.slots().spare_slots() > 0) return false;
   if (!HasIdleLink(job.forecast.links(), tier)) return false;
   const JobForecast& forecast = job.forecast;
-  const absl::optional<Candidate> victim = share.victims.Next(forecast.predictor().now());
+  const absl::optional<Candidate> victim = job.tier(tier).victims.Next(forecast.predictor().now());
   const EvictionCost leaving = forecast.has_plan() ? EvictionCost::kLeaving : EvictionCost::kOnly;
   if (!victim.has_value() || victim->cost != leaving) return false;
   const ChunkIndex index = job.members[victim->member];
@@ -174,9 +175,9 @@ bool EngineState::WriteBackEarly(Job& job, Tier tier) {
 // Whether a copy for a use at `time` may take a slot there now, without a write-back and without
 // displacing a chunk with a sooner use.
 bool EngineState::IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const {
-  const TierShare& share = job.tier(tier);
-  if (!share.exists() || !share.slot_queue.empty()) return false;
-  if (share.slots->spare_slots() > 0) return true;
+  const Share& share = job.share(tier);
+  if (!share.exists() || !job.tier(tier).slot_queue.empty()) return false;
+  if (share.slots().spare_slots() > 0) return true;
   const absl::optional<Candidate> victim = VictimAfter(job, tier, time);
   return victim.has_value() && victim->cost != EvictionCost::kOnly &&
          victim->cost != EvictionCost::kLeaving;

@@ -61,7 +61,7 @@ void EngineState::On(const TraceCall& event) {
   traced.job = job.id;
   traced.chunk_size = job.chunk_size;
   const auto slots = [&job](Tier tier) {
-    return job.tier(tier).exists() ? job.tier(tier).slots->size() : 0;
+    return job.share(tier).exists() ? job.share(tier).slots().size() : 0;
   };
   traced.device_slots = slots(Tier::kDevice);
   traced.host_slots = slots(Tier::kHost);

@@ -73,9 +73,9 @@ void EngineState::ReleaseSurplusSlots(Job& job, Tier tier) {
 }
 
 void EngineState::DeflateForWaiting(Job& job, Tier tier) {
-  const TierShare& share = job.tier(tier);
+  const TierQueues& queues = job.tier(tier);
   const absl::optional<ShareLedger::Change> change =
-      ledger_.DeflateFor(job.share(tier), share.slot_queue.size(), share.evicting.value());
+      ledger_.DeflateFor(job.share(tier), queues.slot_queue.size(), queues.evicting.value());
   if (change.has_value()) Apply(*change);
 }
 

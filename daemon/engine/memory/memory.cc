@@ -43,11 +43,10 @@ void EngineState::TakeShares(Job& job, std::unique_ptr<JobShares> shares) {
   job.shares = std::move(shares);
   for (const Tier tier : kAllTiers) {
     if (!job.share(tier).exists()) continue;
-    job.tier(tier).slots = &job.share(tier).slots();
     job.tier(tier).victims = EvictionQueue(options_.placement->dirty_weight());
   }
   job.home = job.shares->home();
-  job.work = job.tier(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
+  job.work = job.share(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
 }
 
 void EngineState::Grow(Job& job, Tier tier) {

@@ -149,7 +149,7 @@ void EngineState::EndResize(Job& job, const absl::Status& status) {
   if (!status.ok()) return Refuse(call, status);
   Reply reply;
   reply.call = call;
-  reply.value = ResizeReply{job.tier(Tier::kDevice).slots->size(), job.LeaseBudget()};
+  reply.value = ResizeReply{job.share(Tier::kDevice).slots().size(), job.LeaseBudget()};
   Emit(std::move(reply));
 }
 

@@ -14,9 +14,8 @@ ShareLedger::Opens EngineState::WaitingOpens(Tier tier) const {
 ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
   ShareLedger::Demands demands;
   for (const auto& [id, job] : jobs_) {
-    const TierShare& share = job->tier(tier);
     if (!job->share(tier).is_elastic()) continue;
-    demands[id] = {share.pinned_chunks(), job->waiting.LargestAt(tier)};
+    demands[id] = {job->tier(tier).pinned_chunks(), job->waiting.LargestAt(tier)};
   }
   return demands;
 }

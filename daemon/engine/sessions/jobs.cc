@@ -157,7 +157,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   // The Open waits for the first memory at each of these tiers. A store is made when chunks are
   // allocated.
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    if (made.tier(tier).exists()) Grow(made, tier);
+    if (made.share(tier).exists()) Grow(made, tier);
   }
   return absl::OkStatus();
 }

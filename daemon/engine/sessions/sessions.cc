@@ -119,7 +119,7 @@ void EngineState::On(const Tick&) {
     }
     ledger_.RetrySegments(*job->shares);
     for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-      if (job->tier(tier).exists()) ScheduleRoomCheck(*job, tier);
+      if (job->share(tier).exists()) ScheduleRoomCheck(*job, tier);
     }
   }
   for (Job* job : expired) EndJob(*job);
@@ -135,15 +135,16 @@ void EngineState::ExpireCalls() {
   }
   for (Waiter* waiter : late) {
     ++counters_.deadlines_exceeded;
-    const TierShare& tier = waiter->job->tier(waiter->tier);
+    const Job& job = *waiter->job;
     std::string text = absl::StrCat(
         waiter->chunks.size(), " chunks were not at the ", TierName(waiter->tier),
         " tier in time: ",
         waiter->admitted ? "they are on their way"
-                         : absl::StrCat(tier.pinned_chunks(), " of ", tier.slots->size(),
+                         : absl::StrCat(job.tier(waiter->tier).pinned_chunks(), " of ",
+                                        job.share(waiter->tier).slots().size(),
                                         " slots are leased; release some, or raise the pool"));
-    if (!waiter->job->last_error.ok()) {
-      absl::StrAppend(&text, "; last failure: ", waiter->job->last_error.message());
+    if (!job.last_error.ok()) {
+      absl::StrAppend(&text, "; last failure: ", job.last_error.message());
     }
     Fail(*waiter, absl::DeadlineExceededError(text));
   }

@@ -94,7 +94,7 @@ struct Chunk {
   Tier pin_tier = Tier::kHost;
   // evict_to: a client requested it. evict_from: the copy at that tier is a victim.
   // write_back_from: the copy at that tier is written back early and stays.
-  // TierShare::prefetches and TierShare::evicting count two of them.
+  // TierQueues::prefetches and TierQueues::evicting count two of them.
   TierMark prefetch_to, evict_from;
   absl::optional<Tier> evict_to, write_back_from;
   // A write-back ran since the copy was chosen as a victim.
