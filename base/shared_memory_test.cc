@@ -143,11 +143,11 @@ TEST(SharedMemoryTest, ContentOutlivesTheOwnerThroughItsDescriptor) {
   absl::StatusOr<SharedMemory> memory = SharedMemory::Create("first", MiB(4));
   ASSERT_TRUE(memory.ok());
   std::memcpy(memory->data() + MiB(3).count(), "content", sizeof("content"));
-  const int kept = fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0);
+  const int descriptor = fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0);
   const int other = fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0);
   *memory = *SharedMemory::Create("second", MiB(2));
   {
-    const absl::StatusOr<SharedMemory> again = SharedMemory::Adopt(kept, MiB(4));
+    const absl::StatusOr<SharedMemory> again = SharedMemory::Adopt(descriptor, MiB(4));
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_STREQ(again->data() + MiB(3).count(), "content");
     EXPECT_EQ(again->size(), MiB(4));

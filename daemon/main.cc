@@ -106,8 +106,8 @@ std::string WaitForEnd(const Config& config, const Node& node, int signal_fd) {
   }
 }
 
-absl::StatusOr<Config> Configure(const v1::NodeConfig& proto, const KeptMemory& kept) {
-  MEMTIDE_ASSIGN_OR_RETURN(Machine machine, ThisMachine(kept));
+absl::StatusOr<Config> Configure(const v1::NodeConfig& proto, const PersistedMemory& persisted) {
+  MEMTIDE_ASSIGN_OR_RETURN(Machine machine, ThisMachine(persisted));
   machine.inspect_gpu = InspectGpu;
   return Validate(proto, machine);
 }
@@ -149,8 +149,8 @@ int Main(int argc, char** argv) {
   // What the last daemon left is measured before the settings are checked: it counts as free
   // memory.
   PersistedState persisted = TakePersistedState();
-  const KeptMemory kept = Measure(persisted);
-  const int bad_settings = kept.any ? kExitFailed : kExitBadSettings;
+  const PersistedMemory measured = Measure(persisted);
+  const int bad_settings = measured.any ? kExitFailed : kExitBadSettings;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const absl::StatusOr<CommandLine> line =
       ParseCommandLine(arguments, absl::StrCat(kVersion, " (", CudaOfThisBuild(), ")"));
@@ -163,7 +163,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   if (line->list_gpus) return PrintGpus();
-  const absl::StatusOr<Config> config = Configure(line->config, kept);
+  const absl::StatusOr<Config> config = Configure(line->config, measured);
   if (!config.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(config.status().message()).c_str());
     // The GPU may be available after a restart: while a machine boots, its module is loaded late.

@@ -43,33 +43,33 @@ absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, cons
   if (proto.host_pool_bytes() == 0) {
     // The jobs of the last daemon must fit again, even where the default is smaller (decision 14).
     const Bytes usual = PartOf(Bytes(left.count() / 2), proto);
-    return RoundPool("host_pool_bytes", std::max(usual, RoomFor(machine.kept.host_pool)));
+    return RoundPool("host_pool_bytes", std::max(usual, RoomFor(machine.persisted.host_pool)));
   }
-  const Bytes asked(proto.host_pool_bytes());
-  if (asked <= left) return RoundPool("host_pool_bytes", asked);
+  const Bytes requested(proto.host_pool_bytes());
+  if (requested <= left) return RoundPool("host_pool_bytes", requested);
   const absl::Status refusal = absl::FailedPreconditionError(
-      absl::StrCat("host_pool_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(left),
+      absl::StrCat("host_pool_bytes: ", FormatBytes(requested), ", but only ", FormatBytes(left),
                    device.IsZero() ? " of memory are available"
                                    : " of memory are available besides the emulated device",
                    ". Ask for less (--host-pool), or end other programs"));
-  return LessOrRefuse(refusal, left, machine.kept.host_pool, machine, config);
+  return LessOrRefuse(refusal, left, machine.persisted.host_pool, machine, config);
 }
 
 absl::StatusOr<Bytes> ToHostReserve(const v1::NodeConfig& proto, const Machine& machine,
                                     Config* config) {
   const Bytes available = machine.available_memory;
   if (proto.host_reserve() == v1::HOST_RESERVE_DISABLED) return Bytes();
-  const Bytes asked(proto.host_reserve_bytes());
+  const Bytes requested(proto.host_reserve_bytes());
   const Bytes usual = std::min(Bytes(available.count() / 16), kMostReserve);
   // A reserve that can never be reached would keep the balloon inflated.
-  if (asked > available) {
+  if (requested > available) {
     const absl::Status refusal = absl::FailedPreconditionError(absl::StrCat(
-        "host_reserve_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(available),
+        "host_reserve_bytes: ", FormatBytes(requested), ", but only ", FormatBytes(available),
         " of memory are available now: the host pool could never be used whole. Reserve less "
         "(--host-reserve), or nothing (--no-host-reserve)"));
     return LessOrRefuse(refusal, usual, Bytes(), machine, config);
   }
-  return asked.IsZero() ? usual : asked;
+  return requested.IsZero() ? usual : requested;
 }
 
 absl::StatusOr<std::vector<std::string>> ToSsdDirs(const v1::NodeConfig& proto,
@@ -125,16 +125,16 @@ absl::Status SetSsd(const v1::NodeConfig& proto, const Machine& machine, Config*
   }
   MEMTIDE_ASSIGN_OR_RETURN(config->ssd_dirs, ToSsdDirs(proto, machine));
   MEMTIDE_ASSIGN_OR_RETURN(const Bytes largest, LargestSsdPool(config->ssd_dirs, machine));
-  const Bytes kept = machine.kept.ssd_pool;
+  const Bytes persisted = machine.persisted.ssd_pool;
   Bytes size(proto.ssd_pool_bytes());
   if (size.IsZero()) {
-    size = std::max(PartOf(DefaultSsdPool(largest), proto), RoomFor(kept));
+    size = std::max(PartOf(DefaultSsdPool(largest), proto), RoomFor(persisted));
   } else if (size > largest) {
     const absl::Status refusal = absl::FailedPreconditionError(
         absl::StrCat("ssd_pool_bytes: ", FormatBytes(size), ", but the directories have room for ",
                      FormatBytes(largest),
                      ". Ask for less (--ssd-pool), or name other directories (--ssd-dir)"));
-    MEMTIDE_ASSIGN_OR_RETURN(size, LessOrRefuse(refusal, largest, kept, machine, config));
+    MEMTIDE_ASSIGN_OR_RETURN(size, LessOrRefuse(refusal, largest, persisted, machine, config));
   }
   MEMTIDE_ASSIGN_OR_RETURN(config->ssd_pool, RoundPool("ssd_pool_bytes", size));
   return absl::OkStatus();

@@ -60,10 +60,11 @@ TEST(ConfigTest, DaemonsOfOneMachineDivideWhatIsTakenByDefault) {
   EXPECT_EQ(config->host_pool, GiB(1));
   EXPECT_EQ(config->ssd_pool, GiB(20));
   EXPECT_EQ(config->host_reserve, MiB(512)) << "is the machine's";
-  const auto told = FromText("daemons: 4 host_pool_bytes: 2147483648 ssd_pool_bytes: 1073741824");
-  ASSERT_TRUE(told.ok()) << told.status();
-  EXPECT_EQ(told->host_pool, GiB(2));
-  EXPECT_EQ(told->ssd_pool, GiB(1));
+  const auto with_sizes =
+      FromText("daemons: 4 host_pool_bytes: 2147483648 ssd_pool_bytes: 1073741824");
+  ASSERT_TRUE(with_sizes.ok()) << with_sizes.status();
+  EXPECT_EQ(with_sizes->host_pool, GiB(2));
+  EXPECT_EQ(with_sizes->ssd_pool, GiB(1));
   EXPECT_EQ(Refusal("daemons: 4294967295", StatusCode::kInvalidArgument),
             "host_pool_bytes: 1 B is less than the least, 2 MiB");
 }
@@ -186,7 +187,7 @@ TEST(ConfigTest, WhileJobsWaitToBeRestoredAPoolIsReducedInsteadOfRefused) {
       "test");
   ASSERT_TRUE(proto.ok()) << proto.status();
   Machine machine = TestMachine();
-  machine.kept.any = true;
+  machine.persisted.any = true;
   const auto config = Validate(*proto, machine);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->host_pool, GiB(8)) << "all that there is";
@@ -202,9 +203,9 @@ TEST(ConfigTest, WhileJobsWaitToBeRestoredAPoolIsReducedInsteadOfRefused) {
 
 TEST(ConfigTest, APoolOfDefaultSizeHasRoomForTheJobsOfTheLastDaemon) {
   Machine machine = TestMachine();
-  machine.kept.any = true;
-  machine.kept.host_pool = GiB(5) - Bytes(1);
-  machine.kept.ssd_pool = GiB(90);
+  machine.persisted.any = true;
+  machine.persisted.host_pool = GiB(5) - Bytes(1);
+  machine.persisted.ssd_pool = GiB(90);
   auto config = Validate({}, machine);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->host_pool, GiB(5)) << "half of what is available is 4 GiB";
@@ -225,9 +226,10 @@ TEST(ConfigTest, ThisMachineHasMemoryAndADisk) {
   ASSERT_TRUE(here.ok()) << here.status();
   ASSERT_TRUE(below.ok()) << below.status();
   EXPECT_EQ(here->file_system, below->file_system);
-  KeptMemory kept;
-  kept.blocks[here->file_system] = GiB(1 << 20);
-  EXPECT_GE(ThisMachine(kept)->free_space("/tmp")->free, GiB(1 << 20)) << "what is kept is ours";
+  PersistedMemory persisted;
+  persisted.blocks[here->file_system] = GiB(1 << 20);
+  EXPECT_GE(ThisMachine(persisted)->free_space("/tmp")->free, GiB(1 << 20))
+      << "what is kept is ours";
 }
 
 }  // namespace

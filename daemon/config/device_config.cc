@@ -56,21 +56,22 @@ absl::Status SetEmulated(const v1::NodeConfig& proto, Config* config) {
 
 absl::Status SetCuda(const v1::NodeConfig& proto, const Machine& machine, const Gpu& gpu,
                      Config* config) {
-  const Bytes kept = machine.kept.device_pool;
-  Bytes asked = proto.device_pool_bytes() == 0 ? std::max(DefaultGpuPool(gpu.free), RoomFor(kept))
-                                               : Bytes(proto.device_pool_bytes());
-  if (asked > gpu.free) {
+  const Bytes persisted = machine.persisted.device_pool;
+  Bytes requested = proto.device_pool_bytes() == 0
+                        ? std::max(DefaultGpuPool(gpu.free), RoomFor(persisted))
+                        : Bytes(proto.device_pool_bytes());
+  if (requested > gpu.free) {
     const absl::Status refusal = absl::FailedPreconditionError(absl::StrCat(
-        "device_pool_bytes: ", FormatBytes(asked), ", but only ", FormatBytes(gpu.free), " of ",
+        "device_pool_bytes: ", FormatBytes(requested), ", but only ", FormatBytes(gpu.free), " of ",
         FormatBytes(gpu.total), " are free on GPU ", gpu.description,
         ". Ask for less (--device-pool), or end what uses it (nvidia-smi)"));
     // Clients that outlived the last daemon may still map the missing memory, and return it when
     // they end.
-    MEMTIDE_ASSIGN_OR_RETURN(
-        asked, LessOrRefuse(refusal, std::min(asked, gpu.total), kept, machine, config));
+    MEMTIDE_ASSIGN_OR_RETURN(requested, LessOrRefuse(refusal, std::min(requested, gpu.total),
+                                                     persisted, machine, config));
   }
   CudaDeviceConfig device;
-  MEMTIDE_ASSIGN_OR_RETURN(device.pool, RoundPool("device_pool_bytes", asked));
+  MEMTIDE_ASSIGN_OR_RETURN(device.pool, RoundPool("device_pool_bytes", requested));
   device.uuid = gpu.uuid;
   device.others = gpu.others;
   config->cuda_device = std::move(device);

@@ -14,14 +14,14 @@ using ::testing::HasSubstr;
 
 constexpr char kPool[] = "device_pool_bytes: 1073741824 ";  // 1 GiB
 
-Machine WithGpu(const absl::StatusOr<Gpu>& gpu, std::string* asked = nullptr) {
+Machine WithGpu(const absl::StatusOr<Gpu>& gpu, std::string* requested = nullptr) {
   Machine machine;
   machine.available_memory = GiB(8);
   machine.socket_dir = "/run/memtide";
   machine.ssd_dir = "/a";
   machine.free_space = [](const std::string&) { return FreeSpace{1, GiB(100)}; };
-  machine.inspect_gpu = [gpu, asked](const std::string& device) {
-    if (asked != nullptr) *asked = device;
+  machine.inspect_gpu = [gpu, requested](const std::string& device) {
+    if (requested != nullptr) *requested = device;
     return gpu;
   };
   return machine;
@@ -92,22 +92,22 @@ TEST(DeviceConfigTest, AutoWithALinkMeansAnEmulatedDevice) {
 }
 
 TEST(DeviceConfigTest, NoneAndEmulatedLookForNoGpu) {
-  std::string asked = "nothing";
-  EXPECT_TRUE(From("device: \"none\"", WithGpu(Usable(), &asked))->DevicePool().IsZero());
-  EXPECT_TRUE(From(std::string(kPool) + "device: \"emulated\"", WithGpu(Usable(), &asked))
+  std::string requested = "nothing";
+  EXPECT_TRUE(From("device: \"none\"", WithGpu(Usable(), &requested))->DevicePool().IsZero());
+  EXPECT_TRUE(From(std::string(kPool) + "device: \"emulated\"", WithGpu(Usable(), &requested))
                   ->emulated_device.has_value());
-  EXPECT_EQ(asked, "nothing");
+  EXPECT_EQ(requested, "nothing");
 }
 
 TEST(DeviceConfigTest, AGpuIsNamedByOrdinalOrUuid) {
-  std::string asked = "nothing";
-  const Machine machine = WithGpu(Usable(), &asked);
+  std::string requested = "nothing";
+  const Machine machine = WithGpu(Usable(), &requested);
   EXPECT_TRUE(From("device: \"cuda\"", machine)->cuda_device.has_value());
-  EXPECT_EQ(asked, "");
+  EXPECT_EQ(requested, "");
   EXPECT_TRUE(From("device: \"cuda:3\"", machine)->cuda_device.has_value());
-  EXPECT_EQ(asked, "3");
+  EXPECT_EQ(requested, "3");
   EXPECT_TRUE(From("device: \"GPU-12\"", machine)->cuda_device.has_value());
-  EXPECT_EQ(asked, "GPU-12");
+  EXPECT_EQ(requested, "GPU-12");
   for (const char* const text : {"gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA", "1"}) {
     EXPECT_THAT(
         Refusal("device: \"" + std::string(text) + "\"", machine, StatusCode::kInvalidArgument),

@@ -21,7 +21,8 @@ std::string FromEnvironment(const char* name, const std::string& below) {
   return value == nullptr || *value == '\0' ? "" : absl::StrCat(value, below);
 }
 
-absl::StatusOr<FreeSpace> FreeSpaceOf(const std::string& directory, const KeptMemory& kept) {
+absl::StatusOr<FreeSpace> FreeSpaceOf(const std::string& directory,
+                                      const PersistedMemory& persisted) {
   std::filesystem::path path = std::filesystem::absolute(directory);
   std::error_code error;
   // The daemon makes a missing directory later; until then its nearest parent has the free space.
@@ -35,18 +36,18 @@ absl::StatusOr<FreeSpace> FreeSpaceOf(const std::string& directory, const KeptMe
                                                       directory, "\": ", std::strerror(errno)));
   }
   // Stores that the descriptor store holds take space now, and are this daemon's.
-  const auto own = kept.blocks.find(info.st_dev);
-  const Bytes kept_here = own == kept.blocks.end() ? Bytes() : own->second;
+  const auto own = persisted.blocks.find(info.st_dev);
+  const Bytes persisted_here = own == persisted.blocks.end() ? Bytes() : own->second;
   // f_bavail leaves out the blocks that the file system keeps for root.
-  return FreeSpace{info.st_dev, Bytes(space.f_bavail) * space.f_frsize + kept_here};
+  return FreeSpace{info.st_dev, Bytes(space.f_bavail) * space.f_frsize + persisted_here};
 }
 
 }  // namespace
 
-absl::StatusOr<Machine> ThisMachine(const KeptMemory& kept) {
+absl::StatusOr<Machine> ThisMachine(const PersistedMemory& persisted) {
   Machine machine;
-  machine.kept = kept;
-  machine.available_memory = GetAvailableMemory("", kept.memory).bytes;
+  machine.persisted = persisted;
+  machine.available_memory = GetAvailableMemory("", persisted.memory).bytes;
   if (machine.available_memory == Bytes(std::numeric_limits<uint64_t>::max())) {
     return absl::InternalError("no MemAvailable in /proc/meminfo");
   }
@@ -59,8 +60,8 @@ absl::StatusOr<Machine> ThisMachine(const KeptMemory& kept) {
     machine.ssd_dir = FromEnvironment("XDG_CACHE_HOME", "/memtide/store");
     if (machine.ssd_dir.empty()) machine.ssd_dir = FromEnvironment("HOME", "/.cache/memtide/store");
   }
-  machine.free_space = [kept](const std::string& directory) {
-    return FreeSpaceOf(directory, kept);
+  machine.free_space = [persisted](const std::string& directory) {
+    return FreeSpaceOf(directory, persisted);
   };
   return machine;
 }

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "daemon/device/gpu.h"
-#include "daemon/recovery/kept_memory.h"
+#include "daemon/recovery/persisted_memory.h"
 
 namespace memtide {
 
@@ -25,7 +25,7 @@ struct FreeSpace {
 struct Machine {
   // Memory that new programs can use without swapping, within the limits of this process's cgroup.
   Bytes available_memory;
-  KeptMemory kept;
+  PersistedMemory persisted;
   // The default directories of a user's sockets and data. Empty: unknown.
   std::string socket_dir, ssd_dir;
   // Returns the free space of the directory, or of its nearest existing parent.
@@ -36,7 +36,7 @@ struct Machine {
 
 // Reads the properties of this machine. Leaves inspect_gpu to the caller, so that only callers that
 // set it link CUDA.
-absl::StatusOr<Machine> ThisMachine(const KeptMemory& kept = {});
+absl::StatusOr<Machine> ThisMachine(const PersistedMemory& persisted = {});
 
 }  // namespace memtide
 

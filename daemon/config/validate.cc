@@ -19,13 +19,15 @@ absl::StatusOr<Bytes> RoundPool(absl::string_view field, Bytes size) {
 }
 
 // Rounds up, because the jobs of the last daemon must fit into the pool.
-Bytes RoomFor(Bytes kept) { return RoundDown(kept + kPoolAlignment - Bytes(1), kPoolAlignment); }
+Bytes RoomFor(Bytes persisted) {
+  return RoundDown(persisted + kPoolAlignment - Bytes(1), kPoolAlignment);
+}
 
-absl::StatusOr<Bytes> LessOrRefuse(const absl::Status& problem, Bytes largest, Bytes kept,
+absl::StatusOr<Bytes> LessOrRefuse(const absl::Status& problem, Bytes largest, Bytes persisted,
                                    const Machine& machine, Config* config) {
   // With jobs to restore, a refusal would lose them (decision 14).
-  if (!machine.kept.any) return problem;
-  const Bytes size = std::max(RoundDown(largest, kPoolAlignment), RoomFor(kept));
+  if (!machine.persisted.any) return problem;
+  const Bytes size = std::max(RoundDown(largest, kPoolAlignment), RoomFor(persisted));
   config->warnings.push_back(
       absl::StrCat(problem.message(), ". It is ", FormatBytes(size),
                    " until the next start, so that the jobs of the last daemon fit"));

@@ -11,12 +11,12 @@ namespace memtide {
 
 // Rounds down to a multiple of kPoolAlignment. INVALID_ARGUMENT: the result is zero.
 absl::StatusOr<Bytes> RoundPool(absl::string_view field, Bytes size);
-// The smallest pool, a multiple of kPoolAlignment, that has room for `kept`.
-Bytes RoomFor(Bytes kept);
+// The smallest pool, a multiple of kPoolAlignment, that has room for `persisted`.
+Bytes RoomFor(Bytes persisted);
 // Handles a pool for which the machine has no room. Returns `problem`, unless jobs wait to be
 // restored, which an error would end: then adds a warning, and returns the larger of `largest` and
 // the pool that the jobs need.
-absl::StatusOr<Bytes> LessOrRefuse(const absl::Status& problem, Bytes largest, Bytes kept,
+absl::StatusOr<Bytes> LessOrRefuse(const absl::Status& problem, Bytes largest, Bytes persisted,
                                    const Machine& machine, Config* config);
 // INVALID_ARGUMENT: negative, a day or longer, or not a duration.
 absl::StatusOr<Duration> ToDuration(absl::string_view field,

@@ -48,16 +48,16 @@ void RemoveStoredFd(const std::string& name) {
 }
 
 StoredFds TakeStoredFds() {
-  StoredFds kept;
+  StoredFds stored;
   char** names = nullptr;
   // Without the variables, a child process does not take these descriptors for its own.
   const int count = sd_listen_fds_with_names(/*unset_environment=*/1, &names);
   for (int i = 0; i < count; ++i) {
-    kept[names[i]] = OwnedFd(SD_LISTEN_FDS_START + i);
+    stored[names[i]] = OwnedFd(SD_LISTEN_FDS_START + i);
     std::free(names[i]);
   }
   std::free(names);
-  return kept;
+  return stored;
 }
 
 #else

@@ -335,13 +335,13 @@ TEST_F(MoverTest, WhatIsDroppedIsGoneAndItsIdCanComeBack) {
 TEST_F(MoverTest, WhatIsDroppedHasNoMemoryAlsoForClientsThatHaveItsDescriptor) {
   MakeAll();
   for (const RegionId region : {kHost, kDevice}) {
-    const absl::StatusOr<MemoryExport> kept = mover_->Export(region);
-    ASSERT_TRUE(kept.ok()) << kept.status();
+    const absl::StatusOr<MemoryExport> exported = mover_->Export(region);
+    ASSERT_TRUE(exported.ok()) << exported.status();
     Mapping client(*mover_, region);
     client.Fill(0, 'a', kSlot);
     const auto blocks = [&] {
       struct stat info;
-      EXPECT_EQ(fstat(kept->fd, &info), 0);
+      EXPECT_EQ(fstat(exported->fd, &info), 0);
       return Bytes(static_cast<uint64_t>(info.st_blocks) * 512);
     };
     ASSERT_EQ(blocks(), kSlot * kSlots);
@@ -349,7 +349,7 @@ TEST_F(MoverTest, WhatIsDroppedHasNoMemoryAlsoForClientsThatHaveItsDescriptor) {
     ASSERT_EQ(inbox_.Await("no region " + std::to_string(region.value())), absl::OkStatus());
     EXPECT_EQ(blocks(), Bytes(0));
     EXPECT_TRUE(client.Holds(0, '\0', kSlot)) << "new memory, and the client's own";
-    close(kept->fd);
+    close(exported->fd);
   }
 }
 

@@ -30,7 +30,7 @@ struct LionRun {
     const auto zero = hn::Zero(d);
     const auto one = hn::Set(d, 1.0f);
     const auto gradient = hn::LoadU(d, places.gradient + i) * hn::Set(d, call.step.gradient_factor);
-    const auto kept = hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep);
+    const auto decayed = hn::LoadU(d, places.parameter + i) * hn::Set(d, call.keep);
     const auto momentum = hn::LoadU(d, places.old_state[0] + i);
     // Lion (Chen et al., 2023) steps by the sign of an average of beta1, and keeps one of beta2.
     const auto update = Fma(gradient, hn::Set(d, call.weight1), momentum * hn::Set(d, call.beta1));
@@ -39,7 +39,7 @@ struct LionRun {
         hn::IfThenElseZero(update > zero, one) - hn::IfThenElseZero(update < zero, one);
     const auto fresh = Fma(gradient, hn::Set(d, call.weight2), momentum * hn::Set(d, call.beta2));
     put.State(d, 0, fresh, i);
-    put.Parameter(d, Fma(sign, hn::Set(d, call.minus_lr), kept), i);
+    put.Parameter(d, Fma(sign, hn::Set(d, call.minus_lr), decayed), i);
   }
 };
 

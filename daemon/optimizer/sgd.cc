@@ -35,8 +35,8 @@ struct SgdRun {
       // As in torch, the first momentum is the gradient itself, without dampening.
       auto momentum = gradient;
       if (!call.begins_momentum) {
-        const auto kept = hn::LoadU(d, places.old_state[0] + i) * hn::Set(d, call.momentum);
-        momentum = Fma(gradient, hn::Set(d, call.gradient_weight), kept);
+        const auto decayed = hn::LoadU(d, places.old_state[0] + i) * hn::Set(d, call.momentum);
+        momentum = Fma(gradient, hn::Set(d, call.gradient_weight), decayed);
       }
       put.State(d, 0, momentum, i);
       gradient = call.nesterov ? Fma(momentum, hn::Set(d, call.momentum), gradient) : momentum;

@@ -73,14 +73,14 @@ struct StreamState {
 // Streams the parameter, and drops the rest. Keeps it for the copy, if there is one.
 struct StreamParameter {
   float* to;
-  float* kept;
+  float* retained;
 
   template <class D>
   HWY_INLINE void State(D, size_t, hn::Vec<D>, size_t) const {}
   template <class D>
   HWY_INLINE void Parameter(D d, hn::Vec<D> value, size_t i) const {
     hn::Stream(value, d, to + i);
-    if (kept != nullptr) hn::Store(value, d, kept + i);
+    if (retained != nullptr) hn::Store(value, d, retained + i);
   }
 };
 
@@ -120,14 +120,14 @@ struct StepTiles {
     if (states > 0) PassOfState<0>(places, begin);
     if (states > 1) PassOfState<1>(places, begin);
     if (states > 2) PassOfState<2>(places, begin);
-    Tile kept;
+    Tile retained;
     float* const to = static_cast<float*>(call.new_parameter.data) + begin;
-    const StreamParameter put = {to, call.copy.data == nullptr ? nullptr : kept.values};
+    const StreamParameter put = {to, call.copy.data == nullptr ? nullptr : retained.values};
     const hn::ScalableTag<float> d;
     for (size_t i = 0; i < kTile; i += hn::Lanes(d)) {
       run.Vector(d, places, i, put);
     }
-    Settle(kept.values, call.copy, begin, kTile, nullptr);
+    Settle(retained.values, call.copy, begin, kTile, nullptr);
   }
 
   template <size_t kState>

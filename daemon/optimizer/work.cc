@@ -98,16 +98,16 @@ absl::Status CheckPiece(const Work& work, const Piece& piece, const Chunks& chun
   }
   const size_t states = StatesOf(work.rule);
   for (size_t i = 0; i < kMostStates; ++i) {
-    const bool kept = i < states;
-    const bool read = kept && !work.fresh_states;
-    if (piece.states[i].has_value() != read || piece.new_states[i].has_value() != kept) {
+    const bool used = i < states;
+    const bool read = used && !work.fresh_states;
+    if (piece.states[i].has_value() != read || piece.new_states[i].has_value() != used) {
       return absl::InvalidArgumentError(
           absl::StrCat("states: the rule keeps ", states,
                        "; new_states must be as many, and states as many or, "
                        "with fresh_states, none"));
     }
     if (read) MEMTIDE_RETURN_IF_ERROR(check("state", *piece.states[i], state, Role::kRead));
-    if (!kept) continue;
+    if (!used) continue;
     const Place& fresh = *piece.new_states[i];
     MEMTIDE_RETURN_IF_ERROR(check("new_state", fresh, state, Role::kWritten));
     MEMTIDE_RETURN_IF_ERROR(written.Add("new_state", {fresh, piece.elements * state}));

@@ -119,18 +119,18 @@ std::vector<bool> Keep(const Problem& problem, uint32_t slots) {
         {begin, gap.next_use, kUnit + std::llround(gap.share * static_cast<double>(kUnit))});
   }
   AddLeasesOfLastUse(problem, &intervals);
-  std::vector<bool> kept = HeaviestPacking(intervals, slots - 1);
+  std::vector<bool> resident = HeaviestPacking(intervals, slots - 1);
   // The intervals of leases come after those of the gaps, and are no part of the answer.
-  kept.resize(problem.gaps.size());
-  return kept;
+  resident.resize(problem.gaps.size());
+  return resident;
 }
 
 // The cost with the present shares: a lower bound of what any schedule costs.
-LeastMoves Cost(const Problem& problem, const std::vector<bool>& kept) {
+LeastMoves Cost(const Problem& problem, const std::vector<bool>& resident) {
   LeastMoves cost;
   cost.reads = problem.first_reads;
-  for (size_t i = 0; i < kept.size(); ++i) {
-    if (kept[i]) continue;
+  for (size_t i = 0; i < resident.size(); ++i) {
+    if (resident[i]) continue;
     cost.reads += 1;
     cost.writes += problem.gaps[i].share;
   }
@@ -138,24 +138,25 @@ LeastMoves Cost(const Problem& problem, const std::vector<bool>& kept) {
 }
 
 // What this choice really costs: a write-back for each write whose gaps are not all kept.
-double CostOfSchedule(const Problem& problem, const std::vector<bool>& kept) {
-  double cost =
-      problem.first_reads + static_cast<double>(std::count(kept.begin(), kept.end(), false));
+double CostOfSchedule(const Problem& problem, const std::vector<bool>& resident) {
+  double cost = problem.first_reads +
+                static_cast<double>(std::count(resident.begin(), resident.end(), false));
   for (const std::vector<uint32_t>& gaps : problem.dirts) {
-    cost += std::any_of(gaps.begin(), gaps.end(), [&kept](uint32_t i) { return !kept[i]; });
+    cost += std::any_of(gaps.begin(), gaps.end(), [&resident](uint32_t i) { return !resident[i]; });
   }
   return cost;
 }
 
 // Moves `part` of each write-back's cost to its gaps that are not kept.
-void ShiftShares(const std::vector<bool>& kept, double part, Problem* problem) {
+void ShiftShares(const std::vector<bool>& resident, double part, Problem* problem) {
   for (const std::vector<uint32_t>& gaps : problem->dirts) {
-    const auto open = std::count_if(gaps.begin(), gaps.end(), [&](uint32_t i) { return !kept[i]; });
+    const auto open =
+        std::count_if(gaps.begin(), gaps.end(), [&](uint32_t i) { return !resident[i]; });
     if (open == 0) continue;
     for (const uint32_t i : gaps) {
       double& share = problem->gaps[i].share;
       share *= 1 - part;
-      if (!kept[i]) share += part / static_cast<double>(open);
+      if (!resident[i]) share += part / static_cast<double>(open);
     }
   }
 }
@@ -169,15 +170,15 @@ LeastMoves LeastMovesOnce(const AccessSequence& sequence, uint32_t slots) {
   LeastMoves best;
   double possible = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kMostAscents; ++i) {
-    const std::vector<bool> kept = Keep(problem, slots);
-    const LeastMoves cost = Cost(problem, kept);
+    const std::vector<bool> resident = Keep(problem, slots);
+    const LeastMoves cost = Cost(problem, resident);
     // Each division of the shares gives a lower bound, so the greatest is the best; `possible` is
     // what a real schedule costs, and bounds the optimum from above.
     if (cost.Total() > best.Total()) best = cost;
-    possible = std::min(possible, CostOfSchedule(problem, kept));
+    possible = std::min(possible, CostOfSchedule(problem, resident));
     if (best.Total() >= (1 - kCloseEnough) * possible) break;
     // A subgradient search converges only with steps that become smaller.
-    ShiftShares(kept, 0.5 * std::min(1.0, std::pow(0.8, i - 5)), &problem);
+    ShiftShares(resident, 0.5 * std::min(1.0, std::pow(0.8, i - 5)), &problem);
   }
   return best;
 }

@@ -180,9 +180,9 @@ absl::Status Player::Use(const ChunkEvent& event) {
     before_last_ = std::exchange(last_, event.chunk);
   }
   // Virtual time passes in Call() only while the fetch waits, so all of it is a stall.
-  const Instant asked = node_.now();
+  const Instant start = node_.now();
   MEMTIDE_RETURN_IF_ERROR(node_.Call(fetch).status());
-  stalled_ += node_.now() - asked;
+  stalled_ += node_.now() - start;
   return absl::OkStatus();
 }
 

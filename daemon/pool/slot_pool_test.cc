@@ -55,7 +55,7 @@ TEST(SlotPoolTest, ASlotThatIsGivenUpIsNotHandedOutUntilItIsBackedAgain) {
   SlotPool pool(3);
   EXPECT_EQ(pool.BackOne(), SlotNumber(0));
   EXPECT_EQ(pool.BackOne(), SlotNumber(1));
-  Slot kept = pool.Take();
+  Slot slot = pool.Take();
   EXPECT_EQ(pool.Unback(pool.Take()), SlotNumber(1));
   pool.Gone(SlotNumber(1));
   EXPECT_EQ(pool.backed_slots(), 1u);

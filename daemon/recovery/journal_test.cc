@@ -78,17 +78,17 @@ TEST(JournalTest, WhatOneProcessAppendedAnotherReads) {
   EXPECT_EQ(read.committed_step, job.committed_step);
   EXPECT_EQ(read.manifest, job.manifest);
   ASSERT_EQ(contents.chunk_records.size(), 1u);
-  const ChunkRecord& kept = contents.chunk_records[0];
-  EXPECT_EQ(kept.chunk, chunk.chunk);
-  EXPECT_EQ(kept.job, chunk.job);
-  EXPECT_EQ(kept.kind, chunk.kind);
-  EXPECT_EQ(kept.version, chunk.version);
-  EXPECT_EQ(kept.torn, chunk.torn);
-  ASSERT_TRUE(kept.host.has_value() && kept.ssd.has_value());
-  EXPECT_EQ(kept.host->slot, 9u);
-  EXPECT_TRUE(kept.host->valid);
-  EXPECT_EQ(kept.ssd->slot, 10u);
-  EXPECT_FALSE(kept.ssd->valid);
+  const ChunkRecord& restored = contents.chunk_records[0];
+  EXPECT_EQ(restored.chunk, chunk.chunk);
+  EXPECT_EQ(restored.job, chunk.job);
+  EXPECT_EQ(restored.kind, chunk.kind);
+  EXPECT_EQ(restored.version, chunk.version);
+  EXPECT_EQ(restored.torn, chunk.torn);
+  ASSERT_TRUE(restored.host.has_value() && restored.ssd.has_value());
+  EXPECT_EQ(restored.host->slot, 9u);
+  EXPECT_TRUE(restored.host->valid);
+  EXPECT_EQ(restored.ssd->slot, 10u);
+  EXPECT_FALSE(restored.ssd->valid);
 }
 
 TEST(JournalTest, ItsMemoryStaysBoundedHoweverLongItRuns) {

@@ -43,7 +43,7 @@ PersistedState TakePersistedState() {
   return persisted;
 }
 
-void SetLeastPools(const Restore& restore, KeptMemory* kept) {
+void SetLeastPools(const Restore& restore, PersistedMemory* measured) {
   std::map<JobId, uint64_t> host_copies;
   for (const ChunkRecord& chunk : restore.chunk_records) {
     // A host copy takes its slot again; other host slots come back empty.
@@ -69,14 +69,14 @@ void SetLeastPools(const Restore& restore, KeptMemory* kept) {
     const int i = static_cast<int>(tier);
     return fixed[i] + std::max(used[i], fixed[i].IsZero() ? Bytes(0) : claimed[i]);
   };
-  kept->device_pool = least(Tier::kDevice);
-  kept->host_pool = least(Tier::kHost);
-  kept->ssd_pool = least(Tier::kSsd);
+  measured->device_pool = least(Tier::kDevice);
+  measured->host_pool = least(Tier::kHost);
+  measured->ssd_pool = least(Tier::kSsd);
 }
 
-KeptMemory Measure(const PersistedState& persisted) {
-  KeptMemory kept;
-  kept.any = !persisted.memory.empty();
+PersistedMemory Measure(const PersistedState& persisted) {
+  PersistedMemory measured;
+  measured.any = !persisted.memory.empty();
   for (const auto& [name, fd] : persisted.memory) {
     struct stat status;
     struct statfs file_system;
@@ -85,13 +85,13 @@ KeptMemory Measure(const PersistedState& persisted) {
     // st_size would also count the slots that the balloon emptied.
     const Bytes size = Bytes(static_cast<uint64_t>(status.st_blocks)) * kStatBlock;
     if (!absl::StartsWith(name, kRegionPrefix)) {
-      kept.blocks[status.st_dev] += size;
+      measured.blocks[status.st_dev] += size;
     } else if (file_system.f_type != HUGETLBFS_MAGIC) {
-      kept.memory += size;  // Reserved huge pages were never counted as available.
+      measured.memory += size;  // Reserved huge pages were never counted as available.
     }
   }
-  if (persisted.journal != nullptr) SetLeastPools(persisted.journal->Contents(), &kept);
-  return kept;
+  if (persisted.journal != nullptr) SetLeastPools(persisted.journal->Contents(), &measured);
+  return measured;
 }
 
 }  // namespace memtide

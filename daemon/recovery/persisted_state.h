@@ -10,7 +10,7 @@
 #include "daemon/engine/interface/events.h"
 #include "daemon/io/fd_store.h"
 #include "daemon/recovery/journal.h"
-#include "daemon/recovery/kept_memory.h"
+#include "daemon/recovery/persisted_memory.h"
 
 namespace memtide {
 
@@ -27,11 +27,11 @@ struct PersistedState {
 PersistedState TakePersistedState();
 
 // What the descriptors hold, and what the jobs of the journal need.
-KeptMemory Measure(const PersistedState& persisted);
+PersistedMemory Measure(const PersistedState& persisted);
 
 // The part of Measure() that sets the least pools in which an engine can restore these jobs. For
 // tests.
-void SetLeastPools(const Restore& restore, KeptMemory* kept);
+void SetLeastPools(const Restore& restore, PersistedMemory* measured);
 
 }  // namespace memtide
 

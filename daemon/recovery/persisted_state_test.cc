@@ -28,12 +28,12 @@ TEST(PersistedStateTest, MeasuresWhatIsThereAndNotHowLargeItMayBecome) {
   struct stat status;
   ASSERT_EQ(fstat(file.get(), &status), 0);
   persisted.memory[StoreFileName(StoreId(4), 0)] = std::move(file);
-  const KeptMemory kept = Measure(persisted);
-  EXPECT_TRUE(kept.any);
-  EXPECT_EQ(kept.memory, MiB(6));
-  ASSERT_EQ(kept.blocks.size(), 1u);
-  EXPECT_GE(kept.blocks.at(status.st_dev), MiB(4));
-  EXPECT_LT(kept.blocks.at(status.st_dev), MiB(5)) << "a little more where blocks are listed";
+  const PersistedMemory measured = Measure(persisted);
+  EXPECT_TRUE(measured.any);
+  EXPECT_EQ(measured.memory, MiB(6));
+  ASSERT_EQ(measured.blocks.size(), 1u);
+  EXPECT_GE(measured.blocks.at(status.st_dev), MiB(4));
+  EXPECT_LT(measured.blocks.at(status.st_dev), MiB(5)) << "a little more where blocks are listed";
 }
 
 JobRecord ElasticJob(uint64_t id, uint32_t host_claim, uint32_t stores) {
@@ -56,20 +56,20 @@ TEST(PersistedStateTest, TheLeastPoolsHaveRoomForWhatIsUsedAndForFixedShares) {
     if (i % 2 == 0) chunk.host = ChunkRecord::Copy{i / 2, true};
     restore.chunk_records.push_back(chunk);
   }
-  KeptMemory kept;
-  SetLeastPools(restore, &kept);
-  EXPECT_EQ(kept.device_pool, Bytes(0));
-  EXPECT_EQ(kept.host_pool, MiB(2) * (15 + 2)) << "a copy each, and what the idle job may have";
-  EXPECT_EQ(kept.ssd_pool, MiB(2) * (3 * 10 + kMinSlots)) << "whole stores";
+  PersistedMemory measured;
+  SetLeastPools(restore, &measured);
+  EXPECT_EQ(measured.device_pool, Bytes(0));
+  EXPECT_EQ(measured.host_pool, MiB(2) * (15 + 2)) << "a copy each, and what the idle job may have";
+  EXPECT_EQ(measured.ssd_pool, MiB(2) * (3 * 10 + kMinSlots)) << "whole stores";
 
   JobRecord fixed;
   fixed.job = JobId(3);
   fixed.chunk_size = MiB(2);
   fixed.shares = {MiB(16), MiB(32), Bytes(0)};
   restore.job_records.push_back(fixed);
-  SetLeastPools(restore, &kept);
-  EXPECT_EQ(kept.device_pool, MiB(16));
-  EXPECT_EQ(kept.host_pool, MiB(32) + MiB(2) * (25 + 2)) << "besides what the others claim";
+  SetLeastPools(restore, &measured);
+  EXPECT_EQ(measured.device_pool, MiB(16));
+  EXPECT_EQ(measured.host_pool, MiB(32) + MiB(2) * (25 + 2)) << "besides what the others claim";
 }
 
 }  // namespace

@@ -16,27 +16,27 @@
 namespace memtide {
 namespace {
 
-// Moves the descriptor out of `kept`: no two jobs can have the same memory, whatever the records
+// Moves the descriptor out of `stored`: no two jobs can have the same memory, whatever the records
 // say.
-absl::StatusOr<OwnedFd> Take(StoredFds* kept, const std::string& name) {
-  const auto found = kept->find(name);
-  if (found == kept->end()) {
+absl::StatusOr<OwnedFd> Take(StoredFds* stored, const std::string& name) {
+  const auto found = stored->find(name);
+  if (found == stored->end()) {
     return absl::DataLossError(
         absl::StrCat("the descriptor store of the service manager lacks ", name,
                      "; FileDescriptorStoreMax= in the unit may be too small"));
   }
   OwnedFd fd = std::move(found->second);
-  kept->erase(found);
+  stored->erase(found);
   return fd;
 }
 
-absl::StatusOr<std::vector<OwnedFd>> TakeFiles(StoredFds* kept, StoreId store) {
+absl::StatusOr<std::vector<OwnedFd>> TakeFiles(StoredFds* stored, StoreId store) {
   // The journal does not hold the number of files: their names in the store count them.
   std::vector<OwnedFd> files;
   do {
-    MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, Take(kept, StoreFileName(store, files.size())));
+    MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, Take(stored, StoreFileName(store, files.size())));
     files.push_back(std::move(file));
-  } while (kept->count(StoreFileName(store, files.size())) > 0);
+  } while (stored->count(StoreFileName(store, files.size())) > 0);
   return files;
 }
 
@@ -57,7 +57,7 @@ std::set<uint32_t> IdleSlots(const JobRecord& job, const std::vector<ChunkRecord
 }
 
 // Adopts all memory of the job, or, with an error, none.
-absl::Status RestoreMemory(const JobRecord& job, const std::set<uint32_t>& idle, StoredFds* kept,
+absl::Status RestoreMemory(const JobRecord& job, const std::set<uint32_t>& idle, StoredFds* stored,
                            Mover* mover) {
   std::vector<RegionId> regions;
   std::vector<StoreId> stores;
@@ -66,7 +66,7 @@ absl::Status RestoreMemory(const JobRecord& job, const std::set<uint32_t>& idle,
     for (const StoreId id : stores) mover->Disown(id);
   };
   for (const RegionId id : job.regions) {
-    MEMTIDE_ASSIGN_OR_RETURN(OwnedFd memory, Take(kept, RegionName(id)));
+    MEMTIDE_ASSIGN_OR_RETURN(OwnedFd memory, Take(stored, RegionName(id)));
     // The slots of a job are numbered over all of its regions; the mover has offsets in one region.
     const uint32_t first = static_cast<uint32_t>(job.slots_per_region * regions.size());
     std::set<uint64_t> empty;
@@ -79,7 +79,7 @@ absl::Status RestoreMemory(const JobRecord& job, const std::set<uint32_t>& idle,
     regions.push_back(id);
   }
   for (const StoreId id : job.stores) {
-    MEMTIDE_ASSIGN_OR_RETURN(std::vector<OwnedFd> files, TakeFiles(kept, id));
+    MEMTIDE_ASSIGN_OR_RETURN(std::vector<OwnedFd> files, TakeFiles(stored, id));
     MEMTIDE_RETURN_IF_ERROR(
         mover->Adopt(id, SizeOfSegment(job, Tier::kSsd, stores.size()), std::move(files)));
     stores.push_back(id);
@@ -119,17 +119,17 @@ absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(PersistedState* persisted) 
   return journal;
 }
 
-Restore RestoreJobs(StoredFds kept, Journal* journal, Mover* mover) {
+Restore RestoreJobs(StoredFds stored, Journal* journal, Mover* mover) {
   const Restore left = journal->Contents();
   Restore taken;
   taken.chunk_records = left.chunk_records;
   std::set<std::string> unused;
   // A daemon that is killed between a record and RemoveStoredFd leaves descriptors that no job has.
   // systemd would hold their memory for ever.
-  for (const auto& [name, fd] : kept) unused.insert(name);
+  for (const auto& [name, fd] : stored) unused.insert(name);
   for (const JobRecord& job : left.job_records) {
     const absl::Status status =
-        RestoreMemory(job, IdleSlots(job, left.chunk_records), &kept, mover);
+        RestoreMemory(job, IdleSlots(job, left.chunk_records), &stored, mover);
     if (status.ok()) {
       // The mover has the job's memory from here on.
       taken.job_records.push_back(job);

@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(PersistedState* persisted);
 // Passes the memory of the journal's jobs to the mover and returns the event that tells the engine
 // of them. A job with missing memory is dropped, which is logged. Stored descriptors of no job are
 // removed from the store. REQUIRES: the mover has started no effect.
-Restore RestoreJobs(StoredFds kept, Journal* journal, Mover* mover);
+Restore RestoreJobs(StoredFds stored, Journal* journal, Mover* mover);
 
 }  // namespace memtide
 

@@ -127,7 +127,7 @@ TEST_F(DaemonCallsTest, MessagesAboveTheCapAreRefusedWithoutBeingKept) {
 }
 
 TEST_F(DaemonCallsTest, DescriptorsThatClientsKeepHoldNoMemoryThatIsLentAgain) {
-  std::vector<int> kept;
+  std::vector<int> descriptors;
   for (int round = 0; round < 5; ++round) {
     Session session(SocketDir());
     const v1::OpenResponse opened = session.Open();
@@ -135,10 +135,10 @@ TEST_F(DaemonCallsTest, DescriptorsThatClientsKeepHoldNoMemoryThatIsLentAgain) {
       int descriptor = -1;
       ASSERT_TRUE(session.Receive(&descriptor).has_region());
       ASSERT_GE(descriptor, 0);
-      kept.push_back(descriptor);
+      descriptors.push_back(descriptor);
     }
     int64_t bytes = 0;
-    for (const int descriptor : kept) {
+    for (const int descriptor : descriptors) {
       struct stat info;
       ASSERT_EQ(fstat(descriptor, &info), 0);
       bytes += info.st_blocks * 512;
@@ -148,7 +148,7 @@ TEST_F(DaemonCallsTest, DescriptorsThatClientsKeepHoldNoMemoryThatIsLentAgain) {
     v1::CloseResponse closed;
     EXPECT_TRUE(session.sessions().Close(session.Context().get(), {}, &closed).ok());
   }
-  for (const int descriptor : kept) close(descriptor);
+  for (const int descriptor : descriptors) close(descriptor);
 }
 
 TEST_F(DaemonCallsTest, LastsThroughAThousandHalfDoneHandshakes) {

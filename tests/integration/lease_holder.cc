@@ -38,9 +38,10 @@ int main(int argc, char** argv) {
   Require(memtide_get_properties(client, &properties), "properties");
   uint32_t first = 0;
   Require(memtide_allocate(client, MEMTIDE_PARAMETER, kChunks, &first), "allocate");
-  std::vector<uint32_t> asked;
-  for (uint32_t i = 0; i < kChunks; i += 2) asked.push_back(first + i);
-  Require(memtide_acquire(client, asked.data(), asked.size(), MEMTIDE_WRITE, -1), "acquire");
+  std::vector<uint32_t> every_second;
+  for (uint32_t i = 0; i < kChunks; i += 2) every_second.push_back(first + i);
+  Require(memtide_acquire(client, every_second.data(), every_second.size(), MEMTIDE_WRITE, -1),
+          "acquire");
   for (uint32_t i = 0; i < kChunks; ++i) {
     memset(static_cast<char*>(properties.base) + (first + i) * properties.chunk_bytes, 1,
            properties.chunk_bytes);

@@ -52,7 +52,7 @@ ServiceManager::~ServiceManager() {
   shutdown(socket_, SHUT_RDWR);
   thread_.join();
   close(socket_);
-  for (const auto& [name, fd] : kept_) close(fd);
+  for (const auto& [name, fd] : stored_) close(fd);
 }
 
 void ServiceManager::Listen() {
@@ -80,19 +80,19 @@ void ServiceManager::Hear(const std::string& message, const std::vector<int>& de
   MutexLock lock(&mutex_);
   const std::string& name = values["FDNAME"];
   if (values.count("FDSTORE") > 0) {
-    MEMTIDE_CHECK(descriptors.size() == 1 && kept_.count(name) == 0) << name;
-    kept_[name] = descriptors[0];
+    MEMTIDE_CHECK(descriptors.size() == 1 && stored_.count(name) == 0) << name;
+    stored_[name] = descriptors[0];
   } else {
     for (const int fd : descriptors)
       close(fd);  // A barrier's descriptor is answered by closing it.
   }
-  if (values.count("FDSTOREREMOVE") > 0 && kept_.count(name) > 0) {
-    close(kept_[name]);
-    kept_.erase(name);
+  if (values.count("FDSTOREREMOVE") > 0 && stored_.count(name) > 0) {
+    close(stored_[name]);
+    stored_.erase(name);
   }
   uint64_t sync = 0;
   if (absl::SimpleAtoi(values["SYNC"], &sync)) synced_ = sync;
-  heard_.SignalAll();
+  notified_.SignalAll();
 }
 
 void ServiceManager::Sync() {
@@ -102,14 +102,14 @@ void ServiceManager::Sync() {
                        reinterpret_cast<const sockaddr*>(&address), sizeof(address)) > 0)
       << std::strerror(errno);
   MutexLock lock(&mutex_);
-  while (synced_ < last_sync_) heard_.Wait(&mutex_);
+  while (synced_ < last_sync_) notified_.Wait(&mutex_);
 }
 
 std::unique_ptr<DaemonProcess> ServiceManager::Start(const std::vector<std::string>& flags) {
   std::vector<std::string> names = Names();
   std::vector<int> descriptors;
   MutexLock lock(&mutex_);
-  for (const std::string& name : names) descriptors.push_back(kept_[name]);
+  for (const std::string& name : names) descriptors.push_back(stored_[name]);
   return std::make_unique<DaemonProcess>(
       flags,
       std::vector<std::string>{"NOTIFY_SOCKET=" + path_,
@@ -121,21 +121,21 @@ std::vector<std::string> ServiceManager::Names() {
   Sync();
   MutexLock lock(&mutex_);
   std::vector<std::string> names;
-  for (const auto& [name, fd] : kept_) names.push_back(name);
+  for (const auto& [name, fd] : stored_) names.push_back(name);
   return names;
 }
 
 void ServiceManager::Lose(const std::string& name) {
   Sync();
   MutexLock lock(&mutex_);
-  MEMTIDE_CHECK(kept_.count(name) == 1) << name;
-  close(kept_[name]);
-  kept_.erase(name);
+  MEMTIDE_CHECK(stored_.count(name) == 1) << name;
+  close(stored_[name]);
+  stored_.erase(name);
 }
 
 void ServiceManager::AwaitCount(size_t count) {
   MutexLock lock(&mutex_);
-  while (kept_.size() != count) heard_.Wait(&mutex_);
+  while (stored_.size() != count) notified_.Wait(&mutex_);
 }
 
 }  // namespace memtide

@@ -41,8 +41,8 @@ class ServiceManager {
   std::string path_;
   int socket_ = -1;
   Mutex mutex_;
-  CondVar heard_;
-  std::map<std::string, int> kept_ ABSL_GUARDED_BY(mutex_);
+  CondVar notified_;
+  std::map<std::string, int> stored_ ABSL_GUARDED_BY(mutex_);
   uint64_t synced_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_sync_ = 0;
   std::thread thread_;

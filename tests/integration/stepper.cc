@@ -69,11 +69,11 @@ class Job {
     for (uint64_t i = 0; i < step_; ++i) momentum = momentum * 0.5f + 1;
     for (uint32_t set = 0; set < sets_; ++set) {
       const auto* parameter = reinterpret_cast<const float*>(At(set, kParameter));
-      const auto* kept = reinterpret_cast<const float*>(At(set, kMomentum));
+      const auto* momentums = reinterpret_cast<const float*>(At(set, kMomentum));
       for (uint64_t i = 0; i < kElements; i += 509) {
-        if (parameter[i] == -static_cast<float>(step_) && kept[i] == momentum) continue;
+        if (parameter[i] == -static_cast<float>(step_) && momentums[i] == momentum) continue;
         return "torn: set " + std::to_string(set) + " has " + std::to_string(parameter[i]) +
-               " and " + std::to_string(kept[i]) + " at step " + std::to_string(step_);
+               " and " + std::to_string(momentums[i]) + " at step " + std::to_string(step_);
       }
     }
     return "";

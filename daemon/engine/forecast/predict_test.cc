@@ -155,9 +155,9 @@ TEST_F(PredictTest, LeasesOfWhatIsExpectedLastAreAskedBackForWhatIsExpectedSoone
   ASSERT_FALSE(revokes_.empty());
   EXPECT_EQ(revokes_[0].count, 0u);
   EXPECT_EQ(revokes_[0].chunks[0], chunks_[3]) << "used just now, so expected last";
-  const size_t asked = revokes_.size();
+  const size_t before = revokes_.size();
   Wait(std::chrono::seconds(1));
-  EXPECT_EQ(revokes_.size(), asked) << "once";
+  EXPECT_EQ(revokes_.size(), before) << "once";
 }
 
 TEST_F(PredictTest, WhatWasEvictedByRequestStaysAwayUntilItIsAskedFor) {

@@ -127,7 +127,7 @@ bool EngineState::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
 // Revokes leases of chunks whose next use comes after `time`.
 void EngineState::RevokeFarthest(Job& job, VirtualTime time) {
   std::map<SessionId, Revoke> revokes;
-  int asked = 0;
+  int revoked = 0;
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const bool leaves = candidate.cost == EvictionCost::kLeaving;
     // Chunks that the plan sends away come first in the queue. With a plan no other lease is
@@ -142,7 +142,7 @@ void EngineState::RevokeFarthest(Job& job, VirtualTime time) {
         revokes[pin.session].chunks.push_back(IdOf(job.members[candidate.member]));
       }
     }
-    return ++asked < kMaxRevoked;
+    return ++revoked < kMaxRevoked;
   });
   for (auto& [session, revoke] : revokes) {
     revoke.session = session;

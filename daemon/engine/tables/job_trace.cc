@@ -97,9 +97,9 @@ absl::optional<uint32_t> JobTrace::MomentsUntil(uint64_t events) const {
 }
 
 void JobTrace::AddTo(TraceReply* reply) const {
-  uint64_t kept = 0;
-  for (const Iteration& iteration : iterations_) kept += iteration.moments.size();
-  reply->first_moment = moments_ - kept;
+  uint64_t stored = 0;
+  for (const Iteration& iteration : iterations_) stored += iteration.moments.size();
+  reply->first_moment = moments_ - stored;
   for (const Iteration& iteration : iterations_) {
     for (size_t i = 0; i < iteration.moments.size(); ++i) {
       const Moment& moment = iteration.moments[i];

@@ -82,8 +82,8 @@ uint32_t Share::coming_slots() const {
 }
 
 uint32_t Share::inflatable_slots() const {
-  const uint32_t kept = std::max(kMinSlots, slots_with_balloon() / kRetainedPart);
-  return std::max(kept, std::min(slots_->size(), slots_->backed_slots())) - kept;
+  const uint32_t retained = std::max(kMinSlots, slots_with_balloon() / kRetainedPart);
+  return std::max(retained, std::min(slots_->size(), slots_->backed_slots())) - retained;
 }
 
 void Share::CheckInvariants() const {

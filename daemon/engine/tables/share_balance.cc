@@ -73,7 +73,7 @@ Bytes ShareLedger::FairShare(Tier tier, const Opens& opens) const {
     ++jobs;
     shared += share.chunk_size() * share.guaranteed();
   }
-  shared -= std::min(shared, opens.asked);
+  shared -= std::min(shared, opens.requested);
   return Bytes(shared.count() / std::max<uint64_t>(1, jobs));
 }
 

@@ -112,7 +112,8 @@ void ShareLedger::Count(const OpenCall& open, Tier tier, Opens* opens) const {
   opens->any = true;
   opens->elastic += IsElastic(open, tier);
   // Clients may request any size, so the sum is bounded.
-  opens->asked = CheckedAdd(opens->asked, AskedOf(open, tier)).value_or(Bytes(~uint64_t{0}));
+  opens->requested =
+      CheckedAdd(opens->requested, AskedOf(open, tier)).value_or(Bytes(~uint64_t{0}));
 }
 
 Bytes ShareLedger::NeededToOpen(const OpenCall& open, Tier tier) const {
@@ -135,30 +136,30 @@ absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const Op
   return shares;
 }
 
-absl::Status ShareLedger::NotEnough(Tier tier, Bytes asked, Bytes chunk_size,
+absl::Status ShareLedger::NotEnough(Tier tier, Bytes requested, Bytes chunk_size,
                                     uint64_t least) const {
   const Bytes free = std::min(Free(tier), Unguaranteed(tier));
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the ", TierName(tier), " pool has ", FormatBytes(free), " free of ",
-                   FormatBytes(capacity(tier)),
-                   "; requested: ", asked.IsZero() ? "all that is free" : FormatBytes(asked),
-                   ", at least ", least, " chunks of ", FormatBytes(chunk_size), " are needed"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the ", TierName(tier), " pool has ", FormatBytes(free), " free of ",
+      FormatBytes(capacity(tier)),
+      "; requested: ", requested.IsZero() ? "all that is free" : FormatBytes(requested),
+      ", at least ", least, " chunks of ", FormatBytes(chunk_size), " are needed"));
 }
 
-absl::StatusOr<Bytes> ShareLedger::FixedShare(const Share& share, Bytes asked) const {
+absl::StatusOr<Bytes> ShareLedger::FixedShare(const Share& share, Bytes requested) const {
   const Tier tier = share.tier();
   if (capacity(tier).IsZero()) {
-    if (asked.IsZero()) return Bytes(0);
-    return absl::ResourceExhaustedError(absl::StrCat("requested ", FormatBytes(asked), " of the ",
-                                                     TierName(tier),
+    if (requested.IsZero()) return Bytes(0);
+    return absl::ResourceExhaustedError(absl::StrCat("requested ", FormatBytes(requested),
+                                                     " of the ", TierName(tier),
                                                      " pool, but this node has none"));
   }
   const Bytes free = std::min(Free(tier), Unguaranteed(tier));
-  const Bytes bytes = RoundDown(asked.IsZero() ? free : asked, share.chunk_size());
+  const Bytes bytes = RoundDown(requested.IsZero() ? free : requested, share.chunk_size());
   // Slots are counted in 32 bits.
   const Bytes bounded = std::min(bytes, share.chunk_size() * limits_.chunks);
   if (bytes > free || bounded / share.chunk_size() < kMinSlots) {
-    return NotEnough(tier, asked, share.chunk_size(), kMinSlots);
+    return NotEnough(tier, requested, share.chunk_size(), kMinSlots);
   }
   return bounded;
 }
@@ -168,8 +169,8 @@ uint64_t ShareLedger::SegmentSlots(Bytes size, Bytes chunk) {
                   std::max<uint64_t>(1, kMaxRegionSize / chunk));
 }
 
-absl::Status ShareLedger::LendFixed(Share& share, Bytes asked, bool by_slot) {
-  MEMTIDE_ASSIGN_OR_RETURN(const Bytes bytes, FixedShare(share, asked));
+absl::Status ShareLedger::LendFixed(Share& share, Bytes requested, bool by_slot) {
+  MEMTIDE_ASSIGN_OR_RETURN(const Bytes bytes, FixedShare(share, requested));
   if (bytes.IsZero()) return absl::OkStatus();
   const uint64_t slots = bytes / share.chunk_size();
   if (by_slot) MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(share, slots));
@@ -371,12 +372,15 @@ void ShareLedger::Charge(Share& share) {
 }
 
 void ShareLedger::CheckInvariants() const {
-  // Usage() computes `free` and `reserved` as the rest of a pool and of a share. So its sum holds
-  // as long as no rest is negative.
   for (const Tier tier : kAllTiers) {
-    MEMTIDE_CHECK(Lent(tier) + Scrubbing(tier) <= capacity(tier))
-        << "the " << TierName(tier) << " pool of " << capacity(tier) << " has lent " << Lent(tier)
-        << ", and " << Scrubbing(tier) << " are being scrubbed";
+    // Memory that exists is not free, in whatever state its job is, or its region.
+    Bytes charged;
+    for (const auto& [id, job] : jobs_) {
+      const Share& share = (*job)[tier];
+      charged += share.bytes() + share.chunk_size() * share.leaving().size();
+    }
+    MEMTIDE_CHECK(charged <= capacity(tier) && Free(tier) == capacity(tier) - charged)
+        << "the " << TierName(tier) << " pool of " << capacity(tier) << " is charged " << charged;
   }
   for (const auto& [id, job] : jobs_) {
     for (const Tier tier : kAllTiers) (*job)[tier].CheckInvariants();

@@ -95,7 +95,7 @@ class ShareLedger {
   struct Opens {
     bool any = false;
     uint64_t elastic = 0;  // How many of them request an elastic share.
-    Bytes asked;           // The sizes that the others request.
+    Bytes requested;       // The sizes that the others request.
   };
   // What other jobs have to give back.
   struct Reclaim {
@@ -218,9 +218,9 @@ class ShareLedger {
   // The slots of a segment of an elastic share.
   uint64_t UsualSegment(Tier tier, Bytes chunk) const;
   uint64_t LeastShare(Tier tier, Bytes chunk) const;
-  absl::Status NotEnough(Tier tier, Bytes asked, Bytes chunk_size, uint64_t least) const;
-  absl::StatusOr<Bytes> FixedShare(const Share& share, Bytes asked) const;
-  absl::Status LendFixed(Share& share, Bytes asked, bool by_slot);
+  absl::Status NotEnough(Tier tier, Bytes requested, Bytes chunk_size, uint64_t least) const;
+  absl::StatusOr<Bytes> FixedShare(const Share& share, Bytes requested) const;
+  absl::Status LendFixed(Share& share, Bytes requested, bool by_slot);
   absl::Status LendElastic(Share& share);
   // The size below which other jobs may not push the share.
   uint32_t Floor(const JobShares& job, const Reclaim& reclaim, const Demand& demand,

@@ -121,8 +121,9 @@ Algorithm Sgd(const std::string& name, const SgdOptions& options) {
   algorithm.states = options.momentum != 0 ? 1 : 0;
   algorithm.run = [options](uint64_t step, const StepSpans& spans, const std::vector<Input>& old,
                             const std::vector<Output>& fresh) {
-    const bool kept = options.momentum != 0;
-    SgdStep(options, step, spans, {kept ? old[0] : Input()}, {kept ? fresh[0] : Output()});
+    const bool has_momentum = options.momentum != 0;
+    SgdStep(options, step, spans, {has_momentum ? old[0] : Input()},
+            {has_momentum ? fresh[0] : Output()});
   };
   algorithm.exact = [options](uint64_t, const Element& element) {
     return ExactSgd(options, element);

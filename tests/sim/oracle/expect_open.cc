@@ -104,7 +104,9 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
       call.time_to_live < Duration(0) || call.time_to_live > state.config.limits.max_time_to_live;
   if (join != nullptr || twin != nullptr) {
     const OpenCall& first = join != nullptr ? join->opened_by : *twin;
-    const auto differs = [](Bytes asked, Bytes has) { return !asked.IsZero() && asked != has; };
+    const auto differs = [](Bytes requested, Bytes has) {
+      return !requested.IsZero() && requested != has;
+    };
     if (differs(call.chunk_size, first.chunk_size) ||
         differs(call.device_share, first.device_share) ||
         differs(call.host_share, first.host_share) || differs(call.ssd_share, first.ssd_share)) {

@@ -52,7 +52,7 @@ void Model::Before(Instant now, const Event& event) {
 void Model::BeforeCall(const Event& event) {
   Call call;
   call.event = event;
-  call.asked = state_.events;
+  call.event_number = state_.events;
   call.faults_before = state_.faults;
   call.permitted = PermittedCodes(state_, event);
   if (const SessionId* session = SessionOf(event)) {

@@ -66,8 +66,8 @@ void Model::CheckRegions(const JobState& job, const OpenReply& reply) {
   const uint32_t usual_slots[kTiers] = {state_.config.device_share, state_.config.host_share,
                                         state_.config.ssd_share};
   const std::set<RegionId> regions(reply.regions.begin(), reply.regions.end());
-  std::set<RegionId> kept = job.regions;
-  for (const RegionId leaving : job.leaving) kept.erase(leaving);
+  std::set<RegionId> remaining = job.regions;
+  for (const RegionId leaving : job.leaving) remaining.erase(leaving);
   const bool by_slot = job.device_memory == MemoryKind::kCudaDescriptor;
   if (reply.device_memory != job.device_memory ||
       (reply.device_memory != MemoryKind::kSharedMemory) != state_.config.slot_regions) {
@@ -76,7 +76,7 @@ void Model::CheckRegions(const JobState& job, const OpenReply& reply) {
   }
   // Memory that could not be made shrinks a job.
   const bool same_size = state_.makes_failed != 0 || reply.max_chunks == job.max_chunks;
-  if (reply.chunk_size != job.chunk_size || regions != kept ||
+  if (reply.chunk_size != job.chunk_size || regions != remaining ||
       regions.size() != reply.regions.size() || !same_size) {
     return Broken(absl::StrCat("job ", reply.job.value(), " is described in two ways"));
   }

@@ -50,7 +50,7 @@ void Model::ObserveReply(const Reply& reply) {
   CheckValueKind(call, reply);
   if (!verdict_.ok()) return;
   HitCallProbes(call, reply);
-  if (reply.status.code() == Code::kNotFound && call.asked == state_.events) {
+  if (reply.status.code() == Code::kNotFound && call.event_number == state_.events) {
     CheckNotFound(call, reply);
   }
   if (reply.status.ok() && FindRemembered(call) != nullptr) return CheckRepeated(call, reply);
@@ -67,7 +67,7 @@ void Model::ObserveReply(const Reply& reply) {
       session->second.phase = Phase::kConnected;
     }
   }
-  if (std::holds_alternative<ResizeCall>(call.event) && call.asked == state_.events &&
+  if (std::holds_alternative<ResizeCall>(call.event) && call.event_number == state_.events &&
       !reply.status.ok() && unresized_) {
     state_.jobs[unresized_->first] = unresized_->second;
   }
@@ -97,7 +97,7 @@ void Model::ObserveReply(const Reply& reply) {
           for (const ChunkId chunk : event.chunks) {
             const auto evicted = state_.chunks.find(chunk);  // Freed since, perhaps.
             if (evicted == state_.chunks.end() || state_.WaitedFor(chunk)) continue;
-            if (evicted->second.wanted > call.asked) continue;
+            if (evicted->second.wanted > call.event_number) continue;
             evicted->second.evicted_to = event.tier;
           }
         } else if constexpr (std::is_same_v<Kind, DrainCall>) {
@@ -116,7 +116,7 @@ bool Model::IsPermitted(const Call& call, const Reply& reply) const {
     const bool ended = session != nullptr && closed_now_.count(*call.session) == 0 &&
                        (session->phase == Phase::kEnding || session->phase == Phase::kEnded);
     // A waiting call whose session ends gets an error with any code.
-    if (ended && call.asked != state_.events) return code != Code::kOk;
+    if (ended && call.event_number != state_.events) return code != Code::kOk;
     if (ended && call.permitted.count(Code::kOk) != 0) return code != Code::kOk;
     if (closed_now_.count(*call.session) != 0 && !std::holds_alternative<CloseCall>(call.event)) {
       return code != Code::kOk;
@@ -131,25 +131,26 @@ bool Model::MayFailLate(const Call& call, Code code) const {
   const bool faults = state_.faults > call.faults_before;
   if (std::holds_alternative<OpenCall>(call.event)) {
     // While it waited for the memory of jobs that ended, others may have taken what was free.
-    const bool waited = call.asked != state_.events;
+    const bool waited = call.event_number != state_.events;
     return (faults && IsFault(code)) ||
            ((waited || state_.makes_failed != 0) && code == Code::kResourceExhausted) ||
            (state_.draining && code == Code::kUnavailable);
   }
   const JobState* job = call.session ? state_.JobOf(*call.session) : nullptr;
   if (std::holds_alternative<ResizeCall>(call.event)) {
-    return (code == Code::kAborted && job != nullptr && job->resized > call.asked) ||
+    return (code == Code::kAborted && job != nullptr && job->resized > call.event_number) ||
            (code == Code::kDeadlineExceeded && call.deadline <= state_.now) ||
            (code == Code::kUnavailable && state_.draining);
   }
   const auto* step = std::get_if<StepCall>(&call.event);
   const bool fetches = std::holds_alternative<FetchCall>(call.event) || step != nullptr;
   if (std::holds_alternative<AllocateCall>(call.event)) {
-    return (code == Code::kResourceExhausted && call.asked != state_.events) ||
+    return (code == Code::kResourceExhausted && call.event_number != state_.events) ||
            (code == Code::kUnavailable && state_.draining);
   }
   if (!fetches && !std::holds_alternative<EvictCall>(call.event)) return false;
-  if (fetches && job != nullptr && job->shrunk > call.asked && code == Code::kResourceExhausted) {
+  if (fetches && job != nullptr && job->shrunk > call.event_number &&
+      code == Code::kResourceExhausted) {
     return true;
   }
   if (faults && IsFault(code)) return true;
@@ -163,7 +164,7 @@ bool Model::MayFailLate(const Call& call, Code code) const {
   // Leased while it was on its way down.
   if (!fetches)
     return (code == Code::kFailedPrecondition || code == Code::kAborted) &&
-           call.asked != state_.events;
+           call.event_number != state_.events;
   const bool torn = std::any_of(chunks.begin(), chunks.end(), [&](ChunkId chunk) {
     const auto found = state_.chunks.find(chunk);
     return found != state_.chunks.end() && MayBeTorn(found->second);
@@ -278,7 +279,7 @@ void Model::HitCallProbes(const Call& call, const Reply& reply) {
     probes_.Hit(Probe::kChunksExhausted);
   }
   if (std::holds_alternative<EvictCall>(call.event) && code == Code::kOk &&
-      call.asked != state_.events) {
+      call.event_number != state_.events) {
     probes_.Hit(Probe::kEvictWaited);
   }
   if (const std::vector<ChunkId>* chunks = ChunksOf(call.event);

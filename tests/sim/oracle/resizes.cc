@@ -57,7 +57,7 @@ void Model::HitResizeProbes(const Call& call, absl::StatusCode code) {
   if (code == Code::kDeadlineExceeded) probes_.Hit(Probe::kResizeLate);
   if (code == Code::kResourceExhausted) probes_.Hit(Probe::kResizeTooLarge);
   if (code != Code::kOk) return;
-  probes_.Hit(call.asked == state_.events ? Probe::kResizedAtOnce : Probe::kShareShrank);
+  probes_.Hit(call.event_number == state_.events ? Probe::kResizedAtOnce : Probe::kShareShrank);
 }
 
 void Model::ObserveRegionGone(const SendRegionGone& effect) {

@@ -101,7 +101,7 @@ struct JobState {
 struct Call {
   Event event;
   std::optional<SessionId> session;
-  uint64_t asked = 0;  // The event that brought it.
+  uint64_t event_number = 0;  // The event that brought it.
   Instant deadline;
   Codes permitted;       // As of the call; what happens while it waits adds to it.
   bool at_once = false;  // Must be answered in the step that asks.
