@@ -263,6 +263,13 @@ def check_words(file):
         yield from words.findings(file.path, file.text)
 
 
+rule(
+    "names-cxx",
+    bad=("a/a.cc", "const int asked = 1;\n"),
+    good=("a/a.cc", "const int requested = 1;  // What was asked.\n"),
+)(cxx.grep(r"\b(asked|kept|told|whoever)_?\b", "a variable is named by what it holds"))
+
+
 @rule(
     "names",
     bad=("notes/a.py", "told = parser.parse_args()\n"),

@@ -140,13 +140,13 @@ absl::Status CudaSpace::ProbeMapping() {
       CudaStatus(driver().MemMap(base_, size, 0, handle, 0), "trying a first mapping on the GPU"));
   absl::Status opened = SetAccess(base_, size, Access::kWrite);
   CUmemorytype type = CU_MEMORYTYPE_DEVICE;
-  const CUresult asked =
+  const CUresult result =
       driver().PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base_);
   // Undo in any case, and report the first error.
   const CUresult unmapped = driver().MemUnmap(base_, size);
   MEMTIDE_RETURN_IF_ERROR(opened);
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(unmapped, "undoing a first mapping on the GPU"));
-  if (asked != CUDA_SUCCESS) type = CU_MEMORYTYPE_DEVICE;  // Assume what GPU memory is.
+  if (result != CUDA_SUCCESS) type = CU_MEMORYTYPE_DEVICE;  // Assume what GPU memory is.
   // Memory that CUDA reports as host memory gets tensors on the CPU.
   if (type != CU_MEMORYTYPE_HOST) device_ = {2, context_->ordinal()};
   return absl::OkStatus();
