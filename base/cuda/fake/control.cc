@@ -30,6 +30,12 @@ void SetDelay(Duration delay) {
   process.delay = delay;
 }
 
+void SetCost(const std::string& name, Duration cost) {
+  Process& process = TheProcess();
+  MutexLock lock(&process.mutex);
+  process.costs[name] = cost;
+}
+
 Holdings Held() {
   Process& process = TheProcess();
   MutexLock lock(&process.mutex);

@@ -40,14 +40,15 @@ cudaError_t Copy(Process* process, void* to, const void* from, size_t size, cuda
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   Side target, source;
   if (!SidesOf(*process, to, from, size, kind, &target, &source)) return cudaErrorInvalidValue;
-  stream->Push(process, [=]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
+  const auto copy = [=]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
     if ((target.device && !process->MayUse(target.address, size, Access::kWrite)) ||
         (source.device && !process->MayUse(source.address, size, Access::kRead))) {
       process->Break(cudaErrorIllegalAddress);
       return;
     }
     std::memmove(to, from, size);
-  });
+  };
+  stream->Push(process, copy, {{target.address, size}, {source.address, size}});
   return cudaSuccess;
 }
 
@@ -95,14 +96,15 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t size, cudaStream_t s
   if (found == nullptr) return Return(cudaErrorInvalidResourceHandle);
   const auto address = reinterpret_cast<uintptr_t>(memory);
   if (!process.Overlaps(address, size)) return Return(cudaErrorInvalidValue);
-  found->Push(&process, [&process, memory, address, value, size]()
-                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
-                              if (process.MayUse(address, size, Access::kWrite)) {
-                                std::memset(memory, value, size);
-                              } else {
-                                process.Break(cudaErrorIllegalAddress);
-                              }
-                            });
+  const auto fill = [&process, memory, address, value, size]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
+                          if (process.MayUse(address, size, Access::kWrite)) {
+                            std::memset(memory, value, size);
+                          } else {
+                            process.Break(cudaErrorIllegalAddress);
+                          }
+                        };
+  found->Push(&process, fill, {{address, size}});
   return cudaSuccess;
 }
 

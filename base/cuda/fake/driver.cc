@@ -109,6 +109,7 @@ CUresult CtxPopCurrent(CUcontext* context) {
 
 // Events of the runtime and of the driver are the same objects.
 CUresult EventQuery(CUevent event) { return static_cast<CUresult>(cudaEventQuery(event)); }
+
 CUresult EventSynchronize(CUevent event) {
   return static_cast<CUresult>(cudaEventSynchronize(event));
 }
@@ -126,40 +127,39 @@ CUresult CtxRecordEvent(CUcontext context, CUevent event) {
 struct Function {
   const char* name;
   void* address;
-  bool in_old_drivers;
+  Driver first;  // The oldest driver that has it.
 };
 
-void* Find(const std::string& name, bool old_driver) {
-#define MEMTIDE_FUNCTION(name, old) \
-  { "cu" #name, reinterpret_cast<void*>(&name), old }
+void* Find(const std::string& name, Driver driver) {
+#define MEMTIDE_FUNCTION(name, first) \
+  { "cu" #name, reinterpret_cast<void*>(&name), first }
   static const Function functions[] = {
-      MEMTIDE_FUNCTION(GetErrorName, true),
-      MEMTIDE_FUNCTION(DeviceGetAttribute, true),
-      MEMTIDE_FUNCTION(PointerGetAttribute, true),
-      MEMTIDE_FUNCTION(CtxGetCurrent, true),
-      MEMTIDE_FUNCTION(CtxPushCurrent, true),
-      MEMTIDE_FUNCTION(CtxPopCurrent, true),
-      MEMTIDE_FUNCTION(DevicePrimaryCtxRetain, true),
-      MEMTIDE_FUNCTION(DevicePrimaryCtxRelease, true),
-      MEMTIDE_FUNCTION(EventQuery, true),
-      MEMTIDE_FUNCTION(EventSynchronize, true),
-      MEMTIDE_FUNCTION(CtxRecordEvent, false),
-      MEMTIDE_FUNCTION(MemGetAllocationGranularity, false),
-      MEMTIDE_FUNCTION(MemCreate, false),
-      MEMTIDE_FUNCTION(MemRelease, false),
-      MEMTIDE_FUNCTION(MemExportToShareableHandle, false),
-      MEMTIDE_FUNCTION(MemImportFromShareableHandle, false),
-      MEMTIDE_FUNCTION(MemAddressReserve, false),
-      MEMTIDE_FUNCTION(MemAddressFree, false),
-      MEMTIDE_FUNCTION(MemMap, false),
-      MEMTIDE_FUNCTION(MemUnmap, false),
-      MEMTIDE_FUNCTION(MemSetAccess, false),
+      MEMTIDE_FUNCTION(GetErrorName, Driver::kOld),
+      MEMTIDE_FUNCTION(DeviceGetAttribute, Driver::kOld),
+      MEMTIDE_FUNCTION(PointerGetAttribute, Driver::kOld),
+      MEMTIDE_FUNCTION(CtxGetCurrent, Driver::kOld),
+      MEMTIDE_FUNCTION(CtxPushCurrent, Driver::kOld),
+      MEMTIDE_FUNCTION(CtxPopCurrent, Driver::kOld),
+      MEMTIDE_FUNCTION(DevicePrimaryCtxRetain, Driver::kOld),
+      MEMTIDE_FUNCTION(DevicePrimaryCtxRelease, Driver::kOld),
+      MEMTIDE_FUNCTION(EventQuery, Driver::kOld),
+      MEMTIDE_FUNCTION(EventSynchronize, Driver::kOld),
+      MEMTIDE_FUNCTION(CtxRecordEvent, Driver::kUsable),
+      MEMTIDE_FUNCTION(MemGetAllocationGranularity, Driver::kNoContextEvents),
+      MEMTIDE_FUNCTION(MemCreate, Driver::kNoContextEvents),
+      MEMTIDE_FUNCTION(MemRelease, Driver::kNoContextEvents),
+      MEMTIDE_FUNCTION(MemExportToShareableHandle, Driver::kNoContextEvents),
+      MEMTIDE_FUNCTION(MemImportFromShareableHandle, Driver::kNoContextEvents),
+      MEMTIDE_FUNCTION(MemAddressReserve, Driver::kNoContextEvents),
+      MEMTIDE_FUNCTION(MemAddressFree, Driver::kNoContextEvents),
+      MEMTIDE_FUNCTION(MemMap, Driver::kNoContextEvents),
+      MEMTIDE_FUNCTION(MemUnmap, Driver::kNoContextEvents),
+      MEMTIDE_FUNCTION(MemSetAccess, Driver::kNoContextEvents),
   };
 #undef MEMTIDE_FUNCTION
   for (const Function& function : functions) {
-    if (name == function.name) {
-      return old_driver && !function.in_old_drivers ? nullptr : function.address;
-    }
+    // Driver lists the newest driver first.
+    if (name == function.name) return driver > function.first ? nullptr : function.address;
   }
   return nullptr;
 }
@@ -171,11 +171,10 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void
                                                         unsigned int version,
                                                         unsigned long long flags,
                                                         cudaDriverEntryPointQueryResult* result) {
-  using memtide::fake_cuda::Driver;
   memtide::fake_cuda::Process& process = memtide::fake_cuda::TheProcess();
   memtide::fake_cuda::Call call(&process, "cudaGetDriverEntryPointByVersion");
   if (call.refusal() != cudaSuccess) return memtide::fake_cuda::Return(call.refusal());
-  *function = memtide::fake_cuda::Find(symbol, process.settings.driver == Driver::kOld);
+  *function = memtide::fake_cuda::Find(symbol, process.settings.driver);
   if (result != nullptr) {
     *result =
         *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;

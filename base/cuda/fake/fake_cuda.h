@@ -7,16 +7,18 @@
 // is gone in every process, even after kill -9. A thread per stream performs copies with a delay,
 // and fresh memory is poison, so that a missing wait or a missing zeroing shows. What is wrong with
 // real CUDA is refused: mapping part of an allocation, accessing memory before access is set
-// (SIGSEGV), using CUDA after fork, and so on. After a sticky error every call fails until
-// cudaDeviceReset.
+// (SIGSEGV), using CUDA after fork, and so on. Work that is queued breaks if its memory is
+// unmapped, or if the access to it is changed, which CUDA does by unmapping it for a moment. After
+// a sticky error every call fails until cudaDeviceReset.
 //
 // Two environment variables configure it, read at the first call:
 //   MEMTIDE_FAKE_CUDA=dir=/dev/shm/x,memory=256MiB,devices=2,name=Fake,driver=old,descriptors=no,
-//       legacy_ipc=no,delay_us=200
+//       legacy_ipc=no,delay_us=200,cost_us:cuMemMap=2
 //     All settings are optional. dir: the shared directory; by default a private one that is
-//     removed when the process ends. memory: of each device [1 GiB]. driver: "old" lacks the
-//     functions that map memory; "none" is missing; "no-uvm" fails as if the module nvidia-uvm is
-//     not loaded.
+//     removed when the process ends. memory: of each device [1 GiB]. driver: "no-context-events"
+//     lacks cuCtxRecordEvent, as drivers before CUDA 12.5; "old" lacks the functions that map
+//     memory, too; "none" is missing; "no-uvm" fails as if the module nvidia-uvm is not loaded.
+//     cost_us:NAME: the time that each call of NAME takes [0].
 //   MEMTIDE_FAKE_CUDA_FAULTS=cuMemCreate:3=2,cudaMemcpyAsync:5=700
 //     The third cuMemCreate of this process fails with error 2, and so on. "*" counts all calls.
 // CUDA_VISIBLE_DEVICES works as with CUDA.
@@ -46,6 +48,8 @@ uint64_t CallCount(const std::string& name);
 
 // Sets the delay of copies.
 void SetDelay(Duration delay);
+// Sets the time that each call of `name` takes.
+void SetCost(const std::string& name, Duration cost);
 
 // The numbers of CUDA objects that this process holds. All zero after a clean shutdown.
 struct Holdings {

@@ -258,6 +258,71 @@ TEST_F(FakeCudaTest, UnmappingUnderWorkBreaksTheContextUntilItIsReset) {
   close(fd);
 }
 
+TEST_F(FakeCudaTest, ChangingTheAccessOfOpenMemoryBreaksWorkThatIsQueuedOnIt) {
+  const CUmemGenericAllocationHandle handles[] = {Create(kPiece), Create(kPiece)};
+  char* const memory[] = {Map(handles[0], kPiece), Map(handles[1], kPiece)};
+  SetDelay(std::chrono::milliseconds(20));
+  ASSERT_EQ(cudaMemsetAsync(memory[0], 'a', 1, nullptr), cudaSuccess);
+  ASSERT_EQ(cu_.MemSetAccess(reinterpret_cast<CUdeviceptr>(memory[1]), kPiece, &access_, 1),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess) << "the work uses other memory";
+  EXPECT_EQ(memory[0][0], 'a');
+  ASSERT_EQ(cudaMemcpyAsync(memory[1], memory[0], 1, cudaMemcpyDefault, nullptr), cudaSuccess);
+  ASSERT_EQ(cu_.MemSetAccess(reinterpret_cast<CUdeviceptr>(memory[0]), kPiece, &access_, 1),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorIllegalAddress);
+  EXPECT_EQ(memory[1][0], kPoison);
+}
+
+TEST_F(FakeCudaTest, MemoryThatIsMappedAnewUnderWorkBreaksIt) {
+  const CUmemGenericAllocationHandle handle = Create(kPiece);
+  const auto address = reinterpret_cast<CUdeviceptr>(Map(handle, kPiece));
+  SetDelay(std::chrono::milliseconds(20));
+  ASSERT_EQ(cudaMemsetAsync(reinterpret_cast<void*>(address), 'a', 1, nullptr), cudaSuccess);
+  ASSERT_EQ(cu_.MemUnmap(address, kPiece), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.MemMap(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.MemSetAccess(address, kPiece, &access_, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorIllegalAddress);
+}
+
+TEST_F(FakeCudaTest, ALostContextDropsAllWorkThatIsQueued) {
+  char* const memory = Map(Create(kPiece), kPiece);
+  cudaStream_t streams[2] = {};
+  for (cudaStream_t& stream : streams) {
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  }
+  const CUdeviceptr unmapped = Reserve(kPiece);
+  ASSERT_EQ(cudaMemsetAsync(reinterpret_cast<void*>(unmapped), 0, 1, streams[0]), cudaSuccess);
+  SetDelay(std::chrono::hours(1));
+  ASSERT_EQ(cudaMemsetAsync(memory, 'a', 1, streams[0]), cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(memory + 1, 'b', 1, streams[1]), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+  EXPECT_EQ(std::string(memory, 2), std::string(2, kPoison));
+}
+
+TEST_F(FakeCudaTest, AccessIsGivenToAListOfDevices) {
+  const CUmemGenericAllocationHandle handle = Create(kPiece);
+  const CUdeviceptr address = Reserve(kPiece);
+  ASSERT_EQ(cu_.MemMap(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
+  CUmemAccessDesc list[] = {access_, access_};
+  EXPECT_EQ(cu_.MemSetAccess(address, kPiece, list, 2), CUDA_ERROR_INVALID_VALUE) << "named twice";
+  list[1].location.id = 2;
+  EXPECT_EQ(cu_.MemSetAccess(address, kPiece, list, 2), CUDA_ERROR_INVALID_VALUE) << "no device";
+  list[1].location.id = 1;
+  list[0].flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  EXPECT_EQ(cu_.MemSetAccess(address, kPiece, list, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu_.MemSetAccess(address, kPiece, list, 2), CUDA_SUCCESS);
+  *reinterpret_cast<char*>(address) = 'a';
+}
+
+TEST_F(FakeCudaTest, ACallTakesTheTimeThatItCosts) {
+  SetCost("cudaMemGetInfo", std::chrono::milliseconds(3));
+  const Instant start = Now();
+  Free();
+  EXPECT_GE(Now() - start, std::chrono::milliseconds(3));
+  SetCost("cudaMemGetInfo", Duration(0));
+}
+
 TEST_F(FakeCudaTest, InjectedFaultsFailTheirCalls) {
   FailCall("cudaMalloc", 2, cudaErrorMemoryAllocation);
   void* memory = nullptr;

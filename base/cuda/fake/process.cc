@@ -52,6 +52,7 @@ Process::Process()
       visible(VisibleDevices(std::getenv("CUDA_VISIBLE_DEVICES"), settings.devices)),
       token(NewToken()),
       delay(settings.delay),
+      costs(settings.costs),
       faults(ReadFaults(std::getenv("MEMTIDE_FAKE_CUDA_FAULTS"))) {}
 
 Process::~Process() = default;
@@ -113,6 +114,14 @@ Process& TheProcess() {
 
 Call::Call(Process* process, const char* name, Sticky sticky) : process_(process) {
   process_->mutex.Lock();
+  if (const auto cost = process_->costs.find(name); cost != process_->costs.end()) {
+    const Instant end = Now() + cost->second;
+    process_->mutex.Unlock();
+    // A driver's call uses the CPU, and a sleep this short would take longer.
+    while (Now() < end) {
+    }
+    process_->mutex.Lock();
+  }
   const uint64_t own = ++process_->calls[name];
   const uint64_t all = ++process_->calls["*"];
   if (process_->pid != getpid()) {

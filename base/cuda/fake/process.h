@@ -60,6 +60,7 @@ struct Process {
   Duration delay ABSL_GUARDED_BY(mutex);
   std::map<std::string, uint64_t> calls
       ABSL_GUARDED_BY(mutex);  // Call counts by function; "*": all.
+  std::map<std::string, Duration> costs ABSL_GUARDED_BY(mutex);
   std::vector<Fault> faults ABSL_GUARDED_BY(mutex);
   cudaError_t sticky ABSL_GUARDED_BY(mutex) = cudaSuccess;
 

@@ -6,12 +6,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
 
 namespace memtide::fake_cuda {
 namespace {
 
 using Pair = std::pair<std::string, std::string>;
+
+constexpr absl::string_view kCostPrefix = "cost_us:";
 
 std::vector<Pair> Pairs(const char* text) {
   std::vector<Pair> pairs;
@@ -29,6 +32,7 @@ uint64_t Number(const std::string& name, const std::string& text) {
 }
 
 Driver DriverNamed(const std::string& name) {
+  if (name == "no-context-events") return Driver::kNoContextEvents;
   if (name == "old") return Driver::kOld;
   if (name == "none") return Driver::kNone;
   if (name == "no-uvm") return Driver::kNoUvm;
@@ -59,6 +63,9 @@ Settings ReadSettings(const char* text) {
       settings.legacy_ipc = value != "no";
     } else if (name == "delay_us") {
       settings.delay = std::chrono::microseconds(Number(name, value));
+    } else if (absl::StartsWith(name, kCostPrefix)) {
+      settings.costs[name.substr(kCostPrefix.size())] =
+          std::chrono::microseconds(Number(name, value));
     } else {
       MEMTIDE_CHECK(false) << "MEMTIDE_FAKE_CUDA: " << name;
     }

@@ -4,6 +4,7 @@
 #define MEMTIDE_BASE_CUDA_FAKE_SETTINGS_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@
 
 namespace memtide::fake_cuda {
 
-enum class Driver { kUsable, kOld, kNone, kNoUvm };
+enum class Driver { kUsable, kNoContextEvents, kOld, kNone, kNoUvm };
 
 struct Settings {
   std::string directory;  // Empty: a private one.
@@ -23,6 +24,7 @@ struct Settings {
   Driver driver = Driver::kUsable;
   bool descriptors = true, legacy_ipc = true;
   Duration delay = std::chrono::microseconds(200);
+  std::map<std::string, Duration> costs;  // By function: the time that a call of it takes.
 };
 
 struct Fault {

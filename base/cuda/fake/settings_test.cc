@@ -15,7 +15,8 @@ TEST(SettingsTest, WithoutSettingsThereIsOneUsableDevice) {
 
 TEST(SettingsTest, EverySettingIsRead) {
   const Settings settings = ReadSettings(
-      "dir=/d,memory=256MiB,devices=2,name=N,driver=old,descriptors=no,legacy_ipc=no,delay_us=7");
+      "dir=/d,memory=256MiB,devices=2,name=N,driver=old,descriptors=no,legacy_ipc=no,delay_us=7,"
+      "cost_us:cuMemMap=3");
   EXPECT_EQ(settings.directory, "/d");
   EXPECT_EQ(settings.memory, MiB(256));
   EXPECT_EQ(settings.devices, 2);
@@ -24,6 +25,8 @@ TEST(SettingsTest, EverySettingIsRead) {
   EXPECT_FALSE(settings.descriptors);
   EXPECT_FALSE(settings.legacy_ipc);
   EXPECT_EQ(settings.delay, std::chrono::microseconds(7));
+  ASSERT_EQ(settings.costs.size(), 1u);
+  EXPECT_EQ(settings.costs.at("cuMemMap"), std::chrono::microseconds(3));
 }
 
 TEST(SettingsTest, FaultsAreCallsAndCodes) {

@@ -25,14 +25,23 @@ Stream::~Stream() {
   thread_.join();
 }
 
-void Stream::Push(Process* process, std::function<void()> work) {
-  queue_.push_back({Now() + process->delay, std::move(work), nullptr});
+void Stream::Push(Process* process, std::function<void()> work, std::vector<Range> accessed) {
+  queue_.push_back({Now() + process->delay, std::move(work), nullptr, std::move(accessed)});
   process->changed.SignalAll();
 }
 
 void Stream::Push(Process* process, std::shared_ptr<Mark> mark) {
-  queue_.push_back({Instant(), nullptr, std::move(mark)});
+  queue_.push_back({Instant(), nullptr, std::move(mark), {}});
   process->changed.SignalAll();
+}
+
+void Stream::BreakWorkOn(Process* process, Range range) {
+  for (Task& task : queue_) {
+    for (const Range& accessed : task.accessed) {
+      task.broken |= accessed.address < range.address + range.size &&
+                     range.address < accessed.address + accessed.size;
+    }
+  }
 }
 
 void Stream::Drop(Process* process) {
@@ -53,7 +62,9 @@ void Stream::Run() {
     const Task task = std::move(queue_.front());
     queue_.pop_front();
     if (task.mark != nullptr) --task.mark->awaited;
-    if (task.work != nullptr && process_->sticky == cudaSuccess) task.work();
+    if (task.work != nullptr && process_->sticky == cudaSuccess) {
+      task.broken ? process_->Break(cudaErrorIllegalAddress) : task.work();
+    }
     process_->changed.SignalAll();
   }
 }
@@ -78,6 +89,10 @@ cudaError_t Await(Process* process, const std::shared_ptr<Mark>& mark) {
     process->changed.Wait(&process->mutex);
   }
   return process->sticky;
+}
+
+void BreakWorkOn(Process* process, Range range) {
+  for (const auto& [key, stream] : process->streams) stream->BreakWorkOn(process, range);
 }
 
 std::shared_ptr<Mark> MarkAll(Process* process) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "base/clock.h"
@@ -26,6 +27,12 @@ struct Event {
   std::shared_ptr<Mark> last;  // Null: not recorded yet.
 };
 
+// Memory that a piece of work accesses.
+struct Range {
+  uintptr_t address = 0;
+  uint64_t size = 0;
+};
+
 class Stream {
  public:
   explicit Stream(Process* process);
@@ -35,10 +42,13 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   // Queues `work`, to be done after the process's delay, or never if an error becomes sticky first.
-  void Push(Process* process, std::function<void()> work)
+  // `accessed`: the memory that it will access.
+  void Push(Process* process, std::function<void()> work, std::vector<Range> accessed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
   void Push(Process* process, std::shared_ptr<Mark> mark)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
+  // Queued work that accesses any of the range ends with an illegal address.
+  void BreakWorkOn(Process* process, Range range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
   // Removes all queued work.
   void Drop(Process* process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
 
@@ -47,6 +57,8 @@ class Stream {
     Instant due;
     std::function<void()> work;  // Null: reaches the mark.
     std::shared_ptr<Mark> mark;
+    std::vector<Range> accessed;
+    bool broken = false;
   };
 
   void Run();
@@ -65,6 +77,9 @@ Stream* FindStream(Process* process, cudaStream_t stream)
 // Waits until all streams have reached the mark, or an error is sticky, which it returns.
 cudaError_t Await(Process* process, const std::shared_ptr<Mark>& mark)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
+// The range was unmapped, if only for a moment: queued work of any stream that accesses it is
+// broken.
+void BreakWorkOn(Process* process, Range range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
 // Appends a mark to every stream's queue.
 std::shared_ptr<Mark> MarkAll(Process* process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
 

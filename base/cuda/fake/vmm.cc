@@ -7,10 +7,13 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "base/cuda/fake/process.h"
+#include "base/cuda/fake/streams.h"
 
 namespace memtide::fake_cuda {
 namespace {
@@ -26,6 +29,29 @@ absl::optional<int> DeviceOf(const Process& process, const CUmemLocation& locati
     return absl::nullopt;
   }
   return process.visible[location.id];
+}
+
+// Sets *most to the strongest access in the list: the memory of all devices is the CPU's here, so
+// that access is every device's. Returns false if the list names no device, or one twice.
+bool StrongestOf(const Process& process, absl::Span<const CUmemAccessDesc> list, Access* most) {
+  std::set<int> named;
+  for (const CUmemAccessDesc& each : list) {
+    const absl::optional<int> device = DeviceOf(process, each.location);
+    if (!device.has_value() || !named.insert(*device).second) return false;
+    switch (each.flags) {
+      case CU_MEM_ACCESS_FLAGS_PROT_NONE:
+        break;
+      case CU_MEM_ACCESS_FLAGS_PROT_READ:
+        *most = std::max(*most, Access::kRead);
+        break;
+      case CU_MEM_ACCESS_FLAGS_PROT_READWRITE:
+        *most = Access::kWrite;
+        break;
+      default:
+        return false;
+    }
+  }
+  return true;
 }
 
 void* Pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
@@ -206,6 +232,8 @@ CUresult MemUnmap(CUdeviceptr address, size_t size) {
   }
   if (!MapNothing(Pointer(address), size, MAP_FIXED)) return CUDA_ERROR_OUT_OF_MEMORY;
   process.mappings.erase(found);
+  // Also if other memory is mapped there before the work comes.
+  BreakWorkOn(&process, {address, size});
   return CUDA_SUCCESS;
 }
 
@@ -214,7 +242,8 @@ CUresult MemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* a
   Process& process = TheProcess();
   Call call(&process, "cuMemSetAccess");
   if (call.refusal() != cudaSuccess) return Refusal(call);
-  if (count != 1 || !DeviceOf(process, access->location) || size == 0 ||
+  Access most = Access::kNone;
+  if (count == 0 || !StrongestOf(process, {access, count}, &most) || size == 0 ||
       !process.MayUse(address, size, Access::kNone)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -224,15 +253,15 @@ CUresult MemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* a
   if (first == process.mappings.end() || last->first + last->second.size != address + size) {
     return CUDA_ERROR_INVALID_VALUE;  // Only a whole mapping can be unmapped.
   }
-  const bool read = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READ;
-  const bool write = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  if (!read && !write && access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const int protection = (read || write ? PROT_READ : PROT_NONE) | (write ? PROT_WRITE : 0);
+  const int protection =
+      (most >= Access::kRead ? PROT_READ : PROT_NONE) | (most == Access::kWrite ? PROT_WRITE : 0);
   if (mprotect(Pointer(address), size, protection) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   for (auto mapping = first; mapping != end; ++mapping) {
-    mapping->second.access = write ? Access::kWrite : read ? Access::kRead : Access::kNone;
+    // The kernel module (UVM) changes the access of a mapping by unmapping it and mapping it again.
+    if (mapping->second.access != Access::kNone) {
+      BreakWorkOn(&process, {mapping->first, mapping->second.size});
+    }
+    mapping->second.access = most;
   }
   return CUDA_SUCCESS;
 }
