@@ -114,7 +114,6 @@ absl::StatusOr<CudaDriver> LoadAll() {
   MEMTIDE_LOAD(DevicePrimaryCtxRetain);
   MEMTIDE_LOAD(DevicePrimaryCtxRelease);
   MEMTIDE_LOAD(EventQuery);
-  MEMTIDE_LOAD(EventSynchronize);
 #undef MEMTIDE_LOAD
   driver.maps_memory = LoadMapping(&driver);
   // Without it, a client waits for the whole device before it unmaps (client/cuda/cuda_space.h).

@@ -37,7 +37,6 @@ struct CudaDriver {
   decltype(&cuDevicePrimaryCtxRetain) DevicePrimaryCtxRetain = nullptr;
   decltype(&cuDevicePrimaryCtxRelease) DevicePrimaryCtxRelease = nullptr;
   decltype(&cuEventQuery) EventQuery = nullptr;
-  decltype(&cuEventSynchronize) EventSynchronize = nullptr;
   // Whether the driver has the functions below (CUDA 11.3 or newer); otherwise they are null.
   bool maps_memory = false;
   decltype(&cuMemGetAllocationGranularity) MemGetAllocationGranularity = nullptr;

@@ -36,6 +36,15 @@ absl::StatusOr<CudaDeviceFacts> FindDevice(const std::string& uuid) {
                          : absl::StrCat(": CUDA_VISIBLE_DEVICES is \"", visible, "\"")));
 }
 
+// Between two looks at an event.
+constexpr std::chrono::microseconds kPollInterval(50);
+
+void RaiseTo(uint64_t value, std::atomic<uint64_t>* to) {
+  uint64_t before = to->load();
+  while (before < value && !to->compare_exchange_weak(before, value)) {
+  }
+}
+
 }  // namespace
 
 CurrentCudaContext::CurrentCudaContext(const CudaDriver& driver, CUcontext context)
@@ -61,11 +70,11 @@ absl::Status CudaContext::Start() {
                                      absl::StrCat("the context of GPU ", device_.ordinal)));
   const CurrentCudaContext current(*driver_, context_);
   MEMTIDE_RETURN_IF_ERROR(current.status());
-  // With cudaEventBlockingSync a thread that waits sleeps instead of spinning.
+  // Without cudaEventBlockingSync, which would cost an interrupt for each event: most events are
+  // never waited for.
   for (cudaEvent_t& event : events_) {
     MEMTIDE_RETURN_IF_ERROR(
-        CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
-                   "making an event"));
+        CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event"));
   }
   return absl::OkStatus();
 }
@@ -81,57 +90,85 @@ CudaContext::~CudaContext() {
   driver_->DevicePrimaryCtxRelease(device_.ordinal);
 }
 
-absl::StatusOr<uint64_t> CudaContext::RecordFence() {
-  const uint64_t fence = last_.fetch_add(1) + 1;
-  // With an older driver a fence is only a number, and AwaitFence waits for the whole device.
-  if (driver_->CtxRecordEvent != nullptr) {
-    MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver_->CtxRecordEvent(context_, events_[fence % kEvents]),
-                                       "recording an event for the work of the context"));
-  }
-  return fence;
+uint64_t CudaContext::NoteWork() {
+  const uint64_t epoch = open_.load();
+  if (notes_.fetch_add(1) + 1 >= kNotesPerEpoch) EndEpoch();
+  return epoch;
 }
 
-void CudaContext::MarkDone(uint64_t fence) {
-  uint64_t before = done_.load();
-  while (before < fence && !done_.compare_exchange_weak(before, fence)) {
-  }
+void CudaContext::EndEpoch() {
+  // With an older driver an epoch is only a number, and Await waits for the whole device.
+  if (notes_.load() == 0 || driver_->CtxRecordEvent == nullptr) return;
+  // The work that was noted has been launched, so an error here must not fail the operation. A wait
+  // that finds no event closes the next epoch.
+  Close().status().IgnoreError();
 }
 
-bool CudaContext::IsDone(uint64_t fence) {
-  if (fence <= done_.load()) return true;
-  // Without an event the device can only be waited for.
-  if (driver_->CtxRecordEvent == nullptr || fence == kEverything) return AwaitFence(fence).ok();
-  // If the event was recorded again, it stands for a later fence, which includes this fence's work.
-  if (driver_->EventQuery(events_[fence % kEvents]) != CUDA_SUCCESS) return false;
-  MarkDone(fence);
+absl::StatusOr<uint64_t> CudaContext::Close() {
+  const uint64_t epoch = open_.fetch_add(1);
+  notes_.store(0);
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver_->CtxRecordEvent(context_, event(epoch)),
+                                     "recording an event for the work of the context"));
+  // Another thread may have recorded the same event for a later epoch meanwhile.
+  RaiseTo(epoch, &recorded_[epoch % kEvents]);
+  return epoch;
+}
+
+absl::StatusOr<uint64_t> CudaContext::FindEvent(uint64_t epoch) {
+  uint64_t oldest = 0;
+  for (const std::atomic<uint64_t>& recorded : recorded_) {
+    const uint64_t each = recorded.load();
+    if (each >= epoch && (oldest == 0 || each < oldest)) oldest = each;
+  }
+  if (oldest != 0) return oldest;
+  return Close();
+}
+
+void CudaContext::MarkDone(uint64_t epoch) { RaiseTo(epoch, &done_); }
+
+bool CudaContext::IsDone(uint64_t epoch) {
+  if (epoch <= done_.load()) return true;
+  // Without events the device can only be waited for.
+  if (driver_->CtxRecordEvent == nullptr) return Await(epoch).ok();
+  const absl::StatusOr<uint64_t> found = FindEvent(epoch);
+  if (!found.ok() || driver_->EventQuery(event(*found)) != CUDA_SUCCESS) return false;
+  MarkDone(*found);
   return true;
 }
 
-absl::Status CudaContext::AwaitFence(uint64_t fence) {
-  if (fence <= done_.load()) return absl::OkStatus();
-  if (driver_->CtxRecordEvent != nullptr && fence != kEverything) {
-    if (driver_->EventSynchronize(events_[fence % kEvents]) == CUDA_SUCCESS) {
-      MarkDone(fence);
+absl::Status CudaContext::Await(uint64_t epoch) {
+  if (epoch <= done_.load()) return absl::OkStatus();
+  if (driver_->CtxRecordEvent != nullptr) {
+    const absl::StatusOr<uint64_t> found = FindEvent(epoch);
+    CUresult result = found.ok() ? CUDA_ERROR_NOT_READY : CUDA_ERROR_UNKNOWN;
+    while (result == CUDA_ERROR_NOT_READY) {
+      result = driver_->EventQuery(event(*found));
+      // tidy(sleep): an event that is waited for by cuEventSynchronize makes the CPU spin.
+      if (result == CUDA_ERROR_NOT_READY) std::this_thread::sleep_for(kPollInterval);
+    }
+    if (result == CUDA_SUCCESS) {
+      MarkDone(*found);
       return absl::OkStatus();
     }
     // The event failed, but its work may still be running: wait for the whole device below.
   }
-  // Read before the wait, because work launched during the wait may not be complete after it.
-  const uint64_t begun = last_.load();
+  // The epoch ends before the wait, because work launched during the wait may not be complete after
+  // it.
+  const uint64_t last = open_.fetch_add(1);
   const CurrentCudaContext current(*driver_, context_);
   MEMTIDE_RETURN_IF_ERROR(current.status());
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "waiting for the GPU"));
-  MarkDone(begun);
+  MarkDone(last);
   return absl::OkStatus();
 }
 
-void CudaContext::AwaitOrAbort(uint64_t fence) {
+absl::Status CudaContext::AwaitOrAbort(uint64_t epoch) {
   constexpr std::chrono::milliseconds kPause(5);
   constexpr std::chrono::minutes kTimeout(1);
   const auto start = std::chrono::steady_clock::now();
   while (true) {
-    const absl::Status status = AwaitFence(fence);
-    if (status.ok() || absl::IsUnavailable(status)) return;
+    absl::Status status = Await(epoch);
+    if (status.ok() || absl::IsUnavailable(status)) return status;
     MEMTIDE_CHECK(std::chrono::steady_clock::now() - start < kTimeout)
         << "memory that the GPU may be using cannot be unmapped: " << status;
     // tidy(sleep): CUDA does not signal the end of a capture.

@@ -1,8 +1,15 @@
-// CudaContext: this process's use of one GPU, and fences that say when launched work is complete.
+// CudaContext: this process's use of one GPU, and epochs that say when launched work is complete.
 //
 // The context is the GPU's primary context, which the CUDA runtime and thus PyTorch use as well.
-// Fences may be recorded from any thread; they do not change the thread's current device.
-// Thread-safe.
+//
+// Time is divided into epochs, numbered from 1. Work belongs to the epoch that is open when it has
+// been launched; NoteWork returns its number and calls CUDA once in 32 times only, because a call
+// for each operation would slow the program down. When an epoch is closed, an event is recorded
+// that includes all work of the context so far, on every stream; so an epoch's event stands for all
+// earlier epochs, too. The last 256 events are kept, and work is waited for by the oldest kept
+// event that includes it.
+//
+// Thread-safe; no method changes the thread's current device.
 #ifndef MEMTIDE_CLIENT_CUDA_CUDA_CONTEXT_H_
 #define MEMTIDE_CLIENT_CUDA_CUDA_CONTEXT_H_
 
@@ -35,38 +42,52 @@ class CudaContext {
 
   CUcontext context() const { return context_; }
 
-  // Stands for all work launched before the wait. RecordFence never returns it.
-  static constexpr uint64_t kEverything = UINT64_MAX;
-  // Returns a fence for all work that the process has launched on the GPU so far. Later fences are
-  // greater. On an error the caller uses kEverything instead.
-  absl::StatusOr<uint64_t> RecordFence();
-  // Whether the work of the fence is complete. Blocks only for kEverything.
-  bool IsDone(uint64_t fence);
-  // Waits until the work of the fence is complete; may wait for later work as well.
-  absl::Status AwaitFence(uint64_t fence);
-  // Waits until the work of the fence cannot touch memory any more: it is complete, or the context
-  // is lost and all work with it. Retries while CUDA refuses to wait (during a graph capture of
-  // another thread), and CHECK-fails after a minute.
-  void AwaitOrAbort(uint64_t fence);
+  // Returns the epoch of all work that the process has launched on the GPU so far.
+  uint64_t NoteWork();
+  // Closes the open epoch if any work was noted in it. If CUDA records no event for it, a later one
+  // stands for it.
+  void EndEpoch();
+  // Whether all work up to the end of `epoch` is complete. Ends the epoch if it is open. Blocks
+  // only with drivers that record no events for a context.
+  bool IsDone(uint64_t epoch);
+  // Waits until all work up to the end of `epoch` is complete; may wait for later work as well.
+  // UNAVAILABLE: the context is lost.
+  absl::Status Await(uint64_t epoch);
+  // Waits until the work of the epoch cannot touch memory any more: it is complete, or the context
+  // is lost and all work with it, which is UNAVAILABLE. Retries while CUDA refuses to wait (during
+  // a graph capture of another thread), and CHECK-fails after a minute.
+  absl::Status AwaitOrAbort(uint64_t epoch);
 
  private:
-  // The number of fences with an event of their own. Waiting for an older one waits for a later
-  // one.
+  // The number of kept events.
   static constexpr uint64_t kEvents = 256;
+  // An epoch is closed when work was noted this often in it.
+  static constexpr uint32_t kNotesPerEpoch = 32;
 
   CudaContext(const CudaDriver* driver, CudaDeviceFacts device)
       : driver_(driver), device_(std::move(device)) {}
   absl::Status Start();
-  void MarkDone(uint64_t fence);
+  // Returns the number of an epoch that has an event and is `epoch` or later, the oldest such one.
+  // Closes the open epoch if there is none yet.
+  absl::StatusOr<uint64_t> FindEvent(uint64_t epoch);
+  // Closes the open epoch and returns its number.
+  absl::StatusOr<uint64_t> Close();
+  void MarkDone(uint64_t epoch);
+  CUevent event(uint64_t epoch) const { return events_[epoch % kEvents]; }
 
   const CudaDriver* const driver_;
   const CudaDeviceFacts device_;
   CUcontext context_ = nullptr;  // Retained until destruction.
   std::array<cudaEvent_t, kEvents> events_ = {};
 
-  std::atomic<uint64_t> last_{0};
-  // The greatest fence known to be complete. All smaller ones are complete too, because a fence
-  // takes its number before it records its event.
+  // An epoch's number is taken before its event is recorded: work of an epoch was noted, and thus
+  // launched, before the next epoch was opened, so that the event includes it.
+  std::atomic<uint64_t> open_{1};
+  std::atomic<uint32_t> notes_{0};  // Notes in the open epoch.
+  // By event: the latest epoch for which it is recorded; zero: none. The event may be recorded
+  // again for a later epoch, which includes this one.
+  std::array<std::atomic<uint64_t>, kEvents> recorded_ = {};
+  // The greatest epoch known to be complete. All earlier ones are complete, too.
   std::atomic<uint64_t> done_{0};
 };
 

@@ -48,7 +48,14 @@ class CudaPointers : public AddressSpace {
   // Legacy IPC cannot protect single chunks.
   absl::Status MakeWritable(PlaceId place) override { return absl::OkStatus(); }
   void ResumeWaiters(PlaceId place, Access access) override {}
-  absl::Status EndUse(absl::Span<const PlaceId> places) override;
+  void EndUse(absl::Span<const PlaceId> places) override;
+  uint64_t RecordFence() override { return context_->NoteWork(); }
+  bool IsDone(uint64_t fence) override { return context_->IsDone(fence); }
+  uint64_t FenceOf(PlaceId place) const override {
+    const MutexLock lock(&mutex_);
+    return mappings_[place.value()].fence;
+  }
+  void BeginMoment() override { context_->EndEpoch(); }
   void Unmap(PlaceId place) override;
   void Wake(PlaceId place) override {}
 
@@ -95,16 +102,13 @@ absl::Status CudaPointers::Map(PlaceId place, Region* region, Bytes offset, Acce
   return absl::OkStatus();
 }
 
-absl::Status CudaPointers::EndUse(absl::Span<const PlaceId> places) {
-  const absl::StatusOr<uint64_t> recorded = context_->RecordFence();
-  // Without an event the fence stands for everything, so Unmap waits for the whole device.
-  const uint64_t fence = recorded.ok() ? *recorded : CudaContext::kEverything;
+void CudaPointers::EndUse(absl::Span<const PlaceId> places) {
+  const uint64_t fence = context_->NoteWork();
   const MutexLock lock(&mutex_);
   for (const PlaceId place : places) {
     if (place.value() >= mappings_.size()) continue;  // LeaseCache reports such a place.
     mappings_[place.value()].fence = std::max(mappings_[place.value()].fence, fence);
   }
-  return recorded.status();
 }
 
 void CudaPointers::Unmap(PlaceId place) {
@@ -115,7 +119,7 @@ void CudaPointers::Unmap(PlaceId place) {
     mappings_[place.value()].address = nullptr;
   }
   // The address stays valid until the region closes; waiting keeps the slot's next tenant safe.
-  if (fence != 0) context_->AwaitOrAbort(fence);
+  context_->AwaitOrAbort(fence).IgnoreError();
 }
 
 }  // namespace

@@ -54,11 +54,14 @@ class CudaSpace : public AddressSpace {
   absl::Status Map(PlaceId place, Region* region, Bytes offset, Access access) override;
   absl::Status MakeWritable(PlaceId place) override;
   void ResumeWaiters(PlaceId place, Access access) override {}
-  absl::Status EndUse(absl::Span<const PlaceId> places) override;
-  uint64_t RecordFence() override {
-    return context_->RecordFence().value_or(CudaContext::kEverything);
+  void EndUse(absl::Span<const PlaceId> places) override;
+  uint64_t RecordFence() override { return context_->NoteWork(); }
+  bool IsDone(uint64_t fence) override { return context_->IsDone(fence); }
+  uint64_t FenceOf(PlaceId place) const override {
+    const MutexLock lock(&mutex_);
+    return fences_[place.value()];
   }
-  bool IsDone(uint64_t work) override { return context_->IsDone(work); }
+  void BeginMoment() override { context_->EndEpoch(); }
   void Unmap(PlaceId place) override;
   void Wake(PlaceId place) override {}
 
@@ -81,8 +84,8 @@ class CudaSpace : public AddressSpace {
   CUdeviceptr base_ = 0;
   DlDevice device_;
 
-  Mutex mutex_;
-  // By place: the fence to await before it is unmapped; zero: none.
+  mutable Mutex mutex_;
+  // By place: the epoch of its last use, which Unmap awaits; zero: it was not used.
   std::vector<uint64_t> fences_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> mapped_ ABSL_GUARDED_BY(mutex_) = std::vector<bool>(places());
 };
@@ -209,26 +212,18 @@ absl::Status CudaSpace::MakeWritable(PlaceId place) {
   return SetAccess(DeviceAddress(place), chunk_size().count(), Access::kWrite);
 }
 
-absl::Status CudaSpace::EndUse(absl::Span<const PlaceId> places) {
-  const absl::StatusOr<uint64_t> recorded = context_->RecordFence();
-  // Without an event the fence stands for everything, so Unmap waits for the whole device.
-  const uint64_t fence = recorded.ok() ? *recorded : CudaContext::kEverything;
+void CudaSpace::EndUse(absl::Span<const PlaceId> places) {
+  const uint64_t fence = context_->NoteWork();
   const MutexLock lock(&mutex_);
   for (const PlaceId place : places) {
     if (place.value() >= fences_.size()) continue;  // LeaseCache reports such a place.
     fences_[place.value()] = std::max(fences_[place.value()], fence);
   }
-  return recorded.status();
 }
 
 void CudaSpace::Unmap(PlaceId place) {
-  uint64_t fence;
-  {
-    const MutexLock lock(&mutex_);
-    fence = fences_[place.value()];
-  }
   // A kernel that accesses unmapped memory ends the process's CUDA context (decision 8).
-  if (fence != 0) context_->AwaitOrAbort(fence);
+  context_->AwaitOrAbort(FenceOf(place)).IgnoreError();
   driver().MemUnmap(DeviceAddress(place), chunk_size().count());
   const MutexLock lock(&mutex_);
   mapped_[place.value()] = false;

@@ -5,10 +5,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/cuda/cuda.h"
 #include "base/cuda/fake/fake_cuda.h"
@@ -134,40 +138,115 @@ class CudaSpaceWorkTest : public testing::Test {
     ASSERT_EQ(cudaMemsetAsync(address, first, 64, streams_[0]), cudaSuccess);
     ASSERT_EQ(cudaMemsetAsync(address + 64, second, 64, streams_[1]), cudaSuccess);
   }
+  void UseInAnEpoch(PlaceId place) {
+    space_->EndUse({place});
+    space_->BeginMoment();
+  }
   std::string Written() const { return std::string(lent_.data(), 128); }
 
   const Lent lent_;
   const std::unique_ptr<AddressSpace> space_ = Reserve();
   Region region_ = lent_.Share();
   cudaStream_t streams_[2] = {};
+  std::atomic<int> threads_done_{0};
 };
 
 const std::string kAsAndBs = std::string(64, 'a') + std::string(64, 'b');
 
 TEST_F(CudaSpaceWorkTest, UnmapWaitsForWorkOfAllStreamsLaunchedBeforeTheUseEnded) {
   BeginToWrite('a', 'b');
-  ASSERT_TRUE(space_->EndUse({kPlace}).ok());
+  space_->EndUse({kPlace});
   space_->Unmap(kPlace);
   EXPECT_EQ(Written(), kAsAndBs);
 }
 
 TEST_F(CudaSpaceWorkTest, AnOldFenceStillDelaysUnmapManyUsesLater) {
   BeginToWrite('a', 'b');
-  ASSERT_TRUE(space_->EndUse({kPlace}).ok());
-  for (int i = 0; i < 600; ++i) ASSERT_TRUE(space_->EndUse({PlaceId(2)}).ok());
+  space_->EndUse({kPlace});
+  for (int i = 0; i < 600; ++i) UseInAnEpoch(PlaceId(2));
   space_->Unmap(kPlace);
   EXPECT_EQ(Written(), kAsAndBs);
 }
 
 TEST_F(CudaSpaceWorkTest, AFailedWaitIsRetriedBeforeMemoryIsUnmapped) {
   BeginToWrite('a', 'b');
-  ASSERT_TRUE(space_->EndUse({kPlace}).ok());
+  space_->EndUse({kPlace});
   // Both waits return this while another thread captures a graph.
-  fake_cuda::FailCall("cuEventSynchronize", 1, cudaErrorStreamCaptureUnsupported);
+  fake_cuda::FailCall("cudaEventQuery", 1, cudaErrorStreamCaptureUnsupported);
   fake_cuda::FailCall("cudaDeviceSynchronize", 1, cudaErrorStreamCaptureUnsupported);
   space_->Unmap(kPlace);
   fake_cuda::ClearFaults();
   EXPECT_EQ(Written(), kAsAndBs);
+}
+
+TEST_F(CudaSpaceWorkTest, UnmapWaitsWhereNoEventCouldBeRecorded) {
+  BeginToWrite('a', 'b');
+  space_->EndUse({kPlace});
+  fake_cuda::FailCall("cuCtxRecordEvent", 1, cudaErrorNotSupported);
+  fake_cuda::FailCall("cuCtxRecordEvent", 2, cudaErrorNotSupported);
+  space_->BeginMoment();
+  space_->Unmap(kPlace);
+  fake_cuda::ClearFaults();
+  EXPECT_EQ(Written(), kAsAndBs);
+}
+
+// The work is older than all events that are kept.
+TEST_F(CudaSpaceWorkTest, OldWorkDoesNotWaitForNewWork) {
+  UseInAnEpoch(kPlace);
+  for (int i = 0; i < 200; ++i) UseInAnEpoch(PlaceId(2));
+  void* other = nullptr;
+  cudaEvent_t other_done = nullptr;
+  ASSERT_EQ(cudaMalloc(&other, 1), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&other_done, cudaEventDisableTiming), cudaSuccess);
+  fake_cuda::SetDelay(std::chrono::seconds(1));
+  ASSERT_EQ(cudaMemsetAsync(other, 0, 1, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(other_done, nullptr), cudaSuccess);
+  for (int i = 0; i < 100; ++i) UseInAnEpoch(PlaceId(2));
+  space_->Unmap(kPlace);
+  EXPECT_EQ(cudaEventQuery(other_done), cudaErrorNotReady);
+  cudaGetLastError();
+  EXPECT_FALSE(space_->IsDone(space_->FenceOf(PlaceId(2))));
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(other_done), cudaSuccess);
+  EXPECT_EQ(cudaFree(other), cudaSuccess);
+}
+
+// In the worst case no moments are reported.
+TEST_F(CudaSpaceWorkTest, AThousandUsesRecordThirtyOneEvents) {
+  const uint64_t before = fake_cuda::CallCount("*");
+  for (int i = 0; i < 1000; ++i) space_->EndUse({kPlace});
+  EXPECT_EQ(fake_cuda::CallCount("*") - before, 1000u / 32);
+  const uint64_t uses = fake_cuda::CallCount("*");
+  for (int i = 0; i < 1000; ++i) space_->BeginMoment();
+  EXPECT_EQ(fake_cuda::CallCount("*") - uses, 1u) << "only the first moment ends a use";
+}
+
+TEST_F(CudaSpaceWorkTest, UsesOfManyThreadsAreWaitedFor) {
+  constexpr int kThreads = 4, kUses = 300;
+  fake_cuda::SetDelay(std::chrono::microseconds(20));
+  char* const bytes = space_->address(kPlace);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      cudaStream_t stream = nullptr;
+      ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+      for (int i = 0; i < kUses; ++i) {
+        const char letter = i == kUses - 1 ? 'z' : 'a';
+        ASSERT_EQ(cudaMemsetAsync(bytes + t, letter, 1, stream), cudaSuccess);
+        space_->EndUse({kPlace});
+        if (i % 7 == t) space_->BeginMoment();
+        if (i % 50 == t) space_->IsDone(space_->RecordFence());
+      }
+      threads_done_.fetch_add(1);
+      while (threads_done_.load() <= kThreads) std::this_thread::yield();
+      ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+    });
+  }
+  while (threads_done_.load() < kThreads) std::this_thread::yield();
+  space_->Unmap(kPlace);
+  EXPECT_EQ(std::string(lent_.data(), kThreads), std::string(kThreads, 'z'));
+  threads_done_.fetch_add(1);
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(CudaSpaceWorkTest, AFenceIsDoneWhenItsStreamsAre) {
@@ -220,7 +299,11 @@ TEST(CudaSpaceTest, AnyCallThatFailsIsAStatusAndLeavesNothing) {
     absl::Status status = space.status();
     if (status.ok()) status = (*space)->Map(PlaceId(0), region, Bytes(0), Access::kRead);
     if (status.ok()) status = (*space)->MakeWritable(PlaceId(0));
-    if (status.ok()) status = (*space)->EndUse({PlaceId(0)});
+    if (status.ok()) {
+      (*space)->EndUse({PlaceId(0)});
+      // A failure is left to the next event.
+      (*space)->BeginMoment();
+    }
     fake_cuda::ClearFaults();  // The destructor cannot report a failure.
     if (!status.ok()) return status;
     return space;

@@ -185,13 +185,11 @@ absl::Status LeaseClient::MapGranted(const PendingFetch& pending,
 }
 
 absl::Status LeaseClient::EndUse(absl::Span<const PlaceId> places) {
-  // Record the fence before the lease can become idle, because the reclaimer may unmap idle places.
-  const absl::Status gpu = space_->EndUse(places);
+  // The space notes the use before the lease can become idle, because the reclaimer may unmap idle
+  // places.
+  space_->EndUse(places);
   const MutexLock lock(&mutex_);
-  // The use ends even if CUDA reported an error: the caller could not know that a use is left to
-  // end.
   absl::Status status = cache_.EndUse(places);
-  status.Update(gpu);
   if (cache_.NeedsReclaim()) reclaim_needed_.Signal();
   return lost_.ok() ? status : lost_;
 }
@@ -274,6 +272,7 @@ absl::Status LeaseClient::Free(PlaceRange range) {
 
 void LeaseClient::BeginMoment(Moment moment) {
   std::vector<Moment> moments;
+  space_->BeginMoment();
   {
     const MutexLock lock(&mutex_);
     log_.Begin(std::move(moment));

@@ -66,14 +66,17 @@ class AddressSpace {
   // mapped for `access`.
   virtual void ResumeWaiters(PlaceId place, Access access) = 0;
   // Ends one use of these places. REQUIRES: the program has launched all work of this use,
-  // including work on a GPU, before the call. On an error the use has ended too, and Unmap still
-  // waits for it.
-  virtual absl::Status EndUse(absl::Span<const PlaceId> places) = 0;
+  // including work on a GPU, before the call.
+  virtual void EndUse(absl::Span<const PlaceId> places) = 0;
   // A fence stands for all work that the program has launched on these addresses so far; IsDone
-  // says whether that work is complete. The work of a CPU is complete when its instructions are, so
-  // host memory needs no fence.
+  // says whether that work is complete. Later fences are not smaller. The work of a CPU is complete
+  // when its instructions are, so host memory needs no fence.
   virtual uint64_t RecordFence() { return 0; }
   virtual bool IsDone(uint64_t fence) { return true; }
+  // The fence that Unmap of this place waits for.
+  virtual uint64_t FenceOf(PlaceId place) const { return 0; }
+  // The program begins its next moment: a good time to record what the work so far is waited by.
+  virtual void BeginMoment() {}
   // read or write -> absent, once all work launched before the last EndUse is complete.
   virtual void Unmap(PlaceId place) = 0;
   // Makes the threads that are blocked on a fault of this place retry their access.

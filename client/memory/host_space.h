@@ -60,7 +60,7 @@ class HostSpace : public AddressSpace {
   absl::Status MakeWritable(PlaceId place) override;
   void ResumeWaiters(PlaceId place, Access access) override;
   // A CPU has no work in flight after its instructions.
-  absl::Status EndUse(absl::Span<const PlaceId> places) override { return absl::OkStatus(); }
+  void EndUse(absl::Span<const PlaceId> places) override {}
   // Atomic: a concurrent access either reaches the slot or becomes an event. When it returns, no
   // thread of this process can reach the slot. It blocks until the remap event has been read from
   // uffd(), so REQUIRES: another thread reads uffd(), as FaultLoop does.

@@ -110,10 +110,6 @@ CUresult CtxPopCurrent(CUcontext* context) {
 // Events of the runtime and of the driver are the same objects.
 CUresult EventQuery(CUevent event) { return static_cast<CUresult>(cudaEventQuery(event)); }
 
-CUresult EventSynchronize(CUevent event) {
-  return static_cast<CUresult>(cudaEventSynchronize(event));
-}
-
 CUresult CtxRecordEvent(CUcontext context, CUevent event) {
   Process& process = TheProcess();
   Call call(&process, "cuCtxRecordEvent");
@@ -143,7 +139,6 @@ void* Find(const std::string& name, Driver driver) {
       MEMTIDE_FUNCTION(DevicePrimaryCtxRetain, Driver::kOld),
       MEMTIDE_FUNCTION(DevicePrimaryCtxRelease, Driver::kOld),
       MEMTIDE_FUNCTION(EventQuery, Driver::kOld),
-      MEMTIDE_FUNCTION(EventSynchronize, Driver::kOld),
       MEMTIDE_FUNCTION(CtxRecordEvent, Driver::kUsable),
       MEMTIDE_FUNCTION(MemGetAllocationGranularity, Driver::kNoContextEvents),
       MEMTIDE_FUNCTION(MemCreate, Driver::kNoContextEvents),
