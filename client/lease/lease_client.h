@@ -135,9 +135,11 @@ class LeaseClient {
   // Waits until the minimum residency of these places is over. REQUIRES: they are marked and still
   // mapped.
   void AwaitMinResidency(const std::vector<PlaceId>& places);
-  // Unmaps these places and ends their leases, after which they are absent. REQUIRES: they are
-  // marked.
-  absl::Status ReleaseLeases(const std::vector<PlaceId>& places);
+  // Unmaps these places and ends their leases, after which they are absent. A lease whose last use
+  // is complete on the GPU does not wait for others. REQUIRES: they are marked.
+  absl::Status ReleaseLeases(std::vector<PlaceId> places);
+  // Ends the leases of places that are unmapped.
+  absl::Status EndLeases(const std::vector<PlaceId>& places);
   // Ends leases that the daemon may or may not still count, after a call that failed.
   void ReleaseInDoubt(const std::vector<ChunkId>& chunks);
   void MarkReleased(const std::vector<PlaceId>& places);

@@ -7,10 +7,27 @@
 
 namespace memtide::client {
 
-absl::Status LeaseClient::ReleaseLeases(const std::vector<PlaceId>& places) {
-  if (places.empty()) return absl::OkStatus();
+absl::Status LeaseClient::ReleaseLeases(std::vector<PlaceId> places) {
   AwaitMinResidency(places);
-  for (const PlaceId place : places) space_->Unmap(place);
+  // In the order in which their work on a GPU will be complete.
+  std::stable_sort(places.begin(), places.end(), [this](PlaceId a, PlaceId b) {
+    return space_->FenceOf(a) < space_->FenceOf(b);
+  });
+  absl::Status status;
+  for (size_t first = 0; first < places.size();) {
+    // The places whose work is complete by now share a call to the daemon; none of them waits for
+    // the others.
+    size_t end = first;
+    do {
+      space_->Unmap(places[end++]);
+    } while (end < places.size() && space_->IsDone(space_->FenceOf(places[end])));
+    status.Update(EndLeases({places.begin() + first, places.begin() + end}));
+    first = end;
+  }
+  return status;
+}
+
+absl::Status LeaseClient::EndLeases(const std::vector<PlaceId>& places) {
   std::vector<ChunkId> chunks;
   {
     const MutexLock lock(&mutex_);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 
 #include "base/cuda/cuda.h"
 #include "base/cuda/fake/fake_cuda.h"
@@ -144,6 +145,22 @@ TEST_F(GpuClientFaultTest, AWaitThatFailsBeforeUnmappingLosesNoWork) {
   const char* const bytes = client_->address(place);
   EXPECT_EQ(std::count(bytes, bytes + kGpuChunk.count(), 7), int64_t(kGpuChunk.count()));
   Fill(client_.get(), {place}, 1);
+}
+
+TEST_F(GpuClientFaultTest, ALeaseWhoseWorkIsDoneDoesNotWaitForYoungerOnes) {
+  const PlaceId idle = range_.first, busy(range_.first.value() + 1);
+  ASSERT_TRUE(client_->Acquire({idle, busy}, Access::kWrite).ok());
+  ASSERT_TRUE(client_->Release({idle}).ok());
+  ASSERT_TRUE(client_->BeginMoment({}).ok());
+  const WorkOnTheGpu work(client_.get(), busy);
+  ASSERT_TRUE(client_->Release({busy}).ok());
+  fake_cuda::SetDelay(std::chrono::microseconds(50));
+  std::thread flush([&] { EXPECT_TRUE(client_->Flush().ok()); });
+  uint32_t leases = 2;
+  while (leases == 2) leases = node_.Inspect().sessions(0).leases();
+  EXPECT_EQ(leases, 1u);
+  flush.join();
+  FillEach(client_.get(), {busy}, 1);
 }
 
 TEST_F(GpuClientFaultTest, ASpanComesBackWhenItsLastOwnersWorkIsDone) {
