@@ -1,6 +1,8 @@
 #include "client/cuda/cuda_space.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -36,6 +38,12 @@ absl::Status WithoutLeaseAdvice(absl::Status status) {
   return absl::InternalError(status.message());
 }
 
+// Whether leases for reading are mapped read-only.
+bool IsProtecting() {
+  const char* const chosen = std::getenv("MEMTIDE_PROTECT");
+  return chosen != nullptr && std::strcmp(chosen, "1") == 0;
+}
+
 class CudaSpace : public AddressSpace {
  public:
   static absl::StatusOr<std::unique_ptr<AddressSpace>> Reserve(const Options& options,
@@ -67,12 +75,16 @@ class CudaSpace : public AddressSpace {
 
  private:
   CudaSpace(const Options& options, std::unique_ptr<CudaContext> context)
-      : AddressSpace(options), context_(std::move(context)), fences_(options.places) {}
+      : AddressSpace(options),
+        context_(std::move(context)),
+        protects_(IsProtecting()),
+        fences_(options.places) {}
 
   CUdeviceptr DeviceAddress(PlaceId place) const {
     return base_ + place.value() * chunk_size().count();
   }
   const CudaDriver& driver() const { return context_->driver(); }
+  // REQUIRES: the range was just mapped, or no work that uses it is queued.
   absl::Status SetAccess(CUdeviceptr address, size_t size, Access access);
   // Maps memory of this process for a moment: to check that mapping works, and to learn the DLPack
   // device.
@@ -81,6 +93,7 @@ class CudaSpace : public AddressSpace {
   absl::StatusOr<CUmemGenericAllocationHandle> Import(Region* region);
 
   const std::unique_ptr<CudaContext> context_;
+  const bool protects_;
   CUdeviceptr base_ = 0;
   DlDevice device_;
 
@@ -187,7 +200,9 @@ absl::Status CudaSpace::MapWhole(PlaceId place, Region* region, Bytes offset, Ac
   MEMTIDE_RETURN_IF_ERROR(
       CudaStatus(driver().MemMap(DeviceAddress(place), chunk_size().count(), 0, handle, 0),
                  absl::StrCat("mapping ", FormatBytes(chunk_size()), " of GPU memory")));
-  if (absl::Status status = SetAccess(DeviceAddress(place), chunk_size().count(), access);
+  // For writing in any case: MakeWritable could not change it under kernels that read the chunk.
+  const Access open = protects_ ? access : Access::kWrite;
+  if (absl::Status status = SetAccess(DeviceAddress(place), chunk_size().count(), open);
       !status.ok()) {
     driver().MemUnmap(DeviceAddress(place), chunk_size().count());
     return status;
@@ -209,6 +224,9 @@ absl::Status CudaSpace::SetAccess(CUdeviceptr address, size_t size, Access acces
 }
 
 absl::Status CudaSpace::MakeWritable(PlaceId place) {
+  if (!protects_) return absl::OkStatus();
+  // CUDA may unmap the place for a moment, which ends the context if a kernel uses it then.
+  MEMTIDE_RETURN_IF_ERROR(context_->Await(context_->NoteWork()));
   return SetAccess(DeviceAddress(place), chunk_size().count(), Access::kWrite);
 }
 

@@ -6,19 +6,25 @@
 // for drivers without descriptors.
 //
 // A GPU has no page faults that could be handled (decision 8): a kernel that accesses an unmapped
-// place, or writes to a place mapped for reading, ends the process's CUDA context. So unmapping
-// must wait for all work that may use the place:
+// place ends the process's CUDA context. So unmapping must wait for all work that may use the
+// place:
 //   1. The program launches its work between Acquire and Release of a chunk, on any stream.
 //   2. Release calls EndUse before the lease counts as idle. EndUse notes the open epoch
 //      (cuda_context.h). The event of that epoch is recorded later, and so includes all work of the
 //      context up to EndUse, on every stream (cuCtxRecordEvent; with drivers before CUDA 12.5, step
 //      3 waits for the whole device instead).
-//   3. Unmap waits for the event of that epoch or a later one, then unmaps. Only then does the lease
-//      return to the daemon, whose copy therefore finds every byte written, and whose next tenant of
-//      the slot is not disturbed.
+//   3. Unmap waits for the event of that epoch or a later one, then unmaps. Only then does the
+//      lease return to the daemon, whose copy therefore finds every byte written, and whose next
+//      tenant of the slot is not disturbed.
 //   4. The daemon waits for its own copies before it grants a lease, and mapping is complete before
 //      Acquire returns; so work launched after Acquire finds the bytes.
 // Work launched outside of step 1 is an error of the program, like an access to freed memory.
+//
+// Places are mapped for reading and writing, whatever the lease permits (decision 21): to change
+// the access of a mapping CUDA unmaps it for a moment, and kernels may be reading it. With the
+// environment variable MEMTIDE_PROTECT=1, a tool for debugging, CudaSpace maps leases for reading
+// read-only, so that a kernel's write which was not acquired ends the context; making one writable
+// then waits for all work of the context.
 //
 // In builds without the CUDA toolkit both functions return UNIMPLEMENTED.
 #ifndef MEMTIDE_CLIENT_CUDA_CUDA_SPACE_H_

@@ -105,8 +105,22 @@ TEST(CudaSpaceTest, AMappedPlaceHasItsBytesAtItsOneAddress) {
   EXPECT_STREQ(second.data(), "Second");
 }
 
-TEST(CudaSpaceDeathTest, AnAccessToAnUnmappedPlaceOrAWriteToAReadMappingIsFatal) {
+TEST(CudaSpaceDeathTest, AnAccessToAnUnmappedPlaceIsFatal) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto space = Reserve();
+  EXPECT_DEATH(*space->address(PlaceId(0)) = 'x', "");
+}
+
+// Sets MEMTIDE_PROTECT=1 until it is destroyed.
+class Protecting {
+ public:
+  Protecting() { setenv("MEMTIDE_PROTECT", "1", 1); }
+  ~Protecting() { unsetenv("MEMTIDE_PROTECT"); }
+};
+
+TEST(CudaSpaceDeathTest, WithProtectionAWriteToAReadMappingIsFatalToo) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const Protecting protecting;
   const Lent lent;
   const auto space = Reserve();
   Region region = lent.Share();
@@ -150,6 +164,32 @@ class CudaSpaceWorkTest : public testing::Test {
   cudaStream_t streams_[2] = {};
   std::atomic<int> threads_done_{0};
 };
+
+// The chunk is leased for reading, kernels read it, and an operation that writes it is launched.
+TEST_F(CudaSpaceWorkTest, AChunkBecomesWritableUnderKernelsThatReadIt) {
+  const auto upgrade_in_use = [](AddressSpace* space) {
+    Lent lent;
+    Region region = lent.Share();
+    memcpy(lent.data(), "weight", 6);
+    ASSERT_TRUE(space->Map(PlaceId(4), &region, Bytes(0), Access::kRead).ok());
+    char* const address = space->address(PlaceId(4));
+    fake_cuda::SetDelay(std::chrono::milliseconds(50));
+    char read[6] = {};
+    ASSERT_EQ(cudaMemcpyAsync(read, address, 6, cudaMemcpyDefault, nullptr), cudaSuccess);
+    space->EndUse({PlaceId(4)});
+    ASSERT_TRUE(space->MakeWritable(PlaceId(4)).ok());
+    ASSERT_EQ(cudaMemsetAsync(address, 'w', 6, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(std::string(read, 6), "weight");
+    EXPECT_EQ(std::string(lent.data(), 6), "wwwwww");
+    space->Unmap(PlaceId(4));
+  };
+  const uint64_t calls = fake_cuda::CallCount("cuMemSetAccess");
+  upgrade_in_use(space_.get());
+  EXPECT_EQ(fake_cuda::CallCount("cuMemSetAccess") - calls, 2u) << "one is the daemon's side";
+  const Protecting protecting;
+  upgrade_in_use(Reserve().get());
+}
 
 const std::string kAsAndBs = std::string(64, 'a') + std::string(64, 'b');
 

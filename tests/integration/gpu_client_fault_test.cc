@@ -1,6 +1,7 @@
 // Tests CUDA calls that fail once in a client: the client returns an error, loses and leaks
 // nothing, and can try again.
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <string>
@@ -82,7 +83,17 @@ TEST_F(GpuClientFaultTest, AnAcquireThatCannotTakeMemoryInCanBeTriedAgain) {
   ExpectAcquireSurvives("cuMemImportFromShareableHandle", 1, Access::kWrite);
 }
 
-TEST_F(GpuClientFaultTest, AnUpgradeThatCannotMapCanBeTriedAgain) {
+// Without protection an upgrade does not call CUDA.
+class GpuProtectedClientTest : public GpuClientFaultTest {
+ protected:
+  void SetUp() override {
+    setenv("MEMTIDE_PROTECT", "1", 1);
+    GpuClientFaultTest::SetUp();
+    unsetenv("MEMTIDE_PROTECT");
+  }
+};
+
+TEST_F(GpuProtectedClientTest, AnUpgradeThatCannotMapCanBeTriedAgain) {
   const std::vector<PlaceId> places = Places(range_, 3, 3);
   for (uint64_t n = 1; n <= 3; ++n) {
     ASSERT_TRUE(client_->Use(places, Access::kRead).ok());

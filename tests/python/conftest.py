@@ -11,7 +11,8 @@ import pytest
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Runs the test with the daemon and the client for a fake GPU of 256 MiB (base/cuda/fake)."""
+    """Runs the test with the daemon and the client for a fake GPU of 256 MiB (base/cuda/fake). A
+    write to a chunk that is leased for reading ends the process."""
     daemon, library = (
         os.environ.get(name) for name in ("MEMTIDED_FAKE_CUDA", "MEMTIDE_LIBRARY_FAKE_CUDA")
     )
@@ -22,5 +23,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="mt", dir="/dev/shm") as directory:
         monkeypatch.setenv("MEMTIDED", daemon)
         monkeypatch.setenv("MEMTIDE_LIBRARY", library)
+        monkeypatch.setenv("MEMTIDE_PROTECT", "1")
         monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"dir={directory},memory=256MiB,delay_us=50")
         yield
