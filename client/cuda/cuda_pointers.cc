@@ -56,7 +56,7 @@ class CudaPointers : public AddressSpace {
     return mappings_[place.value()].fence;
   }
   void BeginMoment() override { context_->EndEpoch(); }
-  void Unmap(PlaceId place) override;
+  absl::Status Unmap(PlaceId place) override;
   void Wake(PlaceId place) override {}
 
  private:
@@ -111,7 +111,7 @@ void CudaPointers::EndUse(absl::Span<const PlaceId> places) {
   }
 }
 
-void CudaPointers::Unmap(PlaceId place) {
+absl::Status CudaPointers::Unmap(PlaceId place) {
   uint64_t fence;
   {
     const MutexLock lock(&mutex_);
@@ -119,7 +119,7 @@ void CudaPointers::Unmap(PlaceId place) {
     mappings_[place.value()].address = nullptr;
   }
   // The address stays valid until the region closes; waiting keeps the slot's next tenant safe.
-  context_->AwaitOrAbort(fence).IgnoreError();
+  return context_->AwaitOrAbort(fence);
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ class CudaSpace : public AddressSpace {
     return fences_[place.value()];
   }
   void BeginMoment() override { context_->EndEpoch(); }
-  void Unmap(PlaceId place) override;
+  absl::Status Unmap(PlaceId place) override;
   void Wake(PlaceId place) override {}
 
  private:
@@ -129,7 +129,8 @@ CudaSpace::~CudaSpace() {
       const MutexLock lock(&mutex_);
       mapped = mapped_[i];
     }
-    if (mapped) Unmap(PlaceId(i));
+    // A lost context needs no report any more: the session ends with the leases that it has.
+    if (mapped) Unmap(PlaceId(i)).IgnoreError();
   }
   if (base_ != 0) driver().MemAddressFree(base_, chunk_size().count() * places());
 }
@@ -239,12 +240,15 @@ void CudaSpace::EndUse(absl::Span<const PlaceId> places) {
   }
 }
 
-void CudaSpace::Unmap(PlaceId place) {
+absl::Status CudaSpace::Unmap(PlaceId place) {
   // A kernel that accesses unmapped memory ends the process's CUDA context (decision 8).
-  context_->AwaitOrAbort(FenceOf(place)).IgnoreError();
-  driver().MemUnmap(DeviceAddress(place), chunk_size().count());
+  absl::Status status = context_->AwaitOrAbort(FenceOf(place));
+  // After a loss the driver refuses this, too. No kernel runs any more that could use the mapping.
+  status.Update(CudaStatus(driver().MemUnmap(DeviceAddress(place), chunk_size().count()),
+                           "unmapping a chunk from the GPU"));
   const MutexLock lock(&mutex_);
   mapped_[place.value()] = false;
+  return status;
 }
 
 }  // namespace

@@ -18,6 +18,9 @@
 //      tenant of the slot is not disturbed.
 //   4. The daemon waits for its own copies before it grants a lease, and mapping is complete before
 //      Acquire returns; so work launched after Acquire finds the bytes.
+//   5. If the context is lost, the work that it still had is never done, and Unmap says so. The
+//      lease must not return then, as if the chunk were written: LeaseClient ends the session, and
+//      the daemon marks the chunks of its write leases as torn.
 // Work launched outside of step 1 is an error of the program, like an access to freed memory.
 //
 // Places are mapped for reading and writing, whatever the lease permits (decision 21): to change

@@ -96,7 +96,7 @@ TEST(CudaSpaceTest, AMappedPlaceHasItsBytesAtItsOneAddress) {
   ASSERT_TRUE(space->Map(PlaceId(3), &regions[0], Bytes(0), Access::kWrite).ok());
   EXPECT_STREQ(address, "first");
   memcpy(address, "written", 8);
-  space->Unmap(PlaceId(3));
+  EXPECT_TRUE(space->Unmap(PlaceId(3)).ok());
   EXPECT_STREQ(first.data(), "written");
   ASSERT_TRUE(space->Map(PlaceId(3), &regions[1], Bytes(0), Access::kRead).ok());
   EXPECT_STREQ(address, "second");
@@ -126,7 +126,7 @@ TEST(CudaSpaceDeathTest, WithProtectionAWriteToAReadMappingIsFatalToo) {
   Region region = lent.Share();
   ASSERT_TRUE(space->Map(PlaceId(0), &region, Bytes(0), Access::kRead).ok());
   EXPECT_DEATH(*space->address(PlaceId(0)) = 'x', "");
-  space->Unmap(PlaceId(0));
+  EXPECT_TRUE(space->Unmap(PlaceId(0)).ok());
   EXPECT_DEATH(*space->address(PlaceId(0)) = 'x', "");
 }
 
@@ -182,7 +182,7 @@ TEST_F(CudaSpaceWorkTest, AChunkBecomesWritableUnderKernelsThatReadIt) {
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     EXPECT_EQ(std::string(read, 6), "weight");
     EXPECT_EQ(std::string(lent.data(), 6), "wwwwww");
-    space->Unmap(PlaceId(4));
+    EXPECT_TRUE(space->Unmap(PlaceId(4)).ok());
   };
   const uint64_t calls = fake_cuda::CallCount("cuMemSetAccess");
   upgrade_in_use(space_.get());
@@ -196,7 +196,7 @@ const std::string kAsAndBs = std::string(64, 'a') + std::string(64, 'b');
 TEST_F(CudaSpaceWorkTest, UnmapWaitsForWorkOfAllStreamsLaunchedBeforeTheUseEnded) {
   BeginToWrite('a', 'b');
   space_->EndUse({kPlace});
-  space_->Unmap(kPlace);
+  EXPECT_TRUE(space_->Unmap(kPlace).ok());
   EXPECT_EQ(Written(), kAsAndBs);
 }
 
@@ -204,7 +204,7 @@ TEST_F(CudaSpaceWorkTest, AnOldFenceStillDelaysUnmapManyUsesLater) {
   BeginToWrite('a', 'b');
   space_->EndUse({kPlace});
   for (int i = 0; i < 600; ++i) UseInAnEpoch(PlaceId(2));
-  space_->Unmap(kPlace);
+  EXPECT_TRUE(space_->Unmap(kPlace).ok());
   EXPECT_EQ(Written(), kAsAndBs);
 }
 
@@ -214,7 +214,7 @@ TEST_F(CudaSpaceWorkTest, AFailedWaitIsRetriedBeforeMemoryIsUnmapped) {
   // Both waits return this while another thread captures a graph.
   fake_cuda::FailCall("cudaEventQuery", 1, cudaErrorStreamCaptureUnsupported);
   fake_cuda::FailCall("cudaDeviceSynchronize", 1, cudaErrorStreamCaptureUnsupported);
-  space_->Unmap(kPlace);
+  EXPECT_TRUE(space_->Unmap(kPlace).ok());
   fake_cuda::ClearFaults();
   EXPECT_EQ(Written(), kAsAndBs);
 }
@@ -225,7 +225,7 @@ TEST_F(CudaSpaceWorkTest, UnmapWaitsWhereNoEventCouldBeRecorded) {
   fake_cuda::FailCall("cuCtxRecordEvent", 1, cudaErrorNotSupported);
   fake_cuda::FailCall("cuCtxRecordEvent", 2, cudaErrorNotSupported);
   space_->BeginMoment();
-  space_->Unmap(kPlace);
+  EXPECT_TRUE(space_->Unmap(kPlace).ok());
   fake_cuda::ClearFaults();
   EXPECT_EQ(Written(), kAsAndBs);
 }
@@ -242,7 +242,7 @@ TEST_F(CudaSpaceWorkTest, OldWorkDoesNotWaitForNewWork) {
   ASSERT_EQ(cudaMemsetAsync(other, 0, 1, nullptr), cudaSuccess);
   ASSERT_EQ(cudaEventRecord(other_done, nullptr), cudaSuccess);
   for (int i = 0; i < 100; ++i) UseInAnEpoch(PlaceId(2));
-  space_->Unmap(kPlace);
+  EXPECT_TRUE(space_->Unmap(kPlace).ok());
   EXPECT_EQ(cudaEventQuery(other_done), cudaErrorNotReady);
   cudaGetLastError();
   EXPECT_FALSE(space_->IsDone(space_->FenceOf(PlaceId(2))));
@@ -283,7 +283,7 @@ TEST_F(CudaSpaceWorkTest, UsesOfManyThreadsAreWaitedFor) {
     });
   }
   while (threads_done_.load() < kThreads) std::this_thread::yield();
-  space_->Unmap(kPlace);
+  EXPECT_TRUE(space_->Unmap(kPlace).ok());
   EXPECT_EQ(std::string(lent_.data(), kThreads), std::string(kThreads, 'z'));
   threads_done_.fetch_add(1);
   for (std::thread& thread : threads) thread.join();
@@ -309,7 +309,7 @@ TEST(CudaSpaceTest, MemoryIsFreeOnceTheRegionIsRemovedAndUnmapped) {
   ASSERT_TRUE(space->Map(PlaceId(0), region.get(), Bytes(0), Access::kWrite).ok());
   lent.reset();
   EXPECT_EQ(FreeMemory() + kChunk, before);
-  space->Unmap(PlaceId(0));
+  EXPECT_TRUE(space->Unmap(PlaceId(0)).ok());
   EXPECT_EQ(FreeMemory() + kChunk, before);
   region.reset();
   EXPECT_EQ(FreeMemory(), before);

@@ -92,20 +92,21 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
   const Instant begun = Now();
   // Places are unmapped before any call names them: the daemon may lend their slots to other chunks
   // at once.
-  for (const PlaceId place : plan.release) space_->Unmap(place);
+  const absl::Status unmapped = Unmap(plan.release);
   // In all other cases the fetch carries the releases, which saves a call.
-  if (!plan.release.empty() && (plan.release_first || no_wait)) {
+  if (unmapped.ok() && !plan.release.empty() && (plan.release_first || no_wait)) {
     CountCall();
     if (!session_->Release(pending->released).ok()) ReleaseInDoubt(pending->released);
     MarkReleased(plan.release);
     plan.release.clear();
     pending->released.clear();
   }
-  absl::StatusOr<FetchResult> fetched = Fetch(*pending, until);
+  absl::StatusOr<FetchResult> fetched =
+      unmapped.ok() ? Fetch(*pending, until) : absl::StatusOr<FetchResult>(unmapped);
   absl::Status status = fetched.status();
   if (fetched.ok()) {
     status = MapGranted(*pending, fetched->leases);
-  } else {
+  } else if (unmapped.ok()) {
     // A fetch that failed may have ended these leases, or not.
     ReleaseInDoubt(pending->released);
   }
@@ -170,16 +171,18 @@ absl::Status LeaseClient::MapGranted(const PendingFetch& pending,
     status = region.status();
     if (status.ok()) {
       status = space_->Map(plan.fetch[mapped], region->get(), lease.offset, plan.access);
+      if (absl::IsUnavailable(status)) return LoseDevice(status);
     }
     if (!status.ok()) break;
   }
   for (size_t i = 0; i < plan.upgrade.size() && status.ok(); ++i) {
     status = space_->MakeWritable(plan.upgrade[i]);
+    if (absl::IsUnavailable(status)) return LoseDevice(status);
   }
   if (status.ok()) return status;
   // Undo the mappings, then the leases. Upgraded leases stay: the daemon counts them as write
   // leases, and holding one without writing is safe.
-  for (size_t i = 0; i < mapped; ++i) space_->Unmap(plan.fetch[i]);
+  MEMTIDE_RETURN_IF_ERROR(Unmap({plan.fetch.data(), mapped}));
   ReleaseInDoubt({pending.leased.begin(), pending.leased.begin() + plan.fetch.size()});
   return status;
 }
@@ -250,14 +253,13 @@ absl::Status LeaseClient::Free(PlaceRange range) {
     }
   }
   // The daemon may reuse the slots once it has freed the chunks, so unmap them first.
-  for (const PlaceId place : pending.plan.release) space_->Unmap(place);
-  CountCall();
-  const absl::Status status = session_->Free(chunks);  // Ends their leases as well.
+  absl::Status status = Unmap(pending.plan.release);
   if (status.ok()) {
-    space_->Unbind(range);
-  } else {
-    ReleaseInDoubt(pending.released);
+    CountCall();
+    status = session_->Free(chunks);  // Ends their leases as well.
+    if (!status.ok()) ReleaseInDoubt(pending.released);
   }
+  if (status.ok()) space_->Unbind(range);
   const MutexLock lock(&mutex_);
   if (status.ok()) {
     cache_.Freed(range);

@@ -6,7 +6,8 @@
 //
 // Invariants, which keep other tenants of a slot away from this process's bytes and vice versa:
 //   a place is unmapped before any call names its lease as released;
-//   a place is mapped only after its lease is granted.
+//   a place is mapped only after its lease is granted;
+//   a place that a lost device failed to write is never released: the session ends with its lease.
 //
 // Thread safety: all methods may be called from any thread; RunReclaimer needs a thread of its own.
 #ifndef MEMTIDE_CLIENT_LEASE_LEASE_CLIENT_H_
@@ -132,6 +133,12 @@ class LeaseClient {
   absl::Status CarryOut(PendingFetch* pending, absl::optional<Instant> until);
   absl::StatusOr<FetchResult> Fetch(const PendingFetch& pending, absl::optional<Instant> until);
   absl::Status MapGranted(const PendingFetch& pending, const std::vector<Lease>& leases);
+  // Unmaps these places. On an error no lease may be released any more: the device is lost, and the
+  // session has ended.
+  absl::Status Unmap(absl::Span<const PlaceId> places);
+  // Ends the session without releasing its leases, so that the daemon marks the chunks of its write
+  // leases as torn. Returns the error of all later calls.
+  absl::Status LoseDevice(const absl::Status& why);
   // Waits until the minimum residency of these places is over. REQUIRES: they are marked and still
   // mapped.
   void AwaitMinResidency(const std::vector<PlaceId>& places);

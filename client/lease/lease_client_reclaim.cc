@@ -7,6 +7,23 @@
 
 namespace memtide::client {
 
+absl::Status LeaseClient::Unmap(absl::Span<const PlaceId> places) {
+  absl::Status status;
+  for (const PlaceId place : places) status.Update(space_->Unmap(place));
+  return status.ok() ? status : LoseDevice(status);
+}
+
+absl::Status LeaseClient::LoseDevice(const absl::Status& why) {
+  const absl::Status lost = absl::UnavailableError(absl::StrCat(
+      "this process has lost the GPU, and the session with it, so that what kernels left half "
+      "written is not taken for content (--resume starts from the last commit): ",
+      why.message()));
+  FailWith(lost);
+  regions_->Close();
+  session_->Close();
+  return lost;
+}
+
 absl::Status LeaseClient::ReleaseLeases(std::vector<PlaceId> places) {
   AwaitMinResidency(places);
   // In the order in which their work on a GPU will be complete.
@@ -18,10 +35,17 @@ absl::Status LeaseClient::ReleaseLeases(std::vector<PlaceId> places) {
     // The places whose work is complete by now share a call to the daemon; none of them waits for
     // the others.
     size_t end = first;
+    absl::Status unmapped;
     do {
-      space_->Unmap(places[end++]);
+      unmapped.Update(Unmap({&places[end++], 1}));
     } while (end < places.size() && space_->IsDone(space_->FenceOf(places[end])));
-    status.Update(EndLeases({places.begin() + first, places.begin() + end}));
+    const std::vector<PlaceId> batch(places.begin() + first, places.begin() + end);
+    if (unmapped.ok()) {
+      status.Update(EndLeases(batch));
+    } else {
+      status.Update(unmapped);
+      MarkReleased(batch);
+    }
     first = end;
   }
   return status;
@@ -178,10 +202,12 @@ absl::Status LeaseClient::Evict(absl::Span<const PlaceId> places) {
     chunks.insert(chunks.end(), leased.begin(), leased.end());
   }
   if (chunks.empty()) return absl::OkStatus();
-  for (const PlaceId place : idle) space_->Unmap(place);
-  CountCall();
-  const absl::Status status = session_->Evict(chunks);  // Ends their leases as well.
-  if (!status.ok()) ReleaseInDoubt(leased);
+  absl::Status status = Unmap(idle);
+  if (status.ok()) {
+    CountCall();
+    status = session_->Evict(chunks);  // Ends their leases as well.
+    if (!status.ok()) ReleaseInDoubt(leased);
+  }
   MarkReleased(idle);
   return status;
 }

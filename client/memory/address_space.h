@@ -57,6 +57,7 @@ class AddressSpace {
   // access is then the program's own segmentation fault.
   virtual absl::Status Bind(PlaceRange range) = 0;
   virtual void Unbind(PlaceRange range) = 0;
+  // Map and MakeWritable return UNAVAILABLE if the process has lost the device.
   // absent -> read or write: maps the chunk at `offset` of `region`. Threads blocked on a fault of
   // the place stay blocked until ResumeWaiters.
   virtual absl::Status Map(PlaceId place, Region* region, Bytes offset, Access access) = 0;
@@ -78,7 +79,9 @@ class AddressSpace {
   // The program begins its next moment: a good time to record what the work so far is waited by.
   virtual void BeginMoment() {}
   // read or write -> absent, once all work launched before the last EndUse is complete.
-  virtual void Unmap(PlaceId place) = 0;
+  // UNAVAILABLE: the process has lost the device, and with it work that should have written the
+  // chunk; the place is absent all the same.
+  virtual absl::Status Unmap(PlaceId place) = 0;
   // Makes the threads that are blocked on a fault of this place retry their access.
   virtual void Wake(PlaceId place) = 0;
 

@@ -209,7 +209,7 @@ void HostSpace::ResumeWaiters(PlaceId place, Access access) {
 
 // The absent memory is prepared aside and moved over the slot by one mremap. Unmapping first and
 // registering second would leave a moment in which an access, most visibly by a system call, fails.
-void HostSpace::Unmap(PlaceId place) {
+absl::Status HostSpace::Unmap(PlaceId place) {
   const size_t size = chunk_size().count();
   char* aside = MapNothing(nullptr, size);
   MEMTIDE_CHECK(aside != nullptr) << Errno("cannot unmap a chunk (vm.max_map_count)");
@@ -218,6 +218,7 @@ void HostSpace::Unmap(PlaceId place) {
   SetPageState(place, PageState::kAbsent);
   void* moved = mremap(aside, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, address(place));
   MEMTIDE_CHECK(moved == address(place)) << Errno("cannot unmap a chunk (vm.max_map_count)");
+  return absl::OkStatus();
 }
 
 void HostSpace::Wake(PlaceId place) {

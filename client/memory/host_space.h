@@ -64,7 +64,7 @@ class HostSpace : public AddressSpace {
   // Atomic: a concurrent access either reaches the slot or becomes an event. When it returns, no
   // thread of this process can reach the slot. It blocks until the remap event has been read from
   // uffd(), so REQUIRES: another thread reads uffd(), as FaultLoop does.
-  void Unmap(PlaceId place) override;
+  absl::Status Unmap(PlaceId place) override;
   void Wake(PlaceId place) override;
 
   // Async-signal-safe.
