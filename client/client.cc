@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,15 @@ namespace {
 
 // Places per chunk that the job may allocate, enough for the fragmentation of places.
 constexpr uint64_t kPlacesPerChunk = 4;
+
+// Raises the soft limit of open files to the hard one. A job may have thousands of regions of GPU
+// memory, and each arrives as a descriptor.
+void RaiseDescriptorLimit() {
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
 
 }  // namespace
 
@@ -91,6 +101,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::OpenWith(std::unique_ptr<DaemonS
 absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options& options) {
   // The threads that are started below must not run the program's signal handlers.
   const SignalsBlocked blocked;
+  RaiseDescriptorLimit();  // Before Open, which sends all regions that the job has.
   regions_ = std::make_unique<RegionTable>();
   events_ = std::make_unique<Events>(regions_.get());
   session_ = std::move(session);

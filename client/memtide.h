@@ -156,7 +156,11 @@ typedef struct memtide_limits {
 
 /* Connects to the daemon, opens or joins a job, and reserves addresses. *client is NULL on failure.
  * options may be NULL, which means all defaults. UNAVAILABLE: no daemon listens at socket_dir.
- * RESOURCE_EXHAUSTED: the node cannot grant the shares. */
+ * RESOURCE_EXHAUSTED: the node cannot grant the shares.
+ * Side effect: the process's soft limit of open files (RLIMIT_NOFILE) becomes the hard one, because
+ * each region of GPU memory arrives as a descriptor, and a job may have thousands. memtide_close
+ * does not lower it again, since descriptors above the old limit may be open. A program that calls
+ * select(), which knows no descriptors above 1023, sets the hard limit itself. */
 MEMTIDE_API int memtide_open(const memtide_options* options, memtide_client** client);
 /* The chunk_bytes of a job with these shares whose options leave it 0. A share of 0 bytes: the job
  * has none of that kind. */

@@ -28,6 +28,10 @@ inline constexpr size_t kMaxMomentNameBytes = 64;
 inline constexpr Bytes kChunkAlignment = MiB(2);  // One huge page.
 inline constexpr Bytes kMaxChunkSize = GiB(1);    // One registered io_uring buffer.
 
+// The regions of a job that has one for each device slot (SessionService.Resize): each is a
+// descriptor in a client.
+inline constexpr uint32_t kMaxDeviceRegions = 4096;
+
 }  // namespace memtide
 
 #endif  // MEMTIDE_PROTO_PROTOCOL_H_

@@ -22,7 +22,10 @@ Bytes DefaultChunkSize(Bytes device_share, Bytes host_share) {
   if (!host_share.IsZero()) wanted = std::min(wanted, Bytes(host_share / Bytes(kChunksInHost)));
   // The daemon accepts only multiples of kChunkAlignment, and refuses a pool that is too small for
   // them.
-  return std::max(RoundDown(wanted, kChunkAlignment), kChunkAlignment);
+  wanted = std::max(RoundDown(wanted, kChunkAlignment), kChunkAlignment);
+  // A small host share must not cut GPU memory into more regions than the daemon lends.
+  while (device_share / wanted > kMaxDeviceRegions) wanted += kChunkAlignment;
+  return wanted;
 }
 
 Bytes DefaultChunkSize(const v1::OpenRequest& request, const v1::InspectNodeResponse& node) {

@@ -33,6 +33,13 @@ TEST(DefaultChunkSizeTest, IsNeitherTooSmallNorTooLarge) {
   EXPECT_EQ(DefaultChunkSize({}, v1::InspectNodeResponse()), MiB(64));
 }
 
+// There is one region for each slot.
+TEST(DefaultChunkSizeTest, NoSlotOfTheDeviceIsARegionTooMany) {
+  EXPECT_EQ(DefaultChunkSize(GiB(46), MiB(256)), MiB(12));
+  EXPECT_EQ(DefaultChunkSize(GiB(8), MiB(48)), MiB(2)) << "4096 regions";
+  EXPECT_EQ(DefaultChunkSize(GiB(8) + MiB(2), MiB(48)), MiB(4)) << "4097 regions";
+}
+
 TEST(DefaultChunkSizeTest, RequestedSharesCountWhereTheNodeHasSuchMemory) {
   v1::OpenRequest request;
   request.set_device_share_bytes(MiB(48).count());

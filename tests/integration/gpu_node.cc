@@ -15,11 +15,12 @@ namespace {
 constexpr std::chrono::seconds kPatience(60);
 constexpr uint64_t kPageBytes = 4096;
 
-std::vector<std::string> Flags(const std::string& directory, const std::string& device) {
+std::vector<std::string> Flags(const std::string& directory, const std::string& device,
+                               Bytes device_pool) {
   return {"--socket-dir=" + directory + "/s",
           "--ssd-dir=" + directory + "/d",
           "--device=" + device,
-          "--device-pool=16MiB",
+          "--device-pool=" + std::to_string(device_pool.count()),
           "--host-pool=16MiB",
           "--ssd-pool=256MiB",
           "--metrics-address=off"};
@@ -44,8 +45,9 @@ uint64_t* WordAt(Client* client, PlaceId place, uint64_t page) {
 
 }  // namespace
 
-GpuNode::GpuNode(const std::string& device, const std::vector<std::string>& environment)
-    : daemon_(Flags(directory_.path(), device), environment),
+GpuNode::GpuNode(const std::string& device, const std::vector<std::string>& environment,
+                 Bytes device_pool)
+    : daemon_(Flags(directory_.path(), device, device_pool), environment),
       admin_(v1::AdminService::NewStub(grpc::CreateChannel("unix:" + socket_dir() + "/grpc.sock",
                                                            grpc::InsecureChannelCredentials()))) {
   EXPECT_TRUE(daemon_.WaitUntilReady()) << daemon_.log();

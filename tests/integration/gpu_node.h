@@ -15,8 +15,8 @@
 namespace memtide::client {
 
 constexpr Bytes kGpuChunk = MiB(2);
-// A GpuNode's device pool and its host pool have kGpuSlots slots of kGpuChunk each. At most
-// kGpuUses chunks may be in use at once.
+// A GpuNode's device pool and its host pool have kGpuSlots slots of kGpuChunk each by default. At
+// most kGpuUses chunks may be in use at once.
 constexpr uint32_t kGpuSlots = 8;
 constexpr uint32_t kGpuUses = 6;
 
@@ -24,7 +24,8 @@ class GpuNode {
  public:
   // Starts a daemon with --device=`device` and more environment variables ("NAME=value").
   explicit GpuNode(const std::string& device = "cuda",
-                   const std::vector<std::string>& environment = {});
+                   const std::vector<std::string>& environment = {},
+                   Bytes device_pool = kGpuChunk * kGpuSlots);
   // Calls End unless that was done.
   ~GpuNode();
   GpuNode(const GpuNode&) = delete;

@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "base/kinds.h"
 #include "daemon/pool/tier.h"
+#include "proto/protocol.h"
 
 namespace memtide {
 
@@ -138,8 +139,7 @@ struct Limits {
   uint32_t step_pieces = 8192;  // Pieces and copies of one StepCall: what fits into 1 MiB.
   // The step manifest of a job; a request is 1 MiB at most.
   uint32_t manifest_bytes = 512 << 10;
-  // Regions of a job that has one for each device slot: each is a descriptor in a client.
-  uint32_t device_regions = 4096;
+  uint32_t device_regions = kMaxDeviceRegions;
   Duration max_wait = std::chrono::minutes(10);  // The longest that a fetch may wait.
   Duration session_lease =
       std::chrono::seconds(60);  // A session that does not renew for this long hangs, and is ended.
