@@ -44,10 +44,14 @@ std::string UuidBytes(absl::string_view name) {
   return absl::HexStringToBytes(hex);
 }
 
+// A check costs a copy of a chunk to the host, so that checks use less than 2% of the link.
+constexpr uint32_t kCleanDropsPerCheck = 64;
+
 EngineOptions ToEngineOptions(const Config& config, const Device* device) {
   EngineOptions options;
   options.device_capacity = config.DevicePool();
   if (device != nullptr) options.device_kinds = device->kinds();
+  options.clean_drops_per_check = kCleanDropsPerCheck;
   options.host_capacity = config.host_pool;
   options.ssd_capacity = config.ssd_pool;
   options.host_reserve = config.host_reserve;

@@ -44,6 +44,9 @@ struct EngineOptions {
   Bytes host_reserve;
   // How the node's device can lend its memory, best first. Not empty.
   std::vector<MemoryKind> device_kinds = {MemoryKind::kSharedMemory};
+  // Clean drops for each one whose copy is first compared with the copy in host memory, on a device
+  // that does not catch writes of clients that lease for reading (decision 21). Zero: none is.
+  uint32_t clean_drops_per_check = 0;
   // Which chunks are evicted, and whether any are prefetched. Never nullptr.
   const PlacementPolicy* placement = &PredictivePolicy();
   // The memory of jobs with a time to live, and their records, outlive the daemon.

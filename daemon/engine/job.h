@@ -93,8 +93,9 @@ struct Job {
   uint64_t committed_step = 0;
   std::string manifest;  // The step manifest of the last commit.
   ListedWork listed_work{this};
-  Duration stalled{0};      // The sum of the stalls of its fetches.
-  absl::Status last_error;  // The last failed transfer or segment; explains an expired deadline.
+  Duration stalled{0};       // The sum of the stalls of its fetches.
+  uint64_t clean_drops = 0;  // Copies dropped from the device, where writes are not caught.
+  absl::Status last_error;   // The last failed transfer or segment; explains an expired deadline.
 
   TierQueues& tier(Tier t) { return queues[static_cast<int>(t)]; }
   const TierQueues& tier(Tier t) const { return queues[static_cast<int>(t)]; }

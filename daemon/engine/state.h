@@ -235,6 +235,15 @@ class EngineState {
   bool WriteBack(ChunkIndex index, Tier tier);
   // Whether the content would be lost without the copy there, or would be when the daemon ends.
   bool IsOnlyCopy(const Chunk& chunk, Tier tier) const;
+  // --- chunks/clean_check.cc ---
+  // Whether the copy at `tier` is to be compared before it is dropped as clean. Counts the drop.
+  bool IsChosenForCheck(Chunk& chunk, Tier tier);
+  void StartCheck(ChunkIndex index);
+  void CheckDone(ChunkIndex index, const Flight& flight, const absl::Status& status);
+  // The names of the last moments that used the chunk, for an error.
+  std::string LastMomentsOf(const Chunk& chunk) const;
+
+  // --- chunks/movement.cc, continued ---
   void FreeUnusedSlots(ChunkIndex index);
   void ProceedWaiters(ChunkIndex index);
   void StopPrefetch(Chunk& chunk);

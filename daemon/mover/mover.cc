@@ -204,6 +204,8 @@ void Mover::Start(const StartTransfer& effect) {
       return CopyOut(effect);
     case StartTransfer::Kind::kZero:
       return Zero(effect);
+    case StartTransfer::Kind::kCompareDeviceWithHost:
+      return Compare(effect);
     case StartTransfer::Kind::kSsdToHost:
       return UseDisk(effect, DiskTransfer::Direction::kRead);
     case StartTransfer::Kind::kHostToSsd:
@@ -248,6 +250,37 @@ void Mover::Zero(const StartTransfer& effect) {
     }
     to = Range();
     post_(TransferDone{effect.transfer, std::move(status)});
+  });
+}
+
+void Mover::Compare(const StartTransfer& effect) {
+  Range device = At(effect.from, effect.size, Tier::kDevice);
+  Range host = At(effect.to, effect.size, Tier::kHost);
+  out_.Push([this, effect, device = std::move(device), host = std::move(host)]() mutable {
+    const size_t size = effect.size.count();
+    // Neither pinned nor kept: a check is rare.
+    const auto copy = std::make_shared<std::vector<char>>(size);
+    absl::Status status =
+        device_->CopyOut(*device.region->device, device.offset, copy->data(), effect.size);
+    device = Range();
+    if (!status.ok()) {
+      host = Range();
+      post_(TransferDone{effect.transfer, std::move(status)});
+      return;
+    }
+    // The bytes are compared by a thread that copies nothing, so that no copy waits for it.
+    steps_.Push([this, effect, copy, host = std::move(host)]() mutable {
+      const char* const end = host.host() + copy->size();
+      const char* const differs =
+          std::mismatch(host.host(), host.host() + copy->size(), copy->data()).first;
+      absl::Status compared;
+      if (differs != end) {
+        compared = absl::DataLossError(absl::StrCat(
+            "its copies on the device and in host memory differ at byte ", differs - host.host()));
+      }
+      host = Range();
+      post_(TransferDone{effect.transfer, std::move(compared)});
+    });
   });
 }
 

@@ -98,6 +98,7 @@ class Mover {
   void CopyIn(const StartTransfer& effect);
   void CopyOut(const StartTransfer& effect);
   void Zero(const StartTransfer& effect);
+  void Compare(const StartTransfer& effect);
   void UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction);
 
   Device* const device_;
@@ -110,8 +111,10 @@ class Mover {
   uint64_t disk_transfers_ ABSL_GUARDED_BY(mutex_) = 0;  // Started and not yet completed.
 
   // Destroyed before everything above. memory_, which releases the regions, ends after the others.
-  WorkQueue memory_{"memtide-memory"}, out_{"memtide-out"}, in_{"memtide-in"};
+  // Tasks of out_ push tasks to steps_, which therefore ends after it.
+  WorkQueue memory_{"memtide-memory"};
   WorkQueue steps_;
+  WorkQueue out_{"memtide-out"}, in_{"memtide-in"};
 };
 
 }  // namespace memtide

@@ -103,7 +103,8 @@ class MoverTest : public testing::Test {
     transfer.kind = kind;
     transfer.size = kSlot;
     const MemoryPlace on_host{kHost, kSlot * host}, on_device{kDevice, kSlot * other};
-    const bool to_host = kind == Kind::kDeviceToHost || kind == Kind::kSsdToHost;
+    const bool to_host = kind == Kind::kDeviceToHost || kind == Kind::kSsdToHost ||
+                         kind == Kind::kCompareDeviceWithHost;
     transfer.from = to_host ? on_device : on_host;
     transfer.to = to_host || kind == Kind::kZero ? on_host : on_device;
     transfer.store = {kStore, kSlot * other};
@@ -159,6 +160,20 @@ class Mapping {
   Bytes size_;
   char* data_ = nullptr;
 };
+
+TEST_F(MoverTest, CopiesAreComparedAndKept) {
+  MakeAll();
+  Mapping host(*mover_, kHost), device(*mover_, kDevice);
+  host.Fill(1, 'a', kSlot);
+  device.Fill(2, 'a', kSlot);
+  EXPECT_EQ(Move(Kind::kCompareDeviceWithHost, 1, 2), absl::OkStatus());
+  device.Fill(3, 'b', kSlot);
+  const absl::Status differ = Move(Kind::kCompareDeviceWithHost, 1, 3);
+  EXPECT_EQ(differ.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(differ.message().find("at byte 0"), absl::string_view::npos) << differ;
+  EXPECT_TRUE(host.Holds(1, 'a', kSlot));
+  EXPECT_TRUE(device.Holds(3, 'b', kSlot));
+}
 
 TEST_F(MoverTest, AChunkGoesDownToTheDiskAndUpToTheDevice) {
   MakeAll();

@@ -48,6 +48,7 @@ void Links::Start(Instant now, const StartTransfer& transfer) {
       moved_.to_device += transfer.size;
       break;
     case Kind::kDeviceToHost:
+    case Kind::kCompareDeviceWithHost:
       queue = &out_;
       time = TimeFor(options_.from_device, transfer.size);
       moved_.from_device += transfer.size;

@@ -148,12 +148,17 @@ bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
   if (chunk.copies.flight.has_value()) return false;
   if (!chunk.slot(tier)) return true;
   if (!IsOnlyCopy(chunk, tier)) {
+    if (IsChosenForCheck(chunk, tier)) {
+      StartCheck(index);
+      return false;
+    }
     if (chunk.valid_at(tier)) {
       ++counters_.evictions;
       if (!chunk.wrote_back) ++counters_.dropped_clean;
       chunk.job->trace.Moved(Trace(chunk, tier, absl::nullopt));
     }
     chunk.wrote_back = false;
+    if (tier == Tier::kDevice) chunk.checked = false;
     DropCopy(index, tier);
     return true;
   }
@@ -295,6 +300,8 @@ void EngineState::On(const TransferDone& event) {
   chunk.copies.flight.reset();
   JobForecast& forecast = chunk.job->forecast;
   if (flight.from.has_value()) forecast.links().End({*flight.from, flight.to});
+  const bool check = flight.kind == StartTransfer::Kind::kCompareDeviceWithHost;
+  if (check && chunk.live()) return CheckDone(index, flight, event.status);
   if (!event.status.ok()) ++counters_.transfers_failed;
   if (!chunk.live()) return ForgetChunk(index);
   if (!event.status.ok()) return TransferFailed(index, flight, event.status);

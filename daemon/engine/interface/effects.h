@@ -225,11 +225,19 @@ struct DropStore {
   StoreId store;
 };
 struct StartTransfer {
-  enum class Kind : uint8_t { kHostToDevice, kDeviceToHost, kSsdToHost, kHostToSsd, kZero };
+  enum class Kind : uint8_t {
+    kHostToDevice,
+    kDeviceToHost,
+    kSsdToHost,
+    kHostToSsd,
+    kZero,
+    // Changes neither copy. TransferDone has DATA_LOSS if they differ.
+    kCompareDeviceWithHost,
+  };
   TransferId transfer;
   Kind kind = Kind::kZero;
-  // kHostToDevice, kDeviceToHost: both. kSsdToHost: memory `to`, store. kHostToSsd: memory `from`,
-  // store. kZero: `to`.
+  // kHostToDevice, kDeviceToHost, kCompareDeviceWithHost: both. kSsdToHost: memory `to`, store.
+  // kHostToSsd: memory `from`, store. kZero: `to`.
   MemoryPlace from, to;
   StorePlace store;
   Bytes size;

@@ -99,6 +99,8 @@ struct Chunk {
   absl::optional<Tier> evict_to, write_back_from;
   // A write-back ran since the copy was chosen as a victim.
   bool wrote_back = false;
+  // The present copy at the device was chosen for a check of clean drops.
+  bool checked = false;
   // A client evicted the chunk: it is not prefetched until a session uses it again.
   bool evicted = false;
   // A Revoke named the chunk, because other chunks are predicted sooner.

@@ -121,6 +121,7 @@ class EngineHarness {
   std::vector<PopulateSlot> filled_;
   std::vector<SendLeaseBudget> budgets_;
   std::vector<MachineShort> shortages_;
+  std::vector<CloseSession> closed_;
   bool fail_memory_ = false;
   bool hold_memory_ = false;  // Also what is dropped.
 
@@ -166,6 +167,8 @@ class EngineHarness {
       budgets_.push_back(*budget);
     } else if (auto* shortage = std::get_if<MachineShort>(&effect)) {
       shortages_.push_back(*shortage);
+    } else if (auto* close = std::get_if<CloseSession>(&effect)) {
+      closed_.push_back(*close);
     }
   }
 

@@ -1,0 +1,88 @@
+// The check of clean drops: finds writes to chunks that a client has leased for reading only, on a
+// device that cannot catch them (decision 21).
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+namespace {
+
+constexpr size_t kMomentsNamed = 3;
+
+}  // namespace
+
+bool EngineState::IsChosenForCheck(Chunk& chunk, Tier tier) {
+  Job& job = *chunk.job;
+  if (options_.clean_drops_per_check == 0 || tier != Tier::kDevice || chunk.checked ||
+      job.device_memory == MemoryKind::kSharedMemory) {
+    return false;
+  }
+  // What was written back came from the device itself.
+  if (chunk.wrote_back || !chunk.valid_at(Tier::kDevice) || !chunk.valid_at(Tier::kHost)) {
+    return false;
+  }
+  // The first one is compared, too: a program that writes unseen mostly does so from the beginning.
+  return job.clean_drops++ % options_.clean_drops_per_check == 0;
+}
+
+void EngineState::StartCheck(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  StartTransfer start;
+  start.transfer = TransferId(next_transfer_++);
+  start.kind = StartTransfer::Kind::kCompareDeviceWithHost;
+  start.size = chunk.job->chunk_size;
+  start.from = PlaceOf(chunk, Tier::kDevice);
+  start.to = PlaceOf(chunk, Tier::kHost);
+  chunk.checked = true;
+  chunk.copies.flight =
+      Flight{start.transfer, start.kind, Tier::kDevice, Tier::kHost, chunk.version, TracedMove()};
+  chunk.job->forecast.links().Start({Tier::kDevice, Tier::kHost});
+  transfers_.emplace(start.transfer, index);
+  for (const Tier each : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, each);
+  Emit(start);
+}
+
+void EngineState::CheckDone(ChunkIndex index, const Flight& flight, const absl::Status& status) {
+  Chunk& chunk = chunks_[index];
+  ScheduleChunk(index);
+  if (status.ok()) return;
+  if (!absl::IsDataLoss(status)) {
+    // The copies could not be compared: the drop goes on, as most do without a check.
+    ++counters_.transfers_failed;
+    return;
+  }
+  // A session that leased the chunk for writing meanwhile may differ.
+  if (flight.version != chunk.version) return;
+  const absl::Status why = absl::DataLossError(absl::StrCat(
+      "chunk ", IdOf(index).value(),
+      " was written on the GPU, but leased only for reading: ", status.message(),
+      ". An operation writes to parameters, gradients or optimizer state that "
+      "declares no write, or a kernel past torch's dispatcher does. ",
+      LastMomentsOf(chunk), "MEMTIDE_PROTECT=1 ends the program at the kernel that does it"));
+  // Dropped is what was written unseen. The content stays that of the last write that was
+  // announced, so that --resume can start from the last commit; the present run must not go on.
+  const std::vector<SessionId> sessions = chunk.job->sessions;
+  for (const SessionId id : sessions) {
+    Emit(CloseSession{id, why});
+    EndSession(*sessions_.Find(id), why);
+  }
+}
+
+std::string EngineState::LastMomentsOf(const Chunk& chunk) const {
+  TraceReply traced;
+  chunk.job->trace.AddTo(&traced);
+  std::vector<std::string> names;
+  for (auto moment = traced.moments.rbegin();
+       moment != traced.moments.rend() && names.size() < kMomentsNamed; ++moment) {
+    const bool uses = std::any_of(moment->uses.begin(), moment->uses.end(),
+                                  [&](uint32_t use) { return use / 4 == chunk.member.value(); });
+    if (uses && !moment->name.empty()) names.push_back(absl::StrCat("\"", moment->name, "\""));
+  }
+  if (names.empty()) return "";
+  return absl::StrCat("The last moments that used the chunk: ", absl::StrJoin(names, ", "), ". ");
+}
+
+}  // namespace memtide

@@ -1,0 +1,113 @@
+#include <vector>
+
+#include "daemon/engine/engine.h"
+#include "daemon/engine/testing/resize_harness.h"
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+using Kind = StartTransfer::Kind;
+
+// A job on a GPU of 8 slots, one of whose clean drops in two is checked.
+class CleanCheckTest : public testing::Test {
+ protected:
+  static EngineOptions Options() {
+    EngineOptions options = SlotRegions();
+    options.clean_drops_per_check = 2;
+    return options;
+  }
+
+  CleanCheckTest() : session_(node_.OpenEight("job", std::chrono::hours(1))) {
+    chunks_ = node_.Fill(session_);
+    // Written back, so that they are clean when they are read again.
+    EvictAll();
+    node_.FinishTransfers();
+  }
+  void ReadAgain() {
+    for (const ChunkId chunk : chunks_) node_.Touch(session_, chunk, Access::kRead);
+  }
+  void EvictAll() { node_.Post(EvictCall{node_.Call(), session_, Tier::kHost, chunks_}); }
+  bool OnDevice(ChunkId chunk) {
+    const DescribeCall describe{node_.Call(), session_, {chunk}};
+    node_.Post(describe);
+    return std::get<DescribeReply>(node_.ReplyTo(describe.call).value).chunks[0].on_device;
+  }
+
+  ResizeHarness node_{Options()};
+  const SessionId session_;
+  std::vector<ChunkId> chunks_;
+};
+
+TEST_F(CleanCheckTest, OneCleanDropInSoManyIsComparedFirst) {
+  ReadAgain();
+  EvictAll();
+  ASSERT_EQ(node_.transfers_.size(), 4u) << "of 8 drops";
+  for (const StartTransfer& transfer : node_.transfers_) {
+    EXPECT_EQ(transfer.kind, Kind::kCompareDeviceWithHost);
+  }
+  EXPECT_TRUE(OnDevice(chunks_[0]));
+  node_.FinishTransfers();
+  EXPECT_FALSE(OnDevice(chunks_[0]));
+  EXPECT_EQ(node_.Inspect().counters.dropped_clean, 8u);
+  EXPECT_EQ(node_.Inspect().session_count, 1u);
+}
+
+TEST_F(CleanCheckTest, WhatWasWrittenIsNotCompared) {
+  for (const ChunkId chunk : chunks_) node_.Touch(session_, chunk, Access::kWrite);
+  EvictAll();
+  for (const StartTransfer& transfer : node_.transfers_) {
+    EXPECT_EQ(transfer.kind, Kind::kDeviceToHost);
+  }
+  node_.FinishTransfers();
+}
+
+TEST_F(CleanCheckTest, CopiesThatDifferEndTheSessionsOfTheJobWithTheMomentsThatUsedTheChunk) {
+  const SessionId other = node_.Open(1000, "job");
+  ReportCall report{node_.Call(), session_, {}};
+  for (const char* name : {"embed", "attention"}) {
+    MomentReport moment;
+    moment.name = name;
+    moment.uses = {{chunks_[0], Access::kRead}};
+    report.moments.push_back(moment);
+  }
+  node_.Post(report);
+  ReadAgain();
+  EvictAll();
+  node_.FinishOne(absl::DataLossError("they differ at byte 7"));
+  ASSERT_EQ(node_.closed_.size(), 2u);
+  EXPECT_EQ(node_.closed_[0].session, session_);
+  EXPECT_EQ(node_.closed_[1].session, other);
+  const std::string why(node_.closed_[0].reason.message());
+  for (const char* part : {"at byte 7", "\"attention\", \"embed\"", "MEMTIDE_PROTECT=1"}) {
+    EXPECT_NE(why.find(part), std::string::npos) << why;
+  }
+  node_.FinishTransfers();
+  EXPECT_EQ(node_.Inspect().session_count, 0u);
+  // The job lingers, and the chunk has the content of the last announced write.
+  const SessionId next = node_.Open(1000, "job");
+  const CallId fetch = node_.Fetch(next, {chunks_[0]});
+  node_.FinishTransfers();
+  EXPECT_EQ(node_.CodeOf(fetch), absl::StatusCode::kOk);
+}
+
+TEST_F(CleanCheckTest, AChunkThatIsLeasedForWritingMeanwhileMayDiffer) {
+  ReadAgain();
+  EvictAll();
+  const CallId fetch = node_.Fetch(session_, {chunks_[0]}, Access::kWrite);
+  node_.FinishOne(absl::DataLossError("they differ"));
+  EXPECT_TRUE(node_.closed_.empty());
+  node_.FinishTransfers();
+  EXPECT_EQ(node_.CodeOf(fetch), absl::StatusCode::kOk);
+}
+
+TEST_F(CleanCheckTest, ACheckThatFailsHoldsNothingUp) {
+  ReadAgain();
+  EvictAll();
+  node_.FinishTransfers(absl::InternalError("the copy failed"));
+  EXPECT_TRUE(node_.closed_.empty());
+  EXPECT_FALSE(OnDevice(chunks_[0]));
+}
+
+}  // namespace
+}  // namespace memtide

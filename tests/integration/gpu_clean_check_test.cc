@@ -1,0 +1,60 @@
+// Tests that a write to GPU memory which no lease announced is found when the copy is dropped.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/cuda/cuda.h"
+#include "base/cuda/fake/importer_process.h"
+#include "tests/integration/gpu_node.h"
+
+namespace memtide::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+const SharedFakeCuda shared("memory=64MiB,delay_us=50");
+
+class GpuCleanCheckTest : public testing::Test {
+ protected:
+  GpuCleanCheckTest() {
+    client_ = OpenClient(GpuJob(node_));
+    const auto range = client_->Allocate(1, ChunkKind::kParameter);
+    EXPECT_TRUE(range.ok()) << range.status();
+    place_ = range->first;
+    FillEach(client_.get(), {place_}, 1);
+    EXPECT_TRUE(client_->Evict({place_}).ok());
+  }
+  // Leases the chunk for reading, lets a kernel read or write it, and drops it from the GPU.
+  absl::Status ReadAnd(bool write) {
+    EXPECT_TRUE(client_->Acquire({place_}, Access::kRead).ok());
+    char* const address = client_->address(place_);
+    char read[8];
+    EXPECT_EQ(write ? cudaMemsetAsync(address + 4096, 7, 8, nullptr)
+                    : cudaMemcpyAsync(read, address, 8, cudaMemcpyDefault, nullptr),
+              cudaSuccess);
+    EXPECT_TRUE(client_->Release({place_}).ok());
+    return client_->Evict({place_});
+  }
+
+  GpuNode node_;
+  std::unique_ptr<Client> client_;
+  PlaceId place_;
+};
+
+TEST_F(GpuCleanCheckTest, AWriteThatNoLeaseAnnouncedIsAnError) {
+  const absl::Status status = ReadAnd(true);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("leased only for reading"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("differ at byte 4096"));
+  client_.reset();
+  node_.InspectUntilIdle();
+}
+
+TEST_F(GpuCleanCheckTest, AChunkThatWasReadIsDropped) {
+  EXPECT_TRUE(ReadAnd(false).ok());
+  EXPECT_EQ(CountWrongEach(client_.get(), {place_}, 1), 0u);
+}
+
+}  // namespace
+}  // namespace memtide::client
