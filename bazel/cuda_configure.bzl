@@ -1,7 +1,8 @@
-"""@local_cuda: the CUDA toolkit's headers and static runtime, or empty targets of the same names.
+"""@local_cuda: the header of CUDA's driver interface, or an empty target of the same name.
 
-The toolkit is looked for at $CUDA_HOME, then at its standard place. Without one everything builds,
-and what needs CUDA is left out: BUILD files choose by @local_cuda//:defs.bzl.
+It is looked for at $CUDA_HOME, then at the standard place of the toolkit; any of CUDA 12 or 13 will
+do, and nothing of a toolkit is linked. Without one everything builds, and what needs CUDA is left
+out: BUILD files choose by @local_cuda//:defs.bzl.
 """
 
 _DEFS = """\"\"\"Whether there is a CUDA toolkit.\"\"\"
@@ -12,14 +13,13 @@ def if_cuda(yes, no = []):
 
 def _impl(rctx):
     home = rctx.os.environ.get("CUDA_HOME") or "/usr/local/cuda"
-    needed = ["include/cuda.h", "include/cuda_runtime_api.h", "lib64/libcudart_static.a"]
+    needed = ["include/cuda.h"]
     missing = [file for file in needed if not rctx.path(home + "/" + file).exists]
     if missing:
         # buildifier: disable=print
         print("building without CUDA: no toolkit at %s (set CUDA_HOME), lacking %s" % (home, ", ".join(missing)))
     else:
-        rctx.symlink(home + "/include", "include")
-        rctx.symlink(home + "/lib64/libcudart_static.a", "lib/libcudart_static.a")
+        rctx.symlink(home + "/include/cuda.h", "include/cuda.h")
     rctx.file("defs.bzl", _DEFS % ("no" if missing else "yes"), executable = False)
     build = Label("//bazel:cuda_absent.BUILD" if missing else "//bazel:cuda_found.BUILD")
     rctx.symlink(rctx.path(build), "BUILD.bazel")

@@ -6,13 +6,13 @@
 // again and verifies every byte. By default memory comes by descriptor, and the chunk's address
 // never changes; with --ipc it comes by legacy CUDA IPC handle, at a different address for each
 // acquisition.
-#include <cuda_runtime_api.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <vector>
 
+#include "base/cuda/cuda.h"
 #include "client/memtide.h"
 
 namespace {
@@ -26,23 +26,36 @@ void Check(const char* what, int status) {
   if (status != MEMTIDE_OK) Fail(what, memtide_last_error());
 }
 
-void Check(const char* what, cudaError_t error) {
-  if (error != cudaSuccess) Fail(what, cudaGetErrorString(error));
+void Check(const absl::Status& status) {
+  if (!status.ok()) Fail("CUDA", std::string(status.message()).c_str());
 }
+
+void Check(const char* what, CUresult error) { Check(memtide::CudaStatus(error, what)); }
+
+const memtide::CudaDriver& Driver() {
+  const auto driver = memtide::LoadCudaDriver();
+  Check(driver.status());
+  return **driver;
+}
+
+CUdeviceptr DeviceAddress(const char* chunk) { return reinterpret_cast<CUdeviceptr>(chunk); }
 
 // Each block of 4 KiB of a chunk has a value of its own.
 constexpr size_t kBlock = 4096;
-int ValueOf(size_t block) { return static_cast<int>((block * 37 + 11) % 251); }
+unsigned char ValueOf(size_t block) { return static_cast<unsigned char>((block * 37 + 11) % 251); }
 
 void Fill(char* chunk, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kBlock) {
-    Check("cudaMemset", cudaMemset(chunk + at, ValueOf(at / kBlock), kBlock));
+    Check("cuMemsetD8Async",
+          Driver().MemsetD8Async(DeviceAddress(chunk + at), ValueOf(at / kBlock), kBlock, nullptr));
   }
 }
 
 void Verify(const char* chunk, size_t bytes) {
   std::vector<char> copy(bytes);
-  Check("cudaMemcpy", cudaMemcpy(copy.data(), chunk, bytes, cudaMemcpyDeviceToHost));
+  Check("cuMemcpyDtoHAsync",
+        Driver().MemcpyDtoHAsync(copy.data(), DeviceAddress(chunk), bytes, nullptr));
+  Check("cuStreamSynchronize", Driver().StreamSynchronize(nullptr));
   for (size_t at = 0; at < bytes; ++at) {
     if (copy[at] != static_cast<char>(ValueOf(at / kBlock))) Fail("verify", "the bytes differ");
   }
@@ -71,6 +84,8 @@ int main(int argc, char** argv) {
   memtide_properties properties = {};
   properties.struct_bytes = sizeof(properties);
   Check("memtide_get_properties", memtide_get_properties(client, &properties));
+
+  Check(memtide::UseGpu(properties.dl_device_id));
 
   uint32_t place = 0;
   Check("memtide_allocate", memtide_allocate(client, MEMTIDE_OTHER, 1, &place));

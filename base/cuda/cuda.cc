@@ -5,44 +5,61 @@
 #include <cstring>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda/loader.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 
 namespace memtide {
 namespace {
 
-// The interface version by which functions are looked up: that of the oldest driver that has them.
-constexpr unsigned kVersion = 12000;
-constexpr unsigned kCtxRecordEventVersion = 12050;
+constexpr int kCtxRecordEventVersion = 12050;
+// Since version 11040, cuDeviceGetUuid answers for a MIG instance with the instance's UUID. The
+// older one still answers with that of the whole GPU.
+constexpr int kUuidOfWholeVersion = 9020;
 
-absl::StatusCode CodeOf(cudaError_t error) {
+// Not in the headers of CUDA 12.0.
+constexpr auto kContained = static_cast<CUresult>(226);
+constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);
+
+std::atomic<const CudaDriver*> loaded_driver{nullptr};
+
+absl::StatusCode CodeOf(CUresult error) {
+  if (error == kContained) return absl::StatusCode::kUnavailable;
   switch (error) {
-    case cudaErrorMemoryAllocation:
+    case CUDA_ERROR_OUT_OF_MEMORY:
       return absl::StatusCode::kResourceExhausted;
-    case cudaErrorNoDevice:
-    case cudaErrorInsufficientDriver:
-    case cudaErrorInitializationError:
-    case cudaErrorSystemNotReady:
-    case cudaErrorSystemDriverMismatch:
-    case cudaErrorCompatNotSupportedOnDevice:
-    case cudaErrorOperatingSystem:
-    case cudaErrorNotSupported:
+    case CUDA_ERROR_NO_DEVICE:
+      return absl::StatusCode::kNotFound;
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_STUB_LIBRARY:
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:
+    case CUDA_ERROR_OPERATING_SYSTEM:
+    case CUDA_ERROR_NOT_SUPPORTED:
+    case CUDA_ERROR_SYSTEM_NOT_READY:
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+    case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
+    case CUDA_ERROR_MPS_CONNECTION_FAILED:
+    case CUDA_ERROR_MPS_RPC_FAILURE:
+    case CUDA_ERROR_MPS_SERVER_NOT_READY:
+    case CUDA_ERROR_MPS_MAX_CLIENTS_REACHED:
+    case CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
       return absl::StatusCode::kFailedPrecondition;
     // CUDA's "sticky" errors: they make the process's context unusable.
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchFailure:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorECCUncorrectable:
-    case cudaErrorNvlinkUncorrectable:
-    case cudaErrorContained:
-    case cudaErrorUnknown:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_UNKNOWN:
       return absl::StatusCode::kUnavailable;
     default:
       return absl::StatusCode::kInternal;
@@ -50,19 +67,34 @@ absl::StatusCode CodeOf(cudaError_t error) {
 }
 
 // The remedy for errors that a person can fix.
-absl::string_view Advice(cudaError_t error) {
+absl::string_view Advice(CUresult error) {
   switch (error) {
-    case cudaErrorNoDevice:
+    case CUDA_ERROR_NO_DEVICE:
       return std::getenv("CUDA_VISIBLE_DEVICES") != nullptr
                  ? "; CUDA_VISIBLE_DEVICES is set and may hide it"
                  : "; see whether nvidia-smi lists one";
-    case cudaErrorInsufficientDriver:
-      return "; there is no NVIDIA driver, or one older than CUDA 13 needs (580): see nvidia-smi";
-    case cudaErrorSystemDriverMismatch:
+    case CUDA_ERROR_STUB_LIBRARY:
+      return "; the libcuda.so.1 that was found is a toolkit's stub: take its directory out of "
+             "LD_LIBRARY_PATH";
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
       return "; driver and its kernel module differ: restart the machine after an update";
-    case cudaErrorInitializationError:
-    case cudaErrorOperatingSystem:
-    case cudaErrorUnknown:
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:
+      return "; another process has the GPU for itself, or its compute mode forbids contexts: "
+             "nvidia-smi -c 0, or run under MPS, or --device none";
+    case CUDA_ERROR_MPS_CONNECTION_FAILED:
+    case CUDA_ERROR_MPS_RPC_FAILURE:
+    case CUDA_ERROR_MPS_SERVER_NOT_READY:
+      return "; CUDA's MPS server does not answer: is nvidia-cuda-mps-control running, and is "
+             "CUDA_MPS_PIPE_DIRECTORY the same for all processes?";
+    case CUDA_ERROR_MPS_MAX_CLIENTS_REACHED:
+    case CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED:
+      return "; CUDA's MPS server has no room for another client: end one, or run without MPS";
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+      return "; CUDA's MPS server ended this client, as it does when another client fails: restart "
+             "this process";
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_OPERATING_SYSTEM:
+    case CUDA_ERROR_UNKNOWN:
       return "; is the kernel module nvidia-uvm loaded (modprobe nvidia-uvm), and may this user "
              "open /dev/nvidia-uvm?";
     default:
@@ -70,93 +102,199 @@ absl::string_view Advice(cudaError_t error) {
   }
 }
 
-template <typename Function>
-absl::Status Load(const char* name, unsigned version, Function* function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(error, absl::StrCat("looking for ", name)));
-  if (result != cudaDriverEntryPointSuccess || found == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the NVIDIA driver has no ", name, ": it is too old; install a newer one"));
+// `driver` names the error; it may be null.
+absl::Status StatusOf(const CudaDriver* driver, CUresult error, absl::string_view what) {
+  if (error == CUDA_SUCCESS) return absl::OkStatus();
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (driver != nullptr) {
+    driver->GetErrorName(error, &name);
+    driver->GetErrorString(error, &text);
   }
-  *function = reinterpret_cast<Function>(found);
-  return absl::OkStatus();
+  const std::string named = name == nullptr || text == nullptr
+                                ? absl::StrCat("CUDA error ", static_cast<int>(error))
+                                : absl::StrCat(text, " (", name, ")");
+  return absl::Status(CodeOf(error), absl::StrCat(what, ": ", named, Advice(error)));
 }
 
-// Loads all functions that map memory, or none and returns false.
-bool LoadMapping(CudaDriver* driver) {
-  const CudaDriver without = *driver;
-  const bool found =
-#define MEMTIDE_LOAD(name) Load("cu" #name, kVersion, &driver->name).ok()
-      MEMTIDE_LOAD(MemGetAllocationGranularity) && MEMTIDE_LOAD(MemCreate) &&
-      MEMTIDE_LOAD(MemRelease) && MEMTIDE_LOAD(MemExportToShareableHandle) &&
-      MEMTIDE_LOAD(MemImportFromShareableHandle) && MEMTIDE_LOAD(MemAddressReserve) &&
-      MEMTIDE_LOAD(MemAddressFree) && MEMTIDE_LOAD(MemMap) && MEMTIDE_LOAD(MemUnmap) &&
-      MEMTIDE_LOAD(MemSetAccess);
-#undef MEMTIDE_LOAD
-  if (!found) *driver = without;
-  return found;
-}
+// Looks up functions in the driver that FindCuGetProcAddress found.
+class Lookup {
+ public:
+  explicit Lookup(CuGetProcAddress find) : find_(find) {}
 
-absl::StatusOr<CudaDriver> LoadAll() {
-  int count = 0;
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceCount(&count), "looking for a GPU"));
-  CudaDriver driver;
-#define MEMTIDE_LOAD(name) MEMTIDE_RETURN_IF_ERROR(Load("cu" #name, kVersion, &driver.name))
+  // Null: the driver has no such function of this version or an older one.
+  template <typename Function>
+  Function Find(const char* name, int version) const {
+    void* found = nullptr;
+    CUdriverProcAddressQueryResult result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    const CUresult error = find_(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, &result);
+    const bool is_there = error == CUDA_SUCCESS && result == CU_GET_PROC_ADDRESS_SUCCESS;
+    return is_there ? reinterpret_cast<Function>(found) : nullptr;
+  }
+
+  template <typename Function>
+  absl::Status Require(const char* name, Function* function) const {
+    *function = Find<Function>(name, kOldestCuda);
+    if (*function != nullptr) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("the NVIDIA driver has no ", name,
+                                                      ", which driver ", kOldestDriver,
+                                                      " has: see nvidia-smi"));
+  }
+
+ private:
+  const CuGetProcAddress find_;
+};
+
+absl::Status LoadRequired(const Lookup& lookup, CudaDriver* driver) {
+#define MEMTIDE_LOAD(name) MEMTIDE_RETURN_IF_ERROR(lookup.Require("cu" #name, &driver->name))
+  MEMTIDE_LOAD(Init);
   MEMTIDE_LOAD(GetErrorName);
+  MEMTIDE_LOAD(GetErrorString);
+  MEMTIDE_LOAD(DeviceGetCount);
+  MEMTIDE_LOAD(DeviceGetName);
+  MEMTIDE_LOAD(DeviceGetUuid);
+  MEMTIDE_LOAD(DeviceTotalMem);
   MEMTIDE_LOAD(DeviceGetAttribute);
   MEMTIDE_LOAD(PointerGetAttribute);
   MEMTIDE_LOAD(CtxGetCurrent);
+  MEMTIDE_LOAD(CtxSetCurrent);
   MEMTIDE_LOAD(CtxPushCurrent);
   MEMTIDE_LOAD(CtxPopCurrent);
+  MEMTIDE_LOAD(CtxSynchronize);
   MEMTIDE_LOAD(DevicePrimaryCtxRetain);
   MEMTIDE_LOAD(DevicePrimaryCtxRelease);
+  MEMTIDE_LOAD(DevicePrimaryCtxReset);
+  MEMTIDE_LOAD(MemGetInfo);
+  MEMTIDE_LOAD(MemAlloc);
+  MEMTIDE_LOAD(MemFree);
+  MEMTIDE_LOAD(MemHostAlloc);
+  MEMTIDE_LOAD(MemFreeHost);
+  MEMTIDE_LOAD(MemHostRegister);
+  MEMTIDE_LOAD(MemHostUnregister);
+  MEMTIDE_LOAD(IpcGetMemHandle);
+  MEMTIDE_LOAD(IpcOpenMemHandle);
+  MEMTIDE_LOAD(IpcCloseMemHandle);
+  MEMTIDE_LOAD(MemGetAllocationGranularity);
+  MEMTIDE_LOAD(MemCreate);
+  MEMTIDE_LOAD(MemRelease);
+  MEMTIDE_LOAD(MemExportToShareableHandle);
+  MEMTIDE_LOAD(MemImportFromShareableHandle);
+  MEMTIDE_LOAD(MemAddressReserve);
+  MEMTIDE_LOAD(MemAddressFree);
+  MEMTIDE_LOAD(MemMap);
+  MEMTIDE_LOAD(MemUnmap);
+  MEMTIDE_LOAD(MemSetAccess);
+  MEMTIDE_LOAD(MemcpyHtoDAsync);
+  MEMTIDE_LOAD(MemcpyDtoHAsync);
+  MEMTIDE_LOAD(MemsetD8Async);
+  MEMTIDE_LOAD(StreamCreate);
+  MEMTIDE_LOAD(StreamDestroy);
+  MEMTIDE_LOAD(StreamSynchronize);
+  MEMTIDE_LOAD(EventCreate);
+  MEMTIDE_LOAD(EventDestroy);
+  MEMTIDE_LOAD(EventRecord);
   MEMTIDE_LOAD(EventQuery);
+  MEMTIDE_LOAD(EventSynchronize);
 #undef MEMTIDE_LOAD
-  driver.maps_memory = LoadMapping(&driver);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CudaDriver> LoadAll() {
+  MEMTIDE_ASSIGN_OR_RETURN(const CuGetProcAddress find, FindCuGetProcAddress());
+  const Lookup lookup(find);
+  CudaDriver driver;
+  MEMTIDE_RETURN_IF_ERROR(LoadRequired(lookup, &driver));
+  driver.DeviceGetUuidOfWhole =
+      lookup.Find<decltype(driver.DeviceGetUuidOfWhole)>("cuDeviceGetUuid", kUuidOfWholeVersion);
   // Without it, a client waits for the whole device before it unmaps (client/cuda/cuda_space.h).
-  if (!Load("cuCtxRecordEvent", kCtxRecordEventVersion, &driver.CtxRecordEvent).ok()) {
-    driver.CtxRecordEvent = nullptr;
-  }
+  driver.CtxRecordEvent =
+      lookup.Find<decltype(driver.CtxRecordEvent)>("cuCtxRecordEvent", kCtxRecordEventVersion);
+  MEMTIDE_RETURN_IF_ERROR(StatusOf(&driver, driver.Init(0), "looking for a GPU"));
   return driver;
 }
 
-absl::StatusOr<bool> Has(const CudaDriver& driver, CUdevice_attribute attribute, int ordinal) {
+// A driver that is older than the attribute answers that the argument is invalid: zero.
+absl::StatusOr<int> Attribute(const CudaDriver& driver, CUdevice_attribute attribute, int ordinal) {
   int value = 0;
   const CUresult result = driver.DeviceGetAttribute(&value, attribute, ordinal);
-  // A driver that is older than the attribute answers so.
-  if (result == CUDA_ERROR_INVALID_VALUE) return false;
+  if (result == CUDA_ERROR_INVALID_VALUE) return 0;
   MEMTIDE_RETURN_IF_ERROR(
       CudaStatus(result, absl::StrCat("cuDeviceGetAttribute of GPU ", ordinal)));
-  return value != 0;
+  return value;
+}
+
+CudaComputeMode ComputeModeOf(int attribute) {
+  switch (attribute) {
+    case CU_COMPUTEMODE_PROHIBITED:
+      return CudaComputeMode::kProhibited;
+    case CU_COMPUTEMODE_EXCLUSIVE_PROCESS:
+      return CudaComputeMode::kExclusiveProcess;
+    default:
+      return CudaComputeMode::kShared;
+  }
+}
+
+absl::Status Identify(const CudaDriver& driver, CudaDeviceFacts* facts) {
+  const std::string what = absl::StrCat("asking for GPU ", facts->ordinal);
+  char name[256] = {};
+  MEMTIDE_RETURN_IF_ERROR(
+      CudaStatus(driver.DeviceGetName(name, sizeof(name) - 1, facts->ordinal), what));
+  facts->name = name;
+  size_t memory = 0;
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver.DeviceTotalMem(&memory, facts->ordinal), what));
+  facts->memory = Bytes(memory);
+  CUuuid uuid = {};
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver.DeviceGetUuid(&uuid, facts->ordinal), what));
+  static_assert(sizeof(uuid.bytes) == sizeof(facts->uuid));
+  std::memcpy(facts->uuid.data(), uuid.bytes, facts->uuid.size());
+  // The driver has no attribute for MIG: an instance has a UUID besides its GPU's, and its name
+  // says so ("NVIDIA A100 MIG 1g.5gb").
+  CUuuid whole = uuid;
+  if (driver.DeviceGetUuidOfWhole != nullptr) {
+    MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver.DeviceGetUuidOfWhole(&whole, facts->ordinal), what));
+  }
+  facts->mig = std::memcmp(whole.bytes, uuid.bytes, sizeof(uuid.bytes)) != 0 ||
+               absl::StrContains(facts->name, " MIG ");
+  return absl::OkStatus();
+}
+
+absl::Status Inquire(const CudaDriver& driver, CudaDeviceFacts* facts) {
+  const int ordinal = facts->ordinal;
+  MEMTIDE_ASSIGN_OR_RETURN(
+      const int maps,
+      Attribute(driver, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal));
+  MEMTIDE_ASSIGN_OR_RETURN(
+      const int passes,
+      Attribute(driver, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, ordinal));
+  facts->descriptors = maps != 0 && passes != 0;
+  MEMTIDE_ASSIGN_OR_RETURN(const int ipc,
+                           Attribute(driver, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, ordinal));
+  facts->legacy_ipc = ipc != 0;
+  MEMTIDE_ASSIGN_OR_RETURN(const int mode,
+                           Attribute(driver, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, ordinal));
+  facts->compute_mode = ComputeModeOf(mode);
+  MEMTIDE_ASSIGN_OR_RETURN(const int mps, Attribute(driver, kMpsEnabled, ordinal));
+  facts->mps = mps != 0;
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<const CudaDriver*> LoadCudaDriver() {
   static Mutex mutex;
-  static std::atomic<const CudaDriver*> loaded{nullptr};
-  if (const CudaDriver* driver = loaded.load(std::memory_order_acquire)) return driver;
+  if (const CudaDriver* driver = loaded_driver.load(std::memory_order_acquire)) return driver;
   // A failure is not cached, because the driver may come up later.
   MEMTIDE_ASSIGN_OR_RETURN(CudaDriver driver, LoadAll());
   MutexLock lock(&mutex);
-  // tidy(raw-new): never freed, because threads use it until the process exits.
-  if (loaded.load() == nullptr) loaded.store(new CudaDriver(driver), std::memory_order_release);
-  return loaded.load();
-}
-
-absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  cudaGetLastError();
-  return absl::Status(CodeOf(error), absl::StrCat(what, ": ", cudaGetErrorString(error), " (",
-                                                  cudaGetErrorName(error), ")", Advice(error)));
+  if (loaded_driver.load() == nullptr) {
+    // tidy(raw-new): never freed, because threads use it until the process exits.
+    loaded_driver.store(new CudaDriver(driver), std::memory_order_release);
+  }
+  return loaded_driver.load();
 }
 
 absl::Status CudaStatus(CUresult error, absl::string_view what) {
-  // Driver and runtime use the same numbers for the same errors.
-  return CudaStatus(static_cast<cudaError_t>(error), what);
+  return StatusOf(loaded_driver.load(std::memory_order_acquire), error, what);
 }
 
 std::string FormatCudaUuid(const CudaUuid& uuid) {
@@ -165,37 +303,40 @@ std::string FormatCudaUuid(const CudaUuid& uuid) {
                       hex.substr(16, 4), "-", hex.substr(20));
 }
 
+std::string CudaDeviceFacts::FormatUuid() const {
+  const std::string text = FormatCudaUuid(uuid);
+  return mig ? absl::StrCat("MIG-", text.substr(4)) : text;
+}
+
 absl::StatusOr<std::vector<CudaDeviceFacts>> CudaDevices() {
   MEMTIDE_ASSIGN_OR_RETURN(const CudaDriver* driver, LoadCudaDriver());
   int count = 0;
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceCount(&count), "counting GPUs"));
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver->DeviceGetCount(&count), "counting GPUs"));
   std::vector<CudaDeviceFacts> devices;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    cudaDeviceProp properties;
-    MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, ordinal),
-                                       absl::StrCat("asking for GPU ", ordinal)));
     CudaDeviceFacts facts;
+    // CUDA numbers devices from zero, and a CUdevice is that number.
     facts.ordinal = ordinal;
-    facts.name = properties.name;
-    facts.memory = Bytes(properties.totalGlobalMem);
-    facts.legacy_ipc = properties.ipcEventSupported != 0;
-    static_assert(sizeof(properties.uuid.bytes) == sizeof(facts.uuid));
-    std::memcpy(facts.uuid.data(), properties.uuid.bytes, facts.uuid.size());
-    if (driver->maps_memory) {
-      MEMTIDE_ASSIGN_OR_RETURN(
-          const bool maps,
-          Has(*driver, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal));
-      MEMTIDE_ASSIGN_OR_RETURN(
-          const bool passes,
-          Has(*driver, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, ordinal));
-      facts.descriptors = maps && passes;
-    }
+    MEMTIDE_RETURN_IF_ERROR(Identify(*driver, &facts));
+    MEMTIDE_RETURN_IF_ERROR(Inquire(*driver, &facts));
     devices.push_back(facts);
   }
   if (devices.empty()) {
-    return CudaStatus(cudaErrorNoDevice, "looking for a GPU");
+    return CudaStatus(CUDA_ERROR_NO_DEVICE, "looking for a GPU");
   }
   return devices;
+}
+
+absl::Status CheckComputeMode(const CudaDeviceFacts& facts) {
+  const bool prohibited = facts.compute_mode == CudaComputeMode::kProhibited;
+  // Under MPS its server is the one process.
+  const bool one = facts.compute_mode == CudaComputeMode::kExclusiveProcess && !facts.mps;
+  if (!prohibited && !one) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "GPU ", facts.ordinal, " (", facts.name, ") is in compute mode ",
+      prohibited ? "prohibited, so no process can use it"
+                 : "exclusive-process, so memtide and the script cannot both use it",
+      ": nvidia-smi -c 0", prohibited ? "" : ", or run under MPS", ", or --device none"));
 }
 
 }  // namespace memtide

@@ -1,19 +1,19 @@
-// CUDA as this project uses it: the driver's functions, and the errors of driver and runtime as
-// Status.
+// CUDA as this project uses it: the driver's functions, and their errors as Status.
 //
-// The CUDA runtime is called by its own names. It is linked statically and looks for the driver at
-// its first call, so one binary starts with and without a GPU. For the same reason the driver's
-// functions are looked up through the runtime and never linked. Tests link base/cuda/fake instead
-// of the runtime. Thread-safe.
+// Only the driver's interface is used, and nothing of a CUDA toolkit is linked. libcuda.so.1 is
+// opened at the first use and its functions are looked up by name and version (loader.h), so one
+// binary starts with and without a GPU, and works with every driver since CUDA 12.0 (525).
+// Functions that came later are optional. Tests link base/cuda/fake in place of the driver's
+// library. Thread-safe.
 //
-// CUDA errors become Status here and nowhere else: out of memory is RESOURCE_EXHAUSTED; no GPU, no
-// driver or one that is too old is FAILED_PRECONDITION, with a remedy; a sticky error, after which
-// every call of this process fails until cudaDeviceReset, is UNAVAILABLE; all others are INTERNAL.
+// CUDA errors become Status here and nowhere else: out of memory is RESOURCE_EXHAUSTED; no GPU or
+// no driver is NOT_FOUND; a driver that is too old, or a GPU that this process may not use, is
+// FAILED_PRECONDITION, with a remedy; a sticky error, after which every call of this process fails
+// until the GPU is reset, is UNAVAILABLE; all others are INTERNAL.
 #ifndef MEMTIDE_BASE_CUDA_CUDA_H_
 #define MEMTIDE_BASE_CUDA_CUDA_H_
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include <array>
 #include <string>
@@ -28,17 +28,38 @@ namespace memtide {
 
 // The driver's functions, by their names without "cu".
 struct CudaDriver {
+  decltype(&cuInit) Init = nullptr;
   decltype(&cuGetErrorName) GetErrorName = nullptr;
+  decltype(&cuGetErrorString) GetErrorString = nullptr;
+  decltype(&cuDeviceGetCount) DeviceGetCount = nullptr;
+  decltype(&cuDeviceGetName) DeviceGetName = nullptr;
+  // The UUID of a MIG instance, where the device is one, and that of the GPU it is a part of.
+  CUresult (*DeviceGetUuid)(CUuuid* uuid, CUdevice device) = nullptr;
+  CUresult (*DeviceGetUuidOfWhole)(CUuuid* uuid, CUdevice device) = nullptr;
+  decltype(&cuDeviceTotalMem) DeviceTotalMem = nullptr;
   decltype(&cuDeviceGetAttribute) DeviceGetAttribute = nullptr;
   decltype(&cuPointerGetAttribute) PointerGetAttribute = nullptr;
+
   decltype(&cuCtxGetCurrent) CtxGetCurrent = nullptr;
+  decltype(&cuCtxSetCurrent) CtxSetCurrent = nullptr;
   decltype(&cuCtxPushCurrent) CtxPushCurrent = nullptr;
   decltype(&cuCtxPopCurrent) CtxPopCurrent = nullptr;
+  decltype(&cuCtxSynchronize) CtxSynchronize = nullptr;
   decltype(&cuDevicePrimaryCtxRetain) DevicePrimaryCtxRetain = nullptr;
   decltype(&cuDevicePrimaryCtxRelease) DevicePrimaryCtxRelease = nullptr;
-  decltype(&cuEventQuery) EventQuery = nullptr;
-  // Whether the driver has the functions below (CUDA 11.3 or newer); otherwise they are null.
-  bool maps_memory = false;
+  decltype(&cuDevicePrimaryCtxReset) DevicePrimaryCtxReset = nullptr;
+
+  decltype(&cuMemGetInfo) MemGetInfo = nullptr;
+  decltype(&cuMemAlloc) MemAlloc = nullptr;
+  decltype(&cuMemFree) MemFree = nullptr;
+  decltype(&cuMemHostAlloc) MemHostAlloc = nullptr;
+  decltype(&cuMemFreeHost) MemFreeHost = nullptr;
+  decltype(&cuMemHostRegister) MemHostRegister = nullptr;
+  decltype(&cuMemHostUnregister) MemHostUnregister = nullptr;
+  decltype(&cuIpcGetMemHandle) IpcGetMemHandle = nullptr;
+  decltype(&cuIpcOpenMemHandle) IpcOpenMemHandle = nullptr;
+  decltype(&cuIpcCloseMemHandle) IpcCloseMemHandle = nullptr;
+
   decltype(&cuMemGetAllocationGranularity) MemGetAllocationGranularity = nullptr;
   decltype(&cuMemCreate) MemCreate = nullptr;
   decltype(&cuMemRelease) MemRelease = nullptr;
@@ -49,37 +70,67 @@ struct CudaDriver {
   decltype(&cuMemMap) MemMap = nullptr;
   decltype(&cuMemUnmap) MemUnmap = nullptr;
   decltype(&cuMemSetAccess) MemSetAccess = nullptr;
+
+  decltype(&cuMemcpyHtoDAsync) MemcpyHtoDAsync = nullptr;
+  decltype(&cuMemcpyDtoHAsync) MemcpyDtoHAsync = nullptr;
+  decltype(&cuMemsetD8Async) MemsetD8Async = nullptr;
+  decltype(&cuStreamCreate) StreamCreate = nullptr;
+  decltype(&cuStreamDestroy) StreamDestroy = nullptr;
+  decltype(&cuStreamSynchronize) StreamSynchronize = nullptr;
+  decltype(&cuEventCreate) EventCreate = nullptr;
+  decltype(&cuEventDestroy) EventDestroy = nullptr;
+  decltype(&cuEventRecord) EventRecord = nullptr;
+  decltype(&cuEventQuery) EventQuery = nullptr;
+  decltype(&cuEventSynchronize) EventSynchronize = nullptr;
   // CUDA 12.5 or newer; null with older drivers.
-  decltype(&cuCtxRecordEvent) CtxRecordEvent = nullptr;
+  CUresult (*CtxRecordEvent)(CUcontext context, CUevent event) = nullptr;
 };
 
-// Returns the driver's functions; a failed lookup is repeated by the next call.
-// FAILED_PRECONDITION: there is no usable GPU, no driver, or one that is too old. UNAVAILABLE: the
-// driver does not answer.
+// Returns the initialized driver's functions; a failed lookup is repeated by the next call.
+// NOT_FOUND: there is no driver, or no GPU that this process can see. FAILED_PRECONDITION: the
+// driver is too old or cannot be used. UNAVAILABLE: it does not answer.
 absl::StatusOr<const CudaDriver*> LoadCudaDriver();
 
-// Converts a CUDA error; `what` names the failed operation, such as "cudaHostRegister of 64 MiB".
-// Clears the runtime's pending error, so that it does not surface in a later call.
-absl::Status CudaStatus(cudaError_t error, absl::string_view what);
+// Converts a CUDA error; `what` names the failed operation, such as "cuMemHostRegister of 64 MiB".
 absl::Status CudaStatus(CUresult error, absl::string_view what);
 
-// The 16 bytes that identify a GPU worldwide.
+// Makes the GPU's primary context current for the calling thread. It is the context that the CUDA
+// runtime uses, and PyTorch with it. The process keeps it from the first call until ResetGpu.
+absl::Status UseGpu(int ordinal);
+// Destroys all that this process has in the GPU's primary context. The next UseGpu makes it anew.
+// REQUIRES: no other thread uses the context.
+absl::Status ResetGpu(int ordinal);
+
+// The 16 bytes that identify a GPU, or a MIG instance of one, worldwide.
 using CudaUuid = std::array<char, 16>;
 // Formats as nvidia-smi and CUDA_VISIBLE_DEVICES do: "GPU-01234567-89ab-...".
 std::string FormatCudaUuid(const CudaUuid& uuid);
 
-// A GPU that this process can see.
+// How many processes may have a context on a GPU (nvidia-smi -c).
+enum class CudaComputeMode { kShared, kExclusiveProcess, kProhibited };
+
+// A GPU, or a MIG instance of one, that this process can see.
 struct CudaDeviceFacts {
   int ordinal = 0;
   CudaUuid uuid = {};
+  bool mig = false;
   std::string name;
   Bytes memory;              // Total, used or free.
   bool descriptors = false;  // Memory by cuMemCreate can be passed as POSIX descriptors.
   bool legacy_ipc = false;
+  CudaComputeMode compute_mode = CudaComputeMode::kShared;
+  bool mps = false;  // A server of CUDA's MPS owns the contexts of all processes.
+
+  // "GPU-..." or "MIG-...".
+  std::string FormatUuid() const;
 };
-// Lists the GPUs with the ordinals that CUDA_VISIBLE_DEVICES gives them. FAILED_PRECONDITION: there
-// is none; the message names the reason.
+// Lists the GPUs with the ordinals that CUDA_VISIBLE_DEVICES gives them. Creates no context.
+// Errors: those of LoadCudaDriver.
 absl::StatusOr<std::vector<CudaDeviceFacts>> CudaDevices();
+
+// FAILED_PRECONDITION, with the remedy: the compute mode of the GPU keeps a second process, which
+// memtide has, from using it.
+absl::Status CheckComputeMode(const CudaDeviceFacts& facts);
 
 }  // namespace memtide
 

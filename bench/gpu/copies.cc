@@ -16,44 +16,46 @@ constexpr int kCopies = 8;  // Copies in one measurement.
 constexpr int kPairs = 9;
 constexpr double kGoal = 0.97;
 
+enum class Direction { kIn, kOut };  // To the device, and from it.
+
 // One direction in plain CUDA, with its own pinned memory and stream, and a wait after each copy.
 class Plain {
  public:
-  explicit Plain(cudaMemcpyKind kind) : kind_(kind) {
+  explicit Plain(Direction direction) : direction_(direction) {
     void* memory = nullptr;
-    OrDie(cudaMallocHost(&memory, kChunk.count()), "cudaMallocHost");
+    OrDie(Driver().MemHostAlloc(&memory, kChunk.count(), CU_MEMHOSTALLOC_PORTABLE),
+          "cuMemHostAlloc");
     host_ = static_cast<char*>(memory);
-    OrDie(cudaMalloc(&memory, kChunk.count()), "cudaMalloc");
-    device_ = static_cast<char*>(memory);
-    OrDie(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    OrDie(Driver().MemAlloc(&device_, kChunk.count()), "cuMemAlloc");
+    OrDie(Driver().StreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   }
   ~Plain() {
-    OrDie(cudaStreamDestroy(stream_), "cudaStreamDestroy");
-    OrDie(cudaFree(device_), "cudaFree");
-    OrDie(cudaFreeHost(host_), "cudaFreeHost");
+    OrDie(Driver().StreamDestroy(stream_), "cuStreamDestroy");
+    OrDie(Driver().MemFree(device_), "cuMemFree");
+    OrDie(Driver().MemFreeHost(host_), "cuMemFreeHost");
   }
   void Copy() const {
-    const bool in = kind_ == cudaMemcpyHostToDevice;
+    UseFirstGpu();
     for (int i = 0; i < kCopies; ++i) {
-      OrDie(cudaMemcpyAsync(in ? device_ : host_, in ? host_ : device_, kChunk.count(), kind_,
-                            stream_),
-            "cudaMemcpyAsync");
-      OrDie(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+      OrDie(direction_ == Direction::kIn
+                ? Driver().MemcpyHtoDAsync(device_, host_, kChunk.count(), stream_)
+                : Driver().MemcpyDtoHAsync(host_, device_, kChunk.count(), stream_),
+            "copying");
+      OrDie(Driver().StreamSynchronize(stream_), "cuStreamSynchronize");
     }
   }
 
  private:
-  const cudaMemcpyKind kind_;
+  const Direction direction_;
   char* host_ = nullptr;
-  char* device_ = nullptr;
-  cudaStream_t stream_ = nullptr;
+  CUdeviceptr device_ = 0;
+  CUstream stream_ = nullptr;
 };
 
 // One direction through the Device interface, called as the mover calls it.
 class Pooled {
  public:
-  Pooled(Device* device, cudaMemcpyKind kind)
-      : device_(device), in_(kind == cudaMemcpyHostToDevice) {
+  Pooled(Device* device, Direction direction) : device_(device), in_(direction == Direction::kIn) {
     absl::StatusOr<SharedMemory> host = SharedMemory::Create("gpu-probe", kChunk);
     OrDie(host.status());
     host_.emplace(*std::move(host));
@@ -103,8 +105,8 @@ void Compare(const std::string& name, double bytes, const PlainWork& plain,
   Ratio(name + ", against plain pinned copies", ratios[kPairs / 2], kGoal);
 }
 
-template <typename Direction>
-void Both(const Direction& in, const Direction& out) {
+template <typename Copies>
+void Both(const Copies& in, const Copies& out) {
   std::thread other([&] { out.Copy(); });
   in.Copy();
   other.join();
@@ -118,9 +120,10 @@ void ProbeCopies() {
   absl::StatusOr<std::unique_ptr<CudaDevice>> device = CudaDevice::Open(options);
   OrDie(device.status());
   Answer("the device", (*device)->Describe());
-  const Plain plain_in(cudaMemcpyHostToDevice), plain_out(cudaMemcpyDeviceToHost);
-  const Pooled in(device->get(), cudaMemcpyHostToDevice);
-  const Pooled out(device->get(), cudaMemcpyDeviceToHost);
+  UseFirstGpu();
+  const Plain plain_in(Direction::kIn), plain_out(Direction::kOut);
+  const Pooled in(device->get(), Direction::kIn);
+  const Pooled out(device->get(), Direction::kOut);
   const double bytes = static_cast<double>(kChunk.count()) * kCopies;
   Compare(
       "64 MiB from the host pool to the device", bytes, [&] { plain_in.Copy(); },

@@ -36,10 +36,9 @@ SharedMemory Region() {
 
 // Returns "yes", or the error.
 std::string TryRegister(char* memory, size_t bytes) {
-  const cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
-  // Clears the error, which a later call would otherwise report.
-  cudaGetLastError();
-  return error == cudaSuccess ? "yes" : cudaGetErrorName(error);
+  UseFirstGpu();
+  const CUresult error = Driver().MemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+  return error == CUDA_SUCCESS ? "yes" : NameOf(error);
 }
 
 // Makes a transfer with the daemon's Disk, which registers buffers with io_uring where permitted.
@@ -89,7 +88,8 @@ std::string TryDisk(char* memory, Bytes size) {
 std::string TryNumaMemory() {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  // CU_MEM_LOCATION_TYPE_HOST_NUMA, which the headers of CUDA 12.0 lack.
+  properties.location.type = static_cast<CUmemLocationType>(3);
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle handle = 0;
   constexpr size_t kBytes = 32 << 20;
@@ -137,14 +137,15 @@ void ProbeHostMemory() {
   Answer("direct reads and writes of files work on registered memory",
          TryDisk(memory.data(), kRegion));
   Answer("and on host memory that CUDA allocated (HOST_NUMA)", TryNumaMemory());
-  OrDie(cudaHostUnregister(memory.data()), "cudaHostUnregister");
+  OrDie(Driver().MemHostUnregister(memory.data()), "cuMemHostUnregister");
   Figure("registering 256 MiB",
          MedianMicroseconds(3,
                             [&] {
-                              OrDie(cudaHostRegister(memory.data(), kRegion.count(),
-                                                     cudaHostRegisterPortable),
-                                    "cudaHostRegister");
-                              OrDie(cudaHostUnregister(memory.data()), "cudaHostUnregister");
+                              OrDie(Driver().MemHostRegister(memory.data(), kRegion.count(),
+                                                             CU_MEMHOSTREGISTER_PORTABLE),
+                                    "cuMemHostRegister");
+                              OrDie(Driver().MemHostUnregister(memory.data()),
+                                    "cuMemHostUnregister");
                             }) /
              1e3,
          "ms");

@@ -32,6 +32,14 @@ const CudaDriver& Driver() {
   return **driver;
 }
 
+std::string NameOf(CUresult error) {
+  const char* name = nullptr;
+  Driver().GetErrorName(error, &name);
+  return name == nullptr ? "?" : name;
+}
+
+void UseFirstGpu() { OrDie(UseGpu(0)); }
+
 MappedMemory MappedMemory::Create(size_t bytes) {
   const CUmemAllocationProp properties = Shareable();
   CUmemGenericAllocationHandle handle = 0;
@@ -104,28 +112,31 @@ std::string MappedMemory::Abandon() {
   base_ = 0;
   std::string words;
   for (const CUresult error : errors) {
-    const char* name = nullptr;
-    Driver().GetErrorName(error, &name);
-    absl::StrAppend(&words, words.empty() ? "" : ", ", name == nullptr ? "?" : name);
+    absl::StrAppend(&words, words.empty() ? "" : ", ", NameOf(error));
   }
   return words;
 }
 
 void MappedMemory::Fill(int value) {
-  OrDie(cudaMemset(data(), value, bytes_), "cudaMemset");
-  OrDie(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  UseFirstGpu();
+  OrDie(Driver().MemsetD8Async(base_, static_cast<unsigned char>(value), bytes_, nullptr),
+        "cuMemsetD8Async");
+  OrDie(Driver().CtxSynchronize(), "cuCtxSynchronize");
 }
 
 bool MappedMemory::Holds(int value) const {
   std::vector<char> copy(bytes_);
-  OrDie(cudaMemcpy(copy.data(), data(), bytes_, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  UseFirstGpu();
+  OrDie(Driver().MemcpyDtoHAsync(copy.data(), base_, bytes_, nullptr), "cuMemcpyDtoHAsync");
+  OrDie(Driver().StreamSynchronize(nullptr), "cuStreamSynchronize");
   return std::all_of(copy.begin(), copy.end(),
                      [value](char byte) { return byte == static_cast<char>(value); });
 }
 
 size_t FreeGpuMemory() {
   size_t free = 0, total = 0;
-  OrDie(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  UseFirstGpu();
+  OrDie(Driver().MemGetInfo(&free, &total), "cuMemGetInfo");
   return free;
 }
 

@@ -12,10 +12,14 @@
 namespace memtide::bench {
 
 void OrDie(const absl::Status& status);
-inline void OrDie(cudaError_t error, const char* what) { OrDie(CudaStatus(error, what)); }
 inline void OrDie(CUresult error, const char* what) { OrDie(CudaStatus(error, what)); }
 
+// The driver's functions. Copies and allocations need a context in the calling thread as well.
 const CudaDriver& Driver();
+// CUDA's name of the error.
+std::string NameOf(CUresult error);
+// Makes the first GPU's context current for the calling thread.
+void UseFirstGpu();
 
 class MappedMemory {
  public:
@@ -37,7 +41,7 @@ class MappedMemory {
   // Releases mapping, handle and address after a reset, and returns the names of CUDA's errors.
   std::string Abandon();
 
-  char* data() const { return reinterpret_cast<char*>(base_); }
+  CUdeviceptr data() const { return base_; }
   size_t size() const { return bytes_; }
   void Fill(int value);
   // Whether every byte is `value`.

@@ -57,11 +57,13 @@ void ProbeBusy() {
   MappedMemory work = MappedMemory::Create(kWork);
   work.Map();
   MappedMemory chunk = MappedMemory::Create(64 << 20);
-  cudaStream_t stream = nullptr;
-  OrDie(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  UseFirstGpu();
+  CUstream stream = nullptr;
+  OrDie(Driver().StreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   const auto begin_work = [&] {
     for (int i = 0; i < kRounds; ++i) {
-      OrDie(cudaMemsetAsync(work.data(), i, work.size(), stream), "cudaMemsetAsync");
+      const auto value = static_cast<unsigned char>(i);
+      OrDie(Driver().MemsetD8Async(work.data(), value, work.size(), stream), "cuMemsetD8Async");
     }
   };
   const auto microseconds_since = [](Instant start) {
@@ -78,9 +80,9 @@ void ProbeBusy() {
   chunk.Unmap();
   Figure("unmap it while the GPU is busy", microseconds_since(start), "us");
   start = Now();
-  OrDie(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  OrDie(Driver().StreamSynchronize(stream), "cuStreamSynchronize");
   Figure("the GPU's work went on for", microseconds_since(start), "us");
-  OrDie(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  OrDie(Driver().StreamDestroy(stream), "cuStreamDestroy");
 }
 
 // Measures cuCtxRecordEvent: the client unmaps after an event that covers all work of the context.
@@ -89,16 +91,16 @@ void ProbeFences() {
     Answer("an event can hold all work of a context (cuCtxRecordEvent)", "no: older driver");
     return;
   }
-  OrDie(cudaFree(nullptr), "making the context");
+  UseFirstGpu();
   CUcontext context = nullptr;
   OrDie(Driver().CtxGetCurrent(&context), "cuCtxGetCurrent");
-  cudaEvent_t event = nullptr;
-  OrDie(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  CUevent event = nullptr;
+  OrDie(Driver().EventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   Figure("recording all work of a context",
          MedianMicroseconds(
              kRounds, [&] { OrDie(Driver().CtxRecordEvent(context, event), "cuCtxRecordEvent"); }),
          "us");
-  OrDie(cudaEventDestroy(event), "cudaEventDestroy");
+  OrDie(Driver().EventDestroy(event), "cuEventDestroy");
 }
 
 }  // namespace memtide::bench

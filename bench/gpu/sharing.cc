@@ -74,10 +74,12 @@ int PlayLockedDown(const std::string& unused, int socket) {
     Say(socket, '?');
     return 0;
   }
-  void* memory = nullptr;
-  const bool works = cudaMalloc(&memory, kSmall) == cudaSuccess &&
-                     cudaMemset(memory, 1, kSmall) == cudaSuccess &&
-                     cudaDeviceSynchronize() == cudaSuccess;
+  CUdeviceptr memory = 0;
+  const auto driver = LoadCudaDriver();
+  const bool works = driver.ok() && UseGpu(0).ok() &&
+                     (*driver)->MemAlloc(&memory, kSmall) == CUDA_SUCCESS &&
+                     (*driver)->MemsetD8Async(memory, 1, kSmall, nullptr) == CUDA_SUCCESS &&
+                     (*driver)->CtxSynchronize() == CUDA_SUCCESS;
   Say(socket, works ? 'y' : 'n');
   return 0;
 }
@@ -93,7 +95,7 @@ void ProbeExportWithoutContext() {
 }
 
 void ProbeReleaseWhileMapped() {
-  OrDie(cudaFree(nullptr), "making the context");
+  UseFirstGpu();
   const size_t bytes = SharedBytes();
   Child importer("importer", absl::StrCat(bytes));
   {
@@ -139,13 +141,14 @@ void ProbeReset() {
   memory.Map();
   memory.Fill('r');
   const int descriptor = memory.Export();
-  Answer("resetting a device with mappings in place", cudaGetErrorName(cudaDeviceReset()));
+  const absl::Status reset = ResetGpu(0);
+  Answer("resetting a device with mappings in place", reset.ok() ? "done" : reset.ToString());
   Answer("unmapping, releasing and freeing what was mapped before the reset", memory.Abandon());
-  OrDie(cudaSetDevice(0), "cudaSetDevice");
+  UseFirstGpu();
   MappedMemory again = MappedMemory::Import(descriptor, kSmall);
   close(descriptor);
   again.Map();
-  Answer("memory survives cudaDeviceReset by its descriptor", YesOrNo(again.Holds('r')));
+  Answer("memory survives a reset of the context by its descriptor", YesOrNo(again.Holds('r')));
 }
 
 }  // namespace memtide::bench

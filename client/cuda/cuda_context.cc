@@ -22,8 +22,11 @@ absl::StatusOr<CudaDeviceFacts> FindDevice(const std::string& uuid) {
   const std::string where = absl::StrCat("the daemon's memory is on ", FormatCudaUuid(wanted));
   const absl::StatusOr<std::vector<CudaDeviceFacts>> devices = CudaDevices();
   if (!devices.ok()) {
-    return absl::Status(devices.status().code(),
-                        absl::StrCat(where, "; ", devices.status().message()));
+    // Without a GPU or a driver this process cannot use the memory, which is there.
+    const absl::StatusCode code = absl::IsNotFound(devices.status())
+                                      ? absl::StatusCode::kFailedPrecondition
+                                      : devices.status().code();
+    return absl::Status(code, absl::StrCat(where, "; ", devices.status().message()));
   }
   // The GPU may be hidden from this process or numbered differently, so it is found by its UUID.
   for (const CudaDeviceFacts& device : *devices) {
@@ -70,11 +73,11 @@ absl::Status CudaContext::Start() {
                                      absl::StrCat("the context of GPU ", device_.ordinal)));
   const CurrentCudaContext current(*driver_, context_);
   MEMTIDE_RETURN_IF_ERROR(current.status());
-  // Without cudaEventBlockingSync, which would cost an interrupt for each event: most events are
+  // Without CU_EVENT_BLOCKING_SYNC, which would cost an interrupt for each event: most events are
   // never waited for.
-  for (cudaEvent_t& event : events_) {
+  for (CUevent& event : events_) {
     MEMTIDE_RETURN_IF_ERROR(
-        CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event"));
+        CudaStatus(driver_->EventCreate(&event, CU_EVENT_DISABLE_TIMING), "making an event"));
   }
   return absl::OkStatus();
 }
@@ -83,8 +86,8 @@ CudaContext::~CudaContext() {
   if (context_ == nullptr) return;
   {
     const CurrentCudaContext current(*driver_, context_);
-    for (const cudaEvent_t event : events_) {
-      if (event != nullptr) cudaEventDestroy(event);
+    for (const CUevent event : events_) {
+      if (event != nullptr) driver_->EventDestroy(event);
     }
   }
   driver_->DevicePrimaryCtxRelease(device_.ordinal);
@@ -157,7 +160,7 @@ absl::Status CudaContext::Await(uint64_t epoch) {
   const uint64_t last = open_.fetch_add(1);
   const CurrentCudaContext current(*driver_, context_);
   MEMTIDE_RETURN_IF_ERROR(current.status());
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "waiting for the GPU"));
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver_->CtxSynchronize(), "waiting for the GPU"));
   MarkDone(last);
   return absl::OkStatus();
 }

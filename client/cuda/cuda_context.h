@@ -78,7 +78,7 @@ class CudaContext {
   const CudaDriver* const driver_;
   const CudaDeviceFacts device_;
   CUcontext context_ = nullptr;  // Retained until destruction.
-  std::array<cudaEvent_t, kEvents> events_ = {};
+  std::array<CUevent, kEvents> events_ = {};
 
   // An epoch's number is taken before its event is recorded: work of an epoch was noted, and thus
   // launched, before the next epoch was opened, so that the event includes it.
@@ -92,8 +92,7 @@ class CudaContext {
 };
 
 // Makes a context the current one of the calling thread until destroyed. It uses the driver's
-// context stack, because cudaSetDevice would create a context on the previous device when restoring
-// it.
+// context stack, which restores what was current before, also if that was none.
 class CurrentCudaContext {
  public:
   CurrentCudaContext(const CudaDriver& driver, CUcontext context);

@@ -1,4 +1,4 @@
-// CudaPointers: cudaIpcOpenMemHandle gives each region one address, and leases are offsets into it.
+// CudaPointers: cuIpcOpenMemHandle gives each region one address, and leases are offsets into it.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -15,19 +15,17 @@ namespace {
 
 class OpenedHandle : public CudaImport {
  public:
-  OpenedHandle(std::shared_ptr<const CudaContext> context, char* address)
+  OpenedHandle(std::shared_ptr<const CudaContext> context, CUdeviceptr address)
       : context_(std::move(context)), address_(address) {}
   ~OpenedHandle() override {
     const CurrentCudaContext current(context_->driver(), context_->context());
-    cudaIpcCloseMemHandle(address_);
-    // An error of the close is cleared, so that it does not surface in a later call.
-    cudaGetLastError();
+    context_->driver().IpcCloseMemHandle(address_);
   }
-  char* address() const { return address_; }
+  char* address() const { return reinterpret_cast<char*>(address_); }
 
  private:
   const std::shared_ptr<const CudaContext> context_;  // Regions may outlive the space.
-  char* const address_;
+  const CUdeviceptr address_;
 };
 
 class CudaPointers : public AddressSpace {
@@ -75,7 +73,7 @@ class CudaPointers : public AddressSpace {
 absl::StatusOr<char*> CudaPointers::Import(Region* region) {
   const MutexLock lock(&importing_);
   if (region->import == nullptr) {
-    cudaIpcMemHandle_t handle;
+    CUipcMemHandle handle;
     if (region->ipc_handle.size() != sizeof(handle)) {
       return absl::InternalError(absl::StrCat("the daemon sent a CUDA IPC handle of ",
                                               region->ipc_handle.size(), " bytes, not of ",
@@ -84,13 +82,13 @@ absl::StatusOr<char*> CudaPointers::Import(Region* region) {
     region->ipc_handle.copy(reinterpret_cast<char*>(&handle), sizeof(handle));
     const CurrentCudaContext current(context_->driver(), context_->context());
     MEMTIDE_RETURN_IF_ERROR(current.status());
-    void* address = nullptr;
+    CUdeviceptr address = 0;
     MEMTIDE_RETURN_IF_ERROR(CudaStatus(
-        cudaIpcOpenMemHandle(&address, handle, cudaIpcMemLazyEnablePeerAccess),
+        context_->driver().IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
         absl::StrCat("opening ", FormatBytes(region->size),
                      " of the daemon's GPU memory by its IPC handle (daemon and program must share "
                      "the PID and IPC namespaces of one container)")));
-    region->import = std::make_unique<OpenedHandle>(context_, static_cast<char*>(address));
+    region->import = std::make_unique<OpenedHandle>(context_, address);
   }
   return static_cast<OpenedHandle&>(*region->import).address();
 }

@@ -2,7 +2,7 @@
 //
 // CudaSpace: one range of GPU addresses (cuMemAddressReserve) into which slots are mapped whole, so
 // that a chunk's address never changes. CudaPointers: memory by legacy IPC handles
-// (cudaIpcOpenMemHandle) at addresses that CUDA chooses, for programs that want a plain pointer and
+// (cuIpcOpenMemHandle) at addresses that CUDA chooses, for programs that want a plain pointer and
 // for drivers without descriptors.
 //
 // A GPU has no page faults that could be handled (decision 8): a kernel that accesses an unmapped

@@ -81,7 +81,8 @@ std::unique_ptr<AddressSpace> Reserve() {
 
 Bytes FreeMemory() {
   size_t free = 0, total = 0;
-  EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  EXPECT_TRUE(UseGpu(0).ok());
+  EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
   return Bytes(free);
 }
 
@@ -135,22 +136,25 @@ class CudaSpaceWorkTest : public testing::Test {
  protected:
   static constexpr PlaceId kPlace = PlaceId(1);
 
-  CudaSpaceWorkTest() { EXPECT_TRUE(space_->Map(kPlace, &region_, Bytes(0), Access::kWrite).ok()); }
+  CudaSpaceWorkTest() {
+    EXPECT_TRUE(UseGpu(0).ok());
+    EXPECT_TRUE(space_->Map(kPlace, &region_, Bytes(0), Access::kWrite).ok());
+  }
   ~CudaSpaceWorkTest() override {
     fake_cuda::SetDelay(std::chrono::microseconds(200));
-    for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+    for (const CUstream stream : streams_) cuStreamDestroy(stream);
   }
 
   // Launches writes of 64 letters on each of two new streams; the second's follow the first's in
   // memory.
   void BeginToWrite(char first, char second) {
-    for (cudaStream_t& stream : streams_) {
-      ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    for (CUstream& stream : streams_) {
+      ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
     }
     fake_cuda::SetDelay(std::chrono::milliseconds(50));
-    char* const address = space_->address(kPlace);
-    ASSERT_EQ(cudaMemsetAsync(address, first, 64, streams_[0]), cudaSuccess);
-    ASSERT_EQ(cudaMemsetAsync(address + 64, second, 64, streams_[1]), cudaSuccess);
+    const CUdeviceptr address = fake_cuda::DeviceAddress(space_->address(kPlace));
+    ASSERT_EQ(cuMemsetD8Async(address, first, 64, streams_[0]), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemsetD8Async(address + 64, second, 64, streams_[1]), CUDA_SUCCESS);
   }
   void UseInAnEpoch(PlaceId place) {
     space_->EndUse({place});
@@ -161,7 +165,7 @@ class CudaSpaceWorkTest : public testing::Test {
   const Lent lent_;
   const std::unique_ptr<AddressSpace> space_ = Reserve();
   Region region_ = lent_.Share();
-  cudaStream_t streams_[2] = {};
+  CUstream streams_[2] = {};
   std::atomic<int> threads_done_{0};
 };
 
@@ -172,14 +176,14 @@ TEST_F(CudaSpaceWorkTest, AChunkBecomesWritableUnderKernelsThatReadIt) {
     Region region = lent.Share();
     memcpy(lent.data(), "weight", 6);
     ASSERT_TRUE(space->Map(PlaceId(4), &region, Bytes(0), Access::kRead).ok());
-    char* const address = space->address(PlaceId(4));
+    const CUdeviceptr address = fake_cuda::DeviceAddress(space->address(PlaceId(4)));
     fake_cuda::SetDelay(std::chrono::milliseconds(50));
     char read[6] = {};
-    ASSERT_EQ(cudaMemcpyAsync(read, address, 6, cudaMemcpyDefault, nullptr), cudaSuccess);
+    ASSERT_EQ(cuMemcpyDtoHAsync(read, address, 6, nullptr), CUDA_SUCCESS);
     space->EndUse({PlaceId(4)});
     ASSERT_TRUE(space->MakeWritable(PlaceId(4)).ok());
-    ASSERT_EQ(cudaMemsetAsync(address, 'w', 6, nullptr), cudaSuccess);
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_EQ(cuMemsetD8Async(address, 'w', 6, nullptr), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
     EXPECT_EQ(std::string(read, 6), "weight");
     EXPECT_EQ(std::string(lent.data(), 6), "wwwwww");
     EXPECT_TRUE(space->Unmap(PlaceId(4)).ok());
@@ -212,8 +216,8 @@ TEST_F(CudaSpaceWorkTest, AFailedWaitIsRetriedBeforeMemoryIsUnmapped) {
   BeginToWrite('a', 'b');
   space_->EndUse({kPlace});
   // Both waits return this while another thread captures a graph.
-  fake_cuda::FailCall("cudaEventQuery", 1, cudaErrorStreamCaptureUnsupported);
-  fake_cuda::FailCall("cudaDeviceSynchronize", 1, cudaErrorStreamCaptureUnsupported);
+  fake_cuda::FailCall("cuEventQuery", 1, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  fake_cuda::FailCall("cuCtxSynchronize", 1, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_TRUE(space_->Unmap(kPlace).ok());
   fake_cuda::ClearFaults();
   EXPECT_EQ(Written(), kAsAndBs);
@@ -222,8 +226,8 @@ TEST_F(CudaSpaceWorkTest, AFailedWaitIsRetriedBeforeMemoryIsUnmapped) {
 TEST_F(CudaSpaceWorkTest, UnmapWaitsWhereNoEventCouldBeRecorded) {
   BeginToWrite('a', 'b');
   space_->EndUse({kPlace});
-  fake_cuda::FailCall("cuCtxRecordEvent", 1, cudaErrorNotSupported);
-  fake_cuda::FailCall("cuCtxRecordEvent", 2, cudaErrorNotSupported);
+  fake_cuda::FailCall("cuCtxRecordEvent", 1, CUDA_ERROR_NOT_SUPPORTED);
+  fake_cuda::FailCall("cuCtxRecordEvent", 2, CUDA_ERROR_NOT_SUPPORTED);
   space_->BeginMoment();
   EXPECT_TRUE(space_->Unmap(kPlace).ok());
   fake_cuda::ClearFaults();
@@ -234,21 +238,20 @@ TEST_F(CudaSpaceWorkTest, UnmapWaitsWhereNoEventCouldBeRecorded) {
 TEST_F(CudaSpaceWorkTest, OldWorkDoesNotWaitForNewWork) {
   UseInAnEpoch(kPlace);
   for (int i = 0; i < 200; ++i) UseInAnEpoch(PlaceId(2));
-  void* other = nullptr;
-  cudaEvent_t other_done = nullptr;
-  ASSERT_EQ(cudaMalloc(&other, 1), cudaSuccess);
-  ASSERT_EQ(cudaEventCreateWithFlags(&other_done, cudaEventDisableTiming), cudaSuccess);
+  CUdeviceptr other = 0;
+  CUevent other_done = nullptr;
+  ASSERT_EQ(cuMemAlloc(&other, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&other_done, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
   fake_cuda::SetDelay(std::chrono::seconds(1));
-  ASSERT_EQ(cudaMemsetAsync(other, 0, 1, nullptr), cudaSuccess);
-  ASSERT_EQ(cudaEventRecord(other_done, nullptr), cudaSuccess);
+  ASSERT_EQ(cuMemsetD8Async(other, 0, 1, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(other_done, nullptr), CUDA_SUCCESS);
   for (int i = 0; i < 100; ++i) UseInAnEpoch(PlaceId(2));
   EXPECT_TRUE(space_->Unmap(kPlace).ok());
-  EXPECT_EQ(cudaEventQuery(other_done), cudaErrorNotReady);
-  cudaGetLastError();
+  EXPECT_EQ(cuEventQuery(other_done), CUDA_ERROR_NOT_READY);
   EXPECT_FALSE(space_->IsDone(space_->FenceOf(PlaceId(2))));
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  EXPECT_EQ(cudaEventDestroy(other_done), cudaSuccess);
-  EXPECT_EQ(cudaFree(other), cudaSuccess);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventDestroy(other_done), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree(other), CUDA_SUCCESS);
 }
 
 // In the worst case no moments are reported.
@@ -264,22 +267,23 @@ TEST_F(CudaSpaceWorkTest, AThousandUsesRecordThirtyOneEvents) {
 TEST_F(CudaSpaceWorkTest, UsesOfManyThreadsAreWaitedFor) {
   constexpr int kThreads = 4, kUses = 300;
   fake_cuda::SetDelay(std::chrono::microseconds(20));
-  char* const bytes = space_->address(kPlace);
+  const CUdeviceptr bytes = fake_cuda::DeviceAddress(space_->address(kPlace));
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      cudaStream_t stream = nullptr;
-      ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+      CUstream stream = nullptr;
+      ASSERT_TRUE(UseGpu(0).ok());
+      ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
       for (int i = 0; i < kUses; ++i) {
         const char letter = i == kUses - 1 ? 'z' : 'a';
-        ASSERT_EQ(cudaMemsetAsync(bytes + t, letter, 1, stream), cudaSuccess);
+        ASSERT_EQ(cuMemsetD8Async(bytes + t, letter, 1, stream), CUDA_SUCCESS);
         space_->EndUse({kPlace});
         if (i % 7 == t) space_->BeginMoment();
         if (i % 50 == t) space_->IsDone(space_->RecordFence());
       }
       threads_done_.fetch_add(1);
       while (threads_done_.load() <= kThreads) std::this_thread::yield();
-      ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+      ASSERT_EQ(cuStreamDestroy(stream), CUDA_SUCCESS);
     });
   }
   while (threads_done_.load() < kThreads) std::this_thread::yield();
@@ -294,8 +298,8 @@ TEST_F(CudaSpaceWorkTest, AFenceIsDoneWhenItsStreamsAre) {
   BeginToWrite('a', 'b');
   const uint64_t work = space_->RecordFence();
   EXPECT_FALSE(space_->IsDone(work));
-  for (const cudaStream_t stream : streams_) {
-    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  for (const CUstream stream : streams_) {
+    ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
   }
   EXPECT_TRUE(space_->IsDone(work));
 }
@@ -351,13 +355,13 @@ TEST(CudaSpaceTest, AnyCallThatFailsIsAStatusAndLeavesNothing) {
   // Calls that release something are excluded: their failure cannot be reported.
   int failed = 0;
   for (const char* name :
-       {"cudaGetDeviceCount", "cudaGetDeviceProperties", "cuDevicePrimaryCtxRetain",
-        "cuCtxPushCurrent", "cudaEventCreateWithFlags", "cuMemAddressReserve",
-        "cuMemGetAllocationGranularity", "cuMemCreate", "cuMemMap",
-        "cuMemImportFromShareableHandle", "cuMemSetAccess", "cuCtxRecordEvent"}) {
+       {"cuDeviceGetCount", "cuDeviceGetName", "cuDeviceGetUuid", "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent", "cuEventCreate", "cuMemAddressReserve", "cuMemGetAllocationGranularity",
+        "cuMemCreate", "cuMemMap", "cuMemImportFromShareableHandle", "cuMemSetAccess",
+        "cuCtxRecordEvent"}) {
     for (uint64_t call = 1;; ++call) {
       Region region = lent.Share();
-      fake_cuda::FailCall(name, call, cudaErrorMemoryAllocation);
+      fake_cuda::FailCall(name, call, CUDA_ERROR_OUT_OF_MEMORY);
       const uint64_t first = fake_cuda::CallCount(name);
       auto space = use(&region);
       const uint64_t calls = fake_cuda::CallCount(name) - first;

@@ -17,9 +17,9 @@ namespace {
 constexpr Duration kFirstPause = std::chrono::milliseconds(1);
 constexpr Duration kLongestPause = std::chrono::milliseconds(50);
 
-absl::Status WithFreeMemory(const absl::Status& status) {
+absl::Status WithFreeMemory(const CudaDriver& cu, const absl::Status& status) {
   size_t free = 0, total = 0;
-  if (!CudaStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo").ok()) return status;
+  if (cu.MemGetInfo(&free, &total) != CUDA_SUCCESS) return status;
   return absl::Status(
       status.code(),
       absl::StrCat(status.message(), "; ", FormatBytes(Bytes(free)), " of ",
@@ -32,9 +32,10 @@ absl::StatusOr<CudaDeviceFacts> ChooseCudaDevice(const std::vector<CudaDeviceFac
                                                  const std::string& device) {
   std::vector<std::string> known;
   for (const CudaDeviceFacts& facts : devices) {
-    const std::string uuid = FormatCudaUuid(facts.uuid);
-    const bool meant = absl::StartsWith(device, "GPU-") ? absl::StartsWith(uuid, device)
-                                                        : device == absl::StrCat(facts.ordinal);
+    const std::string uuid = facts.FormatUuid();
+    const bool by_uuid = absl::StartsWith(device, "GPU-") || absl::StartsWith(device, "MIG-");
+    const bool meant =
+        by_uuid ? absl::StartsWith(uuid, device) : device == absl::StrCat(facts.ordinal);
     if (device.empty() || meant) return facts;
     known.push_back(absl::StrCat(facts.ordinal, " (", facts.name, ", ", uuid, ")"));
   }
@@ -65,6 +66,7 @@ class CudaDevice::Lent : public DeviceMemory {
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOptions& options) {
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
   MEMTIDE_ASSIGN_OR_RETURN(const CudaDeviceFacts facts, ChooseCudaDevice(devices, options.device));
+  MEMTIDE_RETURN_IF_ERROR(CheckComputeMode(facts));
   MEMTIDE_ASSIGN_OR_RETURN(const CudaDriver* driver, LoadCudaDriver());
   std::unique_ptr<CudaDevice> device(new CudaDevice(options, driver, facts));
   if (device->kinds().empty()) {
@@ -73,28 +75,33 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOpt
                      " can pass its memory to no other process: neither by descriptor nor "
                      "by legacy IPC. Use --device=none"));
   }
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(facts.ordinal),
-                                     absl::StrCat("cudaSetDevice for ", device->Describe())));
+  MEMTIDE_RETURN_IF_ERROR(UseGpu(facts.ordinal));
   MEMTIDE_RETURN_IF_ERROR(device->MakeStreams());
+  if (facts.mps) {
+    options.warn(
+        absl::StrCat(device->Describe(),
+                     " is shared through CUDA's MPS, under which an illegal address in one "
+                     "program ends the GPU work of all, memtided's too"));
+  }
   return device;
 }
 
 CudaDevice::CudaDevice(const CudaDeviceOptions& options, const CudaDriver* driver,
                        const CudaDeviceFacts& facts)
-    : options_(options), driver_(driver), facts_(facts) {}
+    : options_(options), driver_(driver), facts_(facts), host_(driver) {}
 
 CudaDevice::~CudaDevice() {
   {
     MutexLock lock(&mutex_);
     MEMTIDE_CHECK(memories_.empty()) << memories_.size() << " memories are still there";
   }
-  CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
+  UseGpu(facts_.ordinal).IgnoreError();
   DestroyStreams();
 }
 
 std::string CudaDevice::Describe() const {
   return absl::StrCat("GPU ", facts_.ordinal, ", ", facts_.name, ", ", FormatBytes(facts_.memory),
-                      ", ", FormatCudaUuid(facts_.uuid));
+                      ", ", facts_.FormatUuid());
 }
 
 std::vector<MemoryKind> CudaDevice::kinds() const {
@@ -105,18 +112,18 @@ std::vector<MemoryKind> CudaDevice::kinds() const {
 }
 
 absl::Status CudaDevice::MakeStreams() {
-  for (cudaStream_t& stream : streams_) {
-    MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                                       "cudaStreamCreateWithFlags"));
+  for (CUstream& stream : streams_) {
+    MEMTIDE_RETURN_IF_ERROR(
+        CudaStatus(driver_->StreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
   }
   return absl::OkStatus();
 }
 
 // A failure is retried once and then ignored: in a broken context everything fails.
 void CudaDevice::DestroyStreams() {
-  for (cudaStream_t& stream : streams_) {
+  for (CUstream& stream : streams_) {
     for (int i = 0; i < 2 && stream != nullptr; ++i) {
-      if (CudaStatus(cudaStreamDestroy(stream), "cudaStreamDestroy").ok()) stream = nullptr;
+      if (driver_->StreamDestroy(stream) == CUDA_SUCCESS) stream = nullptr;
     }
     stream = nullptr;
   }
@@ -141,9 +148,9 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaDevice::Allocate(const std::st
     if (status.code() != absl::StatusCode::kResourceExhausted) return status;
     if (Now() + pause > deadline) {
       const CudaGate::Use use(&gate_);
-      // The gate is entered because cudaMemGetInfo uses the context, which a restart may be
+      // The gate is entered because cuMemGetInfo uses the context, which a restart may be
       // resetting.
-      return WithFreeMemory(status);
+      return WithFreeMemory(*driver_, status);
     }
     // tidy(sleep): CUDA has no event for memory that another process frees.
     std::this_thread::sleep_for(pause);
@@ -153,11 +160,11 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaDevice::Allocate(const std::st
 absl::Status CudaDevice::AllocateOnce(const CudaMemoryOptions& options, MemoryKind kind,
                                       std::unique_ptr<CudaMemory>* memory) {
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaMemory> made, CudaMemory::Create(options, kind));
-  MEMTIDE_ASSIGN_OR_RETURN(char* const address, made->Address());
+  MEMTIDE_ASSIGN_OR_RETURN(const CUdeviceptr address, made->Address());
   MEMTIDE_RETURN_IF_ERROR(
       // A client must not see what another job, or another process, had in this memory.
-      Wait(kNew, absl::StrCat("zeroing new ", made->Describe()), [&](cudaStream_t stream) {
-        return cudaMemsetAsync(address, 0, options.size.count(), stream);
+      Wait(kNew, absl::StrCat("zeroing new ", made->Describe()), [&](CUstream stream) {
+        return driver_->MemsetD8Async(address, 0, options.size.count(), stream);
       }));
   MutexLock lock(&mutex_);
   // This thread is inside the gate, so no restart can pass between the zeroing and this line.
@@ -173,7 +180,7 @@ void CudaDevice::Release(std::unique_ptr<CudaMemory> memory) {
     MutexLock lock(&mutex_);
     memories_.erase(memory.get());
   }
-  CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
+  UseGpu(facts_.ordinal).IgnoreError();
   memory.reset();
 }
 
@@ -181,7 +188,7 @@ void CudaDevice::AddHostMemory(char* memory, Bytes size) {
   absl::Status status;
   {
     const CudaGate::Use use(&gate_);
-    CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
+    UseGpu(facts_.ordinal).IgnoreError();
     status = host_.Add(memory, size);
   }
   // `warn` is the owner's code, so it runs outside the gate.
@@ -190,7 +197,7 @@ void CudaDevice::AddHostMemory(char* memory, Bytes size) {
 
 void CudaDevice::RemoveHostMemory(char* memory) {
   const CudaGate::Use use(&gate_);
-  CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
+  UseGpu(facts_.ordinal).IgnoreError();
   host_.Remove(memory);
 }
 
@@ -202,20 +209,21 @@ void CudaDevice::WarnUnpinned(const absl::Status& why) {
 }
 
 absl::Status CudaDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* host, Bytes size) {
-  return OnMemory(memory, offset, size, kIn, "copying into", [&](char* at, cudaStream_t stream) {
-    return cudaMemcpyAsync(at, host, size.count(), cudaMemcpyHostToDevice, stream);
+  return OnMemory(memory, offset, size, kIn, "copying into", [&](CUdeviceptr at, CUstream stream) {
+    return driver_->MemcpyHtoDAsync(at, host, size.count(), stream);
   });
 }
 
 absl::Status CudaDevice::CopyOut(const DeviceMemory& memory, Bytes offset, char* host, Bytes size) {
-  return OnMemory(memory, offset, size, kOut, "copying out of", [&](char* at, cudaStream_t stream) {
-    return cudaMemcpyAsync(host, at, size.count(), cudaMemcpyDeviceToHost, stream);
-  });
+  return OnMemory(memory, offset, size, kOut, "copying out of",
+                  [&](CUdeviceptr at, CUstream stream) {
+                    return driver_->MemcpyDtoHAsync(host, at, size.count(), stream);
+                  });
 }
 
 absl::Status CudaDevice::Zero(DeviceMemory& memory, Bytes offset, Bytes size) {
-  return OnMemory(memory, offset, size, kIn, "zeroing in", [&](char* at, cudaStream_t stream) {
-    return cudaMemsetAsync(at, 0, size.count(), stream);
+  return OnMemory(memory, offset, size, kIn, "zeroing in", [&](CUdeviceptr at, CUstream stream) {
+    return driver_->MemsetD8Async(at, 0, size.count(), stream);
   });
 }
 
@@ -228,35 +236,34 @@ absl::Status CudaDevice::OnMemory(const DeviceMemory& memory, Bytes offset, Byte
   absl::Status gone;  // The memory is lost, not the GPU: no restart.
   const absl::Status status = Run([&]() -> absl::Status {
     // Each attempt asks again: a restart maps the memory at another address.
-    const absl::StatusOr<char*> address = of.Address();
+    const absl::StatusOr<CUdeviceptr> address = of.Address();
     gone = address.status();
     if (!gone.ok()) return absl::OkStatus();
     const std::string what =
         absl::StrCat(verb, " ", of.Describe(), ", ", FormatBytes(size), " at ", offset.count());
-    return Wait(stream, what,
-                [&](cudaStream_t on) { return enqueue(*address + offset.count(), on); });
+    return Wait(stream, what, [&](CUstream on) { return enqueue(*address + offset.count(), on); });
   });
   return status.ok() ? gone : status;
 }
 
 absl::Status CudaDevice::Wait(StreamOf stream, const std::string& what,
-                              const std::function<cudaError_t(cudaStream_t)>& enqueue) {
-  const cudaStream_t on = streams_[stream];
-  // With cudaEventBlockingSync the thread sleeps; a spinning one would take a core from training.
-  cudaEvent_t event = nullptr;
+                              const std::function<CUresult(CUstream)>& enqueue) {
+  const CUstream on = streams_[stream];
+  // With CU_EVENT_BLOCKING_SYNC the thread sleeps; a spinning one would take a core from training.
+  CUevent event = nullptr;
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(
-      cudaEventCreateWithFlags(&event, cudaEventBlockingSync | cudaEventDisableTiming), what));
+      driver_->EventCreate(&event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING), what));
   absl::Status status = CudaStatus(enqueue(on), what);
-  if (status.ok()) status = CudaStatus(cudaEventRecord(event, on), what);
-  if (status.ok()) status = CudaStatus(cudaEventSynchronize(event), what);
+  if (status.ok()) status = CudaStatus(driver_->EventRecord(event, on), what);
+  if (status.ok()) status = CudaStatus(driver_->EventSynchronize(event), what);
   if (!status.ok() && status.code() != absl::StatusCode::kUnavailable) {
     // The copy may still be in flight, in memory that the caller will reuse.
     // If even waiting fails, only a reset ends the copy, and UNAVAILABLE makes Run reset the GPU.
-    const absl::Status ended = CudaStatus(cudaStreamSynchronize(on), what);
+    const absl::Status ended = CudaStatus(driver_->StreamSynchronize(on), what);
     if (!ended.ok()) status = absl::UnavailableError(ended.message());
   }
   for (int i = 0; i < 2; ++i) {
-    if (CudaStatus(cudaEventDestroy(event), "cudaEventDestroy").ok()) break;
+    if (driver_->EventDestroy(event) == CUDA_SUCCESS) break;
   }
   return status;
 }

@@ -36,7 +36,8 @@
 namespace memtide {
 
 struct CudaDeviceOptions {
-  std::string device;  // An ordinal, or the beginning of a GPU-uuid. Empty: the first.
+  // An ordinal, or the beginning of a GPU-uuid or MIG-uuid. Empty: the first.
+  std::string device;
   // How long Allocate waits for other processes to unmap memory that was freed shortly before.
   Duration patience = std::chrono::seconds(2);
   std::function<void(const std::string& line)> warn = [](const std::string&) {};
@@ -48,7 +49,7 @@ absl::StatusOr<CudaDeviceFacts> ChooseCudaDevice(const std::vector<CudaDeviceFac
 
 class CudaDevice : public Device {
  public:
-  // FAILED_PRECONDITION or UNAVAILABLE, with what to do about it, if no GPU can be used.
+  // NOT_FOUND, FAILED_PRECONDITION or UNAVAILABLE, with what to do about it, if no GPU can be used.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(const CudaDeviceOptions& options);
   // REQUIRES: all of its DeviceMemory is destroyed.
   ~CudaDevice() override;
@@ -66,7 +67,7 @@ class CudaDevice : public Device {
  private:
   class Lent;
   enum StreamOf { kIn, kOut, kNew, kStreams };
-  using Enqueue = std::function<cudaError_t(char* at, cudaStream_t stream)>;
+  using Enqueue = std::function<CUresult(CUdeviceptr at, CUstream stream)>;
 
   CudaDevice(const CudaDeviceOptions& options, const CudaDriver* driver,
              const CudaDeviceFacts& facts);
@@ -82,7 +83,7 @@ class CudaDevice : public Device {
 
   // Enqueues on the stream and waits for completion. On failure nothing is left in flight.
   absl::Status Wait(StreamOf stream, const std::string& what,
-                    const std::function<cudaError_t(cudaStream_t)>& enqueue);
+                    const std::function<CUresult(CUstream)>& enqueue);
   absl::Status OnMemory(const DeviceMemory& memory, Bytes offset, Bytes size, StreamOf stream,
                         absl::string_view verb, const Enqueue& enqueue);
   absl::Status AllocateOnce(const CudaMemoryOptions& options, MemoryKind kind,
@@ -95,7 +96,7 @@ class CudaDevice : public Device {
   const CudaDeviceFacts facts_;
   CudaGate gate_;
   CudaHostMemory host_;
-  std::array<cudaStream_t, kStreams> streams_ = {};  // Changed behind the closed gate only.
+  std::array<CUstream, kStreams> streams_ = {};  // Changed behind the closed gate only.
   std::atomic<bool> warned_unpinned_{false};
 
   mutable Mutex mutex_;

@@ -64,7 +64,6 @@ TEST_F(CudaDeviceTest, WhateverCallFailsIsAStatusAndNothingIsLeft) {
         fake_cuda::ClearFaults();
         EXPECT_TRUE(fake_cuda::Held().empty()) << "after call " << call << " failed with " << code;
         EXPECT_EQ(Free(), total_) << "after call " << call << " failed with " << code;
-        EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess) << call << " " << code;
       }
       EXPECT_GT(failed, 5u) << code;
     }
@@ -77,10 +76,10 @@ TEST_F(CudaDeviceTest, WhateverCallLosesTheGpuNothingIsLeftAfterItsReset) {
     ASSERT_TRUE(Life(kind).ok());
     const uint64_t calls = fake_cuda::CallCount("*") - before;
     for (uint64_t call = 1; call <= calls; ++call) {
-      fake_cuda::FailCall("*", call, cudaErrorIllegalAddress);
+      fake_cuda::FailCall("*", call, CUDA_ERROR_ILLEGAL_ADDRESS);
       Life(kind).IgnoreError();
       fake_cuda::ClearFaults();
-      ASSERT_EQ(cudaDeviceReset(), cudaSuccess);
+      ASSERT_TRUE(ResetGpu(0).ok());
       EXPECT_EQ(Free(), total_) << call;
     }
   }
@@ -89,12 +88,12 @@ TEST_F(CudaDeviceTest, WhateverCallLosesTheGpuNothingIsLeftAfterItsReset) {
 TEST_F(CudaDeviceTest, ErrorsNameTheMemoryAndItsSize) {
   Open();
   const auto memory = Allocate("weights", MiB(2));
-  fake_cuda::FailCall("cudaMemcpyAsync", 1, cudaErrorInvalidValue);
+  fake_cuda::FailCall("cuMemcpyHtoDAsync", 1, CUDA_ERROR_INVALID_VALUE);
   const absl::Status copied = Write(*memory, "bytes");
   EXPECT_EQ(copied.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(copied.message()),
               HasSubstr("copying into memory \"weights\" (2 MiB), 5 B at 0"));
-  fake_cuda::FailCall("cuMemSetAccess", 1, cudaErrorNotSupported);
+  fake_cuda::FailCall("cuMemSetAccess", 1, CUDA_ERROR_NOT_SUPPORTED);
   const auto more = device_->Allocate("more", MiB(4), MemoryKind::kCudaDescriptor);
   EXPECT_THAT(std::string(more.status().message()),
               HasSubstr("cuMemSetAccess of memory \"more\" (4 MiB)"));
@@ -104,12 +103,13 @@ TEST_F(CudaDeviceTest, AWaitThatFailsLeavesNoCopyUnderWay) {
   Open();
   const auto memory = Allocate("memory", MiB(2));
   fake_cuda::SetDelay(std::chrono::milliseconds(20));
-  fake_cuda::FailCall("cudaEventSynchronize", 1, cudaErrorInvalidResourceHandle);
+  fake_cuda::FailCall("cuEventSynchronize", 1, CUDA_ERROR_INVALID_HANDLE);
   std::string host(4096, 'h');
   EXPECT_FALSE(device_->CopyOut(*memory, Bytes(0), &host[0], Bytes(host.size())).ok());
   host.assign(4096, 'n');
   fake_cuda::SetDelay(Duration::zero());
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  ASSERT_TRUE(UseGpu(0).ok());
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(host, std::string(4096, 'n'));
 }
 
@@ -165,7 +165,7 @@ TEST_F(CudaDeviceTest, HostMemoryIsPinnedInPieces) {
   EXPECT_EQ(fake_cuda::Held().registrations, 2u);
   device_->RemoveHostMemory(static_cast<char*>(host));
   EXPECT_EQ(fake_cuda::Held().registrations, 0u);
-  fake_cuda::FailCall("cudaHostRegister", 2, cudaErrorMemoryAllocation);
+  fake_cuda::FailCall("cuMemHostRegister", 2, CUDA_ERROR_OUT_OF_MEMORY);
   device_->AddHostMemory(static_cast<char*>(host), Bytes(size));
   EXPECT_EQ(fake_cuda::Held().registrations, 0u) << "all or nothing";
   device_->RemoveHostMemory(static_cast<char*>(host));
@@ -176,11 +176,10 @@ TEST_F(CudaDeviceTest, HostMemoryThatCannotBePinnedIsUsedAllTheSameAndSaidOnce) 
   Open();
   const auto memory = Allocate("memory", MiB(2));
   std::string one(4096, '1'), two(4096, '2');
-  fake_cuda::FailCall("cudaHostRegister", 1, cudaErrorMemoryAllocation);
-  fake_cuda::FailCall("cudaHostRegister", 2, cudaErrorMemoryAllocation);
+  fake_cuda::FailCall("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  fake_cuda::FailCall("cuMemHostRegister", 2, CUDA_ERROR_OUT_OF_MEMORY);
   device_->AddHostMemory(&one[0], Bytes(one.size()));
   device_->AddHostMemory(&two[0], Bytes(two.size()));
-  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   EXPECT_THAT(Lines(), ElementsAre(HasSubstr("host memory is not pinned")));
   EXPECT_TRUE(Write(*memory, one).ok());
   EXPECT_EQ(Read(*memory, 4096), one);

@@ -4,34 +4,34 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/cuda/cuda.h"
 
 namespace memtide {
 namespace {
 
 constexpr Bytes kPiece = GiB(64);
 
-absl::Status UnpinPiece(char* memory) {
-  return CudaStatus(cudaHostUnregister(memory), "cudaHostUnregister");
+}  // namespace
+
+absl::Status CudaHostMemory::UnpinPiece(char* memory) {
+  return CudaStatus(driver_->MemHostUnregister(memory), "cuMemHostUnregister");
 }
 
-// Unpins the pieces of the first `size` bytes. A failure is retried once and then ignored.
-void Unpin(char* memory, Bytes size) {
+void CudaHostMemory::Unpin(char* memory, Bytes size) {
   for (Bytes at; at < size; at += std::min(kPiece, size - at)) {
     char* const piece = memory + at.count();
     if (!UnpinPiece(piece).ok()) UnpinPiece(piece).IgnoreError();
   }
 }
 
-absl::Status Pin(char* memory, Bytes size) {
+absl::Status CudaHostMemory::Pin(char* memory, Bytes size) {
   for (Bytes at; at < size;) {
     const Bytes piece = std::min(kPiece, size - at);
-    const cudaError_t error =
-        cudaHostRegister(memory + at.count(), piece.count(), cudaHostRegisterPortable);
+    const CUresult error =
+        driver_->MemHostRegister(memory + at.count(), piece.count(), CU_MEMHOSTREGISTER_PORTABLE);
     const absl::Status status = CudaStatus(
-        error, absl::StrCat("cudaHostRegister of ", FormatBytes(piece), " of host memory"));
+        error, absl::StrCat("cuMemHostRegister of ", FormatBytes(piece), " of host memory"));
     // A reset of the GPU may have left the piece pinned.
-    if (!status.ok() && error != cudaErrorHostMemoryAlreadyRegistered) {
+    if (!status.ok() && error != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
       Unpin(memory, at);
       return status;
     }
@@ -39,8 +39,6 @@ absl::Status Pin(char* memory, Bytes size) {
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::Status CudaHostMemory::Add(char* memory, Bytes size) {
   const absl::Status status = Pin(memory, size);

@@ -30,15 +30,14 @@ class DescriptorMemory : public CudaMemory {
   MemoryExport Export() const override {
     return {MemoryKind::kCudaDescriptor, size(), fd_, std::string()};
   }
-  absl::StatusOr<char*> Address() const override {
+  absl::StatusOr<CUdeviceptr> Address() const override {
     MEMTIDE_CHECK(mapped_) << name();
-    return reinterpret_cast<char*>(address_);
+    return address_;
   }
   void Forget() override;
   absl::Status Reopen() override;
 
  private:
-  const CudaDriver& cu() const { return *options().driver; }
   CUmemLocation Location() const;
   absl::Status CheckGranularity(const CUmemAllocationProp& properties) const;
   absl::Status Map();
@@ -143,32 +142,32 @@ class IpcMemory : public CudaMemory {
   }
 
   absl::Status Make() {
-    MEMTIDE_RETURN_IF_ERROR(Failed(cudaMalloc(&address_, size().count()), "cudaMalloc"));
-    cudaIpcMemHandle_t handle;
-    MEMTIDE_RETURN_IF_ERROR(Failed(cudaIpcGetMemHandle(&handle, address_), "cudaIpcGetMemHandle"));
+    MEMTIDE_RETURN_IF_ERROR(Failed(cu().MemAlloc(&address_, size().count()), "cuMemAlloc"));
+    CUipcMemHandle handle;
+    MEMTIDE_RETURN_IF_ERROR(Failed(cu().IpcGetMemHandle(&handle, address_), "cuIpcGetMemHandle"));
     handle_.assign(reinterpret_cast<const char*>(&handle), sizeof(handle));
     return absl::OkStatus();
   }
 
   MemoryExport Export() const override { return {MemoryKind::kCudaIpc, size(), -1, handle_}; }
-  absl::StatusOr<char*> Address() const override {
-    if (address_ != nullptr) return static_cast<char*>(address_);
+  absl::StatusOr<CUdeviceptr> Address() const override {
+    if (address_ != 0) return address_;
     return absl::UnavailableError(
         absl::StrCat(Describe(), ": lost when the GPU was reset, as legacy IPC memory is"));
   }
   void Forget() override {
     Release();
-    address_ = nullptr;
+    address_ = 0;
   }
   absl::Status Reopen() override { return absl::OkStatus(); }
 
  private:
   // What cannot be released stays, to be tried once more.
   void Release() {
-    if (address_ != nullptr && Failed(cudaFree(address_), "cudaFree").ok()) address_ = nullptr;
+    if (address_ != 0 && cu().MemFree(address_) == CUDA_SUCCESS) address_ = 0;
   }
 
-  void* address_ = nullptr;
+  CUdeviceptr address_ = 0;
   std::string handle_;
 };
 
@@ -192,8 +191,8 @@ std::string CudaMemory::Describe() const {
   return absl::StrCat("memory \"", name(), "\" (", FormatBytes(size()), ")");
 }
 
-std::string CudaMemory::Describing(absl::string_view call) const {
-  return absl::StrCat(call, " of ", Describe());
+absl::Status CudaMemory::Failed(CUresult error, absl::string_view call) const {
+  return CudaStatus(error, absl::StrCat(call, " of ", Describe()));
 }
 
 }  // namespace memtide

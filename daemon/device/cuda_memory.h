@@ -3,13 +3,13 @@
 // There are two kinds. By descriptor: one cuMemCreate (a mapping can neither begin inside an
 // allocation nor be split), mapped in this process for copies. CudaMemory keeps the descriptor
 // open, so that the bytes survive a reset of the GPU and can be mapped again. By legacy IPC:
-// cudaMalloc and its handle; the bytes are lost with the context. CUDA does not define what happens
+// cuMemAlloc and its handle; the bytes are lost with the context. CUDA does not define what happens
 // if such memory is freed while another process maps it, so the caller frees it only when none
 // does.
 //
 // The class creates and releases CUDA objects and nothing else; CudaDevice locks, zeroes and
-// retries. REQUIRES (all): the GPU is the calling thread's current device. Errors name the memory,
-// its size and the call that failed.
+// retries. REQUIRES (all): the GPU's context is current in the calling thread. Errors name the
+// memory, its size and the call that failed.
 #ifndef MEMTIDE_DAEMON_DEVICE_CUDA_MEMORY_H_
 #define MEMTIDE_DAEMON_DEVICE_CUDA_MEMORY_H_
 
@@ -47,7 +47,7 @@ class CudaMemory {
 
   virtual MemoryExport Export() const = 0;
   // Address in this process. UNAVAILABLE if the bytes are lost.
-  virtual absl::StatusOr<char*> Address() const = 0;
+  virtual absl::StatusOr<CUdeviceptr> Address() const = 0;
 
   // After the GPU was reset: first Forget all memory, which undoes what the reset may have left,
   // then Reopen each.
@@ -58,15 +58,11 @@ class CudaMemory {
   explicit CudaMemory(const CudaMemoryOptions& options) : options_(options) {}
 
   const CudaMemoryOptions& options() const { return options_; }
+  const CudaDriver& cu() const { return *options_.driver; }
   // `error` as a status that says which call it was, and on what.
-  template <typename Error>
-  absl::Status Failed(Error error, absl::string_view call) const {
-    return CudaStatus(error, Describing(call));
-  }
+  absl::Status Failed(CUresult error, absl::string_view call) const;
 
  private:
-  std::string Describing(absl::string_view call) const;
-
   const CudaMemoryOptions options_;
 };
 

@@ -15,8 +15,8 @@ absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
       const CudaGate::Use use(&gate_);
       generation = use.generation();
       MEMTIDE_RETURN_IF_ERROR(Lost());
-      status = CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice");
-      // The current device is a property of the calling thread, and several threads come here.
+      // The current context is a property of the calling thread, and several threads come here.
+      status = UseGpu(facts_.ordinal);
       if (status.ok()) status = work();
     }
     // A call causes one restart at most: a GPU that is lost at every attempt would hold the thread
@@ -51,15 +51,11 @@ absl::Status CudaDevice::Restart(uint64_t generation, const absl::Status& why) {
 
 // REQUIRES: the gate is closed.
 absl::Status CudaDevice::Revive() {
-  // cudaSetDevice selects the GPU to reset and returns the context's error.
-  CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice").IgnoreError();
-  // The first cudaDeviceReset may only report the error that caused the restart. CUDA's
-  // documentation promises nothing after such errors except to a new process; the calls below find
-  // out whether this one can go on.
-  if (!CudaStatus(cudaDeviceReset(), "cudaDeviceReset").ok()) {
-    MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaDeviceReset(), "cudaDeviceReset"));
-  }
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(facts_.ordinal), "cudaSetDevice"));
+  // The first reset may only report the error that caused the restart. CUDA's documentation
+  // promises nothing after such errors except to a new process; the calls below find out whether
+  // this one can go on.
+  if (!ResetGpu(facts_.ordinal).ok()) MEMTIDE_RETURN_IF_ERROR(ResetGpu(facts_.ordinal));
+  MEMTIDE_RETURN_IF_ERROR(UseGpu(facts_.ordinal));
   // The reset has destroyed the streams.
   streams_ = {};
   std::set<CudaMemory*> memories;

@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const SharedFakeCuda shared("memory=64MiB");
-constexpr int kLost = cudaErrorIllegalAddress;
+constexpr int kLost = CUDA_ERROR_ILLEGAL_ADDRESS;
 
 class CudaRestartTest : public CudaDeviceFixture {
  protected:
@@ -41,14 +41,14 @@ class CudaRestartTest : public CudaDeviceFixture {
 
 TEST_F(CudaRestartTest, CopyInGoesOn) {
   const auto other = Allocate("other", MiB(2));
-  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
+  fake_cuda::FailCall("cuMemcpyHtoDAsync", 1, kLost);
   EXPECT_TRUE(Write(*other, "new").ok());
   EXPECT_EQ(Read(*other, 3), "new");
   ExpectOneRestart();
 }
 
 TEST_F(CudaRestartTest, CopyOutGoesOn) {
-  fake_cuda::FailCall("cudaEventSynchronize", 1, kLost);
+  fake_cuda::FailCall("cuEventSynchronize", 1, kLost);
   EXPECT_EQ(Read(*memory_, 6), "before");
   ExpectOneRestart();
 }
@@ -56,7 +56,7 @@ TEST_F(CudaRestartTest, CopyOutGoesOn) {
 TEST_F(CudaRestartTest, ZeroGoesOn) {
   const auto other = Allocate("other", MiB(2));
   ASSERT_TRUE(Write(*other, "abc").ok());
-  fake_cuda::FailCall("cudaMemsetAsync", 1, kLost);
+  fake_cuda::FailCall("cuMemsetD8Async", 1, kLost);
   EXPECT_TRUE(device_->Zero(*other, Bytes(1), Bytes(1)).ok());
   EXPECT_EQ(Read(*other, 3), std::string("a\0c", 3));
   ExpectOneRestart();
@@ -65,7 +65,7 @@ TEST_F(CudaRestartTest, ZeroGoesOn) {
 TEST_F(CudaRestartTest, AllocateGoesOnWhereverItWas) {
   for (const char* const call :
        {"cuMemCreate", "cuMemExportToShareableHandle", "cuMemAddressReserve", "cuMemMap",
-        "cuMemSetAccess", "cuMemRelease", "cudaMemsetAsync", "cudaEventRecord"}) {
+        "cuMemSetAccess", "cuMemRelease", "cuMemsetD8Async", "cuEventRecord"}) {
     fake_cuda::FailCall(call, 1, kLost);
     const auto other = Allocate("other", MiB(2));
     EXPECT_EQ(Read(*other, 3), std::string(3, '\0')) << call;
@@ -76,7 +76,7 @@ TEST_F(CudaRestartTest, AllocateGoesOnWhereverItWas) {
 
 TEST_F(CudaRestartTest, AClientAndTheDaemonStillShareTheMemory) {
   ImporterProcess client(memory_->Export());
-  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
+  fake_cuda::FailCall("cuMemcpyDtoHAsync", 1, kLost);
   EXPECT_EQ(Read(*memory_, 6), "before");
   client.Poke(Bytes(0), "client");
   EXPECT_EQ(Read(*memory_, 6), "client");
@@ -84,7 +84,7 @@ TEST_F(CudaRestartTest, AClientAndTheDaemonStillShareTheMemory) {
 
 TEST_F(CudaRestartTest, LegacyMemoryIsLostAndNamed) {
   const auto legacy = Allocate("legacy", MiB(2), MemoryKind::kCudaIpc);
-  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
+  fake_cuda::FailCall("cuMemcpyHtoDAsync", 1, kLost);
   for (int i = 0; i < 2; ++i) {
     const absl::Status status = Write(*legacy, "bytes");
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -105,7 +105,7 @@ TEST_F(CudaRestartTest, BothDirectionsAtOnceRestartOnce) {
     });
     ++going;
     while (going < 2) std::this_thread::yield();
-    fake_cuda::FailCall("cudaMemcpyAsync", 7, kLost);
+    fake_cuda::FailCall("cuMemcpyDtoHAsync", 7, kLost);
     for (int i = 0; i < 20; ++i) EXPECT_EQ(Read(*memory_, 6), "before");
     in.join();
     EXPECT_EQ(Lines().size(), before + 1);
@@ -113,37 +113,37 @@ TEST_F(CudaRestartTest, BothDirectionsAtOnceRestartOnce) {
 }
 
 TEST_F(CudaRestartTest, WhatIsLostAgainAtOnceIsReportedAndTriedAgainLater) {
-  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
-  fake_cuda::FailCall("cudaMemcpyAsync", 2, kLost);
+  fake_cuda::FailCall("cuMemcpyHtoDAsync", 1, kLost);
+  fake_cuda::FailCall("cuMemcpyHtoDAsync", 2, kLost);
   EXPECT_EQ(Write(*memory_, "x").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Read(*memory_, 6), "before");
   EXPECT_EQ(Lines().size(), 2u);
 }
 
 TEST_F(CudaRestartTest, HostMemoryThatCannotBePinnedAgainIsUsedUnpinned) {
-  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
-  fake_cuda::FailCall("cudaHostRegister", 1, cudaErrorMemoryAllocation);
+  fake_cuda::FailCall("cuMemcpyDtoHAsync", 1, kLost);
+  fake_cuda::FailCall("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(Read(*memory_, 6), "before");
   EXPECT_EQ(fake_cuda::Held().registrations, 0u);
   EXPECT_THAT(Lines(), ElementsAre(HasSubstr("not pinned"), HasSubstr("restarted")));
 }
 
 TEST_F(CudaRestartTest, AResetMayReportTheErrorThatItIsFor) {
-  fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
-  fake_cuda::FailCall("cudaDeviceReset", 1, kLost);
+  fake_cuda::FailCall("cuMemcpyDtoHAsync", 1, kLost);
+  fake_cuda::FailCall("cuDevicePrimaryCtxReset", 1, kLost);
   EXPECT_EQ(Read(*memory_, 6), "before");
   EXPECT_THAT(Lines(), ElementsAre(HasSubstr("restarted")));
 }
 
 TEST_F(CudaRestartTest, AFailedRestartLosesTheDeviceAndSaysWhatIsKept) {
-  for (const char* const call : {"cudaDeviceReset", "cuMemImportFromShareableHandle", "cuMemMap",
-                                 "cudaStreamCreateWithFlags"}) {
+  for (const char* const call : {"cuDevicePrimaryCtxReset", "cuMemImportFromShareableHandle",
+                                 "cuMemMap", "cuStreamCreate"}) {
     auto device = CudaDevice::Open(Options());
     ASSERT_TRUE(device.ok()) << device.status();
     auto memory = *(*device)->Allocate("lost", MiB(2), MemoryKind::kCudaDescriptor);
-    fake_cuda::FailCall("cudaMemcpyAsync", 1, kLost);
-    fake_cuda::FailCall(call, 1, cudaErrorNotSupported);
-    fake_cuda::FailCall(call, 2, cudaErrorNotSupported);
+    fake_cuda::FailCall("cuMemcpyHtoDAsync", 1, kLost);
+    fake_cuda::FailCall(call, 1, CUDA_ERROR_NOT_SUPPORTED);
+    fake_cuda::FailCall(call, 2, CUDA_ERROR_NOT_SUPPORTED);
     for (int i = 0; i < 2; ++i) {
       const absl::Status status = (*device)->CopyIn(*memory, Bytes(0), "x", Bytes(1));
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << call;
@@ -154,7 +154,7 @@ TEST_F(CudaRestartTest, AFailedRestartLosesTheDeviceAndSaysWhatIsKept) {
     memory.reset();
     device->reset();
     fake_cuda::ClearFaults();
-    ASSERT_EQ(cudaDeviceReset(), cudaSuccess);
+    ASSERT_TRUE(ResetGpu(0).ok());
   }
 }
 

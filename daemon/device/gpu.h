@@ -10,7 +10,7 @@
 namespace memtide {
 
 struct Gpu {
-  std::string uuid;         // "GPU-...": names it to OpenCuda.
+  std::string uuid;         // "GPU-..." or "MIG-...": names it to OpenCuda.
   std::string description;  // "0 (NAME, 80 GiB, GPU-...)"
   Bytes free, total;
   std::vector<std::string> others;  // Descriptions of the GPUs besides it.

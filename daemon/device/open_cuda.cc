@@ -11,56 +11,42 @@ namespace {
 
 std::string Describe(const CudaDeviceFacts& facts) {
   return absl::StrCat(facts.ordinal, " (", facts.name, ", ", FormatBytes(facts.memory), ", ",
-                      FormatCudaUuid(facts.uuid), ")");
-}
-
-// Whether the error means that the node has no driver or no visible GPU.
-bool IsWithoutGpu() {
-  int count = 0, driver_version = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  // Clears the error, so that it does not surface in a later call.
-  cudaGetLastError();
-  if (error == cudaErrorNoDevice) return true;
-  // CUDA returns the same error if the driver is too old.
-  return error == cudaErrorInsufficientDriver &&
-         cudaDriverGetVersion(&driver_version) == cudaSuccess && driver_version == 0;
-}
-
-absl::StatusOr<std::vector<CudaDeviceFacts>> Gpus() {
-  absl::StatusOr<std::vector<CudaDeviceFacts>> devices = CudaDevices();
-  if (!devices.ok() && IsWithoutGpu()) return absl::NotFoundError(devices.status().message());
-  return devices;
+                      facts.FormatUuid(), ")");
 }
 
 }  // namespace
 
-std::string CudaOfThisBuild() {
-  return absl::StrCat("CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
-}
+std::string CudaOfThisBuild() { return "CUDA"; }
 
 absl::StatusOr<Gpu> InspectGpu(const std::string& device) {
-  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, Gpus());
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
   MEMTIDE_ASSIGN_OR_RETURN(const CudaDeviceFacts chosen, ChooseCudaDevice(devices, device));
   Gpu gpu;
-  gpu.uuid = FormatCudaUuid(chosen.uuid);
+  gpu.uuid = chosen.FormatUuid();
   gpu.description = Describe(chosen);
   for (const CudaDeviceFacts& facts : devices) {
     if (facts.ordinal != chosen.ordinal) gpu.others.push_back(Describe(facts));
   }
-  MEMTIDE_RETURN_IF_ERROR(
-      CudaStatus(cudaSetDevice(chosen.ordinal), absl::StrCat("cudaSetDevice ", gpu.description)));
+  MEMTIDE_RETURN_IF_ERROR(CheckComputeMode(chosen));
+  MEMTIDE_ASSIGN_OR_RETURN(const CudaDriver* driver, LoadCudaDriver());
+  MEMTIDE_RETURN_IF_ERROR(UseGpu(chosen.ordinal));
   size_t free = 0, total = 0;
-  MEMTIDE_RETURN_IF_ERROR(
-      CudaStatus(cudaMemGetInfo(&free, &total), absl::StrCat("cudaMemGetInfo ", gpu.description)));
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver->MemGetInfo(&free, &total),
+                                     absl::StrCat("cuMemGetInfo of GPU ", gpu.description)));
   gpu.free = Bytes(free);
   gpu.total = Bytes(total);
   return gpu;
 }
 
 absl::StatusOr<std::vector<std::string>> ListGpus() {
-  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, Gpus());
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
   std::vector<std::string> descriptions;
-  for (const CudaDeviceFacts& facts : devices) descriptions.push_back(Describe(facts));
+  for (const CudaDeviceFacts& facts : devices) {
+    const absl::Status usable = CheckComputeMode(facts);
+    descriptions.push_back(usable.ok()
+                               ? Describe(facts)
+                               : absl::StrCat(Describe(facts), ", not usable: ", usable.message()));
+  }
   return descriptions;
 }
 

@@ -15,16 +15,18 @@
 
 namespace memtide {
 
-// "CUDA 13.0", or "no CUDA": for --version.
+// "CUDA", or "no CUDA": for --version.
 std::string CudaOfThisBuild();
 
-// `device`: an ordinal, or the beginning of a GPU-uuid. Empty: the first. Creates a context on the
-// GPU, which takes a moment. NOT_FOUND: the node can do without, as there is no GPU, no driver,
-// no visible GPU, or no CUDA in this build. FAILED_PRECONDITION: no GPU matches `device`, or the
-// driver is too old. UNAVAILABLE: the GPU exists and does not respond.
+// `device`: an ordinal, or the beginning of a GPU-uuid or MIG-uuid. Empty: the first. Creates a
+// context on the GPU, which takes a moment. NOT_FOUND: the node can do without, as there is no GPU,
+// no driver, no visible GPU, or no CUDA in this build. FAILED_PRECONDITION: no GPU matches
+// `device`, or the driver is too old, or the compute mode forbids a second process. UNAVAILABLE:
+// the GPU exists and does not respond.
 absl::StatusOr<Gpu> InspectGpu(const std::string& device);
 
-// Descriptions of all GPUs, by ordinal. Creates no context. Errors as for InspectGpu.
+// Descriptions of all GPUs, by ordinal, each with what forbids its use. Creates no context. Errors
+// as for InspectGpu.
 absl::StatusOr<std::vector<std::string>> ListGpus();
 
 // `warn`: see CudaDevice.

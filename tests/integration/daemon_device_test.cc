@@ -43,14 +43,28 @@ TEST_F(DaemonDeviceTest, TakesTheGpuThatIsNamed) {
 }
 
 TEST_F(DaemonDeviceTest, SaysWhereMemoryIsLentByLegacyIpc) {
-  EXPECT_THAT(Log({"--device=cuda"}, "driver=old", 0), HasSubstr("legacy CUDA IPC"));
+  EXPECT_THAT(Log({"--device=cuda"}, "descriptors=no", 0), HasSubstr("legacy CUDA IPC"));
 }
 
 TEST_F(DaemonDeviceTest, DoesNotStartWithoutTheGpuThatAFlagNames) {
   EXPECT_THAT(Log({"--device=cuda"}, "driver=none", 1), HasSubstr("there is no NVIDIA driver"));
+  EXPECT_THAT(Log({"--device=cuda"}, "driver=too-old", 1), HasSubstr("needs driver 525"));
   EXPECT_THAT(Log({"--device=cuda:2"}, "", 1), HasSubstr("there is no GPU \"2\""));
   EXPECT_THAT(Log({"--device=cuda", "--device-pool=2GiB"}, "", 2),
               HasSubstr("2 GiB, but only 1 GiB of 1 GiB are free"));
+}
+
+TEST_F(DaemonDeviceTest, AGpuForOneProcessIsRefusedWithTheRemedy) {
+  const char* const kRemedy = "nvidia-smi -c 0, or run under MPS, or --device none";
+  EXPECT_THAT(Log({"--device=cuda"}, "compute_mode=exclusive", 1), HasSubstr(kRemedy));
+  EXPECT_THAT(Log({"--device=cuda"}, "compute_mode=prohibited", 1),
+              HasSubstr("prohibited, so no process can use it: nvidia-smi -c 0"));
+  const std::string without = Log({}, "compute_mode=exclusive", 0);
+  EXPECT_THAT(without, HasSubstr("the GPU is not used"));
+  EXPECT_THAT(without, HasSubstr(kRemedy));
+  const std::string mps = Log({}, "compute_mode=exclusive,mps=yes", 0);
+  EXPECT_THAT(mps, HasSubstr("of GPU 0"));
+  EXPECT_THAT(mps, HasSubstr("shared through CUDA's MPS"));
 }
 
 TEST_F(DaemonDeviceTest, RunsWithoutAGpuIfNoFlagNamesOne) {

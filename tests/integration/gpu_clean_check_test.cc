@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/cuda/cuda.h"
+#include "base/cuda/fake/fake_cuda.h"
 #include "base/cuda/fake/importer_process.h"
 #include "tests/integration/gpu_node.h"
 
@@ -28,11 +29,12 @@ class GpuCleanCheckTest : public testing::Test {
   // Leases the chunk for reading, lets a kernel read or write it, and drops it from the GPU.
   absl::Status ReadAnd(bool write) {
     EXPECT_TRUE(client_->Acquire({place_}, Access::kRead).ok());
-    char* const address = client_->address(place_);
+    const CUdeviceptr address = fake_cuda::DeviceAddress(client_->address(place_));
     char read[8];
-    EXPECT_EQ(write ? cudaMemsetAsync(address + 4096, 7, 8, nullptr)
-                    : cudaMemcpyAsync(read, address, 8, cudaMemcpyDefault, nullptr),
-              cudaSuccess);
+    EXPECT_TRUE(UseGpu(0).ok());
+    EXPECT_EQ(write ? cuMemsetD8Async(address + 4096, 7, 8, nullptr)
+                    : cuMemcpyDtoHAsync(read, address, 8, nullptr),
+              CUDA_SUCCESS);
     EXPECT_TRUE(client_->Release({place_}).ok());
     return client_->Evict({place_});
   }

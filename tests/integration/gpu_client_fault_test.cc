@@ -53,7 +53,7 @@ class GpuClientFaultTest : public testing::Test {
   void ExpectAcquireSurvives(const std::string& call, uint64_t n, Access access) {
     const std::vector<PlaceId> places = Places(range_, 10, 5);
     const uint64_t mappings = fake_cuda::Held().mappings;
-    fake_cuda::FailCall(call, n, cudaErrorNotSupported);
+    fake_cuda::FailCall(call, n, CUDA_ERROR_NOT_SUPPORTED);
     const absl::Status status = client_->Acquire(places, access);
     EXPECT_FALSE(status.ok()) << call << " " << n;
     EXPECT_EQ(client_->stats()->leases_in_use, 0u);
@@ -97,7 +97,7 @@ TEST_F(GpuProtectedClientTest, AnUpgradeThatCannotMapCanBeTriedAgain) {
   const std::vector<PlaceId> places = Places(range_, 3, 3);
   for (uint64_t n = 1; n <= 3; ++n) {
     ASSERT_TRUE(client_->Use(places, Access::kRead).ok());
-    fake_cuda::FailCall("cuMemSetAccess", n, cudaErrorNotSupported);
+    fake_cuda::FailCall("cuMemSetAccess", n, CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_FALSE(client_->Acquire(places, Access::kWrite).ok());
     EXPECT_EQ(client_->stats()->leases_in_use, 0u);
     {
@@ -118,21 +118,24 @@ class WorkOnTheGpu {
  public:
   WorkOnTheGpu(Client* client, PlaceId place) {
     fake_cuda::SetDelay(std::chrono::milliseconds(100));
-    EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
-    EXPECT_EQ(cudaMemsetAsync(client->address(place), 7, kGpuChunk.count(), stream_), cudaSuccess);
+    EXPECT_TRUE(UseGpu(0).ok());
+    EXPECT_EQ(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemsetD8Async(fake_cuda::DeviceAddress(client->address(place)), 7,
+                              kGpuChunk.count(), stream_),
+              CUDA_SUCCESS);
   }
-  ~WorkOnTheGpu() { EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess); }
+  ~WorkOnTheGpu() { EXPECT_EQ(cuStreamDestroy(stream_), CUDA_SUCCESS); }
 
  private:
-  cudaStream_t stream_ = nullptr;
+  CUstream stream_ = nullptr;
 };
 
 TEST_F(GpuClientFaultTest, AnEventThatCannotBeRecordedFailsNoReleaseAndLosesNoWork) {
   const PlaceId place = range_.first;
   ASSERT_TRUE(client_->Acquire({place}, Access::kWrite).ok());
   const WorkOnTheGpu work(client_.get(), place);
-  fake_cuda::FailCall("cuCtxRecordEvent", 1, cudaErrorNotSupported);
-  fake_cuda::FailCall("cuCtxRecordEvent", 2, cudaErrorNotSupported);
+  fake_cuda::FailCall("cuCtxRecordEvent", 1, CUDA_ERROR_NOT_SUPPORTED);
+  fake_cuda::FailCall("cuCtxRecordEvent", 2, CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_TRUE(client_->Release({place}).ok());
   EXPECT_EQ(client_->stats()->leases_in_use, 0u);
   ASSERT_TRUE(client_->BeginMoment({}).ok());
@@ -149,7 +152,7 @@ TEST_F(GpuClientFaultTest, AWaitThatFailsBeforeUnmappingLosesNoWork) {
   ASSERT_TRUE(client_->Acquire({place}, Access::kWrite).ok());
   const WorkOnTheGpu work(client_.get(), place);
   ASSERT_TRUE(client_->Release({place}).ok());
-  fake_cuda::FailCall("cudaEventQuery", 1, cudaErrorNotSupported);
+  fake_cuda::FailCall("cuEventQuery", 1, CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_TRUE(client_->Evict({place}).ok());
   const auto use = client_->Use({place}, Access::kWrite);
   ASSERT_TRUE(use.ok()) << use.status();
@@ -187,7 +190,7 @@ TEST_F(GpuClientFaultTest, ASpanComesBackWhenItsLastOwnersWorkIsDone) {
     // The deleter is DLManagedTensor's last field.
     reinterpret_cast<void (**)(void*)>(*tensor)[7](*tensor);
     EXPECT_EQ(client_->TakeReturned(&returned, 1), 0u);
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   }
   EXPECT_EQ(client_->TakeReturned(&returned, 1), 1u);
   EXPECT_EQ(returned.size_bytes, kGpuChunk.count());
@@ -198,9 +201,9 @@ TEST_F(GpuClientFaultTest, AnOpenThatFailsAnywhereLeavesNothing) {
   client_.reset();
   node_.InspectUntilIdle();
   for (const char* const call :
-       {"cudaGetDeviceCount", "cudaGetDeviceProperties", "cuDevicePrimaryCtxRetain",
-        "cudaEventCreateWithFlags", "cuMemAddressReserve", "cuMemCreate", "cuMemMap"}) {
-    fake_cuda::FailCall(call, 1, cudaErrorNotSupported);
+       {"cuDeviceGetCount", "cuDeviceGetName", "cuDevicePrimaryCtxRetain", "cuEventCreate",
+        "cuMemAddressReserve", "cuMemCreate", "cuMemMap"}) {
+    fake_cuda::FailCall(call, 1, CUDA_ERROR_NOT_SUPPORTED);
     const absl::Status status = Client::Open(GpuJob(node_)).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << call << ": " << status;
     node_.InspectUntilIdle();

@@ -36,10 +36,10 @@ void ExpectAJobWorks(const GpuNode& node) {
 
 TEST(GpuDaemonFaultTest, AJobGoesOnWhenTheGpuIsLost) {
   for (const char* const fault :
-       {"cudaMemcpyAsync:1=700", "cudaMemcpyAsync:2=700", "cudaMemcpyAsync:5=719",
-        "cudaMemcpyAsync:17=700", "cudaMemcpyAsync:40=214", "cudaEventSynchronize:20=700",
-        "cudaMemsetAsync:3=700", "cuMemMap:5=700",
-        "cudaMemcpyAsync:3=700,cudaMemcpyAsync:21=719"}) {
+       {"cuMemcpyDtoHAsync:1=700", "cuMemcpyHtoDAsync:1=700", "cuMemcpyDtoHAsync:5=719",
+        "cuMemcpyHtoDAsync:17=700", "cuMemcpyDtoHAsync:20=214", "cuEventSynchronize:20=700",
+        "cuMemsetD8Async:3=700", "cuMemMap:5=700",
+        "cuMemcpyDtoHAsync:2=700,cuMemcpyHtoDAsync:11=719"}) {
     SCOPED_TRACE(fault);
     GpuNode node("cuda", {Faults(fault)});
     ExpectAJobWorks(node);
@@ -50,8 +50,10 @@ TEST(GpuDaemonFaultTest, AJobGoesOnWhenTheGpuIsLost) {
 }
 
 TEST(GpuDaemonFaultTest, AGpuThatCannotBeRestartedIsReportedAndTheDaemonStaysUp) {
-  GpuNode node("cuda",
-               {Faults("cudaMemcpyAsync:9=700,cudaDeviceReset:1=801,cudaDeviceReset:2=801")});
+  GpuNode node(
+      "cuda",
+      {Faults(
+          "cuMemcpyDtoHAsync:5=700,cuDevicePrimaryCtxReset:1=801,cuDevicePrimaryCtxReset:2=801")});
   absl::Status status;
   {
     const auto client = OpenClient(GpuJob(node));
@@ -84,12 +86,13 @@ TEST(GpuDaemonFaultTest, AnAllocationThatFailsOnceIsTriedAgain) {
 class Taken {
  public:
   explicit Taken(Bytes left) {
-    EXPECT_EQ(cudaMalloc(&memory_, (kGpuMemory - left).count()), cudaSuccess);
+    EXPECT_TRUE(UseGpu(0).ok());
+    EXPECT_EQ(cuMemAlloc(&memory_, (kGpuMemory - left).count()), CUDA_SUCCESS);
   }
-  ~Taken() { EXPECT_EQ(cudaFree(memory_), cudaSuccess); }
+  ~Taken() { EXPECT_EQ(cuMemFree(memory_), CUDA_SUCCESS); }
 
  private:
-  void* memory_ = nullptr;
+  CUdeviceptr memory_ = 0;
 };
 
 TEST(GpuDaemonFaultTest, TooLittleMemoryForAJobIsReportedAndTheNextJobWorks) {

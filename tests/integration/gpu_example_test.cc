@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 const SharedFakeCuda shared("memory=64MiB,devices=2");
 
 // The same GPUs with another driver.
-std::string OldDriver() {
-  return std::string("MEMTIDE_FAKE_CUDA=") + std::getenv("MEMTIDE_FAKE_CUDA") + ",driver=old";
+std::string With(const std::string& setting) {
+  return std::string("MEMTIDE_FAKE_CUDA=") + std::getenv("MEMTIDE_FAKE_CUDA") + "," + setting;
 }
 
 // Runs the program, and returns its output.
@@ -70,18 +70,37 @@ TEST(GpuExampleTest, AHiddenGpuIsAFailedPrecondition) {
   }
 }
 
-TEST(GpuExampleTest, OldDriversLendByLegacyHandlesAndSaySo) {
-  GpuNode node("cuda", {OldDriver()});
-  EXPECT_THAT(Output({"--ipc"}, 0, node, {OldDriver()}),
-              HasSubstr("by a legacy handle: all equal"));
-  EXPECT_THAT(Output({}, 1, node, {OldDriver()}),
+TEST(GpuExampleTest, ADriverWithoutDescriptorsLendsByLegacyHandlesAndSaysSo) {
+  const std::string without = With("descriptors=no");
+  GpuNode node("cuda", {without});
+  EXPECT_THAT(Output({"--ipc"}, 0, node, {without}), HasSubstr("by a legacy handle: all equal"));
+  EXPECT_THAT(Output({}, 1, node, {without}),
               AllOf(HasSubstr("cannot lend its memory as CUDA_DESCRIPTOR"), HasSubstr("CUDA_IPC")));
   EXPECT_THAT(node.End(), HasSubstr("memtided uses legacy CUDA IPC"));
 }
 
-TEST(GpuExampleTest, ReportsADriverOlderThanTheDaemons) {
+TEST(GpuExampleTest, ReportsADriverThatCannotImportDescriptors) {
   GpuNode node;
-  EXPECT_THAT(Output({}, 1, node, {OldDriver()}), HasSubstr("driver"));
+  EXPECT_THAT(Output({}, 1, node, {With("descriptors=no")}), HasSubstr("driver"));
+}
+
+TEST(GpuExampleTest, TheOldestDriverLendsBothWays) {
+  const std::string oldest = With("driver=no-context-events");
+  GpuNode node("cuda", {oldest});
+  EXPECT_THAT(Output({}, 0, node, {oldest}), HasSubstr("by a descriptor: all equal"));
+  EXPECT_THAT(Output({"--ipc"}, 0, node, {oldest}), HasSubstr("by a legacy handle: all equal"));
+}
+
+TEST(GpuExampleTest, AnOlderDriverIsRefusedWithTheNumbers) {
+  GpuNode node;
+  EXPECT_THAT(Output({}, 1, node, {With("driver=too-old")}),
+              AllOf(HasSubstr("CUDA 11.8"), HasSubstr("525")));
+}
+
+TEST(GpuExampleTest, AGpuForOneProcessIsSharedUnderMps) {
+  const std::string mps = With("compute_mode=exclusive,mps=yes");
+  GpuNode node("cuda", {mps});
+  EXPECT_THAT(Output({}, 0, node, {mps}), HasSubstr("all equal"));
 }
 
 }  // namespace

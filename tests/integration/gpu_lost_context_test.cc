@@ -35,8 +35,7 @@ class GpuLostContextTest : public testing::Test {
   }
   ~GpuLostContextTest() override {
     client_.reset();
-    EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
-    cudaGetLastError();
+    EXPECT_TRUE(ResetGpu(0).ok());
   }
 
   void Name(PlaceRange range) {
@@ -46,8 +45,9 @@ class GpuLostContextTest : public testing::Test {
   // Launches a kernel that sets each byte of a chunk to `value`.
   void Write(PlaceId place, int value) {
     ASSERT_TRUE(client_->Acquire({place}, Access::kWrite).ok());
-    ASSERT_EQ(cudaMemsetAsync(client_->address(place), value, kGpuChunk.count(), nullptr),
-              cudaSuccess);
+    ASSERT_TRUE(UseGpu(0).ok());
+    const CUdeviceptr address = fake_cuda::DeviceAddress(client_->address(place));
+    ASSERT_EQ(cuMemsetD8Async(address, value, kGpuChunk.count(), nullptr), CUDA_SUCCESS);
     ASSERT_TRUE(client_->Release({place}).ok());
   }
   // Launches a kernel that accesses addresses without memory, then one that should write the shadow
@@ -56,12 +56,12 @@ class GpuLostContextTest : public testing::Test {
     char* const unmapped = client_->address(PlaceId(client_->properties().places - 1));
     ASSERT_TRUE(client_->Acquire({shadow_}, Access::kWrite).ok());
     fake_cuda::SetDelay(std::chrono::milliseconds(20));
-    ASSERT_EQ(cudaMemsetAsync(unmapped, 0, 1, nullptr), cudaSuccess);
-    ASSERT_EQ(cudaMemsetAsync(client_->address(shadow_), 2, kGpuChunk.count(), nullptr),
-              cudaSuccess);
+    ASSERT_EQ(cuMemsetD8Async(fake_cuda::DeviceAddress(unmapped), 0, 1, nullptr), CUDA_SUCCESS);
+    const CUdeviceptr shadow = fake_cuda::DeviceAddress(client_->address(shadow_));
+    ASSERT_EQ(cuMemsetD8Async(shadow, 2, kGpuChunk.count(), nullptr), CUDA_SUCCESS);
     fake_cuda::SetDelay(std::chrono::microseconds(50));
     ASSERT_TRUE(client_->Release({shadow_}).ok());
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
   }
   absl::Status Commit(uint64_t step) {
     CommitRequest commit;
@@ -71,8 +71,8 @@ class GpuLostContextTest : public testing::Test {
   // Ends the program, and begins the next one, with --resume.
   void Resume() {
     client_.reset();
-    ASSERT_EQ(cudaDeviceReset(), cudaSuccess);
-    cudaGetLastError();
+    ASSERT_TRUE(ResetGpu(0).ok());
+    ASSERT_TRUE(UseGpu(0).ok());
     client_ = OpenClient(options_);
     ASSERT_NE(client_, nullptr);
     const auto range = client_->Attach(ids_);

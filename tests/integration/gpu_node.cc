@@ -146,7 +146,9 @@ uint64_t CountWrongEach(Client* client, const std::vector<PlaceId>& places, uint
 
 Bytes FreeGpuMemory() {
   size_t free = 0, total = 0;
-  MEMTIDE_CHECK(cudaMemGetInfo(&free, &total) == cudaSuccess);
+  const absl::StatusOr<const CudaDriver*> driver = LoadCudaDriver();
+  MEMTIDE_CHECK(driver.ok() && UseGpu(0).ok());
+  MEMTIDE_CHECK((*driver)->MemGetInfo(&free, &total) == CUDA_SUCCESS);
   return Bytes(free);
 }
 

@@ -62,7 +62,7 @@ uint64_t CountWrong(Client* client, const std::vector<PlaceId>& places, uint64_t
 void FillEach(Client* client, const std::vector<PlaceId>& places, uint64_t stamp);
 uint64_t CountWrongEach(Client* client, const std::vector<PlaceId>& places, uint64_t stamp);
 
-// The free memory of the GPU by cudaMemGetInfo.
+// The free memory of the GPU by cuMemGetInfo.
 Bytes FreeGpuMemory();
 // Waits until `expected` is free, or a deadline has passed, and returns the free memory. The kernel
 // frees memory of killed processes some time after their end.

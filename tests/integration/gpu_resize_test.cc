@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/cuda/cuda.h"
+#include "base/cuda/fake/fake_cuda.h"
 #include "base/cuda/fake/importer_process.h"
 #include "tests/integration/child_process.h"
 #include "tests/integration/gpu_node.h"
@@ -84,14 +85,14 @@ TEST_F(GpuResizeTest, GivenUpMemoryIsFreeWhenTheCallReturns) {
 
 TEST_F(GpuResizeTest, TheMemoryCanBeHadByAnotherProgramAtOnce) {
   const Bytes rest = FreeGpuMemory();
-  void* held = nullptr;
-  ASSERT_EQ(cudaMalloc(&held, rest.count()), cudaSuccess);
+  CUdeviceptr held = 0;
+  ASSERT_EQ(cuMemAlloc(&held, rest.count()), CUDA_SUCCESS);
   ExpectResize(kHalf);
-  void* more = nullptr;
-  EXPECT_EQ(cudaMalloc(&more, kHalf.count()), cudaSuccess);
+  CUdeviceptr more = 0;
+  EXPECT_EQ(cuMemAlloc(&more, kHalf.count()), CUDA_SUCCESS);
   EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
-  EXPECT_EQ(cudaFree(more), cudaSuccess);
-  EXPECT_EQ(cudaFree(held), cudaSuccess);
+  EXPECT_EQ(cuMemFree(more), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree(held), CUDA_SUCCESS);
 }
 
 TEST_F(GpuResizeTest, LeasesInUseKeepItUntilTheyEnd) {
@@ -147,12 +148,14 @@ TEST_F(GpuResizeTest, AKilledSessionKeepsNoMemory) {
 }
 
 TEST_F(GpuResizeTest, WorkOnTheGpuIsDoneBeforeItsMemoryGoes) {
-  cudaStream_t stream = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  CUstream stream = nullptr;
+  ASSERT_TRUE(UseGpu(0).ok());
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   for (const PlaceId place : All()) {
     const auto use = client_->Use({place}, Access::kWrite);
     ASSERT_TRUE(use.ok()) << use.status();
-    ASSERT_EQ(cudaMemsetAsync(client_->address(place), 7, kGpuChunk.count(), stream), cudaSuccess);
+    const CUdeviceptr address = fake_cuda::DeviceAddress(client_->address(place));
+    ASSERT_EQ(cuMemsetD8Async(address, 7, kGpuChunk.count(), stream), CUDA_SUCCESS);
   }
   ExpectResize(kHalf);
   for (const PlaceId place : All()) {
@@ -161,7 +164,7 @@ TEST_F(GpuResizeTest, WorkOnTheGpuIsDoneBeforeItsMemoryGoes) {
     const char* const bytes = client_->address(place);
     EXPECT_EQ(std::count(bytes, bytes + kGpuChunk.count(), 7), int64_t(kGpuChunk.count()));
   }
-  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cuStreamDestroy(stream), CUDA_SUCCESS);
 }
 
 }  // namespace

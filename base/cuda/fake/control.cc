@@ -9,7 +9,7 @@ namespace memtide::fake_cuda {
 void FailCall(const std::string& name, uint64_t n, int code) {
   Process& process = TheProcess();
   MutexLock lock(&process.mutex);
-  process.faults.push_back({name, process.calls[name] + n, static_cast<cudaError_t>(code)});
+  process.faults.push_back({name, process.calls[name] + n, static_cast<CUresult>(code)});
 }
 
 void ClearFaults() {

@@ -7,110 +7,93 @@
 namespace memtide::fake_cuda {
 namespace {
 
-// One side of a copy.
+// One side of a copy: CUDA recognizes device memory by its address.
 struct Side {
   uintptr_t address = 0;
   bool device = false;
 };
 
-// CUDA recognizes device memory by its address. Returns false if `kind` contradicts it.
-bool SidesOf(const Process& process, void* to, const void* from, size_t size, cudaMemcpyKind kind,
-             Side* target, Side* source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
-  target->address = reinterpret_cast<uintptr_t>(to);
-  source->address = reinterpret_cast<uintptr_t>(from);
-  target->device = process.Overlaps(target->address, size);
-  source->device = process.Overlaps(source->address, size);
-  switch (kind) {
-    case cudaMemcpyHostToHost:
-      return !target->device && !source->device;
-    case cudaMemcpyHostToDevice:
-      return target->device && !source->device;
-    case cudaMemcpyDeviceToHost:
-      return !target->device && source->device;
-    case cudaMemcpyDeviceToDevice:
-      return target->device && source->device;
-    case cudaMemcpyDefault:
-      return true;
-  }
-  return false;
+Side SideOf(const Process& process, uintptr_t address, size_t size)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
+  return {address, process.Overlaps(address, size)};
 }
 
-cudaError_t Copy(Process* process, void* to, const void* from, size_t size, cudaMemcpyKind kind,
-                 Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
-  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-  Side target, source;
-  if (!SidesOf(*process, to, from, size, kind, &target, &source)) return cudaErrorInvalidValue;
+CUresult Copy(Process* process, Side to, Side from, size_t size, Stream* stream)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto copy = [=]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
-    if ((target.device && !process->MayUse(target.address, size, Access::kWrite)) ||
-        (source.device && !process->MayUse(source.address, size, Access::kRead))) {
-      process->Break(cudaErrorIllegalAddress);
+    if ((to.device && !process->MayUse(to.address, size, Access::kWrite)) ||
+        (from.device && !process->MayUse(from.address, size, Access::kRead))) {
+      process->Break(CUDA_ERROR_ILLEGAL_ADDRESS);
       return;
     }
-    std::memmove(to, from, size);
+    std::memmove(reinterpret_cast<void*>(to.address), reinterpret_cast<const void*>(from.address),
+                 size);
   };
-  stream->Push(process, copy, {{target.address, size}, {source.address, size}});
-  return cudaSuccess;
+  stream->Push(process, copy, {{to.address, size}, {from.address, size}});
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
 }  // namespace memtide::fake_cuda
 
 using memtide::fake_cuda::Access;
-using memtide::fake_cuda::Await;
 using memtide::fake_cuda::Call;
 using memtide::fake_cuda::Copy;
 using memtide::fake_cuda::FindStream;
-using memtide::fake_cuda::Mark;
+using memtide::fake_cuda::Needs;
 using memtide::fake_cuda::Process;
-using memtide::fake_cuda::Return;
+using memtide::fake_cuda::Side;
+using memtide::fake_cuda::SideOf;
 using memtide::fake_cuda::Stream;
 using memtide::fake_cuda::TheProcess;
 
 extern "C" {
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind,
-                            cudaStream_t stream) {
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
   Process& process = TheProcess();
-  Call call(&process, "cudaMemcpyAsync");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
-  return Return(Copy(&process, to, from, size, kind, FindStream(&process, stream)));
+  Call call(&process, "cuMemcpyAsync", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  return Copy(&process, SideOf(process, to, size), SideOf(process, from, size), size,
+              FindStream(&process, stream));
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t size, CUstream stream) {
   Process& process = TheProcess();
-  Call call(&process, "cudaMemcpy");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
-  Stream* const stream = FindStream(&process, nullptr);
-  const cudaError_t error = Copy(&process, to, from, size, kind, stream);
-  if (error != cudaSuccess) return Return(error);
-  const auto mark = std::make_shared<Mark>(Mark{1});
-  stream->Push(&process, mark);
-  return Return(Await(&process, mark));
+  Call call(&process, "cuMemcpyHtoDAsync", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  const Side target = SideOf(process, to, size);
+  const Side source = SideOf(process, reinterpret_cast<uintptr_t>(from), size);
+  if (!target.device || source.device) return CUDA_ERROR_INVALID_VALUE;
+  return Copy(&process, target, source, size, FindStream(&process, stream));
 }
 
-cudaError_t cudaMemsetAsync(void* memory, int value, size_t size, cudaStream_t stream) {
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t size, CUstream stream) {
   Process& process = TheProcess();
-  Call call(&process, "cudaMemsetAsync");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuMemcpyDtoHAsync", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  const Side target = SideOf(process, reinterpret_cast<uintptr_t>(to), size);
+  const Side source = SideOf(process, from, size);
+  if (target.device || !source.device) return CUDA_ERROR_INVALID_VALUE;
+  return Copy(&process, target, source, size, FindStream(&process, stream));
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr memory, unsigned char value, size_t size, CUstream stream) {
+  Process& process = TheProcess();
+  Call call(&process, "cuMemsetD8Async", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   Stream* const found = FindStream(&process, stream);
-  if (found == nullptr) return Return(cudaErrorInvalidResourceHandle);
-  const auto address = reinterpret_cast<uintptr_t>(memory);
-  if (!process.Overlaps(address, size)) return Return(cudaErrorInvalidValue);
-  const auto fill = [&process, memory, address, value, size]()
-                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
-                          if (process.MayUse(address, size, Access::kWrite)) {
-                            std::memset(memory, value, size);
-                          } else {
-                            process.Break(cudaErrorIllegalAddress);
-                          }
-                        };
-  found->Push(&process, fill, {{address, size}});
-  return cudaSuccess;
-}
-
-// Like in CUDA, cudaMemset is asynchronous to the host.
-cudaError_t cudaMemset(void* memory, int value, size_t size) {
-  return cudaMemsetAsync(memory, value, size, nullptr);
+  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (!process.Overlaps(memory, size)) return CUDA_ERROR_INVALID_VALUE;
+  const auto fill = [&process, memory, value, size]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
+    if (process.MayUse(memory, size, Access::kWrite)) {
+      std::memset(reinterpret_cast<void*>(memory), value, size);
+    } else {
+      process.Break(CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+  };
+  found->Push(&process, fill, {{memory, size}});
+  return CUDA_SUCCESS;
 }
 
 }  // extern "C"

@@ -1,45 +1,43 @@
 // The lookup of driver functions by name, and those driver functions that do not map memory.
+#include <algorithm>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "base/cuda/fake/process.h"
 #include "base/cuda/fake/streams.h"
 #include "base/cuda/fake/vmm.h"
+#include "base/cuda/loader.h"
 
 namespace memtide::fake_cuda {
 namespace {
 
-CUresult GetErrorName(CUresult error, const char** name) {
-  *name = cudaGetErrorName(static_cast<cudaError_t>(error));
+// As CUDA before 11.4 answers: for a MIG instance the UUID is that of the GPU it is a part of.
+CUresult DeviceGetUuidOfWhole(CUuuid* uuid, CUdevice device) {
+  Process& process = TheProcess();
+  Call call(&process, "cuDeviceGetUuid");
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (!process.IsOrdinal(device)) return CUDA_ERROR_INVALID_DEVICE;
+  const CudaUuid known = UuidOf(process.visible[device]);
+  std::memcpy(uuid->bytes, known.data(), known.size());
+  if (process.settings.mig) uuid->bytes[0] = 'w';
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+CUresult DeviceGetUuid(CUuuid* uuid, CUdevice device) {
   Process& process = TheProcess();
-  Call call(&process, "cuDeviceGetAttribute");
-  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
-  if (device < 0 || device >= static_cast<int>(process.visible.size())) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
-  const bool knows = process.settings.driver != Driver::kOld;
-  switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-      *value = knows ? 1 : 0;
-      return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-      *value = knows && process.settings.descriptors ? 1 : 0;
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
+  Call call(&process, "cuDeviceGetUuid");
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (!process.IsOrdinal(device)) return CUDA_ERROR_INVALID_DEVICE;
+  const CudaUuid known = UuidOf(process.visible[device]);
+  std::memcpy(uuid->bytes, known.data(), known.size());
+  return CUDA_SUCCESS;
 }
 
 // Reports host memory, which it is: programs that query it may then access the bytes directly.
 CUresult PointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   Process& process = TheProcess();
   Call call(&process, "cuPointerGetAttribute");
-  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || !process.Overlaps(address, 1)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -48,72 +46,10 @@ CUresult PointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevice
   return CUDA_SUCCESS;
 }
 
-// The primary context of each ordinal. Null for a thread that has selected no device.
-CUcontext ContextOf(int ordinal) {
-  return reinterpret_cast<CUcontext>(static_cast<intptr_t>(ordinal) + 1);
-}
-
-CUresult CtxGetCurrent(CUcontext* context) {
-  Process& process = TheProcess();
-  Call call(&process, "cuCtxGetCurrent");
-  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
-  *context = t_has_context ? ContextOf(t_ordinal) : nullptr;
-  return CUDA_SUCCESS;
-}
-
-CUresult DevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  Process& process = TheProcess();
-  Call call(&process, "cuDevicePrimaryCtxRetain");
-  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
-  if (device < 0 || device >= static_cast<int>(process.visible.size())) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
-  *context = ContextOf(device);
-  return CUDA_SUCCESS;
-}
-
-CUresult DevicePrimaryCtxRelease(CUdevice device) {
-  Process& process = TheProcess();
-  const Call call(&process, "cuDevicePrimaryCtxRelease");
-  return static_cast<CUresult>(call.refusal());
-}
-
-struct Pushed {
-  int ordinal;
-  bool has_context;
-};
-thread_local std::vector<Pushed> t_pushed;  // The context that was current before each push.
-
-CUresult CtxPushCurrent(CUcontext context) {
-  Process& process = TheProcess();
-  Call call(&process, "cuCtxPushCurrent");
-  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  t_pushed.push_back({t_ordinal, t_has_context});
-  t_ordinal = static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1;
-  t_has_context = true;
-  return CUDA_SUCCESS;
-}
-
-CUresult CtxPopCurrent(CUcontext* context) {
-  Process& process = TheProcess();
-  Call call(&process, "cuCtxPopCurrent");
-  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
-  if (t_pushed.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  *context = ContextOf(t_ordinal);
-  t_ordinal = t_pushed.back().ordinal;
-  t_has_context = t_pushed.back().has_context;
-  t_pushed.pop_back();
-  return CUDA_SUCCESS;
-}
-
-// Events of the runtime and of the driver are the same objects.
-CUresult EventQuery(CUevent event) { return static_cast<CUresult>(cudaEventQuery(event)); }
-
 CUresult CtxRecordEvent(CUcontext context, CUevent event) {
   Process& process = TheProcess();
   Call call(&process, "cuCtxRecordEvent");
-  if (call.refusal() != cudaSuccess) return static_cast<CUresult>(call.refusal());
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = process.events.find(event);
   if (found == process.events.end()) return CUDA_ERROR_INVALID_HANDLE;
   found->second->last = MarkAll(&process);
@@ -123,56 +59,104 @@ CUresult CtxRecordEvent(CUcontext context, CUevent event) {
 struct Function {
   const char* name;
   void* address;
-  Driver first;  // The oldest driver that has it.
+  int version;  // The interface version that brought it.
 };
 
-void* Find(const std::string& name, Driver driver) {
-#define MEMTIDE_FUNCTION(name, first) \
-  { "cu" #name, reinterpret_cast<void*>(&name), first }
+template <typename Signature>
+void* AddressOf(Signature* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+void* Find(const std::string& name, int version) {
+#define MEMTIDE_FUNCTION(name) \
+  { #name, AddressOf(&name), 2000 }
+#define MEMTIDE_OF_FAKE(name, version) \
+  { "cu" #name, AddressOf(&name), version }
   static const Function functions[] = {
-      MEMTIDE_FUNCTION(GetErrorName, Driver::kOld),
-      MEMTIDE_FUNCTION(DeviceGetAttribute, Driver::kOld),
-      MEMTIDE_FUNCTION(PointerGetAttribute, Driver::kOld),
-      MEMTIDE_FUNCTION(CtxGetCurrent, Driver::kOld),
-      MEMTIDE_FUNCTION(CtxPushCurrent, Driver::kOld),
-      MEMTIDE_FUNCTION(CtxPopCurrent, Driver::kOld),
-      MEMTIDE_FUNCTION(DevicePrimaryCtxRetain, Driver::kOld),
-      MEMTIDE_FUNCTION(DevicePrimaryCtxRelease, Driver::kOld),
-      MEMTIDE_FUNCTION(EventQuery, Driver::kOld),
-      MEMTIDE_FUNCTION(CtxRecordEvent, Driver::kUsable),
-      MEMTIDE_FUNCTION(MemGetAllocationGranularity, Driver::kNoContextEvents),
-      MEMTIDE_FUNCTION(MemCreate, Driver::kNoContextEvents),
-      MEMTIDE_FUNCTION(MemRelease, Driver::kNoContextEvents),
-      MEMTIDE_FUNCTION(MemExportToShareableHandle, Driver::kNoContextEvents),
-      MEMTIDE_FUNCTION(MemImportFromShareableHandle, Driver::kNoContextEvents),
-      MEMTIDE_FUNCTION(MemAddressReserve, Driver::kNoContextEvents),
-      MEMTIDE_FUNCTION(MemAddressFree, Driver::kNoContextEvents),
-      MEMTIDE_FUNCTION(MemMap, Driver::kNoContextEvents),
-      MEMTIDE_FUNCTION(MemUnmap, Driver::kNoContextEvents),
-      MEMTIDE_FUNCTION(MemSetAccess, Driver::kNoContextEvents),
+      MEMTIDE_FUNCTION(cuInit),
+      MEMTIDE_FUNCTION(cuGetErrorName),
+      MEMTIDE_FUNCTION(cuGetErrorString),
+      MEMTIDE_FUNCTION(cuDeviceGetCount),
+      MEMTIDE_FUNCTION(cuDeviceGetName),
+      MEMTIDE_FUNCTION(cuDeviceTotalMem),
+      MEMTIDE_FUNCTION(cuDeviceGetAttribute),
+      {"cuDeviceGetUuid", AddressOf(&DeviceGetUuid), 11040},
+      {"cuDeviceGetUuid", AddressOf(&DeviceGetUuidOfWhole), 9020},
+      MEMTIDE_FUNCTION(cuCtxGetCurrent),
+      MEMTIDE_FUNCTION(cuCtxSetCurrent),
+      MEMTIDE_FUNCTION(cuCtxPushCurrent),
+      MEMTIDE_FUNCTION(cuCtxPopCurrent),
+      MEMTIDE_FUNCTION(cuCtxSynchronize),
+      MEMTIDE_FUNCTION(cuDevicePrimaryCtxRetain),
+      MEMTIDE_FUNCTION(cuDevicePrimaryCtxRelease),
+      MEMTIDE_FUNCTION(cuDevicePrimaryCtxReset),
+      MEMTIDE_FUNCTION(cuMemGetInfo),
+      MEMTIDE_FUNCTION(cuMemAlloc),
+      MEMTIDE_FUNCTION(cuMemFree),
+      MEMTIDE_FUNCTION(cuMemHostAlloc),
+      MEMTIDE_FUNCTION(cuMemFreeHost),
+      MEMTIDE_FUNCTION(cuMemHostRegister),
+      MEMTIDE_FUNCTION(cuMemHostUnregister),
+      MEMTIDE_FUNCTION(cuIpcGetMemHandle),
+      MEMTIDE_FUNCTION(cuIpcOpenMemHandle),
+      MEMTIDE_FUNCTION(cuIpcCloseMemHandle),
+      MEMTIDE_FUNCTION(cuMemcpyHtoDAsync),
+      MEMTIDE_FUNCTION(cuMemcpyDtoHAsync),
+      MEMTIDE_FUNCTION(cuMemsetD8Async),
+      MEMTIDE_FUNCTION(cuStreamCreate),
+      MEMTIDE_FUNCTION(cuStreamDestroy),
+      MEMTIDE_FUNCTION(cuStreamSynchronize),
+      MEMTIDE_FUNCTION(cuEventCreate),
+      MEMTIDE_FUNCTION(cuEventDestroy),
+      MEMTIDE_FUNCTION(cuEventRecord),
+      MEMTIDE_FUNCTION(cuEventQuery),
+      MEMTIDE_FUNCTION(cuEventSynchronize),
+      MEMTIDE_OF_FAKE(PointerGetAttribute, 4000),
+      MEMTIDE_OF_FAKE(CtxRecordEvent, 12050),
+      MEMTIDE_OF_FAKE(MemGetAllocationGranularity, 10020),
+      MEMTIDE_OF_FAKE(MemCreate, 10020),
+      MEMTIDE_OF_FAKE(MemRelease, 10020),
+      MEMTIDE_OF_FAKE(MemExportToShareableHandle, 10020),
+      MEMTIDE_OF_FAKE(MemImportFromShareableHandle, 10020),
+      MEMTIDE_OF_FAKE(MemAddressReserve, 10020),
+      MEMTIDE_OF_FAKE(MemAddressFree, 10020),
+      MEMTIDE_OF_FAKE(MemMap, 10020),
+      MEMTIDE_OF_FAKE(MemUnmap, 10020),
+      MEMTIDE_OF_FAKE(MemSetAccess, 10020),
   };
 #undef MEMTIDE_FUNCTION
+#undef MEMTIDE_OF_FAKE
   for (const Function& function : functions) {
-    // Driver lists the newest driver first.
-    if (name == function.name) return driver > function.first ? nullptr : function.address;
+    // The newest form of a function is listed first.
+    if (name == function.name && version >= function.version) return function.address;
   }
   return nullptr;
+}
+
+// The interface that the driver has: that of the oldest that memtide works with, or the newest.
+int VersionOf(const Settings& settings) {
+  return settings.driver == Driver::kNoContextEvents ? kOldestCuda : 13000;
 }
 
 }  // namespace
 }  // namespace memtide::fake_cuda
 
-extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function,
-                                                        unsigned int version,
-                                                        unsigned long long flags,
-                                                        cudaDriverEntryPointQueryResult* result) {
-  memtide::fake_cuda::Process& process = memtide::fake_cuda::TheProcess();
-  memtide::fake_cuda::Call call(&process, "cudaGetDriverEntryPointByVersion");
-  if (call.refusal() != cudaSuccess) return memtide::fake_cuda::Return(call.refusal());
-  *function = memtide::fake_cuda::Find(symbol, process.settings.driver);
-  if (result != nullptr) {
-    *result =
-        *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+extern "C" CUresult cuGetProcAddress(const char* symbol, void** function, int version,
+                                     cuuint64_t flags, CUdriverProcAddressQueryResult* result) {
+  const int known = memtide::fake_cuda::VersionOf(memtide::fake_cuda::TheProcess().settings);
+  *function = memtide::fake_cuda::Find(symbol, std::min(version, known));
+  *result =
+      *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+absl::StatusOr<memtide::CuGetProcAddress> memtide::FindCuGetProcAddress() {
+  switch (fake_cuda::TheProcess().settings.driver) {
+    case fake_cuda::Driver::kNone:
+      return NoCudaDriver("the fake plays that");
+    case fake_cuda::Driver::kTooOld:
+      return CudaDriverTooOld(11080);
+    default:
+      return &cuGetProcAddress;
   }
-  return cudaSuccess;
 }

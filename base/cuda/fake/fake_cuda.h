@@ -1,6 +1,5 @@
-// A fake CUDA for tests without a GPU. Linked instead of the runtime, it defines those functions of
-// the runtime that this project calls, by their own names, and hands out functions of a fake
-// driver.
+// A fake CUDA for tests without a GPU. Linked instead of base/cuda/libcuda.cc, it answers with a
+// fake driver's functions. Most of them have their own names, so tests call them as they are.
 //
 // Device memory is files in a directory on tmpfs. Processes that name the same directory share its
 // devices as they would share a GPU: memory is free when every mapping, handle and descriptor of it
@@ -9,24 +8,27 @@
 // real CUDA is refused: mapping part of an allocation, accessing memory before access is set
 // (SIGSEGV), using CUDA after fork, and so on. Work that is queued breaks if its memory is
 // unmapped, or if the access to it is changed, which CUDA does by unmapping it for a moment. After
-// a sticky error every call fails until cudaDeviceReset.
+// a sticky error every call fails until cuDevicePrimaryCtxReset.
 //
 // Two environment variables configure it, read at the first call:
-//   MEMTIDE_FAKE_CUDA=dir=/dev/shm/x,memory=256MiB,devices=2,name=Fake,driver=old,descriptors=no,
-//       legacy_ipc=no,delay_us=200,cost_us:cuMemMap=2
+//   MEMTIDE_FAKE_CUDA=dir=/dev/shm/x,memory=256MiB,devices=2,name=Fake,driver=none,descriptors=no,
+//       legacy_ipc=no,compute_mode=exclusive,mps=yes,mig=yes,delay_us=200,cost_us:cuMemMap=2
 //     All settings are optional. dir: the shared directory; by default a private one that is
 //     removed when the process ends. memory: of each device [1 GiB]. driver: "no-context-events"
-//     lacks cuCtxRecordEvent, as drivers before CUDA 12.5; "old" lacks the functions that map
-//     memory, too; "none" is missing; "no-uvm" fails as if the module nvidia-uvm is not loaded.
-//     cost_us:NAME: the time that each call of NAME takes [0].
-//   MEMTIDE_FAKE_CUDA_FAULTS=cuMemCreate:3=2,cudaMemcpyAsync:5=700
+//     lacks cuCtxRecordEvent, as drivers before CUDA 12.5; "too-old" is one that memtide refuses;
+//     "none" is missing; "no-uvm" fails as if the module nvidia-uvm is not loaded. compute_mode:
+//     "exclusive" lets one process make a context, unless mps=yes; "prohibited" lets none. mig: the
+//     devices are MIG instances. cost_us:NAME: the time that each call of NAME takes [0].
+//   MEMTIDE_FAKE_CUDA_FAULTS=cuMemCreate:3=2,cuMemcpyHtoDAsync:5=700
 //     The third cuMemCreate of this process fails with error 2, and so on. "*" counts all calls.
 // CUDA_VISIBLE_DEVICES works as with CUDA.
 //
-// Not implemented: streams without cudaStreamNonBlocking do not wait for the default stream, nor it
-// for them. All functions are thread-safe.
+// Not implemented: streams without CU_STREAM_NON_BLOCKING do not wait for the default stream, nor
+// it for them. All functions are thread-safe.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_FAKE_CUDA_H_
 #define MEMTIDE_BASE_CUDA_FAKE_FAKE_CUDA_H_
+
+#include <cuda.h>
 
 #include <cstdint>
 #include <string>
@@ -50,6 +52,11 @@ uint64_t CallCount(const std::string& name);
 void SetDelay(Duration delay);
 // Sets the time that each call of `name` takes.
 void SetCost(const std::string& name, Duration cost);
+
+// The fake's addresses are the CPU's.
+inline CUdeviceptr DeviceAddress(const void* memory) {
+  return reinterpret_cast<CUdeviceptr>(memory);
+}
 
 // The numbers of CUDA objects that this process holds. All zero after a clean shutdown.
 struct Holdings {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/bytes.h"
@@ -27,19 +28,19 @@ class FakeCudaTest : public testing::Test {
     properties_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access_.location = properties_.location;
     access_.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+    EXPECT_TRUE(UseGpu(0).ok());
   }
   ~FakeCudaTest() override {
     ClearFaults();
     SetDelay(std::chrono::microseconds(200));
-    EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
-    cudaGetLastError();
+    EXPECT_TRUE(ResetGpu(0).ok());
+    EXPECT_TRUE(UseGpu(0).ok());
     EXPECT_EQ(Free(), MiB(32));
   }
 
   static Bytes Free() {
     size_t free = 0, total = 0;
-    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
     return Bytes(free);
   }
   CUmemGenericAllocationHandle Create(size_t size) {
@@ -64,6 +65,8 @@ class FakeCudaTest : public testing::Test {
     return fd;
   }
 
+  static char* At(CUdeviceptr memory) { return reinterpret_cast<char*>(memory); }
+
   static constexpr auto kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   const CudaDriver& cu_;
   CUmemAllocationProp properties_ = {};
@@ -71,12 +74,12 @@ class FakeCudaTest : public testing::Test {
 };
 
 TEST_F(FakeCudaTest, FreshMemoryIsPoison) {
-  void* memory = nullptr;
-  ASSERT_EQ(cudaMalloc(&memory, 5), cudaSuccess);
-  EXPECT_EQ(std::string(static_cast<char*>(memory), kPiece), std::string(kPiece, kPoison));
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(cuMemAlloc(&memory, 5), CUDA_SUCCESS);
+  EXPECT_EQ(std::string(At(memory), kPiece), std::string(kPiece, kPoison));
   EXPECT_EQ(Free(), MiB(30)) << "rounded up to 2 MiB";
-  EXPECT_EQ(cudaFree(memory), cudaSuccess);
-  EXPECT_EQ(cudaFree(memory), cudaErrorInvalidValue);
+  EXPECT_EQ(cuMemFree(memory), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree(memory), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(FakeCudaTest, EachDeviceHasItsCapacity) {
@@ -146,7 +149,8 @@ TEST_F(FakeCudaTest, AnAccessBeforeItIsAllowedIsASegmentationFault) {
   close(ends[0]);
   close(ends[1]);
   char byte = 'x';
-  EXPECT_EQ(cudaMemcpy(memory, &byte, 1, cudaMemcpyHostToDevice), cudaErrorIllegalAddress);
+  EXPECT_EQ(cuMemcpyHtoDAsync(address, &byte, 1, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 TEST_F(FakeCudaTest, OnlyMemoryMadeForItIsExported) {
@@ -170,7 +174,8 @@ TEST_F(FakeCudaTest, AnotherProcessSharesTheMemoryAndKeepsItUntilItIsKilled) {
     std::memcpy(memory, "ours", 4);
     EXPECT_EQ(other.Peek(Bytes(0), Bytes(4)), "ours");
     close(fd);
-    EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
+    EXPECT_TRUE(ResetGpu(0).ok());
+    EXPECT_TRUE(UseGpu(0).ok());
     EXPECT_EQ(Free(), MiB(30)) << "theirs";
     EXPECT_EQ(other.Peek(Bytes(9), Bytes(6)), "theirs");
   }
@@ -178,61 +183,61 @@ TEST_F(FakeCudaTest, AnotherProcessSharesTheMemoryAndKeepsItUntilItIsKilled) {
 }
 
 TEST_F(FakeCudaTest, LegacyHandlesAreForOtherProcesses) {
-  void* memory = nullptr;
-  ASSERT_EQ(cudaMalloc(&memory, kPiece), cudaSuccess);
-  cudaIpcMemHandle_t handle;
-  EXPECT_EQ(cudaIpcGetMemHandle(&handle, static_cast<char*>(memory) + 1), cudaErrorInvalidValue);
-  ASSERT_EQ(cudaIpcGetMemHandle(&handle, memory), cudaSuccess);
-  void* again = nullptr;
-  EXPECT_EQ(cudaIpcOpenMemHandle(&again, handle, cudaIpcMemLazyEnablePeerAccess),
-            cudaErrorDeviceUninitialized);
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(cuMemAlloc(&memory, kPiece), CUDA_SUCCESS);
+  CUipcMemHandle handle;
+  EXPECT_EQ(cuIpcGetMemHandle(&handle, memory + 1), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(cuIpcGetMemHandle(&handle, memory), CUDA_SUCCESS);
+  CUdeviceptr again = 0;
+  EXPECT_EQ(cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+            CUDA_ERROR_INVALID_CONTEXT);
   const std::string bytes(reinterpret_cast<const char*>(&handle), sizeof(handle));
   {
     ImporterProcess other({MemoryKind::kCudaIpc, MiB(2), -1, bytes});
     other.Poke(Bytes(3), "theirs");
-    EXPECT_EQ(std::string(static_cast<char*>(memory) + 3, 6), "theirs");
-    ASSERT_EQ(cudaFree(memory), cudaSuccess);
+    EXPECT_EQ(std::string(At(memory) + 3, 6), "theirs");
+    ASSERT_EQ(cuMemFree(memory), CUDA_SUCCESS);
     EXPECT_EQ(Free(), MiB(30));
     EXPECT_EQ(other.Peek(Bytes(3), Bytes(2)), std::string(2, kPoison));
   }
   EXPECT_EQ(Free(), MiB(32));
-  EXPECT_EQ(cudaIpcGetMemHandle(&handle, memory), cudaErrorInvalidValue);
+  EXPECT_EQ(cuIpcGetMemHandle(&handle, memory), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(FakeCudaTest, CopiesAreDelayed) {
   SetDelay(std::chrono::hours(1));
-  void* memory = nullptr;
-  cudaStream_t stream = nullptr;
-  cudaEvent_t event = nullptr;
-  ASSERT_EQ(cudaMalloc(&memory, kPiece), cudaSuccess);
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess) << "never recorded";
-  ASSERT_EQ(cudaMemcpyAsync(memory, "new", 3, cudaMemcpyHostToDevice, stream), cudaSuccess);
-  ASSERT_EQ(cudaEventRecord(event, stream), cudaSuccess);
-  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
-  EXPECT_EQ(static_cast<char*>(memory)[0], kPoison);
-  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess) << "which finishes it";
-  EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
-  EXPECT_EQ(std::string(static_cast<char*>(memory), 3), "new");
+  CUdeviceptr memory = 0;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  ASSERT_EQ(cuMemAlloc(&memory, kPiece), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventQuery(event), CUDA_SUCCESS) << "never recorded";
+  ASSERT_EQ(cuMemcpyHtoDAsync(memory, "new", 3, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(event, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(At(memory)[0], kPoison);
+  EXPECT_EQ(cuStreamDestroy(stream), CUDA_SUCCESS) << "which finishes it";
+  EXPECT_EQ(cuEventSynchronize(event), CUDA_SUCCESS);
+  EXPECT_EQ(std::string(At(memory), 3), "new");
 }
 
 TEST_F(FakeCudaTest, AnEventOfTheContextAwaitsEveryStream) {
-  void* memory = nullptr;
-  cudaStream_t streams[2] = {};
-  cudaEvent_t event = nullptr;
-  ASSERT_EQ(cudaMalloc(&memory, kPiece), cudaSuccess);
-  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  CUdeviceptr memory = 0;
+  CUstream streams[2] = {};
+  CUevent event = nullptr;
+  ASSERT_EQ(cuMemAlloc(&memory, kPiece), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
   for (int i = 0; i < 2; ++i) {
-    ASSERT_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
-    ASSERT_EQ(cudaMemsetAsync(static_cast<char*>(memory) + i, 'a', 1, streams[i]), cudaSuccess);
+    ASSERT_EQ(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemsetD8Async(memory + i, 'a', 1, streams[i]), CUDA_SUCCESS);
   }
   CUcontext context = nullptr;
   ASSERT_EQ(cu_.CtxGetCurrent(&context), CUDA_SUCCESS);
   ASSERT_NE(context, nullptr);
   ASSERT_EQ(cu_.CtxRecordEvent(context, event), CUDA_SUCCESS);
-  ASSERT_EQ(cudaEventSynchronize(event), cudaSuccess);
-  EXPECT_EQ(std::string(static_cast<char*>(memory), 2), "aa");
+  ASSERT_EQ(cuEventSynchronize(event), CUDA_SUCCESS);
+  EXPECT_EQ(std::string(At(memory), 2), "aa");
 }
 
 TEST_F(FakeCudaTest, UnmappingUnderWorkBreaksTheContextUntilItIsReset) {
@@ -240,19 +245,22 @@ TEST_F(FakeCudaTest, UnmappingUnderWorkBreaksTheContextUntilItIsReset) {
   char* const memory = Map(handle, kPiece);
   const int fd = Export(handle);
   memory[0] = 'k';
-  cudaStream_t stream = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaMemsetAsync(memory, 'a', 1, stream), cudaSuccess);
-  ASSERT_EQ(cu_.MemUnmap(reinterpret_cast<CUdeviceptr>(memory), kPiece), CUDA_SUCCESS);
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress);
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress);
+  CUstream stream = nullptr;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  const auto address = reinterpret_cast<CUdeviceptr>(memory);
+  ASSERT_EQ(cuMemsetD8Async(address, 'a', 1, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.MemUnmap(address, kPiece), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
   CUmemGenericAllocationHandle imported = 0;
   void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
   EXPECT_EQ(cu_.MemImportFromShareableHandle(&imported, descriptor, kDescriptor),
             CUDA_ERROR_ILLEGAL_ADDRESS);
-  EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
+  EXPECT_TRUE(ResetGpu(0).ok());
   EXPECT_TRUE(Held().empty());
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_TRUE(UseGpu(0).ok());
+  EXPECT_EQ(cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE);
   ASSERT_EQ(cu_.MemImportFromShareableHandle(&imported, descriptor, kDescriptor), CUDA_SUCCESS);
   EXPECT_EQ(Map(imported, kPiece)[0], 'k') << "the descriptor kept it";
   close(fd);
@@ -262,15 +270,16 @@ TEST_F(FakeCudaTest, ChangingTheAccessOfOpenMemoryBreaksWorkThatIsQueuedOnIt) {
   const CUmemGenericAllocationHandle handles[] = {Create(kPiece), Create(kPiece)};
   char* const memory[] = {Map(handles[0], kPiece), Map(handles[1], kPiece)};
   SetDelay(std::chrono::milliseconds(20));
-  ASSERT_EQ(cudaMemsetAsync(memory[0], 'a', 1, nullptr), cudaSuccess);
+  ASSERT_EQ(cuMemsetD8Async(DeviceAddress(memory[0]), 'a', 1, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cu_.MemSetAccess(reinterpret_cast<CUdeviceptr>(memory[1]), kPiece, &access_, 1),
             CUDA_SUCCESS);
-  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess) << "the work uses other memory";
+  EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_SUCCESS) << "the work uses other memory";
   EXPECT_EQ(memory[0][0], 'a');
-  ASSERT_EQ(cudaMemcpyAsync(memory[1], memory[0], 1, cudaMemcpyDefault, nullptr), cudaSuccess);
+  ASSERT_EQ(cuMemcpyAsync(DeviceAddress(memory[1]), DeviceAddress(memory[0]), 1, nullptr),
+            CUDA_SUCCESS);
   ASSERT_EQ(cu_.MemSetAccess(reinterpret_cast<CUdeviceptr>(memory[0]), kPiece, &access_, 1),
             CUDA_SUCCESS);
-  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorIllegalAddress);
+  EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(memory[1][0], kPoison);
 }
 
@@ -278,25 +287,25 @@ TEST_F(FakeCudaTest, MemoryThatIsMappedAnewUnderWorkBreaksIt) {
   const CUmemGenericAllocationHandle handle = Create(kPiece);
   const auto address = reinterpret_cast<CUdeviceptr>(Map(handle, kPiece));
   SetDelay(std::chrono::milliseconds(20));
-  ASSERT_EQ(cudaMemsetAsync(reinterpret_cast<void*>(address), 'a', 1, nullptr), cudaSuccess);
+  ASSERT_EQ(cuMemsetD8Async(address, 'a', 1, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cu_.MemUnmap(address, kPiece), CUDA_SUCCESS);
   ASSERT_EQ(cu_.MemMap(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
   ASSERT_EQ(cu_.MemSetAccess(address, kPiece, &access_, 1), CUDA_SUCCESS);
-  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorIllegalAddress);
+  EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 TEST_F(FakeCudaTest, ALostContextDropsAllWorkThatIsQueued) {
   char* const memory = Map(Create(kPiece), kPiece);
-  cudaStream_t streams[2] = {};
-  for (cudaStream_t& stream : streams) {
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  CUstream streams[2] = {};
+  for (CUstream& stream : streams) {
+    ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   }
   const CUdeviceptr unmapped = Reserve(kPiece);
-  ASSERT_EQ(cudaMemsetAsync(reinterpret_cast<void*>(unmapped), 0, 1, streams[0]), cudaSuccess);
+  ASSERT_EQ(cuMemsetD8Async(unmapped, 0, 1, streams[0]), CUDA_SUCCESS);
   SetDelay(std::chrono::hours(1));
-  ASSERT_EQ(cudaMemsetAsync(memory, 'a', 1, streams[0]), cudaSuccess);
-  ASSERT_EQ(cudaMemsetAsync(memory + 1, 'b', 1, streams[1]), cudaSuccess);
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+  ASSERT_EQ(cuMemsetD8Async(DeviceAddress(memory), 'a', 1, streams[0]), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD8Async(DeviceAddress(memory + 1), 'b', 1, streams[1]), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(std::string(memory, 2), std::string(2, kPoison));
 }
 
@@ -316,55 +325,63 @@ TEST_F(FakeCudaTest, AccessIsGivenToAListOfDevices) {
 }
 
 TEST_F(FakeCudaTest, ACallTakesTheTimeThatItCosts) {
-  SetCost("cudaMemGetInfo", std::chrono::milliseconds(3));
+  SetCost("cuMemGetInfo", std::chrono::milliseconds(3));
   const Instant start = Now();
   Free();
   EXPECT_GE(Now() - start, std::chrono::milliseconds(3));
-  SetCost("cudaMemGetInfo", Duration(0));
+  SetCost("cuMemGetInfo", Duration(0));
 }
 
 TEST_F(FakeCudaTest, InjectedFaultsFailTheirCalls) {
-  FailCall("cudaMalloc", 2, cudaErrorMemoryAllocation);
-  void* memory = nullptr;
-  const uint64_t before = CallCount("cudaMalloc");
-  EXPECT_EQ(cudaMalloc(&memory, 1), cudaSuccess);
-  EXPECT_EQ(cudaMalloc(&memory, 1), cudaErrorMemoryAllocation);
-  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-  EXPECT_EQ(cudaMalloc(&memory, 1), cudaSuccess);
-  EXPECT_EQ(CallCount("cudaMalloc"), before + 3);
-  FailCall("*", 1, cudaErrorNotSupported);
-  EXPECT_EQ(cudaFree(memory), cudaErrorNotSupported);
+  FailCall("cuMemAlloc", 2, CUDA_ERROR_OUT_OF_MEMORY);
+  CUdeviceptr memory = 0;
+  const uint64_t before = CallCount("cuMemAlloc");
+  EXPECT_EQ(cuMemAlloc(&memory, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAlloc(&memory, 1), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuMemAlloc(&memory, 1), CUDA_SUCCESS);
+  EXPECT_EQ(CallCount("cuMemAlloc"), before + 3);
+  FailCall("*", 1, CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(cuMemFree(memory), CUDA_ERROR_NOT_SUPPORTED);
 }
 
 TEST_F(FakeCudaTest, HostMemoryIsPinnedOnceAndInPieces) {
   std::vector<char> memory(8192);
-  ASSERT_EQ(cudaHostRegister(&memory[0], 4096, cudaHostRegisterPortable), cudaSuccess);
-  EXPECT_EQ(cudaHostRegister(&memory[4095], 2, 0), cudaErrorHostMemoryAlreadyRegistered);
-  EXPECT_EQ(cudaHostRegister(&memory[4096], (size_t{64} << 30) + 1, 0), cudaErrorInvalidValue);
+  ASSERT_EQ(cuMemHostRegister(&memory[0], 4096, CU_MEMHOSTREGISTER_PORTABLE), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemHostRegister(&memory[4095], 2, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  EXPECT_EQ(cuMemHostRegister(&memory[4096], (size_t{64} << 30) + 1, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(Held().registrations, 1u);
-  EXPECT_EQ(cudaHostUnregister(&memory[1]), cudaErrorHostMemoryNotRegistered);
-  EXPECT_EQ(cudaHostUnregister(&memory[0]), cudaSuccess);
+  EXPECT_EQ(cuMemHostUnregister(&memory[1]), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  EXPECT_EQ(cuMemHostUnregister(&memory[0]), CUDA_SUCCESS);
 }
 
 TEST_F(FakeCudaTest, TheDirectionOfACopyIsThatOfItsMemory) {
-  void* memory = nullptr;
-  ASSERT_EQ(cudaMalloc(&memory, kPiece), cudaSuccess);
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(cuMemAlloc(&memory, kPiece), CUDA_SUCCESS);
   char host[4] = "abc";
-  EXPECT_EQ(cudaMemcpy(memory, host, 4, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
-  EXPECT_EQ(cudaMemcpy(memory, host, 4, cudaMemcpyDefault), cudaSuccess);
+  const auto elsewhere = reinterpret_cast<CUdeviceptr>(&host);
+  EXPECT_EQ(cuMemcpyDtoHAsync(host, elsewhere, 4, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyHtoDAsync(elsewhere, host, 4, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemcpyHtoDAsync(memory, host, 4, nullptr), CUDA_SUCCESS);
   unsigned type = 0;
-  EXPECT_EQ(cu_.PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                    reinterpret_cast<CUdeviceptr>(memory)),
-            CUDA_SUCCESS);
+  EXPECT_EQ(cu_.PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory), CUDA_SUCCESS);
   EXPECT_EQ(type, CU_MEMORYTYPE_HOST);
+}
+
+TEST_F(FakeCudaTest, AThreadHasNoContextUntilItTakesOne) {
+  std::thread([] {
+    CUdeviceptr memory = 0;
+    EXPECT_EQ(cuMemAlloc(&memory, kPiece), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_TRUE(UseGpu(1).ok());
+    EXPECT_EQ(cuMemAlloc(&memory, kPiece), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemFree(memory), CUDA_SUCCESS);
+  }).join();
 }
 
 TEST_F(FakeCudaTest, DoesNotSurviveAFork) {
   const pid_t child = fork();
   if (child == 0) {
-    void* memory = nullptr;
-    _exit(cudaMalloc(&memory, 1) == cudaErrorInitializationError ? 0 : 1);
+    CUdeviceptr memory = 0;
+    _exit(cuMemAlloc(&memory, 1) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);

@@ -13,10 +13,7 @@
 namespace memtide {
 namespace {
 
-char* OpenDescriptor(int fd, size_t size) {
-  const auto driver = LoadCudaDriver();
-  MEMTIDE_CHECK(driver.ok()) << driver.status();
-  const CudaDriver& cu = **driver;
+CUdeviceptr OpenDescriptor(const CudaDriver& cu, int fd, size_t size) {
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr address = 0;
   void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
@@ -28,18 +25,19 @@ char* OpenDescriptor(int fd, size_t size) {
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   MEMTIDE_CHECK(cu.MemSetAccess(address, size, &access, 1) == CUDA_SUCCESS);
-  return reinterpret_cast<char*>(address);
+  return address;
 }
 
-char* OpenIpc(const std::string& hex) {
+CUdeviceptr OpenIpc(const CudaDriver& cu, const std::string& hex) {
   const std::string bytes = absl::HexStringToBytes(hex);
-  cudaIpcMemHandle_t handle;
+  CUipcMemHandle handle;
   MEMTIDE_CHECK(bytes.size() == sizeof(handle)) << hex;
   std::memcpy(&handle, bytes.data(), sizeof(handle));
-  void* address = nullptr;
-  const cudaError_t error = cudaIpcOpenMemHandle(&address, handle, cudaIpcMemLazyEnablePeerAccess);
-  MEMTIDE_CHECK(error == cudaSuccess) << cudaGetErrorName(error);
-  return static_cast<char*>(address);
+  CUdeviceptr address = 0;
+  const absl::Status opened = CudaStatus(
+      cu.IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "opening memory");
+  MEMTIDE_CHECK(opened.ok()) << opened;
+  return address;
 }
 
 uint64_t Number(const std::string& text) {
@@ -51,9 +49,14 @@ uint64_t Number(const std::string& text) {
 int Main(int argc, char** argv) {
   const bool by_descriptor = argc == 4 && std::string(argv[1]) == "fd";
   MEMTIDE_CHECK(by_descriptor || argc == 3) << argc;
-  char* const memory = by_descriptor
-                           ? OpenDescriptor(static_cast<int>(Number(argv[2])), Number(argv[3]))
-                           : OpenIpc(argv[2]);
+  const auto driver = LoadCudaDriver();
+  MEMTIDE_CHECK(driver.ok()) << driver.status();
+  const CudaDriver& cu = **driver;
+  const absl::Status used = UseGpu(0);
+  MEMTIDE_CHECK(used.ok()) << used;
+  const CUdeviceptr memory =
+      by_descriptor ? OpenDescriptor(cu, static_cast<int>(Number(argv[2])), Number(argv[3]))
+                    : OpenIpc(cu, argv[2]);
   std::cout << "ready\n" << std::flush;
   std::string what;
   uint64_t offset = 0;
@@ -62,12 +65,14 @@ int Main(int argc, char** argv) {
     std::cin >> text;
     if (what == "peek") {
       std::string bytes(Number(text), '?');
-      MEMTIDE_CHECK(cudaMemcpy(&bytes[0], memory + offset, bytes.size(), cudaMemcpyDeviceToHost) ==
-                    cudaSuccess);
+      MEMTIDE_CHECK(cu.MemcpyDtoHAsync(&bytes[0], memory + offset, bytes.size(), nullptr) ==
+                    CUDA_SUCCESS);
+      MEMTIDE_CHECK(cu.StreamSynchronize(nullptr) == CUDA_SUCCESS);
       std::cout << bytes << "\n" << std::flush;
     } else {
-      MEMTIDE_CHECK(cudaMemcpy(memory + offset, text.data(), text.size(), cudaMemcpyHostToDevice) ==
-                    cudaSuccess);
+      MEMTIDE_CHECK(cu.MemcpyHtoDAsync(memory + offset, text.data(), text.size(), nullptr) ==
+                    CUDA_SUCCESS);
+      MEMTIDE_CHECK(cu.StreamSynchronize(nullptr) == CUDA_SUCCESS);
       std::cout << "done\n" << std::flush;
     }
   }

@@ -1,4 +1,4 @@
-// cudaMalloc, legacy IPC handles, and pinned host memory.
+// cuMemAlloc, legacy IPC handles, and pinned host memory.
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -20,22 +20,22 @@ struct IpcHandle {
   uint64_t exporter;
   char name[48];
 };
-static_assert(sizeof(IpcHandle) == sizeof(cudaIpcMemHandle_t));
+static_assert(sizeof(IpcHandle) == sizeof(CUipcMemHandle));
 constexpr char kMagic[8] = {'f', 'a', 'k', 'e', 'i', 'p', 'c', '1'};
 
-// Null: the address space is exhausted.
-void* MapAnywhere(const Physical& physical) {
+// Zero: the address space is exhausted.
+CUdeviceptr MapAnywhere(const Physical& physical) {
   void* const at =
       mmap(nullptr, physical.facts().size, PROT_READ | PROT_WRITE, MAP_SHARED, physical.fd(), 0);
-  if (at == MAP_FAILED) return nullptr;
+  if (at == MAP_FAILED) return 0;
   madvise(at, physical.facts().size, MADV_DONTFORK);
-  return at;
+  return reinterpret_cast<CUdeviceptr>(at);
 }
 
 // Finds the mapping that `by` made at exactly `address`. end(): there is none.
-auto FindMapping(Process* process, const void* address, MappedBy by)
+auto FindMapping(Process* process, CUdeviceptr address, MappedBy by)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
-  const auto found = process->mappings.find(reinterpret_cast<uintptr_t>(address));
+  const auto found = process->mappings.find(address);
   const bool is = found != process->mappings.end() && found->second.by == by;
   return is ? found : process->mappings.end();
 }
@@ -51,142 +51,142 @@ using memtide::fake_cuda::kGranularity;
 using memtide::fake_cuda::MapAnywhere;
 using memtide::fake_cuda::MappedBy;
 using memtide::fake_cuda::Mapping;
+using memtide::fake_cuda::Needs;
 using memtide::fake_cuda::Physical;
 using memtide::fake_cuda::PhysicalFacts;
 using memtide::fake_cuda::Process;
-using memtide::fake_cuda::Return;
 using memtide::fake_cuda::TheProcess;
 
 extern "C" {
 
-cudaError_t cudaMalloc(void** address, size_t size) {
+CUresult cuMemAlloc(CUdeviceptr* address, size_t size) {
   Process& process = TheProcess();
-  Call call(&process, "cudaMalloc");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
-  if (address == nullptr || size == 0) return Return(cudaErrorInvalidValue);
+  Call call(&process, "cuMemAlloc", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
   PhysicalFacts facts;
   facts.device = process.visible.at(memtide::fake_cuda::t_ordinal);
   facts.size = (size + kGranularity - 1) / kGranularity * kGranularity;
   auto physical = Physical::Create(process.directory, process.settings.memory, facts);
-  if (physical == nullptr) return Return(cudaErrorMemoryAllocation);
+  if (physical == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = MapAnywhere(*physical);
-  if (*address == nullptr) return Return(cudaErrorMemoryAllocation);
-  process.mappings[reinterpret_cast<uintptr_t>(*address)] =
+  if (*address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  process.mappings[*address] =
       Mapping{facts.size, MappedBy::kMalloc, Access::kWrite, std::move(physical)};
-  return cudaSuccess;
+  return CUDA_SUCCESS;
 }
 
 // The fake does not pin: it allocates ordinary memory.
-cudaError_t cudaMallocHost(void** address, size_t size) {
+CUresult cuMemHostAlloc(void** address, size_t size, unsigned int flags) {
   Process& process = TheProcess();
-  Call call(&process, "cudaMallocHost");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuMemHostAlloc", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   *address = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-  return Return(*address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+  return *address == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-cudaError_t cudaFreeHost(void* address) {
+CUresult cuMemFreeHost(void* address) {
   Process& process = TheProcess();
-  Call call(&process, "cudaFreeHost");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuMemFreeHost", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   std::free(address);
-  return cudaSuccess;
+  return CUDA_SUCCESS;
 }
 
-cudaError_t cudaFree(void* address) {
+CUresult cuMemFree(CUdeviceptr address) {
   Process& process = TheProcess();
-  Call call(&process, "cudaFree");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
-  if (address == nullptr) return cudaSuccess;
+  Call call(&process, "cuMemFree", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (address == 0) return CUDA_SUCCESS;
   const auto found = FindMapping(&process, address, MappedBy::kMalloc);
-  if (found == process.mappings.end()) return Return(cudaErrorInvalidValue);
+  if (found == process.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
   // A process that still has it open reads poison.
-  std::memset(address, memtide::fake_cuda::kPoison, found->second.size);
-  munmap(address, found->second.size);
+  void* const memory = reinterpret_cast<void*>(address);
+  std::memset(memory, memtide::fake_cuda::kPoison, found->second.size);
+  munmap(memory, found->second.size);
   process.mappings.erase(found);
-  return cudaSuccess;
+  return CUDA_SUCCESS;
 }
 
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   Process& process = TheProcess();
-  Call call(&process, "cudaIpcGetMemHandle");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuIpcGetMemHandle", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = FindMapping(&process, address, MappedBy::kMalloc);
-  if (found == process.mappings.end()) return Return(cudaErrorInvalidValue);
+  if (found == process.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
   IpcHandle made = {};
   std::memcpy(made.magic, memtide::fake_cuda::kMagic, sizeof(made.magic));
   made.exporter = process.token;
   const std::string& name = found->second.physical->name();
-  if (name.size() >= sizeof(made.name)) return Return(cudaErrorInvalidValue);
+  if (name.size() >= sizeof(made.name)) return CUDA_ERROR_INVALID_VALUE;
   std::memcpy(made.name, name.data(), name.size());
   std::memcpy(handle, &made, sizeof(made));
-  return cudaSuccess;
+  return CUDA_SUCCESS;
 }
 
-cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned int flags) {
+CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
   Process& process = TheProcess();
-  Call call(&process, "cudaIpcOpenMemHandle");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuIpcOpenMemHandle", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   IpcHandle made;
   std::memcpy(&made, &handle, sizeof(made));
   if (std::memcmp(made.magic, memtide::fake_cuda::kMagic, sizeof(made.magic)) != 0 ||
-      flags != cudaIpcMemLazyEnablePeerAccess) {
-    return Return(cudaErrorInvalidValue);
+      flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
-  if (made.exporter == process.token) return Return(cudaErrorDeviceUninitialized);
+  if (made.exporter == process.token) return CUDA_ERROR_INVALID_CONTEXT;
   const std::string name(made.name, strnlen(made.name, sizeof(made.name)));
   for (auto& [at, mapping] : process.mappings) {
     if (mapping.by != MappedBy::kIpc || mapping.physical->name() != name) continue;
     ++mapping.opens;
-    *address = reinterpret_cast<void*>(at);
-    return cudaSuccess;
+    *address = at;
+    return CUDA_SUCCESS;
   }
   auto physical = Physical::Open(process.directory, name);
-  if (physical == nullptr) return Return(cudaErrorMapBufferObjectFailed);
+  if (physical == nullptr) return CUDA_ERROR_MAP_FAILED;
   *address = MapAnywhere(*physical);
-  if (*address == nullptr) return Return(cudaErrorMapBufferObjectFailed);
+  if (*address == 0) return CUDA_ERROR_MAP_FAILED;
   const uint64_t size = physical->facts().size;
-  process.mappings[reinterpret_cast<uintptr_t>(*address)] =
-      Mapping{size, MappedBy::kIpc, Access::kWrite, std::move(physical)};
-  return cudaSuccess;
+  process.mappings[*address] = Mapping{size, MappedBy::kIpc, Access::kWrite, std::move(physical)};
+  return CUDA_SUCCESS;
 }
 
-cudaError_t cudaIpcCloseMemHandle(void* address) {
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   Process& process = TheProcess();
-  Call call(&process, "cudaIpcCloseMemHandle");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuIpcCloseMemHandle", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = FindMapping(&process, address, MappedBy::kIpc);
-  if (found == process.mappings.end()) return Return(cudaErrorInvalidValue);
-  if (--found->second.opens > 0) return cudaSuccess;
-  munmap(address, found->second.size);
+  if (found == process.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (--found->second.opens > 0) return CUDA_SUCCESS;
+  munmap(reinterpret_cast<void*>(address), found->second.size);
   process.mappings.erase(found);
-  return cudaSuccess;
+  return CUDA_SUCCESS;
 }
 
-cudaError_t cudaHostRegister(void* memory, size_t size, unsigned int flags) {
+CUresult cuMemHostRegister(void* memory, size_t size, unsigned int flags) {
   Process& process = TheProcess();
-  Call call(&process, "cudaHostRegister");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuMemHostRegister", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto address = reinterpret_cast<uintptr_t>(memory);
   if (memory == nullptr || size == 0 || size > memtide::fake_cuda::kMostRegistered ||
       process.Overlaps(address, size)) {
-    return Return(cudaErrorInvalidValue);
+    return CUDA_ERROR_INVALID_VALUE;
   }
   for (const auto& [start, registered] : process.registrations) {
     if (start < address + size && address < start + registered) {
-      return Return(cudaErrorHostMemoryAlreadyRegistered);
+      return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     }
   }
   process.registrations[address] = size;
-  return cudaSuccess;
+  return CUDA_SUCCESS;
 }
 
-cudaError_t cudaHostUnregister(void* memory) {
+CUresult cuMemHostUnregister(void* memory) {
   Process& process = TheProcess();
-  Call call(&process, "cudaHostUnregister");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuMemHostUnregister", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const bool was = process.registrations.erase(reinterpret_cast<uintptr_t>(memory)) == 1;
-  return Return(was ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
+  return was ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 }  // extern "C"

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -13,23 +14,22 @@
 namespace memtide::fake_cuda {
 namespace {
 
-bool IsSticky(cudaError_t error) {
+bool IsSticky(CUresult error) {
   switch (error) {
-    case cudaErrorECCUncorrectable:
-    case cudaErrorNvlinkUncorrectable:
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorLaunchFailure:
-    case cudaErrorContained:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
       return true;
     default:
-      return false;
+      return error == kContained;
   }
 }
 
@@ -41,7 +41,6 @@ uint64_t NewToken() {
 
 }  // namespace
 
-thread_local cudaError_t t_last_error = cudaSuccess;
 thread_local int t_ordinal = 0;
 thread_local bool t_has_context = false;
 
@@ -57,9 +56,9 @@ Process::Process()
 
 Process::~Process() = default;
 
-void Process::Break(cudaError_t error) {
+void Process::Break(CUresult error) {
   MEMTIDE_CHECK(IsSticky(error)) << error;
-  if (sticky == cudaSuccess) sticky = error;
+  if (sticky == CUDA_SUCCESS) sticky = error;
   changed.SignalAll();
 }
 
@@ -101,7 +100,7 @@ std::vector<std::unique_ptr<Stream>> Process::Reset() {
   mappings.clear();
   reservations.clear();
   handles.clear();
-  sticky = cudaSuccess;
+  sticky = CUDA_SUCCESS;
   changed.SignalAll();
   return ended;
 }
@@ -112,7 +111,7 @@ Process& TheProcess() {
   return process;
 }
 
-Call::Call(Process* process, const char* name, Sticky sticky) : process_(process) {
+Call::Call(Process* process, const char* name, Needs needs) : process_(process) {
   process_->mutex.Lock();
   if (const auto cost = process_->costs.find(name); cost != process_->costs.end()) {
     const Instant end = Now() + cost->second;
@@ -125,17 +124,21 @@ Call::Call(Process* process, const char* name, Sticky sticky) : process_(process
   const uint64_t own = ++process_->calls[name];
   const uint64_t all = ++process_->calls["*"];
   if (process_->pid != getpid()) {
-    refusal_ = cudaErrorInitializationError;  // CUDA does not survive a fork.
-  } else if (process_->settings.driver == Driver::kNone) {
-    refusal_ = cudaErrorInsufficientDriver;
+    refusal_ = CUDA_ERROR_NOT_INITIALIZED;  // CUDA does not survive a fork.
   } else if (process_->settings.driver == Driver::kNoUvm) {
-    refusal_ = cudaErrorUnknown;
+    refusal_ = CUDA_ERROR_UNKNOWN;
   } else if (process_->visible.empty()) {
-    refusal_ = cudaErrorNoDevice;
-  } else if (process_->sticky != cudaSuccess && sticky == Sticky::kFails) {
+    refusal_ = CUDA_ERROR_NO_DEVICE;
+  } else if (!process_->initialized && std::strcmp(name, "cuInit") != 0) {
+    refusal_ = CUDA_ERROR_NOT_INITIALIZED;
+  } else if (process_->sticky != CUDA_SUCCESS && needs != Needs::kReset) {
     refusal_ = process_->sticky;
+  } else if (needs == Needs::kContext) {
+    refusal_ = !t_has_context                            ? CUDA_ERROR_INVALID_CONTEXT
+               : !process_->contexts[t_ordinal].is_there ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                         : CUDA_SUCCESS;
   }
-  if (refusal_ != cudaSuccess) return;
+  if (refusal_ != CUDA_SUCCESS) return;
   for (const Fault& fault : process_->faults) {
     if (fault.call != (fault.name == "*" ? all : own)) continue;
     if (fault.name != "*" && fault.name != name) continue;
@@ -145,10 +148,5 @@ Call::Call(Process* process, const char* name, Sticky sticky) : process_(process
 }
 
 Call::~Call() { process_->mutex.Unlock(); }
-
-cudaError_t Return(cudaError_t error) {
-  if (error != cudaSuccess) t_last_error = error;
-  return error;
-}
 
 }  // namespace memtide::fake_cuda

@@ -25,6 +25,16 @@ struct Event;
 enum class Access { kNone, kRead, kWrite };
 enum class MappedBy { kMalloc, kMap, kIpc };
 
+// Not in the headers of CUDA 12.0.
+inline constexpr auto kContained = static_cast<CUresult>(226);
+
+// The primary context of a device.
+struct Context {
+  int references = 0;
+  bool is_there = false;  // A reset destroys the context and keeps the references.
+  int lock = -1;          // With compute mode "exclusive": keeps other processes out.
+};
+
 // Device memory mapped into this process.
 struct Mapping {
   uint64_t size = 0;
@@ -39,12 +49,15 @@ struct Process {
   ~Process();
 
   // Makes every call fail with `error` from now on. REQUIRES: `error` is sticky.
-  void Break(cudaError_t error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Break(CUresult error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Whether all of the range is device memory with this access.
   bool MayUse(uintptr_t address, uint64_t size, Access access) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Whether any of the range is reserved or mapped for device memory.
   bool Overlaps(uintptr_t address, uint64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  bool IsOrdinal(int ordinal) const {
+    return ordinal >= 0 && ordinal < static_cast<int>(visible.size());
+  }
   // Unmaps and resets everything except settings, counts and faults. The caller destroys the
   // returned streams without the lock.
   std::vector<std::unique_ptr<Stream>> Reset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -62,8 +75,10 @@ struct Process {
       ABSL_GUARDED_BY(mutex);  // Call counts by function; "*": all.
   std::map<std::string, Duration> costs ABSL_GUARDED_BY(mutex);
   std::vector<Fault> faults ABSL_GUARDED_BY(mutex);
-  cudaError_t sticky ABSL_GUARDED_BY(mutex) = cudaSuccess;
+  CUresult sticky ABSL_GUARDED_BY(mutex) = CUDA_SUCCESS;
 
+  bool initialized ABSL_GUARDED_BY(mutex) = false;
+  std::map<int, Context> contexts ABSL_GUARDED_BY(mutex);  // By ordinal.
   uint64_t next_handle ABSL_GUARDED_BY(mutex) = 1;
   std::map<uint64_t, std::shared_ptr<Physical>> handles ABSL_GUARDED_BY(mutex);
   // By address.
@@ -71,37 +86,34 @@ struct Process {
   std::map<uintptr_t, Mapping> mappings ABSL_GUARDED_BY(mutex);
   std::map<uintptr_t, uint64_t> registrations ABSL_GUARDED_BY(mutex);
   // The key of the default stream is null.
-  std::map<cudaStream_t, std::unique_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
-  std::map<cudaEvent_t, std::unique_ptr<Event>> events ABSL_GUARDED_BY(mutex);
+  std::map<CUstream, std::unique_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
+  std::map<CUevent, std::unique_ptr<Event>> events ABSL_GUARDED_BY(mutex);
 };
 
 // Created by the first call, and never destroyed.
 Process& TheProcess();
 
-enum class Sticky { kFails, kIsIgnored };
+// What a function needs besides an initialized driver. After a sticky error only kReset works.
+enum class Needs { kNothing, kContext, kReset };
 
 // One call of a CUDA function: holds the lock, counts the call, and decides whether it fails at
 // once.
 class ABSL_SCOPED_LOCKABLE Call {
  public:
-  Call(Process* process, const char* name, Sticky sticky = Sticky::kFails)
+  Call(Process* process, const char* name, Needs needs = Needs::kNothing)
       ABSL_EXCLUSIVE_LOCK_FUNCTION(process->mutex);
   ~Call() ABSL_UNLOCK_FUNCTION();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  cudaError_t refusal() const { return refusal_; }
+  CUresult refusal() const { return refusal_; }
 
  private:
   Process* const process_;
-  cudaError_t refusal_ = cudaSuccess;
+  CUresult refusal_ = CUDA_SUCCESS;
 };
 
-// Stores the error for this thread's cudaGetLastError, and returns it.
-cudaError_t Return(cudaError_t error);
-
-// The state of the calling thread.
-extern thread_local cudaError_t t_last_error;
+// The calling thread's current context: the primary one of `t_ordinal`, or none.
 extern thread_local int t_ordinal;
 extern thread_local bool t_has_context;
 

@@ -33,11 +33,18 @@ uint64_t Number(const std::string& name, const std::string& text) {
 
 Driver DriverNamed(const std::string& name) {
   if (name == "no-context-events") return Driver::kNoContextEvents;
-  if (name == "old") return Driver::kOld;
+  if (name == "too-old") return Driver::kTooOld;
   if (name == "none") return Driver::kNone;
   if (name == "no-uvm") return Driver::kNoUvm;
   MEMTIDE_CHECK(name == "usable") << "driver=" << name;
   return Driver::kUsable;
+}
+
+CUcomputemode ModeNamed(const std::string& name) {
+  if (name == "exclusive") return CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
+  if (name == "prohibited") return CU_COMPUTEMODE_PROHIBITED;
+  MEMTIDE_CHECK(name == "default") << "compute_mode=" << name;
+  return CU_COMPUTEMODE_DEFAULT;
 }
 
 }  // namespace
@@ -61,6 +68,12 @@ Settings ReadSettings(const char* text) {
       settings.descriptors = value != "no";
     } else if (name == "legacy_ipc") {
       settings.legacy_ipc = value != "no";
+    } else if (name == "compute_mode") {
+      settings.compute_mode = ModeNamed(value);
+    } else if (name == "mps") {
+      settings.mps = value != "no";
+    } else if (name == "mig") {
+      settings.mig = value != "no";
     } else if (name == "delay_us") {
       settings.delay = std::chrono::microseconds(Number(name, value));
     } else if (absl::StartsWith(name, kCostPrefix)) {
@@ -78,7 +91,7 @@ std::vector<Fault> ReadFaults(const char* text) {
   for (const auto& [where, code] : Pairs(text)) {
     const Pair call = absl::StrSplit(where, absl::MaxSplits(':', 1));
     faults.push_back(
-        {call.first, Number(where, call.second), static_cast<cudaError_t>(Number(where, code))});
+        {call.first, Number(where, call.second), static_cast<CUresult>(Number(where, code))});
   }
   return faults;
 }
@@ -91,9 +104,9 @@ std::vector<int> VisibleDevices(const char* text, int devices) {
   }
   for (const auto part : absl::StrSplit(text, ',')) {
     int device = -1;
-    if (absl::StartsWith(part, "GPU-")) {
+    if (absl::StartsWith(part, "GPU-") || absl::StartsWith(part, "MIG-")) {
       for (int each = 0; each < devices; ++each) {
-        if (absl::StartsWith(FormatCudaUuid(UuidOf(each)), part)) device = each;
+        if (absl::StartsWith(FormatCudaUuid(UuidOf(each)).substr(4), part.substr(4))) device = each;
       }
     } else if (!absl::SimpleAtoi(part, &device)) {
       device = -1;

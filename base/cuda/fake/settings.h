@@ -14,7 +14,7 @@
 
 namespace memtide::fake_cuda {
 
-enum class Driver { kUsable, kNoContextEvents, kOld, kNone, kNoUvm };
+enum class Driver { kUsable, kNoContextEvents, kTooOld, kNone, kNoUvm };
 
 struct Settings {
   std::string directory;  // Empty: a private one.
@@ -23,6 +23,8 @@ struct Settings {
   std::string name = "Fake GPU";
   Driver driver = Driver::kUsable;
   bool descriptors = true, legacy_ipc = true;
+  CUcomputemode compute_mode = CU_COMPUTEMODE_DEFAULT;
+  bool mps = false, mig = false;
   Duration delay = std::chrono::microseconds(200);
   std::map<std::string, Duration> costs;  // By function: the time that a call of it takes.
 };
@@ -30,7 +32,7 @@ struct Settings {
 struct Fault {
   std::string name;   // "*": any function.
   uint64_t call = 0;  // Counted by name in this process, from 1.
-  cudaError_t code = cudaSuccess;
+  CUresult code = CUDA_SUCCESS;
 };
 
 // Parse the environment variables. A null `text` means that the variable is not set.

@@ -15,27 +15,30 @@ TEST(SettingsTest, WithoutSettingsThereIsOneUsableDevice) {
 
 TEST(SettingsTest, EverySettingIsRead) {
   const Settings settings = ReadSettings(
-      "dir=/d,memory=256MiB,devices=2,name=N,driver=old,descriptors=no,legacy_ipc=no,delay_us=7,"
-      "cost_us:cuMemMap=3");
+      "dir=/d,memory=256MiB,devices=2,name=N,driver=too-old,descriptors=no,legacy_ipc=no,"
+      "compute_mode=exclusive,mps=yes,mig=yes,delay_us=7,cost_us:cuMemMap=3");
   EXPECT_EQ(settings.directory, "/d");
   EXPECT_EQ(settings.memory, MiB(256));
   EXPECT_EQ(settings.devices, 2);
   EXPECT_EQ(settings.name, "N");
-  EXPECT_EQ(settings.driver, Driver::kOld);
+  EXPECT_EQ(settings.driver, Driver::kTooOld);
   EXPECT_FALSE(settings.descriptors);
   EXPECT_FALSE(settings.legacy_ipc);
+  EXPECT_EQ(settings.compute_mode, CU_COMPUTEMODE_EXCLUSIVE_PROCESS);
+  EXPECT_TRUE(settings.mps);
+  EXPECT_TRUE(settings.mig);
   EXPECT_EQ(settings.delay, std::chrono::microseconds(7));
   ASSERT_EQ(settings.costs.size(), 1u);
   EXPECT_EQ(settings.costs.at("cuMemMap"), std::chrono::microseconds(3));
 }
 
 TEST(SettingsTest, FaultsAreCallsAndCodes) {
-  const std::vector<Fault> faults = ReadFaults("cuMemCreate:3=2,cudaMemcpyAsync:5=700");
+  const std::vector<Fault> faults = ReadFaults("cuMemCreate:3=2,cuMemcpyHtoDAsync:5=700");
   ASSERT_EQ(faults.size(), 2u);
   EXPECT_EQ(faults[0].name, "cuMemCreate");
   EXPECT_EQ(faults[0].call, 3u);
-  EXPECT_EQ(faults[0].code, cudaErrorMemoryAllocation);
-  EXPECT_EQ(faults[1].code, cudaErrorIllegalAddress);
+  EXPECT_EQ(faults[0].code, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(faults[1].code, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 TEST(SettingsTest, UnknownSettingsEndTheProcess) {
@@ -52,6 +55,7 @@ TEST(SettingsTest, VisibleDevicesEndAtTheFirstThatIsNotThere) {
   EXPECT_EQ(VisibleDevices("-1", 2), Devices());
   EXPECT_EQ(VisibleDevices(FormatCudaUuid(UuidOf(1)).c_str(), 2), Devices{1});
   EXPECT_EQ(VisibleDevices("GPU-fb", 2), Devices{1});
+  EXPECT_EQ(VisibleDevices("MIG-fb", 2), Devices{1});
 }
 
 }  // namespace

@@ -31,6 +31,10 @@ void Stream::Push(Process* process, std::function<void()> work, std::vector<Rang
 }
 
 void Stream::Push(Process* process, std::shared_ptr<Mark> mark) {
+  if (queue_.empty()) {
+    --mark->awaited;  // The stream has nothing to do, as work leaves the queue when it is done.
+    return;
+  }
   queue_.push_back({Instant(), nullptr, std::move(mark), {}});
   process->changed.SignalAll();
 }
@@ -62,30 +66,30 @@ void Stream::Run() {
     const Task task = std::move(queue_.front());
     queue_.pop_front();
     if (task.mark != nullptr) --task.mark->awaited;
-    if (task.work != nullptr && process_->sticky == cudaSuccess) {
-      task.broken ? process_->Break(cudaErrorIllegalAddress) : task.work();
+    if (task.work != nullptr && process_->sticky == CUDA_SUCCESS) {
+      task.broken ? process_->Break(CUDA_ERROR_ILLEGAL_ADDRESS) : task.work();
     }
     process_->changed.SignalAll();
   }
 }
 
 void Stream::AwaitDue(Instant due) {
-  while (!ending_ && process_->sticky == cudaSuccess) {
+  while (!ending_ && process_->sticky == CUDA_SUCCESS) {
     const Instant now = Now();
     if (now >= due) return;
     process_->changed.WaitFor(&process_->mutex, due - now);
   }
 }
 
-Stream* FindStream(Process* process, cudaStream_t stream) {
+Stream* FindStream(Process* process, CUstream stream) {
   const auto found = process->streams.find(stream);
   if (found != process->streams.end()) return found->second.get();
   if (stream != nullptr) return nullptr;
   return process->streams.emplace(stream, std::make_unique<Stream>(process)).first->second.get();
 }
 
-cudaError_t Await(Process* process, const std::shared_ptr<Mark>& mark) {
-  while (mark->awaited > 0 && process->sticky == cudaSuccess) {
+CUresult Await(Process* process, const std::shared_ptr<Mark>& mark) {
+  while (mark->awaited > 0 && process->sticky == CUDA_SUCCESS) {
     process->changed.Wait(&process->mutex);
   }
   return process->sticky;
@@ -112,115 +116,118 @@ using memtide::fake_cuda::Event;
 using memtide::fake_cuda::FindStream;
 using memtide::fake_cuda::Mark;
 using memtide::fake_cuda::MarkAll;
+using memtide::fake_cuda::Needs;
 using memtide::fake_cuda::Process;
-using memtide::fake_cuda::Return;
 using memtide::fake_cuda::Stream;
 using memtide::fake_cuda::TheProcess;
 
 extern "C" {
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
+CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
   Process& process = TheProcess();
-  Call call(&process, "cudaStreamCreateWithFlags");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
-  if (stream == nullptr) return Return(cudaErrorInvalidValue);
+  Call call(&process, "cuStreamCreate", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (stream == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto made = std::make_unique<Stream>(&process);
-  *stream = reinterpret_cast<cudaStream_t>(made.get());
+  *stream = reinterpret_cast<CUstream>(made.get());
   process.streams[*stream] = std::move(made);
-  return cudaSuccess;
+  return CUDA_SUCCESS;
 }
 
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+CUresult cuStreamDestroy(CUstream stream) {
   std::unique_ptr<Stream> ended;  // Destroyed after the lock is released.
   Process& process = TheProcess();
-  Call call(&process, "cudaStreamDestroy");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuStreamDestroy", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = process.streams.find(stream);
   if (stream == nullptr || found == process.streams.end()) {
-    return Return(cudaErrorInvalidResourceHandle);
+    return CUDA_ERROR_INVALID_HANDLE;
   }
   ended = std::move(found->second);
   process.streams.erase(found);
-  return cudaSuccess;
+  return CUDA_SUCCESS;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+CUresult cuStreamSynchronize(CUstream stream) {
   Process& process = TheProcess();
-  Call call(&process, "cudaStreamSynchronize");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuStreamSynchronize", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   Stream* const found = FindStream(&process, stream);
-  if (found == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto mark = std::make_shared<Mark>(Mark{1});
   found->Push(&process, mark);
-  return Return(Await(&process, mark));
+  return Await(&process, mark);
 }
 
-cudaError_t cudaDeviceSynchronize() {
+CUresult cuCtxSynchronize() {
   Process& process = TheProcess();
-  Call call(&process, "cudaDeviceSynchronize");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
-  return Return(Await(&process, MarkAll(&process)));
+  Call call(&process, "cuCtxSynchronize", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  return Await(&process, MarkAll(&process));
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+CUresult cuEventCreate(CUevent* event, unsigned int flags) {
   Process& process = TheProcess();
-  Call call(&process, "cudaEventCreateWithFlags");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
-  if (event == nullptr) return Return(cudaErrorInvalidValue);
+  Call call(&process, "cuEventCreate", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (event == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto made = std::make_unique<Event>();
-  *event = reinterpret_cast<cudaEvent_t>(made.get());
+  *event = reinterpret_cast<CUevent>(made.get());
   process.events[*event] = std::move(made);
-  return cudaSuccess;
+  return CUDA_SUCCESS;
 }
 
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
+CUresult cuEventDestroy(CUevent event) {
   Process& process = TheProcess();
-  Call call(&process, "cudaEventDestroy");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
-  return Return(process.events.erase(event) == 1 ? cudaSuccess : cudaErrorInvalidResourceHandle);
+  Call call(&process, "cuEventDestroy", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  return process.events.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+CUresult cuEventRecord(CUevent event, CUstream stream) {
   Process& process = TheProcess();
-  Call call(&process, "cudaEventRecord");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuEventRecord", Needs::kContext);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = process.events.find(event);
   Stream* const on = FindStream(&process, stream);
   if (found == process.events.end() || on == nullptr) {
-    return Return(cudaErrorInvalidResourceHandle);
+    return CUDA_ERROR_INVALID_HANDLE;
   }
   found->second->last = std::make_shared<Mark>(Mark{1});
   on->Push(&process, found->second->last);
-  return cudaSuccess;
+  return CUDA_SUCCESS;
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+CUresult cuEventSynchronize(CUevent event) {
   Process& process = TheProcess();
-  Call call(&process, "cudaEventSynchronize");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuEventSynchronize");
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = process.events.find(event);
-  if (found == process.events.end()) return Return(cudaErrorInvalidResourceHandle);
+  if (found == process.events.end()) return CUDA_ERROR_INVALID_HANDLE;
   const std::shared_ptr<Mark> last = found->second->last;
-  return last == nullptr ? cudaSuccess : Return(Await(&process, last));
+  return last == nullptr ? CUDA_SUCCESS : Await(&process, last);
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t event) {
+CUresult cuEventQuery(CUevent event) {
   Process& process = TheProcess();
-  Call call(&process, "cudaEventQuery");
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuEventQuery");
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = process.events.find(event);
-  if (found == process.events.end()) return Return(cudaErrorInvalidResourceHandle);
+  if (found == process.events.end()) return CUDA_ERROR_INVALID_HANDLE;
   const std::shared_ptr<Mark>& last = found->second->last;
-  return Return(last == nullptr || last->awaited == 0 ? cudaSuccess : cudaErrorNotReady);
+  return last == nullptr || last->awaited == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-cudaError_t cudaDeviceReset() {
+// Drops what is on all devices: no program that uses the fake has work on a second one.
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
   std::vector<std::unique_ptr<Stream>> ended;  // Destroyed after the lock is released.
   Process& process = TheProcess();
-  Call call(&process, "cudaDeviceReset", memtide::fake_cuda::Sticky::kIsIgnored);
-  if (call.refusal() != cudaSuccess) return Return(call.refusal());
+  Call call(&process, "cuDevicePrimaryCtxReset", Needs::kReset);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (!process.IsOrdinal(device)) return CUDA_ERROR_INVALID_DEVICE;
   ended = process.Reset();
-  return cudaSuccess;
+  process.contexts[device].is_there = false;
+  return CUDA_SUCCESS;
 }
 
 }  // extern "C"

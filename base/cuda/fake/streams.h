@@ -71,11 +71,10 @@ class Stream {
 };
 
 // Finds a stream, the default one included. Null: there is none.
-Stream* FindStream(Process* process, cudaStream_t stream)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
+Stream* FindStream(Process* process, CUstream stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
 
 // Waits until all streams have reached the mark, or an error is sticky, which it returns.
-cudaError_t Await(Process* process, const std::shared_ptr<Mark>& mark)
+CUresult Await(Process* process, const std::shared_ptr<Mark>& mark)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
 // The range was unmapped, if only for a moment: queued work of any stream that accesses it is
 // broken.

@@ -18,8 +18,6 @@
 namespace memtide::fake_cuda {
 namespace {
 
-CUresult Refusal(const Call& call) { return static_cast<CUresult>(call.refusal()); }
-
 bool IsAligned(uint64_t value) { return value % kGranularity == 0; }
 
 // The device that the properties name. nullopt: they name none.
@@ -104,7 +102,7 @@ CUresult MemGetAllocationGranularity(size_t* granularity, const CUmemAllocationP
                                      CUmemAllocationGranularity_flags option) {
   Process& process = TheProcess();
   Call call(&process, "cuMemGetAllocationGranularity");
-  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
       !DeviceOf(process, properties->location)) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -117,7 +115,7 @@ CUresult MemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                    const CUmemAllocationProp* properties, unsigned long long flags) {
   Process& process = TheProcess();
   Call call(&process, "cuMemCreate");
-  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto device = DeviceOf(process, properties->location);
   if (size == 0 || !IsAligned(size) || flags != 0 || !device ||
       properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
@@ -139,7 +137,7 @@ CUresult MemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 CUresult MemRelease(CUmemGenericAllocationHandle handle) {
   Process& process = TheProcess();
   Call call(&process, "cuMemRelease");
-  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   return process.handles.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -147,7 +145,7 @@ CUresult MemExportToShareableHandle(void* descriptor, CUmemGenericAllocationHand
                                     CUmemAllocationHandleType type, unsigned long long flags) {
   Process& process = TheProcess();
   Call call(&process, "cuMemExportToShareableHandle");
-  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = process.handles.find(handle);
   if (found == process.handles.end() || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
       !found->second->facts().exportable || flags != 0) {
@@ -163,7 +161,7 @@ CUresult MemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void
                                       CUmemAllocationHandleType type) {
   Process& process = TheProcess();
   Call call(&process, "cuMemImportFromShareableHandle");
-  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   const int fd = static_cast<int>(reinterpret_cast<intptr_t>(descriptor));
   auto physical = Physical::FromDescriptor(process.directory, fd);
@@ -177,7 +175,7 @@ CUresult MemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, 
                            unsigned long long flags) {
   Process& process = TheProcess();
   Call call(&process, "cuMemAddressReserve");
-  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const bool power = (alignment & (alignment - 1)) == 0;
   if (size == 0 || !IsAligned(size) || !power || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const uintptr_t got = ReserveAligned(size, std::max(alignment, kGranularity), hint);
@@ -190,7 +188,7 @@ CUresult MemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, 
 CUresult MemAddressFree(CUdeviceptr address, size_t size) {
   Process& process = TheProcess();
   Call call(&process, "cuMemAddressFree");
-  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = process.reservations.find(address);
   if (found == process.reservations.end() || found->second != size ||
       IsMapped(process, address, size)) {
@@ -205,7 +203,7 @@ CUresult MemMap(CUdeviceptr address, size_t size, size_t offset,
                 CUmemGenericAllocationHandle handle, unsigned long long flags) {
   Process& process = TheProcess();
   Call call(&process, "cuMemMap");
-  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = process.handles.find(handle);
   if (found == process.handles.end() || !IsAligned(address) || offset != 0 || flags != 0 ||
       size != found->second->facts().size || !IsReserved(process, address, size) ||
@@ -224,7 +222,7 @@ CUresult MemMap(CUdeviceptr address, size_t size, size_t offset,
 CUresult MemUnmap(CUdeviceptr address, size_t size) {
   Process& process = TheProcess();
   Call call(&process, "cuMemUnmap");
-  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = process.mappings.find(address);
   if (found == process.mappings.end() || found->second.by != MappedBy::kMap ||
       found->second.size != size) {
@@ -241,7 +239,7 @@ CUresult MemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* a
                       size_t count) {
   Process& process = TheProcess();
   Call call(&process, "cuMemSetAccess");
-  if (call.refusal() != cudaSuccess) return Refusal(call);
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   Access most = Access::kNone;
   if (count == 0 || !StrongestOf(process, {access, count}, &most) || size == 0 ||
       !process.MayUse(address, size, Access::kNone)) {

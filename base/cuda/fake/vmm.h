@@ -1,5 +1,5 @@
-// The fake driver's functions that create, export and map memory; cudaGetDriverEntryPointByVersion
-// hands them out. Thread-safe.
+// The fake driver's functions that create, export and map memory; cuGetProcAddress hands them out.
+// Thread-safe.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_VMM_H_
 #define MEMTIDE_BASE_CUDA_FAKE_VMM_H_
 

@@ -24,7 +24,7 @@ class CudaDeviceFixture : public testing::Test {
     device_.reset();
     fake_cuda::ClearFaults();
     // Frees what a broken context still holds.
-    EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
+    EXPECT_TRUE(ResetGpu(0).ok());
     EXPECT_EQ(Free(), total_);
   }
 
@@ -64,8 +64,8 @@ class CudaDeviceFixture : public testing::Test {
   }
   static Bytes Free() {
     size_t free = 0, total = 0;
-    EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
-    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    EXPECT_TRUE(UseGpu(0).ok());
+    EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
     return Bytes(free);
   }
 
