@@ -38,9 +38,9 @@ absl::StatusOr<std::string> NewBootId() {
   return absl::BytesToHexString(bytes);
 }
 
-// The 16 bytes of a UUID in the configuration's form, "GPU-01234567-89ab-...".
+// The 16 bytes of a UUID in the configuration's form, "GPU-01234567-89ab-..." or "MIG-...".
 std::string UuidBytes(absl::string_view name) {
-  const std::string hex = absl::StrReplaceAll(name, {{"GPU-", ""}, {"-", ""}});
+  const std::string hex = absl::StrReplaceAll(name, {{"GPU-", ""}, {"MIG-", ""}, {"-", ""}});
   return absl::HexStringToBytes(hex);
 }
 

@@ -25,7 +25,9 @@ absl::StatusOr<Device> ToDevice(const std::string& text) {
   if (text == "none") return Device{Wish::kNone, ""};
   if (text == "emulated") return Device{Wish::kEmulated, ""};
   if (text == "cuda") return Device{Wish::kCuda, ""};
-  if (absl::StartsWith(text, "GPU-")) return Device{Wish::kCuda, text};
+  if (absl::StartsWith(text, "GPU-") || absl::StartsWith(text, "MIG-")) {
+    return Device{Wish::kCuda, text};
+  }
   uint32_t ordinal;
   if (absl::StartsWith(text, "cuda:") && absl::SimpleAtoi(text.substr(5), &ordinal)) {
     return Device{Wish::kCuda, absl::StrCat(ordinal)};
@@ -33,7 +35,7 @@ absl::StatusOr<Device> ToDevice(const std::string& text) {
   return absl::InvalidArgumentError(absl::StrCat(
       "device: \"", text,
       "\"; must be \"auto\", \"none\", \"emulated\", \"cuda\", \"cuda:1\" (an ordinal) "
-      "or \"GPU-...\" (a uuid, see nvidia-smi -L)"));
+      "or \"GPU-...\" or \"MIG-...\" (a uuid, see nvidia-smi -L)"));
 }
 
 // The size must be given: an emulated device is host memory, of which no part is an obvious

@@ -108,6 +108,8 @@ TEST(DeviceConfigTest, AGpuIsNamedByOrdinalOrUuid) {
   EXPECT_EQ(requested, "3");
   EXPECT_TRUE(From("device: \"GPU-12\"", machine)->cuda_device.has_value());
   EXPECT_EQ(requested, "GPU-12");
+  EXPECT_TRUE(From("device: \"MIG-12\"", machine)->cuda_device.has_value());
+  EXPECT_EQ(requested, "MIG-12");
   for (const char* const text : {"gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA", "1"}) {
     EXPECT_THAT(
         Refusal("device: \"" + std::string(text) + "\"", machine, StatusCode::kInvalidArgument),

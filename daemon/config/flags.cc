@@ -47,7 +47,8 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
   };
   app->add_option_function<std::string>(
          "--device", [flags](const std::string& device) { flags->set_device(device); },
-         "auto, none, emulated, cuda, cuda:N or GPU-<uuid> [auto: a GPU if there is one, else "
+         "auto, none, emulated, cuda, cuda:N, GPU-<uuid> or MIG-<uuid> [auto: a GPU if there is "
+         "one, else "
          "emulated if --device-pool is given]")
       ->type_name("DEVICE");
   add_size("--device-pool",

@@ -67,6 +67,13 @@ TEST_F(DaemonDeviceTest, AGpuForOneProcessIsRefusedWithTheRemedy) {
   EXPECT_THAT(mps, HasSubstr("shared through CUDA's MPS"));
 }
 
+TEST_F(DaemonDeviceTest, AMigInstanceHasItsOwnName) {
+  EXPECT_THAT(Log({"--device=MIG-fb"}, "devices=2,mig=yes", 0),
+              HasSubstr("of GPU 1, Fake GPU, 1 GiB, MIG-fb616b65"));
+  EXPECT_THAT(Log({"--device=GPU-fb"}, "devices=2,mig=yes", 1),
+              HasSubstr("there is no GPU \"GPU-fb\"; there are 0 (Fake GPU, MIG-fa616b65"));
+}
+
 TEST_F(DaemonDeviceTest, RunsWithoutAGpuIfNoFlagNamesOne) {
   EXPECT_THAT(Log({}, "driver=none", 0), Not(HasSubstr("GPU")));
   EXPECT_THAT(Log({}, "driver=no-uvm", 0), HasSubstr("the GPU is not used"));

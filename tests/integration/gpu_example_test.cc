@@ -97,6 +97,13 @@ TEST(GpuExampleTest, AnOlderDriverIsRefusedWithTheNumbers) {
               AllOf(HasSubstr("CUDA 11.8"), HasSubstr("525")));
 }
 
+TEST(GpuExampleTest, AMigInstanceIsNamedAndUsed) {
+  const std::string mig = With("mig=yes");
+  GpuNode node("MIG-fb", {mig});
+  EXPECT_THAT(Output({}, 0, node, {mig}), HasSubstr("all equal"));
+  EXPECT_THAT(node.End(), HasSubstr("MIG-fb616b65"));
+}
+
 TEST(GpuExampleTest, AGpuForOneProcessIsSharedUnderMps) {
   const std::string mps = With("compute_mode=exclusive,mps=yes");
   GpuNode node("cuda", {mps});

@@ -30,6 +30,8 @@ _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 _NVIDIA_UVM = Path("/dev/nvidia-uvm")
 _MEMLOCK_WANTED_BYTES = 64 * 2**20
 _SSD_WANTED_BYTES = 4 * 2**30
+# Between a GPU in the list of `memtided --list-gpus` and the reason.
+_NOT_USABLE = ", not usable: "
 _NEWER = "a version of torch that docs/dependencies.md names"
 
 
@@ -118,20 +120,34 @@ def _gpu() -> Finding:
             f"{gpu_name}, which cannot be used: this user cannot open {_NVIDIA_UVM}",
             "modprobe nvidia-uvm; give a container the GPU's devices",
         )
-    try:
-        version = subprocess.run(
-            [find_daemon(), "--version"], capture_output=True, text=True, timeout=10, check=False
-        ).stdout
-    except (MemtideError, OSError, subprocess.SubprocessError):
-        version = ""
-    if "no CUDA" in version:
+    if "no CUDA" in _ask_daemon("--version").stdout:
         return Finding(
             "GPU",
             Verdict.SLOW,
             f"{gpu_name}, which cannot be used: memtided was built without CUDA",
             "build memtide with the CUDA toolkit (CUDA_HOME)",
         )
-    return Finding("GPU", Verdict.GOOD, gpu_name)
+    listing = _ask_daemon("--list-gpus")
+    if listing.returncode != 0:
+        why = listing.stderr.removeprefix("memtided: ").strip()
+        return Finding("GPU", Verdict.SLOW, f"{gpu_name}, which cannot be used", why)
+    gpus = listing.stdout.splitlines()
+    refused = [gpu for gpu in gpus if _NOT_USABLE in gpu]
+    state = "\n".join([gpu_name, *(gpu.partition(_NOT_USABLE)[0] for gpu in gpus)])
+    if not refused:
+        return Finding("GPU", Verdict.GOOD, state)
+    remedies = [gpu.partition(_NOT_USABLE)[2] for gpu in refused]
+    return Finding("GPU", Verdict.SLOW, state, "\n".join(remedies))
+
+
+def _ask_daemon(flag: str) -> subprocess.CompletedProcess[str]:
+    """Runs `memtided FLAG`. Without a daemon the answer is empty; `_daemon` reports that."""
+    try:
+        return subprocess.run(
+            [find_daemon(), flag], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (MemtideError, OSError, subprocess.SubprocessError):
+        return subprocess.CompletedProcess([], 0, stdout="", stderr="")
 
 
 def _huge_pages() -> Finding:

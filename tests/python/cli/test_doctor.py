@@ -21,7 +21,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "driver").write_text(DRIVER)
     (tmp_path / "uvm").touch()
     daemon = tmp_path / "memtided"
-    daemon.write_text("#!/bin/sh\necho 'memtided 1.2.3 (CUDA 13.0)'\n")
+    daemon.write_text("#!/bin/sh\necho 'memtided 1.2.3 (CUDA)'\n")
     daemon.chmod(0o755)
     monkeypatch.setattr(doctor, "_NVIDIA_DRIVER", tmp_path / "driver")
     monkeypatch.setattr(doctor, "_NVIDIA_UVM", tmp_path / "uvm")
@@ -54,6 +54,34 @@ def test_a_daemon_without_cuda_is_named(node: Path) -> None:
     finding = doctor._gpu()
     assert finding.verdict is Verdict.SLOW
     assert "CUDA_HOME" in finding.remedy
+
+
+@pytest.mark.usefixtures("node", "gpu")
+def test_the_gpus_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "devices=2,mig=yes")
+    finding = doctor._gpu()
+    assert finding.verdict is Verdict.GOOD
+    assert "0 (Fake GPU, 1 GiB, MIG-fa616b65" in finding.state
+    assert "1 (Fake GPU, 1 GiB, MIG-fb616b65" in finding.state
+
+
+@pytest.mark.usefixtures("node", "gpu")
+def test_a_gpu_for_one_process_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "compute_mode=exclusive")
+    finding = doctor._gpu()
+    assert finding.verdict is Verdict.SLOW
+    assert finding.state.endswith("GPU-fa616b65-2d63-7564-612d-646576696300)")
+    assert "nvidia-smi -c 0, or run under MPS, or --device none" in finding.remedy
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "compute_mode=exclusive,mps=yes")
+    assert doctor._gpu().verdict is Verdict.GOOD
+
+
+@pytest.mark.usefixtures("node", "gpu")
+def test_a_driver_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "driver=too-old")
+    finding = doctor._gpu()
+    assert finding.verdict is Verdict.SLOW
+    assert "memtide needs driver 525" in finding.remedy
 
 
 def test_all_torch_hooks_are_there() -> None:
