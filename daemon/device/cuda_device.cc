@@ -205,7 +205,7 @@ void CudaDevice::WarnUnpinned(const absl::Status& why) {
   if (why.ok() || warned_unpinned_.exchange(true)) return;
   options_.warn(absl::StrCat(
       "host memory is not pinned, so copies to and from the GPU are slower: ", why.message(),
-      ". Is memory or its locking (ulimit -l) limited?"));
+      ". Is memory fragmented, or the IOMMU full? See dmesg"));
 }
 
 absl::Status CudaDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* host, Bytes size) {
