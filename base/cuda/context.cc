@@ -9,31 +9,31 @@
 namespace memtide {
 namespace {
 
-struct Kept {
+struct RetainedContexts {
   Mutex mutex;
   std::map<int, CUcontext> contexts ABSL_GUARDED_BY(mutex);  // By the GPU's ordinal.
 };
 
-Kept& TheKept() {
+RetainedContexts& TheRetained() {
   // tidy(raw-new): never freed, because threads use it until the process exits.
-  static Kept& kept = *new Kept();
-  return kept;
+  static RetainedContexts& retained = *new RetainedContexts();
+  return retained;
 }
 
 absl::StatusOr<CUcontext> Retain(const CudaDriver& driver, int ordinal) {
-  Kept& kept = TheKept();
+  RetainedContexts& retained = TheRetained();
   {
-    const MutexLock lock(&kept.mutex);
-    const auto found = kept.contexts.find(ordinal);
-    if (found != kept.contexts.end()) return found->second;
+    const MutexLock lock(&retained.mutex);
+    const auto found = retained.contexts.find(ordinal);
+    if (found != retained.contexts.end()) return found->second;
   }
   CUcontext context = nullptr;
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver.DevicePrimaryCtxRetain(&context, ordinal),
                                      absl::StrCat("making a context on GPU ", ordinal)));
   bool first = false;
   {
-    const MutexLock lock(&kept.mutex);
-    first = kept.contexts.emplace(ordinal, context).second;
+    const MutexLock lock(&retained.mutex);
+    first = retained.contexts.emplace(ordinal, context).second;
   }
   // Another thread has retained the same context meanwhile, and one reference is kept.
   if (!first) driver.DevicePrimaryCtxRelease(ordinal);
@@ -53,14 +53,14 @@ absl::Status ResetGpu(int ordinal) {
   MEMTIDE_ASSIGN_OR_RETURN(const CudaDriver* driver, LoadCudaDriver());
   MEMTIDE_RETURN_IF_ERROR(
       CudaStatus(driver->DevicePrimaryCtxReset(ordinal), absl::StrCat("resetting GPU ", ordinal)));
-  bool retained = false;
+  bool was_retained = false;
   {
-    Kept& kept = TheKept();
-    const MutexLock lock(&kept.mutex);
-    retained = kept.contexts.erase(ordinal) > 0;
+    RetainedContexts& retained = TheRetained();
+    const MutexLock lock(&retained.mutex);
+    was_retained = retained.contexts.erase(ordinal) > 0;
   }
   // A reset keeps the references, and only a context that is retained again works.
-  if (!retained) return absl::OkStatus();
+  if (!was_retained) return absl::OkStatus();
   return CudaStatus(driver->DevicePrimaryCtxRelease(ordinal),
                     absl::StrCat("releasing the context of GPU ", ordinal));
 }

@@ -56,6 +56,9 @@ class CudaDevice : public Device {
 
   std::string Describe() const override;
   std::vector<MemoryKind> kinds() const override;
+  // The second copy waits in the stream while the first one runs. Otherwise the copy engine would
+  // be idle while a thread wakes and the engine decides: 60 to 150 us, of 1.3 ms that 64 MiB take.
+  size_t copies_in_flight() const override { return 2; }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name, Bytes size,
                                                          MemoryKind kind) override;
   void AddHostMemory(char* memory, Bytes size) override;

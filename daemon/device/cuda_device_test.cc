@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -113,6 +114,32 @@ TEST_F(CudaDeviceTest, AWaitThatFailsLeavesNoCopyUnderWay) {
   ASSERT_TRUE(UseGpu(0).ok());
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(host, std::string(4096, 'n'));
+}
+
+TEST_F(CudaDeviceTest, TheNextCopyIsQueuedBeforeTheFirstEnds) {
+  Open();
+  ASSERT_EQ(device_->copies_in_flight(), 2u);
+  const auto memory = Allocate("memory", MiB(2));
+  const std::string host(4096, 'h');
+  const Bytes size(host.size());
+  fake_cuda::SetDelay(std::chrono::milliseconds(200));
+  const uint64_t before = fake_cuda::CallCount("cuMemcpyHtoDAsync");
+  std::atomic<int> ended{0};
+  const auto copy = [&](Bytes offset) {
+    EXPECT_TRUE(device_->CopyIn(*memory, offset, host.data(), size).ok());
+    ended.fetch_add(1);
+  };
+  std::thread first(copy, Bytes(0)), second(copy, size);
+  while (fake_cuda::CallCount("cuMemcpyHtoDAsync") - before < 2 && ended.load() == 0) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(ended.load(), 0) << "both are in the stream";
+  first.join();
+  second.join();
+  fake_cuda::SetDelay(Duration::zero());
+  std::string read(2 * host.size(), '-');
+  ASSERT_TRUE(device_->CopyOut(*memory, Bytes(0), &read[0], Bytes(read.size())).ok());
+  EXPECT_EQ(read, host + host);
 }
 
 TEST_F(CudaDeviceTest, OutOfMemorySaysHowMuchThereIs) {

@@ -1,7 +1,7 @@
 // Device: the seam to a GPU or to an emulation of one.
 //
-// All calls block. The Mover makes them from one thread per direction and from no other thread, so
-// that an implementation may keep a stream per direction and wait on it. Implementations:
+// All calls block. The Mover copies from copies_in_flight() threads for each direction, so that an
+// implementation may keep a stream per direction and wait on it. Implementations:
 // CudaDevice (a GPU), EmulatedDevice (host memory with an optional rate and latency) and, in tests,
 // FaultyDevice, which fails or delays the n-th call of another device.
 //
@@ -40,6 +40,10 @@ class Device {
 
   // The kinds of memory that the device can export, the best first. Never empty.
   virtual std::vector<MemoryKind> kinds() const = 0;
+
+  // How many copies of one direction the Mover begins before the first of them has ended. More than
+  // one pays off where the next copy starts by itself when one ends.
+  virtual size_t copies_in_flight() const { return 1; }
 
   // New memory that reads as zeros and can be exported as `kind`. REQUIRES: kinds() contains
   // `kind`; `size` is a non-zero multiple of 2 MiB.

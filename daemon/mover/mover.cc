@@ -17,6 +17,10 @@ namespace {
 // Below the priority of the training processes on the same cores.
 constexpr int kStepNice = 5;
 
+WorkQueue::Options CopyThreads(const Device* device) {
+  return {device == nullptr ? 1 : device->copies_in_flight(), 0};
+}
+
 size_t StepThreads() { return std::max(1u, std::thread::hardware_concurrency() / 2); }
 
 }  // namespace
@@ -25,7 +29,9 @@ Mover::Mover(Device* device, Disk* disk, std::function<void(Event)> post)
     : device_(device),
       disk_(disk),
       post_(std::move(post)),
-      steps_("memtide-steps", {StepThreads(), kStepNice}) {}
+      steps_("memtide-steps", {StepThreads(), kStepNice}),
+      out_("memtide-out", CopyThreads(device)),
+      in_("memtide-in", CopyThreads(device)) {}
 
 Mover::~Mover() {
   {

@@ -1,11 +1,12 @@
 // Mover: carries out the engine's memory effects: regions, stores, transfers and optimizer steps.
 //
-// The Mover owns the memory of the regions and one queue per device direction, each served by one
-// thread. Disk transfers go straight to the Disk, which bounds what is in flight. The thread of the
-// direction into the device also zeroes slots, those of the host included. The engine bounds the
-// queues: there is at most one transfer per slot. Making and dropping memory is slow (pre-faulting
-// takes 0.1 to 1.7 s per GiB) and has a thread of its own. Steps run on half of the cores at a
-// lower priority, because the training processes need the others.
+// The Mover owns the memory of the regions and one queue per device direction, each served by as
+// many threads as the device takes copies at once. Disk transfers go straight to the Disk, which
+// bounds what is in flight. The threads of the direction into the device also zero slots, those of
+// the host included. The engine bounds the queues: there is at most one transfer per slot. Making
+// and dropping memory is slow (pre-faulting takes 0.1 to 1.7 s per GiB) and has a thread of its
+// own. Steps run on half of the cores at a lower priority, because the training processes need the
+// others.
 //
 // Each effect ends with one event, passed to `post` from a thread of the Mover or of the Disk
 // (TransferDone, StepDone, RegionMade, RegionDropped, SlotReleased, SlotPopulated, StoreMade or
@@ -114,7 +115,7 @@ class Mover {
   // Tasks of out_ push tasks to steps_, which therefore ends after it.
   WorkQueue memory_{"memtide-memory"};
   WorkQueue steps_;
-  WorkQueue out_{"memtide-out"}, in_{"memtide-in"};
+  WorkQueue out_, in_;
 };
 
 }  // namespace memtide

@@ -375,6 +375,26 @@ TEST_F(MoverTest, ATransferOutsideItsRegionIsABrokenInvariant) {
   EXPECT_DEATH(BeginZero(RegionId(77), 0), "region 77");
 }
 
+// One is on its way while the other waits in the device's stream.
+TEST_F(MoverTest, ADeviceThatTakesTwoCopiesAtOnceGetsTwo) {
+  FaultyDevice two(&device_, /*copies_in_flight=*/2);
+  mover_ = std::make_unique<Mover>(&two, disk_.get(),
+                                   [this](Event event) { inbox_.Post(std::move(event)); });
+  MakeAll();
+  for (const Kind kind : {Kind::kHostToDevice, Kind::kDeviceToHost}) {
+    const uint64_t first = kind == Kind::kHostToDevice ? 1 : 3;
+    two.Hold(first);
+    two.Hold(first + 1);
+    const std::string a = Begin(kind, 0, 0), b = Begin(kind, 1, 1);
+    two.AwaitHeld(first);
+    two.AwaitHeld(first + 1);
+    two.Release();
+    EXPECT_EQ(inbox_.Await(a), absl::OkStatus());
+    EXPECT_EQ(inbox_.Await(b), absl::OkStatus());
+  }
+  mover_.reset();
+}
+
 TEST(MoverWithoutEdgesTest, ANodeWithoutDeviceOrDiskSaysSo) {
   Inbox inbox;
   Mover mover(nullptr, nullptr, [&](Event event) { inbox.Post(std::move(event)); });

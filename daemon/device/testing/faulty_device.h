@@ -23,7 +23,8 @@ namespace memtide {
 
 class FaultyDevice : public Device {
  public:
-  explicit FaultyDevice(Device* device) : device_(device) {}
+  explicit FaultyDevice(Device* device, size_t copies_in_flight = 1)
+      : device_(device), copies_in_flight_(copies_in_flight) {}
 
   void Fail(uint64_t operation, absl::Status status);
   void Hold(uint64_t operation);
@@ -34,6 +35,7 @@ class FaultyDevice : public Device {
 
   std::string Describe() const override { return device_->Describe() + ", with faults"; }
   std::vector<MemoryKind> kinds() const override;
+  size_t copies_in_flight() const override { return copies_in_flight_; }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name, Bytes size,
                                                          MemoryKind kind) override;
   void AddHostMemory(char* memory, Bytes size) override;
@@ -47,6 +49,7 @@ class FaultyDevice : public Device {
   absl::Status Begin();
 
   Device* const device_;
+  const size_t copies_in_flight_;
   Mutex mutex_;
   CondVar changed_;
   uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
