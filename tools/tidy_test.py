@@ -195,6 +195,16 @@ rule(
     ),
 )(python.check_foreign_attributes)
 
+rule(
+    "device-types",
+    bad=("pyclient/memtide/_memory/a.py", "def f(t):\n    return t.device.type == 'cuda'\n"),
+    good=(
+        "pyclient/memtide/_memory/a.py",
+        '"""cuda: what a comment says."""\n'
+        "def f(t):\n    return t.is_cpu or gpu_module(t.device.type)\n",
+    ),
+)(python.check_device_types)
+
 
 @rule(
     "machine-path",

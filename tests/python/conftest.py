@@ -7,6 +7,17 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from memtide._util import devices
+from recording_gpu import RecordingGpu
+
+
+@pytest.fixture
+def cpu_as_gpu() -> Iterator[RecordingGpu]:
+    """Manages torch's CPU as a GPU, so that what memtide does only there runs without one."""
+    module = RecordingGpu()
+    end = devices.register("cpu", 1, module)
+    yield module
+    end()
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ LAYERS = (
 PUBLIC = ("memtide", "memtide.errors", "memtide.optim")
 # The one file that assigns to attributes of torch and of Python's standard library.
 REPLACES = "pyclient/memtide/_torch_hooks/attributes.py"
+# The one file that knows which types of devices are GPUs.
+DEVICES = "pyclient/memtide/_util/devices.py"
 # Files in Python that read as a user's do: no private names of memtide.
 USERS = ("examples/", "docs/", "README.md", "tests/libraries/", "tests/python/scripts/")
 
@@ -110,6 +112,29 @@ def check_foreign_attributes(file):
                 yield node.lineno, f"{name} outside of {REPLACES}"
 
 
+def check_device_types(file):
+    """One function says which types of devices are managed as GPUs, so that a test can have one
+    without a GPU: elsewhere no type is compared with CUDA's, and torch's module of it is not named.
+    """
+    if not re.fullmatch(r"pyclient/memtide/.*\.py", file.path) or file.path == DEVICES:
+        return
+    for node in ast.walk(ast.parse(file.text)):
+        named = None
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = re.fullmatch(r"cuda(:\w*)?", node.value) and repr(node.value)
+        elif isinstance(node, ast.Attribute) and node.attr == "is_cuda":
+            named = "is_cuda"
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.cuda":
+            named = "torch.cuda"
+        elif isinstance(node, ast.Import):
+            named = next((a.name for a in node.names if a.name.startswith("torch.cuda")), None)
+        elif isinstance(node, ast.ImportFrom):
+            imported = {f"{node.module}.{alias.name}" for alias in node.names}
+            named = next((n for n in imported if re.match(r"torch\.cuda\b", n)), None)
+        if named:
+            yield node.lineno, f"{named}: ask memtide._util.devices.gpu_module"
+
+
 def import_circles(files):
     """(path, circle) for each circle of imports among the modules of pyclient/memtide."""
     modules = {}
@@ -156,6 +181,20 @@ def check_the_rules(make_file):
     ):
         if not list(check_foreign_attributes(make_file(f"{folder}/a.py", text + "\n"))):
             yield f"rule foreign-attributes does not see {text!r}"
+    for text in (
+        "def f(t):\n    return t.device.type == 'cuda'",
+        "def f(t):\n    return t.device.type in ('cpu', 'cuda')",
+        "def f(t):\n    return t.is_cuda",
+        "def f(n):\n    return f'cuda:{n}'",
+        "import torch\ntorch.cuda.empty_cache()",
+        "import torch.cuda.memory",
+        "from torch import cuda",
+        "from torch.cuda import empty_cache",
+    ):
+        if not list(check_device_types(make_file(f"{folder}/a.py", text + "\n"))):
+            yield f"rule device-types does not see {text!r}"
+    if list(check_device_types(make_file(DEVICES, "def f(t):\n    return t.is_cuda\n"))):
+        yield "rule device-types objects to the file that has the function"
     a_circle = {"a": "def f():\n    from memtide._memory import b\n", "b": "", "c": ""}
     for text, circles in (("from memtide._memory.a import f\n", 1), ("import memtide\n", 0)):
         files = [make_file(f"{folder}/{n}.py", t) for n, t in {**a_circle, "b": text}.items()]

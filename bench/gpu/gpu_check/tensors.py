@@ -14,9 +14,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from memtide._capi.client import Access, Client, Kind, Places, device_name
+from memtide._capi.client import Access, Client, Kind, Places
 from memtide._capi.library import Options
 from memtide._memory.arena import Arena, Storages
+from memtide._util.devices import device_name
 
 _ROUNDS = 30
 _LEASE_GOAL_US = 150

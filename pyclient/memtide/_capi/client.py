@@ -108,12 +108,6 @@ class Stats:
     slots: int
 
 
-def device_name(dl_device: tuple[int, int]) -> str:
-    """The device in torch's notation: "cpu", "cuda:0"."""
-    kind, ordinal = dl_device
-    return "cpu" if kind == 1 else f"cuda:{ordinal}"
-
-
 class Places:
     """An immutable set of places, with the table of their numbers that the C interface reads."""
 

@@ -21,9 +21,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from memtide._capi.client import Client, Kind, device_name
+from memtide._capi.client import Client, Kind
 from memtide._memory.alignment import aligned
 from memtide._memory.free_list import FreeList
+from memtide._util.devices import device_name, gpu_module
 from memtide.errors import FailedPrecondition, ResourceExhausted
 
 
@@ -204,8 +205,9 @@ class Arena:
     def _take_awaited(self, size: int) -> int:
         """As `_take_new`, but first waits for the GPU: a span becomes free only when the kernels
         that use it are done. ResourceExhausted: no span fits."""
-        if self._storages.device.type == "cuda":
-            torch.cuda.synchronize(self._storages.device)
+        device = self._storages.device
+        if (gpu := gpu_module(device.type)) is not None:
+            gpu.synchronize(device)
             self._work_off_returned()
             start = self._free.take(size)
             if start is not None:

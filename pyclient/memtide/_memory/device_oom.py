@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from memtide._memory.tensor_manager import TensorManager
+from memtide._util.devices import gpu_module
 from memtide._util.sizes import format_size, parse_size
 from memtide.errors import DeadlineExceeded, ResourceExhausted
 
@@ -62,13 +63,14 @@ class DeviceOomHandler:
 
     def end_iteration(self) -> None:
         """Grows the device share again, into memory that whole iterations have left free."""
-        if self._slots == self._share_slots or not torch.cuda.is_available():
+        gpu = gpu_module(self._manager.device.type)
+        if self._slots == self._share_slots or gpu is None:
             return
         self._iterations += 1
         if self._iterations < self._patience:
             return
         chunk_bytes = self._manager.chunk_bytes
-        free_bytes, _ = torch.cuda.mem_get_info(self._manager.device)
+        free_bytes, _ = gpu.mem_get_info(self._manager.device)
         more = (free_bytes - self._slack_bytes) // chunk_bytes
         more = min(more, self._share_slots - self._slots)
         if more <= 0:
@@ -93,8 +95,8 @@ class DeviceOomHandler:
         with contextlib.suppress(DeadlineExceeded):
             self._manager.client.resize(self._slots * chunk_bytes, _TIMEOUT_MS)
         self._manager.ledger.refresh()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        if (gpu := gpu_module(self._manager.device.type)) is not None:
+            gpu.empty_cache()
 
 
 def _asked_bytes(error: torch.OutOfMemoryError) -> int:

@@ -33,6 +33,7 @@ from memtide._memory.alignment import SMALLEST_BYTES, aligned
 from memtide._memory.arena import Arena, Storages
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_layout import have_same_layout
+from memtide._util.devices import gpu_module
 
 _NO_PLACES = Places(())
 _CACHED_BYTES = 256 * 2**20
@@ -154,10 +155,11 @@ class TensorManager:
             self.copy_bytes(tensor, target)
             tensor.data = target
         self._left_behind += target.untyped_storage().nbytes()
-        if self.device.type == "cuda" and self._left_behind >= _CACHED_BYTES:
+        gpu = gpu_module(self.device.type)
+        if gpu is not None and self._left_behind >= _CACHED_BYTES:
             # Torch's allocator caches the memory that the tensors left; the pool may need it.
             self._left_behind = 0
-            torch.cuda.empty_cache()
+            gpu.empty_cache()
         return True
 
     def adopt_together(self, tensors: Sequence[torch.Tensor], kind: Kind) -> list[torch.Tensor]:

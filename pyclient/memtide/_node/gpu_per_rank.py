@@ -14,6 +14,7 @@ from memtide._capi.locate import find_daemon
 from memtide._node.private_daemon import Pools
 
 # This value of `Pools.device` is replaced by `pools_of`; the daemon does not know it.
+# tidy(device-types): a value of --device, which no device of torch has.
 GPU_OF_RANK = "cuda:rank"
 
 
@@ -28,6 +29,7 @@ def pools_of(pools: Pools, rank: int, ranks: int) -> Pools:
     """The pools of one rank's daemon: its GPU, and an equal part of host memory and of the disk."""
     if pools.device != GPU_OF_RANK:
         return pools
+    # tidy(device-types): a value of --device, which the daemon reads.
     device = f"cuda:{rank}"
     gpus = count_gpus()
     if 0 < gpus < ranks:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 
-_CUDA = 2  # DLPack's device type.
+from memtide._util.devices import gpu_module, type_name
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -22,9 +22,8 @@ def host_bytes() -> int:
 
 def device_bytes(dl_device: tuple[int, int]) -> int:
     """Bytes that torch's allocator has allocated on a GPU, none of them in chunks; 0 for a CPU."""
-    kind, ordinal = dl_device
-    torch = sys.modules.get("torch")
-    if kind != _CUDA or torch is None:
+    gpu = gpu_module(type_name(dl_device))
+    if gpu is None:
         return 0
-    stats = torch.cuda.memory_stats_as_nested_dict(ordinal)  # Empty before CUDA is initialized.
+    stats = gpu.memory_stats_as_nested_dict(dl_device[1])  # Empty before CUDA is initialized.
     return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0

@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from memtide._capi.client import Client, Stats, device_name
+from memtide._capi.client import Client, Stats
 from memtide._node import inspection
 from memtide._node.inspection import LINKS, STALLS, Node
 from memtide._telemetry import process_memory
 from memtide._telemetry.memory_timeline import Sample, Tide
 from memtide._telemetry.observer import Observer, SpeculativeBatches
 from memtide._telemetry.step_overlap import StepWaits
+from memtide._util.devices import device_name
 
 _MOST_RECORDS = 10_000
 _MOST_SAMPLES = 4_000

@@ -18,6 +18,7 @@ from typing import Any
 from memtide._capi.client import Kind
 from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks.module_hooks import Moments
+from memtide._util.devices import gpu_module
 
 
 def making(manager: TensorManager, original: Callable[..., None]) -> Callable[..., None]:
@@ -42,19 +43,34 @@ def _adopt(manager: TensorManager, parameter: Any) -> None:
         parameter._sharded_param_data, parameter.sharded_param._local_tensor, *_ = moved
 
 
-def reducing(
-    manager: TensorManager, kinds: tuple[str, ...], original: Callable[..., None]
-) -> Callable[..., None]:
-    """The methods of FSDPParamGroup after which gradients are complete, on these device types."""
+def reducing(manager: TensorManager, original: Callable[..., None]) -> Callable[..., None]:
+    """FSDPParamGroup.post_backward, after which gradients are complete in host memory. On a GPU
+    they are reduced beside what comes next."""
 
     @functools.wraps(original)
-    def reduce(group: Any, *args: Any) -> None:
+    def post_backward(group: Any, *args: Any) -> None:
         original(group, *args)
-        if manager.here and group.device.type in kinds:
-            for parameter in group.fsdp_params:
-                manager.adopt_part_of_gradient(parameter.sharded_param)
+        if manager.here and gpu_module(group.device.type) is None:
+            _adopt_gradients(manager, group)
 
-    return reduce
+    return post_backward
+
+
+def finalizing(manager: TensorManager, original: Callable[..., None]) -> Callable[..., None]:
+    """FSDPParamGroup.finalize_backward, which waits for gradients that are reduced on a GPU."""
+
+    @functools.wraps(original)
+    def finalize_backward(group: Any, *args: Any) -> None:
+        original(group, *args)
+        if manager.here:
+            _adopt_gradients(manager, group)
+
+    return finalize_backward
+
+
+def _adopt_gradients(manager: TensorManager, group: Any) -> None:
+    for parameter in group.fsdp_params:
+        manager.adopt_part_of_gradient(parameter.sharded_param)
 
 
 def gathering(moments: Moments, original: Callable[..., Any]) -> Callable[..., Any]:

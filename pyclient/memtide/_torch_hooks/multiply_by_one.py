@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from memtide._memory.tensor_manager import TensorManager
 from memtide._optimizer_step.speculative_step import SpeculativeSteps
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._util.devices import gpu_module
 
 _SUBNORMAL = 5e-324
 
@@ -85,7 +86,8 @@ def _is_one(factor: Any, speculative: SpeculativeSteps) -> bool:
         return bool(factor == 1)
     if type(factor) is not torch.Tensor or factor.dim():
         return False
-    if not (factor.is_cpu or (factor.is_cuda and speculative.in_progress)):
+    on_gpu = gpu_module(factor.device.type) is not None
+    if not (speculative.in_progress if on_gpu else factor.is_cpu):
         return False
     if factor.requires_grad or not factor.is_floating_point():
         return False

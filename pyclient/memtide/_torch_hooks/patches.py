@@ -144,8 +144,8 @@ def _leasing(name: str, context: Context) -> Maker:
     return partial(context.collectives.leasing, name)
 
 
-def _reducing(kinds: tuple[str, ...], context: Context) -> Maker:
-    return partial(fsdp.reducing, context.manager, kinds)
+def _reducing(make: Callable[..., Any], context: Context) -> Maker:
+    return partial(make, context.manager)
 
 
 def _starting_threads(context: Context) -> Maker:
@@ -284,13 +284,15 @@ PATCHES: tuple[Patch, ...] = (
             owner=f"{_SHARDED_GROUPS}:FSDPParamGroup",
             name=name,
             why="gradients of this rank's parts are there, and are adopted",
-            make=partial(_reducing, kinds),
+            make=partial(_reducing, make),
             when=When.EVERYTHING,
             since=(2, 6),
             absent="gradients of sharded parameters stay in ordinary memory",
         )
-        # On a GPU gradients are reduced beside what comes next, which waits for them at the end.
-        for name, kinds in (("post_backward", ("cpu",)), ("finalize_backward", ("cpu", "cuda")))
+        for name, make in (
+            ("post_backward", fsdp.reducing),
+            ("finalize_backward", fsdp.finalizing),
+        )
     ),
     *(
         Patch(

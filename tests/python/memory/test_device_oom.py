@@ -11,6 +11,7 @@ from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
 from memtide.errors import ResourceExhausted
+from recording_gpu import RecordingGpu
 
 _SLOTS = 9
 
@@ -24,17 +25,17 @@ def runtime() -> Iterator[Runtime]:
 class Script:
     """A script that trains one parameter; one of its operations may run out of device memory."""
 
-    def __init__(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, runtime: Runtime, gpu: RecordingGpu, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.client = runtime.client
-        self.free_bytes = 0
+        self.gpu = gpu
         self._short = 0
         self._acquire = runtime.client.acquire
         (self._parameter,) = one_chunk_each(1)
         self._parameter.requires_grad_(True)
         self._optimizer = torch.optim.SGD([self._parameter], lr=0.0)
         monkeypatch.setattr(runtime.client, "acquire", self._acquire_or_fail)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (self.free_bytes, 0))
 
     @property
     def slots(self) -> int:
@@ -57,8 +58,10 @@ class Script:
 
 
 @pytest.fixture
-def script(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Script:
-    return Script(runtime, monkeypatch)
+def script(
+    cpu_as_gpu: RecordingGpu, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> Script:
+    return Script(runtime, cpu_as_gpu, monkeypatch)
 
 
 def test_short_of_device_memory_chunks_give_way_and_it_is_tried_again(
@@ -110,27 +113,27 @@ def test_a_device_that_is_too_small_at_last_says_so(
 def test_chunks_return_to_what_two_iterations_leave_free(script: Script) -> None:
     script.run_short()
     assert script.slots == _SLOTS - 2
-    script.free_bytes = (
+    script.gpu.free_bytes = (
         2 * CHUNK_BYTES + CHUNK_BYTES
     )  # The size of the failed allocation stays free.
     script.train(1)
     assert script.slots == _SLOTS - 2
     script.train(1)
     assert script.slots == _SLOTS - 1
-    script.free_bytes = 100 * CHUNK_BYTES
+    script.gpu.free_bytes = 100 * CHUNK_BYTES
     script.train(1)
     assert script.slots == _SLOTS, "never more than it began with"
 
 
 def test_no_chunk_returns_to_memory_that_is_used(script: Script) -> None:
     script.run_short()
-    script.free_bytes = 3 * CHUNK_BYTES - 1
+    script.gpu.free_bytes = 3 * CHUNK_BYTES - 1
     script.train(8)
     assert script.slots == _SLOTS - 2
 
 
 def test_a_return_that_was_too_much_is_tried_again_later(script: Script) -> None:
-    script.free_bytes = 100 * CHUNK_BYTES
+    script.gpu.free_bytes = 100 * CHUNK_BYTES
     for patience in (2, 4, 8):
         script.run_short()
         script.train(patience - 1)
@@ -143,7 +146,7 @@ def test_memory_that_another_job_has_now_is_left_to_it(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script.run_short()
-    script.free_bytes = 100 * CHUNK_BYTES
+    script.gpu.free_bytes = 100 * CHUNK_BYTES
 
     def resize(_bytes: int, _timeout_ms: int) -> None:
         raise ResourceExhausted("the device pool has 0 B free")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from harness import SCRIPTS, Cli
+from memtide._torch_hooks import fsdp
 
 _TORCHRUN = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
 _SCRIPT = SCRIPTS / "fully_sharded.py"
@@ -50,6 +53,27 @@ def test_parts_in_chunks_give_the_same(kind: str, rel: float, cli: Cli, tmp_path
     result, statistics = _train(cli, tmp_path, kind)
     assert _losses(result) == pytest.approx(_losses(plain), rel=rel)
     assert statistics["daemon_steps"] >= 4
+
+
+class _Manager:
+    here = True
+
+    def __init__(self) -> None:
+        self.adopted: list[str] = []
+
+    def adopt_part_of_gradient(self, parameter: str) -> None:
+        self.adopted.append(parameter)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_gradients_are_adopted_when_their_device_has_reduced_them(device: str) -> None:
+    manager: Any = _Manager()
+    shard = SimpleNamespace(sharded_param="a gradient")
+    group = SimpleNamespace(device=torch.device(device), fsdp_params=[shard])
+    fsdp.reducing(manager, lambda _: None)(group)
+    assert manager.adopted == (["a gradient"] if device == "cpu" else [])
+    fsdp.finalizing(manager, lambda _: None)(group)
+    assert manager.adopted[-1] == "a gradient"
 
 
 @pytest.mark.usefixtures("gpu")

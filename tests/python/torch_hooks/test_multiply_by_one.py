@@ -15,6 +15,7 @@ from harness import SCRIPTS, Cli
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
+from recording_gpu import RecordingGpu
 from reference_runs import ReferenceRuns
 from speculative_loops import adam, backward, network, values
 from torch import nn
@@ -259,3 +260,22 @@ def test_a_daemons_early_parts_count_where_nothing_is_clipped(
     assert speculative["counted"] > 0
     if "1e-6" not in limits:
         assert speculative["computed_again"] == 0
+
+
+def test_a_factor_on_a_gpu_is_awaited_only_while_parts_are_computed(
+    cpu_as_gpu: RecordingGpu, runtime: Runtime, multiplied: Multiplied
+) -> None:
+    model = with_gradients()
+    gradient = model[0].weight.grad
+    assert gradient is not None
+    before = gradient.clone()
+    one = torch.tensor(1.0)
+    assert not runtime.offloaded.speculative.in_progress
+    multiplied.take(runtime)
+    gradient.mul_(one)
+    assert multiplied.take(runtime) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(runtime.offloaded.speculative), "in_progress", True)
+        gradient.mul_(one)
+    assert multiplied.take(runtime) == 0
+    assert torch.equal(gradient, before)

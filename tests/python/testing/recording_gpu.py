@@ -1,0 +1,32 @@
+"""A stand-in for torch.cuda, where the device of chunks is torch's CPU (fake_client.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class RecordingGpu:
+    """Has the functions of memtide._util.devices.GpuModule, and records their calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.free_bytes = 0
+        self.allocated_bytes = 0
+        # Called while `synchronize` waits.
+        self.while_waiting: Callable[[], None] = lambda: None
+
+    def empty_cache(self) -> None:
+        self.calls.append("empty_cache")
+
+    def synchronize(self, device: Any = None) -> None:
+        self.calls.append("synchronize")
+        self.while_waiting()
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        self.calls.append("mem_get_info")
+        return self.free_bytes, 0
+
+    def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
+        self.calls.append("memory_stats_as_nested_dict")
+        return {"allocated_bytes": {"all": {"current": self.allocated_bytes}}}
