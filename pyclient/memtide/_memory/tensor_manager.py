@@ -85,7 +85,7 @@ class TensorManager:
         self._arenas: dict[tuple[Kind, int], Arena] = {}
         self._coming_bytes = 0  # Expected in each row of states, for the newest optimizer.
         self._owner = os.getpid()
-        self._left_behind = 0  # Bytes of ordinary memory that adopted tensors have left.
+        self._left_behind = 0  # Bytes of ordinary memory that adopted parameters have left.
 
     @property
     def here(self) -> bool:
@@ -154,7 +154,15 @@ class TensorManager:
             self._note_pressure()
             self.copy_bytes(tensor, target)
             tensor.data = target
-        self._left_behind += target.untyped_storage().nbytes()
+        if kind is Kind.PARAMETER:
+            self._leave_behind(target.untyped_storage().nbytes())
+        return True
+
+    def _leave_behind(self, size_bytes: int) -> None:
+        """Counts the ordinary memory that a parameter has left. Torch's allocator on a GPU caches
+        it, and the pool may need it. What gradients and states leave is not counted: the next ones
+        use it again, and to empty the cache in every step costs much more than it gains."""
+        self._left_behind += size_bytes
         gpu = gpu_module(self.device.type)
         if gpu is not None and self._left_behind >= _CACHED_BYTES:
             # Torch's allocator caches the memory that the tensors left; the pool may need it.

@@ -10,9 +10,11 @@ import pytest
 import torch
 from fake_client import FakeClient
 from memtide._capi.client import Kind
+from memtide._memory import tensor_manager
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
+from recording_gpu import RecordingGpu
 
 
 @pytest.fixture
@@ -230,3 +232,25 @@ def test_uninstalling_leaves_torch_as_it_was() -> None:
     assert {name: look() for name, look in watched.items()} == before
     assert not torch.nn.modules.module._global_forward_hooks
     assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+def test_no_cache_is_emptied_after_the_first_step_of_a_run_that_never_ran_short(
+    cpu_as_gpu: RecordingGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_manager, "_CACHED_BYTES", 16 << 10)
+    runtimes.start(
+        FakeClient(handles_faults=False, lease_budget=256), Observer(), adopt_everything=True
+    )
+    try:
+        model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(12)))
+        assert cpu_as_gpu.calls.count("empty_cache") == 3, "for 48 KiB of parameters"
+        optimizer = torch.optim.AdamW(model.parameters())
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.ones(2, 32)).sum().backward()
+            optimizer.step()
+            if step == 0:
+                cpu_as_gpu.calls.clear()
+    finally:
+        runtimes.stop()
+    assert cpu_as_gpu.calls.count("empty_cache") == 0
