@@ -1,6 +1,7 @@
 """The smallest tensor that goes into a chunk, and the alignment of its span there.
 
-Arenas lay out tensors by these two numbers, and the search for a chunk size estimates by them.
+Arenas lay out tensors by these numbers, and the search for a chunk size estimates by them: as in
+host memory, since on a GPU padding adds less than 512 bytes a tensor.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 SMALLEST_BYTES = 1024
 # Every span in a chunk begins at a multiple of this, as in torch's own CPU allocator.
 ALIGNMENT_BYTES = 64
+# On a GPU it begins at a multiple of this, as in torch's CUDA allocator. cuBLASLt chooses its
+# algorithm by the alignment of operands: with a smaller one, other bits than without memtide.
+GPU_ALIGNMENT_BYTES = 512
 
 
-def aligned(size_bytes: int) -> int:
+def aligned(size_bytes: int, alignment_bytes: int = ALIGNMENT_BYTES) -> int:
     """The bytes that a span of `size_bytes` takes up in a chunk, with its padding."""
-    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return -(-size_bytes // alignment_bytes) * alignment_bytes

@@ -1,10 +1,10 @@
 """Arenas: spans of addresses in chunks, and the storages over them.
 
 An `Arena` allocates spans of consecutive addresses in chunks of one kind. Spans are packed in the
-order of allocation and 64-byte aligned, as in torch's own allocator. A tensor larger than a chunk
-lies over consecutive places. A span belongs to the storage over it, and becomes free when the last
-tensor, view or storage over it is destroyed, not earlier. So no two live tensors share bytes,
-whichever references a script holds.
+order of allocation and aligned as in torch's own allocator of the device (alignment.py). A tensor
+larger than a chunk lies over consecutive places. A span belongs to the storage over it, and becomes
+free when the last tensor, view or storage over it is destroyed, not earlier. So no two live tensors
+share bytes, whichever references a script holds.
 
 Threads: an arena may be used from any thread. A storage may be destroyed at any moment, in any
 thread, also within an arena's own call. The client only records that; the arena's next call frees
@@ -17,15 +17,25 @@ import math
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
 from memtide._capi.client import Client, Kind
-from memtide._memory.alignment import aligned
+from memtide._memory.alignment import ALIGNMENT_BYTES, GPU_ALIGNMENT_BYTES, aligned
 from memtide._memory.free_list import FreeList
 from memtide._util.devices import device_name, gpu_module
 from memtide.errors import FailedPrecondition, ResourceExhausted
+
+
+@dataclass(frozen=True)
+class _Span:
+    """The bytes of a live storage, and what its end returns to its arena."""
+
+    size_bytes: int
+    taken_bytes: int  # With the padding that its arena took for it.
+    returned: deque[tuple[int, int]]
 
 
 class Storages:
@@ -34,16 +44,18 @@ class Storages:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.device = torch.device(device_name(client.properties.dl_device))
-        self._arenas: dict[int, tuple[int, deque[tuple[int, int]]]] = {}
+        # Memory without page faults is a GPU's.
+        faults = client.properties.handles_faults
+        self.alignment_bytes = ALIGNMENT_BYTES if faults else GPU_ALIGNMENT_BYTES
+        self._spans: dict[int, _Span] = {}  # By their start.
         self._looked_at: Counter[tuple[int, int]] = Counter()
         self._lock = threading.Lock()  # A checkpoint's thread reads while others train.
 
-    def over(
-        self, start: int, size_bytes: int, returned: deque[tuple[int, int]]
-    ) -> torch.UntypedStorage:
-        """A storage over [start, start + size_bytes). When it is destroyed, `collect` appends the
-        span to `returned`."""
-        self._arenas[start] = size_bytes, returned
+    def over(self, start: int, span: _Span) -> torch.UntypedStorage:
+        """A storage over [start, start + span.size_bytes). When it is destroyed, `collect` appends
+        its start and the bytes that were taken for it to `span.returned`."""
+        self._spans[start] = span
+        size_bytes = span.size_bytes
         return from_dlpack(self.client.wrap(start, size_bytes)).untyped_storage()
 
     def beside(self, start: int, size_bytes: int) -> torch.UntypedStorage:
@@ -56,21 +68,24 @@ class Storages:
     def collect(self) -> None:
         """Returns the spans of destroyed storages to their arenas."""
         with self._lock:
-            for span in self.client.take_returned():
+            for returned in self.client.take_returned():
                 # The client does not say which of several storages over the same bytes has ended
                 # (the arena's own, or one from `beside`): the span returns to its arena with the
                 # last one.
-                if span not in self._looked_at:
-                    self._arenas.pop(span[0])[1].append(span)
-                elif self._looked_at[span] == 1:
-                    del self._looked_at[span]
+                if returned not in self._looked_at:
+                    start, _ = returned
+                    span = self._spans.pop(start)
+                    span.returned.append((start, span.taken_bytes))
+                elif self._looked_at[returned] == 1:
+                    del self._looked_at[returned]
                 else:
-                    self._looked_at[span] -= 1
+                    self._looked_at[returned] -= 1
 
     def live(self) -> list[tuple[int, int]]:
         """The [start, end) addresses of every span with a live storage, sorted."""
         self.collect()
-        return sorted((start, start + size) for start, (size, _) in list(self._arenas.items()))
+        spans = list(self._spans.items())
+        return sorted((start, start + span.size_bytes) for start, span in spans)
 
 
 class Arena:
@@ -91,6 +106,7 @@ class Arena:
         self._client = storages.client
         self._base = self._client.properties.base
         self._chunk_bytes = self._client.properties.chunk_bytes
+        self._alignment_bytes = storages.alignment_bytes
         self._free = FreeList()
         self._last_end = 0
         self._returned: deque[tuple[int, int]] = deque()
@@ -123,14 +139,17 @@ class Arena:
 
     def empty_storage(self, size_bytes: int) -> torch.UntypedStorage:
         """A storage over a new span."""
-        start = self._take(aligned(size_bytes))
-        return self._storages.over(start, size_bytes, self._returned)
+        taken_bytes = aligned(size_bytes, self._alignment_bytes)
+        start = self._take(taken_bytes)
+        return self._storages.over(start, _Span(size_bytes, taken_bytes, self._returned))
 
     def take_over(
         self, places: Iterable[int], spans: Iterable[tuple[int, int]]
     ) -> list[torch.UntypedStorage]:
         """Adds allocated chunks to this arena, and returns storages over `spans`, the (start,
-        bytes) pairs of what they hold. REQUIRES: the spans lie in these chunks and are disjoint."""
+        bytes) pairs of what they hold. They may have less padding than this arena gives, from an
+        older memtide or another device. REQUIRES: the spans lie in these chunks, begin at multiples
+        of ALIGNMENT_BYTES and are disjoint."""
         with self._lock:
             for place in places:
                 start = self._base + place * self._chunk_bytes
@@ -138,9 +157,11 @@ class Arena:
                 self.chunks += 1
             storages = []
             for start, size_bytes in spans:
-                self._free.remove(start, start + aligned(size_bytes))
-                self._count(aligned(size_bytes))
-                storages.append(self._storages.over(start, size_bytes, self._returned))
+                taken_bytes = aligned(size_bytes)
+                self._free.remove(start, start + taken_bytes)
+                self._count(taken_bytes)
+                span = _Span(size_bytes, taken_bytes, self._returned)
+                storages.append(self._storages.over(start, span))
             return storages
 
     def trim(self) -> int:
@@ -177,7 +198,7 @@ class Arena:
     def _take(self, size: int) -> int:
         with self._lock:
             self._work_off_returned()
-            start = self._free.take(size)
+            start = self._find(size)
             if start is None:
                 try:
                     start = self._take_new(size)
@@ -186,6 +207,9 @@ class Arena:
             self._count(size)
             return start
 
+    def _find(self, size: int) -> int | None:
+        return self._free.take(size, self._alignment_bytes)
+
     def _count(self, size: int) -> None:
         self.live_bytes += size
         self._most_bytes = max(self._most_bytes, self.live_bytes)
@@ -193,12 +217,12 @@ class Arena:
     def _take_new(self, size: int) -> int:
         # First allocates only what is missing behind the last chunk: if the new chunks follow it,
         # the tensor begins in that chunk's free tail, and tensors stay packed.
-        tail = self._free.ending_at(self._last_end)
+        tail = self._free.ending_at(self._last_end, self._alignment_bytes)
         self._grow(math.ceil((size - tail) / self._chunk_bytes))
-        start = self._free.take(size)
+        start = self._find(size)
         if start is None:
             self._grow(math.ceil(size / self._chunk_bytes))
-            start = self._free.take(size)
+            start = self._find(size)
         assert start is not None
         return start
 
@@ -209,7 +233,7 @@ class Arena:
         if (gpu := gpu_module(device.type)) is not None:
             gpu.synchronize(device)
             self._work_off_returned()
-            start = self._free.take(size)
+            start = self._find(size)
             if start is not None:
                 return start
         return self._take_new(size)
@@ -235,6 +259,6 @@ class Arena:
     def _work_off_returned(self) -> None:
         self._storages.collect()
         while self._returned:
-            start, size_bytes = self._returned.popleft()
-            self._free.add(start, start + aligned(size_bytes))
-            self.live_bytes -= aligned(size_bytes)
+            start, taken_bytes = self._returned.popleft()
+            self._free.add(start, start + taken_bytes)
+            self.live_bytes -= taken_bytes

@@ -32,11 +32,12 @@ class FreeList:
             self._starts.insert(at, start)
             self._ends.insert(at, end)
 
-    def take(self, size: int) -> int | None:
-        """Removes `size` bytes from the first interval that is large enough, and returns their
-        start; None: no interval is."""
-        for at, start in enumerate(self._starts):
-            if self._ends[at] - start >= size:
+    def take(self, size: int, alignment: int = 1) -> int | None:
+        """Removes `size` bytes that begin at a multiple of `alignment` from the first interval that
+        has them, and returns their start; None: no interval has."""
+        for at, end in enumerate(self._ends):
+            start = _round_up(self._starts[at], alignment)
+            if end - start >= size:
                 self.remove(start, start + size)
                 return start
         return None
@@ -53,9 +54,14 @@ class FreeList:
             self._starts.insert(at, old_start)
             self._ends.insert(at, start)
 
-    def ending_at(self, end: int) -> int:
-        """The bytes of the interval that ends at `end`; 0: none does."""
+    def ending_at(self, end: int, alignment: int = 1) -> int:
+        """The bytes from the first multiple of `alignment` in the interval that ends at `end`; 0:
+        none does."""
         at = bisect.bisect_left(self._ends, end)
         if at < len(self._ends) and self._ends[at] == end:
-            return end - self._starts[at]
+            return max(0, end - _round_up(self._starts[at], alignment))
         return 0
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -165,10 +165,8 @@ class TensorManager:
         self._left_behind += size_bytes
         gpu = gpu_module(self.device.type)
         if gpu is not None and self._left_behind >= _CACHED_BYTES:
-            # Torch's allocator caches the memory that the tensors left; the pool may need it.
             self._left_behind = 0
             gpu.empty_cache()
-        return True
 
     def adopt_together(self, tensors: Sequence[torch.Tensor], kind: Kind) -> list[torch.Tensor]:
         """Moves a storage into a chunk, and returns the same views of it there. The first tensor is
@@ -228,7 +226,7 @@ class TensorManager:
         """Announces that an optimizer will create states for these parameters, beside those that
         exist, so that their arenas allocate consecutive chunks."""
         self._coming_bytes = sum(
-            aligned(local_part(p).untyped_storage().nbytes())
+            aligned(local_part(p).untyped_storage().nbytes(), self._storages.alignment_bytes)
             for p in parameters
             if p.requires_grad and self.manages(local_part(p))
         )

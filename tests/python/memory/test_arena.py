@@ -9,9 +9,10 @@ import pytest
 import torch
 from fake_client import CHUNK_BYTES, FakeClient
 from memtide._capi.client import Kind
-from memtide._memory.alignment import ALIGNMENT_BYTES
+from memtide._memory.alignment import ALIGNMENT_BYTES, GPU_ALIGNMENT_BYTES
 from memtide._memory.arena import Arena, Storages
 from memtide._memory.free_list import FreeList
+from recording_gpu import RecordingGpu
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -35,6 +36,53 @@ def test_intervals_agree_with_a_set_of_numbers(seed: int) -> None:
         listed = list(intervals)
         assert {n for start, end in listed for n in range(start, end)} == model
         assert all(end < start for (_, end), (start, _) in zip(listed, listed[1:], strict=False))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_aligned_intervals_agree_with_a_set_of_numbers(seed: int) -> None:
+    draw = random.Random(seed)
+    intervals, model = FreeList(), set()
+    for _ in range(300):
+        start, size, alignment = draw.randrange(200), draw.randint(1, 12), draw.choice([1, 4, 8])
+        wanted = range(start, start + size)
+        if draw.random() < 0.5 and model.isdisjoint(wanted):
+            intervals.add(wanted.start, wanted.stop)
+            model.update(wanted)
+        else:
+            first = intervals.take(size, alignment)
+            aligned = (n for n in sorted(model) if n % alignment == 0)
+            fits = [n for n in aligned if set(range(n, n + size)) <= model]
+            assert first == (fits[0] if fits else None)
+            if first is not None:
+                model -= set(range(first, first + size))
+        for start, end in intervals:
+            usable = [n for n in range(start, end) if n % alignment == 0]
+            assert intervals.ending_at(end, alignment) == (end - usable[0] if usable else 0)
+
+
+@pytest.mark.parametrize(
+    ("handles_faults", "alignment"), [(True, ALIGNMENT_BYTES), (False, GPU_ALIGNMENT_BYTES)]
+)
+def test_spans_are_aligned_as_torch_aligns_them_on_their_device(
+    handles_faults: bool, alignment: int
+) -> None:
+    assert (ALIGNMENT_BYTES, GPU_ALIGNMENT_BYTES) == (64, 512)
+    arena = Arena(Storages(FakeClient(handles_faults=handles_faults)), Kind.OTHER)
+    held = [arena.empty([1000 + 24 * n], [1], torch.uint8) for n in range(20)]
+    at = [tensor.data_ptr() for tensor in held]
+    assert all(address % alignment == 0 for address in at)
+    sizes = [-(-tensor.nbytes // alignment) * alignment for tensor in held]
+    assert at == [at[0] + sum(sizes[:number]) for number in range(20)], "no other padding"
+
+
+def test_what_kernels_still_use_is_awaited_before_the_arena_says_that_it_is_full(
+    cpu_as_gpu: RecordingGpu,
+) -> None:
+    arena = Arena(Storages(FakeClient(places=1, handles_faults=False)), Kind.OTHER)
+    held = [arena.empty([CHUNK_BYTES], [1], torch.uint8)]
+    cpu_as_gpu.while_waiting = held.clear
+    assert arena.empty([CHUNK_BYTES], [1], torch.uint8).numel() == CHUNK_BYTES
+    assert cpu_as_gpu.calls == ["synchronize"]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from fake_client import FakeClient
+from fake_client import CHUNK_BYTES, FakeClient
 from memtide._capi.client import Kind
+from memtide._memory.alignment import GPU_ALIGNMENT_BYTES
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_manager import TensorManager
 from memtide._node.step_manifest import (
@@ -127,6 +129,35 @@ def test_what_others_look_at_stays_and_takes_the_content(client: FakeClient) -> 
     optimizer.step()
     runtime.manager.trim_all()
     assert runtime.manager.chunks() < chunks
+
+
+def test_a_layout_with_less_padding_is_resumed_as_it_is(client: FakeClient) -> None:
+    make = OPTIMIZERS["adamw"]
+    plain = train(*build(make, 0), range(8))
+    start(client, None)
+    first = build(make, 0)
+    train(*first, range(3))
+    at = [p.data_ptr() % CHUNK_BYTES for p in first[0].parameters()]
+    assert any(address % GPU_ALIGNMENT_BYTES for address in at)
+    # The same job on a GPU: there a new tensor begins at a multiple of 512 bytes.
+    client.properties = replace(client.properties, handles_faults=False, device_slots=1000)
+    client.lease_budget = 1000
+    runtime = start(client, manifest_of(client))
+    model, optimizer = build(make, 1)
+    assert train(model, optimizer, range(3, 6)) == plain[3:6]
+    manager = runtime.manager
+    managed = [p for p in model.parameters() if manager.manages(p)]
+    assert [p.data_ptr() % CHUNK_BYTES for p in managed] == [
+        a for p, a in zip(first[0].parameters(), at, strict=True) if manager.manages(p)
+    ]
+    assert all(p.grad.data_ptr() % GPU_ALIGNMENT_BYTES == 0 for p in managed)
+    del first
+    # What is freed of the old layout is used by the new one, and nothing overlaps.
+    more = [nn.Linear(20 + n, 31, bias=False).weight for n in range(20)]
+    assert all(p.data_ptr() % GPU_ALIGNMENT_BYTES == 0 for p in more if manager.manages(p))
+    live = manager.live()
+    assert all(end <= start for (_, end), (start, _) in zip(live, live[1:], strict=False))
+    assert train(model, optimizer, range(6, 8)) == plain[6:]
 
 
 def saved_tensor(offset_bytes: int) -> SavedTensor:
