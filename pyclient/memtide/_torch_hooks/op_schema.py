@@ -1,4 +1,11 @@
-"""Which arguments torch's operations read and write, by their schemas."""
+"""Which arguments torch's operations read and write, by their schemas.
+
+Schemas of torch's own operators mark what is written. Others mark it only if their author has done
+so: those of collectives (`c10d`) mark nothing at all, nor do many extensions. An operation outside
+of ATen that marks nothing counts as writing to all its tensors but those in a table, because a
+write that is not announced is lost when its chunk is evicted as a clean one. A read that counts as
+a write only costs a write-back.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +22,41 @@ from memtide._memory.tensor_manager import TensorManager
 _LIST_PREFIXES = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
 
 
+# Namespaces whose schemas mark all that is written.
+_COMPLETE_NAMESPACES = frozenset(
+    {"aten", "prims", "prim", "_c10d_functional_autograd", "_dtensor", "torchvision"}
+)
+# By operation of other namespaces that marks nothing, the positions that it only reads. Inputs of a
+# collective follow its outputs; what a functional one returns is new.
+_ONLY_READ: dict[str, frozenset[int]] = {
+    **{
+        f"c10d::{name}": frozenset({1})
+        for name in (
+            *("allgather_", "_allgather_base_", "allgather_coalesced_"),
+            *("allgather_into_tensor_coalesced_", "reduce_scatter_", "_reduce_scatter_base_"),
+            *("reduce_scatter_tensor_coalesced_", "alltoall_", "alltoall_base_"),
+            *("gather_", "scatter_"),
+        )
+    },
+    **{f"c10d::{name}": frozenset({0}) for name in ("send", "check_for_nan")},
+    **{
+        f"_c10d_functional::{name}": frozenset({0})
+        for name in (
+            *("all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_reduce"),
+            *("all_reduce_coalesced", "all_to_all_single", "broadcast", "isend"),
+            *("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "wait_tensor"),
+        )
+    },
+    "fsdp::all_gather_copy_in": frozenset({0}),  # It copies them to its second argument.
+}
+# Operators of torch's own that write to running statistics, and do not mark it.
+_UNMARKED_STATISTICS = frozenset(
+    {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"}
+    | {"aten::batch_norm_update_stats", "aten::batch_norm_gather_stats"}
+    | {"aten::batch_norm_gather_stats_with_counts"}
+)
+
+
 def is_higher_order(operation: Any) -> bool:
     """Whether an operation takes functions (`torch.cond`, flex attention), and has no schema."""
     return not hasattr(operation, "_schema")
@@ -22,14 +64,32 @@ def is_higher_order(operation: Any) -> bool:
 
 @cache
 def written_arguments(operation: Any) -> tuple[frozenset[int], frozenset[str]]:
-    """Positions and names of the arguments that an operation changes."""
-    arguments = operation._schema.arguments
-    written = [
-        (position, argument.name)
-        for position, argument in enumerate(arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+    """Positions and names of the arguments that an operation changes, or may change."""
+    schema = operation._schema
+    if _marks_nothing(schema):
+        read = _ONLY_READ.get(schema.name, frozenset())
+        written = [(at, a.name) for at, a in enumerate(schema.arguments) if at not in read]
+    else:
+        unmarked = {"running_mean", "running_var"} if schema.name in _UNMARKED_STATISTICS else set()
+        written = [
+            (at, argument.name)
+            for at, argument in enumerate(schema.arguments)
+            if argument.name in unmarked
+            or (argument.alias_info is not None and argument.alias_info.is_write)
+        ]
     return frozenset(at for at, _ in written), frozenset(name for _, name in written)
+
+
+def _marks_nothing(schema: Any) -> bool:
+    """Whether an operation's schema does not say what it writes."""
+    if schema.name.partition("::")[0] in _COMPLETE_NAMESPACES:
+        return False
+    return all(argument.alias_info is None for argument in schema.arguments)
+
+
+def writes_arguments(operation: Any) -> bool:
+    """Whether an operation changes any of its arguments, or may."""
+    return is_higher_order(operation) or bool(written_arguments(operation)[0])
 
 
 def pieces_of(
