@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 from memtide._capi.client import Access, Client, Places
 from memtide.errors import ResourceExhausted
@@ -31,6 +32,17 @@ class Lease:
         self._ledger.give_back(self)
 
 
+class KeptLeases:
+    """Leases that one operation needs beyond its call, until `release`."""
+
+    def __init__(self, leases: contextlib.ExitStack) -> None:
+        self._leases = leases
+
+    def release(self) -> None:
+        """Ends them. A second call changes nothing."""
+        self._leases.close()
+
+
 class LeaseLedger:
     """All leases of this process. Safe to use from any thread."""
 
@@ -40,6 +52,9 @@ class LeaseLedger:
         self._leasing = threading.Lock()
         self._live: dict[int, Lease] = {}
         self._in_use = 0
+        self._kept_uses: Counter[int] = Counter()  # Kept leases of each place. Only if strict.
+        # Ends kept leases; False: there are none that it can end. Called with `_leasing` locked.
+        self.make_room: Callable[[], bool] = lambda: False
         stats = client.stats()
         self.budget = stats.lease_budget
         self.limit = limit_of(self.budget)
@@ -74,7 +89,7 @@ class LeaseLedger:
     @property
     def room(self) -> int:
         """The chunks that may still be leased now."""
-        return self.limit - self._in_use
+        return self.limit - self._in_use - len(self._kept_uses)
 
     def lease(self, places: Places, access: Access) -> Lease | None:
         """Leases all of `places`; None: they do not fit beside the other leases, or no lease is
@@ -108,6 +123,21 @@ class LeaseLedger:
             self._lease_both(reads, writes, held)
             yield
 
+    def keep(self, reads: Places, writes: Places) -> KeptLeases:
+        """As `using`, until what is returned is released. REQUIRES: strict."""
+        places = {*reads.numbers, *writes.numbers}
+        with contextlib.ExitStack() as leases:
+            self._lease_both(reads, writes, leases)
+            with self._lock:
+                self._kept_uses.update(places)
+            leases.callback(self._end_kept, places)
+            return KeptLeases(leases.pop_all())
+
+    def _end_kept(self, places: set[int]) -> None:
+        with self._lock:
+            self._kept_uses.subtract(places)
+            self._kept_uses = +self._kept_uses  # Without the places that none is left of.
+
     def _lease_both(self, reads: Places, writes: Places, held: contextlib.ExitStack) -> None:
         # Writes and reads are two calls. One operation at a time makes them, because two that have
         # made the first could wait for each other.
@@ -115,12 +145,24 @@ class LeaseLedger:
         if count > self.budget:
             raise ResourceExhausted(f"{count} chunks at once, of at most {self.budget}")
         with self._leasing:
-            if count > self.budget - self._in_use:
+            if self._kept_uses:
+                self._make_room_for({*reads.numbers, *writes.numbers})
+            if count > self.budget - self._in_use - len(self._kept_uses):
                 self.release_all()  # Leases ahead only make access fast.
             for places, access in ((writes, Access.WRITE), (reads, Access.READ)):
                 if places.count:
                     self._client.acquire(places, access)
                     held.callback(self._client.release, places)
+
+    def _make_room_for(self, places: set[int]) -> None:
+        """Ends kept leases of other places until these fit beside the rest."""
+        while len(places | self._kept_uses.keys()) > self.budget:
+            if not self.make_room():
+                others = len(self._kept_uses.keys() - places)
+                raise ResourceExhausted(
+                    f"{len(places)} chunks at once, beside {others} that sends and receives use "
+                    f"until they end, of at most {self.budget}"
+                )
 
     def _acquire(self, places: Places, access: Access) -> bool:
         if not places.count or places.count > self.room:

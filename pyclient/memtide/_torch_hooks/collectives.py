@@ -3,8 +3,7 @@
 A collective over sockets (gloo) receives by system calls in its own threads. A system call that
 writes to a chunk with a read lease fails with EFAULT, where a store instruction would be a page
 fault. So until a collective is complete, the tensors that it writes have write leases and those
-that it reads have read leases. On a GPU, lease dispatch (lease_dispatch.py) leases for collectives
-as for all operations.
+that it reads have read leases. On a GPU gpu_collectives.py does the like, where it is needed.
 """
 
 from __future__ import annotations

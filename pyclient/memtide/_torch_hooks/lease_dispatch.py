@@ -8,10 +8,12 @@ leased costs one more count, any other a fetch.
 If an operation finds too little GPU memory for its results, chunks are evicted from the device,
 their memory returns to CUDA, and the operation is run again.
 
+Collectives that are launched, or that end, after their call keep leases for longer
+(gpu_collectives.py).
+
 Accesses that no dispatch mode sees are fatal on chunks: kernels that take addresses past torch's
 dispatcher (raw Triton, extensions that do not register their operations, CuPy and Numba over a
-tensor), and collectives that a script collects to launch them together later. torch.compile leaves
-code as it is while a mode is active, and CUDA graphs are refused.
+tensor). torch.compile leaves code as it is while a mode is active, and CUDA graphs are refused.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from memtide._torch_hooks import (
 )
 from memtide._torch_hooks.attributes import Attributes, Maker
 from memtide._torch_hooks.collectives import FROM_ONE_TO_ONE, IN_ORDER, Collectives
+from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.module_hooks import Moments
 from memtide.errors import FailedPrecondition
 
@@ -67,7 +68,7 @@ class Context:
     moments: Moments
     observer: Observer
     offloaded: OffloadedSteps
-    collectives: Collectives
+    collectives: Collectives | GpuCollectives
     around_step: optimizer_hooks.Around
     on_optimizer: Callable[[Optimizer], None]
     out_of_memory: DeviceOomHandler | None  # On a GPU.
@@ -142,6 +143,13 @@ def _multiplying(make: Callable[..., Any], context: Context) -> Maker:
 
 def _leasing(name: str, context: Context) -> Maker:
     return partial(context.collectives.leasing, name)
+
+
+def _grouping(
+    make: Callable[[GpuCollectives, Callable[..., Any]], Callable[..., Any]], context: Context
+) -> Maker:
+    assert isinstance(context.collectives, GpuCollectives)
+    return partial(make, context.collectives)
 
 
 def _reducing(make: Callable[..., Any], context: Context) -> Maker:
@@ -250,12 +258,25 @@ PATCHES: tuple[Patch, ...] = (
         Patch(
             owner="torch.distributed.distributed_c10d:ProcessGroup",
             name=name,
-            why="threads of the backend write to chunks by system calls: these are leased",
+            why="threads of the backend use chunks after the call: these are leased until then",
             make=partial(_leasing, name),
-            when=When.HOST,
             absent=f"collectives by ProcessGroup.{name}: they fail where they write to chunks",
         )
         for name in (*IN_ORDER, *FROM_ONE_TO_ONE)
+    ),
+    *(
+        Patch(
+            owner="torch.distributed.distributed_c10d:ProcessGroup",
+            name=name,
+            why="coalesced collectives are launched when their group ends: till then it has leases",
+            make=partial(_grouping, make),
+            when=When.GPU,
+            absent="coalesced collectives and batch_isend_irecv over tensors in chunks",
+        )
+        for name, make in (
+            ("_start_coalescing", GpuCollectives.starting_groups),
+            ("_end_coalescing", GpuCollectives.ending_groups),
+        )
     ),
     *(
         Patch(

@@ -30,6 +30,7 @@ from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards, patches
 from memtide._torch_hooks.attributes import Attributes, Maker
 from memtide._torch_hooks.collectives import Collectives
+from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_hooks import Moments, Scope
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
@@ -56,7 +57,9 @@ class Runtime:
         self._starting_processes = starting_processes
         self.scope = Scope(everything=adopt_everything)
         self.moments = Moments(self.manager, self.observer, self.scope)
-        self.collectives = Collectives(self.manager)
+        self.collectives: Collectives | GpuCollectives = (
+            GpuCollectives(self.manager) if self.ledger.strict else Collectives(self.manager)
+        )
         self.offloaded = OffloadedSteps(self.manager, self.observer)
         self.moments.on_gradient = self.offloaded.speculative.gradient_accumulated
         self._attributes = Attributes()

@@ -163,6 +163,26 @@ def test_collectives_write_to_chunks(how: str, cli: Cli, tmp_path: Path) -> None
     assert how != "--exact" or ours.read_bytes() == plain.read_bytes()
 
 
+@pytest.mark.parametrize("how", ["--exact", "--skip-non-finite"])
+@pytest.mark.usefixtures("gpu")
+def test_collectives_write_to_chunks_of_a_gpu(how: str, cli: Cli, tmp_path: Path) -> None:
+    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
+    run = [*_TORCHRUN, SCRIPTS / "manual_allreduce.py"]
+    cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
+    # For each rank room for its parameters, which it receives all at once, but not for gradients
+    # and states as well.
+    flags = ["--device=cuda", "--device-pool=64MiB", "--host-pool=96MiB", "--ssd-pool=1GiB"]
+    flags += [f"--ssd-dir={tmp_path / 'ssd'}", f"--stats={stats}", how, "--chunk-size=2MiB"]
+    cli.memtide("run", *flags, "torchrun", *run, RESULT=ours, ON_GPU="1").check()
+    losses = [
+        [float.fromhex(loss) for loss in json.loads(file.read_text())["losses"]]
+        for file in (ours, plain)
+    ]
+    assert losses[0] == (losses[1] if how == "--exact" else pytest.approx(losses[1], rel=1e-5))
+    assert how != "--exact" or ours.read_bytes() == plain.read_bytes()
+    assert json.loads(stats.read_text())["moved_bytes"]["device_to_host_bytes"] > 0
+
+
 @pytest.mark.parametrize(("starter", "gpus"), [(["torchrun", *_TORCHRUN], 2), ([], 2), ([], 3)])
 @pytest.mark.usefixtures("gpu")
 def test_ranks_have_a_gpu_each(
