@@ -21,9 +21,13 @@ def host_bytes() -> int:
 
 
 def device_bytes(dl_device: tuple[int, int]) -> int:
-    """Bytes that torch's allocator has allocated on a GPU, none of them in chunks; 0 for a CPU."""
+    """Bytes that torch's allocator has allocated on a GPU, none of them in chunks; 0 for a CPU, and
+    where a script uses another allocator (RMM), which keeps no such count."""
     gpu = gpu_module(type_name(dl_device))
     if gpu is None:
         return 0
-    stats = gpu.memory_stats_as_nested_dict(dl_device[1])  # Empty before CUDA is initialized.
+    try:
+        stats = gpu.memory_stats_as_nested_dict(dl_device[1])  # Empty before CUDA is initialized.
+    except RuntimeError:
+        return 0
     return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0

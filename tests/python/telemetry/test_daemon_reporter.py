@@ -15,6 +15,7 @@ from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
 from memtide.errors import Unavailable
+from recording_gpu import RecordingGpu
 from torch import nn
 
 _FORWARD, _BACKWARD = (Phase.FORWARD, "Linear"), (Phase.BACKWARD, "Linear")
@@ -172,13 +173,48 @@ def test_own_device_memory_is_what_torch_allocated_on_the_gpu(
         torch.cuda, "memory_stats_as_nested_dict", lambda gpu: gpus.append(gpu) or stats
     )
     client.properties = replace(client.properties, dl_device=(2, 1))
+    clock_s = 100.0
+    monkeypatch.setattr(daemon_reporter.time, "monotonic", lambda: clock_s)
     ledger = runtimes.LeaseLedger(client)
     reporter = daemon_reporter.Reporter(client, ledger, Observer())
     reporter.moment("forward", "Linear")
     stats.clear()  # As before the first use of CUDA.
+    clock_s += 0.02
     reporter.moment("forward", "Linear")
     assert [device for device, _ in client.own_bytes] == [4096, 0]
     assert gpus == [1, 1]
+
+
+def test_own_device_memory_is_read_rarely(
+    cpu_as_gpu: RecordingGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = 100.0
+    monkeypatch.setattr(daemon_reporter.time, "monotonic", lambda: clock_s)
+    client = FakeClient(handles_faults=False)
+    reporter = daemon_reporter.Reporter(client, runtimes.LeaseLedger(client), Observer())
+    for cpu_as_gpu.allocated_bytes in (4096, 8192):
+        for _ in range(3):
+            reporter.moment("forward", "Linear")
+            clock_s += 0.003
+        clock_s += 0.01
+    assert [device for device, _ in client.own_bytes] == [4096] * 3 + [8192] * 3
+    assert cpu_as_gpu.calls == ["memory_stats_as_nested_dict"] * 2
+
+
+def test_an_allocator_that_counts_nothing_does_not_end_the_run(
+    cpu_as_gpu: RecordingGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_device: object) -> None:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
+
+    monkeypatch.setattr(cpu_as_gpu, "memory_stats_as_nested_dict", refuse)
+    runtime = runtimes.start(FakeClient(handles_faults=False), Observer(), adopt_everything=True)
+    try:
+        train(model := layers(12), torch.optim.SGD(model.parameters(), lr=0.1))
+        assert len(runtime.client.own_bytes) > 12
+        assert {device for device, _ in runtime.client.own_bytes} == {0}
+    finally:
+        runtimes.stop()
 
 
 def test_host_bytes_are_what_the_kernel_calls_anonymous() -> None:
