@@ -5,6 +5,10 @@ again. Chunks return, up to the share with which the job began, once whole itera
 free. Between two moments of an iteration nothing becomes free, because torch's allocator holds its
 memory until `empty_cache` (docs/decisions/0012). If the script runs out of memory again after a
 return, the next return waits for twice as many iterations.
+
+CUDA's libraries (cuBLAS, cuDNN, NCCL) and kernels that are loaded at their first use allocate past
+torch's allocator, which has taken all that chunks left. Their errors do not say how much they need,
+so more is given back for them, and stays free for the next one.
 """
 
 from __future__ import annotations
@@ -19,11 +23,19 @@ import torch
 from memtide._memory.tensor_manager import TensorManager
 from memtide._util.devices import gpu_module
 from memtide._util.sizes import format_size, parse_size
-from memtide.errors import DeadlineExceeded, ResourceExhausted
+from memtide.errors import DeadlineExceeded, MemtideError, ResourceExhausted
 
 _TIMEOUT_MS = 60_000
 # Iterations without a shortage before chunks return: the first time, and at most.
 _PATIENCE, _MOST_PATIENCE = 2, 1024
+# More than cuBLAS's workspace, cuDNN's handle or NCCL's buffers of one communicator.
+_LIBRARIES_BYTES = 512 * 2**20
+# What these errors have in common, as torch passes them on.
+_LIBRARY_IS_SHORT = re.compile(
+    r"out of memory|CU[A-Z]+_(STATUS_)?[A-Z_]*ALLOC(ATION)?_FAILED"
+    # cuBLAS has no other error for a handle that does not fit.
+    r"|CUBLAS_STATUS_NOT_INITIALIZED when calling .?cublasCreate"
+)
 _ALLOCATION_SIZE = re.compile(r"Tried to allocate ([0-9.]+) ([KMGT]?i?B)")
 
 
@@ -38,13 +50,16 @@ class DeviceOomHandler:
         self._patience = _PATIENCE
         self._returned = False  # Whether chunks have returned since the last shortage.
         self._slack_bytes = manager.chunk_bytes  # Stays free when chunks return.
+        self._libraries_bytes = 0  # Left free for CUDA's libraries, once one of them was short.
 
-    def retry(self, short: torch.OutOfMemoryError, run: Callable[[], Any]) -> Any:
+    def retry(self, short: RuntimeError, run: Callable[[], Any]) -> Any:
         """Calls `run`, which failed with `short`, again, with fewer chunks on the device each time.
 
-        torch.OutOfMemoryError: it also fails with the fewest chunks.
+        torch.OutOfMemoryError: it also fails with the fewest chunks. REQUIRES: is_shortage(short).
         """
-        wanted = _asked_bytes(short)
+        if is_shortage_of_a_library(short):
+            self._libraries_bytes = _LIBRARIES_BYTES
+        wanted = _asked_bytes(short) + self._libraries_bytes
         self._iterations = 0
         self._slack_bytes = max(wanted, self._manager.chunk_bytes)
         if self._returned:
@@ -54,7 +69,9 @@ class DeviceOomHandler:
             self._give_back(wanted)
             try:
                 return run()
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not is_shortage(error):
+                    raise
                 short = error
         raise torch.OutOfMemoryError(
             f"{short} memtide keeps {self._slots} chunks of "
@@ -99,7 +116,19 @@ class DeviceOomHandler:
             gpu.empty_cache()
 
 
-def _asked_bytes(error: torch.OutOfMemoryError) -> int:
+def is_shortage(error: RuntimeError) -> bool:
+    """Whether an operation failed because too little device memory was free."""
+    return isinstance(error, torch.OutOfMemoryError) or is_shortage_of_a_library(error)
+
+
+def is_shortage_of_a_library(error: RuntimeError) -> bool:
+    """Whether it was memory that torch's allocator does not allocate."""
+    if isinstance(error, torch.OutOfMemoryError | MemtideError):
+        return False
+    return _LIBRARY_IS_SHORT.search(str(error)) is not None
+
+
+def _asked_bytes(error: RuntimeError) -> int:
     """The bytes that CUDA's allocator reports to have tried to allocate; 0: it reports none."""
     match = _ALLOCATION_SIZE.search(str(error))
     return parse_size(match[1] + match[2]) if match else 0

@@ -21,11 +21,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtide._capi.client import Places
-from memtide._memory.device_oom import DeviceOomHandler
+from memtide._memory.device_oom import (
+    DeviceOomHandler,
+    is_shortage,
+    is_shortage_of_a_library,
+)
 from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks.op_schema import (
     are_fake,
@@ -35,6 +38,7 @@ from memtide._torch_hooks.op_schema import (
     pieces_of,
     run_pieces,
     touched_by,
+    writes_arguments,
 )
 from memtide.errors import ResourceExhausted
 
@@ -84,8 +88,12 @@ class LeaseDispatchMode(TorchDispatchMode):
     ) -> Any:
         try:
             return self._run_once(func, args, kwargs, reads, writes)
-        except torch.OutOfMemoryError as error:
-            if writes:  # The operation may have written some chunks already: no second run.
+        except RuntimeError as error:
+            if not is_shortage(error):
+                raise
+            # The operation may have written some of these already: no second run. Torch allocates
+            # results before it launches anything, but a library may be short at any moment.
+            if writes or (is_shortage_of_a_library(error) and writes_arguments(func)):
                 raise
             short = error
         return self._elastic.retry(short, lambda: self._run_once(func, args, kwargs, reads, writes))

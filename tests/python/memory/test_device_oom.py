@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 from fake_client import CHUNK_BYTES, FakeClient, one_chunk_each
+from memtide._memory.device_oom import DeviceOomHandler
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
-from memtide.errors import ResourceExhausted
+from memtide.errors import MemtideError, ResourceExhausted
 from recording_gpu import RecordingGpu
 
 _SLOTS = 9
@@ -58,9 +60,7 @@ class Script:
 
 
 @pytest.fixture
-def script(
-    cpu_as_gpu: RecordingGpu, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> Script:
+def script(cpu_as_gpu: RecordingGpu, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Script:
     return Script(runtime, cpu_as_gpu, monkeypatch)
 
 
@@ -108,6 +108,123 @@ def test_a_device_that_is_too_small_at_last_says_so(
     monkeypatch.setattr(runtime.client, "acquire", acquire)
     with pytest.raises(torch.OutOfMemoryError, match="memtide keeps 4 chunks of 4.00 KiB"):
         parameter.neg()
+
+
+class _CudaError(RuntimeError):
+    """As torch.AcceleratorError of newer versions, which is no OutOfMemoryError either."""
+
+
+# As CUDA's libraries put it, and torch passes it on.
+_LIBRARY_ERRORS = (
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+    "cuFFT error: CUFFT_ALLOC_FAILED",
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    "NCCL error in: x.cpp:1, unhandled cuda error, NCCL version 2.27\nncclUnhandledCudaError: Call "
+    "to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'",
+)
+
+
+def failing_once(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, *errors: RuntimeError
+) -> list[RuntimeError]:
+    """The next operations on chunks fail with `errors`, those that are left of the list."""
+    left = list(errors)
+    real = runtime.client.acquire
+
+    def acquire(*arguments: object) -> None:
+        real(*arguments)
+        if left:
+            runtime.client.release(arguments[0])
+            raise left.pop(0)
+
+    monkeypatch.setattr(runtime.client, "acquire", acquire)
+    return left
+
+
+@pytest.mark.parametrize("text", _LIBRARY_ERRORS)
+def test_a_library_that_is_short_of_memory_is_a_shortage_too(
+    text: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parameter,) = one_chunk_each(1)
+    left = failing_once(runtime, monkeypatch, _CudaError(text))
+    assert (parameter * 2)[7].item() == 0.0
+    assert not left
+    assert runtime.client.slots == runtime.client.limits.min_slots, "less than 512 MiB are there"
+
+
+def test_other_errors_are_no_shortage(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    (parameter,) = one_chunk_each(1)
+    others = (
+        _CudaError("CUDA error: an illegal memory access was encountered"),
+        _CudaError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"),
+        MemtideError("the device pool is out of memory"),
+    )
+    for error in others:
+        failing_once(runtime, monkeypatch, error)
+        with pytest.raises(type(error), match=str(error)[:12]):
+            parameter.neg()
+        assert runtime.client.lease_budget == 8
+
+
+def test_an_operation_that_writes_is_not_repeated_for_a_library(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parameter,) = one_chunk_each(1)
+    ordinary = torch.zeros(1)
+    failing_once(runtime, monkeypatch, _CudaError(_LIBRARY_ERRORS[0]))
+    with pytest.raises(_CudaError):
+        ordinary.add_(parameter[5])
+    assert runtime.client.lease_budget == 8
+    failing_once(runtime, monkeypatch, torch.OutOfMemoryError("CUDA out of memory."))
+    ordinary.add_(parameter[5])
+    assert runtime.client.lease_budget < 8, "torch's allocator fails before anything is launched"
+
+
+class _BigChunks:
+    """What a DeviceOomHandler uses of a TensorManager, with 100 slots of 64 MiB."""
+
+    chunk_bytes = 64 << 20
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.client = self.ledger = self
+        self.properties = SimpleNamespace(device_slots=100)
+        self.limits = SimpleNamespace(min_slots=4)
+        self.slots = 100
+
+    def resize(self, share_bytes: int, _timeout_ms: int) -> None:
+        self.slots = share_bytes // self.chunk_bytes
+
+    def release_all(self) -> None:
+        pass
+
+    def refresh(self) -> None:
+        pass
+
+
+def test_a_library_is_given_512_mib_more_than_was_asked_and_they_stay_free(
+    cpu_as_gpu: RecordingGpu,
+) -> None:
+    manager = _BigChunks()
+    handler = DeviceOomHandler(manager)  # type: ignore[arg-type]
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.25 GiB. GPU 0")
+    handler.retry(error, lambda: None)
+    assert manager.slots == 100 - 20
+    handler.retry(RuntimeError(_LIBRARY_ERRORS[0]), lambda: None)
+    assert manager.slots == 80 - 80 // 8, "an eighth is more than 512 MiB"
+    manager.slots = handler._slots = 40
+    handler.retry(RuntimeError(_LIBRARY_ERRORS[0]), lambda: None)
+    assert manager.slots == 40 - 8
+    handler.retry(error, lambda: None)
+    assert manager.slots == 32 - 20 - 8, "also for torch, from then on"
+    cpu_as_gpu.free_bytes = (20 + 8 + 3) * manager.chunk_bytes
+    for _ in range(2):
+        handler.end_iteration()
+    assert manager.slots == 4 + 3
 
 
 def test_chunks_return_to_what_two_iterations_leave_free(script: Script) -> None:
