@@ -28,6 +28,9 @@ from memtide._capi.optimizer_step import Steps
 _MOST_SPANS = 256
 _CAPSULE_NAME = b"dltensor"  # The capsule points to these bytes, so they live forever.
 
+# Variables that CUDA reads when it begins, and that scripts set.
+CUDA_SETTINGS = ("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING")
+
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [c_void_p, c_char_p, c_void_p]
@@ -147,8 +150,9 @@ class Client(Steps):
         self._lib = load_library()
         self._handle = c_void_p()
         self.socket_dir = os.fsdecode(options.socket_dir or b"")
-        # CUDA reads this variable once, and opening a session may start CUDA.
+        # CUDA reads its variables once, and opening a session may start CUDA.
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self.cuda_settings = {name: os.environ.get(name) for name in CUDA_SETTINGS}
         check(self._lib.memtide_open(byref(options), byref(self._handle)))
         properties = library.Properties(struct_bytes=ctypes.sizeof(library.Properties))
         check(self._lib.memtide_get_properties(self._handle, byref(properties)))

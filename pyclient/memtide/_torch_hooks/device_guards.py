@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -81,12 +81,43 @@ def capturing(_original: Callable[..., Any]) -> Callable[..., Any]:
     leases."""
 
     def capture_begin(_graph: Any, *_args: Any, **_kwargs: Any) -> None:
-        raise FailedPrecondition(
-            "CUDA graphs cannot be captured under memtide on a GPU: what they replay would find "
-            "chunks that have left. Run the step without graphs"
-        )
+        _refuse_graphs()
 
     return capture_begin
+
+
+def entering_graphs(_original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.cuda.graph.__enter__, which makes a stream of its own the current one before it begins
+    to capture. Refused there, a script that goes on without graphs would do so on that stream."""
+
+    def __enter__(_graph: Any) -> None:
+        _refuse_graphs()
+
+    return __enter__
+
+
+def _refuse_graphs() -> None:
+    raise FailedPrecondition(
+        "CUDA graphs cannot be captured under memtide on a GPU: what they replay would find chunks "
+        "that have left. Run the step without graphs"
+    )
+
+
+def initializing(manager: TensorManager, original: Callable[[], None]) -> Callable[[], None]:
+    """torch.cuda._lazy_init, by which torch begins to use CUDA in a process. It knows whether torch
+    itself has used CUDA before a fork, but memtide begins before the script does."""
+
+    @functools.wraps(original)
+    def _lazy_init() -> None:
+        if not manager.here:
+            raise FailedPrecondition(
+                "this process was forked after memtide had begun to use CUDA, which does not work "
+                "in a forked child: start it with torch.multiprocessing.get_context('spawn'), or "
+                "run the script without memtide"
+            )
+        original()
+
+    return _lazy_init
 
 
 def check_visible_devices(at_start: str | None) -> None:
@@ -98,3 +129,16 @@ def check_visible_devices(at_start: str | None) -> None:
             f"with {at_start!r}: set it before memtide starts (CUDA_VISIBLE_DEVICES={now} memtide "
             "run ...)"
         )
+
+
+def warn_of_late_settings(at_start: Mapping[str, str | None]) -> None:
+    """Warns of variables that the script has set after CUDA had read them."""
+    for name, before in at_start.items():
+        now = os.environ.get(name)
+        if now not in (None, before):
+            warnings.warn(
+                f"the script sets {name} to {now!r}, but CUDA has begun with {before!r} under "
+                f"memtide and does not read it again: set it before memtide starts ({name}={now} "
+                "memtide run ...)",
+                stacklevel=2,
+            )

@@ -370,6 +370,25 @@ PATCHES: tuple[Patch, ...] = (
         make=lambda _: device_guards.capturing,
         when=When.GPU,
     ),
+    Patch(
+        owner="torch.cuda.graphs:graph",
+        name="__enter__",
+        why="it changes the current stream before a capture, which is refused, begins",
+        make=lambda _: device_guards.entering_graphs,
+        when=When.GPU,
+    ),
+    *(
+        Patch(
+            owner=module,
+            name="_lazy_init",
+            why="CUDA does not work in a child that is forked after memtide has begun to use it",
+            make=lambda c: partial(device_guards.initializing, c.manager),
+            when=When.GPU,
+            absent="the advice for a forked child that uses CUDA",
+        )
+        # The second has imported it by name.
+        for module in ("torch.cuda", "torch.cuda.random")
+    ),
 )
 
 

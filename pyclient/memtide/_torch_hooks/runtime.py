@@ -143,6 +143,8 @@ class Runtime:
         if self._resumed_job is not None:
             self._resumed_job.before_step()
         if first := optimizer not in self._stepped:
+            if self.ledger.strict and not self._stepped:  # Set after torch was imported, perhaps.
+                device_guards.warn_of_late_settings(self.client.cuda_settings)
             self.manager.expect_states_of(p for g in optimizer.param_groups for p in g["params"])
         self.adopt_state_of(optimizer)
         if first:
@@ -220,6 +222,7 @@ class Runtime:
     def _install_lease_dispatch(self) -> None:
         """Every operation from now on, in this thread and in those that it starts."""
         device_guards.check_visible_devices(self.client.visible_devices)
+        device_guards.warn_of_late_settings(self.client.cuda_settings)
         elastic = self._elastic = DeviceOomHandler(self.manager)
         mode = LeaseDispatchMode(self.manager, elastic)
         mode.__enter__()  # type: ignore[no-untyped-call]

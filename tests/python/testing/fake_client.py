@@ -11,7 +11,16 @@ from typing import Any
 
 import torch
 from fake_steps import FakeSteps
-from memtide._capi.client import Access, Kind, Limits, Phase, Places, Properties, Stats
+from memtide._capi.client import (
+    CUDA_SETTINGS,
+    Access,
+    Kind,
+    Limits,
+    Phase,
+    Places,
+    Properties,
+    Stats,
+)
 from memtide.errors import FailedPrecondition, NotFound, ResourceExhausted
 from torch import nn
 from torch.utils.dlpack import to_dlpack
@@ -64,6 +73,7 @@ class FakeClient(FakeSteps):
         self.lease_budget = lease_budget
         self.slots = lease_budget + max(1, lease_budget // 3)
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self.cuda_settings = {name: os.environ.get(name) for name in CUDA_SETTINGS}
         self._returned: deque[tuple[int, int]] = deque()
 
     def allocate(self, kind: Kind, count: int) -> int:

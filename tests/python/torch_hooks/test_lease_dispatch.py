@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from fake_client import CHUNK_BYTES, FakeClient, one_chunk_each
-from memtide._capi.client import Access, Places
+from memtide._capi.client import CUDA_SETTINGS, Access, Places
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards
 from memtide._torch_hooks import runtime as runtimes
@@ -199,6 +203,98 @@ def test_what_cannot_work_says_so(runtime: Runtime, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(FailedPrecondition, match="CUDA_VISIBLE_DEVICES=3 memtide run"):
         device_guards.check_visible_devices(None)
+
+
+def test_a_refused_graph_leaves_the_current_stream_as_it_was(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams: list[str] = []
+
+    class Stream:
+        def __enter__(self) -> None:
+            streams.append("its own")
+
+        def __exit__(self, *_error: object) -> None:
+            streams.pop()
+
+    graph = object.__new__(torch.cuda.graph)  # Its constructor makes a stream of a GPU.
+    vars(graph).update(
+        cuda_graph=SimpleNamespace(
+            capture_begin=lambda **_: torch.cuda.CUDAGraph.capture_begin(None)
+        ),
+        stream_ctx=Stream(),
+        pool=(),
+        capture_error_mode="global",
+        _enable_annotations=False,
+    )
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: None, raising=False)
+    with pytest.raises(FailedPrecondition, match="CUDA graphs"):
+        graph.__enter__()
+    assert streams == []
+
+
+@pytest.mark.parametrize("name", CUDA_SETTINGS)
+def test_a_setting_that_comes_too_late_says_where_to_put_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    client = FakeClient(handles_faults=False)
+    monkeypatch.setenv(name, "1")
+    try:
+        with pytest.warns(UserWarning, match=f"{name} to '1'.*{name}=1 memtide run") as warned:
+            runtimes.start(client, Observer(), adopt_everything=True)
+        assert sum(name in str(warning.message) for warning in warned) == 1
+    finally:
+        runtimes.stop()
+
+
+def test_a_setting_after_the_import_of_torch_is_seen_at_the_first_step(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    optimizer = torch.optim.SGD(one_chunk_each(1), lr=0.1)
+    with pytest.warns(UserWarning, match="CUDA_LAUNCH_BLOCKING"):
+        optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+
+
+def test_a_setting_that_was_there_before_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runtimes.start(FakeClient(handles_faults=False), Observer(), adopt_everything=True)
+    runtimes.stop()
+
+
+@pytest.mark.parametrize("module", [torch.cuda, torch.cuda.random])
+def test_a_forked_child_that_uses_the_gpu_reads_what_to_do(runtime: Runtime, module: Any) -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            module._lazy_init()
+            answer = "no error"
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(write, answer.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    answer = os.read(read, 4096).decode()
+    os.close(read)
+    os.close(write)
+    assert answer.startswith("FailedPrecondition: this process was forked after memtide")
+    assert "get_context('spawn')" in answer
+
+
+def test_the_process_itself_goes_on_to_use_the_gpu(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    torch.cuda._lazy_init()
 
 
 def test_backward_runs_under_lease_dispatch(runtime: Runtime) -> None:
