@@ -33,11 +33,11 @@ class _PendingCollective:
     """A collective, or a group of them, that is not known to be complete, and its leases."""
 
     work: Any
-    kept: list[KeptLeases]
+    leases: list[KeptLeases]
     may_be_awaited: bool
 
     def end(self) -> None:
-        for leases in self.kept:
+        for leases in self.leases:
             leases.release()
 
 
@@ -45,7 +45,7 @@ class _Group:
     """The collectives that one process group coalesces until the group ends."""
 
     def __init__(self) -> None:
-        self.kept: list[KeptLeases] = []
+        self.leases: list[KeptLeases] = []
         self.in_order = True
 
 
@@ -75,14 +75,14 @@ class GpuCollectives:
             coalesced = self._groups.get(group)
             if not self._manager.here or (coalesced is None and self._is_on_streams(group)):
                 return original(group, first, *args, **kwargs)
-            kept = self._keep(name, first, (args, kwargs))
-            if kept is None:
+            leases = self._keep(name, first, (args, kwargs))
+            if leases is None:
                 return original(group, first, *args, **kwargs)
             if coalesced is not None:
-                coalesced.kept.append(kept)
+                coalesced.leases.append(leases)
                 coalesced.in_order &= in_order
                 return original(group, first, *args, **kwargs)
-            begun = _PendingCollective(None, [kept], in_order)
+            begun = _PendingCollective(None, [leases], in_order)
             try:
                 begun.work = original(group, first, *args, **kwargs)
             finally:
@@ -109,7 +109,7 @@ class GpuCollectives:
         @functools.wraps(original)
         def _end_coalescing(group: Any, *args: Any) -> Any:
             coalesced = self._groups.pop(group, _Group())
-            begun = _PendingCollective(None, coalesced.kept, coalesced.in_order)
+            begun = _PendingCollective(None, coalesced.leases, coalesced.in_order)
             on_streams = self._manager.here and self._is_on_streams(group)
             try:
                 work = original(group, *args)
@@ -133,7 +133,7 @@ class GpuCollectives:
     def _keep_or_end(self, begun: _PendingCollective) -> None:
         if begun.work is None:
             begun.end()
-        elif begun.kept:
+        elif begun.leases:
             self._pending.append(begun)
 
     def _end_one(self) -> bool:
@@ -156,7 +156,7 @@ class GpuCollectives:
         self._pending = [one for one in self._pending if id(one) not in ended]
 
     def _drop_group(self, group: Any) -> None:
-        for leases in self._groups.pop(group, _Group()).kept:
+        for leases in self._groups.pop(group, _Group()).leases:
             leases.release()
 
     def _is_on_streams(self, group: Any) -> bool:

@@ -134,6 +134,7 @@ void FakeNode::Begin(const StartTransfer& effect) {
       CheckMemory(effect, effect.to, Tier::kDevice, "target");
       break;
     case Transfer::kDeviceToHost:
+    case Transfer::kCompareDeviceWithHost:
       CheckMemory(effect, effect.from, Tier::kDevice, "source");
       CheckMemory(effect, effect.to, Tier::kHost, "target");
       break;
