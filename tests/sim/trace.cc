@@ -299,6 +299,8 @@ struct EffectText {
         return StrCat(head, "host ", Text(e.from), " to ssd ", Text(e.store));
       case StartTransfer::Kind::kZero:
         return StrCat(head, "zero ", Text(e.to));
+      case StartTransfer::Kind::kCompareDeviceWithHost:
+        return StrCat(head, "compare device ", Text(e.from), " with host ", Text(e.to));
     }
     return head;
   }

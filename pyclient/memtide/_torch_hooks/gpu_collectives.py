@@ -37,8 +37,8 @@ class _PendingCollective:
     may_be_awaited: bool
 
     def end(self) -> None:
-        for leases in self.leases:
-            leases.release()
+        for each in self.leases:
+            each.release()
 
 
 class _Group:
@@ -156,8 +156,8 @@ class GpuCollectives:
         self._pending = [one for one in self._pending if id(one) not in ended]
 
     def _drop_group(self, group: Any) -> None:
-        for leases in self._groups.pop(group, _Group()).leases:
-            leases.release()
+        for each in self._groups.pop(group, _Group()).leases:
+            each.release()
 
     def _is_on_streams(self, group: Any) -> bool:
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from memtide._capi.client import Access, Places
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
+from memtide._torch_hooks.patches import PATCHES
 from memtide._torch_hooks.runtime import Runtime
 from memtide.errors import ResourceExhausted
 
@@ -40,6 +42,16 @@ class Backend:
         self.name = lambda: name
 
 
+def _replacement(
+    name: str, collectives: GpuCollectives, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """What the table puts in the place of a method of ProcessGroup that begins or ends a group."""
+    context: Any = SimpleNamespace(collectives=collectives)
+    make = next(patch for patch in PATCHES if patch.name == name).make(context)
+    assert make is not None
+    return make(original)
+
+
 class Group:
     """A process group whose methods are as GpuCollectives replaces them."""
 
@@ -49,8 +61,8 @@ class Group:
             name: collectives.leasing(name, lambda _group, *_arguments: Work())
             for name in ("allreduce", "allgather", "send", "recv")
         }
-        self.start = collectives.starting_groups(lambda *_: None)
-        self.end = collectives.ending_groups(lambda *_: Work())
+        self.start = _replacement("_start_coalescing", collectives, lambda *_: None)
+        self.end = _replacement("_end_coalescing", collectives, lambda *_: Work())
 
     def _get_backend(self, _device: torch.device) -> Backend:
         return self._backend

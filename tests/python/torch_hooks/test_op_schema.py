@@ -130,7 +130,11 @@ def test_an_extension_that_marks_nothing_writes_all_its_tensors(
     runtime: Runtime, library: Any
 ) -> None:
     library.define("scale_by(Tensor x, Tensor by) -> ()")
-    library.impl("scale_by", lambda x, by: x.detach().mul_(by[2]), "CompositeExplicitAutograd")
+
+    def scale_by(x: torch.Tensor, by: torch.Tensor) -> None:
+        x.detach().mul_(by[2])
+
+    library.impl("scale_by", scale_by, "CompositeExplicitAutograd")
     first, second = one_chunk_each(2)
     runtime.client.acquired.clear()
     torch.ops.memtide_test.scale_by(second, first)
@@ -142,7 +146,11 @@ def test_an_extension_that_marks_what_it_writes_reads_the_rest(
     runtime: Runtime, library: Any
 ) -> None:
     library.define("add_to(Tensor(a!) x, Tensor more) -> ()")
-    library.impl("add_to", lambda x, more: x.detach().add_(more), "CompositeExplicitAutograd")
+
+    def add_to(x: torch.Tensor, more: torch.Tensor) -> None:
+        x.detach().add_(more)
+
+    library.impl("add_to", add_to, "CompositeExplicitAutograd")
     first, second = one_chunk_each(2)
     runtime.client.acquired.clear()
     torch.ops.memtide_test.add_to(first, second)
