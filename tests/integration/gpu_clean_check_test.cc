@@ -46,7 +46,8 @@ class GpuCleanCheckTest : public testing::Test {
 
 TEST_F(GpuCleanCheckTest, AWriteThatNoLeaseAnnouncedIsAnError) {
   const absl::Status status = ReadAnd(true);
-  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  // The daemon ends the session and answers the call, and either may arrive first.
+  EXPECT_TRUE(absl::IsDataLoss(status) || absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("leased only for reading"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("differ at byte 4096"));
   client_.reset();
