@@ -126,6 +126,12 @@ FIGURES: tuple[Figure, ...] = (
     Figure("client.page_faults", "page faults a chunk use, client", Measure.ALONE, 8, "", ""),
     Figure("daemon.page_faults", "page faults a chunk use, daemon", Measure.ALONE, 8, "", ""),
     Figure("train.step", "GPT step, all on device, against torch", Measure.SHARE, 1.05, "s"),
+    Figure(
+        "net.step", "small GPT step, fake GPU, all fits, against torch", Measure.SHARE, 1.05, "ms"
+    ),
+    Figure("net.step_128", "the same, 24 layers of width 128", Measure.SHARE, 1.05, "ms"),
+    Figure("net.step_512", "the same, 24 layers of width 512", Measure.SHARE, 1.05, "ms"),
+    Figure("net.operation", "an operation of width 128's step", Measure.EXTRA, 1.5, "us", "us"),
     _speed("optimizer.adamw", "AdamW, fp32, 2 threads, against adding only", 0.95),
     _speed("optimizer.adamw_bf16", "the same, bf16 with fp32 master", 0.9),
     Figure(

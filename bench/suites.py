@@ -149,6 +149,24 @@ def _train(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
+def _net(context: Context) -> Samples:
+    import net_steps  # Loads torch, so only if the suite is run.
+
+    try:
+        return net_steps.measure(
+            net_steps.Options(
+                client=context.binaries / "client" / "libmemtide_fake_cuda.so",
+                memtided=context.binaries / "daemon" / "memtided_fake_cuda",
+                script=context.root / "examples" / "train_gpt.py",
+                most_pairs=1 if context.smoke else 7 if context.quick else 15,
+                most_seconds=2 if context.smoke else 10 if context.quick else 30,
+                only_smallest=context.smoke,
+            )
+        )
+    except (train_overhead.TrainingEnded, net_steps.NotBuilt) as error:
+        raise SuiteFailed(str(error)) from None
+
+
 def _placement(context: Context) -> Samples:
     model = ["--layers", "6", "--width", "384"] if context.quick else []
     options = placement.PlacementOptions(
@@ -240,6 +258,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "ssd": _ssd,
     "steps": _steps,
     "train": _train,
+    "net": _net,
     "placement": _placement,
     "resume": _resume,
     "balloon": _balloon,

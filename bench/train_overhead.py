@@ -11,8 +11,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import machine
@@ -24,13 +24,18 @@ WARM_UP_STEPS = 3
 
 @dataclass(frozen=True)
 class StepOptions:
-    """`arguments` go to the script. `most_...` bound the rounds if the machine is never quiet."""
+    """`arguments` go to the script, `environment` to both runs. `most_...` bound the rounds if the
+    machine is never quiet. A sample is the mean of `steps_per_sample` steps, one after the other.
+    """
 
     script: Path
     arguments: Sequence[str]
     memtide_arguments: Sequence[str]
     most_pairs: int
     most_seconds: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+    steps_per_sample: int = 1
+    warm_up_steps: int = WARM_UP_STEPS
 
 
 class TrainingEnded(Exception):
@@ -40,11 +45,14 @@ class TrainingEnded(Exception):
 class _Run:
     """One of the two runs, waiting for its turn."""
 
-    def __init__(self, command: Sequence[str], script: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], options: StepOptions) -> None:
+        self._steps = options.steps_per_sample
         self._done, done = os.pipe()
         go, self._go = os.pipe()
         # Threads that spin while they wait would take the other run's cores.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment |= options.environment
+        script = [str(options.script), *options.arguments]
         wrapper = Path(__file__).with_name("alternate_steps.py")
         self._process = subprocess.Popen(
             [*command, str(wrapper), str(done), str(go), *script],
@@ -60,11 +68,16 @@ class _Run:
         if not os.read(self._done, 1):
             raise TrainingEnded(f"training ended with status {self._process.wait()}")
 
-    def step(self) -> float:
+    def sample(self) -> float:
+        """The mean seconds of a step."""
         began = time.perf_counter()
+        for _ in range(self._steps):
+            self.step()
+        return (time.perf_counter() - began) / self._steps
+
+    def step(self) -> None:
         os.write(self._go, b"g")
         self.wait_for_step()
-        return time.perf_counter() - began
 
     def end(self) -> None:
         os.close(self._go)
@@ -74,12 +87,11 @@ class _Run:
 
 @contextlib.contextmanager
 def _both(options: StepOptions) -> Iterator[tuple[_Run, _Run]]:
-    script = [str(options.script), *options.arguments]
-    plain = _Run([sys.executable], script)
+    plain = _Run([sys.executable], options)
     try:
         plain.wait_for_step()
         under_memtide = _Run(
-            [sys.executable, "-m", "memtide", "run", "--quiet", *options.memtide_arguments], script
+            [sys.executable, "-m", "memtide", "run", "--quiet", *options.memtide_arguments], options
         )
         try:
             under_memtide.wait_for_step()
@@ -94,16 +106,16 @@ def measure(options: StepOptions) -> list[Pair]:
     """Measures pairs of seconds per step, until enough were taken on a quiet machine."""
     pairs: list[Pair] = []
     with _both(options) as (plain, under_memtide):
-        for _ in range(WARM_UP_STEPS - 1):
+        for _ in range(options.warm_up_steps - 1):
             plain.step()
             under_memtide.step()
         end = time.monotonic() + options.most_seconds
         while len(pairs) < options.most_pairs and (not pairs or time.monotonic() < end):
             load = machine.Load(machine.our_processes())
             if len(pairs) % 2:
-                product, limit = under_memtide.step(), plain.step()
+                product, limit = under_memtide.sample(), plain.sample()
             else:
-                limit, product = plain.step(), under_memtide.step()
+                limit, product = plain.sample(), under_memtide.sample()
             pairs.append(Pair(limit, product, load.of_others()))
             if sum(pair.others_cpus < QUIET_CPUS for pair in pairs) == ENOUGH_PAIRS:
                 break

@@ -1,0 +1,134 @@
+"""Times small GPTs under lease dispatch on a fake GPU against plain torch, step by step in turns.
+
+Lease dispatch is Python that every operation of a script on a GPU may pass. Here tensors are on the
+CPU, and batches have 16 tokens, so that an operation takes microseconds and hides nothing of that.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import train_overhead
+from figures import Pair
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+
+import train_gpt  # noqa: E402
+
+_CONTEXT = 16
+_WARM_UP_STEPS = 6
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A GPT, and how many of its steps take longer than a tick of CPU times (10 ms)."""
+
+    layers: int
+    width: int
+    steps_per_sample: int
+
+
+_MODELS = {
+    "net.step": _Model(12, 576, 4),  # The demo's own.
+    "net.step_128": _Model(24, 128, 10),
+    "net.step_512": _Model(24, 512, 2),
+}
+
+
+class NotBuilt(Exception):
+    """The fake GPU needs the CUDA toolkit."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The client's library and the daemon, with a fake GPU in them, and the script."""
+
+    client: Path
+    memtided: Path
+    script: Path
+    most_pairs: int
+    most_seconds: float
+    only_smallest: bool
+
+
+class _Counting(TorchDispatchMode):
+    """Counts operations."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _operations(model: _Model) -> int:
+    """The operations of one training step, the first left out."""
+    gpt = train_gpt.Gpt(model.layers, model.width, _CONTEXT)
+    optimizer = torch.optim.AdamW(gpt.parameters())
+    tokens = torch.zeros(1, _CONTEXT, dtype=torch.long)
+    with _Counting() as counting:
+        for _ in range(2):
+            counting.count = 0
+            optimizer.zero_grad()
+            functional.cross_entropy(gpt(tokens).flatten(0, 1), tokens.flatten()).backward()
+            optimizer.step()
+    return counting.count
+
+
+def _steps(options: Options, model: _Model) -> list[Pair]:
+    """Pairs of seconds a step."""
+    with tempfile.TemporaryDirectory(prefix="mt", dir="/dev/shm") as memory:
+        return train_overhead.measure(
+            train_overhead.StepOptions(
+                script=options.script,
+                arguments=[
+                    *("--steps", "1000000", "--batch", "1", "--context", str(_CONTEXT)),
+                    *("--layers", str(model.layers), "--width", str(model.width)),
+                ],
+                memtide_arguments=[
+                    *("--device=cuda", "--device-pool=1536MiB", "--host-pool=256MiB"),
+                ],
+                most_pairs=options.most_pairs,
+                most_seconds=options.most_seconds,
+                environment={
+                    "MEMTIDE_LIBRARY": str(options.client),
+                    "MEMTIDED": str(options.memtided),
+                    "MEMTIDE_FAKE_CUDA": f"dir={memory},memory=2GiB",
+                    "OMP_NUM_THREADS": "1",
+                },
+                steps_per_sample=model.steps_per_sample,
+                warm_up_steps=_WARM_UP_STEPS,
+            )
+        )
+
+
+def measure(options: Options) -> dict[str, list[Pair]]:
+    """Measures milliseconds a step, and microseconds for each operation of the smallest one."""
+    if not options.client.exists() or not options.memtided.exists():
+        raise NotBuilt("the fake GPU needs the CUDA toolkit's headers to be built")
+    samples = {}
+    for name, model in _MODELS.items():
+        if options.only_smallest and name != "net.step_128":
+            continue
+        seconds = _steps(options, model)
+        samples[name] = [_times(pair, 1e3) for pair in seconds]
+        if name == "net.step_128":
+            per_operation = 1e6 / _operations(model)
+            samples["net.operation"] = [_times(pair, per_operation) for pair in seconds]
+    return samples
+
+
+def _times(pair: Pair, factor: float) -> Pair:
+    return Pair(pair.limit * factor, pair.product * factor, pair.others_cpus)
