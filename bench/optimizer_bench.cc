@@ -52,7 +52,7 @@ class Memory {
     for (size_t turn = 0; turn < kTurns; ++turn) {
       for (size_t i = 0; i < 4 * kTurn; ++i) {
         const float number = 0.001f + static_cast<float>(i % 1000);
-        At(turn, 0)[i] = i < kTurn ? TwoBrains(number) : number;
+        At(turn, 0)[i] = i < kTurn ? TwoBfloat16s(number) : number;
       }
     }
   }
@@ -69,7 +69,7 @@ class Memory {
   static constexpr Bytes kArray = Bytes(kTurn * sizeof(float));
 
   // A float near `number`, whose two halves are both bf16 numbers near it.
-  static float TwoBrains(float number) {
+  static float TwoBfloat16s(float number) {
     uint32_t bits;
     std::memcpy(&bits, &number, sizeof(bits));
     bits = (bits & 0xffff0000) | bits >> 16;

@@ -17,7 +17,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Bursts of one cache line take twice as long, and bursts of 256 elements an eighth longer.
 constexpr size_t kBurst = 128;
 
-HWY_INLINE void Foresee(const float* array, size_t size) {
+HWY_INLINE void Prefetch(const float* array, size_t size) {
   for (size_t k = 0; k < size; k += 16) hwy::Prefetch(array + k);
 }
 
@@ -41,10 +41,10 @@ void Loop(const StepArrays& arrays, size_t begin, size_t end) {
   const size_t per_word = copies == nullptr ? 1 : 2;
   for (size_t i = begin; i < end; i += kBurst) {
     const float* const gradient = gradients + i / per_word;
-    Foresee(gradient + kBurst / per_word, kBurst / per_word);
-    Foresee(arrays.parameter + i + kBurst, kBurst);
-    Foresee(arrays.momentum + i + kBurst, kBurst);
-    Foresee(arrays.variance + i + kBurst, kBurst);
+    Prefetch(gradient + kBurst / per_word, kBurst / per_word);
+    Prefetch(arrays.parameter + i + kBurst, kBurst);
+    Prefetch(arrays.momentum + i + kBurst, kBurst);
+    Prefetch(arrays.variance + i + kBurst, kBurst);
     AddBursts(arrays.parameter + i, gradient, arrays.new_parameter + i, per_word);
     AddBursts(arrays.momentum + i, gradient, arrays.new_momentum + i, per_word);
     AddBursts(arrays.variance + i, gradient, arrays.new_variance + i, per_word);

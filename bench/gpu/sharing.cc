@@ -88,10 +88,10 @@ void ProbeExportWithoutContext() {
   CUcontext context = nullptr;
   const MappedMemory memory = MappedMemory::Create(kSmall);
   const int descriptor = memory.Export();
-  const CUresult asked = Driver().CtxGetCurrent(&context);
+  const CUresult result = Driver().CtxGetCurrent(&context);
   close(descriptor);
   Answer("memory is made and exported by a process without a CUDA context",
-         YesOrNo(asked == CUDA_SUCCESS && context == nullptr));
+         YesOrNo(result == CUDA_SUCCESS && context == nullptr));
 }
 
 void ProbeReleaseWhileMapped() {

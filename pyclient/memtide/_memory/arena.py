@@ -99,7 +99,7 @@ class Arena:
     def __init__(self, storages: Storages, kind: Kind, expected_bytes: int = 0) -> None:
         self.kind = kind
         self.expected_bytes = expected_bytes
-        self.chunks = 0
+        self.places: set[int] = set()  # The chunks.
         self.live_bytes = 0
         self._most_bytes = 0  # The peak of `live_bytes` since the last `renew`.
         self._storages = storages
@@ -154,7 +154,7 @@ class Arena:
             for place in places:
                 start = self._base + place * self._chunk_bytes
                 self._free.add(start, start + self._chunk_bytes)
-                self.chunks += 1
+                self.places.add(place)
             storages = []
             for start, size_bytes in spans:
                 taken_bytes = aligned(size_bytes)
@@ -179,8 +179,8 @@ class Arena:
                         continue
                     at = self._base + first * self._chunk_bytes
                     self._free.remove(at, at + (last - first) * self._chunk_bytes)
+                    self.places.difference_update(range(first, last))
                     freed += last - first
-            self.chunks -= freed
             return freed
 
     def renew(self) -> None:
@@ -188,6 +188,16 @@ class Arena:
         self.trim()
         if not self.live_bytes:
             self.expected_bytes, self._most_bytes = self._most_bytes, 0
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks the arena has."""
+        return len(self.places)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes of live spans since the last `renew`."""
+        return self._most_bytes
 
     @property
     def has_returned(self) -> bool:
@@ -254,7 +264,7 @@ class Arena:
         start = self._base + place * self._chunk_bytes
         self._last_end = start + count * self._chunk_bytes
         self._free.add(start, self._last_end)
-        self.chunks += count
+        self.places.update(range(place, place + count))
 
     def _work_off_returned(self) -> None:
         self._storages.collect()

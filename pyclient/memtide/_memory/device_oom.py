@@ -49,6 +49,7 @@ class DeviceOomHandler:
         self._iterations = 0  # Since the last shortage.
         self._patience = _PATIENCE
         self._returned = False  # Whether chunks have returned since the last shortage.
+        self._shortages: int | None = None  # Count in torch's allocator, at the first call.
         self._slack_bytes = manager.chunk_bytes  # Stays free when chunks return.
         self._libraries_bytes = 0  # Left free for CUDA's libraries, once one of them was short.
 
@@ -77,6 +78,30 @@ class DeviceOomHandler:
             f"{short} memtide keeps {self._slots} chunks of "
             f"{format_size(self._manager.chunk_bytes)} on the device, the fewest that it needs"
         ) from short
+
+    def has_headroom(self, more_bytes: int) -> bool:
+        """Whether the script's own use may exceed its peak by an eighth and `more_bytes` before
+        memory is short, and it has not become short since the first call."""
+        if self._slots != self._share_slots:
+            return False
+        device = self._manager.device
+        gpu = gpu_module(device.type)
+        if gpu is None:
+            return True
+        try:
+            stats = gpu.memory_stats_as_nested_dict(device)
+        except RuntimeError:  # A pluggable allocator, such as RMM's, counts nothing.
+            return False
+        if not stats:  # The script has not used CUDA.
+            return True
+        shortages = stats["num_ooms"] + stats["num_alloc_retries"]
+        if self._shortages is None:
+            self._shortages = shortages
+        free_bytes, _ = gpu.mem_get_info(device)
+        peak_bytes = stats["allocated_bytes"]["all"]["peak"]
+        room_bytes = free_bytes + stats["reserved_bytes"]["all"]["current"] - peak_bytes
+        is_ample = room_bytes >= peak_bytes // 8 + more_bytes
+        return bool(is_ample and shortages == self._shortages)
 
     def end_iteration(self) -> None:
         """Grows the device share again, into memory that whole iterations have left free."""

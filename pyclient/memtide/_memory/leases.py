@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from memtide._capi.client import Access, Client, Places
-from memtide.errors import ResourceExhausted
+from memtide.errors import MemtideError, ResourceExhausted
 
 
 class Lease:
@@ -62,11 +62,15 @@ class LeaseLedger:
         self.slots = stats.slots
         # Whether an access without a lease is fatal: on a GPU.
         self.strict = not client.properties.handles_faults
-        # False while all chunks can be leased at once: page faults lease each once, and there is
-        # nothing to lease ahead.
+        # False while all chunks can be leased at once (page faults lease each once), or are held:
+        # there is nothing to lease ahead.
         self.active = self.strict
         # Whether lease dispatch (_torch_hooks/lease_dispatch.py) leases for each operation anyway.
         self.under_dispatch = False
+        self.holding = False  # Whether there is a hold.
+        self.held_chunks = 0
+        self._held: list[Places] = []
+        self._hold_lock = threading.Lock()  # Holds are extended in threads of backward, too.
 
     def refresh(self) -> None:
         """Reads the lease budget and the slots again, because the job's share may have changed."""
@@ -84,6 +88,44 @@ class LeaseLedger:
         if limit < max(1, self.budget // 2) or self._in_use > limit:
             return False
         self.limit = min(self.limit, limit)
+        return True
+
+    def hold(self, places: set[int]) -> bool:
+        """Begins the hold: a write lease on each of `places`, which `release_all` does not end.
+        False: they do not fit. REQUIRES: there is no hold.
+
+        The lease is for writing because no operation says any more what it writes. So every chunk
+        becomes dirty, which costs a write-back once it is evicted; while all chunks fit, none is.
+        """
+        with self._hold_lock:
+            assert not self.holding
+            self.holding = self._hold_more(places)
+            return self.holding
+
+    def extend_hold(self, places: set[int]) -> bool:
+        """Extends the hold to all of `places`, if there is one. False: they do not fit, and the
+        hold is as it was. REQUIRES: the hold has no other places."""
+        with self._hold_lock:
+            return not self.holding or self._hold_more(places)
+
+    def end_hold(self) -> None:
+        """Ends the hold, if there is one."""
+        with self._hold_lock:
+            self.holding, self.held_chunks = False, 0
+            while self._held:
+                self._client.release(self._held.pop())
+
+    def _hold_more(self, places: set[int]) -> bool:
+        if len(places) > self.budget:
+            return False
+        missing = Places(places.difference(*(held.numbers for held in self._held)))
+        if missing.count:
+            try:
+                self._client.acquire(missing, Access.WRITE)
+            except MemtideError:  # If a chunk is lost, only an operation that uses it is to fail.
+                return False
+            self._held.append(missing)
+            self.held_chunks += missing.count
         return True
 
     @property
@@ -119,15 +161,18 @@ class LeaseLedger:
                     if token is not None:
                         token.release()
             return
-        with contextlib.ExitStack() as held:
-            self._lease_both(reads, writes, held)
+        self.begin_use(reads, writes)
+        try:
             yield
+        finally:
+            self.end_use(reads, writes)
 
     def keep(self, reads: Places, writes: Places) -> KeptLeases:
         """As `using`, until what is returned is released. REQUIRES: strict."""
         places = {*reads.numbers, *writes.numbers}
         with contextlib.ExitStack() as leases:
-            self._lease_both(reads, writes, leases)
+            self.begin_use(reads, writes)
+            leases.callback(self.end_use, reads, writes)
             with self._lock:
                 self._kept_uses.update(places)
             leases.callback(self._end_kept, places)
@@ -138,7 +183,9 @@ class LeaseLedger:
             self._kept_uses.subtract(places)
             self._kept_uses = +self._kept_uses  # Without the places that none is left of.
 
-    def _lease_both(self, reads: Places, writes: Places, held: contextlib.ExitStack) -> None:
+    def begin_use(self, reads: Places, writes: Places) -> None:
+        """Leases these places for one operation, until `end_use`. ResourceExhausted: they are more
+        than can be leased at once. REQUIRES: the ledger is strict; no place is in both."""
         # Writes and reads are two calls. One operation at a time makes them, because two that have
         # made the first could wait for each other.
         count = reads.count + writes.count
@@ -149,10 +196,21 @@ class LeaseLedger:
                 self._make_room_for({*reads.numbers, *writes.numbers})
             if count > self.budget - self._in_use - len(self._kept_uses):
                 self.release_all()  # Leases ahead only make access fast.
-            for places, access in ((writes, Access.WRITE), (reads, Access.READ)):
-                if places.count:
-                    self._client.acquire(places, access)
-                    held.callback(self._client.release, places)
+            if writes.count:
+                self._client.acquire(writes, Access.WRITE)
+            try:
+                if reads.count:
+                    self._client.acquire(reads, Access.READ)
+            except BaseException:
+                if writes.count:
+                    self._client.release(writes)
+                raise
+
+    def end_use(self, reads: Places, writes: Places) -> None:
+        """Ends the leases of `begin_use`."""
+        for places in (reads, writes):
+            if places.count:
+                self._client.release(places)
 
     def _make_room_for(self, places: set[int]) -> None:
         """Ends kept leases of other places until these fit beside the rest."""

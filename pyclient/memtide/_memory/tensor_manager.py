@@ -36,6 +36,7 @@ from memtide._memory.tensor_layout import have_same_layout
 from memtide._util.devices import gpu_module
 
 _NO_PLACES = Places(())
+_NONE = range(0)
 _CACHED_BYTES = 256 * 2**20
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -107,12 +108,15 @@ class TensorManager:
 
     def element_places(self, tensor: torch.Tensor) -> range:
         """The places under the elements of a tensor of any class; none: it is not managed."""
-        tensor = local_part(tensor)
+        if type(tensor) not in _PLAIN_TYPES:  # For those this is called for every operation.
+            tensor = local_part(tensor)
         address = address_of(tensor) or _address_of_subclass(tensor)
-        if not self.in_range(address) or not tensor.numel():
-            return range(0)
-        last = sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
-        return self.places_of(address, (last + 1) * tensor.itemsize)
+        if not self.in_range(address) or not (elements := tensor.numel()):
+            return _NONE
+        if not tensor.is_contiguous():
+            steps = zip(tensor.size(), tensor.stride(), strict=True)
+            elements = sum((n - 1) * step for n, step in steps) + 1
+        return self.places_of(address, elements * tensor.itemsize)
 
     def span_places(self, tensor: torch.Tensor) -> range:
         """The places of a managed tensor's whole storage."""
@@ -151,7 +155,8 @@ class TensorManager:
             return self.manages(tensor)
         with torch.no_grad():
             target = self._arena(kind, row).like_storage_of(tensor)
-            self._note_pressure()
+            if not self._may_use_all():
+                return False
             self.copy_bytes(tensor, target)
             tensor.data = target
         if kind is Kind.PARAMETER:
@@ -177,7 +182,8 @@ class TensorManager:
             return []
         with torch.no_grad():
             target = self._arena(kind).like_storage_of(whole)
-            self._note_pressure()
+            if not self._may_use_all():
+                return []
             self.copy_bytes(whole, target)
             storage = target.untyped_storage()
             return [
@@ -203,7 +209,8 @@ class TensorManager:
         arena = self._arena_of_gradients()
         with torch.no_grad():
             target = arena.empty(part.size(), part.stride(), part.dtype)
-            self._note_pressure()
+            if not self._may_use_all():
+                return
             with self._leased(Places(self.span_places(target)), True):
                 target.copy_(part)
         gradient._local_tensor = target  # type: ignore[attr-defined]  # The gradient is a DTensor.
@@ -295,6 +302,11 @@ class TensorManager:
                 arena.trim()
         self._note_pressure()
 
+    @property
+    def gradient_bytes(self) -> int:
+        """The most bytes of gradients that were in chunks at once."""
+        return self._arena(Kind.GRADIENT).peak_bytes
+
     def free_dead(self) -> None:
         """Frees the chunks of gradients that the script has dropped, if memory is short: else they
         would be written back to make room, for nothing."""
@@ -348,8 +360,38 @@ class TensorManager:
     def _all_arenas(self) -> list[Arena]:
         return list(self._arenas.values())
 
+    def hold_all(self) -> bool:
+        """Begins a hold of all chunks. False: they do not all fit. The chunks of gradients that the
+        script has dropped are freed before: during a hold there will be no others."""
+        self._arena(Kind.GRADIENT).trim()
+        held = self.ledger.hold(self._all_places())
+        self._note_pressure()
+        return held
+
+    def is_all_held(self) -> bool:
+        """Whether the hold has all chunks. During a hold none is freed, since all are leased."""
+        return self.ledger.held_chunks == self.chunks()
+
+    def end_hold(self) -> None:
+        """Ends the hold, if there is one."""
+        self.ledger.end_hold()
+        self._note_pressure()
+
+    def _all_places(self) -> set[int]:
+        return set().union(*(arena.places for arena in self._all_arenas()))
+
     def _note_pressure(self) -> None:
-        self.ledger.active = self.ledger.strict or self.under_pressure()
+        ledger = self.ledger
+        ledger.active = (ledger.strict and not ledger.holding) or self.under_pressure()
+
+    def _may_use_all(self) -> bool:
+        """Called when an arena may have grown. During a hold no operation leases what it uses, so
+        the hold has to have the new chunks, too. False: they do not fit. The caller drops the
+        tensor that it has there, and what was to be moved stays in ordinary memory."""
+        self._note_pressure()
+        if not self.ledger.holding or self.is_all_held():
+            return True
+        return self.ledger.extend_hold(self._all_places())
 
     def _movable(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's elements may be in a chunk, and are in none."""

@@ -150,6 +150,11 @@ class OffloadedSteps:
         self.calls.close()
         self._shadows.free()
 
+    @property
+    def in_daemon(self) -> bool:
+        """Whether the next step's updates are left to the daemon, those that it can compute."""
+        return self.allowed and self._under_pressure()
+
     def _wanted(self) -> bool:
         return (
             self._stepping is not None

@@ -19,6 +19,7 @@ tensor). torch.compile leaves code as it is while a mode is active, and CUDA gra
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,6 +44,11 @@ from memtide._torch_hooks.op_schema import (
 from memtide.errors import ResourceExhausted
 
 
+@lru_cache(maxsize=4096)  # Steps repeat their operations.
+def _places(numbers: frozenset[int]) -> Places:
+    return Places(numbers)
+
+
 class LeaseDispatchMode(TorchDispatchMode):
     """Leases for every operation of one thread."""
 
@@ -62,7 +68,7 @@ class LeaseDispatchMode(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if has_own_dispatch(types):
+        if types and has_own_dispatch(types):
             # A tensor made of others runs operations on those, which arrive here one by one.
             return func(*args, **kwargs) if are_fake(types) else NotImplemented
         if only_views(func) or not self._manager.here:
@@ -108,8 +114,12 @@ class LeaseDispatchMode(TorchDispatchMode):
     ) -> Any:
         if not reads and not writes:
             return func(*args, **kwargs)
-        with self._ledger.using(Places(reads - writes), Places(writes)):
+        places = _places(frozenset(reads - writes)), _places(frozenset(writes))
+        self._ledger.begin_use(*places)
+        try:
             return func(*args, **kwargs)
+        finally:
+            self._ledger.end_use(*places)
 
     def _too_many(self, func: Any, places: set[int]) -> ResourceExhausted:
         chunk_mib = self._manager.chunk_bytes >> 20

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.autograd import Variable
+from torch.nn.modules import module as torch_modules
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from memtide._capi.client import Access, Kind, Places
@@ -73,8 +74,30 @@ class Moments:
         self._backward: deque[list[Lease]] = deque()
         self._ends_awaited = False
         self._stepped = False
+        self._watching: list[Any] = []  # The handles of the global hooks.
         # Called for each parameter whose gradient was accumulated, after the gradient's adoption.
         self.on_gradient: Callable[[torch.Tensor], None] = lambda _: None
+        # Called before a forward pass while leases are needed. It may make them unnecessary.
+        self.begin_phase: Callable[[], None] = lambda: None
+
+    @property
+    def sampling(self) -> bool:
+        """Whether the observer needs the moments of modules now."""
+        return self._observer.sampling
+
+    def watch(self) -> None:
+        """Registers the module hooks, unless they are registered."""
+        if not self._watching:
+            self._watching = [
+                torch_modules.register_module_forward_pre_hook(self.before_forward),
+                torch_modules.register_module_forward_hook(self.after_forward, always_call=True),
+            ]
+
+    def unwatch(self) -> None:
+        """Removes the module hooks: with global hooks, torch calls each module some microseconds
+        slower."""
+        while self._watching:
+            self._watching.pop().remove()
 
     def before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
         """Global forward pre-hook."""
@@ -83,6 +106,8 @@ class Moments:
         if self._stepped:
             self._stepped = False
             self._manager.free_dead()
+        if self._ledger.active:
+            self.begin_phase()
         known = self._look_at(module)
         self._observer.moment("forward", known.name)
         token = self._ledger.lease(known.places, Access.READ)
@@ -160,7 +185,8 @@ class Moments:
         return list(self._adopted)
 
     def _after_gradient(self, parameter: torch.Tensor) -> None:
-        if self._manager.here:
+        # During a hold nothing leaves the device, and the gradient is dropped before anything may.
+        if self._manager.here and not self._ledger.holding:
             self._manager.adopt_gradient(parameter)
             self.on_gradient(parameter)
 

@@ -146,7 +146,7 @@ def touched_by(
             _collect(manager, value, writes)
         return reads, writes
     written_positions, written_names = written_arguments(operation)
-    if kwargs.get("grad_scale") is None and operation._schema.name.startswith("aten::_fused_"):
+    if _is_fused(operation) and kwargs.get("grad_scale") is None:
         # The schema says that gradients are written, but that is so only if they are unscaled.
         written_positions -= {1}
     for position, value in enumerate(args):
@@ -154,6 +154,11 @@ def touched_by(
     for name, value in kwargs.items():
         _collect(manager, value, writes if name in written_names else reads)
     return reads, writes
+
+
+@cache
+def _is_fused(operation: Any) -> bool:
+    return bool(operation._schema.name.startswith("aten::_fused_"))
 
 
 def _collect(manager: TensorManager, value: Any, into: set[int]) -> None:

@@ -30,6 +30,7 @@ from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards, patches
 from memtide._torch_hooks.attributes import Attributes, Maker
 from memtide._torch_hooks.collectives import Collectives
+from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_hooks import Moments, Scope
@@ -66,6 +67,7 @@ class Runtime:
         self._undo: list[Callable[[], None]] = []
         self._stepping = 0
         self._elastic: DeviceOomHandler | None = None  # On a GPU.
+        self._switch: DispatchSwitch | None = None  # On a GPU.
         self._resumed_job: ResumedJob | None = None  # Only for a named job.
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
@@ -81,15 +83,13 @@ class Runtime:
         runs = self._runs()
         patches.check(runs)
         moments = self.moments
-        handles = [
-            torch_modules.register_module_forward_pre_hook(moments.before_forward),
-            torch_modules.register_module_forward_hook(moments.after_forward, always_call=True),
-        ]
+        moments.watch()
+        self._undo.append(moments.unwatch)
         if self._everything:
-            handles.append(
-                torch_modules.register_module_parameter_registration_hook(self._on_registration)
+            handle = torch_modules.register_module_parameter_registration_hook(
+                self._on_registration
             )
-        self._undo += [handle.remove for handle in handles]
+            self._undo.append(handle.remove)
         if self.ledger.strict:
             self._install_lease_dispatch()
         context = patches.Context(
@@ -142,11 +142,17 @@ class Runtime:
         self.collectives.settle()
         if self._resumed_job is not None:
             self._resumed_job.before_step()
-        if first := optimizer not in self._stepped:
+        first = optimizer not in self._stepped
+        if self._switch is not None:
+            self._switch.begin_step(first=first)
+        if first:
             if self.ledger.strict and not self._stepped:  # Set after torch was imported, perhaps.
                 device_guards.warn_of_late_settings(self.client.cuda_settings)
             self.manager.expect_states_of(p for g in optimizer.param_groups for p in g["params"])
-        self.adopt_state_of(optimizer)
+        # What a script has put in the place of adopted tensors is looked for in other steps.
+        lean = self._switch is not None and self._switch.lean
+        if not lean:
+            self.adopt_state_of(optimizer)
         if first:
             # Now, too: the step may need more than there is room for.
             self.parameters = self._list_parameters(born=False)
@@ -168,10 +174,15 @@ class Runtime:
                 self.offloaded.begin(optimizer, lambda: None)
                 yield
                 self.offloaded.finish()
+        except BaseException:
+            if self._switch is not None:
+                self._switch.end_phase()
+            raise
         finally:
             self._stepping -= 1
             self.offloaded.end()
-        self.adopt_state_of(optimizer)
+        if not lean:
+            self.adopt_state_of(optimizer)
         if first:
             self.parameters = self._list_parameters(born=True)
             self.manager.trim_all()  # Room reserved for expected tensors included.
@@ -180,7 +191,9 @@ class Runtime:
         self.moments.end_iteration()
         self.observer.end_iteration()
         if self._elastic is not None:
+            assert self._switch is not None
             self._elastic.end_iteration()
+            self._switch.end_step()
         else:
             self.ledger.refresh()  # The balloon of the host pool may have grown or shrunk.
 
@@ -215,6 +228,9 @@ class Runtime:
         )
         self._undo.append(handle.remove)
 
+    def _steps_elsewhere(self) -> bool:
+        return self._resumed_job is not None or self.offloaded.in_daemon
+
     def _on_optimizer(self, optimizer: Optimizer) -> None:
         if self._resumed_job is not None:
             self._resumed_job.know(optimizer)
@@ -227,8 +243,13 @@ class Runtime:
         mode = LeaseDispatchMode(self.manager, elastic)
         mode.__enter__()  # type: ignore[no-untyped-call]
         self.ledger.under_dispatch = True
+        switch = self._switch = DispatchSwitch(
+            self.manager, self.moments, mode, elastic, self._steps_elsewhere
+        )
+        self.moments.begin_phase = switch.begin_phase
 
         def end() -> None:
+            switch.end_phase()
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self.ledger.under_dispatch = False
 

@@ -100,6 +100,13 @@ def test_script_gives_the_same_bits(name: str, run: Run) -> None:
     assert statistics["daemon_steps"] == 0
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_script_gives_the_same_bits_where_all_fits(name: str, run: Run) -> None:
+    plain, offloaded, statistics = run(name, "--exact", "--device-pool=192MiB")
+    assert offloaded == plain
+    assert statistics["moved_bytes"]["device_to_host_bytes"] == 0
+
+
 @pytest.mark.parametrize("name", STEPPED)
 def test_script_gives_the_same_losses_where_the_daemon_steps(name: str, run: Run) -> None:
     plain, offloaded, statistics = run(name)

@@ -37,6 +37,34 @@ def test_slots_and_budget_are_those_that_the_daemon_sent_last(
     assert (ledger.slots, ledger.budget, ledger.limit) == (5, 4, 2)
 
 
+def test_a_hold_has_write_leases_until_it_ends(client: FakeClient, ledger: LeaseLedger) -> None:
+    assert ledger.hold({1, 2})
+    assert ledger.extend_hold({1, 2, 5})
+    ledger.release_all()
+    assert client.in_use() == {1, 2, 5}
+    assert {access for _, access in client.acquired} == {Access.WRITE}
+    assert ledger.held_chunks == 3
+    ledger.end_hold()
+    assert client.in_use() == set()
+    assert not ledger.holding and ledger.held_chunks == 0
+
+
+def test_a_hold_of_more_than_fits_leases_nothing(client: FakeClient, ledger: LeaseLedger) -> None:
+    assert not ledger.hold(set(range(9)))
+    assert not ledger.holding
+    client.lease_budget = 2  # The ledger reads it at the next refresh only.
+    assert not ledger.hold({1, 2, 3})
+    assert client.in_use() == set()
+    assert ledger.hold({1, 2})
+    assert not ledger.extend_hold({1, 2, 3})
+    assert client.in_use() == {1, 2} and ledger.held_chunks == 2
+
+
+def test_without_a_hold_nothing_is_extended(client: FakeClient, ledger: LeaseLedger) -> None:
+    assert ledger.extend_hold({1})
+    assert client.in_use() == set() and not ledger.holding
+
+
 def test_nothing_is_leased_while_everything_fits(client: FakeClient, ledger: LeaseLedger) -> None:
     ledger.active = False
     assert ledger.lease(Places([1]), Access.READ) is None

@@ -29,4 +29,10 @@ class RecordingGpu:
 
     def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
         self.calls.append("memory_stats_as_nested_dict")
-        return {"allocated_bytes": {"all": {"current": self.allocated_bytes}}}
+        allocated = {"current": self.allocated_bytes, "peak": self.allocated_bytes}
+        return {
+            "num_ooms": 0,
+            "num_alloc_retries": 0,
+            "allocated_bytes": {"all": allocated},
+            "reserved_bytes": {"all": {"current": self.allocated_bytes}},
+        }

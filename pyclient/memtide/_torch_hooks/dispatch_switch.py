@@ -1,0 +1,127 @@
+"""Takes lease dispatch off one thread while all chunks are leased together.
+
+A dispatch mode in Python costs each operation 7 us and more even where it does nothing, so the only
+cheap one is none. While all chunks fit, one lease on all of them (a hold, _memory/leases.py)
+answers every access, and no operation has to be seen. A *covered phase* is the time from the first
+forward pass of an iteration to the end of the optimizer's step:
+
+- It begins only in the thread that installed the mode, where that mode is the only one, outside of
+  backward. Autograd gives its threads the modes of the thread that called `backward`, so a pass
+  runs as it began.
+- Chunks that are new during it are added to the hold, or what was to be moved there stays where it
+  is (TensorManager.adopt). Gradients stay where torch makes them: nothing leaves the device until
+  the optimizer has used them.
+- Between two phases idle leases can be reclaimed for another job, as always. A script that stops
+  within an iteration keeps them.
+- Other threads have modes of their own, which lease for each operation as always.
+
+Most phases are *lean*: optimizer states are not looked through for new tensors, and unless an
+observer samples moments, the module hooks are out, too. One in `_LOOK_EVERY` phases is not lean, so
+that parameters and states that a script has put in the place of adopted ones are adopted as well.
+Until then they are in ordinary memory.
+
+Nothing can run an operation again that finds too little memory during a covered phase. So one
+begins only if iterations leave headroom (DeviceOomHandler.has_headroom).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from memtide._memory.device_oom import DeviceOomHandler
+from memtide._memory.tensor_manager import TensorManager
+from memtide._torch_hooks.module_hooks import Moments
+
+_NO_BACKWARD = -1
+_LOOK_EVERY = 16
+
+
+class DispatchSwitch:
+    """Decides when the mode is off. Its methods may be called in any thread; in others than the one
+    that made it, they change nothing."""
+
+    def __init__(
+        self,
+        manager: TensorManager,
+        moments: Moments,
+        mode: TorchDispatchMode,
+        elastic: DeviceOomHandler,
+        steps_elsewhere: Callable[[], bool],
+    ) -> None:
+        """`steps_elsewhere`: whether the daemon computes optimizer steps, for which it needs chunks
+        that are not leased. REQUIRES: `mode` is active in this thread."""
+        self.lean = False  # Whether there is a lean phase.
+        self._manager = manager
+        self._ledger = manager.ledger
+        self._moments = moments
+        self._mode = mode
+        self._elastic = elastic
+        self._steps_elsewhere = steps_elsewhere
+        self._thread = threading.get_ident()
+        self._chunks = 0  # When an iteration last ended.
+        self._settled = False  # An iteration has passed in which no chunk was allocated.
+        self._phases = 0
+
+    def begin_phase(self) -> None:
+        """Begins a covered phase, if that is possible now and saves something."""
+        if not self._settled or self._ledger.holding or not self._may_begin():
+            return
+        if not self._manager.hold_all():
+            return
+        self._phases += 1
+        self.lean = self._phases % _LOOK_EVERY != 0
+        if self.lean and not self._moments.sampling:
+            self._moments.unwatch()
+        _pop_mode()
+
+    def end_phase(self) -> None:
+        """Ends the covered phase, if there is one."""
+        if not self._ledger.holding or not self._is_owner():
+            return
+        # Modes that the script has entered since stay above, so that it leaves its own.
+        above = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+        for mode in (self._mode, *reversed(above)):
+            _push_mode(mode)
+        self._moments.watch()
+        self.lean = False
+        self._manager.end_hold()
+
+    def begin_step(self, *, first: bool) -> None:
+        """Before an optimizer's step. In its first one operations are watched for states that are
+        born, so the phase ends."""
+        if not self._is_owner():
+            return
+        if first:
+            self._settled = False
+        if first or self._steps_elsewhere() or not self._manager.is_all_held():
+            self.end_phase()
+
+    def end_step(self) -> None:
+        """After an optimizer's step, the covered phase ends."""
+        if not self._is_owner():
+            return
+        self.end_phase()
+        self._ledger.refresh()
+        chunks = self._manager.chunks()
+        self._settled = chunks <= self._chunks
+        self._chunks = chunks
+
+    def _is_owner(self) -> bool:
+        return threading.get_ident() == self._thread
+
+    def _may_begin(self) -> bool:
+        # Gradients join the script's own memory with the first phase.
+        more_bytes = 0 if self._phases else self._manager.gradient_bytes
+        return (
+            self._is_owner()
+            and torch.is_grad_enabled()  # Evaluation has no step that would end the phase.
+            and torch._C._current_graph_task_id() == _NO_BACKWARD
+            and torch._C._len_torch_dispatch_stack() == 1
+            and torch._C._get_dispatch_stack_at(0) is self._mode
+            and not self._steps_elsewhere()
+            and self._elastic.has_headroom(more_bytes)
+        )
