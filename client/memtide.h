@@ -119,7 +119,7 @@ typedef struct memtide_properties {
   uint32_t handles_faults; /* 1: an access to an unmapped chunk becomes a lease; 0: it is fatal, so
                               every use must be acquired (GPU memory) */
   uint32_t device_memory;  /* MEMTIDE_SHARED_MEMORY, _CUDA_DESCRIPTOR or _CUDA_IPC */
-  int32_t dl_device_type;  /* DLPack's device of the addresses; 1: CPU, 2: CUDA */
+  int32_t dl_device_type;  /* DLPack's device of the addresses; 1: CPU, 2: CUDA, 12: other */
   int32_t dl_device_id;
 } memtide_properties;
 

@@ -17,6 +17,9 @@
 namespace memtide::client {
 namespace {
 
+// DLPack's device types.
+constexpr int32_t kDlCpu = 1, kDlCuda = 2, kDlExtension = 12;
+
 // GPU memory imported by descriptor. Its physical memory is pinned until this is destroyed and no
 // place maps it.
 class ImportedHandle : public CudaImport {
@@ -164,8 +167,11 @@ absl::Status CudaSpace::ProbeMapping() {
   MEMTIDE_RETURN_IF_ERROR(opened);
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(unmapped, "undoing a first mapping on the GPU"));
   if (result != CUDA_SUCCESS) type = CU_MEMORYTYPE_DEVICE;  // Assume what GPU memory is.
-  // Memory that CUDA reports as host memory gets tensors on the CPU.
-  if (type != CU_MEMORYTYPE_HOST) device_ = {2, context_->ordinal()};
+  // CUDA itself reports the third type, and the other two are the fake's (base/cuda/fake): tensors
+  // on the CPU, or on a torch backend of its own.
+  device_ = type == CU_MEMORYTYPE_HOST      ? DlDevice{kDlCpu, 0}
+            : type == CU_MEMORYTYPE_UNIFIED ? DlDevice{kDlExtension, context_->ordinal()}
+                                            : DlDevice{kDlCuda, context_->ordinal()};
   return absl::OkStatus();
 }
 

@@ -36,7 +36,7 @@ class AddressSpace {
   };
   // The device of tensors over these addresses, as DLPack encodes it.
   struct DlDevice {
-    int32_t type = 1;  // 1: kDLCPU, 2: kDLCUDA.
+    int32_t type = 1;  // 1: kDLCPU, 2: kDLCUDA, 12: kDLExtDev, a backend of another library.
     int32_t id = 0;    // The ordinal of the GPU in this process.
   };
 

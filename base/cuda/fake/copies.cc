@@ -27,8 +27,7 @@ CUresult Copy(Process* process, Side to, Side from, size_t size, Stream* stream)
       process->Break(CUDA_ERROR_ILLEGAL_ADDRESS);
       return;
     }
-    std::memmove(reinterpret_cast<void*>(to.address), reinterpret_cast<const void*>(from.address),
-                 size);
+    std::memmove(process->View(to.address), process->View(from.address), size);
   };
   stream->Push(process, copy, {{to.address, size}, {from.address, size}});
   return CUDA_SUCCESS;
@@ -87,7 +86,7 @@ CUresult cuMemsetD8Async(CUdeviceptr memory, unsigned char value, size_t size, C
   if (!process.Overlaps(memory, size)) return CUDA_ERROR_INVALID_VALUE;
   const auto fill = [&process, memory, value, size]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
     if (process.MayUse(memory, size, Access::kWrite)) {
-      std::memset(reinterpret_cast<void*>(memory), value, size);
+      std::memset(process.View(memory), value, size);
     } else {
       process.Break(CUDA_ERROR_ILLEGAL_ADDRESS);
     }

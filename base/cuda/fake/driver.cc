@@ -33,7 +33,8 @@ CUresult DeviceGetUuid(CUuuid* uuid, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-// Reports host memory, which it is: programs that query it may then access the bytes directly.
+// Reports host memory, which it is: programs that query it may then access the bytes directly. Or,
+// if only kernels may, a type that CUDA reports for no device memory (client/cuda/cuda_space.cc).
 CUresult PointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   Process& process = TheProcess();
   Call call(&process, "cuPointerGetAttribute");
@@ -41,7 +42,8 @@ CUresult PointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevice
   if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || !process.Overlaps(address, 1)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const unsigned type = CU_MEMORYTYPE_HOST;
+  const bool on_cpu = process.settings.tensors == Tensors::kOnCpu;
+  const unsigned type = on_cpu ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_UNIFIED;
   std::memcpy(data, &type, sizeof(type));
   return CUDA_SUCCESS;
 }

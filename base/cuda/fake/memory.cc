@@ -7,6 +7,7 @@
 
 #include "base/cuda/fake/fake_cuda.h"
 #include "base/cuda/fake/process.h"
+#include "base/cuda/fake/streams.h"
 
 namespace memtide::fake_cuda {
 namespace {
@@ -24,12 +25,37 @@ static_assert(sizeof(IpcHandle) == sizeof(CUipcMemHandle));
 constexpr char kMagic[8] = {'f', 'a', 'k', 'e', 'i', 'p', 'c', '1'};
 
 // Zero: the address space is exhausted.
-CUdeviceptr MapAnywhere(const Physical& physical) {
-  void* const at =
-      mmap(nullptr, physical.facts().size, PROT_READ | PROT_WRITE, MAP_SHARED, physical.fd(), 0);
+CUdeviceptr MapAt(const Physical& physical, int protection) {
+  void* const at = mmap(nullptr, physical.facts().size, protection, MAP_SHARED, physical.fd(), 0);
   if (at == MAP_FAILED) return 0;
   madvise(at, physical.facts().size, MADV_DONTFORK);
   return reinterpret_cast<CUdeviceptr>(at);
+}
+
+// Maps the memory anywhere. Zero: the address space is exhausted.
+CUdeviceptr MapAnywhere(Process* process, MappedBy by, std::shared_ptr<Physical> physical)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
+  constexpr int kOpen = PROT_READ | PROT_WRITE;
+  const uint64_t size = physical->facts().size;
+  const bool closed = process->settings.tensors == Tensors::kOnBackend;
+  const CUdeviceptr at = MapAt(*physical, closed ? PROT_NONE : kOpen);
+  const CUdeviceptr view = closed && at != 0 ? MapAt(*physical, kOpen) : at;
+  if (view == 0) {
+    if (at != 0) munmap(reinterpret_cast<void*>(at), size);
+    return 0;
+  }
+  Mapping mapping{size, by, Access::kWrite, std::move(physical)};
+  mapping.view = view;
+  process->mappings[at] = std::move(mapping);
+  return at;
+}
+
+void Unmap(Process* process, std::map<uintptr_t, Mapping>::iterator found)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
+  const auto& [address, mapping] = *found;
+  munmap(reinterpret_cast<void*>(address), mapping.size);
+  if (mapping.view != address) munmap(reinterpret_cast<void*>(mapping.view), mapping.size);
+  process->mappings.erase(found);
 }
 
 // Finds the mapping that `by` made at exactly `address`. end(): there is none.
@@ -43,19 +69,20 @@ auto FindMapping(Process* process, CUdeviceptr address, MappedBy by)
 }  // namespace
 }  // namespace memtide::fake_cuda
 
-using memtide::fake_cuda::Access;
+using memtide::fake_cuda::Await;
 using memtide::fake_cuda::Call;
 using memtide::fake_cuda::FindMapping;
 using memtide::fake_cuda::IpcHandle;
 using memtide::fake_cuda::kGranularity;
 using memtide::fake_cuda::MapAnywhere;
 using memtide::fake_cuda::MappedBy;
-using memtide::fake_cuda::Mapping;
+using memtide::fake_cuda::MarkAll;
 using memtide::fake_cuda::Needs;
 using memtide::fake_cuda::Physical;
 using memtide::fake_cuda::PhysicalFacts;
 using memtide::fake_cuda::Process;
 using memtide::fake_cuda::TheProcess;
+using memtide::fake_cuda::Unmap;
 
 extern "C" {
 
@@ -69,11 +96,8 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t size) {
   facts.size = (size + kGranularity - 1) / kGranularity * kGranularity;
   auto physical = Physical::Create(process.directory, process.settings.memory, facts);
   if (physical == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  *address = MapAnywhere(*physical);
-  if (*address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  process.mappings[*address] =
-      Mapping{facts.size, MappedBy::kMalloc, Access::kWrite, std::move(physical)};
-  return CUDA_SUCCESS;
+  *address = MapAnywhere(&process, MappedBy::kMalloc, std::move(physical));
+  return *address == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 // The fake does not pin: it allocates ordinary memory.
@@ -100,11 +124,14 @@ CUresult cuMemFree(CUdeviceptr address) {
   if (address == 0) return CUDA_SUCCESS;
   const auto found = FindMapping(&process, address, MappedBy::kMalloc);
   if (found == process.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+  // CUDA does not promise to wait, but does: memory is freed under no kernel.
+  const CUresult error = Await(&process, MarkAll(&process));
+  if (error != CUDA_SUCCESS) return error;
+  const auto freed = FindMapping(&process, address, MappedBy::kMalloc);
+  if (freed == process.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
   // A process that still has it open reads poison.
-  void* const memory = reinterpret_cast<void*>(address);
-  std::memset(memory, memtide::fake_cuda::kPoison, found->second.size);
-  munmap(memory, found->second.size);
-  process.mappings.erase(found);
+  std::memset(process.View(address), memtide::fake_cuda::kPoison, freed->second.size);
+  Unmap(&process, freed);
   return CUDA_SUCCESS;
 }
 
@@ -144,11 +171,8 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigne
   }
   auto physical = Physical::Open(process.directory, name);
   if (physical == nullptr) return CUDA_ERROR_MAP_FAILED;
-  *address = MapAnywhere(*physical);
-  if (*address == 0) return CUDA_ERROR_MAP_FAILED;
-  const uint64_t size = physical->facts().size;
-  process.mappings[*address] = Mapping{size, MappedBy::kIpc, Access::kWrite, std::move(physical)};
-  return CUDA_SUCCESS;
+  *address = MapAnywhere(&process, MappedBy::kIpc, std::move(physical));
+  return *address == 0 ? CUDA_ERROR_MAP_FAILED : CUDA_SUCCESS;
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
@@ -158,8 +182,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   const auto found = FindMapping(&process, address, MappedBy::kIpc);
   if (found == process.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
   if (--found->second.opens > 0) return CUDA_SUCCESS;
-  munmap(reinterpret_cast<void*>(address), found->second.size);
-  process.mappings.erase(found);
+  Unmap(&process, found);
   return CUDA_SUCCESS;
 }
 

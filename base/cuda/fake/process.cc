@@ -74,6 +74,16 @@ bool Process::MayUse(uintptr_t address, uint64_t size, Access access) const {
   return true;
 }
 
+void* Process::View(uintptr_t address) const {
+  auto found = mappings.upper_bound(address);
+  if (found != mappings.begin()) {
+    --found;
+    const uintptr_t offset = address - found->first;
+    if (offset < found->second.size) return reinterpret_cast<void*>(found->second.view + offset);
+  }
+  return reinterpret_cast<void*>(address);
+}
+
 bool Process::Overlaps(uintptr_t address, uint64_t size) const {
   for (const auto& [start, mapping] : mappings) {
     if (start < address + size && address < start + mapping.size) return true;
@@ -94,11 +104,18 @@ std::vector<std::unique_ptr<Stream>> Process::Reset() {
   events.clear();
   registrations.clear();
   for (const auto& [address, mapping] : mappings) {
-    if (mapping.by != MappedBy::kMap) munmap(reinterpret_cast<void*>(address), mapping.size);
+    if (mapping.by == MappedBy::kMap) continue;
+    munmap(reinterpret_cast<void*>(address), mapping.size);
+    if (mapping.view != address) munmap(reinterpret_cast<void*>(mapping.view), mapping.size);
   }
-  for (const auto& [address, size] : reservations) munmap(reinterpret_cast<void*>(address), size);
+  for (const auto& [address, size] : reservations) {
+    munmap(reinterpret_cast<void*>(address), size);
+    const auto view = views.find(address);
+    if (view != views.end()) munmap(reinterpret_cast<void*>(view->second), size);
+  }
   mappings.clear();
   reservations.clear();
+  views.clear();
   handles.clear();
   sticky = CUDA_SUCCESS;
   changed.SignalAll();

@@ -1,7 +1,7 @@
 // Process: the state of the fake in this process, under one lock. Call: one call of a function.
 //
 // The lock is held during copies, too, so nothing is unmapped during a copy, and no copy is in
-// progress once an error has become sticky.
+// progress once an error has become sticky. Kernels (kernel.h) run without it.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_PROCESS_H_
 #define MEMTIDE_BASE_CUDA_FAKE_PROCESS_H_
 
@@ -19,6 +19,7 @@
 
 namespace memtide::fake_cuda {
 
+class Kernel;
 class Stream;
 struct Event;
 
@@ -41,6 +42,8 @@ struct Mapping {
   MappedBy by = MappedBy::kMap;
   Access access = Access::kNone;
   std::shared_ptr<Physical> physical;
+  // Where the fake itself accesses the memory. Differs from the address if only kernels may.
+  uintptr_t view = 0;
   int opens = 1;  // For kIpc: the number of closes that unmap it.
 };
 
@@ -53,6 +56,8 @@ struct Process {
   // Whether all of the range is device memory with this access.
   bool MayUse(uintptr_t address, uint64_t size, Access access) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Where the fake itself accesses this address. Any other than a mapped one is returned as it is.
+  void* View(uintptr_t address) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Whether any of the range is reserved or mapped for device memory.
   bool Overlaps(uintptr_t address, uint64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool IsOrdinal(int ordinal) const {
@@ -83,8 +88,12 @@ struct Process {
   std::map<uint64_t, std::shared_ptr<Physical>> handles ABSL_GUARDED_BY(mutex);
   // By address.
   std::map<uintptr_t, uint64_t> reservations ABSL_GUARDED_BY(mutex);
+  // By a reservation's address, where what is mapped into it is viewed; only Tensors::kOnBackend.
+  std::map<uintptr_t, uintptr_t> views ABSL_GUARDED_BY(mutex);
   std::map<uintptr_t, Mapping> mappings ABSL_GUARDED_BY(mutex);
   std::map<uintptr_t, uint64_t> registrations ABSL_GUARDED_BY(mutex);
+  // The kernels that run now. Unlike copies, they run without the lock.
+  std::vector<const Kernel*> running ABSL_GUARDED_BY(mutex);
   // The key of the default stream is null.
   std::map<CUstream, std::unique_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
   std::map<CUevent, std::unique_ptr<Event>> events ABSL_GUARDED_BY(mutex);

@@ -47,6 +47,12 @@ CUcomputemode ModeNamed(const std::string& name) {
   return CU_COMPUTEMODE_DEFAULT;
 }
 
+Tensors TensorsNamed(const std::string& name) {
+  if (name == "backend") return Tensors::kOnBackend;
+  MEMTIDE_CHECK(name == "cpu") << "tensors=" << name;
+  return Tensors::kOnCpu;
+}
+
 }  // namespace
 
 Settings ReadSettings(const char* text) {
@@ -74,6 +80,8 @@ Settings ReadSettings(const char* text) {
       settings.mps = value != "no";
     } else if (name == "mig") {
       settings.mig = value != "no";
+    } else if (name == "tensors") {
+      settings.tensors = TensorsNamed(value);
     } else if (name == "delay_us") {
       settings.delay = std::chrono::microseconds(Number(name, value));
     } else if (absl::StartsWith(name, kCostPrefix)) {

@@ -15,6 +15,9 @@
 namespace memtide::fake_cuda {
 
 enum class Driver { kUsable, kNoContextEvents, kTooOld, kNone, kNoUvm };
+// Where torch makes tensors over device memory: on the CPU, which can access it, or on a backend of
+// its own (tests/fake_device), whose kernels alone can.
+enum class Tensors { kOnCpu, kOnBackend };
 
 struct Settings {
   std::string directory;  // Empty: a private one.
@@ -25,6 +28,7 @@ struct Settings {
   bool descriptors = true, legacy_ipc = true;
   CUcomputemode compute_mode = CU_COMPUTEMODE_DEFAULT;
   bool mps = false, mig = false;
+  Tensors tensors = Tensors::kOnCpu;
   Duration delay = std::chrono::microseconds(200);
   std::map<std::string, Duration> costs;  // By function: the time that a call of it takes.
 };

@@ -31,8 +31,8 @@ void Stream::Push(Process* process, std::function<void()> work, std::vector<Rang
 }
 
 void Stream::Push(Process* process, std::shared_ptr<Mark> mark) {
-  if (queue_.empty()) {
-    --mark->awaited;  // The stream has nothing to do, as work leaves the queue when it is done.
+  if (queue_.empty() && !working_) {
+    --mark->awaited;  // The stream has nothing to do.
     return;
   }
   queue_.push_back({Instant(), nullptr, std::move(mark), {}});
@@ -67,7 +67,9 @@ void Stream::Run() {
     queue_.pop_front();
     if (task.mark != nullptr) --task.mark->awaited;
     if (task.work != nullptr && process_->sticky == CUDA_SUCCESS) {
+      working_ = true;  // A kernel runs without the lock.
       task.broken ? process_->Break(CUDA_ERROR_ILLEGAL_ADDRESS) : task.work();
+      working_ = false;
     }
     process_->changed.SignalAll();
   }

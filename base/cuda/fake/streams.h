@@ -66,7 +66,7 @@ class Stream {
 
   Process* const process_;
   std::deque<Task> queue_;
-  bool ending_ = false;
+  bool working_ = false, ending_ = false;
   std::thread thread_;
 };
 

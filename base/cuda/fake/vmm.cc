@@ -12,6 +12,7 @@
 
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "base/cuda/fake/kernel.h"
 #include "base/cuda/fake/process.h"
 #include "base/cuda/fake/streams.h"
 
@@ -86,6 +87,15 @@ bool IsReserved(const Process& process, uintptr_t address, uint64_t size)
   if (found == process.reservations.begin()) return false;
   --found;
   return address + size <= found->first + found->second;
+}
+
+// Where the fake accesses what is mapped at a reserved address.
+uintptr_t ViewIn(const Process& process, uintptr_t address)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
+  const auto next = process.views.upper_bound(address);
+  if (next == process.views.begin()) return address;
+  const auto& [start, view] = *std::prev(next);
+  return view + (address - start);
 }
 
 bool IsMapped(const Process& process, uintptr_t address, uint64_t size)
@@ -180,6 +190,14 @@ CUresult MemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, 
   if (size == 0 || !IsAligned(size) || !power || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const uintptr_t got = ReserveAligned(size, std::max(alignment, kGranularity), hint);
   if (got == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (process.settings.tensors == Tensors::kOnBackend) {
+    const uintptr_t view = ReserveAligned(size, kGranularity, 0);
+    if (view == 0) {
+      munmap(Pointer(got), size);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    process.views[got] = view;
+  }
   process.reservations[got] = size;
   *address = got;
   return CUDA_SUCCESS;
@@ -196,6 +214,11 @@ CUresult MemAddressFree(CUdeviceptr address, size_t size) {
   }
   munmap(Pointer(address), size);
   process.reservations.erase(found);
+  const auto view = process.views.find(address);
+  if (view != process.views.end()) {
+    munmap(Pointer(view->second), size);
+    process.views.erase(view);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -210,12 +233,14 @@ CUresult MemMap(CUdeviceptr address, size_t size, size_t offset,
       IsMapped(process, address, size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (mmap(Pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second->fd(), 0) ==
+  const uintptr_t view = ViewIn(process, address);
+  const int protection = view == address ? PROT_NONE : PROT_READ | PROT_WRITE;
+  if (mmap(Pointer(view), size, protection, MAP_SHARED | MAP_FIXED, found->second->fd(), 0) ==
       MAP_FAILED) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  madvise(Pointer(address), size, MADV_DONTFORK);
-  process.mappings[address] = Mapping{size, MappedBy::kMap, Access::kNone, found->second};
+  madvise(Pointer(view), size, MADV_DONTFORK);
+  process.mappings[address] = Mapping{size, MappedBy::kMap, Access::kNone, found->second, view};
   return CUDA_SUCCESS;
 }
 
@@ -228,8 +253,10 @@ CUresult MemUnmap(CUdeviceptr address, size_t size) {
       found->second.size != size) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!MapNothing(Pointer(address), size, MAP_FIXED)) return CUDA_ERROR_OUT_OF_MEMORY;
-  process.mappings.erase(found);
+  const uintptr_t view = found->second.view;
+  BreakKernels(&process, {address, size});
+  if (!MapNothing(Pointer(view), size, MAP_FIXED)) return CUDA_ERROR_OUT_OF_MEMORY;
+  process.mappings.erase(address);
   // Also if other memory is mapped there before the work comes.
   BreakWorkOn(&process, {address, size});
   return CUDA_SUCCESS;
@@ -253,10 +280,12 @@ CUresult MemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* a
   }
   const int protection =
       (most >= Access::kRead ? PROT_READ : PROT_NONE) | (most == Access::kWrite ? PROT_WRITE : 0);
-  if (mprotect(Pointer(address), size, protection) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool closed = process.settings.tensors == Tensors::kOnBackend;  // Kernels are checked.
+  if (!closed && mprotect(Pointer(address), size, protection) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   for (auto mapping = first; mapping != end; ++mapping) {
     // The kernel module (UVM) changes the access of a mapping by unmapping it and mapping it again.
     if (mapping->second.access != Access::kNone) {
+      BreakKernels(&process, {mapping->first, mapping->second.size});
       BreakWorkOn(&process, {mapping->first, mapping->second.size});
     }
     mapping->second.access = most;
