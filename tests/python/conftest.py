@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from fake_device import environment
 from memtide._util import devices
 from recording_gpu import RecordingGpu
 
@@ -37,3 +38,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv("MEMTIDE_PROTECT", "1")
         monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"dir={directory},memory=256MiB,delay_us=50")
         yield
+
+
+@pytest.fixture
+def fake_device(gpu: None) -> dict[str, str]:
+    """The environment of a process that has torch's device over the fake CUDA (tests/fake_device),
+    on the GPU of `gpu`."""
+    del gpu
+    cuda = f"{os.environ['MEMTIDE_FAKE_CUDA']},tensors=backend"
+    return {**environment(), "MEMTIDE_FAKE_CUDA": cuda}

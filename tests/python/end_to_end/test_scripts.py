@@ -62,6 +62,7 @@ def test_every_script_is_a_case() -> None:
         "checkpointed",
         "clipping",
         "low_host_memory",
+        "on_device",
     }
     elsewhere |= {"data_parallel", "fully_sharded", "manual_allreduce"}
     names = {path.stem for path in SCRIPTS.glob("*.py")} - {"common", "tiny_gpt"}

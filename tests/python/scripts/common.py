@@ -18,8 +18,8 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
     for tensor in tensors:
         sha.update(f"{tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}".encode())
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        # A script would copy from a GPU with cpu(), but on a fake GPU that does not copy.
-        on_host = flat.clone() if "ON_GPU" in os.environ else flat
+        # cpu() does not copy from a fake GPU whose tensors are on the CPU.
+        on_host = flat.to("cpu", copy="ON_GPU" in os.environ)
         sha.update(on_host.numpy().tobytes())
     return sha.hexdigest()
 

@@ -1,0 +1,101 @@
+"""torch has a device over the fake CUDA (tests/fake_device), which behaves as a GPU does."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import SCRIPTS, Cli, Outcome
+
+_BEGIN = "import ctypes, time, torch\n"
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(cli: Cli, fake_device: dict[str, str]) -> Run:
+    """Runs code that has torch, with more settings of the fake CUDA."""
+
+    def run(code: str, settings: str = "delay_us=50") -> Outcome:
+        cuda = ",".join([fake_device["MEMTIDE_FAKE_CUDA"], settings])
+        return cli.python("-c", _BEGIN + code, **{**fake_device, "MEMTIDE_FAKE_CUDA": cuda})
+
+    return run
+
+
+def test_kernels_run_later_than_they_are_launched(run: Run) -> None:
+    outcome = run(
+        """
+x = torch.zeros(1000, device="fakegpu")
+torch.fakegpu.synchronize()
+begun = time.monotonic()
+x += 1
+launched = time.monotonic()
+assert x.sum().item() == 1000
+done = time.monotonic()
+print(launched - begun < 0.2 < done - begun)
+""",
+        "delay_us=300000",
+    )
+    assert outcome.check().out == "True\n"
+
+
+def test_the_host_cannot_read_device_memory(run: Run) -> None:
+    code = 'x = torch.ones(9, device="fakegpu"); print(ctypes.string_at(x.data_ptr(), 1))'
+    assert run(code).status == -signal.SIGSEGV
+
+
+def test_memory_is_freed_under_no_kernel(run: Run) -> None:
+    outcome = run(
+        """
+x = torch.ones(4 << 20, device="fakegpu")
+y = x + 1
+del x
+torch.fakegpu.empty_cache()
+assert y.sum().item() == 2 * 4 << 20
+""",
+        "delay_us=100000",
+    )
+    outcome.check()
+
+
+def test_running_out_of_memory_is_torchs_error(run: Run) -> None:
+    outcome = run("""
+kept = torch.empty(200 << 20, dtype=torch.uint8, device="fakegpu")
+try:
+    torch.empty(80 << 20, dtype=torch.uint8, device="fakegpu")
+except torch.OutOfMemoryError as error:
+    print(error)
+del kept
+torch.empty(80 << 20, dtype=torch.uint8, device="fakegpu")
+""")
+    assert "Tried to allocate 80.0" in outcome.check().out
+
+
+def test_emptying_the_cache_frees_what_no_tensor_uses(run: Run) -> None:
+    outcome = run("""
+free, total = torch.fakegpu.mem_get_info()
+x = torch.empty(80 << 20, dtype=torch.uint8, device="fakegpu")
+assert torch.fakegpu.mem_get_info()[0] == free - (80 << 20)
+assert torch.fakegpu.memory_allocated() == 80 << 20
+del x
+assert torch.fakegpu.mem_get_info()[0] == free - (80 << 20)
+torch.fakegpu.empty_cache()
+assert torch.fakegpu.mem_get_info()[0] == free
+""")
+    outcome.check()
+
+
+def test_a_transformer_trains_as_on_the_cpu(
+    cli: Cli, fake_device: dict[str, str], tmp_path: Path
+) -> None:
+    losses = []
+    for device in ("cpu", "fakegpu"):
+        result = tmp_path / device
+        cli.python(SCRIPTS / "on_device.py", device, 4, RESULT=result, **fake_device).check()
+        losses.append([float.fromhex(loss) for loss in json.loads(result.read_text())["losses"]])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

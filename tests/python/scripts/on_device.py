@@ -1,0 +1,42 @@
+"""A transformer on a device, with AdamW and clipped gradients: `on_device.py DEVICE STEPS [MIB]`.
+In each step it also fills MIB of device memory. It says how often the allocator's cache was emptied
+after the first step."""
+
+import sys
+from typing import Any
+
+import torch
+from common import finish
+from tiny_gpt import TinyGpt, batch, loss_of
+
+device, steps, scratch_mib = sys.argv[1], int(sys.argv[2]), int([*sys.argv, 0][3])
+emptied = 0
+module = torch.get_device_module(device)
+_empty_cache = getattr(module, "empty_cache", None)  # torch.cpu has none.
+
+
+def count_and_empty(*args: Any) -> Any:
+    """The device's empty_cache, counted."""
+    global emptied
+    emptied += 1
+    return _empty_cache(*args)
+
+
+if _empty_cache is not None:
+    module.empty_cache = count_and_empty
+torch.manual_seed(2)
+model = TinyGpt().to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, amsgrad=True)
+losses = []
+for step in range(steps):
+    loss = loss_of(model, batch().to(device))
+    optimizer.zero_grad()
+    loss.backward()
+    torch.ones(scratch_mib << 20, dtype=torch.uint8, device=device)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+    losses += [loss.item(), norm.item()]
+    if step == 0:
+        emptied = 0
+finish(losses, model)
+print(f"emptied {emptied} times")
