@@ -99,3 +99,29 @@ def test_a_transformer_trains_as_on_the_cpu(
         cli.python(SCRIPTS / "on_device.py", device, 4, RESULT=result, **fake_device).check()
         losses.append([float.fromhex(loss) for loss in json.loads(result.read_text())["losses"]])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_memtide_gives_the_same_bits_on_it(
+    cli: Cli, fake_device: dict[str, str], tmp_path: Path
+) -> None:
+    script = [SCRIPTS / "on_device.py", "fakegpu", 2]
+    cli.python(*script, RESULT=tmp_path / "plain", **fake_device).check()
+    cli.memtide(
+        "run",
+        "--device=cuda",
+        "--exact",
+        "--device-pool=20MiB",
+        "--host-pool=24MiB",
+        "--ssd-pool=256MiB",
+        f"--ssd-dir={tmp_path / 'ssd'}",
+        f"--stats={tmp_path / 'stats'}",
+        *script,
+        RESULT=tmp_path / "offloaded",
+        **fake_device,
+    ).check()
+    plain, offloaded, statistics = (
+        json.loads((tmp_path / name).read_text()) for name in ("plain", "offloaded", "stats")
+    )
+    assert offloaded == plain
+    assert statistics["kinds"]["parameter"]["allocated_bytes"] > 0
+    assert statistics["moved_bytes"]["device_to_host_bytes"] > 0
