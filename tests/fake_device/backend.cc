@@ -165,8 +165,12 @@ std::vector<int64_t> Memory() {
   size_t free = 0, total = 0;
   Check(TheFakeCuda().memory(&free, &total));
   const MemoryUse used = UsedMemory();
-  return {static_cast<int64_t>(free), static_cast<int64_t>(total),
-          static_cast<int64_t>(used.allocated_bytes), static_cast<int64_t>(used.reserved_bytes)};
+  std::vector<int64_t> numbers;
+  for (const size_t number : {free, total, used.allocated_bytes, used.reserved_bytes,
+                              used.peak_allocated_bytes, used.retries, used.shortages}) {
+    numbers.push_back(static_cast<int64_t>(number));
+  }
+  return numbers;
 }
 
 const bool g_registered = [] {
@@ -180,7 +184,8 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 TORCH_LIBRARY(fake_device, m) {
   m.def("synchronize() -> ()", [] { Check(TheFakeCuda().synchronize()); });
   m.def("empty_cache() -> ()", [] { EmptyCache(); });
-  // Free and total bytes of the device, and allocated and reserved ones of this process.
+  // Free and total bytes of the device; of this process allocated and reserved ones, the most that
+  // were allocated, allocations that emptied the cache first, and those that failed.
   m.def("memory() -> int[]", &Memory);
   m.def("calls(str name) -> int",
         [](std::string name) { return static_cast<int64_t>(TheFakeCuda().calls(name.c_str())); });

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -58,7 +59,7 @@ class CachingAllocator final : public c10::Allocator {
 
   MemoryUse Used() {
     const MutexLock lock(&mutex_);
-    return {allocated_, reserved_};
+    return {allocated_, reserved_, peak_, retries_, shortages_};
   }
 
  private:
@@ -69,10 +70,17 @@ class CachingAllocator final : public c10::Allocator {
   void* Take(size_t size) {
     if (void* const data = TryTake(size)) return data;
     Empty();
-    if (void* const data = TryTake(size)) return data;
+    void* const data = TryTake(size);
+    Count(data != nullptr);
+    if (data != nullptr) return data;
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
                      std::to_string(static_cast<double>(size) / (1 << 20)),
                      " MiB. The fake GPU has no more");
+  }
+
+  void Count(bool found) {
+    const MutexLock lock(&mutex_);
+    ++(found ? retries_ : shortages_);
   }
 
   // Null: neither the cache nor the device has a block of this size.
@@ -98,6 +106,7 @@ class CachingAllocator final : public c10::Allocator {
     best->second.size = size;
     best->second.used = true;
     allocated_ += size;
+    peak_ = std::max(peak_, allocated_);
     return best->first;
   }
 
@@ -121,6 +130,8 @@ class CachingAllocator final : public c10::Allocator {
   Blocks blocks_ ABSL_GUARDED_BY(mutex_);  // By address; they cover the segments.
   size_t allocated_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t reserved_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t peak_ ABSL_GUARDED_BY(mutex_) = 0;  // Of allocated_.
+  size_t retries_ ABSL_GUARDED_BY(mutex_) = 0, shortages_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 CachingAllocator& TheCachingAllocator() {

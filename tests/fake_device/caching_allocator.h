@@ -16,6 +16,9 @@ void EmptyCache();
 struct MemoryUse {
   size_t allocated_bytes;
   size_t reserved_bytes;  // From the fake CUDA.
+  size_t peak_allocated_bytes;
+  // Allocations that found memory only after the cache was emptied, and those that found none.
+  size_t retries, shortages;
 };
 MemoryUse UsedMemory();
 

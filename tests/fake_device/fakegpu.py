@@ -71,7 +71,7 @@ def empty_cache() -> None:
 
 def mem_get_info(_device: Any = None) -> tuple[int, int]:
     """The device's free bytes, and all of its bytes."""
-    free_bytes, total_bytes, _, _ = torch.ops.fake_device.memory()
+    free_bytes, total_bytes, *_ = torch.ops.fake_device.memory()
     return free_bytes, total_bytes
 
 
@@ -86,10 +86,13 @@ def memory_reserved(_device: Any = None) -> int:
 
 
 def memory_stats_as_nested_dict(_device: Any = None) -> dict[str, Any]:
-    """The two statistics that this allocator shares with torch's for CUDA."""
+    """The statistics that this allocator shares with torch's for CUDA."""
+    _, _, allocated, reserved, peak, retries, shortages = torch.ops.fake_device.memory()
     return {
-        "allocated_bytes": {"all": {"current": memory_allocated()}},
-        "reserved_bytes": {"all": {"current": memory_reserved()}},
+        "allocated_bytes": {"all": {"current": allocated, "peak": peak}},
+        "reserved_bytes": {"all": {"current": reserved}},
+        "num_alloc_retries": retries,
+        "num_ooms": shortages,
     }
 
 
