@@ -130,7 +130,7 @@ class CachingAllocator final : public c10::Allocator {
   Blocks blocks_ ABSL_GUARDED_BY(mutex_);  // By address; they cover the segments.
   size_t allocated_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t reserved_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t peak_ ABSL_GUARDED_BY(mutex_) = 0;  // Of allocated_.
+  size_t peak_ ABSL_GUARDED_BY(mutex_) = 0;  // The largest allocated_ so far.
   size_t retries_ ABSL_GUARDED_BY(mutex_) = 0, shortages_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
