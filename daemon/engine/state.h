@@ -240,6 +240,8 @@ class EngineState {
   bool IsChosenForCheck(Chunk& chunk, Tier tier);
   void StartCheck(ChunkIndex index);
   void CheckDone(ChunkIndex index, const Flight& flight, const absl::Status& status);
+  // Drops each copy at the device that is not the only one.
+  void DropUnannounced(const Job& job);
   // The names of the last moments that used the chunk, for an error.
   std::string LastMomentsOf(const Chunk& chunk) const;
 

@@ -62,12 +62,28 @@ void EngineState::CheckDone(ChunkIndex index, const Flight& flight, const absl::
       ". An operation writes to parameters, gradients or optimizer state that "
       "declares no write, or a kernel past torch's dispatcher does. ",
       LastMomentsOf(chunk), "MEMTIDE_PROTECT=1 ends the program at the kernel that does it"));
-  // Dropped is what was written unseen. The content stays that of the last write that was
-  // announced, so that --resume can start from the last commit; the present run must not go on.
+  const JobId job = chunk.job->id;
   const std::vector<SessionId> sessions = chunk.job->sessions;
   for (const SessionId id : sessions) {
     Emit(CloseSession{id, why});
     EndSession(*sessions_.Find(id), why);
+  }
+  // A job with a time to live goes on without sessions.
+  const auto lingers = jobs_.find(job);
+  if (lingers != jobs_.end()) DropUnannounced(*lingers->second);
+}
+
+// A program that writes one chunk unseen has mostly written others, too. What is left of each is
+// the content of its last announced write, so that --resume starts from the last commit, and not
+// from a mixture.
+void EngineState::DropUnannounced(const Job& job) {
+  for (const ChunkIndex index : job.members) {
+    if (index == kNoChunk) continue;
+    Chunk& chunk = chunks_[index];
+    const bool idle = chunk.live() && !chunk.pinned() && !chunk.copies.flight.has_value();
+    if (!idle || !chunk.valid_at(Tier::kDevice) || IsOnlyCopy(chunk, Tier::kDevice)) continue;
+    chunk.wrote_back = chunk.checked = false;
+    DropCopy(index, Tier::kDevice);
   }
 }
 

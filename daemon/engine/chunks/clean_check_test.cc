@@ -87,8 +87,29 @@ TEST_F(CleanCheckTest, CopiesThatDifferEndTheSessionsOfTheJobWithTheMomentsThatU
   // The job lingers, and the chunk has the content of the last announced write.
   const SessionId next = node_.Open(1000, "job");
   const CallId fetch = node_.Fetch(next, {chunks_[0]});
+  ASSERT_EQ(node_.transfers_.size(), 1u);
+  EXPECT_EQ(node_.transfers_[0].kind, Kind::kHostToDevice);
   node_.FinishTransfers();
   EXPECT_EQ(node_.CodeOf(fetch), absl::StatusCode::kOk);
+}
+
+// What else the program may have written unseen is dropped with the chunk that differs.
+TEST_F(CleanCheckTest, ADifferenceDropsAllCopiesThatAreNotTheOnlyOnes) {
+  node_.Touch(session_, chunks_[2], Access::kWrite);
+  node_.Touch(session_, chunks_[1], Access::kRead);
+  node_.Touch(session_, chunks_[0], Access::kRead);
+  node_.Post(EvictCall{node_.Call(), session_, Tier::kHost, {chunks_[0]}});
+  ASSERT_EQ(node_.transfers_.size(), 1u);
+  node_.FinishOne(absl::DataLossError("they differ"));
+  const SessionId next = node_.Open(1000, "job");
+  const auto on_device = [&](ChunkId chunk) {
+    const DescribeCall describe{node_.Call(), next, {chunk}};
+    node_.Post(describe);
+    return std::get<DescribeReply>(node_.ReplyTo(describe.call).value).chunks[0].on_device;
+  };
+  EXPECT_FALSE(on_device(chunks_[0]));
+  EXPECT_FALSE(on_device(chunks_[1]));
+  EXPECT_TRUE(on_device(chunks_[2])) << "its write was announced";
 }
 
 TEST_F(CleanCheckTest, AChunkThatIsLeasedForWritingMeanwhileMayDiffer) {
