@@ -196,8 +196,8 @@ class Arena:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes of live spans since the last `renew`."""
-        return self._most_bytes
+        """The most bytes of live spans since the last `renew`, or what it expects from then on."""
+        return max(self._most_bytes, self.expected_bytes)
 
     @property
     def has_returned(self) -> bool:

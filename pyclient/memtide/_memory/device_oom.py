@@ -50,6 +50,7 @@ class DeviceOomHandler:
         self._patience = _PATIENCE
         self._returned = False  # Whether chunks have returned since the last shortage.
         self._shortages: int | None = None  # Count in torch's allocator, at the first call.
+        self._peak_bytes = 0  # The largest peak of torch's allocator, which scripts reset.
         self._slack_bytes = manager.chunk_bytes  # Stays free when chunks return.
         self._libraries_bytes = 0  # Left free for CUDA's libraries, once one of them was short.
 
@@ -58,6 +59,8 @@ class DeviceOomHandler:
 
         torch.OutOfMemoryError: it also fails with the fewest chunks. REQUIRES: is_shortage(short).
         """
+        if self._manager.ledger.holding:  # In another thread than this. No chunk can leave.
+            raise short
         if is_shortage_of_a_library(short):
             self._libraries_bytes = _LIBRARIES_BYTES
         wanted = _asked_bytes(short) + self._libraries_bytes
@@ -98,7 +101,8 @@ class DeviceOomHandler:
         if self._shortages is None:
             self._shortages = shortages
         free_bytes, _ = gpu.mem_get_info(device)
-        peak_bytes = stats["allocated_bytes"]["all"]["peak"]
+        peak_bytes = max(self._peak_bytes, stats["allocated_bytes"]["all"]["peak"])
+        self._peak_bytes = peak_bytes
         room_bytes = free_bytes + stats["reserved_bytes"]["all"]["current"] - peak_bytes
         is_ample = room_bytes >= peak_bytes // 8 + more_bytes
         return bool(is_ample and shortages == self._shortages)

@@ -243,11 +243,12 @@ class TensorManager:
 
     def new_state(self, like: torch.Tensor, row: int) -> torch.Tensor:
         """An uninitialized tensor for a parameter's state number `row`, with the layout of `like`
-        (which may be on the meta device)."""
+        (which may be on the meta device). It is in ordinary memory where a hold has no room."""
         arena = self._arena(Kind.OPTIMIZER_STATE, row)
         target = arena.empty(like.size(), like.stride(), like.dtype)
-        self._note_pressure()
-        return target
+        if self._may_use_all():
+            return target
+        return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=self.device)
 
     def take_over(
         self, kind: Kind, row: int, places: Iterable[int], spans: Iterable[tuple[int, int]]

@@ -11,6 +11,8 @@ forward pass of an iteration to the end of the optimizer's step:
 - Chunks that are new during it are added to the hold, or what was to be moved there stays where it
   is (TensorManager.adopt). Gradients stay where torch makes them: nothing leaves the device until
   the optimizer has used them.
+- Autograd runs each node with a copy of the modes, so that a mode that is entered in a node is lost
+  at its end. Steps of optimizers within backward therefore neither begin nor end a phase.
 - Between two phases idle leases can be reclaimed for another job, as always. A script that stops
   within an iteration keeps them.
 - Other threads have modes of their own, which lease for each operation as always.
@@ -37,7 +39,7 @@ from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks.module_hooks import Moments
 
 _NO_BACKWARD = -1
-_LOOK_EVERY = 16
+_LOOK_EVERY = 17  # Odd, so that of two optimizers in turn each has its phases that are not lean.
 
 
 class DispatchSwitch:
@@ -64,13 +66,15 @@ class DispatchSwitch:
         self._thread = threading.get_ident()
         self._chunks = 0  # When an iteration last ended.
         self._settled = False  # An iteration has passed in which no chunk was allocated.
+        self._refused = False  # Since the last step: what refused is not asked at each module.
         self._phases = 0
 
     def begin_phase(self) -> None:
         """Begins a covered phase, if that is possible now and saves something."""
-        if not self._settled or self._ledger.holding or not self._may_begin():
+        if not self._settled or self._refused or self._ledger.holding or not self._may_begin():
             return
-        if not self._manager.hold_all():
+        if not self._has_room():
+            self._refused = True
             return
         self._phases += 1
         self.lean = self._phases % _LOOK_EVERY != 0
@@ -108,20 +112,23 @@ class DispatchSwitch:
         self._ledger.refresh()
         chunks = self._manager.chunks()
         self._settled = chunks <= self._chunks
+        self._refused = False
         self._chunks = chunks
 
     def _is_owner(self) -> bool:
-        return threading.get_ident() == self._thread
+        in_backward = torch._C._current_graph_task_id() != _NO_BACKWARD
+        return threading.get_ident() == self._thread and not in_backward
 
-    def _may_begin(self) -> bool:
+    def _has_room(self) -> bool:
         # Gradients join the script's own memory with the first phase.
         more_bytes = 0 if self._phases else self._manager.gradient_bytes
+        return self._elastic.has_headroom(more_bytes) and self._manager.hold_all()
+
+    def _may_begin(self) -> bool:
         return (
             self._is_owner()
             and torch.is_grad_enabled()  # Evaluation has no step that would end the phase.
-            and torch._C._current_graph_task_id() == _NO_BACKWARD
             and torch._C._len_torch_dispatch_stack() == 1
             and torch._C._get_dispatch_stack_at(0) is self._mode
             and not self._steps_elsewhere()
-            and self._elastic.has_headroom(more_bytes)
         )

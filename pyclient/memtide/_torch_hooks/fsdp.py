@@ -50,7 +50,8 @@ def reducing(manager: TensorManager, original: Callable[..., None]) -> Callable[
     @functools.wraps(original)
     def post_backward(group: Any, *args: Any) -> None:
         original(group, *args)
-        if manager.here and gpu_module(group.device.type) is None:
+        holding = manager.ledger.holding  # Then gradients stay where they are, as all others do.
+        if manager.here and not holding and gpu_module(group.device.type) is None:
             _adopt_gradients(manager, group)
 
     return post_backward
@@ -62,7 +63,7 @@ def finalizing(manager: TensorManager, original: Callable[..., None]) -> Callabl
     @functools.wraps(original)
     def finalize_backward(group: Any, *args: Any) -> None:
         original(group, *args)
-        if manager.here:
+        if manager.here and not manager.ledger.holding:
             _adopt_gradients(manager, group)
 
     return finalize_backward

@@ -180,6 +180,7 @@ def test_what_was_live_at_once_is_expected_again_in_one_piece() -> None:
     gc.collect()
     arena.renew()
     assert arena.chunks == 0
+    assert arena.peak_bytes == 5 * CHUNK_BYTES
     first = arena.empty([64], [1], torch.uint8)
     assert arena.chunks == 5
     arena.renew()  # One span is live: nothing new is expected, and unused chunks are freed.

@@ -188,6 +188,7 @@ class _BigChunks:
     """What a DeviceOomHandler uses of a TensorManager, with 100 slots of 64 MiB."""
 
     chunk_bytes = 64 << 20
+    holding = False
     device = torch.device("cpu")
 
     def __init__(self) -> None:

@@ -413,6 +413,66 @@ def test_an_allocator_that_counts_nothing_keeps_lease_dispatch(
     assert not begins_phase(runtime, Training().warm_up())
 
 
+def test_steps_within_backward_keep_lease_dispatch(runtime: Runtime) -> None:
+    training = Training().warm_up()
+    one_each = [torch.optim.SGD([p], lr=0.1) for p in training.model.parameters()]
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for parameter, optimizer in zip(training.model.parameters(), one_each, strict=True):
+        parameter.register_post_accumulate_grad_hook(lambda _, own=optimizer: step(own))
+    modes = stack()
+    for _ in range(6):
+        training.forward().backward()
+        assert runtime.ledger.holding or stack() == modes
+    training.optimizer.step()
+    assert stack() == modes
+
+
+def test_a_peak_that_the_script_resets_counts(runtime: Runtime, cuda: dict[str, Any]) -> None:
+    training = Training()
+    cuda.update(stats_of_cuda(reserved_bytes=1 << 20))
+    training.warm_up()
+    assert begins_phase(runtime, training)
+    training.optimizer.step()
+    cuda.update(stats_of_cuda(reserved_bytes=1024))
+    cuda["allocated_bytes"] = {"all": {"peak": 10}}
+    assert not begins_phase(runtime, training)
+
+
+def test_a_phase_without_room_is_asked_for_once_an_iteration(
+    runtime: Runtime, cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training().warm_up()
+    cuda.update(stats_of_cuda(reserved_bytes=0))
+    calls: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: calls.append(1) or (0, 0))
+    for _ in range(3):
+        training.step()
+    assert len(calls) == 2, "in one of the three, gradients return to chunks"
+
+
+def test_a_shortage_during_a_phase_evicts_nothing(runtime: Runtime) -> None:
+    training = Training().warm_up()
+    assert begins_phase(runtime, training)
+    short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
+    assert runtime._elastic is not None
+    with pytest.raises(torch.OutOfMemoryError):
+        runtime._elastic.retry(short, lambda: pytest.fail("it is not run again"))
+
+
+def test_a_state_beside_a_full_hold_is_in_ordinary_memory(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training().warm_up()
+    assert begins_phase(runtime, training)
+    monkeypatch.setattr(runtime.ledger, "extend_hold", lambda _places: False)
+    state = runtime.manager.new_state(torch.empty(1 << 20, device="meta"), 7)
+    assert state.numel() == 1 << 20 and not runtime.manager.manages(state)
+
+
 def test_uninstalling_in_a_phase_leaves_nothing() -> None:
     client = FakeClient(handles_faults=False, lease_budget=_ROOMY)
     runtime = runtimes.start(client, Observer(), adopt_everything=True)

@@ -58,8 +58,9 @@ def test_parts_in_chunks_give_the_same(kind: str, rel: float, cli: Cli, tmp_path
 class _Manager:
     here = True
 
-    def __init__(self) -> None:
+    def __init__(self, holding: bool = False) -> None:
         self.adopted: list[str] = []
+        self.ledger = SimpleNamespace(holding=holding)
 
     def adopt_part_of_gradient(self, parameter: str) -> None:
         self.adopted.append(parameter)
@@ -74,6 +75,16 @@ def test_gradients_are_adopted_when_their_device_has_reduced_them(device: str) -
     assert manager.adopted == (["a gradient"] if device == "cpu" else [])
     fsdp.finalizing(manager, lambda _: None)(group)
     assert manager.adopted[-1] == "a gradient"
+
+
+def test_gradients_stay_where_they_are_while_all_chunks_are_held() -> None:
+    manager: Any = _Manager(holding=True)
+    group = SimpleNamespace(
+        device=torch.device("cpu"), fsdp_params=[SimpleNamespace(sharded_param="a gradient")]
+    )
+    fsdp.reducing(manager, lambda _: None)(group)
+    fsdp.finalizing(manager, lambda _: None)(group)
+    assert manager.adopted == []
 
 
 @pytest.mark.usefixtures("gpu")
