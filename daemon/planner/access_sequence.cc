@@ -18,7 +18,10 @@ using Kind = ChunkEvent::Kind;
 absl::Status CheckEnds(const v1::Trace& trace) {
   if (trace.iteration_ends().empty()) {
     return absl::FailedPreconditionError(
-        "the trace has no complete iteration; trace a run of at least one step");
+        "the trace has no complete iteration: the run took no step, or all of its chunks fitted, "
+        "so "
+        "that nothing was predicted; trace some steps with smaller pools (--device-pool, "
+        "--host-pool)");
   }
   uint32_t before = 0;
   for (const uint32_t end : trace.iteration_ends()) {
