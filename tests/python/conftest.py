@@ -29,8 +29,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         os.environ.get(name) for name in ("MEMTIDED_FAKE_CUDA", "MEMTIDE_LIBRARY_FAKE_CUDA")
     )
     if not daemon or not library:
-        # The fake implements functions that cuda.h and cuda_runtime_api.h declare, and is compiled
-        # against these headers. The build has them only from a toolkit (bazel/cuda_configure.bzl).
+        # The fake implements functions that cuda.h declares, and is compiled against this header.
+        # The build has it only from a toolkit (bazel/cuda_configure.bzl).
         pytest.skip("built without the CUDA toolkit")
     with tempfile.TemporaryDirectory(prefix="mt", dir="/dev/shm") as directory:
         monkeypatch.setenv("MEMTIDED", daemon)

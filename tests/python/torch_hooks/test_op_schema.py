@@ -102,6 +102,8 @@ def test_functional_collectives_write_only_what_they_receive_in_place(
 ) -> None:
     packet = getattr(torch.ops._c10d_functional, name, None)
     if packet is None:
+        # The oldest torch that is supported lacks some of these collectives, and so needs no table
+        # row for them. The pinned torch has all.
         pytest.skip("not in this torch")
     assert written_arguments(packet.default)[1] & tensors_of(packet.default) == written
 
