@@ -20,13 +20,14 @@ constexpr int kCtxRecordEventVersion = 12050;
 constexpr int kUuidOfWholeVersion = 9020;
 
 // Not in the headers of CUDA 12.0.
+constexpr auto kTensorMemoryLeak = static_cast<CUresult>(721);
 constexpr auto kContained = static_cast<CUresult>(226);
 constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);
 
 std::atomic<const CudaDriver*> loaded_driver{nullptr};
 
 absl::StatusCode CodeOf(CUresult error) {
-  if (error == kContained) return absl::StatusCode::kUnavailable;
+  if (error == kContained || error == kTensorMemoryLeak) return absl::StatusCode::kUnavailable;
   switch (error) {
     case CUDA_ERROR_OUT_OF_MEMORY:
       return absl::StatusCode::kResourceExhausted;
@@ -45,7 +46,6 @@ absl::StatusCode CodeOf(CUresult error) {
     case CUDA_ERROR_MPS_SERVER_NOT_READY:
     case CUDA_ERROR_MPS_MAX_CLIENTS_REACHED:
     case CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED:
-    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
       return absl::StatusCode::kFailedPrecondition;
     // CUDA's "sticky" errors: they make the process's context unusable.
     case CUDA_ERROR_ILLEGAL_ADDRESS:
@@ -59,6 +59,7 @@ absl::StatusCode CodeOf(CUresult error) {
     case CUDA_ERROR_INVALID_PC:
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
     case CUDA_ERROR_UNKNOWN:
       return absl::StatusCode::kUnavailable;
     default:

@@ -12,16 +12,21 @@
 //
 // Two environment variables configure it, read at the first call:
 //   MEMTIDE_FAKE_CUDA=dir=/dev/shm/x,memory=256MiB,devices=2,name=Fake,driver=none,descriptors=no,
-//       legacy_ipc=no,compute_mode=exclusive,mps=yes,mig=yes,delay_us=200,cost_us:cuMemMap=2,
+//       legacy_ipc=no,compute_mode=exclusive,mps=yes,mig=yes,import=no,open_ipc=no,
+//       maps_under_work=no,time_slices=yes,delay_us=200,cost_us:cuMemMap=2,
 //       tensors=backend
 //     All settings are optional. dir: the shared directory; by default a private one that is
 //     removed when the process ends. memory: of each device [1 GiB]. driver: "no-context-events"
 //     lacks cuCtxRecordEvent, as drivers before CUDA 12.5; "too-old" is one that memtide refuses;
 //     "none" is missing; "no-uvm" fails as if the module nvidia-uvm is not loaded. compute_mode:
 //     "exclusive" lets one process make a context, unless mps=yes; "prohibited" lets none. mig: the
-//     devices are MIG instances. cost_us:NAME: the time that each call of NAME takes [0]. tensors:
-//     "backend" closes device memory to the CPU, at any time, so that torch's tensors over it need
-//     the backend of tests/fake_device; by default they are on the CPU.
+//     devices are MIG instances. import, open_ipc: "no" refuses to open another process's memory by
+//     descriptor or by legacy handle, whatever the attributes promise. maps_under_work: with "no" a
+//     mapping that is made or removed while the process has work ends the context. time_slices:
+//     with "yes" one process at a time uses the engines, for a millisecond or more. cost_us:NAME:
+//     the time that each call of NAME takes [0]. tensors: "backend" closes device memory to the
+//     CPU, at any time, so that torch's tensors over it need the backend of tests/fake_device; by
+//     default they are on the CPU.
 //   MEMTIDE_FAKE_CUDA_FAULTS=cuMemCreate:3=2,cuMemcpyHtoDAsync:5=700
 //     The third cuMemCreate of this process fails with error 2, and so on. "*" counts all calls.
 // CUDA_VISIBLE_DEVICES works as with CUDA.

@@ -155,6 +155,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigne
   Process& process = TheProcess();
   Call call(&process, "cuIpcOpenMemHandle", Needs::kContext);
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (!process.settings.open_ipc) return CUDA_ERROR_MAP_FAILED;
   IpcHandle made;
   std::memcpy(&made, &handle, sizeof(made));
   if (std::memcmp(made.magic, memtide::fake_cuda::kMagic, sizeof(made.magic)) != 0 ||

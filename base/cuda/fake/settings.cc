@@ -80,6 +80,14 @@ Settings ReadSettings(const char* text) {
       settings.mps = value != "no";
     } else if (name == "mig") {
       settings.mig = value != "no";
+    } else if (name == "import") {
+      settings.import = value != "no";
+    } else if (name == "open_ipc") {
+      settings.open_ipc = value != "no";
+    } else if (name == "maps_under_work") {
+      settings.maps_under_work = value != "no";
+    } else if (name == "time_slices") {
+      settings.time_slices = value != "no";
     } else if (name == "tensors") {
       settings.tensors = TensorsNamed(value);
     } else if (name == "delay_us") {

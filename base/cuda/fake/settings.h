@@ -28,6 +28,11 @@ struct Settings {
   bool descriptors = true, legacy_ipc = true;
   CUcomputemode compute_mode = CU_COMPUTEMODE_DEFAULT;
   bool mps = false, mig = false;
+  // Memory of another process can be opened, by descriptor and by legacy handle.
+  bool import = true, open_ipc = true;
+  bool maps_under_work = true;
+  // One process at a time uses the engines of all devices.
+  bool time_slices = false;
   Tensors tensors = Tensors::kOnCpu;
   Duration delay = std::chrono::microseconds(200);
   std::map<std::string, Duration> costs;  // By function: the time that a call of it takes.

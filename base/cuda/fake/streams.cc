@@ -1,9 +1,14 @@
 #include "base/cuda/fake/streams.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <utility>
+
+#include "base/check.h"
 
 namespace memtide::fake_cuda {
 
@@ -68,11 +73,26 @@ void Stream::Run() {
     if (task.mark != nullptr) --task.mark->awaited;
     if (task.work != nullptr && process_->sticky == CUDA_SUCCESS) {
       working_ = true;  // A kernel runs without the lock.
+      const int engines = TakeTimeSlice();
       task.broken ? process_->Break(CUDA_ERROR_ILLEGAL_ADDRESS) : task.work();
+      if (engines >= 0) close(engines);
       working_ = false;
     }
     process_->changed.SignalAll();
   }
+}
+
+int Stream::TakeTimeSlice() {
+  if (!process_->settings.time_slices) return -1;
+  constexpr Duration kSlice = std::chrono::milliseconds(1);
+  process_->mutex.Unlock();
+  const int engines = open((process_->directory + "/engines").c_str(), O_CREAT | O_RDWR | O_CLOEXEC,
+                           S_IRUSR | S_IWUSR);
+  MEMTIDE_CHECK(engines >= 0 && flock(engines, LOCK_EX) == 0) << process_->directory;
+  // tidy(sleep): the time that the slice takes.
+  std::this_thread::sleep_for(kSlice);
+  process_->mutex.Lock();
+  return engines;
 }
 
 void Stream::AwaitDue(Instant due) {

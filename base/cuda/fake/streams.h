@@ -49,6 +49,10 @@ class Stream {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
   // Queued work that accesses any of the range ends with an illegal address.
   void BreakWorkOn(Process* process, Range range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
+  // Whether work is queued or runs.
+  bool IsBusy(Process* process) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
+    return working_ || !queue_.empty();
+  }
   // Removes all queued work.
   void Drop(Process* process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
 
@@ -62,6 +66,9 @@ class Stream {
   };
 
   void Run();
+  // Waits until no other process uses the engines, and for a time slice. Returns the descriptor
+  // that keeps them, or -1 if processes do not take turns.
+  int TakeTimeSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_->mutex);
   void AwaitDue(Instant due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_->mutex);
 
   Process* const process_;

@@ -98,6 +98,14 @@ uintptr_t ViewIn(const Process& process, uintptr_t address)
   return view + (address - start);
 }
 
+// Mappings change under work, on a GPU that cannot bear that.
+void BreakIfBusy(Process* process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
+  if (process->settings.maps_under_work) return;
+  for (const auto& [key, stream] : process->streams) {
+    if (stream->IsBusy(process)) process->Break(CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
+}
+
 bool IsMapped(const Process& process, uintptr_t address, uint64_t size)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
   const auto next = process.mappings.lower_bound(address + size);
@@ -173,6 +181,7 @@ CUresult MemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void
   Call call(&process, "cuMemImportFromShareableHandle");
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  if (!process.settings.import) return CUDA_ERROR_NOT_SUPPORTED;
   const int fd = static_cast<int>(reinterpret_cast<intptr_t>(descriptor));
   auto physical = Physical::FromDescriptor(process.directory, fd);
   if (physical == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -233,6 +242,7 @@ CUresult MemMap(CUdeviceptr address, size_t size, size_t offset,
       IsMapped(process, address, size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  BreakIfBusy(&process);
   const uintptr_t view = ViewIn(process, address);
   const int protection = view == address ? PROT_NONE : PROT_READ | PROT_WRITE;
   if (mmap(Pointer(view), size, protection, MAP_SHARED | MAP_FIXED, found->second->fd(), 0) ==
@@ -254,6 +264,7 @@ CUresult MemUnmap(CUdeviceptr address, size_t size) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const uintptr_t view = found->second.view;
+  BreakIfBusy(&process);
   BreakKernels(&process, {address, size});
   if (!MapNothing(Pointer(view), size, MAP_FIXED)) return CUDA_ERROR_OUT_OF_MEMORY;
   process.mappings.erase(address);
