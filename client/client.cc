@@ -24,12 +24,16 @@ namespace {
 // Places per chunk that the job may allocate, enough for the fragmentation of places.
 constexpr uint64_t kPlacesPerChunk = 4;
 
-// Raises the soft limit of open files to the hard one. A job may have thousands of regions of GPU
-// memory, and each arrives as a descriptor.
+// Raises the soft limit of open files, if it is lower, to what the program's own files and the
+// regions of a job need: each region of GPU memory arrives as a descriptor. The hard limit bounds
+// it.
 void RaiseDescriptorLimit() {
+  constexpr rlim_t kOwnFiles = 2048;
   rlimit files;
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max) return;
-  files.rlim_cur = files.rlim_max;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  const rlim_t wanted = std::min<rlim_t>(files.rlim_max, kOwnFiles + kMaxDeviceRegions);
+  if (files.rlim_cur >= wanted) return;
+  files.rlim_cur = wanted;
   setrlimit(RLIMIT_NOFILE, &files);
 }
 
@@ -122,6 +126,7 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
   addresses.chunk_size = job.chunk_size;
   addresses.places = static_cast<uint32_t>(std::min<uint64_t>(
       options.addresses / job.chunk_size, std::max<uint64_t>(1, job.max_chunks) * kPlacesPerChunk));
+  addresses.maps_when_idle = job.cuda_maps_when_idle;
   if (addresses.places == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("address_bytes is less than one chunk of ", FormatBytes(job.chunk_size)));
@@ -137,6 +142,7 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
   properties_.base = space_->base();
   properties_.places = space_->places();
   properties_.device = space_->device();
+  properties_.needs_streams = space_->needs_streams();
   return absl::OkStatus();
 }
 
@@ -226,6 +232,25 @@ absl::Status Client::Acquire(absl::Span<const PlaceId> places, Access access,
                              absl::optional<Duration> deadline) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
   return leases_->Acquire(places, access, deadline);
+}
+
+absl::Status Client::CheckStreams() const {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  if (properties_.needs_streams) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "work on a GPU is waited for on all streams here (needs_streams is 0), so none are named");
+}
+
+absl::Status Client::CoverStreams(absl::Span<const uint64_t> streams) {
+  MEMTIDE_RETURN_IF_ERROR(CheckStreams());
+  space_->CoverStreams(streams);
+  return absl::OkStatus();
+}
+
+absl::Status Client::CoverAllStreams() {
+  MEMTIDE_RETURN_IF_ERROR(CheckStreams());
+  space_->CoverAllStreams();
+  return absl::OkStatus();
 }
 
 absl::Status Client::Release(absl::Span<const PlaceId> places) {

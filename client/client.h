@@ -75,6 +75,7 @@ class Client {
     uint32_t places = 0;
     bool handles_faults = false;  // An access to an unmapped chunk becomes a lease.
     bool kernel_faults = false;   // Also an access by a system call.
+    bool needs_streams = false;   // CoverStreams makes waits for a GPU shorter.
     AddressSpace::DlDevice device;
     Job job;
   };
@@ -102,6 +103,9 @@ class Client {
   absl::Status Acquire(absl::Span<const PlaceId> places, Access access,
                        absl::optional<Duration> deadline = absl::nullopt);
   absl::Status Release(absl::Span<const PlaceId> places);
+  // As AddressSpace::CoverStreams and CoverAllStreams. FAILED_PRECONDITION: needs_streams is false.
+  absl::Status CoverStreams(absl::Span<const uint64_t> streams);
+  absl::Status CoverAllStreams();
   // Acquires the places; the returned object releases them.
   absl::StatusOr<class Use> Use(std::vector<PlaceId> places, Access access,
                                 absl::optional<Duration> deadline = absl::nullopt);
@@ -137,6 +141,7 @@ class Client {
   absl::Status StartFaultHandling(HostSpace* space);
   // FAILED_PRECONDITION: this process is a forked child.
   absl::Status CheckProcess() const;
+  absl::Status CheckStreams() const;
   // Leaks all members, in a forked child.
   void Abandon();
 

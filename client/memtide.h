@@ -121,6 +121,7 @@ typedef struct memtide_properties {
   uint32_t device_memory;  /* MEMTIDE_SHARED_MEMORY, _CUDA_DESCRIPTOR or _CUDA_IPC */
   int32_t dl_device_type;  /* DLPack's device of the addresses; 1: CPU, 2: CUDA, 12: other */
   int32_t dl_device_id;
+  uint32_t needs_streams; /* 1: memtide_cover_streams makes waits for the GPU shorter */
 } memtide_properties;
 
 typedef struct memtide_stats {
@@ -157,10 +158,10 @@ typedef struct memtide_limits {
 /* Connects to the daemon, opens or joins a job, and reserves addresses. *client is NULL on failure.
  * options may be NULL, which means all defaults. UNAVAILABLE: no daemon listens at socket_dir.
  * RESOURCE_EXHAUSTED: the node cannot grant the shares.
- * Side effect: the process's soft limit of open files (RLIMIT_NOFILE) becomes the hard one, because
- * each region of GPU memory arrives as a descriptor, and a job may have thousands. memtide_close
- * does not lower it again, since descriptors above the old limit may be open. A program that calls
- * select(), which knows no descriptors above 1023, sets the hard limit itself. */
+ * Side effect: the process's soft limit of open files (RLIMIT_NOFILE) becomes 6144, or the hard
+ * limit if that is lower, because each region of GPU memory arrives as a descriptor, and a job may
+ * have thousands. They get numbers from 1024 on, so select() still works with the program's own.
+ * memtide_close does not lower the limit again. */
 MEMTIDE_API int memtide_open(const memtide_options* options, memtide_client** client);
 /* The chunk_bytes of a job with these shares whose options leave it 0. A share of 0 bytes: the job
  * has none of that kind. */
@@ -201,6 +202,16 @@ MEMTIDE_API int memtide_acquire(memtide_client* client, const uint32_t* places, 
  * FAILED_PRECONDITION: a place is not in use. Errors of CUDA are returned although the uses have
  * ended. */
 MEMTIDE_API int memtide_release(memtide_client* client, const uint32_t* places, size_t count);
+
+/* NVIDIA drivers before 555 can say when the work of one stream is done, but not when that of all
+ * streams is. With them the library waits for all work of the process before it unmaps a chunk.
+ * memtide_cover_streams names CUstreams, which must exist until the process ends: from now on work
+ * on chunks is launched on these and on those of earlier calls only, and no other work is waited
+ * for, unless they are more than 32. memtide_cover_all_streams: any stream may be used from now on.
+ * FAILED_PRECONDITION: needs_streams is 0. */
+MEMTIDE_API int memtide_cover_streams(memtide_client* client, const uint64_t* streams,
+                                      size_t count);
+MEMTIDE_API int memtide_cover_all_streams(memtide_client* client);
 
 /* Starts to move chunks towards the tier where they are leased. A hint; never waits for the
  * transfer. */

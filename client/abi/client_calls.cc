@@ -147,6 +147,7 @@ int memtide_get_properties(memtide_client* client, memtide_properties* propertie
     result.device_memory = static_cast<uint32_t>(known.job.device_memory) + 1;
     result.dl_device_type = known.device.type;
     result.dl_device_id = known.device.id;
+    result.needs_streams = known.needs_streams ? 1 : 0;
     CopyCommonFields(result, properties);
     return absl::OkStatus();
   });
@@ -208,6 +209,21 @@ int memtide_release(memtide_client* client, const uint32_t* places, size_t count
   return Guarded([&]() -> absl::Status {
     if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
     return Unwrap(client)->Release(Places(places, count));
+  });
+}
+
+int memtide_cover_streams(memtide_client* client, const uint64_t* streams, size_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (streams == nullptr && count > 0) return NullArgument("streams");
+    return Unwrap(client)->CoverStreams({streams, count});
+  });
+}
+
+int memtide_cover_all_streams(memtide_client* client) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    return Unwrap(client)->CoverAllStreams();
   });
 }
 

@@ -3,12 +3,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/status_macros.h"
+#include "client/cuda/current_context.h"
 
 namespace memtide::client {
 namespace {
@@ -41,6 +42,14 @@ absl::StatusOr<CudaDeviceFacts> FindDevice(const std::string& uuid) {
 
 // Between two looks at an event.
 constexpr std::chrono::microseconds kPollInterval(50);
+// An epoch that is never reached.
+constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+// Whether CUDA refused because a thread of the process captures a graph.
+bool IsOfCapture(CUresult error) {
+  return error >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+         error <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
 
 void RaiseTo(uint64_t value, std::atomic<uint64_t>* to) {
   uint64_t before = to->load();
@@ -49,15 +58,6 @@ void RaiseTo(uint64_t value, std::atomic<uint64_t>* to) {
 }
 
 }  // namespace
-
-CurrentCudaContext::CurrentCudaContext(const CudaDriver& driver, CUcontext context)
-    : driver_(driver),
-      status_(CudaStatus(driver.CtxPushCurrent(context), "entering the context")) {}
-
-CurrentCudaContext::~CurrentCudaContext() {
-  CUcontext popped = nullptr;
-  if (status_.ok()) driver_.CtxPopCurrent(&popped);
-}
 
 absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::Open(const std::string& uuid) {
   MEMTIDE_ASSIGN_OR_RETURN(CudaDeviceFacts device, FindDevice(uuid));
@@ -73,24 +73,32 @@ absl::Status CudaContext::Start() {
                                      absl::StrCat("the context of GPU ", device_.ordinal)));
   const CurrentCudaContext current(*driver_, context_);
   MEMTIDE_RETURN_IF_ERROR(current.status());
-  // Without CU_EVENT_BLOCKING_SYNC, which would cost an interrupt for each event: most events are
-  // never waited for.
-  for (CUevent& event : events_) {
-    MEMTIDE_RETURN_IF_ERROR(
-        CudaStatus(driver_->EventCreate(&event, CU_EVENT_DISABLE_TIMING), "making an event"));
+  if (driver_->CtxRecordEvent != nullptr) {
+    MEMTIDE_ASSIGN_OR_RETURN(events_, MakeContextEvents(*driver_, context_));
+    return absl::OkStatus();
   }
+  auto streams = std::make_unique<StreamEvents>(*driver_, context_);
+  streams_ = streams.get();
+  events_ = std::move(streams);
+  CoverAllStreams();
   return absl::OkStatus();
 }
 
 CudaContext::~CudaContext() {
   if (context_ == nullptr) return;
-  {
-    const CurrentCudaContext current(*driver_, context_);
-    for (const CUevent event : events_) {
-      if (event != nullptr) driver_->EventDestroy(event);
-    }
-  }
+  events_.reset();
   driver_->DevicePrimaryCtxRelease(device_.ordinal);
+}
+
+void CudaContext::CoverAllStreams() { uncovered_until_.store(kNever); }
+
+void CudaContext::CoverStreams(absl::Span<const uint64_t> streams) {
+  std::vector<CUstream> covered;
+  for (const uint64_t stream : streams) covered.push_back(reinterpret_cast<CUstream>(stream));
+  if (!streams_->Cover(covered)) return CoverAllStreams();
+  // The work so far may be on other streams. It is in epochs before the one that begins here.
+  uint64_t all = kNever;
+  uncovered_until_.compare_exchange_strong(all, open_.fetch_add(1));
 }
 
 uint64_t CudaContext::NoteWork() {
@@ -100,8 +108,7 @@ uint64_t CudaContext::NoteWork() {
 }
 
 void CudaContext::EndEpoch() {
-  // With an older driver an epoch is only a number, and Await waits for the whole device.
-  if (notes_.load() == 0 || driver_->CtxRecordEvent == nullptr) return;
+  if (notes_.load() == 0 || uncovered_until_.load() == kNever) return;
   // The work that was noted has been launched, so an error here must not fail the operation. A wait
   // that finds no event closes the next epoch.
   Close().status().IgnoreError();
@@ -110,10 +117,9 @@ void CudaContext::EndEpoch() {
 absl::StatusOr<uint64_t> CudaContext::Close() {
   const uint64_t epoch = open_.fetch_add(1);
   notes_.store(0);
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver_->CtxRecordEvent(context_, event(epoch)),
-                                     "recording an event for the work of the context"));
+  MEMTIDE_RETURN_IF_ERROR(events_->Record(epoch % EpochEvents::kCount));
   // Another thread may have recorded the same event for a later epoch meanwhile.
-  RaiseTo(epoch, &recorded_[epoch % kEvents]);
+  RaiseTo(epoch, &recorded_[epoch % EpochEvents::kCount]);
   return epoch;
 }
 
@@ -131,52 +137,62 @@ void CudaContext::MarkDone(uint64_t epoch) { RaiseTo(epoch, &done_); }
 
 bool CudaContext::IsDone(uint64_t epoch) {
   if (epoch <= done_.load()) return true;
-  // Without events the device can only be waited for.
-  if (driver_->CtxRecordEvent == nullptr) return Await(epoch).ok();
+  // Without events the context can only be waited for.
+  if (IsUncovered()) return Await(epoch).ok();
   const absl::StatusOr<uint64_t> found = FindEvent(epoch);
-  if (!found.ok() || driver_->EventQuery(event(*found)) != CUDA_SUCCESS) return false;
+  if (!found.ok()) return false;
+  if (events_->Query(*found % EpochEvents::kCount) != CUDA_SUCCESS) return false;
   MarkDone(*found);
   return true;
 }
 
-absl::Status CudaContext::Await(uint64_t epoch) {
-  if (epoch <= done_.load()) return absl::OkStatus();
-  if (driver_->CtxRecordEvent != nullptr) {
-    const absl::StatusOr<uint64_t> found = FindEvent(epoch);
-    CUresult result = found.ok() ? CUDA_ERROR_NOT_READY : CUDA_ERROR_UNKNOWN;
-    while (result == CUDA_ERROR_NOT_READY) {
-      result = driver_->EventQuery(event(*found));
-      // tidy(sleep): an event that is waited for by cuEventSynchronize makes the CPU spin.
-      if (result == CUDA_ERROR_NOT_READY) std::this_thread::sleep_for(kPollInterval);
-    }
-    if (result == CUDA_SUCCESS) {
-      MarkDone(*found);
-      return absl::OkStatus();
-    }
-    // The event failed, but its work may still be running: wait for the whole device below.
+CUresult CudaContext::AwaitEvent(uint64_t epoch) {
+  absl::StatusOr<uint64_t> found = FindEvent(epoch);
+  while (found.ok()) {
+    const size_t event = *found % EpochEvents::kCount;
+    const CUresult result = events_->Query(event);
+    if (result == CUDA_SUCCESS) MarkDone(*found);
+    if (result != CUDA_ERROR_NOT_READY) return result;
+    // tidy(sleep): an event that is waited for by cuEventSynchronize makes the CPU spin.
+    std::this_thread::sleep_for(kPollInterval);
+    // An event that was recorded again stands for later work, which need not be waited for.
+    if (recorded_[event].load() != *found) found = FindEvent(epoch);
   }
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult CudaContext::TryAwait(uint64_t epoch) {
+  if (epoch <= done_.load()) return CUDA_SUCCESS;
+  // If the event failed, its work may still be running, and the whole context is waited for.
+  if (!IsUncovered() && AwaitEvent(epoch) == CUDA_SUCCESS) return CUDA_SUCCESS;
   // The epoch ends before the wait, because work launched during the wait may not be complete after
   // it.
   const uint64_t last = open_.fetch_add(1);
-  const CurrentCudaContext current(*driver_, context_);
-  MEMTIDE_RETURN_IF_ERROR(current.status());
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver_->CtxSynchronize(), "waiting for the GPU"));
-  MarkDone(last);
-  return absl::OkStatus();
+  CUresult result = driver_->CtxPushCurrent(context_);
+  if (result != CUDA_SUCCESS) return result;
+  result = driver_->CtxSynchronize();
+  CUcontext popped = nullptr;
+  driver_->CtxPopCurrent(&popped);
+  if (result == CUDA_SUCCESS) MarkDone(last);
+  return result;
 }
 
-absl::Status CudaContext::AwaitOrAbort(uint64_t epoch) {
+absl::Status CudaContext::Await(uint64_t epoch) {
+  return CudaStatus(TryAwait(epoch), "waiting for the GPU");
+}
+
+absl::Status CudaContext::AwaitOrGiveUp(uint64_t epoch) {
   constexpr std::chrono::milliseconds kPause(5);
   constexpr std::chrono::minutes kTimeout(1);
   const auto start = std::chrono::steady_clock::now();
-  while (true) {
-    absl::Status status = Await(epoch);
-    if (status.ok() || absl::IsUnavailable(status)) return status;
-    MEMTIDE_CHECK(std::chrono::steady_clock::now() - start < kTimeout)
-        << "memory that the GPU may be using cannot be unmapped: " << status;
+  CUresult result = TryAwait(epoch);
+  while (IsOfCapture(result) && std::chrono::steady_clock::now() - start < kTimeout) {
     // tidy(sleep): CUDA does not signal the end of a capture.
     std::this_thread::sleep_for(kPause);
+    result = TryAwait(epoch);
   }
+  const absl::Status status = CudaStatus(result, "waiting for work on memory to be unmapped");
+  return status.ok() ? status : absl::UnavailableError(status.message());
 }
 
 }  // namespace memtide::client

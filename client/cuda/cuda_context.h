@@ -5,9 +5,13 @@
 // Time is divided into epochs, numbered from 1. Work belongs to the epoch that is open when it has
 // been launched; NoteWork returns its number and calls CUDA once in 32 times only, because a call
 // for each operation would slow the program down. When an epoch is closed, an event is recorded
-// that includes all work of the context so far, on every stream; so an epoch's event stands for all
-// earlier epochs, too. The last 256 events are kept, and work is waited for by the oldest kept
-// event that includes it.
+// that includes all work of the context so far; so an epoch's event stands for all earlier epochs,
+// too. The last 256 events are kept, and work is waited for by the oldest kept event that includes
+// it.
+//
+// Drivers before CUDA 12.5 have no event for a context. With them an epoch's event is one for each
+// stream that CoverStreams has named, and while none are named, or work may be on others, no event
+// is recorded and the whole context is waited for.
 //
 // Thread-safe; no method changes the thread's current device.
 #ifndef MEMTIDE_CLIENT_CUDA_CUDA_CONTEXT_H_
@@ -22,7 +26,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/cuda/cuda.h"
+#include "client/cuda/epoch_events.h"
 
 namespace memtide::client {
 
@@ -42,25 +48,33 @@ class CudaContext {
 
   CUcontext context() const { return context_; }
 
+  // Whether waits get shorter by CoverStreams.
+  bool needs_streams() const { return streams_ != nullptr; }
+  // From now on the program launches work on memory of chunks on these CUstreams only, and on those
+  // of earlier calls, all of which exist until the process ends. More than
+  // StreamEvents::kMaxStreams are as CoverAllStreams. REQUIRES: needs_streams().
+  void CoverStreams(absl::Span<const uint64_t> streams);
+  // The program may launch work on any stream, as before the first CoverStreams.
+  // REQUIRES: needs_streams().
+  void CoverAllStreams();
+
   // Returns the epoch of all work that the process has launched on the GPU so far.
   uint64_t NoteWork();
   // Closes the open epoch if any work was noted in it. If CUDA records no event for it, a later one
   // stands for it.
   void EndEpoch();
   // Whether all work up to the end of `epoch` is complete. Ends the epoch if it is open. Blocks
-  // only with drivers that record no events for a context.
+  // only where no event is recorded (CoverAllStreams).
   bool IsDone(uint64_t epoch);
   // Waits until all work up to the end of `epoch` is complete; may wait for later work as well.
   // UNAVAILABLE: the context is lost.
   absl::Status Await(uint64_t epoch);
-  // Waits until the work of the epoch cannot touch memory any more: it is complete, or the context
-  // is lost and all work with it, which is UNAVAILABLE. Retries while CUDA refuses to wait (during
-  // a graph capture of another thread), and CHECK-fails after a minute.
-  absl::Status AwaitOrAbort(uint64_t epoch);
+  // Waits until the work of the epoch cannot touch memory any more. Retries for a minute while CUDA
+  // refuses to wait because another thread captures a graph. UNAVAILABLE: the context is lost and
+  // all work with it, or CUDA refuses to wait, so that the context must be given up.
+  absl::Status AwaitOrGiveUp(uint64_t epoch);
 
  private:
-  // The number of kept events.
-  static constexpr uint64_t kEvents = 256;
   // An epoch is closed when work was noted this often in it.
   static constexpr uint32_t kNotesPerEpoch = 32;
 
@@ -73,12 +87,18 @@ class CudaContext {
   // Closes the open epoch and returns its number.
   absl::StatusOr<uint64_t> Close();
   void MarkDone(uint64_t epoch);
-  CUevent event(uint64_t epoch) const { return events_[epoch % kEvents]; }
+  // As Await, with CUDA's own error.
+  CUresult TryAwait(uint64_t epoch);
+  // As TryAwait, by the events. CUDA_ERROR_NOT_FOUND: none stands for the epoch.
+  CUresult AwaitEvent(uint64_t epoch);
+  // Whether no event stands for the work, because it may be on streams that were not covered.
+  bool IsUncovered() const { return uncovered_until_.load() > done_.load(); }
 
   const CudaDriver* const driver_;
   const CudaDeviceFacts device_;
   CUcontext context_ = nullptr;  // Retained until destruction.
-  std::array<CUevent, kEvents> events_ = {};
+  std::unique_ptr<EpochEvents> events_;
+  StreamEvents* streams_ = nullptr;  // events_, if that is what they are.
 
   // An epoch's number is taken before its event is recorded: work of an epoch was noted, and thus
   // launched, before the next epoch was opened, so that the event includes it.
@@ -86,24 +106,11 @@ class CudaContext {
   std::atomic<uint32_t> notes_{0};  // Notes in the open epoch.
   // By event: the latest epoch for which it is recorded; zero: none. The event may be recorded
   // again for a later epoch, which includes this one.
-  std::array<std::atomic<uint64_t>, kEvents> recorded_ = {};
+  std::array<std::atomic<uint64_t>, EpochEvents::kCount> recorded_ = {};
   // The greatest epoch known to be complete. All earlier ones are complete, too.
   std::atomic<uint64_t> done_{0};
-};
-
-// Makes a context the current one of the calling thread until destroyed. It uses the driver's
-// context stack, which restores what was current before, also if that was none.
-class CurrentCudaContext {
- public:
-  CurrentCudaContext(const CudaDriver& driver, CUcontext context);
-  ~CurrentCudaContext();
-  CurrentCudaContext(const CurrentCudaContext&) = delete;
-  CurrentCudaContext& operator=(const CurrentCudaContext&) = delete;
-  const absl::Status& status() const { return status_; }
-
- private:
-  const CudaDriver& driver_;
-  const absl::Status status_;
+  // Up to this epoch, work may be on streams that no event covers.
+  std::atomic<uint64_t> uncovered_until_{0};
 };
 
 }  // namespace memtide::client

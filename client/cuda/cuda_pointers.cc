@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "client/cuda/cuda_context.h"
 #include "client/cuda/cuda_space.h"
+#include "client/cuda/current_context.h"
 
 namespace memtide::client {
 namespace {
@@ -54,6 +55,11 @@ class CudaPointers : public AddressSpace {
     return mappings_[place.value()].fence;
   }
   void BeginMoment() override { context_->EndEpoch(); }
+  bool needs_streams() const override { return context_->needs_streams(); }
+  void CoverStreams(absl::Span<const uint64_t> streams) override {
+    context_->CoverStreams(streams);
+  }
+  void CoverAllStreams() override { context_->CoverAllStreams(); }
   absl::Status Unmap(PlaceId place) override;
   void Wake(PlaceId place) override {}
 
@@ -117,7 +123,7 @@ absl::Status CudaPointers::Unmap(PlaceId place) {
     mappings_[place.value()].address = nullptr;
   }
   // The address stays valid until the region closes; waiting keeps the slot's next tenant safe.
-  return context_->AwaitOrAbort(fence);
+  return context_->AwaitOrGiveUp(fence);
 }
 
 }  // namespace

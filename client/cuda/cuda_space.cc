@@ -73,6 +73,11 @@ class CudaSpace : public AddressSpace {
     return fences_[place.value()];
   }
   void BeginMoment() override { context_->EndEpoch(); }
+  bool needs_streams() const override { return context_->needs_streams(); }
+  void CoverStreams(absl::Span<const uint64_t> streams) override {
+    context_->CoverStreams(streams);
+  }
+  void CoverAllStreams() override { context_->CoverAllStreams(); }
   absl::Status Unmap(PlaceId place) override;
   void Wake(PlaceId place) override {}
 
@@ -81,12 +86,15 @@ class CudaSpace : public AddressSpace {
       : AddressSpace(options),
         context_(std::move(context)),
         protects_(IsProtecting()),
+        maps_when_idle_(options.maps_when_idle),
         fences_(options.places) {}
 
   CUdeviceptr DeviceAddress(PlaceId place) const {
     return base_ + place.value() * chunk_size().count();
   }
   const CudaDriver& driver() const { return context_->driver(); }
+  // Waits for all work of the process, if the GPU maps memory only then.
+  absl::Status AwaitIdle();
   // REQUIRES: the range was just mapped, or no work that uses it is queued.
   absl::Status SetAccess(CUdeviceptr address, size_t size, Access access);
   // Maps memory of this process for a moment: to check that mapping works, and to learn the DLPack
@@ -97,6 +105,7 @@ class CudaSpace : public AddressSpace {
 
   const std::unique_ptr<CudaContext> context_;
   const bool protects_;
+  const bool maps_when_idle_;
   CUdeviceptr base_ = 0;
   DlDevice device_;
 
@@ -204,6 +213,7 @@ absl::Status CudaSpace::MapWhole(PlaceId place, Region* region, Bytes offset, Ac
         " of GPU memory of ", FormatBytes(region->size), ", which can only be mapped whole"));
   }
   MEMTIDE_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Import(region));
+  MEMTIDE_RETURN_IF_ERROR(AwaitIdle());
   MEMTIDE_RETURN_IF_ERROR(
       CudaStatus(driver().MemMap(DeviceAddress(place), chunk_size().count(), 0, handle, 0),
                  absl::StrCat("mapping ", FormatBytes(chunk_size()), " of GPU memory")));
@@ -230,6 +240,10 @@ absl::Status CudaSpace::SetAccess(CUdeviceptr address, size_t size, Access acces
                     "opening GPU memory for access");
 }
 
+absl::Status CudaSpace::AwaitIdle() {
+  return maps_when_idle_ ? context_->Await(context_->NoteWork()) : absl::OkStatus();
+}
+
 absl::Status CudaSpace::MakeWritable(PlaceId place) {
   if (!protects_) return absl::OkStatus();
   // CUDA may unmap the place for a moment, which ends the context if a kernel uses it then.
@@ -248,7 +262,8 @@ void CudaSpace::EndUse(absl::Span<const PlaceId> places) {
 
 absl::Status CudaSpace::Unmap(PlaceId place) {
   // A kernel that accesses unmapped memory ends the process's CUDA context (decision 8).
-  absl::Status status = context_->AwaitOrAbort(FenceOf(place));
+  absl::Status status = context_->AwaitOrGiveUp(FenceOf(place));
+  status.Update(AwaitIdle());
   // After a loss the driver refuses this, too. No kernel runs any more that could use the mapping.
   status.Update(CudaStatus(driver().MemUnmap(DeviceAddress(place), chunk_size().count()),
                            "unmapping a chunk from the GPU"));

@@ -11,8 +11,8 @@
 //   1. The program launches its work between Acquire and Release of a chunk, on any stream.
 //   2. Release calls EndUse before the lease counts as idle. EndUse notes the open epoch
 //      (cuda_context.h). The event of that epoch is recorded later, and so includes all work of the
-//      context up to EndUse, on every stream (cuCtxRecordEvent; with drivers before CUDA 12.5, step
-//      3 waits for the whole device instead).
+//      context up to EndUse, on every stream (cuCtxRecordEvent; with drivers before CUDA 12.5, on
+//      those that CoverStreams has named, or step 3 waits for the whole context instead).
 //   3. Unmap waits for the event of that epoch or a later one, then unmaps. Only then does the
 //      lease return to the daemon, whose copy therefore finds every byte written, and whose next
 //      tenant of the slot is not disturbed.
@@ -28,6 +28,9 @@
 // environment variable MEMTIDE_PROTECT=1, a tool for debugging, CudaSpace maps leases for reading
 // read-only, so that a kernel's write which was not acquired ends the context; making one writable
 // then waits for all work of the context.
+//
+// Where a GPU does not bear that mappings change while it has work of the process
+// (Options::maps_when_idle), mapping and unmapping wait for all of it.
 //
 // In builds without the CUDA toolkit both functions return UNIMPLEMENTED.
 #ifndef MEMTIDE_CLIENT_CUDA_CUDA_SPACE_H_

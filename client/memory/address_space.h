@@ -33,6 +33,8 @@ class AddressSpace {
   struct Options {
     Bytes chunk_size;     // A multiple of 2 MiB; not zero.
     uint32_t places = 0;  // Not zero.
+    // Whether a GPU's memory may be mapped and unmapped only while it has no work of this process.
+    bool maps_when_idle = false;
   };
   // The device of tensors over these addresses, as DLPack encodes it.
   struct DlDevice {
@@ -76,6 +78,13 @@ class AddressSpace {
   virtual bool IsDone(uint64_t fence) { return true; }
   // The fence that Unmap of this place waits for.
   virtual uint64_t FenceOf(PlaceId place) const { return 0; }
+  // Whether the space wants to know the CUDA streams on which the program launches work: its driver
+  // has no event for the work of all streams.
+  virtual bool needs_streams() const { return false; }
+  // From now on the program launches work on these CUstreams, and on those of earlier calls, only;
+  // or, by the second method and at first, on any. REQUIRES: needs_streams().
+  virtual void CoverStreams(absl::Span<const uint64_t> streams) {}
+  virtual void CoverAllStreams() {}
   // The program begins its next moment: a good time to record what the work so far is waited by.
   virtual void BeginMoment() {}
   // read or write -> absent, once all work launched before the last EndUse is complete.

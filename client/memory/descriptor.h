@@ -14,7 +14,7 @@ namespace memtide::client {
 
 class Descriptor {
  public:
-  static constexpr int kMaxDescriptors = 4096;
+  static constexpr int kMaxDescriptors = 8192;
 
   Descriptor() = default;
   // Takes ownership of `fd`. A negative `fd` owns nothing.

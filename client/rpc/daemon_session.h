@@ -83,7 +83,9 @@ struct Job {
   uint32_t lease_budget = 0;
   MemoryKind device_memory = MemoryKind::kSharedMemory;
   std::string cuda_device_uuid;  // 16 bytes; empty without a GPU.
-  CommittedStep committed;       // Step zero: none.
+  // Whether GPU memory may be mapped and unmapped only while the process has no work on the GPU.
+  bool cuda_maps_when_idle = false;
+  CommittedStep committed;  // Step zero: none.
   DaemonLimits limits;
 
   // The job's slots at the tier where its chunks are leased.

@@ -1,8 +1,10 @@
 #include "client/rpc/fd_socket.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -48,6 +50,27 @@ absl::StatusOr<Descriptor> ConnectTo(const std::string& path) {
                                                "directory (MEMTIDE_SOCKET_DIR)"));
   }
   return socket;
+}
+
+// select() knows no descriptors above this number, so that lower ones are left to the program.
+constexpr int kSelectLimit = 1024;
+
+// The same file under a number that select() does not need, if the process may have one.
+Descriptor AboveSelect(Descriptor received) {
+  if (received.get() >= kSelectLimit) return received;
+  Descriptor moved(fcntl(received.get(), F_DUPFD_CLOEXEC, kSelectLimit));
+  return moved.valid() ? std::move(moved) : std::move(received);
+}
+
+absl::Status NoRoomForDescriptor() {
+  rlimit files = {};
+  getrlimit(RLIMIT_NOFILE, &files);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the memtide daemon sent a descriptor of memory, and this process may open no "
+                   "more than ",
+                   files.rlim_cur,
+                   " files; raise the limit (ulimit -n) or use larger chunks "
+                   "(--chunk-size)"));
 }
 
 // Takes ownership of the descriptors of a received message.
@@ -130,6 +153,7 @@ absl::StatusOr<FdSocket::Received> FdSocket::Receive() {
   // Own the descriptors before any check, so that an error closes them.
   std::vector<Descriptor> descriptors = TakeDescriptors(&message);
   Received received;
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && descriptors.empty()) return NoRoomForDescriptor();
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
       !received.frame.ParseFromArray(packet, static_cast<int>(size))) {
     return absl::InternalError(
@@ -145,7 +169,7 @@ absl::StatusOr<FdSocket::Received> FdSocket::Receive() {
                                             descriptors.size(), " descriptors instead of ",
                                             expected));
   }
-  if (expected > 0) received.descriptor = std::move(descriptors[0]);
+  if (expected > 0) received.descriptor = AboveSelect(std::move(descriptors[0]));
   return received;
 }
 

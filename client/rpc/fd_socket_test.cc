@@ -2,10 +2,12 @@
 #include "client/rpc/fd_socket.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -118,6 +120,31 @@ TEST_F(FdSocketTest, RegionsComeWithTheirDescriptorClosedOnExec) {
   EXPECT_EQ(received->frame.region().region_id(), 7u);
   ASSERT_TRUE(received->descriptor.valid());
   EXPECT_EQ(fcntl(received->descriptor.get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+}
+
+TEST_F(FdSocketTest, TheDescriptorsThatSelectKnowsAreLeftToTheProgram) {
+  FdSocket socket = Welcome();
+  const Descriptor memory(memfd_create("region", 0));
+  Send(RegionPacket(), {memory.get()});
+  const absl::StatusOr<FdSocket::Received> received = socket.Receive();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_GE(received->descriptor.get(), 1024);
+}
+
+TEST_F(FdSocketTest, TheLimitOfOpenFilesIsNamedWhereItIsReached) {
+  FdSocket socket = Welcome();
+  const Descriptor memory(memfd_create("region", 0));
+  Send(RegionPacket(), {memory.get()});
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // The lowest number that is free is the first that the limit forbids.
+  const Descriptor next(memfd_create("next", 0));
+  const rlimit full = {static_cast<rlim_t>(next.get()), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &full), 0);
+  const absl::Status status = socket.Receive().status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("(ulimit -n)"));
 }
 
 TEST_F(FdSocketTest, UnexpectedDescriptorsAreRefusedAndClosed) {

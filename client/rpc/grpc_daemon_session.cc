@@ -71,6 +71,7 @@ absl::StatusOr<Job> GrpcDaemonSession::Open(const v1::OpenRequest& request,
   job.lease_budget = reply.lease_budget();
   job.device_memory = FromProto(reply.device_memory());
   job.cuda_device_uuid = reply.cuda_device_uuid();
+  job.cuda_maps_when_idle = reply.cuda_maps_when_idle();
   job.committed = {reply.committed_step(), reply.step_manifest()};
   has_ssd_ = job.ssd_slots > 0;
   return job;

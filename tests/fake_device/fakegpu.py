@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from memtide._util import devices
@@ -94,6 +94,18 @@ def memory_stats_as_nested_dict(_device: Any = None) -> dict[str, Any]:
         "num_alloc_retries": retries,
         "num_ooms": shortages,
     }
+
+
+class _DefaultStream(NamedTuple):
+    """The device's one stream, with the attributes of a torch.cuda.Stream."""
+
+    stream_id: int = 0
+    cuda_stream: int = 0
+
+
+def current_stream(_device: Any = None) -> _DefaultStream:
+    """There is one."""
+    return _DefaultStream()
 
 
 def cuda_calls(name: str) -> int:

@@ -79,6 +79,8 @@ class Properties:
     handles_faults: bool = True
     # DLPack's device type of the addresses (1: CPU, 2: CUDA GPU) and the device's number.
     dl_device: tuple[int, int] = (1, 0)
+    # Whether cover_streams makes waits for the GPU shorter.
+    needs_streams: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ class Client(Steps):
             kernel_faults=bool(properties.kernel_faults),
             handles_faults=bool(properties.handles_faults),
             dl_device=(properties.dl_device_type, properties.dl_device_id),
+            needs_streams=bool(properties.needs_streams),
         )
         limits = library.Limits(struct_bytes=ctypes.sizeof(library.Limits))
         check(self._lib.memtide_get_limits(self._handle, byref(limits)))
@@ -201,6 +204,17 @@ class Client(Steps):
     def release(self, places: Places) -> None:
         """Removes one use from each chunk."""
         check(self._lib.memtide_release(self._handle, places.address, places.count))
+
+    def cover_streams(self, streams: Iterable[int]) -> None:
+        """Names CUstreams: work on chunks is launched on these, and on those of earlier calls, only.
+        FailedPrecondition: needs_streams is False."""
+        table = array("Q", streams)
+        address, count = table.buffer_info()
+        check(self._lib.memtide_cover_streams(self._handle, address, count))
+
+    def cover_all_streams(self) -> None:
+        """Work on chunks may be launched on any stream from now on. FailedPrecondition: as above."""
+        check(self._lib.memtide_cover_all_streams(self._handle))
 
     def moment(self, phase: Phase, name: str, own_device_bytes: int, own_host_bytes: int) -> None:
         """Begins a moment: chunks that are leased from now on are used in it."""

@@ -75,6 +75,7 @@ class Properties(ctypes.Structure):
         ("device_memory", c_uint32),
         ("dl_device_type", c_int32),
         ("dl_device_id", c_int32),
+        ("needs_streams", c_uint32),
     ]
 
 
@@ -165,6 +166,8 @@ def load_library() -> ctypes.CDLL:
         "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
         "memtide_acquire": ([*places, c_int, c_int], c_int),
         "memtide_release": (places, c_int),
+        "memtide_cover_streams": ([c_void_p, c_void_p, c_size_t], c_int),
+        "memtide_cover_all_streams": ([c_void_p], c_int),
         "memtide_moment": ([c_void_p, c_int, c_char_p, c_uint64, c_uint64], c_int),
         "memtide_end_iteration": ([c_void_p], c_int),
         "memtide_evict": (places, c_int),

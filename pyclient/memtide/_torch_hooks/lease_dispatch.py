@@ -31,6 +31,7 @@ from memtide._memory.device_oom import (
     is_shortage_of_a_library,
 )
 from memtide._memory.tensor_manager import TensorManager
+from memtide._torch_hooks.covered_streams import CoveredStreams
 from memtide._torch_hooks.op_schema import (
     are_fake,
     has_own_dispatch,
@@ -54,8 +55,14 @@ class LeaseDispatchMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, manager: TensorManager, elastic: DeviceOomHandler) -> None:
+    def __init__(
+        self,
+        manager: TensorManager,
+        elastic: DeviceOomHandler,
+        streams: CoveredStreams | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._streams = streams
         self._manager = manager
         self._ledger = manager.ledger
         self._elastic = elastic
@@ -114,6 +121,8 @@ class LeaseDispatchMode(TorchDispatchMode):
     ) -> Any:
         if not reads and not writes:
             return func(*args, **kwargs)
+        if self._streams is not None:
+            self._streams.see(func)
         places = _places(frozenset(reads - writes)), _places(frozenset(writes))
         self._ledger.begin_use(*places)
         try:

@@ -30,6 +30,7 @@ from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards, patches
 from memtide._torch_hooks.attributes import Attributes, Maker
 from memtide._torch_hooks.collectives import Collectives
+from memtide._torch_hooks.covered_streams import covered_streams
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
@@ -240,7 +241,7 @@ class Runtime:
         device_guards.check_visible_devices(self.client.visible_devices)
         device_guards.warn_of_late_settings(self.client.cuda_settings)
         elastic = self._elastic = DeviceOomHandler(self.manager)
-        mode = LeaseDispatchMode(self.manager, elastic)
+        mode = LeaseDispatchMode(self.manager, elastic, covered_streams(self.client))
         mode.__enter__()  # type: ignore[no-untyped-call]
         self.ledger.under_dispatch = True
         switch = self._switch = DispatchSwitch(

@@ -25,6 +25,7 @@ class GpuModule(Protocol):
     def synchronize(self, device: Any = None) -> None: ...
     def mem_get_info(self, device: Any = None) -> tuple[int, int]: ...
     def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]: ...
+    def current_stream(self, device: Any = None) -> Any: ...
 
 
 # By device type in torch's notation, with its number in DLPack.
@@ -40,6 +41,15 @@ def gpu_module(device_type: str) -> GpuModule | None:
         module: GpuModule | None = getattr(sys.modules.get("torch"), _CUDA, None)
         return module
     return None
+
+
+def current_stream(module: GpuModule, device: int) -> tuple[int, bool]:
+    """The CUstream on which this thread's operations on a device run, and whether torch made it,
+    so that it exists until the process ends. `device`: its number."""
+    stream = module.current_stream(device)
+    handle = int(stream.cuda_stream)
+    # Torch numbers its own streams, and those of others have their handles as numbers.
+    return handle, handle == 0 or int(stream.stream_id) != handle
 
 
 def register(device_type: str, dl_type: int, module: GpuModule) -> Callable[[], None]:

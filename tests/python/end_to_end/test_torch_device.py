@@ -128,3 +128,25 @@ def test_memtide_gives_the_same_bits_on_it(
     assert offloaded == plain
     assert statistics["kinds"]["parameter"]["allocated_bytes"] > 0
     assert (statistics["moved_bytes"]["host_to_device_bytes"] == 0) == fits
+
+
+def test_with_an_older_driver_only_the_streams_of_torch_are_waited_for(
+    cli: Cli, fake_device: dict[str, str], tmp_path: Path
+) -> None:
+    script = [SCRIPTS / "on_device.py", "fakegpu", 5]
+    alone = cli.python(*script, RESULT=tmp_path / "plain", **fake_device).check()
+    older = ",".join([fake_device["MEMTIDE_FAKE_CUDA"], "driver=no-context-events"])
+    outcome = cli.memtide(
+        "run",
+        "--device=cuda",
+        "--exact",
+        "--device-pool=20MiB",
+        "--host-pool=64MiB",
+        "--no-ssd",
+        *script,
+        RESULT=tmp_path / "offloaded",
+        **{**fake_device, "MEMTIDE_FAKE_CUDA": older},
+    ).check()
+    plain, offloaded = ((tmp_path / name).read_text() for name in ("plain", "offloaded"))
+    assert offloaded == plain
+    assert alone.out.splitlines()[-1] in outcome.out, "not one wait more"

@@ -1,6 +1,6 @@
 """A transformer on a device, with AdamW and clipped gradients: `on_device.py DEVICE STEPS [MIB]`.
 In each step it also fills MIB of device memory. It says how often the allocator's cache was emptied
-after the first step."""
+after the first step, and how often all work of the process was waited for."""
 
 import sys
 from typing import Any
@@ -10,7 +10,7 @@ from common import finish
 from tiny_gpt import TinyGpt, batch, loss_of
 
 device, steps, scratch_mib = sys.argv[1], int(sys.argv[2]), int([*sys.argv, 0][3])
-emptied = 0
+emptied = waited = 0
 module = torch.get_device_module(device)
 _empty_cache = getattr(module, "empty_cache", None)  # torch.cpu has none.
 
@@ -28,6 +28,13 @@ torch.manual_seed(2)
 model = TinyGpt().to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, amsgrad=True)
 losses = []
+
+
+def waits() -> int:
+    """How often this process has waited for all work on the fake CUDA."""
+    return int(module.cuda_calls("cuCtxSynchronize")) if device == "fakegpu" else 0
+
+
 for step in range(steps):
     loss = loss_of(model, batch().to(device))
     optimizer.zero_grad()
@@ -37,6 +44,6 @@ for step in range(steps):
     optimizer.step()
     losses += [loss.item(), norm.item()]
     if step == 0:
-        emptied = 0
+        emptied, waited = 0, waits()
+print(f"emptied {emptied} times, waited {waits() - waited} times")
 finish(losses, model)
-print(f"emptied {emptied} times")

@@ -1,0 +1,65 @@
+"""Names the CUDA streams on which torch launches work, for drivers that need it.
+
+Before driver 555 (CUDA 12.5) nothing tells when the work of all streams of a process is done. The
+library then waits for all work of the process whenever it unmaps a chunk, unless it knows the
+streams (memtide_cover_streams). Here each operation that lease dispatch sees names its stream. An
+operation that is not torch's own, such as a collective of NCCL, may launch on a stream of its own,
+so from the first one on any stream is waited for.
+
+Streams of torch live until the process ends, except `torch.cuda.ExternalStream`s.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from memtide._capi.client import Client
+from memtide._util.devices import GpuModule, current_stream, gpu_module, type_name
+
+# Their operations launch all work on the thread's current stream.
+_ON_CURRENT_STREAM = frozenset({"aten", "prims", "prim"})
+
+
+class CoveredStreams:
+    """What a client knows of the streams of this process. Safe to use from any thread."""
+
+    def __init__(self, client: Client, module: GpuModule) -> None:
+        self._client = client
+        self._module = module
+        self._device = client.properties.dl_device[1]
+        self._lock = threading.Lock()
+        self._known: set[int] = set()
+        self._all = False
+
+    def see(self, func: Any) -> None:
+        """Before this thread launches an operation."""
+        if self._all:
+            return
+        if func.namespace not in _ON_CURRENT_STREAM:
+            self._cover_all()
+            return
+        stream, is_of_torch = current_stream(self._module, self._device)
+        if stream in self._known:
+            return
+        if not is_of_torch:
+            self._cover_all()
+            return
+        with self._lock:
+            if not self._all:
+                self._client.cover_streams([stream])
+                self._known.add(stream)
+
+    def _cover_all(self) -> None:
+        with self._lock:
+            self._client.cover_all_streams()
+            self._all = True
+
+
+def covered_streams(client: Client) -> CoveredStreams | None:
+    """None: the client's library needs no streams, or tensors are on no GPU, where operations run
+    at once."""
+    module = gpu_module(type_name(client.properties.dl_device))
+    if module is None or not client.properties.needs_streams:
+        return None
+    return CoveredStreams(client, module)
