@@ -133,9 +133,8 @@ int Serve(const Config& config, PersistedState persisted) {
   return 0;
 }
 
-// Prints one line for each GPU. A machine without a GPU is no error.
-int PrintGpus() {
-  const absl::StatusOr<std::vector<std::string>> gpus = ListGpus();
+// Prints the lines about GPUs. A machine without a GPU is no error.
+int PrintGpus(const absl::StatusOr<std::vector<std::string>>& gpus) {
   if (!gpus.ok() && !absl::IsNotFound(gpus.status())) {
     std::fprintf(stderr, "memtided: %s\n", std::string(gpus.status().message()).c_str());
     return kExitFailed;
@@ -146,6 +145,8 @@ int PrintGpus() {
 
 int Main(int argc, char** argv) {
   PrepareProcess();
+  // The daemon starts itself so, to ask a GPU what another process can do with its memory.
+  if (argc == 3 && std::string(argv[1]) == "--gpu-helper") return RunGpuHelperProcess(argv[2]);
   // What the last daemon left is measured before the settings are checked: it counts as free
   // memory.
   PersistedState persisted = TakePersistedState();
@@ -162,7 +163,8 @@ int Main(int argc, char** argv) {
     std::fputs(line->answer.c_str(), stdout);
     return 0;
   }
-  if (line->list_gpus) return PrintGpus();
+  if (line->list_gpus) return PrintGpus(ListGpus());
+  if (line->ask_gpus) return PrintGpus(AskGpus());
   const absl::StatusOr<Config> config = Configure(line->config, measured);
   if (!config.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(config.status().message()).c_str());

@@ -277,7 +277,10 @@ absl::Status Node::StartEdges(PersistedState persisted) {
   services_.counters = &edge_counters_;
   services_.node.fastest = config_.DevicePool().IsZero() ? Tier::kHost : Tier::kDevice;
   services_.node.limits = ToEngineOptions(config_, device_.get()).limits;
-  if (config_.cuda_device) services_.cuda_device_uuid = UuidBytes(config_.cuda_device->uuid);
+  if (config_.cuda_device) {
+    services_.cuda_device_uuid = UuidBytes(config_.cuda_device->uuid);
+    services_.cuda_maps_when_idle = !device_->maps_under_work();
+  }
   services_.daemon_uid = geteuid();
   services_.version = kVersion;
   MEMTIDE_ASSIGN_OR_RETURN(grpc_server_,

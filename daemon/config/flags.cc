@@ -143,6 +143,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   CommandLine line;
   app.set_version_flag("--version", "memtided " + version);
   app.add_flag("--list-gpus", line.list_gpus, "Print what GPUs there are, and end");
+  app.add_flag("--ask-gpus", line.ask_gpus,
+               "Print what each GPU does of what memtide relies on, and end");
   app.add_option("--config", file, "Settings in protobuf text format (NodeConfig); flags go first")
       ->type_name("FILE");
   AddServiceFlags(&app, &flags);

@@ -15,6 +15,8 @@ struct CommandLine {
   std::string answer;
   // Whether to print the GPUs and exit (--list-gpus).
   bool list_gpus = false;
+  // Whether to print what the GPUs do of what memtide relies on, and exit (--ask-gpus).
+  bool ask_gpus = false;
   // The file's settings, each replaced by its flag if that is given.
   v1::NodeConfig config;
 };

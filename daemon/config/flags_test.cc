@@ -58,6 +58,7 @@ TEST(FlagsTest, NoFlagsAreTheDefaults) {
   EXPECT_EQ(line->answer, "");
   EXPECT_FALSE(line->list_gpus);
   EXPECT_TRUE(Parse({"--list-gpus"})->list_gpus);
+  EXPECT_TRUE(Parse({"--ask-gpus"})->ask_gpus);
 }
 
 TEST(FlagsTest, FlagsReplaceWhatTheFileSays) {

@@ -106,8 +106,8 @@ std::string CudaDevice::Describe() const {
 
 std::vector<MemoryKind> CudaDevice::kinds() const {
   std::vector<MemoryKind> kinds;
-  if (facts_.descriptors) kinds.push_back(MemoryKind::kCudaDescriptor);
-  if (facts_.legacy_ipc) kinds.push_back(MemoryKind::kCudaIpc);
+  if (facts_.descriptors && options_.descriptors) kinds.push_back(MemoryKind::kCudaDescriptor);
+  if (facts_.legacy_ipc && options_.legacy_ipc) kinds.push_back(MemoryKind::kCudaIpc);
   return kinds;
 }
 

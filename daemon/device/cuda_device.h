@@ -38,6 +38,9 @@ namespace memtide {
 struct CudaDeviceOptions {
   // An ordinal, or the beginning of a GPU-uuid or MIG-uuid. Empty: the first.
   std::string device;
+  // What the GPU was found to do (first_use/first_use.h). Memory is lent in a way only if the
+  // driver has it, too.
+  bool descriptors = true, legacy_ipc = true, maps_under_work = true;
   // How long Allocate waits for other processes to unmap memory that was freed shortly before.
   Duration patience = std::chrono::seconds(2);
   std::function<void(const std::string& line)> warn = [](const std::string&) {};
@@ -59,6 +62,7 @@ class CudaDevice : public Device {
   // The second copy waits in the stream while the first one runs. Otherwise the copy engine would
   // be idle while a thread wakes and the engine decides: 60 to 150 us, of 1.3 ms that 64 MiB take.
   size_t copies_in_flight() const override { return 2; }
+  bool maps_under_work() const override { return options_.maps_under_work; }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name, Bytes size,
                                                          MemoryKind kind) override;
   void AddHostMemory(char* memory, Bytes size) override;

@@ -18,6 +18,10 @@ absl::StatusOr<Gpu> InspectGpu(const std::string& device) { return WithoutCuda()
 
 absl::StatusOr<std::vector<std::string>> ListGpus() { return WithoutCuda(); }
 
+absl::StatusOr<std::vector<std::string>> AskGpus() { return WithoutCuda(); }
+
+int RunGpuHelperProcess(const std::string& ordinal) { return 1; }
+
 absl::StatusOr<std::unique_ptr<Device>> OpenCuda(
     const std::string& device, std::function<void(const std::string& line)> warn) {
   return WithoutCuda();

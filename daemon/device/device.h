@@ -45,6 +45,9 @@ class Device {
   // one pays off where the next copy starts by itself when one ends.
   virtual size_t copies_in_flight() const { return 1; }
 
+  // Whether a program may map and unmap the device's memory while its work on other memory runs.
+  virtual bool maps_under_work() const { return true; }
+
   // New memory that reads as zeros and can be exported as `kind`. REQUIRES: kinds() contains
   // `kind`; `size` is a non-zero multiple of 2 MiB.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name,

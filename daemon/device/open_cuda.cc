@@ -2,9 +2,12 @@
 
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "daemon/device/cuda_device.h"
+#include "daemon/device/first_use/first_use.h"
+#include "daemon/device/first_use/helper.h"
 
 namespace memtide {
 namespace {
@@ -50,11 +53,45 @@ absl::StatusOr<std::vector<std::string>> ListGpus() {
   return descriptions;
 }
 
+absl::StatusOr<std::vector<std::string>> AskGpus() {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
+  std::vector<std::string> lines;
+  for (const CudaDeviceFacts& facts : devices) {
+    if (!CheckComputeMode(facts).ok()) continue;
+    MEMTIDE_ASSIGN_OR_RETURN(const v1::GpuAnswers answers, MeetGpu(facts, ThisProcess()));
+    lines.push_back(absl::StrCat(facts.ordinal, ": ", memtide::Describe(answers)));
+    for (const std::string& line : Fallbacks(facts, answers)) {
+      lines.push_back(absl::StrCat("  ", line));
+    }
+  }
+  return lines;
+}
+
+int RunGpuHelperProcess(const std::string& ordinal) {
+  int number = 0;
+  return absl::SimpleAtoi(ordinal, &number) ? RunGpuHelper(number) : 1;
+}
+
 absl::StatusOr<std::unique_ptr<Device>> OpenCuda(
     const std::string& device, std::function<void(const std::string& line)> warn) {
   CudaDeviceOptions options;
   options.device = device;
   options.warn = std::move(warn);
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
+  MEMTIDE_ASSIGN_OR_RETURN(const CudaDeviceFacts facts, ChooseCudaDevice(devices, device));
+  MEMTIDE_RETURN_IF_ERROR(CheckComputeMode(facts));
+  const absl::StatusOr<v1::GpuAnswers> answers = MeetGpu(facts, ThisProcess());
+  if (answers.ok()) {
+    options.descriptors = answers->descriptors();
+    options.legacy_ipc = answers->legacy_ipc();
+    options.maps_under_work = answers->maps_under_work();
+    for (const std::string& line : Fallbacks(facts, *answers)) {
+      options.warn(absl::StrCat("GPU ", Describe(facts), ": ", line));
+    }
+  } else {
+    options.warn(absl::StrCat("GPU ", Describe(facts),
+                              " was not asked what it can do: ", answers.status().message()));
+  }
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> opened, CudaDevice::Open(options));
   return std::unique_ptr<Device>(std::move(opened));
 }

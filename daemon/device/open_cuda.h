@@ -29,7 +29,16 @@ absl::StatusOr<Gpu> InspectGpu(const std::string& device);
 // as for InspectGpu.
 absl::StatusOr<std::vector<std::string>> ListGpus();
 
-// `warn`: see CudaDevice.
+// What each GPU does of what memtide relies on, a line each (first_use/first_use.h), followed by
+// lines that begin with "  " and say what memtide does instead. Asks the GPUs that memtide has not
+// met, a second or two each. Errors as for InspectGpu.
+absl::StatusOr<std::vector<std::string>> AskGpus();
+
+// The main function of the helper process that asks a GPU. Returns its exit status.
+int RunGpuHelperProcess(const std::string& ordinal);
+
+// Asks a GPU that memtide has not met first, which takes a second or two. `warn`: also gets what
+// memtide does instead where an answer is no. See CudaDevice.
 absl::StatusOr<std::unique_ptr<Device>> OpenCuda(const std::string& device,
                                                  std::function<void(const std::string& line)> warn);
 

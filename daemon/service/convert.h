@@ -52,7 +52,7 @@ v1::Tier ToProto(Tier tier);
 
 void ToProto(const Limits& limits, v1::Limits* proto);
 
-// Does not set cuda_device_uuid and limits, which the engine does not reply.
+// Does not set cuda_device_uuid, cuda_maps_when_idle and limits, which the engine does not reply.
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response);
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response);
 void ToResponse(const StepReply& reply, v1::StepResponse* response);

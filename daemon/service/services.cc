@@ -39,6 +39,7 @@ absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Conte
 void Fill(const ServiceContext& service, const OpenReply& reply, v1::OpenResponse* response) {
   ToResponse(reply, response);
   response->set_cuda_device_uuid(service.cuda_device_uuid);
+  response->set_cuda_maps_when_idle(service.cuda_maps_when_idle);
   ToProto(service.node.limits, response->mutable_limits());
 }
 

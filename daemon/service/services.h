@@ -29,6 +29,7 @@ struct ServiceContext {
   std::string version;
   std::string boot_id;
   std::string cuda_device_uuid;       // Empty if the device is not a GPU.
+  bool cuda_maps_when_idle = false;   // See OpenResponse.cuda_maps_when_idle.
   std::vector<std::string> warnings;  // See InspectNodeResponse.warnings.
 };
 

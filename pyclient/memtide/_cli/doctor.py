@@ -32,6 +32,8 @@ _MEMLOCK_WANTED_BYTES = 64 * 2**20
 _SSD_WANTED_BYTES = 4 * 2**30
 # Between a GPU in the list of `memtided --list-gpus` and the reason.
 _NOT_USABLE = ", not usable: "
+# Before what memtide does instead of what a GPU cannot, in the answers of `memtided --ask-gpus`.
+_FALLBACK = "  "
 _NEWER = "a version of torch that docs/dependencies.md names"
 
 
@@ -135,16 +137,30 @@ def _gpu() -> Finding:
     refused = [gpu for gpu in gpus if _NOT_USABLE in gpu]
     state = "\n".join([gpu_name, *(gpu.partition(_NOT_USABLE)[0] for gpu in gpus)])
     if not refused:
-        return Finding("GPU", Verdict.GOOD, state)
+        return _with_answers(state)
     remedies = [gpu.partition(_NOT_USABLE)[2] for gpu in refused]
     return Finding("GPU", Verdict.SLOW, state, "\n".join(remedies))
 
 
-def _ask_daemon(flag: str) -> subprocess.CompletedProcess[str]:
+def _with_answers(state: str) -> Finding:
+    """The GPUs, with what they do of what memtide relies on. Asking a GPU that memtide has not met
+    takes a second or two."""
+    asked = _ask_daemon("--ask-gpus", timeout_s=60)
+    if asked.returncode != 0:
+        why = asked.stderr.removeprefix("memtided: ").strip()
+        return Finding("GPU", Verdict.SLOW, state, why)
+    lines = asked.stdout.splitlines()
+    fallbacks = [line.strip() for line in lines if line.startswith(_FALLBACK)]
+    answers = [line for line in lines if not line.startswith(_FALLBACK)]
+    verdict = Verdict.SLOW if fallbacks else Verdict.GOOD
+    return Finding("GPU", verdict, "\n".join([state, *answers]), "\n".join(fallbacks))
+
+
+def _ask_daemon(flag: str, timeout_s: float = 10) -> subprocess.CompletedProcess[str]:
     """Runs `memtided FLAG`. Without a daemon the answer is empty; `_daemon` reports that."""
     try:
         return subprocess.run(
-            [find_daemon(), flag], capture_output=True, text=True, timeout=10, check=False
+            [find_daemon(), flag], capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except (MemtideError, OSError, subprocess.SubprocessError):
         return subprocess.CompletedProcess([], 0, stdout="", stderr="")

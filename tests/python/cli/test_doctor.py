@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,14 @@ from memtide._torch_hooks import patches
 DRIVER = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Release Build\nGCC version: 12\n"
 )
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpu: object) -> Callable[[str], None]:
+    """Sets more settings of the fake CUDA, for a GPU that no daemon has met."""
+    before = os.environ["MEMTIDE_FAKE_CUDA"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return lambda more: monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"{before},{more}")
 
 
 @pytest.fixture
@@ -56,24 +66,35 @@ def test_a_daemon_without_cuda_is_named(node: Path) -> None:
     assert "CUDA_HOME" in finding.remedy
 
 
-@pytest.mark.usefixtures("node", "gpu")
-def test_the_gpus_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "devices=2,mig=yes")
+@pytest.mark.usefixtures("node")
+def test_the_gpus_are_listed(fake: Callable[[str], None]) -> None:
+    fake("memory=1GiB,devices=2,mig=yes")
     finding = doctor._gpu()
     assert finding.verdict is Verdict.GOOD
     assert "0 (Fake GPU, 1 GiB, MIG-fa616b65" in finding.state
     assert "1 (Fake GPU, 1 GiB, MIG-fb616b65" in finding.state
 
 
-@pytest.mark.usefixtures("node", "gpu")
-def test_a_gpu_for_one_process_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "compute_mode=exclusive")
+@pytest.mark.usefixtures("node")
+def test_a_gpu_for_one_process_is_named_with_the_remedy(fake: Callable[[str], None]) -> None:
+    fake("compute_mode=exclusive")
     finding = doctor._gpu()
     assert finding.verdict is Verdict.SLOW
     assert finding.state.endswith("GPU-fa616b65-2d63-7564-612d-646576696300)")
     assert "nvidia-smi -c 0, or run under MPS, or --device none" in finding.remedy
-    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "compute_mode=exclusive,mps=yes")
+    fake("compute_mode=exclusive,mps=yes")
     assert doctor._gpu().verdict is Verdict.GOOD
+
+
+@pytest.mark.usefixtures("node")
+def test_what_a_gpu_cannot_do_is_named_with_what_is_done_instead(
+    fake: Callable[[str], None],
+) -> None:
+    fake("import=no")
+    finding = doctor._gpu()
+    assert finding.verdict is Verdict.SLOW
+    assert "memory passes by descriptor: no, by legacy IPC: yes" in finding.state
+    assert "legacy CUDA IPC is used instead" in finding.remedy
 
 
 @pytest.mark.usefixtures("node", "gpu")

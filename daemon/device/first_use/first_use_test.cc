@@ -1,0 +1,144 @@
+// What memtide asks a GPU that it meets, over the fake CUDA, with a real helper process.
+#include "daemon/device/first_use/first_use.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <string>
+
+#include "base/cuda/cuda.h"
+#include "base/cuda/fake/fake_cuda.h"
+#include "base/cuda/fake/importer_process.h"
+
+namespace memtide {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const SharedFakeCuda shared_fake_cuda("delay_us=20");
+
+// Settings of the fake for the helper processes that are started during its life.
+class HelperSettings {
+ public:
+  explicit HelperSettings(const std::string& more) : before_(getenv("MEMTIDE_FAKE_CUDA")) {
+    setenv("MEMTIDE_FAKE_CUDA", (before_ + "," + more).c_str(), 1);
+  }
+  ~HelperSettings() { setenv("MEMTIDE_FAKE_CUDA", before_.c_str(), 1); }
+
+ private:
+  const std::string before_;
+};
+
+CudaDeviceFacts Facts() { return CudaDevices()->front(); }
+
+MeetGpuOptions Options(const std::string& directory) {
+  MeetGpuOptions options;
+  options.program = getenv("GPU_HELPER");
+  if (!directory.empty()) options.directory = std::string(getenv("TEST_TMPDIR")) + "/" + directory;
+  options.driver = "570.1";
+  return options;
+}
+
+TEST(FirstUseTest, AGpuThatDoesAllAnswersYes) {
+  const auto answers = MeetGpu(Facts(), Options(""));
+  ASSERT_TRUE(answers.ok()) << answers.status();
+  EXPECT_THAT(answers->failures(), IsEmpty());
+  EXPECT_TRUE(answers->descriptors());
+  EXPECT_TRUE(answers->legacy_ipc());
+  EXPECT_TRUE(answers->maps_under_work());
+  EXPECT_GT(answers->longest_mapping_ms(), 0);
+  EXPECT_GT(answers->copy_bytes_per_second(), 1e6);
+  EXPECT_GT(answers->copy_bytes_per_second_beside_work(), 1e6);
+  EXPECT_GT(answers->pinned_bytes_per_second(), 1e6);
+  EXPECT_TRUE(fake_cuda::Held().empty()) << "nothing is left";
+}
+
+TEST(FirstUseTest, AGpuIsAskedOnceForEachDriver) {
+  MeetGpuOptions options = Options("once/gpus");
+  ASSERT_TRUE(MeetGpu(Facts(), options).ok());
+  options.program = "/bin/false";
+  const auto kept = MeetGpu(Facts(), options);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_TRUE(kept->descriptors());
+  EXPECT_EQ(kept->driver(), "570.1");
+  options.driver = "580.1";
+  const auto asked = MeetGpu(Facts(), options);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_FALSE(asked->descriptors());
+}
+
+TEST(FirstUseTest, FailuresAreAskedAgain) {
+  MeetGpuOptions options = Options("again");
+  {
+    const HelperSettings settings("import=no");
+    EXPECT_FALSE(MeetGpu(Facts(), options)->descriptors());
+  }
+  EXPECT_TRUE(MeetGpu(Facts(), options)->descriptors());
+}
+
+TEST(FirstUseTest, EachAnswerCanBeNo) {
+  {
+    const HelperSettings settings("import=no");
+    const v1::GpuAnswers answers = *MeetGpu(Facts(), Options(""));
+    EXPECT_FALSE(answers.descriptors());
+    EXPECT_TRUE(answers.legacy_ipc());
+    EXPECT_TRUE(answers.maps_under_work());
+    EXPECT_THAT(answers.failures(), ElementsAre(HasSubstr("passing memory by descriptor: cuMem")));
+  }
+  {
+    const HelperSettings settings("open_ipc=no");
+    const v1::GpuAnswers answers = *MeetGpu(Facts(), Options(""));
+    EXPECT_TRUE(answers.descriptors());
+    EXPECT_FALSE(answers.legacy_ipc());
+  }
+  {
+    const HelperSettings settings("maps_under_work=no");
+    const v1::GpuAnswers answers = *MeetGpu(Facts(), Options(""));
+    EXPECT_TRUE(answers.descriptors());
+    EXPECT_FALSE(answers.maps_under_work());
+  }
+  fake_cuda::FailCall("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  const v1::GpuAnswers answers = *MeetGpu(Facts(), Options(""));
+  EXPECT_EQ(answers.pinned_bytes_per_second(), 0);
+  EXPECT_TRUE(answers.maps_under_work());
+}
+
+v1::GpuAnswers Good() {
+  v1::GpuAnswers answers;
+  answers.set_descriptors(true);
+  answers.set_legacy_ipc(true);
+  answers.set_maps_under_work(true);
+  answers.set_copy_bytes_per_second(50e9);
+  answers.set_copy_bytes_per_second_beside_work(48e9);
+  answers.set_pinned_bytes_per_second(4e9);
+  return answers;
+}
+
+TEST(FallbacksTest, NameWhatIsDoneInstead) {
+  const CudaDeviceFacts facts = Facts();
+  EXPECT_THAT(Fallbacks(facts, Good()), IsEmpty());
+  v1::GpuAnswers answers = Good();
+  answers.set_descriptors(false);
+  answers.add_failures("passing memory by descriptor: refused");
+  EXPECT_THAT(Fallbacks(facts, answers),
+              ElementsAre(HasSubstr("refused: legacy CUDA IPC is used")));
+  answers.set_legacy_ipc(false);
+  EXPECT_THAT(Fallbacks(facts, answers), ElementsAre(HasSubstr("use --device none")));
+  answers = Good();
+  answers.set_maps_under_work(false);
+  EXPECT_THAT(Fallbacks(facts, answers), ElementsAre(HasSubstr("wait for all their GPU work")));
+  answers = Good();
+  answers.set_copy_bytes_per_second_beside_work(20e9);
+  EXPECT_THAT(Fallbacks(facts, answers), ElementsAre(HasSubstr("50.0 GB/s, and at 20.0 GB/s")));
+  answers = Good();
+  answers.set_pinned_bytes_per_second(0.2e9);
+  EXPECT_THAT(Fallbacks(facts, answers), ElementsAre(HasSubstr("pinned at 0.2 GB/s")));
+  answers.set_pinned_bytes_per_second(0);
+  EXPECT_THAT(Fallbacks(facts, answers), ElementsAre(HasSubstr("which is slower")));
+}
+
+}  // namespace
+}  // namespace memtide

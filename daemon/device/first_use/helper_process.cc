@@ -1,0 +1,91 @@
+#include "daemon/device/first_use/helper_process.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "daemon/device/first_use/helper.h"
+#include "daemon/device/first_use/helper_protocol.h"
+
+namespace memtide {
+namespace {
+
+// Making a context takes up to a second, and more while another process makes one.
+constexpr Duration kPatience = std::chrono::seconds(15);
+
+absl::Status SystemError(const std::string& call, int error) {
+  return absl::UnavailableError(
+      absl::StrCat("starting a helper process for the GPU: ", call, ": ", std::strerror(error)));
+}
+
+}  // namespace
+
+absl::StatusOr<HelperProcess> HelperProcess::Start(const std::string& program, int ordinal) {
+  int sockets[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
+    return SystemError("socketpair", errno);
+  }
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, sockets[1], kHelperSocket);
+  // The daemon's threads block signals that end it, and the helper inherits that.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  std::string arguments[] = {program, "--gpu-helper", absl::StrCat(ordinal)};
+  char* const argv[] = {&arguments[0][0], &arguments[1][0], &arguments[2][0], nullptr};
+  pid_t pid = -1;
+  const int error = posix_spawn(&pid, program.c_str(), &actions, &attributes, argv, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  close(sockets[1]);
+  if (error != 0) {
+    close(sockets[0]);
+    return SystemError(program, error);
+  }
+  return HelperProcess(pid, sockets[0]);
+}
+
+HelperProcess::HelperProcess(HelperProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), socket_(std::exchange(other.socket_, -1)) {}
+
+HelperProcess::~HelperProcess() {
+  if (pid_ < 0) return;
+  close(socket_);
+  kill(pid_, SIGKILL);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+absl::Status HelperProcess::Send(const std::string& question, int descriptor) {
+  return SendPacket(socket_, {question, descriptor});
+}
+
+absl::StatusOr<std::string> HelperProcess::Answer() {
+  MEMTIDE_ASSIGN_OR_RETURN(const HelperPacket packet, ReceivePacket(socket_, kPatience));
+  absl::string_view text = packet.text;
+  if (absl::ConsumePrefix(&text, "ok")) {
+    return std::string(absl::StripPrefix(text, " "));
+  }
+  return absl::InternalError(absl::StripPrefix(text, "error "));
+}
+
+absl::StatusOr<std::string> HelperProcess::Ask(const std::string& question, int descriptor) {
+  MEMTIDE_RETURN_IF_ERROR(Send(question, descriptor));
+  return Answer();
+}
+
+}  // namespace memtide

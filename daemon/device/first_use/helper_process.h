@@ -1,0 +1,39 @@
+// HelperProcess: the daemon's side of the helper process (helper.h). Use from one thread.
+#ifndef MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_PROCESS_H_
+#define MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+
+namespace memtide {
+
+class HelperProcess {
+ public:
+  // Starts `program --gpu-helper ORDINAL`. UNAVAILABLE: it cannot be started.
+  static absl::StatusOr<HelperProcess> Start(const std::string& program, int ordinal);
+  HelperProcess(HelperProcess&& other) noexcept;
+  HelperProcess& operator=(HelperProcess&&) = delete;
+  // Ends the process, whatever it does.
+  ~HelperProcess();
+
+  // Returns what follows "ok" in the answer. INTERNAL: the answer is "error", with its text.
+  // UNAVAILABLE: the process has ended. DEADLINE_EXCEEDED: it does not answer.
+  absl::StatusOr<std::string> Ask(const std::string& question, int descriptor = -1);
+  absl::Status Send(const std::string& question, int descriptor = -1);
+  absl::StatusOr<std::string> Answer();
+
+ private:
+  HelperProcess(pid_t pid, int socket) : pid_(pid), socket_(socket) {}
+
+  pid_t pid_ = -1;
+  int socket_ = -1;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_PROCESS_H_
