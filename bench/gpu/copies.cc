@@ -14,6 +14,8 @@ namespace {
 constexpr Bytes kChunk = MiB(64);
 constexpr int kCopies = 8;  // Copies in one measurement.
 constexpr int kPairs = 9;
+
+int Copies() { return Scaled(kCopies, 1); }
 constexpr double kGoal = 0.97;
 
 enum class Direction { kIn, kOut };  // To the device, and from it.
@@ -36,7 +38,7 @@ class Plain {
   }
   void Copy() const {
     UseFirstGpu();
-    for (int i = 0; i < kCopies; ++i) {
+    for (int i = 0; i < Copies(); ++i) {
       OrDie(direction_ == Direction::kIn
                 ? Driver().MemcpyHtoDAsync(device_, host_, kChunk.count(), stream_)
                 : Driver().MemcpyDtoHAsync(host_, device_, kChunk.count(), stream_),
@@ -66,7 +68,7 @@ class Pooled {
   }
   ~Pooled() { device_->RemoveHostMemory(host_->data()); }
   void Copy() const {
-    for (int i = 0; i < kCopies; ++i) {
+    for (int i = 0; i < Copies(); ++i) {
       OrDie(in_ ? device_->CopyIn(*memory_, Bytes(0), host_->data(), kChunk)
                 : device_->CopyOut(*memory_, Bytes(0), host_->data(), kChunk));
     }
@@ -94,15 +96,15 @@ void Compare(const std::string& name, double bytes, const PlainWork& plain,
   pooled();
   // The runs before are not counted. The two take turns, so that a change of clocks meets both.
   std::vector<double> ratios, times;
-  for (int i = 0; i < kPairs; ++i) {
+  for (int i = 0; i < Scaled(kPairs, 1); ++i) {
     const double limit = Microseconds(plain);
     times.push_back(Microseconds(pooled));
     ratios.push_back(limit / times.back());
   }
   std::sort(ratios.begin(), ratios.end());
   std::sort(times.begin(), times.end());
-  Figure(name, bytes / times[kPairs / 2] / 1e3, "GB/s");
-  Ratio(name + ", against plain pinned copies", ratios[kPairs / 2], kGoal);
+  Figure(name, bytes / times[times.size() / 2] / 1e3, "GB/s");
+  Ratio(name + ", against plain pinned copies", ratios[ratios.size() / 2], kGoal);
 }
 
 template <typename Copies>
@@ -124,7 +126,7 @@ void ProbeCopies() {
   const Plain plain_in(Direction::kIn), plain_out(Direction::kOut);
   const Pooled in(device->get(), Direction::kIn);
   const Pooled out(device->get(), Direction::kOut);
-  const double bytes = static_cast<double>(kChunk.count()) * kCopies;
+  const double bytes = static_cast<double>(kChunk.count()) * Copies();
   Compare(
       "64 MiB from the host pool to the device", bytes, [&] { plain_in.Copy(); },
       [&] { in.Copy(); });

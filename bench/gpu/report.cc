@@ -21,9 +21,9 @@ void Answer(absl::string_view question, absl::string_view answer) {
   std::fflush(stdout);
 }
 
-void Figure(absl::string_view name, double value, absl::string_view unit) {
-  std::printf("{\"name\": %s, \"value\": %.6g, \"unit\": %s}\n", Quoted(name).c_str(), value,
-              Quoted(unit).c_str());
+void Figure(absl::string_view name, double value, absl::string_view unit, absl::string_view note) {
+  std::printf("{\"name\": %s, \"value\": %.6g, \"unit\": %s, \"note\": %s}\n", Quoted(name).c_str(),
+              value, Quoted(unit).c_str(), Quoted(note).c_str());
   std::fflush(stdout);
 }
 

@@ -12,8 +12,10 @@ namespace memtide::bench {
 
 // Prints the answer to a question.
 void Answer(absl::string_view question, absl::string_view answer);
-// Prints a figure without a goal.
-void Figure(absl::string_view name, double value, absl::string_view unit);
+// Prints a figure without a goal. `note` says what changes from run to run, as `name` must not: the
+// figure's prediction is found by it.
+void Figure(absl::string_view name, double value, absl::string_view unit,
+            absl::string_view note = "");
 // Prints a figure that should be at least `goal`.
 void Ratio(absl::string_view name, double value, double goal);
 

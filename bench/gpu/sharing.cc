@@ -108,8 +108,8 @@ void ProbeReleaseWhileMapped() {
   // This process has released the memory; only the importer maps it.
   const size_t with_importer = FreeGpuMemory();
   importer.Kill();
-  Figure(absl::StrCat("time from the importer's kill -9 until its ", bytes >> 20, " MiB are free"),
-         MillisecondsUntilFree(with_importer, bytes), "ms");
+  Figure("time from the importer's kill -9 until its memory is free",
+         MillisecondsUntilFree(with_importer, bytes), "ms", absl::StrCat(bytes >> 20, " MiB"));
 }
 
 void ProbeExporterDeath() {

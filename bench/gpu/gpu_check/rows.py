@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from gpu_check.predictions import Predictions
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class Row:
     goal: str = ""
     met: bool | None = None
     note: str = ""
+    predicted: str = ""
 
 
 @dataclass
@@ -24,29 +28,35 @@ class Report:
     """All rows of one run, and the machine and software that they depend on."""
 
     facts: dict[str, str]
+    predictions: Predictions
     # If not set, goals of figures are shown but not judged: on a fake GPU, speeds mean nothing.
     judges_figures: bool = True
     rows: list[Row] = field(default_factory=list)
 
-    def add(self, section: str, found: dict[str, Any]) -> None:
-        """Adds a line of gpu_probe, or of a child of this package."""
+    def add_part(self, part: str, found: list[dict[str, Any]]) -> None:
+        """Adds the rows of a part. One that was not predicted is missed: what is predicted after a
+        run says nothing about the one who predicts."""
+        for each in found:
+            row = self._row(part, each)
+            if not each.get("failed") and not row.predicted:
+                unexpected = "no prediction of it is in predictions.json"
+                row = Row(part, row.name, row.result, "a prediction", False, unexpected)
+            self.rows.append(row)
+
+    def _row(self, part: str, found: dict[str, Any]) -> Row:
         result, goal, met = found.get("answer", ""), "", None
         if "value" in found:
             result = f"{found['value']:.4g} {found.get('unit', '')}".strip()
-            if "at_least" in found:
-                goal, met = f"≥ {found['at_least']:g}", found["value"] >= found["at_least"]
-            if "at_most" in found:
-                goal, met = f"≤ {found['at_most']:g}", found["value"] <= found["at_most"]
-            if not self.judges_figures:
-                met = None
+            for key, sign, holds in _BOUNDS:
+                if key in found:
+                    goal = f"{sign} {found[key]:g}"
+                    met = holds(found["value"], found[key]) if self.judges_figures else None
         if "met" in found:
             goal, met = found.get("goal", "yes"), bool(found["met"])
-        self.rows.append(Row(section, found["name"], result, goal, met, found.get("note", "")))
-
-    def fail(self, section: str, name: str, why: str) -> None:
-        """Adds a row for a check that could not be made, with the last lines of the reason."""
-        last = " / ".join(line.strip() for line in why.strip().splitlines()[-3:])
-        self.rows.append(Row(section, name, "FAILED", "", False, last[-400:]))
+        if found.get("failed"):
+            result, goal, met = "FAILED", "", False
+        predicted = self.predictions.of(part, found["name"])
+        return Row(part, found["name"], result, goal, met, found.get("note", ""), predicted)
 
     @property
     def missed(self) -> list[Row]:
@@ -57,8 +67,8 @@ class Report:
         """All facts and rows, as JSON."""
         return json.dumps({"facts": self.facts, "rows": [asdict(r) for r in self.rows]}, indent=1)
 
-    def as_markdown(self) -> str:
-        """The table, in the format of docs/gpu/."""
+    def as_markdown(self, titles: dict[str, str]) -> str:
+        """The table, in the format of docs/gpu/. `titles`: of the parts, by their names."""
         lines = [f"# memtide on {self.facts.get('device', 'a GPU')}, {self.facts.get('date')}", ""]
         lines += [f"- {name}: {value}" for name, value in self.facts.items()]
         lines += ["", f"{len(self.rows)} rows, {len(self.missed)} of them missed or failed.", ""]
@@ -66,9 +76,27 @@ class Report:
         for row in self.rows:
             if row.section != section:
                 section = row.section
-                lines += ["", f"## {section}", "", "| what | found | goal | |", "|---|---|---|---|"]
+                lines += ["", f"## {titles.get(section, section)}", ""]
+                lines += ["| what | predicted | found | goal | |", "|---|---|---|---|---|"]
             mark = {None: "", True: "met", False: "**missed**"}[row.met]
             note = f" ({row.note})" if row.note else ""
-            cells = [row.name, row.result + note, row.goal, mark]
+            cells = [row.name, row.predicted, row.result + note, row.goal, mark]
             lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
         return "\n".join(lines) + "\n"
+
+
+def failed(name: str, why: str) -> dict[str, Any]:
+    """A row for a check that could not be made, with the last lines of the reason."""
+    last = " / ".join(line.strip() for line in why.strip().splitlines()[-3:])
+    return {"name": name, "failed": True, "note": last[-400:]}
+
+
+def skipped(name: str, why: str) -> dict[str, Any]:
+    """A row for a check that this machine cannot make."""
+    return {"name": name, "answer": "skipped", "note": why}
+
+
+_BOUNDS: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (
+    ("at_least", "≥", lambda value, bound: value >= bound),
+    ("at_most", "≤", lambda value, bound: value <= bound),
+)

@@ -53,10 +53,11 @@ def lease_cost(client: Client, chunk_mib: int) -> None:
         client.release(places)
     median = statistics.median(times[1:])
     say(
-        f"lease of a chunk on the device, {chunk_mib} MiB, with its mapping",
+        "lease of a chunk on the device, with its mapping",
         value=median,
         unit="us",
         at_most=_LEASE_GOAL_US,
+        note=f"{chunk_mib} MiB",
     )
     client.flush()
     client.free(first, 1)

@@ -1,204 +1,163 @@
-"""Trains an unmodified script in a fraction of its device memory, and compares its plain run."""
+"""Runs of a script that trains: plainly, or under `memtide run`, and what they say."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpu_check.facts import gpu_bytes
 from gpu_check.home import Home
+from gpu_check.parts import Bench
 
-# With `--exact` torch steps on the GPU, in the script's process; otherwise the daemon steps on the
-# host. That has no goal, because the bound leaves out the host's arithmetic.
-_WAYS = {"torch steps": (["--exact"], 1.25), "the daemon steps": ([], None)}
-_TOLERANCE = 0.02
-_MIB = 2**20
+MIB = 2**20
+GIB = 2**30
+_SAMPLES_EVERY_MS = 200
+_WARM_UP_STEPS = 2  # They create the states, compile kernels and fill pools.
 
 
 @dataclass(frozen=True)
 class Job:
-    """The script's arguments, and the pools that it is trained in."""
+    """A script's arguments, and the memory of its states: parameters, gradients, two moments."""
 
-    arguments: list[str]
-    state_bytes: int  # Parameters, gradients and two moments.
-    device_pool: int
-    host_pool: int
-    steps: int
-    timeout_s: float
+    script: Path
+    arguments: tuple[str, ...]
+    state_bytes: int
+    phases: tuple[str, ...] = ()
 
+    def with_phases(self, *phases: str) -> Job:
+        """The same job with the first phases alone."""
+        return replace(self, phases=phases)
 
-def job_for(home: Home) -> Job:
-    """1.3 B parameters in bfloat16 on a GPU; 7 M parameters on the fake CUDA."""
-    layers, width, steps, device = (4, 384, 5, "cpu") if home.fake else (24, 2048, 6, "cuda")
-    parameters = layers * 12 * width * width
-    states = 4 * 2 * parameters
-    arguments = ["--layers", layers, "--width", width, "--steps", steps, "--device", device]
-    arguments += ["--dtype", "bfloat16", "--batch", 4, "--context", 64 if home.fake else 1024]
-    return Job(
-        arguments=[str(argument) for argument in arguments],
-        state_bytes=states,
-        device_pool=max(16 * _MIB, states // 4 // (2 * _MIB) * 2 * _MIB),
-        # All states, and the shadow chunks of all but the gradients.
-        host_pool=2 * states // (2 * _MIB) * 2 * _MIB + 64 * _MIB,
-        steps=steps,
-        timeout_s=150,
-    )
+    def command(self, log: Path) -> list[str | Path]:
+        """The arguments of python."""
+        phases = ["--phases", ",".join(self.phases)] if self.phases else []
+        return [self.script, *self.arguments, *phases, "--log", log]
 
 
-class FreeMemory:
-    """Samples the free memory of the GPU in a thread during the block, and keeps the minimum."""
+@dataclass(frozen=True)
+class Trained:
+    """What a run has said: its log, a dict a step; `--stats`, if it was under memtide; and the most
+    bytes of the GPU in use while it ran, less those before (0 without a GPU)."""
 
-    def __init__(self, ask: Callable[[], int]) -> None:
-        self._ask = ask
-        self._ended = threading.Event()
-        self.before = self.least = ask()
-        self._thread = threading.Thread(target=self._sample)
+    steps: list[dict[str, Any]]
+    figures: dict[str, Any]
+    peak_bytes: int
 
-    def __enter__(self) -> FreeMemory:
-        self._thread.start()
+    def of(self, phase: str) -> list[dict[str, Any]]:
+        """The steps of a phase."""
+        return [step for step in self.steps if step.get("phase", phase) == phase]
+
+    def seconds(self, phase: str) -> float:
+        """The median of the steps of a phase, without the first ones."""
+        seconds = sorted(step["seconds"] for step in self.of(phase)[_WARM_UP_STEPS:])
+        if not seconds:
+            raise RuntimeError(f"the run has not got beyond the first steps of phase {phase}")
+        return float(seconds[len(seconds) // 2])
+
+
+def gpt(home: Home) -> Job:
+    """1.2 B parameters in bfloat16 on a GPU; 5 M parameters in float32 on the fake CUDA. The first
+    phase has few tokens in a step, and the last as many as the card has room for."""
+    script = Path(__file__).resolve().parent / "trainee.py"
+    if home.fake:
+        tiny = "--layers 6 --width 256 --context 32 --steps 3 --device fakegpu --dtype float32"
+        return Job(script, tuple(tiny.split()), 4 * 4 * 6 * 12 * 256**2, ("2", "2c", "4"))
+    full = "--layers 24 --width 2048 --context 1024 --steps 6 --device cuda --dtype bfloat16"
+    card = gpu_bytes()
+    phases = ("4", "4c", "32") if card >= 76 * GIB else ("4", "4c", "16")
+    if card < 46 * GIB:
+        phases = ("1", "1c", "4")
+    return Job(script, tuple(full.split()), 4 * 2 * 24 * 12 * 2048**2, phases)
+
+
+def plain(bench: Bench, job: Job) -> Trained:
+    """The plain run: made once, and read by later parts that compare with it."""
+    name = "-".join([job.script.stem, *job.arguments]).replace("/", "_").replace("--", "")
+    file = bench.out / "references" / f"{name}.json"
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        return Trained(before["steps"], {}, before["peak_bytes"])
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch) / "log"
+        with GpuMemory(bench.home) as memory:
+            _run(bench.home, [sys.executable, *job.command(log)])
+        found = Trained(read_log(log), {}, memory.peak)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    content = {"steps": found.steps, "peak_bytes": found.peak_bytes}
+    file.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    return found
+
+
+def under_memtide(bench: Bench, job: Job, device_pool: int, flags: tuple[str, ...] = ()) -> Trained:
+    """The same script under `memtide run`, with a host pool for all states, and for the shadow
+    chunks of all but the gradients where the daemon steps."""
+    copies = 1.1 if "--exact" in flags else 2.0
+    host_pool = int(copies * job.state_bytes) // (2 * MIB) * 2 * MIB + 64 * MIB
+    with tempfile.TemporaryDirectory() as scratch:
+        log, stats = Path(scratch) / "log", Path(scratch) / "stats"
+        command: list[str | Path] = [sys.executable, "-m", "memtide", "run", "--quiet", *flags]
+        command += [f"--device-pool={device_pool}", f"--host-pool={host_pool}", "--ssd-pool=0"]
+        with GpuMemory(bench.home) as memory:
+            _run(bench.home, [*command, f"--stats={stats}", *job.command(log)])
+        figures = json.loads(stats.read_text(encoding="utf-8"))
+        return Trained(read_log(log), figures, memory.peak)
+
+
+def read_log(log: Path) -> list[dict[str, Any]]:
+    """The entries of a script's log."""
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def _run(home: Home, command: list[str | Path]) -> None:
+    done = home.run(command, **home.script_environment())
+    if done.returncode != 0:
+        words = [str(word) for word in command[1:]]
+        raise RuntimeError(f"{' '.join(words)} ended with status {done.returncode}:\n{done.stderr}")
+
+
+class GpuMemory:
+    """Samples the memory in use of the first GPU during the block, by a program of the driver that
+    makes no context. Without that program, or on the fake CUDA, there is nothing to sample."""
+
+    def __init__(self, home: Home) -> None:
+        self._program = None if home.fake else shutil.which("nvidia-smi")
+        self._samples_mib: list[float] = []
+
+    def __enter__(self) -> GpuMemory:
+        if self._program is not None:
+            ask = ["--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+            self._process = subprocess.Popen(
+                [self._program, *ask, f"--loop-ms={_SAMPLES_EVERY_MS}"],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            self._thread = threading.Thread(target=self._read)
+            self._thread.start()
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        if self._program is not None:
+            self._process.kill()
+            self._process.wait()
+            self._thread.join()
 
-    def _sample(self) -> None:
-        while not self._ended.wait(0.01):
-            self.least = min(self.least, self._ask())
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as samples:
+            for line in samples:
+                if line.strip().isdecimal():
+                    self._samples_mib.append(float(line))
 
     @property
     def peak(self) -> int:
-        """The most bytes in use, less those in use before the block."""
-        return self.before - self.least
-
-
-def compare(home: Home, free_bytes: Callable[[], int], bytes_per_s: float | None) -> list[dict]:
-    """Trains plainly and in each way, and returns the rows. RuntimeError if a run fails."""
-    job = job_for(home)
-    script = home.path / "examples" / "train_gpt.py"
-    with tempfile.TemporaryDirectory() as scratch:
-        plain_log, log, stats = (Path(scratch) / name for name in ("plain", "log", "stats"))
-        with FreeMemory(free_bytes) as plain_memory:
-            _run(home, ["python", script, *job.arguments, "--log", plain_log], job)
-        plain = _steps(plain_log)
-        states = f"{job.state_bytes / _MIB:.0f} MiB; {job.device_pool / _MIB:.0f} MiB"
-        rows: list[dict] = [{"name": "states of the model; device pool", "answer": states}]
-        plain_ms = _typical_seconds(plain) * 1e3
-        rows.append({"name": "plain step", "value": plain_ms, "unit": "ms"})
-        for way, (flags, goal) in _WAYS.items():
-            log.unlink(missing_ok=True)
-            command = ["memtide", "run", "--quiet", f"--device-pool={job.device_pool}", *flags]
-            command += [f"--host-pool={job.host_pool}", "--ssd-pool=0", f"--stats={stats}"]
-            with FreeMemory(free_bytes) as memory:
-                _run(home, [*command, script, *job.arguments, "--log", log], job)
-            figures = json.loads(stats.read_text())
-            found = [
-                _losses(plain, _steps(log)),
-                *_speed(plain_ms, _typical_seconds(_steps(log)) * 1e3, figures, bytes_per_s, goal),
-                *_memory(job, plain_memory, memory),
-            ]
-            rows += [row | {"name": f"{way}: {row['name']}"} for row in found]
-    return rows
-
-
-def _speed(
-    plain_ms: float,
-    ours_ms: float,
-    figures: dict[str, Any],
-    bytes_per_s: float | None,
-    goal: float | None,
-) -> list[dict[str, Any]]:
-    moved = _moved_bytes(figures)
-    rows: list[dict[str, Any]] = [
-        {
-            "name": "step",
-            "value": ours_ms,
-            "unit": "ms",
-            "note": f"{figures['daemon_steps']} steps by the daemon, "
-            f"{figures['speculative_steps']['counted']} parts of them during backward",
-        },
-        {"name": "bytes over the link per step", "value": moved / _MIB, "unit": "MiB"},
-    ]
-    if bytes_per_s:
-        moving_ms = moved / bytes_per_s * 1e3
-        bound_ms = max(plain_ms, moving_ms)
-        rows.append(
-            {
-                "name": "step, states 4x the device pool, against the larger of compute and "
-                "transfer",
-                "value": ours_ms / bound_ms,
-                "unit": "x",
-                **({"at_most": goal} if goal is not None else {}),
-                "note": f"bound {bound_ms:.0f} ms: {plain_ms:.0f} of compute, {moving_ms:.0f} of "
-                "transfer",
-            }
-        )
-    return rows
-
-
-def _run(home: Home, command: list[Any], job: Job) -> None:
-    import sys
-
-    head = [sys.executable] if command[0] == "python" else [sys.executable, "-m", "memtide"]
-    done = home.run([*head, *command[1:]], job.timeout_s)
-    if done.returncode != 0:
-        raise RuntimeError(f"{command[0]} ended with status {done.returncode}:\n{done.stderr}")
-
-
-def _steps(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text().splitlines()]
-
-
-def _losses(plain: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str, Any]:
-    pairs = [
-        (float.fromhex(a["loss"]), float.fromhex(b["loss"]))
-        for a, b in zip(plain, ours, strict=True)
-    ]
-    worst = max(abs(a - b) / abs(a) for a, b in pairs)
-    return {
-        "name": f"losses of {len(pairs)} steps against the plain run's",
-        "answer": "equal to the bit" if worst == 0 else f"differ by {worst:.2e} at most",
-        "goal": f"within {_TOLERANCE:g}",
-        "met": worst <= _TOLERANCE,
-    }
-
-
-def _typical_seconds(steps: list[dict[str, Any]]) -> float:
-    # The first two steps create the states, compile kernels and fill pools.
-    seconds = sorted(step["seconds"] for step in steps[2:])
-    return seconds[len(seconds) // 2]
-
-
-def _moved_bytes(figures: dict[str, Any]) -> float:
-    """The bytes of the last step in the busier direction, as both directions copy at once."""
-    record = figures["records"][-1]
-    moved = record["moved_bytes"]
-    busier = max(moved["host_to_device_bytes"], moved["device_to_host_bytes"])
-    return busier / record["iterations"]
-
-
-def _memory(job: Job, plain: FreeMemory, ours: FreeMemory) -> list[dict[str, Any]]:
-    if not plain.before:  # Without a GPU there is nothing to sample.
-        return []
-    # The memory beside states: activations, workspaces, and the script's context.
-    rest = max(0, plain.peak - job.state_bytes)
-    limit = job.device_pool + rest + 2 * 2**30
-    return [
-        {
-            "name": "device memory of the plain run at its peak",
-            "value": plain.peak / _MIB,
-            "unit": "MiB",
-        },
-        {
-            "name": "device memory of script and pool at their peak",
-            "value": ours.peak / _MIB,
-            "unit": "MiB",
-            "at_most": limit / _MIB,
-            "note": "limit: the pool, what the plain run used besides states, and 2 GiB for a "
-            "second context and what torch caches",
-        },
-    ]
+        """The most bytes in use, less those of the first sample."""
+        if not self._samples_mib:
+            return 0
+        return int((max(self._samples_mib) - self._samples_mib[0]) * MIB)

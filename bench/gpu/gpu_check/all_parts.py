@@ -1,0 +1,78 @@
+"""All parts, in the order in which a first run on a GPU needs them."""
+
+from __future__ import annotations
+
+from gpu_check import client_parts, driver_parts, training_parts
+from gpu_check.parts import Part
+
+ALL = (
+    Part(
+        "contract",
+        "does the device seam keep its contract?",
+        30,
+        driver_parts.contract,
+        essential=True,
+    ),
+    Part(
+        "sharing",
+        "can two processes share GPU memory, and what if one dies?",
+        60,
+        driver_parts.probes("export", "release", "exporter-death", "locked-down", "reset"),
+    ),
+    Part(
+        "mapping",
+        "what do mapping, unmapping, and changing access cost?",
+        60,
+        driver_parts.probes("mapping"),
+        essential=True,
+    ),
+    Part(
+        "host-memory",
+        "can GPU and disks copy from the same host memory, and what does pinning cost?",
+        60,
+        driver_parts.probes("host-memory"),
+    ),
+    Part(
+        "copies",
+        "are the daemon's copies as fast as plain CUDA's?",
+        40,
+        driver_parts.probes("copies"),
+        essential=True,
+    ),
+    Part(
+        "example",
+        "does the C++ client work?",
+        30,
+        client_parts.example,
+        essential=True,
+    ),
+    Part(
+        "tensors",
+        "do torch's tensors work over memory that is mapped and unmapped?",
+        60,
+        client_parts.tensors,
+        essential=True,
+    ),
+    Part(
+        "bad-input",
+        "does the daemon refuse what cannot be?",
+        60,
+        client_parts.bad_input,
+    ),
+    Part(
+        "fits",
+        "what does memtide cost where all states fit?",
+        240,
+        training_parts.fits,
+        essential=True,
+    ),
+    Part(
+        "quarter",
+        "how does training in a quarter of the memory compare with the plain run?",
+        240,
+        training_parts.quarter,
+        essential=True,
+    ),
+)
+
+TITLES = {part.name: part.asks[0].upper() + part.asks[1:] for part in ALL}

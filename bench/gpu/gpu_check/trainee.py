@@ -1,0 +1,109 @@
+"""Trains a GPT in phases, plain PyTorch that does not mention memtide, and logs each step.
+
+    trainee.py --layers 24 --width 2048 --phases 4,4c,32 --steps 6 --device cuda --log FILE
+
+A phase is a number of sequences in each step, with "c" if gradients are clipped. Later phases go on
+with the model of the ones before, so a run of the first phases alone repeats their losses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+from train_gpt import Gpt, draw_batch, read_corpus
+
+# The gradients' norm where they are clipped, smaller than theirs in the first steps.
+_LIMIT = 0.5
+_emptied = 0
+
+
+def count_empty_cache(module: Any) -> None:
+    """Counts all calls of the device's empty_cache in this process."""
+    empty_cache = getattr(module, "empty_cache", None)
+    if empty_cache is None:  # torch.cpu has none.
+        return
+
+    def counted(*arguments: Any) -> Any:
+        global _emptied
+        _emptied += 1
+        return empty_cache(*arguments)
+
+    module.empty_cache = counted
+
+
+def join_alone(device: str) -> None:
+    """Makes a group of this process alone: its collectives change no value."""
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29511")
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, rank=0, world_size=1)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Trains all phases."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    corpus = read_corpus()
+    model = Gpt(options.layers, options.width, options.context)
+    model.to(options.device, getattr(torch, options.dtype))
+    if options.collectives:
+        for parameter in model.parameters():
+            dist.broadcast(parameter.data, 0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, foreach=True)
+    with options.log.open("w", encoding="utf-8") as log:
+        for phase in options.phases.split(","):
+            batch, clips = int(phase.rstrip("c")), phase.endswith("c")
+            for step in range(options.steps):
+                before, began = _emptied, time.perf_counter()
+                optimizer.zero_grad()
+                inputs, targets = draw_batch(corpus, batch, options.context, generator)
+                logits = model(inputs.to(options.device))
+                loss = functional.cross_entropy(
+                    logits.flatten(0, 1).float(), targets.flatten().to(options.device)
+                )
+                loss.backward()
+                if options.collectives:
+                    for parameter in model.parameters():
+                        dist.all_reduce(parameter.grad)
+                norm = None
+                if clips:
+                    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), _LIMIT)
+                optimizer.step()
+                entry = {"phase": phase, "step": step, "loss": loss.item().hex()}
+                entry["seconds"] = time.perf_counter() - began
+                entry["norm"] = None if norm is None else norm.item().hex()
+                entry["emptied"] = _emptied - before
+                log.write(json.dumps(entry) + "\n")
+                log.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--context", type=int, default=64)
+    parser.add_argument("--phases", default="4")
+    parser.add_argument("--steps", type=int, default=6, help="in each phase")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
+    parser.add_argument("--collectives", action="store_true", help="average over one process")
+    parser.add_argument("--log", type=Path, required=True)
+    options = parser.parse_args()
+    count_empty_cache(torch.get_device_module(options.device))
+    if options.collectives:
+        join_alone(options.device)
+    train(options)
+    if options.collectives:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

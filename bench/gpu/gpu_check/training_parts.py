@@ -1,0 +1,172 @@
+"""Training in all, and in a part, of the memory that a script's states need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpu_check import training
+from gpu_check.parts import Bench
+from gpu_check.training import GIB, MIB, Job, Trained
+
+_Rows = Iterator[dict[str, Any]]
+# The losses where the daemon steps: in bfloat16, other roundings than torch's.
+_TOLERANCE = 0.02
+_FITS_GOAL = 1.1
+_EXACT_GOAL = 1.25
+
+
+def fits(bench: Bench) -> _Rows:
+    """All states in the pool: what memtide costs where nothing moves."""
+    job = training.gpt(bench.home)
+    plain = training.plain(bench, job)
+    pool = job.state_bytes * 5 // 4 // (2 * MIB) * 2 * MIB + 64 * MIB
+    ours = training.under_memtide(bench, job, pool, ("--exact",))
+    few, _, many = job.phases
+    yield {"name": "plain step, few tokens", "value": plain.seconds(few) * 1e3, "unit": "ms"}
+    yield {"name": "plain step, many tokens", "value": plain.seconds(many) * 1e3, "unit": "ms"}
+    for phase, size, goal in ((few, "few", None), (many, "many", _FITS_GOAL)):
+        yield {
+            "name": f"fits / plain, {size} tokens",
+            "value": ours.seconds(phase) / plain.seconds(phase),
+            "unit": "x",
+            "note": f"{phase} sequences in a step",
+            **({} if goal is None else {"at_most": goal}),
+        }
+    yield from _same_bits("fits: ", plain.steps, ours.steps)
+    yield _emptied("fits: ", ours)
+
+
+def quarter(bench: Bench) -> _Rows:
+    """A quarter of the states in the pool; torch steps on the GPU, to the bit, or the daemon steps
+    on the host."""
+    job, pool = _quarter(bench)
+    plain = training.plain(bench, job)
+    few, clipped, _ = job.phases
+    states = f"{job.state_bytes / MIB:.0f} MiB; {pool / MIB:.0f} MiB"
+    yield {"name": "states of the model; device pool", "answer": states}
+    exact = training.under_memtide(bench, job.with_phases(few, clipped), pool, ("--exact",))
+    yield from _same_bits("torch steps: ", plain.of(few), exact.of(few))
+    yield from _same_bits("torch steps, clipped: ", plain.of(clipped), exact.of(clipped))
+    yield from _speed(bench, "torch steps: ", few, plain, exact, _EXACT_GOAL)
+    yield _emptied("torch steps: ", exact)
+    yield from _memory(job, pool, "torch steps: ", plain, exact)
+    stepped = training.under_memtide(bench, job.with_phases(few, clipped), pool)
+    yield _close("the daemon steps: ", plain.of(few), stepped.of(few))
+    yield _close("the daemon steps, clipped: ", plain.of(clipped), stepped.of(clipped))
+    # No goal: the bound leaves out the host's arithmetic.
+    yield from _speed(bench, "the daemon steps: ", few, plain, stepped, None)
+    yield from _memory(job, pool, "the daemon steps: ", plain, stepped)
+
+
+def _quarter(bench: Bench) -> tuple[Job, int]:
+    job = training.gpt(bench.home)
+    return job, max(16 * MIB, job.state_bytes // 4 // (2 * MIB) * 2 * MIB)
+
+
+def _same_bits(head: str, plain: list[dict[str, Any]], ours: list[dict[str, Any]]) -> _Rows:
+    both = [[(step["loss"], step["norm"]) for step in steps] for steps in (plain, ours)]
+    answer = _first_difference(*both)
+    yield {
+        "name": f"{head}losses and norms against the plain run's",
+        "answer": answer or "equal to the bit",
+        "goal": "equal to the bit",
+        "met": not answer,
+        "note": f"{len(plain)} steps",
+    }
+
+
+def _first_difference(plain: list[Any], ours: list[Any]) -> str:
+    if len(plain) != len(ours):
+        return f"{len(ours)} steps"
+    number = next((i for i, (a, b) in enumerate(zip(plain, ours, strict=True)) if a != b), None)
+    return "" if number is None else f"differ from step {number + 1} on"
+
+
+def _close(head: str, plain: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str, Any]:
+    pairs = [
+        (float.fromhex(a["loss"]), float.fromhex(b["loss"]))
+        for a, b in zip(plain, ours, strict=True)
+    ]
+    worst = max(abs(a - b) / abs(a) for a, b in pairs)
+    return {
+        "name": f"{head}losses against the plain run's",
+        "answer": "equal to the bit" if worst == 0 else f"differ by {worst:.2e} at most",
+        "goal": f"within {_TOLERANCE:g}",
+        "met": worst <= _TOLERANCE,
+    }
+
+
+def _emptied(head: str, ours: Trained) -> dict[str, Any]:
+    calls = sum(step["emptied"] for step in ours.steps[1:])
+    return {
+        "name": f"{head}calls of empty_cache after the first step",
+        "answer": str(calls),
+        "goal": "0",
+        "met": calls == 0,
+    }
+
+
+def _speed(
+    bench: Bench, head: str, phase: str, plain: Trained, ours: Trained, goal: float | None
+) -> _Rows:
+    moved = _moved_bytes(ours.figures)
+    ours_ms, plain_ms = ours.seconds(phase) * 1e3, plain.seconds(phase) * 1e3
+    yield {
+        "name": f"{head}step",
+        "value": ours_ms,
+        "unit": "ms",
+        "note": f"{ours.figures['daemon_steps']} steps by the daemon, "
+        f"{ours.figures['speculative_steps']['counted']} parts of them during backward",
+    }
+    yield {"name": f"{head}bytes over the link per step", "value": moved / MIB, "unit": "MiB"}
+    link = _link_bytes_per_s(bench)
+    if link is None:
+        yield {
+            "name": f"{head}step against the larger of compute and transfer",
+            "answer": "unknown",
+            "note": "the part copies, which measures the link, has not run before this one",
+        }
+        return
+    moving_ms = moved / link * 1e3
+    bound_ms = max(plain_ms, moving_ms)
+    yield {
+        "name": f"{head}step against the larger of compute and transfer",
+        "value": ours_ms / bound_ms,
+        "unit": "x",
+        **({} if goal is None else {"at_most": goal}),
+        "note": f"bound {bound_ms:.0f} ms: {plain_ms:.0f} of compute, {moving_ms:.0f} of transfer",
+    }
+
+
+def _link_bytes_per_s(bench: Bench) -> float | None:
+    """The slower direction, as the part copies has measured it."""
+    speeds = [
+        float(row["value"]) * 1e9
+        for row in bench.rows_of("copies")
+        if row.get("unit") == "GB/s" and "both" not in row["name"]
+    ]
+    return min(speeds, default=None)
+
+
+def _moved_bytes(figures: dict[str, Any]) -> float:
+    """The bytes of the last step in the busier direction, as both directions copy at once."""
+    record = figures["records"][-1]
+    moved = record["moved_bytes"]
+    busier = max(moved["host_to_device_bytes"], moved["device_to_host_bytes"])
+    return float(busier / record["iterations"])
+
+
+def _memory(job: Job, pool: int, head: str, plain: Trained, ours: Trained) -> _Rows:
+    if not plain.peak_bytes:  # Without a GPU there is nothing to sample.
+        return
+    # The memory beside states: activations, workspaces, and the script's context.
+    rest = max(0, plain.peak_bytes - job.state_bytes)
+    yield {
+        "name": f"{head}device memory of script and pool at their peak",
+        "value": ours.peak_bytes / MIB,
+        "unit": "MiB",
+        "at_most": (pool + rest + 2 * GIB) / MIB,
+        "note": "limit: the pool, what the plain run used besides states, and 2 GiB for a second "
+        "context and what torch caches",
+    }

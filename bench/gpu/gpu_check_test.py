@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""The parts of gpu-check: chosen, limited, kept and gone on with; and rows beside predictions."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gpu_check import main as program  # noqa: E402
+from gpu_check.all_parts import ALL  # noqa: E402
+from gpu_check.home import Home  # noqa: E402
+from gpu_check.parts import (  # noqa: E402
+    LONGEST_ESSENTIAL_S,
+    LONGEST_S,
+    Bench,
+    Part,
+    run_part,
+)
+from gpu_check.predictions import Prediction, Predictions  # noqa: E402
+from gpu_check.rows import Report  # noqa: E402
+
+
+def one_row(_bench):
+    yield {"name": "speed", "value": 3.0, "unit": "GB/s", "at_least": 2}
+
+
+def prediction_of(part, row):
+    return Predictions({part: {row: Prediction("2 to 4", "GB/s", "guess")}}, {"guess": "a guess"})
+
+
+class Scratch(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = Path(folder.name)
+        self.bench = Bench(Home(self.out, fake=True), self.out)
+
+
+class TheListOfParts(unittest.TestCase):
+    def test_no_part_and_not_all_essential_ones_may_take_longer_than_promised(self):
+        self.assertLessEqual(max(part.limit_s for part in ALL), LONGEST_S)
+        essential = sum(part.limit_s for part in ALL if part.essential)
+        self.assertTrue(0 < essential <= LONGEST_ESSENTIAL_S, essential)
+
+    def test_each_part_has_predictions_whose_sources_are_explained(self):
+        predictions = Predictions.read()
+        self.assertEqual({part.name for part in ALL}, set(predictions.by_part))
+        for part, rows in predictions.by_part.items():
+            self.assertTrue(rows, part)
+            for name, prediction in rows.items():
+                self.assertTrue(prediction.says, name)
+                self.assertIn(prediction.source, predictions.sources, name)
+
+    def test_the_list_names_parts_limits_and_predictions_and_runs_nothing(self):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            status = program.main(["--home", "/nowhere", "--list", "--part", "copies"])
+        self.assertEqual(status, 0)
+        self.assertIn("copies: are the daemon's copies as fast as plain CUDA's?", output.getvalue())
+        self.assertIn("50 to 55 GB/s [model]", output.getvalue())
+        self.assertNotIn("contract", output.getvalue())
+
+    def test_peers_are_run_only_if_they_are_asked_for(self):
+        for flags, peers in (([], False), (["--peer"], True)):
+            parts = program.chosen(program.parse(["--home", "/nowhere", *flags]))
+            self.assertEqual(any(part.peer for part in parts), peers and any(p.peer for p in ALL))
+
+
+class ARowsPrediction(unittest.TestCase):
+    def test_stands_beside_what_was_found(self):
+        report = Report({}, prediction_of("copies", "speed"))
+        report.add_part("copies", list(one_row(None)))
+        self.assertFalse(report.missed)
+        table = report.as_markdown({"copies": "Copies?"})
+        self.assertIn("| speed | 2 to 4 GB/s | 3 GB/s | ≥ 2 | met |", table)
+
+    def test_is_required(self):
+        report = Report({}, Predictions({}, {}))
+        report.add_part("copies", list(one_row(None)))
+        self.assertEqual([row.name for row in report.missed], ["speed"])
+        self.assertIn("no prediction", report.missed[0].note)
+
+    def test_is_not_required_of_a_failure(self):
+        report = Report({}, Predictions({}, {}))
+        report.add_part("copies", [{"name": "all of copies", "failed": True, "note": "why"}])
+        self.assertEqual(report.missed[0].note, "why")
+
+
+class APart(Scratch):
+    def test_that_fails_is_a_row_and_keeps_what_it_found_before(self):
+        def run(bench):
+            yield from one_row(bench)
+            raise RuntimeError("the GPU is on fire")
+
+        rows = run_part(Part("p", "?", 9, run), self.bench)
+        self.assertEqual([row["name"] for row in rows], ["speed", "all of p"])
+        self.assertIn("the GPU is on fire", rows[1]["note"])
+        self.assertEqual(self.bench.rows_of("p"), rows)
+
+    def test_that_is_late_is_a_row_and_its_children_are_killed(self):
+        # A sleep of this length is of this test alone.
+        sleep = f"sleep 600.{os.getpid()}"
+
+        def run(bench):
+            bench.home.run(["bash", "-c", f"{sleep} & echo begun >&2; wait"])
+            yield {}
+
+        rows = run_part(Part("p", "?", 1, run), self.bench)
+        self.assertEqual([row["name"] for row in rows], ["all of p"])
+        self.assertEqual(rows[0]["note"], "not done in 1 s / begun")
+        left = subprocess.run(["pgrep", "-f", f"^{sleep}"], capture_output=True, check=False)
+        self.assertEqual(left.stdout, b"")
+
+    def test_that_is_late_does_not_shorten_the_next(self):
+        home = self.bench.home
+        run_part(Part("late", "?", 0, lambda _: iter(())), self.bench)
+        self.assertLess(home.deadline, time.monotonic() + 1)
+
+        def run(bench):
+            yield {"name": bench.home.run(["echo", "done"]).stdout}
+
+        self.assertEqual(run_part(Part("next", "?", 60, run), self.bench)[0]["name"], "done\n")
+
+    def test_that_is_done_is_skipped_by_a_run_that_goes_on(self):
+        calls = []
+
+        def run(bench):
+            calls.append(1)
+            yield from one_row(bench)
+
+        part = Part("p", "?", 9, run)
+        with contextlib.redirect_stderr(io.StringIO()):
+            program.run([part], self.bench, goes_on=True)
+            program.run([part], self.bench, goes_on=True)
+            self.assertEqual(len(calls), 1)
+            program.run([part], self.bench, goes_on=False)
+        self.assertEqual(len(calls), 2)
+
+    def test_that_was_interrupted_is_not_done(self):
+        def run(_bench):
+            yield {"name": "half"}
+            raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            run_part(Part("p", "?", 9, run), self.bench)
+        self.assertEqual(self.bench.rows_of("p"), [])
+
+
+class TheTable(Scratch):
+    def test_is_of_the_parts_that_are_done_in_the_order_of_the_list(self):
+        for name in ("copies", "contract"):
+            file = self.out / "parts" / f"{name}.json"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps({"rows": [{"name": f"row of {name}"}]}))
+        report = program.report_of(self.bench, {}, Predictions({}, {}))
+        self.assertEqual([row.section for row in report.rows], ["contract", "copies"])
+
+
+if __name__ == "__main__":
+    unittest.main()
