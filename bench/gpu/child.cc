@@ -49,6 +49,25 @@ char Hear(int socket, int* descriptor) {
   return word;
 }
 
+bool HasHeard(int socket) {
+  char word = 0;
+  return recv(socket, &word, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+}
+
+void SayNumber(int socket, double number) {
+  char bytes[sizeof(number)];
+  std::memcpy(bytes, &number, sizeof(number));
+  for (const char byte : bytes) Say(socket, byte);
+}
+
+double HearNumber(int socket) {
+  char bytes[sizeof(double)];
+  for (char& byte : bytes) byte = Hear(socket);
+  double number = 0;
+  std::memcpy(&number, bytes, sizeof(number));
+  return number;
+}
+
 Child::Child(const std::string& part, const std::string& argument) {
   int ends[2];
   MEMTIDE_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);

@@ -17,6 +17,11 @@ void Say(int socket, char word, int descriptor = -1);
 // Returns the byte. Sets *descriptor, if not null, to the descriptor that came with it, which the
 // caller owns, or to -1.
 char Hear(int socket, int* descriptor = nullptr);
+// Whether a byte has come that Hear would return at once.
+bool HasHeard(int socket);
+// The same as Say and Hear, for a number.
+void SayNumber(int socket, double number);
+double HearNumber(int socket);
 
 class Child {
  public:

@@ -23,7 +23,16 @@ constexpr Question kQuestions[] = {
     {"release", ProbeReleaseWhileMapped},
     {"exporter-death", ProbeExporterDeath},
     {"mapping", ProbeMapping},
+    {"upgrade-in-use", ProbeUpgradeInUse},
+    {"unmap-in-use", ProbeUnmapInUse},
+    {"remap", ProbeRemap},
+    {"fences", ProbeFences},
+    {"overlap", ProbeOverlap},
+    {"fault", ProbeFault},
+    {"quiet", ProbeQuiet},
+    {"contexts", ProbeContexts},
     {"host-memory", ProbeHostMemory},
+    {"pinning", ProbePinning},
     {"locked-down", ProbeLockedDown},
     {"reset", ProbeReset},
     {"copies", ProbeCopies},
@@ -34,10 +43,9 @@ struct Part {
   int (*play)(const std::string& argument, int socket);
 };
 constexpr Part kParts[] = {
-    {"importer", PlayImporter},
-    {"exporter", PlayExporter},
-    {"registrar", PlayRegistrar},
-    {"locked-down", PlayLockedDown},
+    {"importer", PlayImporter}, {"exporter", PlayExporter},      {"registrar", PlayRegistrar},
+    {"copier", PlayCopier},     {"faulter", PlayFaulter},        {"writer", PlayWriter},
+    {"idler", PlayIdler},       {"locked-down", PlayLockedDown},
 };
 
 int Main(int argc, char** argv) {

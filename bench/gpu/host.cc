@@ -126,6 +126,24 @@ int PlayRegistrar(const std::string& unused, int socket) {
   return 0;
 }
 
+void ProbePinning() {
+  UseFirstGpu();
+  const size_t size = Scaled(size_t{1} << 30, size_t{16} << 20);
+  for (const bool huge : {false, true}) {
+    void* const memory =
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MEMTIDE_CHECK(memory != MAP_FAILED);
+    madvise(memory, size, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    memset(memory, 1, size);
+    const Instant start = Now();
+    OrDie(Driver().MemHostRegister(memory, size, CU_MEMHOSTREGISTER_PORTABLE), "cuMemHostRegister");
+    Figure(huge ? "pinning 1 GiB of huge pages" : "pinning 1 GiB of 4 KiB pages",
+           MicrosecondsSince(start) / 1e3, "ms");
+    OrDie(Driver().MemHostUnregister(memory), "cuMemHostUnregister");
+    munmap(memory, size);
+  }
+}
+
 void ProbeHostMemory() {
   SharedMemory memory = Region();
   Answer("shared memory of 256 MiB can be registered", TryRegister(memory.data(), kRegion.count()));

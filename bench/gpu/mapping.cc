@@ -7,7 +7,7 @@
 namespace memtide::bench {
 namespace {
 
-constexpr int kRounds = 21;
+int Rounds() { return Scaled(21, 3); }
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void ProbeMapping() {
   for (const size_t mib : {2, 64, 512}) {
     MappedMemory memory = MappedMemory::Create(mib << 20);
     std::vector<double> unmap;
-    const double both = MedianMicroseconds(kRounds, [&] {
+    const double both = MedianMicroseconds(Rounds(), [&] {
       memory.Map();
       const Instant start = Now();
       memory.Unmap();
@@ -40,67 +40,12 @@ void ProbeMapping() {
   memory.SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READ);
   Answer("memory can be mapped for reading only", memory.Holds('a') ? "yes" : "no");
   Figure("read-only to writable and back, 2 MiB",
-         MedianMicroseconds(kRounds,
+         MedianMicroseconds(Rounds(),
                             [&] {
                               memory.SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
                               memory.SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READ);
                             }),
          "us");
-  ProbeFences();
-  ProbeBusy();
-}
-
-// Measures whether mapping waits for the GPU's work, in which case the two cannot overlap.
-void ProbeBusy() {
-  constexpr size_t kWork = 256 << 20;
-  constexpr int kRounds = 64;
-  MappedMemory work = MappedMemory::Create(kWork);
-  work.Map();
-  MappedMemory chunk = MappedMemory::Create(64 << 20);
-  UseFirstGpu();
-  CUstream stream = nullptr;
-  OrDie(Driver().StreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  const auto begin_work = [&] {
-    for (int i = 0; i < kRounds; ++i) {
-      const auto value = static_cast<unsigned char>(i);
-      OrDie(Driver().MemsetD8Async(work.data(), value, work.size(), stream), "cuMemsetD8Async");
-    }
-  };
-  const auto microseconds_since = [](Instant start) {
-    return std::chrono::duration<double, std::micro>(Now() - start).count();
-  };
-  begin_work();
-  Instant start = Now();
-  chunk.Map();
-  Figure("map 64 MiB while the GPU is busy", microseconds_since(start), "us");
-  start = Now();
-  chunk.SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READ);
-  Figure("change its access while the GPU is busy", microseconds_since(start), "us");
-  start = Now();
-  chunk.Unmap();
-  Figure("unmap it while the GPU is busy", microseconds_since(start), "us");
-  start = Now();
-  OrDie(Driver().StreamSynchronize(stream), "cuStreamSynchronize");
-  Figure("the GPU's work went on for", microseconds_since(start), "us");
-  OrDie(Driver().StreamDestroy(stream), "cuStreamDestroy");
-}
-
-// Measures cuCtxRecordEvent: the client unmaps after an event that covers all work of the context.
-void ProbeFences() {
-  if (Driver().CtxRecordEvent == nullptr) {
-    Answer("an event can hold all work of a context (cuCtxRecordEvent)", "no: older driver");
-    return;
-  }
-  UseFirstGpu();
-  CUcontext context = nullptr;
-  OrDie(Driver().CtxGetCurrent(&context), "cuCtxGetCurrent");
-  CUevent event = nullptr;
-  OrDie(Driver().EventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-  Figure("recording all work of a context",
-         MedianMicroseconds(
-             kRounds, [&] { OrDie(Driver().CtxRecordEvent(context, event), "cuCtxRecordEvent"); }),
-         "us");
-  OrDie(Driver().EventDestroy(event), "cuEventDestroy");
 }
 
 }  // namespace memtide::bench

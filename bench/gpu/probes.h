@@ -26,11 +26,32 @@ int PlayLockedDown(const std::string& argument, int socket);
 
 // mapping.cc
 void ProbeMapping();
+
+// in_use.cc
+void ProbeUpgradeInUse();
+void ProbeUnmapInUse();
+
+// fences.cc
 void ProbeFences();
-void ProbeBusy();
+
+// overlap.cc
+void ProbeOverlap();
+void ProbeRemap();
+
+// copier.cc
+int PlayCopier(const std::string& argument, int socket);
+
+// faults.cc
+void ProbeFault();
+void ProbeQuiet();
+void ProbeContexts();
+int PlayFaulter(const std::string& argument, int socket);
+int PlayWriter(const std::string& argument, int socket);
+int PlayIdler(const std::string& argument, int socket);
 
 // host.cc
 void ProbeHostMemory();
+void ProbePinning();
 int PlayRegistrar(const std::string& argument, int socket);
 
 // copies.cc

@@ -21,6 +21,18 @@ void Answer(absl::string_view question, absl::string_view answer) {
   std::fflush(stdout);
 }
 
+void YesOrNo(absl::string_view question, bool yes) {
+  std::printf("{\"name\": %s, \"answer\": \"%s\", \"met\": %s}\n", Quoted(question).c_str(),
+              yes ? "yes" : "no", yes ? "true" : "false");
+  std::fflush(stdout);
+}
+
+void MedianAndWorst(const std::string& name, std::vector<double>* microseconds) {
+  std::sort(microseconds->begin(), microseconds->end());
+  Figure(name + ", median", (*microseconds)[microseconds->size() / 2], "us");
+  Figure(name + ", worst", microseconds->back(), "us");
+}
+
 void Figure(absl::string_view name, double value, absl::string_view unit, absl::string_view note) {
   std::printf("{\"name\": %s, \"value\": %.6g, \"unit\": %s, \"note\": %s}\n", Quoted(name).c_str(),
               value, Quoted(unit).c_str(), Quoted(note).c_str());

@@ -24,7 +24,7 @@ const char* YesOrNo(bool yes) { return yes ? "yes" : "no"; }
 // Much larger than a CUDA context, whose memory is freed with its process, too.
 size_t SharedBytes() {
   const size_t quarter = FreeGpuMemory() / 4 / kSmall * kSmall;
-  return std::min<size_t>(quarter, size_t{4} << 30);
+  return std::min<size_t>(quarter, Scaled(size_t{4} << 30, size_t{64} << 20));
 }
 
 // Waits until `before + bytes` are free, and returns the milliseconds; -1 after kLongestWait.

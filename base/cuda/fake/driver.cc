@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/cuda/fake/modules.h"
 #include "base/cuda/fake/process.h"
 #include "base/cuda/fake/streams.h"
 #include "base/cuda/fake/vmm.h"
@@ -125,6 +126,9 @@ void* Find(const std::string& name, int version) {
       MEMTIDE_OF_FAKE(MemMap, 10020),
       MEMTIDE_OF_FAKE(MemUnmap, 10020),
       MEMTIDE_OF_FAKE(MemSetAccess, 10020),
+      MEMTIDE_OF_FAKE(ModuleLoadData, 2000),
+      MEMTIDE_OF_FAKE(ModuleGetFunction, 2000),
+      MEMTIDE_OF_FAKE(LaunchKernel, 4000),
   };
 #undef MEMTIDE_FUNCTION
 #undef MEMTIDE_OF_FAKE

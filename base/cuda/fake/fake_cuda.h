@@ -39,7 +39,9 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -55,6 +57,24 @@ void FailCall(const std::string& name, uint64_t n, int code);
 void ClearFaults();
 // The number of calls of `name`; "*" counts all functions that can fail.
 uint64_t CallCount(const std::string& name);
+
+// Memory that a kernel uses.
+struct KernelOperand {
+  CUdeviceptr address = 0;
+  size_t size = 0;  // In bytes.
+  bool written = false;
+};
+// A launch of a kernel, as the CPU plays it: `run` gets the addresses where it can access the
+// operands' bytes, in their order, and runs once in the stream's thread. It must not call the fake.
+struct PlayedKernel {
+  std::vector<KernelOperand> operands;
+  std::function<void(const std::vector<void*>& operands)> run;
+};
+// Makes that of the parameters of a launch.
+using PlayKernel = PlayedKernel (*)(void** parameters);
+// Modules, whatever their code is, have a kernel of this name from now on. It may use memory that
+// is mapped when it runs; other memory is an illegal access.
+void DefineKernel(const std::string& name, PlayKernel play);
 
 // Sets the delay of copies.
 void SetDelay(Duration delay);
