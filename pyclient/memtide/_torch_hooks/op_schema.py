@@ -96,7 +96,7 @@ def pieces_of(
     operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]] | None:
     """The arguments of one call for each index of an operation over lists of tensors; None: it is
-    no such operation.
+    no such operation, or its lists have one index, of which a piece would be the whole again.
 
     Such an operation treats each index by itself, so the results are the same, and the chunks of
     one index fit where those of all do not.
@@ -107,7 +107,11 @@ def pieces_of(
         return None
     values = [*args, *kwargs.values()]
     lengths = {len(value) for value in values if isinstance(value, list | tuple) and value}
-    if len(lengths) != 1 or any(isinstance(v, torch.Tensor) and v.numel() > 1 for v in values):
+    if (
+        len(lengths) != 1
+        or lengths == {1}
+        or any(isinstance(v, torch.Tensor) and v.numel() > 1 for v in values)
+    ):
         return None
 
     def at(index: int, value: Any) -> Any:

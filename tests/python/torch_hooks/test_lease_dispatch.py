@@ -90,6 +90,16 @@ def test_one_operation_over_more_than_can_be_leased_says_what_to_do(runtime: Run
         torch.cat(parameters)
 
 
+def test_one_index_of_lists_over_more_than_can_be_leased_says_what_to_do(runtime: Runtime) -> None:
+    holder = torch.nn.Module()
+    holder.long = torch.nn.Parameter(torch.zeros(10 * CHUNK_BYTES // 4), requires_grad=False)
+    with pytest.raises(
+        ResourceExhausted,
+        match=r"aten::_foreach_add_.Scalar touches 10 chunks .* may lease 8; enlarge",
+    ):
+        torch._foreach_add_([holder.long], 1.0)
+
+
 def test_uses_that_only_make_things_fast_give_way(runtime: Runtime) -> None:
     parameters = one_chunk_each(8)
     for parameter in parameters[:5]:
