@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_check import client_parts, driver_parts, training_parts
+from gpu_check import client_parts, driver_parts, llama_parts, training_parts
 from gpu_check.parts import Part
 
 ALL = (
@@ -105,6 +105,32 @@ ALL = (
         240,
         training_parts.quarter,
         essential=True,
+    ),
+    Part(
+        "collectives",
+        "may collectives write to chunks in place?",
+        90,
+        training_parts.collectives,
+        essential=True,
+    ),
+    Part(
+        "chunk-sizes",
+        "does another chunk size make steps faster?",
+        400,
+        training_parts.chunk_sizes,
+    ),
+    Part(
+        "llama-8b",
+        "how fast is a model of Llama-3-8B's shape in 8.8 GiB?",
+        480,
+        llama_parts.llama,
+    ),
+    Part(
+        "llama-8b-peer",
+        "how fast is the same under DeepSpeed's ZeRO-Offload?",
+        480,
+        llama_parts.peer,
+        peer=True,
     ),
 )
 

@@ -11,6 +11,8 @@ from gpu_check.parts import Bench, lines
 from gpu_check.rows import failed
 
 _Rows = Iterator[dict[str, Any]]
+# What tensors.py does last, which ends it.
+LAST_CHECK = "a tensor whose chunk is not leased is read past the dispatcher"
 
 
 def example(bench: Bench) -> _Rows:
@@ -27,14 +29,29 @@ def example(bench: Bench) -> _Rows:
 
 
 def tensors(bench: Bench) -> _Rows:
-    """torch's tensors over chunks."""
+    """torch's tensors over chunks, until one is used without a lease; and a program after that."""
     chunk_mib = 64 if not bench.home.fake else 4
     pool = f"--device-pool={16 * chunk_mib}MiB"
     with bench.home.daemon(pool, f"--host-pool={16 * chunk_mib}MiB") as sockets:
         done = bench.home.run(python(bench.home, "tensors", str(sockets), str(chunk_mib)))
-    yield from lines(done.stdout)
-    if done.returncode != 0:
-        yield failed("tensors.py", done.stderr)
+        rows = list(lines(done.stdout))
+        made_all = bool(rows) and rows[-1]["name"] == LAST_CHECK
+        yield from rows[:-1] if made_all else rows
+        if not made_all:
+            yield failed("tensors.py", done.stderr)
+            return
+        yield {
+            "name": LAST_CHECK,
+            "answer": f"ends with status {done.returncode}",
+            "met": done.returncode != 0,
+            "goal": "the program ends",
+        }
+        after = bench.home.run([bench.home.program("gpu_chunk"), sockets])
+        yield {
+            "name": "the daemon serves another program after that",
+            "answer": "yes" if after.returncode == 0 else after.stderr.strip()[-300:],
+            "met": after.returncode == 0,
+        }
 
 
 def bad_input(bench: Bench) -> _Rows:

@@ -49,14 +49,14 @@ class Home:
             **more,
         }
 
-    def script_environment(self) -> dict[str, str]:
+    def script_environment(self, tensors_on_cpu: bool = False) -> dict[str, str]:
         """What scripts that train have besides: torch's device over the fake CUDA, if `fake` is
-        set, which tools/gpu-check has compiled (tests/fake_device)."""
-        paths = [self.path / "python", self.path / "examples"]
-        if not self.fake:
-            return {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+        set, which tools/gpu-check has compiled (tests/fake_device), unless `tensors_on_cpu`."""
+        paths = os.pathsep.join([str(self.path / "python"), str(self.path / "examples")])
+        if not self.fake or tensors_on_cpu:
+            return {"PYTHONPATH": paths}
         return {
-            "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ["FAKE_DEVICE_PATH"]]),
+            "PYTHONPATH": os.pathsep.join([paths, os.environ["FAKE_DEVICE_PATH"]]),
             "MEMTIDE_FAKE_CUDA": os.environ["MEMTIDE_FAKE_CUDA"] + ",tensors=backend",
         }
 

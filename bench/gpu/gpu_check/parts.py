@@ -49,7 +49,17 @@ class Part:
     peer: bool = False  # Compares with another program, which is asked for with --peer.
 
 
-_WHY = (OSError, RuntimeError, subprocess.SubprocessError, ValueError, KeyError)
+# What the world can cause, and what a mistake in a part causes.
+_WHY = (
+    OSError,
+    RuntimeError,
+    subprocess.SubprocessError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    TypeError,
+)
 
 
 def run_part(part: Part, bench: Bench) -> list[dict[str, Any]]:

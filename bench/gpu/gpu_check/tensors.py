@@ -19,6 +19,8 @@ from memtide._capi.library import Options
 from memtide._memory.arena import Arena, Storages
 from memtide._util.devices import device_name
 
+from gpu_check.client_parts import LAST_CHECK
+
 _ROUNDS = 30
 _LEASE_GOAL_US = 150
 
@@ -63,9 +65,8 @@ def lease_cost(client: Client, chunk_mib: int) -> None:
     client.free(first, 1)
 
 
-def remap_under_a_tensor(client: Client) -> None:
+def remap_under_a_tensor(client: Client, storages: Storages) -> None:
     """Checks that a bfloat16 tensor has its values and address after its chunk was evicted."""
-    storages = Storages(client)
     arena = Arena(storages, Kind.PARAMETER)
     count = client.properties.chunk_bytes // 2
     tensor = arena.empty((count,), (1,), torch.bfloat16)
@@ -126,6 +127,16 @@ def event_of_a_killed_process(device: str) -> None:
     say("waiting for an interprocess event whose owner was killed", answer=answer)
 
 
+def read_without_lease(client: Client, storages: Storages) -> None:
+    """Reads a tensor whose chunk is not mapped, which ends this process, or its CUDA context."""
+    arena = Arena(storages, Kind.PARAMETER)
+    tensor = arena.empty((1024,), (1,), torch.float32)
+    place = (tensor.data_ptr() - client.properties.base) // client.properties.chunk_bytes
+    client.evict(Places([place]))
+    say(LAST_CHECK)
+    print(tensor.sum().item(), file=sys.stderr)
+
+
 def main(arguments: list[str]) -> None:
     """Makes all checks of this module with one client."""
     socket_dir, chunk_mib = arguments[0], int(arguments[1])
@@ -133,11 +144,12 @@ def main(arguments: list[str]) -> None:
     device = device_name(client.properties.dl_device)
     say("tensors over chunks are on", answer=device)
     lease_cost(client, chunk_mib)
-    remap_under_a_tensor(client)
+    storages = Storages(client)
+    remap_under_a_tensor(client, storages)
     swap_data_mid_graph(device)
-    client.close()
     if device.startswith("cuda"):
         event_of_a_killed_process(device)
+    read_without_lease(client, storages)
 
 
 if __name__ == "__main__":

@@ -95,9 +95,17 @@ def plain(bench: Bench, job: Job) -> Trained:
     return found
 
 
-def under_memtide(bench: Bench, job: Job, device_pool: int, flags: tuple[str, ...] = ()) -> Trained:
+def under_memtide(
+    bench: Bench,
+    job: Job,
+    device_pool: int,
+    flags: tuple[str, ...] = (),
+    *,
+    tensors_on_cpu: bool = False,
+) -> Trained:
     """The same script under `memtide run`, with a host pool for all states, and for the shadow
-    chunks of all but the gradients where the daemon steps."""
+    chunks of all but the gradients where the daemon steps. `tensors_on_cpu`: as the fake CUDA has
+    it without torch's device over it."""
     copies = 1.1 if "--exact" in flags else 2.0
     host_pool = int(copies * job.state_bytes) // (2 * MIB) * 2 * MIB + 64 * MIB
     with tempfile.TemporaryDirectory() as scratch:
@@ -105,7 +113,7 @@ def under_memtide(bench: Bench, job: Job, device_pool: int, flags: tuple[str, ..
         command: list[str | Path] = [sys.executable, "-m", "memtide", "run", "--quiet", *flags]
         command += [f"--device-pool={device_pool}", f"--host-pool={host_pool}", "--ssd-pool=0"]
         with GpuMemory(bench.home) as memory:
-            _run(bench.home, [*command, f"--stats={stats}", *job.command(log)])
+            _run(bench.home, [*command, f"--stats={stats}", *job.command(log)], tensors_on_cpu)
         figures = json.loads(stats.read_text(encoding="utf-8"))
         return Trained(read_log(log), figures, memory.peak)
 
@@ -115,8 +123,8 @@ def read_log(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
-def _run(home: Home, command: list[str | Path]) -> None:
-    done = home.run(command, **home.script_environment())
+def _run(home: Home, command: list[str | Path], tensors_on_cpu: bool = False) -> None:
+    done = home.run(command, **home.script_environment(tensors_on_cpu))
     if done.returncode != 0:
         words = [str(word) for word in command[1:]]
         raise RuntimeError(f"{' '.join(words)} ended with status {done.returncode}:\n{done.stderr}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from gpu_check import training
@@ -33,7 +34,7 @@ def fits(bench: Bench) -> _Rows:
             "note": f"{phase} sequences in a step",
             **({} if goal is None else {"at_most": goal}),
         }
-    yield from _same_bits("fits: ", plain.steps, ours.steps)
+    yield from same_bits("fits: ", plain.steps, ours.steps)
     yield _emptied("fits: ", ours)
 
 
@@ -46,8 +47,8 @@ def quarter(bench: Bench) -> _Rows:
     states = f"{job.state_bytes / MIB:.0f} MiB; {pool / MIB:.0f} MiB"
     yield {"name": "states of the model; device pool", "answer": states}
     exact = training.under_memtide(bench, job.with_phases(few, clipped), pool, ("--exact",))
-    yield from _same_bits("torch steps: ", plain.of(few), exact.of(few))
-    yield from _same_bits("torch steps, clipped: ", plain.of(clipped), exact.of(clipped))
+    yield from same_bits("torch steps: ", plain.of(few), exact.of(few))
+    yield from same_bits("torch steps, clipped: ", plain.of(clipped), exact.of(clipped))
     yield from _speed(bench, "torch steps: ", few, plain, exact, _EXACT_GOAL)
     yield _emptied("torch steps: ", exact)
     yield from _memory(job, pool, "torch steps: ", plain, exact)
@@ -59,12 +60,48 @@ def quarter(bench: Bench) -> _Rows:
     yield from _memory(job, pool, "the daemon steps: ", plain, stepped)
 
 
+def chunk_sizes(bench: Bench) -> _Rows:
+    """The same in chunks of other sizes than the one that memtide chooses."""
+    job, pool = _quarter(bench)
+    few = job.phases[0]
+    plain = training.plain(bench, job)
+    # The smallest chunk is the only one of which a tiny pool has enough.
+    sizes = (
+        {"16 MiB": "2MiB"} if bench.home.fake else {f"{n} MiB": f"{n}MiB" for n in (16, 32, 128)}
+    )
+    for name, size in sizes.items():
+        flags = ("--exact", f"--chunk-size={size}")
+        ours = training.under_memtide(bench, job.with_phases(few), pool, flags)
+        yield from same_bits(f"chunks of {name}: ", plain.of(few), ours.steps)
+        yield {
+            "name": f"chunks of {name}: step",
+            "value": ours.seconds(few) * 1e3,
+            "unit": "ms",
+            "note": f"--chunk-size={size}",
+        }
+
+
+def collectives(bench: Bench) -> _Rows:
+    """Collectives of one process write parameters and gradients in place. They change no value, so
+    that the losses are those of a plain run without them."""
+    job, pool = _quarter(bench)
+    few = job.phases[0]
+    plain = training.plain(bench, job)
+    # On the fake GPU, with gloo and tensors on the CPU: no backend has collectives for fakegpu.
+    words = (*job.arguments, "--collectives", *(("--device", "cpu") if bench.home.fake else ()))
+    alone = replace(job, arguments=words, phases=(few,))
+    ours = training.under_memtide(bench, alone, pool, ("--exact",), tensors_on_cpu=bench.home.fake)
+    yield from same_bits("in place, in a quarter: ", plain.of(few), ours.steps)
+    yield _emptied("in place, in a quarter: ", ours)
+
+
 def _quarter(bench: Bench) -> tuple[Job, int]:
     job = training.gpt(bench.home)
     return job, max(16 * MIB, job.state_bytes // 4 // (2 * MIB) * 2 * MIB)
 
 
-def _same_bits(head: str, plain: list[dict[str, Any]], ours: list[dict[str, Any]]) -> _Rows:
+def same_bits(head: str, plain: list[dict[str, Any]], ours: list[dict[str, Any]]) -> _Rows:
+    """Whether two runs have said the same in each step. `head`: the beginning of the row's name."""
     both = [[(step["loss"], step["norm"]) for step in steps] for steps in (plain, ours)]
     answer = _first_difference(*both)
     yield {

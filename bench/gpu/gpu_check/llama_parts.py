@@ -1,0 +1,99 @@
+"""Llama-3-8B's shape in 8.8 GiB of a card of 80 GB, beside a public record and DeepSpeed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpu_check import training
+from gpu_check.facts import gpu_bytes, memory_bytes
+from gpu_check.parts import Bench
+from gpu_check.rows import skipped
+from gpu_check.training import GIB, MIB, Job, Trained
+from gpu_check.training_parts import same_bits
+
+_Rows = Iterator[dict[str, Any]]
+# A public record of another program has 0.83 there, in the same shape, formats and tokens.
+_GOAL = 0.88
+_PARAMETERS = 8_030_261_248
+_POOL = int(8.8 * GIB)
+_SMALLEST_CARD = 76 * GIB
+# DeepSpeed's optimizer has parameters and both moments in fp32, and gradients, in host memory.
+_PEER_BYTES = 16 * _PARAMETERS
+
+
+def llama(bench: Bench) -> _Rows:
+    """All in memory, and in a pool of 8.8 GiB."""
+    job, pool, tokens = _job(bench)
+    name = "ours / plain, device pool of 8.8 GiB"
+    wants = "" if bench.home.fake else _wants(job.state_bytes * 5 // 4)
+    if wants:
+        yield skipped(name, wants)
+        return
+    plain = training.plain(bench, job)
+    yield _speed("plain", tokens, plain)
+    ours = training.under_memtide(bench, job, pool, ("--exact",))
+    yield _speed("ours, device pool of 8.8 GiB", tokens, ours)
+    ratio = plain.seconds("") / ours.seconds("")
+    yield {"name": name, "value": ratio, "unit": "x", "at_least": _GOAL}
+    yield from same_bits("device pool of 8.8 GiB: ", plain.steps, ours.steps)
+    if ours.peak_bytes:
+        yield {
+            "name": "device memory of script and pool at their peak",
+            "value": ours.peak_bytes / GIB,
+            "unit": "GiB",
+        }
+
+
+def peer(bench: Bench) -> _Rows:
+    """The same script under DeepSpeed's ZeRO-Offload, on the same card."""
+    job, _, tokens = _job(bench)
+    name = "DeepSpeed ZeRO-Offload: speed"
+    if importlib.util.find_spec("deepspeed") is None:
+        yield skipped(name, "this Python has no deepspeed: install it beside torch")
+        return
+    wants = "" if bench.home.fake else _wants(_PEER_BYTES)
+    if wants:
+        yield skipped(name, wants)
+        return
+    theirs = training.plain(bench, replace(job, arguments=(*job.arguments, "--deepspeed")))
+    yield _speed("DeepSpeed ZeRO-Offload", tokens, theirs)
+    ours = [
+        float(row["value"])
+        for row in bench.rows_of("llama-8b")
+        if row["name"] == "ours, device pool of 8.8 GiB: speed"
+    ]
+    if ours:
+        ratio = ours[0] * theirs.seconds("") / tokens
+        yield {"name": "ours / DeepSpeed", "value": ratio, "unit": "x", "at_least": 1.0}
+    else:
+        yield skipped("ours / DeepSpeed", "the part llama-8b has not run before this one")
+
+
+def _job(bench: Bench) -> tuple[Job, int, int]:
+    """The job, its device pool in bytes, and its tokens in a step; a toy on the fake CUDA."""
+    script = Path(__file__).resolve().parent / "llama.py"
+    if not bench.home.fake:
+        return Job(script, ("--device", "cuda"), 4 * 2 * _PARAMETERS), _POOL, 128 * 1024
+    toy = (
+        "--layers 8 --width 128 --heads 4 --kv-heads 2 --hidden 512 --vocabulary 512 "
+        "--sequence 16 --sequences 2 --micro-batches 2 --steps 3 --device fakegpu --dtype float32"
+    )
+    return Job(script, tuple(toy.split()), 34 * MIB), 24 * MIB, 64
+
+
+def _wants(host_bytes: int) -> str:
+    """Why this machine cannot make the check; empty: it can."""
+    card, free = gpu_bytes(), memory_bytes("MemAvailable")
+    if card < _SMALLEST_CARD:
+        return f"needs a card of 80 GB; this one has {card / GIB:.0f} GiB"
+    if free < host_bytes:
+        return f"needs {host_bytes / GIB:.0f} GiB of host memory; {free / GIB:.0f} GiB are free"
+    return ""
+
+
+def _speed(name: str, tokens: int, trained: Trained) -> dict[str, Any]:
+    return {"name": f"{name}: speed", "value": tokens / trained.seconds(""), "unit": "tokens/s"}
