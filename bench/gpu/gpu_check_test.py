@@ -5,17 +5,21 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from gpu_check import expect, llama_parts, training  # noqa: E402
 from gpu_check import main as program  # noqa: E402
 from gpu_check.all_parts import ALL  # noqa: E402
+from gpu_check.facts import facts  # noqa: E402
 from gpu_check.home import Home  # noqa: E402
 from gpu_check.parts import (  # noqa: E402
     LONGEST_ESSENTIAL_S,
@@ -72,6 +76,53 @@ class TheListOfParts(unittest.TestCase):
         for flags, peers in (([], False), (["--peer"], True)):
             parts = program.chosen(program.parse(["--home", "/nowhere", *flags]))
             self.assertEqual(any(part.peer for part in parts), peers and any(p.peer for p in ALL))
+
+
+class TheDocuments(unittest.TestCase):
+    def test_have_the_table_of_the_model(self):
+        file = Path(__file__).resolve().parents[2] / "docs" / "gpu" / "README.md"
+        self.assertIn(expect.table(), file.read_text(encoding="utf-8"))
+
+    def test_name_only_parts_that_exist(self):
+        file = Path(__file__).resolve().parents[2] / "docs" / "gpu" / "README.md"
+        named = re.findall(r"--part ([a-z0-9-]+)", file.read_text(encoding="utf-8"))
+        self.assertTrue(named)
+        self.assertLessEqual(set(named), {part.name for part in ALL})
+
+
+class OnACardThatIsPlayed(Scratch):
+    """nvidia-smi is a script, and memtide is on no GPU."""
+
+    def play(self, lines):
+        program = self.out / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\nprintf '{lines}'\n")
+        program.chmod(0o755)
+        patch = unittest.mock.patch.dict(os.environ, PATH=f"{self.out}:{os.environ['PATH']}")
+        patch.start()
+        self.addCleanup(patch.stop)
+        return Bench(Home(self.out, fake=False), self.out)
+
+    def test_its_memory_is_sampled_without_a_context(self):
+        bench = self.play("100\\n3100\\n600\\n")
+        with training.GpuMemory(bench.home) as memory:
+            pass
+        self.assertEqual(memory.peak, 3000 * 2**20)
+
+    def test_a_small_one_skips_llama_with_a_reason(self):
+        rows = list(llama_parts.llama(self.play("24576\\n")))
+        self.assertEqual([row["answer"] for row in rows], ["skipped"])
+        self.assertIn("80 GB; this one has 24 GiB", rows[0]["note"])
+
+    def test_its_size_says_how_many_tokens_a_step_has(self):
+        phases = training.gpt(self.play("24576\\n").home).phases
+        self.assertEqual(phases, ("1", "1c", "4"))
+        phases = training.gpt(self.play("81559\\n").home).phases
+        self.assertEqual(phases, ("4", "4c", "32"))
+
+    def test_its_name_and_driver_are_in_the_head(self):
+        self.play("Card 9, 24576, 580.10, 4\\n")
+        head = facts(fake=False, commit="c")
+        self.assertEqual((head["device"], head["driver"]), ("Card 9, 24 GiB", "580.10"))
 
 
 class ARowsPrediction(unittest.TestCase):

@@ -1,4 +1,4 @@
-"""Trains a model of Llama-3-8B's shape on random tokens, plain PyTorch that does not mention memtide.
+"""Trains a model of Llama-3-8B's shape on random tokens: plain PyTorch, without memtide in it.
 
     llama.py --device cuda --steps 4 --log FILE          plainly, or under `memtide run`
     llama.py --device cuda --steps 4 --log FILE --deepspeed    under DeepSpeed's ZeRO-Offload
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,10 @@ def plain_step(options: argparse.Namespace, model: Llama) -> Any:
 
 def deepspeed_step(options: argparse.Namespace, model: Llama) -> Any:
     """The same under ZeRO-Offload, whose optimizer has fp32 states in host memory."""
-    import deepspeed  # type: ignore[import-not-found]
+    # DeepSpeed's launcher would set these variables; here is one process without it.
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    os.environ.update(alone | {"MASTER_PORT": os.environ.get("MASTER_PORT", "29512")})
+    import deepspeed
 
     config = {
         "train_micro_batch_size_per_gpu": options.sequences,

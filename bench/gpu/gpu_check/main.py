@@ -7,6 +7,7 @@ check failed, or a row has no prediction.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -41,9 +42,12 @@ def list_parts(parts: list[Part], predictions: Predictions) -> str:
 
 
 def run(parts: list[Part], bench: Bench, goes_on: bool) -> None:
-    """Runs the parts, or with `goes_on` those that are not done yet."""
+    """Runs the parts, or with `goes_on` those that are not done yet. A plain run that an earlier
+    part has made is made anew with all parts, and kept with some of them."""
     if not goes_on:
         forget(bench.out, (part.name for part in parts))
+        if len(parts) > 1:
+            shutil.rmtree(bench.out / "references", ignore_errors=True)
     for part in parts:
         if goes_on and is_done(bench.out, part.name):
             say(f"{part.name}: done before")

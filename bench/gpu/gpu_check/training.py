@@ -146,6 +146,8 @@ class GpuMemory:
                 stdout=subprocess.PIPE,
                 text=True,
             )
+            assert self._process.stdout is not None
+            self._note(self._process.stdout.readline())
             self._thread = threading.Thread(target=self._read)
             self._thread.start()
         return self
@@ -160,12 +162,15 @@ class GpuMemory:
         assert self._process.stdout is not None
         with self._process.stdout as samples:
             for line in samples:
-                if line.strip().isdecimal():
-                    self._samples_mib.append(float(line))
+                self._note(line)
+
+    def _note(self, line: str) -> None:
+        if line.strip().isdecimal():
+            self._samples_mib.append(float(line))
 
     @property
     def peak(self) -> int:
-        """The most bytes in use, less those of the first sample."""
+        """The most bytes in use, less those of the first sample, which is from before the block."""
         if not self._samples_mib:
             return 0
         return int((max(self._samples_mib) - self._samples_mib[0]) * MIB)
