@@ -149,11 +149,12 @@ class APart(Scratch):
     def test_that_fails_is_a_row_and_keeps_what_it_found_before(self):
         def run(bench):
             yield from one_row(bench)
+            yield {"name": "heat"}
             raise RuntimeError("the GPU is on fire")
 
         rows = run_part(Part("p", "?", 9, run), self.bench)
-        self.assertEqual([row["name"] for row in rows], ["speed", "all of p"])
-        self.assertIn("the GPU is on fire", rows[1]["note"])
+        self.assertEqual([row["name"] for row in rows], ["speed", "heat", "all of p"])
+        self.assertIn("the GPU is on fire", rows[2]["note"])
         self.assertEqual(self.bench.rows_of("p"), rows)
 
     def test_that_is_late_is_a_row_and_its_children_are_killed(self):
@@ -195,14 +196,17 @@ class APart(Scratch):
             program.run([part], self.bench, goes_on=False)
         self.assertEqual(len(calls), 2)
 
-    def test_that_was_interrupted_is_not_done(self):
-        def run(_bench):
+    def test_that_a_new_run_did_not_reach_has_no_rows_of_an_old_one(self):
+        def interrupted(_bench):
             yield {"name": "half"}
             raise KeyboardInterrupt
 
-        with self.assertRaises(KeyboardInterrupt):
-            run_part(Part("p", "?", 9, run), self.bench)
-        self.assertEqual(self.bench.rows_of("p"), [])
+        last = Part("last", "?", 9, one_row)
+        with contextlib.redirect_stderr(io.StringIO()):
+            program.run([last], self.bench, goes_on=False)
+            with self.assertRaises(KeyboardInterrupt):
+                program.run([Part("p", "?", 9, interrupted), last], self.bench, goes_on=False)
+        self.assertEqual(self.bench.rows_of("p") + self.bench.rows_of("last"), [])
 
 
 class TheTable(Scratch):
