@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,7 @@ constexpr int kUuidOfWholeVersion = 9020;
 constexpr auto kTensorMemoryLeak = static_cast<CUresult>(721);
 constexpr auto kContained = static_cast<CUresult>(226);
 constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);
+constexpr auto kHostNumaId = static_cast<CUdevice_attribute>(134);
 
 std::atomic<const CudaDriver*> loaded_driver{nullptr};
 
@@ -156,6 +158,7 @@ absl::Status LoadRequired(const Lookup& lookup, CudaDriver* driver) {
   MEMTIDE_LOAD(DeviceGetUuid);
   MEMTIDE_LOAD(DeviceTotalMem);
   MEMTIDE_LOAD(DeviceGetAttribute);
+  MEMTIDE_LOAD(DeviceGetPCIBusId);
   MEMTIDE_LOAD(PointerGetAttribute);
   MEMTIDE_LOAD(CtxGetCurrent);
   MEMTIDE_LOAD(CtxSetCurrent);
@@ -279,6 +282,20 @@ absl::Status Inquire(const CudaDriver& driver, CudaDeviceFacts* facts) {
   return absl::OkStatus();
 }
 
+// Where on the machine the GPU is. Nothing that is unknown here is an error, as memory anywhere
+// works.
+void Locate(const CudaDriver& driver, CudaDeviceFacts* facts) {
+  int node = -1;
+  if (driver.DeviceGetAttribute(&node, kHostNumaId, facts->ordinal) == CUDA_SUCCESS && node >= 0) {
+    facts->numa_node = node;
+  }
+  char id[32] = {};
+  if (driver.DeviceGetPCIBusId(id, sizeof(id), facts->ordinal) == CUDA_SUCCESS) {
+    // sysfs has small letters where CUDA has capital ones.
+    facts->pci_id = absl::AsciiStrToLower(id);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<const CudaDriver*> LoadCudaDriver() {
@@ -320,6 +337,7 @@ absl::StatusOr<std::vector<CudaDeviceFacts>> CudaDevices() {
     facts.ordinal = ordinal;
     MEMTIDE_RETURN_IF_ERROR(Identify(*driver, &facts));
     MEMTIDE_RETURN_IF_ERROR(Inquire(*driver, &facts));
+    Locate(*driver, &facts);
     devices.push_back(facts);
   }
   if (devices.empty()) {

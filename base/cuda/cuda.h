@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "base/bytes.h"
 
 namespace memtide {
@@ -38,6 +39,7 @@ struct CudaDriver {
   CUresult (*DeviceGetUuidOfWhole)(CUuuid* uuid, CUdevice device) = nullptr;
   decltype(&cuDeviceTotalMem) DeviceTotalMem = nullptr;
   decltype(&cuDeviceGetAttribute) DeviceGetAttribute = nullptr;
+  decltype(&cuDeviceGetPCIBusId) DeviceGetPCIBusId = nullptr;
   decltype(&cuPointerGetAttribute) PointerGetAttribute = nullptr;
 
   decltype(&cuCtxGetCurrent) CtxGetCurrent = nullptr;
@@ -120,6 +122,10 @@ struct CudaDeviceFacts {
   bool legacy_ipc = false;
   CudaComputeMode compute_mode = CudaComputeMode::kShared;
   bool mps = false;  // A server of CUDA's MPS owns the contexts of all processes.
+  // The host's NUMA node that is closest to the GPU. Absent: the driver, or the machine, has no
+  // such number.
+  absl::optional<int> numa_node;
+  std::string pci_id;  // "0000:17:00.0", as in sysfs.
 
   // "GPU-..." or "MIG-...".
   std::string FormatUuid() const;

@@ -36,6 +36,31 @@ void SetCost(const std::string& name, Duration cost) {
   process.costs[name] = cost;
 }
 
+void SetPinnedLimit(Bytes limit) {
+  Process& process = TheProcess();
+  MutexLock lock(&process.mutex);
+  process.pinned_limit = limit;
+}
+
+void SetRates(Bytes pinned, Bytes pageable) {
+  Process& process = TheProcess();
+  MutexLock lock(&process.mutex);
+  process.pinned_rate = pinned;
+  process.pageable_rate = pageable;
+}
+
+Bytes PinnedBytes() {
+  Process& process = TheProcess();
+  MutexLock lock(&process.mutex);
+  return Bytes(process.PinnedBytes());
+}
+
+Bytes PageableBytes() {
+  Process& process = TheProcess();
+  MutexLock lock(&process.mutex);
+  return Bytes(process.pageable_bytes);
+}
+
 Holdings Held() {
   Process& process = TheProcess();
   MutexLock lock(&process.mutex);

@@ -1,4 +1,5 @@
 // Copies and fills, which streams perform with a delay.
+#include <algorithm>
 #include <cstring>
 
 #include "base/cuda/fake/process.h"
@@ -18,9 +19,21 @@ Side SideOf(const Process& process, uintptr_t address, size_t size)
   return {address, process.Overlaps(address, size)};
 }
 
-CUresult Copy(Process* process, Side to, Side from, size_t size, Stream* stream)
+// A copy with a rate moves this much at once, as a copy engine moves bytes all the time.
+constexpr size_t kPiece = size_t{256} << 10;
+
+// The rate of the copy, by its host memory, which is counted if it is not pinned. Zero: as fast as
+// memory allows.
+Bytes CountAndRate(Process* process, Side to, Side from, size_t size)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (to.device && from.device) return Bytes();
+  if (process->IsPinned(to.device ? from.address : to.address, size)) return process->pinned_rate;
+  process->pageable_bytes += size;
+  return process->pageable_rate;
+}
+
+void PushPiece(Process* process, Side to, Side from, size_t size, Stream* stream, Duration busy)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
   const auto copy = [=]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
     if ((to.device && !process->MayUse(to.address, size, Access::kWrite)) ||
         (from.device && !process->MayUse(from.address, size, Access::kRead))) {
@@ -29,7 +42,24 @@ CUresult Copy(Process* process, Side to, Side from, size_t size, Stream* stream)
     }
     std::memmove(process->View(to.address), process->View(from.address), size);
   };
-  stream->Push(process, copy, {{to.address, size}, {from.address, size}});
+  stream->Push(process, copy, {{to.address, size}, {from.address, size}}, busy);
+}
+
+CUresult Copy(Process* process, Side to, Side from, size_t size, Stream* stream)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Bytes rate = CountAndRate(process, to, from, size);
+  if (rate.IsZero()) {
+    PushPiece(process, to, from, size, stream, Duration::zero());
+    return CUDA_SUCCESS;
+  }
+  for (size_t done = 0; done < size; done += kPiece) {
+    const size_t piece = std::min(kPiece, size - done);
+    const std::chrono::duration<double> busy(static_cast<double>(piece) /
+                                             static_cast<double>(rate.count()));
+    PushPiece(process, {to.address + done, to.device}, {from.address + done, from.device}, piece,
+              stream, std::chrono::duration_cast<Duration>(busy));
+  }
   return CUDA_SUCCESS;
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 // Not in the headers of CUDA 12.0.
 constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);
+constexpr auto kHostNumaId = static_cast<CUdevice_attribute>(134);
 
 // The primary context of each ordinal.
 CUcontext ContextOf(int ordinal) {
@@ -57,6 +58,8 @@ using memtide::CudaUuid;
 using memtide::fake_cuda::Call;
 using memtide::fake_cuda::Context;
 using memtide::fake_cuda::ContextOf;
+using memtide::fake_cuda::Driver;
+using memtide::fake_cuda::kHostNumaId;
 using memtide::fake_cuda::kMpsEnabled;
 using memtide::fake_cuda::Needs;
 using memtide::fake_cuda::Occupy;
@@ -115,6 +118,11 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     *value = settings.mps ? 1 : 0;
     return CUDA_SUCCESS;
   }
+  // It came after CUDA 12.0, as cuCtxRecordEvent did.
+  if (attribute == kHostNumaId && settings.driver != Driver::kNoContextEvents) {
+    *value = settings.numa_node;
+    return CUDA_SUCCESS;
+  }
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
       *value = 1;
@@ -131,6 +139,17 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice device) {
+  Process& process = TheProcess();
+  Call call(&process, "cuDeviceGetPCIBusId");
+  if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (!process.IsOrdinal(device)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::string& known = process.settings.pci;
+  if (known.size() >= static_cast<size_t>(size)) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(id, known.c_str(), known.size() + 1);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {

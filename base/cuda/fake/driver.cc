@@ -83,6 +83,7 @@ void* Find(const std::string& name, int version) {
       MEMTIDE_FUNCTION(cuDeviceGetName),
       MEMTIDE_FUNCTION(cuDeviceTotalMem),
       MEMTIDE_FUNCTION(cuDeviceGetAttribute),
+      MEMTIDE_FUNCTION(cuDeviceGetPCIBusId),
       {"cuDeviceGetUuid", AddressOf(&DeviceGetUuid), 11040},
       {"cuDeviceGetUuid", AddressOf(&DeviceGetUuidOfWhole), 9020},
       MEMTIDE_FUNCTION(cuCtxGetCurrent),

@@ -13,8 +13,8 @@
 // Two environment variables configure it, read at the first call:
 //   MEMTIDE_FAKE_CUDA=dir=/dev/shm/x,memory=256MiB,devices=2,name=Fake,driver=none,descriptors=no,
 //       legacy_ipc=no,compute_mode=exclusive,mps=yes,mig=yes,import=no,open_ipc=no,
-//       maps_under_work=no,time_slices=yes,delay_us=200,cost_us:cuMemMap=2,
-//       tensors=backend
+//       maps_under_work=no,time_slices=yes,delay_us=200,cost_us:cuMemMap=2,tensors=backend,
+//       pinned=512MiB,pinned_mb_s=12000,pageable_mb_s=4000,numa_node=1,pci=0000:17:00.0
 //     All settings are optional. dir: the shared directory; by default a private one that is
 //     removed when the process ends. memory: of each device [1 GiB]. driver: "no-context-events"
 //     lacks cuCtxRecordEvent, as drivers before CUDA 12.5; "too-old" is one that memtide refuses;
@@ -26,10 +26,20 @@
 //     with "yes" one process at a time uses the engines, for a millisecond or more. cost_us:NAME:
 //     the time that each call of NAME takes [0]. tensors: "backend" closes device memory to the
 //     CPU, at any time, so that torch's tensors over it need the backend of tests/fake_device; by
-//     default they are on the CPU.
+//     default they are on the CPU. pinned: what this process can pin; real limits are the machine's
+//     or the container's, and shared with others. Beyond it cuMemHostRegister and cuMemHostAlloc are
+//     out of memory. pinned_mb_s, pageable_mb_s: the rates of each stream's copies by their host
+//     memory, in 10^6 bytes a second [as fast as memory allows]. numa_node: what the driver says is
+//     the closest node [it does not know]. pci: the devices' PCI id.
 //   MEMTIDE_FAKE_CUDA_FAULTS=cuMemCreate:3=2,cuMemcpyHtoDAsync:5=700
 //     The third cuMemCreate of this process fails with error 2, and so on. "*" counts all calls.
 // CUDA_VISIBLE_DEVICES works as with CUDA.
+//
+// Copies from and to pageable memory are asynchronous here, which real ones are not: CUDA returns
+// when it has staged the bytes in, or when they have arrived. So a missing wait shows here only.
+// Streams have no link in common: two streams of one direction copy at twice the rate. A copy takes
+// CPU time here, as nothing but the CPU moves the bytes. To unregister memory under a queued copy
+// breaks the copy; what CUDA does then is not documented.
 //
 // Not implemented: streams without CU_STREAM_NON_BLOCKING do not wait for the default stream, nor
 // it for them. All functions are thread-safe.
@@ -43,6 +53,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 
 namespace memtide::fake_cuda {
@@ -80,6 +91,16 @@ void DefineKernel(const std::string& name, PlayKernel play);
 void SetDelay(Duration delay);
 // Sets the time that each call of `name` takes.
 void SetCost(const std::string& name, Duration cost);
+
+// Sets how much host memory this process can pin. Zero: any amount.
+void SetPinnedLimit(Bytes limit);
+// Sets the rates of copies from and to pinned and pageable host memory, in bytes a second for each
+// stream. Zero: as fast as memory allows.
+void SetRates(Bytes pinned, Bytes pageable);
+// Host memory that this process has pinned now.
+Bytes PinnedBytes();
+// What copies from and to host memory that is not pinned have been queued so far.
+Bytes PageableBytes();
 
 // The fake's addresses are the CPU's.
 inline CUdeviceptr DeviceAddress(const void* memory) {

@@ -33,6 +33,8 @@ class FakeCudaTest : public testing::Test {
   ~FakeCudaTest() override {
     ClearFaults();
     SetDelay(std::chrono::microseconds(200));
+    SetPinnedLimit(Bytes());
+    SetRates(Bytes(), Bytes());
     EXPECT_TRUE(ResetGpu(0).ok());
     EXPECT_TRUE(UseGpu(0).ok());
     EXPECT_EQ(Free(), MiB(32));
@@ -386,6 +388,56 @@ TEST_F(FakeCudaTest, DoesNotSurviveAFork) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+TEST_F(FakeCudaTest, NoMoreIsPinnedThanTheLimit) {
+  std::string memory(16384, 'x');
+  SetPinnedLimit(KiB(12));
+  void* host = nullptr;
+  ASSERT_EQ(cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_PORTABLE), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemHostRegister(&memory[0], 8192, 0), CUDA_SUCCESS);
+  EXPECT_EQ(PinnedBytes(), KiB(12));
+  EXPECT_EQ(cuMemHostRegister(&memory[8192], 1, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  void* more = nullptr;
+  EXPECT_EQ(cuMemHostAlloc(&more, 1, CU_MEMHOSTALLOC_PORTABLE), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuMemFreeHost(host), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemHostRegister(&memory[8192], 4096, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemHostUnregister(&memory[8192]), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemHostUnregister(&memory[0]), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCudaTest, ARateHoldsForItsKindOfHostMemoryOnly) {
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(cuMemAlloc(&memory, kPiece), CUDA_SUCCESS);
+  std::string pinned(kPiece, 'p'), pageable(4096, 'h');
+  ASSERT_EQ(cuMemHostRegister(&pinned[0], kPiece, 0), CUDA_SUCCESS);
+  CUstream slow = nullptr, fast = nullptr;
+  ASSERT_EQ(cuStreamCreate(&slow, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&fast, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  // At a byte a second, 4 KiB do not arrive before the test ends.
+  SetRates(Bytes(1'000'000'000), Bytes(1));
+  const Bytes before = PageableBytes();
+  ASSERT_EQ(cuMemcpyHtoDAsync(memory, pageable.data(), 4096, slow), CUDA_SUCCESS);
+  EXPECT_EQ(PageableBytes() - before, KiB(4));
+  ASSERT_EQ(cuMemcpyHtoDAsync(memory, pinned.data(), kPiece, fast), CUDA_SUCCESS);
+  EXPECT_EQ(PageableBytes() - before, KiB(4)) << "pinned copies are not counted";
+  ASSERT_EQ(cuStreamSynchronize(fast), CUDA_SUCCESS);
+  EXPECT_EQ(std::string(At(memory), kPiece), pinned);
+  CUevent event = nullptr;
+  ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(event, slow), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+}
+
+TEST_F(FakeCudaTest, ACopyWhoseHostMemoryIsUnregisteredBreaks) {
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(cuMemAlloc(&memory, kPiece), CUDA_SUCCESS);
+  std::string host(4096, 'h');
+  ASSERT_EQ(cuMemHostRegister(&host[0], host.size(), 0), CUDA_SUCCESS);
+  SetDelay(std::chrono::seconds(1));
+  ASSERT_EQ(cuMemcpyHtoDAsync(memory, host.data(), host.size(), nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemHostUnregister(&host[0]), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 }  // namespace

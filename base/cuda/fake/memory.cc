@@ -70,6 +70,7 @@ auto FindMapping(Process* process, CUdeviceptr address, MappedBy by)
 }  // namespace memtide::fake_cuda
 
 using memtide::fake_cuda::Await;
+using memtide::fake_cuda::BreakWorkOn;
 using memtide::fake_cuda::Call;
 using memtide::fake_cuda::FindMapping;
 using memtide::fake_cuda::IpcHandle;
@@ -100,19 +101,23 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t size) {
   return *address == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-// The fake does not pin: it allocates ordinary memory.
+// The fake does not pin: it allocates ordinary memory, and counts it.
 CUresult cuMemHostAlloc(void** address, size_t size, unsigned int flags) {
   Process& process = TheProcess();
   Call call(&process, "cuMemHostAlloc", Needs::kContext);
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (!process.MayPin(size)) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-  return *address == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  if (*address == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  process.host_allocations[reinterpret_cast<uintptr_t>(*address)] = size;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemFreeHost(void* address) {
   Process& process = TheProcess();
   Call call(&process, "cuMemFreeHost", Needs::kContext);
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  process.host_allocations.erase(reinterpret_cast<uintptr_t>(address));
   std::free(address);
   return CUDA_SUCCESS;
 }
@@ -201,6 +206,7 @@ CUresult cuMemHostRegister(void* memory, size_t size, unsigned int flags) {
       return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     }
   }
+  if (!process.MayPin(size)) return CUDA_ERROR_OUT_OF_MEMORY;
   process.registrations[address] = size;
   return CUDA_SUCCESS;
 }
@@ -209,8 +215,12 @@ CUresult cuMemHostUnregister(void* memory) {
   Process& process = TheProcess();
   Call call(&process, "cuMemHostUnregister", Needs::kContext);
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
-  const bool was = process.registrations.erase(reinterpret_cast<uintptr_t>(memory)) == 1;
-  return was ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  const auto found = process.registrations.find(reinterpret_cast<uintptr_t>(memory));
+  if (found == process.registrations.end()) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  // The pages may go elsewhere from here on, under a copy engine that has their physical addresses.
+  BreakWorkOn(&process, {found->first, found->second});
+  process.registrations.erase(found);
+  return CUDA_SUCCESS;
 }
 
 }  // extern "C"

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -52,6 +53,9 @@ Process::Process()
       token(NewToken()),
       delay(settings.delay),
       costs(settings.costs),
+      pinned_limit(settings.pinned),
+      pinned_rate(settings.pinned_rate),
+      pageable_rate(settings.pageable_rate),
       faults(ReadFaults(std::getenv("MEMTIDE_FAKE_CUDA_FAULTS"))) {}
 
 Process::~Process() = default;
@@ -82,6 +86,28 @@ void* Process::View(uintptr_t address) const {
     if (offset < found->second.size) return reinterpret_cast<void*>(found->second.view + offset);
   }
   return reinterpret_cast<void*>(address);
+}
+
+uint64_t Process::PinnedBytes() const {
+  uint64_t pinned = 0;
+  for (const auto* pieces : {&registrations, &host_allocations}) {
+    for (const auto& [start, size] : *pieces) pinned += size;
+  }
+  return pinned;
+}
+
+bool Process::MayPin(uint64_t size) const {
+  return pinned_limit.IsZero() || PinnedBytes() + size <= pinned_limit.count();
+}
+
+bool Process::IsPinned(uintptr_t address, uint64_t size) const {
+  for (const auto* pieces : {&registrations, &host_allocations}) {
+    const auto after = pieces->upper_bound(address);
+    if (after == pieces->begin()) continue;
+    const auto& [start, length] = *std::prev(after);
+    if (address + size <= start + length) return true;
+  }
+  return false;
 }
 
 bool Process::Overlaps(uintptr_t address, uint64_t size) const {

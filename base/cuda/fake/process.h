@@ -60,6 +60,11 @@ struct Process {
   void* View(uintptr_t address) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Whether any of the range is reserved or mapped for device memory.
   bool Overlaps(uintptr_t address, uint64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  uint64_t PinnedBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Whether `size` more bytes can be pinned.
+  bool MayPin(uint64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Whether all of the range is in one piece of pinned host memory.
+  bool IsPinned(uintptr_t address, uint64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool IsOrdinal(int ordinal) const {
     return ordinal >= 0 && ordinal < static_cast<int>(visible.size());
   }
@@ -79,6 +84,10 @@ struct Process {
   std::map<std::string, uint64_t> calls
       ABSL_GUARDED_BY(mutex);  // Call counts by function; "*": all.
   std::map<std::string, Duration> costs ABSL_GUARDED_BY(mutex);
+  Bytes pinned_limit ABSL_GUARDED_BY(mutex);
+  // By copies from and to host memory that is not pinned, so far.
+  uint64_t pageable_bytes ABSL_GUARDED_BY(mutex) = 0;
+  Bytes pinned_rate ABSL_GUARDED_BY(mutex), pageable_rate ABSL_GUARDED_BY(mutex);
   std::vector<Fault> faults ABSL_GUARDED_BY(mutex);
   CUresult sticky ABSL_GUARDED_BY(mutex) = CUDA_SUCCESS;
 
@@ -92,6 +101,7 @@ struct Process {
   std::map<uintptr_t, uintptr_t> views ABSL_GUARDED_BY(mutex);
   std::map<uintptr_t, Mapping> mappings ABSL_GUARDED_BY(mutex);
   std::map<uintptr_t, uint64_t> registrations ABSL_GUARDED_BY(mutex);
+  std::map<uintptr_t, uint64_t> host_allocations ABSL_GUARDED_BY(mutex);
   // The kernels that run now. Unlike copies, they run without the lock.
   std::vector<const Kernel*> running ABSL_GUARDED_BY(mutex);
   // The key of the default stream is null.

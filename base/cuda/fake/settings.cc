@@ -25,6 +25,12 @@ std::vector<Pair> Pairs(const char* text) {
   return pairs;
 }
 
+Bytes Size(const std::string& text) {
+  const absl::StatusOr<Bytes> size = ParseBytes(text);
+  MEMTIDE_CHECK(size.ok()) << size.status();
+  return *size;
+}
+
 uint64_t Number(const std::string& name, const std::string& text) {
   uint64_t number = 0;
   MEMTIDE_CHECK(absl::SimpleAtoi(text, &number)) << name << "=" << text;
@@ -61,9 +67,7 @@ Settings ReadSettings(const char* text) {
     if (name == "dir") {
       settings.directory = value;
     } else if (name == "memory") {
-      const absl::StatusOr<Bytes> memory = ParseBytes(value);
-      MEMTIDE_CHECK(memory.ok()) << memory.status();
-      settings.memory = *memory;
+      settings.memory = Size(value);
     } else if (name == "devices") {
       settings.devices = static_cast<int>(Number(name, value));
     } else if (name == "name") {
@@ -90,6 +94,16 @@ Settings ReadSettings(const char* text) {
       settings.time_slices = value != "no";
     } else if (name == "tensors") {
       settings.tensors = TensorsNamed(value);
+    } else if (name == "pinned") {
+      settings.pinned = Size(value);
+    } else if (name == "pinned_mb_s") {
+      settings.pinned_rate = Bytes(Number(name, value) * 1'000'000);
+    } else if (name == "pageable_mb_s") {
+      settings.pageable_rate = Bytes(Number(name, value) * 1'000'000);
+    } else if (name == "numa_node") {
+      settings.numa_node = static_cast<int>(Number(name, value));
+    } else if (name == "pci") {
+      settings.pci = value;
     } else if (name == "delay_us") {
       settings.delay = std::chrono::microseconds(Number(name, value));
     } else if (absl::StartsWith(name, kCostPrefix)) {

@@ -35,6 +35,13 @@ struct Settings {
   bool time_slices = false;
   Tensors tensors = Tensors::kOnCpu;
   Duration delay = std::chrono::microseconds(200);
+  // How much host memory this process can pin. Zero: any amount.
+  Bytes pinned;
+  // Rates of each stream's copies from and to host memory, in bytes a second. Zero: as fast as
+  // memory allows.
+  Bytes pinned_rate, pageable_rate;
+  int numa_node = -1;                     // The host's that is closest to each device. -1: unknown.
+  std::string pci = "0000:00:00.0";       // The PCI id of each device.
   std::map<std::string, Duration> costs;  // By function: the time that a call of it takes.
 };
 

@@ -16,7 +16,8 @@ TEST(SettingsTest, WithoutSettingsThereIsOneUsableDevice) {
 TEST(SettingsTest, EverySettingIsRead) {
   const Settings settings = ReadSettings(
       "dir=/d,memory=256MiB,devices=2,name=N,driver=too-old,descriptors=no,legacy_ipc=no,"
-      "compute_mode=exclusive,mps=yes,mig=yes,delay_us=7,cost_us:cuMemMap=3");
+      "compute_mode=exclusive,mps=yes,mig=yes,delay_us=7,cost_us:cuMemMap=3,pinned=5MiB,"
+      "pinned_mb_s=12000,pageable_mb_s=4000,numa_node=1,pci=0000:17:00.0");
   EXPECT_EQ(settings.directory, "/d");
   EXPECT_EQ(settings.memory, MiB(256));
   EXPECT_EQ(settings.devices, 2);
@@ -28,6 +29,11 @@ TEST(SettingsTest, EverySettingIsRead) {
   EXPECT_TRUE(settings.mps);
   EXPECT_TRUE(settings.mig);
   EXPECT_EQ(settings.delay, std::chrono::microseconds(7));
+  EXPECT_EQ(settings.pinned, MiB(5));
+  EXPECT_EQ(settings.pinned_rate, Bytes(12'000'000'000));
+  EXPECT_EQ(settings.pageable_rate, Bytes(4'000'000'000));
+  EXPECT_EQ(settings.numa_node, 1);
+  EXPECT_EQ(settings.pci, "0000:17:00.0");
   ASSERT_EQ(settings.costs.size(), 1u);
   EXPECT_EQ(settings.costs.at("cuMemMap"), std::chrono::microseconds(3));
 }

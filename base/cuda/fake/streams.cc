@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -30,8 +31,9 @@ Stream::~Stream() {
   thread_.join();
 }
 
-void Stream::Push(Process* process, std::function<void()> work, std::vector<Range> accessed) {
-  queue_.push_back({Now() + process->delay, std::move(work), nullptr, std::move(accessed)});
+void Stream::Push(Process* process, std::function<void()> work, std::vector<Range> accessed,
+                  Duration busy) {
+  queue_.push_back({Now() + process->delay, busy, std::move(work), nullptr, std::move(accessed)});
   process->changed.SignalAll();
 }
 
@@ -40,7 +42,7 @@ void Stream::Push(Process* process, std::shared_ptr<Mark> mark) {
     --mark->awaited;  // The stream has nothing to do.
     return;
   }
-  queue_.push_back({Instant(), nullptr, std::move(mark), {}});
+  queue_.push_back({Instant(), Duration::zero(), nullptr, std::move(mark), {}});
   process->changed.SignalAll();
 }
 
@@ -66,7 +68,13 @@ void Stream::Run() {
   for (;;) {
     while (queue_.empty() && !ending_) process_->changed.Wait(&process_->mutex);
     if (queue_.empty()) return;
-    AwaitDue(queue_.front().due);
+    Instant due = queue_.front().due;
+    if (queue_.front().busy > Duration::zero()) {
+      // The time is counted from when the work before should have ended: a late wake-up of this
+      // thread does not slow the stream.
+      free_at_ = due = std::max(due, free_at_) + queue_.front().busy;
+    }
+    AwaitDue(due);
     if (queue_.empty()) return;  // Drop() removed the work.
     const Task task = std::move(queue_.front());
     queue_.pop_front();

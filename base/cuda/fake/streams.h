@@ -42,9 +42,10 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   // Queues `work`, to be done after the process's delay, or never if an error becomes sticky first.
-  // `accessed`: the memory that it will access.
-  void Push(Process* process, std::function<void()> work, std::vector<Range> accessed)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
+  // `accessed`: the memory that it will access. `busy`: how long it occupies the stream, before the
+  // bytes move.
+  void Push(Process* process, std::function<void()> work, std::vector<Range> accessed,
+            Duration busy = Duration::zero()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
   void Push(Process* process, std::shared_ptr<Mark> mark)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
   // Queued work that accesses any of the range ends with an illegal address.
@@ -59,6 +60,7 @@ class Stream {
  private:
   struct Task {
     Instant due;
+    Duration busy;
     std::function<void()> work;  // Null: reaches the mark.
     std::shared_ptr<Mark> mark;
     std::vector<Range> accessed;
@@ -73,6 +75,7 @@ class Stream {
 
   Process* const process_;
   std::deque<Task> queue_;
+  Instant free_at_;  // When the last work that occupied the stream ended.
   bool working_ = false, ending_ = false;
   std::thread thread_;
 };
