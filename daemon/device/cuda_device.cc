@@ -28,6 +28,10 @@ absl::Status WithFreeMemory(const CudaDriver& cu, const absl::Status& status) {
 
 }  // namespace
 
+NumaPlacement PlacementOf(const CudaDeviceFacts& facts, const NumaTopology& topology) {
+  return topology.On(facts.numa_node ? facts.numa_node : topology.NodeOfPci(facts.pci_id));
+}
+
 absl::StatusOr<CudaDeviceFacts> ChooseCudaDevice(const std::vector<CudaDeviceFacts>& devices,
                                                  const std::string& device) {
   std::vector<std::string> known;
@@ -53,15 +57,17 @@ class CudaDevice::Lent : public DeviceMemory {
   Bytes size() const override { return memory_->size(); }
   MemoryExport Export() const override { return memory_->Export(); }
 
-  // Device requires memory that came from this device, so the type is known.
-  static const CudaMemory& Of(const DeviceMemory& memory) {
-    return *static_cast<const Lent&>(memory).memory_;
-  }
+  const CudaMemory& memory() const { return *memory_; }
 
  private:
   CudaDevice* const device_;
   std::unique_ptr<CudaMemory> memory_;
 };
+
+// Device requires memory that came from this device, so the type is known.
+const CudaMemory& CudaDevice::MemoryOf(const DeviceMemory& memory) {
+  return static_cast<const Lent&>(memory).memory();
+}
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOptions& options) {
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
@@ -77,6 +83,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOpt
   }
   MEMTIDE_RETURN_IF_ERROR(UseGpu(facts.ordinal));
   MEMTIDE_RETURN_IF_ERROR(device->MakeStreams());
+  MEMTIDE_RETURN_IF_ERROR(device->MakeRing());
   if (facts.mps) {
     options.warn(
         absl::StrCat(device->Describe(),
@@ -88,7 +95,11 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOpt
 
 CudaDevice::CudaDevice(const CudaDeviceOptions& options, const CudaDriver* driver,
                        const CudaDeviceFacts& facts)
-    : options_(options), driver_(driver), facts_(facts), host_(driver) {}
+    : options_(options),
+      driver_(driver),
+      facts_(facts),
+      placement_(PlacementOf(facts, NumaTopology(options.sysfs))),
+      host_(driver) {}
 
 CudaDevice::~CudaDevice() {
   {
@@ -96,6 +107,7 @@ CudaDevice::~CudaDevice() {
     MEMTIDE_CHECK(memories_.empty()) << memories_.size() << " memories are still there";
   }
   UseGpu(facts_.ordinal).IgnoreError();
+  if (ring_ != nullptr) ring_->Unpin();
   DestroyStreams();
 }
 
@@ -116,6 +128,12 @@ absl::Status CudaDevice::MakeStreams() {
     MEMTIDE_RETURN_IF_ERROR(
         CudaStatus(driver_->StreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::MakeRing() {
+  MEMTIDE_ASSIGN_OR_RETURN(ring_, StagingRing::Make(driver_, placement_.node));
+  WarnOfRing(ring_->Pin());
   return absl::OkStatus();
 }
 
@@ -141,11 +159,17 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaDevice::Allocate(const std::st
   // A client unmaps GPU memory a little after it says so, and other processes come and go: an
   // allocation that fails now may succeed within `patience`.
   const Instant deadline = Now() + options_.patience;
+  bool unpinned = false;
   for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     std::unique_ptr<CudaMemory> memory;
     const absl::Status status = Run([&] { return AllocateOnce(options, kind, &memory); });
     if (status.ok()) return std::unique_ptr<DeviceMemory>(new Lent(this, std::move(memory)));
     if (status.code() != absl::StatusCode::kResourceExhausted) return status;
+    // CUDA is out of memory on a GPU that has enough: it could not pin host memory.
+    if (!unpinned && IsFree(size) && UnpinSome()) {
+      unpinned = true;
+      continue;
+    }
     if (Now() + pause > deadline) {
       const CudaGate::Use use(&gate_);
       // The gate is entered because cuMemGetInfo uses the context, which a restart may be
@@ -155,6 +179,13 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaDevice::Allocate(const std::st
     // tidy(sleep): CUDA has no event for memory that another process frees.
     std::this_thread::sleep_for(pause);
   }
+}
+
+bool CudaDevice::IsFree(Bytes size) {
+  const CudaGate::Use use(&gate_);
+  size_t free = 0, total = 0;
+  return UseGpu(facts_.ordinal).ok() && driver_->MemGetInfo(&free, &total) == CUDA_SUCCESS &&
+         Bytes(free) >= size;
 }
 
 absl::Status CudaDevice::AllocateOnce(const CudaMemoryOptions& options, MemoryKind kind,
@@ -201,71 +232,33 @@ void CudaDevice::RemoveHostMemory(char* memory) {
   host_.Remove(memory);
 }
 
+HostMemoryUse CudaDevice::host_memory() const {
+  HostMemoryUse use;
+  use.pinned = host_.pinned();
+  use.unpinned = host_.added() - use.pinned;
+  use.staging = ring_->pinned();
+  use.numa_node = placement_.node;
+  return use;
+}
+
 void CudaDevice::WarnUnpinned(const absl::Status& why) {
   if (why.ok() || warned_unpinned_.exchange(true)) return;
+  const Bytes staging = ring_->pinned();
   options_.warn(absl::StrCat(
-      "host memory is not pinned, so copies to and from the GPU are slower: ", why.message(),
-      ". Is memory fragmented, or the IOMMU full? See dmesg"));
+      "some host memory is not pinned, ",
+      staging.IsZero() ? "so its copies to and from the GPU are slower"
+                       : absl::StrCat("so its copies go through ", FormatBytes(staging),
+                                      " of pinned buffers, which takes CPU time"),
+      ": ", why.message(),
+      ". Other programs pin memory too, a container or WSL2 may limit it, or the IOMMU is full: "
+      "see dmesg"));
 }
 
-absl::Status CudaDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* host, Bytes size) {
-  return OnMemory(memory, offset, size, kIn, "copying into", [&](CUdeviceptr at, CUstream stream) {
-    return driver_->MemcpyHtoDAsync(at, host, size.count(), stream);
-  });
-}
-
-absl::Status CudaDevice::CopyOut(const DeviceMemory& memory, Bytes offset, char* host, Bytes size) {
-  return OnMemory(memory, offset, size, kOut, "copying out of",
-                  [&](CUdeviceptr at, CUstream stream) {
-                    return driver_->MemcpyDtoHAsync(host, at, size.count(), stream);
-                  });
-}
-
-absl::Status CudaDevice::Zero(DeviceMemory& memory, Bytes offset, Bytes size) {
-  return OnMemory(memory, offset, size, kIn, "zeroing in", [&](CUdeviceptr at, CUstream stream) {
-    return driver_->MemsetD8Async(at, 0, size.count(), stream);
-  });
-}
-
-absl::Status CudaDevice::OnMemory(const DeviceMemory& memory, Bytes offset, Bytes size,
-                                  StreamOf stream, absl::string_view verb, const Enqueue& enqueue) {
-  const CudaMemory& of = Lent::Of(memory);
-  const absl::optional<Bytes> end = CheckedAdd(offset, size);
-  MEMTIDE_CHECK(end.has_value() && *end <= of.size())
-      << size << " at " << offset << " of " << of.Describe();
-  absl::Status gone;  // The memory is lost, not the GPU: no restart.
-  const absl::Status status = Run([&]() -> absl::Status {
-    // Each attempt asks again: a restart maps the memory at another address.
-    const absl::StatusOr<CUdeviceptr> address = of.Address();
-    gone = address.status();
-    if (!gone.ok()) return absl::OkStatus();
-    const std::string what =
-        absl::StrCat(verb, " ", of.Describe(), ", ", FormatBytes(size), " at ", offset.count());
-    return Wait(stream, what, [&](CUstream on) { return enqueue(*address + offset.count(), on); });
-  });
-  return status.ok() ? gone : status;
-}
-
-absl::Status CudaDevice::Wait(StreamOf stream, const std::string& what,
-                              const std::function<CUresult(CUstream)>& enqueue) {
-  const CUstream on = streams_[stream];
-  // With CU_EVENT_BLOCKING_SYNC the thread sleeps; a spinning one would take a core from training.
-  CUevent event = nullptr;
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(
-      driver_->EventCreate(&event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING), what));
-  absl::Status status = CudaStatus(enqueue(on), what);
-  if (status.ok()) status = CudaStatus(driver_->EventRecord(event, on), what);
-  if (status.ok()) status = CudaStatus(driver_->EventSynchronize(event), what);
-  if (!status.ok() && status.code() != absl::StatusCode::kUnavailable) {
-    // The copy may still be in flight, in memory that the caller will reuse.
-    // If even waiting fails, only a reset ends the copy, and UNAVAILABLE makes Run reset the GPU.
-    const absl::Status ended = CudaStatus(driver_->StreamSynchronize(on), what);
-    if (!ended.ok()) status = absl::UnavailableError(ended.message());
-  }
-  for (int i = 0; i < 2; ++i) {
-    if (driver_->EventDestroy(event) == CUDA_SUCCESS) break;
-  }
-  return status;
+void CudaDevice::WarnOfRing(const absl::Status& why) {
+  if (why.ok()) return;
+  options_.warn(absl::StrCat(
+      "no host memory at all can be pinned, so copies to and from the GPU are slower: ",
+      why.message(), ". See dmesg, and which other programs pin memory"));
 }
 
 }  // namespace memtide

@@ -1,8 +1,11 @@
 // CudaDevice: the Device of a GPU.
 //
+// Host memory is pinned while the machine permits it, and copies from and to the rest go through
+// staging_ring.h. Where CUDA lacks host memory itself, it gets some that was pinned.
+//
 // Memory is exported by descriptor if the driver can, and by legacy IPC otherwise or for clients
 // that need a plain pointer. There is one stream per direction and one for new memory; each call
-// blocks on a CUDA event of its own.
+// blocks on CUDA events of its own.
 //
 // An error that breaks the CUDA context loses the GPU but not the bytes: CudaDevice stops all
 // calls, resets the GPU, pins host memory again, reopens every living descriptor, and repeats the
@@ -28,10 +31,12 @@
 #include "base/clock.h"
 #include "base/cuda/cuda.h"
 #include "base/mutex.h"
+#include "base/numa.h"
 #include "daemon/device/cuda_gate.h"
 #include "daemon/device/cuda_host_memory.h"
 #include "daemon/device/cuda_memory.h"
 #include "daemon/device/device.h"
+#include "daemon/device/staging_ring.h"
 
 namespace memtide {
 
@@ -44,7 +49,11 @@ struct CudaDeviceOptions {
   // How long Allocate waits for other processes to unmap memory that was freed shortly before.
   Duration patience = std::chrono::seconds(2);
   std::function<void(const std::string& line)> warn = [](const std::string&) {};
+  std::string sysfs = "/sys";  // Another root in tests of machines with several NUMA nodes.
 };
+
+// The placement near a GPU: where the driver does not know the node, sysfs may.
+NumaPlacement PlacementOf(const CudaDeviceFacts& facts, const NumaTopology& topology);
 
 // The one of `devices` that `device` names. FAILED_PRECONDITION, listing the devices, if none is.
 absl::StatusOr<CudaDeviceFacts> ChooseCudaDevice(const std::vector<CudaDeviceFacts>& devices,
@@ -61,8 +70,10 @@ class CudaDevice : public Device {
   std::vector<MemoryKind> kinds() const override;
   // The second copy waits in the stream while the first one runs. Otherwise the copy engine would
   // be idle while a thread wakes and the engine decides: 60 to 150 us, of 1.3 ms that 64 MiB take.
-  size_t copies_in_flight() const override { return 2; }
   bool maps_under_work() const override { return options_.maps_under_work; }
+  size_t copies_in_flight() const override { return StagingRing::kLanes; }
+  NumaPlacement placement() const override { return placement_; }
+  HostMemoryUse host_memory() const override;
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name, Bytes size,
                                                          MemoryKind kind) override;
   void AddHostMemory(char* memory, Bytes size) override;
@@ -74,12 +85,17 @@ class CudaDevice : public Device {
  private:
   class Lent;
   enum StreamOf { kIn, kOut, kNew, kStreams };
-  using Enqueue = std::function<CUresult(CUdeviceptr at, CUstream stream)>;
+  using What = std::string;  // What a call does, for its error.
+  // Copies from or to `at`, and waits for it.
+  using Copy = std::function<absl::Status(CUdeviceptr at, const What& what)>;
 
   CudaDevice(const CudaDeviceOptions& options, const CudaDriver* driver,
              const CudaDeviceFacts& facts);
 
+  static const CudaMemory& MemoryOf(const DeviceMemory& memory);
+
   absl::Status MakeStreams();
+  absl::Status MakeRing();
   void DestroyStreams();
 
   // Runs `work` inside the gate, and a second time after a restart if it lost the GPU.
@@ -89,20 +105,31 @@ class CudaDevice : public Device {
   absl::Status Lost() const;
 
   // Enqueues on the stream and waits for completion. On failure nothing is left in flight.
-  absl::Status Wait(StreamOf stream, const std::string& what,
+  absl::Status Wait(StreamOf stream, const What& what,
                     const std::function<CUresult(CUstream)>& enqueue);
-  absl::Status OnMemory(const DeviceMemory& memory, Bytes offset, Bytes size, StreamOf stream,
-                        absl::string_view verb, const Enqueue& enqueue);
+  // The status of `result`. After a failure, waits for what the stream still has.
+  absl::Status Settle(StreamOf stream, const What& what, CUresult result);
+  // Copies through a lane of the ring. REQUIRES: buffers are pinned.
+  absl::Status StageIn(CUdeviceptr to, const char* from, Bytes size, const What& what);
+  absl::Status StageOut(CUdeviceptr from, char* to, Bytes size, const What& what);
+  absl::Status OnMemory(const DeviceMemory& memory, Bytes offset, Bytes size,
+                        absl::string_view verb, const Copy& copy);
+  // Gives CUDA host memory that was pinned; false if nothing could be unpinned.
+  bool UnpinSome();
+  bool IsFree(Bytes size);
   absl::Status AllocateOnce(const CudaMemoryOptions& options, MemoryKind kind,
                             std::unique_ptr<CudaMemory>* memory);
   void Release(std::unique_ptr<CudaMemory> memory);
   void WarnUnpinned(const absl::Status& why);
+  void WarnOfRing(const absl::Status& why);
 
   const CudaDeviceOptions options_;
   const CudaDriver* const driver_;
   const CudaDeviceFacts facts_;
   CudaGate gate_;
+  const NumaPlacement placement_;
   CudaHostMemory host_;
+  std::unique_ptr<StagingRing> ring_;
   std::array<CUstream, kStreams> streams_ = {};  // Changed behind the closed gate only.
   std::atomic<bool> warned_unpinned_{false};
 

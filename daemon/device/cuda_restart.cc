@@ -65,7 +65,8 @@ absl::Status CudaDevice::Revive() {
   }
   for (CudaMemory* const memory : memories) memory->Forget();
   MEMTIDE_RETURN_IF_ERROR(MakeStreams());
-  // Copies also work from memory that is not pinned, only slower.
+  WarnOfRing(ring_->Pin());
+  // Copies also work from memory that is not pinned.
   WarnUnpinned(host_.PinAgain());
   for (CudaMemory* const memory : memories) MEMTIDE_RETURN_IF_ERROR(memory->Reopen());
   return absl::OkStatus();

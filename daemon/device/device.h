@@ -17,7 +17,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
+#include "base/host_memory_use.h"
 #include "base/memory_kind.h"
+#include "base/numa.h"
 
 namespace memtide {
 
@@ -47,6 +49,9 @@ class Device {
 
   // Whether a program may map and unmap the device's memory while its work on other memory runs.
   virtual bool maps_under_work() const { return true; }
+  // Where host memory should be that it copies, and threads that copy or compute in it.
+  virtual NumaPlacement placement() const { return {}; }
+  virtual HostMemoryUse host_memory() const { return {}; }
 
   // New memory that reads as zeros and can be exported as `kind`. REQUIRES: kinds() contains
   // `kind`; `size` is a non-zero multiple of 2 MiB.
@@ -54,7 +59,7 @@ class Device {
                                                                  Bytes size, MemoryKind kind) = 0;
 
   // Add host memory before the first copy from or to it, and remove it after the last one. The
-  // device may pin it; if it cannot, copies are slower and nothing fails.
+  // device may pin it; if it cannot, copies take more CPU time and nothing fails.
   virtual void AddHostMemory(char* memory, Bytes size) = 0;
   virtual void RemoveHostMemory(char* memory) = 0;
 

@@ -13,8 +13,10 @@ namespace memtide {
 namespace {
 
 std::string Describe(const CudaDeviceFacts& facts) {
+  // The node is said only where there is a choice.
+  const absl::optional<int> node = PlacementOf(facts, NumaTopology()).node;
   return absl::StrCat(facts.ordinal, " (", facts.name, ", ", FormatBytes(facts.memory), ", ",
-                      facts.FormatUuid(), ")");
+                      facts.FormatUuid(), node ? absl::StrCat(", NUMA node ", *node) : "", ")");
 }
 
 }  // namespace

@@ -36,6 +36,8 @@ class FaultyDevice : public Device {
   std::string Describe() const override { return device_->Describe() + ", with faults"; }
   std::vector<MemoryKind> kinds() const override;
   size_t copies_in_flight() const override { return copies_in_flight_; }
+  NumaPlacement placement() const override { return device_->placement(); }
+  HostMemoryUse host_memory() const override { return device_->host_memory(); }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name, Bytes size,
                                                          MemoryKind kind) override;
   void AddHostMemory(char* memory, Bytes size) override;

@@ -1,0 +1,196 @@
+// How CudaDevice copies: at once from and to pinned host memory, else through the staging ring.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/device/cuda_device.h"
+#include "daemon/device/streaming_copy.h"
+
+namespace memtide {
+namespace {
+
+constexpr Bytes kSmallestPiece = KiB(64);
+constexpr uint64_t kPiecesOfACopy = 16;
+// What one failed call unpins, for CUDA to use.
+constexpr Bytes kRelief = MiB(64);
+
+// A CUDA event, destroyed with this object. A failure of that is retried once and then ignored.
+class Event {
+ public:
+  explicit Event(const CudaDriver* driver) : driver_(driver) {}
+  ~Event() {
+    for (int i = 0; i < 2 && event_ != nullptr; ++i) {
+      if (driver_->EventDestroy(event_) == CUDA_SUCCESS) return;
+    }
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  CUresult Record(CUstream stream) {
+    if (event_ == nullptr) {
+      // With CU_EVENT_BLOCKING_SYNC the thread sleeps; a spinning one would take a core from
+      // training.
+      const CUresult made =
+          driver_->EventCreate(&event_, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
+      if (made != CUDA_SUCCESS) return made;
+    }
+    return driver_->EventRecord(event_, stream);
+  }
+  CUresult Await() const { return driver_->EventSynchronize(event_); }
+
+ private:
+  const CudaDriver* const driver_;
+  CUevent event_ = nullptr;
+};
+
+// A copy in pieces: piece i goes through buffer i % kBuffers.
+class Pieces {
+ public:
+  // The time to fill the first buffer, or to empty the last, is time in which the copy engine is
+  // idle. So a small copy has small pieces.
+  Pieces(Bytes size, Bytes buffer)
+      : size_(size),
+        piece_(std::clamp(RoundDown(Bytes(size.count() / kPiecesOfACopy), kSmallestPiece),
+                          kSmallestPiece, buffer)) {}
+
+  uint64_t count() const { return (size_.count() + piece_.count() - 1) / piece_.count(); }
+  Bytes OffsetOf(uint64_t index) const { return piece_ * index; }
+  Bytes SizeOf(uint64_t index) const { return std::min(piece_, size_ - OffsetOf(index)); }
+
+ private:
+  const Bytes size_, piece_;
+};
+
+constexpr size_t kBuffers = StagingRing::kBuffers;
+
+template <size_t... kIndex>
+std::array<Event, sizeof...(kIndex)> MakeEvents(const CudaDriver* driver,
+                                                std::index_sequence<kIndex...>) {
+  return {((void)kIndex, Event(driver))...};
+}
+
+}  // namespace
+
+absl::Status CudaDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* host, Bytes size) {
+  return OnMemory(memory, offset, size, "copying into", [&](CUdeviceptr at, const What& what) {
+    const CudaHostMemory::Use use(&host_, host, size);
+    if (!use.pinned() && !ring_->pinned().IsZero()) return StageIn(at, host, size, what);
+    return Wait(kIn, what, [&](CUstream stream) {
+      return driver_->MemcpyHtoDAsync(at, host, size.count(), stream);
+    });
+  });
+}
+
+absl::Status CudaDevice::CopyOut(const DeviceMemory& memory, Bytes offset, char* host, Bytes size) {
+  return OnMemory(memory, offset, size, "copying out of", [&](CUdeviceptr at, const What& what) {
+    const CudaHostMemory::Use use(&host_, host, size);
+    if (!use.pinned() && !ring_->pinned().IsZero()) return StageOut(at, host, size, what);
+    return Wait(kOut, what, [&](CUstream stream) {
+      return driver_->MemcpyDtoHAsync(host, at, size.count(), stream);
+    });
+  });
+}
+
+absl::Status CudaDevice::Zero(DeviceMemory& memory, Bytes offset, Bytes size) {
+  return OnMemory(memory, offset, size, "zeroing in", [&](CUdeviceptr at, const What& what) {
+    return Wait(kIn, what, [&](CUstream stream) {
+      return driver_->MemsetD8Async(at, 0, size.count(), stream);
+    });
+  });
+}
+
+absl::Status CudaDevice::OnMemory(const DeviceMemory& memory, Bytes offset, Bytes size,
+                                  absl::string_view verb, const Copy& copy) {
+  const CudaMemory& of = MemoryOf(memory);
+  const absl::optional<Bytes> end = CheckedAdd(offset, size);
+  MEMTIDE_CHECK(end.has_value() && *end <= of.size())
+      << size << " at " << offset << " of " << of.Describe();
+  absl::Status gone;  // The memory is lost, not the GPU: no restart.
+  const auto attempt = [&]() -> absl::Status {
+    // Each attempt asks again: a restart maps the memory at another address.
+    const absl::StatusOr<CUdeviceptr> address = of.Address();
+    gone = address.status();
+    if (!gone.ok()) return absl::OkStatus();
+    return copy(*address + offset.count(), absl::StrCat(verb, " ", of.Describe(), ", ",
+                                                        FormatBytes(size), " at ", offset.count()));
+  };
+  absl::Status status = Run(attempt);
+  // A copy needs no memory of the GPU, so what it lacks is host memory that CUDA can pin.
+  if (status.code() == absl::StatusCode::kResourceExhausted && UnpinSome()) status = Run(attempt);
+  return status.ok() ? gone : status;
+}
+
+bool CudaDevice::UnpinSome() {
+  const CudaGate::Use use(&gate_);
+  return UseGpu(facts_.ordinal).ok() && !host_.Release(kRelief).IsZero();
+}
+
+absl::Status CudaDevice::Wait(StreamOf stream, const What& what,
+                              const std::function<CUresult(CUstream)>& enqueue) {
+  const CUstream on = streams_[stream];
+  Event event(driver_);
+  CUresult result = enqueue(on);
+  if (result == CUDA_SUCCESS) result = event.Record(on);
+  if (result == CUDA_SUCCESS) result = event.Await();
+  return Settle(stream, what, result);
+}
+
+absl::Status CudaDevice::Settle(StreamOf stream, const What& what, CUresult result) {
+  const absl::Status status = CudaStatus(result, what);
+  if (status.ok() || status.code() == absl::StatusCode::kUnavailable) return status;
+  // Copies may still be in flight, in memory that the caller will reuse.
+  // If even waiting fails, only a reset ends them, and UNAVAILABLE makes Run reset the GPU.
+  const absl::Status ended = CudaStatus(driver_->StreamSynchronize(streams_[stream]), what);
+  return ended.ok() ? status : absl::UnavailableError(ended.message());
+}
+
+absl::Status CudaDevice::StageIn(CUdeviceptr to, const char* from, Bytes size, const What& what) {
+  const StagingRing::Lane lane(ring_.get(), StagingRing::kIn);
+  const Pieces pieces(size, lane.size());
+  const CUstream stream = streams_[kIn];
+  auto events = MakeEvents(driver_, std::make_index_sequence<kBuffers>());
+  CUresult result = CUDA_SUCCESS;
+  for (uint64_t i = 0; i < pieces.count() && result == CUDA_SUCCESS; ++i) {
+    const size_t buffer = i % kBuffers;
+    // The stream is in order, so the piece that had this buffer has arrived before those after it.
+    if (i >= kBuffers) result = events[buffer].Await();
+    if (result != CUDA_SUCCESS) break;
+    const uint64_t offset = pieces.OffsetOf(i).count(), bytes = pieces.SizeOf(i).count();
+    // An ordinary copy leaves the buffer in the cache, from where the GPU reads it.
+    std::memcpy(lane.buffer(buffer), from + offset, bytes);
+    result = driver_->MemcpyHtoDAsync(to + offset, lane.buffer(buffer), bytes, stream);
+    if (result == CUDA_SUCCESS) result = events[buffer].Record(stream);
+  }
+  if (result == CUDA_SUCCESS && pieces.count() > 0) {
+    result = events[(pieces.count() - 1) % kBuffers].Await();
+  }
+  return Settle(kIn, what, result);
+}
+
+absl::Status CudaDevice::StageOut(CUdeviceptr from, char* to, Bytes size, const What& what) {
+  const StagingRing::Lane lane(ring_.get(), StagingRing::kOut);
+  const Pieces pieces(size, lane.size());
+  const CUstream stream = streams_[kOut];
+  auto events = MakeEvents(driver_, std::make_index_sequence<kBuffers>());
+  CUresult result = CUDA_SUCCESS;
+  // Piece i begins when piece i - kBuffers has left its buffer; the last steps only empty buffers.
+  for (uint64_t i = 0; i < pieces.count() + kBuffers && result == CUDA_SUCCESS; ++i) {
+    const size_t buffer = i % kBuffers;
+    if (i >= kBuffers && i - kBuffers < pieces.count()) {
+      result = events[buffer].Await();
+      if (result != CUDA_SUCCESS) break;
+      const Bytes offset = pieces.OffsetOf(i - kBuffers);
+      StreamCopy(to + offset.count(), lane.buffer(buffer), pieces.SizeOf(i - kBuffers));
+    }
+    if (i >= pieces.count()) continue;
+    result = driver_->MemcpyDtoHAsync(lane.buffer(buffer), from + pieces.OffsetOf(i).count(),
+                                      pieces.SizeOf(i).count(), stream);
+    if (result == CUDA_SUCCESS) result = events[buffer].Record(stream);
+  }
+  return Settle(kOut, what, result);
+}
+
+}  // namespace memtide
