@@ -22,6 +22,7 @@
 #include "absl/types/optional.h"
 #include "base/available_memory.h"
 #include "base/check.h"
+#include "base/numa.h"
 #include "base/status_macros.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -135,7 +136,7 @@ absl::Status PunchHole(int fd, Bytes offset, Bytes size) {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // Maps parts->fd and populates all of its pages.
-absl::Status Map(Bytes size, HugePages pages, Parts* parts) {
+absl::Status Map(Bytes size, HugePages pages, absl::optional<int> node, Parts* parts) {
   parts->data = MapAligned(parts->fd, size.count());
   if (parts->data == nullptr) return Failed("mmap", size, errno);
   parts->size = size.count();
@@ -146,11 +147,14 @@ absl::Status Map(Bytes size, HugePages pages, Parts* parts) {
       madvise(parts->data, parts->size, MADV_DONTDUMP) != 0) {
     return Failed("madvise", size, errno);
   }
+  // The policy belongs to the file, so it also holds for pages that clients populate.
+  if (node) PreferNode(parts->data, size, *node).IgnoreError();
   const int error = PopulateWrite(parts->data, parts->size);
   return error == 0 ? absl::OkStatus() : Failed("populating", size, error);
 }
 
-absl::Status Make(const std::string& name, Bytes size, HugePages pages, Parts* parts) {
+absl::Status Make(const std::string& name, Bytes size, HugePages pages, absl::optional<int> node,
+                  Parts* parts) {
   unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   if (pages == HugePages::kHugetlb) flags |= MFD_HUGETLB | MFD_HUGE_2MB;
   parts->fd = memfd_create(name.c_str(), flags);
@@ -164,17 +168,18 @@ absl::Status Make(const std::string& name, Bytes size, HugePages pages, Parts* p
   if (fcntl(parts->fd, F_ADD_SEALS, kSeals) != 0) {
     return Failed("sealing", size, errno);
   }
-  return Map(size, pages, parts);
+  return Map(size, pages, node, parts);
 }
 
 }  // namespace
 
-absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes size) {
+absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes size,
+                                                  absl::optional<int> node) {
   MEMTIDE_CHECK(!size.IsZero() && size.IsMultipleOf(kHugePage)) << size;
   if (FreeHugetlbPages() >= size / kHugePage) {
     Parts parts;
     // Another process may take the pages first, or a cgroup may refuse them: then use other pages.
-    if (Make(name, size, HugePages::kHugetlb, &parts).ok()) {
+    if (Make(name, size, HugePages::kHugetlb, node, &parts).ok()) {
       return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size,
                           HugePages::kHugetlb);
     }
@@ -183,11 +188,11 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes
   // Populating more than is available does not fail: the kernel kills a process instead.
   if (size > GetAvailableMemory().bytes) return Exhausted("does not fit", size);
   Parts parts;
-  MEMTIDE_RETURN_IF_ERROR(Make(name, size, pages, &parts));
+  MEMTIDE_RETURN_IF_ERROR(Make(name, size, pages, node, &parts));
   return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
 }
 
-absl::StatusOr<SharedMemory> SharedMemory::Adopt(int fd, Bytes size) {
+absl::StatusOr<SharedMemory> SharedMemory::Adopt(int fd, Bytes size, absl::optional<int> node) {
   Parts parts;
   parts.fd = fd;
   struct stat status;
@@ -202,7 +207,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Adopt(int fd, Bytes size) {
   const HugePages pages = file_system.f_type == HUGETLBFS_MAGIC ? HugePages::kHugetlb
                           : ShmemIsHuge()                       ? HugePages::kTransparent
                                                                 : HugePages::kNone;
-  MEMTIDE_RETURN_IF_ERROR(Map(size, pages, &parts));
+  MEMTIDE_RETURN_IF_ERROR(Map(size, pages, node, &parts));
   return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
 }
 

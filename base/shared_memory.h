@@ -14,6 +14,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "base/bytes.h"
 
 namespace memtide {
@@ -24,13 +25,17 @@ class SharedMemory {
  public:
   // Creates memory with all of its pages populated, so that no later access raises SIGBUS.
   // RESOURCE_EXHAUSTED, with sizes: the machine or a cgroup of this process cannot supply the
-  // pages. A size above the available memory is refused without an attempt. REQUIRES: size is a
-  // multiple of 2 MiB and not zero.
-  static absl::StatusOr<SharedMemory> Create(const std::string& name, Bytes size);
+  // pages. A size above the available memory is refused without an attempt. With a NUMA node, the
+  // pages are of that node while it has some; a kernel that refuses this takes them anywhere.
+  // REQUIRES: size is a multiple of 2 MiB and not zero.
+  static absl::StatusOr<SharedMemory> Create(const std::string& name, Bytes size,
+                                             absl::optional<int> node = absl::nullopt);
 
   // Maps memory that another process made with Create, with its content. Takes ownership of `fd`,
-  // even on an error. DATA_LOSS: `fd` is not such memory of `size` bytes.
-  static absl::StatusOr<SharedMemory> Adopt(int fd, Bytes size);
+  // even on an error. Pages that are there stay where they are. DATA_LOSS: `fd` is not such memory
+  // of `size` bytes.
+  static absl::StatusOr<SharedMemory> Adopt(int fd, Bytes size,
+                                            absl::optional<int> node = absl::nullopt);
 
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;

@@ -1,12 +1,14 @@
 #include "daemon/mover/mover.h"
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/numa.h"
 #include "base/status_macros.h"
 #include "daemon/device/streaming_copy.h"
 #include "daemon/io/fd_store.h"
@@ -17,11 +19,24 @@ namespace {
 // Below the priority of the training processes on the same cores.
 constexpr int kStepNice = 5;
 
-WorkQueue::Options CopyThreads(const Device* device) {
-  return {device == nullptr ? 1 : device->copies_in_flight(), 0};
+// A check of a copy reads it in pieces of at most this size.
+constexpr Bytes kCheckedAtOnce = MiB(8);
+
+NumaPlacement PlacementOf(const Device* device) {
+  return device == nullptr ? NumaPlacement() : device->placement();
 }
 
-size_t StepThreads() { return std::max(1u, std::thread::hardware_concurrency() / 2); }
+// Threads that read and write the pool run where its memory is.
+WorkQueue::Options CopyThreads(const Device* device) {
+  return {device == nullptr ? 1 : device->copies_in_flight(), 0, PlacementOf(device).cpus};
+}
+
+WorkQueue::Options StepThreads(const Device* device) {
+  const std::vector<int> cpus = PlacementOf(device).cpus;
+  const size_t half = std::max(1u, std::thread::hardware_concurrency() / 2);
+  // With more than two nodes, half of the cores is more than a node has.
+  return {cpus.empty() ? half : std::min(half, cpus.size()), kStepNice, cpus};
+}
 
 }  // namespace
 
@@ -29,7 +44,9 @@ Mover::Mover(Device* device, Disk* disk, std::function<void(Event)> post)
     : device_(device),
       disk_(disk),
       post_(std::move(post)),
-      steps_("memtide-steps", {StepThreads(), kStepNice}),
+      memory_("memtide-memory", {1, 0, PlacementOf(device).cpus}),
+      steps_("memtide-steps", StepThreads(device)),
+      checks_("memtide-checks", {1, kStepNice, PlacementOf(device).cpus}),
       out_("memtide-out", CopyThreads(device)),
       in_("memtide-in", CopyThreads(device)) {}
 
@@ -64,7 +81,8 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
   auto region = std::make_shared<Region>();
   if (effect.tier == Tier::kHost) {
     MEMTIDE_CHECK(!effect.slot.IsZero() && effect.size.IsMultipleOf(effect.slot)) << effect.slot;
-    MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Create(name, effect.size));
+    MEMTIDE_ASSIGN_OR_RETURN(region->host,
+                             SharedMemory::Create(name, effect.size, PlacementOf(device_).node));
     // systemd has the descriptor before the engine learns of the region, so no record of the
     // journal names memory that is not kept (decision 14).
     if (effect.persistent) StoreFd(RegionName(effect.region), region->host->fd());
@@ -101,7 +119,8 @@ void Mover::AnnounceAll(const Region& region) {
 absl::Status Mover::Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory,
                           std::set<uint64_t> empty) {
   auto region = std::make_shared<Region>();
-  MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Adopt(memory.Release(), size));
+  MEMTIDE_ASSIGN_OR_RETURN(region->host,
+                           SharedMemory::Adopt(memory.Release(), size, PlacementOf(device_).node));
   region->slot = slot;
   // A restored job has what its chunks use, and grows again by need (decision 18).
   for (const uint64_t offset : empty) region->host->Empty(Bytes(offset), slot).IgnoreError();
@@ -259,35 +278,32 @@ void Mover::Zero(const StartTransfer& effect) {
   });
 }
 
+// The thread of the checks copies and compares, so that no other copy waits for a comparison.
 void Mover::Compare(const StartTransfer& effect) {
   Range device = At(effect.from, effect.size, Tier::kDevice);
   Range host = At(effect.to, effect.size, Tier::kHost);
-  out_.Push([this, effect, device = std::move(device), host = std::move(host)]() mutable {
-    const size_t size = effect.size.count();
-    // Neither pinned nor kept: a check is rare.
-    const auto copy = std::make_shared<std::vector<char>>(size);
-    absl::Status status =
-        device_->CopyOut(*device.region->device, device.offset, copy->data(), effect.size);
-    device = Range();
-    if (!status.ok()) {
-      host = Range();
-      post_(TransferDone{effect.transfer, std::move(status)});
-      return;
-    }
-    // The bytes are compared by a thread that copies nothing, so that no copy waits for it.
-    steps_.Push([this, effect, copy, host = std::move(host)]() mutable {
-      const char* const end = host.host() + copy->size();
-      const char* const differs =
-          std::mismatch(host.host(), host.host() + copy->size(), copy->data()).first;
-      absl::Status compared;
-      if (differs != end) {
-        compared = absl::DataLossError(absl::StrCat(
-            "its copies on the device and in host memory differ at byte ", differs - host.host()));
-      }
-      host = Range();
-      post_(TransferDone{effect.transfer, std::move(compared)});
-    });
+  checks_.Push([this, effect, device = std::move(device), host = std::move(host)]() mutable {
+    absl::Status status = FindDifference(device, host, effect.size);
+    device = host = Range();
+    post_(TransferDone{effect.transfer, std::move(status)});
   });
+}
+
+absl::Status Mover::FindDifference(const Range& device, const Range& host, Bytes size) {
+  checked_.resize(std::min(size, kCheckedAtOnce).count());
+  for (Bytes at; at < size; at += Bytes(checked_.size())) {
+    const Bytes piece = std::min(size - at, Bytes(checked_.size()));
+    MEMTIDE_RETURN_IF_ERROR(
+        device_->CopyOut(*device.region->device, device.offset + at, checked_.data(), piece));
+    const char* const expected = host.host() + at.count();
+    if (std::memcmp(expected, checked_.data(), piece.count()) == 0) continue;
+    const char* const differs =
+        std::mismatch(expected, expected + piece.count(), checked_.data()).first;
+    return absl::DataLossError(
+        absl::StrCat("its copies on the device and in host memory differ at byte ",
+                     at.count() + (differs - expected)));
+  }
+  return absl::OkStatus();
 }
 
 void Mover::Start(const StartStep& effect) {

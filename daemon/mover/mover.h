@@ -6,7 +6,8 @@
 // the host included. The engine bounds the queues: there is at most one transfer per slot. Making
 // and dropping memory is slow (pre-faulting takes 0.1 to 1.7 s per GiB) and has a thread of its
 // own. Steps run on half of the cores at a lower priority, because the training processes need the
-// others.
+// others. Checks of copies have a thread at that priority, too, and one buffer of 8 MiB at most. On
+// a machine with several NUMA nodes, host memory and the threads are on the device's.
 //
 // Each effect ends with one event, passed to `post` from a thread of the Mover or of the Disk
 // (TransferDone, StepDone, RegionMade, RegionDropped, SlotReleased, SlotPopulated, StoreMade or
@@ -100,6 +101,9 @@ class Mover {
   void CopyOut(const StartTransfer& effect);
   void Zero(const StartTransfer& effect);
   void Compare(const StartTransfer& effect);
+  // OK if both hold the same bytes, else DATA_LOSS with where they differ first. Called by the
+  // thread of the checks only.
+  absl::Status FindDifference(const Range& device, const Range& host, Bytes size);
   void UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction);
 
   Device* const device_;
@@ -111,10 +115,11 @@ class Mover {
   CondVar disk_idle_;
   uint64_t disk_transfers_ ABSL_GUARDED_BY(mutex_) = 0;  // Started and not yet completed.
 
+  std::vector<char> checked_;  // A piece of a copy. Used by the thread of the checks only.
+
   // Destroyed before everything above. memory_, which releases the regions, ends after the others.
-  // Tasks of out_ push tasks to steps_, which therefore ends after it.
-  WorkQueue memory_{"memtide-memory"};
-  WorkQueue steps_;
+  WorkQueue memory_;
+  WorkQueue steps_, checks_;
   WorkQueue out_, in_;
 };
 

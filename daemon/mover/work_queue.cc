@@ -6,11 +6,14 @@
 
 #include <utility>
 
+#include "base/numa.h"
+
 namespace memtide {
 
 WorkQueue::WorkQueue(const char* name, const Options& options) {
   for (size_t i = 0; i < options.threads; ++i) {
-    threads_.emplace_back([this, nice = options.nice] {
+    threads_.emplace_back([this, nice = options.nice, cpus = options.cpus] {
+      RunOn(cpus);
       // A hint: where the limits forbid it, the thread is as urgent as the others. On Linux, a
       // thread has a priority of its own, named by its id.
       if (nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice);

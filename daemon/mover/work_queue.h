@@ -20,7 +20,8 @@ class WorkQueue {
  public:
   struct Options {
     size_t threads = 1;
-    int nice = 0;  // Added to the process's nice value: higher is a lower priority.
+    int nice = 0;           // Added to the process's nice value: higher is a lower priority.
+    std::vector<int> cpus;  // Where the threads run. Empty: anywhere.
   };
   // `name` is the threads' name in tools such as top: at most 15 characters.
   explicit WorkQueue(const char* name) : WorkQueue(name, Options()) {}
