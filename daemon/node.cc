@@ -32,6 +32,10 @@ constexpr std::chrono::seconds kInspectPatience{2};
 // How long gRPC may take to write the replies to calls that wait when the daemon ends.
 constexpr std::chrono::seconds kReplyPatience{1};
 
+HostMemoryUse HostMemoryOf(const Device* device) {
+  return device == nullptr ? HostMemoryUse() : device->host_memory();
+}
+
 absl::StatusOr<std::string> NewBootId() {
   std::string bytes(16, '\0');
   MEMTIDE_RETURN_IF_ERROR(FillRandom(bytes.data(), bytes.size()));
@@ -232,10 +236,11 @@ absl::Status Node::StartMemory() {
 
 absl::Status Node::StartMetrics() {
   if (!config_.metrics) return absl::OkStatus();
-  const auto inspect = [loop = loop_.get()]() -> absl::StatusOr<InspectReply> {
+  const auto inspect = [loop = loop_.get(),
+                        device = device_.get()]() -> absl::StatusOr<NodeSnapshot> {
     Reply reply = CallAndWait(loop, InspectCall{}, kInspectPatience);
     MEMTIDE_RETURN_IF_ERROR(reply.status);
-    return std::get<InspectReply>(std::move(reply.value));
+    return NodeSnapshot{std::get<InspectReply>(std::move(reply.value)), HostMemoryOf(device)};
   };
   auto exporter = Exporter::Start(config_.metrics->address, kVersion, &edge_counters_, inspect);
   if (!exporter.ok()) {
@@ -275,6 +280,7 @@ absl::Status Node::StartEdges(PersistedState persisted) {
   services_.loop = loop_.get();
   services_.tokens = &tokens_;
   services_.counters = &edge_counters_;
+  services_.host_memory = [device = device_.get()] { return HostMemoryOf(device); };
   services_.node.fastest = config_.DevicePool().IsZero() ? Tier::kHost : Tier::kDevice;
   services_.node.limits = ToEngineOptions(config_, device_.get()).limits;
   if (config_.cuda_device) {

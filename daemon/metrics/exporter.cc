@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/metrics/node_metrics.h"
 
 namespace memtide {
 namespace {
@@ -20,7 +19,7 @@ class NodeCollectable : public prometheus::Collectable {
 
   // Runs in a thread of the web server at each scrape.
   std::vector<prometheus::MetricFamily> Collect() const override {
-    const absl::StatusOr<InspectReply> node = inspect_();
+    const absl::StatusOr<NodeSnapshot> node = inspect_();
     // Absent metrics raise an alert, where those of the last scrape would hide a stuck engine.
     if (!node.ok()) return {};
     return NodeMetrics(*node, *edges_, version_);

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "daemon/engine/interface/effects.h"
 #include "daemon/metrics/edge_counters.h"
+#include "daemon/metrics/node_metrics.h"
 
 namespace prometheus {
 class Collectable;
@@ -22,7 +22,7 @@ namespace memtide {
 
 class Exporter {
  public:
-  using Inspect = std::function<absl::StatusOr<InspectReply>()>;
+  using Inspect = std::function<absl::StatusOr<NodeSnapshot>()>;
 
   // `address`: host:port; port 0 takes any free one. FAILED_PRECONDITION: the address cannot be
   // used. `edges` must outlive the exporter.

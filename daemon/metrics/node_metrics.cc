@@ -179,6 +179,18 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
       node.draining ? 1 : 0);
 }
 
+void AddHostMemory(const HostMemoryUse& use, std::vector<MetricFamily>* families) {
+  families->push_back(
+      Gauge("memtide_host_memory_bytes",
+            "Host memory of jobs by what the GPU's driver has of it. pinned: copied from and to at "
+            "once; unpinned: the machine permits no more, and copies go through staging buffers; "
+            "staging: those buffers, which are pinned, too.")
+          .Add({{"state", "pinned"}}, use.pinned)
+          .Add({{"state", "unpinned"}}, use.unpinned)
+          .Add({{"state", "staging"}}, use.staging)
+          .Take());
+}
+
 // Refusals at the edges are counted apart from memtide_calls_refused_total, because the engine
 // never sees them.
 void AddEdges(const EdgeCounters& edges, std::vector<MetricFamily>* families) {
@@ -197,13 +209,14 @@ void AddEdges(const EdgeCounters& edges, std::vector<MetricFamily>* families) {
 
 }  // namespace
 
-std::vector<MetricFamily> NodeMetrics(const InspectReply& node, const EdgeCounters& edges,
+std::vector<MetricFamily> NodeMetrics(const NodeSnapshot& node, const EdgeCounters& edges,
                                       const std::string& version) {
   std::vector<MetricFamily> families;
-  AddPools(node, &families);
-  AddKinds(node, &families);
-  AddTraffic(node.counters, &families);
-  AddCounts(node, &families);
+  AddPools(node.engine, &families);
+  AddKinds(node.engine, &families);
+  AddTraffic(node.engine.counters, &families);
+  AddCounts(node.engine, &families);
+  AddHostMemory(node.host_memory, &families);
   AddEdges(edges, &families);
   // A label can hold text, which the value of a metric cannot.
   families.push_back(Gauge("memtide_build_info", "Always 1; the label says which release runs.")

@@ -1,8 +1,8 @@
 // The daemon's Prometheus metrics: the only place where metrics have names, units and help texts.
 //
-// All engine metrics come from one InspectReply, so a scrape is one consistent moment: the states
-// of memtide_pool_bytes sum to memtide_pool_capacity_bytes. Base units, the unit last, _total on
-// counters; no label has values that a client can choose.
+// All of the engine's metrics come from one InspectReply, so a scrape is one consistent moment: the
+// states of memtide_pool_bytes sum to memtide_pool_capacity_bytes. Base units, the unit last,
+// _total on counters; no label has values that a client can choose.
 #ifndef MEMTIDE_DAEMON_METRICS_NODE_METRICS_H_
 #define MEMTIDE_DAEMON_METRICS_NODE_METRICS_H_
 
@@ -11,12 +11,19 @@
 #include <string>
 #include <vector>
 
+#include "base/host_memory_use.h"
 #include "daemon/engine/interface/effects.h"
 #include "daemon/metrics/edge_counters.h"
 
 namespace memtide {
 
-std::vector<prometheus::MetricFamily> NodeMetrics(const InspectReply& node,
+// What one scrape shows.
+struct NodeSnapshot {
+  InspectReply engine;
+  HostMemoryUse host_memory;
+};
+
+std::vector<prometheus::MetricFamily> NodeMetrics(const NodeSnapshot& node,
                                                   const EdgeCounters& edges,
                                                   const std::string& version);
 

@@ -13,8 +13,10 @@ namespace {
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-InspectReply TestNode() {
-  InspectReply node;
+NodeSnapshot TestNode() {
+  NodeSnapshot snapshot;
+  snapshot.host_memory = {MiB(5), MiB(2), MiB(16), 1};
+  InspectReply& node = snapshot.engine;
   node.pools = {{Tier::kDevice, MiB(10), MiB(4), MiB(3), MiB(1), MiB(2)},
                 {Tier::kHost, MiB(7), MiB(7), Bytes(), Bytes(), Bytes()}};
   node.kinds = {{ChunkKind::kGradient, MiB(4), MiB(2), MiB(4), Bytes()}};
@@ -23,7 +25,7 @@ InspectReply TestNode() {
   node.counters.stalled_on_room = std::chrono::milliseconds(1500);
   node.session_count = 2;
   node.draining = true;
-  return node;
+  return snapshot;
 }
 
 double ValueOf(const std::vector<MetricFamily>& families, const std::string& name,
@@ -52,6 +54,9 @@ TEST(NodeMetricsTest, ShowsTheValuesOfTheEngine) {
   EXPECT_EQ(ValueOf(families, "memtide_copies_bytes", {{"kind", "gradient"}, {"tier", "host"}}),
             4 << 20);
   EXPECT_EQ(ValueOf(families, "memtide_sessions", {}), 2);
+  EXPECT_EQ(ValueOf(families, "memtide_host_memory_bytes", {{"state", "pinned"}}), 5 << 20);
+  EXPECT_EQ(ValueOf(families, "memtide_host_memory_bytes", {{"state", "unpinned"}}), 2 << 20);
+  EXPECT_EQ(ValueOf(families, "memtide_host_memory_bytes", {{"state", "staging"}}), 16 << 20);
   EXPECT_EQ(ValueOf(families, "memtide_edge_refusals_total", {{"what", "malformed"}}), 3);
   EXPECT_EQ(ValueOf(families, "memtide_draining", {}), 1);
   EXPECT_EQ(ValueOf(families, "memtide_build_info", {{"version", "1.2.3"}}), 1);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/host_memory_use.h"
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/events.h"
 #include "memtide/v1/admin.pb.h"
@@ -51,6 +52,7 @@ absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
 v1::Tier ToProto(Tier tier);
 
 void ToProto(const Limits& limits, v1::Limits* proto);
+void ToProto(const HostMemoryUse& use, v1::HostMemory* proto);
 
 // Does not set cuda_device_uuid, cuda_maps_when_idle and limits, which the engine does not reply.
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response);

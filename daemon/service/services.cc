@@ -49,6 +49,7 @@ void Fill(const ServiceContext& service, const InspectReply& reply,
   response->set_version(service.version);
   response->set_boot_id(service.boot_id);
   for (const std::string& warning : service.warnings) response->add_warnings(warning);
+  ToProto(service.host_memory(), response->mutable_host_memory());
   ToProto(service.node.limits, response->mutable_limits());
 }
 

@@ -8,10 +8,12 @@
 
 #include <grpcpp/impl/service_type.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/host_memory_use.h"
 #include "daemon/metrics/edge_counters.h"
 #include "daemon/service/convert.h"
 #include "daemon/service/loop.h"
@@ -31,6 +33,8 @@ struct ServiceContext {
   std::string cuda_device_uuid;       // Empty if the device is not a GPU.
   bool cuda_maps_when_idle = false;   // See OpenResponse.cuda_maps_when_idle.
   std::vector<std::string> warnings;  // See InspectNodeResponse.warnings.
+  // What the device does with host memory now. Called from any thread.
+  std::function<HostMemoryUse()> host_memory = [] { return HostMemoryUse(); };
 };
 
 // SessionService, ChunkService, OptimizerService and AdminService.

@@ -100,6 +100,13 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
 
 }  // namespace
 
+void ToProto(const HostMemoryUse& use, v1::HostMemory* proto) {
+  proto->set_pinned_bytes(use.pinned.count());
+  proto->set_unpinned_bytes(use.unpinned.count());
+  proto->set_staging_bytes(use.staging.count());
+  if (use.numa_node) proto->set_numa_node(*use.numa_node);
+}
+
 void ToProto(const Limits& limits, v1::Limits* proto) {
   proto->set_chunks_per_call(limits.chunks_per_call);
   proto->set_moments_per_call(limits.moments_per_call);

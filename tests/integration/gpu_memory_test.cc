@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "base/cuda/fake/fake_cuda.h"
@@ -65,6 +67,31 @@ TEST(GpuMemoryTest, ManyChunksAreUsedAtOnceByManyThreads) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// The staging buffers take 16 MiB, and 4 of the host pool's 8 slots fit beside them.
+TEST(GpuMemoryTest, WhereLittleCanBePinnedTheRestIsCopiedThroughTheRing) {
+  const std::string little =
+      std::string("MEMTIDE_FAKE_CUDA=") + std::getenv("MEMTIDE_FAKE_CUDA") + ",pinned=24MiB";
+  GpuNode node("cuda", {little});
+  {
+    const auto client = OpenClient(GpuJob(node));
+    ASSERT_NE(client, nullptr);
+    const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+    ASSERT_TRUE(range.ok()) << range.status();
+    for (uint64_t round = 1; round <= 3; ++round) {
+      FillEach(client.get(), Places(*range, 0, kChunks), round);
+      EXPECT_EQ(CountWrongEach(client.get(), Places(*range, 0, kChunks), round), 0u);
+    }
+    const v1::HostMemory seen = node.Inspect().host_memory();
+    EXPECT_EQ(seen.staging_bytes(), MiB(16).count());
+    EXPECT_EQ(seen.pinned_bytes(), MiB(6).count()) << "of 8 MiB, one slot is left for others";
+    EXPECT_EQ(seen.pinned_bytes() + seen.unpinned_bytes(), MiB(16).count()) << "the host pool";
+    EXPECT_FALSE(seen.has_numa_node()) << "there is one, or it is unknown";
+  }
+  const v1::HostMemory left = node.InspectUntilIdle().host_memory();
+  EXPECT_EQ(left.pinned_bytes() + left.unpinned_bytes(), 0u);
+  EXPECT_NE(node.End().find("some host memory is not pinned"), std::string::npos);
 }
 
 TEST(GpuMemoryTest, NewChunksAreZeroAlsoWhereOthersWere) {

@@ -20,6 +20,9 @@ from rich.table import Table
 
 from memtide._capi import admin, client
 from memtide._capi.locate import default_socket_dir, default_ssd_dir, find_daemon
+from memtide._cli import status
+from memtide._node import inspection
+from memtide._node.inspection import HostMemory
 from memtide._util.sizes import format_size
 from memtide.errors import MemtideError
 
@@ -28,6 +31,9 @@ _SYS_IO_URING_SETUP = 425
 _USER_MODE_ONLY = 1
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 _NVIDIA_UVM = Path("/dev/nvidia-uvm")
+_NUMA_NODES = Path("/sys/devices/system/node/online")
+# In a GPU's line of `memtided --list-gpus`, where its node is known.
+_ON_NODE = ", NUMA node "
 _MEMLOCK_WANTED_BYTES = 64 * 2**20
 _SSD_WANTED_BYTES = 4 * 2**30
 # Between a GPU in the list of `memtided --list-gpus` and the reason.
@@ -78,6 +84,8 @@ def diagnose(ssd_dir: Path | None = None) -> list[Finding]:
         _io_uring,
         _memlock,
         _gpu,
+        _pinned_memory,
+        _numa,
         lambda: _ssd(ssd_dir or default_ssd_dir()),
         _torch,
         _torch_hooks,
@@ -154,6 +162,56 @@ def _with_answers(state: str) -> Finding:
     answers = [line for line in lines if not line.startswith(_FALLBACK)]
     verdict = Verdict.SLOW if fallbacks else Verdict.GOOD
     return Finding("GPU", verdict, "\n".join([state, *answers]), "\n".join(fallbacks))
+
+
+def _pinned_memory() -> Finding:
+    subject = "pinned memory"
+    memory = _host_memory()
+    if memory is None:
+        state = "no daemon runs; it finds out how much this machine permits"
+        return Finding(subject, Verdict.GOOD, state)
+    state = status.host_memory_line(memory).removeprefix("host memory: ") or "none is needed"
+    if not memory.unpinned_bytes:
+        return Finding(subject, Verdict.GOOD, state)
+    return Finding(
+        subject,
+        Verdict.SLOW,
+        state,
+        "end programs that pin memory; raise the container's limit; on WSL2 memory= in .wslconfig",
+    )
+
+
+def _numa() -> Finding:
+    subject = "NUMA"
+    online = _read(_NUMA_NODES).strip()
+    if not any(separator in online for separator in "-,"):
+        return Finding(subject, Verdict.GOOD, "one node")
+    gpus = [line for line in _ask_daemon("--list-gpus").stdout.splitlines() if _ON_NODE in line]
+    state = [f"nodes {online}", *gpus]
+    memory = _host_memory()
+    if memory is not None and memory.numa_node is not None:
+        state.append(f"the host pool is on node {memory.numa_node}")
+        return Finding(subject, Verdict.GOOD, "\n".join(state))
+    if gpus:
+        state.append("memtided takes host memory from its GPU's node")
+        return Finding(subject, Verdict.GOOD, "\n".join(state))
+    if not _read(_NVIDIA_DRIVER):
+        return Finding(subject, Verdict.GOOD, "\n".join([*state, "no GPU to be near to"]))
+    return Finding(
+        subject,
+        Verdict.SLOW,
+        "\n".join([*state, "the GPU's is unknown, so host memory is on any"]),
+        "bind memtided to the GPU's node (nvidia-smi topo -m): numactl --cpunodebind=N "
+        "--preferred=N memtided",
+    )
+
+
+def _host_memory() -> HostMemory | None:
+    """That of the node's daemon. None: no daemon answers."""
+    try:
+        return inspection.inspect(default_socket_dir()).host_memory
+    except MemtideError:
+        return None
 
 
 def _ask_daemon(flag: str, timeout_s: float = 10) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memtide._node import inspection
-from memtide._node.inspection import Node
+from memtide._node.inspection import HostMemory, Node
 from memtide._telemetry.summary_tables import kinds_table, pools_table
 from memtide._util.sizes import format_size
 
@@ -22,6 +22,8 @@ def print_status(socket_dir: Path | None, console: Console) -> None:
     console.print(f"[bold cyan]memtided[/] {node.version}, {state}")
     console.print(pools_table(node))
     console.print(_obtainable_line(node))
+    if line := host_memory_line(node.host_memory):
+        console.print(line)
     if node.kinds:
         console.print(kinds_table(node))
     console.print(_sessions_table(node))
@@ -34,6 +36,20 @@ def _obtainable_line(node: Node) -> str:
     # More than the pools' free bytes: it includes what can be reclaimed from other jobs.
     sizes = (f"{format_size(pool.obtainable_bytes)} {pool.tier}" for pool in node.pools)
     return f"a further job can have {', '.join(sizes)}"
+
+
+def host_memory_line(memory: HostMemory) -> str:
+    """What is pinned, and where host memory is; empty where nothing has to be pinned."""
+    parts = []
+    if memory.pinned_bytes or memory.staging_bytes:
+        parts.append(f"{format_size(memory.pinned_bytes)} pinned")
+        parts.append(f"{format_size(memory.staging_bytes)} of staging buffers")
+    if memory.unpinned_bytes:
+        through = "staging buffers" if memory.staging_bytes else "the driver's, which is slower"
+        parts.append(f"{format_size(memory.unpinned_bytes)} not pinned, copied through {through}")
+    if memory.numa_node is not None:
+        parts.append(f"on NUMA node {memory.numa_node}")
+    return f"host memory: {', '.join(parts)}" if parts else ""
 
 
 def _sessions_table(node: Node) -> Table:

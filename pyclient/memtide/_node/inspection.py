@@ -46,6 +46,16 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class HostMemory:
+    """What the GPU's driver has of the jobs' host memory. All zero without a GPU."""
+
+    pinned_bytes: int = 0
+    unpinned_bytes: int = 0  # Copied through the staging buffers: the machine pins no more.
+    staging_bytes: int = 0  # Pinned, too.
+    numa_node: int | None = None  # Where all of it is; None: on any node.
+
+
+@dataclass(frozen=True)
 class Node:
     """A consistent snapshot of the daemon's state."""
 
@@ -58,6 +68,7 @@ class Node:
     min_slots: int = 0  # The fewest slots of a job at any tier.
     warnings: tuple[str, ...] = ()
     draining: bool = False
+    host_memory: HostMemory = HostMemory()
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -86,6 +97,7 @@ def parse(reply: Mapping[str, Any]) -> Node:
         min_slots=int(reply.get("limits", {}).get("min_slots", 0)),
         warnings=tuple(reply.get("warnings", ())),
         draining=bool(reply.get("draining", False)),
+        host_memory=_host_memory(reply.get("host_memory", {})),
         raw=reply,
     )
 
@@ -99,6 +111,16 @@ def _pool(entry: Mapping[str, Any]) -> Pool:
     return Pool(
         tier=str(entry.get("tier", "")).removeprefix("TIER_").lower(),
         **{name: int(entry.get(name, 0)) for name in Pool.__dataclass_fields__ if name != "tier"},
+    )
+
+
+def _host_memory(entry: Mapping[str, Any]) -> HostMemory:
+    node = entry.get("numa_node")
+    return HostMemory(
+        pinned_bytes=int(entry.get("pinned_bytes", 0)),
+        unpinned_bytes=int(entry.get("unpinned_bytes", 0)),
+        staging_bytes=int(entry.get("staging_bytes", 0)),
+        numa_node=None if node is None else int(node),
     )
 
 

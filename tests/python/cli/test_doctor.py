@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from memtide._cli import doctor
+from memtide._cli import doctor, status
 from memtide._cli.doctor import Verdict
+from memtide._node import inspection
+from memtide._node.inspection import HostMemory
 from memtide._torch_hooks import patches
 
 DRIVER = (
@@ -130,3 +132,57 @@ def test_a_torch_that_is_too_old_is_bad(monkeypatch: pytest.MonkeyPatch) -> None
     finding = doctor._torch_hooks()
     assert finding.verdict is Verdict.BAD
     assert finding.state == "torch 2.4.1 is too old"
+
+
+def _answer(monkeypatch: pytest.MonkeyPatch, memory: HostMemory) -> None:
+    reply = {
+        "host_memory": {
+            name: str(value) for name, value in vars(memory).items() if value is not None
+        }
+    }
+    monkeypatch.setattr(inspection, "inspect", lambda _where: inspection.parse(reply))
+
+
+def test_memory_that_cannot_be_pinned_is_said_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _answer(monkeypatch, HostMemory(1 << 30, 3 << 30, 16 << 20))
+    finding = doctor._pinned_memory()
+    assert finding.verdict is Verdict.SLOW
+    assert "1.00 GiB pinned" in finding.state
+    assert "3.00 GiB not pinned, copied through staging buffers" in finding.state
+    assert ".wslconfig" in finding.remedy
+    _answer(monkeypatch, HostMemory(1 << 30, 0, 16 << 20))
+    assert doctor._pinned_memory().verdict is Verdict.GOOD
+
+
+def test_the_status_says_what_is_pinned_and_where() -> None:
+    assert status.host_memory_line(HostMemory()) == ""
+    line = status.host_memory_line(HostMemory(2 << 30, 0, 16 << 20, numa_node=0))
+    assert line == "host memory: 2.00 GiB pinned, 16.0 MiB of staging buffers, on NUMA node 0"
+    assert "the driver's" in status.host_memory_line(HostMemory(0, 1 << 30))
+
+
+def test_one_numa_node_is_no_choice(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_NUMA_NODES", tmp_path / "online")
+    (tmp_path / "online").write_text("0\n")
+    assert doctor._numa().state == "one node"
+
+
+def test_the_nodes_of_gpu_and_pool_are_said(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_NUMA_NODES", tmp_path / "online")
+    (tmp_path / "online").write_text("0-1\n")
+    _answer(monkeypatch, HostMemory())
+    unknown = doctor._numa()
+    assert unknown.verdict is Verdict.SLOW
+    assert "numactl" in unknown.remedy
+    (node / "memtided").write_text("#!/bin/sh\necho '0 (GPU, 80 GiB, GPU-1, NUMA node 1)'\n")
+    _answer(monkeypatch, HostMemory(numa_node=1))
+    finding = doctor._numa()
+    assert finding.verdict is Verdict.GOOD
+    assert "NUMA node 1" in finding.state
+    assert "the host pool is on node 1" in finding.state
