@@ -56,6 +56,7 @@ EngineOptions ToEngineOptions(const Config& config, const Device* device) {
   options.device_capacity = config.DevicePool();
   if (device != nullptr) options.device_kinds = device->kinds();
   options.clean_drops_per_check = kCleanDropsPerCheck;
+  options.quarantine_device_slots = config.cuda_device.has_value();
   options.host_capacity = config.host_pool;
   options.ssd_capacity = config.ssd_pool;
   options.host_reserve = config.host_reserve;
@@ -94,6 +95,14 @@ std::string Named(const std::string& job) {
   return absl::StrCat("job \"", absl::CEscape(job), "\"");
 }
 
+void Log(const LentUnderProcess& lent) {
+  spdlog::warn(
+      "session {} ended, and its process is still there: {} slots of the GPU that it had leased "
+      "are "
+      "lent again, although its kernels may still run. If the process hangs, end it",
+      lent.session.value(), lent.slots);
+}
+
 void Log(const Misprediction& misprediction) {
   const std::string job = misprediction.job_name.empty()
                               ? absl::StrCat("job ", misprediction.job.value())
@@ -129,6 +138,7 @@ struct Route {
   void operator()(const SendLeaseBudget& effect) const { fd_server.SendLeaseBudget(effect); }
   void operator()(const Misprediction& effect) const { Log(effect); }
   void operator()(const MachineShort& effect) const { Log(effect); }
+  void operator()(const LentUnderProcess& effect) const { Log(effect); }
   void operator()(const JobLost& effect) const {
     spdlog::warn("{} is lost, with its step {}: {}", Named(effect.job_name), effect.committed_step,
                  std::string(effect.why.message()));
@@ -295,6 +305,7 @@ absl::Status Node::StartEdges(PersistedState persisted) {
   options.socket_path = socket_dir_->FdSocketPath();
   options.boot_id = services_.boot_id;
   options.grpc_target = absl::StrCat("unix:", socket_dir_->GrpcSocketPath());
+  options.watch_processes = config_.cuda_device.has_value();
   MEMTIDE_ASSIGN_OR_RETURN(
       fd_server_, FdServer::Bind(
                       std::move(options), &tokens_, &edge_counters_,

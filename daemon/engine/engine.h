@@ -47,6 +47,9 @@ struct EngineOptions {
   // Clean drops for each one whose copy is first compared with the copy in host memory, on a device
   // that does not catch writes of clients that lease for reading (decision 21). Zero: none is.
   uint32_t clean_drops_per_check = 0;
+  // The device runs on for a moment with what a killed client gave it to do, so that slots which
+  // the client had leased are quarantined until ClientQuiet.
+  bool quarantine_device_slots = false;
   // Which chunks are evicted, and whether any are prefetched. Never nullptr.
   const PlacementPolicy* placement = &PredictivePolicy();
   // The memory of jobs with a time to live, and their records, outlive the daemon.

@@ -135,6 +135,12 @@ void EngineState::CheckInvariants() const {
     MEMTIDE_CHECK(session != nullptr && session->opening);
   }
   CheckWaiting();
+  for (const auto& [id, quarantined] : quarantines_) {
+    MEMTIDE_CHECK(sessions_.Find(id) == nullptr && jobs_.count(quarantined.job->id) == 1);
+    for (const SlotNumber slot : quarantined.slots) {
+      MEMTIDE_CHECK(quarantined.job->share(Tier::kDevice).slots().in_quarantine(slot));
+    }
+  }
   for (const auto& [id, step] : steps_) MEMTIDE_CHECK(step.of_job);
   for (const auto& [id, waiter] : waiters_) {
     MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));

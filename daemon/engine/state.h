@@ -40,12 +40,23 @@ class EngineState {
   void On(const RenewCall& event);
   void On(const CloseCall& event);
   void On(const Tick& event);
-  void EndSession(Session& session, const absl::Status& why);
+  // Whether the process has waited for all that it gave the device to do.
+  enum class Ending { kOrderly, kAbrupt };
+  void EndSession(Session& session, const absl::Status& why, Ending ending);
   void ExpireCalls();
   // The session, if it may make calls about chunks. Otherwise answers the call and returns nullptr.
   Session* CallingSession(CallId call, SessionId id);
   // True: the request was answered before, and the call gets the same reply again.
   bool AnswerAgain(const Session& session, CallId call, uint64_t request_id, size_t event_kind);
+
+  // --- sessions/quarantine.cc ---
+  void On(const ClientQuiet& event);
+  // The session, which ends, leased the chunk's slot at the device.
+  void Quarantine(SessionId session, ChunkIndex index);
+  // Whether kernels of an ended session may still write to the chunk's slot at the device.
+  bool InQuarantine(const Chunk& chunk) const;
+  // Drops a copy in a quarantined slot that is torn, or that another copy can replace.
+  void LeaveQuarantine(ChunkIndex index);
 
   // --- sessions/jobs.cc ---
   void On(const OpenCall& event);
@@ -358,6 +369,12 @@ class EngineState {
   };
   // They wait for memory that is being given back; one per session.
   std::deque<WaitingOpen> opens_;
+
+  struct Quarantined {
+    Job* job;
+    std::vector<SlotNumber> slots;  // At the device.
+  };
+  std::map<SessionId, Quarantined> quarantines_;  // By sessions that ended, until ClientQuiet.
 
   RecordLog record_log_;
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.

@@ -6,6 +6,9 @@
 // gives up free slots, one by one. A slot that was given up is backed again in two steps, because
 // its memory goes and comes asynchronously: Gone, TakeGone.
 //
+// A slot in quarantine keeps its owner. When it is freed it waits, and is lent again when its last
+// quarantine ends.
+//
 // Ownership: a Slot returns itself to its pool when it is destroyed. The pool must outlive its
 // slots and must not move while they exist.
 //
@@ -15,6 +18,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -79,7 +84,9 @@ class SlotPool {
   uint32_t gone_slots() const { return static_cast<uint32_t>(gone_.size()); }
   uint32_t backed_slots() const { return numbers_ - unbacked_slots(); }
   uint32_t free_slots() const { return static_cast<uint32_t>(freed_.size()) + numbers_ - fresh_; }
-  uint32_t used_slots() const { return backed_slots() - free_slots(); }
+  uint32_t used_slots() const { return backed_slots() - free_slots() - quarantined_slots(); }
+  // Slots without an owner that wait for the end of their quarantine.
+  uint32_t quarantined_slots() const { return static_cast<uint32_t>(waiting_.size()); }
   // Backed slots that the pool lacks, or has too many of.
   uint32_t missing_slots() const { return size_ - std::min(size_, backed_slots()); }
   uint32_t surplus_slots() const { return backed_slots() - std::min(size_, backed_slots()); }
@@ -127,6 +134,19 @@ class SlotPool {
   // No more memory will come: the pool's size becomes the number of backed slots.
   void Cap() { size_ = std::min(size_, backed_slots()); }
 
+  // Something may still write to the slot: it is not lent again before as many EndQuarantine.
+  // REQUIRES: the slot has an owner.
+  void Quarantine(SlotNumber number) { ++quarantines_[number]; }
+  // REQUIRES: the slot is in quarantine.
+  void EndQuarantine(SlotNumber number) {
+    const auto found = quarantines_.find(number);
+    MEMTIDE_CHECK(found != quarantines_.end()) << number;
+    if (--found->second > 0) return;
+    quarantines_.erase(found);
+    if (waiting_.erase(number) > 0) freed_.push_back(number);
+  }
+  bool in_quarantine(SlotNumber number) const { return quarantines_.count(number) > 0; }
+
   // Owns nothing when no backed slot is free.
   Slot Take() {
     if (!freed_.empty()) {
@@ -161,17 +181,27 @@ class SlotPool {
 
  private:
   friend class Slot;
+  void Put(SlotNumber number) {
+    if (in_quarantine(number)) {
+      waiting_.insert(number);
+    } else {
+      freed_.push_back(number);
+    }
+  }
+
   uint32_t size_;
   uint32_t numbers_ = 0;           // Slots below are backed, but for those that are gone.
   uint32_t fresh_ = 0;             // Slots from here on were never taken.
   std::vector<SlotNumber> freed_;  // Last freed last.
   std::vector<SlotNumber> gone_;   // Given up, and without memory.
   uint32_t changing_ = 0;          // Given up, and their memory is on its way, out or in.
+  std::map<SlotNumber, uint32_t> quarantines_;  // How many each slot has.
+  std::set<SlotNumber> waiting_;                // In quarantine, and without an owner.
 };
 
 inline void Slot::Free() {
   if (pool_ == nullptr) return;
-  pool_->freed_.push_back(number_);
+  pool_->Put(number_);
   pool_ = nullptr;
 }
 

@@ -25,6 +25,11 @@ namespace {
 // While descriptors are short: soon enough for a client, and no load.
 constexpr int kRetryMs = 100;
 
+// Rounded down, the last part of a millisecond would be a busy loop.
+int CeilMs(Duration time) {
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(time).count());
+}
+
 }  // namespace
 
 struct FdServer::Connection {
@@ -36,6 +41,8 @@ struct FdServer::Connection {
   std::deque<Frame> outbox;
   // epoll also watches for room to write.
   bool awaits_room = false;
+  OwnedFd process;       // A pidfd, where processes are watched.
+  bool orderly = false;  // The client closed the session itself.
 };
 
 absl::StatusOr<std::unique_ptr<FdServer>> FdServer::Bind(FdServerOptions options,
@@ -58,7 +65,8 @@ FdServer::FdServer(FdServerOptions options, TokenTable* tokens, EdgeCounters* co
       tokens_(tokens),
       counters_(counters),
       post_(std::move(post)),
-      export_region_(std::move(export_region)) {}
+      export_region_(std::move(export_region)),
+      quiet_watch_(options_.max_watched_per_uid) {}
 
 FdServer::~FdServer() {
   if (thread_.joinable()) {
@@ -125,10 +133,7 @@ void FdServer::Queue(Command command) {
 void FdServer::Serve() {
   std::array<epoll_event, 64> events;
   for (;;) {
-    int timeout_ms = CloseSilentOnes();
-    // No event says that the process has descriptors again.
-    if (!lacking_.empty()) timeout_ms = timeout_ms < 0 ? kRetryMs : std::min(timeout_ms, kRetryMs);
-    const int count = epoll_wait(epoll_fd_, events.data(), events.size(), timeout_ms);
+    const int count = epoll_wait(epoll_fd_, events.data(), events.size(), NextTimeout());
     MEMTIDE_CHECK(count >= 0 || errno == EINTR) << "epoll_wait: " << std::strerror(errno);
     for (int i = 0; i < count; ++i) {
       const int fd = events[i].data.fd;
@@ -150,8 +155,27 @@ void FdServer::Serve() {
     }
     FlushLacking();
     RunCommands();
+    PostQuiet();
     MutexLock lock(&mutex_);
     if (stop_) return;
+  }
+}
+
+int FdServer::NextTimeout() {
+  int timeout_ms = CloseSilentOnes();
+  const auto limit = [&timeout_ms](int ms) {
+    timeout_ms = timeout_ms < 0 ? ms : std::min(timeout_ms, ms);
+  };
+  // No event says that the process has descriptors again.
+  if (!lacking_.empty()) limit(kRetryMs);
+  const absl::optional<Duration> quiet = quiet_watch_.next(Now());
+  if (quiet.has_value()) limit(CeilMs(*quiet));
+  return timeout_ms;
+}
+
+void FdServer::PostQuiet() {
+  for (const ClientQuiet& quiet : quiet_watch_.Take(Now())) {
+    post_(quiet);
   }
 }
 
@@ -229,9 +253,7 @@ int FdServer::CloseSilentOnes() {
            absl::DeadlineExceededError("the client sent no FdHello in time"));
   }
   if (greeting_.empty()) return -1;
-  // Rounded down, the last part of a millisecond would be a busy loop.
-  const auto left = greeting_.front().first - now;
-  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
+  return CeilMs(greeting_.front().first - now);
 }
 
 void FdServer::Read(Connection* connection) {
@@ -257,6 +279,9 @@ absl::Status FdServer::Greet(Connection* connection, absl::string_view packet) {
                                [&](const auto& entry) { return entry.second == connection->fd; }));
   if (--greeting_per_uid_[connection->peer.uid] == 0) greeting_per_uid_.erase(connection->peer.uid);
   connection->session = session;
+  if (options_.watch_processes) {
+    connection->process = ProcessOf(connection->fd, connection->peer);
+  }
   sessions_.emplace(session, connection);
   post_(ClientConnected{session, connection->peer.uid, connection->peer.pid});
   // The engine may have refused the session at once: then no welcome goes out before the refusal.
@@ -349,6 +374,7 @@ void FdServer::End(Connection* connection, const absl::Status& reason) {
   if (!reason.ok()) {
     [[maybe_unused]] const auto sent = SendPacket(connection->fd, EncodeRefused(reason), -1);
   }
+  connection->orderly = reason.ok();
   Remove(connection);
 }
 
@@ -364,6 +390,9 @@ void FdServer::Remove(Connection* connection) {
                                  [fd](const auto& entry) { return entry.second == fd; }));
     const auto it = greeting_per_uid_.find(connection->peer.uid);
     if (--it->second == 0) greeting_per_uid_.erase(it);
+  }
+  if (session && options_.watch_processes && !connection->orderly) {
+    quiet_watch_.Add({*session, connection->peer.uid, std::move(connection->process)}, Now());
   }
   connections_.erase(fd);
   close(fd);

@@ -2,7 +2,8 @@
 //
 // The server accepts connections on a SOCK_SEQPACKET unix socket, reads the peer's identity from
 // the kernel, waits for FdHello, mints the session's token, and from then on sends descriptors and
-// revocations to the client. It posts ClientConnected and ClientGone events.
+// revocations to the client. It posts ClientConnected and ClientGone events and, on a GPU,
+// ClientQuiet (quiet_watch.h).
 //
 // A peer that exceeds a limit below is refused and closed. The kernel never installs descriptors
 // that a peer sends.
@@ -32,6 +33,7 @@
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/events.h"
 #include "daemon/metrics/edge_counters.h"
+#include "daemon/session/quiet_watch.h"
 #include "daemon/session/token_table.h"
 
 namespace memtide {
@@ -50,6 +52,10 @@ struct FdServerOptions {
   // memory, 4096 for device memory that is exported slot by slot, and as many again when they go.
   // With more, the session is closed.
   uint32_t max_queued_frames = 16384;
+  // Post ClientQuiet for each session that ended without a Close.
+  bool watch_processes = false;
+  // Processes of one uid; see QuietWatch. As many as it may have sessions at a time.
+  uint32_t max_watched_per_uid = 64;
 };
 
 class FdServer {
@@ -104,6 +110,9 @@ class FdServer {
   void FlushLacking();
   // Closes connections whose FdHello is overdue; returns how long to wait for the next deadline.
   int CloseSilentOnes();
+  // How long to wait for an event, in ms; -1: until there is one.
+  int NextTimeout();
+  void PostQuiet();
   absl::Status CheckLimits(uint32_t uid) const;
   void Admit(int fd);
   void Read(Connection* connection);
@@ -131,6 +140,7 @@ class FdServer {
   std::map<SessionId, Connection*> sessions_;
   std::map<uint32_t, uint32_t> greeting_per_uid_;
   std::set<int> lacking_;  // Connections whose next frame needs a descriptor, while there is none.
+  QuietWatch quiet_watch_;
   std::deque<std::pair<Instant, int>> greeting_;  // Deadline and descriptor, oldest first.
 
   Mutex mutex_;

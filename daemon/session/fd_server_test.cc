@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -239,6 +241,39 @@ TEST_F(FdServerTest, EndsASessionThatAskedForItWithoutARefusal) {
   server_->Close(session, absl::OkStatus());
   EXPECT_EQ(client.Receive().frame_case(), v1::FdFrame::FRAME_NOT_SET);
   EXPECT_EQ(events_.Next<ClientGone>().session, session);
+}
+
+TEST_F(FdServerTest, SaysWhenAKilledProcessIsQuiet) {
+  options_.watch_processes = true;
+  StartServer();
+  const pid_t child = fork();
+  if (child == 0) {
+    const Client client(options_.socket_path);
+    send(client.fd(), Client::Hello().data(), Client::Hello().size(), MSG_NOSIGNAL);
+    for (;;) pause();
+  }
+  const SessionId session = events_.Next<ClientConnected>().session;
+  kill(child, SIGKILL);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(events_.Next<ClientGone>().session, session);
+  const auto quiet = events_.Next<ClientQuiet>();
+  EXPECT_EQ(quiet.session, session);
+  EXPECT_FALSE(quiet.process_lives);
+}
+
+TEST_F(FdServerTest, WatchesNoProcessThatClosedItsSession) {
+  options_.watch_processes = true;
+  options_.max_watched_per_uid = 1;  // The first of two is quiet at once.
+  StartServer();
+  Client closed(options_.socket_path), first(options_.socket_path), second(options_.socket_path);
+  const SessionId of_closed = Greet(&closed), of_first = Greet(&first), of_second = Greet(&second);
+  server_->Close(of_closed, absl::OkStatus());
+  EXPECT_EQ(events_.Next<ClientGone>().session, of_closed);
+  first.Close();
+  EXPECT_EQ(events_.Next<ClientGone>().session, of_first);
+  second.Close();
+  EXPECT_EQ(events_.Next<ClientGone>().session, of_second);
+  EXPECT_EQ(events_.Next<ClientQuiet>().session, of_first);
 }
 
 TEST_F(FdServerTest, ClosesWhoSaysNothingInTime) {

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -19,6 +20,8 @@ namespace {
 // Connections that wait to be accepted. gRPC's clients do not wait for room here: they fail.
 constexpr int kBacklog = 1024;
 constexpr mode_t kSocketMode = 0660;
+// SO_PEERPIDFD, which the headers of Debian 12 do not have.
+constexpr int kPeerPidFd = 77;
 
 std::string ErrnoText() { return std::strerror(errno); }
 
@@ -50,6 +53,15 @@ absl::StatusOr<Peer> PeerOf(int fd) {
     return absl::InternalError(absl::StrCat("SO_PEERCRED: ", ErrnoText()));
   }
   return Peer{credentials.uid, credentials.pid};
+}
+
+OwnedFd ProcessOf(int fd, const Peer& peer) {
+  int process = -1;
+  socklen_t size = sizeof(process);
+  if (getsockopt(fd, SOL_SOCKET, kPeerPidFd, &process, &size) == 0) return OwnedFd(process);
+  // Linux before 6.5 has only the number. A process that connected and ended within the moment
+  // since may have passed it on; then the wait is for another process, and bounded.
+  return OwnedFd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
 }
 
 absl::StatusOr<ReadResult> ReadPacket(int fd, std::string* packet) {

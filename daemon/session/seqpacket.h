@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "daemon/io/owned_fd.h"
 
 namespace memtide {
 
@@ -24,6 +25,10 @@ struct Peer {
 };
 // The peer's identity, by SO_PEERCRED.
 absl::StatusOr<Peer> PeerOf(int fd);
+
+// A pidfd of the process that connected. Owns none where there are no descriptors left, or where
+// the process is gone already. `peer` is PeerOf(fd).
+OwnedFd ProcessOf(int fd, const Peer& peer);
 
 enum class ReadResult { kPacket, kNothing, kEnd };
 // One packet into *packet. kEnd: the peer is gone. INVALID_ARGUMENT: it is longer than

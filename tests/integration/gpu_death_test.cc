@@ -1,5 +1,9 @@
 // Tests that killed clients and daemons leave no memory of a GPU in use.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
 
 #include "base/cuda/fake/fake_cuda.h"
 #include "base/cuda/fake/importer_process.h"
@@ -8,6 +12,9 @@
 
 namespace memtide::client {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr Bytes kGpuMemory = MiB(64);
 constexpr uint32_t kChunks = 3 * kGpuSlots;
@@ -75,6 +82,43 @@ TEST(GpuDeathTest, AnotherSessionOfTheJobGoesOn) {
   // All slots that may be in use are free, as the killed session's leases have ended.
   const auto use = client->Use(Places(*range, 0, kGpuUses), Access::kWrite);
   EXPECT_TRUE(use.ok()) << use.status();
+}
+
+TEST(GpuDeathTest, KernelsThatADyingProgramLeftHitNoChunkOfOthers) {
+  GpuNode node;
+  const auto client = OpenClient(GpuJob(node, "shared"));
+  ASSERT_NE(client, nullptr);
+  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  ASSERT_TRUE(range.ok()) << range.status();
+  const std::vector<PlaceId> used = Places(*range, 0, kGpuUses);
+  // From now on all slots have memory, and it is free.
+  FillEach(client.get(), Places(*range, 0, kGpuSlots), 3);
+  ASSERT_TRUE(client->Evict(Places(*range, 0, kGpuSlots)).ok());
+  ChildProcess puppet("GPU_PUPPET", {node.socket_dir(), "shared"});
+  ASSERT_EQ(puppet.ReadLine(), "ready");
+  ASSERT_EQ(puppet.Ask("allocate 6"), "ok");
+  ASSERT_EQ(puppet.Ask("acquire 0 6"), "ok");
+  ASSERT_EQ(puppet.Ask("hangup"), "ok");
+  while (node.Inspect().session_count() > 1) {
+  }
+  // Two of the eight slots are free, and six chunks are wanted.
+  std::atomic<bool> filled{false};
+  std::thread fill([&] {
+    const auto use = client->Use(used, Access::kWrite);
+    EXPECT_TRUE(use.ok()) << use.status();
+    if (use.ok()) Fill(client.get(), used, 1);
+    filled = true;
+  });
+  // A call that waits while nothing moves waits for the quarantine.
+  for (bool waits = false; !filled && !waits;) {
+    const v1::InspectNodeResponse now = node.Inspect();
+    waits = now.waiting_calls() > 0 && now.transfers_in_flight() == 0;
+  }
+  EXPECT_EQ(puppet.Ask("memset 0 6"), "ok");
+  puppet.Kill();
+  fill.join();
+  EXPECT_EQ(CountWrongEach(client.get(), used, 1), 0u);
+  EXPECT_THAT(node.End(), Not(HasSubstr("still there")));
 }
 
 TEST(GpuDeathTest, WhenTheDaemonDiesMappedBytesStayAndCallsSaySo) {

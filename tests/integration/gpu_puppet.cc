@@ -3,19 +3,47 @@
 // result, "ok", or the error. Chunks are named by their number; 0 is the first allocated.
 //
 //   allocate COUNT | acquire FIRST COUNT | fill FIRST COUNT STAMP | wrong FIRST COUNT STAMP |
-//   release FIRST COUNT | close
+//   release FIRST COUNT | hangup | memset FIRST COUNT | close
 //
-// fill and wrong need acquired chunks; wrong prints the number of pages without fill's value.
+// fill, wrong and memset need acquired chunks; wrong prints the number of pages without fill's
+// value. After hangup the session has ended for the daemon, as when the kernel has closed a killed
+// process's sockets. memset is a kernel that runs then.
+#include <sys/socket.h>
+
+#include <filesystem>
 #include <iostream>
 #include <sstream>
 #include <string>
 
+#include "base/cuda/cuda.h"
+#include "base/cuda/fake/fake_cuda.h"
 #include "tests/integration/gpu_node.h"
 
 namespace memtide::client {
 namespace {
 
 std::string Say(const absl::Status& status) { return status.ok() ? "ok" : status.ToString(); }
+
+// The session's socket is the only one that transmits packets.
+std::string HangUp() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    int type = 0;
+    socklen_t size = sizeof(type);
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET) continue;
+    return shutdown(fd, SHUT_RDWR) == 0 ? "ok" : "shutdown failed";
+  }
+  return "no session";
+}
+
+std::string Memset(Client* client, const std::vector<PlaceId>& places) {
+  if (!UseGpu(0).ok()) return "no GPU";
+  for (const PlaceId place : places) {
+    const CUdeviceptr address = fake_cuda::DeviceAddress(client->address(place));
+    if (cuMemsetD8Async(address, 0xee, kGpuChunk.count(), nullptr) != CUDA_SUCCESS) return "failed";
+  }
+  return cuCtxSynchronize() == CUDA_SUCCESS ? "ok" : "failed";
+}
 
 std::string Obey(Client* client, PlaceRange* range, const std::string& line) {
   std::istringstream words(line);
@@ -32,6 +60,8 @@ std::string Obey(Client* client, PlaceRange* range, const std::string& line) {
   if (verb == "acquire") return Say(client->Acquire(places, Access::kWrite));
   if (verb == "release") return Say(client->Release(places));
   if (verb == "wrong") return std::to_string(CountWrong(client, places, stamp));
+  if (verb == "hangup") return HangUp();
+  if (verb == "memset") return Memset(client, places);
   if (verb != "fill") return "unknown: " + verb;
   Fill(client, places, stamp);
   return "ok";

@@ -160,6 +160,7 @@ EngineOptions ToOptions(const Config& config) {
   options.limits = config.limits;
   options.host_reserve = config.chunk_size * config.host_reserve;
   options.persistent_jobs = config.persistent_jobs;
+  options.quarantine_device_slots = config.quarantine;
   if (config.slot_regions) {
     options.device_kinds = {MemoryKind::kCudaDescriptor, MemoryKind::kCudaIpc};
   }
@@ -199,6 +200,8 @@ std::string ToSource(const Config& config) {
   add("ssd_slots", config.ssd_slots, plain.ssd_slots, "");
   add("slot_regions", config.slot_regions, plain.slot_regions, "");
   add("host_reserve", config.host_reserve, plain.host_reserve, "");
+  add("quarantine", config.quarantine, false, "");
+  add("quarantine", config.quarantine, plain.quarantine, "");
   add("persistent_jobs", config.persistent_jobs, plain.persistent_jobs, "");
   add("elastic", config.elastic, plain.elastic, "");
   add("uids", config.uids, plain.uids, "");

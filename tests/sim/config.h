@@ -53,6 +53,7 @@ struct Config {
   uint32_t device_slots = 0, host_slots = 4, ssd_slots = 0;
   bool slot_regions = false;     // The device lends its memory slot by slot.
   uint32_t host_reserve = 0;     // Slots that the machine is to have for programs.
+  bool quarantine = false;       // Kernels of killed clients run on, until ClientQuiet.
   bool persistent_jobs = false;  // Jobs with a time to live outlive the daemon.
   bool elastic = false;          // Most jobs have elastic shares.
   Limits limits;

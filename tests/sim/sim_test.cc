@@ -81,6 +81,20 @@ TEST(SimulationTest, EverySeedKeepsEveryPromiseInTheSameWay) {
   }
 }
 
+// The first seeds again, on a device that runs on with what killed clients left.
+TEST(SimulationTest, KernelsOfKilledClientsHitNoChunkOfOthers) {
+  constexpr uint64_t kSeeds = 1000;
+  std::signal(SIGABRT, OnAbort);
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    Config config = MakeConfig(seed);
+    if (config.device_slots == 0) continue;
+    config.quarantine = true;
+    AnnounceSeed(config);
+    const Outcome outcome = Simulation::Run(config, MakeOps(config));
+    ASSERT_EQ(outcome.broken, "") << outcome.last << "with a quarantine, seed " << seed;
+  }
+}
+
 // Seeds beyond the others in which the engine once broke a promise, by what it did.
 constexpr uint64_t kBrokenOnce[] = {
     1000255,  // A lease budget of no chunks was sent.

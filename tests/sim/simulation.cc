@@ -214,6 +214,7 @@ void Simulation::Feed(Event event) {
   if (!verdict_.ok()) return;
   ++events_;
   trace_.Add(now_, event);
+  const std::map<SessionId, std::vector<MemoryPlace>> may_die = MayDie(event);
   model_.Before(now_, event);
   std::vector<Effect> effects;
   if (fault_injector_ == nullptr || !fault_injector_->Withhold(event)) {
@@ -231,8 +232,27 @@ void Simulation::Feed(Event event) {
     if (const auto* revoke = std::get_if<Revoke>(&effect)) revokes_.push_back(*revoke);
   }
   if (dies) return Restart();
+  for (const auto& [id, written] : may_die) {
+    const Phase phase = model_.state().FindSession(id)->phase;
+    if (phase == Phase::kEnding || phase == Phase::kEnded) node_.LeaveKernels(id, written);
+  }
   if (verdict_.ok()) model_.After(event);
   AnswerRevokes();
+}
+
+std::map<SessionId, std::vector<MemoryPlace>> Simulation::MayDie(const Event& event) const {
+  std::map<SessionId, std::vector<MemoryPlace>> may_die;
+  const auto* const gone = std::get_if<ClientGone>(&event);
+  if (!config_.quarantine || (gone == nullptr && !std::holds_alternative<Tick>(event))) return {};
+  for (const auto& [id, session] : model_.state().sessions) {
+    if (gone != nullptr && id != gone->session) continue;
+    for (const auto& [chunk, lease] : session.leases) {
+      if (lease.tier != Tier::kDevice) continue;
+      std::vector<MemoryPlace>& written = may_die[id];
+      if (lease.access == Access::kWrite) written.push_back(lease.place);
+    }
+  }
+  return may_die;
 }
 
 // Clients give back what they are asked for, most of the time.

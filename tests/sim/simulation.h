@@ -5,6 +5,7 @@
 #ifndef MEMTIDE_TESTS_SIM_SIMULATION_H_
 #define MEMTIDE_TESTS_SIM_SIMULATION_H_
 
+#include <map>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -53,6 +54,8 @@ class Simulation {
   void Feed(Event event);
   // Gives the call an id first.
   void Ask(Event call);
+  // The sessions that the event may end, with the places at the device that each may write.
+  std::map<SessionId, std::vector<MemoryPlace>> MayDie(const Event& event) const;
   // The oracle judges it by what is free in the pools at that moment.
   void AskForMemory(Event call);
   void AnswerRevokes();

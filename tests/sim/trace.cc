@@ -89,6 +89,9 @@ struct EventText {
   std::string operator()(const ClientGone& e) const {
     return StrCat("Gone session ", e.session.value());
   }
+  std::string operator()(const ClientQuiet& e) const {
+    return StrCat("Quiet session ", e.session.value());
+  }
   std::string operator()(const OpenCall& e) const {
     return StrCat(Head("Open", e), " job '", e.job_name.substr(0, 8), "' chunk ",
                   e.chunk_size.count(), " shares ", e.device_share.count(), "/",
@@ -264,6 +267,9 @@ struct EffectText {
   }
   std::string operator()(const MachineShort& e) const {
     return StrCat("MachineShort ", e.begins ? "begins" : "ends", " ", e.available.count());
+  }
+  std::string operator()(const LentUnderProcess& e) const {
+    return StrCat("LentUnderProcess session ", e.session.value(), " slots ", e.slots);
   }
   std::string operator()(const ReleaseSlot& e) const { return StrCat("EmptySlot ", Text(e.place)); }
   std::string operator()(const PopulateSlot& e) const { return StrCat("FillSlot ", Text(e.place)); }

@@ -66,7 +66,7 @@ void EngineState::CheckDone(ChunkIndex index, const Flight& flight, const absl::
   const std::vector<SessionId> sessions = chunk.job->sessions;
   for (const SessionId id : sessions) {
     Emit(CloseSession{id, why});
-    EndSession(*sessions_.Find(id), why);
+    EndSession(*sessions_.Find(id), why, Ending::kAbrupt);
   }
   // A job with a time to live goes on without sessions.
   const auto lingers = jobs_.find(job);

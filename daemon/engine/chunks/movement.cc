@@ -46,6 +46,7 @@ void EngineState::Advance(ChunkIndex index) {
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
   if (!chunk.live() || chunk.copies.flight.has_value()) return;
   queued_for_ = 0;
+  if (InQuarantine(chunk)) LeaveQuarantine(index);
   if (chunk.pinned()) StopPrefetch(chunk);
   if (chunk.evict_from.has_value() && chunk.pinned_at(*chunk.evict_from)) CancelEviction(chunk);
   if (!chunk.waiters.empty()) {
@@ -107,6 +108,8 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
   Chunk& chunk = chunks_[index];
   if (chunk.valid_at(tier)) return true;
   if (!TakeSlot(index, tier)) return false;
+  // Only at the home tier does a chunk keep such a slot. On(ClientQuiet) lists the chunk again.
+  if (tier == Tier::kDevice && InQuarantine(chunk)) return false;
   if (chunk.copies.valid == 0 && chunk.overwrite) {
     // A step is about to write the whole chunk.
     chunk.copies.valid = Bit(tier);

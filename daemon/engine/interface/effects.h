@@ -173,6 +173,12 @@ struct MachineShort {
   Bytes available, reserve;
 };
 
+// Slots that an ended session had leased are lent again although its process may live on.
+struct LentUnderProcess {
+  SessionId session;
+  uint32_t slots = 0;
+};
+
 // A job of the previous daemon could not be restored. Its memory is dropped.
 struct JobLost {
   JobId job;
@@ -254,7 +260,7 @@ struct StartStep {
 using Effect =
     std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction, MakeRegion,
                  DropRegion, MakeStore, DropStore, StartTransfer, StartStep, JobLost, Record,
-                 SendLeaseBudget, MachineShort, ReleaseSlot, PopulateSlot>;
+                 SendLeaseBudget, MachineShort, ReleaseSlot, PopulateSlot, LentUnderProcess>;
 
 }  // namespace memtide
 

@@ -34,6 +34,13 @@ struct ClientGone {
   SessionId session;
 };
 
+// The session ended without a CloseCall, and nothing that its process left on the device runs any
+// more: the process is gone, or kQuietWithin has passed. Sessions that left nothing: ignored.
+struct ClientQuiet {
+  SessionId session;
+  bool process_lives = false;  // Or that cannot be known.
+};
+
 // --- Calls ---
 
 // Binds the session to a job: creates it, or joins the running or lingering job of the same name
@@ -235,12 +242,12 @@ struct HostMemory {
 // Time passed. At least every 100 ms while anything waits.
 struct Tick {};
 
-using Event =
-    std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall, AllocateCall,
-                 FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall, DescribeCall,
-                 ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
-                 TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick, StepCall,
-                 CommitCall, StepDone, Restore, HostMemory, SlotReleased, SlotPopulated>;
+using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall,
+                           AllocateCall, FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall,
+                           DescribeCall, ReportCall, ResizeCall, ReturnRegionsCall, InspectCall,
+                           TraceCall, DrainCall, TransferDone, RegionMade, RegionDropped, StoreMade,
+                           StoreDropped, Tick, StepCall, CommitCall, StepDone, Restore, HostMemory,
+                           SlotReleased, SlotPopulated, ClientQuiet>;
 
 }  // namespace memtide
 

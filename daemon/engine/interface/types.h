@@ -17,6 +17,8 @@ namespace memtide {
 
 // With fewer slots than this at a tier, no chunk can be promoted while others are in use.
 inline constexpr uint32_t kMinSlots = 4;
+// ClientQuiet comes at most this long after the end of a session.
+inline constexpr Duration kQuietWithin = std::chrono::seconds(8);
 inline constexpr Bytes kMaxRegionSize = GiB(1);  // One registered io_uring buffer.
 
 // A chunk's number in the engine's table: the low 32 bits of its id. The high 32 bits are the
@@ -78,9 +80,11 @@ struct ChunkInfo {
 struct PoolUsage {
   Tier tier = Tier::kHost;
   Bytes capacity;
-  Bytes used;       // Slots that hold a chunk's copy, or are being filled with one.
-  Bytes reserved;   // Empty slots that are lent to a job.
-  Bytes balloon;    // Slots lent to a job whose pages the machine has, while it is short of them.
+  Bytes used;      // Slots that hold a chunk's copy, or are being filled with one.
+  Bytes reserved;  // Empty slots that are lent to a job.
+  Bytes balloon;   // Slots lent to a job whose pages the machine has, while it is short of them.
+  // A part of `reserved`: slots that what a killed process left on the device may still write to.
+  Bytes quarantined;
   Bytes scrubbing;  // Memory of ended jobs that is not yet given back.
   Bytes free;       // Lent to no job.
   // Free, or reclaimed from other jobs on demand: the limit of a new elastic share.
@@ -126,7 +130,7 @@ struct Counters {
 
 // Limits; each is refused with RESOURCE_EXHAUSTED naming it, and counted in calls_refused.
 struct Limits {
-  uint32_t sessions = 256;          // fds: two per session stay far below the usual 1,024.
+  uint32_t sessions = 256;          // fds: three per session stay far below the usual 1,024.
   uint32_t sessions_per_uid = 64;   // One user cannot take every session.
   uint32_t chunks_per_call = 4096;  // Replies stay below the 1 MiB message cap.
   uint32_t chunks = 1 << 20;        // 64 TiB at 64 MiB a chunk, 512 MiB of tables at most.

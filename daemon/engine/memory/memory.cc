@@ -146,6 +146,11 @@ void EngineState::MaybeDropMemory(Job& job) {
   // A transfer, a step part or the mover still uses the memory. The event that ends its use calls
   // again.
   if (!job.members.empty() || job.shares->pending() > 0) return;
+  // Memory lent by legacy IPC must not be freed under the kernels of a process that has it mapped.
+  if (job.share(Tier::kDevice).exists() &&
+      job.share(Tier::kDevice).slots().quarantined_slots() > 0) {
+    return;  // On(ClientQuiet) calls again.
+  }
   for (const Tier tier : kAllTiers) {
     for (const uint32_t segment : ledger_.DropSegments(job.share(tier))) {
       if (tier == Tier::kSsd) {

@@ -18,7 +18,8 @@ void EngineState::On(const ClientConnected& event) {
 
 void EngineState::On(const ClientGone& event) {
   Session* session = sessions_.Find(event.session);
-  if (session != nullptr) EndSession(*session, absl::UnavailableError("the session ended"));
+  if (session == nullptr) return;
+  EndSession(*session, absl::UnavailableError("the session ended"), Ending::kAbrupt);
 }
 
 void EngineState::On(const RenewCall& event) {
@@ -28,14 +29,16 @@ void EngineState::On(const RenewCall& event) {
 // A session that has ended already is closed with success, because the client may repeat the call.
 void EngineState::On(const CloseCall& event) {
   Session* session = sessions_.Find(event.session);
-  if (session != nullptr) EndSession(*session, absl::UnavailableError("the session was closed"));
+  if (session != nullptr) {
+    EndSession(*session, absl::UnavailableError("the session was closed"), Ending::kOrderly);
+  }
   Answer(event.call);
   if (session != nullptr) Emit(CloseSession{event.session, absl::OkStatus()});
 }
 
 // Ends all that the session has before it leaves the table: SessionTable::Erase() checks that
 // nothing is left.
-void EngineState::EndSession(Session& session, const absl::Status& why) {
+void EngineState::EndSession(Session& session, const absl::Status& why, Ending ending) {
   const SessionId id = session.id;
   for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) Fail(*waiter, why);
   std::vector<EvictOperation*> evicts;
@@ -55,6 +58,10 @@ void EngineState::EndSession(Session& session, const absl::Status& why) {
       const Pin* pin = chunks_[index].FindPin(id);
       // The pins of its waiting fetches have ended with them.
       if (pin == nullptr || !pin->granted()) continue;
+      if (ending == Ending::kAbrupt && options_.quarantine_device_slots &&
+          chunks_[index].pin_tier == Tier::kDevice) {
+        Quarantine(id, index);
+      }
       // The bytes of a dead writer are neither the old nor the new content.
       if (pin->access == Access::kWrite) {
         chunks_[index].copies.torn = true;
@@ -99,7 +106,7 @@ void EngineState::On(const Tick&) {
         std::chrono::duration_cast<std::chrono::seconds>(options_.limits.session_lease).count(),
         " s and was ended"));
     Emit(CloseSession{id, why});  // Before its memory goes.
-    EndSession(*sessions_.Find(id), why);
+    EndSession(*sessions_.Find(id), why, Ending::kAbrupt);
   }
   // A Tick is also the clock of all deadlines: no event of its own comes for them.
   ExpireCalls();
@@ -143,6 +150,11 @@ void EngineState::ExpireCalls() {
                          : absl::StrCat(job.tier(waiter->tier).pinned_chunks(), " of ",
                                         job.share(waiter->tier).slots().size(),
                                         " slots are leased; release some, or raise the pool"));
+    const uint32_t quarantined = job.share(waiter->tier).slots().quarantined_slots();
+    if (quarantined > 0) {
+      absl::StrAppend(&text, "; ", quarantined,
+                      " slots wait until what a killed process left on the device has ended");
+    }
     if (!job.last_error.ok()) {
       absl::StrAppend(&text, "; last failure: ", job.last_error.message());
     }

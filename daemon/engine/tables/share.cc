@@ -93,7 +93,9 @@ void Share::CheckInvariants() const {
   }
   // The pool is smaller than the target by the balloon, or where memory could not be made.
   MEMTIDE_CHECK(slots_->size() <= target_);
-  MEMTIDE_CHECK(chunk_size_ * (slots_->used_slots() + withheld_slots()) <= bytes_)
+  MEMTIDE_CHECK(chunk_size_ *
+                    (slots_->used_slots() + slots_->quarantined_slots() + withheld_slots()) <=
+                bytes_)
       << "the share is charged " << bytes_ << " for " << slots_->used_slots() << " used slots and "
       << withheld_slots() << " that the balloon has";
   for (const auto& [region, holders] : leaving_) {

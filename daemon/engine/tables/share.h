@@ -5,8 +5,8 @@
 // Slot n is in segment n / slots_per_segment(). Where by_slot(), each segment is one slot, and goes
 // back while the job runs.
 //
-// The engine takes slots. All else is changed by the ShareLedger alone (share_ledger.h), which
-// charges the share for what exists.
+// The engine takes slots and quarantines them. All else is changed by the ShareLedger alone
+// (share_ledger.h), which charges the share for what exists.
 //
 // Ownership: a Share owns the pool of its slots, and must outlive them.
 //
@@ -99,6 +99,9 @@ class Share {
 
   // Owns nothing when no slot with memory is free. REQUIRES: exists().
   Slot Take() { return slots_->Take(); }
+  // See SlotPool.
+  void Quarantine(SlotNumber slot) { slots_->Quarantine(slot); }
+  void EndQuarantine(SlotNumber slot) { slots_->EndQuarantine(slot); }
   // See SlotPool. nullopt also when there is no pool.
   absl::optional<std::vector<Slot>> TakeNumbers(const std::vector<SlotNumber>& numbers);
 

@@ -89,6 +89,7 @@ PoolUsage ShareLedger::Usage(Tier tier) const {
     const Bytes balloon = share.chunk_size() * share.withheld_slots();
     usage.used += used;
     usage.balloon += balloon;
+    usage.quarantined += share.chunk_size() * share.slots().quarantined_slots();
     usage.reserved += share.bytes() - used - balloon;  // Regions that leave are being scrubbed.
   }
   usage.scrubbing = Scrubbing(tier);

@@ -26,7 +26,8 @@ void FakeNode::Carry(const Effect& effect) {
                       !std::is_same_v<Kind, SendRegionGone> && !std::is_same_v<Kind, Revoke> &&
                       !std::is_same_v<Kind, SendLeaseBudget> &&
                       !std::is_same_v<Kind, MachineShort> && !std::is_same_v<Kind, Misprediction> &&
-                      !std::is_same_v<Kind, Record> && !std::is_same_v<Kind, JobLost>) {
+                      !std::is_same_v<Kind, LentUnderProcess> && !std::is_same_v<Kind, Record> &&
+                      !std::is_same_v<Kind, JobLost>) {
           Begin(e);
         }
       },
@@ -160,6 +161,13 @@ void FakeNode::Begin(const StartTransfer& effect) {
   work.source = SourceOf(effect);
   SetTarget(effect, NewPoison());
   work_.push_back(work);
+}
+
+void FakeNode::LeaveKernels(SessionId session, std::vector<MemoryPlace> written) {
+  Work work{Work::Kind::kKernels};
+  work.session = session;
+  work.written = std::move(written);
+  work_.push_back(std::move(work));
 }
 
 bool FakeNode::IsTarget(MemoryPlace place) const {
@@ -297,6 +305,12 @@ Event FakeNode::Complete(size_t index, absl::Status status, InjectedFault inject
       return ClientGone{work.session};
     case Work::Kind::kStep:
       return FinishStep(work, std::move(status), injected);
+    case Work::Kind::kKernels:
+      for (const MemoryPlace place : work.written) {
+        // The driver keeps memory that a client has mapped, also when the daemon has dropped it.
+        if (regions_.count(place.region) != 0) Write(place, NewPoison());
+      }
+      return ClientQuiet{work.session};
     case Work::Kind::kEmptySlot:
       probes_.Hit(Probe::kSlotEmptied);
       return SlotReleased{work.place};

@@ -4,8 +4,9 @@
 // memory, hanging up) is queued until the simulation completes it, in any order. From its start to
 // its end a transfer's target holds poison; it keeps it when the transfer fails; and when the
 // source changed under way, what arrives is poison. So does a slot from when it is emptied until it
-// is filled. Poison is never a legal content, so that any
-// lease of it is a broken promise. Fresh memory is zero; a fresh store is poison.
+// is filled. So does, in the end, what the kernels of a killed client write. Poison is never a
+// legal content, so that any lease of it is a broken promise. Fresh memory is zero; a fresh store
+// is poison.
 //
 // Breaks the verdict for what no edge could carry out: transfers out of bounds, from or to memory
 // that is not there, two at once into one slot. Thread-compatible.
@@ -59,7 +60,8 @@ struct Work {
     kHangUp,
     kEmptySlot,
     kFillSlot,
-    kStep
+    kStep,
+    kKernels
   };
   Kind kind = Kind::kTransfer;
   RegionId region;
@@ -69,7 +71,8 @@ struct Work {
   StartTransfer transfer;
   Stamp source = kZeros;  // What the transfer's source held when it started.
   StartStep step;
-  std::vector<Stamp> read;  // By the step, when it started.
+  std::vector<Stamp> read;           // By the step, when it started.
+  std::vector<MemoryPlace> written;  // By the kernels that a killed client left.
 };
 
 // What a planted fault does to the fake node itself: finished in name only.
@@ -93,6 +96,8 @@ class FakeNode {
 
   const std::map<RegionId, Region>& regions() const { return regions_; }
   const std::map<StoreId, Store>& stores() const { return stores_; }
+  // A client was killed. Its kernels write poison to these places when the work is completed.
+  void LeaveKernels(SessionId session, std::vector<MemoryPlace> written);
   Stamp Read(MemoryPlace place) const;
   // A client writes. REQUIRES: the region is there.
   void Write(MemoryPlace place, Stamp stamp);

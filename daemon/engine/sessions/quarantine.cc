@@ -1,0 +1,69 @@
+// Quarantine: slots at the device that the work of a process which died may still write to.
+//
+// The sockets of a killed process close before its driver's files do, and only then do its kernels
+// end. Until ClientQuiet, no slot that a session had leased at its end is lent to another chunk.
+// What a chunk has in such a slot:
+//
+// - torn: the session wrote it. The copy goes at once, so that who makes the chunk whole writes
+//   elsewhere; at the home tier, where slots stay, that waits.
+// - another copy is valid, on a tier below: the copy goes at once, and the other one serves.
+// - the only copy, which the session leased for reading: it stays and is served, because kernels of
+//   that session only read it.
+#include <set>
+#include <utility>
+
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+void EngineState::Quarantine(SessionId session, ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  const SlotNumber slot = chunk.slot(Tier::kDevice).number();
+  chunk.job->share(Tier::kDevice).Quarantine(slot);
+  Quarantined& quarantined = quarantines_[session];
+  quarantined.job = chunk.job;
+  quarantined.slots.push_back(slot);
+  if (chunk.FindPin(session)->access == Access::kWrite) {
+    // A transfer from the slot may be in flight: then the slot follows when that has ended.
+    chunk.copies.valid &= static_cast<uint8_t>(~(1u << static_cast<int>(Tier::kDevice)));
+  }
+  ScheduleChunk(index);
+}
+
+bool EngineState::InQuarantine(const Chunk& chunk) const {
+  const Slot& slot = chunk.slot(Tier::kDevice);
+  return slot && chunk.job->share(Tier::kDevice).slots().in_quarantine(slot.number());
+}
+
+void EngineState::LeaveQuarantine(ChunkIndex index) {
+  const Chunk& chunk = chunks_[index];
+  // Slots at the home tier stay.
+  if (chunk.job->home == Tier::kDevice) return;
+  const bool needed = chunk.pinned_at(Tier::kDevice) || IsOnlyCopy(chunk, Tier::kDevice);
+  if (chunk.valid_at(Tier::kDevice) && needed) return;
+  DropCopy(index, Tier::kDevice);
+}
+
+void EngineState::On(const ClientQuiet& event) {
+  const auto found = quarantines_.find(event.session);
+  if (found == quarantines_.end()) return;
+  Job& job = *found->second.job;
+  const std::vector<SlotNumber> slots = std::move(found->second.slots);
+  quarantines_.erase(found);
+  if (event.process_lives) {
+    Emit(LentUnderProcess{event.session, static_cast<uint32_t>(slots.size())});
+  }
+  Share& share = job.share(Tier::kDevice);
+  for (const SlotNumber slot : slots) share.EndQuarantine(slot);
+  if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
+  // Chunks that waited in their slots, and those that wait for one.
+  const std::set<SlotNumber> ended(slots.begin(), slots.end());
+  for (const ChunkIndex index : job.members) {
+    if (index == kNoChunk || !chunks_[index].slot(Tier::kDevice)) continue;
+    if (ended.count(chunks_[index].slot(Tier::kDevice).number()) > 0) ScheduleChunk(index);
+  }
+  ScheduleRoomCheck(job, Tier::kDevice);
+  AllocateWaiting(job);
+}
+
+}  // namespace memtide
