@@ -17,6 +17,9 @@ absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
       MEMTIDE_RETURN_IF_ERROR(Lost());
       // The current context is a property of the calling thread, and several threads come here.
       status = UseGpu(facts_.ordinal);
+      // It worked when the device was opened. Whatever the error is, the GPU is lost now: one that
+      // falls off the bus says "unavailable" (46) or "unknown" (999).
+      if (!status.ok()) status = absl::UnavailableError(status.message());
       if (status.ok()) status = work();
     }
     // A call causes one restart at most: a GPU that is lost at every attempt would hold the thread

@@ -18,11 +18,12 @@ using ::testing::Not;
 class DaemonDeviceTest : public testing::Test {
  protected:
   // Runs a daemon with these flags, ends it by SIGTERM when it is ready, and returns its log.
-  std::string Log(const std::vector<std::string>& flags, const std::string& fake, int status) {
+  std::string Log(const std::vector<std::string>& flags, const std::string& fake, int status,
+                  const std::string& faults = "") {
     std::vector<std::string> all = {"--socket-dir=" + scratch_.path() + "/s", "--host-pool=8MiB",
                                     "--no-ssd", "--metrics-address=off"};
     all.insert(all.end(), flags.begin(), flags.end());
-    DaemonProcess daemon(all, {"MEMTIDE_FAKE_CUDA=" + fake});
+    DaemonProcess daemon(all, {"MEMTIDE_FAKE_CUDA=" + fake, "MEMTIDE_FAKE_CUDA_FAULTS=" + faults});
     if (daemon.WaitUntilReady()) daemon.Signal(SIGTERM);
     EXPECT_EQ(daemon.Wait(), status) << daemon.log();
     return daemon.log();
@@ -65,6 +66,16 @@ TEST_F(DaemonDeviceTest, AGpuForOneProcessIsRefusedWithTheRemedy) {
   const std::string mps = Log({}, "compute_mode=exclusive,mps=yes", 0);
   EXPECT_THAT(mps, HasSubstr("of GPU 0"));
   EXPECT_THAT(mps, HasSubstr("shared through CUDA's MPS"));
+}
+
+// CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: the driver's libraries are newer than the module that runs.
+TEST_F(DaemonDeviceTest, ADriverThatWasUpdatedUnderTheMachineIsNamedWithTheRemedy) {
+  const char* const kMismatch = "cuInit:1=803,cuInit:2=803";
+  const char* const kRemedy = "restart the machine after an update";
+  EXPECT_THAT(Log({"--device=cuda"}, "", 1, kMismatch), HasSubstr(kRemedy));
+  const std::string without = Log({}, "", 0, kMismatch);
+  EXPECT_THAT(without, HasSubstr("the GPU is not used"));
+  EXPECT_THAT(without, HasSubstr(kRemedy));
 }
 
 TEST_F(DaemonDeviceTest, AMigInstanceHasItsOwnName) {

@@ -121,6 +121,23 @@ TEST(GpuDeathTest, KernelsThatADyingProgramLeftHitNoChunkOfOthers) {
   EXPECT_THAT(node.End(), Not(HasSubstr("still there")));
 }
 
+// The daemon goes on with the driver that it has loaded; a program that starts later has another.
+TEST(GpuDeathTest, AProgramThatStartsAfterAnUpdateOfTheDriverEndsWithTheRemedy) {
+  GpuNode node;
+  {
+    ChildProcess puppet("GPU_PUPPET", {node.socket_dir(), ""},
+                        {"MEMTIDE_FAKE_CUDA_FAULTS=cuInit:1=803,cuInit:2=803"});
+    EXPECT_THAT(puppet.ReadLine(), HasSubstr("restart the machine after an update"));
+  }
+  node.InspectUntilIdle();
+  const auto client = OpenClient(GpuJob(node));
+  ASSERT_NE(client, nullptr);
+  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  ASSERT_TRUE(range.ok()) << range.status();
+  FillEach(client.get(), Places(*range, 0, kChunks), 1);
+  EXPECT_EQ(CountWrongEach(client.get(), Places(*range, 0, kChunks), 1), 0u);
+}
+
 TEST(GpuDeathTest, WhenTheDaemonDiesMappedBytesStayAndCallsSaySo) {
   GpuNode node;
   auto client = OpenClient(GpuJob(node));

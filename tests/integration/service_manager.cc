@@ -105,16 +105,16 @@ void ServiceManager::Sync() {
   while (synced_ < last_sync_) notified_.Wait(&mutex_);
 }
 
-std::unique_ptr<DaemonProcess> ServiceManager::Start(const std::vector<std::string>& flags) {
+std::unique_ptr<DaemonProcess> ServiceManager::Start(const std::vector<std::string>& flags,
+                                                     const std::vector<std::string>& environment) {
   std::vector<std::string> names = Names();
   std::vector<int> descriptors;
   MutexLock lock(&mutex_);
   for (const std::string& name : names) descriptors.push_back(stored_[name]);
-  return std::make_unique<DaemonProcess>(
-      flags,
-      std::vector<std::string>{"NOTIFY_SOCKET=" + path_,
-                               "LISTEN_FDNAMES=" + absl::StrJoin(names, ":")},
-      descriptors);
+  std::vector<std::string> all = {"NOTIFY_SOCKET=" + path_,
+                                  "LISTEN_FDNAMES=" + absl::StrJoin(names, ":")};
+  all.insert(all.end(), environment.begin(), environment.end());
+  return std::make_unique<DaemonProcess>(flags, all, descriptors);
 }
 
 std::vector<std::string> ServiceManager::Names() {

@@ -23,8 +23,9 @@ class ServiceManager {
   ServiceManager(const ServiceManager&) = delete;
   ServiceManager& operator=(const ServiceManager&) = delete;
 
-  // Starts the service with all descriptors in the store.
-  std::unique_ptr<DaemonProcess> Start(const std::vector<std::string>& flags);
+  // Starts the service with all descriptors in the store, and more environment variables.
+  std::unique_ptr<DaemonProcess> Start(const std::vector<std::string>& flags,
+                                       const std::vector<std::string>& environment = {});
   // The names of the descriptors in the store, after all messages that were sent before the call.
   std::vector<std::string> Names();
   // Closes one descriptor, as a full store does.

@@ -61,7 +61,7 @@ Process::Process()
 Process::~Process() = default;
 
 void Process::Break(CUresult error) {
-  MEMTIDE_CHECK(IsSticky(error)) << error;
+  MEMTIDE_CHECK(IsSticky(error) || !settings.mends) << error;
   if (sticky == CUDA_SUCCESS) sticky = error;
   changed.SignalAll();
 }
@@ -174,7 +174,8 @@ Call::Call(Process* process, const char* name, Needs needs) : process_(process) 
     refusal_ = CUDA_ERROR_NO_DEVICE;
   } else if (!process_->initialized && std::strcmp(name, "cuInit") != 0) {
     refusal_ = CUDA_ERROR_NOT_INITIALIZED;
-  } else if (process_->sticky != CUDA_SUCCESS && needs != Needs::kReset) {
+  } else if (process_->sticky != CUDA_SUCCESS &&
+             (needs != Needs::kReset || !process_->settings.mends)) {
     refusal_ = process_->sticky;
   } else if (needs == Needs::kContext) {
     refusal_ = !t_has_context                            ? CUDA_ERROR_INVALID_CONTEXT
@@ -186,7 +187,7 @@ Call::Call(Process* process, const char* name, Needs needs) : process_(process) 
     if (fault.call != (fault.name == "*" ? all : own)) continue;
     if (fault.name != "*" && fault.name != name) continue;
     refusal_ = fault.code;
-    if (IsSticky(fault.code)) process_->Break(fault.code);
+    if (IsSticky(fault.code) || !process_->settings.mends) process_->Break(fault.code);
   }
 }
 

@@ -76,6 +76,8 @@ Settings ReadSettings(const char* text) {
       settings.driver = DriverNamed(value);
     } else if (name == "descriptors") {
       settings.descriptors = value != "no";
+    } else if (name == "mends") {
+      settings.mends = value != "no";
     } else if (name == "legacy_ipc") {
       settings.legacy_ipc = value != "no";
     } else if (name == "compute_mode") {

@@ -33,6 +33,7 @@ struct Settings {
   bool maps_under_work = true;
   // One process at a time uses the engines of all devices.
   bool time_slices = false;
+  bool mends = true;  // False: every fault is sticky, and no reset ends it.
   Tensors tensors = Tensors::kOnCpu;
   Duration delay = std::chrono::microseconds(200);
   // How much host memory this process can pin. Zero: any amount.
