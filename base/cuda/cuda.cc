@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,9 @@ constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);
 constexpr auto kHostNumaId = static_cast<CUdevice_attribute>(134);
 
 std::atomic<const CudaDriver*> loaded_driver{nullptr};
+
+// The key of a payload that a status of an uncorrectable error of the GPU's memory has.
+constexpr char kMemoryError[] = "memtide/cuda-memory-error";
 
 absl::StatusCode CodeOf(CUresult error) {
   if (error == kContained || error == kTensorMemoryLeak) return absl::StatusCode::kUnavailable;
@@ -117,7 +121,10 @@ absl::Status StatusOf(const CudaDriver* driver, CUresult error, absl::string_vie
   const std::string named = name == nullptr || text == nullptr
                                 ? absl::StrCat("CUDA error ", static_cast<int>(error))
                                 : absl::StrCat(text, " (", name, ")");
-  return absl::Status(CodeOf(error), absl::StrCat(what, ": ", named, Advice(error)));
+  absl::Status status(CodeOf(error), absl::StrCat(what, ": ", named, Advice(error)));
+  const bool memory = error == CUDA_ERROR_ECC_UNCORRECTABLE || error == kContained;
+  if (memory) status.SetPayload(kMemoryError, absl::Cord());
+  return status;
 }
 
 // Looks up functions in the driver that FindCuGetProcAddress found.
@@ -313,6 +320,10 @@ absl::StatusOr<const CudaDriver*> LoadCudaDriver() {
 
 absl::Status CudaStatus(CUresult error, absl::string_view what) {
   return StatusOf(loaded_driver.load(std::memory_order_acquire), error, what);
+}
+
+bool IsCudaMemoryError(const absl::Status& status) {
+  return status.GetPayload(kMemoryError).has_value();
 }
 
 std::string FormatCudaUuid(const CudaUuid& uuid) {

@@ -95,6 +95,8 @@ absl::StatusOr<const CudaDriver*> LoadCudaDriver();
 
 // Converts a CUDA error; `what` names the failed operation, such as "cuMemHostRegister of 64 MiB".
 absl::Status CudaStatus(CUresult error, absl::string_view what);
+// Whether the status is CudaStatus of an uncorrectable error of the GPU's memory (ECC).
+bool IsCudaMemoryError(const absl::Status& status);
 
 // Makes the GPU's primary context current for the calling thread. It is the context that the CUDA
 // runtime uses, and PyTorch with it. The process keeps it from the first call until ResetGpu.

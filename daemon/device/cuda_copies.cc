@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -85,13 +86,33 @@ absl::Status CudaDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* 
 }
 
 absl::Status CudaDevice::CopyOut(const DeviceMemory& memory, Bytes offset, char* host, Bytes size) {
+  bool again = false;
   return OnMemory(memory, offset, size, "copying out of", [&](CUdeviceptr at, const What& what) {
-    const CudaHostMemory::Use use(&host_, host, size);
-    if (!use.pinned() && !ring_->pinned().IsZero()) return StageOut(at, host, size, what);
-    return Wait(kOut, what, [&](CUstream stream) {
-      return driver_->MemcpyDtoHAsync(host, at, size.count(), stream);
+    return Reading(what, std::exchange(again, true), [&]() -> absl::Status {
+      const CudaHostMemory::Use use(&host_, host, size);
+      if (!use.pinned() && !ring_->pinned().IsZero()) return StageOut(at, host, size, what);
+      return Wait(kOut, what, [&](CUstream stream) {
+        return driver_->MemcpyDtoHAsync(host, at, size.count(), stream);
+      });
     });
   });
+}
+
+absl::Status CudaDevice::Reading(const What& what, bool again,
+                                 const std::function<absl::Status()>& read) {
+  uint64_t begun = 0;
+  bool alone = false;
+  {
+    const MutexLock lock(&mutex_);
+    begun = ++begun_reads_;
+    alone = reads_++ == 0;
+  }
+  absl::Status status = read();
+  const MutexLock lock(&mutex_);
+  --reads_;
+  alone &= begun_reads_ == begun;
+  if (IsCudaMemoryError(status) && (alone || again)) status = MemoryFailed(what);
+  return status;
 }
 
 absl::Status CudaDevice::Zero(DeviceMemory& memory, Bytes offset, Bytes size) {
@@ -105,6 +126,10 @@ absl::Status CudaDevice::Zero(DeviceMemory& memory, Bytes offset, Bytes size) {
 absl::Status CudaDevice::OnMemory(const DeviceMemory& memory, Bytes offset, Bytes size,
                                   absl::string_view verb, const Copy& copy) {
   const CudaMemory& of = MemoryOf(memory);
+  {
+    const MutexLock lock(&mutex_);
+    if (failed_.count(&of) > 0) return MemoryFailed(absl::StrCat(verb, " ", of.Describe()));
+  }
   const absl::optional<Bytes> end = CheckedAdd(offset, size);
   MEMTIDE_CHECK(end.has_value() && *end <= of.size())
       << size << " at " << offset << " of " << of.Describe();
@@ -120,6 +145,10 @@ absl::Status CudaDevice::OnMemory(const DeviceMemory& memory, Bytes offset, Byte
   absl::Status status = Run(attempt);
   // A copy needs no memory of the GPU, so what it lacks is host memory that CUDA can pin.
   if (status.code() == absl::StatusCode::kResourceExhausted && UnpinSome()) status = Run(attempt);
+  if (absl::IsDataLoss(status)) {
+    const MutexLock lock(&mutex_);
+    failed_.insert(&of);
+  }
   return status.ok() ? gone : status;
 }
 

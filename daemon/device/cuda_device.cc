@@ -210,6 +210,7 @@ void CudaDevice::Release(std::unique_ptr<CudaMemory> memory) {
   {
     MutexLock lock(&mutex_);
     memories_.erase(memory.get());
+    failed_.erase(memory.get());
   }
   UseGpu(facts_.ordinal).IgnoreError();
   memory.reset();
@@ -259,6 +260,14 @@ void CudaDevice::WarnOfRing(const absl::Status& why) {
   options_.warn(absl::StrCat(
       "no host memory at all can be pinned, so copies to and from the GPU are slower: ",
       why.message(), ". See dmesg, and which other programs pin memory"));
+}
+
+absl::Status CudaDevice::MemoryFailed(const std::string& what) const {
+  return absl::DataLossError(
+      absl::StrCat(what, ": memory of ", Describe(),
+                   " has failed (uncorrectable ECC error); its bytes are lost, and it is not used "
+                   "again. Resume from the last commit (--resume); see nvidia-smi -q -d "
+                   "ECC,ROW_REMAPPER, and if it happens again, reset the GPU or have it replaced"));
 }
 
 }  // namespace memtide

@@ -12,6 +12,9 @@
 // call that failed. Memory exported by legacy IPC does not survive the reset: its copies return
 // UNAVAILABLE from then on. If the restart itself fails, every later call returns that error.
 //
+// Where a copy out met an uncorrectable error of the GPU's memory (ECC), its bytes are lost: the
+// copy returns DATA_LOSS and is not repeated, and neither is that memory used again.
+//
 // Ownership: the CudaDevice must outlive the DeviceMemory that it allocates. Log lines (a restart,
 // host memory that cannot be pinned) go to a callback, from any thread.
 //
@@ -107,6 +110,11 @@ class CudaDevice : public Device {
   // Enqueues on the stream and waits for completion. On failure nothing is left in flight.
   absl::Status Wait(StreamOf stream, const What& what,
                     const std::function<CUresult(CUstream)>& enqueue);
+  // Runs a copy out, which may meet memory that failed. The error ends the context, and all that is
+  // in flight fails with it, so that only a copy that was alone, or that met the error `again` when
+  // it was repeated, is known to have met it itself: DATA_LOSS.
+  absl::Status Reading(const What& what, bool again, const std::function<absl::Status()>& read);
+  absl::Status MemoryFailed(const std::string& what) const;
   // The status of `result`. After a failure, waits for what the stream still has.
   absl::Status Settle(StreamOf stream, const What& what, CUresult result);
   // Copies through a lane of the ring. REQUIRES: buffers are pinned.
@@ -136,6 +144,9 @@ class CudaDevice : public Device {
   mutable Mutex mutex_;
   std::set<CudaMemory*> memories_ ABSL_GUARDED_BY(mutex_);
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  std::set<const CudaMemory*> failed_ ABSL_GUARDED_BY(mutex_);  // By uncorrectable errors.
+  // Copies out that are in flight, and all that were begun.
+  uint64_t reads_ ABSL_GUARDED_BY(mutex_) = 0, begun_reads_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace memtide

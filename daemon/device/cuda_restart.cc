@@ -23,7 +23,7 @@ absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
       if (status.ok()) status = work();
     }
     // A call causes one restart at most: a GPU that is lost at every attempt would hold the thread
-    // for ever.
+    // for ever. After DATA_LOSS the next call finds the context broken, and restarts.
     if (again || status.code() != absl::StatusCode::kUnavailable) return status;
     MEMTIDE_RETURN_IF_ERROR(Restart(generation, status));
   }

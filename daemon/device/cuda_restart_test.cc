@@ -1,5 +1,4 @@
 // How CudaDevice survives the loss of its GPU.
-#include <atomic>
 #include <string>
 #include <thread>
 
@@ -134,6 +133,63 @@ TEST_F(CudaRestartTest, AResetMayReportTheErrorThatItIsFor) {
   fake_cuda::FailCall("cuDevicePrimaryCtxReset", 1, kLost);
   EXPECT_EQ(Read(*memory_, 6), "before");
   EXPECT_THAT(Lines(), ElementsAre(HasSubstr("restarted")));
+}
+
+// ECC: uncorrectable, and contained.
+TEST_F(CudaRestartTest, MemoryThatFailsIsReadOnceAndNotUsedAgain) {
+  for (const int code : {214, 226}) {
+    const auto failed = Allocate("failed", MiB(2));
+    ASSERT_TRUE(Write(*failed, "gone").ok());
+    std::string bytes(4, ' ');
+    const auto read = [&] { return device_->CopyOut(*failed, Bytes(0), &bytes[0], Bytes(4)); };
+    fake_cuda::FailCall("cuMemcpyDtoHAsync", 1, code);
+    const absl::Status status = read();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("\"failed\""), HasSubstr("GPU 0"), HasSubstr("--resume"),
+                      HasSubstr("nvidia-smi")));
+    const uint64_t copies = fake_cuda::CallCount("cuMemcpyDtoHAsync");
+    EXPECT_EQ(read().code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(Write(*failed, "new").code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(device_->Zero(*failed, Bytes(0), Bytes(1)).code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(fake_cuda::CallCount("cuMemcpyDtoHAsync"), copies);
+    EXPECT_EQ(Read(*memory_, 6), "before") << "other memory was opened again";
+  }
+  EXPECT_EQ(Lines().size(), 2u) << "one restart each";
+}
+
+// The error ends the context, and both copies with it: which of them met it is not known.
+TEST_F(CudaRestartTest, CopiesThatFailTogetherAreRepeated) {
+  const auto first = Allocate("first", MiB(2)), second = Allocate("second", MiB(2));
+  ASSERT_TRUE(Write(*second, "second").ok());
+  // The first copy is in flight until the error ends it.
+  fake_cuda::SetDelay(std::chrono::seconds(60));
+  const uint64_t waits = fake_cuda::CallCount("cuEventSynchronize");
+  fake_cuda::FailCall("cuEventSynchronize", 2, 214);
+  std::thread other([&] {
+    char byte = 0;
+    const absl::Status status = device_->CopyOut(*first, Bytes(0), &byte, Bytes(1));
+    EXPECT_TRUE(status.ok()) << status;
+  });
+  while (fake_cuda::CallCount("cuEventSynchronize") == waits) std::this_thread::yield();
+  fake_cuda::SetDelay(std::chrono::microseconds(50));
+  EXPECT_EQ(Read(*second, 6), "second");
+  other.join();
+}
+
+TEST_F(CudaRestartTest, ACopyThatMeetsTheErrorWhenItIsRepeatedIsLost) {
+  const auto failed = Allocate("failed", MiB(2));
+  char byte = 0;
+  // The first loss is not the memory's.
+  fake_cuda::FailCall("cuMemcpyDtoHAsync", 1, 700);
+  fake_cuda::FailCall("cuMemcpyDtoHAsync", 2, 214);
+  EXPECT_TRUE(absl::IsDataLoss(device_->CopyOut(*failed, Bytes(0), &byte, Bytes(1))));
+}
+
+TEST_F(CudaRestartTest, AContextThatCannotBeUsedIsLost) {
+  fake_cuda::FailCall("cuCtxSetCurrent", 1, 46);
+  EXPECT_EQ(Read(*memory_, 6), "before");
+  ExpectOneRestart();
 }
 
 TEST_F(CudaRestartTest, AFailedRestartLosesTheDeviceAndSaysWhatIsKept) {

@@ -6,7 +6,8 @@
 // FaultyDevice, which fails or delays the n-th call of another device.
 //
 // Errors: RESOURCE_EXHAUSTED if memory cannot be allocated; INTERNAL if a copy failed (the source
-// is unchanged); UNAVAILABLE if the device, or this memory of it, is lost permanently.
+// is unchanged); DATA_LOSS if this memory has failed, and with it its bytes; UNAVAILABLE if the
+// device, or this memory of it, is lost permanently.
 #ifndef MEMTIDE_DAEMON_DEVICE_DEVICE_H_
 #define MEMTIDE_DAEMON_DEVICE_DEVICE_H_
 

@@ -104,6 +104,12 @@ class EngineState {
   void EndResize(Job& job, const absl::Status& status);
   void ExpireResizes();
 
+  // --- memory/failed_memory.cc ---
+  // The memory of the chunk's slot at the device cannot be read any more.
+  void DeviceMemoryFailed(ChunkIndex index, const absl::Status& why);
+  // Gives the slot up: the job has one less.
+  void RetireSlot(Job& job, Slot slot);
+
   // --- memory/shares.cc ---
   // Requests `lacking` more slots: from free memory now, otherwise by reclaiming from jobs above
   // their fair share.

@@ -293,8 +293,12 @@ absl::Status Mover::FindDifference(const Range& device, const Range& host, Bytes
   checked_.resize(std::min(size, kCheckedAtOnce).count());
   for (Bytes at; at < size; at += Bytes(checked_.size())) {
     const Bytes piece = std::min(size - at, Bytes(checked_.size()));
-    MEMTIDE_RETURN_IF_ERROR(
-        device_->CopyOut(*device.region->device, device.offset + at, checked_.data(), piece));
+    const absl::Status copied =
+        device_->CopyOut(*device.region->device, device.offset + at, checked_.data(), piece);
+    // DATA_LOSS would say that the copies differ. If the memory has failed, the copy in host memory
+    // is the whole one, and the drop of the other goes on.
+    if (absl::IsDataLoss(copied)) return absl::UnavailableError(copied.message());
+    MEMTIDE_RETURN_IF_ERROR(copied);
     const char* const expected = host.host() + at.count();
     if (std::memcmp(expected, checked_.data(), piece.count()) == 0) continue;
     const char* const differs =

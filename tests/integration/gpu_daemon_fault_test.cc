@@ -37,7 +37,7 @@ void ExpectAJobWorks(const GpuNode& node) {
 TEST(GpuDaemonFaultTest, AJobGoesOnWhenTheGpuIsLost) {
   for (const char* const fault :
        {"cuMemcpyDtoHAsync:1=700", "cuMemcpyHtoDAsync:1=700", "cuMemcpyDtoHAsync:5=719",
-        "cuMemcpyHtoDAsync:17=700", "cuMemcpyDtoHAsync:20=214", "cuEventSynchronize:20=700",
+        "cuMemcpyHtoDAsync:17=700", "cuMemcpyHtoDAsync:3=214", "cuEventSynchronize:20=700",
         "cuMemsetD8Async:3=700", "cuMemMap:5=700",
         "cuMemcpyDtoHAsync:2=700,cuMemcpyHtoDAsync:11=719"}) {
     SCOPED_TRACE(fault);
@@ -47,6 +47,50 @@ TEST(GpuDaemonFaultTest, AJobGoesOnWhenTheGpuIsLost) {
     EXPECT_EQ(FreeGpuMemory(), kGpuMemory);
     EXPECT_THAT(node.End(), AllOf(HasSubstr("was lost ("), HasSubstr("and restarted;")));
   }
+}
+
+// The GPU's memory has failed where a chunk was: its error is uncorrectable, or contained.
+TEST(GpuDaemonFaultTest, BytesInMemoryThatFailedAreNeitherStoredNorServed) {
+  for (const char* const code : {"214", "226"}) {
+    SCOPED_TRACE(code);
+    GpuNode node("cuda", {Faults(std::string("cuMemcpyDtoHAsync:1=") + code)});
+    const auto client = OpenClient(GpuJob(node));
+    ASSERT_NE(client, nullptr);
+    const auto range = client->Allocate(3, ChunkKind::kParameter);
+    ASSERT_TRUE(range.ok()) << range.status();
+    FillEach(client.get(), Places(*range, 0, 3), 1);
+    const std::vector<PlaceId> lost = Places(*range, 0, 1), others = Places(*range, 1, 2);
+    const absl::Status status = client->Evict(lost);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    const std::string chunk = std::to_string((*client->ChunkIds(*range))[0].value());
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("chunk " + chunk), HasSubstr("GPU 0, Fake GPU"), HasSubstr("ECC"),
+                      HasSubstr("--resume"), HasSubstr("nvidia-smi")));
+    const absl::Status read = client->Acquire(lost, Access::kRead);
+    EXPECT_TRUE(absl::IsDataLoss(read)) << read;
+    EXPECT_THAT(std::string(read.message()), AllOf(HasSubstr("memory"), HasSubstr("--resume")));
+    EXPECT_EQ(CountWrongEach(client.get(), others, 1), 0u);
+    FillEach(client.get(), lost, 2);
+    EXPECT_EQ(CountWrongEach(client.get(), lost, 2), 0u) << "written anew, elsewhere";
+    EXPECT_THAT(node.End(), AllOf(HasSubstr("was lost ("), HasSubstr("and restarted;")));
+  }
+}
+
+TEST(GpuDaemonFaultTest, AChunkWithACopyBelowIsServedFromItWhenMemoryFails) {
+  // The second copy out is the check of the first clean drop.
+  GpuNode node("cuda", {Faults("cuMemcpyDtoHAsync:2=214")});
+  const auto client = OpenClient(GpuJob(node));
+  ASSERT_NE(client, nullptr);
+  const auto range = client->Allocate(1, ChunkKind::kParameter);
+  ASSERT_TRUE(range.ok()) << range.status();
+  const std::vector<PlaceId> chunk = Places(*range, 0, 1);
+  FillEach(client.get(), chunk, 1);
+  for (int round = 0; round < 3; ++round) {
+    const absl::Status evicted = client->Evict(chunk);
+    EXPECT_TRUE(evicted.ok()) << evicted;
+    EXPECT_EQ(CountWrongEach(client.get(), chunk, 1), 0u);
+  }
+  EXPECT_THAT(node.End(), HasSubstr("and restarted;"));
 }
 
 TEST(GpuDaemonFaultTest, AGpuThatCannotBeRestartedIsReportedAndTheDaemonStaysUp) {

@@ -28,6 +28,12 @@ absl::Status EngineState::CheckDeadline(Duration deadline) const {
 }
 
 absl::Status EngineState::Lost(ChunkIndex index) const {
+  if (chunks_[index].copies.memory_failed) {
+    return absl::DataLossError(absl::StrCat(
+        "the content of chunk ", IdOf(index).value(),
+        " is lost: the memory of the GPU that had its only copy failed (the log of memtided names "
+        "it); resume from the last commit (--resume), or write it anew"));
+  }
   return absl::DataLossError(
       absl::StrCat("the content of chunk ", IdOf(index).value(),
                    " is lost: its writer died, or the daemon did; write it anew"));
@@ -201,7 +207,7 @@ void EngineState::MakeNewVersion(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   MarkDirty(index);
   chunk.version = Version(chunk.version.value() + 1);
-  chunk.copies.torn = false;
+  chunk.copies.torn = chunk.copies.memory_failed = false;
   chunk.copies.valid = static_cast<uint8_t>(1u << static_cast<int>(chunk.pin_tier));
   // The other copies are stale. Their slots are freed, except one that a transfer still uses.
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {

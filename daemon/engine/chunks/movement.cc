@@ -353,6 +353,8 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight,
   const absl::Status named(status.code(),
                            absl::StrCat("chunk ", IdOf(index).value(), ": ", status.message()));
   job.last_error = named;
+  const bool on_device = flight.from == Tier::kDevice || flight.to == Tier::kDevice;
+  if (absl::IsDataLoss(status) && on_device) DeviceMemoryFailed(index, named);
   if (flight.to != job.home && !chunk.valid_at(flight.to)) DropCopy(index, flight.to);
   if (flight.from.has_value() && flight.to > *flight.from) {
     // The copy stays, and another victim leaves instead.

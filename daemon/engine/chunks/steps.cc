@@ -161,7 +161,7 @@ void EngineState::Discard(ChunkIndex index) {
   // A transfer of the discarded content in flight does not count at its end.
   chunk.version = Version(chunk.version.value() + 1);
   chunk.copies.valid = 0;
-  chunk.copies.torn = chunk.blank = false;
+  chunk.copies.torn = chunk.copies.memory_failed = chunk.blank = false;
   MarkDirty(index);
   ForgetWishes(index);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {

@@ -75,6 +75,8 @@ struct Copies {
   uint8_t valid = 0;
   // The writer died: the content is neither the old nor the new one.
   bool torn = false;
+  // Besides: the only copy was in memory of the device that failed.
+  bool memory_failed = false;
   std::array<Slot, kTiers> slots;
   // At device and host: the value of insertions_ when the copy was made.
   std::array<uint64_t, 2> insertion_seq{};

@@ -338,10 +338,14 @@ void ShareLedger::Resize(Share& share, uint32_t slots) {
 }
 
 uint32_t ShareLedger::GiveUpRegion(Share& share) {
-  const SlotNumber slot = share.slots_->Unback(share.slots_->Take());
-  share.slots_->Gone(slot);
+  return GiveUpRegion(share, share.slots_->Take());
+}
+
+uint32_t ShareLedger::GiveUpRegion(Share& share, Slot slot) {
+  const SlotNumber number = share.slots_->Unback(std::move(slot));
+  share.slots_->Gone(number);
   Charge(share);
-  return std::exchange(share.segments_[slot.value()], kNoSegment);
+  return std::exchange(share.segments_[number.value()], kNoSegment);
 }
 
 bool ShareLedger::Leave(Share& share, uint32_t region, std::vector<SessionId> holders) {

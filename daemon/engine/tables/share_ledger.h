@@ -171,6 +171,8 @@ class ShareLedger {
   void Resize(Share& share, uint32_t slots);
   // A free slot goes; returns its region, for Leave. REQUIRES: a slot is free.
   uint32_t GiveUpRegion(Share& share);
+  // The owned slot goes. REQUIRES: Resize has taken it from the share, or it is surplus.
+  uint32_t GiveUpRegion(Share& share, Slot slot);
   // The region leaves when its holders have returned it. True: it has none, and must be dropped.
   bool Leave(Share& share, uint32_t region, std::vector<SessionId> holders);
   bool Return(Share& share, uint32_t region, SessionId holder);
