@@ -63,6 +63,14 @@ class TheListOfParts(unittest.TestCase):
                 self.assertTrue(prediction.says, name)
                 self.assertIn(prediction.source, predictions.sources, name)
 
+    def test_every_question_of_gpu_probe_is_asked_once(self):
+        here = Path(__file__).resolve().parent
+        questions = re.findall(r'\{"([a-z-]+)", Probe', (here / "gpu_probe.cc").read_text())
+        calls = re.findall(r"probes\(([^)]*)\)", (here / "gpu_check/all_parts.py").read_text())
+        in_parts = re.findall(r'"([a-z-]+)"', " ".join(calls))
+        self.assertTrue(questions)
+        self.assertEqual(sorted(questions), sorted(in_parts))
+
     def test_the_list_names_parts_limits_and_predictions_and_runs_nothing(self):
         output = io.StringIO()
         with contextlib.redirect_stdout(output):

@@ -1,4 +1,5 @@
 // How CudaDevice survives the loss of its GPU.
+#include <atomic>
 #include <string>
 #include <thread>
 
