@@ -32,10 +32,11 @@ import threading
 from collections.abc import Callable
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.tensor_manager import TensorManager
+from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.module_hooks import Moments
 
 _NO_BACKWARD = -1
@@ -80,16 +81,13 @@ class DispatchSwitch:
         self.lean = self._phases % _LOOK_EVERY != 0
         if self.lean and not self._moments.sampling:
             self._moments.unwatch()
-        _pop_mode()
+        mode_stack.take_off(self._mode)
 
     def end_phase(self) -> None:
         """Ends the covered phase, if there is one."""
         if not self._ledger.holding or not self._is_owner():
             return
-        # Modes that the script has entered since stay above, so that it leaves its own.
-        above = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
-        for mode in (self._mode, *reversed(above)):
-            _push_mode(mode)
+        mode_stack.put_back(self._mode, 0)
         self._moments.watch()
         self.lean = False
         self._manager.end_hold()
@@ -128,7 +126,6 @@ class DispatchSwitch:
         return (
             self._is_owner()
             and torch.is_grad_enabled()  # Evaluation has no step that would end the phase.
-            and torch._C._len_torch_dispatch_stack() == 1
-            and torch._C._get_dispatch_stack_at(0) is self._mode
+            and mode_stack.is_alone(self._mode)
             and not self._steps_elsewhere()
         )
