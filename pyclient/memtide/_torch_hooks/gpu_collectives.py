@@ -12,6 +12,7 @@ their leases for longer:
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -50,19 +51,20 @@ class _Group:
 
 
 class GpuCollectives:
-    """The leases of collectives that are not launched, or not complete. One thread starts
-    collectives, as torch requires."""
+    """The leases of collectives that are not launched, or not complete. One thread starts those of
+    one process group, as torch requires; any thread may end them, to make room."""
 
     def __init__(self, manager: TensorManager) -> None:
         self._manager = manager
         self._pending: list[_PendingCollective] = []
+        self._lock = threading.Lock()  # Guards `_pending`. No collective is awaited under it.
         self._groups: dict[Any, _Group] = {}
         manager.ledger.make_room = self._end_one
 
     def settle(self) -> None:
         """Drops complete collectives, with their leases. No group is open while an optimizer steps:
         one that an exception has left open is dropped as well."""
-        self._drop({id(one) for one in self._pending if one.work.is_completed()})
+        self._drop({id(one) for one in self._listed() if one.work.is_completed()})
         for group in list(self._groups):
             self._drop_group(group)
 
@@ -134,14 +136,20 @@ class GpuCollectives:
         if begun.work is None:
             begun.end()
         elif begun.leases:
-            self._pending.append(begun)
+            with self._lock:
+                self._pending.append(begun)
+
+    def _listed(self) -> list[_PendingCollective]:
+        with self._lock:
+            return list(self._pending)
 
     def _end_one(self) -> bool:
         """Ends what is complete, or else waits for the collective that began first. False: there is
         none that ends without a later one. A send or a receive may not."""
-        complete = {id(one) for one in self._pending if one.work.is_completed()}
+        pending = self._listed()
+        complete = {id(one) for one in pending if one.work.is_completed()}
         if not complete:
-            first = next((one for one in self._pending if one.may_be_awaited), None)
+            first = next((one for one in pending if one.may_be_awaited), None)
             if first is None:
                 return False
             first.work.wait()
@@ -150,10 +158,11 @@ class GpuCollectives:
         return True
 
     def _drop(self, ended: set[int]) -> None:
-        for one in self._pending:
-            if id(one) in ended:
-                one.end()
-        self._pending = [one for one in self._pending if id(one) not in ended]
+        with self._lock:
+            dropped = [one for one in self._pending if id(one) in ended]
+            self._pending = [one for one in self._pending if id(one) not in ended]
+        for one in dropped:
+            one.end()
 
     def _drop_group(self, group: Any) -> None:
         for each in self._groups.pop(group, _Group()).leases:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -208,3 +209,56 @@ def test_nobody_waits_for_a_receive_that_may_need_a_later_send(
     assert not any(work.complete for work in works)
     works[2].complete = True
     assert parameters[8].neg()[0].item() == -8.0
+
+
+class Racing(list[Any]):
+    """A list to which another thread begins to add each time it has been walked over. The walk ends
+    once that is done, or has to wait."""
+
+    def __init__(self, items: list[Any], begin: Callable[[], None], added: threading.Event) -> None:
+        super().__init__(items)
+        self.threads: list[threading.Thread] = []
+        self._begin = begin
+        self._added = added
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__()
+        self._added.clear()
+        self.threads.append(threading.Thread(target=self._begin))
+        self.threads[-1].start()
+        self._added.wait()
+
+
+class Announcing:
+    """A lock that says when a thread has to wait for it."""
+
+    def __init__(self, waits: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._waits = waits
+
+    def __enter__(self) -> None:
+        if self._lock.locked():
+            self._waits.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: Any) -> None:
+        self._lock.release()
+
+
+def test_a_collective_that_begins_while_others_are_dropped_keeps_its_leases(
+    collectives: GpuCollectives, threads: Group
+) -> None:
+    first, second = one_chunk_each(2)
+    threads.begin("allreduce", [first]).complete = True
+    going_on = threading.Event()
+
+    def begin() -> None:
+        threads.begin("allreduce", [second])
+        going_on.set()
+
+    collectives._lock = Announcing(going_on)  # type: ignore[assignment]
+    racing = collectives._pending = Racing(collectives._pending, begin, going_on)
+    collectives._drop({id(list.__getitem__(racing, 0))})
+    for thread in racing.threads:
+        thread.join()
+    assert len(collectives._pending) == len(racing.threads) > 0
