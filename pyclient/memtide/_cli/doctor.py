@@ -313,12 +313,13 @@ def _torch_hooks() -> Finding:
     subject = "torch hooks"
     try:
         from memtide._torch_hooks import patches
+        from memtide._torch_hooks.patch_row import OLDEST_TORCH
     except (ImportError, OSError, AttributeError) as error:
         return Finding(subject, Verdict.BAD, f"torch lacks what memtide uses: {error}", _NEWER)
     import torch
 
     version = patches.version_of(torch.__version__)
-    if version < patches.OLDEST_TORCH:
+    if version < OLDEST_TORCH:
         return Finding(subject, Verdict.BAD, f"torch {torch.__version__} is too old", _NEWER)
     count, missing = len(patches.expected(version)), patches.missing()
     found = f"{count - len(missing)} of {count}"

@@ -51,6 +51,10 @@ class DeviceOomHandler:
         self._returned = False  # Whether chunks have returned since the last shortage.
         self._shortages: int | None = None  # Count in torch's allocator, at the first call.
         self._peak_bytes = 0  # The largest peak of torch's allocator, which scripts reset.
+        # What the script kept when has_headroom was first called in this iteration, and in the
+        # iteration before.
+        self._kept_bytes: int | None = None
+        self._kept_before_bytes: int | None = None
         self._slack_bytes = manager.chunk_bytes  # Stays free when chunks return.
         self._libraries_bytes = 0  # Left free for CUDA's libraries, once one of them was short.
 
@@ -84,22 +88,26 @@ class DeviceOomHandler:
 
     def has_headroom(self, more_bytes: int) -> bool:
         """Whether the script's own use may exceed its peak by an eighth and `more_bytes` before
-        memory is short, and it has not become short since the first call."""
+        memory is short, and it has not become short since the first call. What it has come to keep
+        since the last iteration is in no peak yet, and is added to it."""
         if self._slots != self._share_slots:
             return False
         device = self._manager.device
         gpu = gpu_module(device.type)
         if gpu is None:
             return True
-        try:
-            stats = gpu.memory_stats_as_nested_dict(device)
-        except RuntimeError:  # A pluggable allocator, such as RMM's, counts nothing.
+        stats = self._statistics()
+        if stats is None:
             return False
         if not stats:  # The script has not used CUDA.
             return True
-        shortages = stats["num_ooms"] + stats["num_alloc_retries"]
+        shortages = _shortages_in(stats)
         if self._shortages is None:
             self._shortages = shortages
+        if self._kept_bytes is None:
+            self._kept_bytes = stats["allocated_bytes"]["all"]["current"]
+        if self._kept_before_bytes is not None:
+            more_bytes += max(0, self._kept_bytes - self._kept_before_bytes)
         free_bytes, _ = gpu.mem_get_info(device)
         peak_bytes = max(self._peak_bytes, stats["allocated_bytes"]["all"]["peak"])
         self._peak_bytes = peak_bytes
@@ -107,8 +115,26 @@ class DeviceOomHandler:
         is_ample = room_bytes >= peak_bytes // 8 + more_bytes
         return bool(is_ample and shortages == self._shortages)
 
+    def has_become_short(self) -> bool:
+        """Whether memory has been short since the first call of has_headroom."""
+        stats = self._statistics()
+        return stats is not None and bool(stats) and _shortages_in(stats) != self._shortages
+
+    def _statistics(self) -> dict[str, Any] | None:
+        """Those of torch's allocator; None: it counts nothing, as a pluggable one (RMM's)."""
+        gpu = gpu_module(self._manager.device.type)
+        if gpu is None:
+            return None
+        try:
+            stats: dict[str, Any] = gpu.memory_stats_as_nested_dict(self._manager.device)
+        except RuntimeError:
+            return None
+        return stats
+
     def end_iteration(self) -> None:
         """Grows the device share again, into memory that whole iterations have left free."""
+        if self._kept_bytes is not None:
+            self._kept_before_bytes, self._kept_bytes = self._kept_bytes, None
         gpu = gpu_module(self._manager.device.type)
         if self._slots == self._share_slots or gpu is None:
             return
@@ -143,6 +169,10 @@ class DeviceOomHandler:
         self._manager.ledger.refresh()
         if (gpu := gpu_module(self._manager.device.type)) is not None:
             gpu.empty_cache()
+
+
+def _shortages_in(stats: dict[str, Any]) -> int:
+    return int(stats["num_ooms"] + stats["num_alloc_retries"])
 
 
 def is_shortage(error: RuntimeError) -> bool:

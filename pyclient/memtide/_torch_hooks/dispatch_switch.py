@@ -13,8 +13,10 @@ forward pass of an iteration to the end of the optimizer's step:
   the optimizer has used them.
 - Autograd runs each node with a copy of the modes, so that a mode that is entered in a node is lost
   at its end. Steps of optimizers within backward therefore neither begin nor end a phase.
-- Between two phases idle leases can be reclaimed for another job, as always. A script that stops
-  within an iteration keeps them.
+- Between two phases idle leases can be reclaimed for another job, as always.
+- A script may stop within an iteration: it has seen enough, or has caught an error. Then the phase
+  ends once it calls `train` or `eval` of a module, or zeroes gradients where other iterations do
+  not, or after memory was short.
 - Other threads have modes of their own, which lease for each operation as always.
 
 Most phases are *lean*: optimizer states are not looked through for new tensors, and unless an
@@ -28,8 +30,10 @@ begins only if iterations leave headroom (DeviceOomHandler.has_headroom).
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,6 +43,7 @@ from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.module_hooks import Moments
 
+Function = Callable[..., Any]
 _NO_BACKWARD = -1
 _LOOK_EVERY = 17  # Odd, so that of two optimizers in turn each has its phases that are not lean.
 
@@ -69,9 +74,15 @@ class DispatchSwitch:
         self._settled = False  # An iteration has passed in which no chunk was allocated.
         self._refused = False  # Since the last step: what refused is not asked at each module.
         self._phases = 0
+        # Calls of zero_grad since the last forward pass outside of phases, and the most of them
+        # that an iteration had before it stepped.
+        self._zeroed = self._most_zeroed = 0
 
     def begin_phase(self) -> None:
-        """Begins a covered phase, if that is possible now and saves something."""
+        """Begins a covered phase, if that is possible now and saves something. Called before each
+        forward pass of a module while there is none."""
+        if self._is_owner():
+            self._zeroed = 0
         if not self._settled or self._refused or self._ledger.holding or not self._may_begin():
             return
         if not self._has_room():
@@ -92,6 +103,32 @@ class DispatchSwitch:
         self.lean = False
         self._manager.end_hold()
 
+    def training_or_evaluating(self, original: Function) -> Function:
+        """torch.nn.Module.train, which `eval` calls, too: no iteration of a script goes on then."""
+
+        @functools.wraps(original)
+        def train(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                self.end_phase()
+            return original(module, *args, **kwargs)
+
+        return train
+
+    def zeroing(self, original: Function) -> Function:
+        """torch.optim.Optimizer.zero_grad, by which most scripts begin an iteration."""
+
+        @functools.wraps(original)
+        def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling() and self._is_owner():
+                self._zeroed += 1
+                if self._zeroed > self._most_zeroed or (
+                    self._ledger.holding and self._elastic.has_become_short()
+                ):
+                    self.end_phase()
+            return original(optimizer, *args, **kwargs)
+
+        return zero_grad
+
     def begin_step(self, *, first: bool) -> None:
         """Before an optimizer's step. In its first one operations are watched for states that are
         born, so the phase ends."""
@@ -107,6 +144,7 @@ class DispatchSwitch:
         if not self._is_owner():
             return
         self.end_phase()
+        self._most_zeroed = max(self._most_zeroed, self._zeroed)
         self._ledger.refresh()
         chunks = self._manager.chunks()
         self._settled = chunks <= self._chunks

@@ -11,22 +11,13 @@ make the replacements are in the files of their features.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum, auto
 from functools import partial
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
-from memtide._memory.device_oom import DeviceOomHandler
-from memtide._memory.tensor_manager import TensorManager
-from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._optimizer_step.torch_functional import FORMS, FunctionalSignature
-from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import (
     device_guards,
     faulthandler_hook,
@@ -38,88 +29,12 @@ from memtide._torch_hooks import (
     parameter_hooks,
     torch_save,
 )
-from memtide._torch_hooks.attributes import Attributes, Maker
-from memtide._torch_hooks.collectives import FROM_ONE_TO_ONE, IN_ORDER, Collectives
+from memtide._torch_hooks.attributes import Attributes, Function, Maker
+from memtide._torch_hooks.collectives import FROM_ONE_TO_ONE, IN_ORDER
+from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
-from memtide._torch_hooks.module_hooks import Moments
+from memtide._torch_hooks.patch_row import Context, Patch, Version, When
 from memtide.errors import FailedPrecondition
-
-Version = tuple[int, int]
-OLDEST_TORCH: Version = (2, 5)
-
-
-class When(Enum):
-    """In which runs a row is installed."""
-
-    ALWAYS = auto()
-    EVERYTHING = auto()  # Everything is adopted: `memtide run`.
-    RANKS = auto()  # New processes are managed as this one is: `memtide run`.
-    HOST = auto()  # Page faults are answered.
-    GPU = auto()  # They are not.
-    NO_KERNEL_FAULTS = auto()  # A system call's page faults are not.
-
-
-@dataclass(frozen=True)
-class Context:
-    """The parts of one runtime, with which replacements work."""
-
-    runs: frozenset[When]
-    manager: TensorManager
-    moments: Moments
-    observer: Observer
-    offloaded: OffloadedSteps
-    collectives: Collectives | GpuCollectives
-    around_step: optimizer_hooks.Around
-    on_optimizer: Callable[[Optimizer], None]
-    out_of_memory: DeviceOomHandler | None  # On a GPU.
-    starting_processes: Maker | None  # With RANKS.
-
-
-@dataclass(frozen=True)
-class Patch:
-    """One attribute that is replaced."""
-
-    owner: str  # "module", or "module:Class".
-    name: str
-    why: str
-    make: Callable[[Context], Maker | None]
-    when: When = When.ALWAYS
-    since: Version = OLDEST_TORCH  # The first torch that has it, of those that are supported.
-    until: Version | None = None  # The first one that does not have it any more.
-    absent: str = ""  # What is off without it; empty: it is required.
-    beside: tuple[str, ...] = ()  # Other attributes of the owner that the replacement uses.
-    of_subclasses: bool = False  # It is replaced in the owner's subclasses, not in the owner.
-
-    @property
-    def module(self) -> str:
-        return self.owner.partition(":")[0]
-
-    def __str__(self) -> str:
-        return f"{self.owner.replace(':', '.')}.{self.name}"
-
-    def is_in(self, version: Version) -> bool:
-        """Whether that version of torch has it, as far as is known."""
-        return self.since <= version and (self.until is None or version < self.until)
-
-    def found(self) -> Any:
-        """The owner; None: it is not imported, or has not all that is needed."""
-        owner: Any = sys.modules.get(self.module)
-        if ":" in self.owner:
-            owner = getattr(owner, self.owner.partition(":")[2], None)
-        fields = getattr(owner, "__annotations__", {})
-        if callable(getattr(owner, self.name, None)) and all(
-            name in fields or hasattr(owner, name) for name in self.beside
-        ):
-            return owner
-        return None
-
-    def can_be_found(self) -> bool:
-        """Whether it is there once its module is imported, which this does."""
-        try:
-            importlib.import_module(self.module)
-        except ImportError:
-            return False
-        return self.found() is not None
 
 
 def _update_function(module: str, name: str, until: Version | None) -> Patch:
@@ -154,6 +69,11 @@ def _grouping(
 
 def _reducing(make: Callable[..., Any], context: Context) -> Maker:
     return partial(make, context.manager)
+
+
+def _switching(make: Callable[..., Function], context: Context) -> Maker:
+    assert context.switch is not None
+    return partial(make, context.switch)
 
 
 def _starting_threads(context: Context) -> Maker:
@@ -325,6 +245,20 @@ PATCHES: tuple[Patch, ...] = (
             absent="processes that torch.multiprocessing starts train without memtide",
         )
         for module in ("torch.multiprocessing", "torch.multiprocessing.spawn")
+    ),
+    *(
+        Patch(
+            owner=owner,
+            name=name,
+            why="a script that calls it may have left an iteration before its step",
+            make=partial(_switching, make),
+            when=When.GPU,
+            absent="running short of memory after an iteration that ended before its step",
+        )
+        for owner, name, make in (
+            ("torch.nn.modules.module:Module", "train", DispatchSwitch.training_or_evaluating),
+            ("torch.optim.optimizer:Optimizer", "zero_grad", DispatchSwitch.zeroing),
+        )
     ),
     # What a process does with its memory beside training.
     Patch(

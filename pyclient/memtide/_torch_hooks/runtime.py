@@ -36,7 +36,7 @@ from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_hooks import Moments, Scope
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
-from memtide._torch_hooks.patches import When
+from memtide._torch_hooks.patch_row import Context, When
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
 
 
@@ -93,7 +93,7 @@ class Runtime:
             self._undo.append(handle.remove)
         if self.ledger.strict:
             self._install_lease_dispatch()
-        context = patches.Context(
+        context = Context(
             runs=runs,
             manager=self.manager,
             moments=moments,
@@ -103,6 +103,7 @@ class Runtime:
             around_step=_stepping,
             on_optimizer=self._on_optimizer,
             out_of_memory=self._elastic,
+            switch=self._switch,
             starting_processes=self._starting_processes,
         )
         patches.install(context, self._attributes)

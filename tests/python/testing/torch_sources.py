@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memtide._torch_hooks import patches
+from memtide._torch_hooks.patch_row import OLDEST_TORCH, Version
 
 PACKAGE = Path(patches.__file__).parents[1]
 _PLATFORMS = ("macosx_11_0_arm64", "macosx_14_0_arm64")  # Without CUDA, so tenths of the size.
@@ -127,7 +128,7 @@ def uses_of_torch() -> Iterator[tuple[str, str, str]]:
                     yield where, module, name
 
 
-def differences(folder: Folder, version: patches.Version) -> Iterator[str]:
+def differences(folder: Folder, version: Version) -> Iterator[str]:
     """What the table of patches, or an import, says of that version and is not so."""
     sources = TorchSources(folder)
     expected = patches.expected(version)
@@ -144,7 +145,7 @@ def differences(folder: Folder, version: patches.Version) -> Iterator[str]:
 
 def main(versions: list[str]) -> int:
     count = 0
-    for version in versions or [".".join(map(str, (*patches.OLDEST_TORCH, 0)))]:
+    for version in versions or [".".join(map(str, (*OLDEST_TORCH, 0)))]:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             command += ["--only-binary=:all:", f"--python-version={_PYTHON}", f"--dest={folder}"]

@@ -3,89 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from fake_client import FakeClient
+from lease_dispatched import ROOMY, WARM_UP_STEPS, Training, begins_phase, chunks_of, stack
 from memtide._capi.client import Kind
-from memtide._memory import device_oom
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.runtime import Runtime
 from torch import nn
 from torch.nn.modules import module as torch_modules
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
-
-_WARM_UP_STEPS = 3
-_ROOMY = 256  # A lease budget.
-
-
-@pytest.fixture
-def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    client = FakeClient(handles_faults=False, lease_budget=getattr(request, "param", _ROOMY))
-    yield runtimes.start(client, Observer(), adopt_everything=True)
-    runtimes.stop()
-
-
-@pytest.fixture
-def seen(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the operations that lease dispatch sees."""
-    names: list[str] = []
-    original = LeaseDispatchMode.__torch_dispatch__
-
-    def dispatch(mode: Any, func: Any, *args: Any) -> Any:
-        names.append(str(func))
-        return original(mode, func, *args)
-
-    monkeypatch.setattr(LeaseDispatchMode, "__torch_dispatch__", dispatch)
-    return names
-
-
-class Training:
-    """A small model whose steps can be watched."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        self.input = torch.randn(4, 64)
-
-    def forward(self) -> torch.Tensor:
-        return self.model(self.input).square().mean()
-
-    def step(self, between: Callable[[], None] = lambda: None) -> float:
-        self.optimizer.zero_grad()
-        loss = self.forward()
-        between()
-        loss.backward()
-        self.optimizer.step()
-        return loss.item()
-
-    def warm_up(self) -> Training:
-        for _ in range(_WARM_UP_STEPS):
-            self.step()
-        return self
-
-
-def chunks_of(runtime: Runtime) -> set[int]:
-    return set(runtime.client.kinds)
-
-
-def stack() -> list[Any]:
-    return [
-        torch._C._get_dispatch_stack_at(index)
-        for index in range(torch._C._len_torch_dispatch_stack())
-    ]
-
-
-def begins_phase(runtime: Runtime, training: Training) -> bool:
-    training.optimizer.zero_grad()
-    training.forward()
-    return runtime.ledger.holding
 
 
 def test_from_forward_to_step_no_operation_is_seen_once_all_fits(
@@ -107,7 +39,7 @@ def test_from_forward_to_step_no_operation_is_seen_once_all_fits(
 def test_results_are_those_of_plain_torch_to_the_bit() -> None:
     plain = _losses()
     runtimes.start(
-        FakeClient(handles_faults=False, lease_budget=_ROOMY), Observer(), adopt_everything=True
+        FakeClient(handles_faults=False, lease_budget=ROOMY), Observer(), adopt_everything=True
     )
     try:
         assert _losses() == plain
@@ -147,7 +79,7 @@ def test_gradients_stay_where_torch_makes_them_and_their_chunks_are_freed(
 
 def test_gradients_that_a_script_zeroes_are_used_where_they_are(runtime: Runtime) -> None:
     training = Training()
-    for _ in range(_WARM_UP_STEPS + 1):
+    for _ in range(WARM_UP_STEPS + 1):
         training.optimizer.zero_grad(set_to_none=False)
         training.forward().backward()
         covered = runtime.ledger.holding
@@ -275,7 +207,7 @@ def test_evaluation_and_backward_begin_no_phase(runtime: Runtime) -> None:
 def test_recomputation_in_backward_is_covered(runtime: Runtime, seen: list[str]) -> None:
     training = Training()
     whole = training.model
-    for _ in range(_WARM_UP_STEPS + 1):
+    for _ in range(WARM_UP_STEPS + 1):
         training.optimizer.zero_grad()
         seen.clear()
         hidden = whole[0](training.input)
@@ -349,70 +281,6 @@ def test_no_phase_begins_for_a_named_job(runtime: Runtime) -> None:
     assert not begins_phase(runtime, training)
 
 
-def stats_of_cuda(*, reserved_bytes: int, ooms: int = 3) -> dict[str, Any]:
-    """torch.cuda.memory_stats_as_nested_dict of a script whose peak was 1024 bytes."""
-    return {
-        "num_ooms": ooms,
-        "num_alloc_retries": 4,
-        "allocated_bytes": {"all": {"peak": 1024}},
-        "reserved_bytes": {"all": {"current": reserved_bytes}},
-    }
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Memory statistics that a test sets, as if there were a GPU with 26 bytes free."""
-    stats: dict[str, Any] = {}
-    monkeypatch.setattr(device_oom, "gpu_module", lambda _type: torch.cuda)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (26, 0))
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda _device: stats)
-    return stats
-
-
-@pytest.mark.parametrize(("reserved_bytes", "covered"), [(1125, False), (1126, True)])
-def test_the_script_needs_headroom(
-    runtime: Runtime, cuda: dict[str, Any], reserved_bytes: int, covered: bool
-) -> None:
-    training = Training().warm_up()
-    cuda.update(stats_of_cuda(reserved_bytes=reserved_bytes))
-    assert begins_phase(runtime, training) == covered
-
-
-@pytest.mark.parametrize(("reserved_bytes", "covered"), [(-1, False), (0, True)])
-def test_before_the_first_phase_it_needs_room_for_gradients_too(
-    runtime: Runtime, cuda: dict[str, Any], reserved_bytes: int, covered: bool
-) -> None:
-    training = Training()
-    training.step()
-    gradient_bytes = runtime.manager.gradient_bytes
-    assert gradient_bytes == 2 * training.model[0].weight.nbytes
-    cuda.update(stats_of_cuda(reserved_bytes=1126 + gradient_bytes + reserved_bytes))
-    training.step()
-    assert begins_phase(runtime, training) == covered
-
-
-def test_a_script_that_has_run_short_keeps_lease_dispatch(
-    runtime: Runtime, cuda: dict[str, Any]
-) -> None:
-    training = Training()
-    cuda.update(stats_of_cuda(reserved_bytes=1 << 20))
-    training.warm_up().step()
-    assert begins_phase(runtime, training)
-    training.optimizer.step()
-    cuda.update(stats_of_cuda(reserved_bytes=1 << 20, ooms=4))
-    assert not begins_phase(runtime, training)
-
-
-def test_an_allocator_that_counts_nothing_keeps_lease_dispatch(
-    runtime: Runtime, cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_device: Any) -> dict[str, Any]:
-        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
-
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", refuse)
-    assert not begins_phase(runtime, Training().warm_up())
-
-
 def test_steps_within_backward_keep_lease_dispatch(runtime: Runtime) -> None:
     training = Training().warm_up()
     one_each = [torch.optim.SGD([p], lr=0.1) for p in training.model.parameters()]
@@ -431,50 +299,8 @@ def test_steps_within_backward_keep_lease_dispatch(runtime: Runtime) -> None:
     assert stack() == modes
 
 
-def test_a_peak_that_the_script_resets_counts(runtime: Runtime, cuda: dict[str, Any]) -> None:
-    training = Training()
-    cuda.update(stats_of_cuda(reserved_bytes=1 << 20))
-    training.warm_up()
-    assert begins_phase(runtime, training)
-    training.optimizer.step()
-    cuda.update(stats_of_cuda(reserved_bytes=1024))
-    cuda["allocated_bytes"] = {"all": {"peak": 10}}
-    assert not begins_phase(runtime, training)
-
-
-def test_a_phase_without_room_is_asked_for_once_an_iteration(
-    runtime: Runtime, cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    training = Training().warm_up()
-    cuda.update(stats_of_cuda(reserved_bytes=0))
-    calls: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: calls.append(1) or (0, 0))
-    for _ in range(3):
-        training.step()
-    assert len(calls) == 2, "in one of the three, gradients return to chunks"
-
-
-def test_a_shortage_during_a_phase_evicts_nothing(runtime: Runtime) -> None:
-    training = Training().warm_up()
-    assert begins_phase(runtime, training)
-    short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
-    assert runtime._elastic is not None
-    with pytest.raises(torch.OutOfMemoryError):
-        runtime._elastic.retry(short, lambda: pytest.fail("it is not run again"))
-
-
-def test_a_state_beside_a_full_hold_is_in_ordinary_memory(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    training = Training().warm_up()
-    assert begins_phase(runtime, training)
-    monkeypatch.setattr(runtime.ledger, "extend_hold", lambda _places: False)
-    state = runtime.manager.new_state(torch.empty(1 << 20, device="meta"), 7)
-    assert state.numel() == 1 << 20 and not runtime.manager.manages(state)
-
-
 def test_uninstalling_in_a_phase_leaves_nothing() -> None:
-    client = FakeClient(handles_faults=False, lease_budget=_ROOMY)
+    client = FakeClient(handles_faults=False, lease_budget=ROOMY)
     runtime = runtimes.start(client, Observer(), adopt_everything=True)
     try:
         Training().warm_up().forward()
@@ -482,3 +308,59 @@ def test_uninstalling_in_a_phase_leaves_nothing() -> None:
     finally:
         runtimes.stop()
     assert stack() == [] and client.in_use() == set() and not runtime.ledger.holding
+
+
+def _stop_early(training: Training) -> None:
+    """An iteration that ends before its step, as where a script has caught an error."""
+    training.optimizer.zero_grad()
+    training.forward()
+    assert stack() == []
+
+
+@pytest.mark.parametrize(
+    "go_on",
+    [
+        lambda training: training.model.eval(),
+        lambda training: training.model.train(),
+        lambda training: training.optimizer.zero_grad(),
+    ],
+    ids=["eval", "train", "zero_grad"],
+)
+def test_a_phase_ends_where_a_script_leaves_its_iteration(
+    runtime: Runtime, go_on: Callable[[Training], None]
+) -> None:
+    training = Training().warm_up()
+    modes = stack()
+    _stop_early(training)
+    go_on(training)
+    assert stack() == modes and runtime.client.in_use() == set()
+    assert training.step() > 0
+    assert begins_phase(runtime, training)
+
+
+def test_gradients_may_be_zeroed_between_forward_and_backward(runtime: Runtime) -> None:
+    training = Training()
+    covered: list[bool] = []
+    for _ in range(WARM_UP_STEPS + 1):
+        loss = training.forward()
+        training.optimizer.zero_grad()
+        covered.append(runtime.ledger.holding)
+        loss.backward()
+        training.optimizer.step()
+    assert covered[-1]
+
+
+def test_the_second_of_two_optimizers_steps_on_leased_chunks(
+    runtime: Runtime, seen: list[str]
+) -> None:
+    first, second = Training().warm_up(), Training().warm_up()
+    first.step()
+    (first.forward() + second.forward()).backward()
+    assert runtime.ledger.holding
+    first.optimizer.step()
+    seen.clear()
+    runtime.client.acquired.clear()
+    second.optimizer.step()
+    leased = {place for places, _ in runtime.client.acquired for place in places}
+    assert seen and set(runtime.manager.span_places(second.model[0].weight)) <= leased
+    assert runtime.client.in_use() == set()

@@ -17,6 +17,7 @@ from memtide import errors
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import patches
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.patch_row import OLDEST_TORCH
 from memtide._torch_hooks.patches import PATCHES
 
 
@@ -67,7 +68,7 @@ def test_every_row_says_why_and_is_required_in_all_versions_or_says_what_is_off(
     for patch in PATCHES:
         assert patch.why
         if not patch.absent:
-            assert (patch.since, patch.until) == (patches.OLDEST_TORCH, None)
+            assert (patch.since, patch.until) == (OLDEST_TORCH, None)
 
 
 def test_the_table_has_all_of_torchs_update_functions() -> None:
