@@ -339,7 +339,9 @@ class TensorManager:
             start = end
 
     def _leased(self, places: Places, writing: bool) -> contextlib.AbstractContextManager[None]:
-        if self.ledger.under_dispatch:
+        # Under lease dispatch, or a hold, these are leased anyway.
+        seen = self.ledger.under_dispatch and torch._C._len_torch_dispatch_stack()
+        if seen or self.ledger.holding:
             return contextlib.nullcontext()
         return self.ledger.using(*((_NO_PLACES, places) if writing else (places, _NO_PLACES)))
 

@@ -18,11 +18,13 @@ need as much memory again. Used by one thread at a time, like the optimizers the
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -74,6 +76,10 @@ class OffloadedSteps:
         self.manifest_bytes: Callable[[Optimizer | None], bytes] = lambda _: b""
         # Called after each commit.
         self.on_committed: Callable[[Optimizer | None], None] = lambda _: None
+        # Around torch's function for what the daemon cannot step, with its arguments.
+        self.around_rest: Callable[[Arguments], AbstractContextManager[None]] = (
+            lambda _: contextlib.nullcontext()
+        )
         self.here = ""  # Why this process steps something in chunks; empty: it does not.
         self.steps = 0  # Committed steps.
         self.skipped = 0  # Steps that were skipped, as a gradient was infinite or NaN.
@@ -198,7 +204,8 @@ class OffloadedSteps:
                 # fits twice.
                 beside = lambda t: not self._manager.manages(local_part(t))  # noqa: E731
                 self._undo_here.remember(form, part, beside)
-            original(**part)
+            with self.around_rest(part):
+                original(**part)
             put_back(arguments, part, count, split_update.rest)
 
     def _is_deferred(self, parameters: Sequence[torch.Tensor]) -> bool:

@@ -18,7 +18,7 @@ tensor). torch.compile leaves code as it is while a mode is active, and CUDA gra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import lru_cache
 from typing import Any
 
@@ -38,11 +38,15 @@ from memtide._torch_hooks.op_schema import (
     name_of,
     only_views,
     pieces_of,
+    pins_host_memory,
     run_pieces,
     touched_by,
+    touches_none,
     writes_arguments,
 )
 from memtide.errors import ResourceExhausted
+
+_NONE: frozenset[int] = frozenset()
 
 
 @lru_cache(maxsize=4096)  # Steps repeat their operations.
@@ -66,6 +70,8 @@ class LeaseDispatchMode(TorchDispatchMode):
         self._manager = manager
         self._ledger = manager.ledger
         self._elastic = elastic
+        # While somebody observes: the places that operations have read, and have written.
+        self.observed: tuple[set[int], set[int]] | None = None
 
     def __torch_dispatch__(
         self,
@@ -80,7 +86,14 @@ class LeaseDispatchMode(TorchDispatchMode):
             return func(*args, **kwargs) if are_fake(types) else NotImplemented
         if only_views(func) or not self._manager.here:
             return func(*args, **kwargs)
+        if touches_none(self._manager, args) and (
+            not kwargs or touches_none(self._manager, kwargs.values())
+        ):
+            return self._run(func, args, kwargs, _NONE, _NONE)
         reads, writes = touched_by(self._manager, func, args, kwargs)
+        if self.observed is not None:
+            self.observed[0].update(reads)
+            self.observed[1].update(writes)
         try:
             return self._run(func, args, kwargs, reads, writes)
         except ResourceExhausted as error:
@@ -96,13 +109,13 @@ class LeaseDispatchMode(TorchDispatchMode):
         func: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        reads: set[int],
-        writes: set[int],
+        reads: Set[int],
+        writes: Set[int],
     ) -> Any:
         try:
             return self._run_once(func, args, kwargs, reads, writes)
         except RuntimeError as error:
-            if not is_shortage(error):
+            if not is_shortage(error) or pins_host_memory(func, kwargs):
                 raise
             # The operation may have written some of these already: no second run. Torch allocates
             # results before it launches anything, but a library may be short at any moment.
@@ -116,8 +129,8 @@ class LeaseDispatchMode(TorchDispatchMode):
         func: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        reads: set[int],
-        writes: set[int],
+        reads: Set[int],
+        writes: Set[int],
     ) -> Any:
         if not reads and not writes:
             return func(*args, **kwargs)

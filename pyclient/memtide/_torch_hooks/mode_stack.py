@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+Mode = TypeVar("Mode", bound=TorchDispatchMode)
 
 _length = torch._C._len_torch_dispatch_stack
 _at = torch._C._get_dispatch_stack_at
@@ -52,6 +55,27 @@ def put_back(mode: TorchDispatchMode, depth: int) -> None:
     above = [_pop(None) for _ in range(_length_of_stack() - depth)]
     _push(mode)
     _push_all(above)
+
+
+def alone(kind: type[Mode]) -> Mode | None:
+    """The only mode, if it is of exactly this class; None: there are others, or none."""
+    if _length() != 1:
+        return None
+    mode = _at(0)
+    return mode if type(mode) is kind else None
+
+
+def pop_alone(kind: type[Mode]) -> Mode | None:
+    """As `alone`, and takes it off; `push` puts it back."""
+    mode = alone(kind)
+    if mode is not None:
+        _pop(None)
+    return mode
+
+
+def push(mode: TorchDispatchMode) -> None:
+    """Puts a mode on top."""
+    _push(mode)
 
 
 @contextlib.contextmanager

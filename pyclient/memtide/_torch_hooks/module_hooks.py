@@ -22,6 +22,8 @@ from memtide._capi.client import Access, Kind, Places
 from memtide._memory.leases import Lease
 from memtide._memory.tensor_manager import TensorManager, address_of
 from memtide._telemetry.observer import Observer
+from memtide._torch_hooks import mode_stack
+from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 
 _BACKWARD_DEPTH = 2
 _NO_BACKWARD = -1
@@ -44,10 +46,10 @@ class Scope:
         )
 
 
-class _Known:
+class Known:
     """The addresses and places of a module's parameters when it was last used."""
 
-    __slots__ = ("addresses", "name", "parameters", "places", "trained")
+    __slots__ = ("addresses", "is_leaf", "name", "parameters", "places", "trained")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -55,6 +57,18 @@ class _Known:
         self.places = Places(())
         self.trained = False
         self.parameters: list[weakref.ref[torch.Tensor]] = []
+        # Whether it needs no lease dispatch (leaf_modules.py); None: not known yet.
+        self.is_leaf: bool | None = None
+
+    def is_current(self, module: torch.nn.Module) -> bool:
+        """Whether the parameters are still where they were."""
+        return self.addresses == [address_of(p) for p in _parameters_of(module)]
+
+    def has_exactly(self, names: Iterable[str], module: torch.nn.Module) -> bool:
+        """Whether the module has parameters of these names alone, all of torch's own class."""
+        own = module._parameters
+        count = sum(parameter is not None for parameter in own.values())
+        return own.keys() == set(names) and len(self.addresses) == count
 
 
 class Moments:
@@ -65,9 +79,7 @@ class Moments:
         self._ledger = manager.ledger
         self._observer = observer
         self._scope = scope
-        self._known: weakref.WeakKeyDictionary[torch.nn.Module, _Known] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._known: weakref.WeakKeyDictionary[torch.nn.Module, Known] = weakref.WeakKeyDictionary()
         # The adopted parameters in their order, each with its gradient hook if it is trained.
         self._adopted = WeakTensorKeyDictionary()
         self._forward = threading.local()
@@ -79,6 +91,8 @@ class Moments:
         self.on_gradient: Callable[[torch.Tensor], None] = lambda _: None
         # Called before a forward pass while leases are needed. It may make them unnecessary.
         self.begin_phase: Callable[[], None] = lambda: None
+        # Called before the first forward pass after a step.
+        self.begin_iteration: Callable[[], None] = lambda: None
 
     @property
     def sampling(self) -> bool:
@@ -103,16 +117,21 @@ class Moments:
         """Global forward pre-hook."""
         if not module._parameters or torch.compiler.is_compiling() or not self._manager.here:
             return
-        if self._stepped:
-            self._stepped = False
-            self._manager.free_dead()
-        if self._ledger.active:
-            self.begin_phase()
-        known = self._look_at(module)
-        self._observer.moment("forward", known.name)
+        known = self.prepare(self.look_at(module))
         token = self._ledger.lease(known.places, Access.READ)
         if token is not None:
             self._stack().append((module, token))
+
+    def prepare(self, known: Known) -> Known:
+        """Before a forward pass of a module with parameters: reports it."""
+        if self._stepped:
+            self._stepped = False
+            self._manager.free_dead()
+            self.begin_iteration()
+        if self._ledger.active:
+            self.begin_phase()
+        self._observer.moment("forward", known.name)
+        return known
 
     def after_forward(self, module: torch.nn.Module, _inputs: Any, output: Any) -> None:
         """Global forward hook; also called if forward raises."""
@@ -126,12 +145,15 @@ class Moments:
                 if entry is module:
                     break
         known = self._known.get(module)
-        if known is None or not known.trained or not torch.is_grad_enabled():
-            return
+        if known is not None and known.trained and torch.is_grad_enabled():
+            self.watch_backward(known, output)
+
+    def watch_backward(self, known: Known, output: Any) -> None:
+        """Leases for a trained module again when backward comes to its output."""
         if self._ledger.active or self._observer.sampling:
             node = _node_of(output)
             if node is not None:
-                node.register_prehook(lambda _gradients: self._before_backward(known))
+                node.register_prehook(lambda _gradients: self.before_backward(known))
 
     @contextlib.contextmanager
     def gathering(self, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
@@ -186,18 +208,26 @@ class Moments:
 
     def _after_gradient(self, parameter: torch.Tensor) -> None:
         # During a hold nothing leaves the device, and the gradient is dropped before anything may.
-        if self._manager.here and not self._ledger.holding:
+        if not self._manager.here or self._ledger.holding:
+            return
+        # Adoption leases for itself, and allocates no device memory.
+        mode = mode_stack.pop_alone(LeaseDispatchMode)
+        try:
             self._manager.adopt_gradient(parameter)
-            self.on_gradient(parameter)
+        finally:
+            if mode is not None:
+                mode_stack.push(mode)
+        self.on_gradient(parameter)
 
-    def _look_at(self, module: torch.nn.Module) -> _Known:
+    def look_at(self, module: torch.nn.Module) -> Known:
+        """Adopts a module's parameters, and returns what is known of them now."""
         known = self._known.get(module)
-        parameters = [p for p in module._parameters.values() if type(p) is torch.nn.Parameter]
+        parameters = _parameters_of(module)
         addresses = [address_of(p) for p in parameters]
         trained = any(p.requires_grad for p in parameters)
         if known is not None and known.addresses == addresses and known.trained == trained:
             return known
-        known = _Known(type(module).__name__)
+        known = Known(type(module).__name__)
         for parameter in parameters:
             if parameter in self._scope:
                 self.adopt_parameter(parameter)
@@ -209,7 +239,8 @@ class Moments:
         self._known[module] = known
         return known
 
-    def _before_backward(self, known: _Known) -> None:
+    def before_backward(self, known: Known) -> None:
+        """Before the pass of a module through backward, in any thread."""
         if not self._manager.here:
             return
         self._observer.moment("backward", known.name)
@@ -227,7 +258,7 @@ class Moments:
             self._ends_awaited = True
             Variable._execution_engine.queue_callback(self._end_backward)
 
-    def _gradient_places(self, known: _Known) -> Places:
+    def _gradient_places(self, known: Known) -> Places:
         gradients = [p.grad for ref in known.parameters if (p := ref()) is not None]
         return Places(
             place
@@ -247,6 +278,10 @@ class Moments:
         if stack is None:
             stack = self._forward.stack = []
         return stack
+
+
+def _parameters_of(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [p for p in module._parameters.values() if type(p) is torch.nn.Parameter]
 
 
 def _node_of(output: Any) -> Any:

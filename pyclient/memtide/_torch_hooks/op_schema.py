@@ -9,7 +9,7 @@ a write only costs a write-back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,12 @@ from torch.utils._pytree import tree_leaves
 
 from memtide._memory.tensor_manager import TensorManager
 
+# What the other arguments of most operations are.
+_WITHOUT_TENSORS = frozenset(
+    {type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout}
+    | {torch.memory_format}
+)
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _LIST_PREFIXES = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
 
 
@@ -49,6 +55,7 @@ _ONLY_READ: dict[str, frozenset[int]] = {
     },
     "fsdp::all_gather_copy_in": frozenset({0}),  # It copies them to its second argument.
 }
+_PINNING = "aten::_pin_memory"
 # Operators of torch's own that write to running statistics, and do not mark it.
 _UNMARKED_STATISTICS = frozenset(
     {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"}
@@ -90,6 +97,14 @@ def _marks_nothing(schema: Any) -> bool:
 def writes_arguments(operation: Any) -> bool:
     """Whether an operation changes any of its arguments, or may."""
     return is_higher_order(operation) or bool(written_arguments(operation)[0])
+
+
+def pins_host_memory(operation: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operation allocates pinned host memory. CUDA says "out of memory" also if too
+    little of that can be had, whatever is free on the device."""
+    if is_higher_order(operation):
+        return False
+    return operation._schema.name == _PINNING or bool(kwargs.get("pin_memory"))
 
 
 def pieces_of(
@@ -171,6 +186,27 @@ def _collect(manager: TensorManager, value: Any, into: set[int]) -> None:
     elif isinstance(value, list | tuple):
         for item in value:
             _collect(manager, item, into)
+
+
+def touches_none(manager: TensorManager, values: Iterable[Any]) -> bool:
+    """Whether it is plain from their addresses that no tensor among `values` is in a chunk. Most
+    operations of a step are like that, and this costs less than to look at their schemas."""
+    for value in values:
+        kind = type(value)
+        if kind in _WITHOUT_TENSORS:
+            continue
+        if kind is list or kind is tuple:
+            if not touches_none(manager, value):
+                return False
+        elif kind not in _PLAIN or _may_be_in_range(manager, value):
+            return False
+    return True
+
+
+def _may_be_in_range(manager: TensorManager, tensor: torch.Tensor) -> bool:
+    if tensor.layout is not torch.strided:
+        return True
+    return manager.base <= tensor.data_ptr() < manager.end
 
 
 @cache

@@ -19,6 +19,7 @@ from memtide._torch_hooks.attributes import Maker
 from memtide._torch_hooks.collectives import Collectives
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
+from memtide._torch_hooks.leaf_modules import LeafModules
 from memtide._torch_hooks.module_hooks import Moments
 from memtide._torch_hooks.optimizer_hooks import Around
 
@@ -50,6 +51,7 @@ class Context:
     around_step: Around
     on_optimizer: Callable[[Optimizer], None]
     out_of_memory: DeviceOomHandler | None  # On a GPU.
+    leaves: LeafModules | None  # On a GPU.
     switch: DispatchSwitch | None  # On a GPU.
     starting_processes: Maker | None  # With RANKS.
 

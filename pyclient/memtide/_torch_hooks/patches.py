@@ -24,6 +24,7 @@ from memtide._torch_hooks import (
     foreach_batching,
     fsdp,
     grad_scaler,
+    leaf_modules,
     multiply_by_one,
     optimizer_hooks,
     parameter_hooks,
@@ -74,6 +75,11 @@ def _reducing(make: Callable[..., Any], context: Context) -> Maker:
 def _switching(make: Callable[..., Function], context: Context) -> Maker:
     assert context.switch is not None
     return partial(make, context.switch)
+
+
+def _calling(kind: type[torch.nn.Module], context: Context) -> Maker:
+    assert context.leaves is not None
+    return partial(context.leaves.calling, kind)
 
 
 def _starting_threads(context: Context) -> Maker:
@@ -245,6 +251,18 @@ PATCHES: tuple[Patch, ...] = (
             absent="processes that torch.multiprocessing starts train without memtide",
         )
         for module in ("torch.multiprocessing", "torch.multiprocessing.spawn")
+    ),
+    # Modules run.
+    *(
+        Patch(
+            owner=f"{kind.__module__}:{kind.__name__}",
+            name="_call_impl",
+            why="what it accesses is known: it runs without lease dispatch",
+            make=partial(_calling, kind),
+            when=When.GPU,
+            absent=f"the faster {kind.__name__}, where chunks do not all fit on a GPU",
+        )
+        for kind in leaf_modules.LEAVES
     ),
     *(
         Patch(

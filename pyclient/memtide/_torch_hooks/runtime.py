@@ -33,6 +33,7 @@ from memtide._torch_hooks.collectives import Collectives
 from memtide._torch_hooks.covered_streams import covered_streams
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
+from memtide._torch_hooks.leaf_modules import LeafModules
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_hooks import Moments, Scope
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
@@ -69,6 +70,7 @@ class Runtime:
         self._stepping = 0
         self._elastic: DeviceOomHandler | None = None  # On a GPU.
         self._switch: DispatchSwitch | None = None  # On a GPU.
+        self._leaves: LeafModules | None = None  # On a GPU.
         self._resumed_job: ResumedJob | None = None  # Only for a named job.
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
@@ -103,6 +105,7 @@ class Runtime:
             around_step=_stepping,
             on_optimizer=self._on_optimizer,
             out_of_memory=self._elastic,
+            leaves=self._leaves,
             switch=self._switch,
             starting_processes=self._starting_processes,
         )
@@ -142,6 +145,8 @@ class Runtime:
             return
         self.moments.settle()
         self.collectives.settle()
+        if self._leaves is not None:
+            self._leaves.settle()
         if self._resumed_job is not None:
             self._resumed_job.before_step()
         first = optimizer not in self._stepped
@@ -161,8 +166,9 @@ class Runtime:
         self.observer.moment("step", type(optimizer).__name__)
         self._stepping += 1
         try:
-            # When nothing needs leasing, only the first step is watched: there, state is born.
-            if self.ledger.active or first:
+            # When nothing needs leasing, or lease dispatch does it, only the first step is watched:
+            # there, state is born.
+            if first or (self.ledger.active and not self.ledger.strict):
                 self._stepped.add(optimizer)
                 mode = StepDispatchMode(self.manager, self.observer)
                 self.offloaded.begin(optimizer, mode.close)
@@ -249,6 +255,9 @@ class Runtime:
             self.manager, self.moments, mode, elastic, self._steps_elsewhere
         )
         self.moments.begin_phase = switch.begin_phase
+        leaves = self._leaves = LeafModules(self.manager, self.moments, elastic)
+        self.moments.begin_iteration = leaves.begin_iteration
+        self.offloaded.around_rest = leaves.running
 
         def end() -> None:
             switch.end_phase()

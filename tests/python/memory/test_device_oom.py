@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_client import CHUNK_BYTES, FakeClient, one_chunk_each
+from lease_dispatched import stack
 from memtide._memory.device_oom import DeviceOomHandler
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
@@ -182,6 +183,19 @@ def test_an_operation_that_writes_is_not_repeated_for_a_library(
     failing_once(runtime, monkeypatch, torch.OutOfMemoryError("CUDA out of memory."))
     ordinary.add_(parameter[5])
     assert runtime.client.lease_budget < 8, "torch's allocator fails before anything is launched"
+
+
+@pytest.mark.parametrize("name", ["_pin_memory", "empty_like"])
+def test_too_little_pinned_memory_is_no_shortage_of_the_device(
+    name: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parameter,) = one_chunk_each(1)
+    operation = getattr(torch.ops.aten, name).default
+    failing_once(runtime, monkeypatch, _CudaError("CUDA error: out of memory"))
+    kwargs = {"pin_memory": True} if name == "empty_like" else {}
+    with pytest.raises(_CudaError):
+        stack()[0].__torch_dispatch__(operation, (), (parameter,), kwargs)
+    assert runtime.client.lease_budget == 8
 
 
 class _BigChunks:

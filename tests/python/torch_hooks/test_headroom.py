@@ -74,7 +74,8 @@ def test_a_phase_without_room_is_asked_for_once_an_iteration(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: calls.append(1) or (0, 0))
     for _ in range(3):
         training.step()
-    assert len(calls) == 2, "in one of the three, gradients return to chunks"
+    # In one of the three, gradients return to chunks. Nodes of leaf modules ask in each.
+    assert len(calls) == 2 + 3
 
 
 def test_a_shortage_during_a_phase_evicts_nothing(runtime: Runtime) -> None:
