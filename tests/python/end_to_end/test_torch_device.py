@@ -151,3 +151,20 @@ def test_with_an_older_driver_only_the_streams_of_torch_are_waited_for(
     plain, offloaded = ((tmp_path / name).read_text() for name in ("plain", "offloaded"))
     assert offloaded == plain
     assert alone.out.splitlines()[-1] in outcome.out, "not one wait more"
+
+
+# The second optimizer of an iteration steps after the covered phase has ended.
+@pytest.mark.parametrize("pool_mib", [12, 96])
+def test_two_optimizers_in_turns_give_the_same_bits_on_it(
+    cli: Cli, fake_device: dict[str, str], tmp_path: Path, pool_mib: int
+) -> None:
+    script = [SCRIPTS / "gan_on_device.py", "fakegpu", 8]
+    cli.python(*script, RESULT=tmp_path / "plain", **fake_device).check()
+    cli.memtide(
+        *("run", "--device=cuda", "--exact", "--host-pool=96MiB", "--ssd-pool=64MiB"),
+        *(f"--device-pool={pool_mib}MiB", f"--ssd-dir={tmp_path / 'ssd'}"),
+        *script,
+        RESULT=tmp_path / "managed",
+        **fake_device,
+    ).check()
+    assert (tmp_path / "managed").read_text() == (tmp_path / "plain").read_text()
