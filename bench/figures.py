@@ -132,6 +132,9 @@ FIGURES: tuple[Figure, ...] = (
     Figure("net.step_128", "the same, 24 layers of width 128", Measure.SHARE, 1.05, "ms"),
     Figure("net.step_512", "the same, 24 layers of width 512", Measure.SHARE, 1.05, "ms"),
     Figure("net.operation", "an operation of width 128's step", Measure.EXTRA, 1.5, "us", "us"),
+    Figure("net.step_quarter", "width 128, a quarter of it fits", Measure.SHARE, 5, "ms"),
+    Figure("net.operation_quarter", "an operation of that step", Measure.ALONE, 3, "us", "us"),
+    Figure("net.seen_quarter", "its operations seen, with leaf modules", Measure.SHARE, 0.65, ""),
     _speed("optimizer.adamw", "AdamW, fp32, 2 threads, against adding only", 0.95),
     _speed("optimizer.adamw_bf16", "the same, bf16 with fp32 master", 0.9),
     Figure(

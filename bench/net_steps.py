@@ -2,10 +2,17 @@
 
 Lease dispatch is Python that every operation of a script on a GPU may pass. Here tensors are on the
 CPU, and batches have 16 tokens, so that an operation takes microseconds and hides nothing of that.
+
+Allocators for GPUs keep what tensors have freed. So does malloc here, in both runs: with its own
+settings it returns gradients to the system after each step where nothing lies above them, as where
+optimizer states are in chunks, and thousands of page faults of the next step would be measured.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import machine
 import torch
 import train_overhead
 from figures import Pair
@@ -34,13 +42,18 @@ class _Model:
     layers: int
     width: int
     steps_per_sample: int
+    device_pool: str = "1536MiB"  # All states fit.
 
 
 _MODELS = {
     "net.step": _Model(12, 576, 4),  # The demo's own.
     "net.step_128": _Model(24, 128, 10),
     "net.step_512": _Model(24, 512, 2),
+    "net.step_quarter": _Model(24, 128, 4, "20MiB"),  # A quarter of its 77 MB of states.
 }
+_SMALLEST = "net.step_128"
+_QUARTER = _MODELS["net.step_quarter"]
+_SEEN_TIMEOUT_S = 120
 
 
 class NotBuilt(Exception):
@@ -98,33 +111,65 @@ def _steps(options: Options, model: _Model) -> list[Pair]:
                     *("--layers", str(model.layers), "--width", str(model.width)),
                 ],
                 memtide_arguments=[
-                    *("--device=cuda", "--device-pool=1536MiB", "--host-pool=256MiB"),
+                    *("--device=cuda", f"--device-pool={model.device_pool}", "--host-pool=256MiB"),
                 ],
                 most_pairs=options.most_pairs,
                 most_seconds=options.most_seconds,
-                environment={
-                    "MEMTIDE_LIBRARY": str(options.client),
-                    "MEMTIDED": str(options.memtided),
-                    "MEMTIDE_FAKE_CUDA": f"dir={memory},memory=2GiB",
-                    "OMP_NUM_THREADS": "1",
-                },
+                environment=_environment(options, memory),
                 steps_per_sample=model.steps_per_sample,
                 warm_up_steps=_WARM_UP_STEPS,
             )
         )
 
 
+def _environment(options: Options, memory: str) -> dict[str, str]:
+    return {
+        "MEMTIDE_LIBRARY": str(options.client),
+        "MEMTIDED": str(options.memtided),
+        "MEMTIDE_FAKE_CUDA": f"dir={memory},memory=2GiB",
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_TRIM_THRESHOLD_": str(2**40),
+        "MALLOC_MMAP_THRESHOLD_": str(2**25),  # The most that malloc takes.
+    }
+
+
+def _seen(options: Options) -> dict[str, list[Pair]]:
+    """What lease dispatch sees, and what that costs, where a quarter of the states fits."""
+    with tempfile.TemporaryDirectory(prefix="mt", dir="/dev/shm") as memory:
+        load = machine.Load(machine.our_processes())
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "memtide", "run", "--quiet", "--device=cuda"),
+                *(f"--device-pool={_QUARTER.device_pool}", "--host-pool=256MiB"),
+                str(Path(__file__).with_name("net_seen.py")),
+                *map(str, (_QUARTER.layers, _QUARTER.width, _CONTEXT)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=_SEEN_TIMEOUT_S,
+            env={**os.environ, **_environment(options, memory)},
+        )
+        if done.returncode != 0:
+            raise train_overhead.TrainingEnded(done.stderr.strip())
+        seen = json.loads(done.stdout)
+        others = load.of_others()
+    count = _operations(_QUARTER)
+    cost = Pair(seen["us_without_leaves"] / count, seen["us"] / count, others)
+    operations = Pair(seen["seen_operations_without_leaves"], seen["seen_operations"], others)
+    return {"net.operation_quarter": [cost], "net.seen_quarter": [operations]}
+
+
 def measure(options: Options) -> dict[str, list[Pair]]:
-    """Measures milliseconds a step, and microseconds for each operation of the smallest one."""
+    """Measures milliseconds a step, and microseconds for each operation of the smallest model."""
     if not options.client.exists() or not options.memtided.exists():
         raise NotBuilt("the fake GPU needs the CUDA toolkit's headers to be built")
-    samples = {}
+    samples = {} if options.only_smallest else _seen(options)
     for name, model in _MODELS.items():
-        if options.only_smallest and name != "net.step_128":
+        if options.only_smallest and name != _SMALLEST:
             continue
         seconds = _steps(options, model)
         samples[name] = [_times(pair, 1e3) for pair in seconds]
-        if name == "net.step_128":
+        if name == _SMALLEST:
             per_operation = 1e6 / _operations(model)
             samples["net.operation"] = [_times(pair, per_operation) for pair in seconds]
     return samples
