@@ -1,7 +1,9 @@
-"""The public functions `offload` and `checkpoint`: memtide in a script that starts without it."""
+"""The public functions `offload` and `checkpoint`: memtide in a script that starts without it; and
+`hold`, for a script's own kernels."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch
 
 from memtide._checkpoint.safetensors_file import Checkpoint, entries_of
 from memtide._memory.chunk_size import Parameter
+from memtide._memory.hold import holding
 from memtide._node.connect import Connection, SessionRequest, connect
 from memtide._node.private_daemon import Pools
 from memtide._telemetry.recorder import Recorder
@@ -164,6 +167,31 @@ def checkpoint(
     if checkpoint_file.done:
         checkpoint_file.wait()  # Raises the error that writing the file raised.
     return checkpoint_file
+
+
+def hold(
+    tensors: torch.Tensor | Iterable[torch.Tensor], *, write: bool = False
+) -> contextlib.AbstractContextManager[None]:
+    """Keeps tensors where kernels can use them by their addresses, during a `with` block.
+
+    On a GPU, memtide gives each operation of torch the memory of its tensors. It cannot see kernels
+    that take addresses past torch's dispatcher: Triton's, CuPy's, Numba's, an extension's. In this
+    block they may be launched on these tensors; they may still run after it. `write`: they also
+    write. Without it, what they write is lost.
+
+        with memtide.hold(layer.weight, write=True):
+            scale_kernel[grid](layer.weight, 0.5, layer.weight.numel(), BLOCK=1024)
+
+    Hold few tensors, and not for long: others cannot use their place. ResourceExhausted: these, and
+    what other blocks hold, are more than may be held at once. An optimizer must not step in the
+    block. Tensors that memtide does not manage need no hold, and nothing happens for them; nor does
+    anything happen where memtide does not run. docs/kernels.md has more.
+    """
+    runtime = runtimes.current()
+    if runtime is None:
+        return contextlib.nullcontext()
+    listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    return holding(runtime.manager, listed, write=write)
 
 
 def _listed(

@@ -52,7 +52,7 @@ class LeaseLedger:
         self._leasing = threading.Lock()
         self._live: dict[int, Lease] = {}
         self._in_use = 0
-        self._kept_uses: Counter[int] = Counter()  # Kept leases of each place. Only if strict.
+        self._kept_uses: Counter[int] = Counter()  # Kept leases of each place.
         # Ends kept leases; False: there are none that it can end. Called with `_leasing` locked.
         self.make_room: Callable[[], bool] = lambda: False
         stats = client.stats()
@@ -67,6 +67,7 @@ class LeaseLedger:
         self.active = self.strict
         # Whether lease dispatch (_torch_hooks/lease_dispatch.py) leases for each operation anyway.
         self.under_dispatch = False
+        self.script_holds = 0  # Blocks of memtide.hold. Not the hold below.
         self.holding = False  # Whether there is a hold.
         self.held_chunks = 0
         self._held: list[Places] = []
@@ -167,8 +168,19 @@ class LeaseLedger:
         finally:
             self.end_use(reads, writes)
 
+    def can_keep(self, places: set[int]) -> bool:
+        """Whether these can be leased together, beside what `keep` has leased."""
+        return len(places) + self.kept_beside(places) <= (
+            self.budget if self.strict else self.limit
+        )
+
+    def kept_beside(self, places: set[int]) -> int:
+        """How many other places have kept leases."""
+        with self._lock:
+            return len(self._kept_uses.keys() - places)
+
     def keep(self, reads: Places, writes: Places) -> KeptLeases:
-        """As `using`, until what is returned is released. REQUIRES: strict."""
+        """As `begin_use`, until what is returned is released. On the host, REQUIRES: can_keep."""
         places = {*reads.numbers, *writes.numbers}
         with contextlib.ExitStack() as leases:
             self.begin_use(reads, writes)
@@ -178,6 +190,11 @@ class LeaseLedger:
             leases.callback(self._end_kept, places)
             return KeptLeases(leases.pop_all())
 
+    def count_script_holds(self, change: int) -> None:
+        """A block of memtide.hold begins (1) or ends (-1)."""
+        with self._lock:
+            self.script_holds += change
+
     def _end_kept(self, places: set[int]) -> None:
         with self._lock:
             self._kept_uses.subtract(places)
@@ -185,7 +202,7 @@ class LeaseLedger:
 
     def begin_use(self, reads: Places, writes: Places) -> None:
         """Leases these places for one operation, until `end_use`. ResourceExhausted: they are more
-        than can be leased at once. REQUIRES: the ledger is strict; no place is in both."""
+        than can be leased at once. REQUIRES: no place is in both."""
         # Writes and reads are two calls. One operation at a time makes them, because two that have
         # made the first could wait for each other.
         count = reads.count + writes.count
@@ -218,8 +235,8 @@ class LeaseLedger:
             if not self.make_room():
                 others = len(self._kept_uses.keys() - places)
                 raise ResourceExhausted(
-                    f"{len(places)} chunks at once, beside {others} that sends and receives use "
-                    f"until they end, of at most {self.budget}"
+                    f"{len(places)} chunks at once, beside {others} that sends and receives, or "
+                    f"memtide.hold, use until they end, of at most {self.budget}"
                 )
 
     def _acquire(self, places: Places, access: Access) -> bool:

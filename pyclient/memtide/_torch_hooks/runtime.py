@@ -39,6 +39,7 @@ from memtide._torch_hooks.module_hooks import Moments, Scope
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
 from memtide._torch_hooks.patch_row import Context, When
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
+from memtide.errors import FailedPrecondition
 
 
 class Runtime:
@@ -143,6 +144,11 @@ class Runtime:
         if self._stepping:
             yield
             return
+        if self.ledger.script_holds:
+            raise FailedPrecondition(
+                f"{type(optimizer).__name__} steps within memtide.hold: end that block before, as "
+                "chunks that are held cannot be stepped"
+            )
         self.moments.settle()
         self.collectives.settle()
         if self._leaves is not None:
