@@ -18,8 +18,11 @@ import torch
 from memtide._capi.client import Places
 from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.tensor_manager import TensorManager
+from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide.errors import FailedPrecondition, ResourceExhausted
+
+_GRAPHS_OF_INDUCTOR = "triton.cudagraphs"
 
 
 def printing(manager: TensorManager, original: Callable[..., str]) -> Callable[..., str]:
@@ -52,8 +55,14 @@ def starting_threads(
 
         @functools.wraps(run)
         def run_under_dispatch() -> None:
-            with LeaseDispatchMode(manager, elastic):
+            # Not by `with`: torch keeps flags of the whole process there, and puts back at the end
+            # what they were at the beginning, when another thread may have been in another mode.
+            mode = LeaseDispatchMode(manager, elastic)
+            mode_stack.put_back(mode, 0)
+            try:
                 run()
+            finally:
+                mode_stack.take_off(mode)
 
         thread.run = run_under_dispatch  # type: ignore[method-assign]
         original(thread)
@@ -62,18 +71,43 @@ def starting_threads(
 
 
 def compiling(original: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile, which has no effect while a dispatch mode is active: a warning says so."""
+    """torch.compile, which compiles without CUDA graphs, or not at all where this torch lacks what
+    compiled_leases.py needs. Warnings say so."""
 
     @functools.wraps(original)
     def compile_(*args: Any, **kwargs: Any) -> Any:
-        warnings.warn(
-            "torch.compile has no effect on a GPU under memtide: operations run one by one, so "
-            "that each can be given its memory",
-            stacklevel=2,
-        )
-        return original(*args, **kwargs)
+        if not LeaseDispatchMode.compiles:
+            warnings.warn(
+                f"torch.compile has no effect on a GPU under memtide with torch "
+                f"{torch.__version__}: operations run one by one, so that each can be given its "
+                "memory",
+                stacklevel=2,
+            )
+            return original(*args, **kwargs)
+        without_graphs = _without_graphs(kwargs)
+        if without_graphs != kwargs:
+            warnings.warn(
+                f"torch.compile(mode={kwargs.get('mode')!r}) makes no CUDA graphs under memtide on "
+                "a GPU, since what they replay would find chunks that have left; all else that "
+                "this mode asks for is done",
+                stacklevel=2,
+            )
+        return original(*args, **without_graphs)
 
     return compile_
+
+
+def _without_graphs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of torch.compile that ask for the same without CUDA graphs."""
+    mode, options = kwargs.get("mode"), kwargs.get("options")
+    if kwargs.get("backend", "inductor") != "inductor" or not (mode or options):
+        return dict(kwargs)
+    from torch._inductor import list_mode_options  # Takes a second, so only where it is needed.
+
+    settings = dict(options or list_mode_options(mode))
+    if not settings.pop(_GRAPHS_OF_INDUCTOR, False):
+        return dict(kwargs)
+    return {**kwargs, "mode": None, "options": settings}
 
 
 def capturing(_original: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +133,8 @@ def entering_graphs(_original: Callable[..., Any]) -> Callable[..., Any]:
 def _refuse_graphs() -> None:
     raise FailedPrecondition(
         "CUDA graphs cannot be captured under memtide on a GPU: what they replay would find chunks "
-        "that have left. Run the step without graphs"
+        "that have left. Run the step without graphs; torch.compile makes none in its default mode "
+        "and as mode='max-autotune-no-cudagraphs'"
     )
 
 

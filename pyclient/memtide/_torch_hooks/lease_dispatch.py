@@ -13,7 +13,8 @@ Collectives that are launched, or that end, after their call keep leases for lon
 
 Accesses that no dispatch mode sees are fatal on chunks: kernels that take addresses past torch's
 dispatcher (raw Triton, extensions that do not register their operations, CuPy and Numba over a
-tensor). torch.compile leaves code as it is while a mode is active, and CUDA graphs are refused.
+tensor), unless `memtide.hold` leases what they use. Compiled code has leases of its own
+(compiled_leases.py), and CUDA graphs are refused.
 """
 
 from __future__ import annotations
@@ -58,6 +59,13 @@ class LeaseDispatchMode(TorchDispatchMode):
     """Leases for every operation of one thread."""
 
     supports_higher_order_operators = True
+    # Whether compiled code has leases of its own. If not, torch.compile must leave all as it is.
+    compiles = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Torch asks this: whether it may compile while the mode is active."""
+        return cls.compiles
 
     def __init__(
         self,

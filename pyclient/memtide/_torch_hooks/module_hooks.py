@@ -47,7 +47,8 @@ class Scope:
 
 
 class Known:
-    """The addresses and places of a module's parameters when it was last used."""
+    """The addresses and places of the parameters of a module, or of a compiled region, when it was
+    last used."""
 
     __slots__ = ("addresses", "is_leaf", "name", "parameters", "places", "trained")
 
@@ -87,6 +88,9 @@ class Moments:
         self._ends_awaited = False
         self._stepped = False
         self._watching: list[Any] = []  # The handles of the global hooks.
+        self._wanted = False  # Whether they are to be registered while they are not hidden.
+        self._hidden = 0
+        self._lock = threading.Lock()  # For these three.
         # Called for each parameter whose gradient was accumulated, after the gradient's adoption.
         self.on_gradient: Callable[[torch.Tensor], None] = lambda _: None
         # Called before a forward pass while leases are needed. It may make them unnecessary.
@@ -101,17 +105,38 @@ class Moments:
 
     def watch(self) -> None:
         """Registers the module hooks, unless they are registered."""
-        if not self._watching:
-            self._watching = [
-                torch_modules.register_module_forward_pre_hook(self.before_forward),
-                torch_modules.register_module_forward_hook(self.after_forward, always_call=True),
-            ]
+        with self._lock:
+            self._wanted = True
+            self._register()
 
     def unwatch(self) -> None:
         """Removes the module hooks: with global hooks, torch calls each module some microseconds
         slower."""
-        while self._watching:
-            self._watching.pop().remove()
+        with self._lock:
+            self._wanted = False
+            self._register()
+
+    def hide(self) -> None:
+        """Removes the module hooks until `show`. Calls may nest, and be in several threads."""
+        with self._lock:
+            self._hidden += 1
+            self._register()
+
+    def show(self) -> None:
+        """Ends a `hide`."""
+        with self._lock:
+            self._hidden -= 1
+            self._register()
+
+    def _register(self) -> None:
+        if not self._wanted or self._hidden:
+            while self._watching:
+                self._watching.pop().remove()
+        elif not self._watching:
+            self._watching = [
+                torch_modules.register_module_forward_pre_hook(self.before_forward),
+                torch_modules.register_module_forward_hook(self.after_forward, always_call=True),
+            ]
 
     def before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
         """Global forward pre-hook."""
@@ -124,12 +149,7 @@ class Moments:
 
     def prepare(self, known: Known) -> Known:
         """Before a forward pass of a module with parameters: reports it."""
-        if self._stepped:
-            self._stepped = False
-            self._manager.free_dead()
-            self.begin_iteration()
-        if self._ledger.active:
-            self.begin_phase()
+        self.begin_forward()
         self._observer.moment("forward", known.name)
         return known
 
@@ -154,6 +174,30 @@ class Moments:
             node = _node_of(output)
             if node is not None:
                 node.register_prehook(lambda _gradients: self.before_backward(known))
+
+    def begin_forward(self) -> bool:
+        """Called before a forward pass. Returns whether it is to be leased for, or reported."""
+        if self._stepped:
+            self._stepped = False
+            self._manager.free_dead()
+            self.begin_iteration()
+        if self._ledger.active:
+            self.begin_phase()
+        return self._ledger.active or self._observer.sampling
+
+    def run_region(self, known: Known, run: Callable[[], Any]) -> Any:
+        """Runs a compiled region with the leases of a module's forward pass, and of its backward
+        pass later. REQUIRES: `begin_forward` has returned true."""
+        self._observer.moment("forward", known.name)
+        token = self._ledger.lease(known.places, Access.READ)
+        try:
+            output = run()
+        finally:
+            if token is not None:
+                token.release()
+        if known.trained and torch.is_grad_enabled():
+            self.watch_backward(known, output)
+        return output
 
     @contextlib.contextmanager
     def gathering(self, tensors: Iterable[torch.Tensor]) -> Iterator[None]:

@@ -17,6 +17,8 @@ from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks.attributes import Maker
 from memtide._torch_hooks.collectives import Collectives
+from memtide._torch_hooks.compiled_leases import CompiledLeases
+from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.leaf_modules import LeafModules
@@ -48,6 +50,8 @@ class Context:
     observer: Observer
     offloaded: OffloadedSteps
     collectives: Collectives | GpuCollectives
+    regions: CompiledRegions
+    compiled: CompiledLeases | None  # On a GPU.
     around_step: Around
     on_optimizer: Callable[[Optimizer], None]
     out_of_memory: DeviceOomHandler | None  # On a GPU.

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtide._optimizer_step.torch_functional import FORMS, FunctionalSignature
 from memtide._torch_hooks import (
@@ -32,6 +33,8 @@ from memtide._torch_hooks import (
 )
 from memtide._torch_hooks.attributes import Attributes, Function, Maker
 from memtide._torch_hooks.collectives import FROM_ONE_TO_ONE, IN_ORDER
+from memtide._torch_hooks.compiled_leases import CompiledLeases
+from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.patch_row import Context, Patch, Version, When
@@ -80,6 +83,11 @@ def _switching(make: Callable[..., Function], context: Context) -> Maker:
 def _calling(kind: type[torch.nn.Module], context: Context) -> Maker:
     assert context.leaves is not None
     return partial(context.leaves.calling, kind)
+def _leasing_compiled(
+    make: Callable[[CompiledLeases, Callable[..., Any]], Callable[..., Any]], context: Context
+) -> Maker:
+    assert context.compiled is not None
+    return partial(make, context.compiled)
 
 
 def _starting_threads(context: Context) -> Maker:
@@ -96,6 +104,7 @@ _UPDATE_FUNCTIONS = {
 }
 _SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam"
 _SHARDED_GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+_UNCOMPILED = "torch.compile on a GPU: functions run as they are, with a warning"
 _MAKES_PARTS = ("_init_sharded_param", "reset_sharded_param")
 
 PATCHES: tuple[Patch, ...] = (
@@ -307,13 +316,49 @@ PATCHES: tuple[Patch, ...] = (
         make=lambda c: partial(device_guards.printing, c.manager),
         when=When.GPU,
     ),
+    # Compiled code.
     Patch(
         owner="torch",
         name="compile",
-        why="torch compiles nothing under a dispatch mode, and should say so",
+        why="it is to make no CUDA graphs, and where it has no effect, to say so",
         make=lambda _: device_guards.compiling,
         when=When.GPU,
-        absent="the warning that torch.compile has no effect",
+        absent="warnings of torch.compile without effect",
+    ),
+    Patch(
+        owner="torch._dynamo.eval_frame:OptimizedModule",
+        name="__call__",
+        why="it warns of module hooks, and they would be traced",
+        make=lambda c: c.regions.calling_modules,
+        absent="compiled modules without a warning of torch's",
+    ),
+    Patch(
+        owner="torch._dynamo.eval_frame:OptimizeContext",
+        name="__init__",
+        why="module hooks are hidden while compiled functions run, so that none is traced",
+        make=lambda c: c.regions.making_contexts,
+        absent="one compilation for each compiled function: there are two",
+    ),
+    Patch(
+        owner="torch._dynamo.output_graph:OutputGraph",
+        name="call_user_compiler",
+        why="a graph is leased for as a module is, and is not compiled if it is too large for that",
+        make=lambda c: c.regions.compiling_graphs,
+        absent=_UNCOMPILED,
+    ),
+    *(
+        Patch(
+            owner="torch._functorch._aot_autograd.runtime_wrappers",
+            name=name,
+            why="all that a compiled graph uses is leased while it runs",
+            make=partial(_leasing_compiled, make),
+            when=When.GPU,
+            absent=_UNCOMPILED,
+        )
+        for name, make in (
+            ("_create_runtime_wrapper", CompiledLeases.wrapping_graphs),
+            ("call_func_at_runtime_with_args", CompiledLeases.calling_graphs),
+        )
     ),
     Patch(
         owner="torch.cuda.graphs:CUDAGraph",
@@ -352,6 +397,13 @@ def check(runs: frozenset[When]) -> None:
                 f"torch {torch.__version__} has no {patch}, which memtide replaces because "
                 f"{patch.why}: use another version of torch (memtide doctor)"
             )
+
+
+def can_compile() -> bool:
+    """Whether this torch has all that compiled code on a GPU needs. Imports its compiler."""
+    return hasattr(TorchDispatchMode, "ignore_compile_internals") and all(
+        patch.can_be_found() for patch in PATCHES if patch.absent == _UNCOMPILED
+    )
 
 
 def install(context: Context, attributes: Attributes) -> None:

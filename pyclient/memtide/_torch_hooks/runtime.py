@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,6 +31,8 @@ from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards, patches
 from memtide._torch_hooks.attributes import Attributes, Maker
 from memtide._torch_hooks.collectives import Collectives
+from memtide._torch_hooks.compiled_leases import CompiledLeases
+from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.covered_streams import covered_streams
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
@@ -64,6 +67,7 @@ class Runtime:
         self.collectives: Collectives | GpuCollectives = (
             GpuCollectives(self.manager) if self.ledger.strict else Collectives(self.manager)
         )
+        self.regions = CompiledRegions(self.manager, self.moments)
         self.offloaded = OffloadedSteps(self.manager, self.observer)
         self.moments.on_gradient = self.offloaded.speculative.gradient_accumulated
         self._attributes = Attributes()
@@ -103,6 +107,8 @@ class Runtime:
             observer=self.observer,
             offloaded=self.offloaded,
             collectives=self.collectives,
+            regions=self.regions,
+            compiled=CompiledLeases(self.manager, self._elastic) if self._elastic else None,
             around_step=_stepping,
             on_optimizer=self._on_optimizer,
             out_of_memory=self._elastic,
@@ -117,6 +123,7 @@ class Runtime:
         self.moments.settle()
         self.moments.forget_hooks()
         self._attributes.undo()
+        self.regions.close()
         while self._undo:
             self._undo.pop()()
         self.offloaded.close()
@@ -237,9 +244,13 @@ class Runtime:
         """Resumes the job from `manifest`, if there is one, and commits every step with a step
         manifest, so that the job outlives this process. REQUIRES: everything is adopted."""
         resumed_job = self._resumed_job = ResumedJob(self.manager, self.offloaded, manifest)
-        handle = torch_modules.register_module_forward_pre_hook(
-            lambda _module, _inputs: resumed_job.before_forward()
-        )
+        self.regions.before_call = resumed_job.before_forward
+
+        def before_forward(_module: Any, _inputs: Any) -> None:
+            if not torch.compiler.is_compiling():  # Torch traces hooks as well.
+                resumed_job.before_forward()
+
+        handle = torch_modules.register_module_forward_pre_hook(before_forward)
         self._undo.append(handle.remove)
 
     def _steps_elsewhere(self) -> bool:
@@ -254,6 +265,9 @@ class Runtime:
         device_guards.check_visible_devices(self.client.visible_devices)
         device_guards.warn_of_late_settings(self.client.cuda_settings)
         elastic = self._elastic = DeviceOomHandler(self.manager)
+        if "torch._dynamo" in sys.modules:  # What is compiled already has no leases.
+            torch._dynamo.reset()
+        LeaseDispatchMode.compiles = patches.can_compile()
         mode = LeaseDispatchMode(self.manager, elastic, covered_streams(self.client))
         mode.__enter__()  # type: ignore[no-untyped-call]
         self.ledger.under_dispatch = True
