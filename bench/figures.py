@@ -135,6 +135,8 @@ FIGURES: tuple[Figure, ...] = (
     Figure("net.step_quarter", "width 128, a quarter of it fits", Measure.SHARE, 5, "ms"),
     Figure("net.operation_quarter", "an operation of that step", Measure.ALONE, 3, "us", "us"),
     Figure("net.seen_quarter", "its operations seen, with leaf modules", Measure.SHARE, 0.65, ""),
+    Figure("compiled.step", "compiled GPT step, fake GPU, against it", Measure.SHARE, 1.05, "ms"),
+    Figure("compiled.cpu", "CPU time of the script for it", Measure.SHARE, 1.05, "ms"),
     _speed("optimizer.adamw", "AdamW, fp32, 2 threads, against adding only", 0.95),
     _speed("optimizer.adamw_bf16", "the same, bf16 with fp32 master", 0.9),
     Figure(

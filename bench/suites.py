@@ -167,6 +167,23 @@ def _net(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
+def _compiled(context: Context) -> Samples:
+    import compiled_steps  # Loads torch, so only if the suite is run.
+
+    try:
+        return compiled_steps.measure(
+            compiled_steps.Options(
+                client=context.binaries / "client" / "libmemtide_fake_cuda.so",
+                memtided=context.binaries / "daemon" / "memtided_fake_cuda",
+                script=context.root / "examples" / "train_gpt.py",
+                most_pairs=1 if context.smoke else 7 if context.quick else 15,
+                most_seconds=2 if context.smoke else 15 if context.quick else 40,
+            )
+        )
+    except (train_overhead.TrainingEnded, compiled_steps.NotBuilt) as error:
+        raise SuiteFailed(str(error)) from None
+
+
 def _placement(context: Context) -> Samples:
     model = ["--layers", "6", "--width", "384"] if context.quick else []
     options = placement.PlacementOptions(
@@ -259,6 +276,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "steps": _steps,
     "train": _train,
     "net": _net,
+    "compiled": _compiled,
     "placement": _placement,
     "resume": _resume,
     "balloon": _balloon,

@@ -68,12 +68,14 @@ class _Run:
         if not os.read(self._done, 1):
             raise TrainingEnded(f"training ended with status {self._process.wait()}")
 
-    def sample(self) -> float:
-        """The mean seconds of a step."""
-        began = time.perf_counter()
+    def sample(self) -> tuple[float, float]:
+        """The mean seconds of a step, and those of CPU time of its process."""
+        began, used = time.perf_counter(), machine.cpu_seconds_of(self._process.pid)
         for _ in range(self._steps):
             self.step()
-        return (time.perf_counter() - began) / self._steps
+        seconds = time.perf_counter() - began
+        used = machine.cpu_seconds_of(self._process.pid) - used
+        return seconds / self._steps, used / self._steps
 
     def step(self) -> None:
         os.write(self._go, b"g")
@@ -104,7 +106,13 @@ def _both(options: StepOptions) -> Iterator[tuple[_Run, _Run]]:
 
 def measure(options: StepOptions) -> list[Pair]:
     """Measures pairs of seconds per step, until enough were taken on a quiet machine."""
+    return measure_with_cpu(options)[0]
+
+
+def measure_with_cpu(options: StepOptions) -> tuple[list[Pair], list[Pair]]:
+    """As `measure`, with pairs of seconds of CPU time beside them, which has ticks of 10 ms."""
     pairs: list[Pair] = []
+    cpu_pairs: list[Pair] = []
     with _both(options) as (plain, under_memtide):
         for _ in range(options.warm_up_steps - 1):
             plain.step()
@@ -116,7 +124,9 @@ def measure(options: StepOptions) -> list[Pair]:
                 product, limit = under_memtide.sample(), plain.sample()
             else:
                 limit, product = plain.sample(), under_memtide.sample()
-            pairs.append(Pair(limit, product, load.of_others()))
+            others_cpus = load.of_others()
+            pairs.append(Pair(limit[0], product[0], others_cpus))
+            cpu_pairs.append(Pair(limit[1], product[1], others_cpus))
             if sum(pair.others_cpus < QUIET_CPUS for pair in pairs) == ENOUGH_PAIRS:
                 break
-    return pairs
+    return pairs, cpu_pairs

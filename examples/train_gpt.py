@@ -111,6 +111,7 @@ def train(options: argparse.Namespace, log: TextIO | None) -> None:
     corpus = read_corpus()
     model = Gpt(options.layers, options.width, options.context)
     model.to(options.device, getattr(torch, options.dtype))
+    compute = torch.compile(model) if options.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"{parameters / 1e6:.1f} M parameters, {len(corpus) / 2**20:.1f} MiB of text", flush=True)
@@ -118,7 +119,7 @@ def train(options: argparse.Namespace, log: TextIO | None) -> None:
         began = time.perf_counter()
         optimizer.zero_grad()
         inputs, targets = draw_batch(corpus, options.batch, options.context, generator)
-        logits = model(inputs.to(options.device))
+        logits = compute(inputs.to(options.device))
         loss = functional.cross_entropy(
             logits.flatten(0, 1).float(), targets.flatten().to(options.device)
         )
@@ -145,6 +146,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="where it trains, such as cuda")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--compile", action="store_true", help="compile the model")
     parser.add_argument("--log", type=Path, help="write losses and seconds here, a line a step")
     parser.add_argument("--checkpoint", type=Path, help="save model and optimizer here at the end")
     options = parser.parse_args()
