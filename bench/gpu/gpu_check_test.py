@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from gpu_check import expect, llama_parts, training  # noqa: E402
 from gpu_check import main as program  # noqa: E402
 from gpu_check.all_parts import ALL  # noqa: E402
-from gpu_check.facts import facts  # noqa: E402
+from gpu_check.facts import ask_gpu, facts  # noqa: E402
 from gpu_check.home import Home  # noqa: E402
 from gpu_check.parts import (  # noqa: E402
     LONGEST_ESSENTIAL_S,
@@ -115,6 +115,15 @@ class OnACardThatIsPlayed(Scratch):
         with training.GpuMemory(bench.home) as memory:
             pass
         self.assertEqual(memory.peak, 3000 * 2**20)
+
+    def test_a_driver_that_does_not_answer_holds_nothing_up(self):
+        bench = self.play("")
+        (self.out / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 600\n")
+        with unittest.mock.patch("gpu_check.facts.LONGEST_ANSWER_S", 0.1):
+            self.assertEqual(ask_gpu("name"), [])
+            with training.GpuMemory(bench.home) as memory:
+                pass
+        self.assertEqual(memory.peak, 0)
 
     def test_a_small_one_skips_llama_with_a_reason(self):
         rows = list(llama_parts.llama(self.play("24576\\n")))

@@ -14,6 +14,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+# For nvidia-smi, which takes seconds where no other program uses the driver.
+LONGEST_ANSWER_S = 20.0
+
 
 def facts(fake: bool, commit: str) -> dict[str, str]:
     """By name, what the head of the table says."""
@@ -37,16 +40,21 @@ def facts(fake: bool, commit: str) -> dict[str, str]:
 
 
 def ask_gpu(*questions: str) -> list[str]:
-    """The answers of nvidia-smi about the first GPU. Empty: there is no nvidia-smi, or no GPU."""
+    """The answers of nvidia-smi about the first GPU. Empty: there is no nvidia-smi, or no GPU, or
+    it does not answer, as after some errors of a GPU."""
     nvidia_smi = shutil.which("nvidia-smi")
     if nvidia_smi is None:
         return []
-    done = subprocess.run(
-        [nvidia_smi, f"--query-gpu={','.join(questions)}", "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [nvidia_smi, f"--query-gpu={','.join(questions)}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return []
     first = done.stdout.strip().split("\n")[0]
     return [answer.strip() for answer in first.split(",")] if first and not done.returncode else []
 

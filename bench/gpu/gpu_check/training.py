@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_check.facts import gpu_bytes
+from gpu_check import facts
 from gpu_check.home import Home
 from gpu_check.parts import Bench
 
@@ -70,7 +71,7 @@ def gpt(home: Home) -> Job:
         tiny = "--layers 6 --width 256 --context 32 --steps 3 --device fakegpu --dtype float32"
         return Job(script, tuple(tiny.split()), 4 * 4 * 6 * 12 * 256**2, ("2", "2c", "4"))
     full = "--layers 24 --width 2048 --context 1024 --steps 6 --device cuda --dtype bfloat16"
-    card = gpu_bytes()
+    card = facts.gpu_bytes()
     phases = ("4", "4c", "32") if card >= 76 * GIB else ("4", "4c", "16")
     if card < 46 * GIB:
         phases = ("1", "1c", "4")
@@ -147,7 +148,8 @@ class GpuMemory:
                 text=True,
             )
             assert self._process.stdout is not None
-            self._note(self._process.stdout.readline())
+            if select.select([self._process.stdout], [], [], facts.LONGEST_ANSWER_S)[0]:
+                self._note(self._process.stdout.readline())
             self._thread = threading.Thread(target=self._read)
             self._thread.start()
         return self
