@@ -3,7 +3,7 @@
 //
 //   MakeContextEvents   every stream: one CUDA event for the context (CUDA 12.5, driver 555, or
 //                       newer)
-//   StreamEvents        the streams that it was told: one CUDA event for each of them
+//   StreamEvents        the streams that Cover has named: one CUDA event for each of them
 //
 // An event that is recorded again covers what it covered before, and more.
 //

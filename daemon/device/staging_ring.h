@@ -44,7 +44,7 @@ class StagingRing {
     Lane& operator=(const Lane&) = delete;
 
     char* buffer(size_t index) const { return memory_ + size_.count() * index; }
-    Bytes size() const { return size_; }  // Of each buffer.
+    Bytes size() const { return size_; }  // The size of each buffer.
 
    private:
     StagingRing* const ring_;

@@ -28,11 +28,12 @@
 //     the time that each call of NAME takes [0]. tensors: "backend" closes device memory to the
 //     CPU, at any time, so that torch's tensors over it need the backend of tests/fake_device; by
 //     default they are on the CPU. pinned: what this process can pin; real limits are the machine's
-//     or the container's, and shared with others. Beyond it cuMemHostRegister and cuMemHostAlloc are
-//     out of memory. pinned_mb_s, pageable_mb_s: the rates of each stream's copies by their host
-//     memory, in 10^6 bytes a second [as fast as memory allows]. numa_node: what the driver says is
-//     the closest node [it does not know]. pci: the devices' PCI id. mends: with "no", every call
-//     after the first fault fails with its error, resets too, as when a GPU falls off the bus.
+//     or the container's, and shared with others. Beyond it cuMemHostRegister and cuMemHostAlloc
+//     are out of memory. pinned_mb_s, pageable_mb_s: the rates of each stream's copies by their
+//     host memory, in 10^6 bytes a second [as fast as memory allows]. numa_node: what the driver
+//     says is the closest node [it does not know]. pci: the devices' PCI id. mends: with "no",
+//     every call after the first fault fails with its error, resets too, as when a GPU falls off
+//     the bus.
 //   MEMTIDE_FAKE_CUDA_FAULTS=cuMemCreate:3=2,cuMemcpyHtoDAsync:5=700
 //     The third cuMemCreate of this process fails with error 2, and so on. "*" counts all calls.
 // CUDA_VISIBLE_DEVICES works as with CUDA.

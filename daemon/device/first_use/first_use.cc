@@ -103,8 +103,8 @@ absl::StatusOr<v1::GpuAnswers> MeetGpu(const CudaDeviceFacts& facts,
                                        const MeetGpuOptions& options) {
   const std::string path = PathOf(facts, options);
   v1::GpuAnswers answers;
-  const std::string kept = options.directory.empty() ? std::string() : ReadFile(path);
-  if (!kept.empty() && google::protobuf::TextFormat::ParseFromString(kept, &answers)) {
+  const std::string file = options.directory.empty() ? std::string() : ReadFile(path);
+  if (!file.empty() && google::protobuf::TextFormat::ParseFromString(file, &answers)) {
     return answers;
   }
   MEMTIDE_ASSIGN_OR_RETURN(answers, AskGpu(facts, options.program));

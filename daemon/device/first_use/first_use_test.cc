@@ -60,14 +60,14 @@ TEST(FirstUseTest, AGpuIsAskedOnceForEachDriver) {
   MeetGpuOptions options = Options("once/gpus");
   ASSERT_TRUE(MeetGpu(Facts(), options).ok());
   options.program = "/bin/false";
-  const auto kept = MeetGpu(Facts(), options);
-  ASSERT_TRUE(kept.ok()) << kept.status();
-  EXPECT_TRUE(kept->descriptors());
-  EXPECT_EQ(kept->driver(), "570.1");
+  const auto of_file = MeetGpu(Facts(), options);
+  ASSERT_TRUE(of_file.ok()) << of_file.status();
+  EXPECT_TRUE(of_file->descriptors());
+  EXPECT_EQ(of_file->driver(), "570.1");
   options.driver = "580.1";
-  const auto asked = MeetGpu(Facts(), options);
-  ASSERT_TRUE(asked.ok()) << asked.status();
-  EXPECT_FALSE(asked->descriptors());
+  const auto of_gpu = MeetGpu(Facts(), options);
+  ASSERT_TRUE(of_gpu.ok()) << of_gpu.status();
+  EXPECT_FALSE(of_gpu->descriptors());
 }
 
 TEST(FirstUseTest, FailuresAreAskedAgain) {

@@ -206,14 +206,14 @@ class Client(Steps):
         check(self._lib.memtide_release(self._handle, places.address, places.count))
 
     def cover_streams(self, streams: Iterable[int]) -> None:
-        """Names CUstreams: work on chunks is launched on these, and on those of earlier calls, only.
+        """Names CUstreams: work on chunks is launched on these and on those of earlier calls only.
         FailedPrecondition: needs_streams is False."""
         table = array("Q", streams)
         address, count = table.buffer_info()
         check(self._lib.memtide_cover_streams(self._handle, address, count))
 
     def cover_all_streams(self) -> None:
-        """Work on chunks may be launched on any stream from now on. FailedPrecondition: as above."""
+        """Any stream may be used from now on. FailedPrecondition: needs_streams is False."""
         check(self._lib.memtide_cover_all_streams(self._handle))
 
     def moment(self, phase: Phase, name: str, own_device_bytes: int, own_host_bytes: int) -> None:

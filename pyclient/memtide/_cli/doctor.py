@@ -153,11 +153,11 @@ def _gpu() -> Finding:
 def _with_answers(state: str) -> Finding:
     """The GPUs, with what they do of what memtide relies on. Asking a GPU that memtide has not met
     takes a second or two."""
-    asked = _ask_daemon("--ask-gpus", timeout_s=60)
-    if asked.returncode != 0:
-        why = asked.stderr.removeprefix("memtided: ").strip()
+    process = _ask_daemon("--ask-gpus", timeout_s=60)
+    if process.returncode != 0:
+        why = process.stderr.removeprefix("memtided: ").strip()
         return Finding("GPU", Verdict.SLOW, state, why)
-    lines = asked.stdout.splitlines()
+    lines = process.stdout.splitlines()
     fallbacks = [line.strip() for line in lines if line.startswith(_FALLBACK)]
     answers = [line for line in lines if not line.startswith(_FALLBACK)]
     verdict = Verdict.SLOW if fallbacks else Verdict.GOOD

@@ -34,7 +34,6 @@ from memtide._torch_hooks import (
 from memtide._torch_hooks.attributes import Attributes, Function, Maker
 from memtide._torch_hooks.collectives import FROM_ONE_TO_ONE, IN_ORDER
 from memtide._torch_hooks.compiled_leases import CompiledLeases
-from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.patch_row import Context, Patch, Version, When
@@ -83,6 +82,8 @@ def _switching(make: Callable[..., Function], context: Context) -> Maker:
 def _calling(kind: type[torch.nn.Module], context: Context) -> Maker:
     assert context.leaves is not None
     return partial(context.leaves.calling, kind)
+
+
 def _leasing_compiled(
     make: Callable[[CompiledLeases, Callable[..., Any]], Callable[..., Any]], context: Context
 ) -> Maker:
