@@ -27,6 +27,7 @@ constexpr Question kQuestions[] = {
     {"unmap-in-use", ProbeUnmapInUse},
     {"remap", ProbeRemap},
     {"fences", ProbeFences},
+    {"fenced-streams", ProbeFencedStreams},
     {"overlap", ProbeOverlap},
     {"fault", ProbeFault},
     {"quiet", ProbeQuiet},

@@ -1,7 +1,9 @@
 // Probes what happens to memory in use when its mapping changes under a kernel. A kernel may break
 // the context of this process, so each probe ends with the last answer.
 #include <algorithm>
+#include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/gpu/kernels.h"
@@ -16,6 +18,12 @@ namespace {
 constexpr size_t kChunk = 64 << 20;
 
 std::chrono::milliseconds KernelTime() { return std::chrono::milliseconds(Scaled(30, 3)); }
+
+// Returns when a kernel that has been launched, behind nothing else, has begun.
+void AwaitBegin() {
+  // tidy(sleep): the driver does not say when a kernel begins, which takes microseconds.
+  std::this_thread::sleep_for(KernelTime() / 4);
+}
 
 // Ends the process without giving anything back to a context that may be broken.
 [[noreturn]] void End() { std::_Exit(0); }
@@ -39,6 +47,7 @@ void ProbeUpgradeInUse() {
     stream.AwaitTurn();
     kernels.Read(stream.get(), memory.data(), memory.size(), KernelTime());
     stream.Mark();
+    AwaitBegin();
     const Instant start = Now();
     memory.SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     times.push_back(MicrosecondsSince(start));
@@ -62,6 +71,7 @@ void ProbeUnmapInUse() {
   stream.AwaitTurn();
   kernels.Read(stream.get(), other.data(), other.size(), KernelTime());
   stream.Mark();
+  AwaitBegin();
   memory.Unmap();
   memory.Map();
   const bool waited = !stream.IsBusy();
@@ -70,6 +80,7 @@ void ProbeUnmapInUse() {
                                          : "breaks the context");
   stream.AwaitTurn();
   kernels.Read(stream.get(), memory.data(), memory.size(), KernelTime());
+  AwaitBegin();
   const Instant start = Now();
   memory.Unmap();
   const double time = MicrosecondsSince(start);

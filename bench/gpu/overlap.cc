@@ -101,7 +101,7 @@ void ProbeRemap() {
   Remap("the GPU idle");
   const Stream stream;
   kernels.Read(stream.get(), memory.data(), memory.size(),
-               std::chrono::milliseconds(Scaled(200, 3)));
+               std::chrono::milliseconds(Scaled(1000, 3)));
   Remap("under another kernel");
   OrDie(stream.Finish(), "running a kernel");
   Copier copier;

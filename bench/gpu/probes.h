@@ -33,6 +33,7 @@ void ProbeUnmapInUse();
 
 // fences.cc
 void ProbeFences();
+void ProbeFencedStreams();
 
 // overlap.cc
 void ProbeOverlap();

@@ -37,7 +37,7 @@ ALL = (
         "fences",
         "what does an event of all work of a context cost, and does it hold streams up?",
         30,
-        driver_parts.probes("fences"),
+        driver_parts.probes("fences", "fenced-streams"),
     ),
     Part(
         "overlap",
