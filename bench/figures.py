@@ -88,6 +88,8 @@ FIGURES: tuple[Figure, ...] = (
     _speed("copy.device.2", "the same, both directions at once", 0.95),
     _speed("copy.mover.1", "copy to device through the mover", 0.95),
     _speed("copy.mover.2", "the same, both directions at once", 0.95),
+    _speed("staging.in", "copy to a fake GPU, 64 MiB unpinned, against pinned", 0.85),
+    _speed("staging.out", "the same from it", 0.85),
     _speed("ssd.write.64", "SSD write, 64 MiB, against bare io_uring", 0.95),
     _speed("ssd.read.64", "SSD read, 64 MiB", 0.95),
     Figure("ssd.cpu.64", "daemon's CPU time for it", Measure.ALONE, 15, "ms/GB", "ms/GB"),

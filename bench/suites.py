@@ -84,6 +84,11 @@ def _copy(context: Context) -> Samples:
     return context.run("copy_bench")
 
 
+def _staging(context: Context) -> Samples:
+    # At the rate of PCIe 3.0 x16.
+    return context.run("staging_bench", "--rate_mb_s=12000")
+
+
 def _ssd(context: Context) -> Samples:
     samples: Samples = {}
     for chunk_mib in (64, 4):
@@ -270,6 +275,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "rpc": _rpc,
     "client": _client,
     "copy": _copy,
+    "staging": _staging,
     "optimizer": _optimizer,
     "losses": _losses,
     "ssd": _ssd,
