@@ -24,7 +24,7 @@ constexpr int kMostCpus = 1 << 14;
 constexpr size_t kBitsOfWord = sizeof(unsigned long) * CHAR_BIT;
 // A kernel has 1024 nodes at most.
 using NodeMask = std::array<unsigned long, 1024 / kBitsOfWord>;
-// The kernel reads one bit fewer than the number that it gets.
+// The kernel reads one bit fewer than this argument says.
 constexpr unsigned long kMaskBits = 1024 + 1;
 
 std::string LineOf(const std::string& path) {

@@ -1,7 +1,7 @@
 // How CudaDevice copies: at once from and to pinned host memory, else through the staging ring.
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +15,7 @@ namespace {
 
 constexpr Bytes kSmallestPiece = KiB(64);
 constexpr uint64_t kPiecesOfACopy = 16;
+constexpr uint64_t kFewestBuffers = 4;
 // What one failed call unpins, for CUDA to use.
 constexpr Bytes kRelief = MiB(64);
 
@@ -47,30 +48,36 @@ class Event {
   CUevent event_ = nullptr;
 };
 
-// A copy in pieces: piece i goes through buffer i % kBuffers.
+// A copy in pieces: piece i goes through buffer i % buffers() of a lane.
 class Pieces {
  public:
   // The time to fill the first buffer, or to empty the last, is time in which the copy engine is
-  // idle. So a small copy has small pieces.
-  Pieces(Bytes size, Bytes buffer)
+  // idle. So a small copy has small pieces, and all of the lane is in flight.
+  Pieces(Bytes size, const StagingRing::Lane& lane)
       : size_(size),
+        lane_(lane),
         piece_(std::clamp(RoundDown(Bytes(size.count() / kPiecesOfACopy), kSmallestPiece),
-                          kSmallestPiece, buffer)) {}
+                          kSmallestPiece, Bytes(lane.size().count() / kFewestBuffers))) {}
 
   uint64_t count() const { return (size_.count() + piece_.count() - 1) / piece_.count(); }
+  uint64_t buffers() const { return std::min(lane_.size() / piece_, kPiecesOfACopy); }
+  char* BufferOf(uint64_t index) const {
+    return lane_.memory() + (piece_ * (index % buffers())).count();
+  }
   Bytes OffsetOf(uint64_t index) const { return piece_ * index; }
   Bytes SizeOf(uint64_t index) const { return std::min(piece_, size_ - OffsetOf(index)); }
 
  private:
-  const Bytes size_, piece_;
+  const Bytes size_;
+  const StagingRing::Lane& lane_;
+  const Bytes piece_;
 };
 
-constexpr size_t kBuffers = StagingRing::kBuffers;
-
-template <size_t... kIndex>
-std::array<Event, sizeof...(kIndex)> MakeEvents(const CudaDriver* driver,
-                                                std::index_sequence<kIndex...>) {
-  return {((void)kIndex, Event(driver))...};
+// An event for each buffer: when its last piece has left it, or arrived in it.
+std::deque<Event> EventsOf(const Pieces& pieces, const CudaDriver* driver) {
+  std::deque<Event> events;
+  for (uint64_t i = 0; i < pieces.buffers(); ++i) events.emplace_back(driver);
+  return events;
 }
 
 }  // namespace
@@ -178,46 +185,50 @@ absl::Status CudaDevice::Settle(StreamOf stream, const What& what, CUresult resu
 
 absl::Status CudaDevice::StageIn(CUdeviceptr to, const char* from, Bytes size, const What& what) {
   const StagingRing::Lane lane(ring_.get(), StagingRing::kIn);
-  const Pieces pieces(size, lane.size());
+  const Pieces pieces(size, lane);
+  const uint64_t buffers = pieces.buffers();
   const CUstream stream = streams_[kIn];
-  auto events = MakeEvents(driver_, std::make_index_sequence<kBuffers>());
+  std::deque<Event> events = EventsOf(pieces, driver_);
   CUresult result = CUDA_SUCCESS;
-  for (uint64_t i = 0; i < pieces.count() && result == CUDA_SUCCESS; ++i) {
-    const size_t buffer = i % kBuffers;
+  for (uint64_t i = 0; i < pieces.count(); ++i) {
+    Event& event = events[i % buffers];
     // The stream is in order, so the piece that had this buffer has arrived before those after it.
-    if (i >= kBuffers) result = events[buffer].Await();
+    if (i >= buffers) result = event.Await();
     if (result != CUDA_SUCCESS) break;
     const uint64_t offset = pieces.OffsetOf(i).count(), bytes = pieces.SizeOf(i).count();
     // An ordinary copy leaves the buffer in the cache, from where the GPU reads it.
-    std::memcpy(lane.buffer(buffer), from + offset, bytes);
-    result = driver_->MemcpyHtoDAsync(to + offset, lane.buffer(buffer), bytes, stream);
-    if (result == CUDA_SUCCESS) result = events[buffer].Record(stream);
+    std::memcpy(pieces.BufferOf(i), from + offset, bytes);
+    result = driver_->MemcpyHtoDAsync(to + offset, pieces.BufferOf(i), bytes, stream);
+    if (result == CUDA_SUCCESS) result = event.Record(stream);
+    if (result != CUDA_SUCCESS) break;
   }
   if (result == CUDA_SUCCESS && pieces.count() > 0) {
-    result = events[(pieces.count() - 1) % kBuffers].Await();
+    result = events[(pieces.count() - 1) % buffers].Await();
   }
   return Settle(kIn, what, result);
 }
 
 absl::Status CudaDevice::StageOut(CUdeviceptr from, char* to, Bytes size, const What& what) {
   const StagingRing::Lane lane(ring_.get(), StagingRing::kOut);
-  const Pieces pieces(size, lane.size());
+  const Pieces pieces(size, lane);
+  const uint64_t buffers = pieces.buffers();
   const CUstream stream = streams_[kOut];
-  auto events = MakeEvents(driver_, std::make_index_sequence<kBuffers>());
+  std::deque<Event> events = EventsOf(pieces, driver_);
   CUresult result = CUDA_SUCCESS;
-  // Piece i begins when piece i - kBuffers has left its buffer; the last steps only empty buffers.
-  for (uint64_t i = 0; i < pieces.count() + kBuffers && result == CUDA_SUCCESS; ++i) {
-    const size_t buffer = i % kBuffers;
-    if (i >= kBuffers && i - kBuffers < pieces.count()) {
-      result = events[buffer].Await();
+  // Piece i begins when piece i - buffers has left its buffer; the last steps only empty buffers.
+  for (uint64_t i = 0; i < pieces.count() + buffers && result == CUDA_SUCCESS; ++i) {
+    Event& event = events[i % buffers];
+    if (i >= buffers && i - buffers < pieces.count()) {
+      const uint64_t before = i - buffers;
+      result = event.Await();
       if (result != CUDA_SUCCESS) break;
-      const Bytes offset = pieces.OffsetOf(i - kBuffers);
-      StreamCopy(to + offset.count(), lane.buffer(buffer), pieces.SizeOf(i - kBuffers));
+      StreamCopy(to + pieces.OffsetOf(before).count(), pieces.BufferOf(before),
+                 pieces.SizeOf(before));
     }
     if (i >= pieces.count()) continue;
-    result = driver_->MemcpyDtoHAsync(lane.buffer(buffer), from + pieces.OffsetOf(i).count(),
+    result = driver_->MemcpyDtoHAsync(pieces.BufferOf(i), from + pieces.OffsetOf(i).count(),
                                       pieces.SizeOf(i).count(), stream);
-    if (result == CUDA_SUCCESS) result = events[buffer].Record(stream);
+    if (result == CUDA_SUCCESS) result = event.Record(stream);
   }
   return Settle(kOut, what, result);
 }

@@ -192,23 +192,35 @@ TEST_F(CudaStagingTest, AnAllocationThatFailsOnAGpuWithRoomUnpinsToo) {
 
 TEST_F(CudaStagingTest, AFailureBetweenPiecesLeavesNothingInFlight) {
   Open();
-  const auto memory = Allocate("memory", MiB(16));
   const std::string text = Text(MiB(16).count());
-  ASSERT_TRUE(Write(*memory, text).ok());
-  for (const char* const call : {"cuMemcpyDtoHAsync", "cuEventRecord", "cuEventSynchronize"}) {
-    for (const int nth : {1, 3, 7, 16}) {
-      fake_cuda::FailCall(call, nth, CUDA_ERROR_INVALID_VALUE);
-      std::string host(text.size(), '#');
-      const absl::Status status = device_->CopyOut(*memory, Bytes(0), &host[0], Bytes(host.size()));
-      EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << call << " " << nth;
-      const std::string left = host;
-      ASSERT_TRUE(UseGpu(0).ok());
-      ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-      EXPECT_TRUE(host == left) << call << " " << nth;
-      EXPECT_EQ(fake_cuda::Held().events, 0u);
-      EXPECT_TRUE(Read(*memory, text.size()) == text) << "its lane is free again";
+  const std::vector<std::string> calls = {"cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuEventRecord",
+                                          "cuEventSynchronize"};
+  for (const std::string& call : calls) {
+    for (const int nth : {1, 3, 7, 13}) {
+      for (const bool in : {true, false}) {
+        if (call == (in ? "cuMemcpyDtoHAsync" : "cuMemcpyHtoDAsync")) continue;
+        SCOPED_TRACE(call + (in ? " in " : " out ") + std::to_string(nth));
+        auto memory = Allocate("memory", MiB(16));
+        fake_cuda::SetDelay(std::chrono::milliseconds(30));
+        fake_cuda::FailCall(call, nth, CUDA_ERROR_INVALID_VALUE);
+        std::string host = text;
+        const Bytes size(host.size());
+        const absl::Status status = in ? device_->CopyIn(*memory, Bytes(0), host.data(), size)
+                                       : device_->CopyOut(*memory, Bytes(0), &host[0], size);
+        EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+        // What is still queued would break with the memory, and the context with it.
+        memory.reset();
+        ASSERT_TRUE(UseGpu(0).ok());
+        EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+        EXPECT_EQ(fake_cuda::Held().events, 0u);
+        fake_cuda::SetDelay(Duration::zero());
+      }
     }
   }
+  const auto memory = Allocate("memory", MiB(16));
+  ASSERT_TRUE(Write(*memory, text).ok());
+  EXPECT_TRUE(Read(*memory, text.size()) == text) << "all lanes are free again";
+  EXPECT_THAT(Lines(), ElementsAre()) << "the GPU was not lost";
 }
 
 TEST_F(CudaStagingTest, AGpuThatIsLostBetweenPiecesIsRestartedAndTheCopyRepeated) {

@@ -12,16 +12,15 @@ namespace memtide {
 namespace {
 
 // Below this, a copy of a piece takes no longer than to queue it.
-constexpr Bytes kSmallestBuffer = KiB(128);
-constexpr uint64_t kAllBuffers = StagingRing::kSize / StagingRing::kBuffer;
-constexpr uint64_t kBuffersOfDirection = StagingRing::kLanes * StagingRing::kBuffers;
+constexpr Bytes kSmallestLane = KiB(512);
+constexpr uint64_t kAllLanes = StagingRing::kLanes * StagingRing::kDirections;
 
 }  // namespace
 
 StagingRing::Lane::Lane(StagingRing* ring, Direction direction)
     : ring_(ring), direction_(direction) {
   MutexLock lock(&ring->mutex_);
-  MEMTIDE_CHECK(!ring->buffer_.IsZero()) << "no buffers are pinned";
+  MEMTIDE_CHECK(!ring->lane_.IsZero()) << "no lanes are pinned";
   auto& used = ring->used_[direction];
   auto lane = std::find(used.begin(), used.end(), false);
   while (lane == used.end()) {
@@ -30,14 +29,13 @@ StagingRing::Lane::Lane(StagingRing* ring, Direction direction)
   }
   *lane = true;
   const size_t index = lane - used.begin();
-  size_ = ring->buffer_;
-  memory_ = ring->memory_ +
-            size_.count() * (kBuffersOfDirection * direction + StagingRing::kBuffers * index);
+  size_ = ring->lane_;
+  memory_ = ring->memory_ + size_.count() * (kLanes * direction + index);
 }
 
 StagingRing::Lane::~Lane() {
   MutexLock lock(&ring_->mutex_);
-  const uint64_t index = Bytes(memory_ - ring_->memory_) / (size_ * kBuffers) % kLanes;
+  const uint64_t index = Bytes(memory_ - ring_->memory_) / size_ % kLanes;
   ring_->used_[direction_][index] = false;
   ring_->changed_.SignalAll();
 }
@@ -62,17 +60,17 @@ StagingRing::~StagingRing() { munmap(memory_, kSize.count()); }
 
 absl::Status StagingRing::Pin() {
   absl::Status status;
-  for (Bytes buffer = kBuffer;; buffer = Bytes(buffer.count() / 2)) {
-    status = PinRange(*driver_, memory_, buffer * kAllBuffers);
+  for (Bytes lane = kLane;; lane = Bytes(lane.count() / 2)) {
+    status = PinRange(*driver_, memory_, lane * kAllLanes);
     if (status.ok()) {
       MutexLock lock(&mutex_);
-      buffer_ = buffer;
+      lane_ = lane;
       return status;
     }
-    if (status.code() != absl::StatusCode::kResourceExhausted || buffer <= kSmallestBuffer) break;
+    if (status.code() != absl::StatusCode::kResourceExhausted || lane <= kSmallestLane) break;
   }
   MutexLock lock(&mutex_);
-  buffer_ = Bytes();
+  lane_ = Bytes();
   return status;
 }
 
@@ -81,12 +79,12 @@ void StagingRing::Unpin() {
   if (was.IsZero()) return;
   UnpinRange(*driver_, memory_, was);
   MutexLock lock(&mutex_);
-  buffer_ = Bytes();
+  lane_ = Bytes();
 }
 
 Bytes StagingRing::pinned() const {
   MutexLock lock(&mutex_);
-  return buffer_ * kAllBuffers;
+  return lane_ * kAllLanes;
 }
 
 }  // namespace memtide

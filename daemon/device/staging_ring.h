@@ -29,13 +29,13 @@ namespace memtide {
 class StagingRing {
  public:
   enum Direction { kIn, kOut, kDirections };
-  static constexpr size_t kLanes = 2;    // In each direction.
-  static constexpr size_t kBuffers = 4;  // In each lane.
-  static constexpr Bytes kBuffer = MiB(1);
-  static constexpr Bytes kSize = Bytes(kBuffer.count() * kBuffers * kLanes * kDirections);
+  static constexpr size_t kLanes = 2;  // In each direction.
+  static constexpr Bytes kLane = MiB(4);
+  static constexpr Bytes kSize = Bytes(kLane.count() * kLanes * kDirections);
 
-  // The buffers of one copy, for as long as it runs. The constructor waits while all lanes of the
-  // direction are in use. REQUIRES: a copy holds one lane at most, and buffers are pinned.
+  // The memory for the buffers of one copy, for as long as it runs. The constructor waits while all
+  // lanes of the direction are in use. REQUIRES: a copy holds one lane at most, and lanes are
+  // pinned.
   class Lane {
    public:
     Lane(StagingRing* ring, Direction direction);
@@ -43,8 +43,8 @@ class StagingRing {
     Lane(const Lane&) = delete;
     Lane& operator=(const Lane&) = delete;
 
-    char* buffer(size_t index) const { return memory_ + size_.count() * index; }
-    Bytes size() const { return size_; }  // The size of each buffer.
+    char* memory() const { return memory_; }
+    Bytes size() const { return size_; }
 
    private:
     StagingRing* const ring_;
@@ -60,12 +60,12 @@ class StagingRing {
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
 
-  // Pins all buffers, or smaller ones if the machine permits no more. An error says why there are
+  // Pins all lanes, or smaller ones if the machine permits no more. An error says why there are
   // none. Also after a reset of the GPU, which unpins them. REQUIRES (both): the GPU's context is
   // current, and no lane is in use.
   absl::Status Pin();
   void Unpin();
-  // Zero: there are no buffers.
+  // Zero: there are no lanes.
   Bytes pinned() const;
 
  private:
@@ -76,7 +76,7 @@ class StagingRing {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  Bytes buffer_ ABSL_GUARDED_BY(mutex_);  // The size of each. Zero: none is pinned.
+  Bytes lane_ ABSL_GUARDED_BY(mutex_);  // The size of each. Zero: none is pinned.
   std::array<std::array<bool, kLanes>, kDirections> used_ ABSL_GUARDED_BY(mutex_) = {};
 };
 
