@@ -10,7 +10,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
@@ -76,11 +75,8 @@ absl::Status HelperProcess::Send(const std::string& question, int descriptor) {
 
 absl::StatusOr<std::string> HelperProcess::Answer() {
   MEMTIDE_ASSIGN_OR_RETURN(const HelperPacket packet, ReceivePacket(socket_, kPatience));
-  absl::string_view text = packet.text;
-  if (absl::ConsumePrefix(&text, "ok")) {
-    return std::string(absl::StripPrefix(text, " "));
-  }
-  return absl::InternalError(absl::StripPrefix(text, "error "));
+  if (packet.text.compare(0, 2, "ok") == 0) return packet.text.substr(2);
+  return absl::InternalError(absl::StripPrefix(packet.text, "error "));
 }
 
 absl::StatusOr<std::string> HelperProcess::Ask(const std::string& question, int descriptor) {

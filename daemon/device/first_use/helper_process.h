@@ -21,8 +21,9 @@ class HelperProcess {
   // Ends the process, whatever it does.
   ~HelperProcess();
 
-  // Returns what follows "ok" in the answer. INTERNAL: the answer is "error", with its text.
-  // UNAVAILABLE: the process has ended. DEADLINE_EXCEEDED: it does not answer.
+  // Returns what follows "ok" in the answer, with the space before it. INTERNAL: the answer is
+  // "error", with its text. UNAVAILABLE: the process has ended. DEADLINE_EXCEEDED: it does not
+  // answer.
   absl::StatusOr<std::string> Ask(const std::string& question, int descriptor = -1);
   absl::Status Send(const std::string& question, int descriptor = -1);
   absl::StatusOr<std::string> Answer();

@@ -83,12 +83,12 @@ struct PoolUsage {
   Bytes used;      // Slots that hold a chunk's copy, or are being filled with one.
   Bytes reserved;  // Empty slots that are lent to a job.
   Bytes balloon;   // Slots lent to a job whose pages the machine has, while it is short of them.
-  // A part of `reserved`: slots that what a killed process left on the device may still write to.
-  Bytes quarantined;
   Bytes scrubbing;  // Memory of ended jobs that is not yet given back.
   Bytes free;       // Lent to no job.
   // Free, or reclaimed from other jobs on demand: the limit of a new elastic share.
   Bytes obtainable;
+  // A part of `reserved`: slots that what a killed process left on the device may still write to.
+  Bytes quarantined;
 };
 
 // Bytes of one kind that have a valid copy on each tier.
