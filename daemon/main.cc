@@ -145,8 +145,10 @@ int PrintGpus(const absl::StatusOr<std::vector<std::string>>& gpus) {
 
 int Main(int argc, char** argv) {
   PrepareProcess();
-  // The daemon starts itself so, to ask a GPU what another process can do with its memory.
-  if (argc == 3 && std::string(argv[1]) == "--gpu-helper") return RunGpuHelperProcess(argv[2]);
+  // The daemon starts its own program like this when it asks a GPU that it meets.
+  if (argc == 3) {
+    if (const absl::optional<int> status = RunPartOfAsking(argv[1], argv[2])) return *status;
+  }
   // What the last daemon left is measured before the settings are checked: it counts as free
   // memory.
   PersistedState persisted = TakePersistedState();

@@ -20,7 +20,9 @@ absl::StatusOr<std::vector<std::string>> ListGpus() { return WithoutCuda(); }
 
 absl::StatusOr<std::vector<std::string>> AskGpus() { return WithoutCuda(); }
 
-int RunGpuHelperProcess(const std::string& ordinal) { return 1; }
+absl::optional<int> RunPartOfAsking(const std::string& flag, const std::string& ordinal) {
+  return absl::nullopt;
+}
 
 absl::StatusOr<std::unique_ptr<Device>> OpenCuda(
     const std::string& device, std::function<void(const std::string& line)> warn) {

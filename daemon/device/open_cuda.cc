@@ -69,9 +69,12 @@ absl::StatusOr<std::vector<std::string>> AskGpus() {
   return lines;
 }
 
-int RunGpuHelperProcess(const std::string& ordinal) {
+absl::optional<int> RunPartOfAsking(const std::string& flag, const std::string& ordinal) {
   int number = 0;
-  return absl::SimpleAtoi(ordinal, &number) ? RunGpuHelper(number) : 1;
+  if (!absl::SimpleAtoi(ordinal, &number)) return absl::nullopt;
+  if (flag == kAskerFlag) return RunGpuAsker(number);
+  if (flag == kHelperFlag) return RunGpuHelper(number);
+  return absl::nullopt;
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenCuda(

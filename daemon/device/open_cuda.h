@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "daemon/device/device.h"
 #include "daemon/device/gpu.h"
 
@@ -34,8 +35,10 @@ absl::StatusOr<std::vector<std::string>> ListGpus();
 // met, a second or two each. Errors as for InspectGpu.
 absl::StatusOr<std::vector<std::string>> AskGpus();
 
-// The main function of the helper process that asks a GPU. Returns its exit status.
-int RunGpuHelperProcess(const std::string& ordinal);
+// Runs the part of asking a GPU for which the daemon has started its own program with two arguments
+// (first_use/helper_process.h), and returns the exit status. nullopt: `flag` is none of these
+// parts.
+absl::optional<int> RunPartOfAsking(const std::string& flag, const std::string& ordinal);
 
 // Asks a GPU that memtide has not met first, which takes a second or two. `warn`: also gets what
 // memtide does instead where an answer is no. See CudaDevice.

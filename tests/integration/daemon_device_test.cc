@@ -23,7 +23,10 @@ class DaemonDeviceTest : public testing::Test {
     std::vector<std::string> all = {"--socket-dir=" + scratch_.path() + "/s", "--host-pool=8MiB",
                                     "--no-ssd", "--metrics-address=off"};
     all.insert(all.end(), flags.begin(), flags.end());
-    DaemonProcess daemon(all, {"MEMTIDE_FAKE_CUDA=" + fake, "MEMTIDE_FAKE_CUDA_FAULTS=" + faults});
+    // The daemon and the processes by which it asks its GPU share the devices.
+    const ScratchDirectory devices;
+    DaemonProcess daemon(all, {"MEMTIDE_FAKE_CUDA=dir=" + devices.path() + "," + fake,
+                               "MEMTIDE_FAKE_CUDA_FAULTS=" + faults});
     if (daemon.WaitUntilReady()) daemon.Signal(SIGTERM);
     EXPECT_EQ(daemon.Wait(), status) << daemon.log();
     return daemon.log();

@@ -152,6 +152,14 @@ int ConnectSeqPacket(const std::string& path) {
   return -1;
 }
 
+void MeetGpus() {
+  // All daemons of this process find the answers here.
+  static const ScratchDirectory cache;
+  setenv("XDG_CACHE_HOME", cache.path().c_str(), 1);
+  DaemonProcess asks({"--ask-gpus"});
+  MEMTIDE_CHECK(asks.Wait() == 0) << asks.log();
+}
+
 Session::Session(const std::string& socket_dir) : fd_(ConnectSeqPacket(socket_dir + "/fd.sock")) {
   MEMTIDE_CHECK(fd_ >= 0) << socket_dir << ": " << std::strerror(errno);
   v1::FdHello hello;

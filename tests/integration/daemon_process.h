@@ -66,6 +66,11 @@ class DaemonProcess {
   std::string log_;
 };
 
+// Runs `memtided --ask-gpus`, so that the daemons which this process starts later have met its
+// GPUs. A GPU that is met is asked by calls of CUDA, and faults of the fake
+// (MEMTIDE_FAKE_CUDA_FAULTS) name calls by their number.
+void MeetGpus();
+
 class Session {
  public:
   // Connects to the daemon whose sockets are in `socket_dir`, and sends FdHello.

@@ -23,6 +23,7 @@ const SharedFakeCuda shared("memory=64MiB,delay_us=50,mends=no");
 class GpuLossTest : public testing::TestWithParam<int> {
  protected:
   void Start(const std::string& faults) {
+    MeetGpus();
     daemon_ = manager_.Start(
         {"--socket-dir=" + options_.daemon.socket_dir, "--ssd-dir=" + directory_.path() + "/d",
          "--device=cuda", "--device-pool=" + std::to_string((kGpuChunk * kGpuSlots).count()),

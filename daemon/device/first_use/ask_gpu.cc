@@ -167,7 +167,9 @@ absl::Status Questions::MapUnderWork() {
 absl::StatusOr<v1::GpuAnswers> AskGpu(const CudaDeviceFacts& facts, const std::string& program) {
   MEMTIDE_ASSIGN_OR_RETURN(const CudaDriver* driver, LoadCudaDriver());
   MEMTIDE_RETURN_IF_ERROR(UseGpu(facts.ordinal));
-  MEMTIDE_ASSIGN_OR_RETURN(HelperProcess helper, HelperProcess::Start(program, facts.ordinal));
+  MEMTIDE_ASSIGN_OR_RETURN(
+      HelperProcess helper,
+      HelperProcess::Start(program, HelperProcess::Role::kHelper, facts.ordinal));
   v1::GpuAnswers answers;
   answers.set_gpu(absl::StrCat(facts.name, ", ", facts.FormatUuid()));
   Questions(*driver, facts, std::move(helper), &answers).AskAll();

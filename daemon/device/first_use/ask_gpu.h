@@ -15,8 +15,8 @@
 namespace memtide {
 
 // `program`: memtided, which is its own helper (helper.h). Makes the GPU's context current in this
-// thread. A question that fails is a failure in the answers. Errors: those of LoadCudaDriver and
-// UseGpu; UNAVAILABLE: the helper cannot be started.
+// thread, and may break it. A question that fails is a failure in the answers. Errors: those of
+// LoadCudaDriver and UseGpu; UNAVAILABLE: the helper cannot be started.
 absl::StatusOr<v1::GpuAnswers> AskGpu(const CudaDeviceFacts& facts, const std::string& program);
 
 }  // namespace memtide

@@ -16,6 +16,9 @@
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "daemon/device/first_use/ask_gpu.h"
+#include "daemon/device/first_use/helper.h"
+#include "daemon/device/first_use/helper_process.h"
+#include "daemon/device/first_use/helper_protocol.h"
 
 namespace memtide {
 namespace {
@@ -95,7 +98,34 @@ std::string FailureOf(const v1::GpuAnswers& answers, absl::string_view what) {
   return std::string(what);
 }
 
+absl::StatusOr<v1::GpuAnswers> AskInProcess(int ordinal, const std::string& program) {
+  MEMTIDE_ASSIGN_OR_RETURN(HelperProcess asker,
+                           HelperProcess::Start(program, HelperProcess::Role::kAsker, ordinal));
+  MEMTIDE_ASSIGN_OR_RETURN(const std::string text, asker.Answer());
+  v1::GpuAnswers answers;
+  if (google::protobuf::TextFormat::ParseFromString(text, &answers)) return answers;
+  return absl::UnavailableError("the answers of the GPU cannot be read");
+}
+
+absl::StatusOr<v1::GpuAnswers> AskHere(int ordinal) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
+  for (const CudaDeviceFacts& facts : devices) {
+    if (facts.ordinal == ordinal) return AskGpu(facts, ThisProcess().program);
+  }
+  return absl::NotFoundError(absl::StrCat("there is no GPU ", ordinal));
+}
+
 }  // namespace
+
+int RunGpuAsker(int ordinal) {
+  const absl::StatusOr<v1::GpuAnswers> answers = AskHere(ordinal);
+  std::string text = absl::StrCat("error ", answers.status().message());
+  if (answers.ok()) {
+    google::protobuf::TextFormat::PrintToString(*answers, &text);
+    text = absl::StrCat("ok ", text);
+  }
+  return SendPacket(kHelperSocket, {text, -1}).ok() ? 0 : 1;
+}
 
 MeetGpuOptions ThisProcess() { return {"/proc/self/exe", Directory(), LoadedDriver()}; }
 
@@ -107,7 +137,7 @@ absl::StatusOr<v1::GpuAnswers> MeetGpu(const CudaDeviceFacts& facts,
   if (!file.empty() && google::protobuf::TextFormat::ParseFromString(file, &answers)) {
     return answers;
   }
-  MEMTIDE_ASSIGN_OR_RETURN(answers, AskGpu(facts, options.program));
+  MEMTIDE_ASSIGN_OR_RETURN(answers, AskInProcess(facts.ordinal, options.program));
   answers.set_driver(options.driver);
   answers.set_memtide(kVersion);
   // A failure may be a passing one, and is asked again by the next daemon.

@@ -26,9 +26,14 @@ struct MeetGpuOptions {
 // $XDG_CACHE_HOME/memtide/gpus or ~/.cache/memtide/gpus, and the driver that is loaded.
 MeetGpuOptions ThisProcess();
 
-// Errors: those of AskGpu. A file that cannot be read is asked for again, and one that cannot be
-// written is not kept.
+// A process of its own asks (RunGpuAsker), because a GPU that fails may end the contexts of those
+// who ask it. UNAVAILABLE: it cannot be started, or does not answer in time. A file that cannot be
+// read is asked for again, and one that cannot be written is not kept.
 absl::StatusOr<v1::GpuAnswers> MeetGpu(const CudaDeviceFacts& facts, const MeetGpuOptions& options);
+
+// Asks the GPU of this ordinal, and sends the answers, as text, on kHelperSocket (helper.h).
+// Returns the exit status.
+int RunGpuAsker(int ordinal);
 
 // One line for each answer that is no, with what memtide does instead. REQUIRES: `facts` are those
 // of the GPU that gave the answers.

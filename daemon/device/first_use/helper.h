@@ -1,5 +1,5 @@
-// The helper process of AskGpu: what another process than the daemon does with the daemon's GPU
-// memory. It is the daemon's own program, started with --gpu-helper.
+// The helper process of AskGpu: what another process does with the GPU memory of the one that asks.
+// Both are the daemon's own program (helper_process.h).
 #ifndef MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_H_
 #define MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_H_
 
@@ -7,9 +7,11 @@ namespace memtide {
 
 // The descriptor of the helper's socket.
 inline constexpr int kHelperSocket = 3;
+// The flags that start the daemon's program in one of its two parts.
+inline constexpr char kAskerFlag[] = "--gpu-asker", kHelperFlag[] = "--gpu-helper";
 
 // Answers the questions on kHelperSocket (helper_protocol.h) with the GPU of this ordinal until the
-// daemon closes it. Returns the exit status.
+// process that asks closes it. Returns the exit status.
 int RunGpuHelper(int ordinal);
 
 }  // namespace memtide

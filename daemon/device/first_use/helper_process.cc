@@ -19,8 +19,9 @@
 namespace memtide {
 namespace {
 
-// Making a context takes up to a second, and more while another process makes one.
-constexpr Duration kPatience = std::chrono::seconds(15);
+// Making a context takes up to a second, and more while another process makes one. The daemon of a
+// machine that starts waits for the driver besides.
+constexpr Duration kPatience = std::chrono::seconds(30);
 
 absl::Status SystemError(const std::string& call, int error) {
   return absl::UnavailableError(
@@ -29,7 +30,8 @@ absl::Status SystemError(const std::string& call, int error) {
 
 }  // namespace
 
-absl::StatusOr<HelperProcess> HelperProcess::Start(const std::string& program, int ordinal) {
+absl::StatusOr<HelperProcess> HelperProcess::Start(const std::string& program, Role role,
+                                                   int ordinal) {
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
     return SystemError("socketpair", errno);
@@ -44,7 +46,8 @@ absl::StatusOr<HelperProcess> HelperProcess::Start(const std::string& program, i
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  std::string arguments[] = {program, "--gpu-helper", absl::StrCat(ordinal)};
+  std::string arguments[] = {program, role == Role::kAsker ? kAskerFlag : kHelperFlag,
+                             absl::StrCat(ordinal)};
   char* const argv[] = {&arguments[0][0], &arguments[1][0], &arguments[2][0], nullptr};
   pid_t pid = -1;
   const int error = posix_spawn(&pid, program.c_str(), &actions, &attributes, argv, environ);

@@ -1,4 +1,5 @@
-// HelperProcess: the daemon's side of the helper process (helper.h). Use from one thread.
+// HelperProcess: a process of the daemon's own program that does a part of asking a GPU. Use from
+// one thread.
 #ifndef MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_PROCESS_H_
 #define MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_PROCESS_H_
 
@@ -14,8 +15,11 @@ namespace memtide {
 
 class HelperProcess {
  public:
-  // Starts `program --gpu-helper ORDINAL`. UNAVAILABLE: it cannot be started.
-  static absl::StatusOr<HelperProcess> Start(const std::string& program, int ordinal);
+  // "--gpu-asker" runs RunGpuAsker (first_use.h), and "--gpu-helper" runs RunGpuHelper (helper.h).
+  enum class Role { kAsker, kHelper };
+
+  // Starts `program ROLE ORDINAL`. UNAVAILABLE: it cannot be started.
+  static absl::StatusOr<HelperProcess> Start(const std::string& program, Role role, int ordinal);
   HelperProcess(HelperProcess&& other) noexcept;
   HelperProcess& operator=(HelperProcess&&) = delete;
   // Ends the process, whatever it does.

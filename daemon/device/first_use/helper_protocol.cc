@@ -13,7 +13,7 @@
 namespace memtide {
 namespace {
 
-constexpr size_t kMostText = 1024;
+constexpr size_t kMostText = 8192;
 
 }  // namespace
 
