@@ -97,9 +97,8 @@ std::string Named(const std::string& job) {
 
 void Log(const LentUnderProcess& lent) {
   spdlog::warn(
-      "session {} ended, and its process is still there: {} slots of the GPU that it had leased "
-      "are "
-      "lent again, although its kernels may still run. If the process hangs, end it",
+      "session {} ended, and its process is not known to have: {} slots of the GPU that it had "
+      "leased are lent again, although its kernels may still run. If the process hangs, end it",
       lent.session.value(), lent.slots);
 }
 

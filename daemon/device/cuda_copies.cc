@@ -93,33 +93,47 @@ absl::Status CudaDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* 
 }
 
 absl::Status CudaDevice::CopyOut(const DeviceMemory& memory, Bytes offset, char* host, Bytes size) {
-  bool again = false;
+  Reads reads = Reads::kTogether;
   return OnMemory(memory, offset, size, "copying out of", [&](CUdeviceptr at, const What& what) {
-    return Reading(what, std::exchange(again, true), [&]() -> absl::Status {
+    const absl::Status status = Reading(what, reads, [&]() -> absl::Status {
       const CudaHostMemory::Use use(&host_, host, size);
       if (!use.pinned() && !ring_->pinned().IsZero()) return StageOut(at, host, size, what);
       return Wait(kOut, what, [&](CUstream stream) {
         return driver_->MemcpyDtoHAsync(host, at, size.count(), stream);
       });
     });
+    if (IsCudaMemoryError(status)) reads = Reads::kRepeated;
+    return status;
   });
 }
 
-absl::Status CudaDevice::Reading(const What& what, bool again,
-                                 const std::function<absl::Status()>& read) {
-  uint64_t begun = 0;
-  bool alone = false;
-  {
-    const MutexLock lock(&mutex_);
-    begun = ++begun_reads_;
-    alone = reads_++ == 0;
+// Waits inside the gate: the copies that it waits for end, if only because the context is lost.
+CudaDevice::BegunRead CudaDevice::BeginReading(Reads reads) {
+  const MutexLock lock(&mutex_);
+  if (reads == Reads::kRepeated) {
+    ++waiting_repeats_;
+    while (reads_ > 0) reads_ended_.Wait(&mutex_);
+    --waiting_repeats_;
+    repeats_ = true;
+  } else {
+    while (repeats_ || waiting_repeats_ > 0) reads_ended_.Wait(&mutex_);
   }
+  const bool is_alone = reads_++ == 0;
+  return {++begun_reads_, is_alone};
+}
+
+absl::Status CudaDevice::Reading(const What& what, Reads reads,
+                                 const std::function<absl::Status()>& read) {
+  const BegunRead begun = BeginReading(reads);
   absl::Status status = read();
   const MutexLock lock(&mutex_);
-  --reads_;
-  alone &= begun_reads_ == begun;
-  if (IsCudaMemoryError(status) && (alone || again)) status = MemoryFailed(what);
-  return status;
+  const bool was_alone = begun.is_alone && begun_reads_ == begun.number;
+  if (--reads_ == 0) repeats_ = false;
+  reads_ended_.SignalAll();
+  if (!IsCudaMemoryError(status)) return status;
+  const bool first = failed_context_ != contexts_;
+  failed_context_ = contexts_;
+  return was_alone && first ? MemoryFailed(what) : status;
 }
 
 absl::Status CudaDevice::Zero(DeviceMemory& memory, Bytes offset, Bytes size) {

@@ -258,7 +258,7 @@ void CudaDevice::WarnUnpinned(const absl::Status& why) {
 void CudaDevice::WarnOfRing(const absl::Status& why) {
   if (why.ok()) return;
   options_.warn(absl::StrCat(
-      "no host memory at all can be pinned, so copies to and from the GPU are slower: ",
+      "the buffers for copies cannot be pinned, so copies to and from the GPU are slower: ",
       why.message(), ". See dmesg, and which other programs pin memory"));
 }
 

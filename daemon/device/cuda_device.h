@@ -71,9 +71,9 @@ class CudaDevice : public Device {
 
   std::string Describe() const override;
   std::vector<MemoryKind> kinds() const override;
+  bool maps_under_work() const override { return options_.maps_under_work; }
   // The second copy waits in the stream while the first one runs. Otherwise the copy engine would
   // be idle while a thread wakes and the engine decides: 60 to 150 us, of 1.3 ms that 64 MiB take.
-  bool maps_under_work() const override { return options_.maps_under_work; }
   size_t copies_in_flight() const override { return StagingRing::kLanes; }
   NumaPlacement placement() const override { return placement_; }
   HostMemoryUse host_memory() const override;
@@ -110,10 +110,17 @@ class CudaDevice : public Device {
   // Enqueues on the stream and waits for completion. On failure nothing is left in flight.
   absl::Status Wait(StreamOf stream, const What& what,
                     const std::function<CUresult(CUstream)>& enqueue);
-  // Runs a copy out, which may meet memory that failed. The error ends the context, and all that is
-  // in flight fails with it, so that only a copy that was alone, or that met the error `again` when
-  // it was repeated, is known to have met it itself: DATA_LOSS.
-  absl::Status Reading(const What& what, bool again, const std::function<absl::Status()>& read);
+  // Runs a copy out, which may meet memory that failed: DATA_LOSS. The error ends the context, and
+  // all that is in flight fails with it. So it is a copy's own only if no other copy out was in
+  // flight, and if the context had not met such an error before. Others are repeated, one at a time
+  // (kRepeated).
+  enum class Reads { kTogether, kRepeated };
+  absl::Status Reading(const What& what, Reads reads, const std::function<absl::Status()>& read);
+  struct BegunRead {
+    uint64_t number = 0;
+    bool is_alone = false;  // No other copy out was in flight when it began.
+  };
+  BegunRead BeginReading(Reads reads);
   absl::Status MemoryFailed(const std::string& what) const;
   // The status of `result`. After a failure, waits for what the stream still has.
   absl::Status Settle(StreamOf stream, const What& what, CUresult result);
@@ -141,12 +148,19 @@ class CudaDevice : public Device {
   std::array<CUstream, kStreams> streams_ = {};  // Changed behind the closed gate only.
   std::atomic<bool> warned_unpinned_{false};
 
+  uint64_t contexts_ = 1;  // That were made so far. Changed behind the closed gate only.
+
   mutable Mutex mutex_;
   std::set<CudaMemory*> memories_ ABSL_GUARDED_BY(mutex_);
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   std::set<const CudaMemory*> failed_ ABSL_GUARDED_BY(mutex_);  // By uncorrectable errors.
+  CondVar reads_ended_;
   // Copies out that are in flight, and all that were begun.
   uint64_t reads_ ABSL_GUARDED_BY(mutex_) = 0, begun_reads_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t waiting_repeats_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool repeats_ ABSL_GUARDED_BY(mutex_) = false;  // A repeated copy is in flight.
+  // The last context that has met failed memory.
+  uint64_t failed_context_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace memtide

@@ -22,8 +22,14 @@ absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
       if (!status.ok()) status = absl::UnavailableError(status.message());
       if (status.ok()) status = work();
     }
+    if (absl::IsDataLoss(status)) {
+      // What was in the memory that failed is not read again. The error has ended the context, and
+      // copies that begin in it would inherit the error.
+      Restart(generation, status).IgnoreError();
+      return status;
+    }
     // A call causes one restart at most: a GPU that is lost at every attempt would hold the thread
-    // for ever. After DATA_LOSS the next call finds the context broken, and restarts.
+    // for ever.
     if (again || status.code() != absl::StatusCode::kUnavailable) return status;
     MEMTIDE_RETURN_IF_ERROR(Restart(generation, status));
   }
@@ -60,6 +66,7 @@ absl::Status CudaDevice::Revive() {
   if (!ResetGpu(facts_.ordinal).ok()) MEMTIDE_RETURN_IF_ERROR(ResetGpu(facts_.ordinal));
   MEMTIDE_RETURN_IF_ERROR(UseGpu(facts_.ordinal));
   // The reset has destroyed the streams.
+  ++contexts_;
   streams_ = {};
   std::set<CudaMemory*> memories;
   {

@@ -178,13 +178,27 @@ TEST_F(CudaRestartTest, CopiesThatFailTogetherAreRepeated) {
   other.join();
 }
 
-TEST_F(CudaRestartTest, ACopyThatMeetsTheErrorWhenItIsRepeatedIsLost) {
-  const auto failed = Allocate("failed", MiB(2));
-  char byte = 0;
-  // The first loss is not the memory's.
-  fake_cuda::FailCall("cuMemcpyDtoHAsync", 1, 700);
-  fake_cuda::FailCall("cuMemcpyDtoHAsync", 2, 214);
-  EXPECT_TRUE(absl::IsDataLoss(device_->CopyOut(*failed, Bytes(0), &byte, Bytes(1))));
+// The first copy that is repeated meets the error again, and alone.
+TEST_F(CudaRestartTest, OfTwoCopiesThatFailTogetherOneIsLost) {
+  const auto first = Allocate("first", MiB(2)), second = Allocate("second", MiB(2));
+  fake_cuda::SetDelay(std::chrono::seconds(60));
+  const uint64_t waits = fake_cuda::CallCount("cuEventSynchronize");
+  fake_cuda::FailCall("cuEventSynchronize", 2, 214);
+  fake_cuda::FailCall("cuEventSynchronize", 3, 214);
+  std::atomic<int> whole{0}, lost{0};
+  const auto read = [&](const DeviceMemory& memory) {
+    char byte = 0;
+    const absl::Status status = device_->CopyOut(memory, Bytes(0), &byte, Bytes(1));
+    whole += status.ok();
+    lost += absl::IsDataLoss(status);
+  };
+  std::thread other([&] { read(*first); });
+  while (fake_cuda::CallCount("cuEventSynchronize") == waits) std::this_thread::yield();
+  fake_cuda::SetDelay(std::chrono::microseconds(50));
+  read(*second);
+  other.join();
+  EXPECT_EQ(whole, 1);
+  EXPECT_EQ(lost, 1);
 }
 
 TEST_F(CudaRestartTest, AContextThatCannotBeUsedIsLost) {

@@ -136,7 +136,7 @@ TEST_F(CudaStagingTest, WithoutBuffersCopiesAreSlowerAndItIsSaid) {
   Open();
   Add(2);
   EXPECT_EQ(device_->host_memory().staging, Bytes());
-  EXPECT_THAT(Lines(), ElementsAre(HasSubstr("no host memory at all can be pinned"),
+  EXPECT_THAT(Lines(), ElementsAre(HasSubstr("the buffers for copies cannot be pinned"),
                                    HasSubstr("to and from the GPU are slower")));
   const auto memory = Allocate("memory", kSlot);
   const Bytes before = fake_cuda::PageableBytes();

@@ -94,6 +94,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCuda(
       options.warn(absl::StrCat("GPU ", Describe(facts), ": ", line));
     }
   } else {
+    // A GPU at which a question hangs is used with care.
+    options.maps_under_work = !absl::IsDeadlineExceeded(answers.status());
     options.warn(absl::StrCat("GPU ", Describe(facts),
                               " was not asked what it can do: ", answers.status().message()));
   }

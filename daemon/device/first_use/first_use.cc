@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 
@@ -63,6 +64,15 @@ std::string Directory() {
 std::string PathOf(const CudaDeviceFacts& facts, const MeetGpuOptions& options) {
   return absl::StrCat(options.directory, "/", facts.FormatUuid(), "-", options.driver, "-",
                       kVersion, ".textproto");
+}
+
+// Whether there is a file that speaks of the driver that is loaded.
+bool IsCurrent(const std::string& path, const MeetGpuOptions& options) {
+  constexpr time_t kDay = 24 * 60 * 60;
+  struct stat file;
+  if (options.directory.empty() || stat(path.c_str(), &file) != 0) return false;
+  // A driver whose version is unknown (in WSL2 and some containers) may have been updated since.
+  return !options.driver.empty() || time(nullptr) - file.st_mtime < kDay;
 }
 
 void MakeDirectories(const std::string& path) {
@@ -133,7 +143,7 @@ absl::StatusOr<v1::GpuAnswers> MeetGpu(const CudaDeviceFacts& facts,
                                        const MeetGpuOptions& options) {
   const std::string path = PathOf(facts, options);
   v1::GpuAnswers answers;
-  const std::string file = options.directory.empty() ? std::string() : ReadFile(path);
+  const std::string file = IsCurrent(path, options) ? ReadFile(path) : std::string();
   if (!file.empty() && google::protobuf::TextFormat::ParseFromString(file, &answers)) {
     return answers;
   }

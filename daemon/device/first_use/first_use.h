@@ -1,5 +1,6 @@
 // MeetGpu: the answers of a GPU (ask_gpu.h), asked once for each GPU, driver and version of memtide
-// and kept in a file; and what memtide does instead where an answer is no.
+// and kept in a file, unless one of them failed; and what memtide does instead where an answer is
+// no. Where the driver's version is unknown, they are asked once a day.
 //
 // Thread safety: thread-safe. Several daemons may share the directory of the files.
 #ifndef MEMTIDE_DAEMON_DEVICE_FIRST_USE_FIRST_USE_H_

@@ -1,5 +1,7 @@
 #include "daemon/device/first_use/helper.h"
 
+#include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -209,6 +211,8 @@ absl::Status Serve(int ordinal) {
 }  // namespace
 
 int RunGpuHelper(int ordinal) {
+  // Its asker may be killed, and then nobody else ends it.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   const absl::Status ended = Serve(ordinal);
   // The daemon closes the socket when it has no more questions.
   if (absl::IsUnavailable(ended)) return 0;

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,9 +20,11 @@
 namespace memtide {
 namespace {
 
-// Making a context takes up to a second, and more while another process makes one. The daemon of a
-// machine that starts waits for the driver besides.
-constexpr Duration kPatience = std::chrono::seconds(30);
+// Making a context takes up to a second, and more while another process makes one. An asker waits
+// for six answers of its helper, and says itself which of them did not come.
+constexpr Duration kHelperPatience = std::chrono::seconds(6),
+                   kAskerPatience = std::chrono::seconds(45);
+constexpr Duration kEnding = std::chrono::seconds(2);
 
 absl::Status SystemError(const std::string& call, int error) {
   return absl::UnavailableError(
@@ -58,17 +61,23 @@ absl::StatusOr<HelperProcess> HelperProcess::Start(const std::string& program, R
     close(sockets[0]);
     return SystemError(program, error);
   }
-  return HelperProcess(pid, sockets[0]);
+  return HelperProcess(pid, sockets[0], role == Role::kAsker ? kAskerPatience : kHelperPatience);
 }
 
 HelperProcess::HelperProcess(HelperProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), socket_(std::exchange(other.socket_, -1)) {}
+    : pid_(std::exchange(other.pid_, -1)),
+      socket_(std::exchange(other.socket_, -1)),
+      patience_(other.patience_) {}
 
 HelperProcess::~HelperProcess() {
   if (pid_ < 0) return;
   close(socket_);
   kill(pid_, SIGKILL);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  // A process that hangs in the driver does not end before its call does. It is left to its end.
+  const Instant deadline = Now() + kEnding;
+  while (waitpid(pid_, nullptr, WNOHANG) == 0 && Now() < deadline) {
+    // tidy(sleep): a child's end is known by waiting, or by a handler of the program's signals.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -77,7 +86,7 @@ absl::Status HelperProcess::Send(const std::string& question, int descriptor) {
 }
 
 absl::StatusOr<std::string> HelperProcess::Answer() {
-  MEMTIDE_ASSIGN_OR_RETURN(const HelperPacket packet, ReceivePacket(socket_, kPatience));
+  MEMTIDE_ASSIGN_OR_RETURN(const HelperPacket packet, ReceivePacket(socket_, patience_));
   if (packet.text.compare(0, 2, "ok") == 0) return packet.text.substr(2);
   return absl::InternalError(absl::StripPrefix(packet.text, "error "));
 }

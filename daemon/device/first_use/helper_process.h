@@ -22,7 +22,7 @@ class HelperProcess {
   static absl::StatusOr<HelperProcess> Start(const std::string& program, Role role, int ordinal);
   HelperProcess(HelperProcess&& other) noexcept;
   HelperProcess& operator=(HelperProcess&&) = delete;
-  // Ends the process, whatever it does.
+  // Ends the process. One that hangs in the driver is left to its end after two seconds.
   ~HelperProcess();
 
   // Returns what follows "ok" in the answer, with the space before it. INTERNAL: the answer is
@@ -33,10 +33,12 @@ class HelperProcess {
   absl::StatusOr<std::string> Answer();
 
  private:
-  HelperProcess(pid_t pid, int socket) : pid_(pid), socket_(socket) {}
+  HelperProcess(pid_t pid, int socket, Duration patience)
+      : pid_(pid), socket_(socket), patience_(patience) {}
 
   pid_t pid_ = -1;
   int socket_ = -1;
+  Duration patience_{0};
 };
 
 }  // namespace memtide

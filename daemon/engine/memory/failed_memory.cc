@@ -30,6 +30,9 @@ void EngineState::RetireSlot(Job& job, Slot slot) {
   Share& share = job.share(Tier::kDevice);
   const SlotPool& slots = share.slots();
   ScheduleRoomCheck(job, Tier::kDevice);
+  // On(ClientQuiet) needs the slot. The device refuses memory that failed, so that what is copied
+  // there later fails and tries another slot.
+  if (share.by_slot() && slots.in_quarantine(slot.number())) return;
   // With fewer slots the job could not go on. The device refuses memory that failed, so that what
   // is copied there fails and tries another slot.
   if (!share.by_slot() || (slots.surplus_slots() == 0 && slots.size() <= kMinSlots)) return;

@@ -86,11 +86,16 @@ class DeviceOomHandler:
             f"{format_size(self._manager.chunk_bytes)} on the device, the fewest that it needs"
         ) from short
 
+    @property
+    def is_shrunk(self) -> bool:
+        """Whether chunks have made room for the script, and have not returned."""
+        return self._slots != self._share_slots
+
     def has_headroom(self, more_bytes: int) -> bool:
         """Whether the script's own use may exceed its peak by an eighth and `more_bytes` before
         memory is short, and it has not become short since the first call. What it has come to keep
         since the last iteration is in no peak yet, and is added to it."""
-        if self._slots != self._share_slots:
+        if self.is_shrunk:
             return False
         device = self._manager.device
         gpu = gpu_module(device.type)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from memtide._capi.client import Access, Client, Places
+from memtide._memory.covered_streams import covered_streams
 from memtide.errors import MemtideError, ResourceExhausted
 
 
@@ -65,6 +66,7 @@ class LeaseLedger:
         # False while all chunks can be leased at once (page faults lease each once), or are held:
         # there is nothing to lease ahead.
         self.active = self.strict
+        self.streams = covered_streams(client) if self.strict else None
         # Whether lease dispatch (_torch_hooks/lease_dispatch.py) leases for each operation anyway.
         self.under_dispatch = False
         self.script_holds = 0  # Blocks of memtide.hold. Not the hold below.
@@ -98,6 +100,7 @@ class LeaseLedger:
         The lease is for writing because no operation says any more what it writes. So every chunk
         becomes dirty, which costs a write-back once it is evicted; while all chunks fit, none is.
         """
+        self._use_any_stream()
         with self._hold_lock:
             assert not self.holding
             self.holding = self._hold_more(places)
@@ -168,11 +171,19 @@ class LeaseLedger:
         finally:
             self.end_use(reads, writes)
 
+    def _use_any_stream(self) -> None:
+        if self.streams is not None:
+            self.streams.cover_all()
+
     def can_keep(self, places: set[int]) -> bool:
-        """Whether these can be leased together, beside what `keep` has leased."""
-        return len(places) + self.kept_beside(places) <= (
-            self.budget if self.strict else self.limit
-        )
+        """Whether these can be leased together, beside what `keep` has leased and cannot end."""
+        if not self.strict:
+            return len(places) + self.kept_beside(places) <= self.limit
+        with self._leasing:
+            while len(places) + self.kept_beside(places) > self.budget:
+                if not self.make_room():
+                    return False
+        return True
 
     def kept_beside(self, places: set[int]) -> int:
         """How many other places have kept leases."""
@@ -181,6 +192,7 @@ class LeaseLedger:
 
     def keep(self, reads: Places, writes: Places) -> KeptLeases:
         """As `begin_use`, until what is returned is released. On the host, REQUIRES: can_keep."""
+        self._use_any_stream()
         places = {*reads.numbers, *writes.numbers}
         with contextlib.ExitStack() as leases:
             self.begin_use(reads, writes)
@@ -203,6 +215,8 @@ class LeaseLedger:
     def begin_use(self, reads: Places, writes: Places) -> None:
         """Leases these places for one operation, until `end_use`. ResourceExhausted: they are more
         than can be leased at once. REQUIRES: no place is in both."""
+        if self.streams is not None:
+            self.streams.see_stream()
         # Writes and reads are two calls. One operation at a time makes them, because two that have
         # made the first could wait for each other.
         count = reads.count + writes.count

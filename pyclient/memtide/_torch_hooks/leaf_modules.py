@@ -66,6 +66,7 @@ class LeafModules:
         self._moments = moments
         self._elastic = elastic
         self._headroom: bool | None = None  # In this iteration, once it was asked for.
+        self._codes: set[Any] = set()  # Of the replacements that `calling` has made.
         # By thread, what its node leases, and the mode that is off, from the node's prehook to its
         # hook. A node that raises calls no hook; autograd puts the mode back.
         self._open: dict[int, tuple[Places, LeaseDispatchMode | None]] = {}
@@ -83,6 +84,11 @@ class LeafModules:
             if thread == threading.get_ident() or (alone and not in_backward):
                 self._end_node(thread)
 
+    def close(self) -> None:
+        """Ends all leases of nodes. REQUIRES: no node runs."""
+        for thread in list(self._open):
+            self._end_node(thread)
+
     def calling(self, kind: type[nn.Module], original: Function) -> Function:
         """`_call_impl` of one class of leaf modules, which a call of a module ends in."""
         forward = kind.forward
@@ -97,13 +103,24 @@ class LeafModules:
                 and type(module) is kind
                 and is_torch_s
                 and kind.forward is forward
-                and _is_unhooked(module)
+                and self._is_unhooked(module)
                 and self._is_outside(args[0])
             ):
                 return self._call(module, args[0], original)
             return original(module, *args, **kwargs)
 
+        self._codes.add(_call_impl.__code__)  # type: ignore[attr-defined]
         return _call_impl
+
+    def skip_calls(self, eval_frame: Any) -> None:
+        """Makes torch.compile leave calls of leaf modules as they are unless it compiles what calls
+        them, as it does with torch's own. `eval_frame`: torch._dynamo.eval_frame. A torch that has
+        no strategies of code compiles nothing on a GPU (compiled_leases.py)."""
+        if hasattr(eval_frame, "set_code_exec_strategy"):
+            skip = eval_frame.FrameAction.SKIP
+            for code in self._codes:
+                strategy = eval_frame.FrameExecStrategy(skip, skip)
+                eval_frame.set_code_exec_strategy(code, strategy)
 
     @contextlib.contextmanager
     def running(self, arguments: Mapping[str, Any]) -> Iterator[None]:
@@ -123,7 +140,7 @@ class LeafModules:
         if mode is None:
             return original(module, value)
         if not module._parameters:
-            return self._run(module, value, original)
+            return self._run(module, value)
         known = self._moments.look_at(module)
         if known.is_leaf is None:
             return self._observe(module, value, mode, known, original)
@@ -135,13 +152,13 @@ class LeafModules:
         except ResourceExhausted:
             return original(module, value)
         try:
-            output = self._run(module, value, original)
+            output = self._run(module, value)
         finally:
             self._ledger.end_use(known.places, _NO_PLACES)
         self._watch_backward(module, value, known, output)
         return output
 
-    def _run(self, module: nn.Module, value: torch.Tensor, original: Function) -> Any:
+    def _run(self, module: nn.Module, value: torch.Tensor) -> Any:
         mode = mode_stack.pop_alone(LeaseDispatchMode)
         try:
             return module.forward(value)
@@ -152,7 +169,7 @@ class LeafModules:
         finally:
             if mode is not None:  # Else a covered phase has begun.
                 mode_stack.push(mode)
-        return self._elastic.retry(short, lambda: original(module, value))
+        return self._elastic.retry(short, lambda: module.forward(value))
 
     def _observe(
         self,
@@ -192,7 +209,7 @@ class LeafModules:
     def _has_headroom(self) -> bool:
         if self._headroom is None:
             self._headroom = self._elastic.has_headroom(0)
-        return self._headroom
+        return self._headroom and not self._elastic.is_shrunk
 
     def _before_node(
         self, module: weakref.ref[nn.Module], known: Known, gradients: tuple[Any, ...]
@@ -204,6 +221,7 @@ class LeafModules:
             or not self._ledger.active
             or leaf is None
             or not known.is_current(leaf)
+            or self._elastic.is_shrunk
             or mode_stack.alone(LeaseDispatchMode) is None
             or not all(each is None or self._is_outside(each) for each in gradients)
         ):
@@ -227,6 +245,22 @@ class LeafModules:
         self._ledger.end_use(places, _NO_PLACES)
         return mode
 
+    def _is_unhooked(self, module: nn.Module) -> bool:
+        """Whether a call of a module does no more than its class's forward and memtide's hooks."""
+        own = int(self._moments.watching)
+        return not (
+            module._forward_pre_hooks
+            or module._forward_hooks
+            or module._backward_pre_hooks
+            or module._backward_hooks
+            or torch_modules._global_backward_pre_hooks
+            or torch_modules._global_backward_hooks
+            or len(torch_modules._global_forward_pre_hooks) > own
+            or len(torch_modules._global_forward_hooks) > own
+            or "forward" in module.__dict__
+            or torch._C._get_tracing_state() is not None
+        )
+
     def _is_outside(self, value: Any) -> bool:
         """Whether it is a dense tensor of torch's own class that is in no chunk."""
         if type(value) is not torch.Tensor or value.layout is not torch.strided:
@@ -235,22 +269,6 @@ class LeafModules:
             return not self._manager.in_range(value.data_ptr())
         except RuntimeError:  # It only stands for others, as under vmap.
             return False
-
-
-def _is_unhooked(module: nn.Module) -> bool:
-    """Whether a call of a module does no more than its class's forward and memtide's hooks."""
-    return not (
-        module._forward_pre_hooks
-        or module._forward_hooks
-        or module._backward_pre_hooks
-        or module._backward_hooks
-        or torch_modules._global_backward_pre_hooks
-        or torch_modules._global_backward_hooks
-        or len(torch_modules._global_forward_pre_hooks) > 1
-        or len(torch_modules._global_forward_hooks) > 1
-        or "forward" in module.__dict__
-        or torch._C._get_tracing_state() is not None
-    )
 
 
 def _working_node(value: torch.Tensor, output: Any) -> Any:

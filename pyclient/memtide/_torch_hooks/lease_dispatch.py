@@ -32,7 +32,6 @@ from memtide._memory.device_oom import (
     is_shortage_of_a_library,
 )
 from memtide._memory.tensor_manager import TensorManager
-from memtide._torch_hooks.covered_streams import CoveredStreams
 from memtide._torch_hooks.op_schema import (
     are_fake,
     has_own_dispatch,
@@ -67,14 +66,8 @@ class LeaseDispatchMode(TorchDispatchMode):
         """Torch asks this: whether it may compile while the mode is active."""
         return cls.compiles
 
-    def __init__(
-        self,
-        manager: TensorManager,
-        elastic: DeviceOomHandler,
-        streams: CoveredStreams | None = None,
-    ) -> None:
+    def __init__(self, manager: TensorManager, elastic: DeviceOomHandler) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._streams = streams
         self._manager = manager
         self._ledger = manager.ledger
         self._elastic = elastic
@@ -142,8 +135,8 @@ class LeaseDispatchMode(TorchDispatchMode):
     ) -> Any:
         if not reads and not writes:
             return func(*args, **kwargs)
-        if self._streams is not None:
-            self._streams.see(func)
+        if self._ledger.streams is not None:
+            self._ledger.streams.see_operation(func)
         places = _places(frozenset(reads - writes)), _places(frozenset(writes))
         self._ledger.begin_use(*places)
         try:

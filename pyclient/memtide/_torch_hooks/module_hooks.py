@@ -103,6 +103,11 @@ class Moments:
         """Whether the observer needs the moments of modules now."""
         return self._observer.sampling
 
+    @property
+    def watching(self) -> bool:
+        """Whether the module hooks are registered."""
+        return bool(self._watching)
+
     def watch(self) -> None:
         """Registers the module hooks, unless they are registered."""
         with self._lock:

@@ -33,7 +33,6 @@ from memtide._torch_hooks.attributes import Attributes, Maker
 from memtide._torch_hooks.collectives import Collectives
 from memtide._torch_hooks.compiled_leases import CompiledLeases
 from memtide._torch_hooks.compiled_regions import CompiledRegions
-from memtide._torch_hooks.covered_streams import covered_streams
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.leaf_modules import LeafModules
@@ -117,12 +116,16 @@ class Runtime:
             starting_processes=self._starting_processes,
         )
         patches.install(context, self._attributes)
+        if self._leaves is not None:
+            self._attributes.when_imported("torch._dynamo.eval_frame", self._leaves.skip_calls)
 
     def uninstall(self) -> None:
         """Takes all hooks out of torch."""
         self.moments.settle()
         self.moments.forget_hooks()
         self._attributes.undo()
+        if self._leaves is not None:
+            self._leaves.close()
         self.regions.close()
         while self._undo:
             self._undo.pop()()
@@ -268,7 +271,7 @@ class Runtime:
         if "torch._dynamo" in sys.modules:  # What is compiled already has no leases.
             torch._dynamo.reset()
         LeaseDispatchMode.compiles = patches.can_compile()
-        mode = LeaseDispatchMode(self.manager, elastic, covered_streams(self.client))
+        mode = LeaseDispatchMode(self.manager, elastic)
         mode.__enter__()  # type: ignore[no-untyped-call]
         self.ledger.under_dispatch = True
         switch = self._switch = DispatchSwitch(

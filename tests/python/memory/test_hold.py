@@ -8,7 +8,7 @@ import memtide
 import pytest
 import torch
 from fake_client import FakeClient, one_chunk_each
-from memtide._capi.client import Access
+from memtide._capi.client import Access, Places
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
@@ -120,3 +120,19 @@ def test_ordinary_tensors_and_scripts_without_memtide_need_nothing(runtime: Runt
     runtimes.stop()
     with memtide.hold(torch.ones(9)):
         pass
+
+
+@pytest.mark.parametrize("runtime", [False], indirect=True, ids=["gpu"])
+def test_leases_that_can_end_make_room_for_a_hold(runtime: Runtime) -> None:
+    parameters = one_chunk_each(_BUDGET + 1)
+    complete = [runtime.ledger.keep(Places(places(runtime, *parameters[:3])), Places(()))]
+
+    def end_one() -> bool:
+        while complete:
+            complete.pop().release()
+            return True
+        return False
+
+    runtime.ledger.make_room = end_one
+    with memtide.hold(parameters[3:]):
+        assert runtime.client.in_use() == places(runtime, *parameters[3:])

@@ -167,6 +167,22 @@ def test_a_stranger_s_global_hook_is_seen(
     assert _FORWARD in seen
 
 
+@pytest.mark.parametrize(
+    "register",
+    [torch_modules.register_module_forward_pre_hook, torch_modules.register_module_forward_hook],
+)
+def test_a_stranger_s_only_global_hook_is_called(
+    runtime: Runtime, leaf: nn.Linear, register: Callable[..., Any]
+) -> None:
+    called: list[object] = []
+    handle = register(lambda *_: called.append(1) or None)
+    runtime.moments.hide()
+    leaf(torch.ones(1, 64, requires_grad=True))
+    runtime.moments.show()
+    handle.remove()
+    assert called == [1]
+
+
 def test_a_forward_that_was_replaced_is_seen(
     leaf: nn.Linear, seen: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from memtide._capi.client import Properties
-from memtide._torch_hooks.covered_streams import CoveredStreams, covered_streams
+from fake_client import FakeClient
+from memtide._capi.client import Places, Properties
+from memtide._memory.covered_streams import CoveredStreams, covered_streams
+from memtide._memory.leases import LeaseLedger
 from memtide._util import devices
 
 _ADD = SimpleNamespace(namespace="aten")
@@ -58,7 +60,7 @@ def streams(client: Any, gpu: Any) -> CoveredStreams:
 def test_each_stream_is_named_once(streams: CoveredStreams, client: _Client, gpu: _Gpu) -> None:
     for stream in ((0, 0), (0, 0), (3, 0x7F00), (0, 0), (3, 0x7F00)):
         gpu.stream = SimpleNamespace(stream_id=stream[0], cuda_stream=stream[1])
-        streams.see(_ADD)
+        streams.see_stream()
     assert client.calls == [[0], [0x7F00]]
 
 
@@ -66,15 +68,15 @@ def test_a_stream_that_torch_did_not_make_may_end(
     streams: CoveredStreams, client: _Client, gpu: _Gpu
 ) -> None:
     gpu.stream = SimpleNamespace(stream_id=0x7F00, cuda_stream=0x7F00)
-    streams.see(_ADD)
-    streams.see(_ADD)
+    streams.see_stream()
+    streams.see_stream()
     assert client.calls == ["all"]
 
 
 def test_a_collective_has_streams_of_its_own(streams: CoveredStreams, client: _Client) -> None:
-    streams.see(_ADD)
-    streams.see(_ALL_REDUCE)
-    streams.see(_ADD)
+    for operation in (_ADD, _ALL_REDUCE, _ADD):
+        streams.see_operation(operation)
+        streams.see_stream()
     assert client.calls == [[0], "all"]
 
 
@@ -87,3 +89,22 @@ def test_only_older_drivers_need_streams(gpu: Any) -> None:
         assert covered_streams(newer) is None
     finally:
         end()
+
+
+def test_uses_name_their_stream_and_holds_any(streams: CoveredStreams, client: _Client) -> None:
+    ledger = LeaseLedger(FakeClient(handles_faults=False, lease_budget=8))
+    ledger.streams = streams
+    none = Places(())
+    ledger.begin_use(none, none)
+    assert client.calls == [[0]]
+    assert ledger.hold(set())
+    assert client.calls == [[0], "all"]
+
+
+def test_what_is_kept_for_a_script_may_be_used_on_any_stream(
+    streams: CoveredStreams, client: _Client
+) -> None:
+    ledger = LeaseLedger(FakeClient(handles_faults=False, lease_budget=8))
+    ledger.streams = streams
+    ledger.keep(Places(()), Places(())).release()
+    assert client.calls == ["all"]

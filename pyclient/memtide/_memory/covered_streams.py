@@ -2,9 +2,10 @@
 
 Before driver 555 (CUDA 12.5) nothing tells when the work of all streams of a process is done. The
 library then waits for all work of the process whenever it unmaps a chunk, unless it knows the
-streams (memtide_cover_streams). Here each operation that lease dispatch sees names its stream. An
-operation that is not torch's own, such as a collective of NCCL, may launch on a stream of its own,
-so from the first one on any stream is waited for.
+streams (memtide_cover_streams). Here each use of chunks by operations that memtide sees names the
+stream on which this thread launches them. What memtide does not see may be launched on any stream:
+the work of a covered phase or of `memtide.hold`, and operations that are not torch's own, such as
+the collectives of NCCL. From the first of these on, all work is waited for.
 
 Streams of torch live until the process ends, except `torch.cuda.ExternalStream`s.
 """
@@ -32,28 +33,32 @@ class CoveredStreams:
         self._known: set[int] = set()
         self._all = False
 
-    def see(self, func: Any) -> None:
-        """Before this thread launches an operation."""
+    def see_operation(self, func: Any) -> None:
+        """Before an operation is launched."""
+        if not self._all and func.namespace not in _ON_CURRENT_STREAM:
+            self.cover_all()
+
+    def see_stream(self) -> None:
+        """Before this thread launches work."""
         if self._all:
-            return
-        if func.namespace not in _ON_CURRENT_STREAM:
-            self._cover_all()
             return
         stream, is_of_torch = current_stream(self._module, self._device)
         if stream in self._known:
             return
         if not is_of_torch:
-            self._cover_all()
+            self.cover_all()
             return
         with self._lock:
             if not self._all:
                 self._client.cover_streams([stream])
                 self._known.add(stream)
 
-    def _cover_all(self) -> None:
+    def cover_all(self) -> None:
+        """From now on work may be launched on any stream."""
         with self._lock:
-            self._client.cover_all_streams()
-            self._all = True
+            if not self._all:
+                self._client.cover_all_streams()
+                self._all = True
 
 
 def covered_streams(client: Client) -> CoveredStreams | None:
