@@ -211,7 +211,7 @@ absl::Status Serve(int ordinal) {
 }  // namespace
 
 int RunGpuHelper(int ordinal) {
-  // Its asker may be killed, and then nobody else ends it.
+  // Its asker may be killed while it waits for an answer.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const absl::Status ended = Serve(ordinal);
   // The daemon closes the socket when it has no more questions.

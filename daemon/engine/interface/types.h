@@ -80,9 +80,9 @@ struct ChunkInfo {
 struct PoolUsage {
   Tier tier = Tier::kHost;
   Bytes capacity;
-  Bytes used;      // Slots that hold a chunk's copy, or are being filled with one.
-  Bytes reserved;  // Empty slots that are lent to a job.
-  Bytes balloon;   // Slots lent to a job whose pages the machine has, while it is short of them.
+  Bytes used;       // Slots that hold a chunk's copy, or are being filled with one.
+  Bytes reserved;   // Empty slots that are lent to a job.
+  Bytes balloon;    // Slots lent to a job whose pages the machine has, while it is short of them.
   Bytes scrubbing;  // Memory of ended jobs that is not yet given back.
   Bytes free;       // Lent to no job.
   // Free, or reclaimed from other jobs on demand: the limit of a new elastic share.

@@ -66,7 +66,7 @@ class LeafModules:
         self._moments = moments
         self._elastic = elastic
         self._headroom: bool | None = None  # In this iteration, once it was asked for.
-        self._codes: set[Any] = set()  # Of the replacements that `calling` has made.
+        self._codes: set[Any] = set()  # The code of the functions that `calling` has made.
         # By thread, what its node leases, and the mode that is off, from the node's prehook to its
         # hook. A node that raises calls no hook; autograd puts the mode back.
         self._open: dict[int, tuple[Places, LeaseDispatchMode | None]] = {}
