@@ -1,6 +1,6 @@
 """Takes lease dispatch off one thread while all chunks are leased together.
 
-A dispatch mode in Python costs each operation 7 us and more even where it does nothing, so the only
+A dispatch mode in Python costs each operation 4 us and more even where it does nothing, so the only
 cheap one is none. While all chunks fit, one lease on all of them (a hold, _memory/leases.py)
 answers every access, and no operation has to be seen. A *covered phase* is the time from the first
 forward pass of an iteration to the end of the optimizer's step:
