@@ -100,10 +100,11 @@ class LeaseLedger:
         The lease is for writing because no operation says any more what it writes. So every chunk
         becomes dirty, which costs a write-back once it is evicted; while all chunks fit, none is.
         """
-        self._use_any_stream()
         with self._hold_lock:
             assert not self.holding
             self.holding = self._hold_more(places)
+            if self.holding:
+                self._use_any_stream()
             return self.holding
 
     def extend_hold(self, places: set[int]) -> bool:
