@@ -1,4 +1,4 @@
 """Hooks in torch, one feature of torch a module: modules, parameters, operations, collectives,
-FSDP, gradient scaling, saving. `patches` is the table of what is replaced; `runtime` installs all
+FSDP, gradient scaling, saving. `patch_table` lists what is replaced; `runtime` installs all
 hooks and takes them out again.
 """

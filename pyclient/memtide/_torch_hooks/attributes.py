@@ -1,7 +1,7 @@
 """Replaces attributes of classes and modules that are not memtide's, and puts them back.
 
 This is the only file that assigns to them (tools/tidy, rule `foreign-attributes`). What is replaced
-is listed in patches.py.
+is listed in patch_table.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Replacements of functions that access GPU memory past torch's dispatcher, or cannot work there.
 
 On a GPU there are no page faults, so lease dispatch (lease_dispatch.py) must see each access. Each
-function here takes the replaced function and returns its replacement; patches.py lists them.
+function here takes the replaced function and returns its replacement; patch_table.py lists them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A row of the table of what memtide replaces (patches.py), and what rows are made of."""
+"""A row of the table of what memtide replaces (patch_table.py), and what rows are made of."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from memtide._torch_hooks import patches
 from memtide._torch_hooks.patch_row import OLDEST_TORCH, Version
+from memtide._torch_hooks.patch_table import PATCHES
 
 PACKAGE = Path(patches.__file__).parents[1]
 _PLATFORMS = ("macosx_11_0_arm64", "macosx_14_0_arm64")  # Without CUDA, so tenths of the size.
@@ -132,7 +133,7 @@ def differences(folder: Folder, version: Version) -> Iterator[str]:
     """What the table of patches, or an import, says of that version and is not so."""
     sources = TorchSources(folder)
     expected = patches.expected(version)
-    for patch in patches.PATCHES:
+    for patch in PATCHES:
         if patch.module.partition(".")[0] != "torch":
             continue
         is_there = all(sources.has(patch.owner, name) for name in (patch.name, *patch.beside))

@@ -14,7 +14,7 @@ from memtide._capi.client import Access, Places
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
-from memtide._torch_hooks.patches import PATCHES
+from memtide._torch_hooks.patch_table import PATCHES
 from memtide._torch_hooks.runtime import Runtime
 from memtide.errors import ResourceExhausted
 

@@ -18,7 +18,7 @@ from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import patches
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.patch_row import OLDEST_TORCH
-from memtide._torch_hooks.patches import PATCHES
+from memtide._torch_hooks.patch_table import PATCHES
 
 
 def own_attributes(owners: list[Any]) -> list[dict[str, Any]]:
@@ -150,9 +150,10 @@ LATE_IMPORT = """
 import importlib, sys
 from fake_client import FakeClient
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks import patches, runtime as runtimes
+from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.patch_table import PATCHES
 
-late = [p for p in patches.PATCHES if ".fsdp." in p.module]
+late = [p for p in PATCHES if ".fsdp." in p.module]
 def replaced():
     for module in {p.module for p in late}:
         importlib.import_module(module)
