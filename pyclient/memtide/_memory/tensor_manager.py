@@ -12,10 +12,6 @@ are adopted if
   would end the sharing, so both stay where they are.
 
 A tensor that is not adopted now is looked at again at the next forward pass or optimizer step.
-
-Optimizer states lie in *rows*: the first state of all parameters in one arena, the second in
-another. So a chunk of each row holds the states of the same parameters, as in the chunk lists of
-PatrickStar (arXiv 2108.05818, section 6), and a step needs each chunk once.
 """
 
 from __future__ import annotations
@@ -28,9 +24,8 @@ from typing import Any
 import torch
 
 from memtide._capi.client import Client, Kind, Places
-from memtide._capi.optimizer_step import MOST_STATES
-from memtide._memory.alignment import SMALLEST_BYTES, aligned
-from memtide._memory.arena import Arena, Storages
+from memtide._memory.alignment import SMALLEST_BYTES
+from memtide._memory.arenas import Arenas
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_layout import have_same_layout
 from memtide._util.devices import gpu_module
@@ -81,10 +76,8 @@ class TensorManager:
         self.base = properties.base
         self.end = properties.base + properties.places * properties.chunk_bytes
         self.chunk_bytes = properties.chunk_bytes
-        storages = self._storages = Storages(client)
-        self.device = storages.device
-        self._arenas: dict[tuple[Kind, int], Arena] = {}
-        self._coming_bytes = 0  # Expected in each row of states, for the newest optimizer.
+        self._arenas = Arenas(client)
+        self.device = self._arenas.storages.device
         self._owner = os.getpid()
         self._left_behind = 0  # Bytes of ordinary memory that adopted parameters have left.
 
@@ -125,16 +118,16 @@ class TensorManager:
 
     def bytes_at(self, address: int, size_bytes: int) -> torch.Tensor:
         """A tensor of uint8 over bytes of the range, beside any tensor that is there."""
-        storage = self._storages.beside(address, size_bytes)
+        storage = self._arenas.storages.beside(address, size_bytes)
         return torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage)
 
     def live(self) -> list[tuple[int, int]]:
         """The [start, end) addresses of all spans with a storage, sorted."""
-        return self._storages.live()
+        return self._arenas.storages.live()
 
     def chunks(self) -> int:
         """Chunks allocated over all kinds."""
-        return sum(arena.chunks for arena in self._all_arenas())
+        return self._arenas.chunks()
 
     def under_pressure(self) -> bool:
         """Whether there are more chunks than may be leased at once. The ledger reads that budget
@@ -154,7 +147,7 @@ class TensorManager:
         if not self._adoptable(tensor):
             return self.manages(tensor)
         with torch.no_grad():
-            target = self._arena(kind, row).like_storage_of(tensor)
+            target = self._arenas.of(kind, row).like_storage_of(tensor)
             if not self._may_use_all():
                 return False
             self.copy_bytes(tensor, target)
@@ -181,7 +174,7 @@ class TensorManager:
         if not self._adoptable(whole, users=len(tensors)):
             return []
         with torch.no_grad():
-            target = self._arena(kind).like_storage_of(whole)
+            target = self._arenas.of(kind).like_storage_of(whole)
             if not self._may_use_all():
                 return []
             self.copy_bytes(whole, target)
@@ -195,7 +188,7 @@ class TensorManager:
 
     def adopt_gradient(self, parameter: torch.Tensor) -> bool:
         """Moves a parameter's gradient into a chunk; returns whether it is in one now."""
-        self._arena_of_gradients()
+        self.free_dead()
         gradient = parameter.grad
         return gradient is not None and self.adopt(gradient, Kind.GRADIENT)
 
@@ -206,9 +199,9 @@ class TensorManager:
         gradient = parameter.grad
         if gradient is None or not self._movable(part := local_part(gradient)):
             return
-        arena = self._arena_of_gradients()
+        self.free_dead()
         with torch.no_grad():
-            target = arena.empty(part.size(), part.stride(), part.dtype)
+            target = self._arenas.gradients.empty(part.size(), part.stride(), part.dtype)
             if not self._may_use_all():
                 return
             with self._leased(Places(self.span_places(target)), True):
@@ -231,20 +224,17 @@ class TensorManager:
 
     def expect_states_of(self, parameters: Iterable[torch.Tensor]) -> None:
         """Announces that an optimizer will create states for these parameters, beside those that
-        exist, so that their arenas allocate consecutive chunks."""
-        self._coming_bytes = sum(
-            aligned(local_part(p).untyped_storage().nbytes(), self._storages.alignment_bytes)
+        exist."""
+        self._arenas.expect_states(
+            local_part(p).untyped_storage().nbytes()
             for p in parameters
             if p.requires_grad and self.manages(local_part(p))
         )
-        for (kind, _), arena in self._arenas.items():
-            if kind is Kind.OPTIMIZER_STATE:
-                arena.expected_bytes = arena.live_bytes + self._coming_bytes
 
     def new_state(self, like: torch.Tensor, row: int) -> torch.Tensor:
         """An uninitialized tensor for a parameter's state number `row`, with the layout of `like`
         (which may be on the meta device). It is in ordinary memory where a hold has no room."""
-        arena = self._arena(Kind.OPTIMIZER_STATE, row)
+        arena = self._arenas.of(Kind.OPTIMIZER_STATE, row)
         target = arena.empty(like.size(), like.stride(), like.dtype)
         if self._may_use_all():
             return target
@@ -254,7 +244,7 @@ class TensorManager:
         self, kind: Kind, row: int, places: Iterable[int], spans: Iterable[tuple[int, int]]
     ) -> list[torch.UntypedStorage]:
         """As Arena.take_over, for chunks of parameters, or of states number `row`."""
-        storages = self._arena(kind, row).take_over(places, spans)
+        storages = self._arenas.of(kind, row).take_over(places, spans)
         self._note_pressure()
         return storages
 
@@ -292,28 +282,27 @@ class TensorManager:
 
     def trim_all(self) -> None:
         """Returns all chunks without a live tensor to the pools."""
-        for arena in self._all_arenas():
-            arena.trim()
+        self._arenas.trim()
         self._note_pressure()
 
     def trim(self) -> None:
         """Returns chunks without a live tensor to the pools, if memory is short."""
         if self.under_pressure():
-            for arena in self._all_arenas():
-                arena.trim()
+            self._arenas.trim()
         self._note_pressure()
 
     @property
     def gradient_bytes(self) -> int:
         """The most bytes of gradients that were in chunks at once."""
-        return self._arena(Kind.GRADIENT).peak_bytes
+        return self._arenas.gradients.peak_bytes
 
     def free_dead(self) -> None:
         """Frees the chunks of gradients that the script has dropped, if memory is short: else they
-        would be written back to make room, for nothing."""
-        arena = self._arena(Kind.GRADIENT)
-        if arena.has_returned and self.under_pressure():
-            arena.renew()
+        would be written back to make room, for nothing, and a write to them would first read the
+        dead content from SSD. New chunks have no content to read."""
+        gradients = self._arenas.gradients
+        if gradients.has_returned and self.under_pressure():
+            gradients.renew()
             self._note_pressure()
 
     def copy_bytes(self, source: torch.Tensor, target: torch.Tensor) -> None:
@@ -345,29 +334,11 @@ class TensorManager:
             return contextlib.nullcontext()
         return self.ledger.using(*((_NO_PLACES, places) if writing else (places, _NO_PLACES)))
 
-    def _arena(self, kind: Kind, row: int = 0) -> Arena:
-        row = min(row, MOST_STATES - 1)
-        if (kind, row) not in self._arenas:
-            expected_bytes = self._coming_bytes if kind is Kind.OPTIMIZER_STATE else 0
-            self._arenas[kind, row] = Arena(self._storages, kind, expected_bytes)
-        return self._arenas[kind, row]
-
-    def _arena_of_gradients(self) -> Arena:
-        arena = self._arena(Kind.GRADIENT)
-        if arena.has_returned and self.under_pressure():
-            # The gradients of the last step are dropped. A write to their chunks would first read
-            # the dead content from SSD; new chunks have no content to read.
-            arena.renew()
-        return arena
-
-    def _all_arenas(self) -> list[Arena]:
-        return list(self._arenas.values())
-
     def hold_all(self) -> bool:
         """Begins a hold of all chunks. False: they do not all fit. The chunks of gradients that the
         script has dropped are freed before: during a hold there will be no others."""
-        self._arena(Kind.GRADIENT).trim()
-        held = self.ledger.hold(self._all_places())
+        self._arenas.gradients.trim()
+        held = self.ledger.hold(self._arenas.places())
         self._note_pressure()
         return held
 
@@ -380,9 +351,6 @@ class TensorManager:
         self.ledger.end_hold()
         self._note_pressure()
 
-    def _all_places(self) -> set[int]:
-        return set().union(*(arena.places for arena in self._all_arenas()))
-
     def _note_pressure(self) -> None:
         ledger = self.ledger
         ledger.active = (ledger.strict and not ledger.holding) or self.under_pressure()
@@ -394,7 +362,7 @@ class TensorManager:
         self._note_pressure()
         if not self.ledger.holding or self.is_all_held():
             return True
-        return self.ledger.extend_hold(self._all_places())
+        return self.ledger.extend_hold(self._arenas.places())
 
     def _movable(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's elements may be in a chunk, and are in none."""
