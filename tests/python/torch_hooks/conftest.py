@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,10 +19,22 @@ from memtide._torch_hooks.runtime import Runtime
 
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    """A runtime as on a GPU; its parameter is the lease budget."""
-    client = FakeClient(handles_faults=False, lease_budget=getattr(request, "param", ROOMY))
+    """A runtime as on a GPU; its parameter, or its file's LEASE_BUDGET, is the lease budget."""
+    budget = getattr(request, "param", getattr(request.module, "LEASE_BUDGET", ROOMY))
+    client = FakeClient(handles_faults=False, lease_budget=budget)
     yield runtimes.start(client, Observer(), adopt_everything=True)
     runtimes.stop()
+
+
+@pytest.fixture
+def compiler() -> Iterator[None]:
+    """A test compiles anew, and expects all warnings that there are."""
+    torch._dynamo.reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    torch._dynamo.reset()
+    assert [str(each.message) for each in caught if each.category is UserWarning] == []
 
 
 @pytest.fixture
