@@ -217,7 +217,8 @@ absl::StatusOr<CudaDriver> LoadAll() {
   MEMTIDE_RETURN_IF_ERROR(LoadRequired(lookup, &driver));
   driver.DeviceGetUuidOfWhole =
       lookup.Find<decltype(driver.DeviceGetUuidOfWhole)>("cuDeviceGetUuid", kUuidOfWholeVersion);
-  // Without it, a client waits for the whole device before it unmaps (client/cuda/cuda_space.h).
+  // Without it, a client records an event for each stream (StreamEvents of
+  // client/cuda/epoch_events.h).
   driver.CtxRecordEvent =
       lookup.Find<decltype(driver.CtxRecordEvent)>("cuCtxRecordEvent", kCtxRecordEventVersion);
   MEMTIDE_RETURN_IF_ERROR(StatusOf(&driver, driver.Init(0), "looking for a GPU"));

@@ -42,7 +42,8 @@ absl::StatusOr<std::unique_ptr<EpochEvents>> MakeContextEvents(const CudaDriver&
 
 class StreamEvents : public EpochEvents {
  public:
-  // The most streams that are recorded one by one: recording one takes about a microsecond.
+  // The most streams that are recorded one by one. Each costs a call of the driver, which is not
+  // measured on a GPU yet.
   static constexpr size_t kMaxStreams = 32;
 
   StreamEvents(const CudaDriver& driver, CUcontext context);
