@@ -9,10 +9,9 @@ ordinary memory, for all code. Both runs compile before the first step is timed.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
-from pathlib import Path
 
 import train_overhead
+from fake_gpu import Options
 from figures import Pair
 
 _CONTEXT = 16
@@ -21,25 +20,9 @@ _STEPS_PER_SAMPLE = 40  # CPU times have ticks of 10 ms.
 _WARM_UP_STEPS = 20  # The phases in which one lease holds all chunks begin after some.
 
 
-class NotBuilt(Exception):
-    """The fake GPU needs the CUDA toolkit."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """The client's library and the daemon, with a fake GPU in them, and the script."""
-
-    client: Path
-    memtided: Path
-    script: Path
-    most_pairs: int
-    most_seconds: float
-
-
 def measure(options: Options) -> dict[str, list[Pair]]:
     """Measures milliseconds a step, of the clock and of CPU time."""
-    if not options.client.exists() or not options.memtided.exists():
-        raise NotBuilt("the fake GPU needs the CUDA toolkit's headers to be built")
+    options.check()
     with tempfile.TemporaryDirectory(prefix="mt", dir="/dev/shm") as memory:
         wall, cpu = train_overhead.measure_with_cpu(
             train_overhead.StepOptions(

@@ -23,6 +23,7 @@ from typing import Any
 import machine
 import torch
 import train_overhead
+from fake_gpu import Options
 from figures import Pair
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -56,19 +57,10 @@ _QUARTER = _MODELS["net.step_quarter"]
 _SEEN_TIMEOUT_S = 120
 
 
-class NotBuilt(Exception):
-    """The fake GPU needs the CUDA toolkit."""
-
-
 @dataclass(frozen=True)
-class Options:
-    """The client's library and the daemon, with a fake GPU in them, and the script."""
+class NetOptions(Options):
+    """As Options, and whether only the smallest model is measured."""
 
-    client: Path
-    memtided: Path
-    script: Path
-    most_pairs: int
-    most_seconds: float
     only_smallest: bool
 
 
@@ -159,10 +151,9 @@ def _seen(options: Options) -> dict[str, list[Pair]]:
     return {"net.operation_quarter": [cost], "net.seen_quarter": [operations]}
 
 
-def measure(options: Options) -> dict[str, list[Pair]]:
+def measure(options: NetOptions) -> dict[str, list[Pair]]:
     """Measures milliseconds a step, and microseconds for each operation of the smallest model."""
-    if not options.client.exists() or not options.memtided.exists():
-        raise NotBuilt("the fake GPU needs the CUDA toolkit's headers to be built")
+    options.check()
     samples = {} if options.only_smallest else _seen(options)
     for name, model in _MODELS.items():
         if options.only_smallest and name != _SMALLEST:

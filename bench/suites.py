@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import daemon_process
+import fake_gpu
 import placement
 import resume
 import train_overhead
@@ -159,7 +160,7 @@ def _net(context: Context) -> Samples:
 
     try:
         return net_steps.measure(
-            net_steps.Options(
+            net_steps.NetOptions(
                 client=context.binaries / "client" / "libmemtide_fake_cuda.so",
                 memtided=context.binaries / "daemon" / "memtided_fake_cuda",
                 script=context.root / "examples" / "train_gpt.py",
@@ -168,7 +169,7 @@ def _net(context: Context) -> Samples:
                 only_smallest=context.smoke,
             )
         )
-    except (train_overhead.TrainingEnded, net_steps.NotBuilt) as error:
+    except (train_overhead.TrainingEnded, fake_gpu.NotBuilt) as error:
         raise SuiteFailed(str(error)) from None
 
 
@@ -177,7 +178,7 @@ def _compiled(context: Context) -> Samples:
 
     try:
         return compiled_steps.measure(
-            compiled_steps.Options(
+            fake_gpu.Options(
                 client=context.binaries / "client" / "libmemtide_fake_cuda.so",
                 memtided=context.binaries / "daemon" / "memtided_fake_cuda",
                 script=context.root / "examples" / "train_gpt.py",
@@ -185,7 +186,7 @@ def _compiled(context: Context) -> Samples:
                 most_seconds=2 if context.smoke else 15 if context.quick else 40,
             )
         )
-    except (train_overhead.TrainingEnded, compiled_steps.NotBuilt) as error:
+    except (train_overhead.TrainingEnded, fake_gpu.NotBuilt) as error:
         raise SuiteFailed(str(error)) from None
 
 
