@@ -13,6 +13,7 @@ LAYERS = (
     ("_cli",),
     ("_launch", "_api"),
     ("_torch_hooks",),
+    ("_activations",),
     ("_resume",),
     ("_plot", "_optimizer_step"),
     ("_trace", "_telemetry"),

@@ -29,6 +29,7 @@ from memtide._memory.arenas import Arenas
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_layout import have_same_layout
 from memtide._util.devices import gpu_module
+from memtide.errors import ResourceExhausted
 
 _NO_PLACES = Places(())
 _NONE = range(0)
@@ -36,19 +37,22 @@ _CACHED_BYTES = 256 * 2**20
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def _storage_users(storage: torch.UntypedStorage) -> int:
+def storage_users(storage: torch.UntypedStorage) -> int:
     return int(torch._C._storage_Use_Count(storage._cdata))
 
 
 _lone_tensor = torch.empty(1)
-_USERS_OF_ONE_TENSOR = _storage_users(_lone_tensor.untyped_storage())
+USERS_OF_ONE_TENSOR = storage_users(_lone_tensor.untyped_storage())
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is a dense tensor of torch's own class."""
+    return type(tensor) in _PLAIN_TYPES and tensor.layout is torch.strided
 
 
 def address_of(tensor: torch.Tensor) -> int:
     """The address of the first element; 0: it is not a dense tensor of torch's own class."""
-    if type(tensor) in _PLAIN_TYPES and tensor.layout is torch.strided:
-        return tensor.data_ptr()
-    return 0
+    return tensor.data_ptr() if is_plain(tensor) else 0
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -240,6 +244,19 @@ class TensorManager:
             return target
         return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=self.device)
 
+    def new_activation(
+        self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """An uninitialized tensor in an activation chunk. ResourceExhausted: there is no room."""
+        target = self._arena(Kind.ACTIVATION).empty(size, stride, dtype)
+        if not self._may_use_all():
+            raise ResourceExhausted("a hold has no room for another activation chunk")
+        return target
+
+    def end_activations(self) -> None:
+        """Called once an iteration. The chunks of activations that are dropped are used again."""
+        self._arena(Kind.ACTIVATION).trim()
+
     def take_over(
         self, kind: Kind, row: int, places: Iterable[int], spans: Iterable[tuple[int, int]]
     ) -> list[torch.UntypedStorage]:
@@ -256,7 +273,7 @@ class TensorManager:
             not self.manages(tensor)
             or present.nbytes() != storage.nbytes()
             or tensor.storage_offset() != 0
-            or _storage_users(present) > _USERS_OF_ONE_TENSOR
+            or storage_users(present) > USERS_OF_ONE_TENSOR
         ):
             return False
         layout = torch.empty(0, dtype=tensor.dtype, device=self.device)
@@ -381,7 +398,7 @@ class TensorManager:
         return (
             storage.nbytes() == tensor.numel() * tensor.itemsize
             and tensor.storage_offset() == 0
-            and _storage_users(storage) < _USERS_OF_ONE_TENSOR + users
+            and storage_users(storage) < USERS_OF_ONE_TENSOR + users
             and not (tensor.is_cpu and storage.is_shared())
             and not (tensor.is_conj() or tensor.is_neg())
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from memtide._activations.default_hooks import DefaultHooks
 from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.tensor_manager import TensorManager
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
@@ -37,6 +38,8 @@ class When(Enum):
     RANKS = auto()  # New processes are managed as this one is: `memtide run`.
     HOST = auto()  # Page faults are answered.
     GPU = auto()  # They are not.
+    ACTIVATIONS = auto()  # What autograd saves is managed.
+    THREADS = auto()  # Each thread needs something of its own.
     NO_KERNEL_FAULTS = auto()  # A system call's page faults are not.
 
 
@@ -58,6 +61,7 @@ class Context:
     leaves: LeafModules | None  # On a GPU.
     switch: DispatchSwitch | None  # On a GPU.
     starting_processes: Maker | None  # With RANKS.
+    saved_tensors: DefaultHooks | None  # With ACTIVATIONS.
 
 
 @dataclass(frozen=True)

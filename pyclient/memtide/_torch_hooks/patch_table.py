@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from memtide._activations.default_hooks import DefaultHooks
 from memtide._optimizer_step.torch_functional import FORMS, FunctionalSignature
 from memtide._torch_hooks import (
     device_guards,
@@ -86,8 +87,21 @@ def _leasing_compiled(
 
 
 def _starting_threads(context: Context) -> Maker:
-    assert context.out_of_memory is not None
-    return partial(device_guards.starting_threads, context.manager, context.out_of_memory)
+    def starting(original: Function) -> Function:
+        if context.out_of_memory is not None:
+            original = device_guards.starting_threads(
+                context.manager, context.out_of_memory, original
+            )
+        if context.saved_tensors is not None:
+            original = context.saved_tensors.starting_threads(original)
+        return original
+
+    return starting
+
+
+def _hooking(make: Callable[..., Function], context: Context) -> Maker:
+    assert context.saved_tensors is not None
+    return partial(make, context.saved_tensors)
 
 
 _UPDATE_FUNCTIONS = {
@@ -300,9 +314,9 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         owner="threading:Thread",
         name="start",
-        why="a thread has a dispatch mode of its own",
+        why="dispatch modes and saved-tensor hooks belong to a thread",
         make=_starting_threads,
-        when=When.GPU,
+        when=When.THREADS,
     ),
     Patch(
         owner="torch._tensor_str",
@@ -310,6 +324,18 @@ PATCHES: tuple[Patch, ...] = (
         why="it reads elements with all dispatch modes off",
         make=lambda c: partial(device_guards.printing, c.manager),
         when=When.GPU,
+    ),
+    # What autograd saves.
+    *(
+        Patch(
+            owner="torch._C._autograd",
+            name=f"_saved_tensors_hooks_{name}",
+            why="torch's function transforms refuse to run under saved-tensor hooks",
+            make=partial(_hooking, make),
+            when=When.ACTIVATIONS,
+            absent="torch.func.grad, vjp and hessian under a memory budget: torch refuses them",
+        )
+        for name, make in (("disable", DefaultHooks.disabling), ("enable", DefaultHooks.enabling))
     ),
     # Compiled code.
     Patch(

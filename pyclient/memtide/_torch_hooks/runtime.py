@@ -18,6 +18,7 @@ import torch
 from torch.nn.modules import module as torch_modules
 from torch.optim import Optimizer
 
+from memtide._activations.activations import Activations
 from memtide._capi.client import Client
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.device_oom import DeviceOomHandler
@@ -54,6 +55,7 @@ class Runtime:
         *,
         adopt_everything: bool,
         starting_processes: Maker | None,
+        allowance: Callable[[], int] | None,
     ) -> None:
         self.client = client
         self.ledger = LeaseLedger(client)
@@ -66,6 +68,7 @@ class Runtime:
         self.collectives: Collectives | GpuCollectives = (
             GpuCollectives(self.manager) if self.ledger.strict else Collectives(self.manager)
         )
+        self.activations = None if allowance is None else Activations(self.manager, allowance)
         self.regions = CompiledRegions(self.manager, self.moments)
         self.offloaded = OffloadedSteps(self.manager, self.observer)
         self.moments.on_gradient = self.offloaded.speculative.gradient_accumulated
@@ -114,8 +117,12 @@ class Runtime:
             leaves=self._leaves,
             switch=self._switch,
             starting_processes=self._starting_processes,
+            saved_tensors=self.activations.hooks if self.activations else None,
         )
         patches.install(context, self._attributes)
+        if self.activations is not None:
+            self.activations.hooks.set()
+            self._undo.append(self.activations.close)
         if self._leaves is not None:
             self._attributes.when_imported("torch._dynamo.eval_frame", self._leaves.skip_calls)
 
@@ -144,6 +151,10 @@ class Runtime:
             runs.add(When.EVERYTHING)
         if self._starting_processes is not None:
             runs.add(When.RANKS)
+        if self.activations is not None:
+            runs.add(When.ACTIVATIONS)
+        if self.ledger.strict or self.activations is not None:
+            runs.add(When.THREADS)
         if not self.client.properties.kernel_faults:
             runs.add(When.NO_KERNEL_FAULTS)
         return frozenset(runs)
@@ -213,6 +224,8 @@ class Runtime:
         else:
             self.manager.trim()
         self.moments.end_iteration()
+        if self.activations is not None:
+            self.activations.end_iteration()
         self.observer.end_iteration()
         if self._elastic is not None:
             assert self._switch is not None
@@ -304,9 +317,11 @@ def start(
     *,
     adopt_everything: bool,
     starting_processes: Maker | None = None,
+    allowance: Callable[[], int] | None = None,
 ) -> Runtime:
     """Makes and installs the process's runtime. `starting_processes` makes what replaces
-    torch.multiprocessing.start_processes. REQUIRES: there is no runtime."""
+    torch.multiprocessing.start_processes. `allowance` says how many bytes of activations the
+    process may keep now; None: they are not managed. REQUIRES: there is no runtime."""
     global _current
     assert _current is None
     runtime = Runtime(
@@ -314,6 +329,7 @@ def start(
         observer,
         adopt_everything=adopt_everything,
         starting_processes=starting_processes,
+        allowance=allowance,
     )
     runtime.install()
     _current = runtime

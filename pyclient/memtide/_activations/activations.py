@@ -1,0 +1,105 @@
+"""Activations: decides for each tensor that autograd saves whether it stays, and moves it if not.
+
+Until there is a plan, what was saved first leaves first, as soon as more is kept than the budget
+allows: it is needed last in backward. To move a tensor is to copy its storage into an activation
+chunk at the fastest tier and to drop the original. From there the daemon moves it like any other
+chunk, and brings it back when backward comes near. What autograd gets back is a view of the chunk.
+
+These are saved as they are: tensors in chunks (parameters, and views of them), the script's own
+leaves, small ones, those on other devices, and those of other classes than torch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from memtide._activations.default_hooks import DefaultHooks
+from memtide._activations.kept_storages import KeptStorages
+from memtide._activations.saved_tensor import Reference, SavedTensor
+from memtide._memory.alignment import SMALLEST_BYTES
+from memtide._memory.tensor_manager import TensorManager, is_plain
+from memtide.errors import ResourceExhausted
+
+# The budget is asked again when this much more is kept: it reads counters of the system.
+_ASK_EVERY_BYTES = 4 * 2**20
+
+
+class Activations:
+    """What autograd saves in this process. Thread safety: any thread of the script may pack and
+    unpack."""
+
+    def __init__(self, manager: TensorManager, allowance: Callable[[], int]) -> None:
+        """`allowance` says how many bytes of activations the process may keep now."""
+        self._manager = manager
+        self._allowance = allowance
+        self._asked_at_bytes = 0
+        self._most_bytes = allowance()
+        self.kept = KeptStorages()
+        self.moved_bytes = 0  # In all.
+        self._closed = False
+        self.hooks = DefaultHooks(self.pack, _unpack)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that saved tensors have in the process's own memory."""
+        return self.kept.bytes
+
+    def pack(self, tensor: torch.Tensor) -> SavedTensor | Reference:
+        """The pack hook: called for each tensor that autograd saves."""
+        if not is_plain(tensor) or torch.compiler.is_compiling():
+            return Reference(tensor)
+        saved = SavedTensor(tensor)
+        if not self._closed and self._may_move(tensor):
+            self.kept.add(saved)
+            self._keep_budget()
+        return saved
+
+    def end_iteration(self) -> None:
+        """An optimizer has stepped."""
+        self._asked_at_bytes = self.kept.bytes
+        self._most_bytes = self._allowance()
+        self._manager.end_activations()
+
+    def close(self) -> None:
+        """Takes the hooks off this thread. Where the script has others above them, and in other
+        threads, they stay, and do nothing but what they must."""
+        self._closed = True
+        self.hooks.unset()
+
+    def _may_move(self, tensor: torch.Tensor) -> bool:
+        return (
+            tensor.device == self._manager.device
+            and tensor.nbytes >= SMALLEST_BYTES
+            and not (tensor.requires_grad and tensor.is_leaf)
+            and not self._manager.manages(tensor)
+            and self._manager.here
+            and not tensor.is_quantized
+        )
+
+    def _keep_budget(self) -> None:
+        kept_bytes = self.kept.bytes
+        if abs(kept_bytes - self._asked_at_bytes) >= _ASK_EVERY_BYTES:
+            self._asked_at_bytes = kept_bytes
+            self._most_bytes = self._allowance()
+        if kept_bytes > self._most_bytes:
+            self.kept.move_until(self._most_bytes, self._move)
+
+    def _move(self, tensor: torch.Tensor) -> torch.UntypedStorage | None:
+        """Copies the storage of a tensor into activation chunks. None: there is no room for it."""
+        manager = self._manager
+        size_bytes = tensor.untyped_storage().nbytes()
+        with torch.no_grad():
+            try:
+                target = manager.new_activation((size_bytes,), (1,), torch.uint8)
+                manager.copy_bytes(tensor, target)
+            except ResourceExhausted:
+                return None
+        self.moved_bytes += size_bytes
+        return target.untyped_storage()
+
+
+def _unpack(saved: SavedTensor | Reference) -> torch.Tensor:
+    """The unpack hook. It may be called several times for one tensor."""
+    return saved.unpack()
