@@ -248,14 +248,14 @@ class TensorManager:
         self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
     ) -> torch.Tensor:
         """An uninitialized tensor in an activation chunk. ResourceExhausted: there is no room."""
-        target = self._arena(Kind.ACTIVATION).empty(size, stride, dtype)
+        target = self._arenas.of(Kind.ACTIVATION).empty(size, stride, dtype)
         if not self._may_use_all():
             raise ResourceExhausted("a hold has no room for another activation chunk")
         return target
 
     def end_activations(self) -> None:
         """Called once an iteration. The chunks of activations that are dropped are used again."""
-        self._arena(Kind.ACTIVATION).trim()
+        self._arenas.of(Kind.ACTIVATION).trim()
 
     def take_over(
         self, kind: Kind, row: int, places: Iterable[int], spans: Iterable[tuple[int, int]]
