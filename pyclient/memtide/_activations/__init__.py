@@ -1,1 +1,1 @@
-"""Activations: what autograd saves in forward for backward is kept, moved to chunks, or recomputed."""
+"""Activations, what autograd saves in forward for backward: kept, moved to chunks, or recomputed."""

@@ -36,7 +36,7 @@ class Activations:
         self._allowance = allowance
         self._asked_at_bytes = 0
         self._most_bytes = allowance()
-        self.kept = KeptStorages()
+        self._storages = KeptStorages()
         self.moved_bytes = 0  # In all.
         self._closed = False
         self.hooks = DefaultHooks(self.pack, _unpack)
@@ -44,7 +44,7 @@ class Activations:
     @property
     def kept_bytes(self) -> int:
         """Bytes that saved tensors have in the process's own memory."""
-        return self.kept.bytes
+        return self._storages.bytes
 
     def pack(self, tensor: torch.Tensor) -> SavedTensor | Reference:
         """The pack hook: called for each tensor that autograd saves."""
@@ -52,13 +52,13 @@ class Activations:
             return Reference(tensor)
         saved = SavedTensor(tensor)
         if not self._closed and self._may_move(tensor):
-            self.kept.add(saved)
+            self._storages.add(saved)
             self._keep_budget()
         return saved
 
     def end_iteration(self) -> None:
         """An optimizer has stepped."""
-        self._asked_at_bytes = self.kept.bytes
+        self._asked_at_bytes = self._storages.bytes
         self._most_bytes = self._allowance()
         self._manager.end_activations()
 
@@ -79,12 +79,12 @@ class Activations:
         )
 
     def _keep_budget(self) -> None:
-        kept_bytes = self.kept.bytes
+        kept_bytes = self._storages.bytes
         if abs(kept_bytes - self._asked_at_bytes) >= _ASK_EVERY_BYTES:
             self._asked_at_bytes = kept_bytes
             self._most_bytes = self._allowance()
         if kept_bytes > self._most_bytes:
-            self.kept.move_until(self._most_bytes, self._move)
+            self._storages.move_until(self._most_bytes, self._move)
 
     def _move(self, tensor: torch.Tensor) -> torch.UntypedStorage | None:
         """Copies the storage of a tensor into activation chunks. None: there is no room for it."""

@@ -3,7 +3,7 @@
 Default saved-tensor hooks belong to a thread. Autograd gives its own threads those of the thread
 that called `backward`, so only threads of the script have to be looked after. While a script has
 hooks of its own (torch.utils.checkpoint, save_on_cpu), those are on top, and memtide's are not
-called: what they save is the script's own affair, except the inputs that a checkpoint saves.
+called: what those save is left alone. The inputs that a checkpoint saves do come here.
 
 Torch's function transforms (`torch.func.grad`, `vjp`, `hessian`) refuse to run under default hooks.
 They disable hooks while they run; before that, memtide's are taken off this thread, and they are

@@ -1,8 +1,8 @@
 """The storages under saved tensors that are in the script's own memory, oldest first.
 
 Several saved tensors may lie in one storage (a matrix and its transposed view, the parts of one
-projection). The storage moves to chunks as a whole, and each tensor stays a view of it. Tensors are
-told apart by their storage, offset, shape and strides, never by an address alone.
+projection). The storage moves to chunks as a whole, and each tensor stays a view of it. What
+distinguishes tensors is their storage, offset, shape and strides, never an address alone.
 
 A storage that somebody else uses, the script or an operation that is not done, would not be freed
 by a move. It stays where it is, and is tried again later.
@@ -23,7 +23,7 @@ from memtide._activations.saved_tensor import SavedTensor
 from memtide._memory.tensor_manager import USERS_OF_ONE_TENSOR, storage_users
 
 Moved = Callable[[torch.Tensor], torch.UntypedStorage | None]
-_MOST_TRIES = 4  # Of storages that had other users, when room is needed.
+_MOST_TRIES = 4  # Storages that had other users are tried again, this many at a time.
 _FEW = 64
 
 
@@ -88,21 +88,21 @@ class KeptStorages:
         """Notes a tensor that was saved. Returns the storage under it."""
         storage = saved.tensor.untyped_storage()
         with self._lock:
-            kept = self._by_address.get(storage._cdata)
-            if kept is None:
-                kept = KeptStorage(self._count, storage.nbytes(), self._changes)
+            entry = self._by_address.get(storage._cdata)
+            if entry is None:
+                entry = KeptStorage(self._count, storage.nbytes(), self._changes)
                 self._count += 1
-                self._by_address[storage._cdata] = kept
-                self._order.append(weakref.ref(kept))
+                self._by_address[storage._cdata] = entry
+                self._order.append(weakref.ref(entry))
                 self._drop_dead_references()
-            saved.storage = kept
-            kept.add(saved)
-            return kept
+            saved.storage = entry
+            entry.add(saved)
+            return entry
 
     def move_until(self, most_bytes: int, move: Moved) -> None:
         """Moves storages, first what was saved first, until at most `most_bytes` are kept, or all
-        that is left cannot be moved now. `move` copies the storage of a tensor and returns the copy;
-        None: there is no room."""
+        that is left cannot be moved now. `move` copies the storage of a tensor and returns the
+        copy; None: there is no room."""
         with self._lock:
             for _ in range(min(_MOST_TRIES, len(self._waiting))):
                 if self.bytes <= most_bytes:
@@ -113,11 +113,11 @@ class KeptStorages:
                 if not self._move_next(self._order, move):
                     return
 
-    def move(self, kept: KeptStorage, move: Moved) -> bool:
-        """Moves one storage, if only saved tensors use it. False: there is no room for it, or it has
-        other users."""
+    def move(self, entry: KeptStorage, move: Moved) -> bool:
+        """Moves one storage, if only saved tensors use it. False: there is no room for it, or
+        it has other users."""
         with self._lock:
-            return self._has_no_other_users(kept) and self._move(kept, move)
+            return self._has_no_other_users(entry) and self._move(entry, move)
 
     def _drop_dead_references(self) -> None:
         if len(self._order) + len(self._waiting) > 4 * len(self._by_address) + _FEW:
@@ -126,26 +126,26 @@ class KeptStorages:
 
     def _move_next(self, queue: deque[weakref.ref[KeptStorage]], move: Moved) -> bool:
         reference = queue.popleft()
-        kept = reference()
-        if kept is None or kept.is_moved:
+        entry = reference()
+        if entry is None or entry.is_moved:
             return True
-        if not self._has_no_other_users(kept):
+        if not self._has_no_other_users(entry):
             self._waiting.append(reference)
             return True
-        if self._move(kept, move):
+        if self._move(entry, move):
             return True
         queue.appendleft(reference)
         return False
 
-    def _has_no_other_users(self, kept: KeptStorage) -> bool:
-        live = kept.live()
-        if not live or kept.is_moved:
+    def _has_no_other_users(self, entry: KeptStorage) -> bool:
+        live = entry.live()
+        if not live or entry.is_moved:
             return False
         users = storage_users(live[0].tensor.untyped_storage())
         return users <= USERS_OF_ONE_TENSOR + len(live) - 1
 
-    def _move(self, kept: KeptStorage, move: Moved) -> bool:
-        live = kept.live()
+    def _move(self, entry: KeptStorage, move: Moved) -> bool:
+        live = entry.live()
         if not live:
             return False
         before = live[0].tensor
@@ -156,5 +156,5 @@ class KeptStorages:
         for saved in live:
             saved.replace(after)
         self._by_address.pop(address, None)
-        kept.leave()
+        entry.leave()
         return True

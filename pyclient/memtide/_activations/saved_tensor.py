@@ -13,12 +13,9 @@ tensor it was made of.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from memtide._activations.kept_storages import KeptStorage
 
 
 class SavedTensor:
@@ -29,7 +26,9 @@ class SavedTensor:
     def __init__(self, tensor: torch.Tensor) -> None:
         # First, so that it is released before the tensor: an address of a storage is then never in
         # the table of storages when another storage gets it.
-        self.storage: KeptStorage | None = None
+        self.storage: object = (
+            None  # What counts the storage under it, and ends with its last tensor.
+        )
         node = tensor.grad_fn
         # A parameter is held itself: its bytes may be moved to a chunk meanwhile.
         leaf = node is None and tensor.requires_grad
@@ -110,10 +109,10 @@ def _hint_without_anomaly_mode() -> str:
     """The end of torch's error. It differs between versions of torch, so torch is made to raise one
     without hooks."""
     hooks = torch._C._autograd
-    taken = []
+    pairs = []
     while (pair := hooks._top_saved_tensors_default_hooks(True)) is not None:
         hooks._pop_saved_tensors_default_hooks()
-        taken.append(pair)
+        pairs.append(pair)
     try:
         with torch.enable_grad():
             result = torch.ones(1, requires_grad=True).exp()
@@ -121,6 +120,6 @@ def _hint_without_anomaly_mode() -> str:
     except RuntimeError as error:
         return " Hint:" + str(error).partition(" Hint:")[2]
     finally:
-        for pair in reversed(taken):
+        for pair in reversed(pairs):
             hooks._push_saved_tensors_default_hooks(*pair)
     return ""

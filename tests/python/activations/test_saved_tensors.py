@@ -256,11 +256,11 @@ def test_what_was_saved_first_leaves_first(runtime: Runtime) -> None:
     allowed_bytes = 3 * 64 * 64 * 4
     runtime.activations.end_iteration()
     h = torch.ones(64, 64, requires_grad=True) * 1
-    kept = []
+    sizes_bytes = []
     for _ in range(6):
         h = h.sin()
-        kept.append(runtime.activations.kept_bytes)
-    assert max(kept) <= allowed_bytes + 64 * 64 * 4
+        sizes_bytes.append(runtime.activations.kept_bytes)
+    assert max(sizes_bytes) <= allowed_bytes + 64 * 64 * 4
     newest = h.grad_fn
     oldest = newest
     while oldest.next_functions[0][0].name() == "SinBackward0":
