@@ -1,1 +1,1 @@
-"""Activations, what autograd saves in forward for backward: kept, moved to chunks, or recomputed."""
+"""Activations are what autograd saves in forward: kept, moved to chunks, or recomputed."""
