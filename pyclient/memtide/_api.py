@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from memtide._activations.budget import Budget, Sampling, budget_of
 from memtide._checkpoint.safetensors_file import Checkpoint, entries_of
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.hold import holding
 from memtide._node.connect import Connection, SessionRequest, connect
+from memtide._node.memory_budget import MemoryBudget
 from memtide._node.private_daemon import Pools
 from memtide._telemetry.recorder import Recorder
 from memtide._torch_hooks import runtime as runtimes
@@ -39,18 +41,20 @@ class Offloaded:
         self,
         runtime: runtimes.Runtime,
         recorder: Recorder,
+        budget: Budget | None,
         model: torch.nn.Module,
         optimizers: list[torch.optim.Optimizer],
     ) -> None:
         self._runtime = runtime
         self._recorder = recorder
+        self._budget = budget
         self._model = model
         self._optimizers = optimizers
         self._closed = False
 
     def stats(self) -> dict[str, Any]:
         """The cost of the run so far: the keys and values that `memtide run --stats` writes."""
-        return self._recorder.finish().as_json()
+        return self._recorder.finish(self._budget.as_json() if self._budget else None).as_json()
 
     def close(self) -> None:
         """Moves all tensors back to ordinary memory and removes the hooks from torch."""
@@ -81,6 +85,8 @@ def offload(
     device_pool: str | int | None = None,
     host_pool: str | int | None = None,
     ssd_pool: str | int | None = None,
+    device_memory: str | int | None = None,
+    host_memory: str | int | None = None,
     chunk_size: str | int = 0,
     exact: bool = False,
 ) -> Offloaded:
@@ -93,10 +99,13 @@ def offload(
     Adagrad; docs/optimizers.md says how close their results are to torch's. With `exact`, all
     optimizers step in this process, with the same bits as without memtide.
 
-    Sizes are numbers of bytes, or texts such as "2GiB". If no pool is given and the node's daemon
-    answers, the session is with that daemon. Otherwise a private daemon starts, and ends with this
-    process. Without `chunk_size`, the best size for the model's parameters is searched. A process
-    has one session, so the chunk size of the first call holds for later ones.
+    `device_memory` and `host_memory` limit all that this process and its private daemon use
+    together, activations included; docs/budget.md has more. Each excludes the pool of its memory.
+
+    Sizes are numbers of bytes, or texts such as "2GiB". If no pool and no limit is given and the
+    node's daemon answers, the session is with that daemon. Otherwise a private daemon starts, and
+    ends with this process. Without `chunk_size`, the best size for the model's parameters is
+    searched. A process has one session, so the chunk size of the first call holds for later ones.
 
         model = build_model()
         optimizer = torch.optim.AdamW(model.parameters())
@@ -112,10 +121,23 @@ def offload(
             Parameter(p.numel() * p.itemsize, trained=p.requires_grad) for p in model.parameters()
         )
         _connection = connect(
-            SessionRequest(pools, chunk_bytes=_bytes(chunk_size) or 0, parameters=parameters)
+            SessionRequest(
+                pools,
+                budget=MemoryBudget(_bytes(device_memory), _bytes(host_memory)),
+                chunk_bytes=_bytes(chunk_size) or 0,
+                parameters=parameters,
+            )
         )
     recorder = Recorder(_connection.client, _connection.socket_dir)
-    runtime = runtimes.start(_connection.client, recorder, adopt_everything=False)
+    budget = budget_of(_connection)
+    runtime = runtimes.start(
+        _connection.client,
+        recorder if budget is None else Sampling(budget, recorder),
+        adopt_everything=False,
+        allowance=None if budget is None else budget.allowance_bytes,
+    )
+    if budget is not None:
+        runtime.keep_budget(budget)
     runtime.offloaded.allowed &= not exact
     for parameter in model.parameters():
         runtime.scope.name(parameter)
@@ -125,7 +147,7 @@ def offload(
     for one in optimizers:
         runtime.adopt_state_of(one)
         runtime.wrap_own_step(one)
-    return Offloaded(runtime, recorder, model, optimizers)
+    return Offloaded(runtime, recorder, budget, model, optimizers)
 
 
 def checkpoint(

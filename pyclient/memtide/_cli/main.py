@@ -13,6 +13,7 @@ from rich.console import Console
 from memtide import __version__
 from memtide._launch.program import Program
 from memtide._node.connect import SessionRequest
+from memtide._node.memory_budget import MemoryBudget
 from memtide._node.private_daemon import Pools
 from memtide._trace import explain
 from memtide._trace import files as trace_files
@@ -107,6 +108,19 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         type=Path,
         metavar="DIR",
         help="parent of the directory that this run creates for these files",
+    )
+    budget = run.add_argument_group("budget", "limits on all that a script and memtide use")
+    budget.add_argument(
+        "--host-memory",
+        metavar="SIZE",
+        help="host memory of the script's process and of its private daemon together: states, "
+        "activations, pools and the framework; excludes --host-pool (default: what the memory "
+        "limit of this process's cgroup leaves, if it has one)",
+    )
+    budget.add_argument(
+        "--device-memory",
+        metavar="SIZE",
+        help="the same for the device; excludes --device-pool",
     )
     session = run.add_argument_group("session")
     session.add_argument(
@@ -233,6 +247,8 @@ def _run(flags: argparse.Namespace) -> _Action:
         ssd_dir=flags.ssd_dir.absolute() if flags.ssd_dir else None,
         device=flags.device,
     )
+    budget = MemoryBudget(_size(flags.device_memory), _size(flags.host_memory))
+    budget.check(pools)
     chunk_bytes = parse_size(flags.chunk_size)
     if chunk_bytes % 2**21:
         raise UsageError(f"--chunk-size {flags.chunk_size} is not a multiple of 2 MiB")
@@ -253,6 +269,7 @@ def _run(flags: argparse.Namespace) -> _Action:
         Options(
             request=SessionRequest(
                 pools=pools,
+                budget=budget,
                 socket_dir=flags.socket_dir,
                 chunk_bytes=chunk_bytes,
                 job_name=flags.job,

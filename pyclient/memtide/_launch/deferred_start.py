@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from memtide._activations.budget import Budget, Sampling
 from memtide._capi.client import Client
 from memtide._launch.spawned_ranks import EnterRank, StartRanks
 from memtide._memory.chunk_size import Parameter
@@ -35,11 +36,13 @@ def install(
     stepping: Stepping,
     start_ranks: StartRanks,
     enter_rank: EnterRank,
+    budget: Budget | None = None,
 ) -> None:
     """Starts the runtime when torch is imported, or at once if it is imported already.
 
     From then on, states are put into chunks, and torch.multiprocessing starts processes through
-    `start_ranks`, each of which calls `enter_rank` first.
+    `start_ranks`, each of which calls `enter_rank` first. With a `budget`, activations are kept as
+    far as it allows.
     """
 
     def start() -> None:
@@ -49,10 +52,13 @@ def install(
 
         _runtime = runtime.start(
             client,
-            observer,
+            observer if budget is None else Sampling(budget, observer),
             adopt_everything=True,
             starting_processes=partial(spawned_ranks.starting, start_ranks, enter_rank),
+            allowance=None if budget is None else budget.allowance_bytes,
         )
+        if budget is not None:
+            _runtime.keep_budget(budget)
         _runtime.offloaded.allowed &= not stepping.exact
         _runtime.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.commit:

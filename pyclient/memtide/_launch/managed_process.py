@@ -14,18 +14,21 @@ from typing import TypeVar
 
 from rich.console import Console
 
+from memtide._activations.budget import Budget, budget_of
 from memtide._capi.client import Client
 from memtide._launch import deferred_start
 from memtide._launch.deferred_start import Stepping
 from memtide._memory import chunk_size
 from memtide._node import gpu_per_rank
 from memtide._node.connect import SessionRequest, connect
+from memtide._node.memory_budget import MemoryBudget
 from memtide._node.named_job import resume_job
 from memtide._node.private_daemon import Pools
 from memtide._telemetry import summary_tables
 from memtide._telemetry.recorder import Recorder, Summary
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
+from memtide._util.sizes import format_size
 from memtide.errors import MemtideError
 
 T = TypeVar("T")
@@ -104,8 +107,12 @@ class Managed:
         # A forked child has no session, and only one process can be in a named job.
         if os.getpid() != self._owner or self._options.request.job_name:
             return start(None)
+        # A budget is of one process.
         request = replace(
-            self._options.request, pools=Pools(), socket_dir=self._connection.socket_dir
+            self._options.request,
+            pools=Pools(),
+            budget=MemoryBudget(),
+            socket_dir=self._connection.socket_dir,
         )
         options = replace(self._options, request=replace(request, ranks=count))
         # A process that has trained prints the summary and writes the files itself.
@@ -116,7 +123,8 @@ class Managed:
         if self._session_closed and self._stop_daemon_for_ranks():
             request = self._options.request
             pools = replace(request.pools, device=gpu_per_rank.GPU_OF_RANK)
-            options = replace(options, request=replace(request, pools=pools, ranks=count))
+            request = replace(request, pools=pools, budget=MemoryBudget())
+            options = replace(options, request=replace(request, ranks=count))
         result = start(options)
         if self._session_closed:
             self._open_again(request)
@@ -141,6 +149,9 @@ class Managed:
             self._connection.socket_dir,
             self._options.outputs.tide_iteration if self._options.outputs.tide else None,
         )
+        budget = self._budget = budget_of(self._connection)
+        if budget is not None and not self._options.quiet and self._rank == "0":
+            self._say_default(budget)
         self._progress = None
         if sys.stderr.isatty() and not self._options.quiet and self._rank == "0":
             self._progress = summary_tables.Progress(self._recorder)
@@ -150,7 +161,17 @@ class Managed:
             self._stepping(),
             self.start_ranks,
             enter_rank,
+            budget,
         )
+
+    def _say_default(self, budget: Budget) -> None:
+        limits = budget.limits
+        if limits.host_bytes is not None and not self._options.request.budget.named():
+            print(
+                f"memtide: the budget is {format_size(limits.host_bytes)} of host memory, what "
+                f"{limits.host_source} leaves (--host-memory sets another)",
+                file=sys.stderr,
+            )
 
     def _open_again(self, request: SessionRequest) -> None:
         try:
@@ -182,7 +203,7 @@ class Managed:
         try:
             if self._may_not_train and not self._has_trained():
                 return
-            summary = self._recorder.finish()
+            summary = self._recorder.finish(self._budget.as_json() if self._budget else None)
         except MemtideError as error:
             console.print(
                 f"memtide: no summary, as the daemon does not answer: {error}", markup=False

@@ -79,6 +79,11 @@ def _rank_flags(request: SessionRequest) -> dict[str, object]:
 
 
 def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
+    if options.request.budget.named():
+        raise UsageError(
+            "--host-memory and --device-memory limit one process and its daemon, and a launcher "
+            "starts several: set the pools that they share, with --host-pool and --device-pool"
+        )
     # A step manifest describes the optimizers of one process.
     if options.request.job_name:
         raise UsageError("--job commits the steps of one process, and a launcher starts several")

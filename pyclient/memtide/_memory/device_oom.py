@@ -26,6 +26,7 @@ from memtide._util.sizes import format_size, parse_size
 from memtide.errors import DeadlineExceeded, MemtideError, ResourceExhausted
 
 _TIMEOUT_MS = 60_000
+_UNLIMITED_BYTES = 2**62
 # Iterations without a shortage before chunks return: the first time, and at most.
 _PATIENCE, _MOST_PATIENCE = 2, 1024
 # More than cuBLAS's workspace, cuDNN's handle or NCCL's buffers of one communicator.
@@ -56,6 +57,10 @@ class DeviceOomHandler:
         self._kept_bytes: int | None = None
         self._kept_before_bytes: int | None = None
         self._slack_bytes = manager.chunk_bytes  # Stays free when chunks return.
+        # What a budget's limit on the device leaves beside all that is used; and what is called
+        # after a change of the share.
+        self.left_bytes: Callable[[], int] = lambda: _UNLIMITED_BYTES
+        self.on_resize: Callable[[], None] = lambda: None
         self._libraries_bytes = 0  # Left free for CUDA's libraries, once one of them was short.
 
     def retry(self, short: RuntimeError, run: Callable[[], Any]) -> Any:
@@ -148,7 +153,7 @@ class DeviceOomHandler:
             return
         chunk_bytes = self._manager.chunk_bytes
         free_bytes, _ = gpu.mem_get_info(self._manager.device)
-        more = (free_bytes - self._slack_bytes) // chunk_bytes
+        more = (min(free_bytes, self.left_bytes()) - self._slack_bytes) // chunk_bytes
         more = min(more, self._share_slots - self._slots)
         if more <= 0:
             return
@@ -158,6 +163,7 @@ class DeviceOomHandler:
             self._iterations = 0
             return
         self._slots += more
+        self.on_resize()
         self._returned = True
         self._manager.ledger.refresh()
 
@@ -172,6 +178,7 @@ class DeviceOomHandler:
         with contextlib.suppress(DeadlineExceeded):
             self._manager.client.resize(self._slots * chunk_bytes, _TIMEOUT_MS)
         self._manager.ledger.refresh()
+        self.on_resize()
         if (gpu := gpu_module(self._manager.device.type)) is not None:
             gpu.empty_cache()
 

@@ -14,6 +14,7 @@ from memtide._capi.locate import default_socket_dir
 from memtide._memory import chunk_size
 from memtide._memory.chunk_size import Parameter
 from memtide._node import gpu_per_rank, inspection
+from memtide._node.memory_budget import MemoryBudget, budget_of_cgroup
 from memtide._node.named_job import wait_until_free
 from memtide._node.private_daemon import Pools, PrivateDaemon, answers
 from memtide.errors import Unavailable
@@ -24,6 +25,8 @@ class SessionRequest:
     """The daemon and the session that a process asks for."""
 
     pools: Pools = field(default_factory=Pools)
+    # It excludes the pools that it limits (MemoryBudget.check). A limit means a private daemon.
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
     socket_dir: Path | None = None
     chunk_bytes: int = 0  # 0: the best size for `parameters`; without any, the library's default.
     parameters: tuple[Parameter, ...] = ()
@@ -44,15 +47,19 @@ class Connection:
     client: Client
     socket_dir: Path
     daemon: PrivateDaemon | None
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
 
 
 def connect(request: SessionRequest) -> Connection:
     """Opens a session with the node's daemon if it answers and the request names no pools; else
-    starts a private daemon, which ends with this process.
+    starts a private daemon, which ends with this process. Where this process's cgroup has a memory
+    limit and neither pools nor a budget are asked for, the limit is the budget.
 
-    Unavailable, NotInstalled, ResourceExhausted: the message has the remedy. FailedPrecondition:
-    another process runs the job.
+    UsageError: the budget is too small. Unavailable, NotInstalled, ResourceExhausted: the message
+    has the remedy. FailedPrecondition: another process runs the job.
     """
+    request.budget.check(request.pools)
+    request = _limited_by_cgroup(request)
     with contextlib.ExitStack() as undo:
         daemon = None
         if request.job_name:
@@ -72,14 +79,15 @@ def connect(request: SessionRequest) -> Connection:
             host_share_bytes=request.host_share_bytes,
             device_share_bytes=request.device_share_bytes,
         )
-        connection = Connection(Client(options), socket_dir, daemon)
+        connection = Connection(Client(options), socket_dir, daemon, request.budget)
         atexit.register(undo.pop_all().close)
     return connection
 
 
 def finds_daemon(request: SessionRequest) -> bool:
     """Whether `connect` would use a daemon that is running already."""
-    return not request.pools.named() and answers(request.socket_dir or default_socket_dir())
+    asks = request.pools.named() or request.budget.named()
+    return not asks and answers(request.socket_dir or default_socket_dir())
 
 
 def find_or_start(request: SessionRequest) -> tuple[Path, PrivateDaemon | None]:
@@ -90,15 +98,23 @@ def find_or_start(request: SessionRequest) -> tuple[Path, PrivateDaemon | None]:
     """
     if finds_daemon(request):
         return request.socket_dir or default_socket_dir(), None
-    pools = gpu_per_rank.pools_of(request.pools, request.rank, request.ranks)
+    pools = request.budget.divided(request.pools)
+    pools = gpu_per_rank.pools_of(pools, request.rank, request.ranks)
     daemon = PrivateDaemon.start(pools, request.socket_dir)
     return daemon.socket_dir, daemon
+
+
+def _limited_by_cgroup(request: SessionRequest) -> SessionRequest:
+    # Ranks divide a limit among them in a way that only they know.
+    if request.budget.named() or request.job_name or request.ranks > 1 or finds_daemon(request):
+        return request
+    return replace(request, budget=budget_of_cgroup(request.pools))
 
 
 def _named_job_socket_dir(request: SessionRequest) -> Path:
     socket_dir = request.socket_dir or default_socket_dir()
     # A private daemon ends with this process, and all its jobs end with it (decision 14).
-    if request.pools.named() or not answers(socket_dir):
+    if request.pools.named() or request.budget.named() or not answers(socket_dir):
         raise Unavailable(
             f"job '{request.job_name}' needs a daemon that does not end with this process, and "
             f"none answers at {socket_dir}: start memtided, or set --socket-dir to its sockets"

@@ -109,8 +109,8 @@ class Recorder(Observer):
         """The latest record."""
         return self._records[-1] if self._records else None
 
-    def finish(self) -> Summary:
-        """The summary of the run up to now."""
+    def finish(self, budget: dict[str, Any] | None = None) -> Summary:
+        """The summary of the run up to now. `budget`: Budget.as_json(), if there is one."""
         if self.iterations > self._iterations_recorded:
             self._end_record()
         node, stats = inspection.inspect(self._socket_dir), self._client.stats()
@@ -134,6 +134,7 @@ class Recorder(Observer):
             node=node,
             records=list(self._records),
             tide=self.tide,
+            budget=budget,
         )
 
     def _start_tide(self) -> None:
@@ -193,6 +194,7 @@ class Summary:
     node: Node
     records: list[Record]
     tide: Tide | None
+    budget: dict[str, Any] | None  # Budget.as_json().
 
     def typical_seconds(self) -> float:
         """Median seconds of an iteration; 0 if there was none."""
@@ -218,6 +220,7 @@ class Summary:
             "daemon_steps": self.daemon_steps,
             "step_wait_seconds": self.step_wait_s,
             "speculative_steps": self.speculative_steps,
+            "budget": self.budget,
             "pools": [asdict(pool) for pool in self.node.pools],
             "kinds": {kind: asdict(usage) for kind, usage in self.node.kinds.items()},
             "records": [asdict(record) for record in self.records],

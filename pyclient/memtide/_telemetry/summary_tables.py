@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -85,6 +87,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(pools_table(summary.node))
     if summary.node.kinds:
         console.print(kinds_table(summary.node))
+    if summary.budget is not None:
+        _print_budget(summary.budget, console)
     console.print(_traffic_table(summary))
     counts = summary.client
     print_if_nothing_managed(summary, console)
@@ -165,6 +169,22 @@ def print_if_nothing_managed(summary: Summary, console: Console, subject: str = 
         f"FullyShardedDataParallel is not). If the script trains on another device: {advice}",
         style="yellow",
     )
+
+
+def _print_budget(budget: Mapping[str, Any], console: Console) -> None:
+    """Prints a line for each limit of a budget (Budget.as_json), with the most that was used."""
+    for name in ("device", "host"):
+        limit_bytes = budget.get(f"{name}_bytes")
+        if limit_bytes is None:
+            continue
+        used_bytes, own_bytes = (budget[f"{name}_most_{of}_bytes"] for of in ("used", "own"))
+        exceeded = used_bytes > limit_bytes
+        console.print(
+            f"{name} memory: the budget was {format_size(limit_bytes)}, and script and daemon used "
+            f"at most {format_size(used_bytes)}{', which is more' if exceeded else ''}; the script "
+            f"itself, beside activations, {format_size(own_bytes)}",
+            style="yellow" if exceeded else "dim",
+        )
 
 
 def _traffic_table(summary: Summary) -> Table:

@@ -19,6 +19,7 @@ from torch.nn.modules import module as torch_modules
 from torch.optim import Optimizer
 
 from memtide._activations.activations import Activations
+from memtide._activations.budget import Budget
 from memtide._capi.client import Client
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.device_oom import DeviceOomHandler
@@ -268,6 +269,13 @@ class Runtime:
 
         handle = torch_modules.register_module_forward_pre_hook(before_forward)
         self._undo.append(handle.remove)
+
+    def keep_budget(self, budget: Budget) -> None:
+        """Counts what is kept here, and what chunks leave on the device, in `budget`."""
+        if self.activations is not None:
+            budget.watch(self.activations)
+        if self._elastic is not None:
+            budget.follow(self._elastic)
 
     def _steps_elsewhere(self) -> bool:
         return self._resumed_job is not None or self.offloaded.in_daemon

@@ -62,6 +62,7 @@ def test_every_script_is_a_case() -> None:
         "checkpointed",
         "clipping",
         "low_host_memory",
+        "activation_heavy",
         "on_device",
         "gan_on_device",
         "compiled",

@@ -289,3 +289,22 @@ def test_memory_that_another_job_has_now_is_left_to_it(
     assert script.slots == _SLOTS - 2
     script.train(2)
     assert script.slots == _SLOTS
+
+
+def test_a_budgets_limit_is_told_of_each_new_share_and_keeps_chunks_from_returning(
+    script: Script, runtime: Runtime
+) -> None:
+    elastic = runtime._elastic
+    assert elastic is not None
+    shares: list[int] = []
+    elastic.on_resize = lambda: shares.append(script.slots)
+    elastic.left_bytes = lambda: CHUNK_BYTES
+    script.run_short()
+    fewer = script.slots
+    assert shares == [fewer]
+    script.gpu.free_bytes = 100 * CHUNK_BYTES
+    script.train(8)
+    assert shares == [fewer], "the budget leaves no more than the slack"
+    elastic.left_bytes = lambda: 100 * CHUNK_BYTES
+    script.train(8)
+    assert shares == [fewer, _SLOTS]

@@ -11,7 +11,8 @@ class RecordingGpu:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.free_bytes = 0
+        self.free_bytes = self.total_bytes = 0
+        self.fraction = 1.0  # That torch's allocator may use.
         self.allocated_bytes = 0
         # Called while `synchronize` waits.
         self.while_waiting: Callable[[], None] = lambda: None
@@ -25,7 +26,11 @@ class RecordingGpu:
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
         self.calls.append("mem_get_info")
-        return self.free_bytes, 0
+        return self.free_bytes, self.total_bytes
+
+    def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
+        self.calls.append("set_per_process_memory_fraction")
+        self.fraction = fraction
 
     def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
         self.calls.append("memory_stats_as_nested_dict")

@@ -1,0 +1,290 @@
+"""The budget in the run: how many bytes of activations the process may keep at this moment.
+
+A limit holds for the process and its private daemon together. It is divided into
+- what the script and the framework use themselves beside kept activations: the peak of this
+  iteration and the last one, as activations that are kept now are still there when it comes again;
+- what never changes: the daemon without its pools, a GPU's contexts;
+- the pool, as large as it is now, or as it may become again;
+- slack for what rises between two readings;
+- activations: the rest.
+
+All of it is measured: host memory by the kernel, a GPU's by torch's allocator. An emulated device
+has no allocator. What counts there beside its slots are the activations, which a GPU would hold.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from memtide._activations.limit import Limit, Reading
+from memtide._capi.client import Client
+from memtide._node.connect import Connection
+from memtide._node.memory_budget import MemoryBudget
+from memtide._telemetry import process_memory
+from memtide._telemetry.observer import Observer, SpeculativeBatches
+from memtide._util import heap
+from memtide._util.devices import gpu_module, type_name
+from memtide._util.sizes import format_size
+from memtide.errors import ResourceExhausted
+
+if TYPE_CHECKING:  # It imports torch, which under `memtide run` the script does.
+    from memtide._memory.device_oom import DeviceOomHandler
+
+# What `allowance_bytes` returns where nothing limits it.
+UNLIMITED_BYTES = 2**62
+# A reading is this old at most. One core fills some 10 MiB in that time.
+_READING_VALID_S = 0.005
+_DAEMON_READING_VALID_S = 0.05
+# From this part of the limit on, in percent, the allocator returns freed memory. Until then nothing
+# is scarce, and a page that is kept is one page fault less.
+_SCARCE_PERCENT = 60
+_TRIM_EVERY_S = 0.25
+# The balloon leaves a job this part of its host slots.
+_BALLOON_LEAVES = 4
+_TIMEOUT_MS = 60_000
+
+
+class Keeper(Protocol):
+    """What keeps activations."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of them in the script's own memory now."""
+
+
+class Budget:
+    """The limits of this process and its daemon. Safe to use from any thread.
+
+    Until `watch` is called, no activations are kept.
+    """
+
+    def __init__(self, limits: MemoryBudget, client: Client, daemon_pid: int) -> None:
+        """`daemon_pid`: the private daemon."""
+        self.limits = limits
+        self._kept_bytes: Callable[[], int] = lambda: 0
+        self._client = client
+        self._daemon_pid = daemon_pid
+        properties = client.properties
+        self._is_gpu = not properties.handles_faults
+        self._is_emulated = properties.device_slots > 0 and not self._is_gpu
+        # The type of the chunks' device in torch's notation, and its number.
+        self._gpu = type_name(properties.dl_device), properties.dl_device[1]
+        chunk_bytes = properties.chunk_bytes
+        self._host: Limit | None = None
+        self._device: Limit | None = None
+        if limits.host_bytes is not None:
+            pool_bytes = properties.host_slots * chunk_bytes
+            self._host = Limit(limits.host_bytes, pool_bytes)
+        if limits.device_bytes is not None and properties.device_slots:
+            self._device = Limit(limits.device_bytes, properties.device_slots * chunk_bytes)
+        # Chunks without a home on SSD cannot leave, so the balloon takes none of them.
+        least = _BALLOON_LEAVES if properties.ssd_slots else 1
+        self._least_host_pool_bytes = properties.host_slots * chunk_bytes // least
+        self._contexts_bytes = 0  # A GPU's: not known before torch uses it.
+        self._daemon = process_memory.Resident()
+        self._daemon_valid_until_s = self._valid_until_s = self._next_trim_s = float("-inf")
+        self._returns_blocks = False
+        self._lock = threading.Lock()
+
+    def watch(self, activations: Keeper) -> None:
+        """Counts what `activations` keeps in the script's own memory from now on."""
+        self._kept_bytes = lambda: activations.kept_bytes
+
+    def follow(self, share: DeviceOomHandler) -> None:
+        """Limits torch's allocator to what a GPU's share leaves of the device's limit, whenever the
+        share changes, and the share to what the allocator leaves."""
+        if self._device is not None:
+            share.on_resize = self._limit_allocator
+            share.left_bytes = self._left_on_device_bytes
+
+    def allowance_bytes(self) -> int:
+        """How many bytes of activations the process may keep now. ResourceExhausted: what the
+        script itself uses leaves no room for the least that memtide needs."""
+        self.sample()
+        # Activations are where the script's tensors are: on the device, if there is one.
+        on_device = self._is_gpu or self._is_emulated
+        limit = self._device if on_device else self._host
+        return UNLIMITED_BYTES if limit is None else limit.allowance_bytes
+
+    def sample(self) -> None:
+        """Reads what is used now, unless a reading is still valid. ResourceExhausted: as above."""
+        if not self.limits.named() or not self._lock.acquire(blocking=False):
+            return  # Another thread reads.
+        try:
+            now_s = time.monotonic()
+            if now_s < self._valid_until_s:
+                return
+            kept_bytes = self._kept_bytes()
+            if self._host is not None:
+                self._sample_host(self._host, kept_bytes, now_s)
+            if self._device is not None:
+                self._sample_device(self._device, kept_bytes)
+            self._valid_until_s = now_s + _READING_VALID_S
+        finally:
+            self._lock.release()
+
+    def end_iteration(self) -> None:
+        """An optimizer has stepped. ResourceExhausted: as above."""
+        self.sample()
+        for limit in (self._host, self._device):
+            if limit is not None:
+                limit.end_iteration()
+
+    def resize_device(self, slots: int) -> None:
+        """Gives chunks `slots` of the device, or the fewest that they need, and activations what
+        is left. ResourceExhausted: other jobs have the slots. REQUIRES: there is a device."""
+        slots = max(slots, self._client.limits.min_slots)
+        chunk_bytes = self._client.properties.chunk_bytes
+        self._client.resize(slots * chunk_bytes, _TIMEOUT_MS)
+        self._valid_until_s = float("-inf")
+
+    def as_json(self) -> dict[str, Any] | None:
+        """The limits and the most that was used of each, as far as readings show; None: there is no
+        limit."""
+        if self._host is None and self._device is None:
+            return None
+        return {
+            "host_source": self.limits.host_source,
+            **_limit_as_json("host", self._host),
+            **_limit_as_json("device", self._device),
+        }
+
+    def _sample_host(self, limit: Limit, kept_bytes: int, now_s: float) -> None:
+        reading = self._read_host(kept_bytes, now_s)
+        used_bytes = reading.used_bytes
+        if used_bytes * 100 > limit.bytes * _SCARCE_PERCENT and self._return_memory(limit, now_s):
+            reading = self._read_host(kept_bytes, now_s)
+        limit.note(reading)
+        needed_bytes = reading.own_bytes + reading.fixed_bytes + self._least_host_pool_bytes
+        if needed_bytes <= limit.bytes:
+            return
+        raise ResourceExhausted(
+            f"the script's own memory is {format_size(reading.own_bytes)} beside what memtide "
+            f"manages, and {self.limits.host_source} is {format_size(limit.bytes)}: with "
+            f"{format_size(self._least_host_pool_bytes)} for the smallest host pool and "
+            f"{format_size(reading.fixed_bytes)} for the daemon, the least is "
+            f"{format_size(needed_bytes)}. Allow more with --host-memory, or let the script hold "
+            "less: a smaller batch, or less data in memory"
+        )
+
+    def _read_host(self, kept_bytes: int, now_s: float) -> Reading:
+        if now_s >= self._daemon_valid_until_s:
+            self._daemon = process_memory.resident_of(self._daemon_pid)
+            self._daemon_valid_until_s = now_s + _DAEMON_READING_VALID_S
+        own_bytes, pool_bytes = process_memory.host_bytes(), self._daemon.shared_bytes
+        if self._is_gpu:
+            kept_bytes = 0  # They are in the GPU's memory.
+        own_bytes -= kept_bytes
+        if self._is_emulated:
+            # The device's slots and what it keeps beside them are host memory only here.
+            pool_bytes -= self._device_pool_bytes()
+            kept_bytes = 0
+        return Reading(
+            max(0, own_bytes), self._daemon.anonymous_bytes, max(0, pool_bytes), kept_bytes
+        )
+
+    def _return_memory(self, limit: Limit, now_s: float) -> bool:
+        """Returns freed memory to the system, now and then; whether there was any."""
+        if now_s < self._next_trim_s:
+            return False
+        self._next_trim_s = now_s + _TRIM_EVERY_S
+        if self._returns_blocks:
+            return heap.trim()
+        self._returns_blocks = True
+        limit.forget_peaks()  # They contain what the allocator kept.
+        return heap.return_freed_blocks()
+
+    def _device_pool_bytes(self) -> int:
+        return self._client.stats().slots * self._client.properties.chunk_bytes
+
+    def _sample_device(self, limit: Limit, kept_bytes: int) -> None:
+        own_bytes = 0
+        if self._is_gpu:
+            own_bytes = self._own_device_bytes() - kept_bytes
+        limit.note(
+            Reading(max(0, own_bytes), self._contexts_bytes, self._device_pool_bytes(), kept_bytes)
+        )
+
+    def _own_device_bytes(self) -> int:
+        """Bytes that torch's allocator has allocated on the GPU, kept activations among them. At
+        its first use also limits the allocator, which raises an error at its limit; chunks make
+        room then (_memory/device_oom.py)."""
+        device, number = self._gpu
+        gpu = gpu_module(device)
+        stats = process_memory.allocator_stats(self._client.properties.dl_device)
+        if gpu is None or not stats:  # The script has not used the GPU.
+            return 0
+        if not self._contexts_bytes:
+            free_bytes, total_bytes = gpu.mem_get_info(number)
+            used_bytes = total_bytes - free_bytes - _reserved_bytes(stats)
+            # The driver's memory for this process and the daemon. Other programs' looks alike.
+            self._contexts_bytes = max(1, used_bytes - self._device_pool_bytes())
+            self._limit_allocator()
+        return int(stats["allocated_bytes"]["all"]["current"])
+
+    def _limit_allocator(self) -> None:
+        device, number = self._gpu
+        gpu = gpu_module(device)
+        if gpu is None or not self._contexts_bytes:
+            return  # The script has not used the GPU.
+        left_bytes = self._beside_pool_bytes()
+        _, total_bytes = gpu.mem_get_info(number)
+        gpu.set_per_process_memory_fraction(min(1.0, left_bytes / total_bytes), number)
+
+    def _left_on_device_bytes(self) -> int:
+        stats = process_memory.allocator_stats(self._client.properties.dl_device)
+        return self._beside_pool_bytes() - (_reserved_bytes(stats) if stats else 0)
+
+    def _beside_pool_bytes(self) -> int:
+        limit_bytes = self.limits.device_bytes or 0
+        return max(0, limit_bytes - self._contexts_bytes - self._device_pool_bytes())
+
+
+def budget_of(connection: Connection) -> Budget | None:
+    """The budget of a connection; None: nothing limits it. Only a private daemon's memory counts
+    with the process's."""
+    if connection.daemon is None or not connection.budget.named():
+        return None
+    return Budget(connection.budget, connection.client, connection.daemon.process.pid)
+
+
+class Sampling(Observer):
+    """Reads a budget's memory at each moment and at the end of each iteration, and passes all
+    events on."""
+
+    def __init__(self, budget: Budget, next_observer: Observer) -> None:
+        self._budget = budget
+        self._next = next_observer
+
+    @property
+    def sampling(self) -> bool:  # type: ignore[override]
+        return self._next.sampling
+
+    def moment(self, phase: str, name: str) -> None:
+        self._budget.sample()
+        self._next.moment(phase, name)
+
+    def end_iteration(self) -> None:
+        self._budget.end_iteration()
+        self._next.end_iteration()
+
+    def stepped(self, waited_s: float, batches: SpeculativeBatches) -> None:
+        self._next.stepped(waited_s, batches)
+
+
+def _reserved_bytes(stats: dict[str, Any]) -> int:
+    return int(stats["reserved_bytes"]["all"]["current"])
+
+
+def _limit_as_json(name: str, limit: Limit | None) -> dict[str, int]:
+    if limit is None:
+        return {}
+    return {
+        f"{name}_bytes": limit.bytes,
+        f"{name}_most_used_bytes": limit.most_used_bytes,
+        f"{name}_most_own_bytes": limit.most_own_bytes,
+        f"{name}_allowance_bytes": limit.allowance_bytes,
+    }

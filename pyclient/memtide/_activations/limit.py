@@ -1,0 +1,65 @@
+"""One limit of a budget, on host memory or on a device's: what readings leave for activations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# The slack's part of the limit in the first iteration, of which nothing is known yet, and later.
+_FIRST_SLACK, _SLACK = 8, 16
+# The pool's part of what it shares with activations, in percent.
+_POOL_PERCENT = 45
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is used of a limit at a moment. The sum is all that is used."""
+
+    own_bytes: int  # By the script and the framework, beside kept activations.
+    fixed_bytes: int  # By what does not follow the script: the daemon, a GPU's contexts.
+    pool_bytes: int
+    kept_bytes: int  # By kept activations.
+
+    @property
+    def used_bytes(self) -> int:
+        """All of it."""
+        return self.own_bytes + self.fixed_bytes + self.pool_bytes + self.kept_bytes
+
+
+class Limit:
+    """A limit, and the readings of it so far."""
+
+    def __init__(self, bytes_: int, begun_pool_bytes: int) -> None:
+        """`begun_pool_bytes`: what the pool began with, and may become again."""
+        self.bytes = bytes_
+        self.most_used_bytes = self.most_own_bytes = 0
+        self.allowance_bytes = 0  # What is left for activations.
+        self._begun_pool_bytes = begun_pool_bytes
+        self._peak_bytes = self._peak_before_bytes = 0  # Own bytes, of this iteration and the last.
+        self._iterations = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that the script used itself, in this iteration and the last one."""
+        return max(self._peak_bytes, self._peak_before_bytes)
+
+    def note(self, reading: Reading) -> None:
+        """Takes a reading into account."""
+        self._peak_bytes = max(self._peak_bytes, reading.own_bytes)
+        self.most_own_bytes = max(self.most_own_bytes, reading.own_bytes)
+        self.most_used_bytes = max(self.most_used_bytes, reading.used_bytes)
+        slack_bytes = self.bytes // (_SLACK if self._iterations else _FIRST_SLACK)
+        left_bytes = self.bytes - self.peak_bytes - reading.fixed_bytes - slack_bytes
+        # Where the script needs more than was expected, the pool is to become smaller. That takes
+        # time, and activations do not get what the pool has not left yet. What it has left for the
+        # script, it may take again.
+        pool_bytes = min(self._begun_pool_bytes, left_bytes * _POOL_PERCENT // 100)
+        self.allowance_bytes = max(0, left_bytes - max(pool_bytes, reading.pool_bytes))
+
+    def forget_peaks(self) -> None:
+        """Readings so far say nothing about what the script needs."""
+        self._peak_bytes = self._peak_before_bytes = 0
+
+    def end_iteration(self) -> None:
+        """From here on, the iteration that ends is the last one."""
+        self._iterations += 1
+        self._peak_before_bytes, self._peak_bytes = self._peak_bytes, 0

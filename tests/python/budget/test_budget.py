@@ -1,0 +1,247 @@
+"""The budget of a process: what it reads, and what it lets activations keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from fake_client import CHUNK_BYTES, FakeClient
+from memtide._activations import budget as budgets
+from memtide._activations.budget import UNLIMITED_BYTES, Budget, Sampling
+from memtide._memory.device_oom import DeviceOomHandler
+from memtide._node.memory_budget import MemoryBudget
+from memtide._telemetry import process_memory
+from memtide._telemetry.observer import Observer
+from memtide._torch_hooks import runtime as runtimes
+from memtide._util import heap
+from memtide.errors import ResourceExhausted
+from recording_gpu import RecordingGpu
+
+_MIB = 2**20
+_HOST = 1600 * _MIB  # Its slack is 200 MiB in the first iteration, then 100 MiB.
+_SLOTS = 300  # The host pool's: less than 2 MiB, with the chunks of the fake client.
+_DAEMON_PID = 1
+
+
+class Machine:
+    """The memory that processes have, as the budget reads it, and a clock."""
+
+    def __init__(self) -> None:
+        self.own_bytes = 300 * _MIB
+        self.daemon = process_memory.Resident(10 * _MIB, 400 * _MIB)
+        self.kept_bytes = 0
+        self.freed_bytes = 0  # What the allocator keeps of the script's own memory.
+        self.now_s = 100.0
+        self.trims = 0
+
+    def return_memory(self) -> bool:
+        self.trims += 1
+        self.own_bytes -= self.freed_bytes
+        freed, self.freed_bytes = self.freed_bytes, 0
+        return freed > 0
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr(process_memory, "host_bytes", lambda: machine.own_bytes)
+    monkeypatch.setattr(
+        process_memory,
+        "resident_of",
+        lambda pid: machine.daemon if pid == _DAEMON_PID else process_memory.Resident(),
+    )
+    monkeypatch.setattr(budgets.time, "monotonic", lambda: machine.now_s)
+    monkeypatch.setattr(heap, "return_freed_blocks", machine.return_memory)
+    monkeypatch.setattr(heap, "trim", machine.return_memory)
+    return machine
+
+
+def make(machine: Machine, limits: MemoryBudget, client: FakeClient) -> Budget:
+    budget = Budget(limits, client, _DAEMON_PID)
+    budget.watch(machine)
+    return budget
+
+
+def host_client(**changes: object) -> FakeClient:
+    client = FakeClient()
+    client.properties = replace(client.properties, host_slots=_SLOTS, **changes)
+    return client
+
+
+def later(machine: Machine) -> None:
+    machine.now_s += 1.0
+
+
+def test_without_a_limit_everything_may_be_kept(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(), host_client())
+    assert budget.allowance_bytes() == UNLIMITED_BYTES
+    assert budget.as_json() is None
+
+
+def test_process_and_daemon_are_measured(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client())
+    assert budget.allowance_bytes() == _HOST - (200 + 300 + 10 + 400) * _MIB
+    machine.own_bytes += 50 * _MIB
+    machine.kept_bytes = 50 * _MIB
+    later(machine)
+    assert budget.allowance_bytes() == _HOST - (200 + 300 + 10 + 400) * _MIB, "they were kept"
+    assert budget.as_json() == {
+        "host_source": "--host-memory",
+        "host_bytes": _HOST,
+        "host_most_used_bytes": (350 + 10 + 400) * _MIB,
+        "host_most_own_bytes": 300 * _MIB,
+        "host_allowance_bytes": budget.allowance_bytes(),
+    }
+
+
+def test_a_reading_is_valid_for_a_while(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client())
+    before = budget.allowance_bytes()
+    machine.own_bytes += 100 * _MIB
+    machine.now_s += 0.001
+    assert budget.allowance_bytes() == before
+    machine.now_s += 0.01
+    assert budget.allowance_bytes() == before - 100 * _MIB
+
+
+def test_moments_and_ends_of_iterations_are_read(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client())
+    observer = Sampling(budget, Observer())
+    before = budget.allowance_bytes()
+    machine.own_bytes += 100 * _MIB
+    later(machine)
+    observer.moment("backward", "Linear")
+    machine.own_bytes -= 100 * _MIB
+    later(machine)
+    assert budget.allowance_bytes() == before - 100 * _MIB, "the peak was in backward"
+    observer.end_iteration()
+    later(machine)
+    assert budget.allowance_bytes() == before - 100 * _MIB + 100 * _MIB, "half of the slack"
+
+
+def test_memory_that_the_allocator_keeps_goes_back_when_it_is_scarce(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client())
+    before = budget.allowance_bytes()
+    assert machine.trims == 0, "there is plenty"
+    machine.own_bytes += 400 * _MIB
+    machine.freed_bytes = 400 * _MIB
+    later(machine)
+    assert budget.allowance_bytes() == before
+    assert machine.trims == 1
+
+
+def test_what_the_script_needs_itself_ends_the_run_with_both_numbers(machine: Machine) -> None:
+    client = host_client(chunk_bytes=2 * _MIB)  # A pool of 600 MiB, of which 150 MiB stay.
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), client)
+    machine.own_bytes = _HOST - 160 * _MIB
+    machine.daemon = process_memory.Resident(10 * _MIB, 150 * _MIB)
+    assert budget.allowance_bytes() == 0
+    machine.own_bytes += _MIB
+    later(machine)
+    message = (
+        r"the script's own memory is 1.41 GiB beside what memtide manages, and --host-memory is "
+        r"1.56 GiB: .*150 MiB for the smallest host pool .*10.0 MiB for the daemon, the least is "
+        r"1.56 GiB. Allow more with --host-memory"
+    )
+    with pytest.raises(ResourceExhausted, match=message):
+        budget.allowance_bytes()
+
+
+def test_without_an_ssd_the_whole_pool_stays(machine: Machine) -> None:
+    client = host_client(chunk_bytes=2 * _MIB, ssd_slots=0)
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), client)
+    machine.own_bytes = _HOST - 609 * _MIB
+    with pytest.raises(ResourceExhausted, match="600 MiB for the smallest host pool"):
+        budget.allowance_bytes()
+
+
+def test_activations_that_are_kept_are_not_the_scripts_own(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client(chunk_bytes=2 * _MIB))
+    machine.own_bytes, machine.kept_bytes = _HOST, 500 * _MIB
+    budget.sample()  # They can leave.
+
+
+def emulated_client() -> FakeClient:
+    """A node with an emulated device of 100 slots of 2 MiB."""
+    client = host_client()
+    client.properties = replace(client.properties, chunk_bytes=2 * _MIB, device_slots=100)
+    client.slots = 100
+    return client
+
+
+def resize(client: FakeClient, size_bytes: int) -> None:
+    client.slots = size_bytes // (2 * _MIB)
+
+
+def test_on_an_emulated_device_slots_and_kept_activations_share_the_limit(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = emulated_client()
+    budget = make(machine, MemoryBudget(device_bytes=480 * _MIB), client)
+    machine.own_bytes = 10 * _HOST  # Host memory has no limit here.
+    machine.kept_bytes = 40 * _MIB
+    assert budget.allowance_bytes() == (480 - 60 - 200) * _MIB
+    used = budget.as_json()
+    assert used is not None
+    assert used["device_most_used_bytes"] == (200 + 40) * _MIB
+    monkeypatch.setattr(client, "resize", lambda size, _timeout: resize(client, size))
+    budget.resize_device(150)
+    assert budget.allowance_bytes() == (480 - 60 - 300) * _MIB, "at once, not after a while"
+    budget.resize_device(0)
+    assert client.slots == client.limits.min_slots
+
+
+def test_an_emulated_device_is_no_host_memory(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), emulated_client())
+    machine.daemon = process_memory.Resident(10 * _MIB, (400 + 200) * _MIB)
+    machine.own_bytes, machine.kept_bytes = (300 + 70) * _MIB, 70 * _MIB
+    assert budget.allowance_bytes() == UNLIMITED_BYTES, "activations are on the device"
+    used = budget.as_json()
+    assert used is not None
+    assert used["host_most_used_bytes"] == (300 + 10 + 400) * _MIB
+
+
+_DEVICE, _CONTEXTS = 1600 * _MIB, 64 * _MIB
+
+
+@pytest.fixture
+def gpu_budget(machine: Machine, cpu_as_gpu: RecordingGpu) -> Iterator[Budget]:
+    """The budget of a script on a GPU of 3200 MiB, whose share is 9 chunks of 4 KiB."""
+    client = FakeClient(handles_faults=False)
+    client.slots = 9
+    budget = make(machine, MemoryBudget(device_bytes=_DEVICE), client)
+    cpu_as_gpu.total_bytes = 2 * _DEVICE
+    cpu_as_gpu.allocated_bytes = 100 * _MIB
+    cpu_as_gpu.free_bytes = 2 * _DEVICE - (100 * _MIB + _CONTEXTS + 9 * CHUNK_BYTES)
+    yield budget
+
+
+def test_on_a_gpu_torchs_allocator_says_what_is_used(
+    gpu_budget: Budget, machine: Machine, cpu_as_gpu: RecordingGpu
+) -> None:
+    machine.kept_bytes = 30 * _MIB
+    left = _DEVICE - 200 * _MIB - _CONTEXTS - 9 * CHUNK_BYTES
+    # The pool began with 9 slots, too.
+    assert gpu_budget.allowance_bytes() == left - 70 * _MIB
+    cpu_as_gpu.allocated_bytes += 20 * _MIB
+    later(machine)
+    assert gpu_budget.allowance_bytes() == left - 90 * _MIB
+
+
+def test_torchs_allocator_is_limited_to_what_the_share_leaves(
+    gpu_budget: Budget, cpu_as_gpu: RecordingGpu
+) -> None:
+    runtime = runtimes.start(FakeClient(handles_faults=False), Observer(), adopt_everything=True)
+    try:
+        share = DeviceOomHandler(runtime.manager)
+        gpu_budget.follow(share)
+        gpu_budget.sample()
+        beside = _DEVICE - _CONTEXTS
+        assert cpu_as_gpu.fraction * 2 * _DEVICE == pytest.approx(beside - 9 * CHUNK_BYTES)
+        gpu_budget._client.slots = 4
+        share.on_resize()
+        assert cpu_as_gpu.fraction * 2 * _DEVICE == pytest.approx(beside - 4 * CHUNK_BYTES)
+        assert share.left_bytes() == beside - 4 * CHUNK_BYTES - 100 * _MIB
+    finally:
+        runtimes.stop()

@@ -1,0 +1,106 @@
+"""The limit of a cgroup, of both versions, is read from the kernel's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from memtide._node.memory_budget import MemoryBudget, budget_of_cgroup
+from memtide._node.memory_cgroup import CgroupLimit, tightest_limit
+from memtide._node.private_daemon import Pools
+
+_GIB = 2**30
+
+
+def write(root: Path, files: dict[str, object]) -> Path:
+    for name, text in {"proc/meminfo": f"MemTotal: {8 * 2**20} kB\n", **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n", encoding="ascii")
+    return root
+
+
+def version_1(root: Path) -> Path:
+    group = "sys/fs/cgroup/memory/job/step"
+    return write(
+        root,
+        {
+            "proc/self/cgroup": "5:cpu,cpuacct:/other\n4:memory:/job/step\n0::/",
+            f"{group}/memory.limit_in_bytes": 9223372036854771712,
+            f"{group}/memory.usage_in_bytes": _GIB,
+            "sys/fs/cgroup/memory/job/memory.limit_in_bytes": 2 * _GIB,
+            "sys/fs/cgroup/memory/job/memory.usage_in_bytes": _GIB,
+            "sys/fs/cgroup/memory/job/memory.stat": (
+                f"total_cache 9\ntotal_inactive_file {_GIB // 4}\ntotal_active_file {_GIB // 4}"
+            ),
+        },
+    )
+
+
+def version_2(root: Path) -> Path:
+    group = "sys/fs/cgroup/job/step"
+    return write(
+        root,
+        {
+            "proc/self/cgroup": "0::/job/step",
+            f"{group}/memory.max": "max",
+            f"{group}/memory.current": _GIB,
+            "sys/fs/cgroup/job/memory.max": 2 * _GIB,
+            "sys/fs/cgroup/job/memory.current": _GIB,
+            "sys/fs/cgroup/job/memory.stat": (
+                f"anon 5\ninactive_file {_GIB // 4}\nactive_file {_GIB // 4}"
+            ),
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "path"),
+    [(version_1, "/sys/fs/cgroup/memory/job"), (version_2, "/sys/fs/cgroup/job")],
+)
+def test_a_parents_limit_holds_and_page_cache_is_not_used(
+    version: object, path: str, tmp_path: Path
+) -> None:
+    assert callable(version)
+    limit = tightest_limit(version(tmp_path))
+    assert limit == CgroupLimit(path, limit_bytes=2 * _GIB, used_bytes=_GIB // 2)
+    assert limit.free_bytes == 2 * _GIB - _GIB // 2
+
+
+def test_a_limit_above_the_machines_memory_is_none(tmp_path: Path) -> None:
+    root = version_2(tmp_path)
+    (root / "sys/fs/cgroup/job/memory.max").write_text(str(8 * _GIB), encoding="ascii")
+    assert tightest_limit(root) is None
+
+
+def test_the_limit_that_leaves_least_counts(tmp_path: Path) -> None:
+    root = version_2(tmp_path)
+    (root / "sys/fs/cgroup/job/step/memory.max").write_text(f"{_GIB + 5}", encoding="ascii")
+    limit = tightest_limit(root)
+    assert limit is not None
+    assert (limit.path, limit.free_bytes) == ("/sys/fs/cgroup/job/step", 5)
+
+
+def test_a_machine_without_cgroups_has_no_limit(tmp_path: Path) -> None:
+    assert tightest_limit(write(tmp_path, {})) is None
+    assert tightest_limit(tmp_path / "nothing") is None
+
+
+def test_a_limit_is_the_budget_less_a_margin(tmp_path: Path) -> None:
+    budget = budget_of_cgroup(Pools(), version_2(tmp_path))
+    assert budget.host_bytes == 2 * _GIB - _GIB // 2 - 2 * _GIB // 16
+    assert budget.host_source == "the limit of cgroup /sys/fs/cgroup/job"
+    assert budget.device_bytes is None
+
+
+def test_pools_that_are_asked_for_are_kept_and_have_no_budget(tmp_path: Path) -> None:
+    root = version_2(tmp_path)
+    assert budget_of_cgroup(Pools(host_bytes=_GIB), root) == MemoryBudget()
+    assert budget_of_cgroup(Pools(device_bytes=_GIB), root) == MemoryBudget()
+    assert budget_of_cgroup(Pools(ssd_bytes=_GIB), root).named()
+
+
+def test_a_limit_too_small_for_torch_is_no_budget(tmp_path: Path) -> None:
+    root = version_2(tmp_path)
+    (root / "sys/fs/cgroup/job/memory.max").write_text(str(_GIB * 3 // 4), encoding="ascii")
+    assert budget_of_cgroup(Pools(), root) == MemoryBudget()

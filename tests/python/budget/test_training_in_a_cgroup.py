@@ -1,0 +1,76 @@
+"""A script that needs 6 GB trains in a cgroup of 2 GiB that holds it and its daemon."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import SCRIPTS, Cli
+from limited_cgroup import ENTER, LimitedCgroup, NoCgroup, limited_cgroup
+
+_SCRIPT = SCRIPTS / "activation_heavy.py"
+_LIMIT_BYTES = 2 * 2**30
+_LARGE = {"BLOCKS": 12, "BATCH": 32, "STEPS": 2}  # 6 GB.
+_SMALL = {"BLOCKS": 6, "BATCH": 12, "STEPS": 2}  # 1.3 GB, of which 0.35 are torch's.
+
+
+@pytest.fixture
+def cgroup() -> Iterator[LimitedCgroup]:
+    try:
+        with limited_cgroup(_LIMIT_BYTES) as cgroup:
+            yield cgroup
+    except NoCgroup as reason:
+        pytest.skip(str(reason))
+
+
+def test_a_script_of_6_gb_trains_in_2_gib_where_plain_torch_is_killed(
+    cgroup: LimitedCgroup, cli: Cli, tmp_path: Path
+) -> None:
+    result, stats = tmp_path / "result", tmp_path / "stats"
+    plain = cli.python("-c", ENTER, cgroup.path, _SCRIPT, RESULT=result, **_LARGE)
+    assert plain.status == -signal.SIGKILL
+    flags = (f"--stats={stats}", f"--ssd-dir={tmp_path / 'ssd'}")
+    run = ("-m", "memtide", "run", *flags, _SCRIPT)
+    ours = cli.python("-c", ENTER, cgroup.path, *run, RESULT=result, **_LARGE).check()
+    assert "memtide: the budget is 1.8" in ours.err
+    budget = json.loads(stats.read_text(encoding="utf-8"))["budget"]
+    assert budget["host_source"].startswith("the limit of cgroup ")
+    assert budget["host_bytes"] < _LIMIT_BYTES
+    assert budget["host_most_used_bytes"] <= budget["host_bytes"]
+    assert len(json.loads(result.read_text(encoding="utf-8"))["losses"]) == _LARGE["STEPS"]
+
+
+def test_a_budget_changes_no_bit(cli: Cli, tmp_path: Path) -> None:
+    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
+    cli.python(_SCRIPT, RESULT=plain, **_SMALL).check()
+    flags = ("--device=none", "--host-memory=900MiB", "--exact", f"--stats={stats}")
+    done = cli.memtide(
+        "run", *flags, f"--ssd-dir={tmp_path / 'ssd'}", _SCRIPT, RESULT=ours, **_SMALL
+    ).check()
+    assert ours.read_text(encoding="utf-8") == plain.read_text(encoding="utf-8")
+    assert "host memory: the budget was 900 MiB, and script and daemon used at most" in done.err
+    budget = json.loads(stats.read_text(encoding="utf-8"))["budget"]
+    assert 600 * 2**20 < budget["host_most_used_bytes"] <= budget["host_bytes"] == 900 * 2**20
+
+
+def test_a_script_that_takes_the_budget_itself_ends_with_both_numbers(
+    cli: Cli, tmp_path: Path
+) -> None:
+    script = tmp_path / "holds.py"
+    script.write_text(
+        "import torch\n"
+        "held = torch.ones(200 << 20)\n"
+        "layer = torch.nn.Linear(2048, 2048)\n"
+        "layer(torch.ones(512, 2048)).sum().backward()\n"
+        "print('trained')\n",
+        encoding="utf-8",
+    )
+    flags = ("--device=none", "--host-memory=600MiB", f"--ssd-dir={tmp_path / 'ssd'}")
+    done = cli.memtide("run", *flags, script)
+    assert done.status == 1
+    assert "trained" not in done.out
+    assert "the script's own memory is 1." in done.err
+    assert "beside what memtide manages, and --host-memory is 600 MiB" in done.err
