@@ -31,10 +31,10 @@ class RandomStates:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RandomStates) or not torch.equal(self._cpu, other._cpu):
             return False
-        mine, others = self._of_device, other._of_device
-        if mine is None or others is None:
-            return mine is others
-        return torch.equal(mine, others)
+        here, there = self._of_device, other._of_device
+        if here is None or there is None:
+            return here is there
+        return torch.equal(here, there)
 
     __hash__ = None  # type: ignore[assignment]
 

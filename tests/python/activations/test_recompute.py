@@ -146,7 +146,7 @@ def test_settings_of_the_forward_pass_are_restored(
 ) -> None:
     def function(block: Lambda, value: torch.Tensor) -> torch.Tensor:
         mixed = functional.scaled_dot_product_attention(value, block.linear(value), value)
-        return mixed * torch.full((), 1.1)  # Of the default type.
+        return mixed * torch.full((), 1.1)  # It has the default type.
 
     def step(model: nn.ModuleList, value: torch.Tensor) -> torch.Tensor:
         torch.set_default_dtype(torch.float64)
@@ -254,8 +254,8 @@ def test_dear_results_are_not_computed_again_and_pass_memtide_s_hooks(
     finally:
         _hooks._pop_saved_tensors_default_hooks()
     assert loss.isfinite() and names.count(kernel) == 3
-    kept = [tensor for tensor in packed if tensor.shape == (3, 2, 5, 8)]
-    assert len(kept) == 3  # Attention's outputs.
+    outputs = [tensor for tensor in packed if tensor.shape == (3, 2, 5, 8)]
+    assert len(outputs) == 3
     packed.clear()
 
 

@@ -1,0 +1,324 @@
+"""Finds out which blocks can be recomputed exactly, and what that costs, in one iteration.
+
+In the rehearsal each block runs as it is, and once more behind it, with the random generators set
+back. Its effects are looked for before and after (effects.py); a block that has any is not run a
+second time. What autograd saves, and the outputs, must be the same bits in both runs. The result of
+the first run is the script's.
+
+In the backward pass behind it, a block's saved tensors must be asked for once each: torch's
+checkpoint cannot give one twice in a pass. Its input must still be what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointFunction
+
+from memtide._activations import dear_results, effects
+from memtide._activations.blocks import bytes_of
+from memtide._activations.call_arguments import CallArguments, ForeignArgument, tensors_in
+from memtide._activations.dear_results import HookPair
+from memtide._activations.effects import State
+from memtide._activations.random_states import RandomStates
+from memtide._activations.recompute import Replacer, devices_of, reason_against_call, top_hooks
+from memtide._util.devices import gpu_module
+
+Function = Callable[..., Any]
+_NOT_CALLED = "it was not called in the iteration that was rehearsed"
+_COMPILED = "CompiledFunctionBackward"
+_COLLECTIVES = ("c10d", "_c10d_functional")
+
+
+@dataclass
+class Rehearsed:
+    """What is known of a block. Bytes count each storage once, without parameters."""
+
+    reason: str | None = _NOT_CALLED  # Why it is not to be recomputed; None: it can be.
+    forward_s: float = 0.0  # To run its forward pass again.
+    input_bytes: int = 0
+    dear_bytes: int = 0  # What `Mode.REST` keeps beside the input.
+    saved_bytes: int = 0  # What autograd saves without recomputation, the input included.
+
+
+@dataclass
+class _Notes:
+    """Of one block, during the rehearsal."""
+
+    result: Rehearsed = field(default_factory=Rehearsed)
+    uses_hooks: bool = False
+    tasks: set[tuple[int, int]] = field(default_factory=set)
+    # The first input tensors with their versions, until backward reaches the block.
+    inputs: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+
+    def refuse(self, reason: str) -> None:
+        """Keeps the first reason."""
+        if self.result.reason in (None, _NOT_CALLED):
+            self.result.reason = reason
+
+
+class Rehearsal:
+    """Watches blocks from `open` to `close`. Each block's first call counts."""
+
+    def __init__(self, attributes: Replacer) -> None:
+        """`attributes` is this object's alone."""
+        self._attributes = attributes
+        self._notes: weakref.WeakKeyDictionary[nn.Module, _Notes] = weakref.WeakKeyDictionary()
+        self._running: _Notes | None = None
+
+    def open(self, blocks: Iterable[nn.Module]) -> None:
+        """Begins, before an iteration's first forward pass."""
+        for block in blocks:
+            self._notes[block] = _Notes()
+        for kind in {type(block) for block in self._notes}:
+            self._attributes.replace(kind, "_call_impl", self._calling)
+        self._attributes.replace(saved_tensors_hooks, "__enter__", self._noticing)
+        self._attributes.replace(CheckpointFunction, "forward", self._noticing)
+
+    def close(self) -> dict[nn.Module, Rehearsed]:
+        """Ends, after the iteration."""
+        self._attributes.undo()
+        results = {block: notes.result for block, notes in self._notes.items()}
+        for notes in self._notes.values():
+            notes.inputs.clear()
+        self._notes = weakref.WeakKeyDictionary()
+        return results
+
+    def _noticing(self, original: Function) -> Function:
+        """A checkpoint, or saved-tensor hooks, that the script uses within a block."""
+
+        @functools.wraps(original)
+        def noticing(*args: Any, **kwargs: Any) -> Any:
+            if self._running is not None:
+                self._running.uses_hooks = True
+            return original(*args, **kwargs)
+
+        return noticing
+
+    def _calling(self, original: Function) -> Function:
+        @functools.wraps(original)
+        def _call_impl(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(module, *args, **kwargs)
+            notes = self._notes.get(module)
+            if notes is None or notes.result.reason != _NOT_CALLED or self._running is not None:
+                return original(module, *args, **kwargs)
+            reason = reason_against_call(module) or effects.reason_against(module)
+            try:
+                arguments = CallArguments(args, kwargs)
+            except ForeignArgument as foreign:
+                reason = reason or str(foreign)
+            else:
+                devices = {t.device for t in arguments.tensors if t.dim()} | devices_of(module)
+                if len(devices) > 1:
+                    reason = reason or "it is on several devices"
+            if reason is not None:
+                if torch.is_grad_enabled():  # Else it is an evaluation.
+                    notes.refuse(reason)
+                return original(module, *args, **kwargs)
+            self._running = notes
+            try:
+                run = functools.partial(original, module)
+                return self._rehearse(notes, module, run, arguments, devices, (args, kwargs))
+            finally:
+                self._running = None
+
+        return _call_impl
+
+    def _rehearse(
+        self,
+        notes: _Notes,
+        block: nn.Module,
+        run: Function,
+        arguments: CallArguments,
+        devices: set[torch.device],
+        given: tuple[tuple[Any, ...], dict[str, Any]],
+    ) -> Any:
+        device = next(iter(devices), torch.device("cpu"))
+        tensors = arguments.tensors
+        before, random = State(block, tensors), RandomStates(device)
+        again = arguments.given(tensors)  # Before the block changes its containers.
+        saved = _Saved(notes)
+        with _Watching() as watching, saved.recorded():
+            output = run(*given[0], **given[1])
+        notes.result.input_bytes = bytes_of(tensors)
+        notes.result.dear_bytes = watching.dear_bytes
+        notes.result.saved_bytes = bytes_of([*tensors, *(tensor for tensor, _ in saved.tensors)])
+        after, random_after = State(block, tensors), RandomStates(device)
+        reason = (
+            before.change_to(after) or saved.reason() or _reason_against_output(output, tensors)
+        )
+        if notes.uses_hooks:
+            reason = "the script has a checkpoint or saved-tensor hooks in it"
+        if watching.has_collectives:
+            reason = "it has collectives"
+        if reason is None:
+            random.restore()
+            reason = self._run_again(notes, run, again, saved, output)
+            reason = reason or after.change_to(State(block, tensors))
+            if reason is None and RandomStates(device) != random_after:
+                reason = "it draws another number of random numbers each time"
+            random_after.restore()
+        notes.result.reason = reason
+        if reason is None:
+            notes.inputs = [(tensor.detach(), tensor._version) for tensor in tensors]
+            _before_backward(output, notes)
+        return output
+
+    def _run_again(
+        self, notes: _Notes, run: Function, given: Any, first: _Saved, output: Any
+    ) -> str | None:
+        second = _Saved(notes)
+        synchronize = _synchronizing(tensors_in(output))
+        synchronize()
+        began_s = time.monotonic()
+        try:
+            with second.recorded():
+                again = run(*given[0], **given[1])
+        except Exception as error:  # Any that the script's code may raise, if it runs twice.
+            return f"its forward pass cannot run twice: {type(error).__name__}"
+        synchronize()
+        notes.result.forward_s = time.monotonic() - began_s
+        if not _all_same(tensors_in(output), tensors_in(again)):
+            return "its output differs if it runs again"
+        if not _all_same((t for t, _ in first.tensors), (t for t, _ in second.tensors)):
+            return "what autograd saves of it differs if it runs again"
+        return None
+
+
+class _Saved:
+    """What autograd saves while a block runs. It goes on to the hooks that are set."""
+
+    def __init__(self, notes: _Notes) -> None:
+        self._notes = notes
+        self.tensors: list[tuple[torch.Tensor, int]] = []
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Records within a block."""
+        hooks = top_hooks()
+        pack = functools.partial(self._pack, hooks)
+        unpack = functools.partial(_unpack, hooks, self._notes)
+        torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+        try:
+            yield
+        finally:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+
+    def reason(self) -> str | None:
+        """Why what was saved cannot be recomputed."""
+        if any(tensor._version != version for tensor, version in self.tensors):
+            return "it changes in place what autograd has saved"
+        return None
+
+    def _pack(self, hooks: HookPair | None, tensor: torch.Tensor) -> Any:
+        number = len(self.tensors)
+        detached = tensor if tensor.is_leaf else tensor.detach()
+        self.tensors.append((detached, tensor._version))
+        handle = detached if hooks is None else hooks[0](tensor)
+        return number, handle, tensor._version
+
+
+def _unpack(hooks: HookPair | None, notes: _Notes, packed: tuple[int, Any, int]) -> Any:
+    number, handle, version = packed
+    use = torch._C._current_graph_task_id(), number
+    if use in notes.tasks:
+        notes.refuse("a tensor that autograd saves in it is asked for twice in one backward pass")
+    notes.tasks.add(use)
+    if hooks is not None:
+        return hooks[1](handle)
+    if handle._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{handle.type()} {list(handle.size())}] is at version {handle._version}; "
+            f"expected version {version} instead."
+        )
+    return handle
+
+
+class _Watching(TorchDispatchMode):
+    """Sees the operations of a block."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dear_bytes = 0
+        self.has_collectives = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func in dear_results.DEAR:
+            self.dear_bytes += bytes_of(tensors_in(output))
+        self.has_collectives |= func.namespace in _COLLECTIVES
+        return output
+
+
+def _before_backward(output: Any, notes: _Notes) -> None:
+    """Looks at the inputs when backward reaches the block."""
+
+    def look(_gradients: Any) -> None:
+        if any(tensor._version != version for tensor, version in notes.inputs):
+            notes.refuse("its input is changed in place before backward")
+        notes.inputs.clear()
+
+    for tensor in tensors_in(output):
+        if tensor.grad_fn is not None:
+            tensor.grad_fn.register_prehook(look)
+
+
+def _reason_against_output(output: Any, inputs: list[torch.Tensor]) -> str | None:
+    outputs = list(tensors_in(output))
+    if not any(tensor.grad_fn is not None for tensor in outputs):
+        return "autograd saves nothing of it"
+    storages = {tensor.untyped_storage()._cdata for tensor in inputs}
+    if any(
+        tensor.untyped_storage()._cdata in storages and all(tensor is not each for each in inputs)
+        for tensor in outputs
+    ):
+        return "its output is a view of its input"
+    before = {tensor.grad_fn for tensor in inputs}
+    nodes = [tensor.grad_fn for tensor in outputs]
+    seen: set[Any] = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen or node in before:
+            continue
+        seen.add(node)
+        if node.name() == _COMPILED:
+            return "it has compiled regions"
+        nodes.extend(following for following, _ in node.next_functions)
+    return None
+
+
+def _all_same(one: Iterable[torch.Tensor], other: Iterable[torch.Tensor]) -> bool:
+    first, second = list(one), list(other)
+    return len(first) == len(second) and all(map(_same_bits, first, second))
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same, NaN included."""
+    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+        return False
+    return torch.equal(
+        *(
+            t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+            for t in (one, other)
+        )
+    )
+
+
+def _synchronizing(tensors: Iterable[torch.Tensor]) -> Callable[[], None]:
+    tensor = next(iter(tensors), None)
+    module = None if tensor is None else gpu_module(tensor.device.type)
+    if module is None or tensor is None:
+        return lambda: None
+    return functools.partial(module.synchronize, tensor.device)
