@@ -98,7 +98,6 @@ class BlockFinder:
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         if (
             torch.compiler.is_compiling()
-            or not torch.is_grad_enabled()
             or torch._C._current_graph_task_id() != _NO_BACKWARD
             or self._count >= _MOST_CALLS
         ):

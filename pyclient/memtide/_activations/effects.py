@@ -21,7 +21,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from memtide._activations.recompute import modules_in
 
 _MOST_ITEMS = 1000
-_MOST_BYTES = 1 << 20  # Of a buffer that is compared; a larger one has only its version compared.
+# A larger buffer has only its version compared, not its content.
+_MOST_BYTES = 1 << 20
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 # What torch keeps in a module's attributes, and the script's hooks, which are looked at elsewhere.

@@ -53,7 +53,7 @@ class Rehearsed:
 
 @dataclass
 class _Notes:
-    """Of one block, during the rehearsal."""
+    """What a rehearsal knows of one block."""
 
     result: Rehearsed = field(default_factory=Rehearsed)
     uses_hooks: bool = False
@@ -142,7 +142,7 @@ class Rehearsal:
         run: Function,
         arguments: CallArguments,
         devices: set[torch.device],
-        given: tuple[tuple[Any, ...], dict[str, Any]],
+        call: tuple[tuple[Any, ...], dict[str, Any]],
     ) -> Any:
         device = next(iter(devices), torch.device("cpu"))
         tensors = arguments.tensors
@@ -150,7 +150,7 @@ class Rehearsal:
         again = arguments.given(tensors)  # Before the block changes its containers.
         saved = _Saved(notes)
         with _Watching() as watching, saved.recorded():
-            output = run(*given[0], **given[1])
+            output = run(*call[0], **call[1])
         notes.result.input_bytes = bytes_of(tensors)
         notes.result.dear_bytes = watching.dear_bytes
         notes.result.saved_bytes = bytes_of([*tensors, *(tensor for tensor, _ in saved.tensors)])
@@ -176,7 +176,7 @@ class Rehearsal:
         return output
 
     def _run_again(
-        self, notes: _Notes, run: Function, given: Any, first: _Saved, output: Any
+        self, notes: _Notes, run: Function, call: Any, first: _Saved, output: Any
     ) -> str | None:
         second = _Saved(notes)
         synchronize = _synchronizing(tensors_in(output))
@@ -184,7 +184,7 @@ class Rehearsal:
         began_s = time.monotonic()
         try:
             with second.recorded():
-                again = run(*given[0], **given[1])
+                again = run(*call[0], **call[1])
         except Exception as error:  # Any that the script's code may raise, if it runs twice.
             return f"its forward pass cannot run twice: {type(error).__name__}"
         synchronize()

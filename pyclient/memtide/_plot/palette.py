@@ -9,6 +9,6 @@ COLOURS = {
     "activation": "#b5524a",
     "other": "#7a6fb0",
 }
-OWN_COLOURS = {"host": "#9aa5b1", "device": "#5b7083"}
+OWN_COLOURS = {"activations": COLOURS["activation"], "host": "#9aa5b1", "device": "#5b7083"}
 LIMIT_COLOURS = {"budget": "#28323c", "pool limit": "#7b8794"}
 PHASE_COLOURS = {"forward": "#eef4fb", "backward": "#fdf3e7", "step": "#edf7f0"}

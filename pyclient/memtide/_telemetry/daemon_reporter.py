@@ -57,6 +57,9 @@ class Reporter(Observer):
     def sampling(self) -> bool:  # type: ignore[override]
         return self._next.sampling
 
+    def count_kept_activations(self, count: Callable[[], int]) -> None:
+        self._next.count_kept_activations(count)
+
     def moment(self, phase: str, name: str) -> None:
         if self._ledger.active:
             with contextlib.suppress(MemtideError):

@@ -20,6 +20,7 @@ class Sample:
     kinds: dict[str, dict[str, int]]
     budget_bytes: dict[str, int]  # Bytes that the session's job may fill, by tier.
     stalled_s: float  # All stalls since the iteration began.
+    kept_activation_bytes: int = 0  # A part of the own bytes: on a GPU, if there is one.
 
 
 @dataclass
@@ -52,10 +53,20 @@ class Tide:
         return limits
 
     def own(self) -> dict[str, list[int]]:
-        """Bytes of the process outside chunks at each moment: on the host, and on a GPU it uses."""
+        """Bytes of the process outside chunks at each moment: activations, and the rest of what is
+        on the host, and on a GPU it uses."""
         own_bytes = {"host": [sample.own_host_bytes for sample in self.samples]}
         device = [sample.own_device_bytes for sample in self.samples]
-        return {**own_bytes, "device": device} if any(device) else own_bytes
+        if any(device):
+            own_bytes["device"] = device
+        where = list(own_bytes)[-1]
+        kept = [sample.kept_activation_bytes for sample in self.samples]
+        if not any(kept):
+            return own_bytes
+        # Two readings a moment apart: the process may have less by now than it kept.
+        activations = list(map(min, kept, own_bytes[where]))
+        own_bytes[where] = [a - b for a, b in zip(own_bytes[where], activations, strict=True)]
+        return {"activations": activations, **own_bytes}
 
     def stalls_s(self) -> list[float]:
         """Seconds that fetches stalled in each moment; 0 for the last, where they are unknown."""

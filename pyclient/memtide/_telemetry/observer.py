@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -20,6 +21,9 @@ class Observer:
 
     # Whether the observer needs moments now. If not, hooks need not report them.
     sampling = False
+
+    def count_kept_activations(self, count: Callable[[], int]) -> None:
+        """From now on, `count` says how many bytes the process keeps for backward outside chunks."""
 
     def moment(self, phase: str, name: str) -> None:
         """A module's pass or a piece of a step begins; phase is "forward", "backward" or "step"."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,12 @@ class Recorder(Observer):
         self._sampled_tide: Tide | None = None
         self._step_waits = StepWaits()
         self._step_wait_recorded_s = 0.0  # `_step_waits.total_s` at the end of the last record.
+        self._kept_activations: Callable[[], int] = lambda: 0
         self._start_tide()
+
+    def count_kept_activations(self, count: Callable[[], int]) -> None:
+        """The tide picture shows them as a part of the process's own memory."""
+        self._kept_activations = count
 
     def moment(self, phase: str, name: str) -> None:
         """Takes a sample if this iteration is sampled for the tide picture."""
@@ -87,6 +93,7 @@ class Recorder(Observer):
                 own_device_bytes=process_memory.device_bytes(self._client.properties.dl_device),
                 kinds={kind: asdict(usage) for kind, usage in node.kinds.items()},
                 budget_bytes=_budget(node),
+                kept_activation_bytes=self._kept_activations(),
                 stalled_s=sum(node.stalls_s.values()) - sum(self._node.stalls_s.values()),
             )
         )

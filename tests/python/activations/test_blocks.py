@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from memtide._activations.blocks import Block, BlockFinder
 from torch import nn
@@ -73,6 +75,37 @@ def test_a_shared_module_is_no_block() -> None:
     assert [block.module for block in blocks] == parts
 
 
+def test_shared_modules_do_not_make_a_row() -> None:
+    shared = Part()
+    assert found(nn.Sequential(shared, Part(), Part(), shared)) == []
+
+
+def test_a_module_that_one_pass_calls_twice_is_no_block() -> None:
+    class Uneven(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts, self.passes = nn.ModuleList(Part() for _ in range(4)), 0
+
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            self.passes += 1
+            for part in [*self.parts, *([self.parts[0]] if self.passes > 1 else [])]:
+                value = part(value)
+            return value
+
+    model = Uneven()
+    assert [block.module for block in found(model, repeats=2)] == list(model.parts)[1:]
+
+
+def test_a_forward_pass_that_raises_is_over() -> None:
+    model = nn.Sequential(*(Part() for _ in range(3)))
+    finder = BlockFinder()
+    finder.open()
+    with contextlib.suppress(RuntimeError):
+        model(torch.ones(2, 5))
+    model(torch.ones(2, 4))
+    assert [block.module for block in finder.close()] == list(model)
+
+
 def test_torch_s_own_modules_without_children_are_no_blocks() -> None:
     assert found(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))) == []
 
@@ -94,10 +127,8 @@ def test_an_error_in_a_module_leaves_the_calls_in_order() -> None:
             self.broken, self.parts = Broken(), nn.ModuleList(Part() for _ in range(3))
 
         def forward(self, value: torch.Tensor) -> torch.Tensor:
-            try:
+            with contextlib.suppress(KeyError):
                 self.broken(value)
-            except KeyError:
-                pass
             for part in self.parts:
                 value = part(value)
             return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -463,6 +464,28 @@ def test_inputs_live_no_longer_than_autograd_keeps_them(
     del loss
     gc.collect()
     assert sys.getrefcount(inner) == before
+
+
+def test_a_call_holds_its_input_through_the_hooks_alone(
+    recompute: Recompute, mode: Mode, value: torch.Tensor
+) -> None:
+    def moving(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.is_leaf else tensor.detach().clone()
+
+    moving.__module__ = "memtide.test"
+    model = blocks()
+    recompute.plan(dict.fromkeys(model, mode))
+    _hooks._push_saved_tensors_default_hooks(moving, unpack)
+    try:
+        inner = model[0](value)
+        source = weakref.ref(inner)
+        loss = model[1](inner).sum()
+    finally:
+        _hooks._pop_saved_tensors_default_hooks()
+    del inner
+    gc.collect()
+    assert source() is None
+    loss.backward()
 
 
 def test_a_plan_replaces_the_one_before(

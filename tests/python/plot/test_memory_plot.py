@@ -74,6 +74,31 @@ def test_the_tide_is_taken_apart_by_tier_and_kind(falling: Tide) -> None:
     assert list(falling.own()) == ["host"]
 
 
+def test_kept_activations_are_a_part_of_the_process_s_own_memory(
+    falling: Tide, tmp_path: Path
+) -> None:
+    def keeping(sample: Sample, device_mib: int, index: int) -> Sample:
+        own = {"own_device_bytes": device_mib * _MIB, "kept_activation_bytes": index * 20 * _MIB}
+        return Sample(**{**vars(sample), **own})
+
+    on_host = Tide(3, [keeping(s, 0, i) for i, s in enumerate(falling.samples)], falling.pool_bytes)
+    own = on_host.own()
+    assert list(own) == ["activations", "host"]
+    assert [size // _MIB for size in own["activations"]][:7] == [0, 20, 40, 60, 80, 100, 100]
+    assert all(sum(sizes) == 100 * _MIB for sizes in zip(*own.values(), strict=True))
+    own = Tide(3, [keeping(falling.samples[0], 50, 1)], falling.pool_bytes).own()
+    assert {name: sizes[0] // _MIB for name, sizes in own.items()} == {
+        "activations": 20,
+        "host": 100,
+        "device": 30,
+    }
+    page = memory_page.page(on_host)
+    assert '"name":"activations","colour":"#b5524a"' in page
+    memory_plot.draw(on_host, tmp_path / "tide.svg")
+    # Text is drawn as paths, so the colour has to do.
+    assert "#b5524a" in (tmp_path / "tide.svg").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_an_image_is_drawn(suffix: str, falling: Tide, tmp_path: Path) -> None:
     path = tmp_path / f"tide.{suffix}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -52,6 +52,18 @@ def test_an_iteration_is_its_moments_in_order_and_its_end(runtime: Runtime) -> N
         len(reported) - 26
     ) + [None]
     assert len(reported) >= 26 + 11  # A step's moments are its pieces, not its whole.
+
+
+def test_the_next_observer_counts_activations() -> None:
+    class Next(Observer):
+        def count_kept_activations(self, count: Callable[[], int]) -> None:
+            self.count = count
+
+    client, counting = FakeClient(), Next()
+    runtime = runtimes.start(client, counting, adopt_everything=True)
+    runtime.observer.count_kept_activations(lambda: 17)
+    runtimes.stop()
+    assert counting.count() == 17
 
 
 def test_a_moment_is_told_before_its_chunks_are_leased(runtime: Runtime) -> None:
