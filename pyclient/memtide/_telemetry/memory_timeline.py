@@ -60,11 +60,11 @@ class Tide:
         if any(device):
             own_bytes["device"] = device
         where = list(own_bytes)[-1]
-        kept = [sample.kept_activation_bytes for sample in self.samples]
-        if not any(kept):
+        kept_bytes = [sample.kept_activation_bytes for sample in self.samples]
+        if not any(kept_bytes):
             return own_bytes
         # Two readings a moment apart: the process may have less by now than it kept.
-        activations = list(map(min, kept, own_bytes[where]))
+        activations = list(map(min, kept_bytes, own_bytes[where]))
         own_bytes[where] = [a - b for a, b in zip(own_bytes[where], activations, strict=True)]
         return {"activations": activations, **own_bytes}
 

@@ -23,7 +23,7 @@ class Observer:
     sampling = False
 
     def count_kept_activations(self, count: Callable[[], int]) -> None:
-        """From now on, `count` says how many bytes the process keeps for backward outside chunks."""
+        """From now on, `count` returns the bytes that the process keeps for backward."""
 
     def moment(self, phase: str, name: str) -> None:
         """A module's pass or a piece of a step begins; phase is "forward", "backward" or "step"."""

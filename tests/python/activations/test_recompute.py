@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from memtide._activations import dear_results
 from memtide._activations.recompute import Mode, Recompute
-from memtide._torch_hooks.attributes import Attributes
+from recomputed_blocks import Lambda, backward, blocks, chain, check, moved
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -22,110 +19,6 @@ from torch.utils.checkpoint import checkpoint
 
 _WIDTH = 16
 _hooks = torch._C._autograd
-
-
-class Block(nn.Module):
-    """As in a transformer, with dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(_WIDTH)
-        self.attention = nn.Linear(_WIDTH, 3 * _WIDTH)
-        self.wide = nn.Linear(_WIDTH, 4 * _WIDTH)
-        self.narrow = nn.Linear(4 * _WIDTH, _WIDTH)
-        self.calls = 0
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        parts = self.attention(self.norm(value)).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(*parts.unbind())
-        value = value + functional.dropout(mixed.transpose(1, 2).flatten(2), 0.2, self.training)
-        return value + functional.dropout(
-            self.narrow(functional.gelu(self.wide(value))), 0.2, self.training
-        )
-
-
-class Lambda(nn.Module):
-    """A block of any function of itself and its arguments."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.linear = nn.Linear(_WIDTH, _WIDTH)
-        self.function = function
-        self.calls = 0
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self.calls += 1
-        return self.function(self, *args, **kwargs)
-
-
-@pytest.fixture
-def recompute() -> Iterator[Recompute]:
-    recompute = Recompute(Attributes())
-    yield recompute
-    recompute.close()
-    assert "_call_impl" not in vars(Block) and "_call_impl" not in vars(Lambda)
-
-
-@pytest.fixture(params=list(Mode))
-def mode(request: pytest.FixtureRequest) -> Mode:
-    return Mode(request.param)
-
-
-@pytest.fixture
-def value() -> torch.Tensor:
-    torch.manual_seed(1)
-    return torch.randn(3, 5, _WIDTH)
-
-
-def blocks(function: Callable[..., Any] | None = None) -> nn.ModuleList:
-    torch.manual_seed(0)
-    return nn.ModuleList(Block() if function is None else Lambda(function) for _ in range(3))
-
-
-def chain(model: nn.ModuleList, value: torch.Tensor) -> torch.Tensor:
-    for block in model:
-        value = block(value)
-    return value.square().mean()
-
-
-Step = Callable[[nn.ModuleList, torch.Tensor], torch.Tensor]
-
-
-def backward(model: nn.ModuleList, value: torch.Tensor) -> torch.Tensor:
-    loss = chain(model, value)
-    loss.backward()
-    return loss
-
-
-def outcome(model: nn.ModuleList, value: torch.Tensor, step: Step) -> list[torch.Tensor]:
-    """The loss, and all gradients and buffers."""
-    torch.manual_seed(2)
-    loss = step(model, value.clone())
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    assert gradients
-    return [loss.detach(), *gradients, *model.buffers(), torch.get_rng_state()]
-
-
-def same(ours: list[torch.Tensor], plain: list[torch.Tensor]) -> bool:
-    return len(ours) == len(plain) and all(map(torch.equal, ours, plain))
-
-
-def check(
-    recompute: Recompute,
-    mode: Mode,
-    value: torch.Tensor,
-    step: Step = backward,
-    function: Callable[..., Any] | None = None,
-    recomputed: bool = True,
-) -> None:
-    """Trains one step plain and one recomputed, and compares."""
-    model = blocks(function)
-    plain = copy.deepcopy(model)
-    expected = outcome(plain, value, step)
-    recompute.plan(dict.fromkeys(model, mode))
-    assert same(outcome(model, value, step), expected)
-    assert (model[1].calls > plain[1].calls) == recomputed
 
 
 def test_dropout_drops_the_same(recompute: Recompute, mode: Mode, value: torch.Tensor) -> None:
@@ -146,7 +39,8 @@ def test_settings_of_the_forward_pass_are_restored(
     recompute: Recompute, mode: Mode, value: torch.Tensor
 ) -> None:
     def function(block: Lambda, value: torch.Tensor) -> torch.Tensor:
-        mixed = functional.scaled_dot_product_attention(value, block.linear(value), value)
+        key, rows = block.linear(value)[None], value[None]
+        mixed = functional.scaled_dot_product_attention(rows, key, rows)[0]
         return mixed * torch.full((), 1.1)  # It has the default type.
 
     def step(model: nn.ModuleList, value: torch.Tensor) -> torch.Tensor:
@@ -209,80 +103,18 @@ def test_a_linear_layer_s_output_may_change_in_place(
     check(recompute, mode, value, function=function)
 
 
-def test_a_dear_result_that_the_block_changes_is_computed_again(
-    recompute: Recompute, mode: Mode, value: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dear_results, "DEAR", {torch.ops.aten.addmm.default})
-
-    def function(block: Lambda, value: torch.Tensor) -> torch.Tensor:
-        result = block.linear(value)
-        result += value * 0.5
-        return result.sin()
-
-    check(recompute, mode, value, function=function)
-
-
-def test_generators_go_on_behind_a_dear_result(
-    recompute: Recompute, value: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dear_results, "DEAR", {torch.ops.aten.native_dropout.default})
-
-    def function(block: Lambda, value: torch.Tensor) -> torch.Tensor:
-        dropped, _ = torch.native_dropout(block.linear(value), 0.5, True)
-        return functional.dropout(dropped.sin(), 0.5).exp()
-
-    check(recompute, Mode.REST, value, function=function)
-
-
-def test_dear_results_are_not_computed_again_and_pass_memtide_s_hooks(
-    recompute: Recompute, value: torch.Tensor
-) -> None:
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-    names = []
-
-    class Count(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, *args: Any) -> Any:
-            names.append(func)
-            return func(*args[1], **args[2])
-
-    Count.__module__ = pack.__module__ = "memtide.test"
-    model = blocks()
-    recompute.plan(dict.fromkeys(model, Mode.REST))
-    _hooks._push_saved_tensors_default_hooks(pack, unpack)
-    try:
-        with Count():
-            loss = backward(model, value)
-    finally:
-        _hooks._pop_saved_tensors_default_hooks()
-    assert loss.isfinite() and names.count(kernel) == 3
-    outputs = [tensor for tensor in packed if tensor.shape == (3, 2, 5, 8)]
-    assert len(outputs) == 3
-    packed.clear()
-
-
-packed: list[torch.Tensor] = []
-
-
-def pack(tensor: torch.Tensor) -> torch.Tensor:
-    packed.append(tensor.detach())
-    return packed[-1]
-
-
-def unpack(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
 def test_arguments_of_many_kinds(recompute: Recompute, mode: Mode, value: torch.Tensor) -> None:
     def function(block: Lambda, *, inputs: dict[str, Any], seen: list[Any]) -> Any:
         first, (second, nothing) = inputs["first"], inputs["rest"]
         seen.append(first)
         same = 2.0 if first is second and nothing is None else 3.0
-        return {"out": (block.linear(first) * first.sin() * same * len(seen), None)}
+        return {"out": ((block.linear(first) * first.sin() * same * len(seen)).sin(), None)}
 
     def step(model: nn.ModuleList, value: torch.Tensor) -> torch.Tensor:
         seen: list[Any] = []
-        for block in model:
-            value = block(inputs={"first": value, "rest": (value, None)}, seen=seen)["out"][0]
+        with moved():
+            for block in model:
+                value = block(inputs={"first": value, "rest": (value, None)}, seen=seen)["out"][0]
         loss = value.tanh().mean()
         loss.backward()
         assert len(seen) == len(model)
@@ -469,19 +301,12 @@ def test_inputs_live_no_longer_than_autograd_keeps_them(
 def test_a_call_holds_its_input_through_the_hooks_alone(
     recompute: Recompute, mode: Mode, value: torch.Tensor
 ) -> None:
-    def moving(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if tensor.is_leaf else tensor.detach().clone()
-
-    moving.__module__ = "memtide.test"
     model = blocks()
     recompute.plan(dict.fromkeys(model, mode))
-    _hooks._push_saved_tensors_default_hooks(moving, unpack)
-    try:
+    with moved():
         inner = model[0](value)
         source = weakref.ref(inner)
         loss = model[1](inner).sum()
-    finally:
-        _hooks._pop_saved_tensors_default_hooks()
     del inner
     gc.collect()
     assert source() is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -247,12 +249,48 @@ def test_a_block_that_cannot_run_twice_runs_once(rehearsal: Rehearsal) -> None:
     left = [1.0]
 
     def forward(block: Block, value: torch.Tensor) -> torch.Tensor:
-        return block.linear(value) * left.pop()
+        return functional.dropout(block.linear(value) * left.pop())
 
     block = Block(forward)
     rehearsal.open([block])
+    torch.manual_seed(4)
     assert block(torch.ones(3, _WIDTH)).isfinite().all()
+    ours = torch.get_rng_state()
+    torch.manual_seed(4)
+    functional.dropout(torch.ones(3, _WIDTH))
+    assert torch.equal(ours, torch.get_rng_state())
     assert "IndexError" in (rehearsal.close()[block].reason or "")
+
+
+def test_an_effect_of_the_second_run_alone_is_seen(rehearsal: Rehearsal) -> None:
+    runs: list[int] = []
+
+    def forward(block: Block, value: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        if len(runs) > 1:
+            block.number += 1
+        return block.linear(value)
+
+    block = Block(forward)
+    rehearsal.open([block])
+    block(torch.ones(3, _WIDTH))
+    assert "attributes" in (rehearsal.close()[block].reason or "")
+
+
+def test_a_block_of_which_nothing_is_saved_is_left_alone(rehearsal: Rehearsal) -> None:
+    block = Block(lambda block, value: block.linear(value)).requires_grad_(False)
+    rehearsal.open([block])
+    block(torch.ones(3, _WIDTH))
+    assert "saves nothing" in (rehearsal.close()[block].reason or "")
+
+
+def test_a_graph_without_backward_is_freed(rehearsal: Rehearsal) -> None:
+    block = Block(lambda block, value: block.linear(value).exp())
+    rehearsal.open([block])
+    output = weakref.ref(block(torch.ones(3, _WIDTH)))  # Its node saves it.
+    gc.collect()
+    assert output() is None
+    rehearsal.close()
 
 
 def test_nan_is_the_same_as_nan(rehearsal: Rehearsal) -> None:
