@@ -11,12 +11,16 @@ leaves, small ones, those on other devices, and those of other classes than torc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from memtide._activations.block_plan import BlockPlan, Moves
 from memtide._activations.default_hooks import DefaultHooks
 from memtide._activations.kept_storages import KeptStorages
+from memtide._activations.recompute import Replacer
 from memtide._activations.saved_tensor import Reference, SavedTensor
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.tensor_manager import TensorManager, is_plain
@@ -30,7 +34,12 @@ class Activations:
     """What autograd saves in this process. Thread safety: any thread of the script may pack and
     unpack."""
 
-    def __init__(self, manager: TensorManager, allowance: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        manager: TensorManager,
+        allowance: Callable[[], int],
+        attributes: Callable[[], Replacer],
+    ) -> None:
         """`allowance` says how many bytes of activations the process may keep now."""
         self._manager = manager
         self._allowance = allowance
@@ -38,6 +47,9 @@ class Activations:
         self._most_bytes = allowance()
         self._storages = KeptStorages()
         self.moved_bytes = 0  # In all.
+        self._move_s = 0.0  # Spent in copies to chunks, in all.
+        self._ended = Moves(0, 0.0)  # What was moved up to the end of the last iteration.
+        self.plan = BlockPlan(attributes)
         self._closed = False
         self.hooks = DefaultHooks(self.pack, _unpack)
 
@@ -61,11 +73,25 @@ class Activations:
         self._asked_at_bytes = self._storages.bytes
         self._most_bytes = self._allowance()
         self._manager.end_activations()
+        waited_s = self._manager.client.stats().wait_nanoseconds / 1e9
+        total = Moves(self.moved_bytes, self._move_s + waited_s)
+        before, self._ended = self._ended, total
+        self.plan.end_iteration(Moves(total.bytes - before.bytes, total.seconds - before.seconds))
+
+    def as_json(self) -> dict[str, Any]:
+        """What was done in the run; sizes in bytes."""
+        return {
+            "moved_bytes": self.moved_bytes,
+            "blocks": self.plan.blocks,
+            "recomputed_blocks": self.plan.recomputed,
+            "blocks_left_alone": dict(self.plan.reasons),
+        }
 
     def close(self) -> None:
         """Takes the hooks off this thread. Where the script has others above them, and in other
         threads, they stay, and do nothing but what they must."""
         self._closed = True
+        self.plan.close()
         self.hooks.unset()
 
     def _may_move(self, tensor: torch.Tensor) -> bool:
@@ -89,6 +115,7 @@ class Activations:
     def _move(self, tensor: torch.Tensor) -> torch.UntypedStorage | None:
         """Copies the storage of a tensor into activation chunks. None: there is no room for it."""
         manager = self._manager
+        began_s = time.monotonic()
         size_bytes = tensor.untyped_storage().nbytes()
         with torch.no_grad():
             try:
@@ -97,6 +124,7 @@ class Activations:
             except ResourceExhausted:
                 return None
         self.moved_bytes += size_bytes
+        self._move_s += time.monotonic() - began_s
         return target.untyped_storage()
 
 

@@ -54,6 +54,9 @@ class Keeper(Protocol):
     def kept_bytes(self) -> int:
         """Bytes of them in the script's own memory now."""
 
+    def as_json(self) -> dict[str, Any]:
+        """What was done with them in the run."""
+
 
 class Budget:
     """The limits of this process and its daemon. Safe to use from any thread.
@@ -65,6 +68,7 @@ class Budget:
         """`daemon_pid`: the private daemon."""
         self.limits = limits
         self._kept_bytes: Callable[[], int] = lambda: 0
+        self._activations_as_json: Callable[[], dict[str, Any]] = dict
         self._client = client
         self._daemon_pid = daemon_pid
         properties = client.properties
@@ -92,6 +96,7 @@ class Budget:
     def watch(self, activations: Keeper) -> None:
         """Counts what `activations` keeps in the script's own memory from now on."""
         self._kept_bytes = lambda: activations.kept_bytes
+        self._activations_as_json = activations.as_json
 
     def follow(self, share: DeviceOomHandler) -> None:
         """Limits torch's allocator to what a GPU's share leaves of the device's limit, whenever the
@@ -150,6 +155,7 @@ class Budget:
             "host_source": self.limits.host_source,
             **_limit_as_json("host", self._host),
             **_limit_as_json("device", self._device),
+            "activations": self._activations_as_json(),
         }
 
     def _sample_host(self, limit: Limit, kept_bytes: int, now_s: float) -> None:
@@ -270,6 +276,9 @@ class Sampling(Observer):
     def end_iteration(self) -> None:
         self._budget.end_iteration()
         self._next.end_iteration()
+
+    def count_kept_activations(self, count: Callable[[], int]) -> None:
+        self._next.count_kept_activations(count)
 
     def stepped(self, waited_s: float, batches: SpeculativeBatches) -> None:
         self._next.stepped(waited_s, batches)

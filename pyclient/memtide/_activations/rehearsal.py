@@ -169,6 +169,7 @@ class Rehearsal:
             if reason is None and RandomStates(device) != random_after:
                 reason = "it draws another number of random numbers each time"
             random_after.restore()
+        saved.forget()
         notes.result.reason = reason
         if reason is None:
             notes.inputs = [(tensor.detach(), tensor._version) for tensor in tensors]
@@ -187,11 +188,13 @@ class Rehearsal:
                 again = run(*call[0], **call[1])
         except Exception as error:  # Any that the script's code may raise, if it runs twice.
             return f"its forward pass cannot run twice: {type(error).__name__}"
+        finally:
+            second_tensors = second.forget()
         synchronize()
         notes.result.forward_s = time.monotonic() - began_s
         if not _all_same(tensors_in(output), tensors_in(again)):
             return "its output differs if it runs again"
-        if not _all_same((t for t, _ in first.tensors), (t for t, _ in second.tensors)):
+        if not _all_same((t for t, _ in first.tensors), (t for t, _ in second_tensors)):
             return "what autograd saves of it differs if it runs again"
         return None
 
@@ -214,6 +217,12 @@ class _Saved:
             yield
         finally:
             torch._C._autograd._pop_saved_tensors_default_hooks()
+
+    def forget(self) -> list[tuple[torch.Tensor, int]]:
+        """Returns what was recorded, and keeps it no longer: autograd keeps the pack hook, and with
+        it this object, until backward has passed."""
+        tensors, self.tensors = self.tensors, []
+        return tensors
 
     def reason(self) -> str | None:
         """Why what was saved cannot be recomputed."""

@@ -185,6 +185,20 @@ def _print_budget(budget: Mapping[str, Any], console: Console) -> None:
             f"itself, beside activations, {format_size(own_bytes)}",
             style="yellow" if exceeded else "dim",
         )
+    activations = budget.get("activations")
+    if activations:
+        console.print(_activations_line(activations), style="dim")
+
+
+def _activations_line(activations: Mapping[str, Any]) -> str:
+    moved = format_size(activations["moved_bytes"])
+    line = f"activations: {activations['blocks']} blocks, {activations['recomputed_blocks']} "
+    line += f"recomputed; {moved} moved to chunks"
+    reasons = activations["blocks_left_alone"]
+    if reasons:
+        reason, count = max(reasons.items(), key=lambda each: each[1])
+        line += f"; {sum(reasons.values())} not to be recomputed, {count} as {reason}"
+    return line
 
 
 def _traffic_table(summary: Summary) -> Table:

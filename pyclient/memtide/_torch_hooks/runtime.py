@@ -69,7 +69,9 @@ class Runtime:
         self.collectives: Collectives | GpuCollectives = (
             GpuCollectives(self.manager) if self.ledger.strict else Collectives(self.manager)
         )
-        self.activations = None if allowance is None else Activations(self.manager, allowance)
+        self.activations = (
+            None if allowance is None else Activations(self.manager, allowance, Attributes)
+        )
         self.regions = CompiledRegions(self.manager, self.moments)
         self.offloaded = OffloadedSteps(self.manager, self.observer)
         self.moments.on_gradient = self.offloaded.speculative.gradient_accumulated
@@ -273,7 +275,9 @@ class Runtime:
     def keep_budget(self, budget: Budget) -> None:
         """Counts what is kept here, and what chunks leave on the device, in `budget`."""
         if self.activations is not None:
-            budget.watch(self.activations)
+            activations = self.activations
+            budget.watch(activations)
+            self.observer.count_kept_activations(lambda: activations.kept_bytes)
         if self._elastic is not None:
             budget.follow(self._elastic)
 

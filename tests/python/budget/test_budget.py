@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fake_client import CHUNK_BYTES, FakeClient
@@ -34,6 +35,9 @@ class Machine:
         self.freed_bytes = 0  # What the allocator keeps of the script's own memory.
         self.now_s = 100.0
         self.trims = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"moved_bytes": 5}
 
     def return_memory(self) -> bool:
         self.trims += 1
@@ -92,6 +96,7 @@ def test_process_and_daemon_are_measured(machine: Machine) -> None:
         "host_most_used_bytes": (350 + 10 + 400) * _MIB,
         "host_most_own_bytes": 300 * _MIB,
         "host_allowance_bytes": budget.allowance_bytes(),
+        "activations": {"moved_bytes": 5},
     }
 
 
@@ -118,6 +123,20 @@ def test_moments_and_ends_of_iterations_are_read(machine: Machine) -> None:
     observer.end_iteration()
     later(machine)
     assert budget.allowance_bytes() == before - 100 * _MIB + 100 * _MIB, "half of the slack"
+
+
+def test_the_next_observer_counts_what_is_kept(machine: Machine) -> None:
+    class Counting(Observer):
+        count: Callable[[], int] | None = None
+
+        def count_kept_activations(self, count: Callable[[], int]) -> None:
+            self.count = count
+
+    counting = Counting()
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client())
+    Sampling(budget, counting).count_kept_activations(lambda: 7)
+    assert counting.count is not None
+    assert counting.count() == 7
 
 
 def test_memory_that_the_allocator_keeps_goes_back_when_it_is_scarce(machine: Machine) -> None:

@@ -1,0 +1,108 @@
+"""Plans which repeated blocks are recomputed, where activations do not fit the budget.
+
+The first iteration finds the blocks. If something had to be moved in it, the second one rehearses
+them. Then a block is recomputed if that takes less time than moving what it saves took, cheapest
+first, until as many bytes are saved less as had to be moved. The last block never is: backward
+needs it at once. Everything else stays as it was: kept while it fits, and moved if not.
+
+The time of moving is measured: the copies into chunks, and the waits for chunks, of the iteration
+before. Where all fits, nothing is planned, and nothing is rehearsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from memtide._activations.blocks import BlockFinder
+from memtide._activations.recompute import Mode, Recompute, Replacer
+from memtide._activations.rehearsal import Rehearsal, Rehearsed
+
+# Attention's results are kept where they are at most this part of what a block saves.
+_DEAR_PART = 4
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What one iteration moved."""
+
+    bytes: int
+    seconds: float  # That the script waited for it, in forward and in backward.
+
+
+class BlockPlan:
+    """The plan of one process, and the iterations that lead to it."""
+
+    def __init__(self, attributes: Callable[[], Replacer]) -> None:
+        self._recompute = Recompute(attributes())
+        self._rehearsal = Rehearsal(attributes())
+        self._finder: BlockFinder | None = BlockFinder()
+        self._finder.open()
+        self._blocks: list[nn.Module] = []
+        self._is_rehearsing = False
+        self._moves = Moves(0, 0.0)
+        self.recomputed = 0  # Blocks.
+        self.reasons: dict[str, int] = {}  # Why blocks are not recomputed, with their numbers.
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks were found."""
+        return len(self._blocks)
+
+    def end_iteration(self, moves: Moves) -> None:
+        """An iteration has ended that moved as much. REQUIRES: no block runs."""
+        if self._finder is not None:
+            self._blocks = [block.module for block in self._finder.close()]
+            self._finder = None
+            if self._blocks and moves.bytes:
+                self._moves = moves
+                self._is_rehearsing = True
+                self._rehearsal.open(self._blocks)
+        elif self._is_rehearsing:
+            self._is_rehearsing = False
+            rehearsed = self._rehearsal.close()
+            # In the order of the calls.
+            known = [(block, rehearsed[block]) for block in self._blocks if block in rehearsed]
+            for _, each in known:
+                if each.reason is not None:
+                    self.reasons[each.reason] = self.reasons.get(each.reason, 0) + 1
+            modes = chosen(known, self._moves)
+            self.recomputed = len(modes)
+            self._recompute.plan(modes)
+
+    def close(self) -> None:
+        """Lets all blocks run as they are."""
+        if self._finder is not None:
+            self._finder.close()
+        if self._is_rehearsing:
+            self._rehearsal.close()
+        self._recompute.close()
+
+
+def chosen(
+    blocks: Sequence[tuple[nn.Module, Rehearsed]], moves: Moves
+) -> Mapping[nn.Module, Mode]:
+    """The blocks to recompute, of these in the order of their calls."""
+    if not moves.bytes:
+        return {}
+    seconds_per_byte = moves.seconds / moves.bytes
+    candidates = []
+    for block, rehearsed in blocks[:-1]:
+        mode = Mode.ALL_BUT_INPUT
+        less_bytes = rehearsed.saved_bytes - rehearsed.input_bytes
+        if 0 < rehearsed.dear_bytes * _DEAR_PART <= rehearsed.saved_bytes:
+            mode = Mode.REST
+            less_bytes -= rehearsed.dear_bytes
+        if rehearsed.reason is None and rehearsed.forward_s < less_bytes * seconds_per_byte:
+            candidates.append((rehearsed.forward_s / less_bytes, less_bytes, block, mode))
+    candidates.sort(key=lambda candidate: candidate[0])
+    modes: dict[nn.Module, Mode] = {}
+    left_bytes = moves.bytes
+    for _, less_bytes, block, mode in candidates:
+        if left_bytes <= 0:
+            break
+        modes[block] = mode
+        left_bytes -= less_bytes
+    return modes
