@@ -84,8 +84,9 @@ class Budget:
             self._host = Limit(limits.host_bytes, pool_bytes)
         if limits.device_bytes is not None and properties.device_slots:
             self._device = Limit(limits.device_bytes, properties.device_slots * chunk_bytes)
-        # Chunks without a home on SSD cannot leave, so the balloon takes none of them.
-        least = _BALLOON_LEAVES if properties.ssd_slots else 1
+        # The daemon's balloon follows what a cgroup leaves, and takes no chunks without a home on
+        # SSD.
+        least = _BALLOON_LEAVES if properties.ssd_slots and limits.is_of_cgroup else 1
         self._least_host_pool_bytes = properties.host_slots * chunk_bytes // least
         self._contexts_bytes = 0  # A GPU's: not known before torch uses it.
         self._daemon = process_memory.Resident()

@@ -39,6 +39,11 @@ class MemoryBudget:
     host_bytes: int | None = None
     host_source: str = _HOST_FLAG  # What set `host_bytes`.
 
+    @property
+    def is_of_cgroup(self) -> bool:
+        """Whether the limit on host memory is a cgroup's: then the daemon's balloon follows it."""
+        return self.host_source != _HOST_FLAG
+
     def named(self) -> bool:
         """Whether there is any limit."""
         return self.device_bytes is not None or self.host_bytes is not None

@@ -150,16 +150,29 @@ def test_memory_that_the_allocator_keeps_goes_back_when_it_is_scarce(machine: Ma
     assert machine.trims == 1
 
 
+def test_what_the_allocator_kept_is_no_need_of_the_script(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client())
+    before = budget.allowance_bytes()
+    machine.own_bytes += 200 * _MIB
+    machine.freed_bytes = 200 * _MIB
+    later(machine)
+    assert budget.allowance_bytes() == before - 200 * _MIB, "nothing is scarce yet"
+    machine.own_bytes += 100 * _MIB
+    machine.kept_bytes = 100 * _MIB
+    later(machine)
+    assert budget.allowance_bytes() == before
+
+
 def test_what_the_script_needs_itself_ends_the_run_with_both_numbers(machine: Machine) -> None:
     client = host_client(chunk_bytes=2 * _MIB)  # A pool of 600 MiB, of which 150 MiB stay.
-    budget = make(machine, MemoryBudget(host_bytes=_HOST), client)
+    budget = make(machine, MemoryBudget(host_bytes=_HOST, host_source="the limit of X"), client)
     machine.own_bytes = _HOST - 160 * _MIB
     machine.daemon = process_memory.Resident(10 * _MIB, 150 * _MIB)
     assert budget.allowance_bytes() == 0
     machine.own_bytes += _MIB
     later(machine)
     message = (
-        r"the script's own memory is 1.41 GiB beside what memtide manages, and --host-memory is "
+        r"the script's own memory is 1.41 GiB beside what memtide manages, and the limit of X is "
         r"1.56 GiB: .*150 MiB for the smallest host pool .*10.0 MiB for the daemon, the least is "
         r"1.56 GiB. Allow more with --host-memory"
     )
@@ -169,15 +182,25 @@ def test_what_the_script_needs_itself_ends_the_run_with_both_numbers(machine: Ma
 
 def test_without_an_ssd_the_whole_pool_stays(machine: Machine) -> None:
     client = host_client(chunk_bytes=2 * _MIB, ssd_slots=0)
-    budget = make(machine, MemoryBudget(host_bytes=_HOST), client)
+    budget = make(machine, MemoryBudget(host_bytes=_HOST, host_source="the limit of X"), client)
     machine.own_bytes = _HOST - 609 * _MIB
     with pytest.raises(ResourceExhausted, match="600 MiB for the smallest host pool"):
         budget.allowance_bytes()
 
 
+def test_where_no_cgroup_makes_the_balloon_inflate_the_whole_pool_stays(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client(chunk_bytes=2 * _MIB))
+    machine.own_bytes = _HOST - 610 * _MIB
+    budget.sample()
+    machine.own_bytes += _MIB
+    later(machine)
+    with pytest.raises(ResourceExhausted, match="600 MiB for the smallest host pool"):
+        budget.sample()
+
+
 def test_activations_that_are_kept_are_not_the_scripts_own(machine: Machine) -> None:
     budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client(chunk_bytes=2 * _MIB))
-    machine.own_bytes, machine.kept_bytes = _HOST, 500 * _MIB
+    machine.own_bytes, machine.kept_bytes = _HOST - 600 * _MIB, 500 * _MIB
     budget.sample()  # They can leave.
 
 

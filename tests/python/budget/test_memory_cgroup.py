@@ -26,6 +26,9 @@ def version_1(root: Path) -> Path:
         root,
         {
             "proc/self/cgroup": "5:cpu,cpuacct:/other\n4:memory:/job/step\n0::/",
+            # The process has this path in another hierarchy.
+            "sys/fs/cgroup/memory/other/memory.limit_in_bytes": 5,
+            "sys/fs/cgroup/memory/other/memory.usage_in_bytes": 5,
             f"{group}/memory.limit_in_bytes": 9223372036854771712,
             f"{group}/memory.usage_in_bytes": _GIB,
             "sys/fs/cgroup/memory/job/memory.limit_in_bytes": 2 * _GIB,
