@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from limited_cgroup import NoCgroup, _limit, _parent, limited_cgroup
+from limited_cgroup import ENTER, NoCgroup, _limit, _parent, limited_cgroup
 
 
 def text(path: Path) -> str:
@@ -27,6 +31,27 @@ def test_version_1_counts_swap_with_memory(tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("7:cpu:/a\n4:memory:/b/c\n0::/\n", encoding="ascii")
     assert _parent(tmp_path, is_v1=True) == tmp_path / "sys/fs/cgroup/memory/b/c"
+
+
+def test_what_is_left_in_it_ends_with_it() -> None:
+    wait = ("-c", "import sys; print('in', flush=True); sys.stdin.read()")
+    try:
+        with limited_cgroup(256 << 20) as cgroup:
+            read_end, write_end = os.pipe()
+            left = subprocess.Popen(
+                [sys.executable, "-c", ENTER, cgroup.path, *wait],
+                stdin=read_end,
+                stdout=subprocess.PIPE,
+            )
+            assert left.stdout is not None
+            assert left.stdout.readline() == b"in\n"
+    except NoCgroup as reason:
+        pytest.skip(str(reason))
+    assert not cgroup.path.exists()
+    os.close(read_end)
+    os.close(write_end)
+    left.stdout.close()
+    assert left.wait() == -signal.SIGKILL
 
 
 def test_where_there_is_none_the_reason_is_said(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_END_LIMIT_S = 30.0
 _V1, _V2 = Path("sys/fs/cgroup/memory"), Path("sys/fs/cgroup")
 
 # Enters the cgroup argv[1] and becomes `python argv[2:]`.
@@ -54,7 +57,22 @@ def limited_cgroup(limit_bytes: int, root: Path = Path("/")) -> Iterator[Limited
             raise NoCgroup(f"{path} takes no limit: {error.strerror}") from None
         yield group
     finally:
+        _end_processes(path)
         path.rmdir()
+
+
+def _end_processes(path: Path) -> None:
+    """Kills what is left in the cgroup and waits until it has ended: the daemon of a script that
+    was killed, say, which still ends itself."""
+    procs = path / "cgroup.procs"
+    for pid in procs.read_text(encoding="ascii").split() if procs.exists() else []:
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(int(pid))
+            try:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+                select.select([process], [], [], _END_LIMIT_S)
+            finally:
+                os.close(process)
 
 
 def _limit(path: Path, limit_bytes: int, *, is_v1: bool) -> None:
