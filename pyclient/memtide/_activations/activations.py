@@ -76,7 +76,8 @@ class Activations:
         waited_s = self._manager.client.stats().wait_nanoseconds / 1e9
         total = Moves(self.moved_bytes, self._move_s + waited_s)
         before, self._ended = self._ended, total
-        self.plan.end_iteration(Moves(total.bytes - before.bytes, total.seconds - before.seconds))
+        moves = Moves(total.bytes - before.bytes, total.seconds - before.seconds)
+        self.plan.end_iteration(moves, self._most_bytes)
 
     def as_json(self) -> dict[str, Any]:
         """What was done in the run; sizes in bytes."""

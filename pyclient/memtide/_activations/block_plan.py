@@ -51,12 +51,14 @@ class BlockPlan:
         """How many blocks were found."""
         return len(self._blocks)
 
-    def end_iteration(self, moves: Moves) -> None:
-        """An iteration has ended that moved as much. REQUIRES: no block runs."""
+    def end_iteration(self, moves: Moves, allowance_bytes: int) -> None:
+        """An iteration has ended that moved as much. Blocks are rehearsed only if what both runs of
+        one save fits the allowance. REQUIRES: no block runs."""
         if self._finder is not None:
             self._blocks = [block.module for block in self._finder.close()]
             self._finder = None
-            if self._blocks and moves.bytes:
+            both_runs_bytes = 2 * moves.bytes // max(1, len(self._blocks))
+            if self._blocks and moves.bytes and both_runs_bytes <= allowance_bytes:
                 self._moves = moves
                 self._is_rehearsing = True
                 self._rehearsal.open(self._blocks)
@@ -81,9 +83,7 @@ class BlockPlan:
         self._recompute.close()
 
 
-def chosen(
-    blocks: Sequence[tuple[nn.Module, Rehearsed]], moves: Moves
-) -> Mapping[nn.Module, Mode]:
+def chosen(blocks: Sequence[tuple[nn.Module, Rehearsed]], moves: Moves) -> Mapping[nn.Module, Mode]:
     """The blocks to recompute, of these in the order of their calls."""
     if not moves.bytes:
         return {}

@@ -135,7 +135,7 @@ def managed(allowance_bytes: int) -> Iterator[Activations]:
 def test_a_run_that_is_short_comes_to_recompute_blocks_with_the_same_losses(
     dear_moves: None,
 ) -> None:
-    with managed(0) as activations:
+    with managed(200_000) as activations:
         losses = train(Model(), 5)
         done = activations.as_json()
         assert "_call_impl" in vars(Block)
@@ -160,7 +160,7 @@ def test_a_run_in_which_all_fits_recomputes_nothing(dear_moves: None) -> None:
 
 def test_a_rehearsal_keeps_the_allowance(dear_moves: None) -> None:
     model = Model()
-    with managed(0) as activations:
+    with managed(200_000) as activations:
         train(model, 1)
         loss = model(torch.randn(64, 32)).square().mean()  # The rehearsal.
         # Blocks keep their inputs until backward shows that these were not changed, and the last
@@ -171,11 +171,19 @@ def test_a_rehearsal_keeps_the_allowance(dear_moves: None) -> None:
         assert activations.kept_bytes == 0
 
 
+def test_without_room_for_two_runs_of_a_block_none_is_rehearsed(dear_moves: None) -> None:
+    with managed(1_000) as activations:
+        train(Model(), 4)
+        done = activations.as_json()
+    assert done["moved_bytes"] > 0
+    assert done["recomputed_blocks"] == 0
+
+
 def test_blocks_with_effects_are_left_alone_and_the_summary_says_why(dear_moves: None) -> None:
     model = Model()
     for block in model.blocks:
         block.register_forward_hook(lambda *_: None)
-    with managed(0) as activations:
+    with managed(200_000) as activations:
         train(model, 4)
         done = activations.as_json()
     assert done["recomputed_blocks"] == 0
