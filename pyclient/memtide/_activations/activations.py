@@ -1,9 +1,11 @@
 """Activations: decides for each tensor that autograd saves whether it stays, and moves it if not.
 
-Until there is a plan, what was saved first leaves first, as soon as more is kept than the budget
-allows: it is needed last in backward. To move a tensor is to copy its storage into an activation
-chunk at the fastest tier and to drop the original. From there the daemon moves it like any other
-chunk, and brings it back when backward comes near. What autograd gets back is a view of the chunk.
+What a plan says is to leave does so at the end of the block that has saved it, or as soon as
+nothing else uses it. Beyond that, and until there is a plan, what was saved first leaves first, as
+soon as more is kept than the budget allows: it is needed last in backward. To move a tensor is to
+copy its storage into an activation chunk at the fastest tier and to drop the original. From there
+the daemon moves it like any other chunk, and brings it back when backward comes near. What autograd
+gets back is a view of the chunk.
 
 These are saved as they are: tensors in chunks (parameters, and views of them), the script's own
 leaves, small ones, those on other devices, and those of other classes than torch's own.
@@ -12,15 +14,18 @@ leaves, small ones, those on other devices, and those of other classes than torc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from memtide._activations.block_plan import BlockPlan, Moves
+from memtide._activations.block_plan import Moves
 from memtide._activations.default_hooks import DefaultHooks
 from memtide._activations.kept_storages import KeptStorages
+from memtide._activations.plan import Choice
+from memtide._activations.planning import Planning
 from memtide._activations.recompute import Replacer
+from memtide._activations.recording import MomentName
 from memtide._activations.saved_tensor import Reference, SavedTensor
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.tensor_manager import TensorManager, is_plain
@@ -39,8 +44,10 @@ class Activations:
         manager: TensorManager,
         allowance: Callable[[], int],
         attributes: Callable[[], Replacer],
+        moments: Sequence[MomentName],
     ) -> None:
-        """`allowance` says how many bytes of activations the process may keep now."""
+        """`allowance` says how many bytes of activations the process may keep now; `moments` are
+        those reported in this iteration, to which others are added."""
         self._manager = manager
         self._allowance = allowance
         self._asked_at_bytes = 0
@@ -49,7 +56,7 @@ class Activations:
         self.moved_bytes = 0  # In all.
         self._move_s = 0.0  # Spent in copies to chunks, in all.
         self._ended = Moves(0, 0.0)  # What was moved up to the end of the last iteration.
-        self.plan = BlockPlan(attributes)
+        self.planning = Planning(attributes, self._storages, moments, self._leave)
         self._closed = False
         self.hooks = DefaultHooks(self.pack, _unpack)
 
@@ -64,7 +71,9 @@ class Activations:
             return Reference(tensor)
         saved = SavedTensor(tensor)
         if not self._closed and self._may_move(tensor):
-            self._storages.add(saved)
+            entry = self._storages.add(saved)
+            if self.planning.is_recording:
+                self.planning.note(entry, tensor)
             self._keep_budget()
         return saved
 
@@ -77,29 +86,29 @@ class Activations:
         total = Moves(self.moved_bytes, self._move_s + waited_s)
         before, self._ended = self._ended, total
         moves = Moves(total.bytes - before.bytes, total.seconds - before.seconds)
-        self.plan.end_iteration(moves, self._most_bytes)
+        self.planning.end_iteration(moves, self._most_bytes)
 
     def as_json(self) -> dict[str, Any]:
         """What was done in the run; sizes in bytes."""
         return {
             "moved_bytes": self.moved_bytes,
-            "blocks": self.plan.blocks,
-            "recomputed_blocks": self.plan.recomputed,
-            "blocks_left_alone": dict(self.plan.reasons),
+            "blocks": self.planning.blocks,
+            "recomputed_blocks": self.planning.recomputed,
+            "blocks_left_alone": dict(self.planning.reasons),
         }
 
     def close(self) -> None:
         """Takes the hooks off this thread. Where the script has others above them, and in other
         threads, they stay, and do nothing but what they must."""
         self._closed = True
-        self.plan.close()
+        self.planning.close()
         self.hooks.unset()
 
     def _may_move(self, tensor: torch.Tensor) -> bool:
         return (
             tensor.device == self._manager.device
             and tensor.nbytes >= SMALLEST_BYTES
-            and not (tensor.requires_grad and tensor.is_leaf)
+            and not _is_parameter_s(tensor)
             and not self._manager.manages(tensor)
             and self._manager.here
             and not tensor.is_quantized
@@ -113,20 +122,36 @@ class Activations:
         if kept_bytes > self._most_bytes:
             self._storages.move_until(self._most_bytes, self._move)
 
-    def _move(self, tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    def _leave(self) -> None:
+        if not self._closed:
+            self._storages.move_leaving(self._move)
+
+    def _move(self, tensor: torch.Tensor, choice: Choice) -> torch.UntypedStorage | None:
         """Copies the storage of a tensor into activation chunks. None: there is no room for it."""
         manager = self._manager
         began_s = time.monotonic()
         size_bytes = tensor.untyped_storage().nbytes()
         with torch.no_grad():
             try:
-                target = manager.new_activation((size_bytes,), (1,), torch.uint8)
+                target = self._new_activation(size_bytes, choice)
                 manager.copy_bytes(tensor, target)
             except ResourceExhausted:
                 return None
         self.moved_bytes += size_bytes
         self._move_s += time.monotonic() - began_s
         return target.untyped_storage()
+
+    def _new_activation(self, size_bytes: int, _choice: Choice) -> torch.Tensor:
+        """Bytes in an activation chunk. The daemon moves it from the fastest tier to where there is
+        room, whichever tier was chosen: chunks have no home yet."""
+        return self._manager.new_activation((size_bytes,), (1,), torch.uint8)
+
+
+def _is_parameter_s(tensor: torch.Tensor) -> bool:
+    """Whether it is a leaf that the script trains, or a view of one, as a transposed weight."""
+    base: torch.Tensor | None = tensor._base
+    whole = tensor if base is None else base
+    return whole.requires_grad and whole.is_leaf
 
 
 def _unpack(saved: SavedTensor | Reference) -> torch.Tensor:

@@ -1,27 +1,30 @@
-"""Plans which repeated blocks are recomputed, where activations do not fit the budget.
+"""Plans which repeated blocks are recomputed, without a search.
 
-The first iteration finds the blocks. If something had to be moved in it, the second one rehearses
-them. Then a block is recomputed if that takes less time than moving what it saves took, cheapest
-first, until as many bytes are saved less as had to be moved. The last block never is: backward
-needs it at once. Everything else stays as it was: kept while it fits, and moved if not.
+A block is recomputed if that takes less time than moving what it saves took, cheapest first, until
+as many bytes are saved less as had to be moved. The last block never is: backward needs it at once.
+Everything else is kept while it fits, and moved if not.
 
-The time of moving is measured: the copies into chunks, and the waits for chunks, of the iteration
-before. Where all fits, nothing is planned, and nothing is rehearsed.
+The time of moving is measured: the copies into chunks, and the waits for chunks, of one iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from memtide._activations.blocks import BlockFinder
-from memtide._activations.recompute import Mode, Recompute, Replacer
-from memtide._activations.rehearsal import Rehearsal, Rehearsed
+from memtide._activations.plan import ActivationPlan, BlockPlan, Choice
+from memtide._activations.recompute import Mode
+from memtide._activations.rehearsal import Rehearsed
 
 # Attention's results are kept where they are at most this part of what a block saves.
 _DEAR_PART = 4
+_KEPT = BlockPlan(Choice.KEEP, Choice.KEEP, Choice.KEEP)
+_PLANS = {
+    Mode.ALL_BUT_INPUT: BlockPlan(Choice.KEEP, Choice.RECOMPUTE, Choice.RECOMPUTE),
+    Mode.REST: BlockPlan(Choice.KEEP, Choice.KEEP, Choice.RECOMPUTE),
+}
 
 
 @dataclass(frozen=True)
@@ -32,55 +35,14 @@ class Moves:
     seconds: float  # That the script waited for it, in forward and in backward.
 
 
-class BlockPlan:
-    """The plan of one process, and the iterations that lead to it."""
-
-    def __init__(self, attributes: Callable[[], Replacer]) -> None:
-        self._recompute = Recompute(attributes())
-        self._rehearsal = Rehearsal(attributes())
-        self._finder: BlockFinder | None = BlockFinder()
-        self._finder.open()
-        self._blocks: list[nn.Module] = []
-        self._is_rehearsing = False
-        self._moves = Moves(0, 0.0)
-        self.recomputed = 0  # Blocks.
-        self.reasons: dict[str, int] = {}  # Why blocks are not recomputed, with their numbers.
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks were found."""
-        return len(self._blocks)
-
-    def end_iteration(self, moves: Moves, allowance_bytes: int) -> None:
-        """An iteration has ended that moved as much. Blocks are rehearsed only if what both runs of
-        one save fits the allowance. REQUIRES: no block runs."""
-        if self._finder is not None:
-            self._blocks = [block.module for block in self._finder.close()]
-            self._finder = None
-            both_runs_bytes = 2 * moves.bytes // max(1, len(self._blocks))
-            if self._blocks and moves.bytes and both_runs_bytes <= allowance_bytes:
-                self._moves = moves
-                self._is_rehearsing = True
-                self._rehearsal.open(self._blocks)
-        elif self._is_rehearsing:
-            self._is_rehearsing = False
-            rehearsed = self._rehearsal.close()
-            # In the order of the calls.
-            known = [(block, rehearsed[block]) for block in self._blocks if block in rehearsed]
-            for _, each in known:
-                if each.reason is not None:
-                    self.reasons[each.reason] = self.reasons.get(each.reason, 0) + 1
-            modes = chosen(known, self._moves)
-            self.recomputed = len(modes)
-            self._recompute.plan(modes)
-
-    def close(self) -> None:
-        """Lets all blocks run as they are."""
-        if self._finder is not None:
-            self._finder.close()
-        if self._is_rehearsing:
-            self._rehearsal.close()
-        self._recompute.close()
+def plan(
+    blocks: Sequence[nn.Module], rehearsed: Mapping[nn.Module, Rehearsed], moves: Moves
+) -> ActivationPlan:
+    """The plan for these blocks, in the order of their calls."""
+    modes = chosen([(block, rehearsed[block]) for block in blocks if block in rehearsed], moves)
+    return ActivationPlan(
+        tuple(_PLANS[modes[block]] if block in modes else _KEPT for block in blocks), Choice.KEEP
+    )
 
 
 def chosen(blocks: Sequence[tuple[nn.Module, Rehearsed]], moves: Moves) -> Mapping[nn.Module, Mode]:

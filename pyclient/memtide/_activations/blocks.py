@@ -34,6 +34,7 @@ class Block:
     """A repeated block, as it was called."""
 
     module: nn.Module
+    name: str  # Its path in the module that stands in no other, such as "layers.3".
     calls: int  # In the iteration: one for each micro-batch.
     forward_s: float  # The shortest call, without waiting for a GPU.
     input_bytes: int  # Bytes of the tensors that it was given, each storage once; the most.
@@ -70,6 +71,7 @@ class BlockFinder:
         while self._handles:
             self._handles.pop().remove()
         passes = _passes(self._top)
+        names = _names(self._top)
         self._top = []
         found: dict[nn.Module, list[_Call]] = {}
         shared: set[nn.Module] = set()
@@ -87,11 +89,12 @@ class BlockFinder:
         return [
             Block(
                 module,
+                names.get(module) or f"{type(module).__name__} {number}",
                 len(calls),
                 min(call.forward_s for call in calls),
                 max(call.input_bytes for call in calls),
             )
-            for module, calls in found.items()
+            for number, (module, calls) in enumerate(found.items())
             if module not in shared
         ]
 
@@ -147,6 +150,16 @@ def _passes(top: list[_Call]) -> list[list[_Call]]:
         passes[-1].append(call)
         seen.add(module)
     return passes
+
+
+def _names(top: list[_Call]) -> dict[nn.Module, str]:
+    """The paths of modules; empty for those that stand in no other."""
+    names: dict[nn.Module, str] = {}
+    for root in {call.module(): None for call in top}:
+        if root is not None:
+            for name, module in root.named_modules():
+                names.setdefault(module, name)
+    return names
 
 
 def _all(calls: list[_Call]) -> Iterable[_Call]:

@@ -39,6 +39,10 @@ _NAMES = (
 DEAR: set[Any] = {
     getattr(torch.ops.aten, name).default for name in _NAMES if hasattr(torch.ops.aten, name)
 }
+# The autograd nodes of these, by name.
+DEAR_NODES = frozenset(
+    "".join(word.capitalize() for word in name.split("_")) + "Backward0" for name in _NAMES
+)
 
 
 class DearResults:

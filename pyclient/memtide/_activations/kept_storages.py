@@ -19,10 +19,12 @@ from collections.abc import Callable
 
 import torch
 
+from memtide._activations.plan import MOVES, Choice
+from memtide._activations.recording import SavedStorage
 from memtide._activations.saved_tensor import SavedTensor
 from memtide._memory.tensor_manager import USERS_OF_ONE_TENSOR, storage_users
 
-Moved = Callable[[torch.Tensor], torch.UntypedStorage | None]
+Moved = Callable[[torch.Tensor, Choice], torch.UntypedStorage | None]
 _MOST_TRIES = 4  # Storages that had other users are tried again, this many at a time.
 _FEW = 64
 
@@ -30,12 +32,17 @@ _FEW = 64
 class KeptStorage:
     """One storage with saved tensors over it. They own this object; it does not own them."""
 
-    __slots__ = ("__weakref__", "_changes", "_most", "_saved", "is_moved", "number", "size_bytes")
+    __slots__ = (
+        *("__weakref__", "_changes", "_most", "_saved"),
+        *("choice", "is_moved", "number", "record", "size_bytes"),
+    )
 
     def __init__(self, number: int, size_bytes: int, changes: deque[int]) -> None:
         self.number = number  # In the order in which storages were first saved.
         self.size_bytes = size_bytes
         self.is_moved = False
+        self.choice = Choice.NONE  # What the plan says of it.
+        self.record: SavedStorage | None = None
         self._saved: list[weakref.ref[SavedTensor]] = []
         self._most = _FEW  # As many references are kept before those to dead tensors are dropped.
         self._changes = changes
@@ -70,6 +77,7 @@ class KeptStorages:
         self._by_address = weakref.WeakValueDictionary()
         self._order: deque[weakref.ref[KeptStorage]] = deque()
         self._waiting: deque[weakref.ref[KeptStorage]] = deque()  # They had other users.
+        self._leaving: deque[weakref.ref[KeptStorage]] = deque()
         # Bytes that came (positive) and went. Destructors cannot take a lock.
         self._changes: deque[int] = deque()
         self._kept_bytes = 0
@@ -102,7 +110,7 @@ class KeptStorages:
     def move_until(self, most_bytes: int, move: Moved) -> None:
         """Moves storages, first what was saved first, until at most `most_bytes` are kept, or all
         that is left cannot be moved now. `move` copies the storage of a tensor and returns the
-        copy; None: there is no room."""
+        copy, whose place the plan may have chosen; None: there is no room."""
         with self._lock:
             for _ in range(min(_MOST_TRIES, len(self._waiting))):
                 if self.bytes <= most_bytes:
@@ -113,11 +121,25 @@ class KeptStorages:
                 if not self._move_next(self._order, move):
                     return
 
-    def move(self, entry: KeptStorage, move: Moved) -> bool:
-        """Moves one storage, if only saved tensors use it. False: there is no room for it, or
-        it has other users."""
+    def choose(self, entry: KeptStorage, choice: Choice) -> None:
+        """Notes what the plan says of a storage."""
+        if choice in MOVES and entry.choice not in MOVES:
+            self._leaving.append(weakref.ref(entry))
+        entry.choice = choice
+
+    def move_leaving(self, move: Moved) -> None:
+        """Moves the storages that are planned to leave, but for those that have other users: these
+        are tried again at the next call."""
+        if not self._leaving:
+            return
         with self._lock:
-            return self._has_no_other_users(entry) and self._move(entry, move)
+            for _ in range(len(self._leaving)):
+                reference = self._leaving.popleft()
+                entry = reference()
+                if entry is None or entry.is_moved or entry.choice not in MOVES:
+                    continue
+                if not self._has_no_other_users(entry) or not self._move(entry, move):
+                    self._leaving.append(reference)
 
     def _drop_dead_references(self) -> None:
         if len(self._order) + len(self._waiting) > 4 * len(self._by_address) + _FEW:
@@ -150,7 +172,7 @@ class KeptStorages:
             return False
         before = live[0].tensor
         address = before.untyped_storage()._cdata
-        after = move(before)
+        after = move(before, entry.choice)
         if after is None:
             return False
         for saved in live:

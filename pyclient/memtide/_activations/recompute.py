@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -62,16 +62,22 @@ class Recompute:
         self._modes: weakref.WeakKeyDictionary[nn.Module, tuple[Mode, tuple[bool, ...]]]
         self._modes = weakref.WeakKeyDictionary()
         self._kinds: set[type] = set()
+        # Called when a call begins that is to be recomputed.
+        self.recomputing: Callable[[], None] = lambda: None
+
+    def prepare(self, blocks: Iterable[nn.Module]) -> None:
+        """Replaces now what plans for these blocks need. What replaces it later is outside."""
+        for kind in {type(block) for block in blocks} - self._kinds:
+            self._kinds.add(kind)
+            self._attributes.replace(kind, "_call_impl", self._calling)
 
     def plan(self, modes: Mapping[nn.Module, Mode | str]) -> None:
         """Recomputes these blocks, and no others, from their next call on. Each of them runs as it
         is whenever modules in it are in training that are not now, or the other way round."""
         self._modes.clear()
+        self.prepare(modes)
         for block, mode in modes.items():
             self._modes[block] = Mode(mode), training_of(block)
-            if type(block) not in self._kinds:
-                self._kinds.add(type(block))
-                self._attributes.replace(type(block), "_call_impl", self._calling)
 
     def close(self) -> None:
         """Puts back what was replaced. Graphs that exist are still recomputed."""
@@ -96,6 +102,7 @@ class Recompute:
                 return original(module, *args, **kwargs)
             if len({t.device for t in arguments.tensors if t.dim()} | devices_of(module)) > 1:
                 return original(module, *args, **kwargs)
+            self.recomputing()
             return _Call(functools.partial(original, module), arguments, module).run(
                 mode, args, kwargs
             )

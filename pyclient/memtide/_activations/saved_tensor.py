@@ -13,9 +13,17 @@ tensor it was made of.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+
+from memtide._activations.recording import SavedStorage
+
+
+class Counted(Protocol):
+    """What counts a storage: memtide._activations.kept_storages.KeptStorage."""
+
+    record: SavedStorage | None
 
 
 class SavedTensor:
@@ -26,9 +34,8 @@ class SavedTensor:
     def __init__(self, tensor: torch.Tensor) -> None:
         # First, so that it is released before the tensor: an address of a storage is then never in
         # the table of storages when another storage gets it.
-        self.storage: object = (
-            None  # What counts the storage under it, and ends with its last tensor.
-        )
+        # What counts the storage under it, and ends with its last tensor.
+        self.storage: Counted | None = None
         node = tensor.grad_fn
         # A parameter is held itself: its bytes may be moved to a chunk meanwhile.
         leaf = node is None and tensor.requires_grad
@@ -43,6 +50,8 @@ class SavedTensor:
         version = counter._version
         if version != self._version:
             raise RuntimeError(self._changed(version))
+        if self.storage is not None and self.storage.record is not None:
+            self.storage.record.unpack()
         return self.tensor
 
     def replace(self, storage: torch.UntypedStorage) -> None:

@@ -21,6 +21,8 @@ _PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "step": Phase.S
 # Reading the process's memory costs more than the rest of a report, which takes about 1.5 us: 7 us
 # in host memory, and on a GPU tens, as torch makes a dictionary of all its statistics.
 _READING_VALID_S = 0.01
+# As many as the daemon records of an iteration.
+_MOST_MOMENTS = 1 << 13
 
 
 class _Reading:
@@ -43,34 +45,44 @@ class Reporter(Observer):
     """Reports to the daemon, and passes all events on to the next observer.
 
     Nothing is reported while all chunks fit: then no chunk moves, and there is nothing to predict.
+    Only where activations have not all fitted, everything is: what is done with them is planned
+    from a trace.
     """
 
     def __init__(self, client: Client, ledger: LeaseLedger, next_observer: Observer) -> None:
         self._client = client
         self._ledger = ledger
         self._next = next_observer
+        # Whether all moments are to be reported.
+        self.is_wanted: Callable[[], bool] = lambda: False
+        # The phase and name of each moment reported in this iteration, while all are.
+        self.moments: list[tuple[str, str]] = []
         device = client.properties.dl_device
         self._device_memory = _Reading(lambda: process_memory.device_bytes(device))
         self._host_memory = _Reading(lambda: process_memory.host_bytes())
 
     @property
     def sampling(self) -> bool:  # type: ignore[override]
-        return self._next.sampling
+        return self._next.sampling or self.is_wanted()
 
     def count_kept_activations(self, count: Callable[[], int]) -> None:
         self._next.count_kept_activations(count)
 
     def moment(self, phase: str, name: str) -> None:
-        if self._ledger.active:
+        wanted = self.is_wanted()
+        if self._ledger.active or wanted:
             with contextlib.suppress(MemtideError):
                 own_bytes = self._device_memory.bytes(), self._host_memory.bytes()
                 self._client.moment(_PHASES[phase], name, *own_bytes)
+                if wanted and len(self.moments) < _MOST_MOMENTS:
+                    self.moments.append((phase, name))
         self._next.moment(phase, name)
 
     def end_iteration(self) -> None:
-        if self._ledger.active:
+        if self._ledger.active or self.is_wanted():
             with contextlib.suppress(MemtideError):
                 self._client.end_iteration()
+                self.moments.clear()
         self._next.end_iteration()
 
     def stepped(self, waited_s: float, batches: SpeculativeBatches) -> None:

@@ -70,8 +70,13 @@ class Runtime:
             GpuCollectives(self.manager) if self.ledger.strict else Collectives(self.manager)
         )
         self.activations = (
-            None if allowance is None else Activations(self.manager, allowance, Attributes)
+            None
+            if allowance is None
+            else Activations(self.manager, allowance, Attributes, self.observer.moments)
         )
+        if self.activations is not None:
+            planning = self.activations.planning
+            self.observer.is_wanted = lambda: planning.is_short
         self.regions = CompiledRegions(self.manager, self.moments)
         self.offloaded = OffloadedSteps(self.manager, self.observer)
         self.moments.on_gradient = self.offloaded.speculative.gradient_accumulated
