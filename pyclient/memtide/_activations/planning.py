@@ -151,7 +151,6 @@ class Planning:
         if recording is None:
             self._calls.watch([block.module for block in self._blocks])
         else:
-            recording.is_open = False
             signature = self._calls.end_iteration()
             if recording.storages:  # Another optimizer may step, too.
                 self._signature = signature

@@ -41,13 +41,10 @@ class SavedStorage:
 
     def unpack(self) -> None:
         """Autograd asks for it."""
-        recording = self.recording
-        if recording.is_open:
-            recording.has_unpacked = True
-            moment = recording.moment
-            if self.first == _NEVER:
-                self.first = moment
-            self.last = moment
+        self.recording.has_unpacked = True
+        self.last = self.recording.moment
+        if self.first == _NEVER:
+            self.first = self.last
 
 
 class Recording:
@@ -56,7 +53,6 @@ class Recording:
     def __init__(self, moments: Sequence[MomentName]) -> None:
         """`moments`: those reported in the iteration, to which others are added while it runs."""
         self._moments = moments
-        self.is_open = True
         # Whether all that autograd saves was seen: nothing was recomputed.
         self.is_whole = True
         self.has_unpacked = False  # Since something was last saved outside of blocks.

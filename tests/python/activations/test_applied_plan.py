@@ -113,14 +113,14 @@ def test_what_is_to_leave_does_so_at_the_end_of_its_block() -> None:
         model = planned(activations, BlockPlan(_HOST, _HOST, _HOST), others=_HOST)
         allowed = _PLENTY_BYTES
         activations.end_iteration()
-        original = activations.planning._calls.begun
-        activations.planning._calls.begun = lambda call, shapes: (
-            original(call, shapes),
+        original = activations.planning._calls.ended
+        activations.planning._calls.ended = lambda call: (
+            original(call),
             kept_bytes.append(activations.kept_bytes),
         )
         forward(model).backward()
-    # The script has dropped all but its batch and a block's result, of which nothing is saved yet.
-    assert kept_bytes == [INPUT_BYTES] * BLOCKS
+    # The script still has its batch, and the block's input.
+    assert kept_bytes == [2 * INPUT_BYTES] * BLOCKS
 
 
 def test_an_input_leaves_as_soon_as_the_script_has_dropped_it() -> None:
