@@ -16,8 +16,8 @@
 //       maps_under_work=no,time_slices=yes,delay_us=200,cost_us:cuMemMap=2,tensors=backend,
 //       pinned=512MiB,pinned_mb_s=12000,pageable_mb_s=4000,numa_node=1,pci=0000:17:00.0,
 //       mends=no
-//     All settings are optional. dir: the shared directory; by default a private one that is
-//     removed when the process ends. memory: of each device [1 GiB]. driver: "no-context-events"
+//     All settings are optional. dir: the shared directory, from which the UUIDs follow; by default
+//     a private one that is removed when the process ends. memory: of each device [1 GiB]. driver: "no-context-events"
 //     lacks cuCtxRecordEvent, as drivers before CUDA 12.5; "too-old" is one that memtide refuses;
 //     "none" is missing; "no-uvm" fails as if the module nvidia-uvm is not loaded. compute_mode:
 //     "exclusive" lets one process make a context, unless mps=yes; "prohibited" lets none. mig: the

@@ -56,9 +56,10 @@ struct Fault {
 Settings ReadSettings(const char* text);
 std::vector<Fault> ReadFaults(const char* text);
 // The devices that CUDA_VISIBLE_DEVICES names, in its order, up to the first that does not exist.
-std::vector<int> VisibleDevices(const char* text, int devices);
+std::vector<int> VisibleDevices(const char* text, const Settings& settings);
 
-CudaUuid UuidOf(int device);
+// Differs by device and by the shared directory. All processes that name one directory agree on it.
+CudaUuid UuidOf(const Settings& settings, int device);
 
 }  // namespace memtide::fake_cuda
 
