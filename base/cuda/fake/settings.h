@@ -31,7 +31,7 @@ struct Settings {
   // Memory of another process can be opened, by descriptor and by legacy handle.
   bool import = true, open_ipc = true;
   bool maps_under_work = true;
-  // One process at a time uses the engines of all devices.
+  // Work waits where another process is at work.
   bool time_slices = false;
   bool mends = true;  // False: every fault is sticky, and no reset ends it.
   Tensors tensors = Tensors::kOnCpu;
