@@ -182,6 +182,21 @@ absl::Status Node::Drain(Duration patience) {
   return CallAndWait(loop_.get(), DrainCall{}, patience).status;
 }
 
+absl::Status Node::OwnGpu(const CudaDeviceConfig& gpu) {
+  v1::GpuOwner owner;
+  owner.set_pid(getpid());
+  owner.set_service(!config_.lifeline_fd.has_value());
+  owner.set_socket_dir(socket_dir_->path());
+  owner.set_pool_bytes(gpu.pool.count());
+  std::vector<std::string> notes;
+  MEMTIDE_ASSIGN_OR_RETURN(gpu_ownership_, GpuOwnership::Take(gpu.uuid, owner, &notes));
+  for (std::string& note : notes) {
+    spdlog::warn("{}", note);
+    services_.warnings.push_back(std::move(note));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Node::OpenDevice() {
   if (config_.emulated_device) {
     const EmulatedDeviceConfig& device = *config_.emulated_device;
@@ -193,6 +208,8 @@ absl::Status Node::OpenDevice() {
     spdlog::info("device pool: {}", device_->Describe());
   }
   if (!config_.cuda_device) return absl::OkStatus();
+  // Before the GPU is asked what it can do, which would disturb another daemon's.
+  MEMTIDE_RETURN_IF_ERROR(OwnGpu(*config_.cuda_device));
   MEMTIDE_ASSIGN_OR_RETURN(device_,
                            OpenCuda(config_.cuda_device->uuid,
                                     [](const std::string& line) { spdlog::warn("{}", line); }));

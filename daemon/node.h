@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "daemon/config/config.h"
 #include "daemon/device/device.h"
+#include "daemon/device/gpu_owners.h"
 #include "daemon/engine/engine.h"
 #include "daemon/io/disk.h"
 #include "daemon/metrics/edge_counters.h"
@@ -47,6 +48,7 @@ class Node : private EffectSink {
  private:
   explicit Node(const Config& config) : config_(config) {}
 
+  absl::Status OwnGpu(const CudaDeviceConfig& gpu);
   absl::Status OpenDevice();
   absl::Status StartMemory();
   absl::Status StartEdges(PersistedState persisted);
@@ -57,6 +59,7 @@ class Node : private EffectSink {
 
   const Config config_;
   std::unique_ptr<SocketDir> socket_dir_;
+  std::unique_ptr<GpuOwnership> gpu_ownership_;  // Null: other daemons do not see it.
   std::unique_ptr<Device> device_;
   std::unique_ptr<Disk> disk_;
   EdgeCounters edge_counters_;

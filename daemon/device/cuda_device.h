@@ -104,7 +104,11 @@ class CudaDevice : public Device {
   // Runs `work` inside the gate, and a second time after a restart if it lost the GPU.
   absl::Status Run(const std::function<absl::Status()>& work);
   absl::Status Restart(uint64_t generation, const absl::Status& why);
-  absl::Status Revive();
+  // Whether host memory could be pinned again.
+  struct Pinned {
+    absl::Status ring, host;
+  };
+  absl::Status Revive(Pinned* pinned);
   absl::Status Lost() const;
 
   // Enqueues on the stream and waits for completion. On failure nothing is left in flight.

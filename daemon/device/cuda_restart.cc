@@ -42,7 +42,8 @@ absl::Status CudaDevice::Lost() const {
 
 absl::Status CudaDevice::Restart(uint64_t generation, const absl::Status& why) {
   if (!gate_.Close(generation)) return Lost();
-  const absl::Status revived = Revive();
+  Pinned pinned;
+  const absl::Status revived = Revive(&pinned);
   std::string line = absl::StrCat(Describe(), " was lost (", why.message(), ") ");
   if (revived.ok()) {
     absl::StrAppend(&line, "and restarted; memory lent by descriptor was opened again");
@@ -54,12 +55,15 @@ absl::Status CudaDevice::Restart(uint64_t generation, const absl::Status& why) {
     lost_ = absl::UnavailableError(line);
   }
   gate_.Open();
+  // `warn` is the owner's code, so it runs outside the gate.
   options_.warn(line);
+  WarnOfRing(pinned.ring);
+  WarnUnpinned(pinned.host);
   return Lost();
 }
 
 // REQUIRES: the gate is closed.
-absl::Status CudaDevice::Revive() {
+absl::Status CudaDevice::Revive(Pinned* pinned) {
   // The first reset may only report the error that caused the restart. CUDA's documentation
   // promises nothing after such errors except to a new process; the calls below find out whether
   // this one can go on.
@@ -75,9 +79,9 @@ absl::Status CudaDevice::Revive() {
   }
   for (CudaMemory* const memory : memories) memory->Forget();
   MEMTIDE_RETURN_IF_ERROR(MakeStreams());
-  WarnOfRing(ring_->Pin());
   // Copies also work from memory that is not pinned.
-  WarnUnpinned(host_.PinAgain());
+  pinned->ring = ring_->Pin();
+  pinned->host = host_.PinAgain();
   for (CudaMemory* const memory : memories) MEMTIDE_RETURN_IF_ERROR(memory->Reopen());
   return absl::OkStatus();
 }

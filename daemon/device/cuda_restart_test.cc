@@ -126,7 +126,8 @@ TEST_F(CudaRestartTest, HostMemoryThatCannotBePinnedAgainIsUsedUnpinned) {
   fake_cuda::FailCall("cuMemHostRegister", 2, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(Read(*memory_, 6), "before");
   EXPECT_EQ(fake_cuda::Held().registrations, 1u);
-  EXPECT_THAT(Lines(), ElementsAre(HasSubstr("not pinned"), HasSubstr("restarted")));
+  EXPECT_THAT(Lines(), ElementsAre(HasSubstr("restarted"), HasSubstr("not pinned")))
+      << "what is said is said when the GPU can be used again";
 }
 
 TEST_F(CudaRestartTest, AResetMayReportTheErrorThatItIsFor) {

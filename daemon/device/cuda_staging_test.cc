@@ -250,6 +250,20 @@ TEST_F(CudaStagingTest, ARestartPinsTheBuffersBeforeAnythingElse) {
   EXPECT_EQ(Read(*memory, 4), "text");
 }
 
+// What is said is said to the owner's code, which may use the GPU: not before it can be used.
+TEST_F(CudaStagingTest, WhatCannotBePinnedAgainIsSaidAfterTheRestart) {
+  Open();
+  Add(2);
+  const auto memory = Allocate("memory", kSlot);
+  fake_cuda::SetPinnedLimit(KiB(4));
+  fake_cuda::FailCall("cuMemcpyHtoDAsync", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+  ASSERT_TRUE(Write(*memory, "text").ok());
+  EXPECT_THAT(Lines(), ElementsAre(HasSubstr("and restarted"),
+                                   HasSubstr("the buffers for copies cannot be pinned"),
+                                   HasSubstr("some host memory is not pinned")));
+  EXPECT_EQ(Read(*memory, 4), "text");
+}
+
 TEST_F(CudaStagingTest, MoreCopiesThanLanesTakeTurns) {
   Open();
   std::vector<std::unique_ptr<DeviceMemory>> memories;

@@ -8,6 +8,7 @@
 #include "daemon/device/cuda_device.h"
 #include "daemon/device/first_use/first_use.h"
 #include "daemon/device/first_use/helper.h"
+#include "daemon/device/gpu_owners.h"
 
 namespace memtide {
 namespace {
@@ -51,6 +52,13 @@ absl::StatusOr<std::vector<std::string>> ListGpus() {
     descriptions.push_back(usable.ok()
                                ? Describe(facts)
                                : absl::StrCat(Describe(facts), ", not usable: ", usable.message()));
+    const GpuOwners found = FindGpuOwners(facts.FormatUuid());
+    for (const v1::GpuOwner& owner : found.owners) {
+      descriptions.push_back(absl::StrCat("  ", Describe(owner)));
+    }
+    for (const std::string& problem : found.problems) {
+      descriptions.push_back(absl::StrCat("  ", problem));
+    }
   }
   return descriptions;
 }

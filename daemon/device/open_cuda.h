@@ -26,8 +26,9 @@ std::string CudaOfThisBuild();
 // the GPU exists and does not respond.
 absl::StatusOr<Gpu> InspectGpu(const std::string& device);
 
-// Descriptions of all GPUs, by ordinal, each with what forbids its use. Creates no context. Errors
-// as for InspectGpu.
+// Descriptions of all GPUs, by ordinal, each with what forbids its use, and followed by lines that
+// begin with "  " and name the daemons that have memory of it. Creates no context. Errors as for
+// InspectGpu.
 absl::StatusOr<std::vector<std::string>> ListGpus();
 
 // What each GPU does of what memtide relies on, a line each (first_use/first_use.h), followed by

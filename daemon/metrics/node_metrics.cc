@@ -72,18 +72,20 @@ std::string KindName(ChunkKind kind) {
 
 void AddPools(const InspectReply& node, std::vector<MetricFamily>* families) {
   Family capacity = Gauge("memtide_pool_capacity_bytes", "Memory that the daemon manages.");
-  Family states =
-      Gauge("memtide_pool_bytes",
-            "Memory by state; the states of a tier sum to its capacity. used: holds a "
-            "chunk's copy; reserved: belongs to a job, empty; ballooned: belongs to a job, and the "
-            "machine has it while it is short of memory; scrubbing: belonged to an "
-            "ended job; free: belongs to no job.");
+  Family states = Gauge(
+      "memtide_pool_bytes",
+      "Memory by state; the states of a tier sum to its capacity. used: holds a "
+      "chunk's copy; reserved: belongs to a job, empty; quarantined: belongs to a job, and the "
+      "kernels of a process that died may still write to it; ballooned: belongs to a job, "
+      "and the machine has it while it is short of memory; scrubbing: belonged to an "
+      "ended job; free: belongs to no job.");
   for (const PoolUsage& pool : node.pools) {
     const std::string tier(TierName(pool.tier));
     capacity.Add({{"tier", tier}}, pool.capacity);
     // Every state is exported, even at zero, so that the sum over the states is the capacity.
     states.Add({{"tier", tier}, {"state", "used"}}, pool.used)
-        .Add({{"tier", tier}, {"state", "reserved"}}, pool.reserved)
+        .Add({{"tier", tier}, {"state", "reserved"}}, pool.reserved - pool.quarantined)
+        .Add({{"tier", tier}, {"state", "quarantined"}}, pool.quarantined)
         .Add({{"tier", tier}, {"state", "ballooned"}}, pool.balloon)
         .Add({{"tier", tier}, {"state", "scrubbing"}}, pool.scrubbing)
         .Add({{"tier", tier}, {"state", "free"}}, pool.free);

@@ -17,7 +17,8 @@ NodeSnapshot TestNode() {
   NodeSnapshot snapshot;
   snapshot.host_memory = {MiB(5), MiB(2), MiB(16), 1};
   InspectReply& node = snapshot.engine;
-  node.pools = {{Tier::kDevice, MiB(10), MiB(4), MiB(3), MiB(1), MiB(2)},
+  node.pools = {{Tier::kDevice, MiB(10), MiB(4), MiB(3), MiB(1), MiB(2), Bytes(), Bytes(),
+                 /*quarantined=*/MiB(2)},
                 {Tier::kHost, MiB(7), MiB(7), Bytes(), Bytes(), Bytes()}};
   node.kinds = {{ChunkKind::kGradient, MiB(4), MiB(2), MiB(4), Bytes()}};
   node.counters.fetches = 11;
@@ -66,11 +67,14 @@ TEST(NodeMetricsTest, TheStatesOfAPoolSumToItsCapacity) {
   const auto families = NodeMetrics(TestNode(), EdgeCounters(), "");
   for (const std::string tier : {"device", "host"}) {
     double sum = 0;
-    for (const std::string state : {"used", "reserved", "ballooned", "scrubbing", "free"}) {
+    for (const std::string state :
+         {"used", "reserved", "quarantined", "ballooned", "scrubbing", "free"}) {
       sum += ValueOf(families, "memtide_pool_bytes", {{"tier", tier}, {"state", state}});
     }
     EXPECT_EQ(sum, ValueOf(families, "memtide_pool_capacity_bytes", {{"tier", tier}}));
   }
+  EXPECT_EQ(ValueOf(families, "memtide_pool_bytes", {{"tier", "device"}, {"state", "quarantined"}}),
+            2 << 20);
 }
 
 TEST(NodeMetricsTest, NamesFollowTheConventions) {

@@ -47,7 +47,8 @@ void ToProto(const PoolUsage& pool, v1::Pool* proto) {
   proto->set_tier(ToProto(pool.tier));
   proto->set_capacity_bytes(pool.capacity.count());
   proto->set_used_bytes(pool.used.count());
-  proto->set_reserved_bytes(pool.reserved.count());
+  proto->set_reserved_bytes((pool.reserved - pool.quarantined).count());
+  proto->set_quarantined_bytes(pool.quarantined.count());
   proto->set_ballooned_bytes(pool.balloon.count());
   proto->set_scrubbing_bytes(pool.scrubbing.count());
   proto->set_free_bytes(pool.free.count());

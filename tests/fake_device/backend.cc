@@ -187,6 +187,7 @@ TORCH_LIBRARY(fake_device, m) {
   // Free and total bytes of the device; of this process allocated and reserved ones, the most that
   // were allocated, allocations that emptied the cache first, and those that failed.
   m.def("memory() -> int[]", &Memory);
+  m.def("set_limit(int bytes) -> ()", [](int64_t bytes) { SetLimit(static_cast<size_t>(bytes)); });
   m.def("calls(str name) -> int",
         [](std::string name) { return static_cast<int64_t>(TheFakeCuda().calls(name.c_str())); });
   m.def("seed(int seed) -> ()", [](int64_t seed) { Seed(static_cast<uint64_t>(seed)); });

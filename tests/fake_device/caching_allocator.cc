@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -57,6 +58,11 @@ class CachingAllocator final : public c10::Allocator {
     }
   }
 
+  void SetLimit(size_t bytes) {
+    const MutexLock lock(&mutex_);
+    limit_ = bytes;
+  }
+
   MemoryUse Used() {
     const MutexLock lock(&mutex_);
     return {allocated_, reserved_, peak_, retries_, shortages_};
@@ -83,7 +89,7 @@ class CachingAllocator final : public c10::Allocator {
     ++(found ? retries_ : shortages_);
   }
 
-  // Null: neither the cache nor the device has a block of this size.
+  // Null: neither the cache nor the device, within the limit, has a block of this size.
   void* TryTake(size_t size) {
     const MutexLock lock(&mutex_);
     auto best = blocks_.end();
@@ -94,6 +100,7 @@ class CachingAllocator final : public c10::Allocator {
     if (best == blocks_.end()) {
       void* segment = nullptr;
       const size_t whole = RoundUp(size, kSegment);
+      if (reserved_ + whole > limit_) return nullptr;
       const int status = TheFakeCuda().malloc(&segment, whole);
       if (status == kOutOfMemory) return nullptr;
       Check(status);
@@ -130,6 +137,8 @@ class CachingAllocator final : public c10::Allocator {
   Blocks blocks_ ABSL_GUARDED_BY(mutex_);  // By address; they cover the segments.
   size_t allocated_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t reserved_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t limit_ ABSL_GUARDED_BY(mutex_) =
+      std::numeric_limits<size_t>::max();    // The most that reserved_ may be.
   size_t peak_ ABSL_GUARDED_BY(mutex_) = 0;  // The largest allocated_ so far.
   size_t retries_ ABSL_GUARDED_BY(mutex_) = 0, shortages_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -148,6 +157,7 @@ void CachingAllocator::Delete(void* data) {
 
 c10::Allocator* TheAllocator() { return &TheCachingAllocator(); }
 void EmptyCache() { TheCachingAllocator().Empty(); }
+void SetLimit(size_t bytes) { TheCachingAllocator().SetLimit(bytes); }
 MemoryUse UsedMemory() { return TheCachingAllocator().Used(); }
 
 }  // namespace memtide::fake_device

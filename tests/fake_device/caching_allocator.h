@@ -13,6 +13,9 @@ c10::Allocator* TheAllocator();
 // Returns unused memory to the fake CUDA, which waits for all kernels.
 void EmptyCache();
 
+// Limits what is taken from the fake CUDA from now on; what there is beyond it stays.
+void SetLimit(size_t bytes);
+
 struct MemoryUse {
   size_t allocated_bytes;
   size_t reserved_bytes;  // From the fake CUDA.

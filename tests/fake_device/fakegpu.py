@@ -75,6 +75,14 @@ def mem_get_info(_device: Any = None) -> tuple[int, int]:
     return free_bytes, total_bytes
 
 
+def set_per_process_memory_fraction(fraction: float, _device: Any = None) -> None:
+    """Limits the allocator to this part of the device's memory. What it holds already stays."""
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    _, total_bytes, *_ = torch.ops.fake_device.memory()
+    torch.ops.fake_device.set_limit(int(fraction * total_bytes))
+
+
 def memory_allocated(_device: Any = None) -> int:
     """Bytes of this process's tensors."""
     return int(torch.ops.fake_device.memory()[2])

@@ -256,6 +256,18 @@ Tensor EmptyLike(const Tensor& meta) {
                            meta.options().device(c10::DeviceType::PrivateUse1));
 }
 
+// The CPU's kernels of these norms return statistics in the type of the weight, and backward
+// expects them so. On the meta device, as with CUDA, those of bf16 are in fp32.
+void GiveTypesOfCpu(const c10::FunctionSchema& schema, const Stack& arguments, Stack* results) {
+  if (schema.name() != "aten::native_layer_norm" && schema.name() != "aten::native_batch_norm") {
+    return;
+  }
+  const IValue& weight = arguments[*schema.argumentIndexWithName("weight")];
+  const bool has_weight = weight.isTensor() && weight.toTensor().defined();
+  const auto type = (has_weight ? weight : arguments[0]).toTensor().scalar_type();
+  for (size_t i = 1; i < results->size(); ++i) (*results)[i] = (*results)[i].toTensor().to(type);
+}
+
 void LaunchAndReturn(const c10::OperatorHandle& operation, Stack* stack) {
   const c10::FunctionSchema& schema = operation.schema();
   const Stack arguments(stack->end() - static_cast<int64_t>(schema.arguments().size()),
@@ -272,6 +284,7 @@ void LaunchAndReturn(const c10::OperatorHandle& operation, Stack* stack) {
     at::native::cpu_fallback(operation, stack);
     return;
   }
+  GiveTypesOfCpu(schema, arguments, &*meta);
   auto kernel = std::make_unique<Kernel>(operation);
   for (size_t i = 0; i < arguments.size(); ++i) {
     kernel->AddArgument(arguments[i], IsWritten(operation, arguments, i));

@@ -1,6 +1,9 @@
 // Tests which device a daemon opens, and its errors if it cannot.
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -94,6 +97,75 @@ TEST_F(DaemonDeviceTest, RunsWithoutAGpuIfNoFlagNamesOne) {
   const std::string emulated = Log({"--device-pool=8MiB"}, "driver=no-uvm", 0);
   EXPECT_THAT(emulated, HasSubstr("a device is emulated instead"));
   EXPECT_THAT(emulated, HasSubstr("device pool: emulated device, 8 MiB"));
+}
+
+// Daemons on one GPU of 100 MiB.
+class SharedGpuTest : public testing::Test {
+ protected:
+  SharedGpuTest() {
+    // The daemons inherit the end that they read.
+    EXPECT_EQ(pipe(lifeline_), 0);
+    EXPECT_EQ(fcntl(lifeline_[1], F_SETFD, FD_CLOEXEC), 0);
+  }
+  ~SharedGpuTest() override {
+    close(lifeline_[0]);
+    close(lifeline_[1]);
+  }
+
+  std::string Sockets(const std::string& name) const { return scratch_.path() + "/" + name; }
+  std::unique_ptr<DaemonProcess> Start(const std::vector<std::string>& flags) const {
+    std::vector<std::string> all = {"--host-pool=8MiB", "--no-ssd", "--metrics-address=off"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return std::make_unique<DaemonProcess>(
+        all, std::vector<std::string>{"MEMTIDE_FAKE_CUDA=memory=100MiB,dir=" + devices_.path()});
+  }
+  std::unique_ptr<DaemonProcess> Service(const std::string& name) const {
+    return Start({"--device-pool=20MiB", "--socket-dir=" + Sockets(name)});
+  }
+  std::unique_ptr<DaemonProcess> Private(const std::string& name) const {
+    return Start({"--device-pool=30MiB", "--socket-dir=" + Sockets(name),
+                  "--lifeline-fd=" + std::to_string(lifeline_[0])});
+  }
+
+  const ScratchDirectory scratch_, devices_;
+  int lifeline_[2];
+};
+
+TEST_F(SharedGpuTest, AServiceHasItsGpuAloneUntilItEndsOrIsKilled) {
+  const auto first = Service("a");
+  ASSERT_TRUE(first->WaitUntilReady()) << first->log();
+  const std::string owner = "pid " + std::to_string(first->pid()) +
+                            ", which has 20 MiB of it, with sockets in " + Sockets("a");
+  for (const auto& other : {Service("b"), Private("c")}) {
+    EXPECT_EQ(other->Wait(), 1);
+    EXPECT_THAT(other->log(), HasSubstr("belongs to the service memtided of uid"));
+    EXPECT_THAT(other->log(), HasSubstr(owner));
+    EXPECT_THAT(other->log(), HasSubstr("`memtide run`"));
+  }
+  EXPECT_TRUE(Session(Sockets("a")).welcome()) << "the first one was disturbed";
+  const auto none = Start({"--device=none", "--socket-dir=" + Sockets("d")});
+  EXPECT_TRUE(none->WaitUntilReady()) << none->log();
+  first->Signal(SIGKILL);
+  first->Wait();
+  const auto next = Service("a");
+  EXPECT_TRUE(next->WaitUntilReady()) << next->log();
+  next->Signal(SIGTERM);
+  EXPECT_EQ(next->Wait(), 0) << next->log();
+  const auto last = Private("c");
+  EXPECT_TRUE(last->WaitUntilReady()) << last->log();
+  EXPECT_THAT(last->log(), Not(HasSubstr("shared")));
+}
+
+TEST_F(SharedGpuTest, PrivateDaemonsShareAGpuAndWhoStartsLaterIsTold) {
+  const auto first = Private("a");
+  ASSERT_TRUE(first->WaitUntilReady()) << first->log();
+  EXPECT_THAT(first->log(), Not(HasSubstr("shared")));
+  const auto second = Private("b");
+  ASSERT_TRUE(second->WaitUntilReady()) << second->log();
+  EXPECT_THAT(second->log(), HasSubstr("1 private memtided, which has 30 MiB of it"));
+  const auto service = Service("c");
+  ASSERT_TRUE(service->WaitUntilReady()) << service->log();
+  EXPECT_THAT(service->log(), HasSubstr("2 private memtided, which have 60 MiB of it"));
 }
 
 }  // namespace

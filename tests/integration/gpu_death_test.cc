@@ -114,11 +114,16 @@ TEST(GpuDeathTest, KernelsThatADyingProgramLeftHitNoChunkOfOthers) {
     const v1::InspectNodeResponse now = node.Inspect();
     waits = now.waiting_calls() > 0 && now.transfers_in_flight() == 0;
   }
+  const v1::Pool pool = node.Inspect().pools(0);
+  EXPECT_EQ(pool.quarantined_bytes(), (kGpuChunk * 6).count());
+  EXPECT_EQ(pool.used_bytes() + pool.reserved_bytes() + pool.quarantined_bytes() +
+                pool.scrubbing_bytes() + pool.free_bytes(),
+            pool.capacity_bytes());
   EXPECT_EQ(puppet.Ask("memset 0 6"), "ok");
   puppet.Kill();
   fill.join();
   EXPECT_EQ(CountWrongEach(client.get(), used, 1), 0u);
-  EXPECT_THAT(node.End(), Not(HasSubstr("still there")));
+  EXPECT_THAT(node.End(), Not(HasSubstr("is not known to have")));
 }
 
 // The daemon goes on with the driver that it has loaded; a program that starts later has another.

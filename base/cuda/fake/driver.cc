@@ -18,7 +18,7 @@ CUresult DeviceGetUuidOfWhole(CUuuid* uuid, CUdevice device) {
   Call call(&process, "cuDeviceGetUuid");
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   if (!process.IsOrdinal(device)) return CUDA_ERROR_INVALID_DEVICE;
-  const CudaUuid known = UuidOf(process.visible[device]);
+  const CudaUuid known = UuidOf(process.settings, process.visible[device]);
   std::memcpy(uuid->bytes, known.data(), known.size());
   if (process.settings.mig) uuid->bytes[0] = 'w';
   return CUDA_SUCCESS;
@@ -29,7 +29,7 @@ CUresult DeviceGetUuid(CUuuid* uuid, CUdevice device) {
   Call call(&process, "cuDeviceGetUuid");
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   if (!process.IsOrdinal(device)) return CUDA_ERROR_INVALID_DEVICE;
-  const CudaUuid known = UuidOf(process.visible[device]);
+  const CudaUuid known = UuidOf(process.settings, process.visible[device]);
   std::memcpy(uuid->bytes, known.data(), known.size());
   return CUDA_SUCCESS;
 }

@@ -16,24 +16,24 @@
 //       maps_under_work=no,time_slices=yes,delay_us=200,cost_us:cuMemMap=2,tensors=backend,
 //       pinned=512MiB,pinned_mb_s=12000,pageable_mb_s=4000,numa_node=1,pci=0000:17:00.0,
 //       mends=no
-//     All settings are optional. dir: the shared directory; by default a private one that is
-//     removed when the process ends. memory: of each device [1 GiB]. driver: "no-context-events"
-//     lacks cuCtxRecordEvent, as drivers before CUDA 12.5; "too-old" is one that memtide refuses;
-//     "none" is missing; "no-uvm" fails as if the module nvidia-uvm is not loaded. compute_mode:
-//     "exclusive" lets one process make a context, unless mps=yes; "prohibited" lets none. mig: the
-//     devices are MIG instances. import, open_ipc: "no" refuses to open another process's memory by
-//     descriptor or by legacy handle, whatever the attributes promise. maps_under_work: with "no" a
-//     mapping that is made or removed while the process has work ends the context. time_slices:
-//     with "yes" one process at a time uses the engines, for a millisecond or more. cost_us:NAME:
-//     the time that each call of NAME takes [0]. tensors: "backend" closes device memory to the
-//     CPU, at any time, so that torch's tensors over it need the backend of tests/fake_device; by
-//     default they are on the CPU. pinned: what this process can pin; real limits are the machine's
-//     or the container's, and shared with others. Beyond it cuMemHostRegister and cuMemHostAlloc
-//     are out of memory. pinned_mb_s, pageable_mb_s: the rates of each stream's copies by their
-//     host memory, in 10^6 bytes a second [as fast as memory allows]. numa_node: what the driver
-//     says is the closest node [it does not know]. pci: the devices' PCI id. mends: with "no",
-//     every call after the first fault fails with its error, resets too, as when a GPU falls off
-//     the bus.
+//     All settings are optional. dir: the shared directory, from which the UUIDs follow; by default
+//     a private one that is removed when the process ends. memory: of each device [1 GiB]. driver:
+//     "no-context-events" lacks cuCtxRecordEvent, as drivers before CUDA 12.5; "too-old" is one
+//     that memtide refuses; "none" is missing; "no-uvm" fails as if the module nvidia-uvm is not
+//     loaded. compute_mode: "exclusive" lets one process make a context, unless mps=yes;
+//     "prohibited" lets none. mig: the devices are MIG instances. import, open_ipc: "no" refuses to
+//     open another process's memory by descriptor or by legacy handle, whatever the attributes
+//     promise. maps_under_work: with "no" a mapping that is made or removed while the process has
+//     work ends the context. time_slices: with "yes" work waits for 25 ms where another process has
+//     work that it has not waited for. cost_us:NAME: the time that each call of NAME takes [0].
+//     tensors: "backend" closes device memory to the CPU, at any time, so that torch's tensors over
+//     it need the backend of tests/fake_device; by default they are on the CPU. pinned: what this
+//     process can pin; real limits are the machine's or the container's, and shared with others.
+//     Beyond it cuMemHostRegister and cuMemHostAlloc are out of memory. pinned_mb_s, pageable_mb_s:
+//     the rates of each stream's copies by their host memory, in 10^6 bytes a second [as fast as
+//     memory allows]. numa_node: what the driver says is the closest node [it does not know]. pci:
+//     the devices' PCI id. mends: with "no", every call after the first fault fails with its error,
+//     resets too, as when a GPU falls off the bus.
 //   MEMTIDE_FAKE_CUDA_FAULTS=cuMemCreate:3=2,cuMemcpyHtoDAsync:5=700
 //     The third cuMemCreate of this process fails with error 2, and so on. "*" counts all calls.
 // CUDA_VISIBLE_DEVICES works as with CUDA.

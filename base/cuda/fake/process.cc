@@ -49,7 +49,7 @@ Process::Process()
     : pid(getpid()),
       settings(ReadSettings(std::getenv("MEMTIDE_FAKE_CUDA"))),
       directory(settings.directory.empty() ? MakePrivateDirectory() : settings.directory),
-      visible(VisibleDevices(std::getenv("CUDA_VISIBLE_DEVICES"), settings.devices)),
+      visible(VisibleDevices(std::getenv("CUDA_VISIBLE_DEVICES"), settings)),
       token(NewToken()),
       delay(settings.delay),
       costs(settings.costs),

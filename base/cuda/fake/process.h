@@ -92,6 +92,10 @@ struct Process {
   CUresult sticky ABSL_GUARDED_BY(mutex) = CUDA_SUCCESS;
 
   bool initialized ABSL_GUARDED_BY(mutex) = false;
+  uint64_t pushed ABSL_GUARDED_BY(mutex) = 0;  // Pieces of work, so far.
+  // With time slices: whether this process has work that it has not waited for, for others to see.
+  bool at_work ABSL_GUARDED_BY(mutex) = false;
+  int at_work_fd ABSL_GUARDED_BY(mutex) = -1;
   std::map<int, Context> contexts ABSL_GUARDED_BY(mutex);  // By ordinal.
   uint64_t next_handle ABSL_GUARDED_BY(mutex) = 1;
   std::map<uint64_t, std::shared_ptr<Physical>> handles ABSL_GUARDED_BY(mutex);

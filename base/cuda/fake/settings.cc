@@ -59,6 +59,13 @@ Tensors TensorsNamed(const std::string& name) {
   return Tensors::kOnCpu;
 }
 
+// FNV-1a, but zero for an empty text. All processes must agree on it.
+uint64_t HashOf(const std::string& text) {
+  uint64_t hash = text.empty() ? 0 : 14695981039346656037u;
+  for (const char each : text) hash = (hash ^ static_cast<unsigned char>(each)) * 1099511628211u;
+  return hash;
+}
+
 }  // namespace
 
 Settings ReadSettings(const char* text) {
@@ -128,30 +135,34 @@ std::vector<Fault> ReadFaults(const char* text) {
   return faults;
 }
 
-std::vector<int> VisibleDevices(const char* text, int devices) {
+std::vector<int> VisibleDevices(const char* text, const Settings& settings) {
   std::vector<int> visible;
   if (text == nullptr) {
-    for (int device = 0; device < devices; ++device) visible.push_back(device);
+    for (int device = 0; device < settings.devices; ++device) visible.push_back(device);
     return visible;
   }
   for (const auto part : absl::StrSplit(text, ',')) {
     int device = -1;
     if (absl::StartsWith(part, "GPU-") || absl::StartsWith(part, "MIG-")) {
-      for (int each = 0; each < devices; ++each) {
-        if (absl::StartsWith(FormatCudaUuid(UuidOf(each)).substr(4), part.substr(4))) device = each;
+      for (int each = 0; each < settings.devices; ++each) {
+        const std::string uuid = FormatCudaUuid(UuidOf(settings, each));
+        if (absl::StartsWith(uuid.substr(4), part.substr(4))) device = each;
       }
     } else if (!absl::SimpleAtoi(part, &device)) {
       device = -1;
     }
     const bool seen = std::find(visible.begin(), visible.end(), device) != visible.end();
-    if (device < 0 || device >= devices || seen) break;
+    if (device < 0 || device >= settings.devices || seen) break;
     visible.push_back(device);
   }
   return visible;
 }
 
-CudaUuid UuidOf(int device) {
+CudaUuid UuidOf(const Settings& settings, int device) {
   CudaUuid uuid = {'f', 'a', 'k', 'e', '-', 'c', 'u', 'd', 'a', '-', 'd', 'e', 'v', 'i', 'c', 0};
+  // The first half is the same for all, so that tests can name a device by its beginning.
+  uint64_t hash = HashOf(settings.directory);
+  for (size_t i = 8; i < 15; ++i, hash >>= 8) uuid[i] = static_cast<char>(uuid[i] ^ (hash & 0xff));
   uuid[0] = static_cast<char>(0xfa + device);
   uuid[15] = static_cast<char>(device);
   return uuid;

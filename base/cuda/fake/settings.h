@@ -31,7 +31,7 @@ struct Settings {
   // Memory of another process can be opened, by descriptor and by legacy handle.
   bool import = true, open_ipc = true;
   bool maps_under_work = true;
-  // One process at a time uses the engines of all devices.
+  // Work waits where another process is at work.
   bool time_slices = false;
   bool mends = true;  // False: every fault is sticky, and no reset ends it.
   Tensors tensors = Tensors::kOnCpu;
@@ -56,9 +56,10 @@ struct Fault {
 Settings ReadSettings(const char* text);
 std::vector<Fault> ReadFaults(const char* text);
 // The devices that CUDA_VISIBLE_DEVICES names, in its order, up to the first that does not exist.
-std::vector<int> VisibleDevices(const char* text, int devices);
+std::vector<int> VisibleDevices(const char* text, const Settings& settings);
 
-CudaUuid UuidOf(int device);
+// Differs by device and by the shared directory. All processes that name one directory agree on it.
+CudaUuid UuidOf(const Settings& settings, int device);
 
 }  // namespace memtide::fake_cuda
 

@@ -54,14 +54,25 @@ TEST(SettingsTest, UnknownSettingsEndTheProcess) {
 
 TEST(SettingsTest, VisibleDevicesEndAtTheFirstThatIsNotThere) {
   using Devices = std::vector<int>;
-  EXPECT_EQ(VisibleDevices(nullptr, 2), (Devices{0, 1}));
-  EXPECT_EQ(VisibleDevices("", 2), Devices());
-  EXPECT_EQ(VisibleDevices("1,0", 2), (Devices{1, 0}));
-  EXPECT_EQ(VisibleDevices("1,5,0", 2), Devices{1});
-  EXPECT_EQ(VisibleDevices("-1", 2), Devices());
-  EXPECT_EQ(VisibleDevices(FormatCudaUuid(UuidOf(1)).c_str(), 2), Devices{1});
-  EXPECT_EQ(VisibleDevices("GPU-fb", 2), Devices{1});
-  EXPECT_EQ(VisibleDevices("MIG-fb", 2), Devices{1});
+  const Settings two = ReadSettings("devices=2");
+  EXPECT_EQ(VisibleDevices(nullptr, two), (Devices{0, 1}));
+  EXPECT_EQ(VisibleDevices("", two), Devices());
+  EXPECT_EQ(VisibleDevices("1,0", two), (Devices{1, 0}));
+  EXPECT_EQ(VisibleDevices("1,5,0", two), Devices{1});
+  EXPECT_EQ(VisibleDevices("-1", two), Devices());
+  EXPECT_EQ(VisibleDevices(FormatCudaUuid(UuidOf(two, 1)).c_str(), two), Devices{1});
+  EXPECT_EQ(VisibleDevices("GPU-fb", two), Devices{1});
+  EXPECT_EQ(VisibleDevices("MIG-fb", two), Devices{1});
+}
+
+TEST(SettingsTest, DevicesOfOneDirectoryAreKnownInAllProcessesAndDifferFromThoseOfAnother) {
+  const auto uuid = [](const char* settings, int device) {
+    return FormatCudaUuid(UuidOf(ReadSettings(settings), device));
+  };
+  // A constant, as another process computes it, too.
+  EXPECT_EQ(uuid("dir=/dev/shm/x,memory=1GiB", 0), "GPU-fa616b65-2d63-7564-1eb2-e03281b1d800");
+  EXPECT_NE(uuid("dir=/dev/shm/x", 0), uuid("dir=/dev/shm/y", 0));
+  EXPECT_NE(uuid("dir=/dev/shm/x", 0), uuid("dir=/dev/shm/x", 1));
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,42 @@
 #include "base/check.h"
 
 namespace memtide::fake_cuda {
+namespace {
+
+// Longer than any copy that a test times, on a busy machine and with a sanitizer, too.
+constexpr Duration kSlice = std::chrono::milliseconds(25);
+
+// Each process that is at work has a lock on the byte of its pid, which ends with the process.
+struct flock LockOf(const Process& process, short type) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = process.pid;
+  lock.l_len = 1;
+  return lock;
+}
+
+// A process is at work from when it queues work until it has waited for all of it. How long the
+// work takes is of no account, so that what a test sees does not depend on the machine's speed.
+void SetAtWork(Process* process, bool at_work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex) {
+  if (!process->settings.time_slices || process->at_work == at_work) return;
+  if (process->at_work_fd < 0) {
+    process->at_work_fd = open((process->directory + "/at-work").c_str(),
+                               O_CREAT | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  }
+  const struct flock lock = LockOf(*process, at_work ? F_WRLCK : F_UNLCK);
+  MEMTIDE_CHECK(fcntl(process->at_work_fd, F_OFD_SETLK, &lock) == 0) << process->directory;
+  process->at_work = at_work;
+}
+
+bool AreOthersAtWork(const Process& process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
+  struct flock any = LockOf(process, F_WRLCK);
+  any.l_start = any.l_len = 0;
+  return process.at_work_fd >= 0 && fcntl(process.at_work_fd, F_OFD_GETLK, &any) == 0 &&
+         any.l_type != F_UNLCK;
+}
+
+}  // namespace
 
 Stream::Stream(Process* process) : process_(process) {
   // Signal handlers must run in the program's own threads.
@@ -33,11 +68,14 @@ Stream::~Stream() {
 
 void Stream::Push(Process* process, std::function<void()> work, std::vector<Range> accessed,
                   Duration busy) {
+  ++process->pushed;
+  SetAtWork(process, true);
   queue_.push_back({Now() + process->delay, busy, std::move(work), nullptr, std::move(accessed)});
   process->changed.SignalAll();
 }
 
 void Stream::Push(Process* process, std::shared_ptr<Mark> mark) {
+  mark->pushed = process->pushed;
   if (queue_.empty() && !working_) {
     --mark->awaited;  // The stream has nothing to do.
     return;
@@ -81,26 +119,20 @@ void Stream::Run() {
     if (task.mark != nullptr) --task.mark->awaited;
     if (task.work != nullptr && process_->sticky == CUDA_SUCCESS) {
       working_ = true;  // A kernel runs without the lock.
-      const int engines = TakeTimeSlice();
+      AwaitTimeSlice();
       task.broken ? process_->Break(CUDA_ERROR_ILLEGAL_ADDRESS) : task.work();
-      if (engines >= 0) close(engines);
       working_ = false;
     }
     process_->changed.SignalAll();
   }
 }
 
-int Stream::TakeTimeSlice() {
-  if (!process_->settings.time_slices) return -1;
-  constexpr Duration kSlice = std::chrono::milliseconds(1);
+void Stream::AwaitTimeSlice() {
+  if (!AreOthersAtWork(*process_)) return;
   process_->mutex.Unlock();
-  const int engines = open((process_->directory + "/engines").c_str(), O_CREAT | O_RDWR | O_CLOEXEC,
-                           S_IRUSR | S_IWUSR);
-  MEMTIDE_CHECK(engines >= 0 && flock(engines, LOCK_EX) == 0) << process_->directory;
-  // tidy(sleep): the time that the slice takes.
+  // tidy(sleep): the time that the slice of others takes.
   std::this_thread::sleep_for(kSlice);
   process_->mutex.Lock();
-  return engines;
 }
 
 void Stream::AwaitDue(Instant due) {
@@ -122,6 +154,7 @@ CUresult Await(Process* process, const std::shared_ptr<Mark>& mark) {
   while (mark->awaited > 0 && process->sticky == CUDA_SUCCESS) {
     process->changed.Wait(&process->mutex);
   }
+  if (process->pushed == mark->pushed) SetAtWork(process, false);
   return process->sticky;
 }
 
@@ -184,7 +217,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   Stream* const found = FindStream(&process, stream);
   if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  const auto mark = std::make_shared<Mark>(Mark{1});
+  const auto mark = std::make_shared<Mark>(Mark{1, 0});
   found->Push(&process, mark);
   return Await(&process, mark);
 }
@@ -223,7 +256,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   if (found == process.events.end() || on == nullptr) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  found->second->last = std::make_shared<Mark>(Mark{1});
+  found->second->last = std::make_shared<Mark>(Mark{1, 0});
   on->Push(&process, found->second->last);
   return CUDA_SUCCESS;
 }

@@ -21,6 +21,7 @@ namespace memtide::fake_cuda {
 // A position in queues; `awaited` streams have not reached it yet.
 struct Mark {
   int awaited = 0;
+  uint64_t pushed = 0;  // Pieces of work that the process had queued before.
 };
 
 struct Event {
@@ -68,9 +69,8 @@ class Stream {
   };
 
   void Run();
-  // Waits until no other process uses the engines, and for a time slice. Returns the descriptor
-  // that keeps them, or -1 if processes do not take turns.
-  int TakeTimeSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_->mutex);
+  // Waits for the time slice of other processes that are at work.
+  void AwaitTimeSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_->mutex);
   void AwaitDue(Instant due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process_->mutex);
 
   Process* const process_;

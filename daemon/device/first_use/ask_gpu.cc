@@ -43,8 +43,10 @@ class Questions {
     }
     Note("pinning host memory", Pin());
     Note("copying beside another process's work", CopyBesideWork());
-    // The last question, because a failure may break the helper's context.
-    answers_->set_maps_under_work(Note("mapping memory beside running work", MapUnderWork()));
+    // The last question, because a failure may break the helper's context. Programs map only memory
+    // that passes by descriptor.
+    answers_->set_maps_under_work(!answers_->descriptors() ||
+                                  Note("mapping memory beside running work", MapUnderWork()));
   }
 
  private:

@@ -191,14 +191,16 @@ std::vector<std::string> Fallbacks(const CudaDeviceFacts& facts, const v1::GpuAn
 
 std::string Describe(const v1::GpuAnswers& answers) {
   const auto yes = [](bool is) { return is ? "yes" : "no"; };
-  char mapping[32];
-  std::snprintf(mapping, sizeof(mapping), "%.2f ms", answers.longest_mapping_ms());
+  char longest[64];
+  std::snprintf(longest, sizeof(longest), " (at most %.2f ms)", answers.longest_mapping_ms());
+  const std::string mapping =
+      answers.descriptors()
+          ? absl::StrCat("; maps beside running work: ", yes(answers.maps_under_work()),
+                         answers.maps_under_work() ? longest : "")
+          : std::string();
   return absl::StrCat(answers.gpu(), ": memory passes by descriptor: ", yes(answers.descriptors()),
-                      ", by legacy IPC: ", yes(answers.legacy_ipc()),
-                      "; maps beside running work: ", yes(answers.maps_under_work()),
-                      answers.maps_under_work() ? absl::StrCat(" (at most ", mapping, ")") : "",
-                      "; copies ", Speed(answers.copy_bytes_per_second()),
-                      ", beside another process's work ",
+                      ", by legacy IPC: ", yes(answers.legacy_ipc()), mapping, "; copies ",
+                      Speed(answers.copy_bytes_per_second()), ", beside another process's work ",
                       Speed(answers.copy_bytes_per_second_beside_work()), "; pins ",
                       Speed(answers.pinned_bytes_per_second()));
 }

@@ -14,9 +14,11 @@
 namespace memtide {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 const SharedFakeCuda shared_fake_cuda("delay_us=20");
 
@@ -101,6 +103,14 @@ TEST(FirstUseTest, EachAnswerCanBeNo) {
     const v1::GpuAnswers answers = *MeetGpu(Facts(), Options(""));
     EXPECT_TRUE(answers.descriptors());
     EXPECT_FALSE(answers.maps_under_work());
+  }
+  {
+    // A program that opens legacy handles maps nothing, so that the answer would not be used.
+    const HelperSettings settings("import=no,maps_under_work=no");
+    const v1::GpuAnswers answers = *MeetGpu(Facts(), Options(""));
+    EXPECT_THAT(answers.failures(), ElementsAre(HasSubstr("passing memory by descriptor: cuMem")));
+    EXPECT_THAT(Describe(answers), Not(HasSubstr("maps beside")));
+    EXPECT_THAT(Fallbacks(Facts(), answers), Not(Contains(HasSubstr("before they map"))));
   }
   const HelperSettings settings("mig=no", "cuMemHostRegister:1=2");
   const v1::GpuAnswers answers = *MeetGpu(Facts(), Options(""));

@@ -165,12 +165,18 @@ absl::Status Helper::PrepareWork() {
 
 absl::Status Helper::Work() {
   MEMTIDE_RETURN_IF_ERROR(PrepareWork());
+  CUevent batch_ended = nullptr;
+  MEMTIDE_RETURN_IF_ERROR(
+      Check(cu_.EventCreate(&batch_ended, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
   MEMTIDE_RETURN_IF_ERROR(QueueBatch());
   MEMTIDE_RETURN_IF_ERROR(SendPacket(kHelperSocket, {"ok", -1}));
   while (!HasPacket(kHelperSocket)) {
+    // The next batch is queued before this one has ended: no copy of the daemon meets an idle GPU.
+    MEMTIDE_RETURN_IF_ERROR(Check(cu_.EventRecord(batch_ended, nullptr), "cuEventRecord"));
     MEMTIDE_RETURN_IF_ERROR(QueueBatch());
-    MEMTIDE_RETURN_IF_ERROR(Check(cu_.StreamSynchronize(nullptr), "cuStreamSynchronize"));
+    MEMTIDE_RETURN_IF_ERROR(Check(cu_.EventSynchronize(batch_ended), "cuEventSynchronize"));
   }
+  MEMTIDE_RETURN_IF_ERROR(Check(cu_.EventDestroy(batch_ended), "cuEventDestroy"));
   return Check(cu_.StreamSynchronize(nullptr), "cuStreamSynchronize");
 }
 

@@ -26,7 +26,7 @@ from memtide._node.memory_budget import MemoryBudget
 from memtide._telemetry import process_memory
 from memtide._telemetry.observer import Observer, SpeculativeBatches
 from memtide._util import heap
-from memtide._util.devices import gpu_module, type_name
+from memtide._util.devices import GpuModule, gpu_module, type_name
 from memtide._util.sizes import format_size
 from memtide.errors import ResourceExhausted
 
@@ -74,8 +74,6 @@ class Budget:
         properties = client.properties
         self._is_gpu = not properties.handles_faults
         self._is_emulated = properties.device_slots > 0 and not self._is_gpu
-        # The type of the chunks' device in torch's notation, and its number.
-        self._gpu = type_name(properties.dl_device), properties.dl_device[1]
         chunk_bytes = properties.chunk_bytes
         self._host: Limit | None = None
         self._device: Limit | None = None
@@ -219,8 +217,7 @@ class Budget:
         """Bytes that torch's allocator has allocated on the GPU, kept activations among them. At
         its first use also limits the allocator, which raises an error at its limit; chunks make
         room then (_memory/device_oom.py)."""
-        device, number = self._gpu
-        gpu = gpu_module(device)
+        gpu, number = self._gpu_and_number()
         stats = process_memory.allocator_stats(self._client.properties.dl_device)
         if gpu is None or not stats:  # The script has not used the GPU.
             return 0
@@ -232,9 +229,14 @@ class Budget:
             self._limit_allocator()
         return int(stats["allocated_bytes"]["all"]["current"])
 
+    def _gpu_and_number(self) -> tuple[GpuModule | None, int]:
+        """Torch's module of the chunks' device, and the device's number. A budget is made before
+        torch is imported, which may bring its type of device only then."""
+        device = self._client.properties.dl_device
+        return gpu_module(type_name(device)), device[1]
+
     def _limit_allocator(self) -> None:
-        device, number = self._gpu
-        gpu = gpu_module(device)
+        gpu, number = self._gpu_and_number()
         if gpu is None or not self._contexts_bytes:
             return  # The script has not used the GPU.
         left_bytes = self._beside_pool_bytes()

@@ -56,4 +56,5 @@ def count_gpus() -> int:
     Such an error is not reported here: the daemon reports it when it opens its GPU.
     """
     listing = subprocess.run([find_daemon(), "--list-gpus"], capture_output=True, text=True)
-    return len(listing.stdout.splitlines())
+    # The lines that begin with spaces say which daemons have memory of the GPU above them.
+    return sum(not line.startswith(" ") for line in listing.stdout.splitlines())

@@ -23,12 +23,13 @@ STALLS = ("stalled_on_ssd", "stalled_on_copy", "stalled_on_room")
 
 @dataclass(frozen=True)
 class Pool:
-    """One tier's pool. used + reserved + ballooned + scrubbing + free = capacity."""
+    """One tier's pool. used + reserved + quarantined + ballooned + scrubbing + free = capacity."""
 
     tier: str
     capacity_bytes: int
     used_bytes: int
     reserved_bytes: int
+    quarantined_bytes: int  # Kernels of a process that died may still write there.
     ballooned_bytes: int
     scrubbing_bytes: int
     free_bytes: int

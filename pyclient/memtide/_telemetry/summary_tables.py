@@ -125,9 +125,11 @@ def print_advice(present: Estimate, best: Estimate, console: Console) -> None:
 
 def pools_table(node: Node) -> Table:
     """A row for each pool. The states of a pool add up to its capacity."""
-    states = ["used", "reserved", "ballooned", "scrubbing", "free"]
-    if not any(pool.ballooned_bytes for pool in node.pools):
-        states.remove("ballooned")  # It is 0 unless the machine is short of memory.
+    states = ["used", "reserved", "quarantined", "ballooned", "scrubbing", "free"]
+    for rare in ("quarantined", "ballooned"):
+        # It is 0 unless a process on a GPU was killed, or the machine is short of memory.
+        if not any(getattr(pool, f"{rare}_bytes") for pool in node.pools):
+            states.remove(rare)
     table = _table("pool", "capacity", *states)
     for pool in node.pools:
         sizes = [pool.capacity_bytes, *(getattr(pool, f"{state}_bytes") for state in states)]

@@ -31,6 +31,8 @@ from memtide._torch_hooks.compiled_leases import active_net
 from memtide._torch_hooks.module_hooks import Known, Moments
 
 Function = Callable[..., Any]
+# The most calls with other tensors whose chunks a region knows. Few models have as many layers.
+_MOST_KNOWN = 256
 
 
 class CompiledRegions:
@@ -162,11 +164,14 @@ class CompiledRegions:
 
 
 class _Region:
-    """The chunks of one compiled region, which are looked up again when a tensor has moved."""
+    """The chunks of one compiled region, for each set of tensors that it is called with: equal
+    blocks are compiled once, and each has its own parameters."""
 
     def __init__(self, manager: TensorManager, name: str) -> None:
         self._manager = manager
-        self._known = Known(name)
+        self._name = name
+        # By the addresses of managed tensors, and whether any is trained; the oldest use first.
+        self._known: dict[tuple[tuple[int, ...], bool], Known] = {}
 
     def look_at(self, args: Iterable[Any]) -> Known:
         """The chunks under these arguments."""
@@ -177,15 +182,27 @@ class _Region:
         ]
         addresses = [address for address, _ in managed]
         trained = torch.is_grad_enabled() and any(each.requires_grad for _, each in managed)
-        known = self._known
-        if known.addresses == addresses and known.trained == trained:
-            return known
-        known = Known(known.name)
-        known.addresses = addresses
-        known.places = Places(
-            {place for _, each in managed for place in self._manager.element_places(each)}
-        )
-        known.trained = trained
-        known.parameters = [weakref.ref(each) for _, each in managed if each.is_leaf]
-        self._known = known
+        leaves = [each for _, each in managed if each.is_leaf]
+        key = tuple(addresses), trained
+        known = self._known.pop(key, None)
+        # Another tensor may have been made where one was before.
+        if known is None or not _are_alive(known.parameters, leaves):
+            known = Known(self._name)
+            known.addresses = addresses
+            known.places = Places(
+                {place for _, each in managed for place in self._manager.element_places(each)}
+            )
+            known.trained = trained
+            known.parameters = [weakref.ref(each) for each in leaves]
+        self._known[key] = known
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
         return known
+
+
+def _are_alive(references: list[weakref.ref[torch.Tensor]], tensors: list[torch.Tensor]) -> bool:
+    """Whether these are the tensors that the references were made of."""
+    if len(references) != len(tensors):
+        return False
+    pairs = zip(references, tensors, strict=True)
+    return all(reference() is tensor for reference, tensor in pairs)

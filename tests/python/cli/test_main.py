@@ -113,7 +113,7 @@ def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> No
     phases = [sample["phase"] for sample in statistics["tide"]["samples"]]
     assert phases.index("forward") < phases.index("backward") < phases.index("step")
     for pool in statistics["pools"]:
-        parts = ("used", "reserved", "ballooned", "scrubbing", "free")
+        parts = ("used", "reserved", "quarantined", "ballooned", "scrubbing", "free")
         assert sum(pool[f"{part}_bytes"] for part in parts) == pool["capacity_bytes"]
     kinds = statistics["kinds"]
     assert kinds["optimizer_state"]["allocated_bytes"] >= 2 * 8 * 512 * 512 * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,28 @@ torch.empty(80 << 20, dtype=torch.uint8, device="fakegpu")
     assert "Tried to allocate 80.0" in outcome.check().out
 
 
+def test_the_allocator_can_be_limited_to_a_part_of_the_device(run: Run) -> None:
+    outcome = run("""
+torch.fakegpu.set_per_process_memory_fraction(0.25)
+kept = torch.empty(40 << 20, dtype=torch.uint8, device="fakegpu")
+try:
+    torch.empty(30 << 20, dtype=torch.uint8, device="fakegpu")
+except torch.OutOfMemoryError as error:
+    print(error)
+del kept
+torch.empty(60 << 20, dtype=torch.uint8, device="fakegpu")
+try:
+    torch.fakegpu.set_per_process_memory_fraction(1.5)
+except ValueError as error:
+    print(error)
+print(torch.fakegpu.memory_reserved() >> 20)
+""")
+    shortage, invalid, reserved = outcome.check().out.splitlines()
+    assert "Tried to allocate 30.0" in shortage
+    assert "Allowed range: 0~1" in invalid
+    assert reserved == "60", "the cache was emptied first"
+
+
 def test_emptying_the_cache_frees_what_no_tensor_uses(run: Run) -> None:
     outcome = run("""
 free, total = torch.fakegpu.mem_get_info()
@@ -99,6 +122,34 @@ def test_a_transformer_trains_as_on_the_cpu(
         cli.python(SCRIPTS / "on_device.py", device, 4, RESULT=result, **fake_device).check()
         losses.append([float.fromhex(loss) for loss in json.loads(result.read_text())["losses"]])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_bf16_trains_on_it_as_on_the_cpu(run: Run) -> None:
+    outcome = run("""
+def losses(device):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.BatchNorm1d(4), torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.GELU(),
+        torch.nn.LayerNorm(32), torch.nn.Linear(32, 4, bias=False),
+    ).to(device, torch.bfloat16)
+    attention = torch.nn.MultiheadAttention(16, 2, batch_first=True).to(device, torch.bfloat16)
+    optimizer = torch.optim.AdamW([*net.parameters(), *attention.parameters()], lr=1e-2)
+    x = torch.randn(8, 4, 16).to(device, torch.bfloat16)
+    for _ in range(4):
+        optimizer.zero_grad()
+        mixed = attention(x, x, x, need_weights=False)[0]
+        loss = torch.nn.functional.cross_entropy(net(mixed).float(), torch.arange(8).to(device) % 4)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        yield loss.item()
+
+print(list(losses("cpu")))
+print(list(losses("fakegpu")))
+""")
+    on_cpu, on_device = (json.loads(line) for line in outcome.check().out.splitlines())
+    assert on_cpu[-1] < on_cpu[0]
+    assert on_cpu == pytest.approx(on_device, rel=0.02)
 
 
 # In 64 MiB all fits, and one lease holds all chunks.
@@ -128,6 +179,37 @@ def test_memtide_gives_the_same_bits_on_it(
     assert offloaded == plain
     assert statistics["kinds"]["parameter"]["allocated_bytes"] > 0
     assert (statistics["moved_bytes"]["host_to_device_bytes"] == 0) == fits
+
+
+# In 48 MiB not all states fit, and in 160 they do.
+@pytest.mark.parametrize(("limit_mib", "fits"), [(48, False), (160, True)])
+def test_a_script_and_its_pool_stay_within_device_memory(
+    cli: Cli, fake_device: dict[str, str], tmp_path: Path, limit_mib: int, fits: bool
+) -> None:
+    script = [SCRIPTS / "on_device.py", "fakegpu", 6]
+    alone = cli.python(*script, RESULT=tmp_path / "plain", **fake_device).check()
+    outcome = cli.memtide(
+        *("run", "--device=cuda", "--exact", "--host-pool=96MiB", "--ssd-pool=256MiB"),
+        *(f"--device-memory={limit_mib}MiB", f"--ssd-dir={tmp_path / 'ssd'}"),
+        f"--stats={tmp_path / 'stats'}",
+        *script,
+        RESULT=tmp_path / "limited",
+        **fake_device,
+    ).check()
+    assert (tmp_path / "limited").read_text() == (tmp_path / "plain").read_text()
+    # By the device, of which the pool and torch's allocator take their memory.
+    assert _most_used_bytes(alone) > 48 << 20
+    assert _most_used_bytes(outcome) <= limit_mib << 20
+    statistics = json.loads((tmp_path / "stats").read_text())
+    assert statistics["budget"]["device_bytes"] == limit_mib << 20
+    assert statistics["budget"]["device_most_used_bytes"] <= limit_mib << 20
+    assert (statistics["moved_bytes"]["host_to_device_bytes"] == 0) == fits
+
+
+def _most_used_bytes(outcome: Outcome) -> int:
+    match = re.search(r"used at most (\d+) bytes", outcome.out)
+    assert match, outcome.out
+    return int(match.group(1))
 
 
 def test_with_an_older_driver_only_the_streams_of_torch_are_waited_for(

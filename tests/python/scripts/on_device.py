@@ -1,6 +1,7 @@
 """A transformer on a device, with AdamW and clipped gradients: `on_device.py DEVICE STEPS [MIB]`.
-In each step it also fills MIB of device memory. It says how often the allocator's cache was emptied
-after the first step, and how often all work of the process was waited for."""
+In each step it also fills MIB of device memory. It says the most of the device's memory that all
+processes had when it looked, how often the allocator's cache was emptied after the first step, and
+how often all work of the process was waited for."""
 
 import sys
 from typing import Any
@@ -35,15 +36,28 @@ def waits() -> int:
     return int(module.cuda_calls("cuCtxSynchronize")) if device == "fakegpu" else 0
 
 
+def used_bytes() -> int:
+    """What all processes have of the device's memory now."""
+    if _empty_cache is None:
+        return 0
+    free_bytes, total_bytes = module.mem_get_info()
+    return int(total_bytes - free_bytes)
+
+
+most_bytes = 0
 for step in range(steps):
     loss = loss_of(model, batch().to(device))
+    most_bytes = max(most_bytes, used_bytes())
     optimizer.zero_grad()
     loss.backward()
+    most_bytes = max(most_bytes, used_bytes())
     torch.ones(scratch_mib << 20, dtype=torch.uint8, device=device)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     optimizer.step()
+    most_bytes = max(most_bytes, used_bytes())
     losses += [loss.item(), norm.item()]
     if step == 0:
         emptied, waited = 0, waits()
+print(f"used at most {most_bytes} bytes")
 print(f"emptied {emptied} times, waited {waits() - waited} times")
 finish(losses, model)

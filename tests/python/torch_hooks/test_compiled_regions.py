@@ -17,7 +17,9 @@ from compiled_training import (
     start,
 )
 from fake_client import one_chunk_each
+from memtide._torch_hooks import compiled_regions
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.module_hooks import Known
 from memtide._torch_hooks.runtime import Runtime
 from torch import nn
 
@@ -57,6 +59,59 @@ def test_a_larger_model_is_compiled_by_its_blocks_with_one_compilation_for_all(h
         assert runtime.client.in_use() == set()
     finally:
         runtimes.stop()
+
+
+def _count_lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the regions whose chunks are looked up from now on, once for each time."""
+    looked_up: list[str] = []
+
+    class Counted(Known):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            looked_up.append(name)
+
+    monkeypatch.setattr(compiled_regions, "Known", Counted)
+    return looked_up
+
+
+@pytest.mark.parametrize("runtime", [6], indirect=True)
+def test_the_chunks_of_each_of_equal_blocks_are_looked_up_once(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = Graphs(runtime)
+    training = Training(lambda model: by_blocks(model, graphs))
+    looked_up = _count_lookups(monkeypatch)
+    training.losses(2)
+    assert len(looked_up) == BLOCKS
+    with torch.no_grad():
+        training.function(training.tokens)
+    assert len(looked_up) == 2 * BLOCKS, "nothing is trained"
+    training.losses(3)
+    assert len(looked_up) == 2 * BLOCKS
+
+
+@pytest.mark.parametrize("runtime", [6], indirect=True)
+def test_a_region_knows_the_chunks_of_so_many_blocks_and_no_more(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_regions, "_MOST_KNOWN", BLOCKS - 1)
+    graphs = Graphs(runtime)
+    training = Training(lambda model: by_blocks(model, graphs))
+    looked_up = _count_lookups(monkeypatch)
+    training.losses(3)
+    assert len(looked_up) == 3 * BLOCKS, "each is forgotten before it comes again"
+    assert graphs.unleased == []
+
+
+def test_a_region_notices_a_new_parameter_in_the_memory_of_another(runtime: Runtime) -> None:
+    (first,) = one_chunk_each(1)
+    region = compiled_regions._Region(runtime.manager, "region")
+    known = region.look_at([first])
+    assert region.look_at([first]) is known
+    second = nn.Parameter(first.data, requires_grad=False)
+    assert second.data_ptr() == first.data_ptr()
+    (reference,) = region.look_at([second]).parameters
+    assert reference() is second
 
 
 @pytest.mark.parametrize("runtime", [6], indirect=True)

@@ -1,0 +1,25 @@
+"""Tables of the summary and of `memtide status`."""
+
+from __future__ import annotations
+
+from memtide._node import inspection
+from memtide._telemetry.summary_tables import pools_table
+
+
+def _columns(**mebibytes: int) -> dict[str, float]:
+    """What the table shows of a device pool of 16 MiB, by column."""
+    pool = {"tier": "TIER_DEVICE", "capacity_bytes": 16 << 20}
+    pool |= {f"{state}_bytes": value << 20 for state, value in mebibytes.items()}
+    columns = pools_table(inspection.parse({"pools": [pool]})).columns[1:]
+    return {str(each.header): float(str(next(each.cells)).split()[0]) for each in columns}
+
+
+def test_what_is_shown_of_a_pool_sums_to_its_capacity() -> None:
+    shown = _columns(used=4, reserved=2, quarantined=3, scrubbing=1, free=6)
+    assert shown["quarantined"] == 3
+    assert shown.pop("capacity") == sum(shown.values()) == 16
+
+
+def test_states_that_are_rare_are_shown_where_they_are() -> None:
+    assert {"quarantined", "ballooned"} & _columns(free=16).keys() == set()
+    assert "ballooned" in _columns(ballooned=1, free=15)
