@@ -216,9 +216,9 @@ absl::Status Client::CheckProcess() const {
 }
 
 absl::StatusOr<PlaceRange> Client::Allocate(uint32_t count, ChunkKind kind,
-                                            InitialContent initial_content) {
+                                            InitialContent initial_content, HomeTier home) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->Allocate(count, kind, initial_content);
+  return leases_->Allocate(count, kind, initial_content, home);
 }
 
 absl::Status Client::Free(PlaceRange range) {
@@ -226,6 +226,12 @@ absl::Status Client::Free(PlaceRange range) {
   // free.
   if (!CheckProcess().ok()) return absl::OkStatus();
   return leases_->Free(range);
+}
+
+absl::Status Client::Discard(absl::Span<const PlaceId> places) {
+  // As Free.
+  if (!CheckProcess().ok()) return absl::OkStatus();
+  return leases_->Discard(places);
 }
 
 absl::Status Client::Acquire(absl::Span<const PlaceId> places, Access access,

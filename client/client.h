@@ -13,8 +13,8 @@
 // and two of its DaemonSession. None of them runs the program's signal handlers.
 //
 // Thread safety: all methods may be called from any thread. A client belongs to the process that
-// opened it: in a forked child calls return FAILED_PRECONDITION, and Free and the destructor do
-// nothing.
+// opened it: in a forked child calls return FAILED_PRECONDITION, and Free, Discard and the
+// destructor do nothing.
 #ifndef MEMTIDE_CLIENT_CLIENT_H_
 #define MEMTIDE_CLIENT_CLIENT_H_
 
@@ -95,8 +95,10 @@ class Client {
   char* address(PlaceId place) const { return space_->address(place); }
 
   absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind,
-                                      InitialContent initial_content = InitialContent::kZeros);
+                                      InitialContent initial_content = InitialContent::kZeros,
+                                      HomeTier home = HomeTier::kLowest);
   absl::Status Free(PlaceRange range);
+  absl::Status Discard(absl::Span<const PlaceId> places);
 
   // Without a deadline it waits as long as the daemon allows; a deadline of zero takes only what
   // needs no wait.

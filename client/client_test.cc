@@ -34,6 +34,37 @@ TEST_F(ClientTest, UndefinedChunksKeepWhatIsWrittenFirst) {
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(Words(PlaceId(range.first.value() + i))[1], 100 + i);
 }
 
+TEST_F(ClientTest, ADiscardEndsIdleLeasesAndKeepsTheChunks) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(4);
+  const auto ids = client_->ChunkIds(range);
+  Words(Nth(range, 0))[0] = Words(Nth(range, 1))[0] = 5;
+  EXPECT_EQ(session_->counts().leases, 2u);
+  const std::vector<PlaceId> places = range.places();
+  ASSERT_TRUE(client_->Discard(places).ok());
+  EXPECT_EQ(session_->counts().leases, 0u);
+  EXPECT_EQ(session_->counts().discards, 1u);
+  EXPECT_EQ(stats().leases_held, 0u);
+  EXPECT_EQ(*client_->ChunkIds(range), *ids);
+  EXPECT_NE(Words(Nth(range, 0))[0], 5u) << "the fake session scrambles what is discarded";
+  Words(Nth(range, 0))[0] = 6;
+  ASSERT_TRUE(client_->Flush().ok());
+  EXPECT_EQ(Words(Nth(range, 0))[0], 6u);
+}
+
+TEST_F(ClientTest, ADiscardOfChunksInUseOrOfNoneIsRefusedAsAWhole) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(2);
+  ASSERT_TRUE(client_->Acquire({Nth(range, 1)}, Access::kWrite).ok());
+  Words(Nth(range, 1))[0] = 5;
+  EXPECT_TRUE(absl::IsFailedPrecondition(client_->Discard(range.places())));
+  EXPECT_TRUE(absl::IsNotFound(client_->Discard({PlaceId(9)})));
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->Discard({range.first, range.first})));
+  EXPECT_EQ(session_->counts().discards, 0u);
+  ASSERT_TRUE(client_->Release({Nth(range, 1)}).ok());
+  EXPECT_EQ(Words(Nth(range, 1))[0], 5u);
+}
+
 TEST_F(ClientTest, FaultedChunksKeepTheirBytesThroughEviction) {
   Open(4, 3);
   const PlaceRange range = Allocate(16);
@@ -315,8 +346,9 @@ TEST_F(ClientTest, ChunksAreAttachedByName) {
   EXPECT_FALSE(client_->ChunkIds({PlaceId(UINT32_MAX), 2}).ok());
   EXPECT_FALSE(client_->Attach({}).ok());
   EXPECT_FALSE(client_->Attach({(*ids)[1]}).ok()) << "the chunk is bound";
-  const auto others = session_->Allocate(2, ChunkKind::kOther,
-                                         InitialContent::kZeros);  // As if by another session.
+  // As if by another session.
+  const auto others =
+      session_->Allocate(2, ChunkKind::kOther, InitialContent::kZeros, HomeTier::kLowest);
   ASSERT_TRUE(others.ok());
   EXPECT_FALSE(client_->Attach({(*others)[0], (*others)[0]}).ok());
   const auto attached = client_->Attach(*others);

@@ -26,8 +26,8 @@
  * after memtide_close of its client.
  *
  * Fork: a child inherits neither the addresses nor the session. Calls on an inherited client return
- * MEMTIDE_FAILED_PRECONDITION there; memtide_free returns MEMTIDE_OK and memtide_close does
- * nothing, so that destructors can run.
+ * MEMTIDE_FAILED_PRECONDITION there; memtide_free and memtide_discard return MEMTIDE_OK and
+ * memtide_close does nothing, so that destructors can run.
  *
  * Errors: functions return a status code; its numbers are those of gRPC. After a failure
  * memtide_last_error() returns the calling thread's message, which names the request, the limit and
@@ -77,7 +77,8 @@ enum {
   MEMTIDE_CUDA_IPC = 3         /* GPU memory at addresses that CUDA chooses: see memtide_address */
 };
 
-/* What a chunk holds. For statistics only. */
+/* What a chunk holds. For statistics, except that activations are transient: their chunks end with
+ * the job's last session and with the daemon, and no later session of the job finds them. */
 enum {
   MEMTIDE_OTHER = 0,
   MEMTIDE_PARAMETER = 1,
@@ -186,6 +187,19 @@ MEMTIDE_API int memtide_allocate(memtide_client* client, int kind, uint32_t coun
  * MiB). */
 MEMTIDE_API int memtide_allocate_undefined(memtide_client* client, int kind, uint32_t count,
                                            uint32_t* first_place);
+/* The same for chunks that never leave memory for SSD: their home is host memory. For kind
+ * MEMTIDE_ACTIVATION, where chunks are leased at a device; on a node without SSD, as
+ * memtide_allocate_undefined. RESOURCE_EXHAUSTED: also if the other chunks of the job would have
+ * too few slots of host memory. */
+MEMTIDE_API int memtide_allocate_above_ssd(memtide_client* client, int kind, uint32_t count,
+                                           uint32_t* first_place);
+/* Ends the content of the chunks at these places, all or none, and keeps the chunks: nothing is
+ * written back, and the memory that they have is free for others at once. Until the next write they
+ * read as arbitrary bytes of the same job. Their next uses stay predicted, so for content that each
+ * iteration makes anew this is better than to free and to allocate. FAILED_PRECONDITION: a chunk is
+ * in use, in this session or another one. NOT_FOUND: a place holds no chunk. With more chunks than
+ * chunks_per_call, those before the call that fails are discarded. */
+MEMTIDE_API int memtide_discard(memtide_client* client, const uint32_t* places, size_t count);
 /* Frees the chunks at these places. The addresses become inaccessible, and may be bound again.
  * FAILED_PRECONDITION: a chunk is in use. NOT_FOUND: a place holds no chunk. */
 MEMTIDE_API int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count);

@@ -22,6 +22,7 @@ using memtide::Bytes;
 using memtide::ChunkKind;
 using memtide::client::Client;
 using memtide::client::Guarded;
+using memtide::client::HomeTier;
 using memtide::client::InitialContent;
 using memtide::client::NullArgument;
 using memtide::client::PlaceId;
@@ -91,7 +92,7 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
 }
 
 absl::Status Allocate(memtide_client* client, int kind, uint32_t count,
-                      InitialContent initial_content, uint32_t* first_place) {
+                      InitialContent initial_content, HomeTier home, uint32_t* first_place) {
   if (client == nullptr) return NullArgument("client");
   if (first_place == nullptr) return NullArgument("first_place");
   // UNIMPLEMENTED rather than INVALID_ARGUMENT: a later version may know the number.
@@ -101,7 +102,7 @@ absl::Status Allocate(memtide_client* client, int kind, uint32_t count,
   }
   MEMTIDE_ASSIGN_OR_RETURN(
       const PlaceRange range,
-      Unwrap(client)->Allocate(count, static_cast<ChunkKind>(kind), initial_content));
+      Unwrap(client)->Allocate(count, static_cast<ChunkKind>(kind), initial_content, home));
   *first_place = range.first.value();
   return absl::OkStatus();
 }
@@ -171,20 +172,37 @@ int memtide_get_limits(memtide_client* client, memtide_limits* limits) {
 }
 
 int memtide_allocate(memtide_client* client, int kind, uint32_t count, uint32_t* first_place) {
-  return Guarded(
-      [&] { return Allocate(client, kind, count, InitialContent::kZeros, first_place); });
+  return Guarded([&] {
+    return Allocate(client, kind, count, InitialContent::kZeros, HomeTier::kLowest, first_place);
+  });
 }
 
 int memtide_allocate_undefined(memtide_client* client, int kind, uint32_t count,
                                uint32_t* first_place) {
-  return Guarded(
-      [&] { return Allocate(client, kind, count, InitialContent::kUndefined, first_place); });
+  return Guarded([&] {
+    return Allocate(client, kind, count, InitialContent::kUndefined, HomeTier::kLowest,
+                    first_place);
+  });
+}
+
+int memtide_allocate_above_ssd(memtide_client* client, int kind, uint32_t count,
+                               uint32_t* first_place) {
+  return Guarded([&] {
+    return Allocate(client, kind, count, InitialContent::kUndefined, HomeTier::kHost, first_place);
+  });
 }
 
 int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count) {
   return Guarded([&]() -> absl::Status {
     if (client == nullptr) return NullArgument("client");
     return Unwrap(client)->Free({PlaceId(first_place), count});
+  });
+}
+
+int memtide_discard(memtide_client* client, const uint32_t* places, size_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    return Unwrap(client)->Discard(Places(places, count));
   });
 }
 

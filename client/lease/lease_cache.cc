@@ -66,12 +66,12 @@ void LeaseCache::Bind(PlaceId first, absl::Span<const ChunkId> chunks) {
   bound_ += chunks.size();
 }
 
-absl::StatusOr<LeasePlan> LeaseCache::BeginFree(PlaceRange range) {
+absl::StatusOr<LeasePlan> LeaseCache::BeginEnd(absl::Span<const PlaceId> places) {
   // All places are checked before any is marked, so an error changes nothing.
   LeasePlan plan;
-  for (uint32_t i = 0; i < range.count; ++i) {
-    const PlaceId place(range.first.value() + i);
-    if (!IsBound(place)) return absl::NotFoundError(absl::StrCat(Name(place), " holds no chunk"));
+  ++stamp_;
+  for (const PlaceId place : places) {
+    if (absl::Status status = CheckNamed(place); !status.ok()) return status;
     if (IsMoving(at(place).state)) plan.next = LeasePlan::Next::kWait;
     if (at(place).uses > 0) {
       return absl::FailedPreconditionError(
@@ -80,35 +80,32 @@ absl::StatusOr<LeasePlan> LeaseCache::BeginFree(PlaceRange range) {
   }
   if (plan.next == LeasePlan::Next::kWait) return plan;
   plan.next = LeasePlan::Next::kFetch;
-  for (uint32_t i = 0; i < range.count; ++i) {
-    const uint32_t place = range.first.value() + i;
-    if (IsHeld(entries_[place].state)) {
-      MarkReleasing(place, &plan.release);
+  for (const PlaceId place : places) {
+    if (IsHeld(at(place).state)) {
+      MarkReleasing(place.value(), &plan.release);
     } else {
-      entries_[place].state = State::kReleasing;
+      at(place).state = State::kReleasing;
       ++moving_;
     }
   }
   return plan;
 }
 
-void LeaseCache::Freed(PlaceRange range) {
-  NotFreed(range);
-  for (uint32_t i = 0; i < range.count; ++i) {
-    Entry& entry = entries_[range.first.value() + i];
-    entry.state = State::kUnbound;
-    places_.erase(entry.chunk);
+void LeaseCache::Freed(absl::Span<const PlaceId> places) {
+  Kept(places);
+  for (const PlaceId place : places) {
+    at(place).state = State::kUnbound;
+    places_.erase(at(place).chunk);
   }
-  bound_ -= range.count;
+  bound_ -= static_cast<uint32_t>(places.size());
 }
 
-void LeaseCache::NotFreed(PlaceRange range) {
-  for (uint32_t i = 0; i < range.count; ++i) {
-    Entry& entry = entries_[range.first.value() + i];
-    MEMTIDE_CHECK(entry.state == State::kReleasing) << Name(range.first);
-    entry.state = State::kAbsent;
+void LeaseCache::Kept(absl::Span<const PlaceId> places) {
+  for (const PlaceId place : places) {
+    MEMTIDE_CHECK(at(place).state == State::kReleasing) << Name(place);
+    at(place).state = State::kAbsent;
   }
-  moving_ -= range.count;
+  moving_ -= static_cast<uint32_t>(places.size());
 }
 
 bool LeaseCache::IsBound(PlaceId place) const {
@@ -126,14 +123,19 @@ ChunkId LeaseCache::chunk(PlaceId place) const {
 
 // --- Leases ---
 
+absl::Status LeaseCache::CheckNamed(PlaceId place) {
+  if (!IsBound(place)) return absl::NotFoundError(absl::StrCat(Name(place), " holds no chunk"));
+  if (at(place).stamp == stamp_) {
+    return absl::InvalidArgumentError(absl::StrCat(Name(place), " is named twice"));
+  }
+  at(place).stamp = stamp_;
+  return absl::OkStatus();
+}
+
 absl::Status LeaseCache::CheckWanted(absl::Span<const PlaceId> places) {
   ++stamp_;
   for (const PlaceId place : places) {
-    if (!IsBound(place)) return absl::NotFoundError(absl::StrCat(Name(place), " holds no chunk"));
-    if (at(place).stamp == stamp_) {
-      return absl::InvalidArgumentError(absl::StrCat(Name(place), " is named twice"));
-    }
-    at(place).stamp = stamp_;
+    if (absl::Status status = CheckNamed(place); !status.ok()) return status;
     at(place).moment = moment_;
   }
   if (places.size() > max_per_acquire_) {

@@ -71,14 +71,14 @@ class LeaseCache {
   absl::StatusOr<PlaceRange> FindUnbound(uint32_t count) const;
   // Binds `chunks` to the places from `first` on. REQUIRES: these places are unbound.
   void Bind(PlaceId first, absl::Span<const ChunkId> chunks);
-  // Begins to free these chunks: returns kFetch, with the mapped places in `release` and every
-  // place marked as moving, or kWait. FAILED_PRECONDITION: a chunk is in use. NOT_FOUND: a place is
-  // unbound.
-  absl::StatusOr<LeasePlan> BeginFree(PlaceRange range);
-  // Reports that the chunks were freed (the places become unbound) or that freeing failed (the
-  // places become absent). REQUIRES: BeginFree marked them.
-  void Freed(PlaceRange range);
-  void NotFreed(PlaceRange range);
+  // Begins to free these chunks, or to discard their content: returns kFetch, with the mapped
+  // places in `release` and every place marked as moving, or kWait. FAILED_PRECONDITION: a chunk is
+  // in use. NOT_FOUND: a place is unbound. INVALID_ARGUMENT: a place is named twice.
+  absl::StatusOr<LeasePlan> BeginEnd(absl::Span<const PlaceId> places);
+  // Reports that the chunks were freed (the places become unbound), or that they are still there
+  // (the places become absent). REQUIRES: BeginEnd marked them.
+  void Freed(absl::Span<const PlaceId> places);
+  void Kept(absl::Span<const PlaceId> places);
 
   bool IsBound(PlaceId place) const;
   // Whether any place holds the chunk.
@@ -171,6 +171,8 @@ class LeaseCache {
   void PushNewest(uint32_t place);
   void Unlink(uint32_t place);
 
+  // The place is bound, and the request `stamp_` names it for the first time.
+  absl::Status CheckNamed(PlaceId place);
   absl::Status CheckWanted(absl::Span<const PlaceId> places);
   LeasePlan MakePlan(absl::Span<const PlaceId> places, Access access);
   void AddUse(PlaceId place);

@@ -49,7 +49,7 @@ class ModelTest : public testing::TestWithParam<uint64_t> {
   void Free() {
     const PlaceRange range{PlaceId(Below(kPlaces)), 1};
     const uint32_t place = range.first.value();
-    const auto plan = cache_.BeginFree(range);
+    const auto plan = cache_.BeginEnd(range.places());
     if (model_.bound.count(place) == 0) {
       ASSERT_TRUE(absl::IsNotFound(plan.status()));
     } else if (model_.InUse(place)) {
@@ -59,7 +59,7 @@ class ModelTest : public testing::TestWithParam<uint64_t> {
     } else {
       ASSERT_EQ(plan->next, Next::kFetch);
       ASSERT_EQ(plan->release.size(), model_.Held(place) ? 1u : 0u);
-      cache_.Freed(range);
+      cache_.Freed(range.places());
       model_.bound.erase(place);
       model_.reading.erase(place);
       model_.writing.erase(place);

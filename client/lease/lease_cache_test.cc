@@ -245,10 +245,10 @@ TEST(LeaseCacheTest, ChunksNamedInARevocationGoAsSoonAsTheyAreIdle) {
 TEST(LeaseCacheTest, PlacesOfFreedChunksAreReusedLowestFirst) {
   LeaseCache cache = Bound(6, 3);
   Hold(&cache, {2}, Access::kWrite);
-  const auto plan = cache.BeginFree({PlaceId(1), 3});
+  const auto plan = cache.BeginEnd(PlaceRange{PlaceId(1), 3}.places());
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->release, Places({2}));
-  cache.Freed({PlaceId(1), 3});
+  cache.Freed(PlaceRange{PlaceId(1), 3}.places());
   EXPECT_EQ(cache.FindUnbound(2)->first, PlaceId(1));
   EXPECT_TRUE(absl::IsResourceExhausted(cache.FindUnbound(4).status()));
   cache.CheckInvariants();

@@ -200,7 +200,7 @@ absl::Status LeaseClient::EndUse(absl::Span<const PlaceId> places) {
 // --- Chunks ---
 
 absl::StatusOr<PlaceRange> LeaseClient::Allocate(uint32_t count, ChunkKind kind,
-                                                 InitialContent initial_content) {
+                                                 InitialContent initial_content, HomeTier home) {
   if (count == 0) return absl::InvalidArgumentError("cannot allocate zero chunks");
   {
     const MutexLock lock(&mutex_);
@@ -210,7 +210,7 @@ absl::StatusOr<PlaceRange> LeaseClient::Allocate(uint32_t count, ChunkKind kind,
   }
   CountCall();
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks,
-                           session_->Allocate(count, kind, initial_content));
+                           session_->Allocate(count, kind, initial_content, home));
   // Another thread may have bound the unbound places that were found above.
   absl::StatusOr<PlaceRange> range = Bind(chunks);
   if (range.ok()) return range;
@@ -231,41 +231,61 @@ absl::StatusOr<PlaceRange> LeaseClient::Bind(const std::vector<ChunkId>& chunks)
   const absl::Status status = space_->Bind(*range);
   if (status.ok()) return range;
   const MutexLock lock(&mutex_);
-  MEMTIDE_CHECK(cache_.BeginFree(*range).ok());
-  cache_.Freed(*range);
+  MEMTIDE_CHECK(cache_.BeginEnd(range->places()).ok());
+  cache_.Freed(range->places());
   return status;
 }
 
-absl::Status LeaseClient::Free(PlaceRange range) {
-  PendingFetch pending;
-  std::vector<ChunkId> chunks;
-  {
-    const MutexLock lock(&mutex_);
-    while (true) {
-      MEMTIDE_RETURN_IF_ERROR(lost_);
-      MEMTIDE_ASSIGN_OR_RETURN(pending.plan, cache_.BeginFree(range));
-      if (pending.plan.next != LeasePlan::Next::kWait) break;
-      MEMTIDE_RETURN_IF_ERROR(WaitForChange(absl::nullopt));
-    }
-    pending.released = ChunksOf(pending.plan.release);
-    for (uint32_t i = 0; i < range.count; ++i) {
-      chunks.push_back(cache_.chunk(PlaceId(range.first.value() + i)));
-    }
+absl::StatusOr<LeaseClient::PendingEnd> LeaseClient::BeginEnd(absl::Span<const PlaceId> places) {
+  PendingEnd pending;
+  const MutexLock lock(&mutex_);
+  while (true) {
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    MEMTIDE_ASSIGN_OR_RETURN(pending.plan, cache_.BeginEnd(places));
+    if (pending.plan.next != LeasePlan::Next::kWait) break;
+    MEMTIDE_RETURN_IF_ERROR(WaitForChange(absl::nullopt));
   }
+  pending.released = ChunksOf(pending.plan.release);
+  pending.chunks = ChunksOf(places);
+  return pending;
+}
+
+absl::Status LeaseClient::Free(PlaceRange range) {
+  if (range.count > space_->places()) {
+    return absl::NotFoundError(absl::StrCat("there are no ", range.count, " places"));
+  }
+  const std::vector<PlaceId> places = range.places();
+  MEMTIDE_ASSIGN_OR_RETURN(const PendingEnd pending, BeginEnd(places));
   // The daemon may reuse the slots once it has freed the chunks, so unmap them first.
   absl::Status status = Unmap(pending.plan.release);
   if (status.ok()) {
     CountCall();
-    status = session_->Free(chunks);  // Ends their leases as well.
+    status = session_->Free(pending.chunks);  // Ends their leases as well.
     if (!status.ok()) ReleaseInDoubt(pending.released);
   }
   if (status.ok()) space_->Unbind(range);
   const MutexLock lock(&mutex_);
   if (status.ok()) {
-    cache_.Freed(range);
+    cache_.Freed(places);
   } else {
-    cache_.NotFreed(range);
+    cache_.Kept(places);
   }
+  Changed();
+  return status;
+}
+
+absl::Status LeaseClient::Discard(absl::Span<const PlaceId> places) {
+  if (places.empty()) return absl::OkStatus();
+  MEMTIDE_ASSIGN_OR_RETURN(const PendingEnd pending, BeginEnd(places));
+  absl::Status status = Unmap(pending.plan.release);
+  if (status.ok()) {
+    CountCall();
+    status = session_->Discard(pending.chunks);  // Ends their leases as well.
+    if (!status.ok()) ReleaseInDoubt(pending.released);
+  }
+  const MutexLock lock(&mutex_);
+  cache_.Kept(places);
+  stats_.releases += pending.released.size();
   Changed();
   return status;
 }

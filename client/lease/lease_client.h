@@ -59,8 +59,10 @@ class LeaseClient {
               RegionTable* regions);
 
   absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind,
-                                      InitialContent initial_content);
+                                      InitialContent initial_content, HomeTier home);
   absl::Status Free(PlaceRange range);
+  // Implements memtide_discard.
+  absl::Status Discard(absl::Span<const PlaceId> places);
 
   // Implements memtide_acquire. Without a deadline it waits as long as the daemon allows; a
   // deadline of zero takes only what needs no wait.
@@ -125,6 +127,14 @@ class LeaseClient {
     std::vector<Moment> moments;
   };
 
+  // Chunks that are to be freed or discarded, and those of them whose leases end first.
+  struct PendingEnd {
+    LeasePlan plan;
+    std::vector<ChunkId> chunks, released;
+  };
+
+  // Marks the places as moving, and waits while they are.
+  absl::StatusOr<PendingEnd> BeginEnd(absl::Span<const PlaceId> places);
   // Leases and maps the places of the request. Returns kFetch if that took a call, kDone if all
   // leases were held.
   absl::StatusOr<LeasePlan::Next> EnsureLeased(const Request& request);

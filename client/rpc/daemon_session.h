@@ -131,7 +131,8 @@ class DaemonSession {
   virtual void Close() = 0;
 
   virtual absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind,
-                                                        InitialContent initial_content) = 0;
+                                                        InitialContent initial_content,
+                                                        HomeTier home) = 0;
   virtual absl::Status Free(absl::Span<const ChunkId> chunks) = 0;
   // Leases all of the chunks or none.
   virtual absl::StatusOr<FetchResult> Fetch(const FetchOptions& options) = 0;
@@ -142,6 +143,9 @@ class DaemonSession {
   // Returns when they are there.
   virtual absl::Status Evict(absl::Span<const ChunkId> chunks) = 0;
   virtual absl::Status Prefetch(absl::Span<const ChunkId> chunks) = 0;
+  // Ends the content of the chunks and the leases on them. If a batch fails, those before it are
+  // discarded.
+  virtual absl::Status Discard(absl::Span<const ChunkId> chunks) = 0;
   // Changes the job's share of the device pool. Shrinking returns when every session of the job has
   // returned its excess memory, or with DEADLINE_EXCEEDED.
   virtual absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) = 0;

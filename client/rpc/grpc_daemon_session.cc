@@ -124,7 +124,8 @@ void GrpcDaemonSession::Close() {
 }
 
 absl::StatusOr<std::vector<ChunkId>> GrpcDaemonSession::Allocate(uint32_t count, ChunkKind kind,
-                                                                 InitialContent initial_content) {
+                                                                 InitialContent initial_content,
+                                                                 HomeTier home) {
   std::vector<ChunkId> chunks;
   while (chunks.size() < count) {
     v1::AllocateRequest request;
@@ -133,6 +134,7 @@ absl::StatusOr<std::vector<ChunkId>> GrpcDaemonSession::Allocate(uint32_t count,
         static_cast<uint32_t>(std::min<size_t>(count - chunks.size(), limits_.chunks_per_call)));
     request.set_kind(ToProto(kind));
     request.set_undefined(initial_content == InitialContent::kUndefined);
+    if (home == HomeTier::kHost) request.set_home_tier(v1::TIER_HOST);
     v1::AllocateResponse reply;
     absl::Status status = WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Allocate,
                                               token_, kShortCallTimeout, request, &reply));
@@ -156,6 +158,17 @@ absl::Status GrpcDaemonSession::Free(absl::Span<const ChunkId> chunks) {
     AddIds(batch, request.mutable_chunk_ids());
     v1::FreeResponse reply;
     return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Free, token_,
+                               kShortCallTimeout, request, &reply));
+  });
+}
+
+absl::Status GrpcDaemonSession::Discard(absl::Span<const ChunkId> chunks) {
+  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
+    v1::DiscardRequest request;
+    request.set_request_id(next_request_id_.fetch_add(1));
+    AddIds(batch, request.mutable_chunk_ids());
+    v1::DiscardResponse reply;
+    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Discard, token_,
                                kShortCallTimeout, request, &reply));
   });
 }

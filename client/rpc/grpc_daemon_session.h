@@ -31,13 +31,15 @@ class GrpcDaemonSession : public DaemonSession {
   absl::StatusOr<Job> Open(const v1::OpenRequest& request, DaemonSessionEvents* events) override;
   void Close() override;
   absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind,
-                                                InitialContent initial_content) override;
+                                                InitialContent initial_content,
+                                                HomeTier home) override;
   absl::Status Free(absl::Span<const ChunkId> chunks) override;
   absl::StatusOr<FetchResult> Fetch(const FetchOptions& options) override;
   absl::Status Report(const std::vector<Moment>& moments) override;
   absl::Status Release(absl::Span<const ChunkId> chunks) override;
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
+  absl::Status Discard(absl::Span<const ChunkId> chunks) override;
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
   absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
                                 const std::vector<Moment>& moments) override;

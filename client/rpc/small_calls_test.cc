@@ -165,7 +165,8 @@ TEST_F(SmallCallsTest, ListsOfChunksAreCutAtTheDaemonsLimit) {
   const absl::StatusOr<Job> job = Open();
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->limits.chunks_per_call, kChunksPerCall);
-  const auto chunks = session_->Allocate(kChunks, ChunkKind::kOther, InitialContent::kZeros);
+  const auto chunks =
+      session_->Allocate(kChunks, ChunkKind::kOther, InitialContent::kZeros, HomeTier::kLowest);
   ASSERT_TRUE(chunks.ok()) << chunks.status();
   EXPECT_EQ(chunks->size(), kChunks);
   FetchOptions fetch;

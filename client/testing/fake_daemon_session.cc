@@ -48,7 +48,8 @@ void FakeDaemonSession::Close() {
 }
 
 absl::StatusOr<std::vector<ChunkId>> FakeDaemonSession::Allocate(uint32_t count, ChunkKind kind,
-                                                                 InitialContent initial_content) {
+                                                                 InitialContent initial_content,
+                                                                 HomeTier home) {
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   if (chunks_.size() + count > options_.max_chunks) {
@@ -74,6 +75,28 @@ absl::Status FakeDaemonSession::Free(absl::Span<const ChunkId> chunks) {
       slots_[*found->second.slot].reset();
     }
     chunks_.erase(found);
+  }
+  changed_.SignalAll();
+  return absl::OkStatus();
+}
+
+absl::Status FakeDaemonSession::Discard(absl::Span<const ChunkId> chunks) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  ++counts_.discards;
+  for (const ChunkId id : chunks) {
+    const auto found = chunks_.find(id);
+    if (found == chunks_.end()) return absl::NotFoundError("no such chunk");
+    Chunk& chunk = found->second;
+    counts_.leases -= chunk.leased ? 1 : 0;
+    if (chunk.slot.has_value()) {
+      memset(Slot(*chunk.slot), kScramble, options_.chunk_size.count());
+      slots_[*chunk.slot].reset();
+    }
+    const uint64_t version = chunk.version + 1;
+    chunk = Chunk();
+    chunk.version = version;
+    chunk.initial_content = InitialContent::kUndefined;
   }
   changed_.SignalAll();
   return absl::OkStatus();

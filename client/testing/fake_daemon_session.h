@@ -29,7 +29,7 @@ class FakeDaemonSession : public DaemonSession {
     DaemonLimits limits = {4096, 4096, 16384, 4, 8192, MiB(1), 64, std::chrono::minutes(1), 1};
   };
   struct Counts {
-    uint64_t fetches = 0, releases = 0, evictions = 0;
+    uint64_t fetches = 0, releases = 0, evictions = 0, discards = 0;
     uint32_t leases = 0;
   };
 
@@ -39,7 +39,8 @@ class FakeDaemonSession : public DaemonSession {
   absl::StatusOr<Job> Open(const v1::OpenRequest& request, DaemonSessionEvents* events) override;
   void Close() override;
   absl::StatusOr<std::vector<ChunkId>> Allocate(uint32_t count, ChunkKind kind,
-                                                InitialContent initial_content) override;
+                                                InitialContent initial_content,
+                                                HomeTier home) override;
   absl::Status Free(absl::Span<const ChunkId> chunks) override;
   // Stores the reported moments. Returns the eviction hints of SetEvictionHints.
   absl::StatusOr<FetchResult> Fetch(const FetchOptions& options) override;
@@ -47,6 +48,7 @@ class FakeDaemonSession : public DaemonSession {
   absl::Status Release(absl::Span<const ChunkId> chunks) override;
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
+  absl::Status Discard(absl::Span<const ChunkId> chunks) override;
   // FAILED_PRECONDITION: its region never changes.
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
   // Performs copies, but no update rule.

@@ -68,7 +68,7 @@ void EngineState::CheckInvariants() const {
   std::map<const Job*, std::array<TierTally, kTiers>> tallies;
   std::map<const Job*, LinkClocks> links;
   std::map<SessionId, uint32_t> leases;
-  std::map<const Job*, uint32_t> live;
+  std::map<const Job*, uint32_t> live, claims;
   chunks_.CheckInvariants();
   for (uint32_t i = 0; i < chunks_.size(); ++i) {
     const ChunkIndex index(i);
@@ -93,7 +93,12 @@ void EngineState::CheckInvariants() const {
       links[chunk.job].Start({*flight->from, flight->to});
     }
     // Decision 3: the home slot is what makes a write-back always possible.
-    MEMTIDE_CHECK(chunk.slot(chunk.job->home)) << "chunk " << index << " has no home";
+    const bool above = chunk.home != chunk.job->home;
+    MEMTIDE_CHECK(above || chunk.slot(chunk.home)) << "chunk " << index << " has no home";
+    MEMTIDE_CHECK(!above || (chunk.home == Tier::kHost && !chunk.slot(Tier::kSsd)))
+        << "chunk " << index << " is below its home";
+    MEMTIDE_CHECK(bool(chunk.claim) == (above && chunk.live()));
+    claims[chunk.job] += bool(chunk.claim);
     for (const Tier tier : kAllTiers) {
       TierTally& tally = tallies[chunk.job][static_cast<int>(tier)];
       const bool queued = chunk.waits_for >> static_cast<int>(tier) & 1;
@@ -149,6 +154,7 @@ void EngineState::CheckInvariants() const {
     job->members.CheckInvariants();
     MEMTIDE_CHECK(job->members.live() == live[job.get()]);
     MEMTIDE_CHECK(job->home == job->shares->home());
+    MEMTIDE_CHECK(job->share(Tier::kHost).claims() == claims[job.get()]);
     for (const Link link : kLinks) {
       MEMTIDE_CHECK(job->forecast.links().in_flight(link) == links[job.get()].in_flight(link));
     }

@@ -102,13 +102,17 @@ struct Job {
   JobState state() const { return shares->state(); }
   Share& share(Tier t) { return (*shares)[t]; }
   const Share& share(Tier t) const { return (*shares)[t]; }
-  // The number of chunks that may be leased at `t`. One host slot is exempt where chunks pass
-  // through host memory on their way to the device without owning a slot there.
+  // The number of chunks that may be leased at `t`: all slots but those that are claimed. One host
+  // slot is exempt where chunks pass through host memory on their way to the device without owning
+  // a slot there.
   uint32_t LeaseLimit(Tier t) const { return LeaseLimitOf(t, share(t).most_slots()); }
   uint32_t LeaseLimitOf(Tier t, uint32_t slots) const {
     const bool passage = t == Tier::kHost && work == Tier::kDevice && home != Tier::kHost;
-    return passage && slots > 0 ? slots - 1 : slots;
+    const uint32_t others = passage + share(t).claims();
+    return slots - std::min(slots, others);
   }
+  // Live chunks with a slot at the lowest tier.
+  uint32_t chunks_at_home() const { return members.live() - share(Tier::kHost).claims(); }
   uint32_t MaxChunks() const {
     return share(home).is_elastic() ? share(home).limit() : share(home).slots().size();
   }

@@ -138,12 +138,21 @@ class EngineState {
   void SendBudget(SessionId session, uint32_t slots, uint32_t most_slots);
   void SendBudgets(const Job& job, uint32_t slots, uint32_t most_slots);
 
-  // --- chunks/chunks.cc ---
+  // --- chunks/allocate.cc ---
   void On(const AllocateCall& event);
+  absl::Status CheckHome(const Job& job, const AllocateCall& event) const;
   // Serves waiting allocations as far as the home tier has memory.
   void AllocateWaiting(Job& job);
+  // nullopt: the allocation waits for memory that is being made.
+  absl::optional<absl::Status> TryAllocate(const Job& job, const AllocateCall& event) const;
+  // Whether the oldest allocation waits for slots of host memory that it claims.
+  static bool WaitsToClaim(const Job& job);
+  // The same as TryAllocate for these slots.
+  absl::optional<absl::Status> TryClaim(const Job& job, uint32_t count) const;
   void Allocate(Session& session, Job& job, const AllocateCall& event);
   void RefuseAllocations(Job& job, const absl::Status& status);
+
+  // --- chunks/chunks.cc ---
   void On(const FreeCall& event);
   void On(const DescribeCall& event);
   // The indices of the chunks, or an error: no chunk, too many, unknown, of another job, named
@@ -161,6 +170,8 @@ class EngineState {
   void FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices);
   // REQUIRES: no fetch waits for the chunk.
   void FreeChunk(ChunkIndex index);
+  // Frees the chunks that end with the job's last session.
+  void FreeTransient(Job& job);
   // Frees the slots of a freed chunk and its index, unless a transfer or step uses them.
   void ForgetChunk(ChunkIndex index);
 
@@ -215,6 +226,10 @@ class EngineState {
                          const std::vector<ChunkIndex>& indices) const;
   void LearnStep(Job& job, const StepCall& event);
   void Proceed(Waiter& waiter, const RunStep& then);
+
+  // --- chunks/discard.cc ---
+  void On(const DiscardCall& event);
+  absl::Status CheckDiscard(const Session& session, ChunkIndex index) const;
   // Drops the content of the chunk. REQUIRES: it is not pinned.
   void Discard(ChunkIndex index);
 

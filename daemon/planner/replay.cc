@@ -69,11 +69,12 @@ class Player {
   absl::Status Use(const ChunkEvent& event);
   absl::Status Allocate(uint32_t chunk);
   absl::Status Free(uint32_t chunk);
+  absl::Status Discard(uint32_t chunk);
 
   const AccessSequence& sequence_;
   const ReplayOptions& options_;
   SimulatedNode node_;
-  std::vector<ChunkId> ids_;  // By chunk number.
+  std::vector<ChunkId> ids_;  // By chunk number; zero: there is none.
   // The report that the current moment's uses go to.
   MomentReport& CurrentReport();
 
@@ -187,26 +188,42 @@ absl::Status Player::Use(const ChunkEvent& event) {
 }
 
 absl::Status Player::Allocate(uint32_t chunk) {
+  // The content of an activation ended, and its chunk stayed (Free).
+  if (ids_[chunk] != ChunkId(0)) return absl::OkStatus();
   AllocateCall allocate;
   allocate.call = node_.NextCall();
   allocate.session = node_.session();
   allocate.request_id = node_.NextRequest();
   allocate.count = 1;
   allocate.kind = sequence_.chunks[chunk].kind;
+  // An arena of activations writes before it reads.
+  allocate.undefined = allocate.transient = allocate.kind == ChunkKind::kActivation;
   MEMTIDE_ASSIGN_OR_RETURN(const Reply reply, node_.Call(allocate));
   ids_[chunk] = std::get<AllocateReply>(reply.value).chunks.front();
   return absl::OkStatus();
 }
 
+// A trace has the Discard of an activation as the end of one chunk and the beginning of the next,
+// and older memtides did just that. Either is played as a Discard.
+absl::Status Player::Discard(uint32_t chunk) {
+  DiscardCall discard;
+  discard.call = node_.NextCall();
+  discard.session = node_.session();
+  discard.request_id = node_.NextRequest();
+  discard.chunks = {ids_[chunk]};
+  return node_.Call(discard).status();
+}
+
 absl::Status Player::Free(uint32_t chunk) {
+  // Both calls end the chunk's lease.
+  if (last_ == chunk) last_.reset();
+  if (before_last_ == chunk) before_last_.reset();
+  if (sequence_.chunks[chunk].kind == ChunkKind::kActivation) return Discard(chunk);
   FreeCall free;
   free.call = node_.NextCall();
   free.session = node_.session();
   free.request_id = node_.NextRequest();
-  free.chunks = {ids_[chunk]};
-  // Freeing a chunk ends its lease.
-  if (last_ == chunk) last_.reset();
-  if (before_last_ == chunk) before_last_.reset();
+  free.chunks = {std::exchange(ids_[chunk], ChunkId(0))};
   return node_.Call(free).status();
 }
 

@@ -112,6 +112,29 @@ TEST(ReplayTest, TheDaemonsPolicyBringsAheadWhileTheProcessComputes) {
   EXPECT_LT(memtide.stalled, belady.stalled / 4);
 }
 
+// What eight chunks of this kind cost that end in each iteration.
+IterationCost OfEndingChunks(v1::ChunkKind kind) {
+  v1::Trace trace = BuildTrace(
+      Times(6,
+            "a+ aw | b+ bw | c+ cw | d+ dw | e+ ew | f+ fw | g+ gw | h+ hw | hr h- | gr g- | "
+            "fr f- | er e- | dr d- | cr c- | br b- | ar a-"));
+  for (uint32_t number = 0; number < 8; ++number) {
+    v1::TracedChunk* chunk = trace.add_chunks();
+    chunk->set_number(number);
+    chunk->set_kind(kind);
+  }
+  return Played(*ToAccessSequence(trace), Slots(4, 8, Policy::kMemtide)).counted;
+}
+
+TEST(ReplayTest, ActivationsAreTheSameChunksInEachIteration) {
+  const IterationCost activations = OfEndingChunks(v1::CHUNK_KIND_ACTIVATION);
+  const IterationCost others = OfEndingChunks(v1::CHUNK_KIND_UNSPECIFIED);
+  EXPECT_GT(others.stalled, Duration(0));
+  EXPECT_LT(activations.stalled, others.stalled / 2);
+  EXPECT_GT(activations.moved.to_device, Bytes(0));
+  EXPECT_LE(activations.moved.from_device, others.moved.from_device);
+}
+
 TEST(ReplayTest, TheSameTraceGivesTheSameResult) {
   const AccessSequence sequence = Made(Times(4, "aw br cr a- | a+ aw dw er fr br cw gw hr"));
   const ReplayResult one = Played(sequence, Slots(4, 4)), other = Played(sequence, Slots(4, 4));

@@ -38,6 +38,7 @@ absl::StatusOr<ReleaseCall> ToEvent(const v1::ReleaseRequest& request, const Nod
 absl::StatusOr<EvictCall> ToEvent(const v1::EvictRequest& request, const NodeDefaults& node);
 absl::StatusOr<PrefetchCall> ToEvent(const v1::PrefetchRequest& request, const NodeDefaults& node);
 absl::StatusOr<FreeCall> ToEvent(const v1::FreeRequest& request, const NodeDefaults& node);
+absl::StatusOr<DiscardCall> ToEvent(const v1::DiscardRequest& request, const NodeDefaults& node);
 absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const NodeDefaults& node);
 absl::StatusOr<ReportCall> ToEvent(const v1::ReportRequest& request, const NodeDefaults& node);
 absl::StatusOr<TraceCall> ToEvent(const v1::GetTraceRequest& request, const NodeDefaults& node);

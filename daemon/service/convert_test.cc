@@ -125,6 +125,21 @@ TEST(ConvertTest, ZerosAreTheDefault) {
   EXPECT_TRUE(ToEvent(allocate, NodeDefaults{})->undefined);
 }
 
+TEST(ConvertTest, OnlyActivationsAreTransient) {
+  v1::AllocateRequest allocate;
+  allocate.set_request_id(1);
+  allocate.set_count(1);
+  allocate.set_kind(v1::CHUNK_KIND_GRADIENT);
+  EXPECT_FALSE(ToEvent(allocate, NodeDefaults{})->transient);
+  EXPECT_FALSE(ToEvent(allocate, NodeDefaults{})->home.has_value());
+  allocate.set_kind(v1::CHUNK_KIND_ACTIVATION);
+  allocate.set_home_tier(v1::TIER_HOST);
+  EXPECT_TRUE(ToEvent(allocate, NodeDefaults{})->transient);
+  EXPECT_EQ(ToEvent(allocate, NodeDefaults{})->home, Tier::kHost);
+  allocate.set_home_tier(static_cast<v1::Tier>(9));
+  EXPECT_EQ(CodeOf(allocate), StatusCode::kUnimplemented);
+}
+
 TEST(ConvertTest, RefusesTiersThatACallCannotMean) {
   v1::FetchRequest fetch = SomeFetch();
   fetch.set_tier(v1::TIER_SSD);
@@ -337,6 +352,11 @@ TEST(ConvertTest, WantsARequestIdWhereARetryMustBeKnown) {
   EXPECT_EQ(CodeOf(free), StatusCode::kInvalidArgument);
   free.set_request_id(1);
   EXPECT_EQ(CodeOf(free), StatusCode::kOk);
+  v1::DiscardRequest discard;
+  discard.add_chunk_ids(1);
+  EXPECT_EQ(CodeOf(discard), StatusCode::kInvalidArgument);
+  discard.set_request_id(1);
+  EXPECT_EQ(CodeOf(discard), StatusCode::kOk);
 }
 
 TEST(ConvertTest, ReturnsLeasesInTheirOrder) {

@@ -108,6 +108,11 @@ absl::StatusOr<AllocateCall> ToEvent(const v1::AllocateRequest& request, const N
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("kind", request.kind()));
   event.kind = FromProto(request.kind());
   event.undefined = request.undefined();
+  // What backward needs is of no use to a later process.
+  event.transient = event.kind == ChunkKind::kActivation;
+  if (request.home_tier() != v1::TIER_UNSPECIFIED) {
+    MEMTIDE_ASSIGN_OR_RETURN(event.home, ToTier(request.home_tier(), absl::nullopt));
+  }
   return event;
 }
 
@@ -164,6 +169,14 @@ absl::StatusOr<PrefetchCall> ToEvent(const v1::PrefetchRequest& request, const N
 absl::StatusOr<FreeCall> ToEvent(const v1::FreeRequest& request, const NodeDefaults& node) {
   MEMTIDE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   FreeCall event;
+  event.request_id = request.request_id();
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
+  return event;
+}
+
+absl::StatusOr<DiscardCall> ToEvent(const v1::DiscardRequest& request, const NodeDefaults& node) {
+  MEMTIDE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  DiscardCall event;
   event.request_id = request.request_id();
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   return event;

@@ -20,7 +20,7 @@ constexpr std::array<uint32_t, kOpKinds> kWeights = {
     /*kTick=*/20,      /*kSettle=*/1,
     /*kResize=*/0,     /*kReturnRegions=*/0, /*kReport=*/15,
     /*kHostMemory=*/0, /*kStep=*/0,          /*kPublish=*/0,
-    /*kRestart=*/0,
+    /*kRestart=*/0,    /*kDiscard=*/0,
 };
 
 uint32_t& Weight(Config* config, OpKind kind) { return config->weights[static_cast<size_t>(kind)]; }
@@ -147,6 +147,18 @@ Config MakeConfig(uint64_t seed) {
   return config;
 }
 
+Config WithActivations(Config config) {
+  // A stream of its own, so that the seeds without activations stay as they are.
+  Random random(config.seed ^ 0x6163746976617465);
+  config.activations = true;
+  Weight(&config, OpKind::kDiscard) = random.Between(3, 25);
+  if (config.device_slots == 0 || config.ssd_slots == 0) return config;
+  // Thirteen host slots are never claimed.
+  config.host_slots += random.Between(8, 16);
+  if (config.host_share != 0) config.host_share += random.Between(8, 14);
+  return config;
+}
+
 EngineOptions ToOptions(const Config& config) {
   EngineOptions options;
   // A remainder that fits no chunk: no job gets it, and it must not unbalance the sums.
@@ -177,7 +189,8 @@ std::string Describe(const Config& config) {
       ", job names ", config.job_names, ", ttl ", config.time_to_live.count(), " ns; faults read ",
       config.faults.disk_read, "% write ", config.faults.disk_write, "% copy ", config.faults.copy,
       "% make ", config.faults.make, "% step ", config.faults.step, "%; ",
-      config.persistent_jobs ? "restarts; " : "", config.steps, " steps");
+      config.persistent_jobs ? "restarts; " : "", config.activations ? "activations; " : "",
+      config.steps, " steps");
 }
 
 std::string ToSource(const Config& config) {
@@ -200,7 +213,7 @@ std::string ToSource(const Config& config) {
   add("ssd_slots", config.ssd_slots, plain.ssd_slots, "");
   add("slot_regions", config.slot_regions, plain.slot_regions, "");
   add("host_reserve", config.host_reserve, plain.host_reserve, "");
-  add("quarantine", config.quarantine, false, "");
+  add("activations", config.activations, plain.activations, "");
   add("quarantine", config.quarantine, plain.quarantine, "");
   add("persistent_jobs", config.persistent_jobs, plain.persistent_jobs, "");
   add("elastic", config.elastic, plain.elastic, "");

@@ -38,8 +38,9 @@ enum class OpKind : uint8_t {
   kStep,           // A client has the engine compute new content of some chunks from others.
   kPublish,        // A client commits steps that are done; again, or out of order, at times.
   kRestart,        // The daemon dies and another one takes up what is recorded.
+  kDiscard,        // A client ends what chunks hold.
 };
-inline constexpr int kOpKinds = 27;
+inline constexpr int kOpKinds = 28;
 
 // Percent of the fake node's work of each sort that fails.
 struct Faults {
@@ -51,6 +52,7 @@ struct Config {
   // Pools in chunks of this size; jobs may choose other sizes.
   Bytes chunk_size = MiB(2);
   uint32_t device_slots = 0, host_slots = 4, ssd_slots = 0;
+  bool activations = false;      // See WithActivations.
   bool slot_regions = false;     // The device lends its memory slot by slot.
   uint32_t host_reserve = 0;     // Slots that the machine is to have for programs.
   bool quarantine = false;       // Kernels of killed clients run on, until ClientQuiet.
@@ -71,6 +73,9 @@ struct Config {
 };
 
 Config MakeConfig(uint64_t seed);
+// The same node, whose clients also discard content, and allocate transient chunks and such with a
+// home in host memory.
+Config WithActivations(Config config);
 EngineOptions ToOptions(const Config& config);
 // One line, for people: what was random about this seed.
 std::string Describe(const Config& config);

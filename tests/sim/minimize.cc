@@ -2,6 +2,8 @@
 // still does, and prints it as C++ for ReplayTest together with what happens in it.
 //
 // minimize FIRST LAST: prints which seeds of the range break what.
+//
+// --activations before the seeds: with WithActivations.
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -43,8 +45,10 @@ std::vector<Op> Shrink(const Config& config, std::vector<Op> ops, const std::str
   return ops;
 }
 
-int Minimize(uint64_t seed) {
-  const Config config = MakeConfig(seed);
+using MakesConfig = Config (*)(uint64_t seed);
+
+int Minimize(uint64_t seed, MakesConfig make) {
+  const Config config = make(seed);
   std::vector<Op> ops = MakeOps(config);
   const std::string broken = RunInChild(config, ops);
   if (broken.empty()) {
@@ -60,10 +64,10 @@ int Minimize(uint64_t seed) {
   return 1;
 }
 
-int Search(uint64_t first, uint64_t last) {
+int Search(uint64_t first, uint64_t last, MakesConfig make) {
   int failures = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
-    const Config config = MakeConfig(seed);
+    const Config config = make(seed);
     const std::string broken = RunInChild(config, MakeOps(config));
     if (broken.empty()) continue;
     ++failures;
@@ -73,15 +77,20 @@ int Search(uint64_t first, uint64_t last) {
   return failures == 0 ? 0 : 1;
 }
 
+int Run(std::vector<std::string> arguments) {
+  MakesConfig make = MakeConfig;
+  if (!arguments.empty() && arguments[0] == "--activations") {
+    make = [](uint64_t seed) { return WithActivations(MakeConfig(seed)); };
+    arguments.erase(arguments.begin());
+  }
+  const auto number = [&](size_t i) { return std::strtoull(arguments[i].c_str(), nullptr, 10); };
+  if (arguments.size() == 1) return Minimize(number(0), make);
+  if (arguments.size() == 2) return Search(number(0), number(1), make);
+  std::cerr << "minimize [--activations] SEED | minimize [--activations] FIRST LAST\n";
+  return 2;
+}
+
 }  // namespace
 }  // namespace memtide::sim
 
-int main(int argc, char** argv) {
-  if (argc == 2) return memtide::sim::Minimize(std::strtoull(argv[1], nullptr, 10));
-  if (argc == 3) {
-    return memtide::sim::Search(std::strtoull(argv[1], nullptr, 10),
-                                std::strtoull(argv[2], nullptr, 10));
-  }
-  std::cerr << "minimize SEED | minimize FIRST LAST\n";
-  return 2;
-}
+int main(int argc, char** argv) { return memtide::sim::Run({argv + 1, argv + argc}); }

@@ -10,7 +10,7 @@ constexpr const char* kNames[kOpKinds] = {
     "kConnect",       "kOpen",   "kHang",       "kClose",    "kGone",    "kAllocate", "kFetch",
     "kRelease",       "kWrite",  "kEvict",      "kPrefetch", "kFree",    "kDescribe", "kInspect",
     "kDrain",         "kReplay", "kHostile",    "kComplete", "kTick",    "kSettle",   "kResize",
-    "kReturnRegions", "kReport", "kHostMemory", "kStep",     "kPublish", "kRestart",
+    "kReturnRegions", "kReport", "kHostMemory", "kStep",     "kPublish", "kRestart",  "kDiscard",
 };
 
 OpKind Pick(const Config& config, Random* random) {

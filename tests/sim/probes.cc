@@ -68,6 +68,11 @@ constexpr const char* kNames[kProbes] = {
     "daemon died between a commit and its reply",
     "daemon restarted with an uncommitted step",
     "daemon restarted with committed steps on SSD alone",
+    "content discarded by a client",
+    "content discarded while chunks move",
+    "home in host memory refused",
+    "transient chunk ended with the last session",
+    "transient chunk ended with the daemon",
 };
 
 }  // namespace

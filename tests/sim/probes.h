@@ -71,8 +71,14 @@ enum class Probe : uint8_t {
   kRestartInPublish,
   kRestartUnpublished,
   kRestartPublishedOnSsd,
+  // From here on: only with activations.
+  kDiscardedByClient,
+  kDiscardedWhileMoving,
+  kHostHomeRefused,
+  kTransientEnded,
+  kTransientRestarted,
 };
-inline constexpr int kProbes = 62;
+inline constexpr int kProbes = 67, kProbesOfActivations = 5;
 
 const char* ProbeName(Probe probe);
 

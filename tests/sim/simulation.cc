@@ -285,7 +285,8 @@ void Simulation::RenewSessions() {
 }
 
 std::string HowToReproduce(const Config& config) {
-  return absl::StrCat("to see it again: bazel run //tests/sim:minimize -- ", config.seed, "\n  ",
+  return absl::StrCat("to see it again: bazel run //tests/sim:minimize -- ",
+                      config.activations ? "--activations " : "", config.seed, "\n  ",
                       Describe(config));
 }
 

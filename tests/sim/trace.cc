@@ -101,7 +101,8 @@ struct EventText {
   std::string operator()(const CloseCall& e) const { return Head("Close", e); }
   std::string operator()(const AllocateCall& e) const {
     return StrCat(Head("Allocate", e), " request ", e.request_id, " count ", e.count,
-                  e.undefined ? " undefined" : "");
+                  e.undefined ? " undefined" : "", e.transient ? " transient" : "",
+                  e.home ? StrCat(" home ", Text(*e.home)) : "");
   }
   std::string operator()(const FetchCall& e) const {
     return StrCat(Head("Fetch", e), " ", Text(e.tier), " ", Text(e.access), " ", Text(e.chunks),
@@ -125,6 +126,9 @@ struct EventText {
   }
   std::string operator()(const FreeCall& e) const {
     return StrCat(Head("Free", e), " request ", e.request_id, " ", Text(e.chunks));
+  }
+  std::string operator()(const DiscardCall& e) const {
+    return StrCat(Head("Discard", e), " request ", e.request_id, " ", Text(e.chunks));
   }
   std::string operator()(const DescribeCall& e) const {
     return StrCat(Head("Describe", e), " ", Text(e.chunks));

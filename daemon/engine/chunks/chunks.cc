@@ -1,4 +1,4 @@
-// Chunks: allocating, freeing, describing, and finding them by id.
+// Chunks: freeing, describing, and finding them by id.
 #include <algorithm>
 #include <utility>
 
@@ -11,8 +11,7 @@ namespace memtide {
 
 namespace {
 
-constexpr size_t kAllocateKind = 5, kFreeKind = 10;  // Indices in Event.
-static_assert(std::is_same_v<std::variant_alternative_t<kAllocateKind, Event>, AllocateCall>);
+constexpr size_t kFreeKind = 10;  // Index in Event.
 static_assert(std::is_same_v<std::variant_alternative_t<kFreeKind, Event>, FreeCall>);
 
 }  // namespace
@@ -49,96 +48,6 @@ absl::StatusOr<std::vector<ChunkIndex>> EngineState::Resolve(const Job& job,
     indices.push_back(*index);
   }
   return indices;
-}
-
-void EngineState::On(const AllocateCall& event) {
-  Session* session = CallingSession(event.call, event.session);
-  if (session == nullptr) return;
-  if (AnswerAgain(*session, event.call, event.request_id, kAllocateKind)) return;
-  if (session->job->allocating.size() >= options_.limits.waiting_calls_per_session) {
-    return Refuse(event.call, absl::ResourceExhaustedError(
-                                  absl::StrCat(options_.limits.waiting_calls_per_session,
-                                               " allocations wait already (waiting_calls)")));
-  }
-  session->job->allocating.push_back(event);
-  AllocateWaiting(*session->job);
-}
-
-// The oldest allocation goes first, so that small ones do not take the memory for which a large one
-// waits.
-void EngineState::AllocateWaiting(Job& job) {
-  const Share& home = job.share(job.home);
-  while (!job.allocating.empty()) {
-    const AllocateCall event = job.allocating.front();
-    Session& session = *sessions_.Find(event.session);
-    const uint64_t wanted = uint64_t{job.members.live()} + event.count;
-    // An elastic share of SSD grows only here, because no room check concerns SSD.
-    if (home.is_elastic() && wanted > home.slots().size() &&
-        event.count <= options_.limits.chunks_per_call) {
-      GrowShare(job, job.home, static_cast<uint32_t>(wanted - home.slots().size()));
-    }
-    const uint32_t slots = home.slots().size();
-    // A client that repeats a call while it waits has two calls in the queue. The second is
-    // answered with the chunks of the first.
-    if (AnswerAgain(session, event.call, event.request_id, kAllocateKind)) {
-      job.allocating.pop_front();
-      continue;
-    }
-    absl::Status status;
-    if (event.count == 0 || event.count > options_.limits.chunks_per_call) {
-      status = absl::InvalidArgumentError(absl::StrCat(
-          "requested ", event.count, " chunks; between 1 and ", options_.limits.chunks_per_call));
-    } else if (draining_) {
-      status = absl::UnavailableError("the memtide daemon is draining and makes no new chunk");
-    } else if (event.count > slots - std::min(slots, job.members.live())) {
-      // The memory of slots is made on demand, so the condition counts live chunks, not free slots.
-      status = absl::ResourceExhaustedError(absl::StrCat(
-          "requested ", event.count, " chunks of ", FormatBytes(job.chunk_size), "; the job's ",
-          TierName(job.home), " share holds ", slots, ", of which ", job.members.live(),
-          " are used", job.last_error.ok() ? "" : "; ", job.last_error.message()));
-    } else if (event.count > options_.limits.chunks - chunks_.live()) {
-      status = absl::ResourceExhaustedError(absl::StrCat(
-          "requested ", event.count, " chunks; the node's limit is ", options_.limits.chunks));
-    } else if (event.count > home.slots().free_slots()) {
-      // The allocation waits for a segment, or for freed chunks whose transfers have not ended.
-      return Grow(job, job.home);
-    }
-    job.allocating.pop_front();
-    if (!status.ok()) {
-      Refuse(event.call, status);
-    } else {
-      Allocate(session, job, event);
-    }
-  }
-}
-
-// Each chunk takes its slot at the home tier now and keeps it, so that no write-back ever lacks
-// space (decision 3).
-void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event) {
-  AllocateReply made;
-  made.chunks.reserve(event.count);
-  for (uint32_t i = 0; i < event.count; ++i) {
-    const ChunkIndex index = chunks_.Claim(&job);
-    Chunk& chunk = chunks_[index];
-    chunk.kind = event.kind;
-    chunk.undefined = event.undefined;
-    chunk.member = job.members.Add(index);
-    job.trace.Use(chunk.member, TracedOperation::kAllocate);
-    chunk.slot(job.home) = job.share(job.home).Take();
-    // AllocateWaiting() has compared the count with the free slots.
-    MEMTIDE_CHECK(chunk.slot(job.home));
-    MarkDirty(index);
-    made.chunks.push_back(IdOf(index));
-  }
-  Reply reply;
-  reply.call = event.call;
-  reply.value = std::move(made);
-  sessions_.Remember(session, event.request_id, kAllocateKind, reply);
-  Emit(std::move(reply));
-}
-
-void EngineState::RefuseAllocations(Job& job, const absl::Status& status) {
-  for (const AllocateCall& call : std::exchange(job.allocating, {})) Refuse(call.call, status);
 }
 
 // All checks precede the first change: a refused call frees nothing.
@@ -204,11 +113,20 @@ void EngineState::FreeChunk(ChunkIndex index) {
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) StopWaitingForSlot(index, tier);
   UnlinkShadow(index);
   chunks_.Free(index);
+  // A slot that a transfer still uses will be free without the chunk's doing.
+  chunk.claim.End();
   job.members.Free(chunk.member);
   job.trace.Use(chunk.member, TracedOperation::kFree);
   job.forecast.Free(chunk.member, ClockOf(job));
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
   ForgetChunk(index);
+}
+
+void EngineState::FreeTransient(Job& job) {
+  // FreeChunk() changes the members, so that the loop is over a copy.
+  for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
+    if (index != kNoChunk && chunks_[index].live() && chunks_[index].transient) FreeChunk(index);
+  }
 }
 
 void EngineState::ForgetChunk(ChunkIndex index) {

@@ -50,6 +50,13 @@ void EngineState::On(const CommitCall& event) {
   }
   for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
     const Chunk& chunk = chunks_[indices[i]];
+    if (chunk.transient) {
+      status = absl::InvalidArgumentError(absl::StrCat(
+          "chunk ", IdOf(indices[i]).value(),
+          " is of kind ACTIVATION: it ends with the job's last session, and is no part "
+          "of what a step commits"));
+      continue;
+    }
     // The bytes under a lease would change for its holder, and an EvictOperation waits for the
     // copies that the chunk has now.
     if (!chunk.pinned() && chunk.evicts.empty()) continue;

@@ -213,7 +213,7 @@ void EngineState::MakeNewVersion(ChunkIndex index) {
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     const bool in_use = chunk.copies.flight.has_value() &&
                         (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
-    if (tier == chunk.pin_tier || tier == chunk.job->home || in_use) continue;
+    if (tier == chunk.pin_tier || chunk.KeepsSlot(tier) || in_use) continue;
     if (chunk.slot(tier)) DropCopy(index, tier);
   }
 }

@@ -56,7 +56,7 @@ void EngineState::Advance(ChunkIndex index) {
   } else if (chunk.evict_to.has_value()) {
     bool gone = true;
     for (const Tier tier : kMemoryTiers) {
-      if (tier >= *chunk.evict_to || tier == chunk.job->home || chunk.pinned()) continue;
+      if (tier >= *chunk.evict_to || tier == chunk.home || chunk.pinned()) continue;
       gone = gone && EvictFrom(index, tier);
     }
     if (chunk.pinned()) {
@@ -90,7 +90,7 @@ void EngineState::FreeUnusedSlots(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) return;
   for (const Tier tier : kMemoryTiers) {
-    if (chunk.slot(tier) && !chunk.valid_at(tier) && tier != chunk.job->home) {
+    if (chunk.slot(tier) && !chunk.valid_at(tier) && !chunk.KeepsSlot(tier)) {
       DropCopy(index, tier);
     }
   }
@@ -113,12 +113,14 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
   if (chunk.copies.valid == 0 && chunk.overwrite) {
     // A step is about to write the whole chunk.
     chunk.copies.valid = Bit(tier);
+    chunk.copies.discarded = false;
     chunk.blank = true;
     return true;
   }
   // The slot's old bytes disclose nothing: no region ever has two tenants.
-  if (chunk.copies.valid == 0 && chunk.undefined) {
+  if (chunk.copies.valid == 0 && (chunk.undefined || chunk.copies.discarded)) {
     chunk.copies.valid = Bit(tier);
+    chunk.copies.discarded = false;
     MarkDirty(index);
     return true;
   }
@@ -140,7 +142,7 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
 bool EngineState::IsOnlyCopy(const Chunk& chunk, Tier tier) const {
   uint8_t valid = chunk.copies.valid;
   // Device memory ends with the daemon.
-  if (chunk.job->persistent && tier == Tier::kHost) {
+  if (chunk.job->persistent && !chunk.transient && tier == Tier::kHost) {
     valid &= static_cast<uint8_t>(~Bit(Tier::kDevice));
   }
   return valid == Bit(tier);
@@ -166,7 +168,7 @@ bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
     return true;
   }
   const Tier lower = tier == Tier::kDevice ? Tier::kHost : Tier::kSsd;
-  // A write-back to the home tier never waits here, because the chunk owns its slot there.
+  // A write-back to the lowest tier never waits here, because the chunk owns its slot there.
   if (!TakeSlot(index, lower)) return false;
   chunk.wrote_back = true;
   Start(index, tier, lower);
@@ -336,8 +338,8 @@ void EngineState::On(const TransferDone& event) {
       // From host memory the chunk can be prefetched to the device.
       forecast.PrefetchAgainFrom(Tier::kDevice, NextUseOfContent(chunk));
     }
-  } else if (flight.to != chunk.job->home) {
-    DropCopy(index, flight.to);  // A session wrote the chunk meanwhile: the copied version is old.
+  } else if (!chunk.KeepsSlot(flight.to)) {
+    DropCopy(index, flight.to);  // The content has ended meanwhile: the copied version is old.
   }
   const bool disk = flight.kind == Kind::kSsdToHost || flight.kind == Kind::kHostToSsd;
   for (Waiter* waiter : chunk.waiters) {
@@ -355,7 +357,7 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight,
   job.last_error = named;
   const bool on_device = flight.from == Tier::kDevice || flight.to == Tier::kDevice;
   if (absl::IsDataLoss(status) && on_device) DeviceMemoryFailed(index, named);
-  if (flight.to != job.home && !chunk.valid_at(flight.to)) DropCopy(index, flight.to);
+  if (!chunk.KeepsSlot(flight.to) && !chunk.valid_at(flight.to)) DropCopy(index, flight.to);
   if (flight.from.has_value() && flight.to > *flight.from) {
     // The copy stays, and another victim leaves instead.
     CancelEviction(chunk);

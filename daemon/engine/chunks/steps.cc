@@ -155,24 +155,4 @@ void EngineState::On(const StepDone& event) {
   Emit(std::move(reply));
 }
 
-void EngineState::Discard(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
-  MEMTIDE_CHECK(!chunk.pinned());
-  // A transfer of the discarded content in flight does not count at its end.
-  chunk.version = Version(chunk.version.value() + 1);
-  chunk.copies.valid = 0;
-  chunk.copies.torn = chunk.copies.memory_failed = chunk.blank = false;
-  MarkDirty(index);
-  ForgetWishes(index);
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    // The slots of a transfer in flight are freed when it ends.
-    const bool in_use = chunk.copies.flight.has_value() &&
-                        (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
-    if (tier != chunk.job->home && chunk.slot(tier) && !in_use) DropCopy(index, tier);
-  }
-  Rank(index);
-  if (chunk.is_shadow) Rank(chunk.counterpart);
-  ScheduleChunk(index);
-}
-
 }  // namespace memtide

@@ -177,7 +177,7 @@ bool EngineState::IsPinnedAt(const Chunk& chunk, Tier tier) const {
 }
 
 bool EngineState::MayLeave(const Chunk& chunk, Tier tier) const {
-  return tier != Tier::kSsd && chunk.live() && tier != chunk.job->home && chunk.slot(tier) &&
+  return tier != Tier::kSsd && chunk.live() && tier != chunk.home && chunk.slot(tier) &&
          chunk.valid_at(tier) && !chunk.copies.flight.has_value() && !chunk.pinned_at(tier) &&
          !chunk.evict_from.has_value() && !chunk.evict_to.has_value() && !chunk.retry_after_tick;
 }
@@ -232,7 +232,7 @@ EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
   }
   // Dropping it is free now, but if the device has the only other copy, that one must be written
   // back later.
-  if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice) && chunk.valid_at(chunk.job->home)) {
+  if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice) && chunk.valid_at(chunk.home)) {
     value = EvictionCost::kDuplicate;
   }
   return value;

@@ -163,8 +163,9 @@ bool EngineState::WriteBackEarly(Job& job, Tier tier) {
   if (!victim.has_value() || victim->cost != leaving) return false;
   const ChunkIndex index = job.members[victim->member];
   if (chunks_[index].pinned() || chunks_[index].write_back_from.has_value()) return false;
-  if (tier == Tier::kDevice && job.home != Tier::kHost &&
-      !IsWorthASlot(job, Tier::kHost, victim->next_use)) {
+  const Chunk& chunk = chunks_[index];
+  const bool has_slot = chunk.home == Tier::kHost && chunk.slot(Tier::kHost);
+  if (tier == Tier::kDevice && !has_slot && !IsWorthASlot(job, Tier::kHost, victim->next_use)) {
     return false;
   }
   chunks_[index].write_back_from = tier;

@@ -78,6 +78,11 @@ struct AllocateCall {
   uint32_t count = 0;
   ChunkKind kind = ChunkKind::kOther;
   bool undefined = false;
+  // The chunks end with the last session of the job, and with the daemon.
+  bool transient = false;
+  // The lowest tier that the chunks ever reach: the job's lowest tier, or host memory above an SSD
+  // tier, for transient chunks that are leased at the device. nullopt: the lowest.
+  absl::optional<Tier> home;
 };
 // Leases for all of `chunks`, at `tier` (device or host), after `releases` has been given back.
 // A chunk already leased by the session keeps its lease (upgraded to write if asked).
@@ -123,6 +128,15 @@ struct PrefetchCall {
 };
 // Ends chunks and their content. Own leases end with them; others' refuse it.
 struct FreeCall {
+  CallId call;
+  SessionId session;
+  uint64_t request_id = 0;
+  std::vector<ChunkId> chunks;
+};
+// Ends the content of chunks and keeps the chunks, which read as anything until they are written.
+// Own leases end with the content; others', and calls that wait, refuse it. The access predictor
+// does not learn it: the chunks' next uses stay predicted.
+struct DiscardCall {
   CallId call;
   SessionId session;
   uint64_t request_id = 0;
@@ -247,7 +261,7 @@ using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, Clo
                            DescribeCall, ReportCall, ResizeCall, ReturnRegionsCall, InspectCall,
                            TraceCall, DrainCall, TransferDone, RegionMade, RegionDropped, StoreMade,
                            StoreDropped, Tick, StepCall, CommitCall, StepDone, Restore, HostMemory,
-                           SlotReleased, SlotPopulated, ClientQuiet>;
+                           SlotReleased, SlotPopulated, ClientQuiet, DiscardCall>;
 
 }  // namespace memtide
 

@@ -93,6 +93,7 @@ void EngineState::On(const SlotReleased& event) {
   ledger_.SlotReleased(share, share.NumberOf(event.place));
   if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
   ScheduleRoomCheck(job, Tier::kHost);
+  if (WaitsToClaim(job)) AllocateWaiting(job);
 }
 
 void EngineState::On(const SlotPopulated& event) {
@@ -114,6 +115,7 @@ void EngineState::On(const SlotPopulated& event) {
   // victim, the next Tick tries again.
   const bool has_victim = job.tier(Tier::kHost).victims.size() > 0;
   if (event.status.ok() || has_victim) ScheduleRoomCheck(job, Tier::kHost);
+  if (WaitsToClaim(job)) AllocateWaiting(job);
 }
 
 }  // namespace memtide

@@ -23,7 +23,8 @@ constexpr Tier kLastingTiers[] = {Tier::kHost, Tier::kSsd};
 }  // namespace
 
 void EngineState::MarkDirty(ChunkIndex index) {
-  if (chunks_[index].job->persistent) record_log_.Mark(index);
+  const Chunk& chunk = chunks_[index];
+  if (chunk.job->persistent && !chunk.transient) record_log_.Mark(index);
 }
 
 void EngineState::MarkDirty(const Job& job) {
@@ -45,9 +46,9 @@ void EngineState::EmitRecord(size_t before) {
     }
   }
   // Chunks are recorded by their index, which the next chunk in the entry has, too: its record
-  // replaces that of the freed chunk.
+  // replaces that of the freed chunk, unless the next one has none.
   for (const ChunkIndex index : changes.chunks) {
-    if (chunks_[index].live()) {
+    if (chunks_[index].live() && !chunks_[index].transient) {
       record.chunks.push_back(RecordOf(index));
     } else {
       record.freed.push_back(index.value());
@@ -237,6 +238,7 @@ void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
   const ChunkIndex index = chunks_.ClaimRestored(record.chunk, &job);
   Chunk& chunk = chunks_[index];
   chunk.kind = record.kind;
+  chunk.home = job.home;
   chunk.version = record.version;
   chunk.copies.torn = record.torn;
   chunk.member = job.members.Add(index);

@@ -269,5 +269,30 @@ TEST(RestartTest, AReleasedChunkIsWholeWhileAnotherFetchNamesIt) {
   EXPECT_EQ(node.Read(session, chunks[0], 1), std::vector<float>{7});
 }
 
+TEST(RestartTest, TransientChunksAreGone) {
+  EngineOptions options{MiB(8), MiB(32), MiB(128), Limits()};
+  options.persistent_jobs = true;
+  EngineByteHarness node(options);
+  const SessionId session = node.Open("job", std::chrono::hours(1));
+  const std::vector<ChunkId> chunks = node.Allocate(session, 2);
+  node.Fill(session, chunks[0], {1, 2, 3});
+  // Their entries in the table are those of chunks that have a record.
+  node.Free(session, chunks[1]);
+  AllocateCall allocate{node.Call(), session, 900, 3, ChunkKind::kActivation};
+  allocate.undefined = allocate.transient = true;
+  allocate.home = Tier::kHost;
+  node.Post(allocate);
+  const auto transient = std::get<AllocateReply>(node.ReplyTo(allocate.call).value).chunks;
+  for (const ChunkId chunk : transient) node.Fill(session, chunk, {4, 5, 6});
+  EXPECT_TRUE(node.DaemonDies(0).empty());
+  const SessionId resumed = node.Open("job", std::chrono::hours(1));
+  EXPECT_EQ(node.Read(resumed, chunks[0], 3), (std::vector<float>{1, 2, 3}));
+  for (const ChunkId chunk : transient) {
+    const DescribeCall describe{node.Call(), resumed, {chunk}};
+    node.Post(describe);
+    EXPECT_EQ(node.ReplyTo(describe.call).status.code(), absl::StatusCode::kNotFound);
+  }
+}
+
 }  // namespace
 }  // namespace memtide

@@ -248,7 +248,7 @@ void EngineState::LeaveJob(Session& session) {
   if (job.time_to_live > Duration(0) && job.state() == JobState::kRunning) {
     ledger_.SetState(*job.shares, JobState::kLingering);
     job.lingers_until = now_ + job.time_to_live;
-    return;
+    return FreeTransient(job);
   }
   EndJob(job);
 }

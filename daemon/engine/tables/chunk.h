@@ -1,9 +1,11 @@
 // Chunk: one chunk's copies, pins and pending movements. Engine-internal.
 //
 // States. `copies.valid` has one bit for each tier that holds the chunk's current content. When no
-// bit is set, the chunk was never written and reads as zeros, or as anything if it is `undefined`.
-// A chunk owns a slot where it has a copy or is getting one, and always at its home tier. At most
-// one transfer of a chunk is in flight. A chunk with pins keeps its copy at pin_tier.
+// bit is set, the chunk was never written and reads as zeros, or as anything if it is `undefined`
+// or `discarded`. A chunk owns a slot where it has a copy or is getting one, and at its home tier:
+// always if that is the job's lowest tier, and from its first copy there on, as long as it has
+// content, if it claims a slot of host memory above it. At most one transfer of a chunk is in
+// flight. A chunk with pins keeps its copy at pin_tier.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_CHUNK_H_
 #define MEMTIDE_DAEMON_ENGINE_TABLES_CHUNK_H_
 
@@ -77,6 +79,8 @@ struct Copies {
   bool torn = false;
   // Besides: the only copy was in memory of the device that failed.
   bool memory_failed = false;
+  // A client discarded the content: until it is written anew it reads as anything.
+  bool discarded = false;
   std::array<Slot, kTiers> slots;
   // At device and host: the value of insertions_ when the copy was made.
   std::array<uint64_t, 2> insertion_seq{};
@@ -135,6 +139,12 @@ struct Chunk {
   std::vector<EvictOperation*> evicts;
 
   ChunkKind kind = ChunkKind::kOther;
+  // The lowest tier that the chunk ever reaches.
+  Tier home = Tier::kSsd;
+  // The home is host memory although the job has SSD, too: the chunk counts in Share::claims.
+  Count::Token claim;
+  // The chunk ends with the job's last session, and is not recorded.
+  bool transient = false;
   // Bit per tier: the chunk stands in the slot queue of that tier.
   uint8_t waits_for = 0;
   // Bit per tier: a transfer put a copy there for a use that has not come yet.
@@ -147,6 +157,8 @@ struct Chunk {
   bool valid_at(Tier tier) const { return copies.valid >> static_cast<int>(tier) & 1; }
   bool pinned() const { return !pins.empty(); }
   bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
+  // Whether the slot at `tier` stays while it has no copy.
+  bool KeepsSlot(Tier tier) const { return tier == home && (!claim || copies.valid != 0); }
   Slot& slot(Tier tier) { return copies.slots[static_cast<int>(tier)]; }
   const Slot& slot(Tier tier) const { return copies.slots[static_cast<int>(tier)]; }
   // The session or step that excludes all others, if there is one.

@@ -9,6 +9,10 @@ namespace {
 // A job retains one slot in this many. With fewer, it would read each chunk for each use.
 constexpr uint32_t kRetainedPart = 4;
 
+// Beside claims a job has an eighth of its slots, so that it goes on at a fair pace, and at least
+// the 12 that one step part may need at once (decision 18) and one for chunks on their way.
+constexpr uint32_t kUnclaimedPart = 8, kLeastUnclaimed = 12 + 1;
+
 }  // namespace
 
 uint32_t Share::made_slots() const {
@@ -81,8 +85,14 @@ uint32_t Share::coming_slots() const {
   return std::min(slots_->missing_slots(), slots_->gone_slots() + deflating_);
 }
 
+uint32_t Share::slots_for_claims(uint32_t more) const {
+  const uint32_t claims = claims_.value() + more;
+  return claims == 0 ? 0 : claims + std::max(kLeastUnclaimed, limit_ / kUnclaimedPart);
+}
+
 uint32_t Share::inflatable_slots() const {
-  const uint32_t retained = std::max(kMinSlots, slots_with_balloon() / kRetainedPart);
+  const uint32_t retained =
+      std::max({kMinSlots, slots_with_balloon() / kRetainedPart, slots_for_claims()});
   return std::max(retained, std::min(slots_->size(), slots_->backed_slots())) - retained;
 }
 
@@ -98,6 +108,8 @@ void Share::CheckInvariants() const {
                 bytes_)
       << "the share is charged " << bytes_ << " for " << slots_->used_slots() << " used slots and "
       << withheld_slots() << " that the balloon has";
+  MEMTIDE_CHECK(slots_for_claims() <= std::min(slots_->size(), slots_->backed_slots()))
+      << claims() << " slots are claimed of " << slots_->size();
   for (const auto& [region, holders] : leaving_) {
     MEMTIDE_CHECK(by_slot_ && holders.empty() == (dropping_.count(region) > 0))
         << "region " << region << " is dropped while a session maps it, or is kept for nobody";

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/count.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/pool/slot_pool.h"
 
@@ -59,6 +60,13 @@ class Share {
   // The slots that the pool is charged for while the machine has their pages.
   // REQUIRES: exists().
   uint32_t withheld_slots() const;
+  // The chunks that may never leave for a lower tier, in slots or on the way to one. They have a
+  // slot each whenever they need it, and the rest of the job has the slots that it needs at least.
+  // Zero but in host memory above SSD.
+  uint32_t claims() const { return claims_.value(); }
+  [[nodiscard]] Count::Token Claim() { return claims_.Take(); }
+  // The slots that the job must have for its claims, with `more` of them. Zero without any.
+  uint32_t slots_for_claims(uint32_t more = 0) const;
   // The job waits for memory up to its fair share of the pool.
   bool starved() const { return starved_; }
 
@@ -133,6 +141,7 @@ class Share {
   bool starved_ = false, by_slot_ = false, make_later_ = false;
   bool deflating_ = false;  // One slot is being populated again.
   absl::optional<SlotPool> slots_;
+  Count claims_;
   std::vector<uint32_t> segments_;
   std::map<uint32_t, std::vector<SessionId>> leaving_;
   std::set<uint32_t> dropping_;  // Segments that are being dropped.

@@ -145,16 +145,17 @@ absl::optional<ShareLedger::Change> ShareLedger::Grow(Share& share, const Growth
   return SetTarget(share, target);
 }
 
-// The guaranteed share, or, for more than the guaranteed shares of others, the fair share.
+// The guaranteed share and what is claimed, or, for more than the guaranteed shares of others, the
+// fair share.
 uint32_t ShareLedger::Floor(const JobShares& job, const Reclaim& reclaim, const Demand& demand,
                             bool only_unused) const {
   const Share& share = job[reclaim.tier];
-  uint64_t floor = share.guaranteed();
+  uint64_t floor = std::max(share.guaranteed(), share.slots_for_claims());
   if (job.is_active()) {
     floor = std::max<uint64_t>(floor, reclaim.fair_share / share.chunk_size());
     const uint64_t used = std::max(demand.pinned_chunks, demand.largest_waiting);
     // Page faults without a fetch still need slots.
-    if (reclaim.tier == Tier::kHost) floor = std::max(floor, used + kMinSlots);
+    if (reclaim.tier == Tier::kHost) floor = std::max(floor, used + share.claims() + kMinSlots);
   }
   if (only_unused || reclaim.tier == Tier::kSsd) {
     floor = std::max<uint64_t>(floor, share.made_slots());

@@ -73,7 +73,8 @@ Bytes ShareLedger::Unguaranteed(Tier tier) const {
   for (const auto& [id, job] : jobs_) {
     const Share& share = (*job)[tier];
     if (job->state() == JobState::kEnding) continue;
-    guaranteed += share.is_elastic() ? share.chunk_size() * share.guaranteed() : share.bytes();
+    const uint32_t slots = std::max(share.guaranteed(), share.slots_for_claims());
+    guaranteed += share.is_elastic() ? share.chunk_size() * slots : share.bytes();
   }
   return capacity(tier) - std::min(capacity(tier), guaranteed);
 }

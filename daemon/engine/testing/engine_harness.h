@@ -72,6 +72,28 @@ class EngineHarness {
     const auto* reply = std::get_if<AllocateReply>(&ReplyTo(allocate.call).value);
     return reply == nullptr ? std::vector<ChunkId>() : reply->chunks;
   }
+  // Chunks as the arena of activations has them; their calls may be refused.
+  CallId AllocateTransient(SessionId session, uint32_t count, absl::optional<Tier> home) {
+    AllocateCall allocate{Call(), session, ++last_request_, count, ChunkKind::kActivation};
+    allocate.undefined = allocate.transient = true;
+    allocate.home = home;
+    Post(allocate);
+    return allocate.call;
+  }
+  std::vector<ChunkId> ChunksOf(CallId allocate) {
+    const auto* reply = std::get_if<AllocateReply>(&ReplyTo(allocate).value);
+    return reply == nullptr ? std::vector<ChunkId>() : reply->chunks;
+  }
+  CallId Discard(SessionId session, std::vector<ChunkId> chunks) {
+    DiscardCall discard{Call(), session, ++last_request_, std::move(chunks)};
+    Post(discard);
+    return discard.call;
+  }
+  std::vector<ChunkInfo> Describe(SessionId session, std::vector<ChunkId> chunks) {
+    DescribeCall describe{Call(), session, std::move(chunks)};
+    Post(describe);
+    return std::get<DescribeReply>(ReplyTo(describe.call).value).chunks;
+  }
   CallId Fetch(SessionId session, std::vector<ChunkId> chunks, Access access = Access::kRead,
                Tier tier = Tier::kDevice) {
     FetchCall fetch;

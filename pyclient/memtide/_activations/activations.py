@@ -27,6 +27,7 @@ from memtide._activations.planning import Planning
 from memtide._activations.recompute import Replacer
 from memtide._activations.recording import MomentName
 from memtide._activations.saved_tensor import Reference, SavedTensor
+from memtide._capi.client import Home
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.tensor_manager import TensorManager, is_plain
 from memtide.errors import ResourceExhausted
@@ -58,7 +59,7 @@ class Activations:
         self._ended = Moves(0, 0.0)  # What was moved up to the end of the last iteration.
         self.planning = Planning(attributes, self._storages, moments, self._leave)
         self._closed = False
-        self.hooks = DefaultHooks(self.pack, _unpack)
+        self.hooks = DefaultHooks(self.pack, self.unpack)
 
     @property
     def kept_bytes(self) -> int:
@@ -76,6 +77,13 @@ class Activations:
                 self.planning.note(entry, tensor)
             self._keep_budget()
         return saved
+
+    def unpack(self, saved: SavedTensor | Reference) -> torch.Tensor:
+        """The unpack hook. It may be called several times for one tensor."""
+        # What backward has used before is dead by now.
+        if saved.is_moved and self._manager.here:
+            self._manager.discard_dead_activations()
+        return saved.unpack()
 
     def end_iteration(self) -> None:
         """An optimizer has stepped."""
@@ -141,10 +149,14 @@ class Activations:
         self._move_s += time.monotonic() - began_s
         return target.untyped_storage()
 
-    def _new_activation(self, size_bytes: int, _choice: Choice) -> torch.Tensor:
-        """Bytes in an activation chunk. The daemon moves it from the fastest tier to where there is
-        room, whichever tier was chosen: chunks have no home yet."""
-        return self._manager.new_activation((size_bytes,), (1,), torch.uint8)
+    def _new_activation(self, size_bytes: int, choice: Choice) -> torch.Tensor:
+        """Bytes in an activation chunk with the home that the plan says. What leaves without a plan
+        does so because the budget is to be kept, with whatever memory there is."""
+        home = Home.LOWEST if choice is Choice.MOVE_TO_SSD else None
+        allow_ssd = choice is not Choice.MOVE_TO_HOST
+        return self._manager.new_activation(
+            (size_bytes,), (1,), torch.uint8, home=home, allow_ssd=allow_ssd
+        )
 
 
 def _is_parameter_s(tensor: torch.Tensor) -> bool:
@@ -152,8 +164,3 @@ def _is_parameter_s(tensor: torch.Tensor) -> bool:
     base: torch.Tensor | None = tensor._base
     whole = tensor if base is None else base
     return whole.requires_grad and whole.is_leaf
-
-
-def _unpack(saved: SavedTensor | Reference) -> torch.Tensor:
-    """The unpack hook. It may be called several times for one tensor."""
-    return saved.unpack()

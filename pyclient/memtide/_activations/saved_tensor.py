@@ -44,6 +44,11 @@ class SavedTensor:
         self._version = tensor._version
         self._counter: torch.Tensor | None = None  # None: `tensor` has the version counter.
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether it is over another storage than autograd has saved."""
+        return self._counter is not None
+
     def unpack(self) -> torch.Tensor:
         """The tensor as it was saved. RuntimeError, as torch's: it was changed in place since."""
         counter = self.tensor if self._counter is None else self._counter
@@ -87,6 +92,7 @@ class Reference:
     """A tensor that is not plain (a subclass, a fake one), saved as torch does without hooks."""
 
     __slots__ = ("_tensor", "_version")
+    is_moved = False
 
     def __init__(self, tensor: Any) -> None:
         leaf = tensor.grad_fn is None

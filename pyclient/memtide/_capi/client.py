@@ -18,7 +18,7 @@ from ctypes import (
     c_void_p,
 )
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any
 
 from memtide._capi import library
@@ -51,6 +51,13 @@ class Kind(IntEnum):
     GRADIENT = 2
     OPTIMIZER_STATE = 3
     ACTIVATION = 4
+
+
+class Home(Enum):
+    """The lowest tier that chunks ever reach."""
+
+    LOWEST = "lowest"  # The lowest one that the node has.
+    HOST = "host"  # Also above SSD: for activations, where chunks are leased at a device.
 
 
 class Phase(IntEnum):
@@ -183,11 +190,19 @@ class Client(Steps):
         self._lib.memtide_close(self._handle)
         self._handle = c_void_p()
 
-    def allocate(self, kind: Kind, count: int) -> int:
+    def allocate(self, kind: Kind, count: int, home: Home = Home.LOWEST) -> int:
         """Allocates `count` chunks at consecutive places and returns the first. Not zeroed."""
         first = c_uint32()
-        check(self._lib.memtide_allocate_undefined(self._handle, int(kind), count, byref(first)))
+        allocate = self._lib.memtide_allocate_undefined
+        if home is Home.HOST:
+            allocate = self._lib.memtide_allocate_above_ssd
+        check(allocate(self._handle, int(kind), count, byref(first)))
         return first.value
+
+    def discard(self, places: Places) -> None:
+        """Ends the content of the chunks and keeps the chunks: nothing is written back, and their
+        memory is free for others. FailedPrecondition: one is in use."""
+        check(self._lib.memtide_discard(self._handle, places.address, places.count))
 
     def free(self, first_place: int, count: int) -> None:
         """Frees the chunks at `count` consecutive places."""

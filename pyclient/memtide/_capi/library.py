@@ -163,6 +163,8 @@ def load_library() -> ctypes.CDLL:
         "memtide_get_properties": ([c_void_p, POINTER(Properties)], c_int),
         "memtide_get_limits": ([c_void_p, POINTER(Limits)], c_int),
         "memtide_allocate_undefined": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
+        "memtide_allocate_above_ssd": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
+        "memtide_discard": (places, c_int),
         "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
         "memtide_acquire": ([*places, c_int, c_int], c_int),
         "memtide_release": (places, c_int),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from memtide._capi.client import Client, Kind
+from memtide._capi.client import Client, Home, Kind
 from memtide._memory.alignment import ALIGNMENT_BYTES, GPU_ALIGNMENT_BYTES, aligned
 from memtide._memory.free_list import FreeList
 from memtide._util.devices import device_name, gpu_module
@@ -96,8 +96,15 @@ class Arena:
     until it is used.
     """
 
-    def __init__(self, storages: Storages, kind: Kind, expected_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        storages: Storages,
+        kind: Kind,
+        expected_bytes: int = 0,
+        home: Home = Home.LOWEST,
+    ) -> None:
         self.kind = kind
+        self.home = home
         self.expected_bytes = expected_bytes
         self.places: set[int] = set()  # The chunks.
         self.live_bytes = 0
@@ -214,11 +221,18 @@ class Arena:
                     start = self._take_new(size)
                 except ResourceExhausted:
                     start = self._take_awaited(size)
+            self._took(start, size)
             self._count(size)
             return start
 
     def _find(self, size: int) -> int | None:
         return self._free.take(size, self._alignment_bytes)
+
+    def _took(self, start: int, size: int) -> None:
+        """A span begins. `_gave_back`: it has ended."""
+
+    def _gave_back(self, start: int, size: int) -> None:
+        pass
 
     def _count(self, size: int) -> None:
         self.live_bytes += size
@@ -260,7 +274,7 @@ class Arena:
         self._add_chunks(count)
 
     def _add_chunks(self, count: int) -> None:
-        place = self._client.allocate(self.kind, count)
+        place = self._client.allocate(self.kind, count, self.home)
         start = self._base + place * self._chunk_bytes
         self._last_end = start + count * self._chunk_bytes
         self._free.add(start, self._last_end)
@@ -271,4 +285,5 @@ class Arena:
         while self._returned:
             start, taken_bytes = self._returned.popleft()
             self._free.add(start, start + taken_bytes)
+            self._gave_back(start, taken_bytes)
             self.live_bytes -= taken_bytes

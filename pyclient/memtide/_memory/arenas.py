@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memtide._capi.client import Client, Kind
+from memtide._capi.client import Client, Home, Kind
 from memtide._capi.optimizer_step import MOST_STATES
+from memtide._memory.activation_arena import ActivationArena
 from memtide._memory.alignment import aligned
 from memtide._memory.arena import Arena, Storages
 
@@ -23,6 +24,7 @@ class Arenas:
     def __init__(self, client: Client) -> None:
         self.storages = Storages(client)
         self._arenas: dict[tuple[Kind, int], Arena] = {}
+        self._activations: dict[Home, ActivationArena] = {}
         self._coming_bytes = 0  # Expected in each row of states, for the newest optimizer.
 
     def of(self, kind: Kind, row: int = 0) -> Arena:
@@ -33,6 +35,22 @@ class Arenas:
             self._arenas[kind, row] = Arena(self.storages, kind, expected_bytes)
         return self._arenas[kind, row]
 
+    def of_activations(self, home: Home) -> ActivationArena:
+        """The arena of the activations whose chunks have this home."""
+        if home not in self._activations:
+            self._activations[home] = ActivationArena(self.storages, home)
+        return self._activations[home]
+
+    def discard_dead_activations(self) -> None:
+        """Discards chunks whose activations are all dead, once they are many."""
+        for arena in list(self._activations.values()):
+            arena.discard_dead()
+
+    def end_iteration(self) -> None:
+        """Ends an iteration of the activations."""
+        for arena in list(self._activations.values()):
+            arena.end_iteration()
+
     @property
     def gradients(self) -> Arena:
         """The arena of gradients."""
@@ -42,14 +60,24 @@ class Arenas:
         """Chunks allocated over all kinds."""
         return sum(arena.chunks for arena in self._all())
 
+    def chunks_of_steps(self) -> int:
+        """Those of them that optimizer steps may use: activations are dead by then."""
+        return sum(arena.chunks for arena in list(self._arenas.values()))
+
     def places(self) -> set[int]:
         """The places of all chunks."""
         return set().union(*(arena.places for arena in self._all()))
 
     def trim(self) -> None:
-        """Returns all chunks without a live tensor to the pools."""
+        """Returns chunks without a live tensor to the pools; of activations, only their memory."""
         for arena in self._all():
             arena.trim()
+
+    def close(self) -> None:
+        """Returns all chunks without a live tensor."""
+        self.trim()
+        for arena in self._activations.values():
+            arena.close()
 
     def expect_states(self, sizes_bytes: Iterable[int]) -> None:
         """Announces that each row of states will get spans of these sizes, beside those that it
@@ -61,4 +89,5 @@ class Arenas:
                 arena.expected_bytes = arena.live_bytes + self._coming_bytes
 
     def _all(self) -> list[Arena]:
-        return list(self._arenas.values())  # A checkpoint's thread reads while others add.
+        # A checkpoint's thread reads while others add.
+        return [*list(self._arenas.values()), *list(self._activations.values())]

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from memtide._capi.client import Client, Kind, Places
+from memtide._capi.client import Client, Home, Kind, Places
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.arenas import Arenas
 from memtide._memory.leases import LeaseLedger
@@ -142,9 +142,9 @@ class TensorManager:
         """Whether optimizer steps are left to the daemon, since the chunks do not fit: in host
         memory, more than its slots; on a device, more than its lease budget, because chunks evicted
         from there are already where the daemon steps them (docs/decisions/0013)."""
-        if self.client.properties.device_slots:
-            return self.under_pressure()
-        return self.chunks() > self.ledger.slots
+        chunks = self._arenas.chunks_of_steps()
+        device = self.client.properties.device_slots
+        return chunks > (self.ledger.budget if device else self.ledger.slots)
 
     def adopt(self, tensor: torch.Tensor, kind: Kind, row: int = 0) -> bool:
         """Moves the tensor into a chunk if that is possible; returns whether it is in one now."""
@@ -244,18 +244,45 @@ class TensorManager:
             return target
         return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=self.device)
 
+    @property
+    def activation_home(self) -> Home:
+        """The home of activations: host memory, where there is something above it. Else only SSD
+        frees the memory that they need."""
+        properties = self.client.properties
+        above = properties.device_slots and properties.host_slots and properties.ssd_slots
+        return Home.HOST if above else Home.LOWEST
+
     def new_activation(
-        self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+        self,
+        size: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+        home: Home | None = None,
+        allow_ssd: bool = False,
     ) -> torch.Tensor:
-        """An uninitialized tensor in an activation chunk. ResourceExhausted: there is no room."""
-        target = self._arenas.of(Kind.ACTIVATION).empty(size, stride, dtype)
+        """An uninitialized tensor in activation chunks with this home; None: `activation_home`.
+        `allow_ssd`: in chunks that may leave for SSD, where host memory has no home for more.
+        ResourceExhausted: there is no room."""
+        home = self.activation_home if home is None else home
+        try:
+            target = self._arenas.of_activations(home).empty(size, stride, dtype)
+        except ResourceExhausted:
+            if home is Home.LOWEST or not allow_ssd:
+                raise
+            target = self._arenas.of_activations(Home.LOWEST).empty(size, stride, dtype)
         if not self._may_use_all():
             raise ResourceExhausted("a hold has no room for another activation chunk")
         return target
 
+    def discard_dead_activations(self) -> None:
+        """Called now and then in backward: frees the memory of chunks whose activations have all
+        been used, and keeps the chunks."""
+        self._arenas.discard_dead_activations()
+
     def end_activations(self) -> None:
         """Called once an iteration. The chunks of activations that are dropped are used again."""
-        self._arenas.of(Kind.ACTIVATION).trim()
+        self._arenas.end_iteration()
+        self._note_pressure()
 
     def take_over(
         self, kind: Kind, row: int, places: Iterable[int], spans: Iterable[tuple[int, int]]
@@ -299,7 +326,7 @@ class TensorManager:
 
     def trim_all(self) -> None:
         """Returns all chunks without a live tensor to the pools."""
-        self._arenas.trim()
+        self._arenas.close()
         self._note_pressure()
 
     def trim(self) -> None:

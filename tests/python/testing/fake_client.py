@@ -14,6 +14,7 @@ from fake_steps import FakeSteps
 from memtide._capi.client import (
     CUDA_SETTINGS,
     Access,
+    Home,
     Kind,
     Limits,
     Phase,
@@ -31,7 +32,8 @@ _FREED = 0xFF  # Four of these are a NaN, in every floating-point type.
 
 
 class FakeClient(FakeSteps):
-    """Has the methods of memtide._capi.client.Client. Freed chunks are filled with NaN."""
+    """Has the methods of memtide._capi.client.Client. Freed and discarded chunks are filled
+    with NaN."""
 
     def __init__(
         self,
@@ -65,6 +67,9 @@ class FakeClient(FakeSteps):
             min_slots=4,
         )
         self.kinds: dict[int, Kind] = {}
+        self.most_host_homes = places
+        self.host_homes: set[int] = set()
+        self.discarded: list[tuple[int, ...]] = []  # The places of each call.
         self.uses: Counter[int] = Counter()
         self.acquired: list[tuple[tuple[int, ...], Access]] = []
         # The phase and name of each reported moment; None ends an iteration.
@@ -76,7 +81,9 @@ class FakeClient(FakeSteps):
         self.cuda_settings = {name: os.environ.get(name) for name in CUDA_SETTINGS}
         self._returned: deque[tuple[int, int]] = deque()
 
-    def allocate(self, kind: Kind, count: int) -> int:
+    def allocate(self, kind: Kind, count: int, home: Home = Home.LOWEST) -> int:
+        if home is Home.HOST and len(self.host_homes) + count > self.most_host_homes:
+            raise ResourceExhausted("no more homes in host memory")
         if len(self.kinds) + count > self.properties.places:
             raise ResourceExhausted(f"{count} chunks more than there are")
         first = next(
@@ -86,7 +93,17 @@ class FakeClient(FakeSteps):
         )
         self.kinds.update(dict.fromkeys(range(first, first + count), kind))
         self._fill(first, count, _NEW)
+        if home is Home.HOST:
+            self.host_homes.update(range(first, first + count))
         return first
+
+    def discard(self, places: Places) -> None:
+        self._check(places.numbers)
+        if any(self.uses[place] for place in places.numbers):
+            raise FailedPrecondition("in use")
+        self.discarded.append(places.numbers)
+        for place in places.numbers:
+            self._fill(place, 1, _FREED)
 
     def free(self, first_place: int, count: int) -> None:
         places = range(first_place, first_place + count)
@@ -95,6 +112,7 @@ class FakeClient(FakeSteps):
             raise FailedPrecondition("in use")
         for place in places:
             del self.kinds[place]
+            self.host_homes.discard(place)
         self._fill(first_place, count, _FREED)
 
     def acquire(self, places: Places, access: Access, timeout_ms: int = -1) -> None:

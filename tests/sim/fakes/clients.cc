@@ -122,7 +122,9 @@ std::optional<Event> MakePublish(const State& state, SessionId session, Random* 
                            std::count(publish.shadows.begin(), publish.shadows.end(), chunk) +
                            std::count(publish.shadows.begin(), publish.shadows.end(), fresh) !=
                        0;
-    if (again || publish.chunks.size() == state.config.limits.chunks_per_call) continue;
+    const bool transient = state.IsTransient(chunk) || state.IsTransient(fresh);
+    if (again || transient || publish.chunks.size() == state.config.limits.chunks_per_call)
+      continue;
     if (random->Percent(10)) continue;
     publish.chunks.push_back(chunk);
     publish.shadows.push_back(fresh);
@@ -140,6 +142,14 @@ std::optional<Event> MakePublish(const State& state, SessionId session, Random* 
   publish.keep_old_content = random->Percent(40);
   publish.manifest = absl::StrCat("step ", publish.step);
   return publish;
+}
+
+// As arenas of activations do.
+void MakeActivations(const State& state, AllocateCall* allocate, Random* random) {
+  if (random->Percent(50)) return;
+  allocate->transient = true;
+  allocate->undefined = random->Percent(70) && !state.config.persistent_jobs;
+  if (state.HasHostHomes() && random->Percent(70)) allocate->home = Tier::kHost;
 }
 
 std::optional<Event> MakeReturn(const State& state, SessionId session, Random* random) {
@@ -229,6 +239,7 @@ std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session
     allocate.kind = static_cast<ChunkKind>(random->Below(kChunkKinds));
     // Where only the device has one, a restart may lose it: as good as anything, or torn.
     allocate.undefined = random->Percent(30) && !state.config.persistent_jobs;
+    if (state.config.activations) MakeActivations(state, &allocate, random);
     return allocate;
   }
   if (kind == OpKind::kResize) return MakeResize(state, session, random);
@@ -252,6 +263,7 @@ std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session
     return PrefetchCall{CallId(), session, PickTier(state, random), chunks};
   }
   if (kind == OpKind::kFree) return FreeCall{CallId(), session, request_id, chunks};
+  if (kind == OpKind::kDiscard) return DiscardCall{CallId(), session, request_id, chunks};
   return DescribeCall{CallId(), session, chunks};
 }
 

@@ -168,12 +168,19 @@ std::optional<Event> MakeHostileCall(const State& state, SessionId session, uint
                                OpKind::kResize,   OpKind::kReport};
   std::optional<Event> call = MakeCall(state, kKinds[random->Below(11)], session,
                                        random->Percent(5) ? 0 : request_id, random);
+  if (state.config.activations && random->Percent(15)) {
+    call = MakeCall(state, OpKind::kDiscard, session, request_id, random);
+  }
   if (!call) return std::nullopt;
   const uint32_t spoil = random->Below(10);
   std::visit(
       [&](auto& e) {
         using Kind = std::decay_t<decltype(e)>;
         if constexpr (std::is_same_v<Kind, AllocateCall>) {
+          if (state.config.activations && random->Percent(50)) {
+            e.home = static_cast<Tier>(random->Below(kTiers));
+            return;
+          }
           e.count = random->Percent(50) ? 0 : UINT32_MAX - random->Below(2);
         } else if constexpr (std::is_same_v<Kind, FetchCall>) {
           if (spoil < 5) SpoilFetch(state, &e, random);

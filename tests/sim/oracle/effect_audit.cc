@@ -26,7 +26,15 @@ void Model::Accept(const Call& call, const DescribeCall& describe, const Describ
       return Broken(absl::StrCat("chunk ", info.chunk.value(), " is ", info.torn ? "" : "not ",
                                  "described as torn"));
     }
-    if (state.evicted_to && (info.on_device || (info.on_host && *state.evicted_to == Tier::kSsd))) {
+    if (state.host_home && info.on_ssd) {
+      return Broken(absl::StrCat("chunk ", info.chunk.value(), " is below its home"));
+    }
+    const bool empty = state.discarded > state.wanted;
+    if (empty && (info.on_device || info.on_host || info.on_ssd)) {
+      return Broken(absl::StrCat("chunk ", info.chunk.value(), " was discarded and has a copy"));
+    }
+    const bool leaves_host = state.evicted_to == Tier::kSsd && !state.host_home;
+    if (state.evicted_to && (info.on_device || (info.on_host && leaves_host))) {
       return Broken(absl::StrCat("chunk ", info.chunk.value(), " was evicted and is still there"));
     }
     for (const SessionId holder : holders) {

@@ -61,9 +61,15 @@ struct Expect {
     if (call.count > state.config.limits.chunks_per_call) {
       errors.insert({Code::kInvalidArgument, Code::kResourceExhausted});
     }
-    const auto of_job = std::count_if(state.chunks.begin(), state.chunks.end(),
-                                      [&](const auto& chunk) { return chunk.second.job == id; });
-    if (of_job + uint64_t{call.count} > job.max_chunks ||
+    const Tier home = call.home.value_or(state.HomeTier());
+    const bool above = home == Tier::kHost && state.HasHostHomes() && home != state.HomeTier();
+    if (home != state.HomeTier() && !(above && call.transient)) {
+      errors.insert(Code::kInvalidArgument);
+    }
+    const auto at_home = std::count_if(
+        state.chunks.begin(), state.chunks.end(),
+        [&](const auto& chunk) { return chunk.second.job == id && !chunk.second.host_home; });
+    if ((!above && at_home + uint64_t{call.count} > job.max_chunks) ||
         state.chunks.size() + uint64_t{call.count} > state.config.limits.chunks) {
       errors.insert(Code::kResourceExhausted);
     }
@@ -71,7 +77,8 @@ struct Expect {
     Codes codes = OkOr(errors);
     // Those that wait are served first, and until then others can be freed.
     if (state.AllocationsWait()) codes.insert(Code::kOk);
-    const bool exhausted = state.AllocationsWait() || state.makes_failed != 0 || job.IsElastic();
+    const bool exhausted =
+        state.AllocationsWait() || state.makes_failed != 0 || job.IsElastic() || above;
     if (exhausted) codes.insert(Code::kResourceExhausted);
     return codes;
   }
@@ -106,10 +113,15 @@ struct Expect {
     Codes codes = OkOr(errors);
     if (!errors.empty()) return codes;
     if (other_tier) codes.insert(Code::kFailedPrecondition);
+    // What is home in host memory has its slot, and chunks pass through one.
+    const uint32_t homes =
+        call.tier == Tier::kHost ? state.JobOf(call.session)->most_host_homes : 0;
+    const bool beside_homes = homes != 0 && call.chunks.size() + homes + 1 > slots;
     // Beyond its claim, what it can lease depends on what others need.
     const bool unclaimed = call.tier == Tier::kHost && state.JobOf(call.session)->IsElastic() &&
                            call.chunks.size() >= std::min(kLeastClaim, slots * 3 / 4);
-    if (last_slot || unclaimed || state.makes_failed != 0) codes.insert(Code::kResourceExhausted);
+    if (last_slot || beside_homes || unclaimed || state.makes_failed != 0)
+      codes.insert(Code::kResourceExhausted);
     if (torn && call.access == Access::kRead) codes.insert(Code::kDataLoss);
     if (!call.wait) codes.insert(Code::kUnavailable);
     if (!call.wait && excluded) codes.insert(Code::kAborted);
@@ -158,6 +170,8 @@ struct Expect {
         errors.insert(Code::kAborted);
       }
       if (state.WaitedFor(chunk) || state.Evicted(chunk)) waited = true;
+      const bool owned = state.Owns(call.session, chunk);
+      if (owned && state.chunks.at(chunk).transient) errors.insert(Code::kInvalidArgument);
     }
     if (std::set<ChunkId>(all.begin(), all.end()).size() != all.size()) {
       errors.insert(Code::kInvalidArgument);
@@ -225,6 +239,24 @@ struct Expect {
         errors.insert(Code::kFailedPrecondition);
       }
       if (state.WaitedForByOther(call.session, chunk)) waited_for = true;
+    }
+    Codes codes = OkOr(errors);
+    if (waited_for) codes.insert(Code::kFailedPrecondition);
+    return codes;
+  }
+
+  Codes operator()(const DiscardCall& call) const {
+    Codes errors;
+    if (NotOpen(state, call.session, &errors)) return errors;
+    if (call.request_id == 0) errors.insert(Code::kInvalidArgument);
+    AddBatchErrors(state, call.session, call.chunks, &errors);
+    bool waited_for = false;
+    for (const ChunkId chunk : call.chunks) {
+      if (!state.Owns(call.session, chunk)) continue;
+      if (state.LeasedByOther(call.session, chunk, false)) {
+        errors.insert(Code::kFailedPrecondition);
+      }
+      if (state.WaitedFor(chunk)) waited_for = true;
     }
     Codes codes = OkOr(errors);
     if (waited_for) codes.insert(Code::kFailedPrecondition);

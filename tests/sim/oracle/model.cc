@@ -133,6 +133,17 @@ void Model::ApplyEnds(const Event& event) {
       if (node_.transfers() != 0) probes_.Hit(Probe::kFreedWhileMoving);
       EndChunk(chunk);
     }
+  } else if (const auto* discard = std::get_if<DiscardCall>(&event)) {
+    for (const ChunkId id : discard->chunks) {
+      state_.sessions.at(discard->session).leases.erase(id);
+      ChunkState& chunk = state_.chunks.at(id);
+      // A fetch that waits for room or for a lease of this session goes on.
+      chunk.discarded = state_.WaitedFor(id) ? 0 : state_.events;
+      DiscardChunk(&chunk);
+      chunk.whole = Whole::kUndefined;
+      probes_.Hit(Probe::kDiscardedByClient);
+      if (node_.transfers() != 0) probes_.Hit(Probe::kDiscardedWhileMoving);
+    }
   } else if (const auto* back = std::get_if<ReturnRegionsCall>(&event)) {
     SessionState& session = state_.sessions.at(back->session);
     for (const RegionId region : back->regions) {
@@ -168,7 +179,19 @@ void Model::EndSession(SessionId id, Whole written) {
   job->second.sessions.erase(id);
   if (!job->second.sessions.empty()) return;
   job->second.left = state_.now;
-  if (job->second.time_to_live == Duration(0)) EndJob(job->first);
+  if (job->second.time_to_live == Duration(0)) return EndJob(job->first);
+  for (const auto& [chunk, state] : state_.chunks) {
+    if (state.job == job->first && state.transient) probes_.Hit(Probe::kTransientEnded);
+  }
+  EndTransient(job->first);
+}
+
+void Model::EndTransient(JobId job) {
+  std::vector<ChunkId> ended;
+  for (const auto& [chunk, state] : state_.chunks) {
+    if (state.job == job && state.transient) ended.push_back(chunk);
+  }
+  for (const ChunkId chunk : ended) EndChunk(chunk);
 }
 
 void Model::EndJob(JobId job) {

@@ -44,6 +44,7 @@ class Model {
   void EndJob(JobId job);
   void EndLateJobs();
   void EndChunk(ChunkId chunk);
+  void EndTransient(JobId job);
 
   void ObserveReply(const Reply& reply);
   bool IsPermitted(const Call& call, const Reply& reply) const;

@@ -263,9 +263,18 @@ void Model::Accept(const Call& call, const AllocateCall& allocate, const Allocat
     state.kind = allocate.kind;
     state.undefined = allocate.undefined;
     if (allocate.undefined) state.whole = Whole::kUndefined;
+    state.transient = allocate.transient;
+    state.host_home = allocate.home.value_or(state_.HomeTier()) != state_.HomeTier();
     if (state_.ended_chunks.count(chunk) != 0 || !state_.chunks.insert({chunk, state}).second) {
       return Broken(absl::StrCat("chunk id ", chunk.value(), " was given before"));
     }
+  }
+  const JobId id = state_.sessions.at(allocate.session).job;
+  JobState& job = state_.jobs.at(id);
+  const uint32_t homes = state_.HostHomes(id);
+  job.most_host_homes = std::max(job.most_host_homes, homes);
+  if (homes != 0 && homes + 13 > job.slots[static_cast<size_t>(Tier::kHost)]) {
+    Broken(absl::StrCat(homes, " homes leave too few host slots: ", ToText(call.event)));
   }
 }
 
@@ -275,8 +284,10 @@ void Model::HitCallProbes(const Call& call, const Reply& reply) {
   if (std::holds_alternative<OpenCall>(call.event) && code == Code::kResourceExhausted) {
     probes_.Hit(Probe::kPoolExhausted);
   }
-  if (std::holds_alternative<AllocateCall>(call.event) && code == Code::kResourceExhausted) {
-    probes_.Hit(Probe::kChunksExhausted);
+  const auto* allocate = std::get_if<AllocateCall>(&call.event);
+  if (allocate != nullptr && code == Code::kResourceExhausted) {
+    const bool above = allocate->home.value_or(state_.HomeTier()) != state_.HomeTier();
+    probes_.Hit(above ? Probe::kHostHomeRefused : Probe::kChunksExhausted);
   }
   if (std::holds_alternative<EvictCall>(call.event) && code == Code::kOk &&
       call.event_number != state_.events) {

@@ -180,6 +180,21 @@ std::set<ChunkId> State::LeasedAt(JobId job, Tier tier) const {
   return leased;
 }
 
+bool State::HasHostHomes() const {
+  return config.device_slots != 0 && config.host_slots != 0 && config.ssd_slots != 0;
+}
+
+bool State::IsTransient(ChunkId chunk) const {
+  const auto found = chunks.find(chunk);
+  return found != chunks.end() && found->second.transient;
+}
+
+uint32_t State::HostHomes(JobId job) const {
+  return static_cast<uint32_t>(std::count_if(chunks.begin(), chunks.end(), [&](const auto& chunk) {
+    return chunk.second.job == job && chunk.second.host_home;
+  }));
+}
+
 Tier State::HomeTier() const {
   return config.ssd_slots != 0 ? Tier::kSsd : config.host_slots != 0 ? Tier::kHost : Tier::kDevice;
 }

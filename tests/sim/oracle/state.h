@@ -25,7 +25,7 @@ using Codes = std::set<absl::StatusCode>;
 // Whether the bytes of a chunk mean anything.
 enum class Whole : uint8_t {
   kYes,
-  kUndefined,  // Never leased, and allocated as such: whatever is there is as good as zeros.
+  kUndefined,  // Discarded, or never leased and allocated as such: as good as zeros.
   kUnsure,     // Its writer closed in order, without releasing: torn or not, both are permitted.
   kTorn,
 };
@@ -41,6 +41,9 @@ struct ChunkState {
   bool undefined = false;  // Allocated as such: what is discarded reads as anything.
   bool lasting = false;    // What it holds was in host memory since it was last written.
   uint64_t wanted = 0;     // The last event that asked for it.
+  uint64_t discarded = 0;  // The last event in which a client discarded what it held.
+  bool host_home = false;  // Never on SSD, although there is one.
+  bool transient = false;  // Ends with the last session of its job, and with the daemon.
 };
 
 inline bool MayBeTorn(const ChunkState& chunk) {
@@ -81,6 +84,7 @@ struct JobState {
   std::set<RegionId> regions;
   std::set<RegionId> leaving;  // To be returned, or being dropped; they still exist.
   MemoryKind device_memory = MemoryKind::kSharedMemory;
+  uint32_t most_host_homes = 0;      // Chunks that had one at once.
   uint64_t resized = 0, shrunk = 0;  // The last events that did.
   bool grew = false;                 // The last time that it was resized.
   std::set<SessionId> sessions;      // Open ones.
@@ -160,6 +164,10 @@ struct State {
   std::set<ChunkId> LeasedAt(JobId job, Tier tier) const;
   // Lowest tier that the node has.
   Tier HomeTier() const;
+  // Whether transient chunks may have their home in host memory, above SSD.
+  bool HasHostHomes() const;
+  uint32_t HostHomes(JobId job) const;
+  bool IsTransient(ChunkId chunk) const;
 };
 
 // The parts that calls have in common; null where an event has none.

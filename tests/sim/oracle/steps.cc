@@ -169,6 +169,10 @@ void Model::BeforeRestart(const Restore& event) {
     if (persistent && record != records.end() && IsWithoutHome(*record->second)) {
       EndJob(id);
     } else if (persistent && record != records.end()) {
+      for (const auto& [chunk, state] : state_.chunks) {
+        if (state.job == id && state.transient) probes_.Hit(Probe::kTransientRestarted);
+      }
+      EndTransient(id);
       RestoreJob(id, *record->second, event);
     } else if (persistent && !job.IsLate(state_.now)) {
       return Broken(absl::StrCat("job ", id.value(), " outlives the daemon, and has no record"));

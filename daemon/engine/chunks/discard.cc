@@ -1,0 +1,79 @@
+// Discard: content that ends while its chunk stays, because a client, a commit or a step part that
+// failed has no use for it.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+namespace {
+
+constexpr size_t kDiscardKind = 32;  // Index in Event.
+static_assert(std::is_same_v<std::variant_alternative_t<kDiscardKind, Event>, DiscardCall>);
+
+}  // namespace
+
+absl::Status EngineState::CheckDiscard(const Session& session, ChunkIndex index) const {
+  for (const Pin& pin : chunks_[index].pins) {
+    const bool waits = pin.pending > 0;
+    if (pin.session == session.id && !waits) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("chunk ", IdOf(index).value(),
+                     IsStep(pin.session) ? " is in use by a step that has not ended"
+                     : waits             ? " is wanted by a fetch that waits"
+                                         : " is leased by another session"));
+  }
+  return absl::OkStatus();
+}
+
+// All checks precede the first change: a refused call discards nothing.
+void EngineState::On(const DiscardCall& event) {
+  Session* session = CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  if (AnswerAgain(*session, event.call, event.request_id, kDiscardKind)) return;
+  Job& job = *session->job;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
+  absl::Status status = indices.status();
+  for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
+    status = CheckDiscard(*session, (*indices)[i]);
+  }
+  if (!status.ok()) return Refuse(event.call, status);
+  for (const ChunkIndex index : *indices) {
+    ReleaseLease(*session, index);
+    Discard(index);
+    Chunk& chunk = chunks_[index];
+    chunk.copies.discarded = true;
+    chunk.prefetched_to = 0;
+    // A trace has no operation for it. To a replay a chunk whose content ended is a new one.
+    job.trace.Use(chunk.member, TracedOperation::kFree);
+    job.trace.Use(chunk.member, TracedOperation::kAllocate);
+  }
+  Reply reply;
+  reply.call = event.call;
+  sessions_.Remember(*session, event.request_id, kDiscardKind, reply);
+  Emit(std::move(reply));
+}
+
+void EngineState::Discard(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  MEMTIDE_CHECK(!chunk.pinned());
+  // A transfer of the discarded content in flight does not count at its end.
+  chunk.version = Version(chunk.version.value() + 1);
+  chunk.copies.valid = 0;
+  chunk.copies.torn = chunk.copies.memory_failed = chunk.copies.discarded = chunk.blank = false;
+  MarkDirty(index);
+  ForgetWishes(index);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    // The slots of a transfer in flight are freed when it ends.
+    const bool in_use = chunk.copies.flight.has_value() &&
+                        (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
+    if (!chunk.KeepsSlot(tier) && chunk.slot(tier) && !in_use) DropCopy(index, tier);
+  }
+  Rank(index);
+  if (chunk.is_shadow) Rank(chunk.counterpart);
+  ScheduleChunk(index);
+}
+
+}  // namespace memtide
