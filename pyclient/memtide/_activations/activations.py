@@ -11,13 +11,16 @@ leaves, small ones, those on other devices, and those of other classes than torc
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from memtide._activations import choices
 from memtide._activations.block_plan import BlockPlan, Moves
+from memtide._activations.choices import Choice, Choices
 from memtide._activations.default_hooks import DefaultHooks
 from memtide._activations.kept_storages import KeptStorages
 from memtide._activations.recompute import Replacer
@@ -39,8 +42,10 @@ class Activations:
         manager: TensorManager,
         allowance: Callable[[], int],
         attributes: Callable[[], Replacer],
+        chosen: Choices,
     ) -> None:
-        """`allowance` says how many bytes of activations the process may keep now."""
+        """`allowance` says how many bytes of activations the process may keep now; `chosen` are the
+        script's choices."""
         self._manager = manager
         self._allowance = allowance
         self._asked_at_bytes = 0
@@ -49,9 +54,34 @@ class Activations:
         self.moved_bytes = 0  # In all.
         self._move_s = 0.0  # Spent in copies to chunks, in all.
         self._ended = Moves(0, 0.0)  # What was moved up to the end of the last iteration.
-        self.plan = BlockPlan(attributes)
+        self._chosen = chosen
+        self._calls = attributes()  # Those to modules that the script names.
+        self.plan = BlockPlan(attributes, chosen)
         self._closed = False
         self.hooks = DefaultHooks(self.pack, _unpack)
+
+    def open(self) -> None:
+        """Begins, in this thread and in those that it starts. Before, only what is saved in a
+        `within` block is managed."""
+        if self._chosen.default is Choice.KEEP:
+            return
+        self.hooks.set()
+        for kind in self._chosen.classes:
+            self._calls.replace(kind, "__call__", self._chosen.calling)
+        if self._chosen.default is not Choice.MOVE:
+            self.plan.open()
+
+    @contextlib.contextmanager
+    def within(self, choice: Choice) -> Iterator[None]:
+        """A part of a forward pass, in this thread, of which everything is to stay, or to leave."""
+        is_first = choice is Choice.MOVE and not self._closed and self.hooks.set_alone()
+        try:
+            with choices.within(choice):
+                yield
+        finally:
+            if is_first:
+                self.hooks.unset()
+            self._storages.move_leaving(self._move)
 
     @property
     def kept_bytes(self) -> int:
@@ -63,8 +93,10 @@ class Activations:
         if not is_plain(tensor) or torch.compiler.is_compiling():
             return Reference(tensor)
         saved = SavedTensor(tensor)
-        if not self._closed and self._may_move(tensor):
-            self._storages.add(saved)
+        self._storages.move_leaving(self._move)
+        choice = self._chosen.now()
+        if choice is not Choice.KEEP and not self._closed and self._may_move(tensor):
+            self._storages.add(saved, leaves=choice is Choice.MOVE)
             self._keep_budget()
         return saved
 
@@ -93,6 +125,7 @@ class Activations:
         threads, they stay, and do nothing but what they must."""
         self._closed = True
         self.plan.close()
+        self._calls.undo()
         self.hooks.unset()
 
     def _may_move(self, tensor: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from memtide._activations.blocks import BlockFinder
+from memtide._activations.choices import Choices
 from memtide._activations.recompute import Mode, Recompute, Replacer
 from memtide._activations.rehearsal import Rehearsal, Rehearsed
 
@@ -35,12 +36,13 @@ class Moves:
 class BlockPlan:
     """The plan of one process, and the iterations that lead to it."""
 
-    def __init__(self, attributes: Callable[[], Replacer]) -> None:
+    def __init__(self, attributes: Callable[[], Replacer], chosen: Choices) -> None:
+        self._chosen = chosen
         self._recompute = Recompute(attributes())
         self._rehearsal = Rehearsal(attributes())
-        self._finder: BlockFinder | None = BlockFinder()
-        self._finder.open()
+        self._finder: BlockFinder | None = None
         self._blocks: list[nn.Module] = []
+        self._wanted: list[nn.Module] = []  # The first blocks: the script's choices.
         self._is_rehearsing = False
         self._moves = Moves(0, 0.0)
         self.recomputed = 0  # Blocks.
@@ -51,17 +53,28 @@ class BlockPlan:
         """How many blocks were found."""
         return len(self._blocks)
 
+    def open(self) -> None:
+        """Begins, before an iteration's first forward pass."""
+        self._finder = BlockFinder()
+        self._finder.open()
+
     def end_iteration(self, moves: Moves, allowance_bytes: int) -> None:
         """An iteration has ended that moved as much. Blocks are rehearsed only if what both runs of
         one save fits the allowance. REQUIRES: no block runs."""
         if self._finder is not None:
-            self._blocks = [block.module for block in self._finder.close()]
+            found = [block.module for block in self._finder.close()]
             self._finder = None
+            self._wanted = self._chosen.blocks(found)
+            others = without_overlaps(found, self._wanted)
+            self._blocks = [*self._wanted, *others]
             both_runs_bytes = 2 * moves.bytes // max(1, len(self._blocks))
-            if self._blocks and moves.bytes and both_runs_bytes <= allowance_bytes:
+            opened = self._wanted
+            if moves.bytes and both_runs_bytes <= allowance_bytes:
                 self._moves = moves
+                opened = self._blocks
+            if opened:
                 self._is_rehearsing = True
-                self._rehearsal.open(self._blocks)
+                self._rehearsal.open(opened)
         elif self._is_rehearsing:
             self._is_rehearsing = False
             rehearsed = self._rehearsal.close()
@@ -70,7 +83,11 @@ class BlockPlan:
             for _, each in known:
                 if each.reason is not None:
                     self.reasons[each.reason] = self.reasons.get(each.reason, 0) + 1
-            modes = chosen(known, self._moves)
+            wanted = dict(known[: len(self._wanted)])
+            modes = {
+                **{b: mode_of(each) for b, each in wanted.items() if each.reason is None},
+                **chosen(known[len(wanted) :], self._moves),
+            }
             self.recomputed = len(modes)
             self._recompute.plan(modes)
 
@@ -83,6 +100,18 @@ class BlockPlan:
         self._recompute.close()
 
 
+def without_overlaps(found: Sequence[nn.Module], wanted: Sequence[nn.Module]) -> list[nn.Module]:
+    """The blocks that neither lie in wanted ones nor contain any."""
+    inner = {part for block in wanted for part in block.modules()}
+    return [b for b in found if b not in inner and not any(p in wanted for p in b.modules())]
+
+
+def mode_of(rehearsed: Rehearsed) -> Mode:
+    """How a block is recomputed, if it is."""
+    is_small = 0 < rehearsed.dear_bytes * _DEAR_PART <= rehearsed.saved_bytes
+    return Mode.REST if is_small else Mode.ALL_BUT_INPUT
+
+
 def chosen(blocks: Sequence[tuple[nn.Module, Rehearsed]], moves: Moves) -> Mapping[nn.Module, Mode]:
     """The blocks to recompute, of these in the order of their calls."""
     if not moves.bytes:
@@ -90,10 +119,9 @@ def chosen(blocks: Sequence[tuple[nn.Module, Rehearsed]], moves: Moves) -> Mappi
     seconds_per_byte = moves.seconds / moves.bytes
     candidates = []
     for block, rehearsed in blocks[:-1]:
-        mode = Mode.ALL_BUT_INPUT
+        mode = mode_of(rehearsed)
         less_bytes = rehearsed.saved_bytes - rehearsed.input_bytes
-        if 0 < rehearsed.dear_bytes * _DEAR_PART <= rehearsed.saved_bytes:
-            mode = Mode.REST
+        if mode is Mode.REST:
             less_bytes -= rehearsed.dear_bytes
         if rehearsed.reason is None and rehearsed.forward_s < less_bytes * seconds_per_byte:
             candidates.append((rehearsed.forward_s / less_bytes, less_bytes, block, mode))

@@ -41,6 +41,14 @@ class DefaultHooks:
             _hooks._push_saved_tensors_default_hooks(*self._pair)
             self._thread.are_set = True
 
+    def set_alone(self) -> bool:
+        """Sets the hooks in this thread if it has none at all, and may have some; returns whether."""
+        is_enabled = _hooks._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+        if not is_enabled or _hooks._top_saved_tensors_default_hooks(True) is not None:
+            return False
+        self.set()
+        return True
+
     def unset(self) -> bool:
         """Takes the hooks off this thread, if they are on top there; returns whether."""
         if not self.are_set or _hooks._top_saved_tensors_default_hooks(True) != self._pair:

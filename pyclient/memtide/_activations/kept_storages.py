@@ -30,12 +30,16 @@ _FEW = 64
 class KeptStorage:
     """One storage with saved tensors over it. They own this object; it does not own them."""
 
-    __slots__ = ("__weakref__", "_changes", "_most", "_saved", "is_moved", "number", "size_bytes")
+    __slots__ = (
+        *("__weakref__", "_changes", "_most", "_saved"),
+        *("is_leaving", "is_moved", "number", "size_bytes"),
+    )
 
     def __init__(self, number: int, size_bytes: int, changes: deque[int]) -> None:
         self.number = number  # In the order in which storages were first saved.
         self.size_bytes = size_bytes
         self.is_moved = False
+        self.is_leaving = False  # By the script's choice, as soon as it can.
         self._saved: list[weakref.ref[SavedTensor]] = []
         self._most = _FEW  # As many references are kept before those to dead tensors are dropped.
         self._changes = changes
@@ -70,6 +74,7 @@ class KeptStorages:
         self._by_address = weakref.WeakValueDictionary()
         self._order: deque[weakref.ref[KeptStorage]] = deque()
         self._waiting: deque[weakref.ref[KeptStorage]] = deque()  # They had other users.
+        self._leaving: deque[weakref.ref[KeptStorage]] = deque()
         # Bytes that came (positive) and went. Destructors cannot take a lock.
         self._changes: deque[int] = deque()
         self._kept_bytes = 0
@@ -84,8 +89,9 @@ class KeptStorages:
                 self._kept_bytes += self._changes.popleft()
             return self._kept_bytes
 
-    def add(self, saved: SavedTensor) -> KeptStorage:
-        """Notes a tensor that was saved. Returns the storage under it."""
+    def add(self, saved: SavedTensor, *, leaves: bool = False) -> KeptStorage:
+        """Notes a tensor that was saved. Returns the storage under it. `leaves`: it is for
+        `move_leaving`."""
         storage = saved.tensor.untyped_storage()
         with self._lock:
             entry = self._by_address.get(storage._cdata)
@@ -97,7 +103,17 @@ class KeptStorages:
                 self._drop_dead_references()
             saved.storage = entry
             entry.add(saved)
+            if leaves and not entry.is_leaving:
+                entry.is_leaving = True
+                self._leaving.append(weakref.ref(entry))
             return entry
+
+    def move_leaving(self, move: Moved) -> None:
+        """Tries some of the storages that are to leave in any case; `move` as for `move_until`."""
+        with self._lock:
+            for _ in range(min(_MOST_TRIES, len(self._leaving))):
+                if not self._move_next(self._leaving, move, self._leaving):
+                    return
 
     def move_until(self, most_bytes: int, move: Moved) -> None:
         """Moves storages, first what was saved first, until at most `most_bytes` are kept, or all
@@ -107,10 +123,10 @@ class KeptStorages:
             for _ in range(min(_MOST_TRIES, len(self._waiting))):
                 if self.bytes <= most_bytes:
                     return
-                if not self._move_next(self._waiting, move):
+                if not self._move_next(self._waiting, move, self._waiting):
                     return
             while self._order and self.bytes > most_bytes:
-                if not self._move_next(self._order, move):
+                if not self._move_next(self._order, move, self._waiting):
                     return
 
     def move(self, entry: KeptStorage, move: Moved) -> bool:
@@ -120,17 +136,26 @@ class KeptStorages:
             return self._has_no_other_users(entry) and self._move(entry, move)
 
     def _drop_dead_references(self) -> None:
-        if len(self._order) + len(self._waiting) > 4 * len(self._by_address) + _FEW:
-            self._order = deque(each for each in self._order if each() is not None)
-            self._waiting = deque(each for each in self._waiting if each() is not None)
+        queues = (self._order, self._waiting, self._leaving)
+        if sum(map(len, queues)) > 6 * len(self._by_address) + _FEW:
+            self._order, self._waiting, self._leaving = (
+                deque(each for each in queue if each() is not None) for queue in queues
+            )
 
-    def _move_next(self, queue: deque[weakref.ref[KeptStorage]], move: Moved) -> bool:
+    def _move_next(
+        self,
+        queue: deque[weakref.ref[KeptStorage]],
+        move: Moved,
+        waiting: deque[weakref.ref[KeptStorage]],
+    ) -> bool:
+        """Moves the first one, or puts it into `waiting` if it has other users. False: there is no
+        room."""
         reference = queue.popleft()
         entry = reference()
         if entry is None or entry.is_moved:
             return True
         if not self._has_no_other_users(entry):
-            self._waiting.append(reference)
+            waiting.append(reference)
             return True
         if self._move(entry, move):
             return True

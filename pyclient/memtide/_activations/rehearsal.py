@@ -25,7 +25,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
 
-from memtide._activations import dear_results, effects
+from memtide._activations import choices, dear_results, effects
 from memtide._activations.blocks import bytes_of
 from memtide._activations.call_arguments import CallArguments, ForeignArgument, tensors_in
 from memtide._activations.dear_results import HookPair
@@ -148,7 +148,7 @@ class Rehearsal:
         tensors = arguments.tensors
         before, random = State(block, tensors), RandomStates(device)
         again = arguments.given(tensors)  # Before the block changes its containers.
-        saved = _Saved(notes)
+        saved, chosen_before = _Saved(notes), choices.entered_by_tensor()
         with _Watching() as watching, saved.recorded():
             output = run(*call[0], **call[1])
         notes.result.input_bytes = bytes_of(tensors)
@@ -160,6 +160,8 @@ class Rehearsal:
         )
         if notes.uses_hooks:
             reason = "the script has a checkpoint or saved-tensor hooks in it"
+        if choices.entered_by_tensor() != chosen_before:
+            reason = "the script chooses whether what is saved in it stays or leaves"
         if watching.has_collectives:
             reason = "it has collectives"
         if reason is None:
