@@ -75,7 +75,7 @@ class BlockPlan:
             if opened:
                 self._is_rehearsing = True
                 self._rehearsal.open(opened)
-        elif self._is_rehearsing:
+        elif self._is_rehearsing and not self._rehearsal.is_idle:
             self._is_rehearsing = False
             rehearsed = self._rehearsal.close()
             # In the order of the calls.

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
 import memtide
 import pytest
 import torch
-from fake_client import FakeClient
+from chosen_activations import managed
 from memtide._activations.activations import Activations
 from memtide._activations.choices import choices_of
-from memtide._telemetry.observer import Observer
-from memtide._torch_hooks import runtime as runtimes
 from memtide.errors import UsageError
 from torch import nn
 from torch.nn import functional
@@ -53,28 +51,6 @@ class Model(nn.Module):
         for block in self.blocks:
             value = block(value)
         return self.head(value)
-
-
-@contextlib.contextmanager
-def managed(
-    model: nn.Module,
-    activations: str | Mapping[str, str] = "plan",
-    allowed_bytes: int | None = None,
-) -> Iterator[Activations]:
-    """As in `memtide.offload`, over a fake client; `allowed_bytes` None: without a budget."""
-    runtime = runtimes.start(
-        FakeClient(lease_budget=256),
-        Observer(),
-        adopt_everything=False,
-        allowance=None if allowed_bytes is None else lambda: allowed_bytes,
-        chosen=choices_of(model, activations),
-    )
-    try:
-        yield runtime.activations
-    finally:
-        runtimes.stop()
-    assert _hooks._top_saved_tensors_default_hooks(True) is None
-    assert not {"__call__", "_call_impl"} & (vars(Block).keys() | vars(nn.Linear).keys())
 
 
 def train(model: nn.Module, steps: int = 4) -> list[torch.Tensor]:
