@@ -31,7 +31,7 @@ from memtide.errors import (
 )
 
 if TYPE_CHECKING:
-    from memtide._api import Offloaded, checkpoint, hold, offload
+    from memtide._api import Offloaded, activations, checkpoint, hold, offload
     from memtide.optim import AdamW, Lion
 
 
@@ -64,6 +64,7 @@ __all__ = [
     "Unavailable",
     "Unimplemented",
     "UsageError",
+    "activations",
     "checkpoint",
     "hold",
     "offload",
@@ -74,7 +75,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # These names need torch, so they are imported at their first use: `memtide status` starts at
     # once, and under `memtide run` it is the script that imports torch.
-    if name in ("Offloaded", "checkpoint", "hold", "offload"):
+    if name in ("Offloaded", "activations", "checkpoint", "hold", "offload"):
         from memtide import _api
 
         return getattr(_api, name)

@@ -1,17 +1,18 @@
-"""The public functions `offload` and `checkpoint`: memtide in a script that starts without it; and
-`hold`, for a script's own kernels."""
+"""The public functions `offload` and `checkpoint`: memtide in a script that starts without it;
+`activations`, for parts of a model; and `hold`, for a script's own kernels."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from memtide._activations.budget import Budget, Sampling, budget_of
+from memtide._activations.choices import choice_of_part, choices_of
 from memtide._checkpoint.safetensors_file import Checkpoint, entries_of
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.hold import holding
@@ -24,6 +25,9 @@ from memtide._util.sizes import parse_size
 from memtide.errors import FailedPrecondition
 
 _connection: Connection | None = None
+
+# What is done with what autograd saves; docs/activations.md.
+ActivationChoice = Literal["plan", "keep", "move", "recompute"]
 
 
 class Offloaded:
@@ -89,6 +93,7 @@ def offload(
     host_memory: str | int | None = None,
     chunk_size: str | int = 0,
     exact: bool = False,
+    activations: ActivationChoice | Mapping[str, ActivationChoice] = "plan",
 ) -> Offloaded:
     """Moves a model's states to memtide's chunks, where they stay while the model trains.
 
@@ -111,10 +116,32 @@ def offload(
         optimizer = torch.optim.AdamW(model.parameters())
         with memtide.offload(model, optimizer, host_pool="2GiB"):
             train(model, optimizer)
+
+    `activations` says what is done with what autograd saves for backward. No choice changes a bit.
+
+    - "plan": it leaves for chunks, or is recomputed, where a budget is short. Without a budget, all
+      stays.
+    - "keep": it stays in the script's own memory, and counts as the script's own.
+    - "move": it leaves for chunks as soon as nothing else uses it, without a budget, too. Tensors
+      of less than 1 KiB stay.
+    - "recompute": repeated blocks run again in backward, each that can be recomputed exactly, from
+      the third iteration on; the first two find that out. The rest is as under "plan".
+
+    Or a mapping from names of modules, as `model.named_modules()` has them, to these words: what is
+    saved within a call of such a module, in the thread that calls it, is treated so. Names are
+    patterns of fnmatch, in which "*" also matches dots, and a match counts for all that the module
+    contains; the first match wins. What matches nothing is as under "plan". A module that is to be
+    recomputed is one block, repeated or not.
+
+        memtide.offload(model, optimizer, activations={"head": "keep", "layers.*": "recompute"})
+
+    UsageError: a word is none of these, or a pattern has no effect: it matches no module, or only
+    those that earlier patterns match, or what lies in a module that is to be recomputed.
     """
     global _connection
     if runtimes.current() is not None:
         raise FailedPrecondition("memtide manages this process already: close it first")
+    chosen = choices_of(model, activations)
     if _connection is None:
         pools = Pools(_bytes(device_pool), _bytes(host_pool), _bytes(ssd_pool))
         parameters = tuple(
@@ -135,6 +162,7 @@ def offload(
         recorder if budget is None else Sampling(budget, recorder),
         adopt_everything=False,
         allowance=None if budget is None else budget.allowance_bytes,
+        chosen=chosen,
     )
     if budget is not None:
         runtime.keep_budget(budget)
@@ -214,6 +242,29 @@ def hold(
         return contextlib.nullcontext()
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     return holding(runtime.manager, listed, write=write)
+
+
+def activations(choice: Literal["keep", "move"]) -> contextlib.AbstractContextManager[None]:
+    """Says what is done with all that autograd saves in a `with` block, in a script's forward pass.
+
+    "keep": it stays in the script's own memory. "move": it leaves for chunks as soon as nothing
+    else uses it, and comes back for backward; a budget is not needed.
+
+        with memtide.activations("move"):
+            image_features = self.encoder(images)  # Not used again before backward.
+
+    The block counts for the thread that enters it, and not for threads that it starts. Blocks may
+    nest, also with modules that `memtide.offload` has choices for: the innermost one wins. In it,
+    no block of the model is recomputed. Where a block of the model is recomputed as a whole, what
+    is in it is not asked; one that contains such a `with` block is not chosen for that.
+
+    Where memtide does not run, and in compiled code, nothing happens. UsageError: another word.
+    """
+    if torch.compiler.is_compiling():
+        return contextlib.nullcontext()
+    part = choice_of_part(choice)
+    runtime = runtimes.current()
+    return contextlib.nullcontext() if runtime is None else runtime.activations.within(part)
 
 
 def _listed(

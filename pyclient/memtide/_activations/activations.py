@@ -13,13 +13,16 @@ leaves, small ones, those on other devices, and those of other classes than torc
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from memtide._activations import choices
 from memtide._activations.block_plan import Moves
+from memtide._activations.choices import Choices
 from memtide._activations.default_hooks import DefaultHooks
 from memtide._activations.kept_storages import KeptStorages
 from memtide._activations.plan import Choice
@@ -46,9 +49,11 @@ class Activations:
         allowance: Callable[[], int],
         attributes: Callable[[], Replacer],
         moments: Sequence[MomentName],
+        chosen: Choices,
     ) -> None:
         """`allowance` says how many bytes of activations the process may keep now; `moments` are
-        those reported in this iteration, to which others are added."""
+        those reported in this iteration, to which others are added; `chosen` are the script's
+        choices."""
         self._manager = manager
         self._allowance = allowance
         self._asked_at_bytes = 0
@@ -57,9 +62,36 @@ class Activations:
         self.moved_bytes = 0  # In all.
         self._move_s = 0.0  # Spent in copies to chunks, in all.
         self._ended = Moves(0, 0.0)  # What was moved up to the end of the last iteration.
-        self.planning = Planning(attributes, self._storages, moments, self._leave)
+        self._chosen = chosen
+        self._calls = attributes()  # Those to modules that the script names.
+        self._script_moves = chosen.are_made  # Whether the script may say what is to leave.
+        self.planning = Planning(attributes, self._storages, moments, self._leave, chosen)
         self._closed = False
         self.hooks = DefaultHooks(self.pack, self.unpack)
+
+    def open(self) -> None:
+        """Begins, in this thread and in those that it starts. Before, only what is saved in a
+        `within` block is managed."""
+        if self._chosen.default is choices.Choice.KEEP:
+            return
+        self.hooks.set()
+        for kind in self._chosen.classes:
+            self._calls.replace(kind, "__call__", self._chosen.calling)
+        if self._chosen.default is not choices.Choice.MOVE:
+            self.planning.open()
+
+    @contextlib.contextmanager
+    def within(self, choice: choices.Choice) -> Iterator[None]:
+        """A part of a forward pass, in this thread, of which everything is to stay, or to leave."""
+        self._script_moves = True
+        is_first = choice is choices.Choice.MOVE and not self._closed and self.hooks.set_alone()
+        try:
+            with choices.within(choice):
+                yield
+        finally:
+            if is_first:
+                self.hooks.unset()
+            self._leave()
 
     @property
     def kept_bytes(self) -> int:
@@ -71,10 +103,16 @@ class Activations:
         if not is_plain(tensor) or torch.compiler.is_compiling():
             return Reference(tensor)
         saved = SavedTensor(tensor)
-        if not self._closed and self._may_move(tensor):
+        if self._script_moves:
+            self._leave()
+        choice = self._chosen.now()
+        if choice is not choices.Choice.KEEP and not self._closed and self._may_move(tensor):
             entry = self._storages.add(saved)
             if self.planning.is_recording:
                 self.planning.note(entry, tensor)
+            if choice is choices.Choice.MOVE:
+                # Its chunk may be anywhere: the script has not said how far it is to go.
+                self._storages.choose(entry, Choice.MOVE_TO_SSD)
             self._keep_budget()
         return saved
 
@@ -110,6 +148,7 @@ class Activations:
         threads, they stay, and do nothing but what they must."""
         self._closed = True
         self.planning.close()
+        self._calls.undo()
         self.hooks.unset()
 
     def _may_move(self, tensor: torch.Tensor) -> bool:

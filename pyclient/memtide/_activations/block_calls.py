@@ -26,12 +26,13 @@ _NO_BACKWARD = -1
 class Call:
     """One call of a block that runs now."""
 
-    __slots__ = ("block", "inputs", "is_recomputed", "latest", "micro_batch")
+    __slots__ = ("block", "inputs", "is_first", "is_recomputed", "latest", "micro_batch")
 
     def __init__(self, block: int, micro_batch: int, inputs: set[int]) -> None:
         self.block = block  # Its number, in the order of forward passes.
         self.micro_batch = micro_batch
         self.inputs = inputs  # The storages that it was given: valid while the call runs.
+        self.is_first = False  # In the iteration.
         self.is_recomputed = False
         # The storage saved latest, if it is of a result that has no gradient.
         self.latest: KeptStorage | None = None
@@ -107,6 +108,7 @@ class BlockCalls:
         call = Call(number, self._counts[number], _storages_of(tensors))
         self._counts[number] += 1
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        call.is_first = not self._shapes
         self._shapes.append(shapes)
         self.begun(call, shapes)
         self._thread.call = call

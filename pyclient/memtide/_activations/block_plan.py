@@ -45,6 +45,12 @@ def plan(
     )
 
 
+def mode_of(rehearsed: Rehearsed) -> Mode:
+    """How a block is recomputed, if it is."""
+    is_small = 0 < rehearsed.dear_bytes * _DEAR_PART <= rehearsed.saved_bytes
+    return Mode.REST if is_small else Mode.ALL_BUT_INPUT
+
+
 def chosen(blocks: Sequence[tuple[nn.Module, Rehearsed]], moves: Moves) -> Mapping[nn.Module, Mode]:
     """The blocks to recompute, of these in the order of their calls."""
     if not moves.bytes:
@@ -52,10 +58,9 @@ def chosen(blocks: Sequence[tuple[nn.Module, Rehearsed]], moves: Moves) -> Mappi
     seconds_per_byte = moves.seconds / moves.bytes
     candidates = []
     for block, rehearsed in blocks[:-1]:
-        mode = Mode.ALL_BUT_INPUT
+        mode = mode_of(rehearsed)
         less_bytes = rehearsed.saved_bytes - rehearsed.input_bytes
-        if 0 < rehearsed.dear_bytes * _DEAR_PART <= rehearsed.saved_bytes:
-            mode = Mode.REST
+        if mode is Mode.REST:
             less_bytes -= rehearsed.dear_bytes
         if rehearsed.reason is None and rehearsed.forward_s < less_bytes * seconds_per_byte:
             candidates.append((rehearsed.forward_s / less_bytes, less_bytes, block, mode))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from memtide._activations.limit import Limit, Reading
 from memtide._capi.client import Client
 from memtide._node.connect import Connection
-from memtide._node.memory_budget import MemoryBudget
+from memtide._node.memory_budget import MemoryBudget, least_host_bytes
 from memtide._telemetry import process_memory
 from memtide._telemetry.observer import Observer, SpeculativeBatches
 from memtide._util import heap
@@ -163,15 +163,18 @@ class Budget:
         if used_bytes * 100 > limit.bytes * _SCARCE_PERCENT and self._return_memory(limit, now_s):
             reading = self._read_host(kept_bytes, now_s)
         limit.note(reading)
-        needed_bytes = reading.own_bytes + reading.fixed_bytes + self._least_host_pool_bytes
-        if needed_bytes <= limit.bytes:
+        beside_bytes = reading.own_bytes + reading.fixed_bytes
+        least_bytes = beside_bytes + self._least_host_pool_bytes
+        if least_bytes <= limit.bytes:
             return
+        if not self.limits.is_of_cgroup:  # The pool of a larger limit is larger.
+            least_bytes = max(least_bytes, least_host_bytes(beside_bytes))
         raise ResourceExhausted(
             f"the script's own memory is {format_size(reading.own_bytes)} beside what memtide "
             f"manages, and {self.limits.host_source} is {format_size(limit.bytes)}: with "
             f"{format_size(self._least_host_pool_bytes)} for the smallest host pool and "
             f"{format_size(reading.fixed_bytes)} for the daemon, the least is "
-            f"{format_size(needed_bytes)}. Allow more with --host-memory, or let the script hold "
+            f"{format_size(least_bytes)}. Allow more with --host-memory, or let the script hold "
             "less: a smaller batch, or less data in memory"
         )
 

@@ -6,8 +6,8 @@ hooks of its own (torch.utils.checkpoint, save_on_cpu), those are on top, and me
 called: what those save is left alone. The inputs that a checkpoint saves do come here.
 
 Torch's function transforms (`torch.func.grad`, `vjp`, `hessian`) refuse to run under default hooks.
-They disable hooks while they run; before that, memtide's are taken off this thread, and they are
-put back when the transform enables hooks again.
+They disable hooks while they run; before that, memtide's are taken off this thread, those of a
+rehearsal included, and they are put back when the transform enables hooks again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,13 @@ import torch
 
 _hooks = torch._C._autograd
 Function = Callable[..., Any]
+
+
+def is_memtide_s(function: Any) -> bool:
+    """Whether a hook, or a class, is memtide's."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return (getattr(function, "__module__", None) or "").startswith("memtide.")
 
 
 class DefaultHooks:
@@ -41,6 +48,14 @@ class DefaultHooks:
             _hooks._push_saved_tensors_default_hooks(*self._pair)
             self._thread.are_set = True
 
+    def set_alone(self) -> bool:
+        """Sets the hooks in this thread if it has none, and may have some; returns whether."""
+        is_enabled = _hooks._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+        if not is_enabled or _hooks._top_saved_tensors_default_hooks(True) is not None:
+            return False
+        self.set()
+        return True
+
     def unset(self) -> bool:
         """Takes the hooks off this thread, if they are on top there; returns whether."""
         if not self.are_set or _hooks._top_saved_tensors_default_hooks(True) != self._pair:
@@ -54,8 +69,13 @@ class DefaultHooks:
 
         @functools.wraps(original)
         def disable(message: str, *args: Any, **kwargs: Any) -> None:
-            if self.unset():
-                self._thread.is_waiting = True
+            pairs = []
+            while (pair := _hooks._top_saved_tensors_default_hooks(True)) and is_memtide_s(pair[0]):
+                _hooks._pop_saved_tensors_default_hooks()
+                pairs.append(pair)
+            if pairs:  # Else this is a transform within another one.
+                self._thread.are_set = self.are_set and self._pair not in pairs
+                self._thread.waiting = pairs
             original(message, *args, **kwargs)
 
         return disable
@@ -66,9 +86,10 @@ class DefaultHooks:
         @functools.wraps(original)
         def enable() -> None:
             original()
-            if getattr(self._thread, "is_waiting", False):
-                self._thread.is_waiting = False
-                self.set()
+            waiting, self._thread.waiting = getattr(self._thread, "waiting", []), []
+            for pair in reversed(waiting):
+                _hooks._push_saved_tensors_default_hooks(*pair)
+                self._thread.are_set = self.are_set or pair == self._pair
 
         return enable
 

@@ -18,6 +18,7 @@ from memtide._activations import block_plan
 from memtide._activations.block_calls import BlockCalls, Call
 from memtide._activations.block_plan import Moves
 from memtide._activations.blocks import Block, BlockFinder
+from memtide._activations.choices import Choices
 from memtide._activations.dear_results import DEAR_NODES
 from memtide._activations.kept_storages import KeptStorage, KeptStorages
 from memtide._activations.plan import ActivationPlan, BlockPlan, Choice
@@ -50,14 +51,16 @@ class Planning:
         storages: KeptStorages,
         moments: Sequence[MomentName],
         leave: Callable[[], None],
+        chosen: Choices,
     ) -> None:
         """`moments`: those reported in this iteration, to which others are added. `leave` moves
         what is to leave, as far as that is possible now."""
         self._recompute = Recompute(attributes())
         self._rehearsal = Rehearsal(attributes())
-        self._finder: BlockFinder | None = BlockFinder()
-        self._finder.open()
+        self._chosen = chosen
+        self._finder: BlockFinder | None = None
         self._blocks: list[Block] = []
+        self._wanted: set[nn.Module] = set()  # Blocks that the script wants to be recomputed.
         self._rehearsed: dict[nn.Module, Rehearsed] | None = None
         self._is_rehearsing = False
         self._calls = BlockCalls(attributes(), self._recompute)
@@ -123,6 +126,11 @@ class Planning:
         if self._plan is not None:
             self._storages.choose(entry, self._plan.blocks[call.block].of(part))
 
+    def open(self) -> None:
+        """Begins, before an iteration's first forward pass."""
+        self._finder = BlockFinder()
+        self._finder.open()
+
     def apply(self, plan: ActivationPlan, signature: Signature) -> None:
         """Does what the plan says in iterations with the signature that was profiled for it, from
         the next block on. InvalidArgument: it is for other blocks. REQUIRES: the thread that ends
@@ -139,13 +147,15 @@ class Planning:
         """An iteration has ended that moved as much. Blocks are rehearsed only if what both runs of
         one save fits the allowance. REQUIRES: no block runs."""
         if self._finder is not None:
-            self._blocks = self._finder.close()
+            self._note_blocks(self._finder.close())
             self._finder = None
         self._moves = moves
         self.is_short = self.is_short or moves.bytes > 0
-        if not self.is_short:
+        if not self.is_short and not self._wanted:
             return
         if self._rehearsed is None and self._begin_rehearsal(allowance_bytes):
+            return
+        if not self.is_short:
             return
         recording, self._recording = self._recording, Recording(self._moments)
         if recording is None:
@@ -166,21 +176,41 @@ class Planning:
         self._calls.close()
         self._recompute.close()
 
+    def _note_blocks(self, found: Sequence[Block]) -> None:
+        """Those that the script wants to be recomputed need not be repeated."""
+        wanted = self._chosen.blocks([block.module for block in found])
+        self._wanted = set(wanted)
+        known = {block.module: block for block in found}
+        inner = {part for module in wanted for part in module.modules()}
+        others = [
+            block
+            for block in found
+            if block.module not in inner and self._wanted.isdisjoint(block.module.modules())
+        ]
+        self._blocks = [known.get(module) or Block(module, "", 1, 0.0, 0) for module in wanted]
+        self._blocks += others
+
     def _begin_rehearsal(self, allowance_bytes: int) -> bool:
         """Begins the rehearsal, or ends it. Returns whether blocks are rehearsed now."""
         if self._is_rehearsing:
+            if self._rehearsal.is_idle:
+                return True
             self._is_rehearsing = False
             self._rehearsed = self._rehearsal.close()
             for each in self._rehearsed.values():
                 if each.reason is not None:
                     self.reasons[each.reason] = self.reasons.get(each.reason, 0) + 1
+            self._apply(self._plan)
             return False
         both_runs_bytes = 2 * self._moves.bytes // max(1, sum(b.calls for b in self._blocks))
-        if not self._blocks or both_runs_bytes > allowance_bytes:
+        opened = [block.module for block in self._blocks]
+        if not self._moves.bytes or both_runs_bytes > allowance_bytes:
+            opened = [module for module in opened if module in self._wanted]
+        if not opened:
             self._rehearsed = {}
             return False
         self._is_rehearsing = True
-        self._rehearsal.open([block.module for block in self._blocks])
+        self._rehearsal.open(opened)
         return True
 
     def _choose_plan(self, recording: Recording) -> None:
@@ -193,12 +223,14 @@ class Planning:
             plan = self.planner(self.profiled)
             if plan is not None:
                 self.apply(plan, self._signature)
+        elif plan is None and self._wanted and self.is_short:
+            self.apply(self._plan_without_search(None), self._signature)
         elif plan is None:
             self._plans.miss(self._signature)
         elif plan is not self._plan:
             self._apply(plan)
 
-    def _plan_without_search(self, _profiled: Profiled) -> ActivationPlan | None:
+    def _plan_without_search(self, _profiled: Profiled | None) -> ActivationPlan:
         modules = [block.module for block in self._blocks]
         return block_plan.plan(modules, self._rehearsed or {}, self._moves)
 
@@ -208,6 +240,10 @@ class Planning:
             mode = _mode_of(each)
             if mode is not None and self._known_of(block).reason is None:
                 modes[block.module] = mode
+        for module in self._wanted:
+            known = (self._rehearsed or {}).get(module, Rehearsed())
+            if known.reason is None:
+                modes[module] = block_plan.mode_of(known)
         self.recomputed = len(modes)
         self._recompute.plan(modes)
         self._plan = plan
@@ -216,7 +252,7 @@ class Planning:
         return (self._rehearsed or {}).get(block.module, Rehearsed())
 
     def _begin_call(self, call: Call, shapes: Hashable) -> None:
-        if call.block == 0 and call.micro_batch == 0:
+        if call.is_first:
             self._begin_pass(shapes)
         self._leave()
 

@@ -27,8 +27,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils.checkpoint import checkpoint
 
+from memtide._activations import choices
 from memtide._activations.call_arguments import CallArguments, ForeignArgument
 from memtide._activations.dear_results import DearResults, HookPair
+from memtide._activations.default_hooks import is_memtide_s
 from memtide._activations.numeric_settings import NumericSettings
 
 Function = Callable[..., Any]
@@ -172,8 +174,10 @@ def reason_against_call(module: nn.Module) -> str | None:
     if torch._C._current_graph_task_id() != _NO_BACKWARD:
         return "it runs within a backward pass, as under a checkpoint of the script's own"
     hooks = top_hooks()
-    if hooks is not None and not _is_memtides(hooks[0]):
+    if hooks is not None and not is_memtide_s(hooks[0]):
         return "it runs within a checkpoint or saved-tensor hooks of the script's own"
+    if choices.is_by_tensor():
+        return "the script chooses whether what is saved in it stays or leaves"
     if torch._C._get_tracing_state() is not None:
         return "it is traced"
     if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
@@ -181,7 +185,7 @@ def reason_against_call(module: nn.Module) -> str | None:
     if any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack()):
         return "it runs within a mode of the script's own"
     for index in range(torch._C._len_torch_dispatch_stack()):
-        if not _is_memtides(type(torch._C._get_dispatch_stack_at(index))):
+        if not is_memtide_s(type(torch._C._get_dispatch_stack_at(index))):
             return "it runs within a mode of the script's own"
     if has_script_hooks(module):
         return "the script has hooks on it, or on a module in it"
@@ -191,7 +195,7 @@ def reason_against_call(module: nn.Module) -> str | None:
 def has_script_hooks(block: nn.Module) -> bool:
     """Whether hooks that are not memtide's are called with a block, or with modules in it."""
     for name in _GLOBAL_HOOKS:
-        if not all(map(_is_memtides, getattr(torch_modules, name).values())):
+        if not all(map(is_memtide_s, getattr(torch_modules, name).values())):
             return True
     return any(
         module._forward_pre_hooks
@@ -235,9 +239,3 @@ def _versions_of(block: nn.Module) -> list[int]:
         for tensor in tensors.values()
         if tensor is not None and not tensor.is_inference()
     ]
-
-
-def _is_memtides(function: Any) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return (getattr(function, "__module__", None) or "").startswith("memtide.")

@@ -25,7 +25,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
 
-from memtide._activations import dear_results, effects
+from memtide._activations import choices, dear_results, effects
 from memtide._activations.blocks import bytes_of
 from memtide._activations.call_arguments import CallArguments, ForeignArgument, tensors_in
 from memtide._activations.dear_results import HookPair
@@ -37,6 +37,8 @@ from memtide._util.devices import gpu_module
 Function = Callable[..., Any]
 _NOT_CALLED = "it was not called in the iteration that was rehearsed"
 _COMPILED = "CompiledFunctionBackward"
+# What torch.func.grad, vjp and hessian begin with. Under a checkpoint, they raise.
+_TRANSFORMS = "_saved_tensors_hooks_disable"
 _COLLECTIVES = ("c10d", "_c10d_functional")
 
 
@@ -57,7 +59,7 @@ class _Notes:
     """What a rehearsal knows of one block."""
 
     result: Rehearsed = field(default_factory=Rehearsed)
-    uses_hooks: bool = False
+    uses: str | None = None  # What the script has in it that does not go with a checkpoint.
     tasks: set[tuple[int, int]] = field(default_factory=set)
     # The first input tensors with their versions, until backward reaches the block.
     inputs: list[tuple[torch.Tensor, int]] = field(default_factory=list)
@@ -83,8 +85,12 @@ class Rehearsal:
             self._notes[block] = _Notes()
         for kind in {type(block) for block in self._notes}:
             self._attributes.replace(kind, "_call_impl", self._calling)
-        self._attributes.replace(saved_tensors_hooks, "__enter__", self._noticing)
-        self._attributes.replace(CheckpointFunction, "forward", self._noticing)
+        hooks = functools.partial(self._noticing, "a checkpoint or saved-tensor hooks")
+        self._attributes.replace(saved_tensors_hooks, "__enter__", hooks)
+        self._attributes.replace(CheckpointFunction, "forward", hooks)
+        if hasattr(torch._C._autograd, _TRANSFORMS):
+            transforms = functools.partial(self._noticing, "function transforms")
+            self._attributes.replace(torch._C._autograd, _TRANSFORMS, transforms)
 
     def close(self) -> dict[nn.Module, Rehearsed]:
         """Ends, after the iteration."""
@@ -95,13 +101,18 @@ class Rehearsal:
         self._notes = weakref.WeakKeyDictionary()
         return results
 
-    def _noticing(self, original: Function) -> Function:
-        """A checkpoint, or saved-tensor hooks, that the script uses within a block."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether no block has been called yet: the iteration was another model's."""
+        return all(notes.result.reason == _NOT_CALLED for notes in self._notes.values())
+
+    def _noticing(self, what: str, original: Function) -> Function:
+        """Something that the script uses within a block."""
 
         @functools.wraps(original)
         def noticing(*args: Any, **kwargs: Any) -> Any:
             if self._running is not None:
-                self._running.uses_hooks = True
+                self._running.uses = what
             return original(*args, **kwargs)
 
         return noticing
@@ -149,7 +160,7 @@ class Rehearsal:
         tensors = arguments.tensors
         before, random = State(block, tensors), RandomStates(device)
         again = arguments.given(tensors)  # Before the block changes its containers.
-        saved = _Saved(notes)
+        saved, chosen_before = _Saved(notes), choices.entered_by_tensor()
         with _Watching() as watching, saved.recorded():
             output = run(*call[0], **call[1])
         notes.result.input_bytes = bytes_of(tensors)
@@ -160,8 +171,10 @@ class Rehearsal:
         reason = (
             before.change_to(after) or saved.reason() or _reason_against_output(output, tensors)
         )
-        if notes.uses_hooks:
-            reason = "the script has a checkpoint or saved-tensor hooks in it"
+        if notes.uses is not None:
+            reason = f"the script has {notes.uses} in it"
+        if choices.entered_by_tensor() != chosen_before:
+            reason = "the script chooses whether what is saved in it stays or leaves"
         if watching.has_collectives:
             reason = "it has collectives"
         if reason is None:

@@ -89,6 +89,13 @@ def budget_of_cgroup(pools: Pools, root: Path = Path("/")) -> MemoryBudget:
     return MemoryBudget(host_bytes=host_bytes, host_source=f"the limit of cgroup {limit.path}")
 
 
+def least_host_bytes(used_bytes: int) -> int:
+    """The smallest `--host-memory` that leaves `used_bytes` beside the pool that it begins with."""
+    expected_bytes = _TORCH_BYTES + _DAEMON_BYTES
+    least_bytes = -(-(used_bytes * 100 - expected_bytes * _POOL_PERCENT) // (100 - _POOL_PERCENT))
+    return max(least_bytes, used_bytes + _LEAST_SLOTS * _SLOT_BYTES)
+
+
 def _pool_bytes(left_bytes: int) -> int:
     pool_bytes = left_bytes * _POOL_PERCENT // 100 // _SLOT_BYTES * _SLOT_BYTES
     return max(pool_bytes, _LEAST_SLOTS * _SLOT_BYTES)

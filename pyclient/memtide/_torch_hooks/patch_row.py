@@ -38,8 +38,6 @@ class When(Enum):
     RANKS = auto()  # New processes are managed as this one is: `memtide run`.
     HOST = auto()  # Page faults are answered.
     GPU = auto()  # They are not.
-    ACTIVATIONS = auto()  # What autograd saves is managed.
-    THREADS = auto()  # Each thread needs something of its own.
     NO_KERNEL_FAULTS = auto()  # A system call's page faults are not.
 
 
@@ -61,7 +59,7 @@ class Context:
     leaves: LeafModules | None  # On a GPU.
     switch: DispatchSwitch | None  # On a GPU.
     starting_processes: Maker | None  # With RANKS.
-    saved_tensors: DefaultHooks | None  # With ACTIVATIONS.
+    saved_tensors: DefaultHooks
 
 
 @dataclass(frozen=True)

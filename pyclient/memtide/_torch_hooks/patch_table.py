@@ -92,15 +92,12 @@ def _starting_threads(context: Context) -> Maker:
             original = device_guards.starting_threads(
                 context.manager, context.out_of_memory, original
             )
-        if context.saved_tensors is not None:
-            original = context.saved_tensors.starting_threads(original)
-        return original
+        return context.saved_tensors.starting_threads(original)
 
     return starting
 
 
 def _hooking(make: Callable[..., Function], context: Context) -> Maker:
-    assert context.saved_tensors is not None
     return partial(make, context.saved_tensors)
 
 
@@ -316,7 +313,6 @@ PATCHES: tuple[Patch, ...] = (
         name="start",
         why="dispatch modes and saved-tensor hooks belong to a thread",
         make=_starting_threads,
-        when=When.THREADS,
     ),
     Patch(
         owner="torch._tensor_str",
@@ -332,7 +328,6 @@ PATCHES: tuple[Patch, ...] = (
             name=f"_saved_tensors_hooks_{name}",
             why="torch's function transforms refuse to run under saved-tensor hooks",
             make=partial(_hooking, make),
-            when=When.ACTIVATIONS,
             absent="torch.func.grad, vjp and hessian under a memory budget: torch refuses them",
         )
         for name, make in (("disable", DefaultHooks.disabling), ("enable", DefaultHooks.enabling))

@@ -19,7 +19,8 @@ from torch.nn.modules import module as torch_modules
 from torch.optim import Optimizer
 
 from memtide._activations.activations import Activations
-from memtide._activations.budget import Budget
+from memtide._activations.budget import UNLIMITED_BYTES, Budget
+from memtide._activations.choices import Choices
 from memtide._capi.client import Client
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.device_oom import DeviceOomHandler
@@ -57,6 +58,7 @@ class Runtime:
         adopt_everything: bool,
         starting_processes: Maker | None,
         allowance: Callable[[], int] | None,
+        chosen: Choices,
     ) -> None:
         self.client = client
         self.ledger = LeaseLedger(client)
@@ -69,14 +71,16 @@ class Runtime:
         self.collectives: Collectives | GpuCollectives = (
             GpuCollectives(self.manager) if self.ledger.strict else Collectives(self.manager)
         )
-        self.activations = (
-            None
-            if allowance is None
-            else Activations(self.manager, allowance, Attributes, self.observer.moments)
+        self._opens_activations = allowance is not None or chosen.are_made
+        self.activations = Activations(
+            self.manager,
+            allowance or (lambda: UNLIMITED_BYTES),
+            Attributes,
+            self.observer.moments,
+            chosen,
         )
-        if self.activations is not None:
-            planning = self.activations.planning
-            self.observer.is_wanted = lambda: planning.is_short
+        planning = self.activations.planning
+        self.observer.is_wanted = lambda: planning.is_short
         self.regions = CompiledRegions(self.manager, self.moments)
         self.offloaded = OffloadedSteps(self.manager, self.observer)
         self.moments.on_gradient = self.offloaded.speculative.gradient_accumulated
@@ -125,12 +129,11 @@ class Runtime:
             leaves=self._leaves,
             switch=self._switch,
             starting_processes=self._starting_processes,
-            saved_tensors=self.activations.hooks if self.activations else None,
+            saved_tensors=self.activations.hooks,
         )
         patches.install(context, self._attributes)
-        if self.activations is not None:
-            self.activations.hooks.set()
-            self._undo.append(self.activations.close)
+        if self._opens_activations:
+            self.activations.open()
         if self._leaves is not None:
             self._attributes.when_imported("torch._dynamo.eval_frame", self._leaves.skip_calls)
 
@@ -138,6 +141,7 @@ class Runtime:
         """Takes all hooks out of torch."""
         self.moments.settle()
         self.moments.forget_hooks()
+        self.activations.close()
         self._attributes.undo()
         if self._leaves is not None:
             self._leaves.close()
@@ -159,10 +163,6 @@ class Runtime:
             runs.add(When.EVERYTHING)
         if self._starting_processes is not None:
             runs.add(When.RANKS)
-        if self.activations is not None:
-            runs.add(When.ACTIVATIONS)
-        if self.ledger.strict or self.activations is not None:
-            runs.add(When.THREADS)
         if not self.client.properties.kernel_faults:
             runs.add(When.NO_KERNEL_FAULTS)
         return frozenset(runs)
@@ -232,8 +232,7 @@ class Runtime:
         else:
             self.manager.trim()
         self.moments.end_iteration()
-        if self.activations is not None:
-            self.activations.end_iteration()
+        self.activations.end_iteration()
         self.observer.end_iteration()
         if self._elastic is not None:
             assert self._switch is not None
@@ -279,10 +278,8 @@ class Runtime:
 
     def keep_budget(self, budget: Budget) -> None:
         """Counts what is kept here, and what chunks leave on the device, in `budget`."""
-        if self.activations is not None:
-            activations = self.activations
-            budget.watch(activations)
-            self.observer.count_kept_activations(lambda: activations.kept_bytes)
+        budget.watch(self.activations)
+        self.observer.count_kept_activations(lambda: self.activations.kept_bytes)
         if self._elastic is not None:
             budget.follow(self._elastic)
 
@@ -335,10 +332,12 @@ def start(
     adopt_everything: bool,
     starting_processes: Maker | None = None,
     allowance: Callable[[], int] | None = None,
+    chosen: Choices | None = None,
 ) -> Runtime:
     """Makes and installs the process's runtime. `starting_processes` makes what replaces
     torch.multiprocessing.start_processes. `allowance` says how many bytes of activations the
-    process may keep now; None: they are not managed. REQUIRES: there is no runtime."""
+    process may keep now; None: all. `chosen`: what the script says is to be done with them.
+    REQUIRES: there is no runtime."""
     global _current
     assert _current is None
     runtime = Runtime(
@@ -347,6 +346,7 @@ def start(
         adopt_everything=adopt_everything,
         starting_processes=starting_processes,
         allowance=allowance,
+        chosen=chosen or Choices(),
     )
     runtime.install()
     _current = runtime

@@ -198,6 +198,14 @@ def test_where_no_cgroup_makes_the_balloon_inflate_the_whole_pool_stays(machine:
         budget.sample()
 
 
+def test_the_least_counts_the_pool_of_the_larger_limit(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client(chunk_bytes=2 * _MIB))
+    machine.own_bytes = 1440 * _MIB
+    least_mib = (1440 + 10 - 0.45 * (352 + 16)) / 0.55  # The pool has 45% beside torch and daemon.
+    with pytest.raises(ResourceExhausted, match=f"the least is {least_mib / 1024:.2f} GiB"):
+        budget.sample()
+
+
 def test_activations_that_are_kept_are_not_the_scripts_own(machine: Machine) -> None:
     budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client(chunk_bytes=2 * _MIB))
     machine.own_bytes, machine.kept_bytes = _HOST - 600 * _MIB, 500 * _MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from harness import Cli
-from memtide._node.memory_budget import MemoryBudget
+from memtide._node.memory_budget import MemoryBudget, least_host_bytes
 from memtide._node.private_daemon import Pools
 from memtide.errors import UsageError
 
@@ -33,6 +33,17 @@ def test_the_smallest_budget_has_the_smallest_pools() -> None:
     smallest.check(Pools())
     pools = smallest.divided(Pools())
     assert pools.host_bytes == pools.device_bytes == 24 * _MIB
+
+
+@pytest.mark.parametrize("used_mib", [300, 380, 500, 868, 5000])
+def test_the_least_leaves_what_is_used_beside_its_own_pool(used_mib: int) -> None:
+    least_bytes = least_host_bytes(used_mib * _MIB)
+    pool_bytes = [
+        MemoryBudget(host_bytes=bytes_).divided(Pools()).host_bytes or 0
+        for bytes_ in (least_bytes, least_bytes - 4 * _MIB)
+    ]
+    assert used_mib * _MIB + pool_bytes[0] <= least_bytes
+    assert used_mib * _MIB + pool_bytes[1] > least_bytes - 4 * _MIB
 
 
 @pytest.mark.parametrize(

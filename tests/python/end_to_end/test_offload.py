@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
-from harness import Cli
+from harness import REPOSITORY, Cli
 
 HEAD = """
 import json, sys, hashlib, torch
@@ -110,7 +111,7 @@ def test_offload_searches_the_size_of_chunks_unless_it_is_told(
 
 
 def test_the_package_offers_what_a_script_needs(cli: Cli) -> None:
-    names = ["offload", "Offloaded", "ResourceExhausted", "MemtideError"]
+    names = ["offload", "activations", "Offloaded", "ResourceExhausted", "MemtideError"]
     cli.python(
         "-c",
         "import memtide\n"
@@ -121,3 +122,37 @@ def test_the_package_offers_what_a_script_needs(cli: Cli) -> None:
 
 def test_importing_the_package_does_not_import_torch(cli: Cli) -> None:
     cli.python("-c", "import memtide, sys; assert 'torch' not in sys.modules").check()
+
+
+def test_the_example_of_the_page_of_activations_runs(cli: Cli, tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "activations.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    script = tmp_path / "example.py"
+    script.write_text(code, encoding="utf-8")
+    assert cli.python(script).check().out == "True\n"
+
+
+CHOSEN = """
+import torch, memtide
+from memtide._torch_hooks import runtime
+model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Tanh())
+                              for _ in range(6)))
+with memtide.offload(model, activations="move", {pools}):
+    for _ in range(3):
+        (model(torch.randn(512, 256)) * 2).exp().mean().backward()
+    activations = runtime.current().activations
+    print(activations.moved_bytes >= 3 * 6 * 512 * 256 * 4, activations.kept_bytes)
+"""
+
+
+@pytest.mark.parametrize(
+    "pools",
+    ["device_pool=0, host_pool='16MiB'", "device_pool='16MiB', host_pool='32MiB'"],
+    ids=["host memory", "emulated device"],
+)
+def test_activations_move_to_where_the_chunks_are_without_a_budget(
+    pools: str, cli: Cli, tmp_path: Path
+) -> None:
+    script = tmp_path / "moves.py"
+    script.write_text(CHOSEN.replace("{pools}", pools), encoding="utf-8")
+    assert cli.python(script).check().out == "True 0\n"
