@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Adds up the result files of tools/test's stages; the last line is "N passed, M failed".
 
-Before the counts come the names of all that failed, as they are far up in a long log.
+Before the counts come the names of all that failed, as they are far up in a long log. Beside a
+stage's counts is how long it took, so that one that grew is seen.
 
-Per stage NAME there is NAME.status (its exit status) and, where it ran tests, NAME.bep.json
-(Bazel's build events) or NAME.junit.xml (pytest's). Exits 1 if anything failed.
+Per stage NAME there are NAME.status (its exit status), NAME.seconds and, where it ran tests,
+NAME.bep.json (Bazel's build events) or NAME.junit.xml (pytest's). Exits 1 if anything failed.
 """
 
 import json
@@ -59,18 +60,24 @@ def stage_results(status_file):
     return passed, failed
 
 
+def table(stages, seconds):
+    """A line for each stage, in their order, then the seconds of all together."""
+    lines = [
+        f"{stage:11} {passed:5} passed {len(failed):5} failed {seconds[stage]:6} s"
+        for stage, (passed, failed) in stages.items()
+    ]
+    return [*lines, f"{'together':11} {sum(seconds.values()):33} s"]
+
+
 def main():
-    stages = {
-        status_file.stem: stage_results(status_file)
-        for status_file in sorted(
-            Path(sys.argv[1]).glob("*.status"), key=lambda p: p.stat().st_mtime
-        )
-    }
+    stages, seconds = {}, {}
+    for status_file in sorted(Path(sys.argv[1]).glob("*.status"), key=lambda p: p.stat().st_mtime):
+        stages[status_file.stem] = stage_results(status_file)
+        seconds[status_file.stem] = int(status_file.with_suffix(".seconds").read_text())
     for stage, (_, failed) in stages.items():
         for name in failed:
             print(f"failed in {stage}: {name}")
-    for stage, (passed, failed) in stages.items():
-        print(f"{stage:10} {passed:5} passed {len(failed):5} failed")
+    print(*table(stages, seconds), sep="\n")
     total_passed = sum(passed for passed, _ in stages.values())
     total_failed = sum(len(failed) for _, failed in stages.values())
     print(f"{total_passed} passed, {total_failed} failed")

@@ -69,5 +69,18 @@ class StageResults(unittest.TestCase):
         self.assertEqual(self.stage(status="1\n", bep_json=events), (1, ["stage s"]))
 
 
+class Table(unittest.TestCase):
+    def test_each_stage_has_its_seconds_and_all_have_their_sum(self):
+        stages = {"opt": (140, []), "cuda-header": (0, ["stage cuda-header"])}
+        self.assertEqual(
+            [line.split() for line in count_results.table(stages, {"opt": 61, "cuda-header": 9})],
+            [
+                ["opt", "140", "passed", "0", "failed", "61", "s"],
+                ["cuda-header", "0", "passed", "1", "failed", "9", "s"],
+                ["together", "70", "s"],
+            ],
+        )
+
+
 if __name__ == "__main__":
     unittest.main()
