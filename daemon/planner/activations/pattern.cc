@@ -17,7 +17,8 @@ bool IsAmong(uint32_t at, uint32_t some, uint32_t all, Pattern::Order order) {
       break;
   }
   // The first of each group of all / some blocks.
-  return uint64_t{at} * some / all != (uint64_t{at} * some + all - some) / all;
+  const uint64_t round_up = all - 1;
+  return (uint64_t{at} * some + round_up) / all != (uint64_t{at + 1} * some + round_up) / all;
 }
 
 bool IsAttentionSaved(const ActivationModel& model) {

@@ -25,8 +25,8 @@ namespace memtide {
 struct SearchOptions {
   // `device_slots`: whether there is a device; see Judge. The model has the compute scale already.
   ReplayOptions replay;
-  Duration most_time = std::chrono::seconds(1);
-  uint32_t most_replays = 100000;  // Beside those of forced plans.
+  Duration most_time = std::chrono::seconds(1);  // CPU time of the calling thread.
+  uint32_t most_replays = 100000;                // Beside those of forced plans.
 };
 
 // A plan that a system without a search would have.
@@ -43,7 +43,7 @@ struct Found {
   // An iteration without a limit on memory, and the bytes that it keeps.
   Duration unlimited{0};
   Bytes unlimited_kept;
-  Duration lower_bound{0}, took{0};
+  Duration lower_bound{0}, took{0};  // `took` is CPU time.
   uint32_t replays = 0;
   Bytes least_budget;  // The least that would do, where no plan fits.
 };

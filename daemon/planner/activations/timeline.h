@@ -31,13 +31,15 @@ class Timeline {
  private:
   // A boundary between tiers, and what crosses it.
   struct Boundary {
-    uint32_t slots = 0;  // Above it, without those set aside for transfers.
-    double window = 0;   // Bytes in the slots set aside.
+    uint32_t slots = 0;                    // Above it, without those set aside for transfers.
+    double in_window = 0, out_window = 0;  // Bytes that may be read ahead, and wait to be written.
     double in_bytes_a_second = 0, out_bytes_a_second = 0;
     bool one_at_a_time = false;  // Reads and writes take turns, as on a disk.
   };
   struct Flow {
     std::vector<double> in, out;  // Bytes, by moment.
+    // By moment: so many moments, and what leaves in them, come before what it reads.
+    std::vector<size_t> after;
   };
 
   Boundary BoundaryOf(uint32_t slots, bool is_disk) const;
