@@ -1,4 +1,5 @@
-// memtide-replay: traces played again under several policies. `memtide replay` runs it.
+// memtide-replay: traces played again under several policies, and the search for a plan of
+// activations, which the same replay judges. `memtide replay` runs it.
 //
 // Exit status: 0; 1 when a trace cannot be played, 2 for a bad command line.
 #include <CLI/CLI.hpp>
@@ -11,7 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "absl/types/optional.h"
 #include "base/status_macros.h"
+#include "daemon/planner/activations/plan_report.h"
+#include "daemon/planner/activations/search.h"
 #include "daemon/planner/compare.h"
 #include "daemon/planner/report.h"
 #include "daemon/planner/trace_file.h"
@@ -28,6 +32,8 @@ struct CommandLine {
   std::string device_slots, host_slots;  // A number, or "33%"; empty: the trace's.
   double link_gbps = 4, ssd_read_gbps = 2, ssd_write_gbps = 2, compute_scale = 1;
   bool json = false;
+  std::string activations;  // Path of a profile; empty: policies are compared.
+  absl::optional<uint32_t> replays;
 };
 
 std::string CheckSlots(const std::string& text) {
@@ -77,6 +83,25 @@ void AddOptions(CLI::App* app, CommandLine* line) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
   app->add_flag("--json", line->json, "Write JSON instead of tables");
+  auto* const activations =
+      app->add_option("--activations", line->activations,
+                      "Profile of the activations of the one TRACE: print which to keep, to move "
+                      "and to recompute, as an ActivationPlan");
+  app->add_option("--replays", line->replays,
+                  "End the search for it after this many replays, not after a second")
+      ->needs(activations)
+      ->check(CLI::Range(0, 1 << 20));
+  activations->excludes(app->get_option("--policy"));
+}
+
+ReplayOptions OptionsFor(const CommandLine& line) {
+  ReplayOptions options;
+  options.compute_scale = line.compute_scale;
+  options.links.to_device.bytes_per_second = line.link_gbps * 1e9;
+  options.links.from_device.bytes_per_second = line.link_gbps * 1e9;
+  options.links.disk_read.bytes_per_second = line.ssd_read_gbps * 1e9;
+  options.links.disk_write.bytes_per_second = line.ssd_write_gbps * 1e9;
+  return options;
 }
 
 absl::StatusOr<Comparison> CompareTrace(const std::string& path, const CommandLine& line) {
@@ -90,14 +115,9 @@ absl::StatusOr<Comparison> CompareTrace(const std::string& path, const CommandLi
   comparison.device_slots = Slots(line.device_slots, sequence.device_slots, comparison.chunks);
   comparison.host_slots = Slots(line.host_slots, sequence.host_slots, comparison.chunks);
 
-  ReplayOptions options;
+  ReplayOptions options = OptionsFor(line);
   options.device_slots = comparison.device_slots;
   options.host_slots = comparison.host_slots;
-  options.compute_scale = line.compute_scale;
-  options.links.to_device.bytes_per_second = line.link_gbps * 1e9;
-  options.links.from_device.bytes_per_second = line.link_gbps * 1e9;
-  options.links.disk_read.bytes_per_second = line.ssd_read_gbps * 1e9;
-  options.links.disk_write.bytes_per_second = line.ssd_write_gbps * 1e9;
   const std::vector<std::string> policies =
       line.policy == "all" ? PolicyNames() : std::vector<std::string>{line.policy};
   MEMTIDE_ASSIGN_OR_RETURN(comparison.outcomes, Compare(sequence, options, policies));
@@ -105,7 +125,45 @@ absl::StatusOr<Comparison> CompareTrace(const std::string& path, const CommandLi
   return comparison;
 }
 
+// The plan as text.
+absl::StatusOr<std::string> PlanActivations(const CommandLine& line) {
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::Trace trace, LoadTrace(line.traces.front()));
+  MEMTIDE_ASSIGN_OR_RETURN(const AccessSequence sequence, ToAccessSequence(trace));
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::ActivationProfile profile,
+                           LoadActivationProfile(line.activations));
+  MEMTIDE_ASSIGN_OR_RETURN(const ActivationModel model,
+                           ToActivationModel(sequence, profile, line.compute_scale));
+  SearchOptions search;
+  search.replay = OptionsFor(line);
+  search.replay.compute_scale = 1;  // The model has it.
+  const uint32_t chunks = MostChunks(sequence);
+  search.replay.device_slots = Slots(line.device_slots, sequence.device_slots, chunks);
+  search.replay.host_slots = Slots(line.host_slots, sequence.host_slots, chunks);
+  if (line.replays.has_value()) {
+    search.most_replays = *line.replays;
+    search.most_time = Duration::max();
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(const Found found, Search(model, search));
+  const v1::ActivationPlan plan = ToProto(model, found, search.replay.device_slots > 0);
+  return line.json ? AsJson(plan) : AsTable(model, plan);
+}
+
+int RunActivations(const CommandLine& line) {
+  if (line.traces.size() != 1) {
+    std::cerr << "memtide-replay: --activations takes one TRACE\n";
+    return kExitUsage;
+  }
+  const absl::StatusOr<std::string> plan = PlanActivations(line);
+  if (!plan.ok()) {
+    std::cerr << "memtide-replay: " << line.activations << ": " << plan.status().message() << "\n";
+    return kExitFailure;
+  }
+  std::cout << *plan;
+  return 0;
+}
+
 int Run(const CommandLine& line) {
+  if (!line.activations.empty()) return RunActivations(line);
   std::vector<Comparison> comparisons;
   for (const std::string& path : line.traces) {
     absl::StatusOr<Comparison> comparison = CompareTrace(path, line);

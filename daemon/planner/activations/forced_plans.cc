@@ -1,0 +1,34 @@
+#include <utility>
+
+#include "daemon/planner/activations/search.h"
+
+namespace memtide {
+
+namespace {
+
+// The choice for each block that allows it; the others, such as the last, keep all.
+Candidate Uniform(const ActivationModel& model, const BlockChoice& choice, Choice others) {
+  Candidate candidate;
+  candidate.others = others;
+  for (size_t i = 0; i < model.blocks.size(); ++i) {
+    candidate.blocks.push_back(IsAllowed(model, i, choice) ? choice : BlockChoice());
+  }
+  return candidate;
+}
+
+}  // namespace
+
+std::vector<Forced> ForcedPlans(const ActivationModel& model) {
+  constexpr Choice kKeep = Choice::kKeep, kMove = Choice::kMove, kAgain = Choice::kRecompute;
+  const std::pair<const char*, Candidate> plans[] = {
+      {"all kept", Uniform(model, {kKeep, kKeep, kKeep}, kKeep)},
+      {"all recomputed", Uniform(model, {kKeep, kAgain, kAgain}, kKeep)},
+      {"inputs moved", Uniform(model, {kMove, kAgain, kAgain}, kKeep)},
+      {"all moved", Uniform(model, {kMove, kMove, kMove}, kMove)},
+  };
+  std::vector<Forced> forced;
+  for (const auto& [name, candidate] : plans) forced.push_back({name, candidate, absl::nullopt});
+  return forced;
+}
+
+}  // namespace memtide

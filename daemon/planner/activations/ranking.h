@@ -1,0 +1,59 @@
+// Ranking: candidates for the replay to judge, the most promising first.
+//
+// The candidates are the best patterns, what is near to them, and what is near to the best that the
+// replay has judged so far: patterns with other numbers, and plans in which one block is treated in
+// another way. Timeline ranks them; where the replay has judged a neighbor, its time corrects the
+// estimate.
+//
+// Thread safety: thread-compatible. Deterministic.
+#ifndef MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_RANKING_H_
+#define MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_RANKING_H_
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "daemon/planner/activations/activation_model.h"
+#include "daemon/planner/activations/candidate.h"
+#include "daemon/planner/activations/pattern.h"
+#include "daemon/planner/activations/timeline.h"
+#include "daemon/planner/replay.h"
+
+namespace memtide {
+
+class Ranking {
+ public:
+  Ranking(const ActivationModel& model, const ReplayOptions& options);
+
+  // The next candidate, each only once; nullopt: there is none left.
+  absl::optional<Candidate> Next();
+  // What the replay says of a candidate; it is not proposed any more.
+  void Judged(const Candidate& candidate, Duration elapsed);
+
+ private:
+  struct Entry {
+    Candidate candidate;
+    absl::optional<Pattern> pattern;  // If the candidate is one.
+    double estimate = 0;              // What Timeline says, in seconds.
+    bool is_done = false;             // It was proposed or judged.
+  };
+
+  // The candidate as a key of maps.
+  static std::string KeyOf(const Candidate& candidate);
+  double Estimate(const Candidate& candidate);
+  void Add(const Candidate& candidate, const absl::optional<Pattern>& pattern, double correction);
+
+  const ActivationModel& model_;
+  Timeline timeline_;
+  std::map<std::string, double> estimates_;
+  std::map<std::string, Entry> entries_;
+  std::set<std::pair<double, std::string>> queue_;  // Corrected estimate, key.
+  double best_ = 0;  // Seconds of the best candidate that was judged; zero before the first.
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_RANKING_H_

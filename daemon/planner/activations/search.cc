@@ -1,0 +1,101 @@
+#include "daemon/planner/activations/search.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/planner/activations/lower_bound.h"
+#include "daemon/planner/activations/ranking.h"
+
+namespace memtide {
+
+namespace {
+
+bool IsBetter(const Verdict& verdict, const absl::optional<Verdict>& than) {
+  return !than.has_value() || verdict.elapsed < than->elapsed;
+}
+
+// The search takes the same time on a machine that is busy with training.
+Duration ThreadTime() {
+  timespec time{};
+  MEMTIDE_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0);
+  return std::chrono::seconds(time.tv_sec) + Duration(time.tv_nsec);
+}
+
+class Searcher {
+ public:
+  Searcher(const ActivationModel& model, const SearchOptions& options)
+      : model_(model), options_(options), began_(ThreadTime()), judge_(model, options.replay) {
+    MEMTIDE_CHECK(options.replay.compute_scale == 1);
+  }
+
+  absl::StatusOr<Found> Run() {
+    for (const PlayedMoment& moment : model_.states.moments) found_.unlimited += moment.compute;
+    found_.lower_bound = LowerBound(model_, options_.replay);
+    found_.forced = ForcedPlans(model_);
+    found_.unlimited_kept = MostKept(model_, found_.forced.front().candidate);
+    for (Forced& forced : found_.forced) {
+      MEMTIDE_ASSIGN_OR_RETURN(forced.verdict, Try(forced.candidate));
+      // Where all fits, nothing is to be done.
+      if (forced.verdict.has_value() && forced.verdict->stalled == Duration(0) &&
+          forced.verdict->recomputed == Duration(0)) {
+        found_.forced.erase(found_.forced.begin() + (&forced - found_.forced.data()) + 1,
+                            found_.forced.end());
+        break;
+      }
+    }
+    MEMTIDE_RETURN_IF_ERROR(TryRanked());
+    if (!found_.verdict.has_value()) found_.least_budget = LeastBudget(model_);
+    found_.replays = judge_.replays();
+    found_.took = ThreadTime() - began_;
+    return std::move(found_);
+  }
+
+ private:
+  absl::StatusOr<absl::optional<Verdict>> Try(const Candidate& candidate) {
+    MEMTIDE_ASSIGN_OR_RETURN(const absl::optional<Verdict> verdict, judge_(candidate));
+    if (verdict.has_value() && IsBetter(*verdict, found_.verdict)) {
+      found_.verdict = verdict;
+      found_.candidate = candidate;
+    }
+    return verdict;
+  }
+
+  bool IsDone() const {
+    if (found_.verdict.has_value() && found_.verdict->elapsed <= found_.lower_bound) return true;
+    return judge_.replays() >= options_.most_replays + found_.forced.size() ||
+           ThreadTime() - began_ >= options_.most_time;
+  }
+
+  absl::Status TryRanked() {
+    if (IsDone()) return absl::OkStatus();
+    Ranking ranking(model_, options_.replay);
+    for (const Forced& forced : found_.forced) {
+      if (forced.verdict.has_value()) ranking.Judged(forced.candidate, forced.verdict->elapsed);
+    }
+    while (!IsDone()) {
+      const absl::optional<Candidate> next = ranking.Next();
+      if (!next.has_value()) break;
+      MEMTIDE_ASSIGN_OR_RETURN(const absl::optional<Verdict> verdict, Try(*next));
+      if (verdict.has_value()) ranking.Judged(*next, verdict->elapsed);
+    }
+    return absl::OkStatus();
+  }
+
+  const ActivationModel& model_;
+  const SearchOptions& options_;
+  const Duration began_;
+  Judge judge_;
+  Found found_;
+};
+
+}  // namespace
+
+absl::StatusOr<Found> Search(const ActivationModel& model, const SearchOptions& options) {
+  return Searcher(model, options).Run();
+}
+
+}  // namespace memtide

@@ -1,0 +1,32 @@
+// StateTraffic: what the chunks of states move over one boundary, moment by moment, in an iteration
+// that repeats, if the chunk with the farthest next use is always the one that leaves.
+//
+// It is Belady's rule ("A study of replacement algorithms", 1966): no other one reads less. The
+// plan of the engine also counts what is written back, and transfers take time in it; as a model of
+// the engine this is near enough to rank plans by.
+//
+// Thread safety: thread-safe. Pure.
+#ifndef MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_STATE_TRAFFIC_H_
+#define MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_STATE_TRAFFIC_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "daemon/planner/access_sequence.h"
+
+namespace memtide {
+
+struct StateTraffic {
+  std::vector<uint32_t> reads, writes;  // Chunks, by moment of the iteration.
+};
+
+// REQUIRES: `iteration` has one iteration; slots > 0.
+StateTraffic TrafficOf(const AccessSequence& iteration, uint32_t slots);
+
+// The least reads, in chunks, of the moments from `begin` to before `end`, with no chunk there when
+// they begin. Each chunk that is there then saves one at most.
+uint64_t LeastReads(const AccessSequence& iteration, size_t begin, size_t end, uint32_t slots);
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_STATE_TRAFFIC_H_

@@ -1,0 +1,60 @@
+// Timeline: a quick estimate of how long an iteration takes under a candidate plan.
+//
+// Three things happen at a time: the process computes, the link brings what moments need, and takes
+// away what leaves; where there is a disk, it is a fourth. A moment begins when the one before it
+// has ended, what it reads is there, and what leaves does not fill the slots set aside for
+// transfers. What is read for a moment cannot come earlier than those slots allow. States move as
+// in StateTraffic, with the other slots.
+//
+// Thread safety: thread-compatible. Deterministic.
+#ifndef MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_TIMELINE_H_
+#define MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_TIMELINE_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "daemon/planner/activations/activation_model.h"
+#include "daemon/planner/activations/candidate.h"
+#include "daemon/planner/replay.h"
+
+namespace memtide {
+
+class Timeline {
+ public:
+  // `options.device_slots`: whether there is a device.
+  Timeline(const ActivationModel& model, const ReplayOptions& options);
+
+  // Seconds; infinity: the budget does not allow the candidate.
+  double SecondsOf(const Candidate& candidate);
+
+ private:
+  // A boundary between tiers, and what crosses it.
+  struct Boundary {
+    uint32_t slots = 0;                    // Above it, without those set aside for transfers.
+    double in_window = 0, out_window = 0;  // Bytes that may be read ahead, and wait to be written.
+    double in_bytes_a_second = 0, out_bytes_a_second = 0;
+    bool one_at_a_time = false;  // Reads and writes take turns, as on a disk.
+  };
+  struct Flow {
+    std::vector<double> in, out;  // Bytes, by moment.
+    // By moment: so many moments, and what leaves in them, come before what it reads.
+    std::vector<size_t> after;
+  };
+
+  Boundary BoundaryOf(uint32_t slots, bool is_disk) const;
+  const Flow& StatesOf(uint32_t slots);
+  Flow FlowOf(const Candidate& candidate, const Boundary& boundary);
+  void SetCompute(const Candidate& candidate);
+  double Play(const Flow& flow, const Boundary& boundary);
+
+  const ActivationModel& model_;
+  const ReplayOptions options_;
+  const uint32_t chunks_;            // The most chunks of states at once.
+  std::map<uint32_t, Flow> states_;  // By slots.
+  std::vector<double> compute_;      // Seconds, by moment.
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_TIMELINE_H_
