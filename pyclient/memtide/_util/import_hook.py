@@ -6,6 +6,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
@@ -32,11 +33,16 @@ class _ActingLoader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module, once, with the other finders of `sys.meta_path`."""
+    """Finds one module with the other finders of `sys.meta_path`, until it has been imported.
+
+    Libraries ask with `importlib.util.find_spec` whether a module is there, and import it later, or
+    not at all.
+    """
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name = name
         self._act = act
+        self._thread = threading.local()  # Its `asks`: the thread asks the other finders.
 
     def cancel(self) -> None:
         """Leaves the import as it would be, also one that has begun."""
@@ -47,15 +53,22 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self._name or getattr(self._thread, "asks", False):
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._thread.asks = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._thread.asks = False
         if spec is None or spec.loader is None:
-            sys.meta_path.insert(0, self)
             return None
-        spec.loader = _ActingLoader(spec.loader, lambda: self._act())
+        spec.loader = _ActingLoader(spec.loader, self._imported)
         return spec
+
+    def _imported(self) -> None:
+        act = self._act
+        self.cancel()
+        act()
 
 
 def after_import(name: str, act: Callable[[], None]) -> Callable[[], None]:

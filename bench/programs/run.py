@@ -1,0 +1,151 @@
+"""Trains programs that were not written for memtide in a quarter of their memory.
+
+    bench/programs/programs [--only NAME...] [--checkouts DIR] [--json FILE]
+
+Each runs plain, which shows its peak, then under `memtide run --exact` with a budget of what
+`import torch` takes and a quarter of what the peak has above that. Exits 0 if all that ran trained
+within their budgets, with plain torch's losses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import memory
+from programs import PROGRAMS, Program
+from results import Result, show, verdict
+from rich.console import Console
+
+_ROOT = Path(__file__).resolve().parents[2]
+_QUARTER = 4  # The budget's part of what the peak has above `import torch`.
+_MOST_SECONDS = 1800.0
+
+
+class Runner:
+    """Runs programs one after another in folders of their own."""
+
+    def __init__(self, checkouts: Path | None, scratch: Path) -> None:
+        self._checkouts = checkouts
+        self._scratch = scratch
+        self._environment = {
+            **os.environ,
+            # minGPT's script imports from the folder that it is started in.
+            "PYTHONPATH": os.pathsep.join((str(_ROOT / "pyclient"), ".")),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HF_HUB_OFFLINE": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        self._import_bytes: int | None = None
+
+    def import_bytes(self) -> int:
+        """The peak of a process that imports torch."""
+        if self._import_bytes is None:
+            folder = self._scratch / "import"
+            folder.mkdir()
+            self._import_bytes = self._run(["-c", "import torch"], folder).peak_bytes
+        return self._import_bytes
+
+    def result(self, program: Program) -> Result:
+        result = Result(program.name, program.kind)
+        where = program.checkout
+        if where and (self._checkouts is None or not where.path(self._checkouts).is_dir()):
+            result.was_run = False
+            result.failure = f"no checkout of {where.repository}"
+            return result
+        plain = self._run(program.arguments, self._folder(program))
+        result.plain_peak_bytes, result.plain_seconds = plain.peak_bytes, plain.seconds
+        result.plain_losses = losses(program, plain)
+        result.failure = failure_of(plain, "plain")
+        if result.failure:
+            return result
+        base_bytes = self.import_bytes()
+        result.budget_bytes = base_bytes + (plain.peak_bytes - base_bytes) // _QUARTER
+        self._train_in_budget(program, result)
+        return result
+
+    def _train_in_budget(self, program: Program, result: Result) -> None:
+        folder = self._folder(program)
+        stats = folder / "stats.json"
+        # Without the summary, the last line of a run that fails says why.
+        arguments = ["-m", "memtide", "run", "--quiet", "--exact", "--device=none"]
+        arguments += [f"--host-memory={result.budget_bytes}", f"--stats={stats}"]
+        arguments += [f"--ssd-dir={folder / 'ssd'}", *program.arguments]
+        ours = self._run(arguments, folder)
+        result.measured_bytes, result.seconds = ours.peak_bytes, ours.seconds
+        result.losses = losses(program, ours)
+        if stats.exists():
+            budget = json.loads(stats.read_text(encoding="utf-8")).get("budget", {})
+            result.most_used_bytes = budget.get("host_most_used_bytes")
+            result.activations = budget.get("activations", {})
+        result.failure = failure_of(ours, "under memtide") or verdict(result)
+
+    def _folder(self, program: Program) -> Path:
+        """A new folder with the program's data, and with its checkout, if it has one."""
+        folder = Path(tempfile.mkdtemp(prefix=f"{program.name}.", dir=self._scratch))
+        if program.checkout and self._checkouts:
+            source = program.checkout.path(self._checkouts)
+            without = shutil.ignore_patterns(".git")
+            shutil.copytree(source, folder, ignore=without, dirs_exist_ok=True)
+        program.prepare(folder)
+        return folder
+
+    def _run(self, arguments: list[str], folder: Path) -> memory.Run:
+        command = [sys.executable, *arguments]
+        return memory.run(command, folder, self._environment, _MOST_SECONDS)
+
+
+def losses(program: Program, run: memory.Run) -> list[str]:
+    return re.findall(program.losses, run.output, re.MULTILINE)
+
+
+def failure_of(run: memory.Run, how: str) -> str:
+    if run.status is None:
+        return f"{how}: took more than {_MOST_SECONDS:.0f} s"
+    if run.status:
+        lines = [line for line in run.errors.splitlines() if line.strip()]
+        return f"{how}: exit status {run.status}: {lines[-1] if lines else ''}"
+    return ""
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench/programs/programs", description=__doc__)
+    names = [program.name for program in PROGRAMS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument(
+        "--checkouts",
+        type=Path,
+        metavar="DIR",
+        help="a folder with clones of public repositories, named OWNER+NAME",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here too")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    results = []
+    with tempfile.TemporaryDirectory(prefix="programs.") as scratch:
+        runner = Runner(arguments.checkouts, Path(scratch))
+        for program in PROGRAMS:
+            if program.name in arguments.only:
+                result = runner.result(program)
+                console.print(f"{program.name}: {result.failure or 'passed'}", markup=False)
+                results.append(result)
+        show(results, runner.import_bytes(), console)
+    if arguments.json is not None:
+        rows = [asdict(result) for result in results]
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(result.passed or not result.was_run for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
