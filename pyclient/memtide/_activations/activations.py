@@ -26,6 +26,7 @@ from memtide._activations.choices import Choices
 from memtide._activations.default_hooks import DefaultHooks
 from memtide._activations.kept_storages import KeptStorages
 from memtide._activations.plan import Choice
+from memtide._activations.plan_outcome import PlanOutcome
 from memtide._activations.planning import Planning
 from memtide._activations.recompute import Replacer
 from memtide._activations.recording import MomentName
@@ -66,6 +67,7 @@ class Activations:
         self._calls = attributes()  # Those to modules that the script names.
         self._script_moves = chosen.are_made  # Whether the script may say what is to leave.
         self.planning = Planning(attributes, self._storages, moments, self._leave, chosen)
+        self._outcome = PlanOutcome()
         self._closed = False
         self.hooks = DefaultHooks(self.pack, self.unpack)
 
@@ -133,6 +135,7 @@ class Activations:
         before, self._ended = self._ended, total
         moves = Moves(total.bytes - before.bytes, total.seconds - before.seconds)
         self.planning.end_iteration(moves, self._most_bytes)
+        self._outcome.end_iteration(self.planning.plan)
 
     def as_json(self) -> dict[str, Any]:
         """What was done in the run; sizes in bytes."""
@@ -141,6 +144,7 @@ class Activations:
             "blocks": self.planning.blocks,
             "recomputed_blocks": self.planning.recomputed,
             "blocks_left_alone": dict(self.planning.reasons),
+            "outcome": self._outcome.as_json(),
         }
 
     def close(self) -> None:

@@ -17,9 +17,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memtide._activations.limit import Limit, Reading
+from memtide._activations.plan import ActivationPlan
+from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
 from memtide._node.connect import Connection
 from memtide._node.memory_budget import MemoryBudget, least_host_bytes
@@ -64,9 +68,12 @@ class Budget:
     Until `watch` is called, no activations are kept.
     """
 
-    def __init__(self, limits: MemoryBudget, client: Client, daemon_pid: int) -> None:
-        """`daemon_pid`: the private daemon."""
+    def __init__(
+        self, limits: MemoryBudget, client: Client, daemon_pid: int, socket_dir: Path
+    ) -> None:
+        """`daemon_pid`, `socket_dir`: the private daemon's."""
         self.limits = limits
+        self.socket_dir = socket_dir
         self._kept_bytes: Callable[[], int] = lambda: 0
         self._activations_as_json: Callable[[], dict[str, Any]] = dict
         self._client = client
@@ -108,10 +115,31 @@ class Budget:
         """How many bytes of activations the process may keep now. ResourceExhausted: what the
         script itself uses leaves no room for the least that memtide needs."""
         self.sample()
+        limit = self._of_activations()
+        return UNLIMITED_BYTES if limit is None else limit.allowance_bytes
+
+    def divide(self, profile: ActivationProfile) -> ActivationProfile:
+        """The profile, with what is left for chunks and kept activations together. Only an emulated
+        device is divided anew: a GPU's share follows its allocator, and the host's pool the
+        balloon."""
+        limit, client = self._of_activations(), self._client
+        return replace(
+            profile,
+            budget_bytes=UNLIMITED_BYTES if limit is None else limit.left_bytes,
+            least_slots=client.limits.min_slots,
+            fixed_slots=0 if self._is_emulated else client.stats().slots,
+        )
+
+    def follow_plan(self, plan: ActivationPlan) -> None:
+        """Divides an emulated device as the plan says. ResourceExhausted: as `resize_device`."""
+        if self._is_emulated and self._device is not None and plan.slots:
+            self.resize_device(plan.slots)
+            self._device.expect_pool(plan.slots * self._client.properties.chunk_bytes)
+
+    def _of_activations(self) -> Limit | None:
         # Activations are where the script's tensors are: on the device, if there is one.
         on_device = self._is_gpu or self._is_emulated
-        limit = self._device if on_device else self._host
-        return UNLIMITED_BYTES if limit is None else limit.allowance_bytes
+        return self._device if on_device else self._host
 
     def sample(self) -> None:
         """Reads what is used now, unless a reading is still valid. ResourceExhausted: as above."""
@@ -260,7 +288,8 @@ def budget_of(connection: Connection) -> Budget | None:
     with the process's."""
     if connection.daemon is None or not connection.budget.named():
         return None
-    return Budget(connection.budget, connection.client, connection.daemon.process.pid)
+    daemon = connection.daemon.process.pid
+    return Budget(connection.budget, connection.client, daemon, connection.socket_dir)
 
 
 class Sampling(Observer):

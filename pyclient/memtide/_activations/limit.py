@@ -32,6 +32,7 @@ class Limit:
         """`begun_pool_bytes`: what the pool began with, and may become again."""
         self.bytes = bytes_
         self.most_used_bytes = self.most_own_bytes = 0
+        self.left_bytes = 0  # What is left for chunks and activations together.
         self.allowance_bytes = 0  # What is left for activations.
         self._begun_pool_bytes = begun_pool_bytes
         self._peak_bytes = self._peak_before_bytes = 0  # Own bytes, of this iteration and the last.
@@ -49,11 +50,16 @@ class Limit:
         self.most_used_bytes = max(self.most_used_bytes, reading.used_bytes)
         slack_bytes = self.bytes // (_SLACK if self._iterations else _FIRST_SLACK)
         left_bytes = self.bytes - self.peak_bytes - reading.fixed_bytes - slack_bytes
+        self.left_bytes = max(0, left_bytes)
         # Where the script needs more than was expected, the pool is to become smaller. That takes
         # time, and activations do not get what the pool has not left yet. What it has left for the
         # script, it may take again.
         pool_bytes = min(self._begun_pool_bytes, left_bytes * _POOL_PERCENT // 100)
         self.allowance_bytes = max(0, left_bytes - max(pool_bytes, reading.pool_bytes))
+
+    def expect_pool(self, pool_bytes: int) -> None:
+        """A plan gives the pool so much of what is left."""
+        self._begun_pool_bytes = pool_bytes
 
     def forget_peaks(self) -> None:
         """Readings so far say nothing about what the script needs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,12 +38,13 @@ def install(
     start_ranks: StartRanks,
     enter_rank: EnterRank,
     budget: Budget | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Starts the runtime when torch is imported, or at once if it is imported already.
 
     From then on, states are put into chunks, and torch.multiprocessing starts processes through
     `start_ranks`, each of which calls `enter_rank` first. With a `budget`, activations are kept as
-    far as it allows.
+    far as it allows, and `say` is told each plan for them, in a line.
     """
 
     def start() -> None:
@@ -58,7 +60,7 @@ def install(
             allowance=None if budget is None else budget.allowance_bytes,
         )
         if budget is not None:
-            _runtime.keep_budget(budget)
+            _runtime.keep_budget(budget, say)
         _runtime.offloaded.allowed &= not stepping.exact
         _runtime.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.commit:

@@ -162,7 +162,15 @@ class Managed:
             self.start_ranks,
             enter_rank,
             budget,
+            self._say,
         )
+
+    def _say(self, line: str) -> None:
+        if self._options.quiet or self._rank != "0":
+            return
+        if self._progress is not None:
+            self._progress.clear()
+        print(f"memtide: {line}", file=sys.stderr)
 
     def _say_default(self, budget: Budget) -> None:
         limits = budget.limits

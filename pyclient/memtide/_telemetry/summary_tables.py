@@ -196,6 +196,9 @@ def _activations_line(activations: Mapping[str, Any]) -> str:
     moved = format_size(activations["moved_bytes"])
     line = f"activations: {activations['blocks']} blocks, {activations['recomputed_blocks']} "
     line += f"recomputed; {moved} moved to chunks"
+    outcome = activations["outcome"]
+    if outcome and outcome["measured_s"] is not None:
+        line += f"; predicted {outcome['predicted_s']:.2f} s, was {outcome['measured_s']:.2f} s"
     reasons = activations["blocks_left_alone"]
     if reasons:
         reason, count = max(reasons.items(), key=lambda each: each[1])

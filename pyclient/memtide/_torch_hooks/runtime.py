@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from torch.optim import Optimizer
 from memtide._activations.activations import Activations
 from memtide._activations.budget import UNLIMITED_BYTES, Budget
 from memtide._activations.choices import Choices
+from memtide._activations.searched_plans import SearchedPlans
 from memtide._capi.client import Client
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.device_oom import DeviceOomHandler
@@ -44,6 +47,7 @@ from memtide._torch_hooks.module_hooks import Moments, Scope
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
 from memtide._torch_hooks.patch_row import Context, When
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
+from memtide._trace import model as traces
 from memtide.errors import FailedPrecondition
 
 
@@ -276,8 +280,13 @@ class Runtime:
         handle = torch_modules.register_module_forward_pre_hook(before_forward)
         self._undo.append(handle.remove)
 
-    def keep_budget(self, budget: Budget) -> None:
-        """Counts what is kept here, and what chunks leave on the device, in `budget`."""
+    def keep_budget(self, budget: Budget, say: Callable[[str], None] = lambda _: None) -> None:
+        """Counts what is kept here, and what chunks leave on the device, in `budget`, and plans
+        activations within it. `say` is told each plan, in a line."""
+        planning = self.activations.planning
+        planning.planner = SearchedPlans(
+            budget, functools.partial(_own_trace, budget.socket_dir), planning.planner, say
+        )
         budget.watch(self.activations)
         self.observer.count_kept_activations(lambda: self.activations.kept_bytes)
         if self._elastic is not None:
@@ -315,6 +324,10 @@ class Runtime:
             self.ledger.under_dispatch = False
 
         self._undo.append(end)
+
+
+def _own_trace(socket_dir: Path) -> bytes:
+    return traces.fetch(socket_dir, traces.job_of_process(socket_dir, os.getpid()))
 
 
 _current: Runtime | None = None

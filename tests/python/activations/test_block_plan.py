@@ -155,6 +155,7 @@ def test_a_run_in_which_all_fits_recomputes_nothing(dear_moves: None) -> None:
         "blocks": 5,
         "recomputed_blocks": 0,
         "blocks_left_alone": {},
+        "outcome": {},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def make(machine: Machine, limits: MemoryBudget, client: FakeClient) -> Budget:
-    budget = Budget(limits, client, _DAEMON_PID)
+    budget = Budget(limits, client, _DAEMON_PID, Path())
     budget.watch(machine)
     return budget
 
