@@ -103,7 +103,8 @@ class Runner:
 
 
 def losses(program: Program, run: memory.Run) -> list[str]:
-    return re.findall(program.losses, run.output, re.MULTILINE)
+    # Some log to standard error.
+    return re.findall(program.losses, run.output + run.errors, re.MULTILINE)
 
 
 def failure_of(run: memory.Run, how: str) -> str:
