@@ -38,7 +38,7 @@ class Timeline {
   };
   struct Flow {
     std::vector<double> in, out;  // Bytes, by moment.
-    // By moment: so many moments, and what leaves in them, come before what it reads.
+    // By moment: the number of moments after which, with what leaves in them, it reads.
     std::vector<size_t> after;
   };
 

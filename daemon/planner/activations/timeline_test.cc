@@ -11,10 +11,7 @@ namespace {
 
 constexpr Choice kKeep = Choice::kKeep, kMove = Choice::kMove, kAgain = Choice::kRecompute;
 constexpr BlockChoice kKeepAll{kKeep, kKeep, kKeep};
-const Candidate& AllKept() {
-  static const auto& all = *new Candidate{{kKeepAll, kKeepAll, kKeepAll}, kKeep};
-  return all;
-}
+Candidate AllKept() { return {{kKeepAll, kKeepAll, kKeepAll}, kKeep}; }
 
 ReplayOptions DeviceWithLink(double chunks_a_second) {
   ReplayOptions options;

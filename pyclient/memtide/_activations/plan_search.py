@@ -20,7 +20,7 @@ from memtide._trace import files as trace_files
 from memtide._trace.model import Trace
 from memtide.errors import MemtideError, NotInstalled
 
-# So many transfers of a link say how fast it is.
+# The number of transfers of a link that say how fast it is.
 _FEWEST_TRANSFERS = 4
 _FLAGS_OF_LINKS = {
     ("device", "host"): "--link-gbps",

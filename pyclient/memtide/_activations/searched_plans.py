@@ -19,9 +19,9 @@ from memtide._trace import model as traces
 from memtide._trace.model import Trace
 from memtide.errors import MemtideError
 
-# After so many iterations whose trace is not that of the profile, no more are waited for.
+# The number of iterations that are waited for a trace which is that of the profile.
 _MOST_TRIES = 3
-# The daemon records so much of a moment's name.
+# What the daemon records of a moment's name.
 _NAME_BYTES = 64
 
 
@@ -45,7 +45,7 @@ class SearchedPlans:
         without_search: Planner,
         say: Callable[[str], None],
     ) -> None:
-        """`fetch_trace` returns the job's serialized trace. `say` is told each plan, in a line."""
+        """`fetch_trace` returns the job's serialized trace. `say` is called with each plan, in a line."""
         self._division = division
         self._fetch_trace = fetch_trace
         self._without_search = without_search

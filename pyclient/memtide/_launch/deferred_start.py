@@ -44,7 +44,7 @@ def install(
 
     From then on, states are put into chunks, and torch.multiprocessing starts processes through
     `start_ranks`, each of which calls `enter_rank` first. With a `budget`, activations are kept as
-    far as it allows, and `say` is told each plan for them, in a line.
+    far as it allows, and `say` is called with each plan for them, in a line.
     """
 
     def start() -> None:

@@ -282,7 +282,7 @@ class Runtime:
 
     def keep_budget(self, budget: Budget, say: Callable[[str], None] = lambda _: None) -> None:
         """Counts what is kept here, and what chunks leave on the device, in `budget`, and plans
-        activations within it. `say` is told each plan, in a line."""
+        activations within it. `say` is called with each plan, in a line."""
         planning = self.activations.planning
         planning.planner = SearchedPlans(
             budget, functools.partial(_own_trace, budget.socket_dir), planning.planner, say

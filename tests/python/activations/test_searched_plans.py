@@ -43,11 +43,11 @@ class World:
         self.trace = trace_of(_OTHER, _MOMENTS)
         self.searched: list[dict[str, Any]] = []
         self.followed: list[ActivationPlan] = []
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self.found: Callable[[], ActivationPlan] = lambda: _FOUND
         monkeypatch.setattr(searched_plans.traces, "parse", lambda _: self.trace)
         monkeypatch.setattr(searched_plans.plan_search, "search", self._search)
-        self.planner = SearchedPlans(self, lambda: b"", lambda _: _WITHOUT_SEARCH, self.said.append)
+        self.planner = SearchedPlans(self, lambda: b"", lambda _: _WITHOUT_SEARCH, self.lines.append)
 
     def divide(self, profile: ActivationProfile) -> ActivationProfile:
         return replace(profile, budget_bytes=5)
@@ -71,7 +71,7 @@ def test_a_plan_comes_one_iteration_after_its_profile(world: World) -> None:
     assert world.planner(_PROFILED) == _FOUND
     assert world.searched[0]["budget_bytes"] == 5
     assert world.followed == [_FOUND]
-    assert len(world.said) == 1
+    assert len(world.lines) == 1
 
 
 def test_another_signature_is_another_profile(world: World) -> None:

@@ -20,7 +20,7 @@
 
 namespace memtide {
 
-// The bytes of so many of its chunks.
+// The bytes of `count` of its chunks.
 constexpr Bytes Chunks(uint64_t count) { return MiB(2 * count); }
 
 inline AccessSequence SequenceOfThreeBlocks() {
