@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memtide._activations.limit import Limit, Reading
-from memtide._activations.plan import ActivationPlan
 from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
 from memtide._node.connect import Connection
@@ -119,22 +118,16 @@ class Budget:
         return UNLIMITED_BYTES if limit is None else limit.allowance_bytes
 
     def divide(self, profile: ActivationProfile) -> ActivationProfile:
-        """The profile, with what is left for chunks and kept activations together. Only an emulated
-        device is divided anew: a GPU's share follows its allocator, and the host's pool the
-        balloon."""
+        """The profile, with what is left for chunks and kept activations together. A plan takes the
+        slots of chunks as they are: a GPU's share follows its allocator, the host's pool the
+        balloon, and an emulated device cannot be divided again."""
         limit, client = self._of_activations(), self._client
         return replace(
             profile,
             budget_bytes=UNLIMITED_BYTES if limit is None else limit.left_bytes,
             least_slots=client.limits.min_slots,
-            fixed_slots=0 if self._is_emulated else client.stats().slots,
+            fixed_slots=client.stats().slots,
         )
-
-    def follow_plan(self, plan: ActivationPlan) -> None:
-        """Divides an emulated device as the plan says. ResourceExhausted: as `resize_device`."""
-        if self._is_emulated and self._device is not None and plan.slots:
-            self.resize_device(plan.slots)
-            self._device.expect_pool(plan.slots * self._client.properties.chunk_bytes)
 
     def _of_activations(self) -> Limit | None:
         # Activations are where the script's tensors are: on the device, if there is one.

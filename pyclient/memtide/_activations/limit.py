@@ -57,10 +57,6 @@ class Limit:
         pool_bytes = min(self._begun_pool_bytes, left_bytes * _POOL_PERCENT // 100)
         self.allowance_bytes = max(0, left_bytes - max(pool_bytes, reading.pool_bytes))
 
-    def expect_pool(self, pool_bytes: int) -> None:
-        """A plan gives the pool so much of what is left."""
-        self._begun_pool_bytes = pool_bytes
-
     def forget_peaks(self) -> None:
         """Readings so far say nothing about what the script needs."""
         self._peak_bytes = self._peak_before_bytes = 0

@@ -31,9 +31,6 @@ class Division(Protocol):
     def divide(self, profile: ActivationProfile) -> ActivationProfile:
         """The profile, with what chunks and kept activations have together."""
 
-    def follow_plan(self, plan: ActivationPlan) -> None:
-        """Gives chunks and activations what the plan says. MemtideError: the daemon refuses."""
-
 
 class SearchedPlans:
     """The planner of one process. Used by the thread that ends iterations."""
@@ -45,14 +42,14 @@ class SearchedPlans:
         without_search: Planner,
         say: Callable[[str], None],
     ) -> None:
-        """`fetch_trace` returns the job's serialized trace. `say` is called with each plan, in a line."""
+        """`fetch_trace` returns the job's serialized trace. `say` is called with each plan, in a
+        line, and with the reason where the search has found none."""
         self._division = division
         self._fetch_trace = fetch_trace
         self._without_search = without_search
         self._say = say
         self._pending: Profiled | None = None
         self._tries = 0
-        self.failure: str | None = None  # Why the latest search has found nothing.
 
     def __call__(self, profiled: Profiled) -> ActivationPlan | None:
         """The plan for iterations as this one; None: it comes after the next iteration."""
@@ -64,7 +61,7 @@ class SearchedPlans:
         try:
             plan = self._search(pending)
         except MemtideError as error:
-            self.failure = str(error)
+            self._say(f"activations are planned without a search: {error}")
             plan = self._without_search(pending)
         if plan is not None:
             self._pending = None
@@ -85,8 +82,6 @@ class SearchedPlans:
             raise plan_search.SearchFailed(
                 f"no plan fits; the least would be {plan.least_budget_bytes} bytes"
             )
-        self._division.follow_plan(plan)
-        self.failure = None
         return plan
 
 
