@@ -7,9 +7,20 @@
 
 namespace memtide {
 
+namespace {
+
+// A call causes few restarts: a GPU that is lost at every attempt would hold the thread for ever.
+constexpr int kMostAttempts = 2;
+// Copies that memory has failed together are repeated one by one. One that meets the context of
+// another's repeated copy, which has failed again, has not been tried by itself.
+constexpr int kMostAttemptsBesideOthers = 4;
+
+}  // namespace
+
 absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
-  for (bool again = false;; again = true) {
+  for (int attempt = 1;; ++attempt) {
     uint64_t generation = 0;
+    bool is_begun = false;
     absl::Status status;
     {
       const CudaGate::Use use(&gate_);
@@ -20,7 +31,8 @@ absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
       // It worked when the device was opened. Whatever the error is, the GPU is lost now: one that
       // falls off the bus says "unavailable" (46) or "unknown" (999).
       if (!status.ok()) status = absl::UnavailableError(status.message());
-      if (status.ok()) status = work();
+      is_begun = status.ok();
+      if (is_begun) status = work();
     }
     if (absl::IsDataLoss(status)) {
       // What was in the memory that failed is not read again. The error has ended the context, and
@@ -28,9 +40,9 @@ absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
       Restart(generation, status).IgnoreError();
       return status;
     }
-    // A call causes one restart at most: a GPU that is lost at every attempt would hold the thread
-    // for ever.
-    if (again || status.code() != absl::StatusCode::kUnavailable) return status;
+    const int most =
+        is_begun && !IsCudaMemoryError(status) ? kMostAttempts : kMostAttemptsBesideOthers;
+    if (attempt >= most || status.code() != absl::StatusCode::kUnavailable) return status;
     MEMTIDE_RETURN_IF_ERROR(Restart(generation, status));
   }
 }
