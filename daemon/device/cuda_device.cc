@@ -235,8 +235,9 @@ void CudaDevice::RemoveHostMemory(char* memory) {
 
 HostMemoryUse CudaDevice::host_memory() const {
   HostMemoryUse use;
-  use.pinned = host_.pinned();
-  use.unpinned = host_.added() - use.pinned;
+  const CudaHostMemory::Amounts amounts = host_.amounts();
+  use.pinned = amounts.pinned;
+  use.unpinned = amounts.added - amounts.pinned;
   use.staging = ring_->pinned();
   use.numa_node = placement_.node;
   return use;

@@ -219,5 +219,21 @@ TEST_F(CudaDeviceTest, HostMemoryThatCannotBePinnedIsUsedAllTheSameAndSaidOnce) 
   device_->RemoveHostMemory(&two[0]);
 }
 
+TEST_F(CudaDeviceTest, HostMemoryIsCountedWhileItComesAndGoes) {
+  Open();
+  std::string memory(4096, 'm');
+  std::atomic<bool> done{false};
+  std::thread changes([&] {
+    for (int i = 0; i < 20000; ++i) {
+      device_->AddHostMemory(&memory[0], Bytes(memory.size()));
+      device_->RemoveHostMemory(&memory[0]);
+    }
+    done = true;
+  });
+  // What is read in two moments is less than nothing in some of them.
+  while (!done) EXPECT_EQ(device_->host_memory().unpinned, Bytes(0));
+  changes.join();
+}
+
 }  // namespace
 }  // namespace memtide

@@ -61,10 +61,10 @@ CudaHostMemory::Use::~Use() {
 }
 
 absl::Status CudaHostMemory::Refusal(Bytes size) {
-  if (!limit_ || pinned_ + size <= *limit_) return absl::OkStatus();
+  if (!limit_ || amounts_.pinned + size <= *limit_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat(FormatBytes(pinned_), " of host memory are pinned, and the machine permitted ",
-                   FormatBytes(*limit_)));
+      absl::StrCat(FormatBytes(amounts_.pinned),
+                   " of host memory are pinned, and the machine permitted ", FormatBytes(*limit_)));
 }
 
 absl::Status CudaHostMemory::Add(char* memory, Bytes size) {
@@ -82,8 +82,8 @@ absl::Status CudaHostMemory::Add(char* memory, Bytes size) {
   range.size = size;
   range.pinned = status.ok();
   MEMTIDE_CHECK(ranges_.emplace(memory, range).second) << size;
-  added_ += size;
-  if (range.pinned) pinned_ += size;
+  amounts_.added += size;
+  if (range.pinned) amounts_.pinned += size;
   return status;
 }
 
@@ -101,10 +101,10 @@ void CudaHostMemory::Remove(char* memory) {
   }
   if (range.pinned) UnpinRange(*driver_, memory, range.size);
   MutexLock lock(&mutex_);
-  added_ -= range.size;
-  if (range.pinned) pinned_ -= range.size;
+  amounts_.added -= range.size;
+  if (range.pinned) amounts_.pinned -= range.size;
   // Most of what was there when the limit was found is gone, and other processes may be, too.
-  if (limit_ && pinned_ * 2 <= *limit_) limit_.reset();
+  if (limit_ && amounts_.pinned * 2 <= *limit_) limit_.reset();
 }
 
 CudaHostMemory::Victims CudaHostMemory::Choose(Bytes size) {
@@ -134,8 +134,8 @@ Bytes CudaHostMemory::Release(Bytes size) {
     released += bytes;
   }
   MutexLock lock(&mutex_);
-  pinned_ -= released;
-  limit_ = pinned_;
+  amounts_.pinned -= released;
+  limit_ = amounts_.pinned;
   for (const auto& [memory, bytes] : victims) ranges_.at(memory).changing = false;
   changed_.SignalAll();
   return released;
@@ -143,7 +143,7 @@ Bytes CudaHostMemory::Release(Bytes size) {
 
 void CudaHostMemory::Learn(const absl::Status& failure) {
   if (failure.code() != absl::StatusCode::kResourceExhausted) return;
-  Release(std::min(Bytes(pinned().count() / kLeftShare), kMostLeft));
+  Release(std::min(Bytes(amounts().pinned.count() / kLeftShare), kMostLeft));
 }
 
 absl::Status CudaHostMemory::PinAgain() {
@@ -154,7 +154,7 @@ absl::Status CudaHostMemory::PinAgain() {
       range.pinned = false;
       ranges.emplace_back(start, range.size);
     }
-    pinned_ = Bytes();
+    amounts_.pinned = Bytes();
     limit_.reset();
   }
   absl::Status failed;
@@ -174,19 +174,14 @@ absl::Status CudaHostMemory::PinAgain() {
     }
     MutexLock lock(&mutex_);
     ranges_.at(memory).pinned = true;
-    pinned_ += size;
+    amounts_.pinned += size;
   }
   return failed;
 }
 
-Bytes CudaHostMemory::added() const {
+CudaHostMemory::Amounts CudaHostMemory::amounts() const {
   MutexLock lock(&mutex_);
-  return added_;
-}
-
-Bytes CudaHostMemory::pinned() const {
-  MutexLock lock(&mutex_);
-  return pinned_;
+  return amounts_;
 }
 
 }  // namespace memtide

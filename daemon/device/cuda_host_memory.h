@@ -37,6 +37,10 @@ void UnpinRange(const CudaDriver& driver, char* memory, Bytes size);
 
 class CudaHostMemory {
  public:
+  struct Amounts {
+    Bytes added, pinned;
+  };
+
   // Keeps the pin of a range for as long as it exists, which is during a copy.
   class Use {
    public:
@@ -54,7 +58,7 @@ class CudaHostMemory {
     char* range_ = nullptr;
   };
 
-  // REQUIRES (all but Use, added and pinned): the GPU's context is current in the calling thread.
+  // REQUIRES (all but Use and amounts): the GPU's context is current in the calling thread.
   explicit CudaHostMemory(const CudaDriver* driver) : driver_(driver) {}
 
   // An error says why the range, which is added all the same, is not pinned. REQUIRES: the range
@@ -69,8 +73,8 @@ class CudaHostMemory {
   // left. Returns what was unpinned: less than `size` if copies use the rest.
   Bytes Release(Bytes size);
 
-  Bytes added() const;
-  Bytes pinned() const;
+  // Both are read in one moment, so that `pinned` is never more than `added`.
+  Amounts amounts() const;
 
  private:
   struct Range {
@@ -90,7 +94,7 @@ class CudaHostMemory {
   mutable Mutex mutex_;
   CondVar changed_;
   std::map<char*, Range, std::less<>> ranges_ ABSL_GUARDED_BY(mutex_);
-  Bytes added_ ABSL_GUARDED_BY(mutex_), pinned_ ABSL_GUARDED_BY(mutex_);
+  Amounts amounts_ ABSL_GUARDED_BY(mutex_);
   // The most that is pinned. Absent: as much as there is.
   absl::optional<Bytes> limit_ ABSL_GUARDED_BY(mutex_);
 };
