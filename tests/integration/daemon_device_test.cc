@@ -136,7 +136,8 @@ TEST_F(SharedGpuTest, AServiceHasItsGpuAloneUntilItEndsOrIsKilled) {
   ASSERT_TRUE(first->WaitUntilReady()) << first->log();
   const std::string owner = "pid " + std::to_string(first->pid()) +
                             ", which has 20 MiB of it, with sockets in " + Sockets("a");
-  for (const auto& other : {Service("b"), Private("c")}) {
+  for (const bool service : {true, false}) {
+    const auto other = service ? Service("b") : Private("c");
     EXPECT_EQ(other->Wait(), 1);
     EXPECT_THAT(other->log(), HasSubstr("belongs to the service memtided of uid"));
     EXPECT_THAT(other->log(), HasSubstr(owner));
