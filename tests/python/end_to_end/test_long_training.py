@@ -21,6 +21,10 @@ from reference_runs import ReferenceRuns
 FP32 = 1e-5
 # The daemon rounds once at the end of a step, torch after each operation.
 BF16 = 0.1
+# A last bit in fp32 decides now and then which way a weight is rounded stochastically. One or two
+# such weights of the first step move later losses by up to 0.4%. Rounding to nearest would move
+# them by 3.4%, and by 0.8% in the mean.
+STOCHASTIC = 0.01
 
 # By case: steps, the MiB of a host pool that holds one step call but not everything, the tolerance.
 CASES = {
@@ -34,7 +38,7 @@ CASES = {
     "adamw scaler": (25, 24, FP32),
     "bf16 master": (200, 24, 0.03),
     "fp16 master": (25, 24, 1e-3),
-    "bf16 chance": (25, 20, 1e-3),
+    "bf16 stochastic": (25, 20, STOCHASTIC),
     "moments": (25, 20, 1e-3),
     "custom": (8, 10, 0.0),
 }
