@@ -86,10 +86,10 @@ def collectives(bench: Bench) -> _Rows:
     that the losses are those of a plain run without them."""
     job, pool = _quarter(bench)
     few = job.phases[0]
+    if bench.home.fake:  # Gloo and tensors on the CPU: no backend has collectives for fakegpu.
+        job = replace(job, arguments=(*job.arguments, "--device", "cpu"))
     plain = training.plain(bench, job)
-    # On the fake GPU, with gloo and tensors on the CPU: no backend has collectives for fakegpu.
-    words = (*job.arguments, "--collectives", *(("--device", "cpu") if bench.home.fake else ()))
-    alone = replace(job, arguments=words, phases=(few,))
+    alone = replace(job, arguments=(*job.arguments, "--collectives"), phases=(few,))
     ours = training.under_memtide(bench, alone, pool, ("--exact",), tensors_on_cpu=bench.home.fake)
     yield from same_bits("in place, in a quarter: ", plain.of(few), ours.steps)
     yield _emptied("in place, in a quarter: ", ours)
