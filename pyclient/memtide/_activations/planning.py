@@ -27,6 +27,7 @@ from memtide._activations.recompute import Mode, Recompute, Replacer
 from memtide._activations.recording import MomentName, Recording
 from memtide._activations.rehearsal import Rehearsal, Rehearsed
 from memtide._activations.shape_plans import ShapePlans, Signature
+from memtide._util.sizes import format_size
 from memtide.errors import InvalidArgument
 
 
@@ -204,8 +205,15 @@ class Planning:
             return False
         both_runs_bytes = 2 * self._moves.bytes // max(1, sum(b.calls for b in self._blocks))
         opened = [block.module for block in self._blocks]
-        if not self._moves.bytes or both_runs_bytes > allowance_bytes:
+        is_too_large = both_runs_bytes > allowance_bytes
+        if not self._moves.bytes or is_too_large:
             opened = [module for module in opened if module in self._wanted]
+        if is_too_large and len(opened) < self.blocks:
+            reason = (
+                f"to try it takes about {format_size(both_runs_bytes)}, of the "
+                f"{format_size(allowance_bytes)} that the budget leaves for activations"
+            )
+            self.reasons[reason] = self.blocks - len(opened)
         if not opened:
             self._rehearsed = {}
             return False
