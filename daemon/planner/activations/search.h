@@ -48,7 +48,8 @@ struct Found {
   Bytes least_budget;  // The least that would do, where no plan fits.
 };
 
-// "all kept", "all recomputed", "inputs moved" (and all else recomputed), "all moved".
+// "all kept", "all recomputed", "inputs moved" (and all else recomputed), "all moved". The middle
+// two keep the last block, and move what is saved outside of blocks only where it does not fit.
 std::vector<Forced> ForcedPlans(const ActivationModel& model);
 
 // Errors are those of the replay.

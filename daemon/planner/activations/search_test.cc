@@ -122,6 +122,18 @@ TEST(SearchTest, APlanIsNearToTheBestOfAllAndNeverBelowTheBound) {
   }
 }
 
+TEST(SearchTest, ForcedPlansMoveOthersOnlyWhereTheyDoNotFit) {
+  ActivationModel model = ThreeBlocks(Chunks(16));
+  model.others.push_back({SavedPart::kRest, Chunks(4), 2, 3, 3, 0, 0});
+  // Two inputs, the last block and others are 11 chunks, beside the 4 of the least slots.
+  std::vector<Forced> forced = ForcedPlans(model);
+  EXPECT_EQ(forced[1].candidate.others, Choice::kKeep);
+  model.budget = Chunks(14);
+  forced = ForcedPlans(model);
+  EXPECT_EQ(forced[0].candidate.others, Choice::kKeep);
+  EXPECT_EQ(forced[1].candidate.others, Choice::kMove);
+}
+
 TEST(SearchTest, FixedSlotsStayWhateverIsKept) {
   ActivationModel model = SmallModel(6, 0.6);
   model.fixed_slots = 20;
