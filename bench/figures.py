@@ -86,9 +86,7 @@ def _policy(trace: str) -> tuple[Figure, ...]:
 def _frontier(percent: int, goal: float) -> Figure:
     """The speed in device memory of so much of the states, against all resident."""
     title = f"Llama 8B shape, {percent}% of the states on the device, against all resident"
-    return Figure(
-        f"plans.frontier_{percent}", title, Measure.SPEEDUP, goal, "s", at_least=True
-    )
+    return Figure(f"plans.frontier_{percent}", title, Measure.SPEEDUP, goal, "s", at_least=True)
 
 
 FIGURES: tuple[Figure, ...] = (

@@ -145,11 +145,17 @@ TEST(SearchTest, FixedSlotsStayWhateverIsKept) {
 }
 
 TEST(SearchTest, WithoutADeviceMovesGoToTheDisk) {
-  SearchOptions options = OnDevice(20);
+  SearchOptions options = OnDevice(0);
   options.replay.device_slots = 0;
+  options.replay.links.disk_read.bytes_per_second = 20e6;
+  options.replay.links.disk_write.bytes_per_second = 20e6;
   const Found found = MustFind(SmallModel(6, 0.3), options);
   ASSERT_TRUE(found.verdict.has_value());
   EXPECT_GE(found.verdict->elapsed, found.lower_bound);
+  // Hundreds of MiB are written and read.
+  const Forced& all_moved = found.forced.back();
+  ASSERT_TRUE(all_moved.verdict.has_value());
+  EXPECT_GT(all_moved.verdict->elapsed, std::chrono::seconds(10));
 }
 
 TEST(LowerBoundTest, WhereAllFitsItIsTheComputingAlone) {
