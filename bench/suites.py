@@ -139,6 +139,10 @@ def _policy(context: Context) -> Samples:
     return samples
 
 
+def _plans(context: Context) -> Samples:
+    return context.run("activation_plans")
+
+
 def _train(context: Context) -> Samples:
     model = ["--layers", "6", "--width", "384"] if context.quick else []
     options = train_overhead.StepOptions(
@@ -272,6 +276,7 @@ def _peers(context: Context) -> Samples:
 SUITES: dict[str, Callable[[Context], Samples]] = {
     "engine": _engine,
     "policy": _policy,
+    "plans": _plans,
     "idle": _idle,
     "rpc": _rpc,
     "client": _client,
