@@ -21,8 +21,9 @@ from pathlib import Path
 
 import memory
 from programs import PROGRAMS, Program
-from results import Result, show, verdict
+from results import Result, verdict
 from rich.console import Console
+from table import show
 
 _ROOT = Path(__file__).resolve().parents[2]
 _QUARTER = 4  # The budget's part of what the peak has above `import torch`.
