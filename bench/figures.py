@@ -299,6 +299,37 @@ FIGURES: tuple[Figure, ...] = (
         _frontier(percent, goal)
         for percent, goal in ((10, 0.8), (15, 0.88), (25, 0.93), (40, 0.97), (60, 0.99))
     ),
+    *(
+        Figure(f"activations.{what}_{link}", f"{title}, {link} link", Measure.SHARE, goal, unit)
+        for link in ("fast", "slow")
+        for what, title, goal, unit in (
+            ("peak", "4 times the sequence, bytes against the short one's", 1.1, "MiB"),
+            ("step", "its step, against computing or traffic", 1.15, "s"),
+        )
+    ),
+    Figure(
+        "activations.predicted",
+        "a planned step, predicted against measured",
+        Measure.ALONE,
+        0.05,
+        "",
+        "",
+    ),
+    Figure(
+        "activations.all_fits",
+        "CPU time of a step with a budget that holds all, against none",
+        Measure.SHARE,
+        1.005,
+        "s",
+    ),
+    Figure(
+        "activations.largest_batch",
+        "batch that trains in a cgroup of 2 GiB, against plain torch",
+        Measure.SHARE,
+        4,
+        "",
+        at_least=True,
+    ),
     Figure("idle.memory", "idle daemon's memory beyond pools", Measure.ALONE, 64, "MiB", "MiB"),
 )
 
