@@ -83,6 +83,12 @@ def _policy(trace: str) -> tuple[Figure, ...]:
     )
 
 
+def _frontier(percent: int, goal: float) -> Figure:
+    """The speed in device memory of so much of the states, against all resident."""
+    title = f"Llama 8B shape, {percent}% of the states on the device, against all resident"
+    return Figure(f"plans.frontier_{percent}", title, Measure.SPEEDUP, goal, "s", at_least=True)
+
+
 FIGURES: tuple[Figure, ...] = (
     _speed("copy.device.1", "copy to device, 64 MiB, against a bare loop", 0.95),
     _speed("copy.device.2", "the same, both directions at once", 0.95),
@@ -259,6 +265,71 @@ FIGURES: tuple[Figure, ...] = (
         "s",
     ),
     *(figure for trace in TRACES for figure in _policy(trace)),
+    Figure(
+        "plans.exhaustive",
+        "activation plan of 8 blocks, against the best of all",
+        Measure.SHARE,
+        1.05,
+        "s",
+    ),
+    Figure(
+        "plans.lower_bound_96",
+        "activation plan of 96 blocks, against a lower bound",
+        Measure.SHARE,
+        1.1,
+        "s",
+    ),
+    Figure("plans.search_s_96", "CPU time of its search", Measure.ALONE, 1, "s", "s"),
+    Figure(
+        "plans.best_forced",
+        "activation plan, against the best without a search, at worst",
+        Measure.SHARE,
+        1.01,
+        "s",
+    ),
+    Figure(
+        "plans.best_forced_gain",
+        "the same, where it gains most",
+        Measure.SPEEDUP,
+        1.1,
+        "s",
+        at_least=True,
+    ),
+    *(
+        _frontier(percent, goal)
+        for percent, goal in ((10, 0.8), (15, 0.88), (25, 0.93), (40, 0.97), (60, 0.99))
+    ),
+    *(
+        Figure(f"activations.{what}_{link}", f"{title}, {link} link", Measure.SHARE, goal, unit)
+        for link in ("fast", "slow")
+        for what, title, goal, unit in (
+            ("peak", "4 times the sequence, bytes against the short one's", 1.1, "MiB"),
+            ("step", "its step, against computing or traffic", 1.15, "s"),
+        )
+    ),
+    Figure(
+        "activations.predicted",
+        "a planned step, predicted against measured",
+        Measure.ALONE,
+        0.05,
+        "",
+        "",
+    ),
+    Figure(
+        "activations.all_fits",
+        "CPU time of a step with a budget that holds all, against none",
+        Measure.SHARE,
+        1.005,
+        "s",
+    ),
+    Figure(
+        "activations.largest_batch",
+        "batch that trains in a cgroup of 2 GiB, against plain torch",
+        Measure.SHARE,
+        4,
+        "",
+        at_least=True,
+    ),
     Figure("idle.memory", "idle daemon's memory beyond pools", Measure.ALONE, 64, "MiB", "MiB"),
 )
 

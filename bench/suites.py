@@ -139,6 +139,27 @@ def _policy(context: Context) -> Samples:
     return samples
 
 
+def _plans(context: Context) -> Samples:
+    return context.run("activation_plans")
+
+
+def _activations(context: Context) -> Samples:
+    import activation_steps  # Its cgroup is of the tests, so only if the suite is run.
+
+    options = activation_steps.Options(
+        memtided=context.memtided,
+        script=context.root / "examples" / "train_gpt.py",
+        heavy_script=context.root / "tests" / "python" / "scripts" / "activation_heavy.py",
+        most_pairs=1 if context.smoke else 6 if context.quick else 12,
+        most_seconds=20 if context.quick else 100,
+        few=context.quick,
+    )
+    try:
+        return activation_steps.measure(options)
+    except (train_overhead.TrainingEnded, subprocess.TimeoutExpired) as error:
+        raise SuiteFailed(str(error)) from None
+
+
 def _train(context: Context) -> Samples:
     model = ["--layers", "6", "--width", "384"] if context.quick else []
     options = train_overhead.StepOptions(
@@ -272,6 +293,8 @@ def _peers(context: Context) -> Samples:
 SUITES: dict[str, Callable[[Context], Samples]] = {
     "engine": _engine,
     "policy": _policy,
+    "plans": _plans,
+    "activations": _activations,
     "idle": _idle,
     "rpc": _rpc,
     "client": _client,
@@ -289,5 +312,6 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "balloon": _balloon,
     "peers": _peers,
 }
-# Suites that run only if --only names them, as tools/setup does not install what they need.
-BY_NAME_ONLY = {"peers"}
+# Suites that run only if --only names them: tools/setup does not install what "peers" needs, and
+# "activations" takes 20 minutes.
+BY_NAME_ONLY = {"activations", "peers"}

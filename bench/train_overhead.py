@@ -26,6 +26,7 @@ WARM_UP_STEPS = 3
 class StepOptions:
     """`arguments` go to the script, `environment` to both runs. `most_...` bound the rounds if the
     machine is never quiet. A sample is the mean of `steps_per_sample` steps, one after the other.
+    `limit_arguments`: the run to compare with is under `memtide run`, too, with these arguments.
     """
 
     script: Path
@@ -36,6 +37,7 @@ class StepOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     steps_per_sample: int = 1
     warm_up_steps: int = WARM_UP_STEPS
+    limit_arguments: Sequence[str] | None = None
 
 
 class TrainingEnded(Exception):
@@ -89,12 +91,13 @@ class _Run:
 
 @contextlib.contextmanager
 def _both(options: StepOptions) -> Iterator[tuple[_Run, _Run]]:
-    plain = _Run([sys.executable], options)
+    memtide = [sys.executable, "-m", "memtide", "run", "--quiet"]
+    with_limit = options.limit_arguments is not None
+    first = [*memtide, *(options.limit_arguments or ())] if with_limit else [sys.executable]
+    plain = _Run(first, options)
     try:
         plain.wait_for_step()
-        under_memtide = _Run(
-            [sys.executable, "-m", "memtide", "run", "--quiet", *options.memtide_arguments], options
-        )
+        under_memtide = _Run([*memtide, *options.memtide_arguments], options)
         try:
             under_memtide.wait_for_step()
             yield plain, under_memtide

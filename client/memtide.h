@@ -395,6 +395,11 @@ MEMTIDE_API int memtide_get_trace(const char* socket_dir, uint64_t job_id, char*
 /* Converts a serialized Trace to JSON with the proto's field names. The caller frees *json with
  * memtide_free_text. INVALID_ARGUMENT: the bytes are not a Trace. */
 MEMTIDE_API int memtide_read_trace(const char* trace, size_t bytes, char** json);
+/* Adds what `json` has, a Trace in the same JSON, to a serialized Trace: such as its
+ * activation_profile. The caller frees *extended, of *extended_bytes bytes, with memtide_free_text.
+ * INVALID_ARGUMENT: one of them is not a Trace, or the JSON has more than 64 MiB. */
+MEMTIDE_API int memtide_add_to_trace(const char* trace, size_t bytes, const char* json,
+                                     size_t json_bytes, char** extended, size_t* extended_bytes);
 /* Frees a text that this library returned. NULL is allowed. */
 MEMTIDE_API void memtide_free_text(char* text);
 

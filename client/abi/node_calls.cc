@@ -67,6 +67,24 @@ int memtide_read_trace(const char* trace, size_t bytes, char** json) {
   });
 }
 
+int memtide_add_to_trace(const char* trace, size_t bytes, const char* json, size_t json_bytes,
+                         char** extended, size_t* extended_bytes) {
+  return Guarded([&]() -> absl::Status {
+    if (trace == nullptr && bytes != 0) return NullArgument("trace");
+    if (json == nullptr) return NullArgument("json");
+    if (extended == nullptr) return NullArgument("extended");
+    if (extended_bytes == nullptr) return NullArgument("extended_bytes");
+    *extended = nullptr;
+    *extended_bytes = 0;
+    absl::StatusOr<std::string> serialized =
+        memtide::client::AddToJobTrace({trace, bytes}, {json, json_bytes});
+    if (!serialized.ok()) return serialized.status();
+    MEMTIDE_RETURN_IF_ERROR(CopyText(*serialized, extended));
+    *extended_bytes = serialized->size();
+    return absl::OkStatus();
+  });
+}
+
 int memtide_default_chunk_bytes(uint64_t device_share_bytes, uint64_t host_share_bytes,
                                 uint64_t* chunk_bytes) {
   return Guarded([&]() -> absl::Status {

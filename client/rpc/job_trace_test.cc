@@ -29,6 +29,46 @@ TEST(JobTraceTest, RefusesOtherBytes) {
   EXPECT_EQ(JobTraceAsJson("no trace at all").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(JobTraceTest, HasWhatIsAddedBesideWhatItHad) {
+  v1::Trace trace;
+  trace.set_job_id(7);
+  // A field that a newer daemon may know.
+  trace.GetReflection()->MutableUnknownFields(&trace)->AddVarint(1000, 5);
+  const absl::StatusOr<std::string> bytes =
+      AddToJobTrace(trace.SerializeAsString(),
+                    R"({"activation_profile": {"blocks": [{"name": "layers.0", "forward_ns": 12}]},
+          "activation_plan": {"blocks": [{"rest": "ACTIVATION_CHOICE_RECOMPUTE"}],
+                              "forced": [{"name": "all kept", "predicted": null}]}})");
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  v1::Trace extended;
+  ASSERT_TRUE(extended.ParseFromString(*bytes));
+  EXPECT_EQ(extended.job_id(), 7u);
+  EXPECT_EQ(extended.GetReflection()->GetUnknownFields(extended).field_count(), 1);
+  EXPECT_EQ(extended.activation_profile().blocks(0).forward_ns(), 12);
+  EXPECT_EQ(extended.activation_plan().blocks(0).rest(), v1::ACTIVATION_CHOICE_RECOMPUTE);
+  EXPECT_FALSE(extended.activation_plan().forced(0).has_predicted());
+}
+
+TEST(JobTraceTest, RefusesToAddWhatIsNotATrace) {
+  const std::string deep(100000, '[');
+  for (const std::string& json :
+       {std::string(), std::string("{"), std::string("[]"), std::string(R"({"cats": 1})"),
+        std::string(R"({"job_id": -1})"), R"({"activation_plan": )" + deep}) {
+    const absl::Status status = AddToJobTrace("", json).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << json.substr(0, 40);
+  }
+  EXPECT_EQ(AddToJobTrace("no trace at all", "{}").status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(JobTraceTest, RefusesToAddMoreThanItsLimit) {
+  std::string json = "{}";
+  json.resize(kMostAddedJson, ' ');
+  EXPECT_TRUE(AddToJobTrace("", json).ok());
+  json += ' ';
+  EXPECT_EQ(AddToJobTrace("", json).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 // A daemon with one job, number 7.
 class OneJob final : public v1::AdminService::Service {
   grpc::Status GetTrace(grpc::ServerContext*, const v1::GetTraceRequest* request,

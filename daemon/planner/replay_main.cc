@@ -32,7 +32,8 @@ struct CommandLine {
   std::string device_slots, host_slots;  // A number, or "33%"; empty: the trace's.
   double link_gbps = 4, ssd_read_gbps = 2, ssd_write_gbps = 2, compute_scale = 1;
   bool json = false;
-  std::string activations;  // Path of a profile; empty: policies are compared.
+  // Path of a profile or, without `traces`, of a trace that has one; empty: policies are compared.
+  std::string activations;
   absl::optional<uint32_t> replays;
 };
 
@@ -57,8 +58,7 @@ uint32_t Slots(const std::string& text, uint32_t traced, uint32_t chunks) {
 }
 
 void AddOptions(CLI::App* app, CommandLine* line) {
-  app->add_option("TRACE", line->traces, "Files that `memtide trace export --raw` made")
-      ->required();
+  app->add_option("TRACE", line->traces, "Files that `memtide trace export --raw` made");
   app->add_option("--policy", line->policy,
                   "One of " + absl::StrJoin(PolicyNames(), ", ") + ", or all")
       ->capture_default_str()
@@ -85,8 +85,9 @@ void AddOptions(CLI::App* app, CommandLine* line) {
   app->add_flag("--json", line->json, "Write JSON instead of tables");
   auto* const activations =
       app->add_option("--activations", line->activations,
-                      "Profile of the activations of the one TRACE: print which to keep, to move "
-                      "and to recompute, as an ActivationPlan");
+                      "Profile of the activations of the one TRACE, or without TRACE a trace that "
+                      "has its profile: print which to keep, to move and to recompute, as an "
+                      "ActivationPlan");
   app->add_option("--replays", line->replays,
                   "End the search for it after this many replays, not after a second")
       ->needs(activations)
@@ -125,12 +126,23 @@ absl::StatusOr<Comparison> CompareTrace(const std::string& path, const CommandLi
   return comparison;
 }
 
+absl::StatusOr<v1::ActivationProfile> ProfileOf(const v1::Trace& trace) {
+  if (!trace.has_activation_profile()) {
+    return absl::FailedPreconditionError(
+        "the trace has no profile of activations: `memtide run --trace` adds one where a budget "
+        "was short");
+  }
+  return trace.activation_profile();
+}
+
 // The plan as text.
 absl::StatusOr<std::string> PlanActivations(const CommandLine& line) {
-  MEMTIDE_ASSIGN_OR_RETURN(const v1::Trace trace, LoadTrace(line.traces.front()));
+  const bool is_alone = line.traces.empty();
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::Trace trace,
+                           LoadTrace(is_alone ? line.activations : line.traces.front()));
   MEMTIDE_ASSIGN_OR_RETURN(const AccessSequence sequence, ToAccessSequence(trace));
   MEMTIDE_ASSIGN_OR_RETURN(const v1::ActivationProfile profile,
-                           LoadActivationProfile(line.activations));
+                           is_alone ? ProfileOf(trace) : LoadActivationProfile(line.activations));
   MEMTIDE_ASSIGN_OR_RETURN(const ActivationModel model,
                            ToActivationModel(sequence, profile, line.compute_scale));
   SearchOptions search;
@@ -149,7 +161,7 @@ absl::StatusOr<std::string> PlanActivations(const CommandLine& line) {
 }
 
 int RunActivations(const CommandLine& line) {
-  if (line.traces.size() != 1) {
+  if (line.traces.size() > 1) {
     std::cerr << "memtide-replay: --activations takes one TRACE\n";
     return kExitUsage;
   }
@@ -164,6 +176,10 @@ int RunActivations(const CommandLine& line) {
 
 int Run(const CommandLine& line) {
   if (!line.activations.empty()) return RunActivations(line);
+  if (line.traces.empty()) {
+    std::cerr << "memtide-replay: TRACE is required (see --help)\n";
+    return kExitUsage;
+  }
   std::vector<Comparison> comparisons;
   for (const std::string& path : line.traces) {
     absl::StatusOr<Comparison> comparison = CompareTrace(path, line);

@@ -133,6 +133,33 @@ TEST(ReplayTest, ActivationsThatEndMoveNoMoreThanOtherChunks) {
   EXPECT_LE(activations.moved.from_device, others.moved.from_device);
 }
 
+IterationCost OfActivations(const std::string& iteration) {
+  v1::Trace trace = BuildTrace(Times(6, iteration));
+  for (uint32_t number = 0; number < 8; ++number) {
+    v1::TracedChunk* chunk = trace.add_chunks();
+    chunk->set_number(number);
+    chunk->set_kind(v1::CHUNK_KIND_ACTIVATION);
+  }
+  return Played(*ToAccessSequence(trace), Slots(4, 4, Policy::kMemtide)).counted;
+}
+
+TEST(ReplayTest, ActivationsThatAreFreedAndThoseThatAreDiscardedCostTheSame) {
+  // An older memtide freed them in backward; a discard is recorded as the end of one chunk and the
+  // beginning of the next.
+  const IterationCost freed = OfActivations(
+      "a+ aw | b+ bw | c+ cw | d+ dw | e+ ew | f+ fw | g+ gw | h+ hw | hr h- | gr g- | fr f- | "
+      "er e- | dr d- | cr c- | br b- | ar a-");
+  const IterationCost discarded = OfActivations(
+      "aw | bw | cw | dw | ew | fw | gw | hw | hr h- h+ | gr g- g+ | fr f- f+ | er e- e+ | "
+      "dr d- d+ | cr c- c+ | br b- b+ | ar a- a+");
+  EXPECT_EQ(freed.moved.Total(), discarded.moved.Total());
+  EXPECT_EQ(freed.stalled, discarded.stalled);
+  // Four iterations: at most one way down and back for each chunk, and nothing for dead content.
+  EXPECT_GT(discarded.moved.to_device, Bytes(0));
+  EXPECT_LE(discarded.moved.from_device, kChunk * 8 * 4);
+  EXPECT_LE(discarded.moved.to_device, kChunk * 8 * 4);
+}
+
 TEST(ReplayTest, TheSameTraceGivesTheSameResult) {
   const AccessSequence sequence = Made(Times(4, "aw br cr a- | a+ aw dw er fr br cw gw hr"));
   const ReplayResult one = Played(sequence, Slots(4, 4)), other = Played(sequence, Slots(4, 4));

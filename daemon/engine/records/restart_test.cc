@@ -294,5 +294,30 @@ TEST(RestartTest, TransientChunksAreGone) {
   }
 }
 
+TEST(RestartTest, ATransientChunkIsGoneAlsoWhereItsEntryWasFreedInTheSameEvent) {
+  EngineOptions options{MiB(8), MiB(32), EngineByteHarness::kChunk * 8, Limits()};
+  options.persistent_jobs = true;
+  EngineByteHarness node(options);
+  const SessionId session = node.Open("job", std::chrono::hours(1));
+  const std::vector<ChunkId> chunks = node.Allocate(session, 8);
+  FetchCall fetch{node.Call(), session, Tier::kHost, Access::kRead, {chunks[0]}};
+  node.Post(fetch);
+  ASSERT_EQ(node.in_flight(), 1u);
+  node.Free(session, chunks[0]);
+  // It waits for the slot of the chunk that was freed under its transfer, and gets that of another.
+  AllocateCall allocate{node.Call(), session, 900, 1, ChunkKind::kActivation};
+  allocate.undefined = allocate.transient = true;
+  node.Post(allocate);
+  ASSERT_FALSE(node.Answered(allocate.call));
+  node.Free(session, chunks[1]);
+  const ChunkId chunk = std::get<AllocateReply>(node.ReplyTo(allocate.call).value).chunks.at(0);
+  ASSERT_EQ(IndexOf(chunk), IndexOf(chunks[1]));
+  EXPECT_TRUE(node.DaemonDies(0).empty());
+  const SessionId resumed = node.Open("job", std::chrono::hours(1));
+  const DescribeCall describe{node.Call(), resumed, {chunk}};
+  node.Post(describe);
+  EXPECT_EQ(node.ReplyTo(describe.call).status.code(), absl::StatusCode::kNotFound);
+}
+
 }  // namespace
 }  // namespace memtide

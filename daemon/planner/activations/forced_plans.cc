@@ -27,7 +27,13 @@ std::vector<Forced> ForcedPlans(const ActivationModel& model) {
       {"all moved", Uniform(model, {kMove, kMove, kMove}, kMove)},
   };
   std::vector<Forced> forced;
-  for (const auto& [name, candidate] : plans) forced.push_back({name, candidate, absl::nullopt});
+  for (const auto& [name, candidate] : plans) {
+    forced.push_back({name, candidate, absl::nullopt});
+    Candidate& plan = forced.back().candidate;
+    // What is saved outside of blocks is moved where it does not fit. All kept stays all kept.
+    if (forced.size() == 1 || Divide(model, MostKept(model, plan)).has_value()) continue;
+    plan.others = kMove;
+  }
   return forced;
 }
 

@@ -1,6 +1,7 @@
 #include "daemon/planner/activations/plan_sequence.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace memtide {
@@ -46,6 +47,25 @@ std::vector<Piece> MovedPieces(const ActivationModel& model, const Candidate& ca
   return pieces;
 }
 
+// Numbers from zero, each of one chunk at a time: a client's arena fills the chunks again whose
+// content has ended.
+std::vector<uint32_t> NumbersOf(const std::vector<MovedChunk>& moved) {
+  std::vector<uint32_t> numbers;
+  std::set<uint32_t> unused;
+  std::set<std::pair<uint32_t, uint32_t>> in_use;  // Freed after this moment, number.
+  for (const MovedChunk& chunk : moved) {
+    while (!in_use.empty() && in_use.begin()->first < chunk.writes.front()) {
+      unused.insert(in_use.begin()->second);
+      in_use.erase(in_use.begin());
+    }
+    if (unused.empty()) unused.insert(static_cast<uint32_t>(in_use.size()));
+    numbers.push_back(*unused.begin());
+    unused.erase(unused.begin());
+    in_use.insert({chunk.freed, numbers.back()});
+  }
+  return numbers;
+}
+
 // The forward moments of a call, once more.
 struct Again {
   const BlockCall* call;
@@ -76,11 +96,16 @@ class Builder {
     sequence.chunk_size = states.chunk_size;
     sequence.ssd_slots = states.ssd_slots;
     sequence.chunks = states.chunks;
-    sequence.chunks.resize(states.chunks.size() + moved.size(), {ChunkKind::kActivation, false});
     const auto first = static_cast<uint32_t>(states.chunks.size());
     before_.resize(states.moments.size());
     after_.resize(states.moments.size());
-    for (uint32_t i = 0; i < moved.size(); ++i) Place(moved[i], first + i);
+    const std::vector<uint32_t> numbers = NumbersOf(moved);
+    for (size_t i = 0; i < moved.size(); ++i) {
+      if (first + numbers[i] == sequence.chunks.size()) {
+        sequence.chunks.push_back({ChunkKind::kActivation, false});
+      }
+      Place(moved[i], first + numbers[i]);
+    }
 
     PlayedMoment fill;
     for (uint32_t chunk = 0; chunk < first; ++chunk) {

@@ -62,6 +62,16 @@ TEST(PlanSequenceTest, WithAttentionMovedABlockRecomputesWithoutIt) {
                           "0r: 20", "0w 1w 2w: 5"));
 }
 
+TEST(PlanSequenceTest, AChunkWhoseContentHasEndedIsFilledAgain) {
+  ActivationModel model = ThreeBlocks(Chunks(64));
+  // The input of the block in the middle is used before the last one saves its own.
+  model.blocks[1].saved[0].first_unpacked = model.blocks[1].saved[0].last_unpacked = 1;
+  const Candidate inputs{{kKeepAll, {kMove, kKeep, kKeep}, {kMove, kKeep, kKeep}}, kKeep};
+  EXPECT_EQ(SequenceOf(model, inputs).chunks.size(), 4u);
+  model.blocks[1].saved[0].last_unpacked = 2;
+  EXPECT_EQ(SequenceOf(model, inputs).chunks.size(), 5u);
+}
+
 TEST(PlanSequenceTest, ALargePartTakesSeveralChunksAndSmallOnesShareOne) {
   ActivationModel model = ThreeBlocks(Chunks(64));
   const Candidate all_rests{{{kKeep, kKeep, kMove}, {kKeep, kKeep, kMove}, kKeepAll}, kKeep};

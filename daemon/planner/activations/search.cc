@@ -56,7 +56,9 @@ class Searcher {
 
  private:
   absl::StatusOr<absl::optional<Verdict>> Try(const Candidate& candidate) {
+    const Duration before = ThreadTime();
     MEMTIDE_ASSIGN_OR_RETURN(const absl::optional<Verdict> verdict, judge_(candidate));
+    longest_replay_ = std::max(longest_replay_, ThreadTime() - before);
     if (verdict.has_value() && IsBetter(*verdict, found_.verdict)) {
       found_.verdict = verdict;
       found_.candidate = candidate;
@@ -67,7 +69,7 @@ class Searcher {
   bool IsDone() const {
     if (found_.verdict.has_value() && found_.verdict->elapsed <= found_.lower_bound) return true;
     return judge_.replays() >= options_.most_replays + found_.forced.size() ||
-           ThreadTime() - began_ >= options_.most_time;
+           ThreadTime() - began_ + longest_replay_ > options_.most_time;
   }
 
   absl::Status TryRanked() {
@@ -88,6 +90,7 @@ class Searcher {
   const ActivationModel& model_;
   const SearchOptions& options_;
   const Duration began_;
+  Duration longest_replay_{0};  // The search ends where another one could take too long.
   Judge judge_;
   Found found_;
 };

@@ -25,8 +25,9 @@ namespace memtide {
 struct SearchOptions {
   // `device_slots`: whether there is a device; see Judge. The model has the compute scale already.
   ReplayOptions replay;
-  Duration most_time = std::chrono::seconds(1);  // CPU time of the calling thread.
-  uint32_t most_replays = 100000;                // Beside those of forced plans.
+  // CPU time of the calling thread. No replay begins that may end later; what follows is little.
+  Duration most_time = std::chrono::milliseconds(950);
+  uint32_t most_replays = 100000;  // Beside those of forced plans.
 };
 
 // A plan that a system without a search would have.
@@ -48,7 +49,8 @@ struct Found {
   Bytes least_budget;  // The least that would do, where no plan fits.
 };
 
-// "all kept", "all recomputed", "inputs moved" (and all else recomputed), "all moved".
+// "all kept", "all recomputed", "inputs moved" (and all else recomputed), "all moved". The middle
+// two keep the last block, and move what is saved outside of blocks only where it does not fit.
 std::vector<Forced> ForcedPlans(const ActivationModel& model);
 
 // Errors are those of the replay.

@@ -122,6 +122,18 @@ TEST(SearchTest, APlanIsNearToTheBestOfAllAndNeverBelowTheBound) {
   }
 }
 
+TEST(SearchTest, ForcedPlansMoveOthersOnlyWhereTheyDoNotFit) {
+  ActivationModel model = ThreeBlocks(Chunks(16));
+  model.others.push_back({SavedPart::kRest, Chunks(4), 2, 3, 3, 0, 0});
+  // Two inputs, the last block and others are 11 chunks, beside the 4 of the least slots.
+  std::vector<Forced> forced = ForcedPlans(model);
+  EXPECT_EQ(forced[1].candidate.others, Choice::kKeep);
+  model.budget = Chunks(14);
+  forced = ForcedPlans(model);
+  EXPECT_EQ(forced[0].candidate.others, Choice::kKeep);
+  EXPECT_EQ(forced[1].candidate.others, Choice::kMove);
+}
+
 TEST(SearchTest, FixedSlotsStayWhateverIsKept) {
   ActivationModel model = SmallModel(6, 0.6);
   model.fixed_slots = 20;
@@ -133,11 +145,17 @@ TEST(SearchTest, FixedSlotsStayWhateverIsKept) {
 }
 
 TEST(SearchTest, WithoutADeviceMovesGoToTheDisk) {
-  SearchOptions options = OnDevice(20);
+  SearchOptions options = OnDevice(0);
   options.replay.device_slots = 0;
+  options.replay.links.disk_read.bytes_per_second = 20e6;
+  options.replay.links.disk_write.bytes_per_second = 20e6;
   const Found found = MustFind(SmallModel(6, 0.3), options);
   ASSERT_TRUE(found.verdict.has_value());
   EXPECT_GE(found.verdict->elapsed, found.lower_bound);
+  // Hundreds of MiB are written and read.
+  const Forced& all_moved = found.forced.back();
+  ASSERT_TRUE(all_moved.verdict.has_value());
+  EXPECT_GT(all_moved.verdict->elapsed, std::chrono::seconds(10));
 }
 
 TEST(LowerBoundTest, WhereAllFitsItIsTheComputingAlone) {

@@ -14,8 +14,9 @@ double Seconds(Duration duration) { return std::chrono::duration<double>(duratio
 double Number(Bytes bytes) { return static_cast<double>(bytes.count()); }
 
 // Parts of a tier's slots: those that transfers keep from states, those that may hold what is read
-// ahead, and those that may wait to be written. With these, the estimated times of 1500 plans (four
-// shapes, three budgets, two links) are nearest to the engine's.
+// ahead, and those that may wait to be written. Among 72 settings, one near to these chose the
+// fastest patterns for four shapes, three budgets and two links: 0.9% slower than the best in the
+// mean.
 constexpr double kAside = 0.125, kReadAhead = 0.5, kWaiting = 0.3;
 // Traffic of states is computed for this many numbers of slots at most between zero and all.
 constexpr uint32_t kDistinctSlots = 64;

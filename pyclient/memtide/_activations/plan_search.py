@@ -35,20 +35,25 @@ class SearchFailed(MemtideError):
     """There is no plan; the message says why."""
 
 
-def link_flags(trace: Trace) -> list[str]:
-    """The speeds of the links as flags of memtide-replay: the median over a trace's transfers. A
-    link with fewer than _FEWEST_TRANSFERS has none, and memtide-replay's default."""
+def link_gbps(trace: Trace) -> dict[str, float]:
+    """The speeds of the links in GB/s, by their flags of memtide-replay: the median over a trace's
+    transfers. A link with fewer than _FEWEST_TRANSFERS has none, and memtide-replay's default."""
     speeds: dict[str, list[float]] = {}
     for transfer in trace.transfers:
         flag = _FLAGS_OF_LINKS.get((transfer.source or "", transfer.target or ""))
         if flag is not None and transfer.duration_s > 0:
             speeds.setdefault(flag, []).append(trace.chunk_bytes / transfer.duration_s / 1e9)
-    return [
-        argument
+    return {
+        flag: statistics.median(values)
         for flag, values in sorted(speeds.items())
         if len(values) >= _FEWEST_TRANSFERS
-        for argument in (flag, f"{statistics.median(values):.6g}")
-    ]
+    }
+
+
+def link_flags(trace: Trace) -> list[str]:
+    """The speeds of the links as flags of memtide-replay."""
+    speeds = link_gbps(trace).items()
+    return [argument for flag, gbps in speeds for argument in (flag, f"{gbps:.6g}")]
 
 
 def search(profile: Mapping[str, Any], trace: bytes, flags: Sequence[str] = ()) -> dict[str, Any]:

@@ -86,6 +86,7 @@ class ActivationProfile:
     budget_bytes: int = 0  # For chunks and for kept activations, on the fastest tier.
     least_slots: int = 0  # The fewest that chunks must have.
     fixed_slots: int = 0  # Those that chunks have whatever the plan is; 0: the plan divides.
+    iteration_moments: int = 0  # By which the iteration is found in a trace; 0: the last one.
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> ActivationProfile:
@@ -96,6 +97,7 @@ class ActivationProfile:
             budget_bytes=int(document.get("budget_bytes", 0)),
             least_slots=int(document.get("least_slots", 0)),
             fixed_slots=int(document.get("fixed_slots", 0)),
+            iteration_moments=int(document.get("iteration_moments", 0)),
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ its profile. Where the search finds none, or cannot run, blocks are planned with
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from memtide._activations import plan_outcome, plan_search
@@ -50,6 +51,8 @@ class SearchedPlans:
         self._say = say
         self._pending: Profiled | None = None
         self._tries = 0
+        # The latest plan that was made, and the profile that it was made of.
+        self.latest: tuple[ActivationProfile, ActivationPlan] | None = None
 
     def __call__(self, profiled: Profiled) -> ActivationPlan | None:
         """The plan for iterations as this one; None: it comes after the next iteration."""
@@ -59,30 +62,37 @@ class SearchedPlans:
             return None
         self._tries += 1
         try:
-            plan = self._search(pending)
+            made = self._search(pending)
         except MemtideError as error:
             self._say(f"activations are planned without a search: {error}")
-            plan = self._without_search(pending)
-        if plan is not None:
-            self._pending = None
-            self._say(plan_outcome.line_of(plan))
-        return plan
+            without_search = self._without_search(pending)
+            made = None if without_search is None else (_profile_of(pending), without_search)
+        if made is None:
+            return None
+        self._pending, self.latest = None, made
+        self._say(plan_outcome.line_of(made[1]))
+        return made[1]
 
-    def _search(self, pending: Profiled) -> ActivationPlan | None:
+    def _search(self, pending: Profiled) -> tuple[ActivationProfile, ActivationPlan] | None:
         serialized = self._fetch_trace()
         trace = traces.parse(serialized)
         if _last_iteration_of(trace) != tuple(map(_as_recorded, pending.moments)):
             if self._tries < _MOST_TRIES:
                 return None
             raise plan_search.SearchFailed("the daemon's trace is not that of the iteration")
-        profile = self._division.divide(pending.profile)
+        profile = self._division.divide(_profile_of(pending))
         found = plan_search.search(profile.as_json(), serialized, plan_search.link_flags(trace))
         plan = ActivationPlan.of_json(found)
         if plan.least_budget_bytes:
             raise plan_search.SearchFailed(
                 f"no plan fits; the least would be {plan.least_budget_bytes} bytes"
             )
-        return plan
+        return profile, plan
+
+
+def _profile_of(profiled: Profiled) -> ActivationProfile:
+    """The profile, with what finds its iteration in a trace."""
+    return replace(profiled.profile, iteration_moments=len(profiled.moments))
 
 
 def _last_iteration_of(trace: Trace) -> tuple[MomentName, ...]:

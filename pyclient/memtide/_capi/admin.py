@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from collections.abc import Mapping
 from ctypes import byref, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,7 @@ def get_trace(socket_dir: Path | str | None = None, *, job_id: int = 0) -> bytes
     check(
         load_library().memtide_get_trace(_path_bytes(socket_dir), job_id, byref(text), byref(size))
     )
-    try:
-        return ctypes.string_at(text.value or 0, size.value)
-    finally:
-        load_library().memtide_free_text(text)
+    return _take_bytes(text, size)
 
 
 def read_trace(trace: bytes) -> dict[str, Any]:
@@ -52,8 +50,28 @@ def read_trace(trace: bytes) -> dict[str, Any]:
     return _take_json(text)
 
 
+def add_to_trace(trace: bytes, added: Mapping[str, Any]) -> bytes:
+    """A serialized Trace with what `added` has in protobuf's JSON of a Trace, too.
+    InvalidArgument: one of them is no Trace."""
+    json_bytes = json.dumps(added).encode()
+    text, size = c_void_p(), c_size_t()
+    check(
+        load_library().memtide_add_to_trace(
+            trace, len(trace), json_bytes, len(json_bytes), byref(text), byref(size)
+        )
+    )
+    return _take_bytes(text, size)
+
+
 def _path_bytes(socket_dir: Path | str | None) -> bytes | None:
     return os.fsencode(socket_dir) if socket_dir else None
+
+
+def _take_bytes(text: c_void_p, size: c_size_t) -> bytes:
+    try:
+        return ctypes.string_at(text.value or 0, size.value)
+    finally:
+        load_library().memtide_free_text(text)
 
 
 def _take_json(text: c_void_p) -> dict[str, Any]:

@@ -200,6 +200,10 @@ def load_library() -> ctypes.CDLL:
             c_int,
         ),
         "memtide_read_trace": ([c_char_p, c_size_t, POINTER(c_void_p)], c_int),
+        "memtide_add_to_trace": (
+            [c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
+            c_int,
+        ),
         "memtide_free_text": ([c_void_p], None),
         "memtide_reinstall_handlers": ([], c_int),
         "memtide_last_error": ([], c_char_p),

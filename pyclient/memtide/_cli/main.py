@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from memtide import __version__
+from memtide._activations.explain import TracedActivations
 from memtide._launch.program import Program
 from memtide._node.connect import SessionRequest
 from memtide._node.memory_budget import MemoryBudget
@@ -213,10 +214,19 @@ def _add_trace(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "explain", help="explain what happened to a chunk and why, newest first"
+        "explain",
+        help="explain what happened to a chunk and why, or what was planned for activations",
     )
     _add_trace_source(parser)
-    parser.add_argument("chunk", type=int, metavar="CHUNK", help="number in the trace, or id")
+    parser.add_argument(
+        "what",
+        metavar="CHUNK|activations",
+        help="a chunk's number in the trace, or its id: its history, newest first; `activations`: "
+        "what each block saves for backward, and what the plan does with it",
+    )
+    parser.add_argument(
+        "block", nargs="?", metavar="BLOCK", help="after `activations`: only this block's, by name"
+    )
     parser.set_defaults(command=_explain)
 
 
@@ -310,7 +320,20 @@ def _export(flags: argparse.Namespace) -> _Action:
 
 
 def _explain(flags: argparse.Namespace) -> _Action:
-    for line in explain.explain(traces.parse(_raw_trace(flags)), flags.chunk):
+    about_activations = flags.what == "activations"
+    if not about_activations and not flags.what.isdecimal():
+        raise UsageError(f"'{flags.what}' is neither the number of a chunk nor `activations`")
+    if not about_activations and flags.block is not None:
+        raise UsageError("BLOCK comes after `activations`")
+    trace = traces.parse(_raw_trace(flags))
+    activations = TracedActivations(trace)
+    if not about_activations:
+        lines = explain.explain(trace, int(flags.what), activations.held_by)
+    elif flags.block is None:
+        lines = activations.explain()
+    else:
+        lines = activations.explain_block(flags.block)
+    for line in lines:
         print(line)
     return lambda: 0
 

@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memtide._activations.budget import Budget, Sampling
+from memtide._activations.plan import ActivationPlan
+from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
 from memtide._launch.spawned_ranks import EnterRank, StartRanks
 from memtide._memory.chunk_size import Parameter
@@ -79,6 +81,12 @@ def end() -> bool:
     runtime.stop()
     _runtime.client.close()
     return True
+
+
+def planned_activations() -> tuple[ActivationProfile, ActivationPlan] | None:
+    """The latest plan of activations, and the profile that it was made of; None: there is none."""
+    plans = _runtime.searched_plans if _runtime is not None else None
+    return plans.latest if plans is not None else None
 
 
 def parameters() -> list[Parameter]:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from memtide._activations.budget import Budget, budget_of
+from memtide._capi import admin
 from memtide._capi.client import Client
 from memtide._launch import deferred_start
 from memtide._launch.deferred_start import Stepping
@@ -283,6 +284,12 @@ def _draw(summary: Summary, path: Path, console: Console) -> None:
 def _export_trace(socket_dir: Path, path: Path, console: Console) -> None:
     try:
         job_id = traces.job_of_process(socket_dir, os.getpid())
-        trace_files.export(traces.fetch(socket_dir, job_id), path)
+        serialized = traces.fetch(socket_dir, job_id)
+        planned = deferred_start.planned_activations()
+        if planned is not None:
+            profile, plan = (each.as_json() for each in planned)
+            added = {"activation_profile": profile, "activation_plan": plan}
+            serialized = admin.add_to_trace(serialized, added)
+        trace_files.export(serialized, path)
     except MemtideError as error:
         console.print(f"memtide: no trace: {error}", markup=False)

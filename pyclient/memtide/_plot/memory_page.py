@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from memtide._plot.palette import COLOURS, LIMIT_COLOURS, OWN_COLOURS, PHASE_COLOURS
+from memtide._plot.palette import COLOURS, LIMIT_COLOURS, OWN_COLOURS, PHASE_COLOURS, label_of
 from memtide._telemetry.memory_timeline import Tide
 
 _TEMPLATE = Path(__file__).with_name("memory_page.html")
@@ -41,7 +41,7 @@ def _numbers(tide: Tide) -> dict[str, Any]:
             {
                 "name": tier,
                 "kinds": [
-                    {"name": kind.replace("_", " "), "colour": COLOURS[kind], "kib": _kib(sizes)}
+                    {"name": label_of(kind), "colour": COLOURS[kind], "kib": _kib(sizes)}
                     for kind, sizes in tide.kinds(tier).items()
                 ],
                 "lines": [

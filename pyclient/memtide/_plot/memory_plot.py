@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memtide._plot import memory_page
-from memtide._plot.palette import COLOURS, LIMIT_COLOURS, OWN_COLOURS, PHASE_COLOURS
+from memtide._plot.palette import COLOURS, LIMIT_COLOURS, OWN_COLOURS, PHASE_COLOURS, label_of
 from memtide._telemetry.memory_timeline import Sample, Tide
 
 if TYPE_CHECKING:
@@ -60,7 +60,15 @@ def draw(tide: Tide, path: Path) -> None:
     axes[-1].set_xlabel(f"seconds in iteration {tide.iteration}")
     figure.suptitle("The memory tide of one training step", x=0.01, ha="left", weight="bold")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False)
+    figure.legend(
+        handles,
+        labels,
+        loc="outside upper right",
+        ncols=len(labels),
+        frameon=False,
+        columnspacing=1,  # The title is to its left.
+        handlelength=1.2,
+    )
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
@@ -72,7 +80,7 @@ def _draw_tier(panel: Axes, tide: Tide, tier: str, moments: list[float]) -> None
         panel.stackplot(
             moments,
             *layers,
-            labels=[kind.replace("_", " ") for kind in kinds],
+            labels=[label_of(kind) for kind in kinds],
             colors=[COLOURS[kind] for kind in kinds],
             linewidth=0,
             step="post",

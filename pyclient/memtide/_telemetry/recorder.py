@@ -27,12 +27,13 @@ _MOST_RECORDS = 10_000
 _MOST_SAMPLES = 4_000
 _FIRST_SAMPLED = 3  # First iterations that are sampled, too, if a later one is to be drawn.
 _SHORTEST_RECORD_S = 0.1
+_INSPECTING_PART = 0.005  # At most: to ask the daemon delays the script.
 _CLIENT_COUNTS = ("acquires", "acquire_hits", "faults", "upgrades", "releases", "calls")
 
 
 @dataclass(frozen=True)
 class Record:
-    """The cost of one iteration, or of several consecutive ones if they are shorter than 0.1 s."""
+    """The cost of one iteration, or of several consecutive ones that are short."""
 
     first_iteration: int
     iterations: int
@@ -54,6 +55,7 @@ class Recorder(Observer):
         self._began = time.monotonic()
         self._record_began = self._began
         self._iterations_recorded = 0
+        self._shortest_record_s = _SHORTEST_RECORD_S
         self._iterating = False
         self._node = inspection.inspect(socket_dir)
         self._stats = client.stats()
@@ -104,7 +106,7 @@ class Recorder(Observer):
         if self._sampled_tide is not None and self._sampled_tide.samples:
             self.tide, self._sampled_tide = self._sampled_tide, None
         self.sampling = False
-        if time.monotonic() - self._record_began >= _SHORTEST_RECORD_S:
+        if time.monotonic() - self._record_began >= self._shortest_record_s:
             self._end_record()
         self._start_tide()
 
@@ -153,11 +155,10 @@ class Recorder(Observer):
             self.sampling = True
 
     def _end_record(self) -> None:
-        now, node, stats = (
-            time.monotonic(),
-            inspection.inspect(self._socket_dir),
-            self._client.stats(),
-        )
+        now = time.monotonic()
+        node, stats = inspection.inspect(self._socket_dir), self._client.stats()
+        inspected_s = time.monotonic() - now
+        self._shortest_record_s = max(_SHORTEST_RECORD_S, inspected_s / _INSPECTING_PART)
         record = Record(
             first_iteration=self._iterations_recorded + 1,
             iterations=self.iterations - self._iterations_recorded,

@@ -83,6 +83,7 @@ class Runtime:
             self.observer.moments,
             chosen,
         )
+        self.searched_plans: SearchedPlans | None = None  # Where a budget is kept.
         planning = self.activations.planning
         self.observer.is_wanted = lambda: planning.is_short
         self.regions = CompiledRegions(self.manager, self.moments)
@@ -284,7 +285,7 @@ class Runtime:
         """Counts what is kept here, and what chunks leave on the device, in `budget`, and plans
         activations within it. `say` is called with each plan, in a line."""
         planning = self.activations.planning
-        planning.planner = SearchedPlans(
+        planning.planner = self.searched_plans = SearchedPlans(
             budget, functools.partial(_own_trace, budget.socket_dir), planning.planner, say
         )
         budget.watch(self.activations)

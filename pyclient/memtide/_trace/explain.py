@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from memtide._trace.model import Chunk, Trace, Transfer
@@ -13,8 +13,11 @@ from memtide.errors import UsageError
 _PAST = {"read": "read", "write": "written", "allocate": "allocated", "free": "freed"}
 
 
-def explain(trace: Trace, wanted: int) -> Iterator[str]:
-    """A headline for the chunk with this number (or id), then a line for each use and transfer.
+def explain(
+    trace: Trace, wanted: int, held_by: Callable[[int], str | None] = lambda _: None
+) -> Iterator[str]:
+    """A headline for the chunk with this number (or id), then what it held, if `held_by` knows that
+    of its number, and a line for each use and transfer.
 
     UsageError: the trace has no such chunk.
     """
@@ -26,6 +29,9 @@ def explain(trace: Trace, wanted: int) -> Iterator[str]:
     ]
     chunk = trace.chunks.get(number)
     yield _headline(trace, number, chunk)
+    held = held_by(number)
+    if held is not None:
+        yield held
     if not lines:
         yield "it was neither used nor transferred in the iterations of the trace"
     for *_, text in sorted(lines, reverse=True):

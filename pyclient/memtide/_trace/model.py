@@ -88,6 +88,10 @@ class Trace:
     iteration_ends: tuple[int, ...]
     transfers: tuple[Transfer, ...]
     stalls: tuple[Stall, ...]
+    # What one iteration saves for backward, and the plan that was made of it, as JSON of
+    # proto/memtide/v1/activations.proto; None: there is none.
+    activation_profile: Mapping[str, Any] | None = None
+    activation_plan: Mapping[str, Any] | None = None
 
     @property
     def end_s(self) -> float:
@@ -142,6 +146,8 @@ def of_json(document: Mapping[str, Any]) -> Trace:
         iteration_ends=tuple(int(end) for end in document.get("iteration_ends", ())),
         transfers=tuple(_transfer(entry) for entry in document.get("moves", ())),
         stalls=tuple(_stall(entry) for entry in document.get("stalls", ())),
+        activation_profile=document.get("activation_profile"),
+        activation_plan=document.get("activation_plan"),
     )
 
 

@@ -68,6 +68,8 @@ def test_a_plan_comes_one_iteration_after_its_profile(world: World) -> None:
     assert world.planner(_PROFILED) == _FOUND
     assert world.searched[0]["budget_bytes"] == 5
     assert len(world.lines) == 1
+    divided = ActivationProfile(budget_bytes=5, iteration_moments=len(_MOMENTS))
+    assert world.planner.latest == (divided, _FOUND)
 
 
 def test_another_signature_is_another_profile(world: World) -> None:
@@ -96,6 +98,7 @@ def test_where_no_plan_fits_blocks_are_planned_without_a_search(world: World) ->
     world.planner(_PROFILED)
     assert world.planner(_PROFILED) == _WITHOUT_SEARCH
     assert "99" in world.lines[0]
+    assert world.planner.latest == (ActivationProfile(iteration_moments=3), _WITHOUT_SEARCH)
 
 
 def transfer(source: str | None, target: str | None, duration_s: float) -> Transfer:

@@ -280,6 +280,30 @@ def test_on_a_gpu_torchs_allocator_says_what_is_used(
     assert gpu_budget.allowance_bytes() == left - 90 * _MIB
 
 
+def test_activations_that_a_gpu_keeps_are_no_host_memory(
+    machine: Machine, cpu_as_gpu: RecordingGpu
+) -> None:
+    client = FakeClient(handles_faults=False)
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), client)
+    machine.kept_bytes = 30 * _MIB
+    budget.sample()
+    used = budget.as_json()
+    assert used is not None
+    assert used["host_most_own_bytes"] == 300 * _MIB, "nothing is taken from it"
+
+
+def test_before_the_script_uses_the_gpu_its_allocator_is_asked_for_nothing(
+    gpu_budget: Budget, cpu_as_gpu: RecordingGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_used(_device: object) -> dict[str, object]:
+        raise RuntimeError("CUDA is not initialized")
+
+    monkeypatch.setattr(cpu_as_gpu, "memory_stats_as_nested_dict", not_used)
+    gpu_budget.sample()
+    gpu_budget._limit_allocator()
+    assert cpu_as_gpu.calls == []
+
+
 def test_torchs_allocator_is_limited_to_what_the_share_leaves(
     gpu_budget: Budget, cpu_as_gpu: RecordingGpu
 ) -> None:

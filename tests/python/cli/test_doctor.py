@@ -182,6 +182,9 @@ def test_the_nodes_of_gpu_and_pool_are_said(
     assert unknown.verdict is Verdict.SLOW
     assert "numactl" in unknown.remedy
     (node / "memtided").write_text("#!/bin/sh\necho '0 (GPU, 80 GiB, GPU-1, NUMA node 1)'\n")
+    planned = doctor._numa()
+    assert planned.verdict is Verdict.GOOD
+    assert "memtided takes host memory from its GPU's node" in planned.state
     _answer(monkeypatch, HostMemory(numa_node=1))
     finding = doctor._numa()
     assert finding.verdict is Verdict.GOOD

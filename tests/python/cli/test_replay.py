@@ -67,6 +67,9 @@ def test_its_help_is_the_programs_own(cli: Cli) -> None:
         (("--device-slots", "3", "{loop}"), 1, "a tier needs 4 slots at least"),
         (("{loop}.not",), 1, "the file cannot be read"),
         ((__file__,), 1, "is not a trace"),
+        (("--activations", "{loop}"), 1, "the trace has no profile of activations"),
+        (("--activations", __file__), 1, "is not a trace"),
+        (("--activations", "{loop}", "{loop}", "{loop}"), 2, "takes one TRACE"),
         ((), 2, "TRACE is required"),
     ],
 )

@@ -65,6 +65,20 @@ def script(cpu_as_gpu: RecordingGpu, runtime: Runtime, monkeypatch: pytest.Monke
     return Script(runtime, cpu_as_gpu, monkeypatch)
 
 
+def test_another_error_of_what_is_tried_again_is_the_scripts(runtime: Runtime) -> None:
+    tries: list[int] = []
+
+    def fail() -> None:
+        tries.append(runtime.client.slots)
+        raise RuntimeError("a mistake of the script")
+
+    handler = DeviceOomHandler(runtime.manager)
+    short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 KiB. GPU 0")
+    with pytest.raises(RuntimeError, match="a mistake of the script"):
+        handler.retry(short, fail)
+    assert len(tries) == 1
+
+
 def test_short_of_device_memory_chunks_give_way_and_it_is_tried_again(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,22 @@ def test_kept_activations_are_a_part_of_the_process_s_own_memory(
     assert "#b5524a" in (tmp_path / "tide.svg").read_text(encoding="utf-8")
 
 
+def test_moved_activations_look_different_from_kept_ones(falling: Tide, tmp_path: Path) -> None:
+    moved = {"activation": {"allocated_bytes": _MIB, "device_bytes": _MIB}}
+    samples = [
+        Sample(**{**vars(each), "kinds": moved, "kept_activation_bytes": _MIB})
+        for each in falling.samples
+    ]
+    tide = Tide(3, samples, falling.pool_bytes)
+    page = memory_page.page(tide)
+    assert '"name":"moved activations","colour":"#dd9b95"' in page
+    assert '"name":"activations","colour":"#b5524a"' in page
+    memory_plot.draw(tide, tmp_path / "tide.svg")
+    image = (tmp_path / "tide.svg").read_text(encoding="utf-8")
+    assert "#dd9b95" in image
+    assert "#b5524a" in image
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_an_image_is_drawn(suffix: str, falling: Tide, tmp_path: Path) -> None:
     path = tmp_path / f"tide.{suffix}"

@@ -85,8 +85,22 @@ def test_a_region_that_runs_short_runs_again_with_fewer_chunks_on_the_device(
     assert (graphs.forward, graphs.backward) == (6, 6), "each ran once more"
 
 
+def test_an_error_of_a_region_that_is_no_shortage_is_the_scripts(runtime: Runtime) -> None:
+    graphs = ShortGraphs(runtime, RuntimeError("a mistake of the script"))
+    slots = runtime.client.slots
+    training = Training(lambda model: torch.compile(model, backend=graphs))
+    with pytest.raises(RuntimeError, match="a mistake of the script"):
+        training.losses(1)
+    assert (graphs.forward, runtime.client.slots) == (1, slots), "it ran once, with all chunks"
+    assert runtime.client.in_use() == set()
+
+
 class ShortGraphs(Graphs):
-    """Whose first graph of each phase finds too little memory."""
+    """Whose first graph of each phase fails, by default as it finds too little memory."""
+
+    def __init__(self, runtime: Runtime, error: RuntimeError | None = None) -> None:
+        super().__init__(runtime)
+        self._error = error or torch.OutOfMemoryError("Tried to allocate 4.00 KiB.")
 
     def _counting(self, gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:
         run = super()._counting(gm, phase)
@@ -95,7 +109,7 @@ class ShortGraphs(Graphs):
             if not getattr(self, phase):
                 args.clear()
                 setattr(self, phase, 1)
-                raise torch.OutOfMemoryError("Tried to allocate 4.00 KiB.")
+                raise self._error
             return run(args)
 
         run_short._boxed_call = True  # type: ignore[attr-defined]

@@ -103,6 +103,21 @@ def test_a_region_knows_the_chunks_of_so_many_blocks_and_no_more(
     assert graphs.unleased == []
 
 
+def test_in_host_memory_a_region_whose_parts_do_not_fit_either_is_compiled_whole() -> None:
+    runtime = start(4, host=True)
+    try:
+        # No module of it is a class of the script's, which torch could compile by itself.
+        layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(6)))
+        graphs = Graphs()
+        compiled = torch.compile(layers, backend=graphs)
+        x = torch.randn(2, WIDTH)
+        assert torch.equal(compiled(x), layers(x))
+        assert (graphs.compiled, graphs.forward) == (1, 1)
+        assert not runtime.ledger.can_keep(set(range(6)))
+    finally:
+        runtimes.stop()
+
+
 def test_a_region_notices_a_new_parameter_in_the_memory_of_another(runtime: Runtime) -> None:
     (first,) = one_chunk_each(1)
     region = compiled_regions._Region(runtime.manager, "region")

@@ -13,6 +13,7 @@ import pytest
 import trace_builder as build
 from harness import REPOSITORY, Cli
 from memtide import errors
+from memtide._activations.explain import TracedActivations
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
 from memtide._trace import perfetto
@@ -146,7 +147,8 @@ def test_export_writes_what_the_suffix_says(cli: Cli, trace_file: Path, tmp_path
         (["trace", "export", "/nowhere/t.json"], 2, "no directory to write"),
         (["trace", "export", "--trace", "x", "--job", "3", "t.json"], 2, "--trace names a file"),
         (["explain", "--trace", "none.trace.gz", "3"], 2, "cannot be read as a trace"),
-        (["explain", "three"], 2, "invalid int value"),
+        (["explain", "three"], 2, "'three' is neither the number of a chunk nor `activations`"),
+        (["explain", "3", "layers.0"], 2, "BLOCK comes after `activations`"),
         (["run", "--trace", "t.txt", "train.py"], 2, "'t.txt' is neither"),
     ],
 )
@@ -181,6 +183,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(cli: Cli, tmp_path: Path) -> 
     assert done.err == ""
 
 
+def documented_commands(section: str) -> list[list[str]]:
+    """The arguments of the commands in a section of docs/traces.md."""
+    document = (REPOSITORY / "docs" / "traces.md").read_text(encoding="utf-8")
+    (text,) = re.findall(rf"^## {section}$(.*?)^## ", document, re.MULTILINE | re.DOTALL)
+    return [line.split() for line in re.findall(r"^\$ memtide (.*)$", text, re.MULTILINE)]
+
+
 def test_the_documents_commands_work(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import torch\n"
@@ -192,10 +201,9 @@ def test_the_documents_commands_work(cli: Cli, tmp_path: Path) -> None:
         "    optimizer.step()\n",
         encoding="utf-8",
     )
-    document = (REPOSITORY / "docs" / "traces.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^\$ memtide (.*)$", document, re.MULTILINE)
+    commands = documented_commands("Look at one run")
     assert len(commands) == 3
-    outcomes = [cli.memtide(*command.split(), cwd=tmp_path).check() for command in commands]
+    outcomes = [cli.memtide(*command, cwd=tmp_path).check() for command in commands]
 
     assert (tmp_path / "tide.html").stat().st_size < 2**20
     read = traces.parse(trace_files.load(tmp_path / "run.trace.gz"))
@@ -215,3 +223,42 @@ def test_the_documents_commands_work(cli: Cli, tmp_path: Path) -> None:
     lines = outcomes[2].out.splitlines()
     assert lines[0].startswith("chunk 3: ")
     assert len(lines) > 1
+
+
+def test_the_documents_commands_for_activations_work(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Layer(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.wide, self.narrow = nn.Linear(256, 1024), nn.Linear(1024, 256)\n"
+        "    def forward(self, x):\n"
+        "        return x + self.narrow(nn.functional.gelu(self.wide(x)))\n"
+        "model = nn.Sequential(nn.Linear(256, 256), *(Layer() for _ in range(8)))\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for _ in range(7):\n"
+        "    model(torch.randn(1024, 256)).square().mean().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n",
+        encoding="utf-8",
+    )
+    commands = documented_commands("Activations")
+    assert len(commands) == 4
+    _, plan, block, replayed = (
+        cli.memtide(*command, cwd=tmp_path).check().out for command in commands
+    )
+    lines = plan.splitlines()
+    assert lines[1].startswith("8 blocks: ")
+    assert "moved to host memory" in plan
+    assert lines[-1].startswith("what is saved outside of blocks: ")
+    assert [line.split(":")[0] for line in block.splitlines()] == ["2, input", "2, rest"]
+    assert set(block.splitlines()) <= set(lines)
+    assert "packed in moment 4 (forward, Linear), unpacked in 29 (backward, Linear)" in block
+    assert "slots of 2 MiB for chunks" in replayed
+
+    read = traces.parse(trace_files.load(tmp_path / "budget.trace.gz"))
+    held = TracedActivations(read).held_by
+    number = next(number for number in read.chunks if " (rest)" in (held(number) or ""))
+    done = cli.memtide("explain", "--trace", "budget.trace.gz", number, cwd=tmp_path).check()
+    assert done.out.splitlines()[1] == held(number)

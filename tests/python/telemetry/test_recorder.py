@@ -1,0 +1,51 @@
+"""Records of a run's iterations."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_client import FakeClient
+from memtide._node import inspection
+from memtide._telemetry.recorder import Recorder
+
+
+class Daemon:
+    """A daemon whose answers take time, beside a script whose iterations take 1/16 s."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer_s: float) -> None:
+        self._now_s, self._answer_s, self.asked_s = 0.0, answer_s, 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self._now_s)
+        monkeypatch.setattr(inspection, "inspect", self._inspect)
+        self.recorder = Recorder(FakeClient(), Path("/nowhere"))  # type: ignore[arg-type]
+
+    def iterate(self, iterations: int) -> None:
+        for _ in range(iterations):
+            self.recorder.moment("forward", "")
+            self._now_s += 1 / 16
+            self.recorder.end_iteration()
+
+    def _inspect(self, *_where: Any, **_what: Any) -> inspection.Node:
+        self._now_s += self._answer_s
+        self.asked_s += self._answer_s
+        return inspection.parse({})
+
+
+def test_to_ask_a_slow_daemon_takes_a_small_part_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    daemon = Daemon(monkeypatch, 0.01)
+    daemon.iterate(1000)
+    assert daemon.asked_s < 0.006 * 1000 / 16
+    summary = daemon.recorder.finish()
+    assert sum(record.iterations for record in summary.records) == 1000
+
+
+def test_where_the_daemon_answers_at_once_a_record_lasts_a_tenth_of_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    daemon = Daemon(monkeypatch, 0.0)
+    daemon.iterate(100)
+    assert [record.iterations for record in daemon.recorder.finish().records] == [2] * 50
