@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "bench/harness.h"
+#include "daemon/planner/activations/best_of_all.h"
 #include "daemon/planner/activations/search.h"
 #include "daemon/planner/activations/synthetic_model.h"
 
@@ -83,29 +84,6 @@ Found FindFor(const ActivationModel& model, const std::string& name) {
   return found;
 }
 
-// Every plan that keeps, moves or recomputes whole blocks.
-double BestOfAll(const ActivationModel& model) {
-  constexpr Choice kKeep = Choice::kKeep, kMove = Choice::kMove, kAgain = Choice::kRecompute;
-  constexpr BlockChoice kChoices[] = {
-      {kKeep, kKeep, kKeep}, {kMove, kMove, kMove}, {kKeep, kAgain, kAgain}};
-  Judge judge(model, OnDevice().replay);
-  double best = 1e300;
-  size_t plans = 1;
-  for (size_t i = 0; i < model.blocks.size(); ++i) plans *= 3;
-  for (size_t plan = 0; plan < plans; ++plan) {
-    Candidate candidate;
-    bool is_allowed = true;
-    for (size_t rest = plan; candidate.blocks.size() < model.blocks.size(); rest /= 3) {
-      is_allowed &= IsAllowed(model, candidate.blocks.size(), kChoices[rest % 3]);
-      candidate.blocks.push_back(kChoices[rest % 3]);
-    }
-    if (!is_allowed) continue;
-    const absl::optional<Verdict> verdict = OrDie(judge(candidate));
-    if (verdict.has_value()) best = std::min(best, Seconds(verdict->elapsed));
-  }
-  return best;
-}
-
 void MeasureExhaustive(uint32_t blocks) {
   TransformerShape shape = DemoGpt();
   shape.layers = blocks;
@@ -114,7 +92,8 @@ void MeasureExhaustive(uint32_t blocks) {
   for (const double share : {0.25, 0.5, 1.0}) {
     const ActivationModel model = ModelOf(shape, share * StatesBytes(shape));
     const Found found = FindFor(model, absl::StrCat(shape.name, ", ", blocks));
-    worst.Take(BestOfAll(model), Seconds(found.verdict->elapsed), true);
+    const Duration best = OrDie(BestOfAll(model, OnDevice().replay));
+    worst.Take(Seconds(best), Seconds(found.verdict->elapsed), true);
   }
   Print("plans.exhaustive", worst.limit, worst.product);
 }

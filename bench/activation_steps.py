@@ -35,6 +35,7 @@ _WARM_UP_STEPS = 5
 _WAYS = ("host_to_device", "device_to_host")
 _CGROUP_BYTES = 2 * 2**30
 _RUN_TIMEOUT_S = 600
+_MORE_MEMORY = "Allow more with --host-memory"
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,8 @@ def _largest_batch(options: Options) -> Pair:
 
 
 def _trains(options: Options, batch: int, prefix: list[str]) -> bool:
-    """Whether two steps end well. Killed for memory, or ended by memtide for the budget: no."""
+    """Whether two steps end well. Killed for memory, or ended by memtide, whose error then names
+    the flag of a larger budget: no."""
     with tempfile.TemporaryDirectory(prefix="mt") as folder, limited_cgroup(_CGROUP_BYTES) as group:
         ssd = [f"--ssd-dir={folder}"] if prefix else []
         done = subprocess.run(
@@ -253,6 +255,6 @@ def _trains(options: Options, batch: int, prefix: list[str]) -> bool:
                 **{"BLOCKS": "12", "BATCH": str(batch), "STEPS": "2"},
             },
         )
-    if done.returncode not in (0, -signal.SIGKILL) and "budget" not in done.stderr:
+    if done.returncode not in (0, -signal.SIGKILL) and _MORE_MEMORY not in done.stderr:
         raise train_overhead.TrainingEnded(done.stderr.strip())
     return done.returncode == 0

@@ -1,4 +1,5 @@
-"""Times training steps under `memtide run` against the same steps in plain torch.
+"""Times training steps under `memtide run` against the same steps in plain torch, or under
+`memtide run` with other arguments.
 
 Both processes live at the same time and take turns: while one makes a step, all threads of the
 other sleep. Every pair of samples is the same step of the same training.
@@ -94,17 +95,17 @@ def _both(options: StepOptions) -> Iterator[tuple[_Run, _Run]]:
     memtide = [sys.executable, "-m", "memtide", "run", "--quiet"]
     with_limit = options.limit_arguments is not None
     first = [*memtide, *(options.limit_arguments or ())] if with_limit else [sys.executable]
-    plain = _Run(first, options)
+    reference = _Run(first, options)
     try:
-        plain.wait_for_step()
+        reference.wait_for_step()
         under_memtide = _Run([*memtide, *options.memtide_arguments], options)
         try:
             under_memtide.wait_for_step()
-            yield plain, under_memtide
+            yield reference, under_memtide
         finally:
             under_memtide.end()
     finally:
-        plain.end()
+        reference.end()
 
 
 def measure(options: StepOptions) -> list[Pair]:
@@ -116,17 +117,17 @@ def measure_with_cpu(options: StepOptions) -> tuple[list[Pair], list[Pair]]:
     """As `measure`, with pairs of seconds of CPU time beside them, which has ticks of 10 ms."""
     pairs: list[Pair] = []
     cpu_pairs: list[Pair] = []
-    with _both(options) as (plain, under_memtide):
+    with _both(options) as (reference, under_memtide):
         for _ in range(options.warm_up_steps - 1):
-            plain.step()
+            reference.step()
             under_memtide.step()
         end = time.monotonic() + options.most_seconds
         while len(pairs) < options.most_pairs and (not pairs or time.monotonic() < end):
             load = machine.Load(machine.our_processes())
             if len(pairs) % 2:
-                product, limit = under_memtide.sample(), plain.sample()
+                product, limit = under_memtide.sample(), reference.sample()
             else:
-                limit, product = plain.sample(), under_memtide.sample()
+                limit, product = reference.sample(), under_memtide.sample()
             others_cpus = load.of_others()
             pairs.append(Pair(limit[0], product[0], others_cpus))
             cpu_pairs.append(Pair(limit[1], product[1], others_cpus))

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "daemon/planner/activations/best_of_all.h"
 #include "daemon/planner/activations/lower_bound.h"
 #include "daemon/planner/activations/synthetic_model.h"
 #include "daemon/planner/activations/testing/three_blocks.h"
@@ -86,38 +87,15 @@ TEST(SearchTest, TheSameReplaysFindTheSamePlan) {
   EXPECT_LE(once.replays, 34u);
 }
 
-// Each block is kept, moved or recomputed as a whole.
-Duration BestOfAll(const ActivationModel& model, const SearchOptions& options) {
-  constexpr Choice kKeep = Choice::kKeep, kMove = Choice::kMove, kAgain = Choice::kRecompute;
-  constexpr BlockChoice kChoices[] = {
-      {kKeep, kKeep, kKeep}, {kMove, kMove, kMove}, {kKeep, kAgain, kAgain}};
-  Judge judge(model, options.replay);
-  Duration best = Duration::max();
-  int plans = 1;
-  for (size_t i = 0; i < model.blocks.size(); ++i) plans *= 3;
-  for (int plan = 0; plan < plans; ++plan) {
-    Candidate candidate;
-    bool is_allowed = true;
-    for (int rest = plan; candidate.blocks.size() < model.blocks.size(); rest /= 3) {
-      is_allowed &= IsAllowed(model, candidate.blocks.size(), kChoices[rest % 3]);
-      candidate.blocks.push_back(kChoices[rest % 3]);
-    }
-    if (!is_allowed) continue;
-    const auto verdict = judge(candidate);
-    MEMTIDE_CHECK(verdict.ok()) << verdict.status();
-    if (verdict->has_value()) best = std::min(best, (*verdict)->elapsed);
-  }
-  return best;
-}
-
 TEST(SearchTest, APlanIsNearToTheBestOfAllAndNeverBelowTheBound) {
   for (const double share : {0.2, 0.5, 0.9}) {
     const ActivationModel model = SmallModel(4, share);
     const SearchOptions options = OnDevice(60);
     const Found found = MustFind(model, options);
-    const Duration best = BestOfAll(model, options);
-    EXPECT_LE(found.verdict->elapsed, best * 105 / 100) << share;
-    EXPECT_GE(best, found.lower_bound) << share;
+    const absl::StatusOr<Duration> best = BestOfAll(model, options.replay);
+    ASSERT_TRUE(best.ok()) << best.status();
+    EXPECT_LE(found.verdict->elapsed, *best * 105 / 100) << share;
+    EXPECT_GE(*best, found.lower_bound) << share;
     EXPECT_GE(found.verdict->elapsed, found.lower_bound) << share;
   }
 }
