@@ -178,7 +178,9 @@ def _iteration(trace: Trace, moments: int) -> Sequence[Moment]:
 def _iteration_in_words(predicted: PredictedIteration, unlimited: PredictedIteration | None) -> str:
     ratio = ""
     if unlimited is not None and unlimited.elapsed_ns:
-        ratio = f" ({predicted.elapsed_ns / unlimited.elapsed_ns:.2f}x without a limit)"
+        ratio = (
+            f" ({predicted.elapsed_ns / unlimited.elapsed_ns:.2f} times as long as without a limit)"
+        )
     return (
         f"{_duration(predicted.elapsed_ns)}{ratio}, of which it stalls "
         f"{_duration(predicted.stalled_ns)} and recomputes {_duration(predicted.recomputed_ns)}; "

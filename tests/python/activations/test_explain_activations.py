@@ -107,11 +107,12 @@ def test_a_plan_is_explained_with_what_it_predicts_and_what_others_would_do() ->
         "moments are numbered from the first one of an iteration, such as the one from moment 3 of "
         "the trace",
         "2 blocks: 0 kept, 1 moved, 1 recomputed",
-        "8.00 MiB may be kept, beside 5 slots for chunks; predicted: 120 ms (1.20x without a "
-        "limit), of which it stalls 3 ms and recomputes 5 ms; keeps 7.00 MiB, moves 9.00 MiB",
+        "8.00 MiB may be kept, beside 5 slots for chunks; predicted: 120 ms (1.20 times as long "
+        "as without a limit), of which it stalls 3 ms and recomputes 5 ms; keeps 7.00 MiB, "
+        "moves 9.00 MiB",
         "instead, all kept: would not fit",
-        "instead, all moved: 1.5 s (15.00x without a limit), of which it stalls 0 ms and "
-        "recomputes 0 ms; keeps 0 B, moves 0 B",
+        "instead, all moved: 1.5 s (15.00 times as long as without a limit), of which it stalls "
+        "0 ms and recomputes 0 ms; keeps 0 B, moves 0 B",
         "no plan of this budget takes less than 110 ms",
     ]
     assert len(lines) == 6 + 4 + 1
