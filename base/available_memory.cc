@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -39,7 +40,8 @@ absl::optional<uint64_t> ReadNumber(const std::string& path) {
 absl::optional<uint64_t> ReadValue(const std::string& path, absl::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    const std::vector<std::string> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
     uint64_t value = 0;
     if (words.size() >= 2 && words[0] == key && absl::SimpleAtoi(words[1], &value)) return value;
   }
@@ -88,6 +90,17 @@ AvailableMemory GetAvailableMemory(const std::string& root, Bytes own) {
     }
   }
   return available;
+}
+
+Bytes LeftOfLimit(Bytes limit, pid_t other, const std::string& root) {
+  const std::string own = root + "/proc/self/status";
+  Bytes used;
+  for (const auto& [path, key] :
+       {std::pair(own, "RssAnon:"), std::pair(own, "RssShmem:"),
+        std::pair(absl::StrCat(root, "/proc/", other, "/status"), "RssAnon:")}) {
+    used += KiB(ReadValue(path, key).value_or(0));
+  }
+  return limit - std::min(limit, used);
 }
 
 }  // namespace memtide

@@ -6,6 +6,8 @@
 #ifndef MEMTIDE_BASE_AVAILABLE_MEMORY_H_
 #define MEMTIDE_BASE_AVAILABLE_MEMORY_H_
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "base/bytes.h"
@@ -21,6 +23,10 @@ struct AvailableMemory {
 // Reads the kernel's files below `root`, which tests replace. `own` is memory in use that counts as
 // available, because the caller is about to own it; the result exceeds no limit for that.
 AvailableMemory GetAvailableMemory(const std::string& root = "", Bytes own = Bytes());
+
+// What a limit on two processes leaves: on the anonymous memory of this one and of `other`, and on
+// the shared memory of this one. A process that has ended uses nothing.
+Bytes LeftOfLimit(Bytes limit, pid_t other, const std::string& root = "");
 
 }  // namespace memtide
 

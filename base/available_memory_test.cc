@@ -68,5 +68,15 @@ TEST(AvailableMemoryHereTest, IsPlausibleOnThisMachine) {
   EXPECT_LT(GetAvailableMemory().bytes, GiB(1 << 20));
 }
 
+TEST_F(AvailableMemoryTest, ALimitOnTwoProcessesLeavesWhatNeitherUses) {
+  Write("/proc/self/status",
+        "Name:\tmemtided\nRssAnon:\t    1024 kB\nRssFile:\t 9999 kB\n"
+        "RssShmem:\t    2048 kB\n");
+  Write("/proc/7/status", "RssAnon:\t    4096 kB\nRssShmem:\t    2048 kB\n");
+  EXPECT_EQ(LeftOfLimit(MiB(10), 7, root_), MiB(3)) << "the pool's pages count once";
+  EXPECT_EQ(LeftOfLimit(MiB(10), 8, root_), MiB(7)) << "there is no such process";
+  EXPECT_EQ(LeftOfLimit(MiB(5), 7, root_), Bytes(0));
+}
+
 }  // namespace
 }  // namespace memtide

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -82,13 +83,15 @@ absl::Status MakeDirectories(const std::vector<std::string>& paths) {
 void Log(const MachineShort& shortage) {
   if (shortage.begins) {
     spdlog::warn(
-        "the machine has {} available, less than the {} kept for programs (host_reserve_bytes) or "
-        "than they are about to need: jobs lend it what they can spare of the host pool",
+        "{} are available of the machine's memory or of memory_limit_bytes, less than the {} kept "
+        "for "
+        "programs (host_reserve_bytes) or than they are about to need: jobs lend what they can "
+        "spare "
+        "of the host pool",
         FormatBytes(shortage.available), FormatBytes(shortage.reserve));
     return;
   }
-  spdlog::info("the machine has {} available: the host pool is whole again",
-               FormatBytes(shortage.available));
+  spdlog::info("{} are available: the host pool is whole again", FormatBytes(shortage.available));
 }
 
 std::string Named(const std::string& job) {
@@ -255,7 +258,14 @@ absl::Status Node::StartMemory() {
   if (config_.host_reserve.IsZero() || config_.ssd_dirs.empty()) {
     loop_->Start();
   } else {
-    loop_->Start([loop = loop_.get()] { loop->Post(HostMemory{GetAvailableMemory().bytes}); });
+    const Bytes limit = config_.memory_limit;
+    // One core fills 100 MiB in this time.
+    const Duration period = limit.IsZero() ? Loop::kIdleTickPeriod : Loop::kTickPeriod;
+    loop_->Start(period, [loop = loop_.get(), limit, parent = getppid()] {
+      Bytes available = GetAvailableMemory().bytes;
+      if (!limit.IsZero()) available = std::min(available, LeftOfLimit(limit, parent));
+      loop->Post(HostMemory{available});
+    });
   }
   return absl::OkStatus();
 }

@@ -60,7 +60,8 @@ absl::StatusOr<Bytes> ToHostReserve(const v1::NodeConfig& proto, const Machine& 
   const Bytes available = machine.available_memory;
   if (proto.host_reserve() == v1::HOST_RESERVE_DISABLED) return Bytes();
   const Bytes requested(proto.host_reserve_bytes());
-  const Bytes usual = std::min(Bytes(available.count() / 16), kMostReserve);
+  const Bytes whole = config->memory_limit.IsZero() ? available : config->memory_limit;
+  const Bytes usual = std::min(Bytes(whole.count() / 16), kMostReserve);
   // A reserve that can never be reached would keep the balloon inflated.
   if (requested > available) {
     const absl::Status refusal = absl::FailedPreconditionError(absl::StrCat(
@@ -195,6 +196,8 @@ absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& mach
   MEMTIDE_RETURN_IF_ERROR(SetDevice(proto, machine, &config));
   const Bytes emulated = config.emulated_device ? config.emulated_device->capacity : Bytes();
   MEMTIDE_ASSIGN_OR_RETURN(config.host_pool, ToHostPool(proto, emulated, machine, &config));
+  // The memory of an emulated device, and what programs keep on it, is the host's only here.
+  if (!config.emulated_device) config.memory_limit = Bytes(proto.memory_limit_bytes());
   MEMTIDE_ASSIGN_OR_RETURN(config.host_reserve, ToHostReserve(proto, machine, &config));
   MEMTIDE_RETURN_IF_ERROR(SetSsd(proto, machine, &config));
   MEMTIDE_ASSIGN_OR_RETURN(config.metrics, ToMetrics(proto.metrics_address()));

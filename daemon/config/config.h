@@ -49,6 +49,7 @@ struct Config {
   absl::optional<CudaDeviceConfig> cuda_device;
   Bytes host_pool;
   Bytes host_reserve;                 // Zero: no balloon, even if the machine is short of memory.
+  Bytes memory_limit;                 // For this daemon and its parent process. Zero: none.
   std::vector<std::string> ssd_dirs;  // Absolute. Empty: no SSD pool.
   Bytes ssd_pool;
   absl::optional<MetricsConfig> metrics;

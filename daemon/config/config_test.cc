@@ -115,6 +115,7 @@ TEST(ConfigTest, TheReserveCanBeNoneAndIsNoMoreThanAGibibyteUnlessAskedFor) {
   Machine machine = TestMachine();
   machine.available_memory = GiB(256);
   EXPECT_EQ(Validate(v1::NodeConfig(), machine)->host_reserve, GiB(1));
+  EXPECT_EQ(FromText("memory_limit_bytes: 1073741824")->host_reserve, MiB(64)) << "of the limit";
 }
 
 TEST(ConfigTest, ErrorsOfTheTextSayWhere) {

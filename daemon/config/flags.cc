@@ -80,6 +80,11 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
            "spare of the host pool [a 16th of what is available, at most 1GiB]",
            "use --no-host-reserve for never",
            [flags](uint64_t bytes) { flags->set_host_reserve_bytes(bytes); });
+  add_size("--memory-limit",
+           "Memory that this daemon and the process that starts it may use together; the host pool "
+           "shrinks for it [no limit]",
+           "leave it out for no limit",
+           [flags](uint64_t bytes) { flags->set_memory_limit_bytes(bytes); });
   app->add_flag_callback(
       "--no-host-reserve", [flags] { flags->set_host_reserve(v1::HOST_RESERVE_DISABLED); },
       "The host pool stays what it is");

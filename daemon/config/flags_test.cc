@@ -48,6 +48,7 @@ TEST(FlagsTest, EveryFieldIsAFlag) {
       << line->config.DebugString();
   EXPECT_EQ(Parse({"--no-ssd"})->config.ssd_pool(), v1::SSD_POOL_DISABLED);
   EXPECT_EQ(Parse({"--no-host-reserve"})->config.host_reserve(), v1::HOST_RESERVE_DISABLED);
+  EXPECT_EQ(Parse({"--memory-limit=3GiB"})->config.memory_limit_bytes(), uint64_t{3} << 30);
   EXPECT_EQ(Parse({"--host-reserve=2GiB"})->config.host_reserve_bytes(), uint64_t{2} << 30);
 }
 
@@ -108,7 +109,7 @@ TEST(FlagsTest, AnswersQuestionsAboutItself) {
   const std::string help = Parse({"--help"})->answer;
   const google::protobuf::Descriptor& type = *v1::NodeConfig::descriptor();
   EXPECT_NE(help.find("--socket-dir"), std::string::npos);
-  EXPECT_EQ(type.field_count(), 15) << "a new field needs a flag, and a line in this test";
+  EXPECT_EQ(type.field_count(), 16) << "a new field needs a flag, and a line in this test";
 }
 
 }  // namespace

@@ -13,9 +13,10 @@ Loop::Loop(Engine engine, EffectSink* sink, EdgeCounters* counters)
 
 Loop::~Loop() { Stop(); }
 
-void Loop::Start(std::function<void()> beside) {
+void Loop::Start(Duration period, std::function<void()> beside) {
   MEMTIDE_CHECK(!ticker_.joinable()) << "started twice";
-  ticker_ = std::thread([this, beside = std::move(beside)] { TickUntilStopped(beside); });
+  ticker_ =
+      std::thread([this, period, beside = std::move(beside)] { TickUntilStopped(period, beside); });
 }
 
 void Loop::Stop() {
@@ -150,11 +151,11 @@ void Loop::Deliver(Reply reply) {
   caller->OnReply(std::move(reply));
 }
 
-void Loop::TickUntilStopped(const std::function<void()>& beside) {
+void Loop::TickUntilStopped(Duration period, const std::function<void()>& beside) {
   for (;;) {
     {
       MutexLock lock(&mutex_);
-      const Instant due = Now() + kIdleTickPeriod;
+      const Instant due = Now() + period;
       for (Instant now = Now(); !stopped_ && now < due; now = Now()) {
         changed_.WaitFor(&mutex_, due - now);
       }

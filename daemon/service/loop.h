@@ -67,9 +67,9 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // Begins to tick. `beside`, if it is given, is called by the thread of the idle ticks before
-  // each; it may block a little, and post.
-  void Start(std::function<void()> beside = nullptr);
+  // Begins to tick, at least once in a period. `beside`, if it is given, is called by the thread of
+  // the idle ticks before each; it may block a little, and post.
+  void Start(Duration period = kIdleTickPeriod, std::function<void()> beside = nullptr);
   // Handles no event from here on, and returns when the current one has been handled. Every waiting
   // caller, and every later one, is answered UNAVAILABLE. REQUIRES: not called from an effect.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -105,7 +105,8 @@ class Loop {
   void Handle(Instant now, const Event& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void CarryOut(Effect effect) ABSL_LOCKS_EXCLUDED(mutex_);
   void Deliver(Reply reply) ABSL_LOCKS_EXCLUDED(mutex_);
-  void TickUntilStopped(const std::function<void()>& beside) ABSL_LOCKS_EXCLUDED(mutex_);
+  void TickUntilStopped(Duration period, const std::function<void()>& beside)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Engine engine_;
   EffectSink* const sink_;

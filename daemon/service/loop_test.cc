@@ -202,7 +202,7 @@ TEST(LoopTest, WhatIsDoneBesideTicksMayPost) {
     if (std::holds_alternative<HostMemory>(event)) ++posted;
   };
   Loop loop(engine, &sink, &sink.counters);
-  loop.Start([&loop] { loop.Post(HostMemory{MiB(1)}); });
+  loop.Start(Loop::kIdleTickPeriod, [&loop] { loop.Post(HostMemory{MiB(1)}); });
   while (posted < 2) std::this_thread::yield();
 }
 

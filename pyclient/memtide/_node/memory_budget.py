@@ -39,11 +39,6 @@ class MemoryBudget:
     host_bytes: int | None = None
     host_source: str = _HOST_FLAG  # What set `host_bytes`.
 
-    @property
-    def is_of_cgroup(self) -> bool:
-        """Whether the limit on host memory is a cgroup's: then the daemon's balloon follows it."""
-        return self.host_source != _HOST_FLAG
-
     def named(self) -> bool:
         """Whether there is any limit."""
         return self.device_bytes is not None or self.host_bytes is not None
@@ -74,6 +69,8 @@ class MemoryBudget:
         if self.host_bytes is not None:
             left_bytes = self.host_bytes - _TORCH_BYTES - _DAEMON_BYTES
             pools = replace(pools, host_bytes=_pool_bytes(left_bytes))
+            if self.host_source == _HOST_FLAG:  # The daemon finds a cgroup's limit itself.
+                pools = replace(pools, memory_limit_bytes=self.host_bytes)
         return pools
 
 

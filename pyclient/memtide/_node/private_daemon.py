@@ -45,6 +45,8 @@ class Pools:
     ssd_dir: Path | None = None
     # "auto", "none", "emulated", "cuda", "cuda:1" or a GPU's UUID.
     device: str | None = None
+    # What the daemon and this process may use together: the daemon's balloon keeps to it.
+    memory_limit_bytes: int | None = None
     daemons: int = 1  # They divide the machine's memory where no size is given.
 
     def named(self) -> bool:
@@ -170,6 +172,8 @@ def _flags(pools: Pools, socket_dir: Path, ssd_dir: Path | None, lifeline_fd: in
         flags.append(f"--daemons={pools.daemons}")
     if pools.host_bytes is not None:
         flags.append(f"--host-pool={pools.host_bytes}")
+    if pools.memory_limit_bytes is not None:
+        flags.append(f"--memory-limit={pools.memory_limit_bytes}")
     if pools.ssd_bytes == 0:
         flags.append("--no-ssd")
     else:

@@ -92,7 +92,12 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(_traffic_table(summary))
     counts = summary.client
     print_if_nothing_managed(summary, console)
-    if summary.ballooned_bytes:
+    if summary.ballooned_bytes and summary.budget is not None:
+        console.print(
+            f"The host pool gave {format_size(summary.ballooned_bytes)} in all to the script, as "
+            "the budget is for both."
+        )
+    elif summary.ballooned_bytes:
         console.print(
             "The machine was short of memory: the balloon took "
             f"{format_size(summary.ballooned_bytes)} in all from the host pool for other programs. "
@@ -199,6 +204,8 @@ def _activations_line(activations: Mapping[str, Any]) -> str:
     outcome = activations["outcome"]
     if outcome and outcome["measured_s"] is not None:
         line += f"; predicted {outcome['predicted_s']:.2f} s, was {outcome['measured_s']:.2f} s"
+    if activations["moved_bytes"] and not activations["is_planned"]:
+        line += "; not planned, which takes four iterations that are short of memory"
     reasons = activations["blocks_left_alone"]
     if reasons:
         reason, count = max(reasons.items(), key=lambda each: each[1])

@@ -21,6 +21,9 @@ def test_pools_begin_with_a_part_of_what_torch_and_the_daemon_leave() -> None:
     assert 0 <= _GIB * 45 // 100 - pools.device_bytes < 2 * _MIB
     assert pools.host_bytes % (2 * _MIB) == pools.device_bytes % (2 * _MIB) == 0
     assert (pools.ssd_bytes, pools.device) == (7, "emulated")
+    assert pools.memory_limit_bytes == 2 * _GIB
+    of_cgroup = MemoryBudget(host_bytes=2 * _GIB, host_source="the limit of X")
+    assert of_cgroup.divided(Pools()).memory_limit_bytes is None, "the daemon finds it"
 
 
 def test_without_a_limit_the_daemon_chooses_its_pools() -> None:
