@@ -7,14 +7,16 @@ called: what those save is left alone. The inputs that a checkpoint saves do com
 
 Torch's function transforms (`torch.func.grad`, `vjp`, `hessian`) refuse to run under default hooks.
 They disable hooks while they run; before that, memtide's are taken off this thread, those of a
-rehearsal included, and they are put back when the transform enables hooks again.
+rehearsal and of a recomputed block included, and they are put back when the transform enables hooks
+again. A block's checkpoint counts what is saved: within a transform, in neither of its passes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,11 +25,35 @@ _hooks = torch._C._autograd
 Function = Callable[..., Any]
 
 
+class _CheckpointHooks(threading.local):
+    """Pairs of hooks that torch has set in this thread for checkpoints of memtide's."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Function, Function]] = []
+
+
+_of_checkpoints = _CheckpointHooks()
+
+
+@contextlib.contextmanager
+def in_checkpoint() -> Iterator[None]:
+    """Within a block of which torch has just set a checkpoint's hooks for memtide."""
+    _of_checkpoints.pairs.append(_hooks._top_saved_tensors_default_hooks(False))
+    try:
+        yield
+    finally:
+        _of_checkpoints.pairs.pop()
+
+
 def is_memtide_s(function: Any) -> bool:
     """Whether a hook, or a class, is memtide's."""
     while isinstance(function, functools.partial):
         function = function.func
     return (getattr(function, "__module__", None) or "").startswith("memtide.")
+
+
+def _is_ours(pair: tuple[Function, Function]) -> bool:
+    return is_memtide_s(pair[0]) or pair in _of_checkpoints.pairs
 
 
 class DefaultHooks:
@@ -70,7 +96,7 @@ class DefaultHooks:
         @functools.wraps(original)
         def disable(message: str, *args: Any, **kwargs: Any) -> None:
             pairs = []
-            while (pair := _hooks._top_saved_tensors_default_hooks(True)) and is_memtide_s(pair[0]):
+            while (pair := _hooks._top_saved_tensors_default_hooks(True)) and _is_ours(pair):
                 _hooks._pop_saved_tensors_default_hooks()
                 pairs.append(pair)
             if pairs:  # Else this is a transform within another one.

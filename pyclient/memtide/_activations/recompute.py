@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 from memtide._activations import choices
 from memtide._activations.call_arguments import CallArguments, ForeignArgument
 from memtide._activations.dear_results import DearResults, HookPair
-from memtide._activations.default_hooks import is_memtide_s
+from memtide._activations.default_hooks import in_checkpoint, is_memtide_s
 from memtide._activations.numeric_settings import NumericSettings
 
 Function = Callable[..., Any]
@@ -147,7 +147,8 @@ class _Call:
             return self._again(tensors)
         (args, kwargs), self._first = self._first, None
         try:
-            return self._run(*args, **kwargs)
+            with in_checkpoint():
+                return self._run(*args, **kwargs)
         except BaseException as error:
             # Torch leaves its hooks and modes set in this thread for as long as somebody holds the
             # error, so it does not see it.
@@ -163,7 +164,7 @@ class _Call:
                 "since its forward pass"
             )
         args, kwargs = self._arguments.given(tensors)
-        with self._settings.applied():
+        with self._settings.applied(), in_checkpoint():
             return self._run(*args, **kwargs)
 
 

@@ -270,6 +270,23 @@ def test_function_transforms_run_in_a_block(how: str) -> None:
     check(how, of_blocks(function), backward, alone="the script has function transforms in it")
 
 
+def test_function_transforms_that_come_after_the_rehearsal_run_in_a_block(how: str) -> None:
+    step_number = [0]
+
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        result = block.linear(value).tanh()
+        if step_number[0] == STEPS:
+            slope = torch.func.grad(lambda each: each.sin().square().sum())(value.detach())
+            result = functional.dropout(result * slope.exp().tanh(), 0.3)
+        return result.exp()
+
+    def step(model: nn.Module) -> torch.Tensor:
+        step_number[0] = step_number[0] % STEPS + 1
+        return backward(model)
+
+    check(how, of_blocks(function), step)
+
+
 def test_two_models_train_in_turns(how: str) -> None:
     def build() -> nn.Module:
         return nn.ModuleDict({name: of_blocks(plain)() for name in ("first", "second")})
