@@ -38,8 +38,10 @@ if TYPE_CHECKING:  # It imports torch, which under `memtide run` the script does
 
 # What `allowance_bytes` returns where nothing limits it.
 UNLIMITED_BYTES = 2**62
-# A reading is this old at most. One core fills some 10 MiB in that time.
-_READING_VALID_S = 0.005
+# A reading is this old at most, where little is left, and where much is; as long as a busy machine
+# takes to fill a part of what is left.
+_READING_VALID_S, _MOST_READING_VALID_S = 0.005, 0.05
+_FILLED_PER_S = 16 * 2**30
 _DAEMON_READING_VALID_S = 0.05
 # From this part of the limit on, in percent, the allocator returns freed memory. Until then nothing
 # is scarce, and a page that is kept is one page fault less.
@@ -88,12 +90,17 @@ class Budget:
             self._host = Limit(limits.host_bytes, pool_bytes)
         if limits.device_bytes is not None and properties.device_slots:
             self._device = Limit(limits.device_bytes, properties.device_slots * chunk_bytes)
-        # The daemon's balloon follows what a cgroup leaves, and takes no chunks without a home on
-        # SSD.
-        least = _BALLOON_LEAVES if properties.ssd_slots and limits.is_of_cgroup else 1
+        # The daemon's balloon takes no chunks without a home on SSD, and knows no emulated device's
+        # activations.
+        self._has_balloon = properties.ssd_slots > 0 and not self._is_emulated
+        least = _BALLOON_LEAVES if self._has_balloon else 1
         self._least_host_pool_bytes = properties.host_slots * chunk_bytes // least
         self._contexts_bytes = 0  # A GPU's: not known before torch uses it.
+        self._usage = process_memory.UsageReader()
         self._daemon = process_memory.Resident()
+        self._most_host_bytes = 0  # Since `take_most_host_bytes`.
+        # What the script itself has used at least, at its peak in this iteration.
+        self._surely_own_bytes = self._kept_before_bytes = 0
         self._daemon_valid_until_s = self._valid_until_s = self._next_trim_s = float("-inf")
         self._returns_blocks = False
         self._lock = threading.Lock()
@@ -147,16 +154,26 @@ class Budget:
                 self._sample_host(self._host, kept_bytes, now_s)
             if self._device is not None:
                 self._sample_device(self._device, kept_bytes)
-            self._valid_until_s = now_s + _READING_VALID_S
+            unused_bytes = min(each.bytes - each.used_bytes for each in self._limits())
+            valid_s = max(_READING_VALID_S, unused_bytes / _FILLED_PER_S)
+            self._valid_until_s = now_s + min(valid_s, _MOST_READING_VALID_S)
         finally:
             self._lock.release()
+
+    def take_most_host_bytes(self) -> int:
+        """The process's anonymous memory at its most since the last call."""
+        self.sample()
+        most_bytes, self._most_host_bytes = self._most_host_bytes, 0
+        return most_bytes or process_memory.host_bytes()
 
     def end_iteration(self) -> None:
         """An optimizer has stepped. ResourceExhausted: as above."""
         self.sample()
-        for limit in (self._host, self._device):
-            if limit is not None:
-                limit.end_iteration()
+        if self._host is not None:
+            self._check_least(self._host, self._surely_own_bytes, self._daemon.anonymous_bytes)
+            self._surely_own_bytes = 0
+        for limit in self._limits():
+            limit.end_iteration()
 
     def resize_device(self, slots: int) -> None:
         """Gives chunks `slots` of the device, or the fewest that they need, and activations what
@@ -178,42 +195,58 @@ class Budget:
             "activations": self._activations_as_json(),
         }
 
+    def _limits(self) -> list[Limit]:
+        return [limit for limit in (self._host, self._device) if limit is not None]
+
     def _sample_host(self, limit: Limit, kept_bytes: int, now_s: float) -> None:
         reading = self._read_host(kept_bytes, now_s)
         used_bytes = reading.used_bytes
         if used_bytes * 100 > limit.bytes * _SCARCE_PERCENT and self._return_memory(limit, now_s):
+            rise_bytes = reading.most_bytes - reading.own_bytes - reading.kept_bytes
             reading = self._read_host(kept_bytes, now_s)
+            most_bytes = reading.own_bytes + reading.kept_bytes + max(0, rise_bytes)
+            reading = replace(reading, most_bytes=most_bytes)
         limit.note(reading)
-        beside_bytes = reading.own_bytes + reading.fixed_bytes
+        self._check_least(limit, reading.own_bytes, reading.fixed_bytes)
+
+    def _check_least(self, limit: Limit, own_bytes: int, fixed_bytes: int) -> None:
+        beside_bytes = own_bytes + fixed_bytes
         least_bytes = beside_bytes + self._least_host_pool_bytes
         if least_bytes <= limit.bytes:
             return
-        if not self.limits.is_of_cgroup:  # The pool of a larger limit is larger.
+        if not self._has_balloon:  # The pool of a larger limit is larger.
             least_bytes = max(least_bytes, least_host_bytes(beside_bytes))
         raise ResourceExhausted(
-            f"the script's own memory is {format_size(reading.own_bytes)} beside what memtide "
+            f"the script's own memory is {format_size(own_bytes)} beside what memtide "
             f"manages, and {self.limits.host_source} is {format_size(limit.bytes)}: with "
             f"{format_size(self._least_host_pool_bytes)} for the smallest host pool and "
-            f"{format_size(reading.fixed_bytes)} for the daemon, the least is "
+            f"{format_size(fixed_bytes)} for the daemon, the least is "
             f"{format_size(least_bytes)}. Allow more with --host-memory, or let the script hold "
             "less: a smaller batch, or less data in memory"
         )
 
     def _read_host(self, kept_bytes: int, now_s: float) -> Reading:
+        usage, before = self._usage.read(), self._daemon
         if now_s >= self._daemon_valid_until_s:
             self._daemon = process_memory.resident_of(self._daemon_pid)
             self._daemon_valid_until_s = now_s + _DAEMON_READING_VALID_S
-        own_bytes, pool_bytes = process_memory.host_bytes(), self._daemon.shared_bytes
+        most_bytes, pool_bytes = usage.most_bytes, self._daemon.shared_bytes
+        self._most_host_bytes = max(self._most_host_bytes, most_bytes)
         if self._is_gpu:
             kept_bytes = 0  # They are in the GPU's memory.
-        own_bytes -= kept_bytes
+        own_bytes = max(0, usage.anonymous_bytes - kept_bytes)
         if self._is_emulated:
             # The device's slots and what it keeps beside them are host memory only here.
-            pool_bytes -= self._device_pool_bytes()
-            kept_bytes = 0
-        return Reading(
-            max(0, own_bytes), self._daemon.anonymous_bytes, max(0, pool_bytes), kept_bytes
+            pool_bytes = max(0, pool_bytes - self._device_pool_bytes())
+            return Reading(own_bytes, self._daemon.anonymous_bytes, pool_bytes, 0)
+        # As much of the pool may have been resident in this process as is in the daemon.
+        not_own_bytes = max(before.shared_bytes, pool_bytes) + max(
+            self._kept_before_bytes, kept_bytes
         )
+        surely_own_bytes = usage.most_resident_bytes - not_own_bytes
+        self._surely_own_bytes = max(self._surely_own_bytes, surely_own_bytes)
+        self._kept_before_bytes = kept_bytes
+        return Reading(own_bytes, self._daemon.anonymous_bytes, pool_bytes, kept_bytes, most_bytes)
 
     def _return_memory(self, limit: Limit, now_s: float) -> bool:
         """Returns freed memory to the system, now and then; whether there was any."""

@@ -18,6 +18,8 @@ class Reading:
     fixed_bytes: int  # By what does not follow the script: the daemon, a GPU's contexts.
     pool_bytes: int
     kept_bytes: int  # By kept activations.
+    # The most of own and kept bytes together since the last reading.
+    most_bytes: int = 0
 
     @property
     def used_bytes(self) -> int:
@@ -31,11 +33,13 @@ class Limit:
     def __init__(self, bytes_: int, begun_pool_bytes: int) -> None:
         """`begun_pool_bytes`: what the pool began with, and may become again."""
         self.bytes = bytes_
+        self.used_bytes = 0  # At the latest reading.
         self.most_used_bytes = self.most_own_bytes = 0
         self.left_bytes = 0  # What is left for chunks and activations together.
         self.allowance_bytes = 0  # What is left for activations.
         self._begun_pool_bytes = begun_pool_bytes
         self._peak_bytes = self._peak_before_bytes = 0  # Own bytes, of this iteration and the last.
+        self._kept_before_bytes = 0
         self._iterations = 0
 
     @property
@@ -45,9 +49,17 @@ class Limit:
 
     def note(self, reading: Reading) -> None:
         """Takes a reading into account."""
-        self._peak_bytes = max(self._peak_bytes, reading.own_bytes)
-        self.most_own_bytes = max(self.most_own_bytes, reading.own_bytes)
-        self.most_used_bytes = max(self.most_used_bytes, reading.used_bytes)
+        # How much was kept while memory rose between two readings is not known. It is taken to be
+        # the more of the two: what rises in an operation falls before its tensors are dropped.
+        kept_bytes = max(reading.kept_bytes, self._kept_before_bytes)
+        self._kept_before_bytes = reading.kept_bytes
+        self.used_bytes = reading.used_bytes
+        own_bytes = max(reading.own_bytes, reading.most_bytes - kept_bytes)
+        others_bytes = reading.fixed_bytes + reading.pool_bytes
+        used_bytes = max(reading.used_bytes, reading.most_bytes + others_bytes)
+        self._peak_bytes = max(self._peak_bytes, own_bytes)
+        self.most_own_bytes = max(self.most_own_bytes, own_bytes)
+        self.most_used_bytes = max(self.most_used_bytes, used_bytes)
         slack_bytes = self.bytes // (_SLACK if self._iterations else _FIRST_SLACK)
         left_bytes = self.bytes - self.peak_bytes - reading.fixed_bytes - slack_bytes
         self.left_bytes = max(0, left_bytes)

@@ -59,7 +59,9 @@ class Reporter(Observer):
         self.moments: list[tuple[str, str]] = []
         device = client.properties.dl_device
         self._device_memory = _Reading(lambda: process_memory.device_bytes(device))
-        self._host_memory = _Reading(lambda: process_memory.host_bytes())
+        # This process's anonymous memory, peaks included if they are known.
+        self.host_bytes: Callable[[], int] = lambda: process_memory.host_bytes()
+        self._host_memory = _Reading(lambda: self.host_bytes())
 
     @property
     def sampling(self) -> bool:  # type: ignore[override]

@@ -290,6 +290,8 @@ class Runtime:
         )
         budget.watch(self.activations)
         self.observer.count_kept_activations(lambda: self.activations.kept_bytes)
+        if budget.limits.host_bytes is not None:
+            self.observer.host_bytes = budget.take_most_host_bytes
         if self._elastic is not None:
             budget.follow(self._elastic)
 

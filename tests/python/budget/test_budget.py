@@ -33,12 +33,19 @@ class Machine:
         self.own_bytes = 300 * _MIB
         self.daemon = process_memory.Resident(10 * _MIB, 400 * _MIB)
         self.kept_bytes = 0
+        self.rise_bytes = 0  # What more was used between the last reading and this one.
         self.freed_bytes = 0  # What the allocator keeps of the script's own memory.
         self.now_s = 100.0
         self.trims = 0
 
     def as_json(self) -> dict[str, Any]:
         return {"moved_bytes": 5}
+
+    def read(self) -> process_memory.Usage:
+        most_bytes, self.rise_bytes = self.own_bytes + self.rise_bytes, 0
+        return process_memory.Usage(
+            self.own_bytes, most_bytes, most_bytes + self.daemon.shared_bytes
+        )
 
     def return_memory(self) -> bool:
         self.trims += 1
@@ -50,7 +57,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
-    monkeypatch.setattr(process_memory, "host_bytes", lambda: machine.own_bytes)
+    monkeypatch.setattr(process_memory, "UsageReader", lambda: machine)
     monkeypatch.setattr(
         process_memory,
         "resident_of",
@@ -101,14 +108,53 @@ def test_process_and_daemon_are_measured(machine: Machine) -> None:
     }
 
 
-def test_a_reading_is_valid_for_a_while(machine: Machine) -> None:
+@pytest.mark.parametrize(("used_mib", "valid_s"), [(710, 0.05), (1450, 0.009), (1600, 0.005)])
+def test_a_reading_is_valid_for_as_long_as_what_is_left(
+    used_mib: int, valid_s: float, machine: Machine
+) -> None:
+    machine.own_bytes = (used_mib - 410) * _MIB
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client())
+    budget.sample()
+    machine.own_bytes += _MIB
+    machine.now_s += valid_s - 0.0005
+    budget.sample()
+    assert used(budget) == used_mib * _MIB
+    machine.now_s += 0.001
+    budget.sample()
+    assert used(budget) == (used_mib + 1) * _MIB
+
+
+def used(budget: Budget) -> int:
+    described = budget.as_json()
+    assert described is not None
+    return int(described["host_most_used_bytes"])
+
+
+def test_what_rises_and_falls_between_two_readings_counts(machine: Machine) -> None:
     budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client())
     before = budget.allowance_bytes()
-    machine.own_bytes += 100 * _MIB
-    machine.now_s += 0.001
-    assert budget.allowance_bytes() == before
-    machine.now_s += 0.01
+    machine.rise_bytes = 100 * _MIB
+    later(machine)
     assert budget.allowance_bytes() == before - 100 * _MIB
+    assert used(budget) == (300 + 10 + 400 + 100) * _MIB
+    assert budget.take_most_host_bytes() == 400 * _MIB, "for the daemon's forecast"
+    later(machine)
+    assert budget.take_most_host_bytes() == 300 * _MIB
+
+
+def test_a_peak_that_the_script_surely_needs_ends_the_run_after_the_iteration(
+    machine: Machine,
+) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client(chunk_bytes=2 * _MIB))
+    budget.sample()
+    for rise_mib in (_HOST // _MIB - 300 - 150 - 10, _HOST // _MIB - 300 - 150 - 9):
+        machine.rise_bytes = rise_mib * _MIB
+        later(machine)
+        budget.sample()
+        if rise_mib < 1141:
+            budget.end_iteration()
+    with pytest.raises(ResourceExhausted, match="own memory is 1.41 GiB .* the least is 1.56 GiB"):
+        budget.end_iteration()
 
 
 def test_moments_and_ends_of_iterations_are_read(machine: Machine) -> None:
@@ -189,18 +235,9 @@ def test_without_an_ssd_the_whole_pool_stays(machine: Machine) -> None:
         budget.allowance_bytes()
 
 
-def test_where_no_cgroup_makes_the_balloon_inflate_the_whole_pool_stays(machine: Machine) -> None:
-    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client(chunk_bytes=2 * _MIB))
-    machine.own_bytes = _HOST - 610 * _MIB
-    budget.sample()
-    machine.own_bytes += _MIB
-    later(machine)
-    with pytest.raises(ResourceExhausted, match="600 MiB for the smallest host pool"):
-        budget.sample()
-
-
 def test_the_least_counts_the_pool_of_the_larger_limit(machine: Machine) -> None:
-    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client(chunk_bytes=2 * _MIB))
+    client = host_client(chunk_bytes=2 * _MIB, ssd_slots=0)
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), client)
     machine.own_bytes = 1440 * _MIB
     least_mib = (1440 + 10 - 0.45 * (352 + 16)) / 0.55  # The pool has 45% beside torch and daemon.
     with pytest.raises(ResourceExhausted, match=f"the least is {least_mib / 1024:.2f} GiB"):

@@ -64,3 +64,12 @@ def test_peaks_can_be_forgotten(limit: Limit) -> None:
     limit.forget_peaks()
     limit.note(Reading(2000, 0, _POOL, 0))
     assert limit.allowance_bytes == _LIMIT - 1000 - 2000 - _POOL
+
+
+def test_of_a_rise_the_more_that_was_kept_is_not_the_script_s_own(limit: Limit) -> None:
+    limit.note(Reading(2000, 0, _POOL, kept_bytes=900))
+    limit.note(Reading(2000, 0, _POOL, kept_bytes=100, most_bytes=4900))
+    assert limit.most_own_bytes == 4000
+    assert limit.most_used_bytes == 4900 + _POOL
+    limit.note(Reading(2000, 0, _POOL, kept_bytes=100, most_bytes=4200))
+    assert limit.most_own_bytes == 4100
