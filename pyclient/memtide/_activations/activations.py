@@ -134,7 +134,7 @@ class Activations:
         total = Moves(self.moved_bytes, self._move_s + waited_s)
         before, self._ended = self._ended, total
         moves = Moves(total.bytes - before.bytes, total.seconds - before.seconds)
-        self.planning.end_iteration(moves, self._most_bytes)
+        self.planning.end_iteration(moves)
         self._outcome.end_iteration(self.planning.plan)
 
     def as_json(self) -> dict[str, Any]:
@@ -143,6 +143,7 @@ class Activations:
             "moved_bytes": self.moved_bytes,
             "blocks": self.planning.blocks,
             "recomputed_blocks": self.planning.recomputed,
+            "is_planned": self.planning.plan is not None,
             "blocks_left_alone": dict(self.planning.reasons),
             "outcome": self._outcome.as_json(),
         }

@@ -27,7 +27,6 @@ from memtide._activations.recompute import Mode, Recompute, Replacer
 from memtide._activations.recording import MomentName, Recording
 from memtide._activations.rehearsal import Rehearsal, Rehearsed
 from memtide._activations.shape_plans import ShapePlans, Signature
-from memtide._util.sizes import format_size
 from memtide.errors import InvalidArgument
 
 
@@ -144,9 +143,8 @@ class Planning:
         if signature == self._signature:
             self._apply(plan)
 
-    def end_iteration(self, moves: Moves, allowance_bytes: int) -> None:
-        """An iteration has ended that moved as much. Blocks are rehearsed only if what both runs of
-        one save fits the allowance. REQUIRES: no block runs."""
+    def end_iteration(self, moves: Moves) -> None:
+        """An iteration has ended that moved as much. REQUIRES: no block runs."""
         if self._finder is not None:
             self._note_blocks(self._finder.close())
             self._finder = None
@@ -154,7 +152,7 @@ class Planning:
         self.is_short = self.is_short or moves.bytes > 0
         if not self.is_short and not self._wanted:
             return
-        if self._rehearsed is None and self._begin_rehearsal(allowance_bytes):
+        if self._rehearsed is None and self._begin_rehearsal():
             return
         if not self.is_short:
             return
@@ -191,7 +189,7 @@ class Planning:
         self._blocks = [known.get(module) or Block(module, "", 1, 0.0, 0) for module in wanted]
         self._blocks += others
 
-    def _begin_rehearsal(self, allowance_bytes: int) -> bool:
+    def _begin_rehearsal(self) -> bool:
         """Begins the rehearsal, or ends it. Returns whether blocks are rehearsed now."""
         if self._is_rehearsing:
             if self._rehearsal.is_idle:
@@ -203,17 +201,9 @@ class Planning:
                     self.reasons[each.reason] = self.reasons.get(each.reason, 0) + 1
             self._apply(self._plan)
             return False
-        both_runs_bytes = 2 * self._moves.bytes // max(1, sum(b.calls for b in self._blocks))
         opened = [block.module for block in self._blocks]
-        is_too_large = both_runs_bytes > allowance_bytes
-        if not self._moves.bytes or is_too_large:
+        if not self._moves.bytes:
             opened = [module for module in opened if module in self._wanted]
-        if is_too_large and len(opened) < self.blocks:
-            reason = (
-                f"to try it takes about {format_size(both_runs_bytes)}, of the "
-                f"{format_size(allowance_bytes)} that the budget leaves for activations"
-            )
-            self.reasons[reason] = self.blocks - len(opened)
         if not opened:
             self._rehearsed = {}
             return False

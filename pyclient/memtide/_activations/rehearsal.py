@@ -3,7 +3,8 @@
 In the rehearsal each block runs as it is, and once more behind it, with the random generators set
 back. Its effects are looked for before and after (effects.py); a block that has any is not run a
 second time. What autograd saves, and the outputs, must be the same bits in both runs. The result of
-the first run is the script's.
+the first run is the script's. What it saves leaves like that of any other block where the budget is
+short, and comes back to be compared. Nothing of the second run is kept.
 
 In the backward pass behind it, a block's saved tensors must be asked for once each: torch's
 checkpoint cannot give one twice in a pass. Its input must still be what it was.
@@ -11,11 +12,10 @@ checkpoint cannot give one twice in a pass. Its input must still be what it was.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,10 +28,11 @@ from torch.utils.checkpoint import CheckpointFunction
 from memtide._activations import choices, dear_results, effects
 from memtide._activations.blocks import bytes_of
 from memtide._activations.call_arguments import CallArguments, ForeignArgument, tensors_in
-from memtide._activations.dear_results import HookPair
 from memtide._activations.effects import State
 from memtide._activations.random_states import RandomStates
-from memtide._activations.recompute import Replacer, devices_of, reason_against_call, top_hooks
+from memtide._activations.recompute import Replacer, devices_of, reason_against_call
+from memtide._activations.two_runs import FirstRun, SecondRun, same_bits
+from memtide._activations.version_counter import version_counter
 from memtide._util.devices import gpu_module
 
 Function = Callable[..., Any]
@@ -60,8 +61,8 @@ class _Notes:
 
     result: Rehearsed = field(default_factory=Rehearsed)
     uses: str | None = None  # What the script has in it that does not go with a checkpoint.
-    tasks: set[tuple[int, int]] = field(default_factory=set)
-    # The first input tensors with their versions, until backward reaches the block.
+    # Version counters of the first input tensors, with their versions, until backward reaches the
+    # block.
     inputs: list[tuple[torch.Tensor, int]] = field(default_factory=list)
 
     def refuse(self, reason: str) -> None:
@@ -160,17 +161,17 @@ class Rehearsal:
         tensors = arguments.tensors
         before, random = State(block, tensors), RandomStates(device)
         again = arguments.given(tensors)  # Before the block changes its containers.
-        saved, chosen_before = _Saved(notes), choices.entered_by_tensor()
-        with _Watching() as watching, saved.recorded():
+        first, chosen_before = FirstRun(notes.refuse), choices.entered_by_tensor()
+        with _Watching() as watching, first.recorded():
             output = run(*call[0], **call[1])
         notes.result.input_bytes = bytes_of(tensors)
         notes.result.dear_bytes = watching.dear_bytes
         notes.result.dear_s = watching.dear_s
-        notes.result.saved_bytes = bytes_of([*tensors, *(tensor for tensor, _ in saved.tensors)])
+        for tensor in tensors:
+            first.count(tensor)
+        notes.result.saved_bytes = first.bytes
         after, random_after = State(block, tensors), RandomStates(device)
-        reason = (
-            before.change_to(after) or saved.reason() or _reason_against_output(output, tensors)
-        )
+        reason = before.change_to(after) or _reason_against_output(output, tensors)
         if notes.uses is not None:
             reason = f"the script has {notes.uses} in it"
         if choices.entered_by_tensor() != chosen_before:
@@ -179,97 +180,37 @@ class Rehearsal:
             reason = "it has collectives"
         if reason is None:
             random.restore()
-            reason = self._run_again(notes, run, again, saved, output)
+            reason = self._run_again(notes, run, again, first, output)
             reason = reason or after.change_to(State(block, tensors))
             if reason is None and RandomStates(device) != random_after:
                 reason = "it draws another number of random numbers each time"
             random_after.restore()
-        saved.forget()
+        first.forget()
         notes.result.reason = reason
         if reason is None:
-            notes.inputs = [(tensor.detach(), tensor._version) for tensor in tensors]
+            notes.inputs = [(version_counter(tensor), tensor._version) for tensor in tensors]
             _before_backward(output, notes)
         return output
 
     def _run_again(
-        self, notes: _Notes, run: Function, call: Any, first: _Saved, output: Any
+        self, notes: _Notes, run: Function, call: Any, first: FirstRun, output: Any
     ) -> str | None:
-        second = _Saved(notes)
         synchronize = _synchronizing(tensors_in(output))
+        second = SecondRun(first, synchronize)
         synchronize()
         began_s = time.monotonic()
         try:
-            with second.recorded():
+            with second.compared():
                 again = run(*call[0], **call[1])
         except Exception as error:  # Any that the script's code may raise, if it runs twice.
             return f"its forward pass cannot run twice: {type(error).__name__}"
-        finally:
-            second_tensors = second.forget()
         synchronize()
-        notes.result.forward_s = time.monotonic() - began_s
+        notes.result.forward_s = time.monotonic() - began_s - second.seconds
         # It is of the first run, which may have been slower.
         notes.result.dear_s = min(notes.result.dear_s, notes.result.forward_s)
         if not _all_same(tensors_in(output), tensors_in(again)):
             return "its output differs if it runs again"
-        if not _all_same((t for t, _ in first.tensors), (t for t, _ in second_tensors)):
-            return "what autograd saves of it differs if it runs again"
-        return None
-
-
-class _Saved:
-    """What autograd saves while a block runs. It goes on to the hooks that are set."""
-
-    def __init__(self, notes: _Notes) -> None:
-        self._notes = notes
-        self.tensors: list[tuple[torch.Tensor, int]] = []
-
-    @contextlib.contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Records within a block."""
-        hooks = top_hooks()
-        pack = functools.partial(self._pack, hooks)
-        unpack = functools.partial(_unpack, hooks, self._notes)
-        torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
-        try:
-            yield
-        finally:
-            torch._C._autograd._pop_saved_tensors_default_hooks()
-
-    def forget(self) -> list[tuple[torch.Tensor, int]]:
-        """Returns what was recorded, and keeps it no longer: autograd keeps the pack hook, and with
-        it this object, until backward has passed."""
-        tensors, self.tensors = self.tensors, []
-        return tensors
-
-    def reason(self) -> str | None:
-        """Why what was saved cannot be recomputed."""
-        if any(tensor._version != version for tensor, version in self.tensors):
-            return "it changes in place what autograd has saved"
-        return None
-
-    def _pack(self, hooks: HookPair | None, tensor: torch.Tensor) -> Any:
-        number = len(self.tensors)
-        detached = tensor if tensor.is_leaf else tensor.detach()
-        self.tensors.append((detached, tensor._version))
-        handle = detached if hooks is None else hooks[0](tensor)
-        return number, handle, tensor._version
-
-
-def _unpack(hooks: HookPair | None, notes: _Notes, packed: tuple[int, Any, int]) -> Any:
-    number, handle, version = packed
-    use = torch._C._current_graph_task_id(), number
-    if use in notes.tasks:
-        notes.refuse("a tensor that autograd saves in it is asked for twice in one backward pass")
-    notes.tasks.add(use)
-    if hooks is not None:
-        return hooks[1](handle)
-    if handle._version != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: [{handle.type()} {list(handle.size())}] is at version {handle._version}; "
-            f"expected version {version} instead."
-        )
-    return handle
+        return second.reason()
 
 
 class _Watching(TorchDispatchMode):
@@ -335,19 +276,7 @@ def _reason_against_output(output: Any, inputs: list[torch.Tensor]) -> str | Non
 
 def _all_same(one: Iterable[torch.Tensor], other: Iterable[torch.Tensor]) -> bool:
     first, second = list(one), list(other)
-    return len(first) == len(second) and all(map(_same_bits, first, second))
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same, NaN included."""
-    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
-        return False
-    return torch.equal(
-        *(
-            t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-            for t in (one, other)
-        )
-    )
+    return len(first) == len(second) and all(map(same_bits, first, second))
 
 
 def _synchronizing(tensors: Iterable[torch.Tensor]) -> Callable[[], None]:

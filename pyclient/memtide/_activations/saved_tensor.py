@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from memtide._activations.recording import SavedStorage
+from memtide._activations.version_counter import emptied
 
 
 class Counted(Protocol):
@@ -63,7 +64,6 @@ class SavedTensor:
         """Puts the tensor over a storage that has the same bytes. What was changed in place is
         still noticed after that."""
         before = self.tensor
-        empty = torch.empty(0, dtype=before.dtype, device=before.device)
         after = torch.empty(0, dtype=before.dtype, device=before.device)
         after.set_(storage, before.storage_offset(), before.size(), before.stride())
         if before.is_conj():
@@ -71,9 +71,7 @@ class SavedTensor:
         if before.is_neg():
             after = torch._neg_view(after)
         if self._counter is None:
-            self._counter = before
-            # Unlike an operation in place, this keeps the version counter as it is.
-            before.data = empty
+            self._counter = emptied(before)
         self.tensor = after
 
     def _changed(self, version: int) -> str:

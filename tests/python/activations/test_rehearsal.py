@@ -16,6 +16,7 @@ from memtide._activations.rehearsal import Rehearsal, Rehearsed
 from memtide._torch_hooks.attributes import Attributes
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
@@ -243,6 +244,46 @@ def test_a_block_that_saves_something_else_each_time_is_left_alone(rehearsal: Re
         rehearsal.open([block])
         block(torch.ones(3, _WIDTH))
         assert "differs" in (rehearsal.close()[block].reason or "")
+
+
+def test_the_second_run_keeps_nothing_that_autograd_would_save(rehearsal: Rehearsal) -> None:
+    alive: list[bool] = []
+
+    def forward(block: Block, value: torch.Tensor) -> torch.Tensor:
+        inner = block.linear(value)
+        saved = StorageWeakRef(inner.untyped_storage())
+        outer = inner.sin()  # Autograd saves `inner`.
+        del inner
+        alive.append(not saved.expired())
+        return outer
+
+    block = Block(forward)
+    rehearsal.open([block])
+    block(torch.ones(3, _WIDTH)).sum().backward()
+    assert alive == [True, False]
+    assert rehearsal.close()[block].reason is None
+
+
+def test_what_the_first_run_saved_is_compared_where_it_is_now(rehearsal: Rehearsal) -> None:
+    packs: list[torch.Tensor] = []
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        packs.append(tensor.detach().clone())
+        return packs[-1]
+
+    moved.__module__ = "memtide.testing"  # Hooks of a script's own keep a block from a rehearsal.
+    for wrong, reason in ((False, None), (True, "differs")):
+        block = Block(lambda block, value: block.linear(value).sin())
+        rehearsal.open([block])
+        torch._C._autograd._push_saved_tensors_default_hooks(
+            moved, lambda tensor, wrong=wrong: tensor + 1 if wrong else tensor
+        )
+        block(torch.ones(3, _WIDTH))
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+        known = rehearsal.close()[block]
+        assert known.reason is None if reason is None else reason in (known.reason or "")
+        row = 4 * _WIDTH
+        assert known.saved_bytes == 2 * 3 * row, "each storage once, though none of them stays"
 
 
 def test_a_block_that_cannot_run_twice_runs_once(rehearsal: Rehearsal) -> None:
