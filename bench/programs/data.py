@@ -31,9 +31,9 @@ def text_of_min_gpt(folder: Path) -> None:
 
 
 def texts_of_word_language_model(folder: Path) -> None:
-    """Texts of 1000 different words: of `train.txt`, four batches of 96 times 128."""
+    """Texts of 1000 different words: of `train.txt`, eight batches of 96 times 128."""
     random = np.random.default_rng(0)
-    for split, words in (("train", 96 * 128 * 4 + 96), ("valid", 2600), ("test", 2600)):
+    for split, words in (("train", 96 * 128 * 8 + 96), ("valid", 2600), ("test", 2600)):
         numbers = random.integers(0, 1000, words)
         (folder / "generated").mkdir(exist_ok=True)
         text = " ".join(f"w{number}" for number in numbers)

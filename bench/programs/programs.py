@@ -59,7 +59,7 @@ _NANO_GPT = Program(
         "--n_layer=8",
         "--n_head=6",
         "--n_embd=192",
-        "--max_iters=3",
+        "--max_iters=7",
     ),
     Checkout("karpathy/nanoGPT"),
     losses=r"^iter \d+: loss (\S+),",
@@ -120,7 +120,7 @@ _IMAGENET = Program(
     ),
     Checkout("pytorch/examples", "imagenet"),
     losses=r"Loss (\S+)",
-    prepare=data.images(train=32, validation=4),
+    prepare=data.images(train=64, validation=4),
 )
 
 _DCGAN = Program(
@@ -133,7 +133,7 @@ _DCGAN = Program(
         "--batchSize=500",
         "--ngf=32",
         "--ndf=32",
-        "--niter=2",
+        "--niter=4",
         "--manualSeed=0",
     ),
     Checkout("pytorch/examples", "dcgan"),
@@ -162,7 +162,7 @@ _TIMM = Program(
     ),
     Checkout("huggingface/pytorch-image-models"),
     losses=r"Loss:\s+(\S+)",
-    prepare=data.images(train=28, validation=4),
+    prepare=data.images(train=56, validation=4),
 )
 
 PROGRAMS = [

@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from transformers import T5Config, T5ForConditionalGeneration
 
-BATCH, STEPS, LENGTH, VOCABULARY = 30, 6, 192, 1024
+BATCH, STEPS, LENGTH, VOCABULARY = 30, 16, 192, 1024
 
 torch.manual_seed(0)
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)

@@ -9,7 +9,7 @@ from diffusers import DDPMScheduler, UNet2DModel
 from diffusers.optimization import get_cosine_schedule_with_warmup
 from torch.utils.data import DataLoader
 
-BATCH, STEPS, SIZE = 40, 4, 64
+BATCH, STEPS, SIZE = 40, 8, 64
 
 set_seed(0)
 accelerator = Accelerator(cpu=True)

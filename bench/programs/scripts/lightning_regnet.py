@@ -9,7 +9,7 @@ from torchvision.datasets import FakeData
 from torchvision.models import regnet_y_400mf
 from torchvision.transforms import ToTensor
 
-BATCH, STEPS = 28, 4
+BATCH, STEPS = 28, 8
 
 
 class Classifier(lightning.LightningModule):

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 
-_STEPS = 4
+_STEPS = 8
 
 
 class Samples(Dataset):
