@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/sim/simulation.h"
@@ -125,10 +126,20 @@ constexpr uint64_t kBrokenOnce[] = {
     1000680,  // Three chunks took turns in two slots, prefetched for times after a commit.
 };
 
+// The same, with activations.
+constexpr uint64_t kBrokenOnceWithActivations[] = {
+    1004031,  // An eviction waited for one chunk while a commit gave another one new content, which
+              // the oracle took for what was to be evicted.
+};
+
 TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
   std::signal(SIGABRT, OnAbort);
-  for (const uint64_t seed : kBrokenOnce) {
-    const Config config = MakeConfig(seed);
+  std::vector<Config> configs;
+  for (const uint64_t seed : kBrokenOnce) configs.push_back(MakeConfig(seed));
+  for (const uint64_t seed : kBrokenOnceWithActivations) {
+    configs.push_back(WithActivations(MakeConfig(seed)));
+  }
+  for (const Config& config : configs) {
     AnnounceSeed(config);
     const Outcome outcome = Simulation::Run(config, MakeOps(config));
     EXPECT_EQ(outcome.broken, "") << outcome.last << HowToReproduce(config);

@@ -97,7 +97,8 @@ void Model::ObserveReply(const Reply& reply) {
           for (const ChunkId chunk : event.chunks) {
             const auto evicted = state_.chunks.find(chunk);  // Freed since, perhaps.
             if (evicted == state_.chunks.end() || state_.WaitedFor(chunk)) continue;
-            if (evicted->second.wanted > call.event_number) continue;
+            const ChunkState& state = evicted->second;
+            if (std::max(state.wanted, state.exchanged) > call.event_number) continue;
             evicted->second.evicted_to = event.tier;
           }
         } else if constexpr (std::is_same_v<Kind, DrainCall>) {

@@ -41,6 +41,7 @@ struct ChunkState {
   bool undefined = false;  // Allocated as such: what is discarded reads as anything.
   bool lasting = false;    // What it holds was in host memory since it was last written.
   uint64_t wanted = 0;     // The last event that asked for it.
+  uint64_t exchanged = 0;  // The last commit that gave it the content of another chunk.
   uint64_t discarded = 0;  // The last event in which a client discarded what it held.
   bool host_home = false;  // Never on SSD, although there is one.
   bool transient = false;  // Ends with the last session of its job, and with the daemon.

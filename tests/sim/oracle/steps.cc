@@ -106,6 +106,8 @@ void Model::Publish(JobState* job, const CommitCall& publish) {
         Version(std::max(chunk.version.value(), fresh.version.value()) + 1);
     chunk.evicted_to.reset();
     fresh.evicted_to.reset();
+    // An eviction that waits for other chunks has evicted the content that it was asked for.
+    chunk.exchanged = fresh.exchanged = state_.events;
     if (!publish.keep_old_content) DiscardChunk(&fresh);
   }
   job->published = publish.step;
