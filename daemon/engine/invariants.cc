@@ -76,7 +76,7 @@ void EngineState::CheckInvariants() const {
     if (chunk.job == nullptr) continue;
     live[chunk.job] += chunk.live();
     MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
-    MEMTIDE_CHECK(chunk.live() || chunk.copies.flight.has_value() || chunk.in_step())
+    MEMTIDE_CHECK(chunk.live() || chunk.copies.flight || chunk.in_step())
         << "a freed chunk lingers";
     MEMTIDE_CHECK(!chunk.live() || !chunk.in_step() || chunk.pinned_at(Tier::kHost))
         << "a step runs on memory that may move";
@@ -88,8 +88,8 @@ void EngineState::CheckInvariants() const {
     } else {
       MEMTIDE_CHECK(!chunk.is_shadow);
     }
-    const absl::optional<Flight>& flight = chunk.copies.flight;
-    if (flight.has_value() && flight->from.has_value()) {
+    const std::unique_ptr<Flight>& flight = chunk.copies.flight;
+    if (flight != nullptr && flight->from.has_value()) {
       links[chunk.job].Start({*flight->from, flight->to});
     }
     // Decision 3: the home slot is what makes a write-back always possible.

@@ -132,7 +132,7 @@ void EngineState::FreeTransient(Job& job) {
 void EngineState::ForgetChunk(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   // On(TransferDone) or On(StepDone) calls again.
-  if (chunk.copies.flight.has_value() || chunk.in_step()) return;
+  if (chunk.copies.flight || chunk.in_step()) return;
   Job& job = *chunk.job;
   for (const Tier tier : kAllTiers) {
     if (!chunk.slot(tier)) continue;
@@ -177,7 +177,7 @@ ChunkInfo EngineState::InfoOf(ChunkIndex index) const {
   info.on_device = chunk.valid_at(Tier::kDevice);
   info.on_host = chunk.valid_at(Tier::kHost);
   info.on_ssd = chunk.valid_at(Tier::kSsd);
-  info.moving = chunk.copies.flight.has_value();
+  info.moving = chunk.copies.flight != nullptr;
   for (const Pin& pin : chunk.pins) info.leases += pin.granted();
   info.torn = chunk.copies.torn;
   return info;

@@ -1,6 +1,7 @@
 // The check of clean drops: finds writes to chunks that a client has leased for reading only, on a
 // device that cannot catch them (decision 21).
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -37,8 +38,8 @@ void EngineState::StartCheck(ChunkIndex index) {
   start.from = PlaceOf(chunk, Tier::kDevice);
   start.to = PlaceOf(chunk, Tier::kHost);
   chunk.checked = true;
-  chunk.copies.flight =
-      Flight{start.transfer, start.kind, Tier::kDevice, Tier::kHost, chunk.version, TracedMove()};
+  chunk.copies.flight = std::make_unique<Flight>(
+      Flight{start.transfer, start.kind, Tier::kDevice, Tier::kHost, chunk.version, TracedMove()});
   chunk.job->forecast.links().Start({Tier::kDevice, Tier::kHost});
   transfers_.emplace(start.transfer, index);
   for (const Tier each : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, each);
@@ -80,7 +81,7 @@ void EngineState::DropUnannounced(const Job& job) {
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk) continue;
     Chunk& chunk = chunks_[index];
-    const bool idle = chunk.live() && !chunk.pinned() && !chunk.copies.flight.has_value();
+    const bool idle = chunk.live() && !chunk.pinned() && !chunk.copies.flight;
     if (!idle || !chunk.valid_at(Tier::kDevice) || IsOnlyCopy(chunk, Tier::kDevice)) continue;
     chunk.wrote_back = chunk.checked = false;
     DropCopy(index, Tier::kDevice);

@@ -4,6 +4,7 @@
 // of the two (slots, copies, the transfer in flight), while ids, later leases and predictions stay
 // with the ids. Because it is one event of the engine, no session ever sees half a step.
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -127,7 +128,7 @@ void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   for (Chunk* chunk : {&a, &b}) {
     // A transfer of the current content stays valid under the new version. A transfer of an older
     // version does not.
-    if (chunk->copies.flight.has_value()) {
+    if (chunk->copies.flight != nullptr) {
       Flight& flight = *chunk->copies.flight;
       flight.version = flight.version == chunk->version ? fresh : Version(0);
     }
@@ -135,9 +136,9 @@ void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   }
   std::swap(a.copies, b.copies);
   for (const ChunkIndex index : {index_a, index_b}) {
-    const absl::optional<Flight>& flight = chunks_[index].copies.flight;
+    const std::unique_ptr<Flight>& flight = chunks_[index].copies.flight;
     // The transfer belongs to its slots, which the other chunk has now.
-    if (flight.has_value()) transfers_[flight->transfer] = index;
+    if (flight != nullptr) transfers_[flight->transfer] = index;
     MarkDirty(index);
     Rank(index);
     ScheduleChunk(index);

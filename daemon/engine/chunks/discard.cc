@@ -67,7 +67,7 @@ void EngineState::Discard(ChunkIndex index) {
   ForgetWishes(index);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     // The slots of a transfer in flight are freed when it ends.
-    const bool in_use = chunk.copies.flight.has_value() &&
+    const bool in_use = chunk.copies.flight &&
                         (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
     if (!chunk.KeepsSlot(tier) && chunk.slot(tier) && !in_use) DropCopy(index, tier);
   }

@@ -211,7 +211,7 @@ void EngineState::MakeNewVersion(ChunkIndex index) {
   chunk.copies.valid = static_cast<uint8_t>(1u << static_cast<int>(chunk.pin_tier));
   // The other copies are stale. Their slots are freed, except one that a transfer still uses.
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
-    const bool in_use = chunk.copies.flight.has_value() &&
+    const bool in_use = chunk.copies.flight &&
                         (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
     if (tier == chunk.pin_tier || chunk.KeepsSlot(tier) || in_use) continue;
     if (chunk.slot(tier)) DropCopy(index, tier);

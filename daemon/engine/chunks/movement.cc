@@ -1,6 +1,7 @@
 // Movement: how chunks reach a tier and leave it. The pending movements and the copies of a chunk
 // determine its next transfer. Advance() starts one, and runs again when something changed.
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,7 +45,7 @@ void EngineState::Settle() {
 void EngineState::Advance(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
-  if (!chunk.live() || chunk.copies.flight.has_value()) return;
+  if (!chunk.live() || chunk.copies.flight) return;
   queued_for_ = 0;
   if (InQuarantine(chunk)) LeaveQuarantine(index);
   if (chunk.pinned()) StopPrefetch(chunk);
@@ -68,16 +69,15 @@ void EngineState::Advance(ChunkIndex index) {
   }
   // A victim leaves even while its chunk waits for a faster tier: the copy that leaves there may
   // need this very slot.
-  if (!chunk.copies.flight.has_value() && chunk.evict_from.has_value() &&
-      EvictFrom(index, *chunk.evict_from)) {
+  if (!chunk.copies.flight && chunk.evict_from.has_value() && EvictFrom(index, *chunk.evict_from)) {
     CancelEviction(chunk);
   }
-  if (!chunk.copies.flight.has_value() && chunk.write_back_from.has_value() &&
+  if (!chunk.copies.flight && chunk.write_back_from.has_value() &&
       WriteBack(index, *chunk.write_back_from)) {
     chunk.write_back_from.reset();
   }
   SchedulePrefetch(*chunk.job);
-  if (chunk.copies.flight.has_value()) return;
+  if (chunk.copies.flight) return;
   for (const Tier tier : kMemoryTiers) {
     if ((chunk.waits_for & ~queued_for_ & Bit(tier)) != 0) StopWaitingForSlot(index, tier);
   }
@@ -150,7 +150,7 @@ bool EngineState::IsOnlyCopy(const Chunk& chunk, Tier tier) const {
 
 bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
   Chunk& chunk = chunks_[index];
-  if (chunk.copies.flight.has_value()) return false;
+  if (chunk.copies.flight) return false;
   if (!chunk.slot(tier)) return true;
   if (!IsOnlyCopy(chunk, tier)) {
     if (IsChosenForCheck(chunk, tier)) {
@@ -287,8 +287,8 @@ void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
   }
   if (from.has_value() && *from != Tier::kSsd) start.from = PlaceOf(chunk, *from);
   if (to != Tier::kSsd) start.to = PlaceOf(chunk, to);
-  chunk.copies.flight =
-      Flight{start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to)};
+  chunk.copies.flight = std::make_unique<Flight>(
+      Flight{start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to)});
   if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
   transfers_.emplace(start.transfer, index);
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);

@@ -178,7 +178,7 @@ bool EngineState::IsPinnedAt(const Chunk& chunk, Tier tier) const {
 
 bool EngineState::MayLeave(const Chunk& chunk, Tier tier) const {
   return tier != Tier::kSsd && chunk.live() && tier != chunk.home && chunk.slot(tier) &&
-         chunk.valid_at(tier) && !chunk.copies.flight.has_value() && !chunk.pinned_at(tier) &&
+         chunk.valid_at(tier) && !chunk.copies.flight && !chunk.pinned_at(tier) &&
          !chunk.evict_from.has_value() && !chunk.evict_to.has_value() && !chunk.retry_after_tick;
 }
 

@@ -89,7 +89,7 @@ JobForecast::Prefetch EngineState::TryPrefetch(Job& job, Tier tier, Member membe
   if (tier == Tier::kDevice && chunk.only_stepped) return Prefetch::kSkipped;
   // When the chunk has reached the host, On(TransferDone) lets the forecast try this use again.
   if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) return Prefetch::kSkipped;
-  if (chunk.copies.flight.has_value() || !HasRoomUntil(job, tier, expected)) {
+  if (chunk.copies.flight || !HasRoomUntil(job, tier, expected)) {
     return Prefetch::kBlocked;
   }
   StopPrefetch(chunk);

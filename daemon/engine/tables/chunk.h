@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -84,7 +85,8 @@ struct Copies {
   std::array<Slot, kTiers> slots;
   // At device and host: the value of insertions_ when the copy was made.
   std::array<uint64_t, 2> insertion_seq{};
-  absl::optional<Flight> flight;
+  // Allocated, as few of up to a million chunks move at a time.
+  std::unique_ptr<Flight> flight;
 };
 
 struct Chunk {

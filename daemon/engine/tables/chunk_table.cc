@@ -52,8 +52,8 @@ void ChunkTable::Free(ChunkIndex index) {
 void ChunkTable::Release(ChunkIndex index) {
   Chunk& chunk = (*this)[index];
   MEMTIDE_CHECK(chunk.job != nullptr) << "chunk " << index << " is released twice";
-  MEMTIDE_CHECK(!chunk.live() && !chunk.pinned() && !chunk.copies.flight.has_value() &&
-                !chunk.in_step() && !chunk.prefetch_to.has_value() && !chunk.evict_from.has_value())
+  MEMTIDE_CHECK(!chunk.live() && !chunk.pinned() && !chunk.copies.flight && !chunk.in_step() &&
+                !chunk.prefetch_to.has_value() && !chunk.evict_from.has_value())
       << "chunk " << index << " is in use";
   // The generation is all that outlives the chunk: Claim() grows it.
   const uint32_t generation = chunk.generation;
@@ -99,7 +99,7 @@ void ChunkTable::CheckInvariants() const {
   for (const ChunkIndex index : free_) {
     const Chunk& chunk = (*this)[index];
     MEMTIDE_CHECK(is_empty(chunk) && chunk.copies.valid == 0 && !chunk.pinned() &&
-                  !chunk.copies.flight.has_value() && !chunk.in_step());
+                  !chunk.copies.flight && !chunk.in_step());
   }
 }
 
