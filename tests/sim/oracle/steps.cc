@@ -103,6 +103,7 @@ void Model::Publish(JobState* job, const CommitCall& publish) {
     std::swap(chunk.whole, fresh.whole);
     std::swap(chunk.lasting, fresh.lasting);
     std::swap(chunk.discarded, fresh.discarded);
+    std::swap(chunk.wanted, fresh.wanted);
     chunk.version = fresh.version =
         Version(std::max(chunk.version.value(), fresh.version.value()) + 1);
     chunk.evicted_to.reset();
