@@ -132,6 +132,7 @@ constexpr uint64_t kBrokenOnceWithActivations[] = {
               // the oracle took for what was to be evicted.
     1004699,  // A commit gave a chunk content whose shadow had been discarded before,
     1009097,  // or whose counterpart had been, and was asked for since.
+    1009486,  // A session ended whose allocation waited, and those behind it waited on.
 };
 
 TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {

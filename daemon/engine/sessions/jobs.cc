@@ -243,7 +243,8 @@ void EngineState::LeaveJob(Session& session) {
     unavailable(job.allocating[i - 1].call);
     job.allocating.erase(job.allocating.begin() + (i - 1));
   }
-  if (!job.sessions.empty()) return;
+  // What waited behind them may need no memory that has yet to be made.
+  if (!job.sessions.empty()) return AllocateWaiting(job);
   // A job that never opened does not linger.
   if (job.time_to_live > Duration(0) && job.state() == JobState::kRunning) {
     ledger_.SetState(*job.shares, JobState::kLingering);

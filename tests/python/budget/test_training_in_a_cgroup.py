@@ -54,8 +54,9 @@ def test_a_budget_changes_no_bit(cli: Cli, tmp_path: Path) -> None:
     assert "host memory: the budget was 900 MiB, and script and daemon used at most" in done.err
     budget = json.loads(stats.read_text(encoding="utf-8"))["budget"]
     assert 600 * 2**20 < budget["host_most_used_bytes"] <= budget["host_bytes"] == 900 * 2**20
-    # Some 400 MiB, most of it torch. Kept activations, 150 MiB and more, are no part of it.
-    assert budget["host_most_own_bytes"] < 480 * 2**20
+    # Some 400 MiB, most of it torch, and what an operation needs meanwhile, 100 MiB. Kept
+    # activations, 150 MiB and more, are no part of it.
+    assert budget["host_most_own_bytes"] < 530 * 2**20
 
 
 def test_on_an_emulated_device_slots_and_kept_activations_stay_within_its_memory(
