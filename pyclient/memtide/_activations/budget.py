@@ -43,6 +43,7 @@ UNLIMITED_BYTES = 2**62
 _READING_VALID_S, _MOST_READING_VALID_S = 0.005, 0.05
 _FILLED_PER_S = 16 * 2**30
 _DAEMON_READING_VALID_S = 0.05
+_SMALL_RISE_BYTES = 4 * 2**20
 # From this part of the limit on, in percent, the allocator returns freed memory. Until then nothing
 # is scarce, and a page that is kept is one page fault less.
 _SCARCE_PERCENT = 60
@@ -227,7 +228,9 @@ class Budget:
 
     def _read_host(self, kept_bytes: int, now_s: float) -> Reading:
         usage, before = self._usage.read(), self._daemon
-        if now_s >= self._daemon_valid_until_s:
+        rise_bytes = usage.most_bytes - usage.anonymous_bytes
+        if now_s >= self._daemon_valid_until_s or rise_bytes > _SMALL_RISE_BYTES:
+            # The pool shrinks for what rises.
             self._daemon = process_memory.resident_of(self._daemon_pid)
             self._daemon_valid_until_s = now_s + _DAEMON_READING_VALID_S
         most_bytes, pool_bytes = usage.most_bytes, self._daemon.shared_bytes

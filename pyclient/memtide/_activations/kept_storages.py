@@ -112,9 +112,10 @@ class KeptStorages:
         that is left cannot be moved now. `move` copies the storage of a tensor and returns the
         copy, whose place the plan may have chosen; None: there is no room."""
         with self._lock:
-            for _ in range(min(_MOST_TRIES, len(self._waiting))):
-                if self.bytes <= most_bytes:
-                    return
+            for _ in range(_MOST_TRIES):
+                self._drop_ended(self._waiting)
+                if not self._waiting or self.bytes <= most_bytes:
+                    break
                 if not self._move_next(self._waiting, move):
                     return
             while self._order and self.bytes > most_bytes:
@@ -145,6 +146,12 @@ class KeptStorages:
         if len(self._order) + len(self._waiting) > 4 * len(self._by_address) + _FEW:
             self._order = deque(each for each in self._order if each() is not None)
             self._waiting = deque(each for each in self._waiting if each() is not None)
+
+    @staticmethod
+    def _drop_ended(queue: deque[weakref.ref[KeptStorage]]) -> None:
+        """Drops what needs no move any more from the front of a queue."""
+        while queue and ((entry := queue[0]()) is None or entry.is_moved):
+            queue.popleft()
 
     def _move_next(self, queue: deque[weakref.ref[KeptStorage]], move: Moved) -> bool:
         reference = queue.popleft()

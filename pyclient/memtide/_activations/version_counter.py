@@ -11,8 +11,8 @@ def version_counter(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def emptied(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor without its memory. REQUIRES: it is a detached one, of which nobody else
-    knows."""
+    """The same tensor without its memory. REQUIRES: it is a detached one, which no one else
+    has."""
     # Unlike an operation in place, this keeps the version counter as it is.
     tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return tensor

@@ -1,4 +1,4 @@
-"""The host pool gives way to a script whose own memory grows under `--host-memory`."""
+"""The host pool shrinks for a script whose own memory grows under `--host-memory`."""
 
 from __future__ import annotations
 
