@@ -123,47 +123,34 @@ _IMAGENET = Program(
     prepare=data.images(train=64, validation=4),
 )
 
-_DCGAN = Program(
-    "dcgan",
-    "vision",
-    (
-        "main.py",
-        "--dataset=fake",
-        "--workers=0",
-        "--batchSize=500",
-        "--ngf=32",
-        "--ndf=32",
-        "--niter=4",
-        "--manualSeed=0",
-    ),
-    Checkout("pytorch/examples", "dcgan"),
-    losses=r"Loss_D: (\S+)",
-)
 
-_TIMM = Program(
-    "timm_efficientnet",
-    "vision",
-    (
-        "train.py",
-        "--data-dir=images",
-        "--val-split=val",
-        "--device=cpu",
-        "--model=efficientnet_b0",
-        "--num-classes=2",
-        "--batch-size=14",
-        "--epochs=1",
-        "--warmup-epochs=0",
-        "--opt=adamw",
-        "--lr=0.001",
-        "--model-ema",
-        "--workers=1",
-        "--log-interval=1",
-        "--output=out",
-    ),
-    Checkout("huggingface/pytorch-image-models"),
-    losses=r"Loss:\s+(\S+)",
-    prepare=data.images(train=56, validation=4),
-)
+def _timm(name: str, model: str, batch: int) -> Program:
+    """timm's training script, in eight steps."""
+    return Program(
+        name,
+        "vision",
+        (
+            "train.py",
+            "--data-dir=images",
+            "--val-split=val",
+            "--device=cpu",
+            f"--model={model}",
+            "--num-classes=2",
+            f"--batch-size={batch}",
+            "--epochs=1",
+            "--warmup-epochs=0",
+            "--opt=adamw",
+            "--lr=0.001",
+            "--model-ema",
+            "--workers=1",
+            "--log-interval=1",
+            "--output=out",
+        ),
+        Checkout("huggingface/pytorch-image-models"),
+        losses=r"Loss:\s+(\S+)",
+        prepare=data.images(train=4 * batch, validation=4),
+    )
+
 
 PROGRAMS = [
     _NANO_GPT,
@@ -173,11 +160,10 @@ PROGRAMS = [
     Program("accelerate_t5", "language", ("accelerate_t5.py",)),
     Program("peft_lora", "LoRA", ("peft_lora.py",)),
     Program("transformers_mixtral", "experts", ("transformers_mixtral.py",)),
-    Program("transformers_wav2vec2", "speech", ("transformers_wav2vec2.py",)),
+    Program("transformers_ast", "speech", ("transformers_ast.py",)),
     Program("transformers_whisper", "speech", ("transformers_whisper.py",)),
     Program("diffusers_unet", "diffusion", ("diffusers_unet.py",)),
-    Program("lightning_regnet", "vision", ("lightning_regnet.py",)),
     _IMAGENET,
-    _DCGAN,
-    _TIMM,
+    _timm("timm_efficientnet", "efficientnet_b0", batch=14),
+    _timm("timm_vit", "vit_tiny_patch16_224", batch=48),
 ]

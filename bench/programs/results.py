@@ -23,6 +23,7 @@ class Result:
     seconds: float | None = None
     plain_losses: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
+    plain_apart: float = 0.0  # How far plain runs are apart that were repeated.
     activations: dict[str, Any] = field(default_factory=dict)
     was_run: bool = True
 
@@ -35,17 +36,27 @@ class Result:
             return ""
         if self.plain_losses == self.losses:
             return f"{len(self.losses)} equal"
-        if len(self.plain_losses) != len(self.losses):
+        apart = apart_by(self.plain_losses, self.losses)
+        if apart is None:
             return f"{len(self.losses)} instead of {len(self.plain_losses)}"
-        pairs = zip(map(float, self.plain_losses), map(float, self.losses), strict=True)
-        return f"{max(abs(b / a - 1) for a, b in pairs):.1e} apart"
+        plain = f", plain runs {self.plain_apart:.1e}" if self.plain_apart else ""
+        return f"{apart:.1e} apart{plain}"
+
+
+def apart_by(some: list[str], others: list[str]) -> float | None:
+    """The largest difference of two runs' losses, as a part of them; None: they are not as many."""
+    if len(some) != len(others):
+        return None
+    pairs = zip(map(float, some), map(float, others), strict=True)
+    return max((abs(b / a - 1) for a, b in pairs), default=0.0)
 
 
 def verdict(result: Result) -> str:
     """Why a program that trained to its end did not pass, if it did not."""
     if not result.plain_losses:
         return "plain: no losses found"
-    if result.losses != result.plain_losses:
+    apart = apart_by(result.plain_losses, result.losses)
+    if apart is None or apart > result.plain_apart:
         return f"losses: {result.losses_compared() or 'none found under memtide'}"
     most_bytes = max(result.measured_bytes or 0, result.most_used_bytes or 0)
     if most_bytes > (result.budget_bytes or 0):
