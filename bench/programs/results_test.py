@@ -32,11 +32,11 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(verdict(other), "losses: 1.0e-04 apart")
 
     def test_a_loss_may_differ_as_plain_runs_do_and_no_more(self):
-        other = replace(PASSES, losses=["2.5", "2.0002"], plain_apart=1.01e-4)
+        other = replace(PASSES, losses=["2.5", "2.0002"], plain_apart=5.1e-5)
         self.assertEqual(verdict(other), "")
-        self.assertEqual(other.losses_compared(), "1.0e-04 apart, plain runs 1.0e-04")
-        nearer = replace(other, plain_apart=9.9e-5)
-        self.assertEqual(verdict(nearer), "losses: 1.0e-04 apart, plain runs 9.9e-05")
+        self.assertEqual(other.losses_compared(), "1.0e-04 apart, plain runs 5.1e-05")
+        nearer = replace(other, plain_apart=4.9e-5)
+        self.assertEqual(verdict(nearer), "losses: 1.0e-04 apart, plain runs 4.9e-05")
 
     def test_a_run_that_ends_early_or_prints_no_losses_does_not_pass(self):
         self.assertEqual(verdict(replace(PASSES, losses=["2.5"])), "losses: 1 instead of 2")
