@@ -83,11 +83,9 @@ absl::Status MakeDirectories(const std::vector<std::string>& paths) {
 void Log(const MachineShort& shortage) {
   if (shortage.begins) {
     spdlog::warn(
-        "{} are available of the machine's memory or of memory_limit_bytes, less than the {} kept "
-        "for "
+        "{} are available (of the machine, or of memory_limit_bytes), less than the {} kept for "
         "programs (host_reserve_bytes) or than they are about to need: jobs lend what they can "
-        "spare "
-        "of the host pool",
+        "spare of the host pool",
         FormatBytes(shortage.available), FormatBytes(shortage.reserve));
     return;
   }

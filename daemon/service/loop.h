@@ -5,8 +5,8 @@
 // it. A post from inside an effect, or while another thread drains, only queues. The engine and
 // every effect run outside the lock, one after the other, in order. Deadlines pass with ticks: one
 // is handled after an event that finds the last one kTickPeriod ago, and, when nothing else
-// happens, a small thread posts one every kIdleTickPeriod (seldom, for each wake-up of a thread
-// costs a virtual machine 80 us).
+// happens, a small thread posts one in each period of Start (kIdleTickPeriod is long, for each
+// wake-up of a thread costs a virtual machine 80 us).
 //
 // Renewals precede all other events, one of each session, and each tick: a session is never ended
 // for the time that its renewal waited here, however far behind the loop is.

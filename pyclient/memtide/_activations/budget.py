@@ -5,7 +5,7 @@ A limit holds for the process and its private daemon together. It is divided int
   iteration and the last one, as activations that are kept now are still there when it comes again;
 - what never changes: the daemon without its pools, a GPU's contexts;
 - the pool, as large as it is now, or as it may become again;
-- slack for what rises between two readings;
+- slack for what rises higher than it did in these iterations;
 - activations: the rest.
 
 All of it is measured: host memory by the kernel, a GPU's by torch's allocator. An emulated device
