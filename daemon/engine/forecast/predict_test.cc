@@ -198,6 +198,18 @@ TEST_F(PredictTest, WhatComesInAnotherOrderIsSaidSeldomAndCounted) {
   EXPECT_EQ(mispredictions_[2].expected, 8u);
 }
 
+TEST_F(PredictTest, WhatComesAfterAnIterationBelongsToItInTheTrace) {
+  Iterate();
+  Post(FreeCall{Call(), session_, 1000, {chunks_[7]}});
+  UseChunk(0);
+  const TraceReply trace = Trace();
+  ASSERT_EQ(trace.iteration_ends, std::vector<uint32_t>{8});
+  const TracedMoment& last = trace.moments[7];
+  ASSERT_EQ(last.uses.size(), 2u);
+  EXPECT_EQ(last.uses[1] & 3, static_cast<uint32_t>(TracedOperation::kFree));
+  EXPECT_EQ(trace.moments[8].uses.size(), 1u);
+}
+
 TEST_F(PredictTest, TheTraceHasTheLatestIterationsWithTheirMovesAndWhatIsExpected) {
   for (int i = 0; i < 12; ++i) Iterate();
   const TraceReply trace = Trace();

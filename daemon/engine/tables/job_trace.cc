@@ -43,9 +43,11 @@ void JobTrace::Begin(Instant now, const MomentReport& moment) {
 }
 
 void JobTrace::Use(Member member, TracedOperation operation) {
-  if (iterations_.empty() || iterations_.back().moments.empty()) return;
-  Iteration& iteration = iterations_.back();
-  if (iteration.uses.size() >= kMaxUses) return;
+  if (moments_ == 0) return;
+  // Until its first moment, an iteration has no uses: they belong to the one that ended.
+  const bool has_begun = !iterations_.back().moments.empty() || iterations_.size() == 1;
+  Iteration& iteration = has_begun ? iterations_.back() : iterations_[iterations_.size() - 2];
+  if (iteration.moments.empty() || iteration.uses.size() >= kMaxUses) return;
   iteration.uses.push_back(member.value() << 2 | static_cast<uint32_t>(operation));
   iteration.events += operation != TracedOperation::kAllocate;
   ++uses_;

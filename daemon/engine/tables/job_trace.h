@@ -27,7 +27,8 @@ class JobTrace {
   static constexpr size_t kMaxNames = 4096;  // Later names are replaced by "other".
 
   void Begin(Instant now, const MomentReport& moment);
-  // Adds a use to the current moment. Ignored before the first moment.
+  // Adds a use to the current moment, also after its iteration has ended. Ignored before the first
+  // moment.
   void Use(Member member, TracedOperation operation);
   void EndIteration();
   void Moved(const TracedMove& move);
