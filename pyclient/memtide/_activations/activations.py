@@ -66,7 +66,9 @@ class Activations:
         self._chosen = chosen
         self._calls = attributes()  # Those to modules that the script names.
         self._script_moves = chosen.are_made  # Whether the script may say what is to leave.
-        self.planning = Planning(attributes, self._storages, moments, self._leave, chosen)
+        self.planning = Planning(
+            attributes, self._storages, moments, self._leave, self._make_room, chosen
+        )
         self._outcome = PlanOutcome()
         self._closed = False
         self.hooks = DefaultHooks(self.pack, self.unpack)
@@ -173,6 +175,11 @@ class Activations:
             self._most_bytes = self._allowance()
         if kept_bytes > self._most_bytes:
             self._storages.move_until(self._most_bytes, self._move)
+
+    def _make_room(self, size_bytes: int) -> None:
+        self._asked_at_bytes = self._storages.bytes
+        self._most_bytes = self._allowance()
+        self._storages.move_until(max(0, self._most_bytes - size_bytes), self._move)
 
     def _leave(self) -> None:
         if not self._closed:

@@ -51,12 +51,14 @@ class Planning:
         storages: KeptStorages,
         moments: Sequence[MomentName],
         leave: Callable[[], None],
+        make_room: Callable[[int], None],
         chosen: Choices,
     ) -> None:
         """`moments`: those reported in this iteration, to which others are added. `leave` moves
-        what is to leave, as far as that is possible now."""
+        what is to leave, and `make_room` moves until there is room for a number of bytes, both as
+        far as that is possible now."""
         self._recompute = Recompute(attributes())
-        self._rehearsal = Rehearsal(attributes())
+        self._rehearsal = Rehearsal(attributes(), make_room)
         self._chosen = chosen
         self._finder: BlockFinder | None = None
         self._blocks: list[Block] = []

@@ -4,7 +4,8 @@ In the rehearsal each block runs as it is, and once more behind it, with the ran
 back. Its effects are looked for before and after (effects.py); a block that has any is not run a
 second time. What autograd saves, and the outputs, must be the same bits in both runs. The result of
 the first run is the script's. What it saves leaves like that of any other block where the budget is
-short, and comes back to be compared. Nothing of the second run is kept.
+short, and comes back to be compared. The second run is given as much room as the first one took.
+Nothing of it is kept.
 
 In the backward pass behind it, a block's saved tensors must be asked for once each: torch's
 checkpoint cannot give one twice in a pass. Its input must still be what it was.
@@ -74,9 +75,11 @@ class _Notes:
 class Rehearsal:
     """Watches blocks from `open` to `close`. Each block's first call counts."""
 
-    def __init__(self, attributes: Replacer) -> None:
-        """`attributes` is this object's alone."""
+    def __init__(self, attributes: Replacer, make_room: Callable[[int], None]) -> None:
+        """`attributes` is this object's alone. `make_room` moves what autograd has saved, until
+        there is room for a number of bytes, or no more can move."""
         self._attributes = attributes
+        self._make_room = make_room
         self._notes: weakref.WeakKeyDictionary[nn.Module, _Notes] = weakref.WeakKeyDictionary()
         self._running: _Notes | None = None
 
@@ -180,6 +183,7 @@ class Rehearsal:
             reason = "it has collectives"
         if reason is None:
             random.restore()
+            self._make_room(first.bytes)
             reason = self._run_again(notes, run, again, first, output)
             reason = reason or after.change_to(State(block, tensors))
             if reason is None and RandomStates(device) != random_after:

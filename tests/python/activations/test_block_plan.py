@@ -173,6 +173,28 @@ def test_a_rehearsal_keeps_the_allowance(allowance_bytes: int, dear_moves: None)
         assert activations.kept_bytes == 0
 
 
+def test_a_second_run_has_the_room_of_the_first(dear_moves: None) -> None:
+    allowance_bytes, saved_by_a_block_bytes = 200_000, 64 * (2 * 32 + 2 * 128) * 4
+    kept_bytes: list[int] = []
+
+    class Seeing(Block):
+        """Notes how much is kept when it is called."""
+
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            kept_bytes.append(activations.kept_bytes)
+            return super().forward(value)
+
+    model = Model()
+    model.blocks = nn.ModuleList(Seeing() for _ in range(5))
+    with managed(allowance_bytes) as activations:
+        train(model, 1)
+        kept_bytes.clear()
+        model(torch.randn(64, 32)).square().mean().backward()  # The rehearsal.
+    second_runs = kept_bytes[1::2]
+    assert len(second_runs) == 5
+    assert max(second_runs) <= allowance_bytes - saved_by_a_block_bytes
+
+
 def test_blocks_are_recomputed_where_nothing_may_be_kept(dear_moves: None) -> None:
     with managed(1_000) as activations:
         losses = train(Model(), 4)
