@@ -262,7 +262,7 @@ absl::Status Node::StartMemory() {
     loop_->Start(period, [loop = loop_.get(), limit, parent = getppid()] {
       Bytes available = GetAvailableMemory().bytes;
       if (!limit.IsZero()) available = std::min(available, LeftOfLimit(limit, parent));
-      loop->Post(HostMemory{available});
+      loop->Post(HostMemory{available, limit});
     });
   }
   return absl::OkStatus();

@@ -248,9 +248,11 @@ struct Restore {
   std::vector<ChunkRecord> chunk_records;
 };
 
-// Memory that other programs could allocate now without any being taken from the pools.
+// Memory that other programs could allocate now without any being taken from the pools. `limit`: of
+// what the daemon and its jobs may use together; zero: the machine is the limit.
 struct HostMemory {
   Bytes available;
+  Bytes limit = Bytes(0);
 };
 
 // Time passed. At least every 100 ms while anything waits.

@@ -280,6 +280,23 @@ TEST(BalloonTest, AJobSparesForTheRiseThatItsOwnMemoryWillHave) {
   EXPECT_EQ(node.emptied_.size(), 3u);
 }
 
+TEST(BalloonTest, TheFirstIterationMayNeedAllOfALimit) {
+  BalloonHarness node;
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Fill(session);
+  const Bytes available = kReserve + kChunk * 4;
+  node.Leave(available);
+  node.FinishTransfers();
+  EXPECT_TRUE(node.emptied_.empty()) << "without a limit";
+  node.Post(HostMemory{available, kChunk * 6});
+  node.FinishTransfers();
+  EXPECT_EQ(node.emptied_.size(), 2u);
+  node.Report(session, kChunk, true, chunks[0]);
+  node.Post(HostMemory{available, kChunk * 6});
+  node.FinishTransfers();
+  EXPECT_EQ(node.emptied_.size(), 2u) << "nothing rises in an iteration like the first";
+}
+
 TEST(BalloonTest, ARiseThatIsOnlyToldTakesNothingOfOthers) {
   BalloonHarness node(Reserving(32, 128));
   const SessionId liar = node.OpenWith(16, 1000), other = node.OpenWith(16, 1001);
