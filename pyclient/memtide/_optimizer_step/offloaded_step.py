@@ -44,6 +44,7 @@ from memtide._optimizer_step.torch_functional import (
     Arguments,
     FunctionalSignature,
     options_of,
+    overlapping,
     part_of,
     put_back,
     split,
@@ -209,8 +210,9 @@ class OffloadedSteps:
             put_back(arguments, part, count, split_update.rest)
 
     def _is_deferred(self, parameters: Sequence[torch.Tensor]) -> bool:
-        addresses = {p.data_ptr() for deferred in self._deferred for p in deferred.parameters}
-        return any(local_part(p).data_ptr() in addresses for p in parameters)
+        deferred = [p for each in self._deferred for p in each.parameters]
+        common = overlapping([*deferred, *map(local_part, parameters)])
+        return any(index < len(deferred) for index in common)
 
     def _run(self, stepped: list[tuple[torch.Tensor, Update]]) -> None:
         began = time.monotonic()

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from memtide._capi.optimizer_step import Format, Rule, StepOptions
 from memtide._memory.tensor_layout import have_same_layout, is_dense
-from memtide._memory.tensor_manager import TensorManager, local_part
+from memtide._memory.tensor_manager import TensorManager, address_of, local_part
 from memtide._optimizer_step.partition import Span, Update
 from memtide.errors import InvalidArgument
 from memtide.optim._adamw import AdamW
@@ -175,8 +175,10 @@ def split(
     form: FunctionalSignature, arguments: Arguments, options: StepOptions, manager: TensorManager
 ) -> Split:
     """Divides the parameters of a call between the daemon and torch. For the daemon's, a state that
-    is None is created, uninitialized: the option `fresh_states` lets the daemon begin it."""
+    is None is created, uninitialized: the option `fresh_states` lets the daemon begin it. Torch
+    steps those with bytes in common one after the other, and the daemon all from the old bytes."""
     result = Split()
+    common = overlapping([local_part(p) for p in arguments["params"]])
     options_by_key: dict[tuple[object, ...], StepOptions] = {}
     lists = [arguments[name] for name in form.states if arguments[name]]
     gradients = arguments[form.gradients]
@@ -189,9 +191,8 @@ def split(
         states = [local_part(values[index]) for values in lists]
         step = arguments[form.steps][index] if form.steps is not None else None
         fresh = any(state is None for state in states)
-        if (fresh and sharded) or not _is_for_daemon(
-            manager, parameter, gradient, states, step, masters
-        ):
+        is_torch_s = index in common or (fresh and sharded)
+        if is_torch_s or not _is_for_daemon(manager, parameter, gradient, states, step, masters):
             result.rest.append(index)
             continue
         if fresh:
@@ -225,6 +226,23 @@ def split(
         )
         result.indices.append(index)
     return result
+
+
+def overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
+    """The indices of the tensors that have bytes in common with another one."""
+    spans = sorted(
+        (address, address + _extent_bytes(tensor), index)
+        for index, tensor in enumerate(tensors)
+        if (address := address_of(tensor))
+    )
+    found: set[int] = set()
+    furthest, its_index = 0, 0
+    for start, end, index in spans:
+        if start < furthest:
+            found |= {its_index, index}
+        if end > furthest:
+            furthest, its_index = end, index
+    return found
 
 
 def part_of(arguments: Arguments, count: int, indices: list[int]) -> Arguments:
@@ -268,6 +286,12 @@ def _is_for_daemon(
         and is_dense(parameter)
         and have_same_layout(parameter, (gradient, *present))
     )
+
+
+def _extent_bytes(tensor: torch.Tensor) -> int:
+    steps = zip(tensor.size(), tensor.stride(), strict=True)
+    elements = sum((n - 1) * step for n, step in steps) + 1
+    return elements * tensor.itemsize if tensor.numel() else 0
 
 
 def _span(tensor: torch.Tensor) -> Span:
