@@ -39,10 +39,14 @@ class Waits(Observer):
 class Run:
     """A runtime with a fake client."""
 
-    def __init__(self, *, lease_budget: int = 32) -> None:
+    def __init__(
+        self, *, lease_budget: int = 32, allowance: Callable[[], int] | None = None
+    ) -> None:
         self.client = FakeClient(lease_budget=lease_budget)
         self.waits = Waits()
-        self.runtime = runtimes.start(self.client, self.waits, adopt_everything=True)
+        self.runtime = runtimes.start(
+            self.client, self.waits, adopt_everything=True, allowance=allowance
+        )
 
     def settle(self) -> None:
         """Returns when all speculative calls have ended."""

@@ -1,0 +1,126 @@
+"""What an optimizer is to do, and what it knows."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from memtide._capi.optimizer_step import StepOptions
+from memtide._memory import tensor_manager
+from memtide._memory.alignment import SMALLEST_BYTES
+from memtide._memory.tensor_manager import TensorManager
+from memtide._optimizer_step import offloaded_step
+from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
+from museum import STEPS, Case, Results, adamw, batch, network, values
+from torch import nn
+
+
+def rates_of_groups_and_of_a_schedule() -> Results:
+    """Two groups with rates and decays of their own, which a scheduler changes, and the script."""
+    model = network(40)
+    weights = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    others = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+    groups = [
+        {"params": [*weights[:2], *others], "lr": 0.02, "weight_decay": 0.0},
+        {"params": weights[2:], "lr": 0.01, "weight_decay": 0.1},
+    ]
+    optimizer = torch.optim.AdamW(groups)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.02, 0.01], total_steps=STEPS + 1)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(batch(40)).square().mean()
+        loss.backward()
+        if step == 5:
+            optimizer.param_groups[1]["lr"] *= 0.1
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach())
+    return [*losses, torch.tensor(schedule.get_last_lr()), *values(model, optimizer)]
+
+
+def options_as_at_first(patch: pytest.MonkeyPatch) -> None:
+    options_of = offloaded_step.options_of
+    first: list[StepOptions | None] = []
+
+    def of_the_first_call(form: FunctionalSignature, arguments: Arguments) -> StepOptions | None:
+        if not first:
+            first.append(options_of(form, arguments))
+        return first[0]
+
+    patch.setattr(offloaded_step, "options_of", of_the_first_call)
+
+
+def resumed_from_a_checkpoint() -> Results:
+    """Half of the steps, and the other half from what torch.save has written."""
+    file, losses = io.BytesIO(), []
+    for half in range(2):
+        model = network()
+        optimizer = adamw(model)
+        if half:
+            file.seek(0)
+            saved = torch.load(file)
+            model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+        for _ in range(STEPS // 2):
+            optimizer.zero_grad()
+            loss = model(batch()).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(states, file)
+    return [*losses, *values(model, optimizer)]
+
+
+def states_that_begin_again(patch: pytest.MonkeyPatch) -> None:
+    """A state that comes into a chunk begins as a new one does."""
+    adopt_state_of = TensorManager.adopt_state_of
+
+    def begin(manager: TensorManager, parameter: Any, state: Any) -> None:
+        for tensor in tensor_manager._tensors_in(state):
+            if tensor.nbytes >= SMALLEST_BYTES and not manager.manages(tensor):
+                tensor.zero_()
+        adopt_state_of(manager, parameter, state)
+
+    patch.setattr(TensorManager, "adopt_state_of", begin)
+
+
+def momentum_that_begins_late() -> Results:
+    """A layer has its first gradient, and with it a momentum buffer, when others have theirs."""
+    model = network(depth=8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.5)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = (model[0 if step >= 4 else 2 :](batch()) - 1).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_value_(model.parameters(), 0.01)
+        optimizer.step()
+        losses.append(loss.detach())
+    return [*losses, *values(model, optimizer)]
+
+
+def no_state_is_fresh(patch: pytest.MonkeyPatch) -> None:
+    """What is stepped for the first time begins with zeros, as after a step."""
+    split = offloaded_step.split
+
+    def from_zeros(
+        form: FunctionalSignature, arguments: Arguments, options: StepOptions, manager: Any
+    ) -> Any:
+        for values_of_state in (arguments[name] for name in form.states if arguments[name]):
+            for index, parameter in enumerate(arguments["params"]):
+                if values_of_state[index] is None and parameter.nbytes >= SMALLEST_BYTES:
+                    values_of_state[index] = manager.new_state(parameter, 0).zero_()
+        return split(form, arguments, options, manager)
+
+    patch.setattr(offloaded_step, "split", from_zeros)
+
+
+CASES = [
+    Case(rates_of_groups_and_of_a_schedule, options_as_at_first),
+    Case(resumed_from_a_checkpoint, states_that_begin_again),
+    Case(momentum_that_begins_late, no_state_is_fresh),
+]
