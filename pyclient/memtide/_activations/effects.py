@@ -3,7 +3,7 @@
 To recompute a block is to run its forward pass again, which would do all of it twice. So a block
 that has effects is not recomputed. They are seen by comparing what a forward pass could change with
 what it was before: buffers, Python's and NumPy's random states, attributes of modules (counters,
-lists), parameters, and the inputs.
+lists), parameters, the inputs, and variables outside that its code names (outside.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from memtide._activations.outside import variables_of
 from memtide._activations.recompute import modules_in
 
 _MOST_ITEMS = 1000
@@ -43,6 +44,7 @@ class State:
         self._attributes = [
             {k: _mark(v, 2) for k, v in vars(m).items() if k not in _TORCH_S} for m in modules
         ]
+        self._variables = {key: _mark(v, 2) for key, v in variables_of(modules)}
         self._random = random.getstate()
         numpy: Any = sys.modules.get("numpy")
         self._numpy = repr(numpy.random.get_state()) if hasattr(numpy, "random") else None
@@ -61,6 +63,8 @@ class State:
             return "it draws from NumPy's random generator"
         if self._attributes != after._attributes:
             return "it changes attributes of modules"
+        if self._variables != after._variables:
+            return "it changes variables outside of its modules"
         return None
 
 
@@ -88,9 +92,13 @@ def _mark(value: Any, depth: int) -> Any:
     if isinstance(value, _SCALARS):
         return repr(value)  # Also of NaN, which does not equal itself.
     if isinstance(value, torch.Tensor):
-        return id(value), value._version
+        return id(value), None if value.is_inference() else value._version
     if isinstance(value, torch.Generator):
         return bytes(value.get_state().numpy())
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if hasattr(value, "bit_generator"):  # One of NumPy's.
+        return repr(value.bit_generator.state)
     if depth and isinstance(value, _CONTAINERS):
         items = [_mark(item, depth - 1) for item, _ in zip(value, range(_MOST_ITEMS), strict=False)]
         return id(value), len(value), items

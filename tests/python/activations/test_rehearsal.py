@@ -1,4 +1,8 @@
-"""The rehearsal says which blocks cannot be recomputed exactly, and changes no result."""
+"""The rehearsal says which blocks cannot be recomputed exactly, and changes no result.
+
+What these blocks note in a list of an object outside, named `deep`, is deeper than effects are
+looked for: so they can run twice.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import gc
 import random
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -247,20 +252,20 @@ def test_a_block_that_saves_something_else_each_time_is_left_alone(rehearsal: Re
 
 
 def test_the_second_run_keeps_nothing_that_autograd_would_save(rehearsal: Rehearsal) -> None:
-    alive: list[bool] = []
+    deep = SimpleNamespace(alive=[])
 
     def forward(block: Block, value: torch.Tensor) -> torch.Tensor:
         inner = block.linear(value)
         saved = StorageWeakRef(inner.untyped_storage())
         outer = inner.sin()  # Autograd saves `inner`.
         del inner
-        alive.append(not saved.expired())
+        deep.alive.append(not saved.expired())
         return outer
 
     block = Block(forward)
     rehearsal.open([block])
     block(torch.ones(3, _WIDTH)).sum().backward()
-    assert alive == [True, False]
+    assert deep.alive == [True, False]
     assert rehearsal.close()[block].reason is None
 
 
@@ -287,10 +292,10 @@ def test_what_the_first_run_saved_is_compared_where_it_is_now(rehearsal: Rehears
 
 
 def test_a_block_that_cannot_run_twice_runs_once(rehearsal: Rehearsal) -> None:
-    left = [1.0]
+    deep = SimpleNamespace(left=[1.0])
 
     def forward(block: Block, value: torch.Tensor) -> torch.Tensor:
-        return functional.dropout(block.linear(value) * left.pop())
+        return functional.dropout(block.linear(value) * deep.left.pop())
 
     block = Block(forward)
     rehearsal.open([block])
@@ -304,11 +309,11 @@ def test_a_block_that_cannot_run_twice_runs_once(rehearsal: Rehearsal) -> None:
 
 
 def test_an_effect_of_the_second_run_alone_is_seen(rehearsal: Rehearsal) -> None:
-    runs: list[int] = []
+    deep = SimpleNamespace(runs=[])
 
     def forward(block: Block, value: torch.Tensor) -> torch.Tensor:
-        runs.append(1)
-        if len(runs) > 1:
+        deep.runs.append(1)
+        if len(deep.runs) > 1:
             block.number += 1
         return block.linear(value)
 

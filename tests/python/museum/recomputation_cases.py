@@ -140,6 +140,22 @@ def inputs_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rehearsal, "_before_backward", lambda *_: None)
 
 
+def statistics_in_a_closure() -> Results:
+    """Each block is shifted by a running mean that all of them update."""
+    average = torch.zeros(WIDTH)
+
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        nonlocal average
+        average = 0.9 * average + 0.1 * value.detach().mean(0)
+        return plain_block(block, value - average)
+
+    return [*trained(function), average]
+
+
+def variables_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(effects, "variables_of", lambda _: ())
+
+
 CASES = [
     Case(
         batch_normalization,
@@ -161,5 +177,11 @@ CASES = [
         "modified by an inplace operation",
         blocks=True,
         alone="its input is changed in place before backward",
+    ),
+    Case(
+        statistics_in_a_closure,
+        variables_not_looked_at,
+        blocks=True,
+        alone="it changes variables outside of its modules",
     ),
 ]
