@@ -166,7 +166,8 @@ def offload(
     )
     if budget is not None:
         runtime.keep_budget(budget)
-    runtime.offloaded.allowed &= not exact
+    if exact:
+        runtime.offloaded.step_exactly()
     for parameter in model.parameters():
         runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)

@@ -48,6 +48,7 @@ from memtide._optimizer_step.torch_functional import (
     put_back,
     split,
     steps_as_torch,
+    torch_options_of,
 )
 from memtide._telemetry.observer import Observer
 from memtide.errors import ResourceExhausted
@@ -83,6 +84,14 @@ class OffloadedSteps:
         self.here = ""  # Why this process steps something in chunks; empty: it does not.
         self.steps = 0  # Committed steps.
         self.skipped = 0  # Steps that were skipped, as a gradient was infinite or NaN.
+
+    def step_exactly(self) -> None:
+        """From now on each step has the same bits as without memtide: torch's functions compute it,
+        in this process. REQUIRES: no step was made."""
+        if self._client.properties.handles_faults:
+            self.calls.use_torch()
+        else:  # Chunks are leased on a GPU, where torch steps them in place.
+            self.allowed = False
 
     def skip_non_finite(self, *, skip: bool) -> None:
         """Sets whether steps with infinite or NaN gradients are skipped. If so, no step part is
@@ -178,7 +187,11 @@ class OffloadedSteps:
     def _take(
         self, form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
     ) -> None:
-        options = options_of(form, arguments)
+        options = (
+            torch_options_of(form, original, arguments)
+            if self.calls.uses_torch
+            else options_of(form, arguments)
+        )
         if options is None:
             self._note_here(self._stepping)
             original(**arguments)

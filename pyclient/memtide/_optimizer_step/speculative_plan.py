@@ -176,6 +176,8 @@ class SpeculativePlan:
                 piece.span(piece.slot.gradient_span),
                 tuple(map(piece.span, piece.slot.update.written)),
                 piece.slot.update.first_element + piece.first,
+                piece.first,
+                piece.slot.update.elements - piece.first - piece.elements,
             )
             for piece in unit.pieces
         ]

@@ -20,6 +20,7 @@ from memtide._capi.optimizer_step import Format, Rule, StepOptions
 from memtide._memory.tensor_layout import have_same_layout, is_dense
 from memtide._memory.tensor_manager import TensorManager, local_part
 from memtide._optimizer_step.partition import Span, Update
+from memtide._optimizer_step.torch_kernels import TorchCall, TorchOptions
 from memtide.errors import InvalidArgument
 from memtide.optim._adamw import AdamW
 from memtide.optim._lion import Lion
@@ -126,6 +127,35 @@ def steps_as_torch(optimizer: Optimizer) -> bool:
     optimizer for each group and do nothing more with parameters and states."""
     step_function = inspect.unwrap(type(optimizer).step)
     return any(step_function is inspect.unwrap(known.step) for known in _OPTIMIZERS)
+
+
+def torch_options_of(
+    form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
+) -> TorchOptions | None:
+    """The options of one call that torch's own function `original` is to compute in parts; None: it
+    cannot, or not to the same bits."""
+    # A scalar that is a tensor is rounded to fp32, and torch computes others from it.
+    scalars = (arguments[name] for name in form.scalars)
+    if form.has_masters or any(isinstance(value, torch.Tensor) for value in scalars):
+        return None
+    options = options_of(form, arguments)
+    if options is None:
+        return None
+    known = {"params", form.gradients, form.steps, *form.states, *form.scalars}
+    others = {name: value for name, value in arguments.items() if name not in known}
+    present = tuple(name for name in form.states if arguments[name])
+    call = TorchCall(
+        original,
+        form.gradients,
+        present,
+        tuple(name for name in form.states if name not in present),
+        form.steps,
+        form.scalars,
+        tuple(sorted(others.items())),
+        # A fused kernel divides a tensor at whole vectors.
+        1 if arguments.get("fused") else torch.get_num_threads(),
+    )
+    return TorchOptions(**vars(options), call=call)
 
 
 def options_of(form: FunctionalSignature, arguments: Arguments) -> StepOptions | None:
