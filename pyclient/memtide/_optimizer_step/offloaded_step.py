@@ -118,7 +118,7 @@ class OffloadedSteps:
 
     def begin(self, optimizer: Optimizer, release: Callable[[], None]) -> None:
         """Begins an optimizer's step. `release` ends the leases that this process has for it."""
-        if self.allowed and steps_as_torch(optimizer):
+        if self.allowed and steps_as_torch(optimizer, by_torch=self.calls.uses_torch):
             self._stepping, self._release = optimizer, release
             self._undo_here = Undo()
             if not self._under_pressure():

@@ -15,15 +15,16 @@ import contextlib
 import ctypes
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from memtide._capi.client import Access, Client, Places
-from memtide._capi.optimizer_step import Format, StepOptions
+from memtide._capi.optimizer_step import Format
 from memtide._optimizer_step.partition import Batch, Geometry, Part
+from memtide._optimizer_step.torch_options import TorchOptions
 from memtide.errors import ResourceExhausted
 
 # A multiple of what any of torch's CPU kernels computes in one turn of its loop.
@@ -37,27 +38,6 @@ _TYPES = {
     Format.BFLOAT16: torch.bfloat16,
     Format.FLOAT16: torch.float16,
 }
-
-
-@dataclass(frozen=True)
-class TorchCall:
-    """A call of a functional optimizer of torch, without its tensors."""
-
-    function: Callable[..., None]
-    gradients: str  # The name of the argument, as those below.
-    states: tuple[str, ...]  # Those that the call has.
-    absent_states: tuple[str, ...]
-    steps: str | None
-    scalars: tuple[str, ...]  # Their values are those of StepOptions.
-    others: tuple[tuple[str, Any], ...]  # Arguments that are the same for all tensors.
-    threads: int  # Between which torch divides a tensor in a plain step.
-
-
-@dataclass(frozen=True)
-class TorchOptions(StepOptions):
-    """Options of an update that torch's function computes."""
-
-    call: TorchCall | None = None
 
 
 class TorchKernels:
@@ -209,8 +189,7 @@ def _call(
         lists[name] = [None if options.fresh_states else state]
     if call.steps is not None:
         lists[call.steps] = [torch.tensor(float(options.step - 1))]
-    scalars = {name: getattr(options, name) for name in call.scalars}
-    call.function(**lists, **scalars, **dict(call.others))
+    call.function(**lists, **dict(options.numbers), **dict(call.flags))
     return [parameter, *(lists[name][0] for name in call.states)]
 
 
