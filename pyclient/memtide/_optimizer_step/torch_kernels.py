@@ -47,10 +47,9 @@ class TorchKernels:
     def __init__(self, client: Client, geometry: Geometry) -> None:
         self._client = client
         self._geometry = geometry
-        # Each batch makes two calls to lease its chunks. Two batches that have made the first could
-        # wait for each other.
-        self._leasing = threading.Lock()
         self._leased = 0  # Batches.
+        # Each batch makes two calls to lease its chunks, under this lock: two batches that have
+        # made the first could wait for each other.
         self._released = threading.Condition()
         self._scratch = threading.local()
 
@@ -71,7 +70,7 @@ class TorchKernels:
     def using(self, reads: Places, writes: Places) -> Iterator[None]:
         """Leases chunks, if need be after other batches have ended. ResourceExhausted: without any,
         there is no room either."""
-        with self._leasing, self._released:
+        with self._released:
             while not self._lease(reads, writes):
                 self._released.wait()
             self._leased += 1
