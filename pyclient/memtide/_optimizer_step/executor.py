@@ -38,6 +38,11 @@ class StepCalls:
         self.count_non_finite = False  # Counting costs one more pass over the gradients.
         self._threads = ThreadPoolExecutor(DEPTH, "memtide-step")
 
+    @property
+    def can_use_torch(self) -> bool:
+        """Whether as many chunks can be leased at once as a part of most optimizers has."""
+        return self._client.properties.lease_budget >= _FEWEST_CHUNKS
+
     def use_torch(self) -> None:
         """From now on torch's functions compute all steps, whose updates have TorchOptions.
         REQUIRES: chunks are leased in host memory."""

@@ -87,10 +87,11 @@ class OffloadedSteps:
 
     def step_exactly(self) -> None:
         """From now on each step has the same bits as without memtide: torch's functions compute it,
-        in this process. REQUIRES: no step was made."""
-        if self._client.properties.handles_faults:
+        in this process. REQUIRES: no step was made yet."""
+        # On a GPU torch steps in place, as it does where few chunks can be leased at once.
+        if self._client.properties.handles_faults and self.calls.can_use_torch:
             self.calls.use_torch()
-        else:  # Chunks are leased on a GPU, where torch steps them in place.
+        else:
             self.allowed = False
 
     def skip_non_finite(self, *, skip: bool) -> None:

@@ -70,6 +70,9 @@ class TorchKernels:
     def using(self, reads: Places, writes: Places) -> Iterator[None]:
         """Leases chunks, if need be after other batches have ended. ResourceExhausted: without any,
         there is no room either."""
+        count, most = reads.count + writes.count, self._client.stats().lease_budget
+        if count > most:  # The second call would wait for what the first has leased, without end.
+            raise ResourceExhausted(f"a step part needs {count} chunks at once, of at most {most}")
         with self._released:
             while not self._lease(reads, writes):
                 self._released.wait()
