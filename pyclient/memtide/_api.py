@@ -101,8 +101,8 @@ def offload(
     The training loop needs no change. Optimizers that are created later need not be passed.
 
     Where the states do not fit into memory, the daemon computes the steps of Adam, AdamW, SGD and
-    Adagrad; docs/optimizers.md says how close their results are to torch's. With `exact`, all
-    optimizers step in this process, with the same bits as without memtide.
+    Adagrad; docs/optimizers.md says how close their results are to torch's. With `exact`,
+    torch's functions compute them in this process, with the same bits as without memtide.
 
     `device_memory` and `host_memory` limit all that this process and its private daemon use
     together, activations included; docs/budget.md has more. Each excludes the pool of its memory.
@@ -166,7 +166,8 @@ def offload(
     )
     if budget is not None:
         runtime.keep_budget(budget)
-    runtime.offloaded.allowed &= not exact
+    if exact:
+        runtime.offloaded.step_exactly()
     for parameter in model.parameters():
         runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)

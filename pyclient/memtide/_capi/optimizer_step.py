@@ -31,6 +31,7 @@ class Format(IntEnum):
 class Rule(IntEnum):
     """The optimizers whose steps the daemon computes."""
 
+    TORCH = 0  # Torch computes the step, not the daemon.
     ADAM = 1
     ADAMW = 2
     SGD = 3

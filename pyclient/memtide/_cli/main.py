@@ -134,7 +134,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     session.add_argument(
         "--exact",
         action="store_true",
-        help="step optimizers in the script's process, with the same bits as without memtide",
+        help="let torch compute optimizer steps, with the same bits as without memtide",
     )
     session.add_argument(
         "--skip-non-finite",

@@ -63,7 +63,8 @@ def install(
         )
         if budget is not None:
             _runtime.keep_budget(budget, say)
-        _runtime.offloaded.allowed &= not stepping.exact
+        if stepping.exact:
+            _runtime.offloaded.step_exactly()
         _runtime.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.commit:
             _runtime.keep_steps(stepping.manifest)

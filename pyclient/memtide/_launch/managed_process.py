@@ -61,7 +61,7 @@ class Options:
     request: SessionRequest
     outputs: Outputs
     quiet: bool = False
-    exact: bool = False  # Optimizers step in the script's process. Excludes a job name.
+    exact: bool = False  # Torch computes optimizer steps. Excludes a job name.
     skip_non_finite: bool = False
     resume: bool = False
 

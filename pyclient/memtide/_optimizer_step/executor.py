@@ -1,4 +1,4 @@
-"""Runs the batches of a step in the daemon, with several calls in flight at a time."""
+"""Runs the batches of a step, several at a time: in the daemon, or by torch in this process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from memtide._capi.client import Client
 from memtide._optimizer_step.partition import Batch, CallLimits, Geometry, calls_of
+from memtide._optimizer_step.torch_kernels import TorchKernels
 
 # The calls in flight: while one computes, another reads its chunks and a third writes.
 DEPTH = 3
@@ -29,18 +30,47 @@ class StepCalls:
         self._client = client
         properties = client.properties
         self.geometry = Geometry(properties.base, properties.chunk_bytes)
-        # With a device, one host slot stays free: chunks pass through host memory on their way.
-        self.host_slots = properties.host_slots
-        room = properties.host_slots - (properties.device_slots > 0)
-        fair = properties.host_slots // _HOST_PART // DEPTH
-        # With more than half of the budget, no step part could be speculative (LeaseLedger.leave).
-        half = (self.host_slots if properties.device_slots else properties.lease_budget) // 2
-        most_chunks = min(room, max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, half), fair))
-        self.limits = CallLimits(
-            min(most_chunks, client.limits.chunks_per_call), client.limits.step_pieces_per_call
-        )
+        self._torch: TorchKernels | None = None
+        # The slots of the tier that steps use chunks on.
+        self._slots = properties.host_slots
+        # Whether their chunks need room beside the script's leases.
+        self.shares_lease_budget = not properties.device_slots
         self.count_non_finite = False  # Counting costs one more pass over the gradients.
         self._threads = ThreadPoolExecutor(DEPTH, "memtide-step")
+
+    @property
+    def can_use_torch(self) -> bool:
+        """Whether as many chunks can be leased at once as a part of most optimizers has."""
+        return self._client.properties.lease_budget >= _FEWEST_CHUNKS
+
+    def use_torch(self) -> None:
+        """From now on torch's functions compute all steps, whose updates have TorchOptions.
+        REQUIRES: chunks are leased in host memory."""
+        self._torch = TorchKernels(self._client, self.geometry)
+        self._slots = self._client.properties.lease_budget
+        self.shares_lease_budget = True
+
+    @property
+    def uses_torch(self) -> bool:
+        """Whether torch's functions compute the steps."""
+        return self._torch is not None
+
+    @property
+    def limits(self) -> CallLimits:
+        """The limits of one call."""
+        properties, limits = self._client.properties, self._client.limits
+        # With a device, one host slot stays free: chunks pass through host memory on their way.
+        room = self._slots - (not self.shares_lease_budget)
+        fair = self._slots // _HOST_PART // DEPTH
+        # With more than half of the budget, no step part could be speculative (LeaseLedger.leave).
+        half = (properties.lease_budget if self.shares_lease_budget else self._slots) // 2
+        most_chunks = min(room, max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, half), fair))
+        return CallLimits(min(most_chunks, limits.chunks_per_call), limits.step_pieces_per_call)
+
+    @property
+    def speculative_depth(self) -> int:
+        """The most calls of a speculative step at a time: at least half of the slots stay free."""
+        return max(1, min(DEPTH, self._slots // 2 // self.limits.chunks))
 
     def make(self, batches: Iterable[Batch], shadows: Mapping[int, int]) -> int:
         """Computes batches into shadow chunks (`shadows`: by place). Returns how many elements of
@@ -55,6 +85,8 @@ class StepCalls:
 
     def make_one(self, batch: Batch, shadows: Mapping[int, int]) -> int:
         """Computes one batch in the calling thread. Returns what `make` does."""
+        if self._torch is not None:
+            return self._torch.make(batch, shadows, count_non_finite=self.count_non_finite)
         return sum(
             self._client.step(*call, count_non_finite=self.count_non_finite)
             for call in calls_of(batch, self.geometry, shadows, self.limits.pieces)

@@ -49,6 +49,7 @@ from memtide._optimizer_step.torch_functional import (
     put_back,
     split,
     steps_as_torch,
+    torch_options_of,
 )
 from memtide._telemetry.observer import Observer
 from memtide.errors import ResourceExhausted
@@ -85,6 +86,15 @@ class OffloadedSteps:
         self.steps = 0  # Committed steps.
         self.skipped = 0  # Steps that were skipped, as a gradient was infinite or NaN.
 
+    def step_exactly(self) -> None:
+        """From now on each step has the same bits as without memtide: torch's functions compute it,
+        in this process. REQUIRES: no step was made yet."""
+        # On a GPU torch steps in place, as it does where few chunks can be leased at once.
+        if self._client.properties.handles_faults and self.calls.can_use_torch:
+            self.calls.use_torch()
+        else:
+            self.allowed = False
+
     def skip_non_finite(self, *, skip: bool) -> None:
         """Sets whether steps with infinite or NaN gradients are skipped. If so, no step part is
         speculative, since it could count for a step that is skipped."""
@@ -110,7 +120,7 @@ class OffloadedSteps:
 
     def begin(self, optimizer: Optimizer, release: Callable[[], None]) -> None:
         """Begins an optimizer's step. `release` ends the leases that this process has for it."""
-        if self.allowed and steps_as_torch(optimizer):
+        if self.allowed and steps_as_torch(optimizer, by_torch=self.calls.uses_torch):
             self._stepping, self._release = optimizer, release
             self._undo_here = Undo()
             if not self._under_pressure():
@@ -179,7 +189,11 @@ class OffloadedSteps:
     def _take(
         self, form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
     ) -> None:
-        options = options_of(form, arguments)
+        options = (
+            torch_options_of(form, original, arguments)
+            if self.calls.uses_torch
+            else options_of(form, arguments)
+        )
         if options is None:
             self._note_here(self._stepping)
             original(**arguments)

@@ -66,7 +66,8 @@ class Update:
     """The step of one parameter.
 
     `written` has the parameter and then its states; with a `rounded_format`, the first state is the
-    master. `first_element` is the number of the parameter's first element in the optimizer.
+    master. `first_element` is the number of the parameter's first element in the optimizer. Where
+    an update is of a run of a parameter's elements, `first` and `left` are as in `Part`.
     """
 
     options: StepOptions
@@ -74,17 +75,24 @@ class Update:
     gradient: Span
     written: tuple[Span, ...]
     first_element: int = 0
+    first: int = 0
+    left: int = 0
 
 
 @dataclass(frozen=True)
 class Part:
-    """Elements of one update; each of its spans lies within one chunk."""
+    """Elements of one update; each of its spans lies within one chunk.
+
+    `first`: the number of the first one in its tensor. `left`: how many come after the last one.
+    """
 
     options: StepOptions
     elements: int
     gradient: int
     written: tuple[Interval, ...]
     first_element: int = 0
+    first: int = 0
+    left: int = 0
 
 
 @dataclass
@@ -123,6 +131,8 @@ def parts_of(update: Update, geometry: Geometry) -> Iterator[Part]:
                 for span in update.written
             ),
             update.first_element + done,
+            update.first + done,
+            update.left + update.elements - done - count,
         )
         done += count
 

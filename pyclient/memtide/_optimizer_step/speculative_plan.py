@@ -22,6 +22,7 @@ from typing import Any
 from memtide._capi.client import Kind
 from memtide._capi.optimizer_step import UNCOUNTED, StepOptions
 from memtide._optimizer_step.partition import Geometry, Interval, Span, Update
+from memtide._optimizer_step.torch_options import TorchOptions
 
 _MAX_BACKOFF_STEPS = 64
 _NAMES = frozenset(f.name for f in fields(StepOptions)) - {"rule", "step", "fresh_states"}
@@ -176,6 +177,8 @@ class SpeculativePlan:
                 piece.span(piece.slot.gradient_span),
                 tuple(map(piece.span, piece.slot.update.written)),
                 piece.slot.update.first_element + piece.first,
+                piece.first,
+                piece.slot.update.elements - piece.first - piece.elements,
             )
             for piece in unit.pieces
         ]
@@ -249,6 +252,8 @@ def _count(counts: Counter[int], places: range, change: int) -> None:
 
 def next_options(options: StepOptions, group: Mapping[str, Any]) -> StepOptions:
     """The options of the step after one with `options`, with the present values of its group."""
+    if isinstance(options, TorchOptions):
+        return options.following(group)
     group_options = {name: group[name] for name in _NAMES & group.keys()}
     if "betas" in group:
         group_options["beta1"], group_options["beta2"] = group["betas"]

@@ -36,7 +36,7 @@ from torch.utils.weak import TensorWeakRef
 from memtide._capi.client import Kind
 from memtide._capi.optimizer_step import Format
 from memtide._memory.tensor_manager import TensorManager, local_part
-from memtide._optimizer_step.executor import DEPTH, StepCalls, stop
+from memtide._optimizer_step.executor import StepCalls, stop
 from memtide._optimizer_step.partition import Batch, Interval, Update, batches_of
 from memtide._optimizer_step.shadow_chunks import ShadowChunks
 from memtide._optimizer_step.speculative_plan import ParameterSlot, SpeculativePlan, Unit
@@ -97,8 +97,6 @@ class SpeculativeSteps:
         self._scalers: weakref.WeakKeyDictionary[Optimizer, weakref.ref[GradScaler]] = (
             weakref.WeakKeyDictionary()
         )
-        # At least half of the host slots stay free for the process.
-        self._depth = max(1, min(DEPTH, calls.host_slots // 2 // calls.limits.chunks))
         self.allowed = True
         self.last = SpeculativeBatches()  # The counts of the last step.
 
@@ -265,8 +263,8 @@ class SpeculativeSteps:
             return False
         # A call must find room beside all leases ahead: else the process could wait for itself, as
         # its next lease waits behind the call, and the call for its leases to end. With a device,
-        # these leases are not in host memory.
-        if not self._client.properties.device_slots and not ledger.leave(self._calls.limits.chunks):
+        # the daemon's calls need no room there.
+        if self._calls.shares_lease_budget and not ledger.leave(self._calls.limits.chunks):
             return False
         try:
             shadows = self._shadows.of(plan.kinds)
@@ -285,7 +283,7 @@ class SpeculativeSteps:
     def _start(self, attempt: _Attempt, unit: Unit) -> None:
         attempt.units += 1
         attempt.waiting.append(unit)
-        if attempt.working < self._depth:
+        if attempt.working < self._calls.speculative_depth:
             with contextlib.suppress(RuntimeError):  # The interpreter shuts down.
                 attempt.workers.append(self._calls.start(lambda: self._work(attempt)))
                 attempt.working += 1

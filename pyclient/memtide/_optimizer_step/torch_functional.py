@@ -20,6 +20,7 @@ from memtide._capi.optimizer_step import Format, Rule, StepOptions
 from memtide._memory.tensor_layout import have_same_layout, is_dense
 from memtide._memory.tensor_manager import TensorManager, address_of, local_part
 from memtide._optimizer_step.partition import Span, Update
+from memtide._optimizer_step.torch_options import TorchCall, TorchOptions
 from memtide.errors import InvalidArgument
 from memtide.optim._adamw import AdamW
 from memtide.optim._lion import Lion
@@ -46,7 +47,7 @@ class FunctionalSignature:
     steps: str | None
     scalars: tuple[str, ...]
     flags: tuple[str, ...]
-    rule: Callable[[Arguments], Rule]
+    rule: Callable[[Arguments], Rule] | None  # None: only torch computes it.
     # True: the first of `states` is fp32 masters, of which parameters of two bytes are copies.
     has_masters: bool = False
 
@@ -65,6 +66,59 @@ _ADAM = FunctionalSignature(
     ("lr", "weight_decay", "beta1", "beta2", "eps"),
     ("amsgrad", "maximize"),
     _adam_or_adamw,
+)
+# Whose kernels the daemon does not have.
+_BY_TORCH_ONLY = (
+    FunctionalSignature(
+        "torch.optim.rmsprop",
+        "rmsprop",
+        "grads",
+        ("square_avgs", "grad_avgs", "momentum_buffer_list"),
+        "state_steps",
+        ("lr", "weight_decay", "alpha", "eps", "momentum"),
+        (),
+        None,
+    ),
+    FunctionalSignature(
+        "torch.optim.adamax",
+        "adamax",
+        "grads",
+        ("exp_avgs", "exp_infs"),
+        "state_steps",
+        ("lr", "weight_decay", "beta1", "beta2", "eps"),
+        (),
+        None,
+    ),
+    FunctionalSignature(
+        "torch.optim.adadelta",
+        "adadelta",
+        "grads",
+        ("square_avgs", "acc_deltas"),
+        "state_steps",
+        ("lr", "weight_decay", "rho", "eps"),
+        (),
+        None,
+    ),
+    FunctionalSignature(
+        "torch.optim.radam",
+        "radam",
+        "grads",
+        ("exp_avgs", "exp_avg_sqs"),
+        "state_steps",
+        ("lr", "weight_decay", "beta1", "beta2", "eps"),
+        (),
+        None,
+    ),
+    FunctionalSignature(
+        "torch.optim.rprop",
+        "rprop",
+        "grads",
+        ("prevs", "step_sizes"),
+        "state_steps",
+        ("step_size_min", "step_size_max", "etaminus", "etaplus"),
+        (),
+        None,
+    ),
 )
 FORMS = (
     _ADAM,
@@ -89,6 +143,7 @@ FORMS = (
         ("maximize",),
         lambda _: Rule.ADAGRAD,
     ),
+    *_BY_TORCH_ONLY,
     replace(
         _ADAM,
         module="memtide.optim._adamw",
@@ -119,13 +174,53 @@ _OPTIMIZERS = (
     *(torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad),
     *(AdamW, Lion),
 )
+_OPTIMIZERS_BY_TORCH_ONLY = (
+    *(torch.optim.RMSprop, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RAdam),
+    torch.optim.Rprop,
+)
 
 
-def steps_as_torch(optimizer: Optimizer) -> bool:
+def steps_as_torch(optimizer: Optimizer, *, by_torch: bool) -> bool:
     """Whether an optimizer's step method is torch's own or memtide's. These call one functional
-    optimizer for each group and do nothing more with parameters and states."""
+    optimizer for each group and do nothing more with parameters and states. `by_torch`: torch's
+    functions compute the steps, so that those without a kernel of the daemon count, too."""
     step_function = inspect.unwrap(type(optimizer).step)
-    return any(step_function is inspect.unwrap(known.step) for known in _OPTIMIZERS)
+    known = (*_OPTIMIZERS, *_OPTIMIZERS_BY_TORCH_ONLY) if by_torch else _OPTIMIZERS
+    return any(step_function is inspect.unwrap(each.step) for each in known)
+
+
+def torch_options_of(
+    form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
+) -> TorchOptions | None:
+    """The options of one call that torch's own function `original` is to compute in parts; None: it
+    cannot, or not to the same bits."""
+    # From a number in a tensor torch computes others, which it rounds to fp32.
+    numbers = tuple((name, arguments[name]) for name in form.scalars)
+    if form.has_masters or any(isinstance(number, torch.Tensor) for _, number in numbers):
+        return None
+    if _needs_gradients_of_step(arguments):
+        return None
+    known = {"params", form.gradients, form.steps, *form.states, *form.scalars}
+    flags = {name: value for name, value in arguments.items() if name not in known}
+    present = tuple(name for name in form.states if arguments[name])
+    call = TorchCall(
+        original,
+        form.gradients,
+        present,
+        tuple(name for name in form.states if name not in present),
+        form.steps,
+        tuple(sorted(flags.items())),
+        # A fused kernel divides a tensor at whole vectors.
+        1 if arguments.get("fused") else torch.get_num_threads(),
+    )
+    return TorchOptions(Rule.TORCH, 1, 0.0, call=call, numbers=numbers)
+
+
+def _needs_gradients_of_step(arguments: Arguments) -> bool:
+    """Whether a call has what only torch's own step can use."""
+    return any(arguments.get(name) is not None for name in ("grad_scale", "found_inf")) or any(
+        arguments.get(name) for name in ("differentiable", "capturable")
+    )
 
 
 def options_of(form: FunctionalSignature, arguments: Arguments) -> StepOptions | None:
@@ -133,9 +228,7 @@ def options_of(form: FunctionalSignature, arguments: Arguments) -> StepOptions |
 
     InvalidArgument: a hyper-parameter is not finite.
     """
-    if any(arguments.get(name) is not None for name in ("grad_scale", "found_inf")):
-        return None
-    if arguments.get("differentiable") or arguments.get("capturable"):
+    if form.rule is None or _needs_gradients_of_step(arguments):
         return None
     values: dict[str, float] = {}
     for name in form.scalars:

@@ -15,6 +15,7 @@ from memtide._torch_hooks import runtime as runtimes
 from memtide.errors import InvalidArgument
 from speculative_loops import (
     AGAIN,
+    BY_OURS,
     EARLY,
     STEPS,
     Run,
@@ -37,11 +38,11 @@ def run() -> Iterator[Run]:
 Work = Callable[[], list[torch.Tensor]]
 
 
-def as_plain_torch(work: Work, *, settled: bool) -> Run:
+def as_plain_torch(work: Work, *, settled: bool, exact: bool = False) -> Run:
     """The observer of a loop, after asserting that the loop gave the bits of plain torch."""
     assert runtimes.current() is None
     expected = work()
-    run = Run()
+    run = Run(exact=exact)
     if settled:
         run.settle_before_steps()
     try:
@@ -50,7 +51,7 @@ def as_plain_torch(work: Work, *, settled: bool) -> Run:
         runtimes.stop()
     assert len(got) == len(expected)
     assert all(map(torch.equal, got, expected))
-    assert run.runtime.offloaded.steps > 0
+    assert run.runtime.offloaded.steps > 0 or (exact and work in BY_OURS)
     return run
 
 
@@ -62,6 +63,15 @@ def test_training_gives_the_bits_of_plain_torch(work: Work) -> None:
 @pytest.mark.parametrize("work", EARLY, ids=lambda work: work.__name__)
 def test_parts_made_during_backward_count(work: Work) -> None:
     assert as_plain_torch(work, settled=True).waits.counted() > 0
+
+
+@pytest.mark.parametrize("work", [*EARLY, *AGAIN], ids=lambda work: work.__name__)
+def test_torch_makes_the_same_parts_during_backward(work: Work) -> None:
+    run = as_plain_torch(work, settled=work in EARLY, exact=True)
+    assert run.client.step_calls == []
+    assert bool(run.runtime.offloaded.here) == (work in BY_OURS)
+    if work in EARLY:
+        assert bool(run.waits.counted()) == (work not in BY_OURS)
 
 
 def test_the_plain_loop_makes_its_steps_during_backward(run: Run) -> None:

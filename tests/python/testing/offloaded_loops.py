@@ -42,6 +42,19 @@ OPTIMIZERS: dict[str, Optimizers] = {
 }
 
 
+# Those that the daemon cannot step.
+BY_TORCH_ONLY: dict[str, Optimizers] = {
+    "rmsprop": lambda m: torch.optim.RMSprop(
+        decay_groups(m), lr=0.01, momentum=0.9, centered=True, foreach=True
+    ),
+    "adamax": lambda m: torch.optim.Adamax(m.parameters(), lr=0.01, maximize=True),
+    "adadelta": lambda m: torch.optim.Adadelta(decay_groups(m)),
+    "radam": lambda m: torch.optim.RAdam(m.parameters(), lr=0.01, decoupled_weight_decay=True),
+    "rprop": lambda m: torch.optim.Rprop(m.parameters(), lr=0.01),
+    "adamw fused": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, fused=True),
+}
+
+
 def network(dtype: torch.dtype = torch.float32) -> nn.Module:
     """A model with tensors that cross chunks, that share one, and that are too small for one."""
     torch.manual_seed(0)
@@ -69,9 +82,9 @@ def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch
 
 
 def trained_by(name: str) -> list[torch.Tensor]:
-    """Parameters and states after four steps by one of OPTIMIZERS."""
+    """Parameters and states after four steps by one of OPTIMIZERS or BY_TORCH_ONLY."""
     model = network()
-    optimizer = OPTIMIZERS[name](model)
+    optimizer = {**OPTIMIZERS, **BY_TORCH_ONLY}[name](model)
     train(model, optimizer)
     return everything(model, optimizer)
 

@@ -37,16 +37,22 @@ class Waits(Observer):
 
 
 class Run:
-    """A runtime with a fake client."""
+    """A runtime with a fake client. `exact`: torch's functions compute the steps."""
 
     def __init__(
-        self, *, lease_budget: int = 32, allowance: Callable[[], int] | None = None
+        self,
+        *,
+        lease_budget: int = 32,
+        allowance: Callable[[], int] | None = None,
+        exact: bool = False,
     ) -> None:
         self.client = FakeClient(lease_budget=lease_budget)
         self.waits = Waits()
         self.runtime = runtimes.start(
             self.client, self.waits, adopt_everything=True, allowance=allowance
         )
+        if exact:
+            self.runtime.offloaded.step_exactly()
 
     def settle(self) -> None:
         """Returns when all speculative calls have ended."""
@@ -384,6 +390,7 @@ EARLY += [
     step_left_out,
     backward_that_raises,
 ]
+BY_OURS = [by_lion, with_masters, stochastic]  # By optimizers that torch does not have.
 AGAIN = [clipped, new_rate, parameter_changed, gradient_changed_past_autograd, gradient_replaced]
 AGAIN += [scaled_and_clipped, scaled_and_written_to, changed_in_a_hook]
 

@@ -1,0 +1,211 @@
+"""Steps that torch's own functions compute in parts have the bits of a plain step."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from fake_client import CHUNK_BYTES, FakeClient
+from memtide._capi.client import Kind, Places
+from memtide._optimizer_step import torch_kernels
+from memtide._optimizer_step.partition import Batch, Geometry, Part
+from memtide._optimizer_step.torch_functional import (
+    FORMATS,
+    FORMS,
+    FunctionalSignature,
+    torch_options_of,
+)
+from memtide._optimizer_step.torch_kernels import TorchKernels
+from memtide._optimizer_step.torch_options import TorchOptions
+from memtide._telemetry.observer import Observer
+from memtide._torch_hooks import runtime as runtimes
+from memtide.errors import ResourceExhausted
+from offloaded_loops import BY_TORCH_ONLY, OPTIMIZERS, assert_same, plainly, trained_by
+from torch.optim import adam, sgd
+
+_ADAM = next(form for form in FORMS if form.name == "adam")
+_SGD = next(form for form in FORMS if form.name == "sgd")
+
+
+_HERE = ("adamw of ours", "lion", "tensor lr")  # The script's process steps these.
+
+
+@pytest.fixture
+def client() -> Iterator[FakeClient]:
+    client = FakeClient(lease_budget=10)
+    yield client
+    runtimes.stop()
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS, *BY_TORCH_ONLY])
+def test_steps_have_the_bits_of_plain_ones(client: FakeClient, name: str) -> None:
+    plain = plainly(functools.partial(trained_by, name))
+    runtime = runtimes.start(client, Observer(), adopt_everything=True)
+    runtime.offloaded.step_exactly()
+    ours = trained_by(name)
+    assert_same(ours, plain)
+    assert client.step_calls == [], "the daemon computes nothing"
+    assert client.committed_steps == (0 if name in _HERE else 4)
+    assert bool(runtime.offloaded.here) == (name in _HERE)
+
+
+class Space:
+    """Large chunks with a tensor each, and their shadow chunks."""
+
+    def __init__(self, client: FakeClient, tensors: list[torch.Tensor]) -> None:
+        self.geometry = Geometry(client.properties.base, 2**20)
+        client.allocate(Kind.OPTIMIZER_STATE, 2 * len(tensors))
+        self.addresses = [self.geometry.chunk(n)[0] for n in range(len(tensors))]
+        self.shadows = {n: n + len(tensors) for n in range(len(tensors))}
+        self._written = tensors
+        for address, tensor in zip(self.addresses, tensors, strict=True):
+            self._view(address, tensor).copy_(tensor)
+
+    def new(self) -> list[torch.Tensor]:
+        """What the shadow chunks hold."""
+        addresses = (self.geometry.chunk(place)[0] for place in self.shadows.values())
+        return [self._view(a, t).clone() for a, t in zip(addresses, self._written, strict=True)]
+
+    def part(self, options: TorchOptions, first: int, end: int) -> Batch:
+        """A batch of some elements of all tensors, of which the first one is the gradient."""
+        elements = self._written[0].numel()
+        spans = [
+            (at + first * tensor.itemsize, at + end * tensor.itemsize)
+            for at, tensor in zip(self.addresses, self._written, strict=True)
+        ]
+        part = Part(
+            options,
+            end - first,
+            spans[0][0],
+            tuple(spans[1:]),
+            first=first,
+            left=elements - end,
+        )
+        return Batch([part], reads={0}, writes=set(range(1, len(spans))))
+
+    @staticmethod
+    def _view(address: int, like: torch.Tensor) -> torch.Tensor:
+        memory = (ctypes.c_char * like.nbytes).from_address(address)
+        return torch.frombuffer(memory, dtype=like.dtype)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def arguments_of(
+    form: FunctionalSignature, tensors: list[torch.Tensor], flags: dict[str, Any]
+) -> dict[str, Any]:
+    """A call that steps tensors[1] with the gradient tensors[0] and the states that follow."""
+    gradient, parameter, *states = tensors
+    lists: dict[str, Any] = {name: [] for name in form.states}
+    lists.update({n: [s] for n, s in zip(form.states, states, strict=False)})
+    if form.steps is not None:
+        lists[form.steps] = [torch.tensor(6.0)]
+    return {"params": [parameter], form.gradients: [gradient], **lists, **flags}
+
+
+_ADAM_FLAGS = {
+    **{"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
+    **{"amsgrad": False, "maximize": False, "decoupled_weight_decay": True},
+}
+_SGD_FLAGS = {
+    **{"lr": 1e-3, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.01},
+    **{"nesterov": True, "maximize": False},
+}
+
+
+@pytest.mark.parametrize("way", ["single", "foreach", "fused"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("form", "original", "states", "flags"),
+    [(_ADAM, adam.adam, 2, _ADAM_FLAGS), (_SGD, sgd.sgd, 1, _SGD_FLAGS)],
+    ids=["adam", "sgd"],
+)
+def test_any_cut_has_the_bits_of_the_whole(
+    client: FakeClient,
+    form: FunctionalSignature,
+    original: Callable[..., None],
+    states: int,
+    flags: dict[str, Any],
+    kind: torch.dtype,
+    way: str,
+    two_threads: None,
+) -> None:
+    if (form, kind, way) == (_SGD, torch.bfloat16, "fused"):
+        pytest.skip("torch's fused momentum differs from run to run in bf16")
+    torch.manual_seed(0)
+    if form is _SGD:
+        flags = {**flags, "grad_scale": None, "found_inf": None}
+    flags = {**flags, "foreach": way == "foreach", "fused": way == "fused"}
+    for elements in [*range(1, 68), 999, 32767, 70_003]:
+        tensors = [torch.randn(elements).abs().to(kind) for _ in range(states + 2)]
+        cut = elements * 3 // 7
+        space = Space(client, tensors)
+        whole = arguments_of(form, [tensor.clone() for tensor in tensors], flags)
+        options = torch_options_of(form, original, whole)
+        assert options is not None
+        formats = dict.fromkeys(("parameter_format", "gradient_format", "state_format"))
+        options = replace(options, step=7, **dict.fromkeys(formats, FORMATS[kind]))
+        original(**whole)
+        kernels = TorchKernels(client, space.geometry)
+        for first, end in ((0, cut), (cut, elements)):
+            if first < end:
+                kernels.make(space.part(options, first, end), space.shadows)
+        expected = [whole["params"][0], *(whole[name][0] for name in form.states if whole[name])]
+        for ours, plain in zip(space.new()[1:], expected, strict=True):
+            assert torch.equal(ours, plain), (elements, cut)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("left", [0, 5, 70_000])
+@pytest.mark.parametrize(("first", "elements"), [(0, 1), (63, 2), (17, 100_000), (64, 32704)])
+def test_tiles_cover_a_part_once_and_begin_at_whole_vectors(
+    first: int, elements: int, left: int, threads: int
+) -> None:
+    options = torch_options_of(_SGD, sgd.sgd, arguments_of(_SGD, [torch.ones(1)] * 3, _SGD_FLAGS))
+    assert options is not None
+    part = Part(options, elements, 0, ((0, 0),), first=first, left=left)
+    total = first + elements + left
+    loops = 1 if total < 32768 else min(threads, -(-total // 32768))
+    loop = -(-total // loops)
+    done = 0
+    for tile in torch_kernels.tiles_of(part, threads):
+        assert tile.first == done and tile.count and tile.elements < 32768
+        begins = first + done - tile.zeros_before
+        assert begins // loop == (first + done + tile.count - 1) // loop, "one thread has it"
+        assert begins % loop % 64 == 0
+        ends = begins + tile.elements
+        assert (ends - begins // loop * loop) % 64 == 0 or ends % loop == 0 or ends == total
+        done += tile.count
+    assert done == elements
+
+
+def test_a_batch_waits_for_others_and_fails_only_without_any(client: FakeClient) -> None:
+    kernels = TorchKernels(client, Geometry(client.properties.base, CHUNK_BYTES))
+    client.allocate(Kind.OPTIMIZER_STATE, 30)
+    seven, others = Places(range(7)), Places(range(7, 9))
+    with kernels.using(others, Places([9])):  # Three of ten.
+        waits = threading.Thread(target=lambda: _use(kernels, seven, Places(range(10, 12))))
+        waits.start()
+        waits.join(0.05)
+        assert waits.is_alive()
+    waits.join()
+    with pytest.raises(ResourceExhausted), kernels.using(Places(range(11)), others):
+        pass
+    assert not +client.uses
+
+
+def _use(kernels: TorchKernels, reads: Places, writes: Places) -> None:
+    with kernels.using(reads, writes):
+        pass
