@@ -12,16 +12,17 @@ from rich.console import Console
 
 from memtide import __version__
 from memtide._activations.explain import TracedActivations
+from memtide._capi.locate import default_socket_dir
 from memtide._launch.program import Program
 from memtide._node.connect import SessionRequest
 from memtide._node.memory_budget import MemoryBudget
-from memtide._node.private_daemon import Pools
+from memtide._node.private_daemon import Pools, answers
 from memtide._trace import explain
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
 from memtide._trace.files import RAW_SUFFIX
 from memtide._util.sizes import parse_size
-from memtide.errors import MemtideError, NotInstalled, UsageError
+from memtide.errors import MemtideError, NotInstalled, Unavailable, UsageError
 
 _EXIT_FAILURE = 1
 _EXIT_USAGE = 2
@@ -309,7 +310,7 @@ def _replay(flags: argparse.Namespace) -> _Action:
 def _status(flags: argparse.Namespace) -> _Action:
     from memtide._cli import status
 
-    status.print_status(flags.socket_dir, Console(highlight=False))
+    status.print_status(_sockets_of_daemon(flags), Console(highlight=False))
     return lambda: 0
 
 
@@ -340,10 +341,20 @@ def _explain(flags: argparse.Namespace) -> _Action:
 
 def _raw_trace(flags: argparse.Namespace) -> bytes:
     if flags.trace is None:
-        return traces.fetch(flags.socket_dir, flags.job)
+        return traces.fetch(_sockets_of_daemon(flags), flags.job)
     if flags.job is not None or flags.socket_dir is not None:
         raise UsageError("--trace names a file: leave out --job and --socket-dir")
     return trace_files.load(flags.trace)
+
+
+def _sockets_of_daemon(flags: argparse.Namespace) -> Path:
+    socket_dir: Path = flags.socket_dir or default_socket_dir()
+    if not answers(socket_dir):
+        raise Unavailable(
+            f"no daemon at {socket_dir}; start one with memtided --socket-dir {socket_dir}, or "
+            "name the --socket-dir of a run that was started with one"
+        )
+    return socket_dir
 
 
 def _doctor(flags: argparse.Namespace) -> _Action:

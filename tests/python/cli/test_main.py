@@ -222,11 +222,19 @@ def test_a_private_daemon_ends_with_a_script_that_is_killed(cli: Cli, tmp_path: 
         assert reader.communicate(timeout=60)[0] == b""
 
 
-def test_status_of_no_daemon(cli: Cli, tmp_path: Path) -> None:
-    done = cli.memtide("status", "--socket-dir", tmp_path)
-    assert done.status == 1
-    assert str(tmp_path) in done.err
-    assert "Traceback" not in done.err
+@pytest.mark.parametrize("command", [["status"], ["trace", "export", "t.json"], ["explain", "3"]])
+def test_what_asks_a_daemon_says_in_a_line_that_there_is_none(
+    command: list[str], cli: Cli, tmp_path: Path
+) -> None:
+    expected = f"memtide: no daemon at {tmp_path}; start one with memtided --socket-dir {tmp_path},"
+    for more, environment in (
+        (["--socket-dir", tmp_path], {}),
+        ([], {"MEMTIDE_SOCKET_DIR": tmp_path}),
+    ):
+        done = cli.memtide(*command, *more, cwd=tmp_path, **environment)
+        assert (done.status, done.out) == (1, "")
+        assert done.err.startswith(expected)
+        assert done.err.count("\n") == 1
 
 
 def test_status_shows_pools_kinds_and_sessions(cli: Cli, tmp_path: Path) -> None:
