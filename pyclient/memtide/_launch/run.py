@@ -13,7 +13,9 @@ from memtide._launch.managed_process import Managed, Options
 from memtide._launch.program import Program, run_program
 from memtide._node import gpu_per_rank
 from memtide._node.connect import SessionRequest, find_or_start, finds_daemon
+from memtide._plot import memory_plot
 from memtide._trace import files as trace_files
+from memtide._util.output_file import check_writable
 from memtide.errors import UsageError
 
 
@@ -45,11 +47,15 @@ def prepare(program: Program, options: Options) -> Callable[[], int]:
 
 def _check(options: Options) -> None:
     outputs = options.outputs
-    for output in (outputs.stats, outputs.tide):
-        if output is not None and not output.absolute().parent.is_dir():
-            raise UsageError(f"no directory to write '{output}' to")
+    if outputs.stats is not None:
+        check_writable(outputs.stats)
+    if outputs.tide is not None:
+        memory_plot.check_output(outputs.tide)
     if outputs.trace is not None:
         trace_files.check_output(outputs.trace)
+    ssd_dir = options.request.pools.ssd_dir
+    if ssd_dir is not None and not ssd_dir.parent.is_dir():
+        raise UsageError(f"--ssd-dir {ssd_dir}: there is no directory {ssd_dir.parent}")
     if options.resume and not options.request.job_name:
         raise UsageError("--resume needs the name of a job: --job NAME")
 

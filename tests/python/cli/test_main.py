@@ -132,6 +132,13 @@ def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> No
         (["--host-pool", "lots", "train.py"], "'lots' is not a size"),
         (["--chunk-size", "3MiB", "train.py"], "not a multiple of 2 MiB"),
         (["--stats", "/nowhere/stats.json", "train.py"], "no directory to write"),
+        (["--stats", "/proc/stats.json", "train.py"], "'/proc/stats.json' cannot be written: No s"),
+        (["--stats", ".", "train.py"], "'.' cannot be written: it is a directory"),
+        (["--tide", "/nowhere/tide.png", "train.py"], "no directory to write"),
+        (["--tide", "/proc/tide.html", "train.py"], "'/proc/tide.html' cannot be written"),
+        (["--tide", "x.gif", "train.py"], ".png or .svg or .pdf or .html: 'x.gif' is none of them"),
+        (["--trace", "/proc/trace.json", "train.py"], "'/proc/trace.json' cannot be written"),
+        (["--ssd-dir", "no/where", "train.py"], "/no/where: there is no directory /"),
         (["--tide-iteration", "0", "train.py"], "counts from 1"),
     ],
 )
@@ -141,7 +148,28 @@ def test_bad_usage_is_told_before_anything_starts(
     done = cli.memtide("run", *arguments, cwd=train.parent, MEMTIDED="/nonexistent")
     assert (done.status, done.out) == (2, "")
     assert message in done.err
-    assert "Traceback" not in done.err
+    assert done.err.startswith("memtide: ")
+    assert done.err.count("\n") == 1
+    assert list(train.parent.iterdir()) == [train]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: SCRIPT"),
+        (["--quiet"], "the following arguments are required: SCRIPT"),
+        (["--hots-pool=16MiB", "train.py"], "no option '--hots-pool'; is it --host-pool?"),
+        (["--epochs", "3", "train.py"], "no option '--epochs'"),
+        (["--host-pool"], "argument --host-pool: expected one argument"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_the_usage_of_run(
+    arguments: list[str], message: str, cli: Cli, train: Path
+) -> None:
+    done = cli.memtide("run", *arguments, cwd=train.parent, MEMTIDED="/nonexistent")
+    assert (done.status, done.out) == (2, "")
+    usage = "usage: memtide run [options] SCRIPT [ARGS]; memtide run --help lists the options"
+    assert done.err.splitlines() == [f"memtide: {message}", usage]
 
 
 def test_a_missing_daemon_program_is_named(cli: Cli, train: Path) -> None:
