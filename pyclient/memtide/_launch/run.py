@@ -11,7 +11,7 @@ from dataclasses import replace
 from memtide._launch.distributed_launchers import Launcher, launcher_in
 from memtide._launch.managed_process import Managed, Options
 from memtide._launch.program import Program, run_program
-from memtide._node import gpu_per_rank
+from memtide._node import gpu_per_rank, least_pools
 from memtide._node.connect import SessionRequest, find_or_start, finds_daemon
 from memtide._plot import memory_plot
 from memtide._trace import files as trace_files
@@ -60,8 +60,8 @@ def _check(options: Options) -> None:
         raise UsageError("--resume needs the name of a job: --job NAME")
 
 
-def _rank_flags(request: SessionRequest) -> dict[str, object]:
-    """The flags of each rank: the sockets of a shared daemon, or the pools of one of its own."""
+def _rank_flags(request: SessionRequest, ranks: int) -> dict[str, object]:
+    """Flags of each of these ranks: a shared daemon's sockets, or the pools of one of its own."""
     pools = request.pools
     # A daemon owns one GPU, so each rank starts its own (decision 19).
     if request.socket_dir is None and not finds_daemon(request) and gpu_per_rank.is_wanted(pools):
@@ -78,6 +78,7 @@ def _rank_flags(request: SessionRequest) -> dict[str, object]:
         raise UsageError(
             "several processes can share memory only with an SSD pool, to evict chunks to"
         )
+    least_pools.check(pools, ranks, request.chunk_bytes)
     socket_dir, daemon = find_or_start(request)
     if daemon is not None:
         atexit.register(daemon.stop)
@@ -94,7 +95,7 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
     if options.request.job_name:
         raise UsageError("--job commits the steps of one process, and a launcher starts several")
     flags: dict[str, object] = {
-        **_rank_flags(options.request),
+        **_rank_flags(options.request, launcher.ranks),
         "chunk-size": options.request.chunk_bytes,
         "stats": options.outputs.stats,
         "tide": options.outputs.tide,
