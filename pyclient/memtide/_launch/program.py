@@ -74,28 +74,18 @@ def _is_in_python(command: Path) -> bool:
 
 
 def run_program(program: Program) -> None:
-    """Runs the program as __main__ in this process.
-
-    SystemExit and KeyboardInterrupt pass through. The traceback of any other exception is printed
-    as Python prints it, from the program's own frames on; then SystemExit(1) is raised.
-    """
+    """Runs the program as __main__ in this process. Its exceptions pass through."""
     module = types.ModuleType("__main__")
     module.__dict__.update(__builtins__=builtins, __cached__=None, __annotations__={})
     load = _load_module if program.is_module else _load_script
     try:
         code = load(program.name, module)
     except (SyntaxError, ValueError) as error:  # The source cannot be compiled.
-        sys.excepthook(type(error), error.with_traceback(None), None)
-        raise SystemExit(1) from None
+        raise error.with_traceback(None) from None
     name = str(module.__file__) if program.is_module else program.name
     sys.argv = [name, *program.arguments]
     sys.modules["__main__"] = module
-    try:
-        exec(code, module.__dict__)
-    except Exception as error:
-        own_frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
-        sys.excepthook(type(error), error.with_traceback(own_frames), own_frames)
-        raise SystemExit(1) from None
+    exec(code, module.__dict__)
 
 
 def _load_script(path: str, module: types.ModuleType) -> types.CodeType:
