@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from memtide import __version__
 from memtide._activations.explain import TracedActivations
 from memtide._capi.locate import default_socket_dir
@@ -20,6 +18,7 @@ from memtide._trace import explain
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
 from memtide._trace.files import RAW_SUFFIX
+from memtide._util.console import make_console
 from memtide.errors import MemtideError, NotInstalled, Unavailable, UsageError
 
 _EXIT_FAILURE = 1
@@ -139,7 +138,7 @@ def _replay(flags: argparse.Namespace) -> _Action:
 def _status(flags: argparse.Namespace) -> _Action:
     from memtide._cli import status
 
-    status.print_status(_sockets_of_daemon(flags), Console(highlight=False))
+    status.print_status(_sockets_of_daemon(flags), make_console())
     return lambda: 0
 
 
@@ -189,5 +188,5 @@ def _sockets_of_daemon(flags: argparse.Namespace) -> Path:
 def _doctor(flags: argparse.Namespace) -> _Action:
     from memtide._cli import doctor
 
-    status = doctor.print_diagnosis(flags.ssd_dir, Console(highlight=False))
+    status = doctor.print_diagnosis(flags.ssd_dir, make_console())
     return lambda: status

@@ -27,6 +27,7 @@ from memtide._telemetry import summary_tables
 from memtide._telemetry.recorder import Recorder, Summary
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
+from memtide._util.console import make_console
 from memtide._util.sizes import format_size
 from memtide.errors import MemtideError
 
@@ -214,7 +215,7 @@ class Managed:
         return Stepping(skip_non_finite=options.skip_non_finite, commit=True, manifest=manifest)
 
     def _write_outputs(self, *, silent: bool) -> None:
-        console = Console(stderr=True, highlight=False)
+        console = make_console(stderr=True)
         outputs = self._options.outputs
         try:
             if self._may_not_train and not self._has_trained():
