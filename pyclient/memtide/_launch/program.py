@@ -26,8 +26,10 @@ class Program:
     is_module: bool = False
 
     def located(self) -> Program:
-        """The program with the path of its script. UsageError: there is no such program; a module's
-        parent package is searched, but none of its code runs yet."""
+        """The program with the path of its script. UsageError: there is no such program, or it is
+        memtide; a module's parent package is searched, but none of its code runs yet."""
+        if Path(self.name).name == "memtide":
+            raise UsageError("'memtide run' is there twice: leave the second one out")
         if self.is_module:
             sys.path[0] = str(Path.cwd())  # `python -m` does the same.
             if not is_installed(self.name.partition(".")[0]):
