@@ -13,13 +13,13 @@ from memtide._activations.explain import TracedActivations
 from memtide._capi.locate import default_socket_dir
 from memtide._cli import run
 from memtide._cli.parser import Parser, add_socket_dir
-from memtide._node.private_daemon import answers
+from memtide._node import private_daemon
 from memtide._trace import explain
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
 from memtide._trace.files import RAW_SUFFIX
 from memtide._util.console import make_console
-from memtide.errors import MemtideError, NotInstalled, Unavailable, UsageError
+from memtide.errors import MemtideError, NotInstalled, PermissionDenied, Unavailable, UsageError
 
 _EXIT_FAILURE = 1
 _EXIT_USAGE = 2
@@ -177,7 +177,12 @@ def _raw_trace(flags: argparse.Namespace) -> bytes:
 
 def _sockets_of_daemon(flags: argparse.Namespace) -> Path:
     socket_dir: Path = flags.socket_dir or default_socket_dir()
-    if not answers(socket_dir):
+    refused = private_daemon.refusal(socket_dir)
+    if isinstance(refused, PermissionError):
+        raise PermissionDenied(
+            f"permission denied at {socket_dir}: put this user into the group of the daemon"
+        )
+    if refused is not None:
         raise Unavailable(
             f"no daemon at {socket_dir}; start one with memtided --socket-dir {socket_dir}, or "
             "name the --socket-dir of a run that was started with one"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from harness import PACKAGE_PARENT, Cli, short_directory
+from memtide._cli.main import main
+from memtide._node import private_daemon
 
 POOLS = ("--host-pool=16MiB", "--ssd-pool=64MiB")
 
@@ -265,6 +267,16 @@ def test_what_asks_a_daemon_says_in_a_line_that_there_is_none(
         assert (done.status, done.out) == (1, "")
         assert done.err.startswith(expected)
         assert done.err.count("\n") == 1
+
+
+def test_a_daemon_that_is_not_for_this_user_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # Root may connect to every socket.
+    monkeypatch.setattr(private_daemon, "refusal", lambda _where: PermissionError(13, "denied"))
+    assert main(["status", "--socket-dir", str(tmp_path)]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"memtide: permission denied at {tmp_path}: put this user into the g")
 
 
 def test_status_shows_pools_kinds_and_sessions(cli: Cli, tmp_path: Path) -> None:
