@@ -66,20 +66,20 @@ def _clean_chain(error: BaseException) -> None:
 
 def _shown(frames: TracebackType | None, *, all_of_mistake: bool = False) -> TracebackType | None:
     """A traceback from the script's first frame on, without those of memtide."""
-    kept: list[TracebackType] = []
+    entries_shown: list[TracebackType] = []
     own = False
     entries = frames
     while entries is not None:
         code = entries.tb_frame.f_code
         own = code.co_filename.startswith(_PACKAGE)
         if code is run_program.__code__:
-            kept.clear()
+            entries_shown.clear()
         elif not own or all_of_mistake:
-            kept.append(entries)
+            entries_shown.append(entries)
         entries = entries.tb_next
     if all_of_mistake and not own:
         return _shown(frames)
     shown: TracebackType | None = None
-    for entry in reversed(kept):
+    for entry in reversed(entries_shown):
         shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return shown

@@ -111,11 +111,8 @@ def _open(options: Options, socket_dir: Path, ranks: int) -> Client:
         return Client(options)
     except ResourceExhausted:
         # The daemon knows one session at a time, and not what all ranks need.
-        capacities = {
-            f"{pool.tier}_bytes": pool.capacity_bytes
-            for pool in inspection.inspect(socket_dir).pools
-        }
-        pools = Pools(**capacities)
+        capacities = {p.tier: p.capacity_bytes for p in inspection.inspect(socket_dir).pools}
+        pools = Pools(capacities.get("device"), capacities.get("host"), capacities.get("ssd"))
         default_bytes = default_chunk_bytes(pools.device_bytes or 0, pools.host_bytes or 0)
         least_pools.check(pools, ranks, options.chunk_bytes or default_bytes)
         raise

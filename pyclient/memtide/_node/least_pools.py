@@ -9,7 +9,7 @@ from memtide.errors import UsageError
 # The daemon says its least, Limits.min_slots, once it runs, and these sizes are checked before.
 _MIN_SLOTS = 4
 # The slots of the host pool that the daemon guarantees to a job, so that it can step its largest
-# part, as long as there are so many; the last job to open may have fewer.
+# part, as long as it has that many left; the last job to open may have fewer.
 _GUARANTEED_SLOTS = 12
 _SMALLEST_CHUNK_BYTES = 2 * 2**20
 

@@ -8,9 +8,9 @@ from memtide._util.output_file import check_writable
 
 
 def test_a_check_of_an_output_leaves_the_file_as_it_is(tmp_path: Path) -> None:
-    kept, new = tmp_path / "kept", tmp_path / "new"
-    kept.write_text("before", encoding="utf-8")
-    for path in (kept, new):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("before", encoding="utf-8")
+    for path in (old, new):
         check_writable(path)
-    assert kept.read_text(encoding="utf-8") == "before"
-    assert list(tmp_path.iterdir()) == [kept]
+    assert old.read_text(encoding="utf-8") == "before"
+    assert list(tmp_path.iterdir()) == [old]
