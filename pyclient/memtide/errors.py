@@ -42,6 +42,10 @@ class ResourceExhausted(MemtideError):
     code = 8
 
 
+class NoRoom(ResourceExhausted):
+    """There is no room for a tensor in what this process may have of the lowest pool."""
+
+
 class FailedPrecondition(MemtideError):
     """The call does not fit the present state: a chunk in use, a forked child, a closed client."""
 

@@ -15,7 +15,7 @@ from memtide._util.sizes import format_size
 _COMMAND_LENGTH = 60
 
 
-def print_status(socket_dir: Path | None, console: Console) -> None:
+def print_status(socket_dir: Path, console: Console) -> None:
     """Prints the state of the daemon. Unavailable: no daemon answers."""
     node = inspection.inspect(socket_dir, sessions=True)
     state = "draining" if node.draining else "serving"

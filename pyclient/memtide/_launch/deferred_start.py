@@ -93,3 +93,8 @@ def planned_activations() -> tuple[ActivationProfile, ActivationPlan] | None:
 def parameters() -> list[Parameter]:
     """The parameters that the runtime trained; none if torch was not imported."""
     return _runtime.parameters if _runtime is not None else []
+
+
+def expected_parameters() -> list[Parameter]:
+    """As `parameters`, but also before the first step (Runtime.expected_parameters)."""
+    return _runtime.expected_parameters() if _runtime is not None else []

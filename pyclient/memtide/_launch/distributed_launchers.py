@@ -30,6 +30,13 @@ class Launcher:
     arguments: argparse.Namespace
     start: Callable[[argparse.Namespace], object]
 
+    @property
+    def ranks(self) -> int:
+        """Number of ranks that the arguments name; 1 if they leave it to the launcher."""
+        fields = vars(self.arguments)
+        count = str(fields.get("nproc_per_node", fields.get("num_processes")))
+        return int(count) if count.isdecimal() else 1
+
     def launch(self, command: list[str]) -> None:
         """Starts the ranks and waits until they have ended.
 

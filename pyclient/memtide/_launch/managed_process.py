@@ -16,10 +16,8 @@ from rich.console import Console
 
 from memtide._activations.budget import Budget, budget_of
 from memtide._capi import admin
-from memtide._capi.client import Client
-from memtide._launch import deferred_start
+from memtide._launch import deferred_start, pool_advice
 from memtide._launch.deferred_start import Stepping
-from memtide._memory import chunk_size
 from memtide._node import gpu_per_rank
 from memtide._node.connect import SessionRequest, connect
 from memtide._node.memory_budget import MemoryBudget
@@ -29,6 +27,7 @@ from memtide._telemetry import summary_tables
 from memtide._telemetry.recorder import Recorder, Summary
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
+from memtide._util.console import make_console
 from memtide._util.sizes import format_size
 from memtide.errors import MemtideError
 
@@ -96,7 +95,16 @@ class Managed:
         if os.getpid() == self._owner and not self._session_closed:
             if self._progress is not None:
                 self._progress.clear()
-            self._write_outputs()
+            failed = error is not None and not isinstance(error, SystemExit)
+            self._write_outputs(silent=failed and not self._has_trained())
+
+    def lacking_room(self) -> str | None:
+        """What the script's states lack, in a line; None: nothing, or it is not known."""
+        if self._session_closed:
+            return None
+        return pool_advice.lacking_room(
+            self._connection.client, model_is_complete=self._recorder.iterating
+        )
 
     def start_ranks(self, count: int, start: Callable[[Options | None], T], *, waits: bool) -> T:
         """Calls `start(options)`, where `options` configures the `count` ranks that it starts; None
@@ -206,8 +214,8 @@ class Managed:
         )
         return Stepping(skip_non_finite=options.skip_non_finite, commit=True, manifest=manifest)
 
-    def _write_outputs(self) -> None:
-        console = Console(stderr=True, highlight=False)
+    def _write_outputs(self, *, silent: bool) -> None:
+        console = make_console(stderr=True)
         outputs = self._options.outputs
         try:
             if self._may_not_train and not self._has_trained():
@@ -222,7 +230,7 @@ class Managed:
         if outputs.stats is not None:
             text = json.dumps(summary.as_json(), indent=1)
             outputs.stats.write_text(text + "\n", encoding="utf-8")
-        if not self._options.quiet:
+        if not self._options.quiet and not silent:
             self._print(summary, console)
         if outputs.tide is not None:
             _draw(summary, outputs.tide, console)
@@ -237,7 +245,7 @@ class Managed:
             return
         summary_tables.print_summary(summary, console)
         if not self._options.request.chunk_bytes:
-            _print_advice(self._connection.client, console)
+            pool_advice.print_chunk_size(self._connection.client, console)
 
 
 def enter_rank(options: Options, index: int) -> contextlib.AbstractContextManager[None]:
@@ -249,27 +257,6 @@ def enter_rank(options: Options, index: int) -> contextlib.AbstractContextManage
     except MemtideError as error:
         print(f"memtide: rank {index} trains without memtide: {error}", file=sys.stderr)
         return contextlib.nullcontext()
-
-
-def _print_advice(client: Client, console: Console) -> None:
-    # The session was opened before there was a model from which to choose the size (decision 11).
-    properties = client.properties
-    pools = {
-        tier: slots * properties.chunk_bytes
-        for tier, slots in (
-            ("device", properties.device_slots),
-            ("host", properties.host_slots),
-            ("ssd", properties.ssd_slots),
-        )
-    }
-    estimates = chunk_size.clearly_better(
-        deferred_start.parameters(),
-        pools,
-        properties.chunk_bytes,
-        min_slots=client.limits.min_slots,
-    )
-    if estimates is not None:
-        summary_tables.print_advice(*estimates, console)
 
 
 def _draw(summary: Summary, path: Path, console: Console) -> None:

@@ -26,8 +26,10 @@ class Program:
     is_module: bool = False
 
     def located(self) -> Program:
-        """The program with the path of its script. UsageError: there is no such program; a module's
-        parent package is searched, but none of its code runs yet."""
+        """The program with the path of its script. UsageError: there is no such program, or it is
+        memtide; a module's parent package is searched, but none of its code runs yet."""
+        if Path(self.name).name == "memtide":
+            raise UsageError("'memtide run' is there twice: leave the second one out")
         if self.is_module:
             sys.path[0] = str(Path.cwd())  # `python -m` does the same.
             if not is_installed(self.name.partition(".")[0]):
@@ -74,28 +76,18 @@ def _is_in_python(command: Path) -> bool:
 
 
 def run_program(program: Program) -> None:
-    """Runs the program as __main__ in this process.
-
-    SystemExit and KeyboardInterrupt pass through. The traceback of any other exception is printed
-    as Python prints it, from the program's own frames on; then SystemExit(1) is raised.
-    """
+    """Runs the program as __main__ in this process. Its exceptions pass through."""
     module = types.ModuleType("__main__")
     module.__dict__.update(__builtins__=builtins, __cached__=None, __annotations__={})
     load = _load_module if program.is_module else _load_script
     try:
         code = load(program.name, module)
     except (SyntaxError, ValueError) as error:  # The source cannot be compiled.
-        sys.excepthook(type(error), error.with_traceback(None), None)
-        raise SystemExit(1) from None
+        raise error.with_traceback(None) from None
     name = str(module.__file__) if program.is_module else program.name
     sys.argv = [name, *program.arguments]
     sys.modules["__main__"] = module
-    try:
-        exec(code, module.__dict__)
-    except Exception as error:
-        own_frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
-        sys.excepthook(type(error), error.with_traceback(own_frames), own_frames)
-        raise SystemExit(1) from None
+    exec(code, module.__dict__)
 
 
 def _load_script(path: str, module: types.ModuleType) -> types.CodeType:

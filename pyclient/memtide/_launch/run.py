@@ -11,9 +11,12 @@ from dataclasses import replace
 from memtide._launch.distributed_launchers import Launcher, launcher_in
 from memtide._launch.managed_process import Managed, Options
 from memtide._launch.program import Program, run_program
-from memtide._node import gpu_per_rank
+from memtide._launch.uncaught import Uncaught
+from memtide._node import gpu_per_rank, least_pools
 from memtide._node.connect import SessionRequest, find_or_start, finds_daemon
+from memtide._plot import memory_plot
 from memtide._trace import files as trace_files
+from memtide._util.output_file import check_writable
 from memtide.errors import UsageError
 
 
@@ -36,7 +39,7 @@ def prepare(program: Program, options: Options) -> Callable[[], int]:
     managed = Managed(options, os.environ.get("RANK", "0"))
 
     def run() -> int:
-        with managed:
+        with Uncaught(managed.lacking_room), managed:
             run_program(located)
         return 0
 
@@ -45,17 +48,21 @@ def prepare(program: Program, options: Options) -> Callable[[], int]:
 
 def _check(options: Options) -> None:
     outputs = options.outputs
-    for output in (outputs.stats, outputs.tide):
-        if output is not None and not output.absolute().parent.is_dir():
-            raise UsageError(f"no directory to write '{output}' to")
+    if outputs.stats is not None:
+        check_writable(outputs.stats)
+    if outputs.tide is not None:
+        memory_plot.check_output(outputs.tide)
     if outputs.trace is not None:
         trace_files.check_output(outputs.trace)
+    ssd_dir = options.request.pools.ssd_dir
+    if ssd_dir is not None and not ssd_dir.parent.is_dir():
+        raise UsageError(f"--ssd-dir {ssd_dir}: there is no directory {ssd_dir.parent}")
     if options.resume and not options.request.job_name:
         raise UsageError("--resume needs the name of a job: --job NAME")
 
 
-def _rank_flags(request: SessionRequest) -> dict[str, object]:
-    """The flags of each rank: the sockets of a shared daemon, or the pools of one of its own."""
+def _rank_flags(request: SessionRequest, ranks: int) -> dict[str, object]:
+    """Flags of each of these ranks: a shared daemon's sockets, or the pools of one of its own."""
     pools = request.pools
     # A daemon owns one GPU, so each rank starts its own (decision 19).
     if request.socket_dir is None and not finds_daemon(request) and gpu_per_rank.is_wanted(pools):
@@ -72,6 +79,7 @@ def _rank_flags(request: SessionRequest) -> dict[str, object]:
         raise UsageError(
             "several processes can share memory only with an SSD pool, to evict chunks to"
         )
+    least_pools.check(pools, ranks, request.chunk_bytes)
     socket_dir, daemon = find_or_start(request)
     if daemon is not None:
         atexit.register(daemon.stop)
@@ -88,7 +96,7 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
     if options.request.job_name:
         raise UsageError("--job commits the steps of one process, and a launcher starts several")
     flags: dict[str, object] = {
-        **_rank_flags(options.request),
+        **_rank_flags(options.request, launcher.ranks),
         "chunk-size": options.request.chunk_bytes,
         "stats": options.outputs.stats,
         "tide": options.outputs.tide,

@@ -13,6 +13,7 @@ the span.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections import Counter, deque
@@ -26,7 +27,7 @@ from memtide._capi.client import Client, Home, Kind
 from memtide._memory.alignment import ALIGNMENT_BYTES, GPU_ALIGNMENT_BYTES, aligned
 from memtide._memory.free_list import FreeList
 from memtide._util.devices import device_name, gpu_module
-from memtide.errors import FailedPrecondition, ResourceExhausted
+from memtide.errors import FailedPrecondition, NoRoom, ResourceExhausted
 
 
 @dataclass(frozen=True)
@@ -217,9 +218,9 @@ class Arena:
             self._work_off_returned()
             start = self._find(size)
             if start is None:
-                try:
+                with contextlib.suppress(ResourceExhausted):
                     start = self._take_new(size)
-                except ResourceExhausted:
+                if start is None:
                     start = self._take_awaited(size)
             self._took(start, size)
             self._count(size)
@@ -252,7 +253,7 @@ class Arena:
 
     def _take_awaited(self, size: int) -> int:
         """As `_take_new`, but first waits for the GPU: a span becomes free only when the kernels
-        that use it are done. ResourceExhausted: no span fits."""
+        that use it are done. NoRoom: no span fits."""
         device = self._storages.device
         if (gpu := gpu_module(device.type)) is not None:
             gpu.synchronize(device)
@@ -260,7 +261,10 @@ class Arena:
             start = self._find(size)
             if start is not None:
                 return start
-        return self._take_new(size)
+        try:
+            return self._take_new(size)
+        except ResourceExhausted as error:
+            raise NoRoom(str(error)) from None
 
     def _grow(self, count: int) -> None:
         expected = math.ceil((self.expected_bytes - self.live_bytes) / self._chunk_bytes)

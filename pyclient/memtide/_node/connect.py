@@ -13,11 +13,11 @@ from memtide._capi.library import Options
 from memtide._capi.locate import default_socket_dir
 from memtide._memory import chunk_size
 from memtide._memory.chunk_size import Parameter
-from memtide._node import gpu_per_rank, inspection
+from memtide._node import gpu_per_rank, inspection, least_pools
 from memtide._node.memory_budget import MemoryBudget, budget_of_cgroup
 from memtide._node.named_job import wait_until_free
 from memtide._node.private_daemon import Pools, PrivateDaemon, answers
-from memtide.errors import Unavailable
+from memtide.errors import ResourceExhausted, Unavailable
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def connect(request: SessionRequest) -> Connection:
     starts a private daemon, which ends with this process. Where this process's cgroup has a memory
     limit and neither pools nor a budget are asked for, the limit is the budget.
 
-    UsageError: the budget is too small. Unavailable, NotInstalled, ResourceExhausted: the message
-    has the remedy. FailedPrecondition: another process runs the job.
+    UsageError: the budget or a pool is too small. Unavailable, NotInstalled, ResourceExhausted: the
+    message has the remedy. FailedPrecondition: another process runs the job.
     """
     request.budget.check(request.pools)
     request = _limited_by_cgroup(request)
@@ -79,7 +79,8 @@ def connect(request: SessionRequest) -> Connection:
             host_share_bytes=request.host_share_bytes,
             device_share_bytes=request.device_share_bytes,
         )
-        connection = Connection(Client(options), socket_dir, daemon, request.budget)
+        client = _open(options, socket_dir, request.ranks)
+        connection = Connection(client, socket_dir, daemon, request.budget)
         atexit.register(undo.pop_all().close)
     return connection
 
@@ -94,14 +95,27 @@ def find_or_start(request: SessionRequest) -> tuple[Path, PrivateDaemon | None]:
     """The socket directory of the daemon that `connect` would use, and the private daemon, if that
     is one; the caller stops it.
 
-    Unavailable, NotInstalled: the message has the remedy.
+    UsageError: a pool is too small. Unavailable, NotInstalled: the message has the remedy.
     """
     if finds_daemon(request):
         return request.socket_dir or default_socket_dir(), None
     pools = request.budget.divided(request.pools)
     pools = gpu_per_rank.pools_of(pools, request.rank, request.ranks)
+    least_pools.check(pools, chunk_bytes=request.chunk_bytes)
     daemon = PrivateDaemon.start(pools, request.socket_dir)
     return daemon.socket_dir, daemon
+
+
+def _open(options: Options, socket_dir: Path, ranks: int) -> Client:
+    try:
+        return Client(options)
+    except ResourceExhausted:
+        # The daemon knows one session at a time, and not what all ranks need.
+        capacities = {p.tier: p.capacity_bytes for p in inspection.inspect(socket_dir).pools}
+        pools = Pools(capacities.get("device"), capacities.get("host"), capacities.get("ssd"))
+        default_bytes = default_chunk_bytes(pools.device_bytes or 0, pools.host_bytes or 0)
+        least_pools.check(pools, ranks, options.chunk_bytes or default_bytes)
+        raise
 
 
 def _limited_by_cgroup(request: SessionRequest) -> SessionRequest:

@@ -56,12 +56,17 @@ class Pools:
 
 def answers(socket_dir: Path) -> bool:
     """Whether a daemon listens at `socket_dir`."""
+    return refusal(socket_dir) is None
+
+
+def refusal(socket_dir: Path) -> OSError | None:
+    """Why this process reaches no daemon at `socket_dir`; None: one listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         try:
             probe.connect(str(socket_dir / "fd.sock"))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error
+    return None
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 from memtide._plot import memory_page
 from memtide._plot.palette import COLOURS, LIMIT_COLOURS, OWN_COLOURS, PHASE_COLOURS, label_of
 from memtide._telemetry.memory_timeline import Sample, Tide
+from memtide._util.output_file import check_writable
+from memtide.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +20,16 @@ _MIB = 2**20
 # A limit of more than this many times the highest bytes is not drawn: it would flatten them.
 _MOST_LIMIT = 4
 _SHORTEST_STALL_S = 1e-3
+_SUFFIXES = (".png", ".svg", ".pdf", ".html")
+
+
+def check_output(path: Path) -> None:
+    """UsageError: `draw` cannot write to this path, or does not know the format of its suffix."""
+    if path.suffix not in _SUFFIXES:
+        raise UsageError(f"the tide is drawn as {' or '.join(_SUFFIXES)}: '{path}' is none of them")
+    if path.suffix != ".html" and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f"'{path}' needs matplotlib, which is not installed; .html needs nothing")
+    check_writable(path)
 
 
 def draw(tide: Tide, path: Path) -> None:

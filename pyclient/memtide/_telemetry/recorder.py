@@ -56,7 +56,7 @@ class Recorder(Observer):
         self._record_began = self._began
         self._iterations_recorded = 0
         self._shortest_record_s = _SHORTEST_RECORD_S
-        self._iterating = False
+        self.iterating = False  # A moment has come: the model is made.
         self._node = inspection.inspect(socket_dir)
         self._stats = client.stats()
         self._first_node, self._first_stats = self._node, self._stats
@@ -77,9 +77,9 @@ class Recorder(Observer):
 
     def moment(self, phase: str, name: str) -> None:
         """Takes a sample if this iteration is sampled for the tide picture."""
-        if not self._iterating:
+        if not self.iterating:
             # The model is built before the first moment; that time belongs to no iteration.
-            self._iterating = True
+            self.iterating = True
             self._begin_record(inspection.inspect(self._socket_dir), self._client.stats())
         tide = self._sampled_tide
         if tide is None or len(tide.samples) >= _MOST_SAMPLES:

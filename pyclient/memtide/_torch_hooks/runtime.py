@@ -252,6 +252,10 @@ class Runtime:
             if parameter in self.scope:
                 self.manager.adopt_state_of(parameter, state)
 
+    def expected_parameters(self) -> list[Parameter]:
+        """`parameters`; before the first step, what is adopted, with the states that Adam keeps."""
+        return self.parameters or self._list_parameters(born=False)
+
     def _list_parameters(self, *, born: bool) -> list[Parameter]:
         """What is adopted, with the states that optimizers keep, or are guessed to until then."""
         listed = []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from memtide._trace import model as traces
 from memtide._trace import perfetto
+from memtide._util.output_file import check_writable
 from memtide.errors import UsageError
 
 RAW_SUFFIX = ".trace.gz"
@@ -20,8 +21,7 @@ def check_output(path: Path, *, raw: bool = False) -> None:
             f"a trace is written as .json (for viewers) or {RAW_SUFFIX} (to keep): '{path}' is "
             "neither"
         )
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"no directory to write '{path}' to")
+    check_writable(path)
 
 
 def export(serialized: bytes, path: Path, *, raw: bool = False) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from harness import PACKAGE_PARENT, Cli, short_directory
+from memtide._cli.main import main
+from memtide._node import private_daemon
 
 POOLS = ("--host-pool=16MiB", "--ssd-pool=64MiB")
 
@@ -132,7 +134,16 @@ def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> No
         (["--host-pool", "lots", "train.py"], "'lots' is not a size"),
         (["--chunk-size", "3MiB", "train.py"], "not a multiple of 2 MiB"),
         (["--stats", "/nowhere/stats.json", "train.py"], "no directory to write"),
+        (["--stats", "/proc/stats.json", "train.py"], "'/proc/stats.json' cannot be written: No s"),
+        (["--stats", ".", "train.py"], "'.' cannot be written: it is a directory"),
+        (["--tide", "/nowhere/tide.png", "train.py"], "no directory to write"),
+        (["--tide", "/proc/tide.html", "train.py"], "'/proc/tide.html' cannot be written"),
+        (["--tide", "x.gif", "train.py"], ".png or .svg or .pdf or .html: 'x.gif' is none of them"),
+        (["--trace", "/proc/trace.json", "train.py"], "'/proc/trace.json' cannot be written"),
+        (["--ssd-dir", "no/where", "train.py"], "/no/where: there is no directory /"),
         (["--tide-iteration", "0", "train.py"], "counts from 1"),
+        (["--host-pool=6MiB", "train.py"], "--host-pool 6.00 MiB is too small: a run needs at lea"),
+        (["--ssd-pool=1MiB", "train.py"], "--ssd-pool 1.00 MiB is too small: a run needs at least"),
     ],
 )
 def test_bad_usage_is_told_before_anything_starts(
@@ -141,7 +152,28 @@ def test_bad_usage_is_told_before_anything_starts(
     done = cli.memtide("run", *arguments, cwd=train.parent, MEMTIDED="/nonexistent")
     assert (done.status, done.out) == (2, "")
     assert message in done.err
-    assert "Traceback" not in done.err
+    assert done.err.startswith("memtide: ")
+    assert done.err.count("\n") == 1
+    assert list(train.parent.iterdir()) == [train]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: SCRIPT"),
+        (["--quiet"], "the following arguments are required: SCRIPT"),
+        (["--hots-pool=16MiB", "train.py"], "no option '--hots-pool'; is it --host-pool?"),
+        (["--epochs", "3", "train.py"], "no option '--epochs'"),
+        (["--host-pool"], "argument --host-pool: expected one argument"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_the_usage_of_run(
+    arguments: list[str], message: str, cli: Cli, train: Path
+) -> None:
+    done = cli.memtide("run", *arguments, cwd=train.parent, MEMTIDED="/nonexistent")
+    assert (done.status, done.out) == (2, "")
+    usage = "usage: memtide run [options] SCRIPT [ARGS]; memtide run --help lists the options"
+    assert done.err.splitlines() == [f"memtide: {message}", usage]
 
 
 def test_a_missing_daemon_program_is_named(cli: Cli, train: Path) -> None:
@@ -222,11 +254,29 @@ def test_a_private_daemon_ends_with_a_script_that_is_killed(cli: Cli, tmp_path: 
         assert reader.communicate(timeout=60)[0] == b""
 
 
-def test_status_of_no_daemon(cli: Cli, tmp_path: Path) -> None:
-    done = cli.memtide("status", "--socket-dir", tmp_path)
-    assert done.status == 1
-    assert str(tmp_path) in done.err
-    assert "Traceback" not in done.err
+@pytest.mark.parametrize("command", [["status"], ["trace", "export", "t.json"], ["explain", "3"]])
+def test_what_asks_a_daemon_says_in_a_line_that_there_is_none(
+    command: list[str], cli: Cli, tmp_path: Path
+) -> None:
+    expected = f"memtide: no daemon at {tmp_path}; start one with memtided --socket-dir {tmp_path},"
+    for more, environment in (
+        (["--socket-dir", tmp_path], {}),
+        ([], {"MEMTIDE_SOCKET_DIR": tmp_path}),
+    ):
+        done = cli.memtide(*command, *more, cwd=tmp_path, **environment)
+        assert (done.status, done.out) == (1, "")
+        assert done.err.startswith(expected)
+        assert done.err.count("\n") == 1
+
+
+def test_a_daemon_that_is_not_for_this_user_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # Root may connect to every socket.
+    monkeypatch.setattr(private_daemon, "refusal", lambda _where: PermissionError(13, "denied"))
+    assert main(["status", "--socket-dir", str(tmp_path)]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"memtide: permission denied at {tmp_path}: put this user into the g")
 
 
 def test_status_shows_pools_kinds_and_sessions(cli: Cli, tmp_path: Path) -> None:

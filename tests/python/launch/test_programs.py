@@ -280,6 +280,10 @@ def test_ranks_that_could_not_make_room_for_each_other(cli: Cli, package: Path) 
         (["/usr/bin/python3.11", "train.py"], "leave '/usr/bin/python3.11' out"),
         (["-m", "no.where"], "no module named 'no.where'"),
         (["-m", ".where"], "no module named '.where'"),
+        (
+            ["--host-pool=16MiB", "torchrun", "--nproc-per-node=2", "train.py"],
+            "memtide: --host-pool 16.0 MiB is too small: 2 ranks need at least 32.0 MiB",
+        ),
         (["--job=gpt", "torchrun", "train.py", "x"], "a launcher starts several"),
         (["torchrun", "--no-python", "train.py", "x"], "leave the launcher's no-python out"),
         (["torchrun", "--nproc-per-node=2"], "usage: torchrun"),

@@ -142,7 +142,7 @@ def test_export_writes_what_the_suffix_says(cli: Cli, trace_file: Path, tmp_path
     ("arguments", "status", "message"),
     [
         (["trace", "export", "--trace", "none.trace.gz", "t.json"], 2, "cannot be read as a trace"),
-        (["trace", "export", "--socket-dir", "/nowhere", "t.json"], 1, "/nowhere/grpc.sock"),
+        (["trace", "export", "--socket-dir", "/nowhere", "t.json"], 1, "no daemon at /nowhere;"),
         (["trace", "export", "t.txt"], 2, "'t.txt' is neither"),
         (["trace", "export", "/nowhere/t.json"], 2, "no directory to write"),
         (["trace", "export", "--trace", "x", "--job", "3", "t.json"], 2, "--trace names a file"),

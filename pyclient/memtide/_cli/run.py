@@ -1,0 +1,186 @@
+"""`memtide run`: its options, and what they ask for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from memtide._cli.parser import Parser, add_socket_dir
+from memtide._launch.program import Program
+from memtide._node.connect import SessionRequest
+from memtide._node.memory_budget import MemoryBudget
+from memtide._node.private_daemon import Pools
+from memtide._trace.files import RAW_SUFFIX
+from memtide._util.sizes import parse_size
+from memtide.errors import UsageError
+
+
+def add_arguments(run: Parser) -> None:
+    """Adds the options of `memtide run` to its parser."""
+    run.usage = "memtide run [options] SCRIPT [ARGS]"
+    run.description = (
+        "Runs SCRIPT as `python SCRIPT ARGS...` would, with parameters, gradients and "
+        "optimizer state in chunks. The session is with the node's daemon if it answers and no "
+        "pool is given; else a private daemon starts, and ends with the script. If SCRIPT is "
+        "torchrun or accelerate launch, each process that it starts runs in the same way. These "
+        "processes share one daemon; with several GPUs, each has its own, and these daemons "
+        "divide the host and SSD pools. Sizes: 512MiB, 2GiB, 1.5GB."
+    )
+    pools = run.add_argument_group("pools of a private daemon")
+    pools.add_argument("--device-pool", metavar="SIZE", help="device memory; 0: no device")
+    pools.add_argument(
+        "--device",
+        metavar="DEVICE",
+        help="cuda, cuda:1, a GPU's UUID, cuda:rank (each rank uses the GPU of its number), "
+        "emulated or none (default: the GPU if there is one; cuda:rank if there are several)",
+    )
+    pools.add_argument("--host-pool", metavar="SIZE", help="shared host memory")
+    pools.add_argument("--ssd-pool", metavar="SIZE", help="files on SSD; 0: none")
+    pools.add_argument(
+        "--ssd-dir",
+        type=Path,
+        metavar="DIR",
+        help="parent of the directory that this run creates for these files",
+    )
+    budget = run.add_argument_group("budget", "limits on all that a script and memtide use")
+    budget.add_argument(
+        "--host-memory",
+        metavar="SIZE",
+        help="host memory of the script's process and of its private daemon together: states, "
+        "activations, pools and the framework; excludes --host-pool (default: what the memory "
+        "limit of this process's cgroup leaves, if it has one)",
+    )
+    budget.add_argument(
+        "--device-memory",
+        metavar="SIZE",
+        help="the same for the device; excludes --device-pool",
+    )
+    session = run.add_argument_group("session")
+    session.add_argument(
+        "--chunk-size",
+        metavar="SIZE",
+        default="0",
+        help="a multiple of 2 MiB (default: a 24th of the host pool, at most a 12th of the "
+        "device pool and 64 MiB)",
+    )
+    session.add_argument(
+        "--exact",
+        action="store_true",
+        help="let torch compute optimizer steps, with the same bits as without memtide",
+    )
+    session.add_argument(
+        "--skip-non-finite",
+        action="store_true",
+        help="skip optimizer steps of the daemon if gradients are infinite or NaN",
+    )
+    session.add_argument(
+        "--job",
+        metavar="NAME",
+        default="",
+        help="commit each step under this name, for --resume; needs the node's daemon",
+    )
+    session.add_argument(
+        "--time-to-live",
+        type=int,
+        metavar="SECONDS",
+        default=3600,
+        help="how long the job remains after its script has ended (default: 3600)",
+    )
+    session.add_argument(
+        "--resume", action="store_true", help="resume from the last committed step of --job"
+    )
+    add_socket_dir(session)
+    output = run.add_argument_group("output")
+    output.add_argument("--stats", type=Path, metavar="FILE.json", help="write the cost of the run")
+    output.add_argument(
+        "--tide",
+        type=Path,
+        metavar="FILE",
+        help="draw one iteration's memory: .png, or an interactive .html",
+    )
+    output.add_argument(
+        "--tide-iteration",
+        type=int,
+        default=6,
+        metavar="N",
+        help="the iteration to draw (default: 6, when the access predictor has learned; if the run "
+        "is shorter, the third)",
+    )
+    output.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the last iterations: .json for viewers, "
+        f"{RAW_SUFFIX} for explain and replay",
+    )
+    output.add_argument("--quiet", action="store_true", help="no progress line, no summary")
+    run.add_argument(
+        "-m",
+        dest="is_module",
+        action="store_true",
+        help="SCRIPT is the name of a module, as with `python -m`",
+    )
+    run.add_argument(
+        "script", metavar="SCRIPT", help="path of a script, or a Python command on PATH"
+    )
+    arguments = run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    arguments.required = False  # argparse would ask for them, too, where SCRIPT is missing.
+    run.set_defaults(command=_prepare)
+
+
+def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
+    from memtide._launch import run
+    from memtide._launch.managed_process import Options, Outputs
+
+    pools = Pools(
+        device_bytes=_size(flags.device_pool),
+        host_bytes=_size(flags.host_pool),
+        ssd_bytes=_size(flags.ssd_pool),
+        ssd_dir=flags.ssd_dir.absolute() if flags.ssd_dir else None,
+        device=flags.device,
+    )
+    budget = MemoryBudget(_size(flags.device_memory), _size(flags.host_memory))
+    budget.check(pools)
+    chunk_bytes = parse_size(flags.chunk_size)
+    if chunk_bytes % 2**21:
+        raise UsageError(f"--chunk-size {flags.chunk_size} is not a multiple of 2 MiB")
+    if flags.tide_iteration < 1:
+        raise UsageError("--tide-iteration counts from 1")
+    if flags.time_to_live < 1:
+        raise UsageError("--time-to-live is at least 1 second")
+    if flags.skip_non_finite and flags.exact:
+        raise UsageError(
+            "--skip-non-finite needs steps that the daemon computes; with --exact it computes none"
+        )
+    if flags.job and flags.exact:
+        raise UsageError(
+            "--job commits steps that the daemon computes; with --exact it computes none"
+        )
+    return run.prepare(
+        Program(flags.script, flags.arguments, is_module=flags.is_module),
+        Options(
+            request=SessionRequest(
+                pools=pools,
+                budget=budget,
+                socket_dir=flags.socket_dir,
+                chunk_bytes=chunk_bytes,
+                job_name=flags.job,
+                time_to_live_s=flags.time_to_live if flags.job else 0,
+            ),
+            outputs=Outputs(
+                stats=flags.stats,
+                tide=flags.tide,
+                tide_iteration=flags.tide_iteration,
+                trace=flags.trace,
+            ),
+            quiet=flags.quiet,
+            exact=flags.exact,
+            skip_non_finite=flags.skip_non_finite,
+            resume=flags.resume,
+        ),
+    )
+
+
+def _size(text: str | None) -> int | None:
+    return None if text is None else parse_size(text)
