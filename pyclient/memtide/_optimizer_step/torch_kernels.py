@@ -40,6 +40,19 @@ _TYPES = {
 }
 
 
+class _Scratch(threading.local):
+    """Memory of a thread for the tensors of one tile."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[torch.dtype, ...], list[torch.Tensor]] = {}
+
+    def tensors_of(self, types: tuple[torch.dtype, ...]) -> list[torch.Tensor]:
+        """A tensor of a tile's most elements for each type, the same at each call."""
+        if types not in self._tensors:
+            self._tensors[types] = [torch.empty(_TILE, dtype=kind) for kind in types]
+        return self._tensors[types]
+
+
 class TorchKernels:
     """Computes the batches of one client. Safe to use from any thread. REQUIRES: chunks are leased
     in host memory."""
@@ -51,7 +64,7 @@ class TorchKernels:
         # Each batch makes two calls to lease its chunks, under this lock: two batches that have
         # made the first could wait for each other.
         self._released = threading.Condition()
-        self._scratch = threading.local()
+        self._scratch = _Scratch()
 
     def make(
         self, batch: Batch, shadows: Mapping[int, int], *, count_non_finite: bool = False
@@ -118,7 +131,7 @@ class TorchKernels:
         non_finite = 0
         if count_non_finite:
             non_finite = part.elements - int(torch.isfinite(gradient).sum())
-        scratch = self._scratch_for([gradient.dtype, *types])
+        scratch = self._scratch.tensors_of((gradient.dtype, *types))
         assert options.call is not None
         for tile in tiles_of(part, options.call.threads):
             gradient_tile, *tiles = [each[: tile.elements] for each in scratch]
@@ -130,14 +143,6 @@ class TorchKernels:
             for target, result in zip(new, _call(options, gradient_tile, tiles), strict=True):
                 tile.take(target, result)
         return non_finite
-
-    def _scratch_for(self, types: list[torch.dtype]) -> list[torch.Tensor]:
-        """One tensor of a tile's elements for each type; a thread's own, until its next call."""
-        kept: dict[tuple[torch.dtype, ...], list[torch.Tensor]] = vars(self._scratch)
-        key = tuple(types)
-        if key not in kept:
-            kept[key] = [torch.empty(_TILE, dtype=kind) for kind in types]
-        return kept[key]
 
 
 @dataclass(frozen=True)
