@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -10,6 +11,13 @@ import pytest
 from fake_device import environment
 from memtide._util import devices
 from recording_gpu import RecordingGpu
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts() -> None:
+    """A shell starts what runs in its background with SIGINT ignored, and tests would inherit it,
+    with the programs that they interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

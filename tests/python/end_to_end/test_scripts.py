@@ -49,6 +49,8 @@ STEPPED = {
     "foreach_fused": (16, 1e-5),
     "data_workers": (16, 1e-5),
 }
+# With --exact, a part's chunks are leased in the script's process.
+IN_PARTS = {name: max(24, STEPPED[name][0]) for name in STEPPED if name != "lion"}
 # Scripts whose operations run on several threads, which fault chunks in at the same time.
 THREADED = {"mlp_sgd", "convnet"}
 
@@ -113,6 +115,13 @@ def test_script_gives_the_same_bits(name: str, run: Run) -> None:
     assert stats["kinds"]["parameter"]["allocated_bytes"] > 0
     assert stats["iterations"] > 0
     assert stats["daemon_steps"] == 0
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_script_gives_the_same_bits_where_torch_steps_in_parts(name: str, run: Run) -> None:
+    plain, offloaded, stats = run(name, IN_PARTS[name], "--exact")
+    assert offloaded == plain
+    assert stats["daemon_steps"] > 0
 
 
 @pytest.mark.parametrize("name", STEPPED)

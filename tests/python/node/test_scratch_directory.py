@@ -59,13 +59,15 @@ def test_runs_at_the_same_time_share_an_ssd_directory(
     assert not list(ssd.iterdir())
 
 
-@pytest.mark.parametrize("below", ["", "below"])
-def test_an_ssd_directory_that_cannot_be_written_is_named(
-    below: str, cli: Cli, train: Path
-) -> None:
-    directory = train / below
-    done = cli.memtide("run", *POOLS, "--ssd-dir", directory, train)
+def test_an_ssd_directory_that_cannot_be_written_is_named(cli: Cli, train: Path) -> None:
+    done = cli.memtide("run", *POOLS, "--ssd-dir", train, train)
     assert (done.status, done.out) == (1, "")
-    assert str(directory) in done.err
+    assert str(train) in done.err
     assert "set --ssd-dir to a directory that you can write to" in done.err
+
+
+def test_an_ssd_directory_below_none_is_refused(cli: Cli, train: Path) -> None:
+    done = cli.memtide("run", *POOLS, "--ssd-dir", train / "below", train)
+    assert (done.status, done.out) == (2, "")
+    assert done.err == f"memtide: --ssd-dir {train / 'below'}: there is no directory {train}\n"
     assert "Traceback" not in done.err
