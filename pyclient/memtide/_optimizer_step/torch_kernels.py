@@ -195,7 +195,8 @@ def _call(
     for name, state in zip(call.states, states, strict=True):
         lists[name] = [None if options.fresh_states else state]
     if call.steps is not None:
-        lists[call.steps] = [torch.tensor(float(options.step - 1))]
+        # Fused functions want this type, whatever the script's default is.
+        lists[call.steps] = [torch.tensor(options.step - 1, dtype=torch.float32)]
     call.function(**lists, **dict(options.numbers), **dict(call.flags))
     return [parameter, *(lists[name][0] for name in call.states)]
 

@@ -55,6 +55,17 @@ def test_steps_have_the_bits_of_plain_ones(client: FakeClient, name: str) -> Non
     assert bool(runtime.offloaded.here) == (name in _HERE)
 
 
+def test_a_script_s_default_type_changes_no_bit(client: FakeClient) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        plain = plainly(functools.partial(trained_by, "adamw fused"))
+        runtimes.start(client, Observer(), adopt_everything=True).offloaded.step_exactly()
+        assert_same(trained_by("adamw fused"), plain)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert client.committed_steps == 4
+
+
 class Space:
     """Large chunks with a tensor each, and their shadow chunks."""
 
