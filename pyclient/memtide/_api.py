@@ -167,7 +167,8 @@ def offload(
     if budget is not None:
         runtime.keep_budget(budget)
     if exact:
-        runtime.offloaded.step_exactly()
+        # The chunks of parts would keep the pool from shrinking for the script.
+        runtime.offloaded.step_exactly(in_parts=budget is None)
     for parameter in model.parameters():
         runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)

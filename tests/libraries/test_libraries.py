@@ -87,9 +87,8 @@ def run_both(
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_library_s_script_gives_the_same_bits(name: str, run: Run) -> None:
-    plain, offloaded, stats = run(name, "--exact")
+    plain, offloaded, _ = run(name, "--exact")
     assert offloaded == plain
-    assert stats["daemon_steps"] == 0
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -31,7 +31,6 @@ class Format(IntEnum):
 class Rule(IntEnum):
     """The optimizers whose steps the daemon computes."""
 
-    TORCH = 0  # Torch computes the step, not the daemon.
     ADAM = 1
     ADAMW = 2
     SGD = 3
@@ -47,7 +46,7 @@ UNCOUNTED = (Rule.SGD,)
 class StepOptions:
     """Options of one optimizer's update; memtide_step_options (memtide.h) defines them."""
 
-    rule: Rule
+    rule: Rule | None  # None: torch computes the update, not the daemon (TorchOptions).
     step: int
     lr: float
     weight_decay: float = 0.0

@@ -64,7 +64,8 @@ def install(
         if budget is not None:
             _runtime.keep_budget(budget, say)
         if stepping.exact:
-            _runtime.offloaded.step_exactly()
+            # The chunks of parts would keep the pool from shrinking for the script.
+            _runtime.offloaded.step_exactly(in_parts=budget is None)
         _runtime.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.commit:
             _runtime.keep_steps(stepping.manifest)

@@ -86,11 +86,12 @@ class OffloadedSteps:
         self.steps = 0  # Committed steps.
         self.skipped = 0  # Steps that were skipped, as a gradient was infinite or NaN.
 
-    def step_exactly(self) -> None:
+    def step_exactly(self, *, in_parts: bool = True) -> None:
         """From now on each step has the same bits as without memtide: torch's functions compute it,
-        in this process. REQUIRES: no step was made yet."""
+        `in_parts` beside training, if that is possible. REQUIRES: no step was made yet."""
         # On a GPU torch steps in place, as it does where few chunks can be leased at once.
-        if self._client.properties.handles_faults and self.calls.can_use_torch:
+        is_possible = self._client.properties.handles_faults and self.calls.can_use_torch
+        if in_parts and is_possible:
             self.calls.use_torch()
         else:
             self.allowed = False

@@ -213,7 +213,7 @@ def torch_options_of(
         # A fused kernel divides a tensor at whole vectors.
         1 if arguments.get("fused") else torch.get_num_threads(),
     )
-    return TorchOptions(Rule.TORCH, 1, 0.0, call=call, numbers=numbers)
+    return TorchOptions(None, 1, 0.0, call=call, numbers=numbers)
 
 
 def _needs_gradients_of_step(arguments: Arguments) -> bool:

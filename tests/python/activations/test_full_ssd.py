@@ -70,5 +70,5 @@ def test_activations_stay_where_the_disk_is_full_and_parameters_are_an_error(
     ours = cli.python("-c", "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])", *inner)
     assert ours.out == plain
     assert ours.status == 1
-    assert "memtide.errors.ResourceExhausted: " in ours.err
+    assert "memtide.errors.NoRoom: " in ours.err
     assert f"in {small_ssd}/" in ours.err and "are free: ENOSPC" in ours.err

@@ -49,7 +49,7 @@ def test_parts_in_chunks_give_the_same(kind: str, rel: float, cli: Cli, tmp_path
     for states in ("parameter", "gradient", "optimizer_state"):
         assert statistics["kinds"][states]["allocated_bytes"] > 8 << 20
     assert statistics["moved_bytes"]["ssd_read_bytes"] > statistics["iterations"] << 20
-    assert statistics["daemon_steps"] == 0
+    assert statistics["daemon_steps"] > 0, "torch steps in parts"
     result, statistics = _train(cli, tmp_path, kind)
     assert _losses(result) == pytest.approx(_losses(plain), rel=rel)
     assert statistics["daemon_steps"] >= 4
