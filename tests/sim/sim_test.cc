@@ -131,7 +131,8 @@ constexpr uint64_t kBrokenOnceWithActivations[] = {
     1004031,  // An eviction waited for one chunk while a commit gave another one new content, which
               // the oracle took for what was to be evicted.
     1004699,  // A commit gave a chunk content whose shadow had been discarded before,
-    1009097,  // or whose counterpart had been, and was asked for since.
+    1009097,  // or whose counterpart had been, and was asked for since,
+    2007140,  // or had been asked for by a call that waited still.
     1009486,  // A session ended whose allocation waited, and those behind it waited on.
 };
 

@@ -110,6 +110,9 @@ void Model::Publish(JobState* job, const CommitCall& publish) {
     fresh.evicted_to.reset();
     // An eviction that waits for other chunks has evicted the content that it was asked for.
     chunk.exchanged = fresh.exchanged = state_.events;
+    // A call that waits for the chunk gets what it holds then, and has asked for that.
+    if (state_.WaitedFor(publish.chunks[at])) chunk.wanted = state_.events;
+    if (state_.WaitedFor(publish.shadows[at])) fresh.wanted = state_.events;
     if (!publish.keep_old_content) DiscardChunk(&fresh);
   }
   job->published = publish.step;
