@@ -4,12 +4,13 @@
 // reserve), applied to the whole machine, which also runs other programs. While the machine has
 // less memory than the reserve, the balloons of all jobs inflate, each in proportion to the slots
 // that its job can do without. The balloon of a job also inflates for the rise of its sessions' own
-// memory that its last iteration predicts; in the first one, to all of a limit. Inflating works as
-// the shrinking of a device share (memory/resize.cc): victims leave, and the pages of free slots go
-// to the machine. A balloon deflates slot by slot on demand, once the machine has had more memory
-// than it needs for some time. No lease ends for the balloon and no call is refused for it: where
-// waiting chunks find no room and no victim is left, the balloon deflates at once by as many slots
-// as are needed to go on. Step parts that a client submits together then run one by one (TryAdmit).
+// memory that its last iteration predicts; the first one is taken to need all of a limit. Inflating
+// works as the shrinking of a device share (memory/resize.cc): victims leave, and the pages of free
+// slots go to the machine. A balloon deflates slot by slot on demand, once the machine has had more
+// memory than it needs for some time. No lease ends for the balloon and no call is refused for it:
+// where waiting chunks find no room and no victim is left, the balloon deflates at once by as many
+// slots as are needed to go on. Step parts that a client submits together then run one by one
+// (TryAdmit).
 //
 // Only chunks whose home is on SSD can leave, so that other jobs have no balloon.
 #include <algorithm>
@@ -32,8 +33,8 @@ void EngineState::On(const HostMemory& event) {
   ShareLedger::Rises rises;
   for (const auto& [id, job] : jobs_) {
     Bytes rise = std::max(job->own_host, job->own_host_predicted) - job->own_host;
-    // Nothing predicts the first iteration. What a process with a limit needs may rise faster than
-    // chunks leave.
+    // No iteration has ended, so that nothing predicts the rise, which may be faster than chunks
+    // leave.
     if (job->own_host_predicted.IsZero()) rise = event.limit;
     // Capped at the pool, because sessions may report any size.
     // The job has one report, that of the session that sent the last one. All of its sessions are

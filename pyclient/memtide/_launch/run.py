@@ -11,7 +11,7 @@ from dataclasses import replace
 from memtide._launch.distributed_launchers import Launcher, launcher_in
 from memtide._launch.managed_process import Managed, Options
 from memtide._launch.program import Program, run_program
-from memtide._launch.uncaught import Uncaught
+from memtide._launch.uncaught import uncaught
 from memtide._node import gpu_per_rank, least_pools
 from memtide._node.connect import SessionRequest, find_or_start, finds_daemon
 from memtide._plot import memory_plot
@@ -39,7 +39,7 @@ def prepare(program: Program, options: Options) -> Callable[[], int]:
     managed = Managed(options, os.environ.get("RANK", "0"))
 
     def run() -> int:
-        with Uncaught(managed.lacking_room), managed:
+        with uncaught(managed.lacking_room), managed:
             run_program(located)
         return 0
 

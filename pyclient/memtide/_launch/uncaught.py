@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -16,27 +17,18 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _MISTAKES = (AssertionError, AttributeError, LookupError, NameError, TypeError)
 
 
-class Uncaught:
+@contextlib.contextmanager
+def uncaught(lacking_room: Callable[[], str | None]) -> Iterator[None]:
     """A context in which the script runs. From the end of it on, tracebacks are shown without the
     frames of memtide. If there was no room for the script's states, the process ends with what
     `lacking_room` returns in their place, if it is not None."""
-
-    def __init__(self, lacking_room: Callable[[], str | None]) -> None:
-        self._lacking_room = lacking_room
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        frames: TracebackType | None,
-    ) -> None:
-        if isinstance(error, NoRoom) and (line := self._lacking_room()) is not None:
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, NoRoom) and (line := lacking_room()) is not None:
             raise SystemExit(f"memtide: {line}") from None
-        if error is not None:
-            _hide_own_frames()
+        _hide_own_frames()
+        raise
 
 
 def _hide_own_frames() -> None:

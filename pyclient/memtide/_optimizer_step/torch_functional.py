@@ -57,68 +57,38 @@ def _adam_or_adamw(arguments: Arguments) -> Rule:
     return Rule.ADAMW if decoupled else Rule.ADAM
 
 
+_ADAM_SCALARS = ("lr", "weight_decay", "beta1", "beta2", "eps")
 _ADAM = FunctionalSignature(
     "torch.optim.adam",
     "adam",
     "grads",
     ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"),
     "state_steps",
-    ("lr", "weight_decay", "beta1", "beta2", "eps"),
+    _ADAM_SCALARS,
     ("amsgrad", "maximize"),
     _adam_or_adamw,
 )
-# Whose kernels the daemon does not have.
+
+
+def _by_torch_only(
+    name: str, states: tuple[str, ...], scalars: tuple[str, ...]
+) -> FunctionalSignature:
+    """An optimizer for which the daemon has no kernel."""
+    module = f"torch.optim.{name}"
+    return FunctionalSignature(module, name, "grads", states, "state_steps", scalars, (), None)
+
+
+_STEP_SIZES = ("step_size_min", "step_size_max", "etaminus", "etaplus")
 _BY_TORCH_ONLY = (
-    FunctionalSignature(
-        "torch.optim.rmsprop",
+    _by_torch_only(
         "rmsprop",
-        "grads",
         ("square_avgs", "grad_avgs", "momentum_buffer_list"),
-        "state_steps",
         ("lr", "weight_decay", "alpha", "eps", "momentum"),
-        (),
-        None,
     ),
-    FunctionalSignature(
-        "torch.optim.adamax",
-        "adamax",
-        "grads",
-        ("exp_avgs", "exp_infs"),
-        "state_steps",
-        ("lr", "weight_decay", "beta1", "beta2", "eps"),
-        (),
-        None,
-    ),
-    FunctionalSignature(
-        "torch.optim.adadelta",
-        "adadelta",
-        "grads",
-        ("square_avgs", "acc_deltas"),
-        "state_steps",
-        ("lr", "weight_decay", "rho", "eps"),
-        (),
-        None,
-    ),
-    FunctionalSignature(
-        "torch.optim.radam",
-        "radam",
-        "grads",
-        ("exp_avgs", "exp_avg_sqs"),
-        "state_steps",
-        ("lr", "weight_decay", "beta1", "beta2", "eps"),
-        (),
-        None,
-    ),
-    FunctionalSignature(
-        "torch.optim.rprop",
-        "rprop",
-        "grads",
-        ("prevs", "step_sizes"),
-        "state_steps",
-        ("step_size_min", "step_size_max", "etaminus", "etaplus"),
-        (),
-        None,
-    ),
+    _by_torch_only("adamax", ("exp_avgs", "exp_infs"), _ADAM_SCALARS),
+    _by_torch_only("adadelta", ("square_avgs", "acc_deltas"), ("lr", "weight_decay", "rho", "eps")),
+    _by_torch_only("radam", ("exp_avgs", "exp_avg_sqs"), _ADAM_SCALARS),
+    _by_torch_only("rprop", ("prevs", "step_sizes"), _STEP_SIZES),
 )
 FORMS = (
     _ADAM,

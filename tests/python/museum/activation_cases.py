@@ -19,6 +19,7 @@ from museum import (
     batch,
     iterations_ending_activations,
     network,
+    train,
     values,
 )
 from torch import nn
@@ -30,15 +31,12 @@ def transposed_views_of_a_square() -> Results:
     """A matrix and its transpose have one address, one shape and one size in bytes."""
     model = network()
     optimizer = adamw(model)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
+
+    def loss_of(_step: int) -> torch.Tensor:
         value = model[:_TRUNK](torch.randn(WIDTH, WIDTH))
-        loss = model[_TRUNK:](_with_transpose(value)).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return [*losses, *values(model, optimizer)]
+        return model[_TRUNK:](_with_transpose(value)).square().mean()
+
+    return [*train(optimizer, loss_of), *values(model, optimizer)]
 
 
 def _with_transpose(value: torch.Tensor) -> torch.Tensor:
@@ -91,16 +89,13 @@ def an_output_changed_past_the_counters() -> Results:
     model = network()
     optimizer = adamw(model)
     adapter = torch.randn(WIDTH) / 8
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
+
+    def loss_of(_step: int) -> torch.Tensor:
         value = model[:_TRUNK](batch()).exp()
         value.data += adapter
-        loss = model[_TRUNK:](value).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return [*losses, *values(model, optimizer)]
+        return model[_TRUNK:](value).square().mean()
+
+    return [*train(optimizer, loss_of), *values(model, optimizer)]
 
 
 def moved_under_its_users(patch: pytest.MonkeyPatch) -> None:
@@ -114,14 +109,7 @@ def many_of_one_size() -> Results:
     """What is saved last comes back first, and no two of equal size may have one buffer."""
     model = network(depth=8)
     optimizer = adamw(model)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        loss = model(batch()).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return [*losses, *values(model, optimizer)]
+    return [*train(optimizer, lambda _: model(batch()).square().mean()), *values(model, optimizer)]
 
 
 def a_ring_of_two_buffers(patch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from museum import (
     iterations_ending_activations,
     moving_shared_tensors,
     network,
+    train,
     values,
 )
 from torch import nn
@@ -98,16 +99,13 @@ def experts_by_data() -> Results:
     model = network(depth=2)
     experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
     optimizer = adamw(nn.ModuleList([model, experts]))
-    losses = []
-    for step in range(2 * STEPS):
-        optimizer.zero_grad()
+
+    def loss_of(step: int) -> torch.Tensor:
         value = batch()
         expert = 0 if step < STEPS else int(value.sum().abs()) % 3
-        loss = experts[expert](model(value)).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return [*losses, *values(model, optimizer), *values(experts)]
+        return experts[expert](model(value)).square().mean()
+
+    return [*train(optimizer, loss_of, 2 * STEPS), *values(model, optimizer), *values(experts)]
 
 
 def predictions_believed(patch: pytest.MonkeyPatch) -> None:
@@ -136,16 +134,13 @@ def hooks_of_the_script_on_gradients() -> Results:
 
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(clamp)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
+
+    def loss_of(_step: int) -> torch.Tensor:
         value = model[:4](batch())
         value.register_hook(lambda gradient: gradient * 2)
-        loss = model[4:](value).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return [*losses, *values(model, optimizer)]
+        return model[4:](value).square().mean()
+
+    return [*train(optimizer, loss_of), *values(model, optimizer)]
 
 
 def gradients_before_the_hook(patch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from memtide._memory.tensor_manager import TensorManager
 from memtide._optimizer_step.partition import Batch
 from memtide._optimizer_step.speculative_step import Marks, SpeculativeSteps
 from memtide._torch_hooks import runtime as runtimes
-from speculative_loops import Run
+from speculative_run import Run
 from torch import nn
 
 # Four iterations find out what can be recomputed, and three when parts of steps are made early.
@@ -97,6 +97,20 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 def batch(width: int = WIDTH) -> torch.Tensor:
     return torch.randn(ROWS, width)
+
+
+def train(
+    optimizer: torch.optim.Optimizer, loss_of: Callable[[int], torch.Tensor], steps: int = STEPS
+) -> Results:
+    """The losses of a plain training loop. `loss_of`: of the step with this number, in forward."""
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(step)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
 
 
 def values(model: nn.Module, *optimizers: torch.optim.Optimizer) -> Results:

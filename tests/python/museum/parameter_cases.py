@@ -21,6 +21,7 @@ from museum import (
     believing_parts,
     moving_shared_tensors,
     network,
+    train,
     values,
 )
 from torch import nn
@@ -36,16 +37,13 @@ def tied_weights() -> Results:
     head.weight = model["embedding"].weight
     model["layers"][4].weight.data = model["layers"][0].weight.data
     optimizer = adamw(model)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
+
+    def loss_of(_step: int) -> torch.Tensor:
         tokens = torch.randint(_TOKENS, (32,))
         scores = head(model["layers"](model["embedding"](tokens)))
-        loss = nn.functional.cross_entropy(scores, tokens.roll(1))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return [*losses, *values(model, optimizer)]
+        return nn.functional.cross_entropy(scores, tokens.roll(1))
+
+    return [*train(optimizer, loss_of), *values(model, optimizer)]
 
 
 def one_of_them_stepped(patch: pytest.MonkeyPatch) -> None:
@@ -109,14 +107,13 @@ def odd_sizes() -> Results:
     model.register_parameter("scale", nn.Parameter(torch.ones(1)))
     model.register_parameter("gates", nn.Parameter(torch.ones(577, dtype=torch.bfloat16)))
     optimizer = adamw(model)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        loss = (model(torch.randn(13, 576)) * model.scale * model.gates - 1).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return [*losses, *values(model, optimizer)]
+    return [
+        *train(
+            optimizer,
+            lambda _: (model(torch.randn(13, 576)) * model.scale * model.gates - 1).square().mean(),
+        ),
+        *values(model, optimizer),
+    ]
 
 
 def tails_cut_off(patch: pytest.MonkeyPatch) -> None:
@@ -147,14 +144,10 @@ def adapters_beside_a_frozen_base() -> Results:
     model = nn.Sequential(*(Adapted() for _ in range(6)))
     adapters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(adapters, lr=0.01)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        loss = (model(batch()) - 1).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return [*losses, *values(model, optimizer)]
+    return [
+        *train(optimizer, lambda _: (model(batch()) - 1).square().mean()),
+        *values(model, optimizer),
+    ]
 
 
 def everything_copied_over_the_step(patch: pytest.MonkeyPatch) -> None:

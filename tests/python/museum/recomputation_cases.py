@@ -12,7 +12,7 @@ from activation_runs import BLOCKS
 from memtide._activations import effects, recompute, rehearsal
 from memtide._activations.effects import State
 from memtide._activations.recompute import _Call
-from museum import STEPS, WIDTH, Case, Results, adamw, batch, values
+from museum import WIDTH, Case, Results, adamw, batch, train, values
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
@@ -46,14 +46,10 @@ def trained(
     blocks = [Block(function, norm()) for _ in range(BLOCKS)]
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), *blocks, nn.Linear(WIDTH, WIDTH))
     optimizer = adamw(model)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        loss = chain(model, batch()).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return [*losses, *values(model, optimizer)]
+    return [
+        *train(optimizer, lambda _: chain(model, batch()).square().mean()),
+        *values(model, optimizer),
+    ]
 
 
 def batch_normalization() -> Results:

@@ -18,7 +18,6 @@ from speculative_loops import (
     BY_OURS,
     EARLY,
     STEPS,
-    Run,
     adam,
     backward,
     loop,
@@ -27,6 +26,7 @@ from speculative_loops import (
     trained,
     values,
 )
+from speculative_run import Run
 
 
 @pytest.fixture
