@@ -6,6 +6,9 @@ deferred. When the optimizer's step function ends, before its post-hooks, the da
 whole step into shadow chunks and commits it: all of it becomes visible, or nothing
 (docs/decisions/0013).
 
+With `--exact` the same parts are computed by torch's own functions, in threads of this process
+(torch_kernels.py, docs/decisions/0030); the rest is the same.
+
 What the daemon cannot step (small tensors outside chunks, sparse or complex ones, unlike layouts,
 capturable and differentiable optimizers) is passed to torch's function at once, as are optimizers
 whose step is not torch's own. When there is no room for shadow chunks, this process makes the step
@@ -70,7 +73,7 @@ class OffloadedSteps:
         self._release: Callable[[], None] = lambda: None
         self._deferred: list[DeferredUpdate] = []
         self._undo_here = Undo()
-        # False: every step is made in this process, to the same bits as without memtide.
+        # False: torch's functions make each whole step, in the thread that calls them.
         self.allowed = True
         # True: also when everything fits, so that each step is committed.
         self.always = False
