@@ -133,6 +133,8 @@ constexpr uint64_t kBrokenOnceWithActivations[] = {
     1004699,  // A commit gave a chunk content whose shadow had been discarded before,
     1009097,  // or whose counterpart had been, and was asked for since,
     2007140,  // or had been asked for by a call that waited still.
+    2008695,  // A commit gave a chunk that reads as anything the nothing of one that reads as
+              // zeros.
     1009486,  // A session ended whose allocation waited, and those behind it waited on.
 };
 

@@ -113,6 +113,12 @@ void Model::Publish(JobState* job, const CommitCall& publish) {
     // A call that waits for the chunk gets what it holds then, and has asked for that.
     if (state_.WaitedFor(publish.chunks[at])) chunk.wanted = state_.events;
     if (state_.WaitedFor(publish.shadows[at])) fresh.wanted = state_.events;
+    // Nothing reads as the chunk was allocated that holds it (AllocateCall). All that is written
+    // differs from zeros.
+    for (ChunkState* each : {&chunk, &fresh}) {
+      const bool held = each->whole != Whole::kYes || each->content != kZeros;
+      if (each->undefined && !held) each->whole = Whole::kUndefined;
+    }
     if (!publish.keep_old_content) DiscardChunk(&fresh);
   }
   job->published = publish.step;
