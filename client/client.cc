@@ -343,6 +343,16 @@ absl::StatusOr<uint64_t> Client::Step(const StepPart& part) {
   return leases_->Step(part);
 }
 
+absl::StatusOr<std::vector<char*>> Client::StartPart(OwnPart* part) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return leases_->StartPart(part);
+}
+
+absl::Status Client::EndPart(uint64_t id, const PartResult& result) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  return leases_->EndPart(id, result);
+}
+
 absl::Status Client::Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,
                             absl::Span<const PlaceId> shadows) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());

@@ -349,6 +349,19 @@ typedef struct memtide_copy_piece {
 MEMTIDE_API int memtide_step(memtide_client* client, const memtide_step_options* options,
                              const memtide_step_piece* pieces, size_t piece_count,
                              const memtide_copy_piece* copies, size_t copy_count);
+/* Begins one part of an optimizer step that the program computes itself: its chunks are brought to
+ * host memory, and stay there until memtide_end_part. The first `reads` of the `count` places are
+ * read; all bytes of the others, which are shadow chunks as for memtide_step, are written. Idle
+ * leases on them end, and leases in use are waited for. addresses[i] becomes the address of the
+ * chunk at places[i]: one of ordinary memory, which is not that of the place, and is valid until
+ * the part ends. *part is its number. Any thread may compute and end the part.
+ * RESOURCE_EXHAUSTED: more chunks than the job's host share can hold at once. */
+MEMTIDE_API int memtide_start_part(memtide_client* client, const uint32_t* places, size_t count,
+                                   size_t reads, uint64_t* part, uint64_t* addresses);
+/* Ends a part. computed: 1 if the new content is there; with 0 the written chunks hold nothing.
+ * non_finite_gradients: for the daemon's counter, if the program has counted them. */
+MEMTIDE_API int memtide_end_part(memtide_client* client, uint64_t part, int computed,
+                                 uint64_t non_finite_gradients);
 /* Commits step number `step` of the job: each chunk at `places` gets the content of the shadow
  * chunk with the same index in shadow_places, all at once. keep_old_content: 1 gives the shadow
  * chunks the previous content; 0 leaves them without content. `step` must follow the last committed

@@ -85,7 +85,7 @@ def report(folder: Path, console: Console) -> int:
     plain_s, our_s = step_seconds(plain), step_seconds(ours)
     table.add_row("step, plain", f"{plain_s:.2f} s", "median")
     table.add_row("step, memtide", f"{our_s:.2f} s", f"{our_s / plain_s:.2f}x plain")
-    table.add_row("steps made by the daemon", f"{stats['daemon_steps']} of {len(ours)}")
+    table.add_row("steps made by the daemon", f"{stats['offloaded_steps']} of {len(ours)}")
     table.add_row("last loss", f"{float.fromhex(ours[-1]['loss']):.6f}" if ours else "none")
     console.print(table)
 

@@ -212,6 +212,35 @@ int memtide_step(memtide_client* client, const memtide_step_options* options,
   });
 }
 
+int memtide_start_part(memtide_client* client, const uint32_t* places, size_t count, size_t reads,
+                       uint64_t* part, uint64_t* addresses) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    if (places == nullptr) return NullArgument("places");
+    if (part == nullptr) return NullArgument("part");
+    if (addresses == nullptr) return NullArgument("addresses");
+    if (reads > count) {
+      return absl::InvalidArgumentError(absl::StrCat("reads: ", reads, " of ", count, " places"));
+    }
+    memtide::client::OwnPart own;
+    own.places.assign(reinterpret_cast<const PlaceId*>(places),
+                      reinterpret_cast<const PlaceId*>(places) + count);
+    own.reads = static_cast<uint32_t>(reads);
+    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<char*> at, Unwrap(client)->StartPart(&own));
+    *part = own.id;
+    for (size_t i = 0; i < at.size(); ++i) addresses[i] = reinterpret_cast<uint64_t>(at[i]);
+    return absl::OkStatus();
+  });
+}
+
+int memtide_end_part(memtide_client* client, uint64_t part, int computed,
+                     uint64_t non_finite_gradients) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("client");
+    return Unwrap(client)->EndPart(part, {computed != 0, non_finite_gradients});
+  });
+}
+
 int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places,
                    const uint32_t* shadow_places, size_t count, int keep_old_content,
                    const void* manifest, size_t manifest_bytes) {

@@ -80,6 +80,10 @@ class LeaseClient {
   // Computes one part of an optimizer step. Idle leases on its places end first; the daemon revokes
   // those in use and waits for them.
   absl::StatusOr<uint64_t> Step(const StepPart& part);
+  // Begins a part that the program computes, at these addresses, until EndPart. Leases end as for
+  // Step. `part.id` is set.
+  absl::StatusOr<std::vector<char*>> StartPart(OwnPart* part);
+  absl::Status EndPart(uint64_t id, const PartResult& result);
   // Implements memtide_commit. Idle leases on the places end first. ABORTED: a chunk stays in use.
   absl::Status Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,
                       absl::Span<const PlaceId> shadows);
@@ -191,6 +195,9 @@ class LeaseClient {
   std::map<PlaceId, Instant> resident_until_
       ABSL_GUARDED_BY(mutex_);                          // Minimum residency of faulted places.
   std::vector<RegionId> gone_ ABSL_GUARDED_BY(mutex_);  // Regions to return.
+  // The memory of parts that have not ended, by their ids.
+  std::map<uint64_t, std::vector<std::shared_ptr<Region>>> parts_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_part_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -1,4 +1,4 @@
-// LeaseClient, steps: optimizer steps that the daemon computes on chunks of this client.
+// LeaseClient, steps: optimizer steps on chunks of this client.
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +37,51 @@ absl::StatusOr<uint64_t> LeaseClient::Step(const StepPart& part) {
   }
   CountCall();
   return session_->Step(part, chunks, moments);
+}
+
+absl::StatusOr<std::vector<char*>> LeaseClient::StartPart(OwnPart* part) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(part->places));
+  std::vector<Moment> moments;
+  {
+    const MutexLock lock(&mutex_);
+    moments = log_.Take();
+    part->id = next_part_++;
+  }
+  CountCall();
+  absl::StatusOr<std::vector<Lease>> leases = session_->StartPart(*part, chunks, moments);
+  absl::Status status = leases.status();
+  std::vector<char*> addresses;
+  std::vector<std::shared_ptr<Region>> regions;
+  for (size_t i = 0; status.ok() && i < leases->size(); ++i) {
+    absl::StatusOr<RegionTable::Address> address =
+        regions_->Map((*leases)[i], space_->chunk_size());
+    status = address.status();
+    if (!status.ok()) break;
+    addresses.push_back(address->at);
+    regions.push_back(std::move(address->region));
+  }
+  if (!status.ok()) {
+    session_->EndPart(part->id, PartResult()).IgnoreError();
+    return status;
+  }
+  const MutexLock lock(&mutex_);
+  parts_.emplace(part->id, std::move(regions));
+  return addresses;
+}
+
+absl::Status LeaseClient::EndPart(uint64_t id, const PartResult& result) {
+  std::vector<std::shared_ptr<Region>> regions;  // Destroyed after `lock`: unmapping is slow.
+  {
+    const MutexLock lock(&mutex_);
+    const auto found = parts_.find(id);
+    if (found == parts_.end()) {
+      return absl::NotFoundError(absl::StrCat("there is no part ", id, " that has not ended"));
+    }
+    regions = std::move(found->second);
+    parts_.erase(found);
+  }
+  CountCall();
+  return session_->EndPart(id, result);
 }
 
 absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,

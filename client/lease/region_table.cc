@@ -1,10 +1,13 @@
 #include "client/lease/region_table.h"
 
+#include <errno.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace memtide::client {
 namespace {
@@ -73,6 +76,26 @@ absl::StatusOr<std::shared_ptr<Region>> RegionTable::Find(const Lease& lease, By
         " of region ", lease.region.value(), ", which has ", region->size.count(), " bytes"));
   }
   return region;
+}
+
+absl::StatusOr<RegionTable::Address> RegionTable::Map(const Lease& lease, Bytes chunk_size) {
+  Address address;
+  MEMTIDE_ASSIGN_OR_RETURN(address.region, Find(lease, chunk_size));
+  Region& region = *address.region;
+  const MutexLock lock(&mutex_);
+  if (region.kind != MemoryKind::kSharedMemory) {
+    return absl::InternalError(
+        absl::StrCat("the daemon's region ", lease.region.value(), " is not host memory"));
+  }
+  if (region.mapping.base() == nullptr) {
+    region.mapping = HostMapping::Of(region.memory.get(), region.size);
+  }
+  if (region.mapping.base() == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot map ", FormatBytes(region.size),
+                                                     " of host memory: ", strerror(errno)));
+  }
+  address.at = region.mapping.base() + lease.offset.count();
+  return address;
 }
 
 }  // namespace memtide::client

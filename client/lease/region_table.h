@@ -33,6 +33,15 @@ class RegionTable {
   // did not arrive within kArrivalTimeout.
   absl::StatusOr<std::shared_ptr<Region>> Find(const Lease& lease, Bytes chunk_size);
 
+  // Memory of this process: `at` is the first byte of the lease, as long as `region` is held.
+  struct Address {
+    std::shared_ptr<Region> region;
+    char* at = nullptr;
+  };
+  // Maps the whole host region that the lease names, once. INTERNAL: as Find, or the region is not
+  // host memory. RESOURCE_EXHAUSTED: no addresses.
+  absl::StatusOr<Address> Map(const Lease& lease, Bytes chunk_size);
+
  private:
   static constexpr Duration kArrivalTimeout = std::chrono::seconds(10);
 

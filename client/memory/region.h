@@ -20,12 +20,30 @@ class CudaImport {
   virtual ~CudaImport() = default;
 };
 
+// A host region as it is mapped in this process, whole; destroying it unmaps the region.
+class HostMapping {
+ public:
+  HostMapping() = default;
+  // Null on failure; errno says why. A forked child does not have the mapping.
+  static HostMapping Of(int memory, Bytes size);
+  HostMapping(HostMapping&& other) noexcept;
+  HostMapping& operator=(HostMapping&& other) noexcept;
+  ~HostMapping();
+
+  char* base() const { return base_; }
+
+ private:
+  char* base_ = nullptr;
+  Bytes size_;
+};
+
 struct Region {
   MemoryKind kind = MemoryKind::kSharedMemory;
   Bytes size;
   Descriptor memory;       // kCudaDescriptor: invalid once imported. kCudaIpc: never valid.
   std::string ipc_handle;  // Only for kCudaIpc: 64 bytes.
   std::unique_ptr<CudaImport> import;  // Null until a CUDA address space maps the region.
+  HostMapping mapping;                 // Null until RegionTable::Address.
 };
 
 }  // namespace memtide::client

@@ -154,6 +154,13 @@ class DaemonSession {
   // zero.
   virtual absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
                                         const std::vector<Moment>& moments) = 0;
+  // Begins a part that this process computes; `chunks` are those at part.places. Returns where they
+  // are in host memory until EndPart. After an error the part may have begun.
+  virtual absl::StatusOr<std::vector<Lease>> StartPart(const OwnPart& part,
+                                                       absl::Span<const ChunkId> chunks,
+                                                       const std::vector<Moment>& moments) = 0;
+  // Does nothing if no such part has begun.
+  virtual absl::Status EndPart(uint64_t id, const PartResult& result) = 0;
   // Each of `chunks` gets the content of the shadow chunk with the same index, all at once.
   // ABORTED: one of the chunks is leased.
   virtual absl::Status Commit(const CommitRequest& commit, absl::Span<const ChunkId> chunks,

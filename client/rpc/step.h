@@ -1,5 +1,5 @@
-// StepPart, CommitRequest and their results: one part of an optimizer step that the daemon
-// computes, and the commit that makes a whole step visible.
+// StepPart, OwnPart, CommitRequest and their results: one part of an optimizer step, which the
+// daemon or this process computes, and the commit that makes a whole step visible.
 //
 // Value types. proto/memtide/v1/optimizer.proto defines the semantics; here places stand for
 // chunks.
@@ -22,6 +22,19 @@ struct StepPart {
   // Chunk numbers in it are indices into `places`. DaemonSession fills in chunk_ids, reads and
   // moments.
   v1::StepRequest request;
+};
+
+// A part that this process computes. Its first `reads` places are read, and the others written.
+struct OwnPart {
+  uint64_t id = 0;  // Not zero, and not that of another part that has not ended.
+  std::vector<PlaceId> places;
+  uint32_t reads = 0;
+};
+
+// How it ended. Unless it was computed, the written chunks hold nothing.
+struct PartResult {
+  bool computed = false;
+  uint64_t non_finite_gradients = 0;
 };
 
 // A job's last committed step, numbered from 1; zero: none. The manifest is an opaque byte string.

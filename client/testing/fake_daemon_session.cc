@@ -278,6 +278,35 @@ absl::StatusOr<uint64_t> FakeDaemonSession::Step(const StepPart& part,
   return 0;
 }
 
+absl::StatusOr<std::vector<Lease>> FakeDaemonSession::StartPart(
+    const OwnPart& part, absl::Span<const ChunkId> chunks, const std::vector<Moment>& moments) {
+  FetchOptions options;
+  options.chunks.assign(chunks.begin(), chunks.end());
+  options.moments = moments;
+  MEMTIDE_ASSIGN_OR_RETURN(FetchResult fetched, Fetch(options));
+  const MutexLock lock(&mutex_);
+  parts_[part.id] = std::move(options.chunks);
+  return std::move(fetched.leases);
+}
+
+absl::Status FakeDaemonSession::EndPart(uint64_t id, const PartResult& result) {
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    const auto found = parts_.find(id);
+    if (found == parts_.end()) return absl::OkStatus();
+    chunks = std::move(found->second);
+    parts_.erase(found);
+    computed_parts_ += result.computed ? 1 : 0;
+  }
+  return Release(chunks);
+}
+
+uint32_t FakeDaemonSession::computed_parts() const {
+  const MutexLock lock(&mutex_);
+  return computed_parts_;
+}
+
 absl::Status FakeDaemonSession::Commit(const CommitRequest& commit,
                                        absl::Span<const ChunkId> chunks,
                                        absl::Span<const ChunkId> shadows) {

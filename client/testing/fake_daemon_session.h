@@ -51,9 +51,13 @@ class FakeDaemonSession : public DaemonSession {
   absl::Status Discard(absl::Span<const ChunkId> chunks) override;
   // FAILED_PRECONDITION: its region never changes.
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
-  // Performs copies, but no update rule.
+  // Performs copies, but no update rule. The chunks of a part are leased until its end.
   absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
                                 const std::vector<Moment>& moments) override;
+  absl::StatusOr<std::vector<Lease>> StartPart(const OwnPart& part,
+                                               absl::Span<const ChunkId> chunks,
+                                               const std::vector<Moment>& moments) override;
+  absl::Status EndPart(uint64_t id, const PartResult& result) override;
   absl::Status Commit(const CommitRequest& commit, absl::Span<const ChunkId> chunks,
                       absl::Span<const ChunkId> shadows) override;
   // Counts write leases and commits, like the daemon.
@@ -81,6 +85,8 @@ class FakeDaemonSession : public DaemonSession {
   void EndSession(absl::Status reason);
 
   Counts counts() const;
+  // Parts that ended as computed.
+  uint32_t computed_parts() const;
   // All moments reported so far.
   std::vector<Moment> moments() const;
   void SetEvictionHints(std::vector<ChunkId> eviction_hints);
@@ -119,6 +125,8 @@ class FakeDaemonSession : public DaemonSession {
   absl::Status fail_next_fetch_ ABSL_GUARDED_BY(mutex_);
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);
   bool commit_aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<uint64_t, std::vector<ChunkId>> parts_ ABSL_GUARDED_BY(mutex_);  // Those not ended.
+  uint32_t computed_parts_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_chunk_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mutex_);

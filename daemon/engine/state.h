@@ -222,10 +222,14 @@ class EngineState {
   // --- chunks/steps.cc ---
   void On(const StepCall& event);
   void On(const StepDone& event);
+  void On(const EndPartCall& event);
   absl::Status CheckStep(const Session& session, const StepCall& event,
                          const std::vector<ChunkIndex>& indices) const;
+  absl::Status CheckPart(const Session& session, uint64_t part) const;
   void LearnStep(Job& job, const StepCall& event);
   void Proceed(Waiter& waiter, const RunStep& then);
+  // Gives up the pins of a part, and discards what it has written unless `status` is OK.
+  RunningStep EndStep(StepId id, const absl::Status& status, uint64_t non_finite_gradients);
 
   // --- chunks/discard.cc ---
   void On(const DiscardCall& event);

@@ -46,6 +46,8 @@ absl::StatusOr<ResizeCall> ToEvent(const v1::ResizeRequest& request, const NodeD
 absl::StatusOr<ReturnRegionsCall> ToEvent(const v1::ReturnRegionsRequest& request,
                                           const NodeDefaults& node);
 absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefaults& node);
+absl::StatusOr<StepCall> ToEvent(const v1::StartPartRequest& request, const NodeDefaults& node);
+absl::StatusOr<EndPartCall> ToEvent(const v1::EndPartRequest& request, const NodeDefaults& node);
 absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeDefaults& node);
 absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
                                     const NodeDefaults& node);
@@ -59,6 +61,7 @@ void ToProto(const HostMemoryUse& use, v1::HostMemory* proto);
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response);
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response);
 void ToResponse(const StepReply& reply, v1::StepResponse* response);
+void ToResponse(const PartReply& reply, v1::StartPartResponse* response);
 void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response);
 void ToResponse(const FetchReply& reply, v1::FetchResponse* response);
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response);

@@ -166,6 +166,8 @@ class OptimizerServiceHandlers final : public v1::OptimizerService::CallbackServ
  public:
   explicit OptimizerServiceHandlers(const ServiceContext* service) : service_(service) {}
   MEMTIDE_SESSION_METHOD(Step, StepReply)
+  MEMTIDE_SESSION_METHOD(StartPart, PartReply)
+  MEMTIDE_SESSION_METHOD(EndPart, std::monostate)
   MEMTIDE_SESSION_METHOD(Commit, std::monostate)
 
  private:

@@ -130,6 +130,25 @@ absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefau
   return event;
 }
 
+absl::StatusOr<StepCall> ToEvent(const v1::StartPartRequest& request, const NodeDefaults& node) {
+  StepCall event;
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
+  event.reads = request.reads();
+  event.part = request.part_id();
+  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
+                           ToDuration("deadline", request.deadline(), node.limits.max_wait));
+  return event;
+}
+
+absl::StatusOr<EndPartCall> ToEvent(const v1::EndPartRequest& request, const NodeDefaults&) {
+  EndPartCall event;
+  event.part = request.part_id();
+  event.computed = request.computed();
+  event.non_finite_gradients = request.non_finite_gradients();
+  return event;
+}
+
 absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeDefaults& node) {
   CommitCall event;
   event.step = request.step();

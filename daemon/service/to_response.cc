@@ -145,6 +145,15 @@ void ToResponse(const StepReply& reply, v1::StepResponse* response) {
   response->set_non_finite_gradients(reply.non_finite_gradients);
 }
 
+void ToResponse(const PartReply& reply, v1::StartPartResponse* response) {
+  response->mutable_places()->Reserve(static_cast<int>(reply.places.size()));
+  for (const MemoryPlace& place : reply.places) {
+    v1::HostPlace* const proto = response->add_places();
+    proto->set_region_id(place.region.value());
+    proto->set_offset_bytes(place.offset.count());
+  }
+}
+
 void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response) {
   response->mutable_chunk_ids()->Reserve(static_cast<int>(reply.chunks.size()));
   for (const ChunkId chunk : reply.chunks) response->add_chunk_ids(chunk.value());

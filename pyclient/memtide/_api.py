@@ -92,7 +92,6 @@ def offload(
     device_memory: str | int | None = None,
     host_memory: str | int | None = None,
     chunk_size: str | int = 0,
-    exact: bool = False,
     activations: ActivationChoice | Mapping[str, ActivationChoice] = "plan",
 ) -> Offloaded:
     """Moves a model's states to memtide's chunks, where they stay while the model trains.
@@ -100,9 +99,8 @@ def offload(
     Parameters move during this call; gradients and optimizer state move when torch creates them.
     The training loop needs no change. Optimizers that are created later need not be passed.
 
-    Where the states do not fit into memory, the daemon computes the steps of Adam, AdamW, SGD and
-    Adagrad; docs/optimizers.md says how close their results are to torch's. With `exact`,
-    torch's functions compute them in this process, with the same bits as without memtide.
+    Where the states do not fit into memory, torch's own functions compute optimizer steps in parts,
+    beside training, with the same bits as without memtide; docs/optimizers.md says which.
 
     `device_memory` and `host_memory` limit all that this process and its private daemon use
     together, activations included; docs/budget.md has more. Each excludes the pool of its memory.
@@ -166,9 +164,6 @@ def offload(
     )
     if budget is not None:
         runtime.keep_budget(budget)
-    if exact:
-        # The chunks of parts would keep the pool from shrinking for the script.
-        runtime.offloaded.step_exactly(in_parts=budget is None)
     for parameter in model.parameters():
         runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)

@@ -153,7 +153,7 @@ def _speed(
         "name": f"{head}step",
         "value": ours_ms,
         "unit": "ms",
-        "note": f"{ours.figures['daemon_steps']} steps by the daemon, "
+        "note": f"{ours.figures['offloaded_steps']} steps by the daemon, "
         f"{ours.figures['speculative_steps']['counted']} parts of them during backward",
     }
     yield {"name": f"{head}bytes over the link per step", "value": moved / MIB, "unit": "MiB"}

@@ -1,8 +1,8 @@
 // Steps: the arithmetic of an optimizer on chunks in host memory.
 //
-// A step part pins its chunks at the host under an id of its own, computes, and unpins them. It
-// writes other chunks than it reads, so that the state of the job changes only at the commit
-// (chunks/commit.cc), whichever process dies before.
+// A step part pins its chunks at the host under an id of its own, is computed, by the mover or by
+// the session, and unpins them. It writes other chunks than it reads, so that the state of the job
+// changes only at the commit (chunks/commit.cc), whichever process dies before.
 #include <algorithm>
 #include <utility>
 
@@ -21,7 +21,8 @@ absl::Status EngineState::CheckStep(const Session& session, const StepCall& even
         "this node has no host pool, and steps are computed in host memory");
   }
   const Limits& limits = options_.limits;
-  const size_t pieces = event.work->pieces.size() + event.work->copies.size();
+  const size_t pieces =
+      event.work == nullptr ? 0 : event.work->pieces.size() + event.work->copies.size();
   if (pieces > limits.step_pieces) {
     return absl::InvalidArgumentError(
         absl::StrCat(pieces, " pieces and copies; at most ", limits.step_pieces, " a call"));
@@ -43,8 +44,24 @@ absl::Status EngineState::CheckStep(const Session& session, const StepCall& even
     if (chunks_[indices[i]].copies.torn) return Lost(indices[i]);
   }
   MEMTIDE_RETURN_IF_ERROR(CheckWaiting(session, indices.size()));
+  if (event.work == nullptr) return CheckPart(session, event.part);
   return optimizer::Validate(*event.work, event.reads, static_cast<uint32_t>(indices.size()),
                              job.chunk_size.count());
+}
+
+absl::Status EngineState::CheckPart(const Session& session, uint64_t part) const {
+  if (part == 0) return absl::InvalidArgumentError("part_id is not set");
+  bool is_used = false;
+  for (const Waiter* waiter : session.waiters) {
+    const auto* run = std::get_if<RunStep>(&waiter->then);
+    is_used = is_used || (run != nullptr && run->part == part);
+  }
+  for (const auto& [id, step] : steps_) {
+    is_used = is_used || (step.owner == session.id && step.part == part);
+  }
+  if (!is_used) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("part_id ", part, " is that of a part which has not ended"));
 }
 
 // The access predictor learns the uses of steps as it learns those of sessions.
@@ -80,7 +97,7 @@ void EngineState::On(const StepCall& event) {
   waiter.tier = Tier::kHost;
   waiter.chunks = std::move(*indices);
   waiter.first_written = event.reads;
-  waiter.then = RunStep{event.work};
+  waiter.then = RunStep{event.work, event.part};
   waiter.started = now_;
   waiter.deadline =
       now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
@@ -109,19 +126,48 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
     chunk.leased = false;
     start.chunks.push_back(PlaceOf(chunk, Tier::kHost));
   }
-  steps_.emplace(
-      start.step,
-      RunningStep{waiter.call, waiter.session, waiter.owner, chunks_.Hold(std::move(waiter.chunks)),
-                  waiter.first_written, std::move(waiter.of_session), std::move(waiter.step)});
-  // The RunningStep has the counts and pins from here on. It ends at StepDone, even if its session
-  // ends before.
+  Reply reply;
+  reply.call = waiter.call;
+  steps_.emplace(start.step,
+                 RunningStep{waiter.call, waiter.session, waiter.owner,
+                             chunks_.Hold(std::move(waiter.chunks)), waiter.first_written,
+                             then.part, std::move(waiter.of_session), std::move(waiter.step)});
+  // The RunningStep has the counts and pins from here on. What the mover computes ends at StepDone,
+  // even if its session ends before.
   Leave(waiter);
-  Emit(std::move(start));
+  if (start.work != nullptr) return Emit(std::move(start));
+  reply.value = PartReply{std::move(start.chunks)};
+  Emit(std::move(reply));
 }
 
 void EngineState::On(const StepDone& event) {
-  const auto found = steps_.find(event.step);
-  if (found == steps_.end()) return;
+  if (steps_.count(event.step) == 0) return;
+  const RunningStep step = EndStep(event.step, event.status, event.non_finite_gradients);
+  if (!event.status.ok()) return Refuse(step.call, event.status);
+  Reply reply;
+  reply.call = step.call;
+  reply.value = StepReply{event.non_finite_gradients};
+  Emit(std::move(reply));
+}
+
+void EngineState::On(const EndPartCall& event) {
+  const Session* session = CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  const auto found = std::find_if(steps_.begin(), steps_.end(), [&event](const auto& entry) {
+    return entry.second.owner == event.session && entry.second.part == event.part;
+  });
+  // Parts that the mover computes have the number zero.
+  if (event.part != 0 && found != steps_.end()) {
+    EndStep(found->first,
+            event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"),
+            event.non_finite_gradients);
+  }
+  Answer(event.call);
+}
+
+RunningStep EngineState::EndStep(StepId id, const absl::Status& status,
+                                 uint64_t non_finite_gradients) {
+  const auto found = steps_.find(id);
   RunningStep step = std::move(found->second);
   steps_.erase(found);
   const std::vector<ChunkIndex> chunks = step.chunks.End();
@@ -142,17 +188,15 @@ void EngineState::On(const StepDone& event) {
       break;
     }
     // The part may be repeated with the same result, because it reads other chunks than it writes.
-    if (!event.status.ok() && i >= step.first_written) Discard(index);
+    if (!status.ok() && i >= step.first_written) Discard(index);
     if (chunk.is_shadow)
       Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
   }
-  if (!event.status.ok()) return Refuse(step.call, event.status);
-  ++counters_.step_parts;
-  counters_.non_finite_gradients += event.non_finite_gradients;
-  Reply reply;
-  reply.call = step.call;
-  reply.value = StepReply{event.non_finite_gradients};
-  Emit(std::move(reply));
+  if (status.ok()) {
+    ++counters_.step_parts;
+    counters_.non_finite_gradients += non_finite_gradients;
+  }
+  return step;
 }
 
 }  // namespace memtide

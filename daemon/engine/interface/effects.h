@@ -104,6 +104,10 @@ struct TraceReply {
 struct StepReply {
   uint64_t non_finite_gradients = 0;
 };
+// Where the session computes a part, in the order of the chunks that it named.
+struct PartReply {
+  std::vector<MemoryPlace> places;
+};
 struct ResizeReply {
   uint32_t device_slots = 0, lease_budget = 0;  // As in OpenReply.
 };
@@ -112,7 +116,7 @@ struct Reply {
   absl::Status status;
   // monostate for errors and for calls that answer nothing.
   std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply,
-               ResizeReply, TraceReply, StepReply>
+               ResizeReply, TraceReply, StepReply, PartReply>
       value;
 };
 

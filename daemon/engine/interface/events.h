@@ -171,9 +171,21 @@ struct StepCall {
   SessionId session;
   std::vector<ChunkId> chunks;
   uint32_t reads = 0;
-  std::shared_ptr<const optimizer::Work> work;  // Over `chunks`, by their number.
-  Duration deadline{0};                         // Zero: the limit max_wait.
-  std::vector<MomentReport> moments;            // As in FetchCall.
+  // Over `chunks`, by their number. Null: the session computes the part, in the memory that
+  // PartReply names, until its EndPartCall with this number, or its end.
+  std::shared_ptr<const optimizer::Work> work;
+  uint64_t part = 0;     // Without work: not zero, and not that of another part of the session.
+  Duration deadline{0};  // Zero: the limit max_wait.
+  std::vector<MomentReport> moments;  // As in FetchCall.
+};
+// Ends a part that the session computes. `computed`: the chunks that it writes hold the new
+// content; otherwise they hold nothing. No such part: ignored, so that a retry is harmless.
+struct EndPartCall {
+  CallId call;
+  SessionId session;
+  uint64_t part = 0;
+  bool computed = false;
+  uint64_t non_finite_gradients = 0;  // As in StepDone.
 };
 // Commits step number `step` of the job: in one event, chunks[i] gets the content of shadows[i].
 struct CommitCall {
@@ -263,7 +275,7 @@ using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, Clo
                            DescribeCall, ReportCall, ResizeCall, ReturnRegionsCall, InspectCall,
                            TraceCall, DrainCall, TransferDone, RegionMade, RegionDropped, StoreMade,
                            StoreDropped, Tick, StepCall, CommitCall, StepDone, Restore, HostMemory,
-                           SlotReleased, SlotPopulated, ClientQuiet, DiscardCall>;
+                           SlotReleased, SlotPopulated, ClientQuiet, DiscardCall, EndPartCall>;
 
 }  // namespace memtide
 

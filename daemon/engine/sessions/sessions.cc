@@ -46,10 +46,15 @@ void EngineState::EndSession(Session& session, const absl::Status& why, Ending e
     if (evict->session == id) evicts.push_back(evict.get());
   }
   for (EvictOperation* evict : evicts) EndEvict(*evict, why);
-  // A step part that runs uses its memory until StepDone. It only counts for the session no longer.
+  // A part that the mover computes uses its memory until StepDone, and only counts for the session
+  // no longer. What the session computes ends with it.
+  std::vector<StepId> parts;
   for (auto& [step, running] : steps_) {
-    if (running.owner == id) running.of_session.End();
+    if (running.owner != id) continue;
+    running.of_session.End();
+    if (running.part != 0) parts.push_back(step);
   }
+  for (const StepId part : parts) EndStep(part, why, 0);
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
     if (resize.has_value() && resize->session == id) EndResize(*session.job, why);

@@ -25,7 +25,8 @@ struct Job;
 // is computed.
 struct GrantLeases {};
 struct RunStep {
-  std::shared_ptr<const optimizer::Work> work;
+  std::shared_ptr<const optimizer::Work> work;  // Null: the session computes the part.
+  uint64_t part = 0;                            // Its number, if so; otherwise zero.
 };
 
 // A fetch or step that is not answered yet. A step pins its chunks under an id of its own, so that
@@ -69,12 +70,13 @@ struct Verdict {
   }
 };
 
-// A step that is being computed.
+// A step part that is being computed.
 struct RunningStep {
   CallId call;
   SessionId holder, owner;
   HeldChunks chunks;
   size_t first_written = 0;
+  uint64_t part = 0;        // Not zero: the owner computes it, and ends it by this number.
   Count::Token of_session;  // In its waiting_calls, unless the session has ended.
   Count::Token of_job;      // In Job::steps.
 };

@@ -202,6 +202,11 @@ class EngineByteHarness {
     return std::any_of(infos.begin(), infos.end(), [](const auto& info) { return info.moving; });
   }
 
+  // The bytes of a region from there on.
+  char* At(const MemoryPlace& place) {
+    return regions_.at(place.region).get() + place.offset.count();
+  }
+
   bool elastic_ = false;  // For the jobs that Open() opens.
 
  private:
@@ -209,9 +214,6 @@ class EngineByteHarness {
     const Reply reply = Fetch(session, chunk, Tier::kHost, access);
     EXPECT_TRUE(reply.status.ok()) << reply.status;
     return At(std::get<FetchReply>(reply.value).leases[0].place);
-  }
-  char* At(const MemoryPlace& place) {
-    return regions_.at(place.region).get() + place.offset.count();
   }
   void CarryOut(const StartTransfer& transfer, bool works) {
     using Kind = StartTransfer::Kind;

@@ -179,6 +179,11 @@ def load_library() -> ctypes.CDLL:
             [c_void_p, POINTER(StepOptions), c_void_p, c_size_t, c_void_p, c_size_t],
             c_int,
         ),
+        "memtide_start_part": (
+            [c_void_p, c_void_p, c_size_t, c_size_t, POINTER(c_uint64), c_void_p],
+            c_int,
+        ),
+        "memtide_end_part": ([c_void_p, c_uint64, c_int, c_uint64], c_int),
         "memtide_commit": (
             [c_void_p, c_uint64, c_void_p, c_void_p, c_size_t, c_int, c_char_p, c_size_t],
             c_int,

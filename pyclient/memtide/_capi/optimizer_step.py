@@ -145,6 +145,32 @@ class Steps:
         )
         return non_finite.value
 
+    def start_part(self, reads: Sequence[int], writes: Sequence[int]) -> tuple[int, list[int]]:
+        """Begins a step part that this process computes. Returns its number, and the address of the
+        chunk at each place, in host memory, until `end_part`: not those of the places.
+
+        `writes` are shadow chunks, of which all bytes must be written. Several threads may have
+        parts at once. ResourceExhausted: the part has more chunks than host memory can hold.
+        """
+        places = array("I", (*reads, *writes))
+        part, addresses = c_uint64(), array("Q", bytes(8 * len(places)))
+        check(
+            self._lib.memtide_start_part(
+                self._handle,
+                places.buffer_info()[0],
+                len(places),
+                len(reads),
+                byref(part),
+                addresses.buffer_info()[0],
+            )
+        )
+        return part.value, list(addresses)
+
+    def end_part(self, part: int, *, computed: bool, non_finite: int = 0) -> None:
+        """Ends a step part. Unless it was computed, the written chunks hold nothing. `non_finite`:
+        how many of its gradients are infinite or NaN, for the daemon's counter."""
+        check(self._lib.memtide_end_part(self._handle, part, int(computed), non_finite))
+
     def commit(
         self,
         step: int,

@@ -65,14 +65,9 @@ def add_arguments(run: Parser) -> None:
         "device pool and 64 MiB)",
     )
     session.add_argument(
-        "--exact",
-        action="store_true",
-        help="let torch compute optimizer steps, with the same bits as without memtide",
-    )
-    session.add_argument(
         "--skip-non-finite",
         action="store_true",
-        help="skip optimizer steps of the daemon if gradients are infinite or NaN",
+        help="skip optimizer steps whose gradients are infinite or NaN",
     )
     session.add_argument(
         "--job",
@@ -149,14 +144,6 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
         raise UsageError("--tide-iteration counts from 1")
     if flags.time_to_live < 1:
         raise UsageError("--time-to-live is at least 1 second")
-    if flags.skip_non_finite and flags.exact:
-        raise UsageError(
-            "--skip-non-finite needs steps that the daemon computes; with --exact it computes none"
-        )
-    if flags.job and flags.exact:
-        raise UsageError(
-            "--job commits steps that the daemon computes; with --exact it computes none"
-        )
     return run.prepare(
         Program(flags.script, flags.arguments, is_module=flags.is_module),
         Options(
@@ -175,7 +162,6 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
                 trace=flags.trace,
             ),
             quiet=flags.quiet,
-            exact=flags.exact,
             skip_non_finite=flags.skip_non_finite,
             resume=flags.resume,
         ),

@@ -25,9 +25,8 @@ _runtime: Runtime | None = None
 
 @dataclass(frozen=True)
 class Stepping:
-    """Where and how optimizers step."""
+    """How optimizers step."""
 
-    exact: bool = False  # In this process, with the same bits as without memtide.
     skip_non_finite: bool = False  # Skip steps whose gradients are infinite or NaN.
     commit: bool = False  # Commit each step with a manifest, from which a later process resumes.
     manifest: StepManifest | None = None  # The manifest that this process resumes from.
@@ -63,9 +62,6 @@ def install(
         )
         if budget is not None:
             _runtime.keep_budget(budget, say)
-        if stepping.exact:
-            # The chunks of parts would keep the pool from shrinking for the script.
-            _runtime.offloaded.step_exactly(in_parts=budget is None)
         _runtime.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.commit:
             _runtime.keep_steps(stepping.manifest)

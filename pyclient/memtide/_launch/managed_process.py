@@ -60,7 +60,6 @@ class Options:
     request: SessionRequest
     outputs: Outputs
     quiet: bool = False
-    exact: bool = False  # Torch computes optimizer steps. Excludes a job name.
     skip_non_finite: bool = False
     resume: bool = False
 
@@ -205,7 +204,7 @@ class Managed:
     def _stepping(self) -> Stepping:
         options = self._options
         if not options.request.job_name:
-            return Stepping(options.exact, options.skip_non_finite)
+            return Stepping(skip_non_finite=options.skip_non_finite)
         manifest = resume_job(
             self._connection.client,
             self._connection.socket_dir,

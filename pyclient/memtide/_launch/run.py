@@ -105,7 +105,7 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
     }
     command = [sys.executable, "-u", "-m", "memtide", "run"]
     command += [f"--{name}={value}" for name, value in flags.items() if value is not None]
-    for name in ("exact", "skip_non_finite", "quiet"):
+    for name in ("skip_non_finite", "quiet"):
         if getattr(options, name):
             command.append("--" + name.replace("_", "-"))
 

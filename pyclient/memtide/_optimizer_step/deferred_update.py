@@ -1,4 +1,4 @@
-"""Calls of torch's functional optimizers that the daemon computes instead."""
+"""Calls of functional optimizers that are computed when the optimizer's step ends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 from memtide._memory.tensor_manager import local_part
 from memtide._optimizer_step.partition import Update
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
+from memtide._optimizer_step.torch_options import TorchOptions
 
 
 @dataclass
 class DeferredUpdate:
-    """One call of a functional optimizer, left to the daemon."""
+    """One call of a functional optimizer, to be computed in parts."""
 
     original: Callable[..., None]
     form: FunctionalSignature
@@ -32,9 +33,16 @@ class DeferredUpdate:
         return list(zip(self.parameters, self.updates, strict=True))
 
     def count_steps(self, change: int) -> None:
-        """Adds `change` to the step count of each parameter's state."""
+        """Adds `change`, 1 or -1, to the step count of each parameter's state, and sets its other
+        single numbers to those after the step, or to those before it."""
         if self.form.steps is not None:
             torch._foreach_add_(self.arguments[self.form.steps], change)
+        for index, update in enumerate(self.updates):
+            options = update.options
+            if isinstance(options, TorchOptions):
+                numbers = options.next_single_numbers if change > 0 else options.single_numbers
+                for name, number in zip(self.form.single_numbers, numbers, strict=True):
+                    self.arguments[name][index].fill_(number.value)
 
     def redo(self) -> None:
         """Steps in this process after all, with torch's function."""

@@ -8,8 +8,12 @@ from functools import partial
 from typing import TypeVar
 
 from memtide._capi.client import Client
+from memtide._capi.optimizer_step import StepOptions
 from memtide._optimizer_step.partition import Batch, CallLimits, Geometry, calls_of
+from memtide._optimizer_step.self_check import SelfCheck
 from memtide._optimizer_step.torch_kernels import TorchKernels
+from memtide._optimizer_step.torch_options import TorchOptions
+from memtide._util.devices import type_name
 
 # The calls in flight: while one computes, another reads its chunks and a third writes.
 DEPTH = 3
@@ -30,30 +34,25 @@ class StepCalls:
         self._client = client
         properties = client.properties
         self.geometry = Geometry(properties.base, properties.chunk_bytes)
-        self._torch: TorchKernels | None = None
-        # The slots of the tier that steps use chunks on.
+        # With tensors on a GPU, a plain step has the bits of CUDA's functions.
+        on_cpu = type_name(properties.dl_device) == "cpu"
+        self._torch = TorchKernels(client, self.geometry) if on_cpu else None
+        self._self_check = SelfCheck()
         self._slots = properties.host_slots
-        # Whether their chunks need room beside the script's leases.
+        # Whether the chunks of a step need room beside the script's leases.
         self.shares_lease_budget = not properties.device_slots
         self.count_non_finite = False  # Counting costs one more pass over the gradients.
         self._threads = ThreadPoolExecutor(DEPTH, "memtide-step")
 
     @property
-    def can_use_torch(self) -> bool:
-        """Whether as many chunks can be leased at once as a part of most optimizers has."""
-        return self._client.properties.lease_budget >= _FEWEST_CHUNKS
-
-    def use_torch(self) -> None:
-        """From now on torch's functions compute all steps, whose updates have TorchOptions.
-        REQUIRES: chunks are leased in host memory."""
-        self._torch = TorchKernels(self._client, self.geometry)
-        self._slots = self._client.properties.lease_budget
-        self.shares_lease_budget = True
-
-    @property
     def uses_torch(self) -> bool:
-        """Whether torch's functions compute the steps."""
+        """Whether torch's functions compute the steps, whose updates have TorchOptions."""
         return self._torch is not None
+
+    def can_make(self, options: StepOptions, tensors: int) -> bool:
+        """Whether parts of such steps have the right bits. `tensors`: the number of those that a
+        step changes."""
+        return not isinstance(options, TorchOptions) or self._self_check.agrees(options, tensors)
 
     @property
     def limits(self) -> CallLimits:

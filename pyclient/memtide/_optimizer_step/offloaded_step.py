@@ -1,17 +1,18 @@
-"""Optimizer steps that the daemon computes in host memory, where the states are.
+"""Optimizer steps that are computed in parts, in host memory, where the states are.
 
-When the chunks do not fit, a step in this process fetches and evicts every chunk only to change
-each element once. Instead, calls of torch's functional optimizers (torch_functional.py) are
-deferred. When the optimizer's step function ends, before its post-hooks, the daemon computes the
-whole step into shadow chunks and commits it: all of it becomes visible, or nothing
+When the chunks do not fit, a whole step in the script's thread fetches and evicts every chunk only
+to change each element once. Instead, calls of torch's functional optimizers (torch_functional.py)
+are deferred. When the optimizer's step function ends, before its post-hooks, the whole step is
+computed into shadow chunks and committed: all of it becomes visible, or nothing
 (docs/decisions/0013).
 
-With `--exact` the same parts are computed by torch's own functions, in threads of this process
-(torch_kernels.py, docs/decisions/0030); the rest is the same.
+Torch's own functions compute the parts, in threads of this process, with the bits of a plain step
+(torch_kernels.py, docs/decisions/0031). On a GPU, whose functions have other bits, the daemon's
+kernels compute them.
 
-What the daemon cannot step (small tensors outside chunks, sparse or complex ones, unlike layouts,
-capturable and differentiable optimizers) is passed to torch's function at once, as are optimizers
-whose step is not torch's own. When there is no room for shadow chunks, this process makes the step
+What has no parts (small tensors outside chunks, sparse or complex ones, unlike layouts, capturable
+and differentiable optimizers) is passed to torch's function at once, as are optimizers whose step
+is not torch's own. When there is no room for shadow chunks, the script's thread makes the step
 after all, and all later ones.
 
 `Optimizer.step` raises the errors of a step, with parameters, states and step counts as they were
@@ -46,6 +47,8 @@ from memtide._optimizer_step.speculative_step import ComputedBatches, Speculativ
 from memtide._optimizer_step.torch_functional import (
     Arguments,
     FunctionalSignature,
+    Split,
+    next_single_numbers,
     options_of,
     overlapping,
     part_of,
@@ -59,7 +62,7 @@ from memtide.errors import ResourceExhausted
 
 
 class OffloadedSteps:
-    """Lets the daemon compute the steps of one client's optimizers."""
+    """Computes the steps of one client's optimizers in parts."""
 
     def __init__(self, manager: TensorManager, observer: Observer) -> None:
         self._manager = manager
@@ -73,6 +76,7 @@ class OffloadedSteps:
         self._release: Callable[[], None] = lambda: None
         self._deferred: list[DeferredUpdate] = []
         self._undo_here = Undo()
+        self._named_functions: set[str] = set()  # Functions that give other bits in parts.
         # False: torch's functions make each whole step, in the thread that calls them.
         self.allowed = True
         # True: also when everything fits, so that each step is committed.
@@ -81,23 +85,13 @@ class OffloadedSteps:
         self.manifest_bytes: Callable[[Optimizer | None], bytes] = lambda _: b""
         # Called after each commit.
         self.on_committed: Callable[[Optimizer | None], None] = lambda _: None
-        # Around torch's function for what the daemon cannot step, with its arguments.
+        # Around torch's function for what has no parts, with its arguments.
         self.around_rest: Callable[[Arguments], AbstractContextManager[None]] = (
             lambda _: contextlib.nullcontext()
         )
-        self.here = ""  # Why this process steps something in chunks; empty: it does not.
+        self.here = ""  # Why the script's thread steps something in chunks; empty: it does not.
         self.steps = 0  # Committed steps.
         self.skipped = 0  # Steps that were skipped, as a gradient was infinite or NaN.
-
-    def step_exactly(self, *, in_parts: bool = True) -> None:
-        """From now on each step has the same bits as without memtide: torch's functions compute it,
-        `in_parts` beside training, if that is possible. REQUIRES: no step was made yet."""
-        # On a GPU torch steps in place, as it does where few chunks can be leased at once.
-        is_possible = self._client.properties.handles_faults and self.calls.can_use_torch
-        if in_parts and is_possible:
-            self.calls.use_torch()
-        else:
-            self.allowed = False
 
     def skip_non_finite(self, *, skip: bool) -> None:
         """Sets whether steps with infinite or NaN gradients are skipped. If so, no step part is
@@ -108,7 +102,7 @@ class OffloadedSteps:
     def around(
         self, form: FunctionalSignature, original: Callable[..., None]
     ) -> Callable[..., None]:
-        """A replacement of one of torch's functions that defers what the daemon can compute."""
+        """A replacement of one of torch's functions that defers what can be computed in parts."""
         signature = inspect.signature(original)
 
         @functools.wraps(original)
@@ -172,8 +166,8 @@ class OffloadedSteps:
         self._shadows.free()
 
     @property
-    def in_daemon(self) -> bool:
-        """Whether the next step's updates are left to the daemon, those that it can compute."""
+    def in_parts(self) -> bool:
+        """Whether the next step is computed in parts, as far as it can be."""
         return self.allowed and self._under_pressure()
 
     def _wanted(self) -> bool:
@@ -204,7 +198,9 @@ class OffloadedSteps:
             return
         if self._is_deferred(arguments["params"]):
             self.finish()
-        split_update = split(form, arguments, options, self._manager)
+        numbers = next_single_numbers(form, original, arguments)
+        split_update = split(form, arguments, options, self._manager, numbers)
+        self._keep_bits(form, arguments, split_update)
         count = len(arguments["params"])
         if split_update.indices:
             part = part_of(arguments, count, split_update.indices)
@@ -227,6 +223,36 @@ class OffloadedSteps:
                 original(**part)
             put_back(arguments, part, count, split_update.rest)
 
+    def _keep_bits(
+        self, form: FunctionalSignature, arguments: Arguments, split_update: Split
+    ) -> None:
+        """Leaves what would have other bits in parts to torch's own call."""
+        updates = split_update.updates
+        kinds = {(id(each.options), len(each.written)): each.options for each in updates}
+        wrong = {key for key, options in kinds.items() if not self.calls.can_make(options, key[1])}
+        if not wrong:
+            return
+        if form.name not in self._named_functions:
+            self._named_functions.add(form.name)
+            print(
+                f"memtide: torch {torch.__version__} gives other bits in parts for {form.name} on "
+                "this processor, so its steps stay in the script's thread",
+                file=sys.stderr,
+            )
+        pairs = list(zip(updates, split_update.indices, strict=True))
+        split_update.updates, split_update.indices = [], []
+        for update, index in pairs:
+            if (id(update.options), len(update.written)) not in wrong:
+                split_update.updates.append(update)
+                split_update.indices.append(index)
+                continue
+            split_update.rest.append(index)
+            if update.options.fresh_states:  # As they were before `split`.
+                for name in form.states:
+                    if arguments[name]:
+                        arguments[name][index] = None
+        split_update.rest.sort()
+
     def _is_deferred(self, parameters: Sequence[torch.Tensor]) -> bool:
         deferred = [p for each in self._deferred for p in each.parameters]
         common = overlapping([*deferred, *map(local_part, parameters)])
@@ -236,7 +262,7 @@ class OffloadedSteps:
         began = time.monotonic()
         self._release()
         self._manager.ledger.release_all()
-        self._observer.moment("step", "daemon")
+        self._observer.moment("step", "parts")
         kinds = self._written(updates := [update for _, update in stepped])
         most = self._manager.client.limits.chunks_per_call
         if len(kinds) > most:
@@ -308,7 +334,8 @@ class OffloadedSteps:
         )
 
     def _note_here(self, optimizer: Optimizer | None) -> None:
-        """Records that this process will change chunks in place. REQUIRES: it has not begun to."""
+        """Records that the script's thread will change chunks in place. REQUIRES: it has not begun
+        to."""
         self._snapshots.write_now()
         if self.here:
             return

@@ -20,7 +20,12 @@ from memtide._capi.optimizer_step import Format, Rule, StepOptions
 from memtide._memory.tensor_layout import have_same_layout, is_dense
 from memtide._memory.tensor_manager import TensorManager, address_of, local_part
 from memtide._optimizer_step.partition import Span, Update
-from memtide._optimizer_step.torch_options import TorchCall, TorchOptions
+from memtide._optimizer_step.torch_options import (
+    TensorNumber,
+    TorchCall,
+    TorchOptions,
+    number_of,
+)
 from memtide.errors import InvalidArgument
 from memtide.optim._adamw import AdamW
 from memtide.optim._lion import Lion
@@ -50,6 +55,8 @@ class FunctionalSignature:
     rule: Callable[[Arguments], Rule] | None  # None: only torch computes it.
     # True: the first of `states` is fp32 masters, of which parameters of two bytes are copies.
     has_masters: bool = False
+    # States of a parameter that are one number, in a tensor that the function changes in place.
+    single_numbers: tuple[str, ...] = ()
 
 
 def _adam_or_adamw(arguments: Arguments) -> Rule:
@@ -89,6 +96,14 @@ _BY_TORCH_ONLY = (
     _by_torch_only("adadelta", ("square_avgs", "acc_deltas"), ("lr", "weight_decay", "rho", "eps")),
     _by_torch_only("radam", ("exp_avgs", "exp_avg_sqs"), _ADAM_SCALARS),
     _by_torch_only("rprop", ("prevs", "step_sizes"), _STEP_SIZES),
+    replace(
+        _by_torch_only("nadam", ("exp_avgs", "exp_avg_sqs"), (*_ADAM_SCALARS, "momentum_decay")),
+        single_numbers=("mu_products",),
+    ),
+    replace(
+        _by_torch_only("asgd", ("axs",), ("lr", "weight_decay", "lambd", "t0", "alpha")),
+        single_numbers=("mus", "etas"),
+    ),
 )
 FORMS = (
     _ADAM,
@@ -146,7 +161,7 @@ _OPTIMIZERS = (
 )
 _OPTIMIZERS_BY_TORCH_ONLY = (
     *(torch.optim.RMSprop, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RAdam),
-    torch.optim.Rprop,
+    *(torch.optim.Rprop, torch.optim.NAdam, torch.optim.ASGD),
 )
 
 
@@ -164,13 +179,16 @@ def torch_options_of(
 ) -> TorchOptions | None:
     """The options of one call that torch's own function `original` is to compute in parts; None: it
     cannot, or not to the same bits."""
-    # From a number in a tensor torch computes others, which it rounds to fp32.
-    numbers = tuple((name, arguments[name]) for name in form.scalars)
-    if form.has_masters or any(isinstance(number, torch.Tensor) for _, number in numbers):
-        return None
+    numbers = []
+    for name in form.scalars:
+        number = number_of(arguments[name])
+        if number is None:
+            return None
+        numbers.append((name, number))
     if _needs_gradients_of_step(arguments):
         return None
-    known = {"params", form.gradients, form.steps, *form.states, *form.scalars}
+    lists = {"params", form.gradients, form.steps, "first_elements"}
+    known = {*lists, *form.states, *form.single_numbers, *form.scalars}
     flags = {name: value for name, value in arguments.items() if name not in known}
     present = tuple(name for name in form.states if arguments[name])
     call = TorchCall(
@@ -178,12 +196,38 @@ def torch_options_of(
         form.gradients,
         present,
         tuple(name for name in form.states if name not in present),
+        form.single_numbers,
         form.steps,
+        "first_elements" in arguments,
         tuple(sorted(flags.items())),
         # A fused kernel divides a tensor at whole vectors.
         1 if arguments.get("fused") else torch.get_num_threads(),
     )
-    return TorchOptions(None, 1, 0.0, call=call, numbers=numbers)
+    return TorchOptions(None, 1, 0.0, call=call, numbers=tuple(numbers))
+
+
+def next_single_numbers(
+    form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
+) -> list[tuple[TensorNumber, ...]]:
+    """For each parameter of a call, its single numbers after the step."""
+    count = len(arguments["params"])
+    if not form.single_numbers:
+        return [()] * count
+    one_element = {
+        name: [torch.zeros(1) for _ in arguments[name]]
+        for name in ("params", form.gradients, *form.states)
+    }
+    numbers = [*form.single_numbers, *([form.steps] if form.steps is not None else [])]
+    copies = {name: [tensor.clone() for tensor in arguments[name]] for name in numbers}
+    original(**{**arguments, **one_element, **copies})
+    return [_single_numbers(form, copies, index) for index in range(count)]
+
+
+def _single_numbers(
+    form: FunctionalSignature, arguments: Arguments, index: int
+) -> tuple[TensorNumber, ...]:
+    tensors = (arguments[name][index] for name in form.single_numbers)
+    return tuple(TensorNumber(tensor.item(), tensor.dtype) for tensor in tensors)
 
 
 def _needs_gradients_of_step(arguments: Arguments) -> bool:
@@ -235,7 +279,11 @@ class Split:
 
 
 def split(
-    form: FunctionalSignature, arguments: Arguments, options: StepOptions, manager: TensorManager
+    form: FunctionalSignature,
+    arguments: Arguments,
+    options: StepOptions,
+    manager: TensorManager,
+    next_numbers: Sequence[tuple[TensorNumber, ...]],
 ) -> Split:
     """Divides the parameters of a call between the daemon and torch. For the daemon's, a state that
     is None is created, uninitialized: the option `fresh_states` lets the daemon begin it. Torch
@@ -273,14 +321,19 @@ def split(
             FORMATS[parameter.dtype] if masters else Format.NONE,
             options.rounding_seed if stochastic else 0,
         )
-        if parameter_options not in options_by_key:
+        numbers = _single_numbers(form, arguments, index)
+        key = (parameter_options, numbers, next_numbers[index])
+        if key not in options_by_key:
             changes: dict[str, Any] = dict(zip(_OWN_OPTIONS, parameter_options, strict=True))
-            options_by_key[parameter_options] = replace(options, **changes)
+            if isinstance(options, TorchOptions):
+                changes["single_numbers"] = numbers
+                changes["next_single_numbers"] = next_numbers[index]
+            options_by_key[key] = replace(options, **changes)
         written = (_span(parameter), *map(_span, states))
         first = arguments["first_elements"][index] if "first_elements" in arguments else 0
         result.updates.append(
             Update(
-                options_by_key[parameter_options],
+                options_by_key[key],
                 parameter.numel(),
                 _span(gradient),
                 written,

@@ -15,24 +15,24 @@ import contextlib
 import ctypes
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from memtide._capi.client import Access, Client, Places
+from memtide._capi.client import Client
 from memtide._capi.optimizer_step import Format
 from memtide._optimizer_step.partition import Batch, Geometry, Part
-from memtide._optimizer_step.torch_options import TorchOptions
-from memtide.errors import ResourceExhausted
+from memtide._optimizer_step.torch_options import TorchOptions, argument_of
+from memtide.errors import MemtideError
 
 # A multiple of what any of torch's CPU kernels computes in one turn of its loop.
 _UNIT = 64
 # Torch divides operations on this many elements or more between threads, for each of which there
 # are as many (at::internal::GRAIN_SIZE, at::parallel_for).
-_GRAIN = 32768
-_TILE = _GRAIN - _UNIT
+GRAIN = 32768
+_TILE = GRAIN - _UNIT
 _TYPES = {
     Format.FLOAT32: torch.float32,
     Format.BFLOAT16: torch.bfloat16,
@@ -40,7 +40,7 @@ _TYPES = {
 }
 
 
-class _Scratch(threading.local):
+class Scratch(threading.local):
     """Memory of a thread for the tensors of one tile."""
 
     def __init__(self) -> None:
@@ -54,95 +54,104 @@ class _Scratch(threading.local):
 
 
 class TorchKernels:
-    """Computes the batches of one client. Safe to use from any thread. REQUIRES: chunks are leased
-    in host memory."""
+    """Computes the batches of one client. Safe to use from any thread."""
 
     def __init__(self, client: Client, geometry: Geometry) -> None:
         self._client = client
         self._geometry = geometry
-        self._leased = 0  # Batches.
-        # Each batch makes two calls to lease its chunks, under this lock: two batches that have
-        # made the first could wait for each other.
-        self._released = threading.Condition()
-        self._scratch = _Scratch()
+        self._scratch = Scratch()
 
     def make(
         self, batch: Batch, shadows: Mapping[int, int], *, count_non_finite: bool = False
     ) -> int:
         """Computes a batch into shadow chunks (`shadows`: by place). Returns how many elements of
         gradients are infinite or NaN, if they are counted; else 0."""
-        reads = Places(batch.places)
-        writes = Places(shadows[place] for place in batch.writes)
-        with self.using(reads, writes):
+        reads = sorted(self._read(batch))
+        writes = sorted(shadows[place] for place in batch.writes)
+        number, addresses = self._client.start_part(reads, writes)
+        try:
+            memory = _Memory(
+                self._geometry, dict(zip((*reads, *writes), addresses, strict=True)), shadows
+            )
             for start, end in batch.copies:
-                ctypes.memmove(self._shadow(start, shadows), start, end - start)
+                ctypes.memmove(memory.shadow(start), memory.old(start), end - start)
             with torch.no_grad():
-                return sum(self._step(part, shadows, count_non_finite) for part in batch.parts)
+                non_finite = sum(self._step(part, memory, count_non_finite) for part in batch.parts)
+        except BaseException:
+            # Fails only when the session is lost, and the part with it.
+            with contextlib.suppress(MemtideError):
+                self._client.end_part(number, computed=False)
+            raise
+        self._client.end_part(number, computed=True, non_finite=non_finite)
+        return non_finite
 
-    @contextlib.contextmanager
-    def using(self, reads: Places, writes: Places) -> Iterator[None]:
-        """Leases chunks, if need be after other batches have ended. ResourceExhausted: without any,
-        there is no room either."""
-        count, most = reads.count + writes.count, self._client.stats().lease_budget
-        if count > most:  # The second call would wait for what the first has leased, without end.
-            raise ResourceExhausted(f"a step part needs {count} chunks at once, of at most {most}")
-        with self._released:
-            while not self._lease(reads, writes):
-                self._released.wait()
-            self._leased += 1
-        try:
-            yield
-        finally:
-            self._client.release(reads)
-            self._client.release(writes)
-            with self._released:
-                self._leased -= 1
-                self._released.notify()
+    def _read(self, batch: Batch) -> set[int]:
+        """The places whose content is read. States that begin with this step have none."""
+        places = set(batch.reads) | {self._geometry.place(start) for start, _ in batch.copies}
+        for part in batch.parts:
+            old = _first_fresh(part) if part.options.fresh_states else len(part.written)
+            places |= {self._geometry.place(start) for start, _ in part.written[:old]}
+        return places
 
-    def _lease(self, reads: Places, writes: Places) -> bool:
-        try:
-            self._client.acquire(writes, Access.WRITE)
-            try:
-                self._client.acquire(reads, Access.READ)
-            except BaseException:
-                self._client.release(writes)
-                raise
-        except ResourceExhausted:
-            if not self._leased:
-                raise
-            return False
-        return True
-
-    def _shadow(self, address: int, shadows: Mapping[int, int]) -> int:
-        place = self._geometry.place(address)
-        return address + (shadows[place] - place) * self._geometry.chunk_bytes
-
-    def _step(self, part: Part, shadows: Mapping[int, int], count_non_finite: bool) -> int:
+    def _step(self, part: Part, memory: _Memory, count_non_finite: bool) -> int:
         options = part.options
         assert isinstance(options, TorchOptions)
-        written = (options.parameter_format, *(options.state_format,) * (len(part.written) - 1))
-        types = [_TYPES[each] for each in written]
-        old = [_view(at, part.elements, t) for (at, _), t in zip(part.written, types, strict=True)]
+        types = types_of(options, len(part.written))
+        starts = [start for start, _ in part.written]
+        read = starts[: _first_fresh(part)] if options.fresh_states else starts
+        old = [_view(memory.old(at), part.elements, t) for at, t in zip(read, types, strict=False)]
         new = [
-            _view(self._shadow(at, shadows), part.elements, kind)
-            for (at, _), kind in zip(part.written, types, strict=True)
+            _view(memory.shadow(at), part.elements, t) for at, t in zip(starts, types, strict=True)
         ]
-        gradient = _view(part.gradient, part.elements, _TYPES[options.gradient_format])
-        non_finite = 0
-        if count_non_finite:
-            non_finite = part.elements - int(torch.isfinite(gradient).sum())
-        scratch = self._scratch.tensors_of((gradient.dtype, *types))
-        assert options.call is not None
-        for tile in tiles_of(part, options.call.threads):
-            gradient_tile, *tiles = [each[: tile.elements] for each in scratch]
-            tile.fill(gradient_tile, gradient)
-            for copied, source in zip(tiles, old, strict=True):
-                tile.fill(copied, source)
-            if options.gradient_factor != 1:
-                gradient_tile.mul_(options.gradient_factor)
-            for target, result in zip(new, _call(options, gradient_tile, tiles), strict=True):
-                tile.take(target, result)
-        return non_finite
+        gradient = _view(
+            memory.old(part.gradient), part.elements, dtype_of(options.gradient_format)
+        )
+        step_in_tiles(part, gradient, old, new, self._scratch)
+        return part.elements - int(torch.isfinite(gradient).sum()) if count_non_finite else 0
+
+
+def step_in_tiles(
+    part: Part,
+    gradient: torch.Tensor,
+    old: Sequence[torch.Tensor],
+    new: Sequence[torch.Tensor],
+    scratch: Scratch,
+) -> None:
+    """Computes a part. `old` and `new`: its elements of the parameter and the states, before and
+    after. `old` has fewer where states begin with this step."""
+    options = part.options
+    assert isinstance(options, TorchOptions) and options.call is not None
+    tensors = scratch.tensors_of((gradient.dtype, *(tensor.dtype for tensor in new)))
+    for tile in tiles_of(part, options.call.threads):
+        gradient_tile, *tiles = [tensor[: tile.elements] for tensor in tensors]
+        tile.fill(gradient_tile, gradient)
+        for copied, source in zip(tiles, old, strict=False):
+            tile.fill(copied, source)
+        if options.gradient_factor != 1:
+            gradient_tile.mul_(options.gradient_factor)
+        first_element = part.first_element + tile.first - tile.zeros_before
+        results = step_once(options, gradient_tile, tiles, first_element)
+        for target, result in zip(new, results, strict=True):
+            tile.take(target, result)
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Where the chunks of a part are, by their places."""
+
+    geometry: Geometry
+    chunks: Mapping[int, int]
+    shadows: Mapping[int, int]
+
+    def old(self, address: int) -> int:
+        """Where the present content of an address is."""
+        place = self.geometry.place(address)
+        return self.chunks[place] + address - self.geometry.chunk(place)[0]
+
+    def shadow(self, address: int) -> int:
+        """Where the new content of an address is written."""
+        place = self.geometry.place(address)
+        return self.chunks[self.shadows[place]] + address - self.geometry.chunk(place)[0]
 
 
 @dataclass(frozen=True)
@@ -170,7 +179,7 @@ class _Tile:
 def tiles_of(part: Part, threads: int) -> Iterator[_Tile]:
     """The tiles of a part, in order."""
     total = part.first + part.elements + part.left
-    loops = min(threads, math.ceil(total / _GRAIN)) if total >= _GRAIN else 1
+    loops = min(threads, math.ceil(total / GRAIN)) if total >= GRAIN else 1
     loop_elements = math.ceil(total / loops)
     done = 0
     while done < part.elements:
@@ -183,10 +192,29 @@ def tiles_of(part: Part, threads: int) -> Iterator[_Tile]:
         done += count
 
 
-def _call(
-    options: TorchOptions, gradient: torch.Tensor, written: list[torch.Tensor]
+def dtype_of(form: Format) -> torch.dtype:
+    """The type of tensors in a format."""
+    return _TYPES[form]
+
+
+def types_of(options: TorchOptions, written: int) -> list[torch.dtype]:
+    """The types of a parameter and its states: `written` tensors."""
+    formats = [options.parameter_format]
+    if options.rounded_format is not Format.NONE:  # Then the first state is its master.
+        formats.insert(0, options.rounded_format)
+    formats += [options.state_format] * (written - len(formats))
+    return [dtype_of(each) for each in formats]
+
+
+def step_once(
+    options: TorchOptions,
+    gradient: torch.Tensor,
+    written: list[torch.Tensor],
+    first_element: int = 0,
 ) -> list[torch.Tensor]:
-    """Steps a parameter and its states in place. Returns them, or what took a state's place."""
+    """One call of the function, which steps a parameter and its states in place. Returns them, or
+    what took a state's place. `first_element`: the number of the parameter's first one in the
+    optimizer."""
     call = options.call
     assert call is not None
     parameter, *states = written
@@ -194,11 +222,22 @@ def _call(
     lists["params"], lists[call.gradients] = [parameter], [gradient]
     for name, state in zip(call.states, states, strict=True):
         lists[name] = [None if options.fresh_states else state]
+    for name, number in zip(call.single_numbers, options.single_numbers, strict=True):
+        lists[name] = [number.tensor()]
     if call.steps is not None:
         # Fused functions want this type, whatever the script's default is.
         lists[call.steps] = [torch.tensor(options.step - 1, dtype=torch.float32)]
-    call.function(**lists, **dict(options.numbers), **dict(call.flags))
+    if call.has_first_elements:
+        lists["first_elements"] = [first_element]
+    numbers = {name: argument_of(number) for name, number in options.numbers}
+    call.function(**lists, **numbers, **dict(call.flags))
     return [parameter, *(lists[name][0] for name in call.states)]
+
+
+def _first_fresh(part: Part) -> int:
+    """The number of the first of the written tensors that begins with this step: masters have
+    content before."""
+    return 2 if part.options.rounded_format is not Format.NONE else 1
 
 
 def _view(address: int, elements: int, kind: torch.dtype) -> torch.Tensor:

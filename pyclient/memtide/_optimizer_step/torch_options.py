@@ -1,10 +1,12 @@
-"""Options of an update that torch's own functional optimizer computes. Pure: no tensors."""
+"""Options of an update that torch's own functional optimizer computes: values, no tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from memtide._capi.optimizer_step import StepOptions
 
@@ -17,14 +19,46 @@ _PAIRS = {
 
 
 @dataclass(frozen=True)
+class TensorNumber:
+    """A number that a call has in a tensor without dimensions."""
+
+    value: float
+    dtype: torch.dtype
+
+    def tensor(self) -> torch.Tensor:
+        """A new tensor with the number."""
+        return torch.tensor(self.value, dtype=self.dtype)
+
+
+Number = float | TensorNumber
+
+
+def number_of(value: Any) -> Number | None:
+    """A number of a call; None: it is in a tensor that cannot be repeated."""
+    if not isinstance(value, torch.Tensor):
+        number: float = value
+        return number
+    if value.dim() or value.requires_grad or not value.is_cpu or not value.is_floating_point():
+        return None
+    return TensorNumber(value.item(), value.dtype)
+
+
+def argument_of(number: Number) -> float | torch.Tensor:
+    """What a function is called with for a number."""
+    return number.tensor() if isinstance(number, TensorNumber) else number
+
+
+@dataclass(frozen=True)
 class TorchCall:
-    """A call of a functional optimizer of torch, without its tensors and numbers."""
+    """A call of a functional optimizer, without its tensors and numbers."""
 
     function: Callable[..., None]
     gradients: str  # The name of the argument, as those below.
     states: tuple[str, ...]  # Those that the call has.
     absent_states: tuple[str, ...]
+    single_numbers: tuple[str, ...]  # Those that are a number for each parameter, which changes.
     steps: str | None
+    has_first_elements: bool
     flags: tuple[tuple[str, Any], ...]
     threads: int  # Between which torch divides a tensor in a plain step.
 
@@ -35,13 +69,25 @@ class TorchOptions(StepOptions):
     say how elements are stored, and the step, hold; others are not used."""
 
     call: TorchCall | None = None
-    numbers: tuple[tuple[str, float], ...] = ()
+    numbers: tuple[tuple[str, Number], ...] = ()
+    # The call's `single_numbers` before the step, and after it.
+    single_numbers: tuple[TensorNumber, ...] = ()
+    next_single_numbers: tuple[TensorNumber, ...] = field(default=(), compare=False)
 
     def following(self, group: Mapping[str, Any]) -> TorchOptions:
         """The options of the next step, with the present values of its parameter group."""
         present = dict(group)
         for pair, names in _PAIRS.items():
             present.update(zip(names, group.get(pair, ()), strict=False))
-        numbers = tuple((name, present.get(name, number)) for name, number in self.numbers)
+        numbers = []
+        for name, number in self.numbers:
+            new = number_of(present[name]) if name in present else number
+            numbers.append((name, number if new is None else new))
         counted = self.call is not None and self.call.steps is not None
-        return replace(self, step=self.step + counted, fresh_states=False, numbers=numbers)
+        return replace(
+            self,
+            step=self.step + counted,
+            fresh_states=False,
+            numbers=tuple(numbers),
+            single_numbers=self.next_single_numbers,
+        )

@@ -136,7 +136,7 @@ class Recorder(Observer):
             stalled_s=_stalls_s(self._first_node, node),
             client=_client_counts(self._first_stats, stats),
             waited_s=(stats.wait_nanoseconds - self._first_stats.wait_nanoseconds) / 1e9,
-            daemon_steps=self._step_waits.count,
+            offloaded_steps=self._step_waits.count,
             step_wait_s=self._step_waits.total_s,
             speculative_steps=self._step_waits.as_json(),
             chunks=stats.chunks,
@@ -195,7 +195,7 @@ class Summary:
     stalled_s: dict[str, float]
     client: dict[str, int]
     waited_s: float
-    daemon_steps: int  # Offloaded optimizer steps.
+    offloaded_steps: int  # Offloaded optimizer steps.
     step_wait_s: float  # Time that the script waited for them.
     speculative_steps: dict[str, Any]  # StepWaits.as_json().
     chunks: int
@@ -225,7 +225,7 @@ class Summary:
             "stalled_seconds": self.stalled_s,
             "client": self.client,
             "waited_seconds": self.waited_s,
-            "daemon_steps": self.daemon_steps,
+            "offloaded_steps": self.offloaded_steps,
             "step_wait_seconds": self.step_wait_s,
             "speculative_steps": self.speculative_steps,
             "budget": self.budget,

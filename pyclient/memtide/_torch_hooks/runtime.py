@@ -300,7 +300,7 @@ class Runtime:
             budget.follow(self._elastic)
 
     def _steps_elsewhere(self) -> bool:
-        return self._resumed_job is not None or self.offloaded.in_daemon
+        return self._resumed_job is not None or self.offloaded.in_parts
 
     def _on_optimizer(self, optimizer: Optimizer) -> None:
         if self._resumed_job is not None:

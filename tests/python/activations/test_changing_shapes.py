@@ -45,7 +45,7 @@ model = nn.Sequential(*(Block() for _ in range(6)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 choices = {"[0-2]": "move", "[3-5]": "recompute"}
 readings = []
-with memtide.offload(model, optimizer, host_memory="1GiB", exact=True, activations=choices) as ours:
+with memtide.offload(model, optimizer, host_memory="1GiB", activations=choices) as ours:
     runtime = runtimes.current()
     manager, activations = runtime.manager, runtime.activations
     for iteration in range(1, iterations + 1):

@@ -64,7 +64,7 @@ def test_activations_stay_where_the_disk_is_full_and_parameters_are_an_error(
     script = tmp_path / "trains.py"
     script.write_text(_SCRIPT, encoding="utf-8")
     plain = cli.python(script).check().out
-    flags = ["--device=none", "--host-pool=16MiB", "--exact", f"--ssd-dir={small_ssd}"]
+    flags = ["--device=none", "--host-pool=16MiB", f"--ssd-dir={small_ssd}"]
     memtide = [sys.executable, "-m", "memtide", "run", *flags, str(script), str(small_ssd)]
     inner = ["unshare", "-m", "sh", "-c", _SMALL_SSD, str(small_ssd), *memtide]
     ours = cli.python("-c", "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])", *inner)

@@ -26,7 +26,7 @@ def run_both(
     script = [SCRIPTS / "compiled.py", *script]
     expected = cli.python(*script, how, RESULT=plain, **environment).check()
     outcome = cli.memtide(
-        *("run", "--quiet", "--exact", *options, "--ssd-pool=256MiB"),
+        *("run", "--quiet", *options, "--ssd-pool=256MiB"),
         *(f"--ssd-dir={tmp_path / 'ssd'}", f"--stats={stats}", *script, "whole"),
         RESULT=offloaded,
         **environment,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,13 +50,11 @@ def _ballooned_bytes(sockets: Path) -> int:
     return host.ballooned_bytes
 
 
-@pytest.mark.parametrize("exact", [False, True], ids=["steps by the daemon", "exact"])
 def test_the_host_pool_gives_way_to_programs_and_comes_back(
-    exact: bool, cli: Cli, sockets: Path, margin_bytes: int, tmp_path: Path
+    cli: Cli, sockets: Path, margin_bytes: int, tmp_path: Path
 ) -> None:
     end = tmp_path / "end"
-    flags = ["--exact"] if exact else []
-    run = SteppingScript(cli.start_memtide("run", f"--socket-dir={sockets}", *flags, SCRIPT, end))
+    run = SteppingScript(cli.start_memtide("run", f"--socket-dir={sockets}", SCRIPT, end))
     run.make_step()
     program = [sys.executable, "-c", _PROGRAM, str(margin_bytes * 5 // 3)]
     with subprocess.Popen(program, stdin=subprocess.PIPE) as greedy:
@@ -68,8 +65,5 @@ def test_the_host_pool_gives_way_to_programs_and_comes_back(
     run.train_until(lambda: _ballooned_bytes(sockets) == 0, "the balloon deflates")
     end.touch()
     assert "The machine was short of memory" in run.end()
-    again = functools.partial(cli.python, SCRIPT)
-    if not exact:
-        again = functools.partial(cli.memtide, "run", "--host-pool=64MiB", SCRIPT)
-    assert run.losses == again(end, STEPS=len(run.losses)).check().out.split()
+    assert run.losses == cli.python(SCRIPT, end, STEPS=len(run.losses)).check().out.split()
     assert inspection.inspect(sockets).counters["ballooned_bytes"] >= 24 << 20

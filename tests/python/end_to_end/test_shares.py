@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,12 +32,10 @@ def _share_bytes(sockets: Path, run: SteppingScript) -> int:
     return share
 
 
-@pytest.mark.parametrize("exact", [False, True], ids=["steps by the daemon", "exact"])
-def test_two_scripts_share_the_pool(exact: bool, cli: Cli, sockets: Path, tmp_path: Path) -> None:
-    flags = ["--exact"] if exact else []
+def test_two_scripts_share_the_pool(cli: Cli, sockets: Path, tmp_path: Path) -> None:
     ends = [tmp_path / "first", tmp_path / "second"]
     first, second = runs = [
-        SteppingScript(cli.start_memtide("run", f"--socket-dir={sockets}", *flags, SCRIPT, end))
+        SteppingScript(cli.start_memtide("run", f"--socket-dir={sockets}", SCRIPT, end))
         for end in ends
     ]
     for run in runs:
@@ -61,10 +58,7 @@ def test_two_scripts_share_the_pool(exact: bool, cli: Cli, sockets: Path, tmp_pa
     ends[0].touch()
     first.end()
     for run, end in zip(runs, ends, strict=True):
-        again = functools.partial(cli.python, SCRIPT)
-        if not exact:
-            again = functools.partial(cli.memtide, "run", "--host-pool=64MiB", SCRIPT)
-        assert run.losses == again(end, STEPS=len(run.losses)).check().out.split()
+        assert run.losses == cli.python(SCRIPT, end, STEPS=len(run.losses)).check().out.split()
 
 
 def test_a_job_that_waits_to_be_resumed_lends_its_memory(

@@ -162,7 +162,6 @@ def test_memtide_gives_the_same_bits_on_it(
     outcome = cli.memtide(
         "run",
         "--device=cuda",
-        "--exact",
         f"--device-pool={pool_mib}MiB",
         "--host-pool=24MiB",
         "--ssd-pool=256MiB",
@@ -189,7 +188,7 @@ def test_a_script_and_its_pool_stay_within_device_memory(
     script = [SCRIPTS / "on_device.py", "fakegpu", 6]
     alone = cli.python(*script, RESULT=tmp_path / "plain", **fake_device).check()
     outcome = cli.memtide(
-        *("run", "--device=cuda", "--exact", "--host-pool=96MiB", "--ssd-pool=256MiB"),
+        *("run", "--device=cuda", "--host-pool=96MiB", "--ssd-pool=256MiB"),
         *(f"--device-memory={limit_mib}MiB", f"--ssd-dir={tmp_path / 'ssd'}"),
         f"--stats={tmp_path / 'stats'}",
         *script,
@@ -221,7 +220,6 @@ def test_with_an_older_driver_only_the_streams_of_torch_are_waited_for(
     outcome = cli.memtide(
         "run",
         "--device=cuda",
-        "--exact",
         "--device-pool=20MiB",
         "--host-pool=24MiB",
         "--ssd-pool=256MiB",
@@ -243,7 +241,7 @@ def test_two_optimizers_in_turns_give_the_same_bits_on_it(
     script = [SCRIPTS / "gan_on_device.py", "fakegpu", 8]
     cli.python(*script, RESULT=tmp_path / "plain", **fake_device).check()
     cli.memtide(
-        *("run", "--device=cuda", "--exact", "--host-pool=96MiB", "--ssd-pool=64MiB"),
+        *("run", "--device=cuda", "--host-pool=96MiB", "--ssd-pool=64MiB"),
         *(f"--device-pool={pool_mib}MiB", f"--ssd-dir={tmp_path / 'ssd'}"),
         *script,
         RESULT=tmp_path / "managed",

@@ -54,8 +54,8 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["training", "training.__main__"])
 def test_a_module_sees_what_python_shows_it(name: str, cli: Cli, package: Path) -> None:
-    ours = cli.memtide("run", "--quiet", "-m", name, "7", "--exact", cwd=package)
-    plain = cli.python("-m", name, "7", "--exact", cwd=package)
+    ours = cli.memtide("run", "--quiet", "-m", name, "7", "--its=own", cwd=package)
+    plain = cli.python("-m", name, "7", "--its=own", cwd=package)
     assert (ours.status, ours.out) == (plain.status, plain.out)
     assert ours.out
     # Python's own traceback has two frames of runpy before the module's.
@@ -92,7 +92,7 @@ def test_a_command_on_the_path_is_run(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_module_trains_as_its_script_does(cli: Cli, tmp_path: Path) -> None:
-    flags = ["--host-pool=16MiB", "--ssd-pool=256MiB", f"--ssd-dir={tmp_path / 'ssd'}", "--exact"]
+    flags = ["--host-pool=16MiB", "--ssd-pool=256MiB", f"--ssd-dir={tmp_path / 'ssd'}"]
     results = [tmp_path / "module", tmp_path / "script"]
     cli.memtide("run", *flags, "-m", "mlp_sgd", cwd=SCRIPTS, RESULT=results[0]).check()
     cli.python(SCRIPTS / "mlp_sgd.py", RESULT=results[1]).check()
@@ -134,7 +134,7 @@ def test_ranks_share_one_daemon(
     cli.python(*launcher, *script, RESULT=plain).check()
     # The host pool is half of what the ranks need together.
     flags = ["--host-pool=48MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}", *more]
-    flags += ["--exact", "--chunk-size=2MiB", f"--stats={stats}"]
+    flags += ["--chunk-size=2MiB", f"--stats={stats}"]
     daemon, starts = _recording_daemon(tmp_path)
     done = cli.memtide("run", *flags, *starter, *script, RESULT=ours, MEMTIDED=daemon).check()
     assert ours.read_bytes() == plain.read_bytes()
@@ -147,39 +147,29 @@ def test_ranks_share_one_daemon(
     assert statistics["moved_bytes"]["ssd_written_bytes"] > statistics["iterations"] << 20
 
 
-@pytest.mark.parametrize("how", ["--exact", "--skip-non-finite"])
-def test_collectives_write_to_chunks(how: str, cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["--skip-non-finite"]], ids=["", "skipping"])
+def test_collectives_write_to_chunks(more: list[str], cli: Cli, tmp_path: Path) -> None:
     plain, ours = (tmp_path / name for name in ("plain", "ours"))
     run = [*_TORCHRUN, SCRIPTS / "manual_allreduce.py"]
     cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
     # The gradients alone need more chunks than may be leased at once.
-    flags = ["--host-pool=52MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}", how]
+    flags = ["--host-pool=52MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}", *more]
     cli.memtide("run", *flags, "--chunk-size=2MiB", "torchrun", *run, RESULT=ours).check()
-    losses = [
-        [float.fromhex(loss) for loss in json.loads(file.read_text())["losses"]]
-        for file in (ours, plain)
-    ]
-    assert losses[0] == (losses[1] if how == "--exact" else pytest.approx(losses[1], rel=1e-5))
-    assert how != "--exact" or ours.read_bytes() == plain.read_bytes()
+    assert ours.read_bytes() == plain.read_bytes()
 
 
-@pytest.mark.parametrize("how", ["--exact", "--skip-non-finite"])
+@pytest.mark.parametrize("more", [[], ["--skip-non-finite"]], ids=["", "skipping"])
 @pytest.mark.usefixtures("gpu")
-def test_collectives_write_to_chunks_of_a_gpu(how: str, cli: Cli, tmp_path: Path) -> None:
+def test_collectives_write_to_chunks_of_a_gpu(more: list[str], cli: Cli, tmp_path: Path) -> None:
     plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
     run = [*_TORCHRUN, SCRIPTS / "manual_allreduce.py"]
     cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
     # For each rank room for its parameters, which it receives all at once, but not for gradients
     # and states as well.
     flags = ["--device=cuda", "--device-pool=64MiB", "--host-pool=96MiB", "--ssd-pool=1GiB"]
-    flags += [f"--ssd-dir={tmp_path / 'ssd'}", f"--stats={stats}", how, "--chunk-size=2MiB"]
+    flags += [f"--ssd-dir={tmp_path / 'ssd'}", f"--stats={stats}", *more, "--chunk-size=2MiB"]
     cli.memtide("run", *flags, "torchrun", *run, RESULT=ours, ON_GPU="1").check()
-    losses = [
-        [float.fromhex(loss) for loss in json.loads(file.read_text())["losses"]]
-        for file in (ours, plain)
-    ]
-    assert losses[0] == (losses[1] if how == "--exact" else pytest.approx(losses[1], rel=1e-5))
-    assert how != "--exact" or ours.read_bytes() == plain.read_bytes()
+    assert ours.read_bytes() == plain.read_bytes()
     assert json.loads(stats.read_text())["moved_bytes"]["device_to_host_bytes"] > 0
 
 
@@ -193,7 +183,7 @@ def test_ranks_have_a_gpu_each(
     script = [SCRIPTS / "data_parallel.py", "--its=own"]
     cli.python(*script, RESULT=plain).check()
     flags = ["--device-pool=32MiB", "--host-pool=96MiB", "--ssd-pool=1GiB"]
-    flags += [f"--ssd-dir={tmp_path / 'ssd'}", "--exact", f"--stats={stats}"]
+    flags += [f"--ssd-dir={tmp_path / 'ssd'}", f"--stats={stats}"]
     daemon, starts = _recording_daemon(tmp_path)
     more = {"RESULT": ours, "MEMTIDED": daemon, "ON_GPU": "1"}
     done = cli.memtide("run", *flags, *starter, *script, **more).check()
@@ -237,7 +227,7 @@ def test_ranks_without_a_gpu_each_are_in_host_memory(
 def test_a_script_may_start_processes_for_other_things(cli: Cli, tmp_path: Path) -> None:
     script = tmp_path / "prepares.py"
     script.write_text(_PREPARES, encoding="utf-8")
-    flags = ["--host-pool=16MiB", "--ssd-pool=256MiB", f"--ssd-dir={tmp_path / 'ssd'}", "--exact"]
+    flags = ["--host-pool=16MiB", "--ssd-pool=256MiB", f"--ssd-dir={tmp_path / 'ssd'}"]
     plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
     trained = SCRIPTS / "mlp_sgd.py"
     done = cli.memtide("run", *flags, f"--stats={stats}", script, trained, RESULT=ours).check()

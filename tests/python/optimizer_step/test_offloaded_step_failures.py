@@ -24,6 +24,8 @@ from offloaded_loops import (
     trained_by,
 )
 
+pytestmark = pytest.mark.usefixtures("by_either")
+
 
 @pytest.fixture
 def runtime() -> Iterator[Runtime]:
@@ -31,6 +33,7 @@ def runtime() -> Iterator[Runtime]:
     runtimes.stop()
 
 
+@pytest.mark.usefixtures("by_the_daemon")
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_options_that_are_not_finite_are_refused_and_nothing_changes(
     value: float, runtime: Runtime
@@ -85,7 +88,7 @@ def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
     parameters = list(model.parameters())
     assert 0 < sum(map(runtime.manager.manages, parameters)) < len(parameters)
     before = [p.detach().clone() for p in parameters]
-    runtime.client.fail_step_call[call] = InvalidArgument("on purpose")
+    runtime.client.fail_part[call] = InvalidArgument("on purpose")
     with pytest.raises(InvalidArgument, match="on purpose"):
         optimizer.step()
     assert_same([p.detach() for p in parameters], before)
@@ -96,6 +99,7 @@ def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
     assert not any(torch.equal(p, old) for p, old in zip(parameters, before, strict=True))
 
 
+@pytest.mark.usefixtures("by_the_daemon")
 def test_what_a_refused_step_had_made_here_before_is_undone(runtime: Runtime) -> None:
     model = network()
     optimizer = torch.optim.Adagrad(decay_groups(model)[::-1], lr=0.01)  # Biases come first.
@@ -116,7 +120,7 @@ def test_without_room_for_twins_steps_are_made_here_for_good(
     work = functools.partial(trained_by, name)
     plain = plainly(work)
     client = FakeClient()
-    client.fail_step_call[call] = ResourceExhausted("the disk is full")
+    client.fail_part[call] = ResourceExhausted("the disk is full")
     runtimes.start(client, Observer(), adopt_everything=True)
     try:
         offloaded = work()
@@ -125,7 +129,7 @@ def test_without_room_for_twins_steps_are_made_here_for_good(
     finally:
         runtimes.stop()
     assert_same(offloaded, plain)
-    assert len(client.step_calls) >= call
+    assert client.begun_parts >= call
     printed = capsys.readouterr().err
     assert printed.count("optimizers step in this process from now on: the disk is full") == 1
 
@@ -139,7 +143,7 @@ def test_nothing_is_changed_here_before_the_commit(
     model(torch.randn(5, 24)).pow(2).sum().backward()
     large = [p for p in model.parameters() if runtime.manager.manages(p)]
     before = [p.detach().clone() for p in large]
-    runtime.client.fail_step_call[1] = ResourceExhausted("the disk is full")
+    runtime.client.fail_part[1] = ResourceExhausted("the disk is full")
     with monkeypatch.context() as broken:
         broken.setattr(runtime.client, "commit", fail_to_commit)
         for _ in range(2):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import threading
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from fake_client import CHUNK_BYTES, FakeClient
-from memtide._capi.client import Kind, Places
-from memtide._optimizer_step import torch_kernels
+from fake_client import FakeClient
+from memtide._optimizer_step import self_check, torch_kernels
 from memtide._optimizer_step.partition import Batch, Geometry, Part
 from memtide._optimizer_step.torch_functional import (
     FORMATS,
@@ -25,15 +23,11 @@ from memtide._optimizer_step.torch_kernels import TorchKernels
 from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide.errors import ResourceExhausted
 from offloaded_loops import BY_TORCH_ONLY, OPTIMIZERS, assert_same, plainly, trained_by
 from torch.optim import adam, sgd
 
 _ADAM = next(form for form in FORMS if form.name == "adam")
 _SGD = next(form for form in FORMS if form.name == "sgd")
-
-
-_HERE = ("adamw of ours", "lion", "tensor lr")  # The script's process steps these.
 
 
 @pytest.fixture
@@ -47,19 +41,18 @@ def client() -> Iterator[FakeClient]:
 def test_steps_have_the_bits_of_plain_ones(client: FakeClient, name: str) -> None:
     plain = plainly(functools.partial(trained_by, name))
     runtime = runtimes.start(client, Observer(), adopt_everything=True)
-    runtime.offloaded.step_exactly()
     ours = trained_by(name)
     assert_same(ours, plain)
     assert client.step_calls == [], "the daemon computes nothing"
-    assert client.committed_steps == (0 if name in _HERE else 4)
-    assert bool(runtime.offloaded.here) == (name in _HERE)
+    assert client.committed_steps == 4
+    assert not runtime.offloaded.here
 
 
 def test_a_script_s_default_type_changes_no_bit(client: FakeClient) -> None:
     torch.set_default_dtype(torch.float64)
     try:
         plain = plainly(functools.partial(trained_by, "adamw fused"))
-        runtimes.start(client, Observer(), adopt_everything=True).offloaded.step_exactly()
+        runtimes.start(client, Observer(), adopt_everything=True)
         assert_same(trained_by("adamw fused"), plain)
     finally:
         torch.set_default_dtype(torch.float32)
@@ -67,21 +60,26 @@ def test_a_script_s_default_type_changes_no_bit(client: FakeClient) -> None:
 
 
 class Space:
-    """Large chunks with a tensor each, and their shadow chunks."""
+    """A client whose large chunks hold a tensor each, and their shadow chunks, all in memory of
+    their own."""
 
-    def __init__(self, client: FakeClient, tensors: list[torch.Tensor]) -> None:
-        self.geometry = Geometry(client.properties.base, 2**20)
-        client.allocate(Kind.OPTIMIZER_STATE, 2 * len(tensors))
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.geometry = Geometry(2**40, 2**20)
         self.addresses = [self.geometry.chunk(n)[0] for n in range(len(tensors))]
         self.shadows = {n: n + len(tensors) for n in range(len(tensors))}
         self._written = tensors
-        for address, tensor in zip(self.addresses, tensors, strict=True):
-            self._view(address, tensor).copy_(tensor)
+        self._new = [torch.full_like(tensor, math.nan) for tensor in tensors]
 
     def new(self) -> list[torch.Tensor]:
         """What the shadow chunks hold."""
-        addresses = (self.geometry.chunk(place)[0] for place in self.shadows.values())
-        return [self._view(a, t).clone() for a, t in zip(addresses, self._written, strict=True)]
+        return self._new
+
+    def start_part(self, reads: list[int], writes: list[int]) -> tuple[int, list[int]]:
+        chunks = [*self._written, *self._new]
+        return 1, [chunks[place].data_ptr() for place in (*reads, *writes)]
+
+    def end_part(self, part: int, *, computed: bool, non_finite: int) -> None:
+        assert computed
 
     def part(self, options: TorchOptions, first: int, end: int) -> Batch:
         """A batch of some elements of all tensors, of which the first one is the gradient."""
@@ -99,11 +97,6 @@ class Space:
             left=elements - end,
         )
         return Batch([part], reads={0}, writes=set(range(1, len(spans))))
-
-    @staticmethod
-    def _view(address: int, like: torch.Tensor) -> torch.Tensor:
-        memory = (ctypes.c_char * like.nbytes).from_address(address)
-        return torch.frombuffer(memory, dtype=like.dtype)
 
 
 @pytest.fixture
@@ -144,7 +137,6 @@ _SGD_FLAGS = {
     ids=["adam", "sgd"],
 )
 def test_any_cut_has_the_bits_of_the_whole(
-    client: FakeClient,
     form: FunctionalSignature,
     original: Callable[..., None],
     states: int,
@@ -162,14 +154,14 @@ def test_any_cut_has_the_bits_of_the_whole(
     for elements in [*range(1, 68), 999, 32767, 70_003]:
         tensors = [torch.randn(elements).abs().to(kind) for _ in range(states + 2)]
         cut = elements * 3 // 7
-        space = Space(client, tensors)
+        space = Space(tensors)
         whole = arguments_of(form, [tensor.clone() for tensor in tensors], flags)
         options = torch_options_of(form, original, whole)
         assert options is not None
         formats = dict.fromkeys(("parameter_format", "gradient_format", "state_format"))
         options = replace(options, step=7, **dict.fromkeys(formats, FORMATS[kind]))
         original(**whole)
-        kernels = TorchKernels(client, space.geometry)
+        kernels = TorchKernels(space, space.geometry)  # type: ignore[arg-type]
         for first, end in ((0, cut), (cut, elements)):
             if first < end:
                 kernels.make(space.part(options, first, end), space.shadows)
@@ -202,21 +194,30 @@ def test_tiles_cover_a_part_once_and_begin_at_whole_vectors(
     assert done == elements
 
 
-def test_a_batch_waits_for_others_and_fails_only_without_any(client: FakeClient) -> None:
-    kernels = TorchKernels(client, Geometry(client.properties.base, CHUNK_BYTES))
-    client.allocate(Kind.OPTIMIZER_STATE, 30)
-    seven, others = Places(range(7)), Places(range(7, 9))
-    with kernels.using(others, Places([9])):  # Three of ten.
-        waits = threading.Thread(target=lambda: _use(kernels, seven, Places(range(10, 12))))
-        waits.start()
-        waits.join(0.05)
-        assert waits.is_alive()
-    waits.join()
-    with pytest.raises(ResourceExhausted), kernels.using(Places(range(11)), others):
-        pass
-    assert not +client.uses
+@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov"])
+def test_a_torch_with_other_bits_in_tiles_steps_whole_tensors(
+    client: FakeClient, name: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    plain = plainly(functools.partial(trained_by, name))
+    runtime = runtimes.start(client, Observer(), adopt_everything=True)
+    monkeypatch.setattr(
+        self_check, "step_in_tiles", lambda *arguments: arguments[3][0].fill_(math.nan)
+    )
+    assert_same(trained_by(name), plain)
+    assert client.begun_parts == 0 and runtime.offloaded.here
+    printed = capsys.readouterr().err
+    assert printed.count("gives other bits in parts") == 1
 
 
-def _use(kernels: TorchKernels, reads: Places, writes: Places) -> None:
-    with kernels.using(reads, writes):
-        pass
+def test_the_check_sees_a_wrong_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = arguments_of(_ADAM, [torch.ones(1)] * 4, _ADAM_FLAGS | {"fused": True})
+    options = torch_options_of(_ADAM, adam.adam, arguments)
+    assert options is not None
+    formats = dict.fromkeys(("parameter_format", "gradient_format", "state_format"))
+    options = replace(options, step=7, **dict.fromkeys(formats, FORMATS[torch.float32]))
+    assert self_check.SelfCheck().agrees(options, 3)
+    take = torch_kernels._Tile.take
+    monkeypatch.setattr(
+        torch_kernels._Tile, "take", lambda tile, to, of: take(tile, to, of.nextafter(of + 1))
+    )
+    assert not self_check.SelfCheck().agrees(options, 3)

@@ -47,9 +47,7 @@ def train(rank, meeting):
     managed = contextlib.nullcontext()
     if "CHOICES" in os.environ:
         choices = json.loads(os.environ["CHOICES"])
-        managed = memtide.offload(
-            model, optimizer, host_memory="1GiB", exact=True, activations=choices
-        )
+        managed = memtide.offload(model, optimizer, host_memory="1GiB", activations=choices)
     losses, activations = [], None
     torch.manual_seed(rank)
     with managed as offloaded:

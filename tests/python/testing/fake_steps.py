@@ -6,7 +6,7 @@ import ctypes
 import functools
 import mmap
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,9 +43,16 @@ class FakeSteps:
 
     def __init__(self) -> None:
         self.step_calls: list[tuple[StepOptions | None, list[StepPiece], list[CopyPiece]]] = []
+        # The places that each part of this process reads, and those that it writes.
+        self.parts: list[tuple[list[int], list[int]]] = []
+        # Those that have not ended: the memory of the written chunks, and of those that are read.
+        self._open: dict[int, dict[int, bytearray]] = {}
+        self._read: dict[int, list[bytearray]] = {}
         self.committed_steps = 0
         self.committed_manifest = b""
-        self.fail_step_call: dict[int, Exception] = {}
+        # What is raised for a part, by its number, in the daemon or here.
+        self.fail_part: dict[int, Exception] = {}
+        self.before_part: Callable[[], None] = lambda: None
         self._begun: set[int] = set()
         self._step_lock = threading.Lock()
         self.use_ended = threading.Condition()
@@ -58,9 +65,10 @@ class FakeSteps:
         *,
         count_non_finite: bool = False,
     ) -> int:
+        self.before_part()
         with self._step_lock:
             self.step_calls.append((options, list(pieces), list(copies)))
-            if error := self.fail_step_call.get(len(self.step_calls)):
+            if error := self.fail_part.get(self.begun_parts):
                 raise error
             reads, writes = set(), set()
             for piece in pieces:
@@ -74,16 +82,7 @@ class FakeSteps:
                 assert self._place(copy.source) == self._place(copy.source + copy.size_bytes - 1)
                 reads.add(self._place(copy.source))
                 writes.add(self._place(copy.target))
-            if (reads | writes) - self.kinds.keys():
-                raise NotFound("no chunk there")
-            with self.use_ended:
-                if not self.use_ended.wait_for(
-                    lambda: not (reads | writes) & self.in_use(), _PATIENCE_S
-                ):
-                    raise FailedPrecondition("in use")
-            for place in writes - self._begun:
-                self._fill_place(place, 0xFF)
-            self._begun |= writes
+            self._begin(reads, writes)
             for piece in pieces:
                 assert options is not None
                 self._run(options, piece)
@@ -93,6 +92,57 @@ class FakeSteps:
                 self._tensor(p.gradient, p.elements, options.gradient_format) for p in pieces
             )
             return sum(int((~g.isfinite()).sum()) for g in gradients) if count_non_finite else 0
+
+    @property
+    def begun_parts(self) -> int:
+        """How many parts have begun, in the daemon and here."""
+        return len(self.step_calls) + len(self.parts)
+
+    def start_part(self, reads: Sequence[int], writes: Sequence[int]) -> tuple[int, list[int]]:
+        """The chunks are elsewhere than at their places, as with a daemon."""
+        self.before_part()
+        with self._step_lock:
+            self.parts.append((list(reads), list(writes)))
+            number = self.begun_parts
+        if error := self.fail_part.get(number):
+            raise error
+        places = (*reads, *writes)
+        assert len({*places}) == len(places)
+        with self.use_ended:
+            if not self.use_ended.wait_for(
+                lambda: not any({*writes} & open_part.keys() for open_part in self._open.values()),
+                _PATIENCE_S,
+            ):
+                raise FailedPrecondition("another part writes the same chunk")
+            self._begin({*reads}, {*writes})
+            chunks = {place: bytearray(self._bytes(place)) for place in places}
+            self._open[number] = {place: chunks[place] for place in writes}
+            self._read[number] = [chunks[place] for place in reads]
+        return number, [
+            ctypes.addressof(ctypes.c_char.from_buffer(chunk)) for chunk in chunks.values()
+        ]
+
+    def end_part(self, part: int, *, computed: bool, non_finite: int = 0) -> None:
+        with self.use_ended:
+            del self._read[part]
+            for place, chunk in self._open.pop(part).items():
+                self._memory[self._slice(place)] = bytes(chunk) if computed else self._lost()
+            self.use_ended.notify_all()
+
+    def _lost(self) -> bytes:
+        return b"\xff" * self.properties.chunk_bytes
+
+    def _begin(self, reads: set[int], writes: set[int]) -> None:
+        if (reads | writes) - self.kinds.keys():
+            raise NotFound("no chunk there")
+        with self.use_ended:
+            if not self.use_ended.wait_for(
+                lambda: not (reads | writes) & self.in_use(), _PATIENCE_S
+            ):
+                raise FailedPrecondition("in use")
+        for place in writes - self._begun:
+            self._fill_place(place, 0xFF)
+        self._begun |= writes
 
     def commit(
         self,

@@ -51,6 +51,12 @@ BY_TORCH_ONLY: dict[str, Optimizers] = {
     "adadelta": lambda m: torch.optim.Adadelta(decay_groups(m)),
     "radam": lambda m: torch.optim.RAdam(m.parameters(), lr=0.01, decoupled_weight_decay=True),
     "rprop": lambda m: torch.optim.Rprop(m.parameters(), lr=0.01),
+    "nadam": lambda m: torch.optim.NAdam(decay_groups(m), lr=0.01),
+    "nadam foreach": lambda m: torch.optim.NAdam(
+        m.parameters(), lr=0.01, weight_decay=0.1, decoupled_weight_decay=True, foreach=True
+    ),
+    # From the third step on the average is one, whose weight is a state.
+    "asgd": lambda m: torch.optim.ASGD(decay_groups(m), lr=0.01, t0=2, lambd=0.1),
     "adamw fused": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, fused=True),
 }
 

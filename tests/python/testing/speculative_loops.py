@@ -326,7 +326,6 @@ EARLY += [
     step_left_out,
     backward_that_raises,
 ]
-BY_OURS = [by_lion, with_masters, stochastic]  # By optimizers that torch does not have.
 AGAIN = [clipped, new_rate, parameter_changed, gradient_changed_past_autograd, gradient_replaced]
 AGAIN += [scaled_and_clipped, scaled_and_written_to, changed_in_a_hook]
 

@@ -30,22 +30,19 @@ class Waits(Observer):
 
 
 class Run:
-    """A runtime with a fake client. `exact`: torch's functions compute the steps."""
+    """A runtime with a fake client."""
 
     def __init__(
         self,
         *,
         lease_budget: int = 32,
         allowance: Callable[[], int] | None = None,
-        exact: bool = False,
     ) -> None:
         self.client = FakeClient(lease_budget=lease_budget)
         self.waits = Waits()
         self.runtime = runtimes.start(
             self.client, self.waits, adopt_everything=True, allowance=allowance
         )
-        if exact:
-            self.runtime.offloaded.step_exactly()
 
     def settle(self) -> None:
         """Returns when all speculative calls have ended."""

@@ -267,7 +267,7 @@ def test_a_step_that_raises_ends_the_phase(runtime: Runtime) -> None:
     assert training.step() > 0
 
 
-def test_no_phase_begins_while_the_daemon_steps(
+def test_no_phase_begins_while_the_offloaded_steps(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = Training().warm_up()

@@ -37,22 +37,15 @@ def _train(cli: Cli, folder: Path, kind: str, *flags: str, **more: object) -> tu
     return result, json.loads(stats.read_text(encoding="utf-8"))
 
 
-def _losses(result: Path) -> list[float]:
-    return [float.fromhex(loss) for loss in json.loads(result.read_text())["losses"]]
-
-
-@pytest.mark.parametrize(("kind", "rel"), [("whole", 1e-5), ("half", 0.01), ("meta", 1e-5)])
-def test_parts_in_chunks_give_the_same(kind: str, rel: float, cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["whole", "half", "meta"])
+def test_parts_in_chunks_give_the_same(kind: str, cli: Cli, tmp_path: Path) -> None:
     plain = _plain(cli, tmp_path, kind)
-    result, statistics = _train(cli, tmp_path, kind, "--exact")
+    result, statistics = _train(cli, tmp_path, kind)
     assert result.read_bytes() == plain.read_bytes()
     for states in ("parameter", "gradient", "optimizer_state"):
         assert statistics["kinds"][states]["allocated_bytes"] > 8 << 20
     assert statistics["moved_bytes"]["ssd_read_bytes"] > statistics["iterations"] << 20
-    assert statistics["daemon_steps"] > 0, "torch steps in parts"
-    result, statistics = _train(cli, tmp_path, kind)
-    assert _losses(result) == pytest.approx(_losses(plain), rel=rel)
-    assert statistics["daemon_steps"] >= 4
+    assert statistics["offloaded_steps"] >= 4
 
 
 class _Manager:
@@ -91,7 +84,7 @@ def test_gradients_stay_where_they_are_while_all_chunks_are_held() -> None:
 def test_parts_are_on_a_gpu_each(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = _plain(cli, tmp_path, "steps")
     monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"{os.environ['MEMTIDE_FAKE_CUDA']},devices=2")
-    flags = ["--device-pool=20MiB", "--exact"]
+    flags = ["--device-pool=20MiB"]
     result, statistics = _train(cli, tmp_path, "steps", *flags, ON_GPU="1")
     assert result.read_bytes() == plain.read_bytes()
     assert statistics["client"]["faults"] == 0

@@ -255,7 +255,7 @@ def test_a_daemons_early_parts_count_where_nothing_is_clipped(
     ).check()
     assert offloaded.read_text() == plain.read_text()
     statistics = json.loads(stats.read_text())
-    assert statistics["daemon_steps"] > 8
+    assert statistics["offloaded_steps"] > 8
     speculative = statistics["speculative_steps"]
     assert speculative["counted"] > 0
     if "1e-6" not in limits:

@@ -1,0 +1,32 @@
+#include "client/memory/region.h"
+
+#include <sys/mman.h>
+
+#include <utility>
+
+namespace memtide::client {
+
+HostMapping HostMapping::Of(int memory, Bytes size) {
+  HostMapping mapping;
+  void* const base =
+      mmap(nullptr, size.count(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory, 0);
+  if (base == MAP_FAILED) return mapping;
+  madvise(base, size.count(), MADV_DONTFORK);
+  mapping.base_ = static_cast<char*>(base);
+  mapping.size_ = size;
+  return mapping;
+}
+
+HostMapping::HostMapping(HostMapping&& other) noexcept { *this = std::move(other); }
+
+HostMapping& HostMapping::operator=(HostMapping&& other) noexcept {
+  std::swap(base_, other.base_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+HostMapping::~HostMapping() {
+  if (base_ != nullptr) munmap(base_, size_.count());
+}
+
+}  // namespace memtide::client
