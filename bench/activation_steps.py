@@ -60,7 +60,7 @@ class _Setting:
     def memtide_arguments(self, stats: Path) -> list[str]:
         memory = f"--device-memory={self.device_bytes}"
         pools = ("--device=emulated", "--host-pool=1GiB", "--ssd-pool=0")
-        return [*pools, memory, "--exact", f"--stats={stats}"]
+        return [*pools, memory, f"--stats={stats}"]
 
 
 class _Runs:
@@ -202,7 +202,6 @@ def _all_fits(runs: _Runs, options: Options) -> list[Pair]:
             arguments=runs.model(_SHORT, 1000),
             limit_arguments=(
                 *("--device=emulated", "--device-pool=1GiB", "--host-pool=1GiB", "--ssd-pool=0"),
-                "--exact",
             ),
             memtide_arguments=setting.memtide_arguments(runs.stats),
             most_pairs=options.most_pairs,
@@ -227,7 +226,7 @@ def _largest_batch(options: Options) -> Pair:
             step //= 2
     ours = plain
     for times in (4,) if options.few else (2, 4, 6, 8):
-        if not _trains(options, times * plain, ["-m", "memtide", "run", "--quiet", "--exact"]):
+        if not _trains(options, times * plain, ["-m", "memtide", "run", "--quiet"]):
             break
         ours = times * plain
     return Pair(plain, ours, load.of_others())

@@ -2,8 +2,7 @@
 
 The device's link is emulated. The same steps run by turns in plain torch and under `memtide run`,
 and once without hints (no_hints.py), where the daemon prefetches nothing and evicts by LRU. A stall
-is the time that a fetch waits, or that the process waits for the offloaded step. The same is
-measured with the optimizer in the script's process (`--exact`), where a step fetches its chunks.
+is the time that a fetch waits, or that the process waits for the offloaded step.
 """
 
 from __future__ import annotations
@@ -67,15 +66,13 @@ def _train(command: Sequence[str], options: PlacementOptions, log: Path) -> list
     return steps[WARM_UP_STEPS:]
 
 
-def _under_memtide(
-    script: Sequence[str], options: PlacementOptions, home: Path, *flags: str
-) -> _Cost:
+def _under_memtide(script: Sequence[str], options: PlacementOptions, home: Path) -> _Cost:
     config, stats = home / "config.textproto", home / "stats.json"
     config.write_text(POOLS, encoding="ascii")
     with daemon_process.running(
         options.memtided, options.ssd_parent, [f"--config={config}"]
     ) as daemon:
-        flags = ("--quiet", f"--socket-dir={daemon.socket_dir}", f"--stats={stats}", *flags)
+        flags = ("--quiet", f"--socket-dir={daemon.socket_dir}", f"--stats={stats}")
         _train(["-m", "memtide", "run", *flags, *script], options, home / "log")
     records = json.loads(stats.read_text(encoding="utf-8"))["records"][WARM_UP_STEPS:]
     return _Cost(
@@ -103,12 +100,7 @@ def measure(options: PlacementOptions) -> dict[str, list[Pair]]:
         stalled_s = statistics.median(cost.stalled_s for cost in costs)
         limit_s = _under_memtide(without_hints, options, home).stalled_s
         stall = Pair(limit_s, stalled_s, load.of_others())
-        load = machine.LoadBesideChildren()
-        exact_s = _under_memtide(script, options, home, "--exact").stalled_s
-        limit_s = _under_memtide(without_hints, options, home, "--exact").stalled_s
-        exact = Pair(limit_s, exact_s, load.of_others())
     return {
         "placement.stall": [stall],
-        "placement.stall_exact": [exact],
         "placement.efficiency": efficiency,
     }

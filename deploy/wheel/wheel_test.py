@@ -158,7 +158,7 @@ class Installed(unittest.TestCase):
         mapped = self.home / "mapped"
         self.run_program("python", train, *SMALL, "--log", plain)
         self.run_program(
-            *("memtide", "run", "--exact", "--device-pool", "24MiB", "--host-pool", "24MiB"),
+            *("memtide", "run", "--device-pool", "24MiB", "--host-pool", "24MiB"),
             *(script, train, mapped, *SMALL, "--log", managed),
         )
         self.assertEqual(len(losses(plain)), 4)

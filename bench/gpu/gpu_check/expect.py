@@ -23,7 +23,7 @@ _UPDATE_BYTES = 70
 # after backward.
 _STEP_BYTES, _AFTER_BACKWARD = 14, 0.8
 # The larger direction's bytes over the link in a step, as parts of all states, in a pool of a
-# quarter: with --exact, states come twice, less what stays; else parameters do.
+# quarter: where torch steps, states come twice, less what stays; else parameters do.
 _EXACT_MOVES, _STEPPED_MOVES = 1.25, 0.41
 # Copies and kernels that follow one another instead of overlapping.
 _IMPERFECT = 1.2
@@ -80,7 +80,7 @@ def table() -> str:
     """The table, in Markdown."""
     rows = [
         "| machine | tokens a step | TFLOP/s, GB/s of card, link, host | plain | fits / plain | "
-        "1/4, `--exact` | 1/4, daemon steps |",
+        "1/4, torch steps | 1/4, daemon steps |",
         "|---|---|---|---|---|---|---|",
     ]
     for each in machines():

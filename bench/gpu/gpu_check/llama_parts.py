@@ -35,7 +35,7 @@ def llama(bench: Bench) -> _Rows:
         return
     plain = training.plain(bench, job)
     yield _speed("plain", tokens, plain)
-    ours = training.under_memtide(bench, job, pool, ("--exact",))
+    ours = training.under_memtide(bench, job, pool)
     yield _speed("ours, device pool of 8.8 GiB", tokens, ours)
     ratio = plain.seconds("") / ours.seconds("")
     yield {"name": name, "value": ratio, "unit": "x", "at_least": _GOAL}

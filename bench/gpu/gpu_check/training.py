@@ -17,6 +17,8 @@ from gpu_check import facts
 from gpu_check.home import Home
 from gpu_check.parts import Bench
 
+# With it, the daemon computes steps on the host.
+DAEMON_STEPS = "--skip-non-finite"
 MIB = 2**20
 GIB = 2**30
 _SAMPLES_EVERY_MS = 200
@@ -107,7 +109,7 @@ def under_memtide(
     """The same script under `memtide run`, with a host pool for all states, and for the shadow
     chunks of all but the gradients where the daemon steps. `tensors_on_cpu`: as the fake CUDA has
     it without torch's device over it."""
-    copies = 1.1 if "--exact" in flags else 2.0
+    copies = 2.0 if DAEMON_STEPS in flags else 1.1
     host_pool = int(copies * job.state_bytes) // (2 * MIB) * 2 * MIB + 64 * MIB
     with tempfile.TemporaryDirectory() as scratch:
         log, stats = Path(scratch) / "log", Path(scratch) / "stats"

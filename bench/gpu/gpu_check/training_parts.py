@@ -22,7 +22,7 @@ def fits(bench: Bench) -> _Rows:
     job = training.gpt(bench.home)
     plain = training.plain(bench, job)
     pool = job.state_bytes * 5 // 4 // (2 * MIB) * 2 * MIB + 64 * MIB
-    ours = training.under_memtide(bench, job, pool, ("--exact",))
+    ours = training.under_memtide(bench, job, pool)
     few, _, many = job.phases
     yield {"name": "plain step, few tokens", "value": plain.seconds(few) * 1e3, "unit": "ms"}
     yield {"name": "plain step, many tokens", "value": plain.seconds(many) * 1e3, "unit": "ms"}
@@ -46,13 +46,14 @@ def quarter(bench: Bench) -> _Rows:
     few, clipped, _ = job.phases
     states = f"{job.state_bytes / MIB:.0f} MiB; {pool / MIB:.0f} MiB"
     yield {"name": "states of the model; device pool", "answer": states}
-    exact = training.under_memtide(bench, job.with_phases(few, clipped), pool, ("--exact",))
+    exact = training.under_memtide(bench, job.with_phases(few, clipped), pool)
     yield from same_bits("torch steps: ", plain.of(few), exact.of(few))
     yield from same_bits("torch steps, clipped: ", plain.of(clipped), exact.of(clipped))
     yield from _speed(bench, "torch steps: ", few, plain, exact, _EXACT_GOAL)
     yield _emptied("torch steps: ", exact)
     yield from _memory(job, pool, "torch steps: ", plain, exact)
-    stepped = training.under_memtide(bench, job.with_phases(few, clipped), pool)
+    flags = (training.DAEMON_STEPS,)
+    stepped = training.under_memtide(bench, job.with_phases(few, clipped), pool, flags)
     yield _close("the daemon steps: ", plain.of(few), stepped.of(few))
     yield _close("the daemon steps, clipped: ", plain.of(clipped), stepped.of(clipped))
     # No goal: the bound leaves out the host's arithmetic.
@@ -70,7 +71,7 @@ def chunk_sizes(bench: Bench) -> _Rows:
         {"16 MiB": "2MiB"} if bench.home.fake else {f"{n} MiB": f"{n}MiB" for n in (16, 32, 128)}
     )
     for name, size in sizes.items():
-        flags = ("--exact", f"--chunk-size={size}")
+        flags = (f"--chunk-size={size}",)
         ours = training.under_memtide(bench, job.with_phases(few), pool, flags)
         yield from same_bits(f"chunks of {name}: ", plain.of(few), ours.steps)
         yield {
@@ -90,7 +91,7 @@ def collectives(bench: Bench) -> _Rows:
         job = replace(job, arguments=(*job.arguments, "--device", "cpu"))
     plain = training.plain(bench, job)
     alone = replace(job, arguments=(*job.arguments, "--collectives"), phases=(few,))
-    ours = training.under_memtide(bench, alone, pool, ("--exact",), tensors_on_cpu=bench.home.fake)
+    ours = training.under_memtide(bench, alone, pool, tensors_on_cpu=bench.home.fake)
     yield from same_bits("in place, in a quarter: ", plain.of(few), ours.steps)
     yield _emptied("in place, in a quarter: ", ours)
 

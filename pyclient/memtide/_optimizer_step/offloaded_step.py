@@ -7,8 +7,8 @@ computed into shadow chunks and committed: all of it becomes visible, or nothing
 (docs/decisions/0013).
 
 Torch's own functions compute the parts, in threads of this process, with the bits of a plain step
-(torch_kernels.py, docs/decisions/0031). On a GPU, whose functions have other bits, the daemon's
-kernels compute them.
+(torch_kernels.py, docs/decisions/0031). On a GPU torch steps in place, as CUDA's functions have
+bits of their own; with a named job, and where steps may be skipped, the daemon's kernels step.
 
 What has no parts (small tensors outside chunks, sparse or complex ones, unlike layouts, capturable
 and differentiable optimizers) is passed to torch's function at once, as are optimizers whose step
@@ -180,9 +180,10 @@ class OffloadedSteps:
         )
 
     def _under_pressure(self) -> bool:
-        # What fits is stepped in place, which is faster: shadow chunks would evict other chunks.
+        # What fits is stepped in place, which is faster: shadow chunks would evict other chunks. So
+        # are steps on a GPU, unless the daemon is asked for something else with them.
         wanted = self.always or self.calls.count_non_finite
-        return wanted or self._manager.overflows()
+        return wanted or (self.calls.uses_torch and self._manager.overflows())
 
     def _take(
         self, form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
@@ -339,7 +340,7 @@ class OffloadedSteps:
         self._snapshots.write_now()
         if self.here:
             return
-        self.here = f"{type(optimizer).__name__} steps in the script's process"
+        self.here = f"{type(optimizer).__name__} steps in the script's thread"
         if self.always:  # The last manifest does not hold for changed chunks; commits another one.
             try:
                 self._commit({})
@@ -356,7 +357,9 @@ class OffloadedSteps:
         except BaseException:
             self._undo(updates)
             raise
-        print(f"memtide: optimizers step in this process from now on: {error}", file=sys.stderr)
+        print(
+            f"memtide: optimizers step in the script's thread from now on: {error}", file=sys.stderr
+        )
         for deferred in updates:
             deferred.count_steps(-1)
             deferred.redo()

@@ -1,4 +1,4 @@
-"""Who computes the parts of steps in these tests."""
+"""Fixtures that say what computes the parts of steps."""
 
 from __future__ import annotations
 

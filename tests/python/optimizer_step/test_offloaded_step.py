@@ -125,7 +125,7 @@ def test_states_in_chunks_that_are_changed_here_are_said_to_be(runtime: Runtime)
         parameter.grad = torch.ones_like(parameter)
         optimizer.step()
     assert len(runtime.manager.managed_in(optimizer.state[parameter])) == 2
-    assert "AdamW steps in the script's process" in runtime.offloaded.here
+    assert "AdamW steps in the script's thread" in runtime.offloaded.here
 
 
 @pytest.mark.usefixtures("by_the_daemon")

@@ -131,7 +131,9 @@ def test_without_room_for_twins_steps_are_made_here_for_good(
     assert_same(offloaded, plain)
     assert client.begun_parts >= call
     printed = capsys.readouterr().err
-    assert printed.count("optimizers step in this process from now on: the disk is full") == 1
+    assert (
+        printed.count("optimizers step in the script's thread from now on: the disk is full") == 1
+    )
 
 
 def test_nothing_is_changed_here_before_the_commit(

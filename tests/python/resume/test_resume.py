@@ -273,7 +273,7 @@ def test_what_steps_in_the_script_cannot_be_gone_on_with(client: FakeClient) -> 
     other = torch.optim.RMSprop([nn.Parameter(torch.ones(300))])
     other.step()
     train(model, optimizer, range(1))
-    assert manifest_of(client).lost == "RMSprop steps in the script's process"
+    assert manifest_of(client).lost == "RMSprop steps in the script's thread"
 
 
 def test_what_no_longer_fits_is_lost_before_it_is_changed_in_place(client: FakeClient) -> None:
@@ -283,7 +283,7 @@ def test_what_no_longer_fits_is_lost_before_it_is_changed_in_place(client: FakeC
     client.fail_step_call[len(client.step_calls) + 1] = ResourceExhausted("full")
     train(model, optimizer, range(2, 4))
     assert client.committed_steps == 3
-    assert manifest_of(client).lost == "AdamW steps in the script's process"
+    assert manifest_of(client).lost == "AdamW steps in the script's thread"
 
 
 def test_a_note_that_would_be_too_long_says_so(client: FakeClient) -> None:

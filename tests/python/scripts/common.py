@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,14 +22,6 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
         on_host = flat.to("cpu", copy="ON_GPU" in os.environ)
         sha.update(on_host.numpy().tobytes())
     return sha.hexdigest()
-
-
-class AdamWOfTheScript(torch.optim.AdamW):
-    """A class with a step of its own, which the script's thread computes where the tensors are."""
-
-    def step(self, closure: Any = None) -> Any:
-        """As torch's."""
-        return super().step(closure)
 
 
 def finish(losses: Iterable[float], *modules: torch.nn.Module) -> None:

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import torch
-from common import AdamWOfTheScript
 from torch import nn
 
 
@@ -23,8 +22,8 @@ def main() -> None:
     width = 512
     generator = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 2048)).to(device)
     judge = nn.Sequential(nn.Linear(2048, width), nn.ReLU(), nn.Linear(width, 1)).to(device)
-    for_generator = AdamWOfTheScript(generator.parameters(), lr=1e-3)
-    for_judge = AdamWOfTheScript(judge.parameters(), lr=1e-3)
+    for_generator = torch.optim.AdamW(generator.parameters(), lr=1e-3)
+    for_judge = torch.optim.AdamW(judge.parameters(), lr=1e-3)
     losses = []
     for step in range(steps):
         noise = torch.randn(8, 64).to(device)

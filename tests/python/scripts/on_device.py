@@ -3,12 +3,11 @@ In each step it also fills MIB of device memory. It says the most of the device'
 processes had when it looked, how often the allocator's cache was emptied after the first step, and
 how often all work of the process was waited for."""
 
-import os
 import sys
 from typing import Any
 
 import torch
-from common import AdamWOfTheScript, finish
+from common import finish
 from tiny_gpt import TinyGpt, batch, loss_of
 
 device, steps, scratch_mib = sys.argv[1], int(sys.argv[2]), int([*sys.argv, 0][3])
@@ -28,9 +27,7 @@ if _empty_cache is not None:
     module.empty_cache = count_and_empty
 torch.manual_seed(2)
 model = TinyGpt().to(device)
-# On a GPU the daemon's kernels make torch's own steps, to other bits.
-kind = torch.optim.AdamW if "DAEMON_STEPS" in os.environ else AdamWOfTheScript
-optimizer = kind(model.parameters(), lr=1e-3, amsgrad=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, amsgrad=True)
 losses = []
 
 
