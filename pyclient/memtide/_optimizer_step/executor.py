@@ -57,35 +57,54 @@ class StepCalls:
     @property
     def limits(self) -> CallLimits:
         """The limits of one call."""
-        properties, limits = self._client.properties, self._client.limits
-        # With a device, one host slot stays free: chunks pass through host memory on their way.
-        room = self._slots - (not self.shares_lease_budget)
+        limits = self._client.limits
         fair = self._slots // _HOST_PART // DEPTH
         # With more than half of the budget, no step part could be speculative (LeaseLedger.leave).
-        half = (properties.lease_budget if self.shares_lease_budget else self._slots) // 2
-        most_chunks = min(room, max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, half), fair))
+        half = self._room // 2
+        most_chunks = max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, half), fair)
+        if not self.uses_torch:
+            # With a device, one host slot stays free: chunks pass through host memory.
+            most_chunks = min(most_chunks, self._slots - (not self.shares_lease_budget))
         return CallLimits(min(most_chunks, limits.chunks_per_call), limits.step_pieces_per_call)
+
+    @property
+    def _room(self) -> int:
+        """The most chunks of a call that can be in host memory at a time."""
+        properties = self._client.properties
+        return properties.lease_budget if self.shares_lease_budget else self._slots
+
+    @property
+    def early_room(self) -> int:
+        """The chunks that a speculative call may have at a time. Torch's functions need not have
+        all chunks of a batch at once."""
+        half = max(1, self._room // 2)
+        return min(self.limits.chunks, half) if self.uses_torch else self.limits.chunks
 
     @property
     def speculative_depth(self) -> int:
         """The most calls of a speculative step at a time: at least half of the slots stay free."""
-        return max(1, min(DEPTH, self._slots // 2 // self.limits.chunks))
+        return max(1, min(DEPTH, self._slots // 2 // self.early_room))
 
     def make(self, batches: Iterable[Batch], shadows: Mapping[int, int]) -> int:
         """Computes batches into shadow chunks (`shadows`: by place). Returns how many elements of
         gradients are infinite or NaN, if they are counted. Raises the error of a batch, but not
         before all calls have ended."""
-        in_flight = [self.start(partial(self.make_one, batch, shadows)) for batch in batches]
+        room = min(self.limits.chunks, self._room)
+        in_flight = [self.start(partial(self._make, batch, shadows, room)) for batch in batches]
         try:
             return sum(batch.result() for batch in in_flight)
         except BaseException:
             stop(in_flight)
             raise
 
-    def make_one(self, batch: Batch, shadows: Mapping[int, int]) -> int:
-        """Computes one batch in the calling thread. Returns what `make` does."""
+    def make_early(self, batch: Batch, shadows: Mapping[int, int]) -> int:
+        """Computes one batch in the calling thread, in `early_room` chunks. Returns what `make`
+        does."""
+        return self._make(batch, shadows, self.early_room)
+
+    def _make(self, batch: Batch, shadows: Mapping[int, int], room: int) -> int:
         if self._torch is not None:
-            return self._torch.make(batch, shadows, count_non_finite=self.count_non_finite)
+            return self._torch.make(batch, shadows, room, count_non_finite=self.count_non_finite)
         return sum(
             self._client.step(*call, count_non_finite=self.count_non_finite)
             for call in calls_of(batch, self.geometry, shadows, self.limits.pieces)

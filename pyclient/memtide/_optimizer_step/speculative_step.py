@@ -264,7 +264,7 @@ class SpeculativeSteps:
         # A call must find room beside all leases ahead: else the process could wait for itself, as
         # its next lease waits behind the call, and the call for its leases to end. With a device,
         # the daemon's calls need no room there.
-        if self._calls.shares_lease_budget and not ledger.leave(self._calls.limits.chunks):
+        if self._calls.shares_lease_budget and not ledger.leave(self._calls.early_room):
             return False
         try:
             shadows = self._shadows.of(plan.kinds)
@@ -311,7 +311,7 @@ class SpeculativeSteps:
         batches = batches_of(updates, unit.copies, geometry, limits)
         marks = self._marks_of(batches)
         for batch in batches:
-            self._calls.make_one(batch, attempt.shadows)
+            self._calls.make_early(batch, attempt.shadows)
         return [(batch, {place: marks[place] for place in batch.places}) for batch in batches]
 
     def _factor_of(self, optimizer: Optimizer) -> float:

@@ -15,7 +15,7 @@ import contextlib
 import ctypes
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ import torch
 
 from memtide._capi.client import Client
 from memtide._capi.optimizer_step import Format
-from memtide._optimizer_step.partition import Batch, Geometry, Part
+from memtide._optimizer_step.partition import Batch, Geometry, Interval, Part
 from memtide._optimizer_step.torch_options import TorchOptions, argument_of
 from memtide.errors import MemtideError
 
@@ -60,54 +60,115 @@ class TorchKernels:
         self._client = client
         self._geometry = geometry
         self._scratch = Scratch()
+        # Batches that do not fit would evict each other's chunks.
+        self._by_turns = threading.Lock()
 
     def make(
-        self, batch: Batch, shadows: Mapping[int, int], *, count_non_finite: bool = False
+        self, batch: Batch, shadows: Mapping[int, int], room: int, *, count_non_finite: bool = False
     ) -> int:
-        """Computes a batch into shadow chunks (`shadows`: by place). Returns how many elements of
-        gradients are infinite or NaN, if they are counted; else 0."""
+        """Computes a batch into shadow chunks (`shadows`: by place), with at most `room` chunks in
+        host memory at a time. Returns how many elements of gradients are infinite or NaN, if they
+        are counted; else 0."""
         reads = sorted(self._read(batch))
         writes = sorted(shadows[place] for place in batch.writes)
+        if len(reads) + len(writes) > room:
+            with self._by_turns:
+                return self._make_by_turns(batch, shadows, room, count_non_finite)
+        with self._lent(reads, writes, shadows) as memory, torch.no_grad():
+            self._copy(batch.copies, memory)
+            for part in batch.parts:
+                self._step(part, memory)
+                memory.count(part, count_non_finite)
+        return memory.non_finite
+
+    def _make_by_turns(
+        self, batch: Batch, shadows: Mapping[int, int], room: int, count_non_finite: bool
+    ) -> int:
+        """As `make`, where not all chunks of a batch fit: its elements are copied to memory of this
+        process, some chunks at a time, and its results from there."""
+        steps = [(part, *_copies_of(part)) for part in batch.parts]
+        unchanged = [
+            (start, torch.empty(end - start, dtype=torch.uint8)) for start, end in batch.copies
+        ]
+        reads, writes = list(unchanged), list(unchanged)
+        for part, gradient, old, new in steps:
+            reads += [(part.gradient, gradient), *zip(_old_starts(part), old, strict=True)]
+            writes += [(start, one) for (start, _), one in zip(part.written, new, strict=True)]
+        for spans, places in self._groups(reads, room):
+            with self._lent(places, [], shadows) as memory:
+                for start, copy in spans:
+                    copy.copy_(_view(memory.old(start), copy.numel(), copy.dtype))
+        non_finite = 0
+        with torch.no_grad():
+            for part, gradient, old, new in steps:
+                if count_non_finite:
+                    non_finite += part.elements - int(torch.isfinite(gradient).sum())
+                step_in_tiles(part, gradient, old, new, self._scratch)
+        for number, (spans, places) in enumerate(self._groups(writes, room)):
+            with self._lent([], [shadows[place] for place in places], shadows) as memory:
+                memory.non_finite = 0 if number else non_finite
+                for start, result in spans:
+                    _view(memory.shadow(start), result.numel(), result.dtype).copy_(result)
+        return non_finite
+
+    def _groups(
+        self, spans: Iterable[tuple[int, torch.Tensor]], room: int
+    ) -> Iterator[tuple[list[tuple[int, torch.Tensor]], list[int]]]:
+        """Divides spans, each of which lies in one chunk, into groups over at most `room` chunks,
+        with the places of each group. No chunk is in two groups."""
+        by_place: dict[int, list[tuple[int, torch.Tensor]]] = {}
+        for span in spans:
+            by_place.setdefault(self._geometry.place(span[0]), []).append(span)
+        places = sorted(by_place)
+        for first in range(0, len(places), room):
+            some = places[first : first + room]
+            yield [span for place in some for span in by_place[place]], some
+
+    @contextlib.contextmanager
+    def _lent(
+        self, reads: Sequence[int], writes: Sequence[int], shadows: Mapping[int, int]
+    ) -> Iterator[_Memory]:
+        """Has chunks in host memory. Unless the block raises, the written ones have new content."""
         number, addresses = self._client.start_part(reads, writes)
+        memory = _Memory(
+            self._geometry, dict(zip((*reads, *writes), addresses, strict=True)), shadows
+        )
         try:
-            memory = _Memory(
-                self._geometry, dict(zip((*reads, *writes), addresses, strict=True)), shadows
-            )
-            for start, end in batch.copies:
-                ctypes.memmove(memory.shadow(start), memory.old(start), end - start)
-            with torch.no_grad():
-                non_finite = sum(self._step(part, memory, count_non_finite) for part in batch.parts)
+            yield memory
         except BaseException:
             # Fails only when the session is lost, and the part with it.
             with contextlib.suppress(MemtideError):
                 self._client.end_part(number, computed=False)
             raise
-        self._client.end_part(number, computed=True, non_finite=non_finite)
-        return non_finite
+        self._client.end_part(number, computed=True, non_finite=memory.non_finite)
+
+    @staticmethod
+    def _copy(intervals: Iterable[Interval], memory: _Memory) -> None:
+        for start, end in intervals:
+            ctypes.memmove(memory.shadow(start), memory.old(start), end - start)
 
     def _read(self, batch: Batch) -> set[int]:
         """The places whose content is read. States that begin with this step have none."""
         places = set(batch.reads) | {self._geometry.place(start) for start, _ in batch.copies}
         for part in batch.parts:
-            old = _first_fresh(part) if part.options.fresh_states else len(part.written)
-            places |= {self._geometry.place(start) for start, _ in part.written[:old]}
+            places |= {self._geometry.place(start) for start in _old_starts(part)}
         return places
 
-    def _step(self, part: Part, memory: _Memory, count_non_finite: bool) -> int:
-        options = part.options
-        assert isinstance(options, TorchOptions)
-        types = types_of(options, len(part.written))
-        starts = [start for start, _ in part.written]
-        read = starts[: _first_fresh(part)] if options.fresh_states else starts
-        old = [_view(memory.old(at), part.elements, t) for at, t in zip(read, types, strict=False)]
-        new = [
-            _view(memory.shadow(at), part.elements, t) for at, t in zip(starts, types, strict=True)
-        ]
-        gradient = _view(
-            memory.old(part.gradient), part.elements, dtype_of(options.gradient_format)
+    def _step(self, part: Part, memory: _Memory) -> None:
+        gradient_type, *types = _types_of_part(part)
+        step_in_tiles(
+            part,
+            _view(memory.old(part.gradient), part.elements, gradient_type),
+            [
+                _view(memory.old(start), part.elements, kind)
+                for start, kind in zip(_old_starts(part), types, strict=False)
+            ],
+            [
+                _view(memory.shadow(start), part.elements, kind)
+                for (start, _), kind in zip(part.written, types, strict=True)
+            ],
+            self._scratch,
         )
-        step_in_tiles(part, gradient, old, new, self._scratch)
-        return part.elements - int(torch.isfinite(gradient).sum()) if count_non_finite else 0
 
 
 def step_in_tiles(
@@ -135,13 +196,14 @@ def step_in_tiles(
             tile.take(target, result)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Memory:
-    """Where the chunks of a part are, by their places."""
+    """Where the chunks of a part are, by their places, and what was counted in them."""
 
     geometry: Geometry
     chunks: Mapping[int, int]
     shadows: Mapping[int, int]
+    non_finite: int = 0
 
     def old(self, address: int) -> int:
         """Where the present content of an address is."""
@@ -152,6 +214,12 @@ class _Memory:
         """Where the new content of an address is written."""
         place = self.geometry.place(address)
         return self.chunks[self.shadows[place]] + address - self.geometry.chunk(place)[0]
+
+    def count(self, part: Part, wanted: bool) -> None:
+        """Adds the elements of a part's gradient that are infinite or NaN, if that is wanted."""
+        if wanted:
+            gradient = _view(self.old(part.gradient), part.elements, _types_of_part(part)[0])
+            self.non_finite += part.elements - int(torch.isfinite(gradient).sum())
 
 
 @dataclass(frozen=True)
@@ -234,10 +302,27 @@ def step_once(
     return [parameter, *(lists[name][0] for name in call.states)]
 
 
-def _first_fresh(part: Part) -> int:
-    """The number of the first of the written tensors that begins with this step: masters have
-    content before."""
-    return 2 if part.options.rounded_format is not Format.NONE else 1
+def _old_starts(part: Part) -> list[int]:
+    """Where the tensors that a step reads begin, but for the gradient. States that begin with the
+    step have no content yet; masters have."""
+    starts = [start for start, _ in part.written]
+    if not part.options.fresh_states:
+        return starts
+    return starts[: 2 if part.options.rounded_format is not Format.NONE else 1]
+
+
+def _types_of_part(part: Part) -> list[torch.dtype]:
+    """The types of the gradient, the parameter and the states."""
+    options = part.options
+    assert isinstance(options, TorchOptions)
+    return [dtype_of(options.gradient_format), *types_of(options, len(part.written))]
+
+
+def _copies_of(part: Part) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+    """Memory for copies of a part: of its gradient, of what it reads and of what it writes, which
+    are the same tensors as far as both have them."""
+    gradient, *new = [torch.empty(part.elements, dtype=kind) for kind in _types_of_part(part)]
+    return gradient, new[: len(_old_starts(part))], new
 
 
 def _view(address: int, elements: int, kind: torch.dtype) -> torch.Tensor:

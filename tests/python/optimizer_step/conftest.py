@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 from memtide._optimizer_step import executor
+from memtide._optimizer_step.offloaded_step import OffloadedSteps
 
 
 @pytest.fixture
 def by_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon's kernels compute all steps, as with a GPU, on whose chunks a test cannot look."""
+    """The daemon's kernels compute steps, as those of a named job on a GPU, on whose chunks a test
+    cannot look; but in place while everything fits."""
     monkeypatch.setattr(executor, "TorchKernels", lambda *_: None)
+    monkeypatch.setattr(
+        OffloadedSteps,
+        "_under_pressure",
+        lambda steps: (
+            steps.always or steps.calls.count_non_finite or steps._manager.overflows()
+        ),
+    )
 
 
 @pytest.fixture(params=["torch", "daemon"])

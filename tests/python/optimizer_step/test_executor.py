@@ -20,9 +20,19 @@ def client_with(host_slots: int, device_slots: int) -> FakeClient:
 
 @pytest.mark.parametrize(
     ("host_slots", "device_slots", "most"),
-    [(6, 0, 6), (16, 0, 8), (24, 0, 9), (28, 0, 10), (240, 0, 20), (6, 4, 5), (24, 12, 10)],
+    [(6, 0, 8), (16, 0, 8), (24, 0, 9), (28, 0, 10), (240, 0, 20), (6, 4, 8), (24, 12, 10)],
 )
 def test_a_call_may_have_whole_chunks_where_there_is_room(
+    host_slots: int, device_slots: int, most: int
+) -> None:
+    calls = StepCalls(client_with(host_slots, device_slots))
+    assert calls.limits.chunks == most
+    calls.close()
+
+
+@pytest.mark.usefixtures("by_the_daemon")
+@pytest.mark.parametrize(("host_slots", "device_slots", "most"), [(6, 0, 6), (6, 4, 5)])
+def test_the_daemon_has_all_chunks_of_a_call_at_once(
     host_slots: int, device_slots: int, most: int
 ) -> None:
     calls = StepCalls(client_with(host_slots, device_slots))
@@ -38,9 +48,9 @@ def test_a_call_keeps_to_the_limits_that_the_daemon_sent() -> None:
     calls.close()
 
 
-def test_beside_a_call_leases_have_half_of_their_room() -> None:
-    for host_slots in range(19, 200):
+def test_beside_an_early_call_leases_have_half_of_their_room() -> None:
+    for host_slots in range(4, 200):
         client = client_with(host_slots, 0)
         calls = StepCalls(client)
-        assert LeaseLedger(client).leave(calls.limits.chunks), host_slots
+        assert LeaseLedger(client).leave(calls.early_room), host_slots
         calls.close()

@@ -68,6 +68,7 @@ class Space:
         self.addresses = [self.geometry.chunk(n)[0] for n in range(len(tensors))]
         self.shadows = {n: n + len(tensors) for n in range(len(tensors))}
         self._written = tensors
+        self.most_chunks = 0  # At a time.
         self._new = [torch.full_like(tensor, math.nan) for tensor in tensors]
 
     def new(self) -> list[torch.Tensor]:
@@ -75,6 +76,7 @@ class Space:
         return self._new
 
     def start_part(self, reads: list[int], writes: list[int]) -> tuple[int, list[int]]:
+        self.most_chunks = max(self.most_chunks, len(reads) + len(writes))
         chunks = [*self._written, *self._new]
         return 1, [chunks[place].data_ptr() for place in (*reads, *writes)]
 
@@ -129,6 +131,7 @@ _SGD_FLAGS = {
 }
 
 
+@pytest.mark.parametrize("room", [2, 100])  # Chunks at a time.
 @pytest.mark.parametrize("way", ["single", "foreach", "fused"])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
@@ -143,6 +146,7 @@ def test_any_cut_has_the_bits_of_the_whole(
     flags: dict[str, Any],
     kind: torch.dtype,
     way: str,
+    room: int,
     two_threads: None,
 ) -> None:
     if (form, kind, way) == (_SGD, torch.bfloat16, "fused"):
@@ -164,7 +168,8 @@ def test_any_cut_has_the_bits_of_the_whole(
         kernels = TorchKernels(space, space.geometry)  # type: ignore[arg-type]
         for first, end in ((0, cut), (cut, elements)):
             if first < end:
-                kernels.make(space.part(options, first, end), space.shadows)
+                kernels.make(space.part(options, first, end), space.shadows, room)
+        assert space.most_chunks <= room
         expected = [whole["params"][0], *(whole[name][0] for name in form.states if whole[name])]
         for ours, plain in zip(space.new()[1:], expected, strict=True):
             assert torch.equal(ours, plain), (elements, cut)
