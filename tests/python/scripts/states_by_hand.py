@@ -13,7 +13,10 @@ for step in range(8):
     loss = model(torch.randn(16, 512)).square().mean()
     loss.backward()
     optimizer.step()
-    results += [loss.item(), *(state["exp_avg"].norm().item() for state in optimizer.state.values())]
+    results += [
+        loss.item(),
+        *(state["exp_avg"].norm().item() for state in optimizer.state.values()),
+    ]
     weight = layers[step % 6].weight
     if step == 2:
         optimizer.state[weight]["exp_avg"].mul_(0.5)
