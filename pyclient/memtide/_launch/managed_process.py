@@ -97,6 +97,8 @@ class Managed:
                 self._progress.clear()
             failed = error is not None and not isinstance(error, SystemExit)
             self._write_outputs(silent=failed and not self._has_trained())
+            if isinstance(error, KeyboardInterrupt) and self._connection.daemon is not None:
+                self._connection.daemon.hurry()
 
     def lacking_room(self) -> str | None:
         """What the script's states lack, in a line; None: nothing, or it is not known."""
