@@ -222,7 +222,9 @@ class Managed:
         try:
             if self._may_not_train and not self._has_trained():
                 return
-            summary = self._recorder.finish(self._budget.as_json() if self._budget else None)
+            summary = self._recorder.finish(
+                self._budget.as_json() if self._budget else None, deferred_start.bytes_by_kind()
+            )
         except MemtideError as error:
             console.print(
                 f"memtide: no summary, as the daemon does not answer: {error}", markup=False

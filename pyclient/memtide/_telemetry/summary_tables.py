@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -86,7 +88,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(head)
     console.print(pools_table(summary.node))
     if summary.node.kinds:
-        console.print(kinds_table(summary.node))
+        console.print(kinds_table(summary.node, summary.shadow_bytes))
     if summary.budget is not None:
         _print_budget(summary.budget, console)
     console.print(_traffic_table(summary))
@@ -142,8 +144,10 @@ def pools_table(node: Node) -> Table:
     return table
 
 
-def kinds_table(node: Node) -> Table:
-    """A row for each kind of chunk: bytes allocated, and bytes with a valid copy on each tier."""
+def kinds_table(node: Node, shadow_bytes: Mapping[str, int] = MappingProxyType({})) -> Table:
+    """A row for each kind of chunk: bytes allocated, and bytes with a valid copy on each tier. Of
+    what is allocated, `shadow_bytes`, by kind, has a row of its own: shadow chunks, which hold
+    nothing between steps. (What they hold during one is shown with their kind.)"""
     table = _table("states", "allocated", *(f"on {pool.tier}" for pool in node.pools))
     total = Usage()
     for kind in KINDS:
@@ -151,7 +155,10 @@ def kinds_table(node: Node) -> Table:
         if usage is None or not usage.allocated_bytes:
             continue
         total = _sum(total, usage)
-        _add_usage(table, kind.replace("_", " "), usage, node)
+        shown = replace(usage, allocated_bytes=usage.allocated_bytes - shadow_bytes.get(kind, 0))
+        _add_usage(table, kind.replace("_", " "), shown, node)
+    if shadow_bytes:
+        table.add_row("shadow copies", format_size(sum(shadow_bytes.values())))
     table.add_section()
     _add_usage(table, "total", total, node)
     return table
