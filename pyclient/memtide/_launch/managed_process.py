@@ -24,6 +24,7 @@ from memtide._node.memory_budget import MemoryBudget
 from memtide._node.named_job import resume_job
 from memtide._node.private_daemon import Pools
 from memtide._telemetry import summary_tables
+from memtide._telemetry.progress import Progress
 from memtide._telemetry.recorder import Recorder, Summary
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
@@ -81,6 +82,7 @@ class Managed:
         self._may_not_train = spawned
         self._owner = os.getpid()
         self._session_closed = False  # While ranks of this process train.
+        self._progress: Progress | None = None  # Only on a terminal.
         self._open(options.request)
 
     def __enter__(self) -> None:
@@ -92,9 +94,9 @@ class Managed:
         error: BaseException | None,
         frames: TracebackType | None,
     ) -> None:
+        if os.getpid() == self._owner and self._progress is not None:
+            self._progress.close()
         if os.getpid() == self._owner and not self._session_closed:
-            if self._progress is not None:
-                self._progress.clear()
             failed = error is not None and not isinstance(error, SystemExit)
             self._write_outputs(silent=failed and not self._has_trained())
             if isinstance(error, KeyboardInterrupt) and self._connection.daemon is not None:
@@ -163,9 +165,11 @@ class Managed:
         budget = self._budget = budget_of(self._connection)
         if budget is not None and not self._options.quiet and self._rank == "0":
             self._say_default(budget)
-        self._progress = None
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
         if sys.stderr.isatty() and not self._options.quiet and self._rank == "0":
-            self._progress = summary_tables.Progress(self._recorder)
+            self._progress = Progress(self._recorder)
         deferred_start.install(
             self._connection.client,
             self._progress or self._recorder,
@@ -180,7 +184,7 @@ class Managed:
         if self._options.quiet or self._rank != "0":
             return
         if self._progress is not None:
-            self._progress.clear()
+            self._progress.erase()
         print(f"memtide: {line}", file=sys.stderr)
 
     def _say_default(self, budget: Budget) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from memtide._capi.client import Client, Stats
 from memtide._node import inspection
-from memtide._node.inspection import LINKS, STALLS, Node
+from memtide._node.inspection import LINKS, STALLS, Node, Pool
 from memtide._telemetry import process_memory
 from memtide._telemetry.memory_timeline import Sample, Tide
 from memtide._telemetry.observer import Observer, SpeculativeBatches
@@ -117,6 +117,11 @@ class Recorder(Observer):
     def last(self) -> Record | None:
         """The latest record."""
         return self._records[-1] if self._records else None
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools at the end of the latest record."""
+        return self._node.pools
 
     def finish(
         self, budget: dict[str, Any] | None = None, tensor_bytes: Mapping[str, int] | None = None
