@@ -33,7 +33,7 @@ class TerminalLine:
     def __init__(self, stream: TextIO, watched: Sequence[TextIO | None]) -> None:
         self._stream = stream
         self._write: Callable[[str], Any] = stream.write
-        self._width = 0  # Of the line that is shown.
+        self._width = 0  # The columns of what is shown.
         self._is_open = False  # Whether the script has written a part of a line.
         self._lock = threading.RLock()  # A signal handler may print while this thread draws.
         self._owner = os.getpid()
@@ -99,7 +99,7 @@ class Progress(Observer):
         self._recorder = recorder
         self._drawn_at = 0.0
         self._line = TerminalLine(sys.stderr, (sys.stdout, sys.stderr))
-        # What an iteration takes that waits for no chunk: of the first record after the first
+        # What an iteration takes that waits for no chunk, by the first record after the first
         # iteration, which makes states.
         self._unhindered_s: float | None = None
 
@@ -140,14 +140,12 @@ class Progress(Observer):
 def line_of(
     iteration: int, record: Record, unhindered_s: float | None, pools: Sequence[Pool]
 ) -> str:
-    """The line after an iteration. `record`: the latest one."""
+    """The line after an iteration: its number, its time, what it would be without
+    waits for chunks, the fill of each pool, and what all links move. `record`: the latest one."""
     seconds = record.seconds / record.iterations
     parts = [f"memtide: step {iteration}", f"{seconds:.2f} s"]
     if unhindered_s:
-        parts[-1] += f" ({seconds / unhindered_s:.1f}x one without waits)"
-    parts += [
-        f"{pool.tier} {format_size(pool.used_bytes)} of {format_size(pool.capacity_bytes)}"
-        for pool in pools
-    ]
+        parts[-1] += f" ({unhindered_s:.2f} s without waits)"
+    parts += [f"{p.tier} {p.used_bytes / p.capacity_bytes:.0%}" for p in pools if p.capacity_bytes]
     moved_bytes = sum(record.moved_bytes.values()) / record.seconds if record.seconds else 0
-    return " · ".join([*parts, f"moving {format_size(moved_bytes)}/s"])
+    return " · ".join([*parts, f"{format_size(moved_bytes)}/s"])

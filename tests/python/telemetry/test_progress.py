@@ -107,8 +107,7 @@ def test_a_line_has_the_step_its_time_the_pools_and_what_moves() -> None:
     pools = inspection.parse({"pools": [reply]}).pools
     record = Record(7, 2, 1.0, {"ssd_read_bytes": 48 << 20}, {}, {}, 0.5, 0.0)
     assert line_of(8, record, 0.25, pools) == (
-        "memtide: step 8 · 0.50 s (2.0x one without waits) · host 12.0 MiB of 16.0 MiB"
-        " · moving 48.0 MiB/s"
+        "memtide: step 8 · 0.50 s (0.25 s without waits) · host 75% · 48.0 MiB/s"
     )
     assert "without waits" not in line_of(8, record, None, pools)
 
