@@ -53,9 +53,13 @@ class Terminal:
         self.stream: TextIO = os.fdopen(its, "w")
 
     def written(self) -> str:
-        self.stream.write("\n")
+        """What has been written since the last call."""
         self.stream.flush()
-        return os.read(self._ours, 1 << 16).decode()[:-2]
+        os.write(self.stream.fileno(), b"<end>")
+        text = b""
+        while not text.endswith(b"<end>"):
+            text += os.read(self._ours, 1 << 16)
+        return text.decode().removesuffix("<end>")
 
     def close(self) -> None:
         self.stream.close()
