@@ -94,7 +94,8 @@ def test_nothing_is_drawn_beside_a_line_that_the_script_has_begun(terminal: Term
     print("\r 3 of 7", end="", file=terminal.stream)
     line.draw("a line")
     print("\r 4 of 7", end="", file=terminal.stream)
-    assert rows(terminal.written()) == [" 4 of 7"]  # And the end of that line.
+    print(file=terminal.stream)
+    assert rows(terminal.written()) == [" 4 of 7", ""]
     line.draw("a line")
     assert "a line" in terminal.written()
 
