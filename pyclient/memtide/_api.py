@@ -169,6 +169,7 @@ def offload(
     if exact:
         # The chunks of parts would keep the pool from shrinking for the script.
         runtime.offloaded.step_exactly(in_parts=budget is None)
+    runtime.names.know(model)
     for parameter in model.parameters():
         runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)
