@@ -64,8 +64,12 @@ def report(folder: Path, console: Console) -> int:
     table.add_column(justify="right")
     table.add_column(style="dim")
     for kind, usage in stats["kinds"].items():
-        if usage["allocated_bytes"]:
-            table.add_row(f"states: {kind.replace('_', ' ')}", mib(usage["allocated_bytes"]))
+        held_bytes = usage["allocated_bytes"] - stats["shadow_bytes"].get(kind, 0)
+        if held_bytes:
+            table.add_row(f"states: {kind.replace('_', ' ')}", mib(held_bytes))
+    if stats["shadow_bytes"]:
+        shadow_bytes = sum(stats["shadow_bytes"].values())
+        table.add_row("shadow copies", mib(shadow_bytes), "for steps, which hold nothing between")
     for pool in stats["pools"]:
         table.add_row(f"pool: {pool['tier']}", mib(pool["capacity_bytes"]))
     for link, name in LINKS.items():

@@ -164,6 +164,7 @@ def offload(
     )
     if budget is not None:
         runtime.keep_budget(budget)
+    runtime.names.know(model)
     for parameter in model.parameters():
         runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from memtide import __version__
@@ -108,8 +108,9 @@ def _add_explain(commands: argparse._SubParsersAction[Parser]) -> None:
     _add_trace_source(parser)
     parser.add_argument(
         "what",
-        metavar="CHUNK|activations",
-        help="a chunk's number in the trace, or its id: its history, newest first; `activations`: "
+        metavar="CHUNK|MODULE|activations",
+        help="a chunk's number in the trace, or its id: its history, newest first; the path of a "
+        "module, or of a parameter: that of each chunk that its passes use; `activations`: "
         "what each block saves for backward, and what the plan does with it",
     )
     parser.add_argument(
@@ -150,14 +151,14 @@ def _export(flags: argparse.Namespace) -> _Action:
 
 def _explain(flags: argparse.Namespace) -> _Action:
     about_activations = flags.what == "activations"
-    if not about_activations and not flags.what.isdecimal():
-        raise UsageError(f"'{flags.what}' is neither the number of a chunk nor `activations`")
     if not about_activations and flags.block is not None:
         raise UsageError("BLOCK comes after `activations`")
     trace = traces.parse(_raw_trace(flags))
     activations = TracedActivations(trace)
-    if not about_activations:
+    if flags.what.isdecimal():
         lines = explain.explain(trace, int(flags.what), activations.held_by)
+    elif not about_activations:
+        lines = _explained_chunks(trace, explain.chunks_of(trace, flags.what), activations)
     elif flags.block is None:
         lines = activations.explain()
     else:
@@ -165,6 +166,16 @@ def _explain(flags: argparse.Namespace) -> _Action:
     for line in lines:
         print(line)
     return lambda: 0
+
+
+def _explained_chunks(
+    trace: traces.Trace, numbers: Sequence[int], activations: TracedActivations
+) -> Iterator[str]:
+    """The lines of each of these chunks, with an empty one between two."""
+    for position, number in enumerate(numbers):
+        if position:
+            yield ""
+        yield from explain.explain(trace, number, activations.held_by)
 
 
 def _raw_trace(flags: argparse.Namespace) -> bytes:

@@ -87,6 +87,13 @@ def planned_activations() -> tuple[ActivationProfile, ActivationPlan] | None:
     return plans.latest if plans is not None else None
 
 
+def bytes_by_kind() -> dict[str, int]:
+    """Bytes of the chunks that hold the script's tensors, by kind (inspection.KINDS)."""
+    if _runtime is None:
+        return {}
+    return {kind.name.lower(): n for kind, n in _runtime.manager.bytes_by_kind().items()}
+
+
 def parameters() -> list[Parameter]:
     """The parameters that the runtime trained; none if torch was not imported."""
     return _runtime.parameters if _runtime is not None else []

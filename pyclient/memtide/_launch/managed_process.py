@@ -16,7 +16,7 @@ from rich.console import Console
 
 from memtide._activations.budget import Budget, budget_of
 from memtide._capi import admin
-from memtide._launch import deferred_start, pool_advice
+from memtide._launch import deferred_start, larger_pool, pool_advice
 from memtide._launch.deferred_start import Stepping
 from memtide._node import gpu_per_rank
 from memtide._node.connect import SessionRequest, connect
@@ -24,6 +24,8 @@ from memtide._node.memory_budget import MemoryBudget
 from memtide._node.named_job import resume_job
 from memtide._node.private_daemon import Pools
 from memtide._telemetry import summary_tables
+from memtide._telemetry.process_memory import available_host_bytes
+from memtide._telemetry.progress import Progress
 from memtide._telemetry.recorder import Recorder, Summary
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
@@ -32,6 +34,9 @@ from memtide._util.sizes import format_size
 from memtide.errors import MemtideError
 
 T = TypeVar("T")
+
+_LINKS_TO_SSD = ("ssd_read_bytes", "ssd_written_bytes")
+_LONGEST_REPLAY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class Managed:
         self._may_not_train = spawned
         self._owner = os.getpid()
         self._session_closed = False  # While ranks of this process train.
+        self._progress: Progress | None = None  # Only on a terminal.
         self._open(options.request)
 
     def __enter__(self) -> None:
@@ -91,11 +97,13 @@ class Managed:
         error: BaseException | None,
         frames: TracebackType | None,
     ) -> None:
+        if os.getpid() == self._owner and self._progress is not None:
+            self._progress.close()
         if os.getpid() == self._owner and not self._session_closed:
-            if self._progress is not None:
-                self._progress.clear()
             failed = error is not None and not isinstance(error, SystemExit)
-            self._write_outputs(silent=failed and not self._has_trained())
+            self._write_outputs(silent=failed and not self._has_trained(), replays=not failed)
+            if isinstance(error, KeyboardInterrupt) and self._connection.daemon is not None:
+                self._connection.daemon.hurry()
 
     def lacking_room(self) -> str | None:
         """What the script's states lack, in a line; None: nothing, or it is not known."""
@@ -160,9 +168,11 @@ class Managed:
         budget = self._budget = budget_of(self._connection)
         if budget is not None and not self._options.quiet and self._rank == "0":
             self._say_default(budget)
-        self._progress = None
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
         if sys.stderr.isatty() and not self._options.quiet and self._rank == "0":
-            self._progress = summary_tables.Progress(self._recorder)
+            self._progress = Progress(self._recorder)
         deferred_start.install(
             self._connection.client,
             self._progress or self._recorder,
@@ -177,7 +187,7 @@ class Managed:
         if self._options.quiet or self._rank != "0":
             return
         if self._progress is not None:
-            self._progress.clear()
+            self._progress.erase()
         print(f"memtide: {line}", file=sys.stderr)
 
     def _say_default(self, budget: Budget) -> None:
@@ -213,13 +223,15 @@ class Managed:
         )
         return Stepping(skip_non_finite=options.skip_non_finite, commit=True, manifest=manifest)
 
-    def _write_outputs(self, *, silent: bool) -> None:
+    def _write_outputs(self, *, silent: bool, replays: bool) -> None:
         console = make_console(stderr=True)
         outputs = self._options.outputs
         try:
             if self._may_not_train and not self._has_trained():
                 return
-            summary = self._recorder.finish(self._budget.as_json() if self._budget else None)
+            summary = self._recorder.finish(
+                self._budget.as_json() if self._budget else None, deferred_start.bytes_by_kind()
+            )
         except MemtideError as error:
             console.print(
                 f"memtide: no summary, as the daemon does not answer: {error}", markup=False
@@ -231,6 +243,8 @@ class Managed:
             outputs.stats.write_text(text + "\n", encoding="utf-8")
         if not self._options.quiet and not silent:
             self._print(summary, console)
+            if replays and self._rank == "0":
+                self._print_larger_pool(summary, console)
         if outputs.tide is not None:
             _draw(summary, outputs.tide, console)
         if outputs.trace is not None:
@@ -245,6 +259,20 @@ class Managed:
         summary_tables.print_summary(summary, console)
         if not self._options.request.chunk_bytes:
             pool_advice.print_chunk_size(self._connection.client, console)
+
+    def _print_larger_pool(self, summary: Summary, console: Console) -> None:
+        # The node's daemon is not the user's to enlarge, and a budget sizes the pools itself.
+        is_own = self._connection.daemon is not None and self._budget is None
+        if not is_own or not any(summary.moved_bytes[link] for link in _LINKS_TO_SSD):
+            return
+        with contextlib.suppress(MemtideError):
+            job_id = traces.job_of_process(self._connection.socket_dir, os.getpid())
+            raw = traces.fetch(self._connection.socket_dir, job_id)
+            line = larger_pool.line_about_larger_pool(
+                raw, available_host_bytes(), _LONGEST_REPLAY_S
+            )
+            if line is not None:
+                console.print(f"memtide: {line}", style="yellow", markup=False)
 
 
 def enter_rank(options: Options, index: int) -> contextlib.AbstractContextManager[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from memtide._launch.program import run_program
 from memtide.errors import NoRoom
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 # What only a mistake in memtide raises in a function of its own: its frames say where.
 _MISTAKES = (AssertionError, AttributeError, LookupError, NameError, TypeError)
 
@@ -63,7 +65,9 @@ def _shown(frames: TracebackType | None, *, all_of_mistake: bool = False) -> Tra
     entries = frames
     while entries is not None:
         code = entries.tb_frame.f_code
-        own = code.co_filename.startswith(_PACKAGE)
+        # What memtide calls in Python's library, such as a wait for its threads, is its own, too.
+        calls_library = own and not all_of_mistake and _is_in_library(code.co_filename)
+        own = code.co_filename.startswith(_PACKAGE) or calls_library
         if code is run_program.__code__:
             entries_shown.clear()
         elif not own or all_of_mistake:
@@ -75,3 +79,8 @@ def _shown(frames: TracebackType | None, *, all_of_mistake: bool = False) -> Tra
     for entry in reversed(entries_shown):
         shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return shown
+
+
+def _is_in_library(path: str) -> bool:
+    installed = ("site-packages", "dist-packages")
+    return path.startswith(_STANDARD_LIBRARY) and not any(part in path for part in installed)

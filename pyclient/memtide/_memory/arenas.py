@@ -8,6 +8,7 @@ each chunk once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from memtide._capi.client import Client, Home, Kind
@@ -63,6 +64,15 @@ class Arenas:
     def chunks_of_steps(self) -> int:
         """Those of them that optimizer steps may use: activations are dead by then."""
         return sum(arena.chunks for arena in list(self._arenas.values()))
+
+    def chunks_by_kind(self) -> Counter[Kind]:
+        """Chunks allocated of each kind."""
+        counts: Counter[Kind] = Counter()
+        for (kind, _), arena in list(self._arenas.items()):
+            counts[kind] += arena.chunks
+        for activations in list(self._activations.values()):
+            counts[Kind.ACTIVATION] += activations.chunks
+        return counts
 
     def places(self) -> set[int]:
         """The places of all chunks."""

@@ -133,6 +133,12 @@ class TensorManager:
         """Chunks allocated over all kinds."""
         return self._arenas.chunks()
 
+    def bytes_by_kind(self) -> dict[Kind, int]:
+        """Bytes of the chunks that hold tensors, by kind. The chunks of steps beside them
+        (shadow_chunks.py) are not counted."""
+        counts = self._arenas.chunks_by_kind()
+        return {kind: count * self.chunk_bytes for kind, count in counts.items()}
+
     def under_pressure(self) -> bool:
         """Whether there are more chunks than may be leased at once. The ledger reads that budget
         once an iteration, as the job's share of a pool may change."""

@@ -79,6 +79,7 @@ class PrivateDaemon:
     _lifeline: int
     _scratch: list[ScratchDirectory]
     _owner: int = field(default_factory=os.getpid)
+    _is_awaited: bool = True  # Whether `stop` lets the daemon end by itself, and waits for that.
 
     @classmethod
     def start(cls, pools: Pools, socket_dir: Path | None = None) -> PrivateDaemon:
@@ -121,6 +122,11 @@ class PrivateDaemon:
             raise Unavailable(f"{error}: {' '.join(command)}\n{log_text}") from None
         return daemon
 
+    def hurry(self) -> None:
+        """From now on, `stop` kills the daemon and returns at once: a user waits for this process
+        to end. The kernel frees what the daemon has, which takes up to a second."""
+        self._is_awaited = False
+
     def stop(self) -> None:
         """Ends the daemon and waits for its end. A second call, or one in a forked child, does
         nothing."""
@@ -128,11 +134,14 @@ class PrivateDaemon:
             return
         os.close(self._lifeline)
         self._lifeline = -1
-        try:
-            self.process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        if self._is_awaited:
+            try:
+                self.process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        else:
             self.process.kill()
-            self.process.wait()
         for directory in self._scratch:
             directory.remove()
 

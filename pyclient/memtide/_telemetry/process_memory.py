@@ -25,6 +25,13 @@ def host_bytes() -> int:
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
+def available_host_bytes() -> int:
+    """Host memory that new programs would have without swapping, as the kernel estimates it."""
+    text = Path("/proc/meminfo").read_text(encoding="ascii", errors="replace")
+    lines = (line.split() for line in text.splitlines())
+    return next((int(line[1]) * 1024 for line in lines if line[0] == "MemAvailable:"), 0)
+
+
 @dataclass(frozen=True)
 class Usage:
     """Memory of this process."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from memtide._capi.client import Client, Stats
 from memtide._node import inspection
-from memtide._node.inspection import LINKS, STALLS, Node
+from memtide._node.inspection import LINKS, STALLS, Node, Pool
 from memtide._telemetry import process_memory
 from memtide._telemetry.memory_timeline import Sample, Tide
 from memtide._telemetry.observer import Observer, SpeculativeBatches
@@ -118,11 +118,20 @@ class Recorder(Observer):
         """The latest record."""
         return self._records[-1] if self._records else None
 
-    def finish(self, budget: dict[str, Any] | None = None) -> Summary:
-        """The summary of the run up to now. `budget`: Budget.as_json(), if there is one."""
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools at the end of the latest record."""
+        return self._node.pools
+
+    def finish(
+        self, budget: dict[str, Any] | None = None, tensor_bytes: Mapping[str, int] | None = None
+    ) -> Summary:
+        """The summary of the run up to now. `budget`: Budget.as_json(), if there is one.
+        `tensor_bytes`: bytes of this process's chunks that hold tensors, by kind."""
         if self.iterations > self._iterations_recorded:
             self._end_record()
-        node, stats = inspection.inspect(self._socket_dir), self._client.stats()
+        node = inspection.inspect(self._socket_dir, sessions=True)
+        stats = self._client.stats()
         return Summary(
             seconds=time.monotonic() - self._began,
             iterations=self.iterations,
@@ -141,6 +150,7 @@ class Recorder(Observer):
             speculative_steps=self._step_waits.as_json(),
             chunks=stats.chunks,
             node=node,
+            shadow_bytes=_shadow_bytes(node, tensor_bytes or {}),
             records=list(self._records),
             tide=self.tide,
             budget=budget,
@@ -200,6 +210,9 @@ class Summary:
     speculative_steps: dict[str, Any]  # StepWaits.as_json().
     chunks: int
     node: Node
+    # By kind, a part of what is allocated: shadow chunks. Empty where other sessions have chunks,
+    # which the daemon does not tell apart.
+    shadow_bytes: dict[str, int]
     records: list[Record]
     tide: Tide | None
     budget: dict[str, Any] | None  # Budget.as_json().
@@ -231,6 +244,7 @@ class Summary:
             "budget": self.budget,
             "pools": [asdict(pool) for pool in self.node.pools],
             "kinds": {kind: asdict(usage) for kind, usage in self.node.kinds.items()},
+            "shadow_bytes": self.shadow_bytes,
             "records": [asdict(record) for record in self.records],
             "tide": asdict(self.tide) if self.tide else None,
         }
@@ -243,6 +257,16 @@ def _budget(node: Node) -> dict[str, int]:
         - int(session.get(f"{pool.tier}_ballooned_bytes", 0))
         for pool in node.pools
     }
+
+
+def _shadow_bytes(node: Node, tensor_bytes: Mapping[str, int]) -> dict[str, int]:
+    if len(node.sessions) != 1:
+        return {}
+    beside = {
+        kind: usage.allocated_bytes - tensor_bytes.get(kind, 0)
+        for kind, usage in node.kinds.items()
+    }
+    return {kind: size_bytes for kind, size_bytes in beside.items() if size_bytes > 0}
 
 
 def _counter_delta(before: Node, after: Node, counter: str) -> int:

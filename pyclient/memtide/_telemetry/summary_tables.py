@@ -1,10 +1,10 @@
-"""The tables that `memtide run` prints at its end, and its progress line."""
+"""The tables that `memtide run` prints at its end."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -13,8 +13,7 @@ from rich.text import Text
 
 from memtide._memory.chunk_size import Estimate
 from memtide._node.inspection import KINDS, LINKS, STALLS, Node, Usage
-from memtide._telemetry.observer import Observer
-from memtide._telemetry.recorder import Recorder, Summary
+from memtide._telemetry.recorder import Summary
 from memtide._util.sizes import format_size
 
 _LINK_NAMES = {
@@ -29,47 +28,6 @@ _STALL_NAMES = {
     "stalled_on_copy": "device copies",
     "stalled_on_room": "room",
 }
-_PROGRESS_EVERY_S = 0.5
-
-
-class Progress(Observer):
-    """A progress line on the terminal. Passes all events on to the recorder."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._written_at = 0.0
-        self._width = 0
-
-    @property
-    def sampling(self) -> bool:  # type: ignore[override]
-        return self._recorder.sampling
-
-    def moment(self, phase: str, name: str) -> None:
-        self._recorder.moment(phase, name)
-
-    def end_iteration(self) -> None:
-        self._recorder.end_iteration()
-        record, now = self._recorder.last(), time.monotonic()
-        if record is None or now - self._written_at < _PROGRESS_EVERY_S:
-            return
-        self._written_at = now
-        moved = sum(record.moved_bytes.values()) / record.iterations
-        stalled = sum(record.stalled_s.values()) / record.iterations
-        line = (
-            f"memtide: step {self._recorder.iterations}"
-            f" · {record.seconds / record.iterations:.2f} s"
-            f" · moved {format_size(moved)} · stalled {stalled:.2f} s"
-        )
-        self._write(line)
-
-    def clear(self) -> None:
-        """Removes the line from the terminal."""
-        self._write("")
-
-    def _write(self, line: str) -> None:
-        sys.stderr.write("\r" + line.ljust(self._width) + ("\r" if not line else ""))
-        sys.stderr.flush()
-        self._width = len(line)
 
 
 def print_summary(summary: Summary, console: Console) -> None:
@@ -86,7 +44,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(head)
     console.print(pools_table(summary.node))
     if summary.node.kinds:
-        console.print(kinds_table(summary.node))
+        console.print(kinds_table(summary.node, summary.shadow_bytes))
     if summary.budget is not None:
         _print_budget(summary.budget, console)
     console.print(_traffic_table(summary))
@@ -142,8 +100,10 @@ def pools_table(node: Node) -> Table:
     return table
 
 
-def kinds_table(node: Node) -> Table:
-    """A row for each kind of chunk: bytes allocated, and bytes with a valid copy on each tier."""
+def kinds_table(node: Node, shadow_bytes: Mapping[str, int] = MappingProxyType({})) -> Table:
+    """A row for each kind of chunk: bytes allocated, and bytes with a valid copy on each tier.
+    Shadow chunks (`shadow_bytes`, by kind, a part of what is allocated) have a row of their own;
+    between steps they hold nothing, and what they hold during one is shown with their kind."""
     table = _table("states", "allocated", *(f"on {pool.tier}" for pool in node.pools))
     total = Usage()
     for kind in KINDS:
@@ -151,7 +111,10 @@ def kinds_table(node: Node) -> Table:
         if usage is None or not usage.allocated_bytes:
             continue
         total = _sum(total, usage)
-        _add_usage(table, kind.replace("_", " "), usage, node)
+        shown = replace(usage, allocated_bytes=usage.allocated_bytes - shadow_bytes.get(kind, 0))
+        _add_usage(table, kind.replace("_", " "), shown, node)
+    if shadow_bytes:
+        table.add_row("shadow copies", format_size(sum(shadow_bytes.values())))
     table.add_section()
     _add_usage(table, "total", total, node)
     return table

@@ -24,6 +24,7 @@ from memtide._memory.tensor_manager import TensorManager, address_of
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._torch_hooks.module_names import ModuleNames
 
 _BACKWARD_DEPTH = 2
 _NO_BACKWARD = -1
@@ -75,8 +76,11 @@ class Known:
 class Moments:
     """The module hooks of one tensor manager."""
 
-    def __init__(self, manager: TensorManager, observer: Observer, scope: Scope) -> None:
+    def __init__(
+        self, manager: TensorManager, observer: Observer, scope: Scope, names: ModuleNames
+    ) -> None:
         self._manager = manager
+        self._names = names
         self._ledger = manager.ledger
         self._observer = observer
         self._scope = scope
@@ -276,7 +280,7 @@ class Moments:
         trained = any(p.requires_grad for p in parameters)
         if known is not None and known.addresses == addresses and known.trained == trained:
             return known
-        known = Known(type(module).__name__)
+        known = Known(self._names.of(module))
         for parameter in parameters:
             if parameter in self._scope:
                 self.adopt_parameter(parameter)

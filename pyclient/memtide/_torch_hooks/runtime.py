@@ -44,6 +44,7 @@ from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.leaf_modules import LeafModules
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_hooks import Moments, Scope
+from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
 from memtide._torch_hooks.patch_row import Context, When
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
@@ -71,7 +72,8 @@ class Runtime:
         self._everything = adopt_everything
         self._starting_processes = starting_processes
         self.scope = Scope(everything=adopt_everything)
-        self.moments = Moments(self.manager, self.observer, self.scope)
+        self.names = ModuleNames()
+        self.moments = Moments(self.manager, self.observer, self.scope, self.names)
         self.collectives: Collectives | GpuCollectives = (
             GpuCollectives(self.manager) if self.ledger.strict else Collectives(self.manager)
         )
@@ -116,6 +118,8 @@ class Runtime:
             handle = torch_modules.register_module_parameter_registration_hook(
                 self._on_registration
             )
+            self._undo.append(handle.remove)
+            handle = torch_modules.register_module_module_registration_hook(self.names.registered)
             self._undo.append(handle.remove)
         if self.ledger.strict:
             self._install_lease_dispatch()

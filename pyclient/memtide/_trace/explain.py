@@ -10,6 +10,9 @@ from memtide._trace.model import Chunk, Trace, Transfer
 from memtide._util.sizes import format_size
 from memtide.errors import UsageError
 
+_ACCESSES = ("read", "write")
+_PHASE_OF_USES = {"parameter": "forward", "gradient": "backward"}
+_MOST_NAMES = 8
 _PAST = {"read": "read", "write": "written", "allocate": "allocated", "free": "freed"}
 
 
@@ -29,6 +32,9 @@ def explain(
     ]
     chunk = trace.chunks.get(number)
     yield _headline(trace, number, chunk)
+    modules = _modules_of(trace, number, chunk)
+    if modules:
+        yield f"by its uses, it has {modules}"
     held = held_by(number)
     if held is not None:
         yield held
@@ -36,6 +42,41 @@ def explain(
         yield "it was neither used nor transferred in the iterations of the trace"
     for *_, text in sorted(lines, reverse=True):
         yield text
+
+
+def chunks_of(trace: Trace, name: str) -> list[int]:
+    """The chunks of parameters that a module's forward passes use, by the module's path, or by that
+    of a parameter of it. UsageError: no module of the trace has this name."""
+    used: dict[str, set[int]] = {}
+    for moment in trace.moments:
+        if moment.phase == _PHASE_OF_USES["parameter"]:
+            numbers = {number for number, operation in moment.uses if operation in _ACCESSES}
+            used.setdefault(moment.name, set()).update(numbers)
+    chunks = used.get(name) or used.get(name.rpartition(".")[0]) or set()
+    found = [n for n in sorted(chunks) if n in trace.chunks and trace.chunks[n].kind == "parameter"]
+    if not found:
+        raise UsageError(
+            f"the trace has no chunk of a module '{name}'; its modules are "
+            f"{_listed(sorted(used)) or 'none'}"
+        )
+    return found
+
+
+def _modules_of(trace: Trace, number: int, chunk: Chunk | None) -> str:
+    """What a chunk has parameters or gradients of, by the passes that use it. Empty: nothing, or
+    it has others: a step does not say which parameters the states that it uses are of."""
+    phase = _PHASE_OF_USES.get(chunk.kind if chunk is not None else "")
+    moments = (moment for moment in trace.moments if moment.phase == phase)
+    accesses = {(number, operation) for operation in _ACCESSES}
+    names = dict.fromkeys(m.name for m in moments if not accesses.isdisjoint(m.uses))
+    if chunk is None or not names:
+        return ""
+    return f"{chunk.kind}s of {_listed(list(names))}"
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} others" if more > 0 else "")
 
 
 def _number_of(trace: Trace, wanted: int) -> int:

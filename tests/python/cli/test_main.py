@@ -119,6 +119,9 @@ def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> No
         assert sum(pool[f"{part}_bytes"] for part in parts) == pool["capacity_bytes"]
     kinds = statistics["kinds"]
     assert kinds["optimizer_state"]["allocated_bytes"] >= 2 * 8 * 512 * 512 * 4
+    # Its arena has 10 MiB, one chunk of 2 MiB more than the weights and biases fill.
+    parameter_bytes = kinds["parameter"]["allocated_bytes"]
+    assert parameter_bytes - statistics["shadow_bytes"].get("parameter", 0) == 10 << 20
     assert statistics["moved_bytes"]["ssd_written_bytes"] > 0
     for link, moved in statistics["moved_bytes"].items():
         assert sum(record["moved_bytes"][link] for record in statistics["records"]) <= moved

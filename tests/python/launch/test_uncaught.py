@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from harness import PACKAGE_PARENT, Cli
+from harness import PACKAGE_PARENT, Cli, short_directory
 
 _POOLS = ("--device=none", "--host-pool=16MiB", "--ssd-pool=64MiB")
 # Functions in a file of memtide: one calls the script, the others fail.
@@ -23,6 +23,9 @@ def fail():
         raise memtide.MemtideError('there is no room')
 def mistake():
     return [][7]
+def fail_in_library():
+    import json
+    json.loads('this is no JSON')
 '''
 exec(compile(text, {str(PACKAGE_PARENT / "memtide" / "made.py")!r}, 'exec'))
 """
@@ -63,6 +66,15 @@ def test_the_frames_of_memtide_are_left_out(cli: Cli, script: Path) -> None:
     assert done.status == 1
     assert _functions(done.err) == ["<module>", "of_script"]
     assert done.err.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_frames_of_pythons_library_that_memtide_has_called_are_left_out(
+    cli: Cli, script: Path
+) -> None:
+    script.write_text(_OF_MEMTIDE + "fail_in_library()\n", encoding="utf-8")
+    assert _functions(cli.memtide("run", *_POOLS, script).err) == ["<module>"]
+    script.write_text("import json\njson.loads('no')\n", encoding="utf-8")
+    assert "decode" in _functions(cli.memtide("run", *_POOLS, script).err)
 
 
 def test_what_only_memtide_met_before_is_left_out(cli: Cli, script: Path) -> None:
@@ -112,11 +124,13 @@ def test_the_traceback_of_a_script_that_trained_comes_last(cli: Cli, script: Pat
 
 def test_an_interrupt_ends_a_training_with_the_frames_of_the_script(cli: Cli, script: Path) -> None:
     script.write_text(_TRAINS_FOREVER, encoding="utf-8")
-    running = cli.start_memtide("run", *_POOLS, script)
-    assert running.stdout is not None
-    assert running.stdout.readline() == "stepped\n"
-    running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=60)
+    with short_directory() as runtime_dir:
+        running = cli.start_memtide("run", *_POOLS, script, XDG_RUNTIME_DIR=runtime_dir)
+        assert running.stdout is not None
+        assert running.stdout.readline() == "stepped\n"
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=60)
+        assert list(runtime_dir.iterdir()) == []
     assert running.returncode == -signal.SIGINT  # A shell's $? is 130.
     summary, _, shown = err.partition("Traceback (most recent call last)")
     assert "chunks leased" in summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,13 +30,21 @@ def runtime() -> Iterator[Runtime]:
 
 def layers(count: int) -> nn.Sequential:
     """A model of `layers` whose weights fill a chunk each."""
-    return nn.Sequential(*(nn.Linear(32, 32, bias=False) for _ in range(count)))
+    model = nn.Sequential(*(nn.Linear(32, 32, bias=False) for _ in range(count)))
+    return copy.deepcopy(model)  # A copy has no path, and moments have the name of its class.
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
     model(torch.randn(2, 32)).square().sum().backward()
     optimizer.step()
+
+
+def test_the_moments_of_a_module_have_its_path(runtime: Runtime) -> None:
+    blocks = nn.ModuleDict({"blocks": nn.Sequential(*(nn.Linear(32, 32) for _ in range(12)))})
+    with torch.no_grad():
+        blocks["blocks"](torch.randn(2, 32))
+    assert runtime.client.reported == [(Phase.FORWARD, f"blocks.{at}") for at in range(12)]
 
 
 def test_an_iteration_is_its_moments_in_order_and_its_end(runtime: Runtime) -> None:

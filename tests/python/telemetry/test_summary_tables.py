@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtide._node import inspection
-from memtide._telemetry.summary_tables import pools_table
+from memtide._telemetry.summary_tables import kinds_table, pools_table
 
 
 def _columns(**mebibytes: int) -> dict[str, float]:
@@ -23,3 +23,15 @@ def test_what_is_shown_of_a_pool_sums_to_its_capacity() -> None:
 def test_states_that_are_rare_are_shown_where_they_are() -> None:
     assert {"quarantined", "ballooned"} & _columns(free=16).keys() == set()
     assert "ballooned" in _columns(ballooned=1, free=15)
+
+
+def test_shadow_chunks_are_no_parameters_and_what_is_allocated_adds_up() -> None:
+    kinds = [("PARAMETER", 20), ("OPTIMIZER_STATE", 40), ("GRADIENT", 10)]
+    reply = [{"kind": f"CHUNK_KIND_{k}", "allocated_bytes": n << 20} for k, n in kinds]
+    shadow_bytes = {"parameter": 10 << 20, "optimizer_state": 20 << 20}
+    table = kinds_table(inspection.parse({"kinds": reply}), shadow_bytes)
+    rows = dict(zip(*(map(str, column.cells) for column in table.columns[:2]), strict=True))
+    mebibytes = {name: float(size.removesuffix(" MiB")) for name, size in rows.items()}
+    expected = {"parameter": 10, "optimizer state": 20, "gradient": 10, "shadow copies": 30}
+    assert mebibytes.pop("total") == sum(mebibytes.values()) == 70
+    assert mebibytes == expected

@@ -52,7 +52,8 @@ class Cli:
             "OMP_NUM_THREADS": "1",
         }
 
-    def _environment(self, more: dict[str, object]) -> dict[str, str]:
+    def environment(self, more: dict[str, object]) -> dict[str, str]:
+        """The environment of a process, with `more` in it."""
         changes = {**self._changes, **{name: str(value) for name, value in more.items()}}
         return {**os.environ, **changes}
 
@@ -60,7 +61,7 @@ class Cli:
         """`python ARGUMENTS`, with `more` in the environment."""
         done = subprocess.run(
             [sys.executable, *map(str, arguments)],
-            env=self._environment(more),
+            env=self.environment(more),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -78,7 +79,7 @@ class Cli:
         """As `python`, left running: what it says is in pipes."""
         return subprocess.Popen(
             [sys.executable, *map(str, arguments)],
-            env=self._environment(more),
+            env=self.environment(more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

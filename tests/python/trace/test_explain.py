@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trace_builder as build
-from memtide._trace.explain import explain
+from memtide._trace.explain import chunks_of, explain
 from memtide._trace.model import parse
 from memtide.errors import UsageError
 
@@ -17,6 +17,7 @@ def test_a_history_is_newest_first() -> None:
     assert history(0) == [
         "chunk 0: parameter, 4.00 MiB, its next use is predicted 3 moments after the last moment, "
         "5",
+        "by its uses, it has parameters of Embedding",
         "read in moment 5 (forward, Embedding)",
         "written in moment 4 (step, AdamW)",
         "read in moment 3 (backward, Embedding)",
@@ -34,7 +35,7 @@ def test_a_history_is_newest_first() -> None:
 
 
 def test_a_wrong_prediction_is_shown_with_the_actual_use() -> None:
-    assert history(1)[1:4] == [
+    assert history(1)[2:5] == [
         "written in moment 4 (step, AdamW)",
         "written back early from host memory to SSD at moment 3 (backward, Embedding) (5.0 ms): "
         "no further use was predicted (it came at 4)",
@@ -103,3 +104,27 @@ def test_a_moment_that_the_trace_does_not_have_any_more_is_a_number() -> None:
 def test_a_chunk_that_is_not_there_is_an_error(raw: bytes, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         list(explain(parse(raw), 9))
+
+
+def test_a_module_or_a_parameter_of_it_names_the_chunks_that_its_passes_use() -> None:
+    names = ("blocks.0.mix", "blocks.0.out")
+    moments = [
+        build.moment(build.FORWARD, names[0], 0, (7, build.READ), (3, build.FREE)),
+        build.moment(build.FORWARD, names[1], 1, (7, build.READ), (8, build.READ)),
+        build.moment(build.BACKWARD, names[1], 2, (3, build.WRITE), (8, build.READ)),
+        build.moment(build.STEP, "daemon", 3, (4, build.WRITE), (7, build.WRITE)),
+    ]
+    chunks = [build.chunk(n, 0, build.PARAMETER) for n in (7, 8)]
+    chunks += [build.chunk(n, 0, build.GRADIENT) for n in (3, 4)]
+    read = parse(build.trace(moments, chunks=chunks))
+    assert chunks_of(read, "blocks.0.mix") == chunks_of(read, "blocks.0.mix.weight") == [7]
+    assert chunks_of(read, "blocks.0.out") == [7, 8]
+    lines = [next(line for line in list(explain(read, n))[1:]) for n in (7, 8, 3)]
+    assert lines == [
+        "by its uses, it has parameters of blocks.0.mix, blocks.0.out",
+        "by its uses, it has parameters of blocks.0.out",
+        "by its uses, it has gradients of blocks.0.out",
+    ]
+    assert not any("by its uses" in line for line in explain(read, 4))
+    with pytest.raises(UsageError, match="'daemon'; its modules are blocks.0.mix, blocks.0.out"):
+        chunks_of(read, "daemon")

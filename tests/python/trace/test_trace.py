@@ -147,7 +147,6 @@ def test_export_writes_what_the_suffix_says(cli: Cli, trace_file: Path, tmp_path
         (["trace", "export", "/nowhere/t.json"], 2, "no directory to write"),
         (["trace", "export", "--trace", "x", "--job", "3", "t.json"], 2, "--trace names a file"),
         (["explain", "--trace", "none.trace.gz", "3"], 2, "cannot be read as a trace"),
-        (["explain", "three"], 2, "'three' is neither the number of a chunk nor `activations`"),
         (["explain", "3", "layers.0"], 2, "BLOCK comes after `activations`"),
         (["run", "--trace", "t.txt", "train.py"], 2, "'t.txt' is neither"),
     ],
@@ -159,6 +158,14 @@ def test_bad_usage_is_told(
     done = cli.memtide(*arguments, cwd=tmp_path)
     assert (done.status, "Traceback" in done.err) == (status, False)
     assert message in done.err
+
+
+def test_a_module_that_the_trace_does_not_have_is_refused(cli: Cli, trace_file: Path) -> None:
+    done = cli.memtide("explain", "--trace", trace_file, "layers.3")
+    assert (done.status, done.out) == (2, "")
+    assert "no chunk of a module 'layers.3'; its modules are Embedding, Linear\n" in done.err
+    by_name = cli.memtide("explain", "--trace", trace_file, "Embedding.weight").check().out
+    assert by_name == cli.memtide("explain", "--trace", trace_file, "0").check().out
 
 
 def test_explain_reads_a_file(cli: Cli, trace_file: Path) -> None:
@@ -211,7 +218,9 @@ def test_the_documents_commands_work(cli: Cli, tmp_path: Path) -> None:
     start, end = read.iteration_ends[-2:]
     iteration = read.moments[start:end]
     names = [(moment.phase, moment.name) for moment in iteration]
-    assert names[:24] == [("forward", "Linear")] * 12 + [("backward", "Linear")] * 12
+    layers = [str(layer) for layer in range(12)]
+    assert names[:12] == [("forward", layer) for layer in layers]
+    assert names[12:24] == [("backward", layer) for layer in reversed(layers)]
     assert names[24] == ("step", "Adam")
     used = {chunk for moment in iteration for chunk, _ in moment.uses}
     kinds = {read.chunks[chunk].kind for chunk in used}
@@ -254,7 +263,7 @@ def test_the_documents_commands_for_activations_work(cli: Cli, tmp_path: Path) -
     assert lines[-1].startswith("what is saved outside of blocks: ")
     assert [line.split(":")[0] for line in block.splitlines()] == ["2, input", "2, rest"]
     assert set(block.splitlines()) <= set(lines)
-    assert "packed in moment 4 (forward, Linear), unpacked in 29 (backward, Linear)" in block
+    assert "packed in moment 4 (forward, 2.narrow), unpacked in 29 (backward, 2.narrow)" in block
     assert "slots of 2 MiB for chunks" in replayed
 
     read = traces.parse(trace_files.load(tmp_path / "budget.trace.gz"))

@@ -1,0 +1,50 @@
+"""The paths of modules in their models, such as `blocks.3.mlp.0`, by which moments are named.
+
+Torch tells when a module is registered in another. A module that was copied or unpickled since has
+the name of its class.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from torch import nn
+
+# The daemon records so much of a name (daemon/engine/tables/job_trace.h).
+_MOST_BYTES = 64
+_CUT = "..."
+_DEEPEST = 64  # A module may be in itself.
+
+
+class ModuleNames:
+    """Where modules stand."""
+
+    def __init__(self) -> None:
+        self._places: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], str]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def registered(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
+        """A global hook of torch: `module` is put into `parent`. Its first place counts."""
+        if module is not None and module not in self._places:
+            self._places[module] = weakref.ref(parent), name
+
+    def know(self, model: nn.Module) -> None:
+        """Takes the places of all modules of a model that was there before the hook."""
+        for parent in model.modules():
+            for name, module in parent.named_children():
+                self.registered(parent, name, module)
+
+    def of(self, module: nn.Module) -> str:
+        """A module's path, the end of it where it is long; its class, if it stands in no other."""
+        parts: list[str] = []
+        at: nn.Module | None = module
+        while at is not None and at in self._places and len(parts) < _DEEPEST:
+            parent, name = self._places[at]
+            parts.append(name)
+            at = parent()
+        path = ".".join(reversed(parts)) or type(module).__name__
+        encoded = path.encode()
+        if len(encoded) <= _MOST_BYTES:
+            return path
+        return _CUT + encoded[len(_CUT) - _MOST_BYTES :].decode(errors="ignore")

@@ -1,0 +1,67 @@
+"""Modules are named by their paths."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+from memtide._torch_hooks.module_names import ModuleNames
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+
+
+@pytest.fixture
+def names() -> Iterator[ModuleNames]:
+    names = ModuleNames()
+    handle = register_module_module_registration_hook(names.registered)
+    yield names
+    handle.remove()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(2, 2), nn.GELU())
+
+
+def model() -> nn.Module:
+    return nn.ModuleDict({"blocks": nn.ModuleList([Block(), Block()])})
+
+
+def test_a_path_is_that_of_named_modules(names: ModuleNames) -> None:
+    named = dict(model().named_modules())
+    assert {path: names.of(module) for path, module in named.items()} == {
+        path: path or "ModuleDict" for path in named
+    }
+
+
+def test_a_model_that_was_there_before_is_known_when_it_is_named() -> None:
+    names, made = ModuleNames(), model()
+    linear = made["blocks"][1].mlp[0]  # type: ignore[index]
+    assert names.of(linear) == "Linear"
+    names.know(made)
+    assert names.of(linear) == "blocks.1.mlp.0"
+
+
+def test_a_copy_has_the_name_of_its_class(names: ModuleNames) -> None:
+    assert names.of(copy.deepcopy(model())["blocks"][0].mlp[0]) == "Linear"  # type: ignore[index]
+
+
+def test_a_module_in_two_places_has_the_first_ones_name(names: ModuleNames) -> None:
+    shared = nn.Linear(2, 2)
+    both = nn.ModuleDict({"one": nn.Sequential(shared), "other": nn.Sequential(shared)})
+    assert names.of(shared) == "one.0"
+    del both
+
+
+def test_the_end_of_a_long_path_is_kept(names: ModuleNames) -> None:
+    linear = at = nn.Linear(2, 2)
+    kept = []
+    for _ in range(40):
+        at = nn.ModuleDict({"layer": at})
+        kept.append(at)
+    path = names.of(linear)
+    assert path.startswith("...")
+    assert path.endswith("layer.layer")
+    assert len(path.encode()) == 64
