@@ -103,6 +103,8 @@ class Managed:
             self._recorder = None
         elif self._is_first and not failed:
             self._say_nothing_managed()
+        if self._is_first:
+            self._say_what_is_unwritten()
         self._run.remove()
 
     def lacking_room(self) -> str | None:
@@ -239,6 +241,17 @@ class Managed:
                 style="yellow",
             )
 
+    def _say_what_is_unwritten(self) -> None:
+        writer = self._run.writer
+        others = writer not in (0, self._owner)
+        if others and not self._run.is_written and not self._options.quiet:
+            lacking = ", ".join(["summary", *self._options.outputs.flags])
+            print(
+                f"memtide: process {writer}, which trained first, was killed or still runs (Ray "
+                f"kills its workers): there is no {lacking} of it",
+                file=sys.stderr,
+            )
+
     def _has_trained(self) -> bool:
         assert self._connection is not None
         assert self._recorder is not None
@@ -283,6 +296,7 @@ class Managed:
                 pool_advice.print_chunk_size(connection.client, console)
         if writes:
             outputs.write_pictures(summary, connection.socket_dir, console)
+            self._run.mark_written()
         elif outputs.flags:
             console.print(
                 f"memtide: {', '.join(outputs.flags)}: of process {self._run.writer}, which "

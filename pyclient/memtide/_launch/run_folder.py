@@ -16,7 +16,7 @@ from typing import Any
 from memtide._launch.on_path import memtide_run
 from memtide._node.scratch_directory import ScratchDirectory
 
-_OPTIONS, _TRAINED, _WRITER = "options", "trained", "writer"
+_OPTIONS, _TRAINED, _WRITER, _WRITTEN = "options", "trained", "writer", "written"
 
 
 class RunFolder:
@@ -79,6 +79,16 @@ class RunFolder:
             return int((self.path / _WRITER).read_text(encoding="ascii") or 0)
         except FileNotFoundError:
             return 0
+
+    def mark_written(self) -> None:
+        """The process that writes the run's files has printed its summary and written them."""
+        if self.path.is_dir():
+            (self.path / _WRITTEN).touch()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the writer has done that."""
+        return (self.path / _WRITTEN).exists()
 
     def remove(self) -> None:
         """Removes the folder, in the process that made it."""

@@ -57,6 +57,11 @@ import os, subprocess, sys
 env = dict(os.environ, PYTHONPATH={str(_ON_PATH)!r})
 subprocess.run([sys.executable, "-c", {_TRAINS + "train(make())"!r}], env=env, check=True)
 """
+_IS_KILLED = f"""
+import subprocess, sys
+code = {_TRAINS + "train(make()); os._exit(0)"!r}
+subprocess.run([sys.executable, "-c", code], check=True)
+"""
 _KEEPS_THE_DEVICE = f"""{_TRAINS}
 import subprocess
 model = make()
@@ -255,6 +260,17 @@ def test_processes_that_do_not_train_run_nothing_and_say_nothing(cli: Cli, tmp_p
     done = cli.memtide("run", *_POOLS, script).check()
     assert "without memtide" not in done.err
     assert done.err.count("chunks leased") == 1
+
+
+def test_the_run_says_that_the_process_which_writes_its_files_was_killed(
+    cli: Cli, tmp_path: Path
+) -> None:
+    script, stats = tmp_path / "script.py", tmp_path / "stats"
+    script.write_text(_IS_KILLED, encoding="utf-8")
+    done = cli.memtide("run", *_POOLS, f"--stats={stats}", script).check()
+    assert not stats.exists()
+    assert "there is no summary, --stats of it" in done.err
+    assert "managed nothing" not in done.err
 
 
 def test_what_outlives_its_run_says_so(cli: Cli, tmp_path: Path) -> None:
