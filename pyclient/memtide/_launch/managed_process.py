@@ -67,6 +67,7 @@ class Managed:
         self._recorder: Recorder | None = None
         self._progress: summary_tables.Progress | None = None
         self._budget: Budget | None = None
+        self._is_finished = False
         request = options.request
         if self._is_first:
             least_pools.check(request.pools, chunk_bytes=request.chunk_bytes)
@@ -94,13 +95,13 @@ class Managed:
 
     def finish(self, *, failed: bool = False) -> None:
         """Prints the summary and writes the files, once. A forked child does nothing."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self._owner or self._is_finished:
             return
+        self._is_finished = True
         if self._progress is not None:
             self._progress.clear()
         if self._connection is not None and self._recorder is not None:
             self._write_outputs(self._connection, self._recorder, silent=failed)
-            self._recorder = None
         elif self._is_first and not failed:
             self._say_nothing_managed()
         if self._is_first:
