@@ -1,8 +1,9 @@
 """Trains one of eight small models in the way of a public example: `train.py NAME STEPS`.
 
 Plain PyTorch that does not mention memtide. Shapes, optimizers and loops are those of PyTorch's
-examples (VAE, MNIST, DCGAN, word_language_model), of minGPT, of ResNets for CIFAR and of small vision
-transformers, with widths that give 40 to 90 MB of states. Data is random, with a fixed seed.
+examples (VAE, MNIST, DCGAN, word_language_model), of minGPT, of ResNets for CIFAR and of small
+vision transformers, with widths that give 40 to 80 MiB of states. Data is random, with a fixed
+seed.
 """
 
 from __future__ import annotations

@@ -52,8 +52,10 @@ def metadata(project: dict[str, Any], version: str, readme: str, licenses: list[
 
 
 def entry_points(project: dict[str, Any]) -> str:
-    scripts = [f"{name} = {target}" for name, target in project["scripts"].items()]
-    return "\n".join(["[console_scripts]", *scripts, ""])
+    lines = []
+    for group, points in {"console_scripts": project["scripts"], **project["entry-points"]}.items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in points.items())]
+    return "\n".join([*lines, ""])
 
 
 def files_below(root: Path) -> list[str]:

@@ -63,6 +63,15 @@ class Content(unittest.TestCase):
         for name in PROGRAMS:
             self.assertEqual(self.modes[name], 0o100755, name)
 
+    def test_torch_finds_it_in_processes_of_a_run(self):
+        points = (self.info / "entry_points.txt").read_text()
+        called = "memtide._launch.on_path.memtide_run:torch_imported"
+        self.assertIn(f"[torch.backends]\nmemtide = {called}\n", points)
+        on_path = self.root / "memtide/_launch/on_path/memtide_run-1.dist-info"
+        self.assertTrue(
+            {"METADATA", "entry_points.txt"} <= {path.name for path in on_path.iterdir()}
+        )
+
     def test_every_file_is_in_the_record_with_its_hash(self):
         recorded = {}
         for line in (self.info / "RECORD").read_text().splitlines():

@@ -22,10 +22,10 @@ def add_arguments(run: Parser) -> None:
     run.description = (
         "Runs SCRIPT as `python SCRIPT ARGS...` would, with parameters, gradients and "
         "optimizer state in chunks. The session is with the node's daemon if it answers and no "
-        "pool is given; else a private daemon starts, and ends with the script. If SCRIPT is "
-        "torchrun or accelerate launch, each process that it starts runs in the same way. These "
-        "processes share one daemon; with several GPUs, each has its own, and these daemons "
-        "divide the host and SSD pools. Sizes: 512MiB, 2GiB, 1.5GB."
+        "pool is given; else a private daemon starts, and ends with the script. Processes in "
+        "Python that SCRIPT starts (torchrun, trl, multiprocessing) are managed in the same way "
+        "if they train. They share one daemon; with several GPUs, each rank has its own, and these "
+        "daemons divide the host and SSD pools. Sizes: 512MiB, 2GiB, 1.5GB."
     )
     pools = run.add_argument_group("pools of a private daemon")
     pools.add_argument("--device-pool", metavar="SIZE", help="device memory; 0: no device")
@@ -126,7 +126,8 @@ def add_arguments(run: Parser) -> None:
 
 def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
     from memtide._launch import run
-    from memtide._launch.managed_process import Options, Outputs
+    from memtide._launch.options import Options
+    from memtide._launch.outputs import Outputs
 
     pools = Pools(
         device_bytes=_size(flags.device_pool),

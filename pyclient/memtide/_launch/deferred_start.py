@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from memtide._activations.budget import Budget, Sampling
 from memtide._activations.plan import ActivationPlan
 from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
-from memtide._launch.spawned_ranks import EnterRank, StartRanks
 from memtide._memory.chunk_size import Parameter
 from memtide._node.step_manifest import StepManifest
 from memtide._telemetry.observer import Observer
 from memtide._util.import_hook import after_import
 
 if TYPE_CHECKING:
+    import torch
+
     from memtide._torch_hooks.runtime import Runtime
 
 _runtime: Runtime | None = None
@@ -36,28 +36,23 @@ def install(
     client: Client,
     observer: Observer,
     stepping: Stepping,
-    start_ranks: StartRanks,
-    enter_rank: EnterRank,
     budget: Budget | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Starts the runtime when torch is imported, or at once if it is imported already.
 
-    From then on, states are put into chunks, and torch.multiprocessing starts processes through
-    `start_ranks`, each of which calls `enter_rank` first. With a `budget`, activations are kept as
-    far as it allows, and `say` is called with each plan for them, in a line.
+    From then on, states are put into chunks. With a `budget`, activations are kept as far as it
+    allows, and `say` is called with each plan for them, in a line.
     """
 
     def start() -> None:
         global _runtime
-        from memtide._launch import spawned_ranks
         from memtide._torch_hooks import runtime
 
         _runtime = runtime.start(
             client,
             observer if budget is None else Sampling(budget, observer),
             adopt_everything=True,
-            starting_processes=partial(spawned_ranks.starting, start_ranks, enter_rank),
             allowance=None if budget is None else budget.allowance_bytes,
         )
         if budget is not None:
@@ -79,6 +74,12 @@ def end() -> bool:
     runtime.stop()
     _runtime.client.close()
     return True
+
+
+def is_in_chunks() -> Callable[[torch.Tensor], bool] | None:
+    """Whether a tensor is in chunks of this process, or of the one that it was forked from; None:
+    there are none."""
+    return _runtime.manager.manages if _runtime is not None else None
 
 
 def planned_activations() -> tuple[ActivationProfile, ActivationPlan] | None:

@@ -9,7 +9,9 @@ those of the run, by the factor that the first one needs.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -18,13 +20,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from memtide._capi import locate
+from memtide._telemetry.process_memory import available_host_bytes
+from memtide._telemetry.recorder import Summary
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
 from memtide._trace.model import Trace
 from memtide._util.sizes import format_size
+from memtide.errors import MemtideError
 
 _LEAST_GAIN = 1.1
+_LONGEST_REPLAY_S = 1.0
+_LINKS_TO_SSD = ("ssd_read_bytes", "ssd_written_bytes")
 _WARM_UP_ITERATIONS = 2  # As memtide-replay leaves out (daemon/planner/replay.h).
 # The queues of memtide-replay by the tiers of a transfer, each with the flags of its speed. A disk
 # has one for reads and writes; the two directions of a device's link have one speed.
@@ -34,6 +43,18 @@ _QUEUES = {
     ("ssd", "host"): ("disk", ("--ssd-read-gbps", "--ssd-write-gbps")),
     ("host", "ssd"): ("disk", ("--ssd-read-gbps", "--ssd-write-gbps")),
 }
+
+
+def print_gain(summary: Summary, socket_dir: Path, console: Console) -> None:
+    """Prints how much faster this process's run would have been, if it moved bytes to or from SSD,
+    and if that is known within a second. REQUIRES: the daemon is this run's own."""
+    if not any(summary.moved_bytes[link] for link in _LINKS_TO_SSD):
+        return
+    with contextlib.suppress(MemtideError):
+        raw = traces.fetch(socket_dir, traces.job_of_process(socket_dir, os.getpid()))
+        line = line_about_larger_pool(raw, available_host_bytes(), _LONGEST_REPLAY_S)
+        if line is not None:
+            console.print(f"memtide: {line}", style="yellow", markup=False)
 
 
 def line_about_larger_pool(raw: bytes, most_more_bytes: int, within_s: float) -> str | None:

@@ -1,92 +1,88 @@
-"""A process under `memtide run`: its session, the hooks in torch, and the summary at the end."""
+"""A process of `memtide run`: its session, the hooks in torch, and the summary at the end."""
 
 from __future__ import annotations
 
-import contextlib
-import json
+import atexit
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
 
-from rich.console import Console
-
 from memtide._activations.budget import Budget, budget_of
-from memtide._capi import admin
-from memtide._launch import deferred_start, larger_pool, pool_advice
+from memtide._launch import (
+    deferred_start,
+    forked,
+    larger_pool,
+    pool_advice,
+    ranks,
+    spawned_ranks,
+)
 from memtide._launch.deferred_start import Stepping
-from memtide._node import gpu_per_rank
-from memtide._node.connect import SessionRequest, connect
+from memtide._launch.first_parameter import FirstParameter
+from memtide._launch.first_step import FirstStep
+from memtide._launch.options import Inherited, Options
+from memtide._launch.outputs import Outputs
+from memtide._launch.run_folder import RunFolder
+from memtide._node import gpu_per_rank, least_pools
+from memtide._node.connect import Connection, Reached, finds_daemon, open_session, reach
 from memtide._node.memory_budget import MemoryBudget
 from memtide._node.named_job import resume_job
 from memtide._node.private_daemon import Pools
 from memtide._telemetry import summary_tables
-from memtide._telemetry.process_memory import available_host_bytes
 from memtide._telemetry.progress import Progress
-from memtide._telemetry.recorder import Recorder, Summary
-from memtide._trace import files as trace_files
-from memtide._trace import model as traces
+from memtide._telemetry.recorder import Recorder
 from memtide._util.console import make_console
 from memtide._util.sizes import format_size
 from memtide.errors import MemtideError
 
 T = TypeVar("T")
 
-_LINKS_TO_SSD = ("ssd_read_bytes", "ssd_written_bytes")
-_LONGEST_REPLAY_S = 1.0
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """The files to write; None: the file is not written."""
-
-    stats: Path | None = None
-    tide: Path | None = None
-    tide_iteration: int = 6
-    trace: Path | None = None
-
-    def absolute(self) -> Outputs:
-        """The same files, independent of the working directory, which a script may change."""
-        return replace(
-            self,
-            stats=self.stats and self.stats.absolute(),
-            tide=self.tide and self.tide.absolute(),
-            trace=self.trace and self.trace.absolute(),
-        )
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of `memtide run`."""
-
-    request: SessionRequest
-    outputs: Outputs
-    quiet: bool = False
-    skip_non_finite: bool = False
-    resume: bool = False
-
 
 class Managed:
-    """A context in which states are in chunks. At its end it prints the summary of the run.
+    """A context in which states are in chunks. At its end it prints the summary of the process.
 
-    Only rank 0 prints the full summary and writes the output files. A `spawned` rank, and a process
-    that has started ranks, print anything only if they have trained. The constructor raises
-    the exceptions of `connect`.
+    The daemon is there from the beginning, and the session from the first parameter on, so that a
+    process that only starts others takes no memory from them. With several GPUs, the daemon starts
+    with the session, as it owns the GPU of the process's rank (decision 19).
+
+    Only rank 0 prints the full summary and may write the output files. Processes that have not
+    trained print nothing, except that of `memtide run` if no process has. The constructor raises
+    the exceptions of `reach`.
     """
 
-    def __init__(self, options: Options, rank: str = "0", *, spawned: bool = False) -> None:
-        if rank != "0":
-            options = replace(options, outputs=Outputs())
+    def __init__(
+        self, options: Options, join: Callable[[RunFolder], None], run: RunFolder | None = None
+    ) -> None:
+        """`join`: manages a forked child as one of the run. `run`: that of the process which
+        started this one; None: this is `memtide run`."""
         self._options = options
-        self._rank = rank
-        self._may_not_train = spawned
+        self._join_run = join
+        self._is_first = run is None
         self._owner = os.getpid()
-        self._session_closed = False  # While ranks of this process train.
+        # If a launcher has started several `memtide run`, each has a daemon of its own.
+        self._has_siblings = self._is_first and ranks.in_environment() is None
+        self._rank = ranks.Rank()
+        self._reached: Reached | None = None
+        self._connection: Connection | None = None
+        self._recorder: Recorder | None = None
         self._progress: Progress | None = None  # Only on a terminal.
-        self._open(options.request)
+        self._budget: Budget | None = None
+        self._is_finished = False
+        request = options.request
+        if self._is_first:
+            least_pools.check(request.pools, chunk_bytes=request.chunk_bytes)
+        if request.job_name or (self._is_first and not self._is_for_one_gpu()):
+            self._reached = reach(request)
+        self._run = run or self._announced()
+        os.register_at_fork(after_in_child=self._forked)
+        spawned_ranks.watch(self.start_ranks)
+        # A named job resumes before the script begins.
+        if request.job_name or not self._is_first:
+            self._open()
+        else:
+            FirstParameter(self._join)
 
     def __enter__(self) -> None:
         pass
@@ -97,94 +93,140 @@ class Managed:
         error: BaseException | None,
         frames: TracebackType | None,
     ) -> None:
-        if os.getpid() == self._owner and self._progress is not None:
+        self.finish(failed=error is not None and not isinstance(error, SystemExit))
+        interrupted = isinstance(error, KeyboardInterrupt) and os.getpid() == self._owner
+        if interrupted and self._reached is not None and self._reached.daemon is not None:
+            self._reached.daemon.hurry()
+
+    def finish(self, *, failed: bool = False) -> None:
+        """Prints the summary and writes the files, once. A forked child does nothing."""
+        if os.getpid() != self._owner or self._is_finished:
+            return
+        self._is_finished = True
+        if self._progress is not None:
             self._progress.close()
-        if os.getpid() == self._owner and not self._session_closed:
-            failed = error is not None and not isinstance(error, SystemExit)
-            self._write_outputs(silent=failed and not self._has_trained(), replays=not failed)
-            if isinstance(error, KeyboardInterrupt) and self._connection.daemon is not None:
-                self._connection.daemon.hurry()
+        if self._connection is not None and self._recorder is not None:
+            self._write_outputs(self._connection, self._recorder, failed=failed)
+        elif self._is_first and not failed:
+            self._say_nothing_managed()
+        if self._is_first:
+            self._say_what_is_unwritten()
+        self._run.remove()
 
     def lacking_room(self) -> str | None:
         """What the script's states lack, in a line; None: nothing, or it is not known."""
-        if self._session_closed:
+        if self._connection is None or self._recorder is None:
             return None
         return pool_advice.lacking_room(
             self._connection.client, model_is_complete=self._recorder.iterating
         )
 
-    def start_ranks(self, count: int, start: Callable[[Options | None], T], *, waits: bool) -> T:
-        """Calls `start(options)`, where `options` configures the `count` ranks that it starts; None
-        starts them without memtide. `waits`: `start` returns when the ranks have ended.
+    def start_ranks(self, start: Callable[[], T], *, waits: bool) -> T:
+        """Calls `start`, which starts processes. `waits`: it returns when they have ended.
 
-        If this process waits and has no chunks, it ends its session before, so that the ranks have
-        all memory, and opens a new one when they have ended.
+        If this process waits and has no chunks, it ends its session before, so that they have all
+        memory, and opens a new one when it needs it.
         """
-        # A forked child has no session, and only one process can be in a named job.
-        if os.getpid() != self._owner or self._options.request.job_name:
-            return start(None)
-        # A budget is of one process.
-        request = replace(
-            self._options.request,
-            pools=Pools(),
-            budget=MemoryBudget(),
-            socket_dir=self._connection.socket_dir,
-        )
-        options = replace(self._options, request=replace(request, ranks=count))
-        # A process that has trained prints the summary and writes the files itself.
-        if not self._session_closed and self._has_trained():
-            return start(replace(options, outputs=Outputs(), quiet=True))
-        self._may_not_train = True
-        self._session_closed = self._session_closed or (waits and deferred_start.end())
-        if self._session_closed and self._stop_daemon_for_ranks():
-            request = self._options.request
-            pools = replace(request.pools, device=gpu_per_rank.GPU_OF_RANK)
-            request = replace(request, pools=pools, budget=MemoryBudget())
-            options = replace(options, request=replace(request, ranks=count))
-        result = start(options)
-        if self._session_closed:
-            self._open_again(request)
+        connection, request = self._connection, self._options.request
+        here = os.getpid() == self._owner and connection is not None
+        if not here or not waits or request.job_name or self._has_trained():
+            return start()
+        assert connection is not None
+        if not deferred_start.end():
+            return start()
+        self._connection = self._recorder = None
+        if connection.daemon is not None and self._is_for_one_gpu():
+            connection.daemon.stop()
+            self._reached = None
+        result = start()
+        FirstParameter(self._join)
         return result
 
-    def _stop_daemon_for_ranks(self) -> bool:
-        """Ends this process's private daemon if each rank is to start its own; returns whether.
+    def _is_for_one_gpu(self) -> bool:
+        """Whether each rank starts a daemon of its own, for its GPU (decision 19)."""
+        request = self._options.request
+        shared = request.socket_dir is not None or finds_daemon(request)
+        return not shared and gpu_per_rank.is_wanted(request.pools)
 
-        A daemon has one GPU (decision 19): each rank starts one for the GPU of its number.
-        """
-        request, daemon = self._options.request, self._connection.daemon
-        alone = request.ranks == 1 and request.socket_dir is None
-        if daemon is None or not alone or not gpu_per_rank.is_wanted(request.pools):
-            return False
-        daemon.stop()
-        return True
+    def _announced(self) -> RunFolder:
+        run = RunFolder.create()
+        atexit.register(run.remove)
+        options, request = self._options, self._options.request
+        # A budget is of one process.
+        pools = replace(request.pools, device=gpu_per_rank.GPU_OF_RANK)
+        inherited = replace(request, pools=pools, budget=MemoryBudget())
+        if self._reached is not None:
+            inherited = replace(inherited, pools=Pools(), socket_dir=self._reached.socket_dir)
+        started = replace(options, request=inherited)
+        run.announce(Inherited(started, options, os.getpid()))
+        return run
 
-    def _open(self, request: SessionRequest) -> None:
-        self._connection = connect(request)
-        self._recorder = Recorder(
-            self._connection.client,
-            self._connection.socket_dir,
-            self._options.outputs.tide_iteration if self._options.outputs.tide else None,
+    def _join(self) -> None:
+        """Opens the session, in this process or in a forked child that has none yet."""
+        if os.getpid() != self._owner:
+            self._join_run(self._run)
+            return
+        try:
+            self._open()
+        except MemtideError as error:
+            raise SystemExit(f"memtide: {error}") from None
+
+    def _open(self) -> None:
+        self._rank = ranks.of_this_process()
+        options, own = self._options, self._options.request
+        own = replace(own, ranks=self._rank.local_count, rank=self._rank.local)
+        reached = self._reached or reach(own)
+        request = replace(own, budget=reached.request.budget)
+        # All of a private daemon is this process's if no other one knows it.
+        if reached.daemon is not None and (self._reached is None or not self._has_siblings):
+            request = replace(request, ranks=1)
+        self._reached = reached
+        connection = self._connection = open_session(reached, request)
+        shown = not options.quiet and self._rank.number == 0
+        outputs = options.outputs if self._rank.number == 0 else Outputs()
+        recorder = self._recorder = Recorder(
+            connection.client,
+            connection.socket_dir,
+            outputs.tide_iteration if outputs.tide else None,
         )
-        budget = self._budget = budget_of(self._connection)
-        if budget is not None and not self._options.quiet and self._rank == "0":
+        budget = self._budget = budget_of(connection)
+        if budget is not None and shown:
             self._say_default(budget)
         if self._progress is not None:
             self._progress.close()
             self._progress = None
-        if sys.stderr.isatty() and not self._options.quiet and self._rank == "0":
-            self._progress = Progress(self._recorder)
+        if sys.stderr.isatty() and shown:
+            self._progress = Progress(recorder)
         deferred_start.install(
-            self._connection.client,
-            self._progress or self._recorder,
-            self._stepping(),
-            self.start_ranks,
-            enter_rank,
+            connection.client,
+            FirstStep(self._progress or recorder, self._stepped),
+            self._stepping(connection),
             budget,
             self._say,
         )
 
+    def _stepped(self) -> None:
+        """An optimizer has stepped for the first time in this process."""
+        assert self._connection is not None
+        assert self._recorder is not None
+        self._run.mark_trained()
+        if self._rank.number == 0:
+            self._run.claim_outputs()
+        stats = self._connection.client.stats()
+        if not self._options.quiet and not stats.chunks and not stats.acquires:
+            summary_tables.print_if_nothing_managed(
+                self._recorder.finish(), make_console(stderr=True), self._name()
+            )
+
+    def _name(self) -> str:
+        return f"memtide, in rank {self._rank.number}," if self._rank.number else "memtide"
+
+    def _forked(self) -> None:
+        if self._connection is not None and (is_in_chunks := deferred_start.is_in_chunks()):
+            forked.entered(self._owner, is_in_chunks)
+
     def _say(self, line: str) -> None:
-        if self._options.quiet or self._rank != "0":
+        if self._options.quiet or self._rank.number:
             return
         if self._progress is not None:
             self._progress.erase()
@@ -199,37 +241,51 @@ class Managed:
                 file=sys.stderr,
             )
 
-    def _open_again(self, request: SessionRequest) -> None:
-        try:
-            self._open(request)
-        except MemtideError as error:
-            print(f"memtide: the script goes on without memtide: {error}", file=sys.stderr)
-        else:
-            self._session_closed = False
+    def _say_nothing_managed(self) -> None:
+        if not self._options.quiet and not self._run.has_trained:
+            make_console(stderr=True).print(
+                "memtide managed nothing: no optimizer stepped in this process, nor in a managed "
+                "one that it started",
+                style="yellow",
+            )
+
+    def _say_what_is_unwritten(self) -> None:
+        writer = self._run.writer
+        others = writer not in (0, self._owner)
+        if others and not self._run.is_written and not self._options.quiet:
+            lacking = ", ".join(["summary", *self._options.outputs.flags])
+            print(
+                f"memtide: process {writer}, which trained first, was killed or still runs (Ray "
+                f"kills its workers): there is no {lacking} of it",
+                file=sys.stderr,
+            )
 
     def _has_trained(self) -> bool:
+        assert self._connection is not None
+        assert self._recorder is not None
         stats = self._connection.client.stats()
         return bool(self._recorder.iterations or stats.chunks or stats.acquires)
 
-    def _stepping(self) -> Stepping:
+    def _stepping(self, connection: Connection) -> Stepping:
         options = self._options
         if not options.request.job_name:
             return Stepping(skip_non_finite=options.skip_non_finite)
         manifest = resume_job(
-            self._connection.client,
-            self._connection.socket_dir,
+            connection.client,
+            connection.socket_dir,
             options.request.job_name,
             resume=options.resume,
         )
         return Stepping(skip_non_finite=options.skip_non_finite, commit=True, manifest=manifest)
 
-    def _write_outputs(self, *, silent: bool, replays: bool) -> None:
+    def _write_outputs(self, connection: Connection, recorder: Recorder, *, failed: bool) -> None:
         console = make_console(stderr=True)
-        outputs = self._options.outputs
         try:
-            if self._may_not_train and not self._has_trained():
+            if not recorder.iterations and (not self._is_first or self._run.has_trained):
                 return
-            summary = self._recorder.finish(
+            if failed and not self._has_trained():
+                return
+            summary = recorder.finish(
                 self._budget.as_json() if self._budget else None, deferred_start.bytes_by_kind()
             )
         except MemtideError as error:
@@ -237,73 +293,26 @@ class Managed:
                 f"memtide: no summary, as the daemon does not answer: {error}", markup=False
             )
             return
+        quiet, outputs = self._options.quiet, self._options.outputs
+        if self._rank.number:
+            return
+        writes = self._run.claim_outputs()
         # The file comes first: printing fails if the reader of the output has ended.
-        if outputs.stats is not None:
-            text = json.dumps(summary.as_json(), indent=1)
-            outputs.stats.write_text(text + "\n", encoding="utf-8")
-        if not self._options.quiet and not silent:
-            self._print(summary, console)
-            if replays and self._rank == "0":
-                self._print_larger_pool(summary, console)
-        if outputs.tide is not None:
-            _draw(summary, outputs.tide, console)
-        if outputs.trace is not None:
-            _export_trace(self._connection.socket_dir, outputs.trace, console)
-
-    def _print(self, summary: Summary, console: Console) -> None:
-        if self._rank != "0":
-            summary_tables.print_if_nothing_managed(
-                summary, console, f"memtide, in rank {self._rank},"
+        if writes:
+            outputs.write_stats(summary)
+        if not quiet:
+            summary_tables.print_summary(summary, console)
+            if not self._options.request.chunk_bytes:
+                pool_advice.print_chunk_size(connection.client, console)
+            # The node's daemon is not the user's to enlarge, and a budget sizes the pools itself.
+            if not failed and connection.daemon is not None and self._budget is None:
+                larger_pool.print_gain(summary, connection.socket_dir, console)
+        if writes:
+            outputs.write_pictures(summary, connection.socket_dir, console)
+            self._run.mark_written()
+        elif outputs.flags:
+            console.print(
+                f"memtide: {', '.join(outputs.flags)}: of process {self._run.writer}, which "
+                f"trained before this one ({os.getpid()})",
+                style="dim",
             )
-            return
-        summary_tables.print_summary(summary, console)
-        if not self._options.request.chunk_bytes:
-            pool_advice.print_chunk_size(self._connection.client, console)
-
-    def _print_larger_pool(self, summary: Summary, console: Console) -> None:
-        # The node's daemon is not the user's to enlarge, and a budget sizes the pools itself.
-        is_own = self._connection.daemon is not None and self._budget is None
-        if not is_own or not any(summary.moved_bytes[link] for link in _LINKS_TO_SSD):
-            return
-        with contextlib.suppress(MemtideError):
-            job_id = traces.job_of_process(self._connection.socket_dir, os.getpid())
-            raw = traces.fetch(self._connection.socket_dir, job_id)
-            line = larger_pool.line_about_larger_pool(
-                raw, available_host_bytes(), _LONGEST_REPLAY_S
-            )
-            if line is not None:
-                console.print(f"memtide: {line}", style="yellow", markup=False)
-
-
-def enter_rank(options: Options, index: int) -> contextlib.AbstractContextManager[None]:
-    """The context of this new process as rank `index`. If no session can be opened, the rank trains
-    without memtide."""
-    options = replace(options, request=replace(options.request, rank=index))
-    try:
-        return Managed(options, str(index), spawned=True)
-    except MemtideError as error:
-        print(f"memtide: rank {index} trains without memtide: {error}", file=sys.stderr)
-        return contextlib.nullcontext()
-
-
-def _draw(summary: Summary, path: Path, console: Console) -> None:
-    if summary.tide is None:
-        console.print("memtide: no tide is drawn, as no optimizer stepped")
-        return
-    from memtide._plot import memory_plot
-
-    memory_plot.draw(summary.tide, path)
-
-
-def _export_trace(socket_dir: Path, path: Path, console: Console) -> None:
-    try:
-        job_id = traces.job_of_process(socket_dir, os.getpid())
-        serialized = traces.fetch(socket_dir, job_id)
-        planned = deferred_start.planned_activations()
-        if planned is not None:
-            profile, plan = (each.as_json() for each in planned)
-            added = {"activation_profile": profile, "activation_plan": plan}
-            serialized = admin.add_to_trace(serialized, added)
-        trace_files.export(serialized, path)
-    except MemtideError as error:
-        console.print(f"memtide: no trace: {error}", markup=False)

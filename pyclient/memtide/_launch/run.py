@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+from memtide._launch import started_process
 from memtide._launch.distributed_launchers import Launcher, launcher_in
-from memtide._launch.managed_process import Managed, Options
+from memtide._launch.managed_process import Managed
+from memtide._launch.options import Options
 from memtide._launch.program import Program, run_program
 from memtide._launch.uncaught import uncaught
 from memtide._node import gpu_per_rank, least_pools
@@ -31,12 +32,8 @@ def prepare(program: Program, options: Options) -> Callable[[], int]:
     if launcher is not None:
         return _prepare_ranks(launcher, options)
     located = program.located()
-    # Launchers set these variables.
-    ranks, rank = (os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK"))
-    if ranks.isdecimal() and rank.isdecimal():
-        request = replace(options.request, ranks=int(ranks), rank=int(rank))
-        options = replace(options, request=request)
-    managed = Managed(options, os.environ.get("RANK", "0"))
+    started_process.arrange()
+    managed = Managed(options, started_process.join)
 
     def run() -> int:
         with uncaught(managed.lacking_room), managed:

@@ -1,37 +1,39 @@
-"""Manages the processes that a script starts with torch.multiprocessing as it manages the script.
-
-`torch.multiprocessing.spawn` and `start_processes` call a function of the script in new processes,
-one for each rank of a training. Forked processes are not managed: they inherit torch with its
-hooks, but not the session.
-"""
+"""torch.multiprocessing.spawn and start_processes: they say which rank each new process is."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-# Makes a new process a rank; takes the options of all ranks and the number of this one. It is
-# pickled and sent to that process, so it must be a function of a module.
-EnterRank = Callable[[Any, int], AbstractContextManager[None]]
+from memtide._launch import ranks
+from memtide._launch.ranks import Rank
+from memtide._torch_hooks.attributes import Attributes
+
+_MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
 
 
 class StartRanks(Protocol):
-    """Starts `count` ranks."""
+    """Starts ranks."""
 
-    def __call__(self, count: int, start: Callable[[Any], Any], *, waits: bool) -> Any:
-        """Calls `start` with the options of the ranks, or with None if they are not managed.
-        `waits`: `start` returns when the ranks have ended."""
+    def __call__(self, start: Callable[[], Any], *, waits: bool) -> Any:
+        """Calls `start`. `waits`: it returns when the ranks have ended."""
 
 
-def starting(
-    start_ranks: StartRanks, enter_rank: EnterRank, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    """torch.multiprocessing.start_processes: starts processes through `start_ranks`, each of which
-    calls `enter_rank` before the script's function."""
+def watch(start_ranks: StartRanks) -> None:
+    """From torch's import on, start_processes starts its processes through `start_ranks`."""
+    attributes = Attributes()
 
+    def replace(module: Any) -> None:
+        if callable(getattr(module, "start_processes", None)):
+            attributes.replace(module, "start_processes", functools.partial(_starting, start_ranks))
+
+    for name in _MODULES:
+        attributes.when_imported(name, replace)
+
+
+def _starting(start_ranks: StartRanks, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start_processes(
         fn: Callable[..., Any],
@@ -41,25 +43,21 @@ def starting(
         daemon: bool = False,
         start_method: str = "spawn",
     ) -> Any:
-        def start(options: Any) -> Any:
-            rank = fn if options is None else _Rank(fn, options, enter_rank)
-            return original(rank, args, nprocs, join, daemon, start_method)
+        def start() -> Any:
+            return original(_Rank(fn, nprocs), args, nprocs, join, daemon, start_method)
 
-        if start_method == "fork":
-            return start(None)
-        return start_ranks(nprocs, start, waits=join)
+        return start_ranks(start, waits=join)
 
     return start_processes
 
 
 @dataclass(frozen=True)
 class _Rank:
-    """The function that a new process calls: the script's function in the context of its rank."""
+    """The function that a new process calls: the script's, once it is known which rank it is."""
 
     function: Callable[..., Any]
-    options: Any
-    enter: EnterRank
+    count: int
 
     def __call__(self, index: int, *args: Any) -> None:
-        with self.enter(self.options, index):
-            self.function(index, *args)
+        ranks.spawned = Rank(index, index, self.count)
+        self.function(index, *args)

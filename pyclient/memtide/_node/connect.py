@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,39 +49,68 @@ class Connection:
     budget: MemoryBudget = field(default_factory=MemoryBudget)
 
 
-def connect(request: SessionRequest) -> Connection:
-    """Opens a session with the node's daemon if it answers and the request names no pools; else
-    starts a private daemon, which ends with this process. Where this process's cgroup has a memory
-    limit and neither pools nor a budget are asked for, the limit is the budget.
+@dataclass
+class Reached:
+    """A daemon that answers, and what was asked for."""
 
-    UsageError: the budget or a pool is too small. Unavailable, NotInstalled, ResourceExhausted: the
-    message has the remedy. FailedPrecondition: another process runs the job.
+    request: SessionRequest
+    socket_dir: Path
+    daemon: PrivateDaemon | None  # It ends with this process.
+
+
+def connect(request: SessionRequest) -> Connection:
+    """Opens a session with the daemon that `reach` finds or starts. A private daemon's only user is
+    this process, of whatever rank.
+
+    The exceptions are those of `reach` and `open_session`.
+    """
+    reached = reach(request)
+    try:
+        return open_session(reached, replace(reached.request, ranks=1) if reached.daemon else None)
+    except BaseException:
+        if reached.daemon is not None:
+            reached.daemon.stop()
+        raise
+
+
+def reach(request: SessionRequest) -> Reached:
+    """Finds the node's daemon if it answers and the request names no pools; else starts a private
+    daemon, which ends with this process. Where this process's cgroup has a memory limit and neither
+    pools nor a budget are asked for, the limit is the budget.
+
+    UsageError: the budget or a pool is too small. Unavailable, NotInstalled: the message has the
+    remedy. FailedPrecondition: another process runs the job.
     """
     request.budget.check(request.pools)
     request = _limited_by_cgroup(request)
-    with contextlib.ExitStack() as undo:
-        daemon = None
-        if request.job_name:
-            socket_dir = _named_job_socket_dir(request)
-        else:
-            socket_dir, daemon = find_or_start(request)
-        if daemon is not None:
-            undo.callback(daemon.stop)
-        elif request.ranks > 1:
-            request = _one_rank_of(request, socket_dir)
-        options = Options(
-            str(socket_dir),
-            job_name=request.job_name,
-            time_to_live_s=request.time_to_live_s,
-            program=Path(sys.argv[0]).name,
-            chunk_bytes=request.chunk_bytes or _searched_chunk_bytes(request, socket_dir),
-            host_share_bytes=request.host_share_bytes,
-            device_share_bytes=request.device_share_bytes,
-        )
-        client = _open(options, socket_dir, request.ranks)
-        connection = Connection(client, socket_dir, daemon, request.budget)
-        atexit.register(undo.pop_all().close)
-    return connection
+    if request.job_name:
+        return Reached(request, _named_job_socket_dir(request), None)
+    socket_dir, daemon = find_or_start(request)
+    if daemon is not None:
+        atexit.register(daemon.stop)
+    return Reached(request, socket_dir, daemon)
+
+
+def open_session(reached: Reached, request: SessionRequest | None = None) -> Connection:
+    """Opens a session with a daemon, as `request` says, or as was asked for when it was reached. A
+    rank of several gets its part of the device.
+
+    ResourceExhausted: the message has the remedy. FailedPrecondition: another process runs the job.
+    """
+    request, socket_dir = request or reached.request, reached.socket_dir
+    if request.ranks > 1:
+        request = _one_rank_of(request, socket_dir)
+    options = Options(
+        str(socket_dir),
+        job_name=request.job_name,
+        time_to_live_s=request.time_to_live_s,
+        program=Path(sys.argv[0]).name,
+        chunk_bytes=request.chunk_bytes or _searched_chunk_bytes(request, socket_dir),
+        host_share_bytes=request.host_share_bytes,
+        device_share_bytes=request.device_share_bytes,
+    )
+    client = _open(options, socket_dir, request.ranks)
+    return Connection(client, socket_dir, reached.daemon, request.budget)
 
 
 def finds_daemon(request: SessionRequest) -> bool:

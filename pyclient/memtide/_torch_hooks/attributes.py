@@ -1,7 +1,8 @@
 """Replaces attributes of classes and modules that are not memtide's, and puts them back.
 
-This is the only file that assigns to them (tools/tidy, rule `foreign-attributes`). What is replaced
-is listed in patch_table.py.
+This is the only file that assigns to them (tools/tidy, rule `foreign-attributes`). What a runtime
+replaces is listed in patch_table.py; what `memtide run` replaces before there is one is in
+_launch/first_parameter.py and _launch/spawned_ranks.py.
 """
 
 from __future__ import annotations

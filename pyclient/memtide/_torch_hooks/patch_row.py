@@ -35,7 +35,6 @@ class When(Enum):
 
     ALWAYS = auto()
     EVERYTHING = auto()  # Everything is adopted: `memtide run`.
-    RANKS = auto()  # New processes are managed as this one is: `memtide run`.
     HOST = auto()  # Page faults are answered.
     GPU = auto()  # They are not.
     NO_KERNEL_FAULTS = auto()  # A system call's page faults are not.
@@ -58,7 +57,6 @@ class Context:
     out_of_memory: DeviceOomHandler | None  # On a GPU.
     leaves: LeafModules | None  # On a GPU.
     switch: DispatchSwitch | None  # On a GPU.
-    starting_processes: Maker | None  # With RANKS.
     saved_tensors: DefaultHooks
 
 

@@ -256,17 +256,6 @@ PATCHES: tuple[Patch, ...] = (
             ("finalize_backward", fsdp.finalizing),
         )
     ),
-    *(
-        Patch(
-            owner=module,
-            name="start_processes",
-            why="processes that the script starts are ranks, each managed as the script is",
-            make=lambda c: c.starting_processes,
-            when=When.RANKS,
-            absent="processes that torch.multiprocessing starts train without memtide",
-        )
-        for module in ("torch.multiprocessing", "torch.multiprocessing.spawn")
-    ),
     # Modules run.
     *(
         Patch(

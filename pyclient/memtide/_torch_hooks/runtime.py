@@ -35,7 +35,7 @@ from memtide._resume.resume import ResumedJob
 from memtide._telemetry.daemon_reporter import Reporter
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards, patches
-from memtide._torch_hooks.attributes import Attributes, Maker
+from memtide._torch_hooks.attributes import Attributes
 from memtide._torch_hooks.collectives import Collectives
 from memtide._torch_hooks.compiled_leases import CompiledLeases
 from memtide._torch_hooks.compiled_regions import CompiledRegions
@@ -61,7 +61,6 @@ class Runtime:
         observer: Observer,
         *,
         adopt_everything: bool,
-        starting_processes: Maker | None,
         allowance: Callable[[], int] | None,
         chosen: Choices,
     ) -> None:
@@ -70,7 +69,6 @@ class Runtime:
         self.observer = Reporter(client, self.ledger, observer)
         self.manager = TensorManager(client, self.ledger)
         self._everything = adopt_everything
-        self._starting_processes = starting_processes
         self.scope = Scope(everything=adopt_everything)
         self.names = ModuleNames()
         self.moments = Moments(self.manager, self.observer, self.scope, self.names)
@@ -137,7 +135,6 @@ class Runtime:
             out_of_memory=self._elastic,
             leaves=self._leaves,
             switch=self._switch,
-            starting_processes=self._starting_processes,
             saved_tensors=self.activations.hooks,
         )
         patches.install(context, self._attributes)
@@ -170,8 +167,6 @@ class Runtime:
         runs = {When.ALWAYS, When.GPU if self.ledger.strict else When.HOST}
         if self._everything:
             runs.add(When.EVERYTHING)
-        if self._starting_processes is not None:
-            runs.add(When.RANKS)
         if not self.client.properties.kernel_faults:
             runs.add(When.NO_KERNEL_FAULTS)
         return frozenset(runs)
@@ -354,12 +349,10 @@ def start(
     observer: Observer,
     *,
     adopt_everything: bool,
-    starting_processes: Maker | None = None,
     allowance: Callable[[], int] | None = None,
     chosen: Choices | None = None,
 ) -> Runtime:
-    """Makes and installs the process's runtime. `starting_processes` makes what replaces
-    torch.multiprocessing.start_processes. `allowance` says how many bytes of activations the
+    """Makes and installs the process's runtime. `allowance` says how many bytes of activations the
     process may keep now; None: all. `chosen`: what the script says is to be done with them.
     REQUIRES: there is no runtime."""
     global _current
@@ -368,7 +361,6 @@ def start(
         client,
         observer,
         adopt_everything=adopt_everything,
-        starting_processes=starting_processes,
         allowance=allowance,
         chosen=chosen or Choices(),
     )

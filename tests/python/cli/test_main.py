@@ -249,7 +249,8 @@ def test_a_private_daemon_ends_with_a_script_that_is_killed(cli: Cli, tmp_path: 
     fifo, daemon = tmp_path / "fifo", tmp_path / "memtided"
     os.mkfifo(fifo)
     real = os.environ["MEMTIDED"]
-    daemon.write_text(f'#!/bin/sh\nexec {real} "$@" 9>{fifo}\n', encoding="utf-8")
+    lists_gpus = f'[ "$1" = --list-gpus ] && exec {real} "$@"'  # It ends before the daemon begins.
+    daemon.write_text(f'#!/bin/sh\n{lists_gpus}\nexec {real} "$@" 9>{fifo}\n', encoding="utf-8")
     daemon.chmod(0o700)
     with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE) as reader:
         done = cli.memtide("run", "--quiet", *POOLS, script, MEMTIDED=daemon)

@@ -15,9 +15,7 @@ def by_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         OffloadedSteps,
         "_under_pressure",
-        lambda steps: (
-            steps.always or steps.calls.count_non_finite or steps._manager.overflows()
-        ),
+        lambda steps: (steps.always or steps.calls.count_non_finite or steps._manager.overflows()),
     )
 
 

@@ -57,10 +57,10 @@ def test_a_module_in_two_places_has_the_first_ones_name(names: ModuleNames) -> N
 
 def test_the_end_of_a_long_path_is_kept(names: ModuleNames) -> None:
     linear = at = nn.Linear(2, 2)
-    kept = []
+    outer_modules = []
     for _ in range(40):
         at = nn.ModuleDict({"layer": at})
-        kept.append(at)
+        outer_modules.append(at)
     path = names.of(linear)
     assert path.startswith("...")
     assert path.endswith("layer.layer")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
@@ -44,9 +43,7 @@ def owners() -> list[Any]:
 
 
 def start(client: FakeClient) -> runtimes.Runtime:
-    return runtimes.start(
-        client, Observer(), adopt_everything=True, starting_processes=functools.partial
-    )
+    return runtimes.start(client, Observer(), adopt_everything=True)
 
 
 def train_a_step(kind: type[torch.optim.Optimizer] = torch.optim.SGD) -> None:

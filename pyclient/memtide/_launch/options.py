@@ -1,0 +1,28 @@
+"""The options of `memtide run`, and what the processes that it starts inherit of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memtide._launch.outputs import Outputs
+from memtide._node.connect import SessionRequest
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `memtide run`."""
+
+    request: SessionRequest
+    outputs: Outputs
+    quiet: bool = False
+    skip_non_finite: bool = False
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What a run announces to the processes that it starts."""
+
+    options: Options  # For these processes.
+    first: Options  # The options of the process of `memtide run`.
+    pid: int  # The number of that process.

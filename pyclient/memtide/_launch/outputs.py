@@ -1,0 +1,78 @@
+"""The files that `memtide run` writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from memtide._capi import admin
+from memtide._launch import deferred_start
+from memtide._telemetry.recorder import Summary
+from memtide._trace import files as trace_files
+from memtide._trace import model as traces
+from memtide.errors import MemtideError
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The files to write; None: the file is not written."""
+
+    stats: Path | None = None
+    tide: Path | None = None
+    tide_iteration: int = 6
+    trace: Path | None = None
+
+    def absolute(self) -> Outputs:
+        """The same files, independent of the working directory, which a script may change."""
+        return replace(
+            self,
+            stats=self.stats and self.stats.absolute(),
+            tide=self.tide and self.tide.absolute(),
+            trace=self.trace and self.trace.absolute(),
+        )
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags that ask for the files."""
+        files = (("--stats", self.stats), ("--tide", self.tide), ("--trace", self.trace))
+        return [flag for flag, file in files if file is not None]
+
+    def write_stats(self, summary: Summary) -> None:
+        """Writes the costs of the run."""
+        if self.stats is not None:
+            text = json.dumps(summary.as_json(), indent=1)
+            self.stats.write_text(text + "\n", encoding="utf-8")
+
+    def write_pictures(self, summary: Summary, socket_dir: Path, console: Console) -> None:
+        """Draws the tide and exports the trace of this process's job."""
+        if self.tide is not None:
+            _draw(summary, self.tide, console)
+        if self.trace is not None:
+            _export_trace(socket_dir, self.trace, console)
+
+
+def _draw(summary: Summary, path: Path, console: Console) -> None:
+    if summary.tide is None:
+        console.print("memtide: no tide is drawn, as no optimizer stepped")
+        return
+    from memtide._plot import memory_plot
+
+    memory_plot.draw(summary.tide, path)
+
+
+def _export_trace(socket_dir: Path, path: Path, console: Console) -> None:
+    try:
+        job_id = traces.job_of_process(socket_dir, os.getpid())
+        serialized = traces.fetch(socket_dir, job_id)
+        planned = deferred_start.planned_activations()
+        if planned is not None:
+            profile, plan = (each.as_json() for each in planned)
+            added = {"activation_profile": profile, "activation_plan": plan}
+            serialized = admin.add_to_trace(serialized, added)
+        trace_files.export(serialized, path)
+    except MemtideError as error:
+        console.print(f"memtide: no trace: {error}", markup=False)

@@ -1,0 +1,97 @@
+"""What the processes of one `memtide run` share: a folder, whose path they inherit in MEMTIDE_RUN.
+
+The process of `memtide run` makes it, and removes it at its end. It has the options of the run, and
+says which process has trained, and which one writes the files that the options name.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from memtide._launch.on_path import memtide_run
+from memtide._node.scratch_directory import ScratchDirectory
+
+_OPTIONS, _TRAINED, _WRITER, _WRITTEN = "options", "trained", "writer", "written"
+
+
+class RunFolder:
+    """The folder of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._owner = 0  # The process that made it.
+        self._scratch: ScratchDirectory | None = None
+
+    @classmethod
+    def create(cls) -> RunFolder:
+        """Makes the folder of the run that this process is."""
+        scratch = ScratchDirectory(Path(tempfile.gettempdir()))
+        folder = cls(scratch.path)
+        folder._owner, folder._scratch = os.getpid(), scratch
+        return folder
+
+    def announce(self, inherited: Any) -> None:
+        """From now on, Python processes that this one starts are of this run, and may `read` what
+        `inherited` is."""
+        (self.path / _OPTIONS).write_bytes(pickle.dumps(inherited))
+        os.environ[memtide_run.VARIABLE] = str(self.path)
+        on_path = str(Path(memtide_run.__file__).parent)
+        paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        if on_path not in paths:
+            os.environ["PYTHONPATH"] = os.pathsep.join([*paths, on_path])
+        if on_path not in sys.path:  # multiprocessing sends it to the processes that it spawns.
+            sys.path.append(on_path)
+
+    def read(self) -> Any:
+        """What the run has announced. FileNotFoundError: the run has ended."""
+        return pickle.loads((self.path / _OPTIONS).read_bytes())
+
+    def mark_trained(self) -> None:
+        """An optimizer has stepped in a managed process."""
+        if self.path.is_dir():
+            (self.path / _TRAINED).touch()
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether an optimizer has stepped in any managed process of the run."""
+        return (self.path / _TRAINED).exists()
+
+    def claim_outputs(self) -> bool:
+        """Whether this process is the one that writes the run's files: the first to ask."""
+        try:
+            with (self.path / _WRITER).open("x", encoding="ascii") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            return self.writer == os.getpid()
+        except FileNotFoundError:  # The run has ended: no other process will ask.
+            return True
+        return True
+
+    @property
+    def writer(self) -> int:
+        """The process that writes the run's files; 0: there is none yet."""
+        try:
+            return int((self.path / _WRITER).read_text(encoding="ascii") or 0)
+        except FileNotFoundError:
+            return 0
+
+    def mark_written(self) -> None:
+        """The process that writes the run's files has printed its summary and written them."""
+        if self.path.is_dir():
+            (self.path / _WRITTEN).touch()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the writer has done that."""
+        return (self.path / _WRITTEN).exists()
+
+    def remove(self) -> None:
+        """Removes the folder, in the process that made it."""
+        if self._scratch is not None and self._owner == os.getpid():
+            self._scratch.remove()
+            self._scratch = None
