@@ -135,6 +135,11 @@ FIGURES: tuple[Figure, ...] = (
     Figure("daemon.page_faults", "page faults a chunk use, daemon", Measure.ALONE, 8, "", ""),
     Figure("train.step", "GPT step, all on device, against torch", Measure.SHARE, 1.05, "s"),
     Figure(
+        "small_pools.eighth", "small models, an eighth of the states", Measure.SHARE, 1.5, "x"
+    ),
+    Figure("small_pools.quarter", "a quarter of the states", Measure.SHARE, 1.25, "x"),
+    Figure("small_pools.fits", "all fits", Measure.SHARE, 1.03, "x"),
+    Figure(
         "net.step", "small GPT step, fake GPU, all fits, against torch", Measure.SHARE, 1.05, "ms"
     ),
     Figure("net.step_128", "the same, 24 layers of width 128", Measure.SHARE, 1.05, "ms"),

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import daemon_process
@@ -15,6 +15,7 @@ import placement
 import resume
 import train_overhead
 from figures import TRACES, Pair
+from small_pools import small_pools
 
 _PROGRAM_TIMEOUT_S = 180.0
 Samples = dict[str, list[Pair]]
@@ -227,6 +228,20 @@ def _placement(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
+def _small_pools(context: Context) -> Samples:
+    options = small_pools.SmallPoolOptions(
+        ssd_parent=context.ssd_parent,
+        pairs=1 if context.smoke else 5 if context.quick else 15,
+        seconds=5 if context.quick else 12,
+    )
+    if context.smoke:
+        options = replace(options, models=("vae",))
+    try:
+        return small_pools.measure(options)
+    except train_overhead.TrainingEnded as error:
+        raise SuiteFailed(str(error)) from None
+
+
 def _resume(context: Context) -> Samples:
     model = ["--layers", "6", "--width", "384"] if context.quick else []
     script = [str(context.root / "examples" / "train_gpt.py"), *model]
@@ -308,6 +323,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "net": _net,
     "compiled": _compiled,
     "placement": _placement,
+    "small_pools": _small_pools,
     "resume": _resume,
     "balloon": _balloon,
     "peers": _peers,
