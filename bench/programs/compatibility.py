@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from catalogue import LIBRARIES, NOT_TRIED, NOTABLE  # noqa: E402
 _MOST_SECONDS = 900.0
 _LARGE = ("pytorch_optimizer", "timm")  # Only some of their optimizers have rows of their own.
 _LINE = re.compile(r"^(?:(.+): )?loss (\S+)(?: at (\S+))?$", re.MULTILINE)
-_CLASS = re.compile(r"^optimizer (\S+)$", re.MULTILINE)
+_CLASS = re.compile(r"^(?:(.+): )?optimizer (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class Program:
     distribution: str  # Whose version is in the table.
     command: tuple[str, ...]
     host_mib: int  # The host pool: about a quarter of parameters, gradients and states.
-    optimizers: bool = False  # The lines are of several optimizers, which they name.
 
 
 _PROGRAMS = (
@@ -81,12 +80,10 @@ def programs() -> list[Program]:
     train = str(_OPTIMIZERS / "train.py")
     found = list(_PROGRAMS)
     for name in LIBRARIES["torch"]():
-        found.append(
-            Program(f"torch.optim {name}", "torch", (train, "torch", "320", name), 24, True)
-        )
+        found.append(Program(f"torch.optim {name}", "torch", (train, "torch", "320", name), 24))
     for library in LIBRARIES:
         if library != "torch":
-            found.append(Program(library, library, (train, library, "128"), 8, True))
+            found.append(Program(library, library, (train, library, "128"), 8))
     return found
 
 
@@ -96,7 +93,7 @@ class Run:
 
     losses: dict[str, list[str]] = field(default_factory=dict)
     moments: dict[str, list[float]] = field(default_factory=dict)
-    optimizer: str = ""
+    optimizers: dict[str, str] = field(default_factory=dict)  # The classes that step.
     failure: str = ""
     daemon_steps: int = 0
     managed_bytes: int = 0
@@ -127,7 +124,7 @@ def run(program: Program, options: Iterable[str], stats: Path | None = None) -> 
         found.losses.setdefault(name, []).append(loss)
         if moment:
             found.moments.setdefault(name, []).append(float(moment))
-    found.optimizer = next(iter(_CLASS.findall(done.output)), "")
+    found.optimizers = dict(_CLASS.findall(done.output))
     if done.status != 0:
         lines = [line for line in done.errors.splitlines() if line.strip()]
         found.failure = f"exit status {done.status}: {lines[-1] if lines else ''}"
@@ -138,13 +135,16 @@ def run(program: Program, options: Iterable[str], stats: Path | None = None) -> 
     return found
 
 
-def run_both(program: Program) -> Iterator[Row]:
-    plain = run(program, [])
+def run_under_memtide(program: Program) -> Run:
     with tempfile.TemporaryDirectory(prefix="compatibility.") as folder:
         stats = Path(folder) / "stats.json"
         options = ["-m", "memtide", "run", "--quiet", "--device=none", f"--stats={stats}"]
         options += [f"--host-pool={program.host_mib}MiB", "--ssd-pool=2GiB"]
-        ours = run(program, [*options, f"--ssd-dir={folder}/ssd"], stats)
+        return run(program, [*options, f"--ssd-dir={folder}/ssd"], stats)
+
+
+def run_both(program: Program) -> Iterator[Row]:
+    plain, ours = run(program, []), run_under_memtide(program)
     if not plain.losses:
         yield _failed(program, f"plain: {plain.failure or 'prints no loss'}")
     again = None
@@ -158,7 +158,7 @@ def run_both(program: Program) -> Iterator[Row]:
             plain.step_s(name),
             ours.step_s(name),
             compared(losses, others, again.losses.get(name, []) if again else losses, ours.failure),
-            stepped_by(program, plain, ours),
+            stepped_by(program, name, plain.optimizers.get(name, ""), ours),
             are_close(losses, others),
             may_fold=program.distribution in _LARGE and name not in NOTABLE,
         )
@@ -188,13 +188,18 @@ def apart_by(some: list[str], others: list[str]) -> float | None:
     return max(abs(b - a) for a, b in pairs) / largest if largest else 0.0
 
 
-def stepped_by(program: Program, plain: Run, ours: Run) -> str:
-    """What makes the step, as memtide's statistics and the optimizer's class say."""
+def stepped_by(program: Program, name: str, kind: str, ours: Run) -> str:
+    """What makes the step, as memtide's statistics and the optimizer's class say. Statistics are of
+    a run: where it had many optimizers, each of a class of torch is run alone."""
+    of_torch = kind.startswith("torch.")
+    if ours.daemon_steps and len(ours.losses) > 1:
+        if not of_torch:
+            return "outside code"
+        ours = run_under_memtide(replace(program, command=(*program.command, name)))
     if ours.daemon_steps:
         return "memtide, in parts"
     if not ours.managed_bytes:
         return "not managed"
-    of_torch = program.distribution == "torch" or plain.optimizer.startswith("torch.")
     return "torch, in place" if of_torch else "outside code"
 
 
@@ -210,10 +215,10 @@ def machine() -> str:
     )
     sources = ("pyclient", "client", "daemon")
     git = ["git", "log", "-1", "--format=%h", "--", *sources]
-    commit = subprocess.run(git, cwd=_ROOT, capture_output=True, text=True, check=True)
-    day = time.strftime("%Y-%m-%d")
+    log = subprocess.run(git, cwd=_ROOT, capture_output=True, text=True, check=True)
+    where = f"{cpu}, one thread of {os.cpu_count()} CPUs, no device"
     return (
-        f"{day}, {cpu}, one thread of {os.cpu_count()} CPUs, no device; memtide at {commit.stdout.strip()}, "
+        f"{time.strftime('%Y-%m-%d')}, {where}; memtide at {log.stdout.strip()}, "
         f"Python {platform.python_version()}, torch {version('torch')}."
     )
 

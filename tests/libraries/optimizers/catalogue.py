@@ -14,45 +14,50 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-Maker = Callable[[nn.Module], list[Optimizer]]
+Maker = Callable[[nn.Module], Optimizer]
 _RATE = 1e-3
 
 
-def _of(module: str, name: str, model: nn.Module, **options: Any) -> list[Optimizer]:
+def _of(module: str, name: str, model: nn.Module, **options: Any) -> Optimizer:
     kind = getattr(importlib.import_module(module), name)
-    return [kind(list(model.parameters()), lr=_RATE, **options)]
+    made: Optimizer = kind(list(model.parameters()), lr=_RATE, **options)
+    return made
 
 
-def _divided(first: str, of_first: Callable[[str, nn.Parameter], bool], model: nn.Module) -> Any:
-    """One optimizer of torch for some parameters, and AdamW for the others."""
-    named = list(model.named_parameters())
-    return [
-        getattr(torch.optim, first)([p for n, p in named if of_first(n, p)], lr=_RATE),
-        torch.optim.AdamW([p for n, p in named if not of_first(n, p)], lr=_RATE),
-    ]
+def _for_some(
+    name: str, is_for: Callable[[str, nn.Parameter], bool], model: nn.Module
+) -> Optimizer:
+    """An optimizer of torch that not all parameters are for. The others are not trained."""
+    for title, parameter in model.named_parameters():
+        parameter.requires_grad_(is_for(title, parameter))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    made: Optimizer = getattr(torch.optim, name)(trained, lr=_RATE)
+    return made
 
 
-def _sparse_adam(model: nn.Module) -> list[Optimizer]:
+def _sparse_adam(model: nn.Module) -> Optimizer:
     model.get_submodule("embed").sparse = True  # type: ignore[assignment]
-    return _divided("SparseAdam", lambda name, _: name.startswith("embed"), model)
+    return _for_some("SparseAdam", lambda name, _: name.startswith("embed"), model)
 
 
-def _wrapper(name: str, model: nn.Module) -> list[Optimizer]:
+def _wrapper(name: str, model: nn.Module) -> Optimizer:
     kind = getattr(importlib.import_module("schedulefree"), name)
-    return [kind(torch.optim.SGD(model.parameters(), lr=1e-2), momentum=0.9)]
+    made: Optimizer = kind(torch.optim.SGD(model.parameters(), lr=1e-2), momentum=0.9)
+    return made
 
 
-def _by_name(name: str, model: nn.Module) -> list[Optimizer]:
-    made = importlib.import_module("pytorch_optimizer").create_optimizer(model, name, lr=_RATE)
-    return [made]
+def _by_name(name: str, model: nn.Module) -> Optimizer:
+    library = importlib.import_module("pytorch_optimizer")
+    made: Optimizer = library.create_optimizer(model, name, lr=_RATE)
+    return made
 
 
 def _torch() -> dict[str, Maker]:
     kinds = [k for k in vars(torch.optim).values() if isinstance(k, type)]
     names = [k.__name__ for k in kinds if issubclass(k, Optimizer) and k is not Optimizer]
     found: dict[str, Maker] = {name: partial(_of, "torch.optim", name) for name in names}
-    # It steps matrices only.
-    found["Muon"] = partial(_divided, "Muon", lambda _, parameter: parameter.ndim == 2)
+    # It is for matrices.
+    found["Muon"] = partial(_for_some, "Muon", lambda _, parameter: parameter.ndim == 2)
     found["SparseAdam"] = _sparse_adam
     found["LBFGS"] = partial(_of, "torch.optim", "LBFGS", max_iter=4)
     more: dict[str, dict[str, Any]] = {
@@ -116,8 +121,9 @@ def _pytorch_optimizer(names: Iterable[str] | None = None) -> dict[str, Maker]:
 def _timm() -> dict[str, Maker]:
     library = importlib.import_module("timm.optim")
 
-    def make(name: str, model: nn.Module) -> list[Optimizer]:
-        return [library.create_optimizer_v2(model, opt=name, lr=_RATE, weight_decay=0.01)]
+    def make(name: str, model: nn.Module) -> Optimizer:
+        made: Optimizer = library.create_optimizer_v2(model, opt=name, lr=_RATE, weight_decay=0.01)
+        return made
 
     # They need apex, bitsandbytes or second derivatives, or do not end within a minute.
     left_out = ["fused*", "bnb*", "adahessian", "kron*"]

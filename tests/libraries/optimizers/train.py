@@ -30,40 +30,40 @@ _LOADED_AFTER = 3  # Steps, after which the optimizer continues from a copy of i
 def train(name: str, make: Maker, width: int) -> dict[str, object]:
     torch.manual_seed(0)
     model = TinyGpt(width)
-    optimizers = make(model)
-    first, others = optimizers[0], optimizers[1:]
-    by_closure = "Closure" in name or name.lower() == "lbfgs"
+    optimizer = make(model)
     losses = []
-    for optimizer in optimizers:  # Those without schedules have two sets of weights.
-        getattr(optimizer, "train", lambda: None)()
+    getattr(optimizer, "train", lambda: None)()  # Those without schedules have two sets of weights.
     for step in range(_STEPS):
         tokens = batch(2, 16)
 
         def closure(tokens: torch.Tensor = tokens) -> torch.Tensor:
-            for optimizer in optimizers:
-                optimizer.zero_grad()
+            optimizer.zero_grad()
             loss = loss_of(model, tokens)
             loss.backward()
             return loss
 
-        if by_closure:
-            loss = first.step(closure)
+        if "Closure" in name or name.lower() == "lbfgs":
+            loss = optimizer.step(closure)
         else:
             loss = closure()
-            first.step()
-        for other in others:
-            other.step()
+            optimizer.step()
         losses.append(float(loss.detach()))
         print(f"{name}: loss {losses[-1]!r} at {time.monotonic()!r}", flush=True)
         if step + 1 == _LOADED_AFTER and library not in UNCOPIED:
-            for optimizer in optimizers:
-                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for optimizer in optimizers:
-        getattr(optimizer, "eval", lambda: None)()
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    getattr(optimizer, "eval", lambda: None)()
     with torch.no_grad():
         losses.append(loss_of(model, tokens).item())
-    print(f"{name}: loss {losses[-1]!r}", flush=True)
+    print(f"{name}: loss {losses[-1]!r}\n{name}: optimizer {stepping(optimizer)}", flush=True)
     return {"losses": [loss.hex() for loss in losses], "digest": digest(model.parameters())}
+
+
+def stepping(optimizer: torch.optim.Optimizer) -> str:
+    """The class that steps, without those that wrap it."""
+    for name in ("optimizer", "base", "_base_optimizer"):
+        if isinstance(inner := getattr(optimizer, name, None), torch.optim.Optimizer):
+            return stepping(inner)
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
 library, width, *names = sys.argv[1:]
