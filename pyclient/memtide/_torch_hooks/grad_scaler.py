@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
+from memtide._memory.tensor_manager import TensorManager
 from memtide._optimizer_step.speculative_step import SpeculativeSteps
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
 
 
-def unscaling(speculative: SpeculativeSteps, original: Callable[..., Any]) -> Callable[..., Any]:
+def unscaling(
+    manager: TensorManager, speculative: SpeculativeSteps, original: Callable[..., Any]
+) -> Callable[..., Any]:
     """torch.amp.GradScaler._unscale_grads_."""
 
     @functools.wraps(original)
@@ -33,6 +36,11 @@ def unscaling(speculative: SpeculativeSteps, original: Callable[..., Any]) -> Ca
         **kwargs: Any,
     ) -> Any:
         with speculative.unscaling(scaler, optimizer, inv_scale):
-            return original(scaler, optimizer, inv_scale, *args, **kwargs)
+            result = original(scaler, optimizer, inv_scale, *args, **kwargs)
+            # A chunk's version counts write leases. What writes to gradients next, as clipping
+            # does, would use those that scaling has left here, and go unnoticed.
+            manager.ledger.release_all()
+            manager.client.flush()
+            return result
 
     return _unscale_grads_

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
@@ -17,15 +18,27 @@ from memtide._torch_hooks.attributes import Function, is_marked, marked
 Around = Callable[[Optimizer], AbstractContextManager[None]]
 
 
+def _inside(around: Around) -> Function:
+    """What runs a step inside `around`. A script may compile a function that steps: torch.compile
+    would trace what memtide does there, too, so it leaves the call as it is."""
+
+    def run(optimizer: Optimizer, step: Callable[[], Any]) -> Any:
+        with around(optimizer):
+            return step()
+
+    uncompiled: Function = torch.compiler.disable(run)
+    return uncompiled
+
+
 def wrapping_step(around: Around, step: Function) -> Function:
     """`step` of an optimizer class."""
     if is_marked(step):
         return step
+    run = _inside(around)
 
     @functools.wraps(step)
     def stepped(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        with around(optimizer):
-            return step(optimizer, *args, **kwargs)
+        return run(optimizer, functools.partial(step, optimizer, *args, **kwargs))
 
     return marked(stepped)
 
@@ -34,11 +47,11 @@ def wrapping_own_step(around: Around, optimizer: Optimizer, step: Function) -> F
     """`step` of one optimizer, which a scheduler that is older than the hooks has put there."""
     if is_marked(step):
         return step
+    run = _inside(around)
 
     @functools.wraps(step)
     def stepped(_optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        with around(optimizer):
-            return step(*args, **kwargs)
+        return run(optimizer, functools.partial(step, *args, **kwargs))
 
     return types.MethodType(marked(stepped), optimizer)  # Schedulers ask for its __func__.
 

@@ -178,7 +178,7 @@ PATCHES: tuple[Patch, ...] = (
         owner="torch.amp.grad_scaler:GradScaler",
         name="_unscale_grads_",
         why="gradients times the inverse scale are known during backward",
-        make=lambda c: partial(grad_scaler.unscaling, c.offloaded.speculative),
+        make=lambda c: partial(grad_scaler.unscaling, c.manager, c.offloaded.speculative),
         absent="steps under a GradScaler are not speculative",
     ),
     *(

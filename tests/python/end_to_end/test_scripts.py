@@ -59,6 +59,7 @@ def test_every_script_is_a_case() -> None:
         "resumable",
         "checkpointed",
         "clipping",
+        "scaled_clipping",
         "low_host_memory",
         "activation_heavy",
         "chosen_ranks",

@@ -227,7 +227,9 @@ def test_the_hooks_go_with_the_runtime() -> None:
 
 @pytest.mark.parametrize("device", ["none", "cuda"])
 @pytest.mark.parametrize("limits", [("1e6",), ("1e6",) * 6 + ("1e-6",)], ids="-".join)
+@pytest.mark.parametrize("name", ["clipping", "scaled_clipping"])
 def test_a_daemons_early_parts_count_where_nothing_is_clipped(
+    name: str,
     limits: tuple[str, ...],
     device: str,
     request: pytest.FixtureRequest,
@@ -237,7 +239,7 @@ def test_a_daemons_early_parts_count_where_nothing_is_clipped(
 ) -> None:
     if device == "cuda":
         request.getfixturevalue("gpu")
-    script = SCRIPTS / "clipping.py"
+    script = SCRIPTS / f"{name}.py"
     plain = reference_runs.result(script, *limits)
     offloaded, stats = tmp_path / "offloaded", tmp_path / "stats"
     cli.memtide(
