@@ -134,9 +134,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("client.page_faults", "page faults a chunk use, client", Measure.ALONE, 8, "", ""),
     Figure("daemon.page_faults", "page faults a chunk use, daemon", Measure.ALONE, 8, "", ""),
     Figure("train.step", "GPT step, all on device, against torch", Measure.SHARE, 1.05, "s"),
-    Figure(
-        "small_pools.eighth", "small models, an eighth of the states", Measure.SHARE, 1.5, "x"
-    ),
+    Figure("small_pools.eighth", "small models, an eighth of the states", Measure.SHARE, 1.5, "x"),
     Figure("small_pools.quarter", "a quarter of the states", Measure.SHARE, 1.25, "x"),
     Figure("small_pools.fits", "all fits", Measure.SHARE, 1.03, "x"),
     Figure(
@@ -228,13 +226,6 @@ FIGURES: tuple[Figure, ...] = (
     Figure(
         "placement.stall",
         "GPT step's stalls, against LRU without hints",
-        Measure.SHARE,
-        0.25,
-        "s",
-    ),
-    Figure(
-        "placement.stall_exact",
-        "the same, optimizer in the script's process",
         Measure.SHARE,
         0.25,
         "s",

@@ -95,7 +95,7 @@ class Run:
     moments: dict[str, list[float]] = field(default_factory=dict)
     optimizers: dict[str, str] = field(default_factory=dict)  # The classes that step.
     failure: str = ""
-    daemon_steps: int = 0
+    offloaded_steps: int = 0
     managed_bytes: int = 0
 
     def step_s(self, name: str) -> float | None:
@@ -130,7 +130,7 @@ def run(program: Program, options: Iterable[str], stats: Path | None = None) -> 
         found.failure = f"exit status {done.status}: {lines[-1] if lines else ''}"
     elif stats is not None:
         figures = json.loads(stats.read_text(encoding="utf-8"))
-        found.daemon_steps = figures["daemon_steps"]
+        found.offloaded_steps = figures["offloaded_steps"]
         found.managed_bytes = sum(k["allocated_bytes"] for k in figures["kinds"].values())
     return found
 
@@ -192,11 +192,11 @@ def stepped_by(program: Program, name: str, kind: str, ours: Run) -> str:
     """What makes the step, as memtide's statistics and the optimizer's class say. Statistics are of
     a run: where it had many optimizers, each of a class of torch is run alone."""
     of_torch = kind.startswith("torch.")
-    if ours.daemon_steps and len(ours.losses) > 1:
+    if ours.offloaded_steps and len(ours.losses) > 1:
         if not of_torch:
             return "outside code"
         ours = run_under_memtide(replace(program, command=(*program.command, name)))
-    if ours.daemon_steps:
+    if ours.offloaded_steps:
         return "memtide, in parts"
     if not ours.managed_bytes:
         return "not managed"

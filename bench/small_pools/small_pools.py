@@ -1,8 +1,8 @@
 """Measures training in small pools: eight small models, plain and under memtide by turns.
 
-A figure is the geometric mean over the models of a step's time under memtide by a plain step's, in a
-host pool of an eighth of the states, of a quarter, and of one that holds all, with the rest on SSD.
-The pool is at least the smallest one that a run takes, 8 MiB.
+A figure is the geometric mean, over the models, of a step under memtide by a plain step, in
+a host pool of an eighth of the states, of a quarter, and of one that holds all, with the rest on
+SSD. The pool is at least the smallest one that a run takes, 8 MiB.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ STATES_MIB = {
     "resnet": 60,
     "vit": 66,
 }
-# By figure, the part of the states that the pool holds. Shadow chunks come on top of the states, but
-# no step has any while all fits.
+# By figure, the part of the states that the pool holds. While all fits, no step has shadow chunks.
 POOLS = {"small_pools.eighth": 1 / 8, "small_pools.quarter": 1 / 4, "small_pools.fits": 2.0}
 
 
@@ -69,5 +68,7 @@ def measure(options: SmallPoolOptions) -> dict[str, list[Pair]]:
             ratios.append(ratio)
             loads += [pair.others_cpus for pair in pairs]
             print(f"{figure}: {name}, {pool_mib} MiB: {ratio:.2f}", file=sys.stderr)
-        samples[figure] = [Pair(1.0, statistics.geometric_mean(ratios), math.fsum(loads) / len(loads))]
+        samples[figure] = [
+            Pair(1.0, statistics.geometric_mean(ratios), math.fsum(loads) / len(loads))
+        ]
     return samples

@@ -1,15 +1,11 @@
-"""Scripts of training libraries give the same losses under `memtide run` as plain.
-
-With --exact, losses and weights are equal bit for bit. With offloaded steps, losses are within the
-tolerance of docs/optimizers.md.
-"""
+"""Scripts of training libraries give the same losses and weights under `memtide run` as plain, bit
+for bit."""
 
 from __future__ import annotations
 
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +16,14 @@ from reference_runs import ReferenceRuns
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 
 
-@dataclass(frozen=True)
-class Case:
-    """The host pool, and the largest relative difference between the daemon's losses and torch's.
-
-    The pool is about a quarter of parameters, gradients and optimizer state, and fits a step part.
-    """
-
-    host_mib: int
-    tolerance: float = 1e-5
-
-
+# By script, the MiB of its host pool: about a quarter of parameters, gradients and optimizer state.
 CASES = {
-    "accelerate_t5": Case(24),
-    "lightning_trainer": Case(16),
-    "peft_lora": Case(16),
-    "timm_vit": Case(28),
-    # Autocast to bf16 would amplify any difference, but SGD's offloaded steps equal torch's bits.
-    "torchvision_resnet": Case(40, tolerance=0.0),
-    "transformers_trainer": Case(20),
+    "accelerate_t5": 24,
+    "lightning_trainer": 16,
+    "peft_lora": 16,
+    "timm_vit": 28,
+    "torchvision_resnet": 40,
+    "transformers_trainer": 20,
 }
 
 Run = Callable[..., tuple[Any, Any, Any]]
@@ -64,7 +49,7 @@ def run_both(
 ) -> tuple[Any, Any, Any]:
     script = SCRIPTS / f"{name}.py"
     offloaded, stats = folder / "offloaded", folder / "stats"
-    host_mib = CASES[name].host_mib
+    host_mib = CASES[name]
     plain = reference_runs.result(script)
     cli.memtide(
         "run",
@@ -87,23 +72,14 @@ def run_both(
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_library_s_script_gives_the_same_bits(name: str, run: Run) -> None:
-    plain, offloaded, _ = run(name, "--exact")
-    assert offloaded == plain
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_library_s_script_gives_the_same_losses_where_the_offloaded_steps(
-    name: str, run: Run
-) -> None:
     plain, offloaded, stats = run(name)
+    assert offloaded == plain
     assert stats["offloaded_steps"] > 0
-    losses = [[float.fromhex(loss) for loss in r["losses"]] for r in (offloaded, plain)]
-    assert losses[0] == pytest.approx(losses[1], rel=CASES[name].tolerance, abs=0.0)
 
 
 def test_accelerate_s_launcher_starts_its_script_under_memtide(run: Run) -> None:
     launcher = ["accelerate", "launch", "--cpu", "--num_processes=1", "--num_machines=1"]
     launcher += ["--num_cpu_threads_per_process=1", "--mixed_precision=no", "--dynamo_backend=no"]
-    plain, offloaded, stats = run("accelerate_t5", "--exact", *launcher)
+    plain, offloaded, stats = run("accelerate_t5", *launcher)
     assert offloaded == plain
     assert stats["iterations"] > 0

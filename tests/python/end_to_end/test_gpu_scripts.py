@@ -38,7 +38,7 @@ CASES = {
     "oom_retry": 20,
 }
 # Those whose optimizers step in the script's thread: their steps have no parts.
-IN_THE_THREAD = {"convnet", "custom_optimizer", "big_embedding", "oom_retry"}
+IN_THE_THREAD = {"custom_optimizer"}
 
 
 Run = Callable[..., tuple[Any, Any, Any]]

@@ -42,15 +42,15 @@ def rates_of_groups_and_of_a_schedule() -> Results:
 
 
 def options_as_at_first(patch: pytest.MonkeyPatch) -> None:
-    options_of = offloaded_step.options_of
+    options_of = offloaded_step.torch_options_of
     first: list[StepOptions | None] = []
 
-    def of_the_first_call(form: FunctionalSignature, arguments: Arguments) -> StepOptions | None:
+    def of_the_first_call(*call: Any) -> StepOptions | None:
         if not first:
-            first.append(options_of(form, arguments))
+            first.append(options_of(*call))
         return first[0]
 
-    patch.setattr(offloaded_step, "options_of", of_the_first_call)
+    patch.setattr(offloaded_step, "torch_options_of", of_the_first_call)
 
 
 def resumed_from_a_checkpoint() -> Results:
@@ -108,13 +108,17 @@ def no_state_is_fresh(patch: pytest.MonkeyPatch) -> None:
     split = offloaded_step.split
 
     def from_zeros(
-        form: FunctionalSignature, arguments: Arguments, options: StepOptions, manager: Any
+        form: FunctionalSignature,
+        arguments: Arguments,
+        options: StepOptions,
+        manager: Any,
+        numbers: Any,
     ) -> Any:
         for values_of_state in (arguments[name] for name in form.states if arguments[name]):
             for index, parameter in enumerate(arguments["params"]):
                 if values_of_state[index] is None and parameter.nbytes >= SMALLEST_BYTES:
                     values_of_state[index] = manager.new_state(parameter, 0).zero_()
-        return split(form, arguments, options, manager)
+        return split(form, arguments, options, manager, numbers)
 
     patch.setattr(offloaded_step, "split", from_zeros)
 
