@@ -49,6 +49,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         _print_budget(summary.budget, console)
     console.print(_traffic_table(summary))
     counts = summary.client
+    if summary.iterations and summary.chunks:
+        console.print(steps_line(summary.offloaded_steps, summary.iterations, summary.device))
     print_if_nothing_managed(summary, console)
     if summary.ballooned_bytes and summary.budget is not None:
         console.print(
@@ -120,15 +122,23 @@ def kinds_table(node: Node, shadow_bytes: Mapping[str, int] = MappingProxyType({
     return table
 
 
+def steps_line(in_parts: int, steps: int, device: str) -> str:
+    """What computed the steps of optimizers, and whether to torch's bits. `in_parts`: how many of
+    them were offloaded. `device`: where chunks are leased."""
+    if not in_parts:
+        return "steps: torch's bits, whole, in the script's thread"
+    if device == "cpu":
+        return f"steps: torch's bits, {in_parts} of {steps} in parts beside training"
+    return f"steps: {in_parts} of {steps} by the daemon's kernels on the host, to 1e-6 of torch's"
+
+
 def print_if_nothing_managed(summary: Summary, console: Console, subject: str = "memtide") -> None:
     """Prints a warning if this process did not train, or trained without any chunk."""
     if summary.chunks or summary.client["acquires"]:
         return
     if not summary.iterations:
         console.print(
-            f"{subject} managed nothing: no optimizer stepped in this process. Processes that a "
-            "script starts are managed if torch.multiprocessing.spawn starts them, or if the "
-            "command is memtide run torchrun ... or memtide run accelerate launch ...",
+            f"{subject} managed nothing: no optimizer stepped in this process",
             style="yellow",
         )
         return

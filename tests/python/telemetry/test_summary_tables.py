@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtide._node import inspection
-from memtide._telemetry.summary_tables import kinds_table, pools_table
+from memtide._telemetry.summary_tables import kinds_table, pools_table, steps_line
 
 
 def _columns(**mebibytes: int) -> dict[str, float]:
@@ -35,3 +35,9 @@ def test_shadow_chunks_are_no_parameters_and_what_is_allocated_adds_up() -> None
     expected = {"parameter": 10, "optimizer state": 20, "gradient": 10, "shadow copies": 30}
     assert mebibytes.pop("total") == sum(mebibytes.values()) == 70
     assert mebibytes == expected
+
+
+def test_steps_say_whether_they_have_the_bits_of_torch() -> None:
+    assert "torch's bits, whole" in steps_line(0, 5, "cpu")
+    assert "torch's bits, 4 of 5 in parts" in steps_line(4, 5, "cpu")
+    assert "by the daemon's kernels" in steps_line(4, 5, "cuda:0")
