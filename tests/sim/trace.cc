@@ -172,6 +172,9 @@ struct EventText {
   std::string operator()(const StepCall& e) const {
     return StrCat(Head("Step", e), " reads ", e.reads, " of ", Text(e.chunks));
   }
+  std::string operator()(const EndPartCall& e) const {
+    return StrCat(Head("EndPart", e), " part ", e.part, e.computed ? " computed" : "");
+  }
   std::string operator()(const CommitCall& e) const {
     return StrCat(Head("Publish", e), " step ", e.step, " ", Text(e.chunks), " from ",
                   Text(e.shadows), e.keep_old_content ? " keep" : "");
@@ -222,6 +225,11 @@ struct ReplyText {
   }
   std::string operator()(const ResizeReply& r) const {
     return StrCat(" slots ", r.device_slots, " budget ", r.lease_budget);
+  }
+  std::string operator()(const PartReply& r) const {
+    std::string text;
+    for (const MemoryPlace& place : r.places) StrAppend(&text, " ", Text(place));
+    return text;
   }
   std::string operator()(const StepReply& r) const {
     return StrCat(" non-finite gradients ", r.non_finite_gradients);

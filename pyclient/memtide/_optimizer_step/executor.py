@@ -21,6 +21,9 @@ _FEWEST_CHUNKS = 8
 # What Adam needs: a parameter's chunk, two of states, a shadow chunk of each, and gradients, whose
 # chunks have other borders. With fewer, several calls fetch the same chunk, each for a piece of it.
 _WHOLE_CHUNKS = 3 * 2 + 4
+# In small pools torch's functions have the chunks of a batch by turns. A larger batch fetches each
+# chunk less often, and needs more memory of the process: this one up to four chunks.
+_CHUNKS_BY_TURNS = 14
 # All calls in flight together use at most 1 / _HOST_PART of the host slots.
 _HOST_PART = 4
 
@@ -59,11 +62,13 @@ class StepCalls:
         """The limits of one call."""
         limits = self._client.limits
         fair = self._slots // _HOST_PART // DEPTH
-        # With more than half of the budget, no step part could be speculative (LeaseLedger.leave).
-        half = self._room // 2
-        most_chunks = max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, half), fair)
-        if not self.uses_torch:
-            # With a device, one host slot stays free: chunks pass through host memory.
+        if self.uses_torch:
+            by_turns = self._room // 2 < _WHOLE_CHUNKS
+            most_chunks = max(_CHUNKS_BY_TURNS if by_turns else _WHOLE_CHUNKS, fair)
+        else:
+            # With more than half, no step part could be speculative (LeaseLedger.leave). With a
+            # device, one host slot stays free: chunks pass through host memory.
+            most_chunks = max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, self._room // 2), fair)
             most_chunks = min(most_chunks, self._slots - (not self.shares_lease_budget))
         return CallLimits(min(most_chunks, limits.chunks_per_call), limits.step_pieces_per_call)
 

@@ -20,7 +20,7 @@ def client_with(host_slots: int, device_slots: int) -> FakeClient:
 
 @pytest.mark.parametrize(
     ("host_slots", "device_slots", "most"),
-    [(6, 0, 8), (16, 0, 8), (24, 0, 9), (28, 0, 10), (240, 0, 20), (6, 4, 8), (24, 12, 10)],
+    [(6, 0, 14), (16, 0, 14), (24, 0, 14), (28, 0, 10), (240, 0, 20), (6, 4, 14), (24, 12, 10)],
 )
 def test_a_call_may_have_whole_chunks_where_there_is_room(
     host_slots: int, device_slots: int, most: int

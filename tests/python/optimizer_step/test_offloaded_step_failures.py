@@ -113,7 +113,7 @@ def test_what_a_refused_step_had_made_here_before_is_undone(runtime: Runtime) ->
 
 
 @pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
-@pytest.mark.parametrize("call", [1, 4, 60])
+@pytest.mark.parametrize("call", [1, 4, 20])
 def test_without_room_for_twins_steps_are_made_here_for_good(
     name: str, call: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
