@@ -74,9 +74,10 @@ class StepCalls:
 
     @property
     def _room(self) -> int:
-        """The most chunks of a call that can be in host memory at a time."""
+        """The most chunks of a call that can be in host memory at a time. With a device, one slot
+        stays free, as chunks pass through host memory on their way."""
         properties = self._client.properties
-        return properties.lease_budget if self.shares_lease_budget else self._slots
+        return properties.lease_budget if self.shares_lease_budget else max(1, self._slots - 1)
 
     @property
     def early_room(self) -> int:

@@ -8,7 +8,7 @@ import pytest
 from fake_client import FakeClient
 from memtide._memory.leases import LeaseLedger
 from memtide._optimizer_step.executor import StepCalls
-from memtide._optimizer_step.partition import CallLimits
+from memtide._optimizer_step.partition import Batch, CallLimits
 
 
 def client_with(host_slots: int, device_slots: int) -> FakeClient:
@@ -54,3 +54,20 @@ def test_beside_an_early_call_leases_have_half_of_their_room() -> None:
         calls = StepCalls(client)
         assert LeaseLedger(client).leave(calls.early_room), host_slots
         calls.close()
+
+
+@pytest.mark.parametrize(("device_slots", "most"), [(0, 9), (5, 11)])
+def test_a_batch_leaves_the_slot_free_through_which_chunks_pass(
+    device_slots: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = StepCalls(client_with(12, device_slots))
+    rooms = []
+
+    def make(_batch: Batch, _shadows: object, room: int, **_options: bool) -> int:
+        rooms.append(room)
+        return 0
+
+    monkeypatch.setattr(calls._torch, "make", make)
+    calls.make([Batch()], {})
+    calls.close()
+    assert rooms == [most]
