@@ -35,6 +35,7 @@ import torch
 from torch.optim import Optimizer
 
 from memtide._capi.client import Kind
+from memtide._capi.optimizer_step import StepOptions
 from memtide._checkpoint.async_snapshot import Snapshots
 from memtide._checkpoint.safetensors_file import Checkpoint
 from memtide._memory.tensor_manager import TensorManager, local_part
@@ -44,16 +45,12 @@ from memtide._optimizer_step.partition import Interval, Update, batches_of, copi
 from memtide._optimizer_step.rollback import NotFinite, Undo
 from memtide._optimizer_step.shadow_chunks import ShadowChunks
 from memtide._optimizer_step.speculative_step import ComputedBatches, SpeculativeSteps
+from memtide._optimizer_step.split import overlapping, part_of, put_back, split
 from memtide._optimizer_step.torch_functional import (
     Arguments,
     FunctionalSignature,
-    Split,
     next_single_numbers,
     options_of,
-    overlapping,
-    part_of,
-    put_back,
-    split,
     steps_as_torch,
     torch_options_of,
 )
@@ -200,8 +197,8 @@ class OffloadedSteps:
         if self._is_deferred(arguments["params"]):
             self.finish()
         numbers = next_single_numbers(form, original, arguments)
-        split_update = split(form, arguments, options, self._manager, numbers)
-        self._keep_bits(form, arguments, split_update)
+        can_make = functools.partial(self._can_make, form)
+        split_update = split(form, arguments, options, self._manager, numbers, can_make)
         count = len(arguments["params"])
         if split_update.indices:
             part = part_of(arguments, count, split_update.indices)
@@ -224,15 +221,10 @@ class OffloadedSteps:
                 original(**part)
             put_back(arguments, part, count, split_update.rest)
 
-    def _keep_bits(
-        self, form: FunctionalSignature, arguments: Arguments, split_update: Split
-    ) -> None:
-        """Leaves what would have other bits in parts to torch's own call."""
-        updates = split_update.updates
-        kinds = {(id(each.options), len(each.written)): each.options for each in updates}
-        wrong = {key for key, options in kinds.items() if not self.calls.can_make(options, key[1])}
-        if not wrong:
-            return
+    def _can_make(self, form: FunctionalSignature, options: StepOptions, tensors: int) -> bool:
+        """Whether parts of such a step have the right bits. If not, says so, once a function."""
+        if self.calls.can_make(options, tensors):
+            return True
         if form.name not in self._named_functions:
             self._named_functions.add(form.name)
             print(
@@ -240,19 +232,7 @@ class OffloadedSteps:
                 "this processor, so its steps stay in the script's thread",
                 file=sys.stderr,
             )
-        pairs = list(zip(updates, split_update.indices, strict=True))
-        split_update.updates, split_update.indices = [], []
-        for update, index in pairs:
-            if (id(update.options), len(update.written)) not in wrong:
-                split_update.updates.append(update)
-                split_update.indices.append(index)
-                continue
-            split_update.rest.append(index)
-            if update.options.fresh_states:  # As they were before `split`.
-                for name in form.states:
-                    if arguments[name]:
-                        arguments[name][index] = None
-        split_update.rest.sort()
+        return False
 
     def _is_deferred(self, parameters: Sequence[torch.Tensor]) -> bool:
         deferred = [p for each in self._deferred for p in each.parameters]

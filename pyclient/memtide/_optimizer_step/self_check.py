@@ -1,6 +1,6 @@
 """Asks the torch at hand whether it gives the same bits in tiles as in one call.
 
-torch_kernels.py relies on how torch divides a tensor between threads and at whole vectors, which
+torch_tiles.py relies on how torch divides a tensor between threads and at whole vectors, which
 another version, or another processor, may do differently. So the first step of each kind computes
 random tensors in both ways. That takes some milliseconds.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 
 from memtide._optimizer_step.partition import Part
-from memtide._optimizer_step.torch_kernels import (
+from memtide._optimizer_step.torch_options import TorchOptions
+from memtide._optimizer_step.torch_tiles import (
     GRAIN,
     Scratch,
     dtype_of,
@@ -18,7 +19,6 @@ from memtide._optimizer_step.torch_kernels import (
     step_once,
     types_of,
 )
-from memtide._optimizer_step.torch_options import TorchOptions
 
 # Tensors that one thread of torch has whole, and that several have, each with odd cuts.
 _LENGTHS = {331: (1, 67, 200), 3 * GRAIN + 77: (63, GRAIN + 5, 2 * GRAIN + 64)}

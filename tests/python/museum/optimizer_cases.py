@@ -112,13 +112,13 @@ def no_state_is_fresh(patch: pytest.MonkeyPatch) -> None:
         arguments: Arguments,
         options: StepOptions,
         manager: Any,
-        numbers: Any,
+        *more: Any,
     ) -> Any:
         for values_of_state in (arguments[name] for name in form.states if arguments[name]):
             for index, parameter in enumerate(arguments["params"]):
                 if values_of_state[index] is None and parameter.nbytes >= SMALLEST_BYTES:
                     values_of_state[index] = manager.new_state(parameter, 0).zero_()
-        return split(form, arguments, options, manager, numbers)
+        return split(form, arguments, options, manager, *more)
 
     patch.setattr(offloaded_step, "split", from_zeros)
 

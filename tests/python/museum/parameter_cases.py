@@ -10,7 +10,7 @@ import pytest
 import torch
 from memtide._memory import arena, tensor_manager
 from memtide._memory.alignment import ALIGNMENT_BYTES
-from memtide._optimizer_step import offloaded_step, torch_functional, torch_kernels
+from memtide._optimizer_step import offloaded_step, split, torch_kernels
 from museum import (
     STEPS,
     WIDTH,
@@ -50,7 +50,7 @@ def one_of_them_stepped(patch: pytest.MonkeyPatch) -> None:
     def none_overlap(_tensors: Sequence[torch.Tensor]) -> set[int]:
         return set()
 
-    patch.setattr(torch_functional, "overlapping", none_overlap)
+    patch.setattr(split, "overlapping", none_overlap)
 
 
 def a_table_under_a_parameter() -> Results:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from fake_client import FakeClient
-from memtide._optimizer_step.torch_functional import overlapping
+from memtide._optimizer_step.split import overlapping
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from offloaded_loops import assert_same, everything, plainly

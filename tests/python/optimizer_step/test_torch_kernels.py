@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fake_client import FakeClient
-from memtide._optimizer_step import self_check, torch_kernels
+from memtide._optimizer_step import self_check, torch_tiles
 from memtide._optimizer_step.partition import Batch, Geometry, Part
 from memtide._optimizer_step.torch_functional import (
     FORMATS,
@@ -188,7 +188,7 @@ def test_tiles_cover_a_part_once_and_begin_at_whole_vectors(
     loops = 1 if total < 32768 else min(threads, -(-total // 32768))
     loop = -(-total // loops)
     done = 0
-    for tile in torch_kernels.tiles_of(part, threads):
+    for tile in torch_tiles.tiles_of(part, threads):
         assert tile.first == done and tile.count and tile.elements < 32768
         begins = first + done - tile.zeros_before
         assert begins // loop == (first + done + tile.count - 1) // loop, "one thread has it"
@@ -221,8 +221,8 @@ def test_the_check_sees_a_wrong_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     formats = dict.fromkeys(("parameter_format", "gradient_format", "state_format"))
     options = replace(options, step=7, **dict.fromkeys(formats, FORMATS[torch.float32]))
     assert self_check.SelfCheck().agrees(options, 3)
-    take = torch_kernels._Tile.take
+    take = torch_tiles._Tile.take
     monkeypatch.setattr(
-        torch_kernels._Tile, "take", lambda tile, to, of: take(tile, to, of.nextafter(of + 1))
+        torch_tiles._Tile, "take", lambda tile, to, of: take(tile, to, of.nextafter(of + 1))
     )
     assert not self_check.SelfCheck().agrees(options, 3)

@@ -1,0 +1,177 @@
+"""Divides the parameters of one call of a functional optimizer: those that are stepped in parts,
+and those that torch's function steps at once (docs/optimizers.md has the table)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from memtide._capi.optimizer_step import Format, StepOptions
+from memtide._memory.tensor_layout import have_same_layout, is_dense
+from memtide._memory.tensor_manager import TensorManager, address_of, local_part
+from memtide._optimizer_step.partition import Span, Update
+from memtide._optimizer_step.torch_functional import (
+    FORMATS,
+    Arguments,
+    FunctionalSignature,
+    single_numbers_of,
+)
+from memtide._optimizer_step.torch_options import TensorNumber, TorchOptions
+
+_STEPPED_DTYPES = (torch.float32, torch.bfloat16)  # Parameters (or their masters) and states.
+# The options that differ between the parameters of one call.
+_OWN_OPTIONS = (
+    *("step", "fresh_states", "parameter_format", "gradient_format", "state_format"),
+    *("rounded_format", "rounding_seed"),
+)
+
+
+@dataclass
+class Split:
+    """The indices of a call's lists that are stepped in parts, with their updates, and the rest."""
+
+    updates: list[Update] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    rest: list[int] = field(default_factory=list)
+
+
+def split(
+    form: FunctionalSignature,
+    arguments: Arguments,
+    options: StepOptions,
+    manager: TensorManager,
+    next_numbers: Sequence[tuple[TensorNumber, ...]],
+    can_make: Callable[[StepOptions, int], bool],
+) -> Split:
+    """Divides the parameters of a call. `can_make`: whether parts with some options have the right
+    bits, if they change so many tensors. For what has parts, a state that is None is created,
+    uninitialized: the option `fresh_states` lets the step begin it. Torch steps parameters with
+    bytes in common one after the other, and parts all read the old bytes, so these have none."""
+    result = Split()
+    common = overlapping([local_part(p) for p in arguments["params"]])
+    # By the options of a parameter, those of its update; None: its parts would have other bits.
+    options_by_key: dict[tuple[object, ...], StepOptions | None] = {}
+    lists = [arguments[name] for name in form.states if arguments[name]]
+    gradients = arguments[form.gradients]
+    masters = 1 if form.has_masters and arguments[form.states[0]] else 0
+    for index, parameter in enumerate(arguments["params"]):
+        if not manager.manages(local_part(gradients[index])):
+            manager.adopt_gradient(parameter)
+        sharded = parameter is not local_part(parameter)
+        parameter, gradient = local_part(parameter), local_part(gradients[index])
+        states = [local_part(values[index]) for values in lists]
+        step = arguments[form.steps][index] if form.steps is not None else None
+        fresh = any(state is None for state in states)
+        is_torch_s = index in common or (fresh and sharded)
+        if is_torch_s or not _has_parts(manager, parameter, gradient, states, step, masters):
+            result.rest.append(index)
+            continue
+        stepped = states[0] if masters else parameter
+        stochastic = stepped.dtype is torch.bfloat16
+        last_state = gradient if fresh else (states or [None])[-1]
+        parameter_options = (
+            int(step.item()) + 1 if step is not None else 1,
+            fresh,
+            FORMATS[stepped.dtype],
+            FORMATS[gradient.dtype],
+            FORMATS[last_state.dtype] if last_state is not None else Format.FLOAT32,
+            FORMATS[parameter.dtype] if masters else Format.NONE,
+            options.rounding_seed if stochastic else 0,
+        )
+        numbers = single_numbers_of(form, arguments, index)
+        key = (parameter_options, numbers, next_numbers[index])
+        if key not in options_by_key:
+            changes: dict[str, Any] = dict(zip(_OWN_OPTIONS, parameter_options, strict=True))
+            if isinstance(options, TorchOptions):
+                changes["single_numbers"] = numbers
+                changes["next_single_numbers"] = next_numbers[index]
+            own = replace(options, **changes)
+            options_by_key[key] = own if can_make(own, 1 + len(lists)) else None
+        its_options = options_by_key[key]
+        if its_options is None:
+            result.rest.append(index)
+            continue
+        if fresh:
+            states = [manager.new_state(gradient, row) for row, _ in enumerate(lists)]
+            for values, state in zip(lists, states, strict=True):
+                values[index] = state
+        written = (_span(parameter), *map(_span, states))
+        first = arguments["first_elements"][index] if "first_elements" in arguments else 0
+        result.updates.append(
+            Update(its_options, parameter.numel(), _span(gradient), written, first)
+        )
+        result.indices.append(index)
+    return result
+
+
+def overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
+    """The indices of the tensors that have bytes in common with another one."""
+    spans = sorted(
+        (address, address + _extent_bytes(tensor), index)
+        for index, tensor in enumerate(tensors)
+        if (address := address_of(tensor))
+    )
+    found: set[int] = set()
+    furthest, its_index = 0, 0
+    for start, end, index in spans:
+        if start < furthest:
+            found |= {its_index, index}
+        if end > furthest:
+            furthest, its_index = end, index
+    return found
+
+
+def part_of(arguments: Arguments, count: int, indices: list[int]) -> Arguments:
+    """The arguments of a call with some of its `count` parameters."""
+    return {
+        name: [value[index] for index in indices] if _is_list_of(value, count) else value
+        for name, value in arguments.items()
+    }
+
+
+def put_back(arguments: Arguments, part: Arguments, count: int, indices: list[int]) -> None:
+    """Copies what a call with `part` has stored in its lists back to the whole lists."""
+    for name, value in arguments.items():
+        if _is_list_of(value, count):
+            for index, item in zip(indices, part[name], strict=True):
+                value[index] = item
+
+
+def _is_list_of(value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count
+
+
+def _has_parts(
+    manager: TensorManager,
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    states: Sequence[torch.Tensor | None],
+    step: Any,
+    masters: int,
+) -> bool:
+    present = [state if state is not None else gradient for state in states]
+    tensors = [gradient, parameter, *present]
+    stepped, moments = [parameter, *present][masters], present[masters:]
+    if step is not None and not (isinstance(step, torch.Tensor) and step.numel() == 1):
+        return False
+    return (
+        all(manager.manages(tensor) and tensor.dtype in FORMATS for tensor in tensors)
+        and all(tensor.dtype in _STEPPED_DTYPES for tensor in (stepped, *moments))
+        and not (masters and (stepped.dtype, parameter.itemsize) != (torch.float32, 2))
+        and len({tensor.dtype for tensor in moments}) <= 1
+        and is_dense(parameter)
+        and have_same_layout(parameter, (gradient, *present))
+    )
+
+
+def _extent_bytes(tensor: torch.Tensor) -> int:
+    steps = zip(tensor.size(), tensor.stride(), strict=True)
+    elements = sum((n - 1) * step for n, step in steps) + 1
+    return elements * tensor.itemsize if tensor.numel() else 0
+
+
+def _span(tensor: torch.Tensor) -> Span:
+    return Span(tensor.data_ptr(), tensor.itemsize)
