@@ -57,6 +57,12 @@ class GrpcDaemonSession : public DaemonSession {
   template <typename Send>
   absl::Status ForEachBatch(absl::Span<const ChunkId> chunks, Send send) const;
   absl::StatusOr<v1::OpenResponse> OpenJob(v1::OpenRequest request);
+  // Added to the deadline that the daemon observes, so that its own DEADLINE_EXCEEDED arrives
+  // first.
+  static constexpr Duration kReplyGrace = std::chrono::seconds(10);
+  // The timeout of calls that the daemon answers without waiting for transfers.
+  static constexpr Duration kShortCallTimeout = std::chrono::seconds(60);
+
   absl::StatusOr<v1::OpenResponse> SendOpen(const v1::OpenRequest& request);
   struct Batch {
     absl::Span<const ChunkId> chunks, releases;

@@ -63,6 +63,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // Answers, whatever it is asked.
     optimizer::Validate(*step->work, step->reads, chunks, MiB(2).count()).IgnoreError();
   }
+  CheckBatch<v1::StartPartRequest>(data, size);
+  if (const auto part = Convert<v1::StartPartRequest>(data, size); part.ok()) {
+    MEMTIDE_CHECK(part->work == nullptr);
+    MEMTIDE_CHECK(part->deadline >= Duration(0) && part->deadline <= Limits{}.max_wait);
+  }
+  Convert<v1::EndPartRequest>(data, size).status().IgnoreError();
   if (const auto commit = Convert<v1::CommitRequest>(data, size); commit.ok()) {
     MEMTIDE_CHECK(commit->chunks.size() <= Limits().chunks_per_call &&
                   commit->shadows.size() <= Limits().chunks_per_call);

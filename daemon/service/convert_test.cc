@@ -287,6 +287,39 @@ TEST(ConvertTest, TakesAStepOfEachRule) {
             0.5);
 }
 
+TEST(ConvertTest, TakesAPartOfTheSession) {
+  v1::StartPartRequest request;
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it names no chunk";
+  request.add_chunk_ids(3);
+  request.add_chunk_ids(4);
+  request.set_reads(1);
+  request.set_part_id(9);
+  request.mutable_deadline()->set_seconds(-1);
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  request.mutable_deadline()->set_seconds(2);
+  const auto event = ToEvent(request, NodeWithDevice());
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_EQ(event->chunks, (std::vector<ChunkId>{ChunkId(3), ChunkId(4)}));
+  EXPECT_EQ(event->reads, 1u);
+  EXPECT_EQ(event->part, 9u);
+  EXPECT_EQ(event->deadline, std::chrono::seconds(2));
+  EXPECT_EQ(event->work, nullptr);
+  v1::StartPartResponse response;
+  ToResponse(PartReply{{{RegionId(5), MiB(2)}, {RegionId(6), MiB(4)}}}, &response);
+  ASSERT_EQ(response.places_size(), 2);
+  EXPECT_EQ(response.places(1).region_id(), 6u);
+  EXPECT_EQ(response.places(1).offset_bytes(), MiB(4).count());
+  v1::EndPartRequest end;
+  end.set_part_id(9);
+  end.set_computed(true);
+  end.set_non_finite_gradients(7);
+  const auto ended = ToEvent(end, NodeWithDevice());
+  ASSERT_TRUE(ended.ok());
+  EXPECT_EQ(ended->part, 9u);
+  EXPECT_TRUE(ended->computed);
+  EXPECT_EQ(ended->non_finite_gradients, 7u);
+}
+
 TEST(ConvertTest, ConvertsACommit) {
   v1::CommitRequest request;
   request.set_step(2);

@@ -6,7 +6,7 @@ import tempfile
 
 import torch
 from datasets import Dataset
-from printing import printing, text, tokenizer
+from printing import SETTINGS, printing, text, tokenizer
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -38,13 +38,9 @@ with tempfile.TemporaryDirectory() as folder:
     model = SentenceTransformer(modules=[words, Pooling(192)], device="cpu")
     arguments = SentenceTransformerTrainingArguments(
         folder,
-        use_cpu=True,
         max_steps=8,
         per_device_train_batch_size=8,
-        learning_rate=1e-3,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
+        **SETTINGS,
     )
     loss = MultipleNegativesRankingLoss(model)
     printing(SentenceTransformerTrainer)(

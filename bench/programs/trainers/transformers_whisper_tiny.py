@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 
 import torch
-from printing import printing
+from printing import SETTINGS, printing
 from transformers import (
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
@@ -52,14 +52,10 @@ config = WhisperConfig(
 with tempfile.TemporaryDirectory() as folder:
     arguments = Seq2SeqTrainingArguments(
         folder,
-        use_cpu=True,
         max_steps=8,
         per_device_train_batch_size=4,
-        learning_rate=1e-3,
         gradient_checkpointing=True,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
+        **SETTINGS,
     )
     model = WhisperForConditionalGeneration(config)
     printing(Seq2SeqTrainer)(model=model, args=arguments, train_dataset=Speech()).train()

@@ -8,7 +8,7 @@ from typing import Any
 import tiny_llama
 import torch
 from datasets import Dataset
-from printing import printing, text
+from printing import SETTINGS_OF_TRL, printing, text
 from transformers import set_seed
 from trl import GRPOConfig, GRPOTrainer
 
@@ -24,18 +24,12 @@ prompts = Dataset.from_dict({"prompt": [text(random, 8) for _ in range(32)]})
 with tempfile.TemporaryDirectory() as folder:
     arguments = GRPOConfig(
         folder,
-        use_cpu=True,
-        bf16=False,
         max_steps=6,
         per_device_train_batch_size=4,
         num_generations=4,
         max_completion_length=8,
         beta=0.1,
-        learning_rate=1e-3,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
+        **SETTINGS_OF_TRL,
     )
     # The reference model is loaded from where the model is.
     tiny_llama.model().save_pretrained(f"{folder}/model")

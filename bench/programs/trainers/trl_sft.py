@@ -7,7 +7,7 @@ import tempfile
 import tiny_llama
 import torch
 from datasets import Dataset
-from printing import printing, text
+from printing import SETTINGS_OF_TRL, printing, text
 from transformers import set_seed
 from trl import SFTConfig, SFTTrainer
 
@@ -17,17 +17,11 @@ texts = Dataset.from_dict({"text": [text(random, 48) for _ in range(48)]})
 with tempfile.TemporaryDirectory() as folder:
     arguments = SFTConfig(
         folder,
-        use_cpu=True,
-        bf16=False,
         max_steps=8,
         per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
         max_length=64,
-        learning_rate=1e-3,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
+        **SETTINGS_OF_TRL,
     )
     printing(SFTTrainer)(
         model=tiny_llama.model(),

@@ -27,7 +27,7 @@ from memtide._capi.client import Client
 from memtide._node.connect import Connection
 from memtide._node.memory_budget import MemoryBudget, least_host_bytes
 from memtide._telemetry import process_memory
-from memtide._telemetry.observer import Observer, SpeculativeBatches
+from memtide._telemetry.observer import Observer, Passing
 from memtide._util import heap
 from memtide._util.devices import GpuModule, gpu_module, type_name
 from memtide._util.sizes import format_size
@@ -321,31 +321,21 @@ def budget_of(connection: Connection) -> Budget | None:
     return Budget(connection.budget, connection.client, daemon, connection.socket_dir)
 
 
-class Sampling(Observer):
+class Sampling(Passing):
     """Reads a budget's memory at each moment and at the end of each iteration, and passes all
     events on."""
 
     def __init__(self, budget: Budget, next_observer: Observer) -> None:
+        super().__init__(next_observer)
         self._budget = budget
-        self._next = next_observer
-
-    @property
-    def sampling(self) -> bool:  # type: ignore[override]
-        return self._next.sampling
 
     def moment(self, phase: str, name: str) -> None:
         self._budget.sample()
-        self._next.moment(phase, name)
+        super().moment(phase, name)
 
     def end_iteration(self) -> None:
         self._budget.end_iteration()
-        self._next.end_iteration()
-
-    def count_kept_activations(self, count: Callable[[], int]) -> None:
-        self._next.count_kept_activations(count)
-
-    def stepped(self, waited_s: float, batches: SpeculativeBatches) -> None:
-        self._next.stepped(waited_s, batches)
+        super().end_iteration()
 
 
 def _reserved_bytes(stats: dict[str, Any]) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from memtide._launch.on_path import memtide_run
 from memtide._node.scratch_directory import ScratchDirectory
+from memtide.errors import Unavailable
 
 _OPTIONS, _TRAINED, _WRITER, _WRITTEN = "options", "trained", "writer", "written"
 
@@ -48,8 +49,18 @@ class RunFolder:
             sys.path.append(on_path)
 
     def read(self) -> Any:
-        """What the run has announced. FileNotFoundError: the run has ended."""
-        return pickle.loads((self.path / _OPTIONS).read_bytes())
+        """What the run has announced. FileNotFoundError: the run has ended. Unavailable: the folder
+        is another user's, who may have made it anew where one of this user was."""
+        try:
+            with (self.path / _OPTIONS).open("rb") as file:
+                if os.fstat(file.fileno()).st_uid == os.geteuid():
+                    return pickle.load(file)
+        except PermissionError:
+            pass
+        raise Unavailable(
+            f"{self.path}, which {memtide_run.VARIABLE} names, is not of this user: start the "
+            "process as the user of memtide run"
+        )
 
     def mark_trained(self) -> None:
         """An optimizer has stepped in a managed process."""

@@ -46,8 +46,8 @@ def split(
     next_numbers: Sequence[tuple[TensorNumber, ...]],
     can_make: Callable[[StepOptions, int], bool],
 ) -> Split:
-    """Divides the parameters of a call. `can_make`: whether parts with some options have the right
-    bits, if they change so many tensors. For what has parts, a state that is None is created,
+    """Divides the parameters of a call. `can_make`: whether parts with some options that change a
+    number of tensors have the right bits. For what has parts, a state that is None is created,
     uninitialized: the option `fresh_states` lets the step begin it. Torch steps parameters with
     bytes in common one after the other, and parts all read the old bytes, so these have none."""
     result = Split()
@@ -71,7 +71,7 @@ def split(
             continue
         stepped = states[0] if masters else parameter
         stochastic = stepped.dtype is torch.bfloat16
-        last_state = gradient if fresh else (states or [None])[-1]
+        last_state = gradient if fresh else states[-1] if states else None
         parameter_options = (
             int(step.item()) + 1 if step is not None else 1,
             fresh,

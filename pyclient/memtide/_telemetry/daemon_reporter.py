@@ -14,7 +14,7 @@ from collections.abc import Callable
 from memtide._capi.client import Client, Phase
 from memtide._memory.leases import LeaseLedger
 from memtide._telemetry import process_memory
-from memtide._telemetry.observer import Observer, SpeculativeBatches
+from memtide._telemetry.observer import Observer, Passing
 from memtide.errors import MemtideError
 
 _PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "step": Phase.STEP}
@@ -41,7 +41,7 @@ class _Reading:
         return self._bytes
 
 
-class Reporter(Observer):
+class Reporter(Passing):
     """Reports to the daemon, and passes all events on to the next observer.
 
     Nothing is reported while all chunks fit: then no chunk moves, and there is nothing to predict.
@@ -50,9 +50,9 @@ class Reporter(Observer):
     """
 
     def __init__(self, client: Client, ledger: LeaseLedger, next_observer: Observer) -> None:
+        super().__init__(next_observer)
         self._client = client
         self._ledger = ledger
-        self._next = next_observer
         # Whether all moments are to be reported.
         self.is_wanted: Callable[[], bool] = lambda: False
         # The phase and name of each moment reported in this iteration, while all are.
@@ -65,10 +65,7 @@ class Reporter(Observer):
 
     @property
     def sampling(self) -> bool:  # type: ignore[override]
-        return self._next.sampling or self.is_wanted()
-
-    def count_kept_activations(self, count: Callable[[], int]) -> None:
-        self._next.count_kept_activations(count)
+        return super().sampling or self.is_wanted()
 
     def moment(self, phase: str, name: str) -> None:
         wanted = self.is_wanted()
@@ -78,14 +75,11 @@ class Reporter(Observer):
                 self._client.moment(_PHASES[phase], name, *own_bytes)
                 if wanted and len(self.moments) < _MOST_MOMENTS:
                     self.moments.append((phase, name))
-        self._next.moment(phase, name)
+        super().moment(phase, name)
 
     def end_iteration(self) -> None:
         if self._ledger.active or self.is_wanted():
             with contextlib.suppress(MemtideError):
                 self._client.end_iteration()
                 self.moments.clear()
-        self._next.end_iteration()
-
-    def stepped(self, waited_s: float, batches: SpeculativeBatches) -> None:
-        self._next.stepped(waited_s, batches)
+        super().end_iteration()

@@ -32,4 +32,27 @@ class Observer:
         """An optimizer has stepped."""
 
     def stepped(self, waited_s: float, batches: SpeculativeBatches) -> None:
-        """The daemon has stepped an optimizer; the script waited `waited_s` seconds for it."""
+        """A step was computed in parts; the script waited `waited_s` seconds for it."""
+
+
+class Passing(Observer):
+    """Passes all events on to the next observer. What derives from it adds to some."""
+
+    def __init__(self, next_observer: Observer) -> None:
+        self._next = next_observer
+
+    @property
+    def sampling(self) -> bool:  # type: ignore[override]
+        return self._next.sampling
+
+    def count_kept_activations(self, count: Callable[[], int]) -> None:
+        self._next.count_kept_activations(count)
+
+    def moment(self, phase: str, name: str) -> None:
+        self._next.moment(phase, name)
+
+    def end_iteration(self) -> None:
+        self._next.end_iteration()
+
+    def stepped(self, waited_s: float, batches: SpeculativeBatches) -> None:
+        self._next.stepped(waited_s, batches)

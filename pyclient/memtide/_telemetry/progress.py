@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from memtide._node.inspection import Pool
-from memtide._telemetry.observer import Observer, SpeculativeBatches
+from memtide._telemetry.observer import Passing
 from memtide._telemetry.recorder import Record, Recorder
 from memtide._util.sizes import format_size
 
@@ -92,10 +92,11 @@ def _replace_write(stream: TextIO, before: Callable[[str], None]) -> Callable[[]
     return end
 
 
-class Progress(Observer):
+class Progress(Passing):
     """Draws the progress of a run. Passes all events on to the recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
         self._recorder = recorder
         self._drawn_at = 0.0
         self._line = TerminalLine(sys.stderr, (sys.stdout, sys.stderr))
@@ -103,21 +104,8 @@ class Progress(Observer):
         # iteration, which makes states.
         self._unhindered_s: float | None = None
 
-    @property
-    def sampling(self) -> bool:  # type: ignore[override]
-        return self._recorder.sampling
-
-    def count_kept_activations(self, count: Callable[[], int]) -> None:
-        self._recorder.count_kept_activations(count)
-
-    def moment(self, phase: str, name: str) -> None:
-        self._recorder.moment(phase, name)
-
-    def stepped(self, waited_s: float, batches: SpeculativeBatches) -> None:
-        self._recorder.stepped(waited_s, batches)
-
     def end_iteration(self) -> None:
-        self._recorder.end_iteration()
+        super().end_iteration()
         record, now = self._recorder.last(), time.monotonic()
         if record is None:
             return
