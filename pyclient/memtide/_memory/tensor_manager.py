@@ -27,6 +27,12 @@ from memtide._capi.client import Client, Home, Kind, Places
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.arenas import Arenas
 from memtide._memory.leases import LeaseLedger
+from memtide._memory.storage_copies import (
+    Copy,
+    bytes_of,
+    copy_in_this_thread,
+    is_whole,
+)
 from memtide._memory.tensor_layout import have_same_layout
 from memtide._util.devices import gpu_module
 from memtide.errors import ResourceExhausted
@@ -160,7 +166,10 @@ class TensorManager:
             target = self._arenas.of(kind, row).like_storage_of(tensor)
             if not self._may_use_all():
                 return False
-            self.copy_bytes(tensor, target)
+            # Torch starts threads for a large copy. A script may be about to fork, and to use torch
+            # in the child: there these threads are missing, and it would wait for them without end.
+            copy = copy_in_this_thread if kind is Kind.PARAMETER else torch.Tensor.copy_
+            self.copy_bytes(tensor, target, copy)
             tensor.data = target
         if kind is Kind.PARAMETER:
             self._leave_behind(target.untyped_storage().nbytes())
@@ -187,7 +196,7 @@ class TensorManager:
             target = self._arenas.of(kind).like_storage_of(whole)
             if not self._may_use_all():
                 return []
-            self.copy_bytes(whole, target)
+            self.copy_bytes(whole, target, copy_in_this_thread)
             storage = target.untyped_storage()
             return [
                 torch.empty(0, dtype=t.dtype, device=self.device).set_(
@@ -355,18 +364,20 @@ class TensorManager:
             gradients.renew()
             self._note_pressure()
 
-    def copy_bytes(self, source: torch.Tensor, target: torch.Tensor) -> None:
+    def copy_bytes(
+        self, source: torch.Tensor, target: torch.Tensor, copy: Copy = torch.Tensor.copy_
+    ) -> None:
         """Copies the whole storage of `source` to that of `target`, chunk by chunk.
 
         REQUIRES: both storages have one size, and one of them is in chunks.
         """
         writing = self.manages(target)
         places = self.span_places(target if writing else source)
-        if len(places) == 1 and _is_whole(source) and have_same_layout(source, [target]):
+        if len(places) == 1 and is_whole(source) and have_same_layout(source, [target]):
             with self._leased(Places(places), writing):
-                target.copy_(source)
+                copy(target, source)
             return
-        sources, targets = _bytes_of(source), _bytes_of(target)
+        sources, targets = bytes_of(source), bytes_of(target)
         managed = targets if writing else sources
         start = 0
         while start < managed.numel():
@@ -374,7 +385,7 @@ class TensorManager:
             next_chunk = self.chunk_bytes - (first - self.base) % self.chunk_bytes
             end = min(managed.numel(), start + next_chunk)
             with self._leased(Places(self.places_of(first, end - start)), writing):
-                targets[start:end].copy_(sources[start:end])
+                copy(targets[start:end], sources[start:end])
             start = end
 
     def _leased(self, places: Places, writing: bool) -> contextlib.AbstractContextManager[None]:
@@ -435,17 +446,6 @@ class TensorManager:
             and not (tensor.is_cpu and storage.is_shared())
             and not (tensor.is_conj() or tensor.is_neg())
         )
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's elements are all of its storage."""
-    return tensor.nbytes == tensor.untyped_storage().nbytes()
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    storage = tensor.untyped_storage()
-    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return empty.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def _tensors_in(state: Any) -> Iterator[torch.Tensor]:

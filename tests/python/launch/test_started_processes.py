@@ -254,6 +254,28 @@ def test_a_process_that_is_not_managed_says_so_at_its_first_step(
     assert "step 3" in done.err
 
 
+_FORKS_AFTER_A_LARGE_MODEL = """
+import os
+import torch
+
+torch.nn.Linear(512, 512)  # Torch divides a copy of so many elements between threads.
+child = os.fork()
+if child == 0:
+    torch.nn.Linear(512, 512)(torch.ones(64, 512)).sum().backward()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_model_in_chunks_leaves_torch_usable_in_a_forked_process(
+    cli: Cli, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_FORKS_AFTER_A_LARGE_MODEL, encoding="utf-8")
+    # The child of a process with torch's threads would wait for them without end.
+    cli.memtide("run", *_POOLS, script, OMP_NUM_THREADS=2).check()
+
+
 def test_processes_that_do_not_train_run_nothing_and_say_nothing(cli: Cli, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(_STARTS_HELPERS, encoding="utf-8")
