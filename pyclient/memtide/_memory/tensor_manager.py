@@ -30,7 +30,7 @@ from memtide._memory.leases import LeaseLedger
 from memtide._memory.storage_copies import (
     Copy,
     bytes_of,
-    copy_in_this_thread,
+    copy_without_torch,
     is_whole,
 )
 from memtide._memory.tensor_layout import have_same_layout
@@ -168,8 +168,7 @@ class TensorManager:
                 return False
             # Torch starts threads for a large copy. A script may be about to fork, and to use torch
             # in the child: there these threads are missing, and it would wait for them without end.
-            copy = copy_in_this_thread if kind is Kind.PARAMETER else torch.Tensor.copy_
-            self.copy_bytes(tensor, target, copy)
+            self.copy_bytes(tensor, target, starts_threads=kind is not Kind.PARAMETER)
             tensor.data = target
         if kind is Kind.PARAMETER:
             self._leave_behind(target.untyped_storage().nbytes())
@@ -196,7 +195,7 @@ class TensorManager:
             target = self._arenas.of(kind).like_storage_of(whole)
             if not self._may_use_all():
                 return []
-            self.copy_bytes(whole, target, copy_in_this_thread)
+            self.copy_bytes(whole, target, starts_threads=False)
             storage = target.untyped_storage()
             return [
                 torch.empty(0, dtype=t.dtype, device=self.device).set_(
@@ -365,16 +364,19 @@ class TensorManager:
             self._note_pressure()
 
     def copy_bytes(
-        self, source: torch.Tensor, target: torch.Tensor, copy: Copy = torch.Tensor.copy_
+        self, source: torch.Tensor, target: torch.Tensor, *, starts_threads: bool = True
     ) -> None:
-        """Copies the whole storage of `source` to that of `target`, chunk by chunk.
+        """Copies the whole storage of `source` to that of `target`, chunk by chunk. Between host
+        memory and host memory no thread is started for it if `starts_threads` is false.
 
         REQUIRES: both storages have one size, and one of them is in chunks.
         """
+        by_torch = starts_threads or not (source.is_cpu and target.is_cpu)
+        copy: Copy = torch.Tensor.copy_ if by_torch else copy_without_torch
         writing = self.manages(target)
         places = self.span_places(target if writing else source)
         if len(places) == 1 and is_whole(source) and have_same_layout(source, [target]):
-            with self._leased(Places(places), writing):
+            with self._leased(Places(places), writing, by_torch=by_torch):
                 copy(target, source)
             return
         sources, targets = bytes_of(source), bytes_of(target)
@@ -384,14 +386,17 @@ class TensorManager:
             first = managed.data_ptr() + start
             next_chunk = self.chunk_bytes - (first - self.base) % self.chunk_bytes
             end = min(managed.numel(), start + next_chunk)
-            with self._leased(Places(self.places_of(first, end - start)), writing):
+            part = Places(self.places_of(first, end - start))
+            with self._leased(part, writing, by_torch=by_torch):
                 copy(targets[start:end], sources[start:end])
             start = end
 
-    def _leased(self, places: Places, writing: bool) -> contextlib.AbstractContextManager[None]:
-        # Under lease dispatch, or a hold, these are leased anyway.
-        seen = self.ledger.under_dispatch and torch._C._len_torch_dispatch_stack()
-        if seen or self.ledger.holding:
+    def _leased(
+        self, places: Places, writing: bool, *, by_torch: bool = True
+    ) -> contextlib.AbstractContextManager[None]:
+        # What torch does under lease dispatch is leased there, and under a hold all chunks are.
+        dispatched = self.ledger.under_dispatch and torch._C._len_torch_dispatch_stack()
+        if (by_torch and dispatched) or self.ledger.holding:
             return contextlib.nullcontext()
         return self.ledger.using(*((_NO_PLACES, places) if writing else (places, _NO_PLACES)))
 

@@ -20,7 +20,7 @@ from memtide._capi.optimizer_step import Format
 from memtide._optimizer_step.partition import Batch, Geometry, Interval, Part
 from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._optimizer_step.torch_tiles import Scratch, dtype_of, step_in_tiles, types_of
-from memtide.errors import MemtideError
+from memtide.errors import MemtideError, ResourceExhausted
 
 
 class TorchKernels:
@@ -37,8 +37,20 @@ class TorchKernels:
         self, batch: Batch, shadows: Mapping[int, int], room: int, *, count_non_finite: bool = False
     ) -> int:
         """Computes a batch into shadow chunks (`shadows`: by place), with at most `room` chunks in
-        host memory at a time. Returns how many elements of gradients are infinite or NaN, if they
-        are counted; else 0."""
+        host memory at a time: fewer where the job's share is smaller, as it changes with the needs
+        of other jobs. Returns how many elements of gradients are infinite or NaN, if they are
+        counted; else 0. ResourceExhausted: there is no room for one chunk, or for its content."""
+        while True:
+            try:
+                return self._make(batch, shadows, room, count_non_finite)
+            except ResourceExhausted:
+                if room == 1:
+                    raise
+                room //= 2
+
+    def _make(
+        self, batch: Batch, shadows: Mapping[int, int], room: int, count_non_finite: bool
+    ) -> int:
         reads = sorted(self._read(batch))
         writes = sorted(shadows[place] for place in batch.writes)
         if len(reads) + len(writes) > room:

@@ -120,7 +120,7 @@ def test_without_room_for_twins_steps_are_made_here_for_good(
     work = functools.partial(trained_by, name)
     plain = plainly(work)
     client = FakeClient()
-    client.fail_part[call] = ResourceExhausted("the disk is full")
+    fail_from(client, call)
     runtimes.start(client, Observer(), adopt_everything=True)
     try:
         offloaded = work()
@@ -145,7 +145,7 @@ def test_nothing_is_changed_here_before_the_commit(
     model(torch.randn(5, 24)).pow(2).sum().backward()
     large = [p for p in model.parameters() if runtime.manager.manages(p)]
     before = [p.detach().clone() for p in large]
-    runtime.client.fail_part[1] = ResourceExhausted("the disk is full")
+    fail_from(runtime.client, 1)
     with monkeypatch.context() as broken:
         broken.setattr(runtime.client, "commit", fail_to_commit)
         for _ in range(2):
@@ -157,6 +157,12 @@ def test_nothing_is_changed_here_before_the_commit(
     assert runtime.client.committed_steps == 1
     assert runtime.offloaded.here
     assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
+
+
+def fail_from(client: FakeClient, part: int) -> None:
+    """Parts find no room, from this one on: also with fewer chunks at a time."""
+    full = ResourceExhausted("the disk is full")
+    client.fail_part.update(dict.fromkeys(range(part, part + 1000), full))
 
 
 def fail_to_commit(*_arguments: object, keep_old_content: bool) -> None:

@@ -23,6 +23,7 @@ from memtide._optimizer_step.torch_kernels import TorchKernels
 from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
+from memtide.errors import ResourceExhausted
 from offloaded_loops import BY_TORCH_ONLY, OPTIMIZERS, assert_same, plainly, trained_by
 from torch.optim import adam, sgd
 
@@ -69,6 +70,7 @@ class Space:
         self.shadows = {n: n + len(tensors) for n in range(len(tensors))}
         self._written = tensors
         self.most_chunks = 0  # At a time.
+        self.share = 100  # Chunks that may be lent at a time.
         self._new = [torch.full_like(tensor, math.nan) for tensor in tensors]
 
     def new(self) -> list[torch.Tensor]:
@@ -76,6 +78,8 @@ class Space:
         return self._new
 
     def start_part(self, reads: list[int], writes: list[int]) -> tuple[int, list[int]]:
+        if len(reads) + len(writes) > self.share:
+            raise ResourceExhausted(f"the job's share can hold {self.share}")
         self.most_chunks = max(self.most_chunks, len(reads) + len(writes))
         chunks = [*self._written, *self._new]
         return 1, [chunks[place].data_ptr() for place in (*reads, *writes)]
@@ -226,3 +230,23 @@ def test_the_check_sees_a_wrong_tile(monkeypatch: pytest.MonkeyPatch) -> None:
         torch_tiles._Tile, "take", lambda tile, to, of: take(tile, to, of.nextafter(of + 1))
     )
     assert not self_check.SelfCheck().agrees(options, 3)
+
+
+def test_a_part_has_fewer_chunks_at_a_time_where_the_share_is_smaller() -> None:
+    elements = 1000
+    tensors = [torch.randn(elements).abs() for _ in range(4)]
+    space = Space(tensors)
+    arguments = arguments_of(_ADAM, [tensor.clone() for tensor in tensors], _ADAM_FLAGS)
+    options = torch_options_of(_ADAM, adam.adam, arguments)
+    assert options is not None
+    formats = dict.fromkeys(("parameter_format", "gradient_format", "state_format"))
+    options = replace(options, step=7, **dict.fromkeys(formats, FORMATS[torch.float32]))
+    kernels = TorchKernels(space, space.geometry)  # type: ignore[arg-type]
+    space.share = 3
+    kernels.make(space.part(options, 0, elements), space.shadows, 14)
+    assert space.most_chunks == 3
+    adam.adam(**arguments)
+    assert torch.equal(space.new()[1], arguments["params"][0])
+    space.share = 0
+    with pytest.raises(ResourceExhausted):
+        kernels.make(space.part(options, 0, elements), space.shadows, 14)
