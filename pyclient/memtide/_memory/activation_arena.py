@@ -93,11 +93,11 @@ class ActivationArena(Arena):
             self._free.remove(start, start + self._chunk_bytes)
             self.places.discard(place)
 
-    def _add_chunks(self, count: int) -> None:
+    def _add_chunks(self, count: int) -> int:
         if self._is_full:
             raise ResourceExhausted("the pool had no more chunks for activations in this iteration")
         try:
-            super()._add_chunks(count)
+            return super()._add_chunks(count)
         except ResourceExhausted:
             self._is_full = True
             raise

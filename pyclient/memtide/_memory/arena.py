@@ -1,10 +1,11 @@
 """Arenas: spans of addresses in chunks, and the storages over them.
 
 An `Arena` allocates spans of consecutive addresses in chunks of one kind. Spans are packed in the
-order of allocation and aligned as in torch's own allocator of the device (alignment.py). A tensor
-larger than a chunk lies over consecutive places. A span belongs to the storage over it, and becomes
-free when the last tensor, view or storage over it is destroyed, not earlier. So no two live tensors
-share bytes, whichever references a script holds.
+order of allocation, unless they have a position in the layout that arenas have in common
+(parallel_layout.py), and are aligned as in torch's own allocator of the device (alignment.py). A
+tensor larger than a chunk lies over consecutive places. A span belongs to the storage over it, and
+becomes free when the last tensor, view or storage over it is destroyed, not earlier. So no two live
+tensors share bytes, whichever references a script holds.
 
 Threads: an arena may be used from any thread. A storage may be destroyed at any moment, in any
 thread, also within an arena's own call. The client only records that; the arena's next call frees
@@ -26,6 +27,7 @@ from torch.utils.dlpack import from_dlpack
 from memtide._capi.client import Client, Home, Kind
 from memtide._memory.alignment import ALIGNMENT_BYTES, GPU_ALIGNMENT_BYTES, aligned
 from memtide._memory.free_list import FreeList
+from memtide._memory.parallel_layout import Position, Run
 from memtide._util.devices import device_name, gpu_module
 from memtide.errors import FailedPrecondition, NoRoom, ResourceExhausted
 
@@ -92,24 +94,24 @@ class Storages:
 class Arena:
     """The spans in chunks of one kind.
 
-    `expected_bytes` is what the arena is expected to hold in all. Chunks for that many bytes are
-    allocated together if the pool has them, so that they are consecutive: a chunk costs no memory
-    until it is used.
+    The chunks of a layout's run are allocated together if the pool has them: a chunk costs no
+    memory until it is used.
     """
 
     def __init__(
         self,
         storages: Storages,
         kind: Kind,
-        expected_bytes: int = 0,
         home: Home = Home.LOWEST,
     ) -> None:
         self.kind = kind
         self.home = home
-        self.expected_bytes = expected_bytes
         self.places: set[int] = set()  # The chunks.
         self.live_bytes = 0
         self._most_bytes = 0  # The peak of `live_bytes` since the last `renew`.
+        self.last_peak_bytes = 0  # And before.
+        # The address at which the layout begins, by run; None: the pool has no room for the run.
+        self._origins: dict[Run, int | None] = {}
         self._storages = storages
         self._client = storages.client
         self._base = self._client.properties.base
@@ -120,19 +122,28 @@ class Arena:
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
 
-    def empty(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialized tensor over a new span.
+    def empty(
+        self,
+        size: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+        position: Position | None = None,
+    ) -> torch.Tensor:
+        """An uninitialized tensor over a new span, at this position if that is free.
 
         REQUIRES: size and stride describe at least one element. ResourceExhausted: no chunk is
         left.
         """
         last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-        return self._over(self.empty_storage((last + 1) * dtype.itemsize), size, stride, dtype)
+        storage = self.empty_storage((last + 1) * dtype.itemsize, position)
+        return self._over(storage, size, stride, dtype)
 
-    def like_storage_of(self, source: torch.Tensor) -> torch.Tensor:
+    def like_storage_of(
+        self, source: torch.Tensor, position: Position | None = None
+    ) -> torch.Tensor:
         """An uninitialized tensor with the layout of `source`, over a span as large as the storage
-        of `source`."""
-        storage = self.empty_storage(source.untyped_storage().nbytes())
+        of `source`, at this position if that is free."""
+        storage = self.empty_storage(source.untyped_storage().nbytes(), position)
         return self._over(storage, source.size(), source.stride(), source.dtype)
 
     def _over(
@@ -145,10 +156,12 @@ class Arena:
         empty = torch.empty(0, dtype=dtype, device=self._storages.device)
         return empty.set_(storage, 0, size, stride)
 
-    def empty_storage(self, size_bytes: int) -> torch.UntypedStorage:
-        """A storage over a new span."""
+    def empty_storage(
+        self, size_bytes: int, position: Position | None = None
+    ) -> torch.UntypedStorage:
+        """A storage over a new span, at this position if that is free."""
         taken_bytes = aligned(size_bytes, self._alignment_bytes)
-        start = self._take(taken_bytes)
+        start = self._take(taken_bytes, position)
         return self._storages.over(start, _Span(size_bytes, taken_bytes, self._returned))
 
     def take_over(
@@ -189,13 +202,15 @@ class Arena:
                     self._free.remove(at, at + (last - first) * self._chunk_bytes)
                     self.places.difference_update(range(first, last))
                     freed += last - first
+            if not self.live_bytes:
+                self._origins.clear()
             return freed
 
     def renew(self) -> None:
-        """Trims. If no span is live then, the arena expects to hold its last peak again."""
+        """Trims. If no span is live then, the peak of live bytes begins again."""
         self.trim()
         if not self.live_bytes:
-            self.expected_bytes, self._most_bytes = self._most_bytes, 0
+            self.last_peak_bytes, self._most_bytes = self._most_bytes, 0
 
     @property
     def chunks(self) -> int:
@@ -204,8 +219,8 @@ class Arena:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes of live spans since the last `renew`, or what it expects from then on."""
-        return max(self._most_bytes, self.expected_bytes)
+        """The most bytes of live spans since the last `renew`, or before it."""
+        return max(self._most_bytes, self.last_peak_bytes)
 
     @property
     def has_returned(self) -> bool:
@@ -213,10 +228,12 @@ class Arena:
         self._storages.collect()
         return bool(self._returned)
 
-    def _take(self, size: int) -> int:
+    def _take(self, size: int, position: Position | None) -> int:
         with self._lock:
             self._work_off_returned()
-            start = self._find(size)
+            start = self._find_at(position, size) if position is not None else None
+            if start is None:
+                start = self._find(size)
             if start is None:
                 with contextlib.suppress(ResourceExhausted):
                     start = self._take_new(size)
@@ -228,6 +245,19 @@ class Arena:
 
     def _find(self, size: int) -> int | None:
         return self._free.take(size, self._alignment_bytes)
+
+    def _find_at(self, position: Position, size: int) -> int | None:
+        run = position.run
+        if run not in self._origins:
+            self._origins[run] = None
+            with contextlib.suppress(ResourceExhausted):
+                first = self._add_chunks(math.ceil((run.end - run.start) / self._chunk_bytes))
+                self._origins[run] = first - run.start
+        origin = self._origins[run]
+        if origin is None:
+            return None
+        start = origin + position.offset
+        return start if self._free.take_at(start, start + size) else None
 
     def _took(self, start: int, size: int) -> None:
         """A span begins. `_gave_back`: it has ended."""
@@ -243,10 +273,10 @@ class Arena:
         # First allocates only what is missing behind the last chunk: if the new chunks follow it,
         # the tensor begins in that chunk's free tail, and tensors stay packed.
         tail = self._free.ending_at(self._last_end, self._alignment_bytes)
-        self._grow(math.ceil((size - tail) / self._chunk_bytes))
+        self._add_chunks(math.ceil((size - tail) / self._chunk_bytes))
         start = self._find(size)
         if start is None:
-            self._grow(math.ceil(size / self._chunk_bytes))
+            self._add_chunks(math.ceil(size / self._chunk_bytes))
             start = self._find(size)
         assert start is not None
         return start
@@ -266,23 +296,13 @@ class Arena:
         except ResourceExhausted as error:
             raise NoRoom(str(error)) from None
 
-    def _grow(self, count: int) -> None:
-        expected = math.ceil((self.expected_bytes - self.live_bytes) / self._chunk_bytes)
-        if expected > count:
-            try:
-                self._add_chunks(expected)
-            except ResourceExhausted:
-                self.expected_bytes = 0
-            else:
-                return
-        self._add_chunks(count)
-
-    def _add_chunks(self, count: int) -> None:
+    def _add_chunks(self, count: int) -> int:
         place = self._client.allocate(self.kind, count, self.home)
         start = self._base + place * self._chunk_bytes
         self._last_end = start + count * self._chunk_bytes
         self._free.add(start, self._last_end)
         self.places.update(range(place, place + count))
+        return start
 
     def _work_off_returned(self) -> None:
         self._storages.collect()

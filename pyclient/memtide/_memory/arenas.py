@@ -2,8 +2,7 @@
 
 Parameters and gradients have an arena each. Optimizer states lie in *rows*: the first state of all
 parameters in one arena, the second in another. So a chunk of each row holds the states of the same
-parameters, as in the chunk lists of PatrickStar (arXiv 2108.05818, section 6), and a step needs
-each chunk once.
+parameters (parallel_layout.py), and a step needs each chunk once.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Iterable
 from memtide._capi.client import Client, Home, Kind
 from memtide._capi.optimizer_step import MOST_STATES
 from memtide._memory.activation_arena import ActivationArena
-from memtide._memory.alignment import aligned
 from memtide._memory.arena import Arena, Storages
+from memtide._memory.parallel_layout import ParallelLayout, Position
 
 
 class Arenas:
@@ -26,14 +25,14 @@ class Arenas:
         self.storages = Storages(client)
         self._arenas: dict[tuple[Kind, int], Arena] = {}
         self._activations: dict[Home, ActivationArena] = {}
-        self._coming_bytes = 0  # Expected in each row of states, for the newest optimizer.
+        self._base = client.properties.base
+        self._layout = ParallelLayout(client.properties.chunk_bytes, self.storages.alignment_bytes)
 
     def of(self, kind: Kind, row: int = 0) -> Arena:
         """The arena of a kind; of states, that of their row. The last row has all further ones."""
         row = min(row, MOST_STATES - 1)
         if (kind, row) not in self._arenas:
-            expected_bytes = self._coming_bytes if kind is Kind.OPTIMIZER_STATE else 0
-            self._arenas[kind, row] = Arena(self.storages, kind, expected_bytes)
+            self._arenas[kind, row] = Arena(self.storages, kind)
         return self._arenas[kind, row]
 
     def of_activations(self, home: Home) -> ActivationArena:
@@ -89,14 +88,20 @@ class Arenas:
         for arena in self._activations.values():
             arena.close()
 
-    def expect_states(self, sizes_bytes: Iterable[int]) -> None:
-        """Announces that each row of states will get spans of these sizes, beside those that it
-        has, so that it allocates consecutive chunks."""
-        alignment_bytes = self.storages.alignment_bytes
-        self._coming_bytes = sum(aligned(size, alignment_bytes) for size in sizes_bytes)
-        for (kind, _), arena in self._arenas.items():
-            if kind is Kind.OPTIMIZER_STATE:
-                arena.expected_bytes = arena.live_bytes + self._coming_bytes
+    def lay_out(self, parameters: Iterable[tuple[int, int]]) -> None:
+        """Announces that an optimizer steps these parameters, (address, bytes) each."""
+        self._layout.extend((address - self._base, size) for address, size in parameters)
+
+    def position_of(
+        self, kind: Kind, parameter_address: int, parameter_bytes: int, size_bytes: int
+    ) -> Position | None:
+        """Where a gradient or a state of this size lies that belongs to a parameter. None: anywhere
+        in its arena."""
+        # A script may drop each gradient as soon as it has been used: then they need few chunks.
+        if kind is Kind.GRADIENT and self.gradients.last_peak_bytes * 4 < self._layout.end * 3:
+            return None
+        address = parameter_address - self._base
+        return self._layout.position_of(address, parameter_bytes, size_bytes)
 
     def _all(self) -> list[Arena]:
         # A checkpoint's thread reads while others add.

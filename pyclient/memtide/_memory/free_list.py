@@ -42,6 +42,14 @@ class FreeList:
                 return start
         return None
 
+    def take_at(self, start: int, end: int) -> bool:
+        """Removes [start, end) if all of it is free, and returns whether it is."""
+        at = bisect.bisect_right(self._starts, start) - 1
+        if at < 0 or self._ends[at] < end:
+            return False
+        self.remove(start, end)
+        return True
+
     def remove(self, start: int, end: int) -> None:
         """Removes [start, end). REQUIRES: it lies within one interval."""
         at = bisect.bisect_right(self._starts, start) - 1

@@ -27,6 +27,7 @@ from memtide._capi.client import Client, Home, Kind, Places
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.arenas import Arenas
 from memtide._memory.leases import LeaseLedger
+from memtide._memory.parallel_layout import Position
 from memtide._memory.storage_copies import (
     Copy,
     bytes_of,
@@ -158,12 +159,16 @@ class TensorManager:
         device = self.client.properties.device_slots
         return chunks > (self.ledger.budget if device else self.ledger.slots)
 
-    def adopt(self, tensor: torch.Tensor, kind: Kind, row: int = 0) -> bool:
-        """Moves the tensor into a chunk if that is possible; returns whether it is in one now."""
+    def adopt(
+        self, tensor: torch.Tensor, kind: Kind, row: int = 0, parameter: torch.Tensor | None = None
+    ) -> bool:
+        """Moves the tensor into a chunk if that is possible; returns whether it is in one now.
+        `parameter`: the one to which a gradient or state belongs."""
         if not self._adoptable(tensor):
             return self.manages(tensor)
         with torch.no_grad():
-            target = self._arenas.of(kind, row).like_storage_of(tensor)
+            position = self._position_of(kind, parameter, tensor.nbytes)
+            target = self._arenas.of(kind, row).like_storage_of(tensor, position)
             if not self._may_use_all():
                 return False
             # Torch starts threads for a large copy. A script may be about to fork, and to use torch
@@ -208,7 +213,7 @@ class TensorManager:
         """Moves a parameter's gradient into a chunk; returns whether it is in one now."""
         self.free_dead()
         gradient = parameter.grad
-        return gradient is not None and self.adopt(gradient, Kind.GRADIENT)
+        return gradient is not None and self.adopt(gradient, Kind.GRADIENT, parameter=parameter)
 
     def adopt_part_of_gradient(self, parameter: torch.Tensor) -> None:
         """Copies this process's shard of the gradient of a sharded parameter into a chunk. It lies
@@ -219,7 +224,8 @@ class TensorManager:
             return
         self.free_dead()
         with torch.no_grad():
-            target = self._arenas.gradients.empty(part.size(), part.stride(), part.dtype)
+            position = self._position_of(Kind.GRADIENT, parameter, part.nbytes)
+            target = self._arenas.gradients.empty(part.size(), part.stride(), part.dtype, position)
             if not self._may_use_all():
                 return
             with self._leased(Places(self.span_places(target)), True):
@@ -230,33 +236,38 @@ class TensorManager:
         """Moves the optimizer states of one parameter, at any depth, into chunks. Those of a small
         parameter stay: it is stepped in this process, and the content of chunks must be what the
         daemon's steps have made of it."""
-        if isinstance(parameter, torch.Tensor) and parameter.nbytes < SMALLEST_BYTES:
+        owner = parameter if isinstance(parameter, torch.Tensor) else None
+        if owner is not None and owner.nbytes < SMALLEST_BYTES:
             return
         row = 0
         for tensor in _tensors_in(state):
-            row += self.manages(tensor) or self.adopt(tensor, Kind.OPTIMIZER_STATE, row)
+            row += self.manages(tensor) or self.adopt(tensor, Kind.OPTIMIZER_STATE, row, owner)
 
     def managed_in(self, state: Any) -> list[torch.Tensor]:
         """The tensors of an optimizer state, at any depth, that are in chunks."""
         return [tensor for tensor in _tensors_in(state) if self.manages(tensor)]
 
-    def expect_states_of(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Announces that an optimizer will create states for these parameters, beside those that
-        exist."""
-        self._arenas.expect_states(
-            local_part(p).untyped_storage().nbytes()
-            for p in parameters
-            if p.requires_grad and self.manages(local_part(p))
-        )
+    def lay_out(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Announces that an optimizer steps these parameters."""
+        parts = [local_part(p) for p in parameters if p.requires_grad]
+        self._arenas.lay_out((address_of(p), p.nbytes) for p in parts if self.manages(p))
 
-    def new_state(self, like: torch.Tensor, row: int) -> torch.Tensor:
+    def new_state(self, like: torch.Tensor, row: int, parameter: torch.Tensor) -> torch.Tensor:
         """An uninitialized tensor for a parameter's state number `row`, with the layout of `like`
         (which may be on the meta device). It is in ordinary memory where a hold has no room."""
         arena = self._arenas.of(Kind.OPTIMIZER_STATE, row)
-        target = arena.empty(like.size(), like.stride(), like.dtype)
+        position = self._position_of(Kind.OPTIMIZER_STATE, parameter, like.nbytes)
+        target = arena.empty(like.size(), like.stride(), like.dtype, position)
         if self._may_use_all():
             return target
         return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=self.device)
+
+    def _position_of(
+        self, kind: Kind, parameter: torch.Tensor | None, size_bytes: int
+    ) -> Position | None:
+        if parameter is None or not self.manages(part := local_part(parameter)):
+            return None
+        return self._arenas.position_of(kind, address_of(part), part.nbytes, size_bytes)
 
     @property
     def activation_home(self) -> Home:

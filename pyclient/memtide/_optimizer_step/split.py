@@ -95,7 +95,7 @@ def split(
             result.rest.append(index)
             continue
         if fresh:
-            states = [manager.new_state(gradient, row) for row, _ in enumerate(lists)]
+            states = [manager.new_state(gradient, row, parameter) for row, _ in enumerate(lists)]
             for values, state in zip(lists, states, strict=True):
                 values[index] = state
         written = (_span(parameter), *map(_span, states))

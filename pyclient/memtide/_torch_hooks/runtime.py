@@ -194,7 +194,7 @@ class Runtime:
         if first:
             if self.ledger.strict and not self._stepped:  # Set after torch was imported, perhaps.
                 device_guards.warn_of_late_settings(self.client.cuda_settings)
-            self.manager.expect_states_of(p for g in optimizer.param_groups for p in g["params"])
+            self.manager.lay_out(p for g in optimizer.param_groups for p in g["params"])
         # What a script has put in the place of adopted tensors is looked for in other steps.
         lean = self._switch is not None and self._switch.lean
         if not lean:

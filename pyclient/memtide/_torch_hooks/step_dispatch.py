@@ -102,7 +102,7 @@ class StepDispatchMode(TorchDispatchMode):
         layout = {key: kwargs[key] for key in ("dtype", "memory_format") if key in kwargs}
         row = self._born[source.data_ptr()]
         self._born[source.data_ptr()] += 1
-        born = self._manager.new_state(_aten.empty_like.default(shadow, **layout), row)
+        born = self._manager.new_state(_aten.empty_like.default(shadow, **layout), row, source)
         if self._manager.ledger.active and not self._manager.ledger.strict:
             manager = self._manager
             self._window.need(

@@ -12,6 +12,7 @@ from memtide._capi.client import Kind
 from memtide._memory.alignment import ALIGNMENT_BYTES, GPU_ALIGNMENT_BYTES
 from memtide._memory.arena import Arena, Storages
 from memtide._memory.free_list import FreeList
+from memtide._memory.parallel_layout import Position, Run
 from recording_gpu import RecordingGpu
 
 
@@ -26,6 +27,12 @@ def test_intervals_agree_with_a_set_of_numbers(seed: int) -> None:
             if model.isdisjoint(wanted):
                 intervals.add(wanted.start, wanted.stop)
                 model.update(wanted)
+        elif draw.random() < 0.3:
+            start = draw.randrange(200)
+            wanted = range(start, start + draw.randint(1, 12))
+            assert intervals.take_at(wanted.start, wanted.stop) == model.issuperset(wanted)
+            if model.issuperset(wanted):
+                model.difference_update(wanted)
         else:
             size = draw.randint(1, 12)
             first = intervals.take(size)
@@ -173,24 +180,25 @@ def test_a_chunk_in_use_is_freed_another_time() -> None:
     assert client.kinds == {}
 
 
-def test_what_was_live_at_once_is_expected_again_in_one_piece() -> None:
+def test_a_run_s_chunks_are_allocated_together_and_each_span_has_its_position() -> None:
     arena = Arena(Storages(FakeClient()), Kind.GRADIENT)
-    held = [arena.empty([CHUNK_BYTES], [1], torch.uint8) for _ in range(5)]
-    held.clear()
+    run = Run(CHUNK_BYTES, 4 * CHUNK_BYTES + 64)
+    last = arena.empty([64], [1], torch.uint8, Position(run, 4 * CHUNK_BYTES))
+    assert arena.chunks == 4
+    first = arena.empty([128], [1], torch.uint8, Position(run, CHUNK_BYTES + 64))
+    assert last.data_ptr() - first.data_ptr() == 3 * CHUNK_BYTES - 64
+    other = arena.empty([64], [1], torch.uint8, Position(run, CHUNK_BYTES + 128))
+    assert other.data_ptr() == first.data_ptr() - 64, "its position is taken: it is anywhere"
+    del first, last, other
     gc.collect()
     arena.renew()
-    assert arena.chunks == 0
-    assert arena.peak_bytes == 5 * CHUNK_BYTES
-    first = arena.empty([64], [1], torch.uint8)
-    assert arena.chunks == 5
-    arena.renew()  # One span is live: nothing new is expected, and unused chunks are freed.
-    assert arena.chunks == 1
-    del first
+    assert (arena.chunks, arena.peak_bytes) == (0, 256)
+    again = arena.empty([64], [1], torch.uint8, Position(run, CHUNK_BYTES))
+    assert (arena.chunks, again.numel()) == (4, 64)
 
 
-def test_what_there_is_no_room_for_is_not_expected() -> None:
-    client = FakeClient()
-    arena = Arena(Storages(client), Kind.OTHER, expected_bytes=2**40)
-    tensor = arena.empty([64], [1], torch.uint8)
+def test_a_run_for_which_there_is_no_room_is_not_allocated() -> None:
+    arena = Arena(Storages(FakeClient()), Kind.OTHER)
+    tensor = arena.empty([64], [1], torch.uint8, Position(Run(0, 2**40), 0))
     assert arena.chunks == 1
     assert tensor.numel() == 64

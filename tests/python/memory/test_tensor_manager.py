@@ -46,35 +46,6 @@ def test_parameters_gradients_and_state_are_in_chunks_of_their_kind(runtime: Run
     assert list(kinds.values()) == [{Kind.PARAMETER}, {Kind.GRADIENT}, {Kind.OPTIMIZER_STATE}]
 
 
-def test_gradients_and_states_lie_in_the_order_of_their_first_use(runtime: Runtime) -> None:
-    class Crossed(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(4))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for number in (2, 0, 3, 1):
-                x = self.layers[number](x)
-            return x
-
-    model = Crossed()
-    weights = [layer.weight for layer in model.layers]
-    backward, stepped = [weights[n] for n in (1, 3, 0, 2)], [weights[n] for n in (3, 0, 1, 2)]
-    optimizer = torch.optim.Adam(stepped)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(torch.randn(4, 32)).sum().backward()
-        gradients = [weight.grad.data_ptr() for weight in backward if weight.grad is not None]
-        assert len(gradients) == 4
-        assert gradients == sorted(gradients)
-        optimizer.step()
-    for name in ("exp_avg", "exp_avg_sq"):
-        states = [optimizer.state[weight][name] for weight in stepped]
-        assert manages(runtime, *states) == [True] * 4
-        addresses = [state.data_ptr() for state in states]
-        assert addresses == sorted(addresses)
-
-
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD], ids=["adam", "sgd"])
 def test_states_cross_the_borders_of_chunks_where_their_parameters_do(
     runtime: Runtime, make: type[torch.optim.Optimizer]

@@ -117,7 +117,7 @@ def no_state_is_fresh(patch: pytest.MonkeyPatch) -> None:
         for values_of_state in (arguments[name] for name in form.states if arguments[name]):
             for index, parameter in enumerate(arguments["params"]):
                 if values_of_state[index] is None and parameter.nbytes >= SMALLEST_BYTES:
-                    values_of_state[index] = manager.new_state(parameter, 0).zero_()
+                    values_of_state[index] = manager.new_state(parameter, 0, parameter).zero_()
         return split(form, arguments, options, manager, *more)
 
     patch.setattr(offloaded_step, "split", from_zeros)

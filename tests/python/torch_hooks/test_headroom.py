@@ -93,7 +93,9 @@ def test_a_state_beside_a_full_hold_is_in_ordinary_memory(
     training = Training().warm_up()
     assert begins_phase(runtime, training)
     monkeypatch.setattr(runtime.ledger, "extend_hold", lambda _places: False)
-    state = runtime.manager.new_state(torch.empty(1 << 20, device="meta"), 7)
+    state = runtime.manager.new_state(
+        torch.empty(1 << 20, device="meta"), 7, training.model[0].weight
+    )
     assert state.numel() == 1 << 20 and not runtime.manager.manages(state)
 
 
