@@ -2,8 +2,8 @@
 
 An element of a plain step depends on its own gradient and states, and on whether torch's kernel
 comes to it in whole vectors or in the scalar code for the last elements of a loop. A loop is over
-what one thread has of a tensor. So a part is computed in copies, in tiles that begin at a multiple
-of _UNIT elements of such a loop; where a part begins or ends elsewhere, zeros fill the tile up. A
+what one thread has of a tensor. So a part is computed in tiles that begin at a multiple of _UNIT
+elements of such a loop; where a part begins or ends elsewhere, zeros fill a copy of the tile up. A
 tile is small enough for a processor's cache, and for torch to use one thread.
 """
 
@@ -60,16 +60,19 @@ def step_in_tiles(
     assert isinstance(options, TorchOptions) and options.call is not None
     tensors = scratch.tensors_of((gradient.dtype, *(tensor.dtype for tensor in new)))
     for tile in tiles_of(part, options.call.threads):
-        gradient_tile, *tiles = [tensor[: tile.elements] for tensor in tensors]
+        gradient_tile, *stepped = [tensor[: tile.elements] for tensor in tensors]
         tile.fill(gradient_tile, gradient)
-        for copied, source in zip(tiles, old, strict=False):
+        if tile.elements == tile.count:  # Without zeros it is computed where it belongs.
+            stepped = [tile.of(tensor) for tensor in new]
+        for copied, source in zip(stepped, old, strict=False):
             tile.fill(copied, source)
         if options.gradient_factor != 1:
             gradient_tile.mul_(options.gradient_factor)
         first_element = part.first_element + tile.first - tile.zeros_before
-        results = step_once(options, gradient_tile, tiles, first_element)
-        for target, result in zip(new, results, strict=True):
-            tile.take(target, result)
+        results = step_once(options, gradient_tile, stepped, first_element)
+        for target, place, result in zip(new, stepped, results, strict=True):
+            if result is not place or tile.elements != tile.count:
+                tile.take(target, result)
 
 
 @dataclass(frozen=True)
@@ -81,17 +84,23 @@ class _Tile:
     first: int
     count: int
 
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tile's elements of those of a part."""
+        return tensor[self.first : self.first + self.count]
+
     def fill(self, tile: torch.Tensor, source: torch.Tensor) -> None:
         """Copies the tile's elements of a part."""
+        if self.elements == self.count:
+            tile.copy_(self.of(source))
+            return
         end = self.zeros_before + self.count
         tile[: self.zeros_before].zero_()
         tile[end:].zero_()
-        tile[self.zeros_before : end].copy_(source[self.first : self.first + self.count])
+        tile[self.zeros_before : end].copy_(self.of(source))
 
     def take(self, target: torch.Tensor, tile: torch.Tensor) -> None:
         """Copies the tile's elements to those of a part."""
-        end = self.zeros_before + self.count
-        target[self.first : self.first + self.count].copy_(tile[self.zeros_before : end])
+        self.of(target).copy_(tile[self.zeros_before : self.zeros_before + self.count])
 
 
 def tiles_of(part: Part, threads: int) -> Iterator[_Tile]:
