@@ -160,7 +160,8 @@ def run_both(program: Program) -> Iterator[Row]:
             compared(losses, others, again.losses.get(name, []) if again else losses, ours.failure),
             stepped_by(program, name, plain.optimizers.get(name, ""), ours),
             are_close(losses, others),
-            may_fold=program.distribution in _LARGE and name not in NOTABLE,
+            # The others are programs, not optimizers.
+            may_fold=bool(name) and program.distribution in _LARGE and name not in NOTABLE,
         )
 
 
@@ -218,7 +219,7 @@ def machine() -> str:
     log = subprocess.run(git, cwd=_ROOT, capture_output=True, text=True, check=True)
     where = f"{cpu}, one thread of {os.cpu_count()} CPUs, no device"
     return (
-        f"{time.strftime('%Y-%m-%d')}, {where}; memtide at {log.stdout.strip()}, "
+        f"{time.strftime('%Y-%m-%d')}, {where}.\nmemtide at {log.stdout.strip()}, "
         f"Python {platform.python_version()}, torch {version('torch')}."
     )
 
