@@ -32,6 +32,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
 from memtide._capi.client import Kind
@@ -255,6 +256,8 @@ class OffloadedSteps:
             shadows = self._shadows_of(kinds, speculative)
             self._make(updates, copies, shadows, speculative)
             self._commit(shadows)
+            # As torch's functions do: a graph that has saved a parameter of before is no good now.
+            increment_version([parameter for parameter, _ in stepped])
         except BaseException:
             self.speculative.forget()
             self._shadows.free()

@@ -19,7 +19,7 @@ tensor), unless `memtide.hold` leases what they use. Compiled code has leases of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +39,7 @@ from memtide._torch_hooks.op_schema import (
     only_views,
     pieces_of,
     pins_host_memory,
+    run,
     run_pieces,
     touched_by,
     touches_none,
@@ -107,7 +108,7 @@ class LeaseDispatchMode(TorchDispatchMode):
 
     def _run(
         self,
-        func: Callable[..., Any],
+        func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         reads: Set[int],
@@ -127,20 +128,20 @@ class LeaseDispatchMode(TorchDispatchMode):
 
     def _run_once(
         self,
-        func: Callable[..., Any],
+        func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         reads: Set[int],
         writes: Set[int],
     ) -> Any:
         if not reads and not writes:
-            return func(*args, **kwargs)
+            return run(func, args, kwargs)
         if self._ledger.streams is not None:
             self._ledger.streams.see_operation(func)
         places = _places(frozenset(reads - writes)), _places(frozenset(writes))
         self._ledger.begin_use(*places)
         try:
-            return func(*args, **kwargs)
+            return run(func, args, kwargs)
         finally:
             self._ledger.end_use(*places)
 

@@ -99,6 +99,8 @@ class Moments:
         self.on_gradient: Callable[[torch.Tensor], None] = lambda _: None
         # Called before a forward pass while leases are needed. It may make them unnecessary.
         self.begin_phase: Callable[[], None] = lambda: None
+        # Called for each parameter that is in a chunk now.
+        self.on_adopted: Callable[[torch.Tensor], None] = lambda _: None
         # Called before the first forward pass after a step.
         self.begin_iteration: Callable[[], None] = lambda: None
 
@@ -254,6 +256,7 @@ class Moments:
             if parameter.requires_grad and parameter.is_leaf:
                 handle = parameter.register_post_accumulate_grad_hook(self._after_gradient)
             self._adopted[parameter] = handle
+        self.on_adopted(parameter)
 
     def adopted(self) -> list[torch.Tensor]:
         """The parameters that are in chunks, in the order of their adoption."""

@@ -33,9 +33,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from memtide._memory.tensor_manager import TensorManager
 from memtide._optimizer_step.speculative_step import SpeculativeSteps
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._torch_hooks.oversized_operands import OversizedOperandsMode
 from memtide._util.devices import gpu_module
 
 _SUBNORMAL = 5e-324
+# The modes that need not see what is left out.
+_UNINTERESTED = (type(None), LeaseDispatchMode, OversizedOperandsMode)
 
 
 def multiplying(
@@ -109,6 +112,6 @@ def _stays(manager: TensorManager, tensor: Any) -> bool:
         and not tensor.is_inference()
         and 0 not in tensor.stride()  # Torch refuses to write to these.
         and not (tensor.requires_grad and torch.is_grad_enabled())
-        and type(_get_current_dispatch_mode()) in (type(None), LeaseDispatchMode)
+        and type(_get_current_dispatch_mode()) in _UNINTERESTED
         and _SUBNORMAL * 1.0 != 0.0
     )

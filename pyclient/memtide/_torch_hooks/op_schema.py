@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_leaves
 
 from memtide._memory.tensor_manager import TensorManager
@@ -56,6 +57,7 @@ _ONLY_READ: dict[str, frozenset[int]] = {
     "fsdp::all_gather_copy_in": frozenset({0}),  # It copies them to its second argument.
 }
 _PINNING = "aten::_pin_memory"
+_CHANGES_LIST = "aten::_foreach_"
 # Operators of torch's own that write to running statistics, and do not mark it.
 _UNMARKED_STATISTICS = frozenset(
     {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"}
@@ -97,6 +99,28 @@ def _marks_nothing(schema: Any) -> bool:
 def writes_arguments(operation: Any) -> bool:
     """Whether an operation changes any of its arguments, or may."""
     return is_higher_order(operation) or bool(written_arguments(operation)[0])
+
+
+def run(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs an operation that a dispatch mode has seen, as if there were no mode.
+
+    Below a mode, torch does not count the writes of operations over lists (`_foreach_add_`) in the
+    tensors' versions. Then backward would not see that what it has saved was changed.
+    """
+    if not _changes_list(operation):
+        return operation(*args, **kwargs)
+    changed = [tensor for tensor in args[0] if not tensor.is_inference()]
+    versions = [tensor._version for tensor in changed]
+    result = operation(*args, **kwargs)
+    increment_version([t for t, v in zip(changed, versions, strict=True) if t._version == v])
+    return result
+
+
+@cache
+def _changes_list(operation: Any) -> bool:
+    if is_higher_order(operation) or not operation._schema.name.startswith(_CHANGES_LIST):
+        return False
+    return 0 in written_arguments(operation)[0]
 
 
 def pins_host_memory(operation: Any, kwargs: dict[str, Any]) -> bool:

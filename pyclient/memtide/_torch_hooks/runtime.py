@@ -46,6 +46,7 @@ from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_hooks import Moments, Scope
 from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
+from memtide._torch_hooks.oversized_operands import OversizedOperands
 from memtide._torch_hooks.patch_row import Context, When
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
 from memtide._trace import model as traces
@@ -95,6 +96,7 @@ class Runtime:
         self._elastic: DeviceOomHandler | None = None  # On a GPU.
         self._switch: DispatchSwitch | None = None  # On a GPU.
         self._leaves: LeafModules | None = None  # On a GPU.
+        self._oversized: OversizedOperands | None = None  # In host memory.
         self._resumed_job: ResumedJob | None = None  # Only for a named job.
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
@@ -121,6 +123,10 @@ class Runtime:
             self._undo.append(handle.remove)
         if self.ledger.strict:
             self._install_lease_dispatch()
+        else:
+            self._oversized = OversizedOperands(self.manager)
+            moments.on_adopted = self._oversized.see
+            self._undo.append(self._oversized.close)
         context = Context(
             runs=runs,
             manager=self.manager,
@@ -244,6 +250,8 @@ class Runtime:
             self._switch.end_step()
         else:
             self.ledger.refresh()  # The balloon of the host pool may have grown or shrunk.
+            if self._oversized is not None:
+                self._oversized.look()
 
     def adopt_state_of(self, optimizer: Optimizer) -> None:
         """Moves what the optimizer keeps for managed parameters into chunks."""

@@ -25,6 +25,7 @@ from memtide._torch_hooks.op_schema import (
     has_own_dispatch,
     name_of,
     pieces_of,
+    run,
     run_pieces,
     touched_by,
 )
@@ -71,7 +72,8 @@ class StepDispatchMode(TorchDispatchMode):
         if func in _LIKE_OPERATIONS and self._creates_state(args, kwargs):
             return self._create_state(func, args, kwargs)
         if not self._manager.ledger.active or self._manager.ledger.strict:
-            return func(*args, **kwargs)  # Strict: lease dispatch below leases, and larger pieces.
+            # Strict: lease dispatch below leases, and larger pieces.
+            return run(func, args, kwargs)
         pieces = pieces_of(func, args, kwargs)
         if pieces is None:
             return self._run_leased(func, args, kwargs)
@@ -115,4 +117,4 @@ class StepDispatchMode(TorchDispatchMode):
         if (reads or writes) and not self._window.holds(reads, writes):
             self._observer.moment("step", name_of(func))
             self._window.need(reads, writes)
-        return func(*args, **kwargs)
+        return run(func, args, kwargs)

@@ -39,6 +39,20 @@ def test_it_trains_as_without_memtide(
     assert read(stats)["moved_bytes"]["ssd_read_bytes"] > 0
 
 
+def test_a_layer_larger_than_the_pool_is_read_once_for_a_product(
+    cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path
+) -> None:
+    script, ours, stats = SCRIPTS / "large_layer.py", tmp_path / "ours", tmp_path / "stats"
+    pools = ("--device=none", "--host-pool=8MiB", "--ssd-pool=256MiB")
+    cli.memtide("run", "--quiet", *pools, f"--stats={stats}", script, RESULT=ours).check()
+    assert_same(reference_runs.result(script), ours)
+    statistics = read(stats)
+    layer_bytes = 2704 * 1000 * 4
+    # A step reads it for forward, and itself, its gradient and its moment for the update.
+    per_step = statistics["moved_bytes"]["ssd_read_bytes"] / statistics["iterations"]
+    assert per_step < 8 * layer_bytes
+
+
 def test_a_function_that_was_replaced_before_memtide_is_still_called(
     cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path
 ) -> None:

@@ -123,8 +123,34 @@ def no_state_is_fresh(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(offloaded_step, "split", from_zeros)
 
 
+def a_graph_of_weights_before_the_step() -> Results:
+    """Two losses of one model, as a GAN's: when one has been stepped, torch refuses the other's
+    backward pass, which would multiply by weights that are not those of its forward pass."""
+    model = network()
+    optimizer = adamw(model)
+    losses, refused = [], []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        one, other = (model(batch()).square().mean() for _ in range(2))
+        one.backward()
+        optimizer.step()
+        if step >= 4:
+            try:
+                other.backward()
+            except RuntimeError as error:
+                refused.append("modified by an inplace operation" in str(error))
+        losses += [one.detach(), other.detach()]
+    return [*losses, torch.tensor(refused), *values(model, optimizer)]
+
+
+def steps_that_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """A step in parts leaves the versions of the parameters as they were."""
+    patch.setattr(offloaded_step, "increment_version", lambda _: None)
+
+
 CASES = [
     Case(rates_of_groups_and_of_a_schedule, options_as_at_first),
     Case(resumed_from_a_checkpoint, states_that_begin_again),
     Case(momentum_that_begins_late, no_state_is_fresh),
+    Case(a_graph_of_weights_before_the_step, steps_that_are_not_counted),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +12,9 @@ from fake_client import CHUNK_BYTES, FakeClient, one_chunk_each
 from memtide._capi.client import Access
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.op_schema import writes_arguments, written_arguments
+from memtide._torch_hooks.op_schema import run, writes_arguments, written_arguments
 from memtide._torch_hooks.runtime import Runtime
+from torch.utils._python_dispatch import TorchDispatchMode
 
 _ELEMENTS = CHUNK_BYTES // 4
 
@@ -186,3 +187,36 @@ def test_torchs_own_operators_write_what_they_mark() -> None:
     assert written_arguments(aten.add_.Tensor)[1] == {"self"}
     assert written_arguments(aten.mm.out)[1] == {"out"}
     assert writes_arguments(torch.ops.higher_order.cond)
+
+
+class _Seeing(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return run(func, args, kwargs or {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: torch._foreach_add_(tensors, 1.0),
+        lambda tensors: torch._foreach_lerp_(tensors, tensors, 0.5),
+        lambda tensors: torch._foreach_zero_(tensors),
+        lambda tensors: torch._foreach_add(tensors, 1.0),
+        lambda tensors: tensors[0].mul_(2),
+    ],
+)
+def test_writes_below_a_mode_are_counted_as_without_one(
+    change: Callable[[list[torch.Tensor]], Any],
+) -> None:
+    plain, seen = ([torch.ones(3), torch.ones(4)] for _ in range(2))
+    change(plain)
+    with _Seeing():
+        change(seen)
+    assert [t._version for t in seen] == [t._version for t in plain]
+
+
+def test_lists_of_inference_tensors_have_no_versions() -> None:
+    with torch.inference_mode():
+        tensors = [torch.ones(3)]
+        with _Seeing():
+            torch._foreach_add_(tensors, 1.0)
+        assert tensors[0].tolist() == [2.0] * 3
