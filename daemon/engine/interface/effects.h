@@ -104,9 +104,21 @@ struct TraceReply {
 struct StepReply {
   uint64_t non_finite_gradients = 0;
 };
-// Where the session computes a part, in the order of the chunks that it named.
+// The part of another rank that writes the same chunks and does not compute the same, and what
+// differs: the work, or the bytes of some chunks that are read (their numbers in the call).
+struct PartDifference {
+  uint32_t rank = 0;
+  bool work = false;
+  std::vector<uint32_t> reads;
+};
 struct PartReply {
+  // Where the session computes the part, in the order of the chunks that it named. Empty otherwise.
   std::vector<MemoryPlace> places;
+  // Another rank has made the part: the chunks have its results, and there is no part to be ended.
+  bool made = false;
+  // The chunks that are read whose digests are needed first: no part has begun.
+  std::vector<uint32_t> unknown_reads;
+  absl::optional<PartDifference> difference;  // Beside `places`.
 };
 struct ResizeReply {
   uint32_t device_slots = 0, lease_budget = 0;  // As in OpenReply.

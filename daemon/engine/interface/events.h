@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
+#include "base/digest.h"
 #include "base/memory_kind.h"
 #include "daemon/engine/interface/record.h"
 #include "daemon/engine/interface/types.h"
@@ -50,6 +51,9 @@ struct OpenCall {
   CallId call;
   SessionId session;
   std::string job_name;  // Empty: a job of this session alone.
+  // The sessions of one training, one for each rank, which make each step part once and commit
+  // together. Zero ranks: the session has no such others.
+  uint32_t rank = 0, ranks = 0;
   Bytes chunk_size;      // A multiple of kChunkAlignment, at most kMaxChunkSize.
   // Shares of the pools. Zero: all that is free. Rounded down to whole chunks.
   Bytes device_share, host_share, ssd_share;
@@ -163,6 +167,14 @@ struct ReturnRegionsCall {
   std::vector<RegionId> regions;
 };
 
+// What a part computes, for the ranks of a job that may want the same. `work`: a digest of the
+// operation with its options and step, and of where in the chunks each of its operands is. `reads`:
+// by number of a chunk that is read, a digest of the bytes that the part reads of it. One that is
+// not set is asked for where ranks do not share the chunk's content.
+struct PartContents {
+  Digest work;
+  std::vector<Digest> reads;
+};
 // One step part: reads the first `reads` of `chunks` and creates new content in the others, in host
 // memory. Answered when it is computed. No session sees the new content as the state of the job
 // before the commit. Nothing that is read changes, so that the same part may be computed again.
@@ -175,6 +187,8 @@ struct StepCall {
   // PartReply names, until its EndPartCall with this number, or its end.
   std::shared_ptr<const optimizer::Work> work;
   uint64_t part = 0;     // Without work: not zero, and not that of another part of the session.
+  // Without work, in a job of several ranks: the part is made once for all that want the same.
+  absl::optional<PartContents> contents;
   Duration deadline{0};  // Zero: the limit max_wait.
   std::vector<MomentReport> moments;  // As in FetchCall.
 };
