@@ -17,12 +17,15 @@
 #include "absl/types/optional.h"
 #include "base/count.h"
 #include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/engine/tables/calls.h"
 #include "daemon/engine/tables/chunk.h"
 #include "daemon/engine/tables/job_trace.h"
 #include "daemon/engine/tables/member_table.h"
+#include "daemon/engine/tables/name_table.h"
 #include "daemon/engine/tables/share_ledger.h"
+#include "daemon/engine/tables/shared_parts.h"
 #include "daemon/engine/tables/tier_mark.h"
 #include "daemon/engine/tables/waiting_calls.h"
 #include "daemon/engine/tables/work_list.h"
@@ -56,6 +59,12 @@ struct ResizeOperation {
   Instant deadline;
 };
 
+// A commit of one rank that waits for those of the others.
+struct WaitingCommit {
+  CommitCall call;
+  Instant deadline;
+};
+
 struct Job {
   JobId id;
   uint32_t uid = 0;
@@ -81,6 +90,11 @@ struct Job {
   Instant leases_revoked_at;  // For a share that shrinks.
   absl::Status making_status;
 
+  uint32_t ranks = 0;          // How many the training has; zero: none.
+  bool rank_was_lost = false;  // One of them ended without closing its session.
+  NameTable names;             // The ids of contents that ranks share.
+  SharedParts parts;
+  std::vector<WaitingCommit> commits;        // They wait for the other ranks.
   MemberTable members;                       // Its chunks.
   std::vector<ChunkIndex> retry_after_tick;  // Chunks whose write-back failed.
   Count steps;                               // Step parts that are admitted and not done.
@@ -100,6 +114,8 @@ struct Job {
   TierQueues& tier(Tier t) { return queues[static_cast<int>(t)]; }
   const TierQueues& tier(Tier t) const { return queues[static_cast<int>(t)]; }
   JobState state() const { return shares->state(); }
+  // Whether ranks make step parts once, and commit together.
+  bool shares_contents() const { return ranks > 1 && !persistent; }
   Share& share(Tier t) { return (*shares)[t]; }
   const Share& share(Tier t) const { return (*shares)[t]; }
   // The number of chunks that may be leased at `t`: all slots but those that are claimed. One host
@@ -116,10 +132,12 @@ struct Job {
   uint32_t MaxChunks() const {
     return share(home).is_elastic() ? share(home).limit() : share(home).slots().size();
   }
-  // The lease budget: it leaves a quarter of the slots to early write-back and prefetch.
+  // The lease budget of a session: all budgets together leave a quarter of the slots to early
+  // write-back and prefetch.
   uint32_t LeaseBudget() const { return LeaseBudgetOf(share(work).slots().size()); }
-  static uint32_t LeaseBudgetOf(uint32_t slots) {
-    return slots < 2 ? 1 : slots - std::max(uint32_t{1}, slots / 4);
+  uint32_t LeaseBudgetOf(uint32_t slots) const {
+    const uint32_t all = slots < 2 ? 1 : slots - std::max(uint32_t{1}, slots / 4);
+    return std::max(uint32_t{1}, all / std::max(uint32_t{1}, ranks));
   }
 };
 

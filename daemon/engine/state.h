@@ -226,10 +226,50 @@ class EngineState {
   absl::Status CheckStep(const Session& session, const StepCall& event,
                          const std::vector<ChunkIndex>& indices) const;
   absl::Status CheckPart(const Session& session, uint64_t part) const;
-  void LearnStep(Job& job, const StepCall& event);
+  // The part waits for its chunks, of which those from `first_written` on are written, and runs.
+  void Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks, size_t first_written,
+            RunStep run, Duration deadline);
+  void LearnStep(const Session& session, const StepCall& event);
   void Proceed(Waiter& waiter, const RunStep& then);
   // Gives up the pins of a part, and discards what it has written unless `status` is OK.
   RunningStep EndStep(StepId id, const absl::Status& status, uint64_t non_finite_gradients);
+
+  // --- ranks/contents.cc ---
+  Name OwnName(ChunkIndex index) const;
+  Name NameOf(const Job& job, ChunkId id, ChunkIndex index) const;
+  // Whether several ids name the entry.
+  bool IsShared(ChunkIndex index) const;
+  // The id by which the session knows the entry.
+  ChunkId IdFor(ChunkIndex index, SessionId session) const;
+  void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
+  absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
+  absl::Status GiveOwnEntries(Job& job, const std::vector<ChunkId>& ids,
+                              const std::vector<bool>& wanted, std::vector<ChunkIndex>* indices);
+  void Unshare(Session& session, const FetchCall& event, const std::vector<ChunkIndex>& indices);
+  void EndUnsharing(const RunningStep& step, const absl::Status& status);
+  void DropCopies(const Unsharing& unsharing);
+  void ReleaseLeftBehind(Session& session, ChunkId id);
+  void FreeId(Session& session, ChunkId id, ChunkIndex index);
+
+  // --- ranks/parts.cc ---
+  bool SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
+                 absl::optional<PartDifference>* difference);
+  absl::Status TakeResults(Job& job, const StepCall& event, const std::vector<ChunkIndex>& results);
+  void AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results);
+  void PartEnded(SessionId maker, uint64_t number, bool computed);
+  void EndWaitingParts(Session& session, const absl::Status& why);
+
+  // --- ranks/commits.cc ---
+  void CommitWithRanks(Session& session, const CommitCall& event);
+  void TryCommitTogether(Job& job);
+  struct CommittedIds {
+    ChunkId chunk, shadow;
+  };
+  void ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
+                        const std::vector<CommittedIds>& ids);
+  void DiscardShadows(Job& job, const std::set<ChunkId>& shadows);
+  void RefuseCommits(Job& job, const absl::Status& why);
+  void LeaveRanks(Session& session, Ending ending);
 
   // --- chunks/discard.cc ---
   void On(const DiscardCall& event);
@@ -239,7 +279,8 @@ class EngineState {
 
   // --- chunks/commit.cc ---
   void On(const CommitCall& event);
-  absl::Status CheckCommit(const Job& job, const CommitCall& event) const;
+  // `last`: the number of the last committed step.
+  absl::Status CheckCommit(uint64_t last, const CommitCall& event) const;
   void SwapContents(ChunkIndex a, ChunkIndex b);
   void LinkShadow(ChunkIndex index, ChunkIndex shadow);
   void UnlinkShadow(ChunkIndex index);
@@ -295,7 +336,7 @@ class EngineState {
   // --- forecast/predict.cc ---
   void On(const ReportCall& event);
   absl::Status CheckMoments(const std::vector<MomentReport>& moments) const;
-  void Learn(Job& job, const std::vector<MomentReport>& moments);
+  void Learn(const Session& session, const std::vector<MomentReport>& moments);
   void EndIteration(Job& job, uint64_t clock);
   absl::optional<ResidencyPlan::Slots> SlotsToPlan(const Job& job) const;
   bool IsSuperseded(const Chunk& chunk) const;

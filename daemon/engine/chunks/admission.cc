@@ -253,7 +253,7 @@ void EngineState::RevokeLeases(Waiter& waiter) {
       // A pending pin and a step part end without the help of a client.
       if (!pin.granted() || pin.session == waiter.session || IsStep(pin.session)) continue;
       std::vector<ChunkId>& chunks = revokes[pin.session].chunks;
-      if (chunks.size() < kMaxRevokedChunks) chunks.push_back(IdOf(index));
+      if (chunks.size() < kMaxRevokedChunks) chunks.push_back(IdFor(index, pin.session));
     }
   }
   for (auto& [session, revoke] : revokes) {

@@ -142,6 +142,7 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
   for (uint32_t i = 0; i < event.count; ++i) {
     const ChunkIndex index = chunks_.Claim(&job);
     Chunk& chunk = chunks_[index];
+    chunk.owner = session.id;
     chunk.kind = event.kind;
     chunk.undefined = event.undefined;
     chunk.member = job.members.Add(index);

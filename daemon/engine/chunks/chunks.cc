@@ -17,7 +17,9 @@ static_assert(std::is_same_v<std::variant_alternative_t<kFreeKind, Event>, FreeC
 }  // namespace
 
 absl::optional<ChunkIndex> EngineState::Find(const Job& job, ChunkId chunk) const {
-  const absl::optional<ChunkIndex> index = chunks_.Find(chunk);
+  absl::optional<ChunkIndex> index = job.names.Find(chunk);
+  if (index == kNoChunk) return absl::nullopt;
+  if (!index.has_value()) index = chunks_.Find(chunk);
   return index.has_value() && chunks_[*index].job == &job ? index : absl::nullopt;
 }
 
@@ -58,6 +60,8 @@ void EngineState::On(const FreeCall& event) {
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session->job, event.chunks);
   if (!indices.ok()) return Refuse(event.call, indices.status());
   for (const ChunkIndex index : *indices) {
+    // The others go on with what they share.
+    if (IsShared(index)) continue;
     for (const Pin& pin : chunks_[index].pins) {
       if (pin.session == session->id) continue;
       return Refuse(event.call, absl::FailedPreconditionError(absl::StrCat(
@@ -69,7 +73,13 @@ void EngineState::On(const FreeCall& event) {
   // Fetches of this session may still wait for the chunks. Those that are not admitted are found by
   // FailNaming().
   FailAdmitted(*session, *indices);
-  for (const ChunkIndex index : *indices) {
+  for (size_t i = 0; i < indices->size(); ++i) {
+    const ChunkIndex index = (*indices)[i];
+    ReleaseLeftBehind(*session, event.chunks[i]);
+    if (IsShared(index)) {
+      FreeId(*session, event.chunks[i], index);
+      continue;
+    }
     FailNaming(index, /*only_readers=*/false, Freed(index));
     FreeChunk(index);
   }
@@ -112,6 +122,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   CancelEviction(chunk);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) StopWaitingForSlot(index, tier);
   UnlinkShadow(index);
+  job.names.Forget(index);
   chunks_.Free(index);
   // A slot that a transfer still uses will be free without the chunk's doing.
   chunk.claim.End();
@@ -160,7 +171,10 @@ void EngineState::On(const DescribeCall& event) {
   if (!indices.ok()) return Refuse(event.call, indices.status());
   DescribeReply described;
   described.chunks.reserve(indices->size());
-  for (const ChunkIndex index : *indices) described.chunks.push_back(InfoOf(index));
+  for (size_t i = 0; i < indices->size(); ++i) {
+    described.chunks.push_back(InfoOf((*indices)[i]));
+    described.chunks.back().chunk = event.chunks[i];
+  }
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(described);

@@ -13,14 +13,14 @@
 
 namespace memtide {
 
-absl::Status EngineState::CheckCommit(const Job& job, const CommitCall& event) const {
+absl::Status EngineState::CheckCommit(uint64_t last, const CommitCall& event) const {
   const Limits& limits = options_.limits;
   // Step N+1 follows step N. A process that lost track of the job cannot commit a step twice or
   // leave one out.
-  if (event.step != job.committed_step + 1) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot commit step ", event.step, ": the last one of the job is ",
-                     job.committed_step, ", so that ", job.committed_step + 1, " comes next"));
+  if (event.step != last + 1) {
+    return absl::FailedPreconditionError(absl::StrCat("cannot commit step ", event.step,
+                                                      ": the last one of the job is ", last,
+                                                      ", so that ", last + 1, " comes next"));
   }
   if (event.chunks.size() != event.shadows.size()) {
     return absl::InvalidArgumentError(absl::StrCat(event.chunks.size(), " chunks, but ",
@@ -37,9 +37,12 @@ void EngineState::On(const CommitCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
+  // Ranks that share nothing commit each for itself.
+  const uint64_t last = job.shares_contents() ? session->committed_step : job.committed_step;
   // The reply was lost, and the client repeats the call.
-  if (event.step != 0 && event.step == job.committed_step) return Answer(event.call);
-  absl::Status status = CheckCommit(job, event);
+  if (event.step != 0 && event.step == last) return Answer(event.call);
+  absl::Status status = CheckCommit(last, event);
+  const bool together = job.names.Shares(session->id);
   std::vector<ChunkIndex> indices;
   if (status.ok() && !event.chunks.empty()) {
     std::vector<ChunkId> all = event.chunks;
@@ -50,7 +53,7 @@ void EngineState::On(const CommitCall& event) {
     if (found.ok()) indices = *std::move(found);
   }
   for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
-    const Chunk& chunk = chunks_[indices[i]];
+    Chunk& chunk = chunks_[indices[i]];
     if (chunk.transient) {
       status = absl::InvalidArgumentError(absl::StrCat(
           "chunk ", IdOf(indices[i]).value(),
@@ -60,12 +63,14 @@ void EngineState::On(const CommitCall& event) {
     }
     // The bytes under a lease would change for its holder, and an EvictOperation waits for the
     // copies that the chunk has now.
-    if (!chunk.pinned() && chunk.evicts.empty()) continue;
+    const bool pinned = together ? chunk.FindPin(session->id) != nullptr : chunk.pinned();
+    if (!pinned && chunk.evicts.empty()) continue;
     status = absl::AbortedError(absl::StrCat(
-        "chunk ", IdOf(indices[i]).value(), chunk.pinned() ? " is leased" : " is being evicted",
+        "chunk ", IdOf(indices[i]).value(), pinned ? " is leased" : " is being evicted",
         ", so that what it holds cannot change now; release it and try again"));
   }
   if (!status.ok()) return Refuse(event.call, status);
+  if (together) return CommitWithRanks(*session, event);
 
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
@@ -81,7 +86,7 @@ void EngineState::On(const CommitCall& event) {
   }
   // The record of this event has the contents, the step and its manifest, so that a restart finds
   // all or none of them.
-  job.committed_step = event.step;
+  job.committed_step = session->committed_step = event.step;
   job.manifest = event.manifest;
   MarkDirty(job);
   ++counters_.steps_committed;

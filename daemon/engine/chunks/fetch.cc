@@ -80,17 +80,22 @@ void EngineState::On(const FetchCall& event) {
   // They come first, since the fetch may need their room.
   for (const ChunkId id : event.releases) {
     if (const absl::optional<ChunkIndex> index = Find(job, id)) ReleaseLease(*session, *index);
+    ReleaseLeftBehind(*session, id);
   }
   absl::Status status = CheckMoments(event.moments);
   // The predictor learns before victims are chosen for this fetch, so that they follow the newest
   // uses.
-  if (status.ok()) Learn(job, event.moments);
+  if (status.ok()) Learn(*session, event.moments);
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
   if (status.ok()) {
     status = indices.ok() ? CheckFetch(*session, event, *indices) : indices.status();
   }
   if (status.ok()) status = CheckWaiting(*session, indices->size());
   if (!status.ok()) return Refuse(event.call, status);
+  const auto is_shared = [this](ChunkIndex index) { return IsShared(index); };
+  if (event.access == Access::kWrite && std::any_of(indices->begin(), indices->end(), is_shared)) {
+    return Unshare(*session, event, *indices);
+  }
 
   auto made = std::make_unique<Waiter>();
   Waiter& waiter = *made;
@@ -173,7 +178,7 @@ void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
     // A fetch that failed had raised pending_access to write.
     if (pin.pending == 0 && pin.pending_access != pin.access) PinsChanged(index);
     Lease lease;
-    lease.chunk = IdOf(index);
+    lease.chunk = IdFor(index, session.id);
     lease.tier = waiter.tier;
     lease.place = PlaceOf(chunk, waiter.tier);
     lease.version = chunk.version;
@@ -247,7 +252,12 @@ void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
   }
   ScheduleRoomCheck(*waiter.job, waiter.tier);
   Refuse(waiter.call, status);
+  const SessionId owner = waiter.owner;
+  RunStep run;
+  if (waiter.runs_step()) run = std::get<RunStep>(waiter.then);
   Leave(waiter);
+  if (run.unsharing != nullptr) DropCopies(*run.unsharing);
+  PartEnded(owner, run.part, /*computed=*/false);
 }
 
 // Does nothing for a chunk that the session has not leased, so that a FetchCall or EvictCall may
@@ -283,6 +293,7 @@ void EngineState::On(const ReleaseCall& event) {
                                   "chunk ", IdOf(index).value(), " is not leased by the session")));
   }
   for (const ChunkIndex index : *indices) ReleaseLease(*session, index);
+  for (const ChunkId id : event.chunks) ReleaseLeftBehind(*session, id);
   Reply reply;
   reply.call = event.call;
   sessions_.Remember(*session, event.request_id, kReleaseKind, reply);

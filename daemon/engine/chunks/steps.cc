@@ -65,14 +65,14 @@ absl::Status EngineState::CheckPart(const Session& session, uint64_t part) const
 }
 
 // The access predictor learns the uses of steps as it learns those of sessions.
-void EngineState::LearnStep(Job& job, const StepCall& event) {
+void EngineState::LearnStep(const Session& session, const StepCall& event) {
   MomentReport uses;
   // The uses belong to the current moment of the job.
   uses.continues = true;
   for (size_t i = 0; i < event.chunks.size(); ++i) {
     uses.uses.push_back({event.chunks[i], i < event.reads ? Access::kRead : Access::kWrite});
   }
-  Learn(job, {std::move(uses)});
+  Learn(session, {std::move(uses)});
 }
 
 void EngineState::On(const StepCall& event) {
@@ -80,28 +80,40 @@ void EngineState::On(const StepCall& event) {
   if (session == nullptr) return;
   Job& job = *session->job;
   absl::Status status = CheckMoments(event.moments);
-  if (status.ok()) Learn(job, event.moments);
+  if (status.ok()) Learn(*session, event.moments);
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
   if (status.ok()) status = indices.ok() ? CheckStep(*session, event, *indices) : indices.status();
   if (!status.ok()) return Refuse(event.call, status);
-  LearnStep(job, event);
+  LearnStep(*session, event);
+  RunStep run{event.work, event.part, absl::nullopt, nullptr};
+  if (event.contents.has_value() && job.shares_contents()) {
+    if (SharePart(*session, event, &*indices, &run.difference)) return;
+  } else {
+    std::vector<bool> shared(indices->size());
+    for (size_t i = event.reads; i < indices->size(); ++i) shared[i] = IsShared((*indices)[i]);
+    status = GiveOwnEntries(job, event.chunks, shared, &*indices);
+    if (!status.ok()) return Refuse(event.call, status);
+  }
+  Wait(*session, event.call, *std::move(indices), event.reads, std::move(run), event.deadline);
+}
 
+void EngineState::Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks,
+                       size_t first_written, RunStep run, Duration deadline) {
   auto made = std::make_unique<Waiter>();
   Waiter& waiter = *made;
-  waiter.call = event.call;
+  waiter.call = call;
   // A holder of its own excludes the leases of the calling session, too.
   waiter.session = SessionId(kFirstStepHolder + next_step_++);
   // If the calling session ends while the part waits, the part fails; once it runs, it goes on.
-  waiter.owner = session->id;
-  waiter.job = &job;
+  waiter.owner = session.id;
+  waiter.job = session.job;
   waiter.tier = Tier::kHost;
-  waiter.chunks = std::move(*indices);
-  waiter.first_written = event.reads;
-  waiter.then = RunStep{event.work, event.part};
+  waiter.chunks = std::move(chunks);
+  waiter.first_written = first_written;
+  waiter.then = std::move(run);
   waiter.started = now_;
-  waiter.deadline =
-      now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline);
-  Enter(*session, std::move(made));
+  waiter.deadline = now_ + (deadline == Duration(0) ? options_.limits.max_wait : deadline);
+  Enter(session, std::move(made));
 
   const Verdict verdict = TryAdmit(waiter, /*may_take_room=*/true);
   if (waiter.admitted && waiter.missing == 0) return Proceed(waiter);
@@ -128,21 +140,25 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
   }
   Reply reply;
   reply.call = waiter.call;
-  steps_.emplace(start.step,
-                 RunningStep{waiter.call, waiter.session, waiter.owner,
-                             chunks_.Hold(std::move(waiter.chunks)), waiter.first_written,
-                             then.part, std::move(waiter.of_session), std::move(waiter.step)});
+  steps_.emplace(start.step, RunningStep{waiter.call, waiter.session, waiter.owner,
+                                         chunks_.Hold(std::move(waiter.chunks)),
+                                         waiter.first_written, then.part, then.unsharing,
+                                         std::move(waiter.of_session), std::move(waiter.step)});
   // The RunningStep has the counts and pins from here on. What the mover computes ends at StepDone,
   // even if its session ends before.
+  PartReply part;
+  part.difference = then.difference;
   Leave(waiter);
   if (start.work != nullptr) return Emit(std::move(start));
-  reply.value = PartReply{std::move(start.chunks)};
+  part.places = std::move(start.chunks);
+  reply.value = std::move(part);
   Emit(std::move(reply));
 }
 
 void EngineState::On(const StepDone& event) {
   if (steps_.count(event.step) == 0) return;
   const RunningStep step = EndStep(event.step, event.status, event.non_finite_gradients);
+  if (step.unsharing != nullptr) return EndUnsharing(step, event.status);
   if (!event.status.ok()) return Refuse(step.call, event.status);
   Reply reply;
   reply.call = step.call;
@@ -196,6 +212,7 @@ RunningStep EngineState::EndStep(StepId id, const absl::Status& status,
     ++counters_.step_parts;
     counters_.non_finite_gradients += non_finite_gradients;
   }
+  PartEnded(step.owner, step.part, status.ok());
   return step;
 }
 

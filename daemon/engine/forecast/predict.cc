@@ -36,11 +36,14 @@ void EngineState::On(const ReportCall& event) {
   if (session == nullptr) return;
   const absl::Status status = CheckMoments(event.moments);
   if (!status.ok()) return Refuse(event.call, status);
-  Learn(*session->job, event.moments);
+  Learn(*session, event.moments);
   Answer(event.call);
 }
 
-void EngineState::Learn(Job& job, const std::vector<MomentReport>& moments) {
+void EngineState::Learn(const Session& session, const std::vector<MomentReport>& moments) {
+  Job& job = *session.job;
+  // Ranks do the same at the same time. One of them is followed.
+  if (job.ranks > 1 && job.sessions.front() != session.id) return;
   if (moments.empty()) return;
   const uint64_t clock = ClockOf(job);
   size_t uses = 0;
@@ -245,7 +248,8 @@ void EngineState::AddEvictionHints(const Session& session, FetchReply* reply) co
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const ChunkIndex index = job.members[candidate.member];
     for (const Pin& pin : chunks_[index].pins) {
-      if (pin.session == session.id && pin.granted()) reply->eviction_hints.push_back(IdOf(index));
+      if (pin.session != session.id || !pin.granted()) continue;
+      reply->eviction_hints.push_back(IdFor(index, session.id));
     }
     // Chunks that other sessions lease give no hint, so the search is bounded, too.
     return ++seen < 2 * kMaxEvictionHints && reply->eviction_hints.size() < kMaxEvictionHints;

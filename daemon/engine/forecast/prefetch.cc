@@ -139,7 +139,7 @@ void EngineState::RevokeFarthest(Job& job, VirtualTime time) {
       chunk.revoke_sent = true;
       for (const Pin& pin : chunk.pins) {
         if (!pin.granted() || sessions_.Find(pin.session) == nullptr) continue;
-        revokes[pin.session].chunks.push_back(IdOf(job.members[candidate.member]));
+        revokes[pin.session].chunks.push_back(IdFor(job.members[candidate.member], pin.session));
       }
     }
     return ++revoked < kMaxRevoked;

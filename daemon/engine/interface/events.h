@@ -54,7 +54,7 @@ struct OpenCall {
   // The sessions of one training, one for each rank, which make each step part once and commit
   // together. Zero ranks: the session has no such others.
   uint32_t rank = 0, ranks = 0;
-  Bytes chunk_size;      // A multiple of kChunkAlignment, at most kMaxChunkSize.
+  Bytes chunk_size;  // A multiple of kChunkAlignment, at most kMaxChunkSize.
   // Shares of the pools. Zero: all that is free. Rounded down to whole chunks.
   Bytes device_share, host_share, ssd_share;
   // Host and SSD shares of zero follow what jobs need. Ignored by nodes without SSD.
@@ -167,8 +167,10 @@ struct ReturnRegionsCall {
   std::vector<RegionId> regions;
 };
 
-// What a part computes, for the ranks of a job that may want the same. `work`: a digest of the
-// operation with its options and step, and of where in the chunks each of its operands is. `reads`:
+// What a part computes, for the ranks of a job that may want the same. `work`: a digest of what is
+// computed, without the bytes. Its high half is of the elements alone (which parameters, and where
+// in the chunks each operand is), and the low half of the operation with its options and step, so
+// that it can be said which of them differs between two ranks. `reads`:
 // by number of a chunk that is read, a digest of the bytes that the part reads of it. One that is
 // not set is asked for where ranks do not share the chunk's content.
 struct PartContents {
@@ -186,10 +188,10 @@ struct StepCall {
   // Over `chunks`, by their number. Null: the session computes the part, in the memory that
   // PartReply names, until its EndPartCall with this number, or its end.
   std::shared_ptr<const optimizer::Work> work;
-  uint64_t part = 0;     // Without work: not zero, and not that of another part of the session.
+  uint64_t part = 0;  // Without work: not zero, and not that of another part of the session.
   // Without work, in a job of several ranks: the part is made once for all that want the same.
   absl::optional<PartContents> contents;
-  Duration deadline{0};  // Zero: the limit max_wait.
+  Duration deadline{0};               // Zero: the limit max_wait.
   std::vector<MomentReport> moments;  // As in FetchCall.
 };
 // Ends a part that the session computes. `computed`: the chunks that it writes hold the new

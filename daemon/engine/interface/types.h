@@ -119,6 +119,7 @@ struct Counters {
   uint64_t admission_looks = 0;
   // Optimizer steps: parts that were computed, and whole steps that were committed.
   uint64_t step_parts = 0, steps_committed = 0, non_finite_gradients = 0;
+  uint64_t parts_shared = 0;  // Parts that a rank did not compute, since another one had.
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
   Bytes balloon;                        // Memory that balloons released to the machine.

@@ -62,7 +62,8 @@ void EngineState::SendBudgets(const Job& job, uint32_t slots, uint32_t most_slot
 }
 
 void EngineState::SendBudget(SessionId session, uint32_t slots, uint32_t most_slots) {
-  Emit(SendLeaseBudget{session, slots, Job::LeaseBudgetOf(slots), Job::LeaseBudgetOf(most_slots)});
+  const Job& job = *sessions_.Find(session)->job;
+  Emit(SendLeaseBudget{session, slots, job.LeaseBudgetOf(slots), job.LeaseBudgetOf(most_slots)});
 }
 
 void EngineState::ReleaseSurplusSlots(Job& job, Tier tier) {

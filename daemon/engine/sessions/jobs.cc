@@ -22,6 +22,12 @@ absl::Status EngineState::CheckOpen(const OpenCall& event) const {
     return absl::InvalidArgumentError(
         absl::StrCat("job_name has ", event.job_name.size(), " bytes; at most ", kMaxJobNameBytes));
   }
+  if (event.ranks > 0 && (event.job_name.empty() || event.rank >= event.ranks)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", event.rank, " of ", event.ranks, " in job \"", event.job_name,
+        "\": the ranks of a training open one job by its name, each with a number below their ",
+        "count"));
+  }
   const bool joins = event.chunk_size.IsZero();
   if (!joins &&
       (!event.chunk_size.IsMultipleOf(kChunkAlignment) || event.chunk_size > kMaxChunkSize)) {
@@ -137,6 +143,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   job->name = event.job_name;
   job->chunk_size = event.chunk_size;
   job->time_to_live = event.time_to_live;
+  job->ranks = event.ranks;
   MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, DeviceMemory(event));
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
                            ledger_.Lend(job->id, event, job->device_memory));
@@ -185,6 +192,8 @@ void EngineState::FinishOpening(Job& job) {
 void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   Session& session = *sessions_.Find(event.session);
   session.opening = false;
+  session.rank = event.rank;
+  session.committed_step = job.committed_step;
   sessions_.Renew(session, now_);  // It could not renew while it waited.
   OpenReply open;
   open.job = job.id;
@@ -196,7 +205,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   open.max_chunks = job.MaxChunks();
   const Share& work = job.share(job.work);
   const uint32_t most = work.is_elastic() ? work.limit() : work.slots_with_balloon();
-  open.lease_budget = Job::LeaseBudgetOf(most);
+  open.lease_budget = job.LeaseBudgetOf(most);
   open.session_lease = options_.limits.session_lease;
   open.device_memory = job.device_memory;
   open.committed_step = job.committed_step;
@@ -248,6 +257,7 @@ void EngineState::LeaveJob(Session& session) {
   // A job that never opened does not linger.
   if (job.time_to_live > Duration(0) && job.state() == JobState::kRunning) {
     ledger_.SetState(*job.shares, JobState::kLingering);
+    job.rank_was_lost = false;
     job.lingers_until = now_ + job.time_to_live;
     return FreeTransient(job);
   }

@@ -40,6 +40,7 @@ void EngineState::On(const CloseCall& event) {
 // nothing is left.
 void EngineState::EndSession(Session& session, const absl::Status& why, Ending ending) {
   const SessionId id = session.id;
+  EndWaitingParts(session, why);
   for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) Fail(*waiter, why);
   std::vector<EvictOperation*> evicts;
   for (const auto& [call, evict] : evicts_) {
@@ -76,6 +77,8 @@ void EngineState::EndSession(Session& session, const absl::Status& why, Ending e
       ReleaseLease(session, index);
     }
   }
+  session.left_behind.clear();
+  if (session.job != nullptr) LeaveRanks(session, ending);
   if (session.job != nullptr) LeaveRegions(*session.job, id);
   LeaveJob(session);
   sessions_.Erase(id);
@@ -164,6 +167,19 @@ void EngineState::ExpireCalls() {
       absl::StrAppend(&text, "; last failure: ", job.last_error.message());
     }
     Fail(*waiter, absl::DeadlineExceededError(text));
+  }
+  for (const auto& [id, job] : jobs_) {
+    for (const WaitingPart& late : job->parts.TakeLate(now_)) {
+      ++counters_.deadlines_exceeded;
+      Refuse(late.call.call, absl::DeadlineExceededError("another rank did not end the part"));
+    }
+    const bool is_late = std::any_of(job->commits.begin(), job->commits.end(),
+                                     [this](const auto& each) { return now_ >= each.deadline; });
+    if (!is_late) continue;
+    ++counters_.deadlines_exceeded;
+    RefuseCommits(*job, absl::DeadlineExceededError(absl::StrCat(
+                            "only ", job->commits.size(), " of the ranks that share contents have ",
+                            "committed their step in time")));
   }
   std::vector<EvictOperation*> late_evicts;
   for (const auto& [call, evict] : evicts_) {

@@ -11,8 +11,10 @@
 #include <variant>
 #include <vector>
 
+#include "absl/types/optional.h"
 #include "base/count.h"
 #include "daemon/engine/interface/effects.h"
+#include "daemon/engine/interface/events.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/engine/tables/chunk_table.h"
 #include "daemon/engine/tables/waiting_calls.h"
@@ -21,12 +23,22 @@ namespace memtide {
 
 struct Job;
 
+// A step part of the daemon that copies contents which ranks share, for a call that writes them.
+// The new entries are not named before the part has ended.
+struct Unsharing {
+  FetchCall call;
+  std::vector<ChunkId> ids;
+  std::vector<ChunkIndex> shared, copies;
+};
+
 // What happens when all chunks of a Waiter are at its tier: its session gets leases, or a step part
 // is computed.
 struct GrantLeases {};
 struct RunStep {
   std::shared_ptr<const optimizer::Work> work;  // Null: the session computes the part.
   uint64_t part = 0;                            // Its number, if so; otherwise zero.
+  absl::optional<PartDifference> difference;
+  std::shared_ptr<const Unsharing> unsharing;
 };
 
 // A fetch or step that is not answered yet. A step pins its chunks under an id of its own, so that
@@ -76,7 +88,8 @@ struct RunningStep {
   SessionId holder, owner;
   HeldChunks chunks;
   size_t first_written = 0;
-  uint64_t part = 0;        // Not zero: the owner computes it, and ends it by this number.
+  uint64_t part = 0;  // Not zero: the owner computes it, and ends it by this number.
+  std::shared_ptr<const Unsharing> unsharing;
   Count::Token of_session;  // In its waiting_calls, unless the session has ended.
   Count::Token of_job;      // In Job::steps.
 };

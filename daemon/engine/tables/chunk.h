@@ -92,6 +92,7 @@ struct Copies {
 struct Chunk {
   // Identity. An entry of the chunk table is empty when job is nullptr.
   Job* job = nullptr;
+  SessionId owner;  // Allocated it.
   uint32_t generation = 0;
   Member member;  // The chunk's number within its job, as the policies know it.
   Version version;

@@ -40,6 +40,11 @@ struct Session {
   int32_t pid = 0;
   Job* job = nullptr;    // nullptr: none open (yet).
   bool opening = false;  // An OpenCall waits.
+  uint32_t rank = 0;
+  uint64_t committed_step = 0;  // In a job of several ranks.
+  // Entries that the session had leased for reading when one of its ids was given a content of its
+  // own: the lease ends with that of the id.
+  std::map<ChunkId, ChunkIndex> left_behind;
   Count leases, waiting_calls;
   std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
 

@@ -134,7 +134,13 @@ class EngineByteHarness {
     return replies_[call];
   }
   SessionId Open(const std::string& job, Duration time_to_live, OpenReply* opened = nullptr) {
+    return OpenRank(job, time_to_live, 0, 0, opened);
+  }
+  SessionId OpenRank(const std::string& job, Duration time_to_live, uint32_t rank, uint32_t ranks,
+                     OpenReply* opened = nullptr) {
     OpenCall open;
+    open.rank = rank;
+    open.ranks = ranks;
     open.call = Call();
     open.session = SessionId(++last_session_);
     open.chunk_size = kChunk;

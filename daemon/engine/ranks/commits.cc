@@ -1,0 +1,144 @@
+// Commits of ranks that share contents: one event commits a step for all of them, so that whatever
+// dies, they are all at one step.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+void EngineState::CommitWithRanks(Session& session, const CommitCall& event) {
+  Job& job = *session.job;
+  const auto earlier = std::find_if(
+      job.commits.begin(), job.commits.end(),
+      [&event](const WaitingCommit& commit) { return commit.call.session == event.session; });
+  if (earlier != job.commits.end()) {
+    Refuse(earlier->call.call, absl::AbortedError("the session has called again"));
+    job.commits.erase(earlier);
+  }
+  job.commits.push_back({event, now_ + options_.limits.max_wait});
+  TryCommitTogether(job);
+}
+
+// Commits when every rank that shares a content has called.
+void EngineState::TryCommitTogether(Job& job) {
+  if (job.commits.empty()) return;
+  for (const SessionId id : job.sessions) {
+    const bool has_called =
+        std::any_of(job.commits.begin(), job.commits.end(),
+                    [id](const WaitingCommit& commit) { return commit.call.session == id; });
+    if (!has_called && job.names.Shares(id)) return;
+  }
+  const std::vector<WaitingCommit> commits = std::exchange(job.commits, {});
+  absl::Status status;
+  if (job.rank_was_lost) {
+    status = absl::FailedPreconditionError(
+        "a rank that shares contents with this one has ended, and not in order: no rank commits a "
+        "step any more; start the training again");
+  }
+  std::map<std::pair<ChunkIndex, ChunkIndex>, std::vector<CommittedIds>> pairs;
+  for (const WaitingCommit& commit : commits) {
+    const CommitCall& call = commit.call;
+    if (call.step != commits.front().call.step) {
+      status = absl::FailedPreconditionError(
+          absl::StrCat("one rank commits step ", call.step, " and another one step ",
+                       commits.front().call.step, ", and they share contents"));
+    }
+    for (size_t i = 0; status.ok() && i < call.chunks.size(); ++i) {
+      const absl::optional<ChunkIndex> chunk = Find(job, call.chunks[i]);
+      const absl::optional<ChunkIndex> shadow = Find(job, call.shadows[i]);
+      if (!chunk.has_value() || !shadow.has_value()) {
+        status = absl::NotFoundError("a chunk was freed while its commit waited");
+        continue;
+      }
+      for (const ChunkIndex index : {*chunk, *shadow}) {
+        if (!chunks_[index].pinned() && chunks_[index].evicts.empty()) continue;
+        status = absl::AbortedError(
+            absl::StrCat("chunk ", IdOf(index).value(), " is in use; release it and try again"));
+      }
+      pairs[{*chunk, *shadow}].push_back({call.chunks[i], call.shadows[i]});
+    }
+  }
+  if (!status.ok()) {
+    for (const WaitingCommit& commit : commits) Refuse(commit.call.call, status);
+    return;
+  }
+
+  std::set<ChunkId> shadows;
+  for (const auto& [entries, ids] : pairs) {
+    for (const CommittedIds& each : ids) shadows.insert(each.shadow);
+    ExchangeContents(job, entries.first, entries.second, ids);
+  }
+  if (!commits.front().call.keep_old_content) DiscardShadows(job, shadows);
+  job.parts.ForgetMade();
+  job.committed_step = commits.front().call.step;
+  for (const WaitingCommit& commit : commits) {
+    sessions_.Find(commit.call.session)->committed_step = commit.call.step;
+    ++counters_.steps_committed;
+    Answer(commit.call.call);
+  }
+}
+
+// Some ranks commit the same pair of entries, by these ids.
+void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
+                                   const std::vector<CommittedIds>& ids) {
+  const auto names = [&job](ChunkIndex index) {
+    return std::max<size_t>(1, job.names.NamesOf(index).size());
+  };
+  UnlinkShadow(chunk);
+  UnlinkShadow(shadow);
+  // All ids of both entries are committed: what the entries hold is exchanged, and predictions stay
+  // with the ids.
+  if (names(chunk) == ids.size() && names(shadow) == ids.size()) {
+    SwapContents(chunk, shadow);
+    LinkShadow(chunk, shadow);
+    return;
+  }
+  for (const CommittedIds& each : ids) {
+    job.names.Exchange(NameOf(job, each.chunk, chunk), chunk, OwnName(chunk),
+                       NameOf(job, each.shadow, shadow), shadow, OwnName(shadow));
+  }
+}
+
+// Discards what shadow chunks hold, but for a content that some rank has not stepped: it stays
+// shared, and a rank that writes its shadow chunk gets another entry.
+void EngineState::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
+  std::set<ChunkIndex> discarded;
+  for (const ChunkId id : shadows) {
+    const ChunkIndex index = *Find(job, id);
+    const std::vector<Name>& names = job.names.NamesOf(index);
+    const bool all = std::all_of(names.begin(), names.end(), [&shadows](const Name& name) {
+      return shadows.count(name.id) > 0;
+    });
+    if (all && discarded.insert(index).second) Discard(index);
+  }
+}
+
+void EngineState::RefuseCommits(Job& job, const absl::Status& why) {
+  for (const WaitingCommit& commit : std::exchange(job.commits, {})) {
+    Refuse(commit.call.call, why);
+  }
+}
+
+// The session of a rank ends.
+void EngineState::LeaveRanks(Session& session, Ending ending) {
+  Job& job = *session.job;
+  const auto own =
+      std::find_if(job.commits.begin(), job.commits.end(),
+                   [&session](const auto& commit) { return commit.call.session == session.id; });
+  if (own != job.commits.end()) {
+    Refuse(own->call.call, absl::UnavailableError("the session ended"));
+    job.commits.erase(own);
+  }
+  if (!job.names.Shares(session.id)) return;
+  job.names.RemoveShared(session.id);
+  // A rank that was killed is at the last step. So the others stay there, too.
+  job.rank_was_lost = job.rank_was_lost || ending == Ending::kAbrupt;
+  TryCommitTogether(job);
+}
+
+}  // namespace memtide

@@ -1,0 +1,187 @@
+// Contents that ranks share: which entry of the chunk table an id names (tables/name_table.h), and
+// the copy that a rank gets before it writes.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+Name EngineState::OwnName(ChunkIndex index) const { return {IdOf(index), chunks_[index].owner}; }
+
+Name EngineState::NameOf(const Job& job, ChunkId id, ChunkIndex index) const {
+  for (const Name& name : job.names.NamesOf(index)) {
+    if (name.id == id) return name;
+  }
+  MEMTIDE_CHECK(IdOf(index) == id);
+  return OwnName(index);
+}
+
+bool EngineState::IsShared(ChunkIndex index) const {
+  return chunks_[index].job->names.IsShared(index);
+}
+
+ChunkId EngineState::IdFor(ChunkIndex index, SessionId session) const {
+  return chunks_[index].job->names.IdFor(index, session, IdOf(index));
+}
+
+// REQUIRES: if it is the only id of `from`, that entry is not pinned.
+void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
+  const Name name = NameOf(job, id, from);
+  if (job.names.Move(name, from, OwnName(from), to, OwnName(to))) FreeChunk(from);
+}
+
+// A new entry for a content of the same kind. No id names it yet. RESOURCE_EXHAUSTED: the home tier
+// has no free slot; a segment with more is being made if the share permits.
+absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
+  if (job.share(job.home).slots().free_slots() == 0) {
+    Grow(job, job.home);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("ranks share the content of chunk ", IdOf(like).value(), ", and the job's ",
+                     TierName(job.home), " share has no slot for a copy of it; enlarge that pool"));
+  }
+  const ChunkIndex index = chunks_.Claim(&job);
+  Chunk& chunk = chunks_[index];
+  const Chunk& model = chunks_[like];
+  chunk.kind = model.kind;
+  chunk.undefined = true;
+  chunk.home = job.home;
+  chunk.member = job.members.Add(index);
+  chunk.slot(job.home) = job.share(job.home).Take();
+  job.trace.Use(chunk.member, TracedOperation::kAllocate);
+  job.names.AddUnnamed(index, IdOf(index));
+  MarkDirty(index);
+  return index;
+}
+
+// Replaces each shared entry in `indices` by a new one, which the session's id names from now on.
+// Its content is not copied: a step writes all of it. Nothing is changed if there is no room.
+absl::Status EngineState::GiveOwnEntries(Job& job, const std::vector<ChunkId>& ids,
+                                         const std::vector<bool>& wanted,
+                                         std::vector<ChunkIndex>* indices) {
+  std::vector<std::pair<size_t, ChunkIndex>> made;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!wanted[i]) continue;
+    const absl::StatusOr<ChunkIndex> entry = MakeEntry(job, (*indices)[i]);
+    if (!entry.ok()) {
+      for (const auto& [at, index] : made) FreeChunk(index);
+      return entry.status();
+    }
+    made.emplace_back(i, *entry);
+  }
+  for (const auto& [i, entry] : made) {
+    MoveId(job, ids[i], (*indices)[i], entry);
+    (*indices)[i] = entry;
+  }
+  return absl::OkStatus();
+}
+
+// Copies the shared contents that the call writes, in a step part of the daemon, and then makes the
+// call again, which finds entries of its own.
+void EngineState::Unshare(Session& session, const FetchCall& event,
+                          const std::vector<ChunkIndex>& indices) {
+  Job& job = *session.job;
+  auto unsharing = std::make_shared<Unsharing>();
+  unsharing->call = event;
+  unsharing->call.moments.clear();
+  unsharing->call.releases.clear();
+  absl::Status status;
+  if (!job.share(Tier::kHost).exists()) {
+    status = absl::FailedPreconditionError(
+        "ranks share the content, and this node has no host pool in which it could be copied");
+  } else if (!event.wait) {
+    status = absl::UnavailableError("ranks share the content; a copy has to be made first");
+  }
+  for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
+    if (!IsShared(indices[i])) continue;
+    if (chunks_[indices[i]].copies.torn) {
+      status = Lost(indices[i]);
+      continue;
+    }
+    const absl::StatusOr<ChunkIndex> copy = MakeEntry(job, indices[i]);
+    status = copy.status();
+    if (!copy.ok()) continue;
+    unsharing->ids.push_back(event.chunks[i]);
+    unsharing->shared.push_back(indices[i]);
+    unsharing->copies.push_back(*copy);
+  }
+  const uint32_t count = static_cast<uint32_t>(unsharing->ids.size());
+  const uint32_t limit = job.LeaseLimit(Tier::kHost);
+  if (status.ok() && 2 * count > limit) {
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        count, " chunks whose content ranks share are to be written at once; the job's host share ",
+        "can hold ", limit, " with their copies; write fewer at a time"));
+  }
+  if (!status.ok()) {
+    DropCopies(*unsharing);
+    return Refuse(event.call, status);
+  }
+  auto work = std::make_shared<optimizer::Work>();
+  for (uint32_t i = 0; i < count; ++i) {
+    work->copies.push_back({{i, 0}, {count + i, 0}, job.chunk_size.count()});
+  }
+  std::vector<ChunkIndex> chunks = unsharing->shared;
+  chunks.insert(chunks.end(), unsharing->copies.begin(), unsharing->copies.end());
+  RunStep run;
+  run.work = std::move(work);
+  run.unsharing = std::move(unsharing);
+  Wait(session, event.call, std::move(chunks), count, std::move(run), event.deadline);
+}
+
+// The copies are there, or failed.
+void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& status) {
+  const Unsharing& unsharing = *step.unsharing;
+  Session* const session = sessions_.Find(step.owner);
+  if (!status.ok() || session == nullptr || session->job == nullptr) {
+    DropCopies(unsharing);
+    return Refuse(step.call, status.ok() ? absl::UnavailableError("the session ended") : status);
+  }
+  Job& job = *session->job;
+  for (size_t i = 0; i < unsharing.ids.size(); ++i) {
+    const ChunkId id = unsharing.ids[i];
+    const ChunkIndex shared = unsharing.shared[i], copy = unsharing.copies[i];
+    // The id was freed meanwhile, or names another entry: this copy is of no use.
+    if (Find(job, id) != shared || !IsShared(shared)) {
+      FreeChunk(copy);
+      continue;
+    }
+    // The client has the old place mapped until it gets the new one.
+    const Pin* const pin = chunks_[shared].FindPin(session->id);
+    if (pin != nullptr && pin->granted()) session->left_behind[id] = shared;
+    MoveId(job, id, shared, copy);
+  }
+  On(unsharing.call);
+}
+
+void EngineState::DropCopies(const Unsharing& unsharing) {
+  for (const ChunkIndex copy : unsharing.copies) {
+    if (chunks_[copy].live()) FreeChunk(copy);
+  }
+}
+
+// The session's lease on the content that its id named before, if it still has one.
+void EngineState::ReleaseLeftBehind(Session& session, ChunkId id) {
+  const auto found = session.left_behind.find(id);
+  if (found == session.left_behind.end()) return;
+  const ChunkIndex index = found->second;
+  session.left_behind.erase(found);
+  ReleaseLease(session, index);
+}
+
+// Ends one id of a content that others name, too.
+void EngineState::FreeId(Session& session, ChunkId id, ChunkIndex index) {
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) {
+    const std::vector<ChunkIndex>& chunks = waiter->chunks;
+    if (std::find(chunks.begin(), chunks.end(), index) != chunks.end()) {
+      Fail(*waiter, absl::NotFoundError(absl::StrCat("chunk ", id.value(), " was freed")));
+    }
+  }
+  ReleaseLease(session, index);
+  chunks_[index].job->names.Remove(id, index);
+}
+
+}  // namespace memtide

@@ -1,0 +1,161 @@
+// Parts of optimizer steps that ranks make once: the first rank that asks makes the part, and the
+// ids of the others come to name its results.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+namespace {
+
+PartDifference DifferenceOf(const PartKey& key, const SharedParts::Map::value_type& other) {
+  PartDifference difference;
+  difference.rank = other.second.rank;
+  difference.work = other.first.work != key.work || other.first.writes != key.writes ||
+                    other.first.reads.size() != key.reads.size();
+  for (uint32_t i = 0; !difference.work && i < key.reads.size(); ++i) {
+    if (key.reads[i] != other.first.reads[i]) difference.reads.push_back(i);
+  }
+  return difference;
+}
+
+}  // namespace
+
+// True: the call has been answered, or waits for another rank. False: the session makes the part,
+// into the entries that `indices` has then.
+bool EngineState::SharePart(Session& session, const StepCall& event,
+                            std::vector<ChunkIndex>* indices,
+                            absl::optional<PartDifference>* difference) {
+  Job& job = *session.job;
+  const std::vector<Digest>& digests = event.contents->reads;
+  PartKey key{event.contents->work, {}, indices->size() - event.reads};
+  PartReply lacking;
+  for (uint32_t i = 0; i < event.reads; ++i) {
+    const ChunkIndex index = (*indices)[i];
+    if (IsShared(index)) {
+      key.reads.push_back({Digest(), {index, chunks_[index].version}});
+      continue;
+    }
+    const Digest digest = i < digests.size() ? digests[i] : Digest();
+    if (!digest.is_set()) lacking.unknown_reads.push_back(i);
+    key.reads.push_back({digest, {kNoChunk, Version()}});
+  }
+  if (!lacking.unknown_reads.empty()) {
+    Reply reply;
+    reply.call = event.call;
+    reply.value = std::move(lacking);
+    Emit(std::move(reply));
+    return true;
+  }
+  if (SharedPart* const part = job.parts.Find(key)) {
+    if (part->is_made()) {
+      AnswerMade(event, std::vector<ChunkIndex>(part->writes));
+    } else if (part->maker == session.id) {
+      Refuse(event.call, absl::AbortedError("the session makes this part already"));
+    } else {
+      const Duration most = options_.limits.max_wait;
+      part->waiting.push_back({event,
+                               now_ + (event.deadline == Duration(0) ? most : event.deadline),
+                               session.waiting_calls.Take()});
+    }
+    return true;
+  }
+  if (const auto* const other = job.parts.SameElements(key, session.id)) {
+    *difference = DifferenceOf(key, *other);
+  }
+  std::vector<bool> to_own(indices->size());
+  for (size_t i = event.reads; i < indices->size(); ++i) {
+    const ChunkIndex index = (*indices)[i];
+    const SharedParts::Map::value_type* const writer = job.parts.WriterOf(index);
+    // An empty content that no rank has written in this step is written for all.
+    to_own[i] = IsShared(index) && (writer != nullptr || chunks_[index].copies.valid != 0);
+    if (writer == nullptr || to_own[i]) continue;
+    // The session makes its own part anew: parts that wait for each other are not shared.
+    if (!writer->second.is_made()) return false;
+    job.parts.Forget(PartKey(writer->first));
+  }
+  const absl::Status status = GiveOwnEntries(job, event.chunks, to_own, indices);
+  if (!status.ok()) {
+    Refuse(event.call, status);
+    return true;
+  }
+  SharedPart part;
+  part.maker = session.id;
+  part.rank = session.rank;
+  part.number = event.part;
+  part.writes.assign(indices->begin() + event.reads, indices->end());
+  job.parts.Begin(std::move(key), std::move(part));
+  return false;
+}
+
+// The ids of the written chunks name the results, which others have made.
+absl::Status EngineState::TakeResults(Job& job, const StepCall& event,
+                                      const std::vector<ChunkIndex>& results) {
+  std::vector<ChunkIndex> present;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const ChunkId id = event.chunks[event.reads + i];
+    const absl::optional<ChunkIndex> index = Find(job, id);
+    if (!index.has_value()) {
+      return absl::NotFoundError(absl::StrCat("there is no chunk ", id.value()));
+    }
+    present.push_back(*index);
+    if (*index == results[i]) continue;
+    Chunk& chunk = chunks_[*index];
+    const Pin* const own = chunk.FindPin(event.session);
+    if (own != nullptr || !chunk.evicts.empty() || (chunk.pinned() && !IsShared(*index))) {
+      return absl::AbortedError(absl::StrCat("chunk ", id.value(),
+                                             " is in use, and is to hold the result of another "
+                                             "rank; release it and try again"));
+    }
+    if (job.names.HasNameOf(results[i], event.session, OwnName(results[i]))) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "chunk ", id.value(), " is to hold a result that another chunk of the session holds"));
+    }
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (present[i] != results[i]) {
+      MoveId(job, event.chunks[event.reads + i], present[i], results[i]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void EngineState::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results) {
+  Session* const session = sessions_.Find(event.session);
+  const absl::Status status = TakeResults(*session->job, event, results);
+  if (!status.ok()) return Refuse(event.call, status);
+  ++counters_.parts_shared;
+  Reply reply;
+  reply.call = event.call;
+  PartReply part;
+  part.made = true;
+  reply.value = std::move(part);
+  Emit(std::move(reply));
+}
+
+// A part that a session computes has ended, or never began.
+void EngineState::PartEnded(SessionId maker, uint64_t number, bool computed) {
+  Session* const session = sessions_.Find(maker);
+  if (number == 0 || session == nullptr || session->job == nullptr) return;
+  SharedParts::Ended ended = session->job->parts.End(maker, number, computed);
+  for (WaitingPart& waiting : ended.waiting) {
+    waiting.of_session.End();
+    if (computed) {
+      AnswerMade(waiting.call, ended.writes);
+    } else {
+      On(waiting.call);  // The first of them makes the part.
+    }
+  }
+}
+
+void EngineState::EndWaitingParts(Session& session, const absl::Status& why) {
+  if (session.job == nullptr) return;
+  for (const WaitingPart& waiting : session.job->parts.TakeWaiting(session.id)) {
+    Refuse(waiting.call.call, why);
+  }
+}
+
+}  // namespace memtide

@@ -1,0 +1,67 @@
+#include "daemon/engine/tables/name_table.h"
+
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+ChunkId Id(uint32_t index, uint32_t generation = 1) {
+  return ChunkId(uint64_t{generation} << 32 | index);
+}
+Name NameOf(uint32_t index, uint64_t session) { return {Id(index), SessionId(session)}; }
+
+class NameTableTest : public testing::Test {
+ protected:
+  ~NameTableTest() override { names_.CheckInvariants(); }
+  // The own id of entry `from`, of session `owner`, names entry `to`, whose own id is session 1's.
+  bool Move(uint32_t id, uint64_t owner, uint32_t from, uint32_t to) {
+    return names_.Move(NameOf(id, owner), ChunkIndex(from), NameOf(from, owner), ChunkIndex(to),
+                       NameOf(to, 1));
+  }
+  NameTable names_;
+};
+
+TEST_F(NameTableTest, KnowsNothingOfIdsThatNameTheirOwnEntries) {
+  EXPECT_EQ(names_.Find(Id(3)), absl::nullopt);
+  EXPECT_FALSE(names_.IsShared(ChunkIndex(3)));
+  EXPECT_EQ(names_.IdFor(ChunkIndex(3), SessionId(1), Id(3)), Id(3));
+}
+
+TEST_F(NameTableTest, AMovedIdNamesTheSharedEntry) {
+  EXPECT_TRUE(Move(5, 2, 5, 3)) << "no id names entry 5 any more";
+  names_.Forget(ChunkIndex(5));
+  EXPECT_EQ(names_.Find(Id(5)), ChunkIndex(3));
+  EXPECT_TRUE(names_.IsShared(ChunkIndex(3)));
+  EXPECT_EQ(names_.IdFor(ChunkIndex(3), SessionId(1), Id(3)), Id(3));
+  EXPECT_EQ(names_.IdFor(ChunkIndex(3), SessionId(2), Id(3)), Id(5));
+  EXPECT_TRUE(names_.Shares(SessionId(1)) && names_.Shares(SessionId(2)));
+  EXPECT_FALSE(names_.Shares(SessionId(3)));
+}
+
+TEST_F(NameTableTest, TheLastIdOfAnEntryIsNotShared) {
+  Move(5, 2, 5, 3);
+  names_.Forget(ChunkIndex(5));
+  names_.Remove(Id(3), ChunkIndex(3));
+  EXPECT_FALSE(names_.IsShared(ChunkIndex(3)));
+  EXPECT_EQ(names_.Find(Id(3)), kNoChunk) << "its own id was freed, and the entry still exists";
+  EXPECT_EQ(names_.Find(Id(5)), ChunkIndex(3));
+  names_.Forget(ChunkIndex(3));
+  EXPECT_EQ(names_.moved(), 0u);
+}
+
+TEST_F(NameTableTest, AnIdThatWasMovedAndFreedDoesNotNameItsOwnEntryAgain) {
+  Move(5, 2, 5, 3);
+  names_.Forget(ChunkIndex(5));
+  // Entry 3 has only the other id now.
+  names_.Move(NameOf(3, 1), ChunkIndex(3), NameOf(3, 1), ChunkIndex(7), NameOf(7, 3));
+  names_.CheckInvariants();
+  EXPECT_EQ(names_.Find(Id(3)), ChunkIndex(7));
+  EXPECT_EQ(names_.Find(Id(5)), ChunkIndex(3));
+}
+
+TEST_F(NameTableTest, TwoIdsOfOneSessionAreRefusedForAnEntry) {
+  EXPECT_DEATH(Move(5, 1, 5, 3), "two ids of one session");
+}
+
+}  // namespace
+}  // namespace memtide
