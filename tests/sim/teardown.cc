@@ -30,6 +30,10 @@ bool Simulation::SettleOnce() {
       Ask(ReturnRegionsCall{CallId(), session, {back.begin(), back.end()}});
       idle = false;
     }
+    for (const PartKey& part : PartsOf(session)) {
+      EndPart(part, /*computed=*/part.second % 3 != 0, part.second);
+      idle = false;
+    }
     std::optional<Event> release =
         MakeRelease(model_.state(), session, NewRequestId(), {}, SIZE_MAX / 2);
     if (!release) continue;

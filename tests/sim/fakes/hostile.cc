@@ -156,12 +156,46 @@ Event HostileReturn(const State& state, SessionId session, Random* random) {
   return call;
 }
 
+// A part that cannot be, or the end of one that is another session's, waits, or was never there.
+std::optional<Event> HostilePart(const State& state, SessionId session, Random* random) {
+  if (random->Percent(50)) {
+    EndPartCall end;
+    end.session = random->Percent(30) ? WrongSession(state, random) : session;
+    end.part = random->Percent(80) ? random->Below(6) : random->Next();
+    end.computed = random->Percent(70);
+    end.non_finite_gradients = random->Below(3);
+    return end;
+  }
+  std::optional<Event> call = MakeCall(state, OpKind::kPart, session, 0, random);
+  if (!call) return std::nullopt;
+  auto& part = std::get<StepCall>(*call);
+  switch (random->Below(5)) {
+    case 0:
+      part.part = 0;
+      break;
+    case 1:
+      part.part = random->Between(1, 4);  // The session may have it.
+      break;
+    case 2:
+      part.reads = random->Percent(50) ? part.chunks.size() + 1 : UINT32_MAX;
+      break;
+    case 3:
+      SpoilBatch(state, session, &part.chunks, random);
+      break;
+    case 4:
+      part.session = WrongSession(state, random);
+      break;
+  }
+  return call;
+}
+
 }  // namespace
 
 std::optional<Event> MakeHostileCall(const State& state, SessionId session, uint64_t request_id,
                                      Random* random) {
   if (random->Percent(10)) return HostileOpen(state, session, random);
   if (random->Percent(4)) return HostileReturn(state, session, random);
+  if (state.config.parts && random->Percent(25)) return HostilePart(state, session, random);
   constexpr OpKind kKinds[] = {OpKind::kAllocate, OpKind::kFetch,    OpKind::kFetch,
                                OpKind::kRelease,  OpKind::kEvict,    OpKind::kPrefetch,
                                OpKind::kFree,     OpKind::kDescribe, OpKind::kFetch,

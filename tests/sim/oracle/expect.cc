@@ -143,14 +143,31 @@ struct Expect {
     fetch.chunks = call.chunks;
     fetch.deadline = call.deadline;
     Codes codes = (*this)(fetch);
-    for (size_t at = 0; at < call.reads && codes.count(Code::kOk) != 0; ++at) {
+    if (codes.count(Code::kOk) == 0) return codes;
+    const size_t reads = std::min<size_t>(call.reads, call.chunks.size());
+    for (size_t at = 0; at < reads && codes.count(Code::kOk) != 0; ++at) {
       const ChunkState& chunk = state.chunks.at(call.chunks[at]);
       if (!MayBeTorn(chunk)) continue;
       codes.insert(Code::kDataLoss);
       // A waiting writer may make it whole.
       if (chunk.whole == Whole::kTorn && !state.WaitedFor(call.chunks[at])) codes.erase(Code::kOk);
     }
+    if (call.reads > reads || (call.work == nullptr && !MayBeginPart(call))) {
+      codes.erase(Code::kOk);
+      codes.insert(Code::kInvalidArgument);
+    }
     return codes;
+  }
+
+  // The numbers of parts that wait or run differ.
+  bool MayBeginPart(const StepCall& call) const {
+    return call.part != 0 && !state.HasPart({call.session, call.part});
+  }
+
+  // It is harmless where there is no such part.
+  Codes operator()(const EndPartCall& call) const {
+    Codes codes;
+    return NotOpen(state, call.session, &codes) ? codes : Codes{Code::kOk};
   }
 
   Codes operator()(const CommitCall& call) const {
@@ -196,6 +213,11 @@ struct Expect {
     return OkOr(errors);
   }
 
+  // By others than the session: its steps and parts are such.
+  bool InUse(SessionId session, ChunkId chunk) const {
+    return state.LeasedByOther(session, chunk, false) || state.IsStepped(chunk, false);
+  }
+
   Codes operator()(const EvictCall& call) const {
     Codes errors;
     if (NotOpen(state, call.session, &errors)) return errors;
@@ -205,7 +227,7 @@ struct Expect {
     bool waited_for = false;
     for (const ChunkId chunk : call.chunks) {
       if (!state.Owns(call.session, chunk)) continue;
-      if (state.LeasedByOther(call.session, chunk, false)) errors.insert(Code::kFailedPrecondition);
+      if (InUse(call.session, chunk)) errors.insert(Code::kFailedPrecondition);
       if (state.WaitedFor(chunk)) waited_for = true;
     }
     Codes codes = OkOr(errors);
@@ -235,9 +257,7 @@ struct Expect {
     bool waited_for = false;
     for (const ChunkId chunk : call.chunks) {
       if (!state.Owns(call.session, chunk)) continue;
-      if (state.LeasedByOther(call.session, chunk, false)) {
-        errors.insert(Code::kFailedPrecondition);
-      }
+      if (InUse(call.session, chunk)) errors.insert(Code::kFailedPrecondition);
       if (state.WaitedForByOther(call.session, chunk)) waited_for = true;
     }
     Codes codes = OkOr(errors);
@@ -253,9 +273,7 @@ struct Expect {
     bool waited_for = false;
     for (const ChunkId chunk : call.chunks) {
       if (!state.Owns(call.session, chunk)) continue;
-      if (state.LeasedByOther(call.session, chunk, false)) {
-        errors.insert(Code::kFailedPrecondition);
-      }
+      if (InUse(call.session, chunk)) errors.insert(Code::kFailedPrecondition);
       if (state.WaitedFor(chunk)) waited_for = true;
     }
     Codes codes = OkOr(errors);

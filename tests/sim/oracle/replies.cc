@@ -50,6 +50,7 @@ void Model::ObserveReply(const Reply& reply) {
   CheckValueKind(call, reply);
   if (!verdict_.ok()) return;
   HitCallProbes(call, reply);
+  HitPartProbes(call, reply);
   if (reply.status.code() == Code::kNotFound && call.event_number == state_.events) {
     CheckNotFound(call, reply);
   }
@@ -83,6 +84,9 @@ void Model::ObserveReply(const Reply& reply) {
           Accept(call, event, std::get<AllocateReply>(reply.value));
         } else if constexpr (std::is_same_v<Kind, FetchCall>) {
           Accept(call, event, std::get<FetchReply>(reply.value));
+        } else if constexpr (std::is_same_v<Kind, StepCall>) {
+          const auto* part = std::get_if<PartReply>(&reply.value);
+          if (part != nullptr) Accept(call, event, *part);
         } else if constexpr (std::is_same_v<Kind, ResizeCall>) {
           Accept(call, event, std::get<ResizeReply>(reply.value));
         } else if constexpr (std::is_same_v<Kind, DescribeCall>) {
@@ -103,6 +107,7 @@ void Model::ObserveReply(const Reply& reply) {
           }
         } else if constexpr (std::is_same_v<Kind, DrainCall>) {
           if (node_.transfers() != 0) Broken("drained while transfers are in flight");
+          if (!state_.parts.empty()) Broken("drained while a client computes a part");
         }
       },
       call.event);
@@ -183,7 +188,9 @@ void Model::CheckValueKind(const Call& call, const Reply& reply) {
     if (std::holds_alternative<DescribeCall>(call.event)) expected = 4;
     if (std::holds_alternative<InspectCall>(call.event)) expected = 5;
     if (std::holds_alternative<ResizeCall>(call.event)) expected = 6;
-    if (std::holds_alternative<StepCall>(call.event)) expected = 8;
+    if (const auto* step = std::get_if<StepCall>(&call.event)) {
+      expected = step->work == nullptr ? 9 : 8;
+    }
   }
   if (reply.value.index() != expected) {
     Broken(

@@ -1,5 +1,6 @@
 // The part of Model that judges steps, what is published of them, and what a restart leaves.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/oracle/model.h"
@@ -17,22 +18,34 @@ void Model::ObserveStep(const StartStep& effect) {
     return Broken(absl::StrCat(what, ": nobody asked for it"));
   }
   const StepCall& call = std::get<StepCall>(found->second.event);
-  if (effect.chunks.size() != call.chunks.size() || state_.JobOf(call.session) == nullptr) {
-    return Broken(absl::StrCat(what, ": not what was asked: ", ToText(found->second.event)));
+  std::optional<RunningStep> step = BeginStep(what, call, effect.chunks);
+  if (!step) return;
+  step->number = call.work->step;
+  found->second.runs = true;
+  state_.steps.emplace(effect.step, *std::move(step));
+}
+
+std::optional<RunningStep> Model::BeginStep(const std::string& what, const StepCall& call,
+                                            const std::vector<MemoryPlace>& places) {
+  const auto broken = [this](const std::string& promise) {
+    Broken(promise);
+    return std::nullopt;
+  };
+  if (places.size() != call.chunks.size() || state_.JobOf(call.session) == nullptr) {
+    return broken(absl::StrCat(what, ": not what was asked: ", ToText(Event(call))));
   }
-  RunningStep step{found->first, state_.FindSession(call.session)->job, call.chunks};
-  step.number = call.work->step;
+  RunningStep step{call.call, state_.FindSession(call.session)->job, call.chunks};
   for (size_t at = 0; at < call.chunks.size(); ++at) {
     const ChunkId id = call.chunks[at];
     const bool reads = at < call.reads;
     if (!state_.Owns(call.session, id) || state_.IsStepped(id, reads) ||
-        state_.jobs.at(step.job).regions.count(effect.chunks[at].region) == 0) {
-      return Broken(absl::StrCat(what, ": chunk ", id.value(), " is not to be had"));
+        state_.jobs.at(step.job).regions.count(places[at].region) == 0) {
+      return broken(absl::StrCat(what, ": chunk ", id.value(), " is not to be had"));
     }
     for (const SessionId holder : state_.Holders(id)) {
       const Lease& lease = state_.FindSession(holder)->leases.at(id);
       if (!reads || lease.access == Access::kWrite) {
-        return Broken(absl::StrCat(what, ": chunk ", id.value(), " is leased"));
+        return broken(absl::StrCat(what, ": chunk ", id.value(), " is leased"));
       }
     }
     ChunkState& chunk = state_.chunks.at(id);
@@ -41,21 +54,20 @@ void Model::ObserveStep(const StartStep& effect) {
       chunk.whole = Whole::kYes;
       continue;
     }
-    const Stamp seen = node_.Read(effect.chunks[at]);
+    const Stamp seen = node_.Read(places[at]);
     if (chunk.whole == Whole::kTorn) {
-      return Broken(absl::StrCat(what, ": it reads torn chunk ", id.value()));
+      return broken(absl::StrCat(what, ": it reads torn chunk ", id.value()));
     }
     if (chunk.whole == Whole::kUndefined) chunk.content = seen;
     chunk.whole = Whole::kYes;
     if (seen != chunk.content) {
-      return Broken(absl::StrCat("WRONG BYTES: ", what, " reads chunk ", id.value(), " as ", seen,
+      return broken(absl::StrCat("WRONG BYTES: ", what, " reads chunk ", id.value(), " as ", seen,
                                  " where ", chunk.content, " was written"));
     }
     chunk.lasting = true;
     step.read.push_back(seen);
   }
-  found->second.runs = true;
-  state_.steps.emplace(effect.step, std::move(step));
+  return step;
 }
 
 void Model::DiscardChunk(ChunkState* chunk) {
@@ -72,12 +84,17 @@ void Model::BeforeStepDone(const StepDone& event) {
   if (found == state_.steps.end()) return;
   const RunningStep step = found->second;
   state_.steps.erase(found);
+  if (event.status.ok()) ++state_.step_parts;
+  EndStep(step, event.status.ok());
+}
+
+void Model::EndStep(const RunningStep& step, bool computed) {
   const auto job = state_.jobs.find(step.job);
   if (job == state_.jobs.end()) return;
   for (size_t at = step.read.size(); at < step.chunks.size(); ++at) {
     const auto chunk = state_.chunks.find(step.chunks[at]);
     if (chunk == state_.chunks.end()) continue;  // Freed meanwhile.
-    if (!event.status.ok()) {
+    if (!computed) {
       DiscardChunk(&chunk->second);
       continue;
     }
@@ -104,6 +121,7 @@ void Model::Publish(JobState* job, const CommitCall& publish) {
     std::swap(chunk.lasting, fresh.lasting);
     std::swap(chunk.discarded, fresh.discarded);
     std::swap(chunk.wanted, fresh.wanted);
+    if (state_.of_parts.count(chunk.content) != 0) probes_.Hit(Probe::kPartPublished);
     chunk.version = fresh.version =
         Version(std::max(chunk.version.value(), fresh.version.value()) + 1);
     chunk.evicted_to.reset();
@@ -158,13 +176,9 @@ void Model::BeforeRestart(const Restore& event) {
       }
     }
   }
-  for (const auto& [id, step] : state_.steps) {
-    for (size_t at = step.read.size(); at < step.chunks.size(); ++at) {
-      const auto chunk = state_.chunks.find(step.chunks[at]);
-      if (chunk != state_.chunks.end()) DiscardChunk(&chunk->second);
-    }
-  }
-  state_.steps.clear();
+  for (const auto& [id, step] : std::exchange(state_.steps, {})) EndStep(step, false);
+  for (const auto& [part, step] : std::exchange(state_.parts, {})) EndStep(step, false);
+  state_.step_parts = state_.non_finite_gradients = 0;
   for (auto& [id, session] : state_.sessions) {
     for (const auto& [chunk, lease] : session.leases) {
       if (lease.access == Access::kWrite) state_.chunks.at(chunk).whole = Whole::kTorn;
