@@ -172,6 +172,7 @@ Config WithParts(Config config) {
   config.limits.waiting_calls_per_session += random.Below(6);
   if (random.Percent(60)) config.faults.part = random.Between(5, 60);
   Weight(&config, OpKind::kPublish) += random.Between(3, 20);
+  if (random.Percent(50)) Weight(&config, OpKind::kHostile) += random.Between(1, 40);
   if (random.Percent(30)) Weight(&config, OpKind::kGone) += random.Between(1, 6);
   if (random.Percent(30)) Weight(&config, OpKind::kHang) += random.Between(1, 3);
   if (random.Percent(30)) Weight(&config, OpKind::kConnect) += 4;

@@ -163,12 +163,22 @@ constexpr uint64_t kBrokenOnceWithActivations[] = {
     1009486,  // A session ended whose allocation waited, and those behind it waited on.
 };
 
+// The same, with activations and parts that clients compute. All three were mistakes of the oracle.
+constexpr uint64_t kBrokenOnceWithParts[] = {
+    6275,   // A part that waited began after an eviction of its chunk was asked for, and ended
+    19412,  // before it: the chunk had been used since, and was prefetched again.
+    13631,  // A job that another session opened waited for memory that others cede.
+};
+
 TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
   std::signal(SIGABRT, OnAbort);
   std::vector<Config> configs;
   for (const uint64_t seed : kBrokenOnce) configs.push_back(MakeConfig(seed));
   for (const uint64_t seed : kBrokenOnceWithActivations) {
     configs.push_back(WithActivations(MakeConfig(seed)));
+  }
+  for (const uint64_t seed : kBrokenOnceWithParts) {
+    configs.push_back(WithParts(WithActivations(MakeConfig(seed))));
   }
   for (const Config& config : configs) {
     AnnounceSeed(config);

@@ -156,12 +156,22 @@ Event HostileReturn(const State& state, SessionId session, Random* random) {
   return call;
 }
 
-// A part that cannot be, or the end of one that is another session's, waits, or was never there.
+// The number of a part that a client computes, of whatever session; or any other.
+uint64_t PartNumber(const State& state, Random* random) {
+  if (random->Percent(10)) return random->Next();
+  if (state.parts.empty() || random->Percent(20)) return random->Below(6);
+  auto part = state.parts.begin();
+  std::advance(part, random->Below(static_cast<uint32_t>(state.parts.size())));
+  return part->first.second;
+}
+
+// A part that cannot be, or the end of one that is another session's or the daemon's, waits, or was
+// never there.
 std::optional<Event> HostilePart(const State& state, SessionId session, Random* random) {
   if (random->Percent(50)) {
     EndPartCall end;
     end.session = random->Percent(30) ? WrongSession(state, random) : session;
-    end.part = random->Percent(80) ? random->Below(6) : random->Next();
+    end.part = random->Percent(30) ? 0 : PartNumber(state, random);
     end.computed = random->Percent(70);
     end.non_finite_gradients = random->Below(3);
     return end;
@@ -174,10 +184,10 @@ std::optional<Event> HostilePart(const State& state, SessionId session, Random* 
       part.part = 0;
       break;
     case 1:
-      part.part = random->Between(1, 4);  // The session may have it.
+      part.part = PartNumber(state, random);  // The session may have it.
       break;
     case 2:
-      part.reads = random->Percent(50) ? part.chunks.size() + 1 : UINT32_MAX;
+      part.reads = random->Percent(50) ? static_cast<uint32_t>(part.chunks.size()) + 1 : UINT32_MAX;
       break;
     case 3:
       SpoilBatch(state, session, &part.chunks, random);

@@ -143,7 +143,6 @@ struct Expect {
     fetch.chunks = call.chunks;
     fetch.deadline = call.deadline;
     Codes codes = (*this)(fetch);
-    if (codes.count(Code::kOk) == 0) return codes;
     const size_t reads = std::min<size_t>(call.reads, call.chunks.size());
     for (size_t at = 0; at < reads && codes.count(Code::kOk) != 0; ++at) {
       const ChunkState& chunk = state.chunks.at(call.chunks[at]);
@@ -152,7 +151,8 @@ struct Expect {
       // A waiting writer may make it whole.
       if (chunk.whole == Whole::kTorn && !state.WaitedFor(call.chunks[at])) codes.erase(Code::kOk);
     }
-    if (call.reads > reads || (call.work == nullptr && !MayBeginPart(call))) {
+    const bool wrong = call.reads > reads || (call.work == nullptr && !MayBeginPart(call));
+    if (wrong && state.IsOpen(call.session)) {
       codes.erase(Code::kOk);
       codes.insert(Code::kInvalidArgument);
     }

@@ -49,6 +49,9 @@ std::optional<RunningStep> Model::BeginStep(const std::string& what, const StepC
       }
     }
     ChunkState& chunk = state_.chunks.at(id);
+    // An eviction that came while the call waited goes on, and this is a later use.
+    chunk.evicted_to.reset();
+    chunk.wanted = state_.events;
     if (!reads) {
       // Poison, until it is done.
       chunk.whole = Whole::kYes;
