@@ -22,17 +22,6 @@ void AddBatchErrors(const State& state, SessionId session, const std::vector<Chu
   }
 }
 
-// True when the session cannot make calls on chunks; then *codes says what it hears.
-bool NotOpen(const State& state, SessionId session, Codes* codes) {
-  if (state.IsOpen(session)) return false;
-  *codes = {Code::kFailedPrecondition};
-  const SessionState* found = state.FindSession(session);
-  if (found == nullptr || found->phase == Phase::kEnding || found->phase == Phase::kEnded) {
-    codes->insert(Code::kUnauthenticated);
-  }
-  return true;
-}
-
 struct Expect {
   const State& state;
 
@@ -135,71 +124,9 @@ struct Expect {
     return codes;
   }
 
-  Codes operator()(const StepCall& call) const {
-    FetchCall fetch;  // It is one, by a holder of its own.
-    fetch.session = call.session;
-    fetch.tier = Tier::kHost;
-    fetch.access = Access::kWrite;
-    fetch.chunks = call.chunks;
-    fetch.deadline = call.deadline;
-    Codes codes = (*this)(fetch);
-    const size_t reads = std::min<size_t>(call.reads, call.chunks.size());
-    for (size_t at = 0; at < reads && codes.count(Code::kOk) != 0; ++at) {
-      const ChunkState& chunk = state.chunks.at(call.chunks[at]);
-      if (!MayBeTorn(chunk)) continue;
-      codes.insert(Code::kDataLoss);
-      // A waiting writer may make it whole.
-      if (chunk.whole == Whole::kTorn && !state.WaitedFor(call.chunks[at])) codes.erase(Code::kOk);
-    }
-    const bool wrong = call.reads > reads || (call.work == nullptr && !MayBeginPart(call));
-    if (wrong && state.IsOpen(call.session)) {
-      codes.erase(Code::kOk);
-      codes.insert(Code::kInvalidArgument);
-    }
-    return codes;
-  }
-
-  // The numbers of parts that wait or run differ.
-  bool MayBeginPart(const StepCall& call) const {
-    return call.part != 0 && !state.HasPart({call.session, call.part});
-  }
-
-  // It is harmless where there is no such part.
-  Codes operator()(const EndPartCall& call) const {
-    Codes codes;
-    return NotOpen(state, call.session, &codes) ? codes : Codes{Code::kOk};
-  }
-
-  Codes operator()(const CommitCall& call) const {
-    Codes errors;
-    if (NotOpen(state, call.session, &errors)) return errors;
-    const JobState& job = *state.JobOf(call.session);
-    if (call.step != 0 && call.step == job.published) return {Code::kOk};
-    if (call.step != job.published + 1) errors.insert(Code::kFailedPrecondition);
-    if (call.chunks.size() != call.shadows.size()) errors.insert(Code::kInvalidArgument);
-    if (call.chunks.empty() && call.shadows.empty()) return OkOr(errors);
-    std::vector<ChunkId> all = call.chunks;
-    all.insert(all.end(), call.shadows.begin(), call.shadows.end());
-    bool waited = false;
-    for (const ChunkId chunk : all) {
-      if (!state.Owns(call.session, chunk)) errors.insert(Code::kNotFound);
-      if (!state.Holders(chunk).empty() || state.IsStepped(chunk, false)) {
-        errors.insert(Code::kAborted);
-      }
-      if (state.WaitedFor(chunk) || state.Evicted(chunk)) waited = true;
-      const bool owned = state.Owns(call.session, chunk);
-      if (owned && state.chunks.at(chunk).transient) errors.insert(Code::kInvalidArgument);
-    }
-    if (std::set<ChunkId>(all.begin(), all.end()).size() != all.size()) {
-      errors.insert(Code::kInvalidArgument);
-    }
-    if (call.chunks.size() > state.config.limits.chunks_per_call) {
-      errors.insert({Code::kInvalidArgument, Code::kResourceExhausted});
-    }
-    Codes codes = OkOr(errors);
-    if (waited) codes.insert(Code::kAborted);
-    return codes;
-  }
+  Codes operator()(const StepCall& call) const { return PermittedToStep(state, call); }
+  Codes operator()(const EndPartCall& call) const { return PermittedToEndPart(state, call); }
+  Codes operator()(const CommitCall& call) const { return PermittedToCommit(state, call); }
 
   Codes operator()(const ReleaseCall& call) const {
     Codes errors;
@@ -355,6 +282,16 @@ struct Expect {
 };
 
 }  // namespace
+
+bool NotOpen(const State& state, SessionId session, Codes* codes) {
+  if (state.IsOpen(session)) return false;
+  *codes = {Code::kFailedPrecondition};
+  const SessionState* found = state.FindSession(session);
+  if (found == nullptr || found->phase == Phase::kEnding || found->phase == Phase::kEnded) {
+    codes->insert(Code::kUnauthenticated);
+  }
+  return true;
+}
 
 Codes PermittedCodes(const State& state, const Event& event) {
   return std::visit(Expect{state}, event);
