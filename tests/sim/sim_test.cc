@@ -163,11 +163,13 @@ constexpr uint64_t kBrokenOnceWithActivations[] = {
     1009486,  // A session ended whose allocation waited, and those behind it waited on.
 };
 
-// The same, with activations and parts that clients compute. All three were mistakes of the oracle.
+// The same, with activations and parts that clients compute. All were mistakes of the oracle.
 constexpr uint64_t kBrokenOnceWithParts[] = {
-    6275,   // A part that waited began after an eviction of its chunk was asked for, and ended
-    19412,  // before it: the chunk had been used since, and was prefetched again.
-    13631,  // A job that another session opened waited for memory that others cede.
+    6275,    // A part that waited began after an eviction of its chunk was asked for, and ended
+    19412,   // before it: the chunk had been used since, and was prefetched again.
+    13631,   // A job that another session opened waited for memory that others cede.
+    280196,  // A call that freed homes was answered after the allocations that it let go on.
+    266314,  // Filling the slots of a large share, one after another, took longer than settling.
 };
 
 TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {

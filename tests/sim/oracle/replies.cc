@@ -279,7 +279,12 @@ void Model::Accept(const Call& call, const AllocateCall& allocate, const Allocat
   }
   const JobId id = state_.sessions.at(allocate.session).job;
   JobState& job = state_.jobs.at(id);
-  const uint32_t homes = state_.HostHomes(id);
+  uint32_t homes = state_.HostHomes(id);
+  // A call that frees chunks may be answered after the allocations that waited for their homes.
+  for (const ChunkId chunk : freeing_) {
+    const auto freed = state_.chunks.find(chunk);
+    if (freed != state_.chunks.end() && freed->second.job == id) homes -= freed->second.host_home;
+  }
   job.most_host_homes = std::max(job.most_host_homes, homes);
   if (homes != 0 && homes + 13 > job.slots[static_cast<size_t>(Tier::kHost)]) {
     Broken(absl::StrCat(homes, " homes leave too few host slots: ", ToText(call.event)));
