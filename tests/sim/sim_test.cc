@@ -167,6 +167,7 @@ constexpr uint64_t kBrokenOnceWithActivations[] = {
 constexpr uint64_t kBrokenOnceWithParts[] = {
     6275,    // A part that waited began after an eviction of its chunk was asked for, and ended
     19412,   // before it: the chunk had been used since, and was prefetched again.
+    400779,  // The same, with a fetch.
     13631,   // A job that another session opened waited for memory that others cede.
     280196,  // A call that freed homes was answered after the allocations that it let go on.
     266314,  // Filling the slots of a large share, one after another, took longer than settling.
