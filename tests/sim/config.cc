@@ -20,7 +20,8 @@ constexpr std::array<uint32_t, kOpKinds> kWeights = {
     /*kTick=*/20,      /*kSettle=*/1,
     /*kResize=*/0,     /*kReturnRegions=*/0, /*kReport=*/15,
     /*kHostMemory=*/0, /*kStep=*/0,          /*kPublish=*/0,
-    /*kRestart=*/0,    /*kDiscard=*/0,
+    /*kRestart=*/0,    /*kDiscard=*/0,       /*kPart=*/0,
+    /*kEndPart=*/0,
 };
 
 uint32_t& Weight(Config* config, OpKind kind) { return config->weights[static_cast<size_t>(kind)]; }
@@ -159,6 +160,25 @@ Config WithActivations(Config config) {
   return config;
 }
 
+Config WithParts(Config config) {
+  if (config.host_slots == 0) return config;
+  // A stream of its own, as above.
+  Random random(config.seed ^ 0x7061727473);
+  config.parts = true;
+  Weight(&config, OpKind::kPart) = random.Between(10, 50);
+  // Some clients hold their parts for long, while others wait for the chunks.
+  Weight(&config, OpKind::kEndPart) = random.Between(4, 60);
+  // A part that runs counts as a waiting call.
+  config.limits.waiting_calls_per_session += random.Below(6);
+  if (random.Percent(60)) config.faults.part = random.Between(5, 60);
+  Weight(&config, OpKind::kPublish) += random.Between(3, 20);
+  if (random.Percent(50)) Weight(&config, OpKind::kHostile) += random.Between(1, 40);
+  if (random.Percent(30)) Weight(&config, OpKind::kGone) += random.Between(1, 6);
+  if (random.Percent(30)) Weight(&config, OpKind::kHang) += random.Between(1, 3);
+  if (random.Percent(30)) Weight(&config, OpKind::kConnect) += 4;
+  return config;
+}
+
 EngineOptions ToOptions(const Config& config) {
   EngineOptions options;
   // A remainder that fits no chunk: no job gets it, and it must not unbalance the sums.
@@ -190,6 +210,7 @@ std::string Describe(const Config& config) {
       config.faults.disk_read, "% write ", config.faults.disk_write, "% copy ", config.faults.copy,
       "% make ", config.faults.make, "% step ", config.faults.step, "%; ",
       config.persistent_jobs ? "restarts; " : "", config.activations ? "activations; " : "",
+      config.parts ? absl::StrCat("parts, ", config.faults.part, "% not computed; ") : "",
       config.steps, " steps");
 }
 
@@ -214,6 +235,7 @@ std::string ToSource(const Config& config) {
   add("slot_regions", config.slot_regions, plain.slot_regions, "");
   add("host_reserve", config.host_reserve, plain.host_reserve, "");
   add("activations", config.activations, plain.activations, "");
+  add("parts", config.parts, plain.parts, "");
   add("quarantine", config.quarantine, plain.quarantine, "");
   add("persistent_jobs", config.persistent_jobs, plain.persistent_jobs, "");
   add("elastic", config.elastic, plain.elastic, "");
@@ -229,6 +251,7 @@ std::string ToSource(const Config& config) {
   add("faults.copy", config.faults.copy, 0, "");
   add("faults.make", config.faults.make, 0, "");
   add("faults.step", config.faults.step, 0, "");
+  add("faults.part", config.faults.part, 0, "");
   add("tick_ms", config.tick_ms, plain.tick_ms, "");
   const Limits& limits = config.limits;
   add("limits.sessions", limits.sessions, plain.limits.sessions, "");

@@ -39,12 +39,15 @@ enum class OpKind : uint8_t {
   kPublish,        // A client commits steps that are done; again, or out of order, at times.
   kRestart,        // The daemon dies and another one takes up what is recorded.
   kDiscard,        // A client ends what chunks hold.
+  kPart,           // A client asks for a part of a step that it will compute itself.
+  kEndPart,        // It goes on with such a part: computes it, or ends it.
 };
-inline constexpr int kOpKinds = 28;
+inline constexpr int kOpKinds = 30;
 
-// Percent of the fake node's work of each sort that fails.
+// Percent of the fake node's work of each sort that fails. `part`: of the parts that clients end,
+// those that they have not computed.
 struct Faults {
-  uint32_t disk_read = 0, disk_write = 0, copy = 0, make = 0, step = 0;
+  uint32_t disk_read = 0, disk_write = 0, copy = 0, make = 0, step = 0, part = 0;
 };
 
 struct Config {
@@ -53,6 +56,7 @@ struct Config {
   Bytes chunk_size = MiB(2);
   uint32_t device_slots = 0, host_slots = 4, ssd_slots = 0;
   bool activations = false;      // See WithActivations.
+  bool parts = false;            // See WithParts.
   bool slot_regions = false;     // The device lends its memory slot by slot.
   uint32_t host_reserve = 0;     // Slots that the machine is to have for programs.
   bool quarantine = false;       // Kernels of killed clients run on, until ClientQuiet.
@@ -76,6 +80,8 @@ Config MakeConfig(uint64_t seed);
 // The same node, whose clients also discard content, and allocate transient chunks and such with a
 // home in host memory.
 Config WithActivations(Config config);
+// The same node, whose clients also compute parts of their steps. Without host memory: no change.
+Config WithParts(Config config);
 EngineOptions ToOptions(const Config& config);
 // One line, for people: what was random about this seed.
 std::string Describe(const Config& config);

@@ -13,7 +13,8 @@ class FaultInjectorTest : public testing::TestWithParam<int> {};
 TEST_P(FaultInjectorTest, IsSeen) {
   const auto fault = static_cast<Fault>(GetParam());
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const Config config = MakeConfig(seed);
+    const bool in_part = fault >= Fault::kPartFromOtherSlot;
+    const Config config = in_part ? WithParts(MakeConfig(seed)) : MakeConfig(seed);
     const std::string seen = RunInChild(config, MakeOps(config), fault, /*one_in=*/4);
     if (seen.empty()) continue;
     std::cout << FaultName(fault) << ", seed " << seed << ": " << seen << "\n";

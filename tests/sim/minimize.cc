@@ -3,9 +3,11 @@
 //
 // minimize FIRST LAST: prints which seeds of the range break what.
 //
-// --activations before the seeds: with WithActivations.
+// --activations, --parts before the seeds: with WithActivations, with WithParts.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -45,9 +47,9 @@ std::vector<Op> Shrink(const Config& config, std::vector<Op> ops, const std::str
   return ops;
 }
 
-using MakesConfig = Config (*)(uint64_t seed);
+using MakesConfig = std::function<Config(uint64_t seed)>;
 
-int Minimize(uint64_t seed, MakesConfig make) {
+int Minimize(uint64_t seed, const MakesConfig& make) {
   const Config config = make(seed);
   std::vector<Op> ops = MakeOps(config);
   const std::string broken = RunInChild(config, ops);
@@ -64,7 +66,7 @@ int Minimize(uint64_t seed, MakesConfig make) {
   return 1;
 }
 
-int Search(uint64_t first, uint64_t last, MakesConfig make) {
+int Search(uint64_t first, uint64_t last, const MakesConfig& make) {
   int failures = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     const Config config = make(seed);
@@ -78,15 +80,21 @@ int Search(uint64_t first, uint64_t last, MakesConfig make) {
 }
 
 int Run(std::vector<std::string> arguments) {
-  MakesConfig make = MakeConfig;
-  if (!arguments.empty() && arguments[0] == "--activations") {
-    make = [](uint64_t seed) { return WithActivations(MakeConfig(seed)); };
-    arguments.erase(arguments.begin());
-  }
+  const auto has = [&arguments](const std::string& flag) {
+    const auto found = std::find(arguments.begin(), arguments.end(), flag);
+    if (found == arguments.end()) return false;
+    arguments.erase(found);
+    return true;
+  };
+  const bool activations = has("--activations"), parts = has("--parts");
+  const auto make = [&](uint64_t seed) {
+    const Config config = activations ? WithActivations(MakeConfig(seed)) : MakeConfig(seed);
+    return parts ? WithParts(config) : config;
+  };
   const auto number = [&](size_t i) { return std::strtoull(arguments[i].c_str(), nullptr, 10); };
   if (arguments.size() == 1) return Minimize(number(0), make);
   if (arguments.size() == 2) return Search(number(0), number(1), make);
-  std::cerr << "minimize [--activations] SEED | minimize [--activations] FIRST LAST\n";
+  std::cerr << "minimize [--activations] [--parts] SEED | minimize [...] FIRST LAST\n";
   return 2;
 }
 

@@ -7,10 +7,11 @@ namespace memtide::sim {
 namespace {
 
 constexpr const char* kNames[kOpKinds] = {
-    "kConnect",       "kOpen",   "kHang",       "kClose",    "kGone",    "kAllocate", "kFetch",
-    "kRelease",       "kWrite",  "kEvict",      "kPrefetch", "kFree",    "kDescribe", "kInspect",
-    "kDrain",         "kReplay", "kHostile",    "kComplete", "kTick",    "kSettle",   "kResize",
-    "kReturnRegions", "kReport", "kHostMemory", "kStep",     "kPublish", "kRestart",  "kDiscard",
+    "kConnect",  "kOpen",    "kHang",    "kClose",         "kGone",     "kAllocate",
+    "kFetch",    "kRelease", "kWrite",   "kEvict",         "kPrefetch", "kFree",
+    "kDescribe", "kInspect", "kDrain",   "kReplay",        "kHostile",  "kComplete",
+    "kTick",     "kSettle",  "kResize",  "kReturnRegions", "kReport",   "kHostMemory",
+    "kStep",     "kPublish", "kRestart", "kDiscard",       "kPart",     "kEndPart",
 };
 
 OpKind Pick(const Config& config, Random* random) {

@@ -73,6 +73,17 @@ constexpr const char* kNames[kProbes] = {
     "home in host memory refused",
     "transient chunk ended with the last session",
     "transient chunk ended with the daemon",
+    "part of a step computed by a client",
+    "part ended and not computed",
+    "part ended with its session",
+    "part ended with a session that was not renewed",
+    "part ended that is not there",
+    "part refused",
+    "part could not begin",
+    "part waited",
+    "part ended that other calls wait for",
+    "what a client computed was committed",
+    "daemon died while a client computed",
 };
 
 }  // namespace

@@ -77,8 +77,20 @@ enum class Probe : uint8_t {
   kHostHomeRefused,
   kTransientEnded,
   kTransientRestarted,
+  // From here on: only with parts that clients compute.
+  kPartComputed,
+  kPartNotComputed,
+  kPartEndedWithSession,
+  kPartEndedByHang,
+  kPartEndedTwice,  // Or never begun.
+  kPartRefused,
+  kPartFailed,
+  kPartWaited,
+  kPartAwaited,  // By another call that names one of its chunks.
+  kPartPublished,
+  kRestartInPart,
 };
-inline constexpr int kProbes = 67, kProbesOfActivations = 5;
+inline constexpr int kProbes = 78, kProbesOfActivations = 5, kProbesOfParts = 11;
 
 const char* ProbeName(Probe probe);
 

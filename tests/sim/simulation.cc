@@ -127,12 +127,16 @@ void Simulation::StepSession(OpKind kind, SessionId session, Random* random) {
       if (state.FindSession(session)->phase != Phase::kConnected && !random->Percent(5)) return;
       return AskForMemory(MakeOpen(state, session, random));
     case OpKind::kHang:
+      ComputeSome(session, random);
       return model_.SetHung(session);
     case OpKind::kGone:
       return StepGone(session, random);
     case OpKind::kWrite:
       return StepWrite(session, random);
+    case OpKind::kEndPart:
+      return StepEndPart(session, random);
     case OpKind::kClose:
+      ComputeSome(session, random);
       call = CloseCall{CallId(), session};
       break;
     case OpKind::kReplay:
@@ -146,6 +150,9 @@ void Simulation::StepSession(OpKind kind, SessionId session, Random* random) {
       break;
   }
   if (!call) return;
+  if (const auto* end = std::get_if<EndPartCall>(&*call)) {
+    return EndPart({end->session, end->part}, end->computed, end->non_finite_gradients);
+  }
   const bool for_memory =
       std::holds_alternative<OpenCall>(*call) || std::holds_alternative<ResizeCall>(*call);
   for_memory ? AskForMemory(std::move(*call)) : Ask(std::move(*call));
@@ -153,6 +160,7 @@ void Simulation::StepSession(OpKind kind, SessionId session, Random* random) {
 
 // A dying writer leaves its chunk half written, at times.
 void Simulation::StepGone(SessionId session, Random* random) {
+  ComputeSome(session, random);
   const std::map<ChunkId, Lease> leases = model_.state().FindSession(session)->leases;
   for (const auto& [chunk, lease] : leases) {
     if (lease.access == Access::kWrite && random->Percent(70)) {
@@ -286,8 +294,8 @@ void Simulation::RenewSessions() {
 
 std::string HowToReproduce(const Config& config) {
   return absl::StrCat("to see it again: bazel run //tests/sim:minimize -- ",
-                      config.activations ? "--activations " : "", config.seed, "\n  ",
-                      Describe(config));
+                      config.activations ? "--activations " : "", config.parts ? "--parts " : "",
+                      config.seed, "\n  ", Describe(config));
 }
 
 }  // namespace memtide::sim

@@ -46,6 +46,12 @@ class Simulation {
   void StepSession(OpKind kind, SessionId session, Random* random);
   void StepGone(SessionId session, Random* random);
   void StepWrite(SessionId session, Random* random);
+  // The client of a part that it computes goes on with it.
+  void StepEndPart(SessionId session, Random* random);
+  void EndPart(PartKey part, bool computed, uint64_t non_finite_gradients);
+  std::vector<PartKey> PartsOf(SessionId session) const;
+  // The client has computed some of its parts, before it ends without a word about them.
+  void ComputeSome(SessionId session, Random* random);
   // The daemon dies, and another one takes up what it recorded.
   void Restart();
   void StepComplete(size_t index, Random* random);

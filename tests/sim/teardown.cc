@@ -10,8 +10,9 @@
 namespace memtide::sim {
 namespace {
 
-// How long settling may take in simulated time: longer than a hung session's lease.
-constexpr int kSettleRounds = 60;
+// How long settling may take in simulated time: longer than a hung session's lease, and than it
+// takes to fill each slot of a large share, one after another.
+constexpr int kSettleRounds = 60, kMostSettleRounds = 200;
 constexpr Duration kSettleTick = std::chrono::milliseconds(50);
 
 }  // namespace
@@ -30,6 +31,10 @@ bool Simulation::SettleOnce() {
       Ask(ReturnRegionsCall{CallId(), session, {back.begin(), back.end()}});
       idle = false;
     }
+    for (const PartKey& part : PartsOf(session)) {
+      EndPart(part, /*computed=*/part.second % 3 != 0, part.second);
+      idle = false;
+    }
     std::optional<Event> release =
         MakeRelease(model_.state(), session, NewRequestId(), {}, SIZE_MAX / 2);
     if (!release) continue;
@@ -40,7 +45,7 @@ bool Simulation::SettleOnce() {
 }
 
 void Simulation::Settle() {
-  for (int round = 0; round < kSettleRounds && verdict_.ok(); ++round) {
+  for (int round = 0; round < kMostSettleRounds && verdict_.ok(); ++round) {
     const bool idle = SettleOnce();
     if (idle && model_.state().calls.empty() && model_.SharesAreReached()) return;
     PassTime(kSettleTick);

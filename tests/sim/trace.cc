@@ -170,7 +170,8 @@ struct EventText {
     return StrCat("SlotFilled ", Text(e.place), " ", Code(e.status));
   }
   std::string operator()(const StepCall& e) const {
-    return StrCat(Head("Step", e), " reads ", e.reads, " of ", Text(e.chunks));
+    return StrCat(Head("Step", e), " reads ", e.reads, " of ", Text(e.chunks),
+                  e.work == nullptr ? StrCat(" part ", e.part) : "");
   }
   std::string operator()(const EndPartCall& e) const {
     return StrCat(Head("EndPart", e), " part ", e.part, e.computed ? " computed" : "");

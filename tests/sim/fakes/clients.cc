@@ -208,6 +208,22 @@ OpenCall MakeOpen(const State& state, SessionId session, Random* random) {
   return open;
 }
 
+std::optional<Event> MakePart(const State& state, SessionId session, Random* random) {
+  if (state.JobOf(session)->slots[static_cast<size_t>(Tier::kHost)] == 0) return std::nullopt;
+  StepCall part;
+  part.session = session;
+  part.chunks = PickChunks(state, session, random->Between(2, 5), random);
+  if (part.chunks.size() < 2) return std::nullopt;
+  const auto count = static_cast<uint32_t>(part.chunks.size());
+  part.reads =
+      random->Percent(90) ? random->Between((count + 1) / 2, count - 1) : random->Between(0, count);
+  // Sessions number their parts alike, and one again and again.
+  part.part = random->Between(1, 4);
+  while (state.HasPart({session, part.part})) ++part.part;
+  if (random->Percent(40)) part.deadline = std::chrono::milliseconds(random->Between(1, 300));
+  return part;
+}
+
 std::optional<Event> MakeRelease(const State& state, SessionId session, uint64_t request_id,
                                  const std::vector<ChunkId>& first, size_t count) {
   ReleaseCall release;
@@ -246,6 +262,7 @@ std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session
   if (kind == OpKind::kReturnRegions) return MakeReturn(state, session, random);
   if (kind == OpKind::kFetch) return MakeFetch(state, session, random);
   if (kind == OpKind::kStep) return MakeStep(state, session, request_id, random);
+  if (kind == OpKind::kPart) return MakePart(state, session, random);
   if (kind == OpKind::kPublish) return MakePublish(state, session, random);
   if (kind == OpKind::kReport) {
     return ReportCall{CallId(), session, MakeMoments(state, session, random)};

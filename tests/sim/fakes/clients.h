@@ -18,6 +18,9 @@ OpenCall MakeOpen(const State& state, SessionId session, Random* random);
 std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session,
                               uint64_t request_id, Random* random);
 
+// A part of a step, which the session will compute. REQUIRES: the session is open.
+std::optional<Event> MakePart(const State& state, SessionId session, Random* random);
+
 // The given number of the session's leases, by preference those of `first`.
 std::optional<Event> MakeRelease(const State& state, SessionId session, uint64_t request_id,
                                  const std::vector<ChunkId>& first, size_t count);

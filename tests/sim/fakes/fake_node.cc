@@ -170,42 +170,6 @@ void FakeNode::LeaveKernels(SessionId session, std::vector<MemoryPlace> written)
   work_.push_back(std::move(work));
 }
 
-bool FakeNode::IsTarget(MemoryPlace place) const {
-  return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
-    if (work.kind == Work::Kind::kStep) {
-      return std::any_of(work.step.chunks.begin() + static_cast<std::ptrdiff_t>(work.read.size()),
-                         work.step.chunks.end(),
-                         [&](MemoryPlace to) { return KeyOf(to) == KeyOf(place); });
-    }
-    return work.kind == Work::Kind::kTransfer && WritesMemory(work.transfer) &&
-           KeyOf(work.transfer.to) == KeyOf(place);
-  });
-}
-
-bool FakeNode::IsSource(MemoryPlace place) const {
-  return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
-    if (work.kind == Work::Kind::kStep) {
-      return std::any_of(work.step.chunks.begin(),
-                         work.step.chunks.begin() + static_cast<std::ptrdiff_t>(work.read.size()),
-                         [&](MemoryPlace from) { return KeyOf(from) == KeyOf(place); });
-    }
-    return work.kind == Work::Kind::kTransfer && ReadsMemory(work.transfer) &&
-           KeyOf(work.transfer.from) == KeyOf(place);
-  });
-}
-
-bool FakeNode::IsInTransfer(RegionId region) const {
-  return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
-    if (work.kind == Work::Kind::kStep) {
-      return std::any_of(work.step.chunks.begin(), work.step.chunks.end(),
-                         [&](MemoryPlace place) { return place.region == region; });
-    }
-    return work.kind == Work::Kind::kTransfer &&
-           ((ReadsMemory(work.transfer) && work.transfer.from.region == region) ||
-            (WritesMemory(work.transfer) && work.transfer.to.region == region));
-  });
-}
-
 size_t FakeNode::transfers() const {
   return std::count_if(work_.begin(), work_.end(),
                        [](const Work& work) { return work.kind == Work::Kind::kTransfer; });

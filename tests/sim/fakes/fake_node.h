@@ -6,7 +6,7 @@
 // source changed under way, what arrives is poison. So does a slot from when it is emptied until it
 // is filled. So does, in the end, what the kernels of a killed client write. Poison is never a
 // legal content, so that any lease of it is a broken promise. Fresh memory is zero; a fresh store
-// is poison.
+// is poison. What a client is to write in a part of a step that it computes is poison until then.
 //
 // Breaks the verdict for what no edge could carry out: transfers out of bounds, from or to memory
 // that is not there, two at once into one slot. Thread-compatible.
@@ -75,6 +75,15 @@ struct Work {
   std::vector<MemoryPlace> written;  // By the kernels that a killed client left.
 };
 
+// A part of a step that a client computes: its session, and the number that it gave the part.
+using PartKey = std::pair<SessionId, uint64_t>;
+struct HeldPart {
+  std::vector<MemoryPlace> places;
+  std::vector<Stamp> holds;  // What is to be found there.
+  size_t reads = 0;          // How many places the client reads; it writes the others.
+  uint64_t number = 0;       // See StepResult().
+};
+
 // What a planted fault does to the fake node itself: finished in name only.
 enum class InjectedFault : uint8_t { kNone, kLoseTransfer, kHideFailure, kLoseStep };
 
@@ -94,6 +103,18 @@ class FakeNode {
   Restore Restart(Random* random);
   const std::map<JobId, JobRecord>& job_records() const { return job_records_; }
 
+  // A client was let into these places of chunks of that size, which stay as they are until
+  // EndPart.
+  void BeginPart(PartKey part, std::vector<MemoryPlace> places, size_t reads, Bytes size,
+                 uint64_t number);
+  // The client writes the part's results. No such part: nothing.
+  void ComputePart(PartKey part);
+  // From now on the client leaves the places alone. REQUIRES: the part was begun.
+  void EndPart(PartKey part);
+  // Breaks the verdict when anybody else has changed what a client computes with.
+  void CheckParts();
+  const std::map<PartKey, HeldPart>& parts() const { return parts_; }
+
   const std::map<RegionId, Region>& regions() const { return regions_; }
   const std::map<StoreId, Store>& stores() const { return stores_; }
   // A client was killed. Its kernels write poison to these places when the work is completed.
@@ -103,12 +124,12 @@ class FakeNode {
   void Write(MemoryPlace place, Stamp stamp);
   Stamp NewPoison() { return kPoison | ++poisons_; }
   static bool IsPoison(Stamp stamp) { return (stamp & kPoison) != 0; }
-  // Whether a transfer that is under way writes to, or reads from, the slot.
+  // Whether a transfer, step or part that is under way writes to, or reads from, the slot.
   bool IsTarget(MemoryPlace place) const;
   bool IsSource(MemoryPlace place) const;
   // Whether the machine has the slot's memory, or is about to.
   bool IsEmpty(MemoryPlace place) const { return empty_.count(KeyOf(place)) != 0; }
-  // Whether a transfer reads from or writes to the region.
+  // Whether a transfer, step or part reads from or writes to the region.
   bool IsInTransfer(RegionId region) const;
   size_t transfers() const;
   // Bytes of a tier that exist or are being made or dropped, but for slots that were emptied.
@@ -133,6 +154,8 @@ class FakeNode {
   Event FinishStep(const Work& work, absl::Status status, InjectedFault injected);
   void KeepMemory(const JobRecord& job);
 
+  // A slot of host memory that a step or part may use; `what` uses it.
+  void CheckStepped(MemoryPlace place, Bytes size, const std::string& what);
   void CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tier tier, const char* end);
   // A slot of host memory that nothing uses.
   void CheckSlot(MemoryPlace place, Bytes size, const std::string& what);
@@ -146,6 +169,7 @@ class FakeNode {
   Verdict& verdict_;
   Probes& probes_;
   std::vector<Work> work_;
+  std::map<PartKey, HeldPart> parts_;
   std::map<RegionId, Region> regions_;
   std::map<StoreId, Store> stores_;
   std::map<Key, Stamp> memory_, disk_;

@@ -29,23 +29,15 @@ Stamp StepResult(const std::vector<Stamp>& read, uint64_t number, size_t output)
 }
 
 void FakeNode::Begin(const StartStep& effect) {
+  if (effect.work == nullptr) {
+    return verdict_.Broken(absl::StrCat(ToText(Effect(effect)), ": nothing to compute"));
+  }
   Work work{Work::Kind::kStep};
   work.step = effect;
   const size_t reads = ReadsOf(effect);
   for (size_t at = 0; at < effect.chunks.size(); ++at) {
-    const MemoryPlace place = effect.chunks[at];
-    const auto region = regions_.find(place.region);
-    const absl::optional<Bytes> last = CheckedAdd(place.offset, effect.size);
-    if (region == regions_.end() || !region->second.made || region->second.dropping ||
-        region->second.tier != Tier::kHost || !last || *last > region->second.size ||
-        !place.offset.IsMultipleOf(effect.size) || IsEmpty(place)) {
-      return verdict_.Broken(absl::StrCat(ToText(Effect(effect)), ": no slot of host memory"));
-    }
-    // A write-back may read what the step overwrites, as under a lease: its copy is stale.
-    if (IsTarget(place)) {
-      return verdict_.Broken(absl::StrCat(ToText(Effect(effect)), ": other work uses a place"));
-    }
-    if (at < reads) work.read.push_back(Read(place));
+    CheckStepped(effect.chunks[at], effect.size, ToText(Effect(effect)));
+    if (at < reads) work.read.push_back(Read(effect.chunks[at]));
   }
   if (!verdict_.ok()) return;
   for (size_t at = reads; at < effect.chunks.size(); ++at) Write(effect.chunks[at], NewPoison());
@@ -119,6 +111,12 @@ Restore FakeNode::Restart(Random* random) {
     }
     if (work.kind == Work::Kind::kStep) probes_.Hit(Probe::kRestartInStep);
   }
+  // Nor does the daemon's death end what clients compute.
+  for (const auto& [part, held] : parts_) {
+    probes_.Hit(Probe::kRestartInPart);
+    if (random->Percent(50)) ComputePart(part);
+  }
+  parts_.clear();
   Restore restore;
   std::set<RegionId> regions;
   std::set<StoreId> stores;

@@ -38,6 +38,8 @@ constexpr const char* kNames[kFaults] = {
     "a record is lost",
     "a record calls a torn chunk whole",
     "a record names another slot",
+    "a client computes from another slot",
+    "a client computes into another slot",
 };
 
 // Another slot of the same region, if it has one.
@@ -120,6 +122,7 @@ bool FaultInjector::SpoilReply(Reply* reply, std::vector<Effect>* more) {
   auto* allocated = std::get_if<AllocateReply>(&reply->value);
   auto* opened = std::get_if<OpenReply>(&reply->value);
   auto* inspected = std::get_if<InspectReply>(&reply->value);
+  auto* part = std::get_if<PartReply>(&reply->value);
   switch (fault_) {
     case Fault::kSlotEmptiedInUse:
       if (fetched == nullptr || fetched->leases.back().tier != Tier::kHost || !Strikes()) {
@@ -143,6 +146,12 @@ bool FaultInjector::SpoilReply(Reply* reply, std::vector<Effect>* more) {
     case Fault::kLeaseOlderVersion:
       if (fetched == nullptr || !Strikes()) return false;
       SpoilLease(&fetched->leases.back());
+      return true;
+    case Fault::kPartFromOtherSlot:
+    case Fault::kPartInOtherSlot:
+      if (part == nullptr || !Strikes()) return false;
+      if (fault_ == Fault::kPartFromOtherSlot) part->places.front() = part->places.back();
+      if (fault_ == Fault::kPartInOtherSlot) part->places.back() = part->places.front();
       return true;
     case Fault::kPublishedStepMiscounted:
       if (opened == nullptr || opened->committed_step == 0 || !Strikes()) return false;

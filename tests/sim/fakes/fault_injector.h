@@ -48,8 +48,11 @@ enum class Fault : uint8_t {
   kRecordLost,
   kRecordHidesTorn,
   kRecordCopyInOtherSlot,
+  // From here on: only with parts that clients compute.
+  kPartFromOtherSlot,
+  kPartInOtherSlot,
 };
-inline constexpr int kFaults = 32;
+inline constexpr int kFaults = 34;
 
 const char* FaultName(Fault fault);
 

@@ -156,12 +156,56 @@ Event HostileReturn(const State& state, SessionId session, Random* random) {
   return call;
 }
 
+// The number of a part that a client computes, of whatever session; or any other.
+uint64_t PartNumber(const State& state, Random* random) {
+  if (random->Percent(10)) return random->Next();
+  if (state.parts.empty() || random->Percent(20)) return random->Below(6);
+  auto part = state.parts.begin();
+  std::advance(part, random->Below(static_cast<uint32_t>(state.parts.size())));
+  return part->first.second;
+}
+
+// A part that cannot be, or the end of one that is another session's or the daemon's, waits, or was
+// never there.
+std::optional<Event> HostilePart(const State& state, SessionId session, Random* random) {
+  if (random->Percent(50)) {
+    EndPartCall end;
+    end.session = random->Percent(30) ? WrongSession(state, random) : session;
+    end.part = random->Percent(30) ? 0 : PartNumber(state, random);
+    end.computed = random->Percent(70);
+    end.non_finite_gradients = random->Below(3);
+    return end;
+  }
+  std::optional<Event> call = MakeCall(state, OpKind::kPart, session, 0, random);
+  if (!call) return std::nullopt;
+  auto& part = std::get<StepCall>(*call);
+  switch (random->Below(5)) {
+    case 0:
+      part.part = 0;
+      break;
+    case 1:
+      part.part = PartNumber(state, random);  // The session may have it.
+      break;
+    case 2:
+      part.reads = random->Percent(50) ? static_cast<uint32_t>(part.chunks.size()) + 1 : UINT32_MAX;
+      break;
+    case 3:
+      SpoilBatch(state, session, &part.chunks, random);
+      break;
+    case 4:
+      part.session = WrongSession(state, random);
+      break;
+  }
+  return call;
+}
+
 }  // namespace
 
 std::optional<Event> MakeHostileCall(const State& state, SessionId session, uint64_t request_id,
                                      Random* random) {
   if (random->Percent(10)) return HostileOpen(state, session, random);
   if (random->Percent(4)) return HostileReturn(state, session, random);
+  if (state.config.parts && random->Percent(25)) return HostilePart(state, session, random);
   constexpr OpKind kKinds[] = {OpKind::kAllocate, OpKind::kFetch,    OpKind::kFetch,
                                OpKind::kRelease,  OpKind::kEvict,    OpKind::kPrefetch,
                                OpKind::kFree,     OpKind::kDescribe, OpKind::kFetch,

@@ -71,9 +71,15 @@ void Model::Accept(const Call& call, const InspectCall& inspect, const InspectRe
     if (session.phase != Phase::kEnding && session.phase != Phase::kEnded) ++least;
   }
   if (reply.session_count < least || reply.session_count > most ||
-      reply.waiting_calls > state_.calls.size() || reply.draining != state_.draining) {
+      reply.waiting_calls > state_.calls.size() + state_.parts.size() ||
+      reply.draining != state_.draining) {
     return Broken(absl::StrCat("counts of sessions or calls are wrong: ",
                                ToText(Effect(Reply{inspect.call, absl::OkStatus(), reply}))));
+  }
+  if (reply.counters.step_parts != state_.step_parts ||
+      reply.counters.non_finite_gradients != state_.non_finite_gradients) {
+    return Broken(absl::StrCat("counts ", reply.counters.step_parts, " step parts instead of ",
+                               state_.step_parts, ", or other gradients"));
   }
   if (reply.chunks.size() > inspect.max_chunks) return Broken("more chunks than asked for");
   for (const ChunkInfo& info : reply.chunks) {

@@ -22,17 +22,6 @@ void AddBatchErrors(const State& state, SessionId session, const std::vector<Chu
   }
 }
 
-// True when the session cannot make calls on chunks; then *codes says what it hears.
-bool NotOpen(const State& state, SessionId session, Codes* codes) {
-  if (state.IsOpen(session)) return false;
-  *codes = {Code::kFailedPrecondition};
-  const SessionState* found = state.FindSession(session);
-  if (found == nullptr || found->phase == Phase::kEnding || found->phase == Phase::kEnded) {
-    codes->insert(Code::kUnauthenticated);
-  }
-  return true;
-}
-
 struct Expect {
   const State& state;
 
@@ -135,54 +124,9 @@ struct Expect {
     return codes;
   }
 
-  Codes operator()(const StepCall& call) const {
-    FetchCall fetch;  // It is one, by a holder of its own.
-    fetch.session = call.session;
-    fetch.tier = Tier::kHost;
-    fetch.access = Access::kWrite;
-    fetch.chunks = call.chunks;
-    fetch.deadline = call.deadline;
-    Codes codes = (*this)(fetch);
-    for (size_t at = 0; at < call.reads && codes.count(Code::kOk) != 0; ++at) {
-      const ChunkState& chunk = state.chunks.at(call.chunks[at]);
-      if (!MayBeTorn(chunk)) continue;
-      codes.insert(Code::kDataLoss);
-      // A waiting writer may make it whole.
-      if (chunk.whole == Whole::kTorn && !state.WaitedFor(call.chunks[at])) codes.erase(Code::kOk);
-    }
-    return codes;
-  }
-
-  Codes operator()(const CommitCall& call) const {
-    Codes errors;
-    if (NotOpen(state, call.session, &errors)) return errors;
-    const JobState& job = *state.JobOf(call.session);
-    if (call.step != 0 && call.step == job.published) return {Code::kOk};
-    if (call.step != job.published + 1) errors.insert(Code::kFailedPrecondition);
-    if (call.chunks.size() != call.shadows.size()) errors.insert(Code::kInvalidArgument);
-    if (call.chunks.empty() && call.shadows.empty()) return OkOr(errors);
-    std::vector<ChunkId> all = call.chunks;
-    all.insert(all.end(), call.shadows.begin(), call.shadows.end());
-    bool waited = false;
-    for (const ChunkId chunk : all) {
-      if (!state.Owns(call.session, chunk)) errors.insert(Code::kNotFound);
-      if (!state.Holders(chunk).empty() || state.IsStepped(chunk, false)) {
-        errors.insert(Code::kAborted);
-      }
-      if (state.WaitedFor(chunk) || state.Evicted(chunk)) waited = true;
-      const bool owned = state.Owns(call.session, chunk);
-      if (owned && state.chunks.at(chunk).transient) errors.insert(Code::kInvalidArgument);
-    }
-    if (std::set<ChunkId>(all.begin(), all.end()).size() != all.size()) {
-      errors.insert(Code::kInvalidArgument);
-    }
-    if (call.chunks.size() > state.config.limits.chunks_per_call) {
-      errors.insert({Code::kInvalidArgument, Code::kResourceExhausted});
-    }
-    Codes codes = OkOr(errors);
-    if (waited) codes.insert(Code::kAborted);
-    return codes;
-  }
+  Codes operator()(const StepCall& call) const { return PermittedToStep(state, call); }
+  Codes operator()(const EndPartCall& call) const { return PermittedToEndPart(state, call); }
+  Codes operator()(const CommitCall& call) const { return PermittedToCommit(state, call); }
 
   Codes operator()(const ReleaseCall& call) const {
     Codes errors;
@@ -196,6 +140,11 @@ struct Expect {
     return OkOr(errors);
   }
 
+  // By others than the session: its steps and parts are such.
+  bool InUse(SessionId session, ChunkId chunk) const {
+    return state.LeasedByOther(session, chunk, false) || state.IsStepped(chunk, false);
+  }
+
   Codes operator()(const EvictCall& call) const {
     Codes errors;
     if (NotOpen(state, call.session, &errors)) return errors;
@@ -205,7 +154,7 @@ struct Expect {
     bool waited_for = false;
     for (const ChunkId chunk : call.chunks) {
       if (!state.Owns(call.session, chunk)) continue;
-      if (state.LeasedByOther(call.session, chunk, false)) errors.insert(Code::kFailedPrecondition);
+      if (InUse(call.session, chunk)) errors.insert(Code::kFailedPrecondition);
       if (state.WaitedFor(chunk)) waited_for = true;
     }
     Codes codes = OkOr(errors);
@@ -235,9 +184,7 @@ struct Expect {
     bool waited_for = false;
     for (const ChunkId chunk : call.chunks) {
       if (!state.Owns(call.session, chunk)) continue;
-      if (state.LeasedByOther(call.session, chunk, false)) {
-        errors.insert(Code::kFailedPrecondition);
-      }
+      if (InUse(call.session, chunk)) errors.insert(Code::kFailedPrecondition);
       if (state.WaitedForByOther(call.session, chunk)) waited_for = true;
     }
     Codes codes = OkOr(errors);
@@ -253,9 +200,7 @@ struct Expect {
     bool waited_for = false;
     for (const ChunkId chunk : call.chunks) {
       if (!state.Owns(call.session, chunk)) continue;
-      if (state.LeasedByOther(call.session, chunk, false)) {
-        errors.insert(Code::kFailedPrecondition);
-      }
+      if (InUse(call.session, chunk)) errors.insert(Code::kFailedPrecondition);
       if (state.WaitedFor(chunk)) waited_for = true;
     }
     Codes codes = OkOr(errors);
@@ -337,6 +282,16 @@ struct Expect {
 };
 
 }  // namespace
+
+bool NotOpen(const State& state, SessionId session, Codes* codes) {
+  if (state.IsOpen(session)) return false;
+  *codes = {Code::kFailedPrecondition};
+  const SessionState* found = state.FindSession(session);
+  if (found == nullptr || found->phase == Phase::kEnding || found->phase == Phase::kEnded) {
+    codes->insert(Code::kUnauthenticated);
+  }
+  return true;
+}
 
 Codes PermittedCodes(const State& state, const Event& event) {
   return std::visit(Expect{state}, event);

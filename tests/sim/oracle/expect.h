@@ -20,6 +20,13 @@ bool GivesBack(const Event& event);
 
 // PermittedCodes() for an OpenCall (expect_open.cc).
 Codes PermittedToOpen(const State& state, const OpenCall& call);
+// The same for calls about steps (expect_steps.cc).
+Codes PermittedToStep(const State& state, const StepCall& call);
+Codes PermittedToEndPart(const State& state, const EndPartCall& call);
+Codes PermittedToCommit(const State& state, const CommitCall& call);
+
+// True when the session cannot make calls on chunks; then *codes says what it hears.
+bool NotOpen(const State& state, SessionId session, Codes* codes);
 
 inline constexpr uint32_t kLeastSlots = 4;  // "less free ... than four chunks".
 // Slots of an elastic share that no other job gets; or most of them, where there are fewer.

@@ -125,8 +125,9 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   if (state.config.elastic && (errors.empty() || errors == Codes{Code::kResourceExhausted})) {
     codes.insert({Code::kOk, Code::kResourceExhausted});
   }
-  // The other one may wait for memory: then there is nothing to be joined yet.
-  if (join == nullptr && twin != nullptr && MemoryComes(state)) {
+  // The other one may wait for memory, of jobs that end or that cede it: then there is nothing to
+  // be joined yet.
+  if (join == nullptr && twin != nullptr && (MemoryComes(state) || state.config.elastic)) {
     if (call.chunk_size.IsZero()) codes.insert(Code::kInvalidArgument);
     if (state.config.slot_regions && call.device_memory == MemoryKind::kSharedMemory) {
       codes.insert(Code::kFailedPrecondition);

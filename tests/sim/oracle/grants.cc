@@ -73,6 +73,9 @@ void Model::Grant(const FetchCall& fetch, size_t at, const Lease& lease) {
     if (holder != fetch.session) probes_.Hit(Probe::kSharedReadLease);
   }
   state.version = lease.version;
+  // As in BeginStep().
+  state.evicted_to.reset();
+  state.wanted = state_.events;
   if (lease.tier == Tier::kHost) {
     state.lasting = true;
   } else if (writes) {

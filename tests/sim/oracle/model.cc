@@ -144,6 +144,8 @@ void Model::ApplyEnds(const Event& event) {
       probes_.Hit(Probe::kDiscardedByClient);
       if (node_.transfers() != 0) probes_.Hit(Probe::kDiscardedWhileMoving);
     }
+  } else if (const auto* part = std::get_if<EndPartCall>(&event)) {
+    EndPart(*part);
   } else if (const auto* back = std::get_if<ReturnRegionsCall>(&event)) {
     SessionState& session = state_.sessions.at(back->session);
     for (const RegionId region : back->regions) {
@@ -165,6 +167,7 @@ void Model::EndChunk(ChunkId chunk) {
 // `written`: what becomes of the chunks that the session could write.
 void Model::EndSession(SessionId id, Whole written) {
   SessionState& session = state_.sessions.at(id);
+  EndPartsOf(id);
   for (const auto& [chunk, lease] : session.leases) {
     if (lease.access != Access::kWrite) continue;
     state_.chunks.at(chunk).whole = written;
@@ -246,6 +249,7 @@ void Model::Observe(const Effect& effect) {
 
 void Model::After(const Event& event) {
   CheckLeases();
+  node_.CheckParts();
   CheckCalls(event);
   CheckLiveness(event);
 }

@@ -86,6 +86,17 @@ class Model {
 
   void ObserveStep(const StartStep& effect);
   void BeforeStepDone(const StepDone& event);
+  // The step that the call asked for, without its number, which begins in these places. Nothing if
+  // it must not.
+  std::optional<RunningStep> BeginStep(const std::string& what, const StepCall& call,
+                                       const std::vector<MemoryPlace>& places);
+  // `computed`: all that it writes is there; otherwise none of it.
+  void EndStep(const RunningStep& step, bool computed);
+  void Accept(const Call& call, const StepCall& step, const PartReply& reply);
+  void EndPart(const EndPartCall& call);
+  void EndPart(PartKey part, bool computed);
+  void EndPartsOf(SessionId session);
+  void HitPartProbes(const Call& call, const Reply& reply);
   // As never written.
   void DiscardChunk(ChunkState* chunk);
   void Accept(const Call& call, const CommitCall& publish);

@@ -50,6 +50,7 @@ void Model::ObserveReply(const Reply& reply) {
   CheckValueKind(call, reply);
   if (!verdict_.ok()) return;
   HitCallProbes(call, reply);
+  HitPartProbes(call, reply);
   if (reply.status.code() == Code::kNotFound && call.event_number == state_.events) {
     CheckNotFound(call, reply);
   }
@@ -83,6 +84,9 @@ void Model::ObserveReply(const Reply& reply) {
           Accept(call, event, std::get<AllocateReply>(reply.value));
         } else if constexpr (std::is_same_v<Kind, FetchCall>) {
           Accept(call, event, std::get<FetchReply>(reply.value));
+        } else if constexpr (std::is_same_v<Kind, StepCall>) {
+          const auto* part = std::get_if<PartReply>(&reply.value);
+          if (part != nullptr) Accept(call, event, *part);
         } else if constexpr (std::is_same_v<Kind, ResizeCall>) {
           Accept(call, event, std::get<ResizeReply>(reply.value));
         } else if constexpr (std::is_same_v<Kind, DescribeCall>) {
@@ -103,6 +107,7 @@ void Model::ObserveReply(const Reply& reply) {
           }
         } else if constexpr (std::is_same_v<Kind, DrainCall>) {
           if (node_.transfers() != 0) Broken("drained while transfers are in flight");
+          if (!state_.parts.empty()) Broken("drained while a client computes a part");
         }
       },
       call.event);
@@ -183,7 +188,9 @@ void Model::CheckValueKind(const Call& call, const Reply& reply) {
     if (std::holds_alternative<DescribeCall>(call.event)) expected = 4;
     if (std::holds_alternative<InspectCall>(call.event)) expected = 5;
     if (std::holds_alternative<ResizeCall>(call.event)) expected = 6;
-    if (std::holds_alternative<StepCall>(call.event)) expected = 8;
+    if (const auto* step = std::get_if<StepCall>(&call.event)) {
+      expected = step->work == nullptr ? 9 : 8;
+    }
   }
   if (reply.value.index() != expected) {
     Broken(
@@ -272,7 +279,12 @@ void Model::Accept(const Call& call, const AllocateCall& allocate, const Allocat
   }
   const JobId id = state_.sessions.at(allocate.session).job;
   JobState& job = state_.jobs.at(id);
-  const uint32_t homes = state_.HostHomes(id);
+  uint32_t homes = state_.HostHomes(id);
+  // A call that frees chunks may be answered after the allocations that waited for their homes.
+  for (const ChunkId chunk : freeing_) {
+    const auto freed = state_.chunks.find(chunk);
+    if (freed != state_.chunks.end() && freed->second.job == id) homes -= freed->second.host_home;
+  }
   job.most_host_homes = std::max(job.most_host_homes, homes);
   if (homes != 0 && homes + 13 > job.slots[static_cast<size_t>(Tier::kHost)]) {
     Broken(absl::StrCat(homes, " homes leave too few host slots: ", ToText(call.event)));

@@ -26,6 +26,11 @@ struct HasRequest : std::false_type {};
 template <typename T>
 struct HasRequest<T, std::void_t<decltype(T::request_id)>> : std::true_type {};
 
+bool IsIn(const std::vector<ChunkId>& chunks, size_t first, ChunkId chunk) {
+  const auto begin = chunks.begin() + static_cast<std::ptrdiff_t>(first);
+  return std::find(begin, chunks.end(), chunk) != chunks.end();
+}
+
 }  // namespace
 
 const CallId* CallOf(const Event& event) {
@@ -115,6 +120,9 @@ bool State::LeasedByOther(SessionId session, ChunkId chunk, bool writers_only) c
 }
 
 bool State::WaitedFor(ChunkId chunk, std::optional<SessionId> by) const {
+  for (const auto& [part, step] : parts) {
+    if ((!by || part.first == *by) && IsIn(step.chunks, 0, chunk)) return true;
+  }
   return std::any_of(calls.begin(), calls.end(), [&](const auto& entry) {
     const auto* step = std::get_if<StepCall>(&entry.second.event);
     if (step != nullptr && (!by || step->session == *by)) {
@@ -127,6 +135,9 @@ bool State::WaitedFor(ChunkId chunk, std::optional<SessionId> by) const {
 }
 
 bool State::WaitedForByOther(SessionId session, ChunkId chunk) const {
+  for (const auto& [part, step] : parts) {
+    if (IsIn(step.chunks, 0, chunk)) return true;
+  }
   return std::any_of(calls.begin(), calls.end(), [&](const auto& entry) {
     const auto* step = std::get_if<StepCall>(&entry.second.event);
     if (step != nullptr) {  // Its leases are its own.
@@ -139,12 +150,24 @@ bool State::WaitedForByOther(SessionId session, ChunkId chunk) const {
 }
 
 uint32_t State::WaitingCalls(SessionId session) const {
-  return static_cast<uint32_t>(std::count_if(calls.begin(), calls.end(), [&](const auto& entry) {
+  const auto waiting = std::count_if(calls.begin(), calls.end(), [&](const auto& entry) {
     const Event& event = entry.second.event;
     return entry.second.session == session &&
            (std::holds_alternative<FetchCall>(event) || std::holds_alternative<EvictCall>(event) ||
             std::holds_alternative<StepCall>(event));
-  }));
+  });
+  const auto held = std::count_if(parts.begin(), parts.end(),
+                                  [&](const auto& entry) { return entry.first.first == session; });
+  return static_cast<uint32_t>(waiting + held);
+}
+
+bool State::HasPart(PartKey part) const {
+  if (parts.count(part) != 0) return true;
+  return std::any_of(calls.begin(), calls.end(), [&](const auto& entry) {
+    const auto* step = std::get_if<StepCall>(&entry.second.event);
+    return step != nullptr && step->work == nullptr && step->session == part.first &&
+           step->part == part.second;
+  });
 }
 
 bool State::Evicted(ChunkId chunk) const {
@@ -155,12 +178,12 @@ bool State::Evicted(ChunkId chunk) const {
 }
 
 bool State::IsStepped(ChunkId chunk, bool written) const {
-  return std::any_of(steps.begin(), steps.end(), [&](const auto& entry) {
+  const auto uses = [&](const auto& entry) {
     const RunningStep& step = entry.second;
-    const size_t first = written ? step.read.size() : 0;
-    return std::find(step.chunks.begin() + static_cast<std::ptrdiff_t>(first), step.chunks.end(),
-                     chunk) != step.chunks.end();
-  });
+    return IsIn(step.chunks, written ? step.read.size() : 0, chunk);
+  };
+  return std::any_of(steps.begin(), steps.end(), uses) ||
+         std::any_of(parts.begin(), parts.end(), uses);
 }
 
 bool State::AllocationsWait() const {

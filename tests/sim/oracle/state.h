@@ -114,7 +114,7 @@ struct Call {
   uint64_t faults_before = 0;
 };
 
-// A step that runs.
+// A step, or a part of one that a client computes, that runs.
 struct RunningStep {
   CallId call;
   JobId job;
@@ -137,6 +137,10 @@ struct State {
   std::map<ChunkId, ChunkState> chunks;
   std::map<CallId, Call> calls;  // Waiting.
   std::map<StepId, RunningStep> steps;
+  std::map<PartKey, RunningStep> parts;
+  std::set<Stamp> of_parts;  // All that clients have computed.
+  // Steps and parts that this daemon counts as computed.
+  uint64_t step_parts = 0, non_finite_gradients = 0;
   std::set<JobId> without_home;     // Recorded without memory for chunks: a restart gives them up.
   std::set<ChunkId> ended_chunks;   // Freed, or of ended jobs.
   std::map<Tier, PoolUsage> pools;  // As of the last Inspect.
@@ -151,14 +155,16 @@ struct State {
   // Sessions that hold a lease on the chunk.
   std::vector<SessionId> Holders(ChunkId chunk) const;
   bool LeasedByOther(SessionId session, ChunkId chunk, bool writers_only) const;
-  // Whether a fetch waits for the chunk; only those of `by`, if given.
+  // Whether a fetch, step or part waits for the chunk or runs; only those of `by`, if given.
   bool WaitedFor(ChunkId chunk, std::optional<SessionId> by = std::nullopt) const;
   bool WaitedForByOther(SessionId session, ChunkId chunk) const;
-  // Whether a step that runs reads or writes the chunk; writes it, if `written`.
+  // Whether a step or part that runs reads or writes the chunk; writes it, if `written`.
   bool IsStepped(ChunkId chunk, bool written) const;
   // Whether an evict of the chunk waits.
   bool Evicted(ChunkId chunk) const;
-  // Fetches, steps and evicts of the session that wait.
+  // Whether the session has a part of this number that waits or runs.
+  bool HasPart(PartKey part) const;
+  // Fetches, steps and evicts of the session that wait, and parts that it computes.
   uint32_t WaitingCalls(SessionId session) const;
   bool AllocationsWait() const;
   // Chunks of the job with a lease at the tier.

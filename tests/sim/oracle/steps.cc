@@ -1,5 +1,6 @@
-// The part of Model that judges steps, what is published of them, and what a restart leaves.
+// The part of Model that judges steps, and what is published of them.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/oracle/model.h"
@@ -17,45 +18,59 @@ void Model::ObserveStep(const StartStep& effect) {
     return Broken(absl::StrCat(what, ": nobody asked for it"));
   }
   const StepCall& call = std::get<StepCall>(found->second.event);
-  if (effect.chunks.size() != call.chunks.size() || state_.JobOf(call.session) == nullptr) {
-    return Broken(absl::StrCat(what, ": not what was asked: ", ToText(found->second.event)));
+  std::optional<RunningStep> step = BeginStep(what, call, effect.chunks);
+  if (!step) return;
+  step->number = call.work->step;
+  found->second.runs = true;
+  state_.steps.emplace(effect.step, *std::move(step));
+}
+
+std::optional<RunningStep> Model::BeginStep(const std::string& what, const StepCall& call,
+                                            const std::vector<MemoryPlace>& places) {
+  const auto broken = [this](const std::string& promise) {
+    Broken(promise);
+    return std::nullopt;
+  };
+  if (places.size() != call.chunks.size() || state_.JobOf(call.session) == nullptr) {
+    return broken(absl::StrCat(what, ": not what was asked: ", ToText(Event(call))));
   }
-  RunningStep step{found->first, state_.FindSession(call.session)->job, call.chunks};
-  step.number = call.work->step;
+  RunningStep step{call.call, state_.FindSession(call.session)->job, call.chunks};
   for (size_t at = 0; at < call.chunks.size(); ++at) {
     const ChunkId id = call.chunks[at];
     const bool reads = at < call.reads;
     if (!state_.Owns(call.session, id) || state_.IsStepped(id, reads) ||
-        state_.jobs.at(step.job).regions.count(effect.chunks[at].region) == 0) {
-      return Broken(absl::StrCat(what, ": chunk ", id.value(), " is not to be had"));
+        state_.jobs.at(step.job).regions.count(places[at].region) == 0) {
+      return broken(absl::StrCat(what, ": chunk ", id.value(), " is not to be had"));
     }
     for (const SessionId holder : state_.Holders(id)) {
       const Lease& lease = state_.FindSession(holder)->leases.at(id);
       if (!reads || lease.access == Access::kWrite) {
-        return Broken(absl::StrCat(what, ": chunk ", id.value(), " is leased"));
+        return broken(absl::StrCat(what, ": chunk ", id.value(), " is leased"));
       }
     }
     ChunkState& chunk = state_.chunks.at(id);
+    // An eviction that came while the call waited goes on, and this is a later use.
+    chunk.evicted_to.reset();
+    chunk.wanted = state_.events;
     if (!reads) {
       // Poison, until it is done.
       chunk.whole = Whole::kYes;
       continue;
     }
-    const Stamp seen = node_.Read(effect.chunks[at]);
+    const Stamp seen = node_.Read(places[at]);
     if (chunk.whole == Whole::kTorn) {
-      return Broken(absl::StrCat(what, ": it reads torn chunk ", id.value()));
+      return broken(absl::StrCat(what, ": it reads torn chunk ", id.value()));
     }
     if (chunk.whole == Whole::kUndefined) chunk.content = seen;
     chunk.whole = Whole::kYes;
     if (seen != chunk.content) {
-      return Broken(absl::StrCat("WRONG BYTES: ", what, " reads chunk ", id.value(), " as ", seen,
+      return broken(absl::StrCat("WRONG BYTES: ", what, " reads chunk ", id.value(), " as ", seen,
                                  " where ", chunk.content, " was written"));
     }
     chunk.lasting = true;
     step.read.push_back(seen);
   }
-  found->second.runs = true;
-  state_.steps.emplace(effect.step, std::move(step));
+  return step;
 }
 
 void Model::DiscardChunk(ChunkState* chunk) {
@@ -72,12 +87,17 @@ void Model::BeforeStepDone(const StepDone& event) {
   if (found == state_.steps.end()) return;
   const RunningStep step = found->second;
   state_.steps.erase(found);
+  if (event.status.ok()) ++state_.step_parts;
+  EndStep(step, event.status.ok());
+}
+
+void Model::EndStep(const RunningStep& step, bool computed) {
   const auto job = state_.jobs.find(step.job);
   if (job == state_.jobs.end()) return;
   for (size_t at = step.read.size(); at < step.chunks.size(); ++at) {
     const auto chunk = state_.chunks.find(step.chunks[at]);
     if (chunk == state_.chunks.end()) continue;  // Freed meanwhile.
-    if (!event.status.ok()) {
+    if (!computed) {
       DiscardChunk(&chunk->second);
       continue;
     }
@@ -104,6 +124,7 @@ void Model::Publish(JobState* job, const CommitCall& publish) {
     std::swap(chunk.lasting, fresh.lasting);
     std::swap(chunk.discarded, fresh.discarded);
     std::swap(chunk.wanted, fresh.wanted);
+    if (state_.of_parts.count(chunk.content) != 0) probes_.Hit(Probe::kPartPublished);
     chunk.version = fresh.version =
         Version(std::max(chunk.version.value(), fresh.version.value()) + 1);
     chunk.evicted_to.reset();
@@ -124,183 +145,6 @@ void Model::Publish(JobState* job, const CommitCall& publish) {
   job->published = publish.step;
   job->manifest = publish.manifest;
   job->stepped.clear();
-}
-
-// The daemon died: connections, calls and device memory are gone with it. What a record said last
-// is what the next daemon goes on with, and so does the model.
-void Model::BeforeRestart(const Restore& event) {
-  probes_.Hit(Probe::kRestarted);
-  std::map<JobId, const JobRecord*> records;
-  for (const JobRecord& record : event.job_records) records[record.job] = &record;
-  std::map<SessionId, JobId> jobs_of;
-  for (const auto& [id, session] : state_.sessions) jobs_of[id] = session.job;
-  // A publish whose reply is lost may have been recorded.
-  for (const auto& [id, call] : state_.calls) {
-    const auto* publish = std::get_if<CommitCall>(&call.event);
-    if (publish == nullptr || call.permitted.count(absl::StatusCode::kOk) == 0) continue;
-    const JobId job = jobs_of[publish->session];
-    const auto record = records.find(job);
-    const auto known = state_.jobs.find(job);
-    if (record == records.end() || known == state_.jobs.end()) continue;
-    if (record->second->committed_step != publish->step) continue;
-    if (known->second.published + 1 != publish->step) continue;
-    probes_.Hit(Probe::kRestartInPublish);
-    Publish(&known->second, *publish);
-  }
-  // Those that waited to write may have been let, unheard.
-  for (const auto& [id, call] : state_.calls) {
-    const auto* fetch = std::get_if<FetchCall>(&call.event);
-    if (fetch == nullptr || fetch->access != Access::kWrite) continue;
-    for (const ChunkId chunk : fetch->chunks) {
-      const auto found = state_.chunks.find(chunk);
-      if (found != state_.chunks.end() && found->second.whole == Whole::kYes) {
-        found->second.whole = Whole::kUnsure;
-      }
-    }
-  }
-  for (const auto& [id, step] : state_.steps) {
-    for (size_t at = step.read.size(); at < step.chunks.size(); ++at) {
-      const auto chunk = state_.chunks.find(step.chunks[at]);
-      if (chunk != state_.chunks.end()) DiscardChunk(&chunk->second);
-    }
-  }
-  state_.steps.clear();
-  for (auto& [id, session] : state_.sessions) {
-    for (const auto& [chunk, lease] : session.leases) {
-      if (lease.access == Access::kWrite) state_.chunks.at(chunk).whole = Whole::kTorn;
-    }
-    session.leases.clear();
-    session.regions.clear();
-    session.asked_back.clear();
-    session.remembered.clear();
-    session.phase = Phase::kEnded;
-    session.gone = true;
-  }
-  for (const auto& [id, job] : std::map(state_.jobs)) {
-    const auto record = records.find(id);
-    const bool persistent = state_.config.persistent_jobs && job.time_to_live > Duration(0);
-    if (persistent && record != records.end() && IsWithoutHome(*record->second)) {
-      EndJob(id);
-    } else if (persistent && record != records.end()) {
-      for (const auto& [chunk, state] : state_.chunks) {
-        if (state.job == id && state.transient) probes_.Hit(Probe::kTransientRestarted);
-      }
-      EndTransient(id);
-      RestoreJob(id, *record->second, event);
-    } else if (persistent && !job.IsLate(state_.now)) {
-      return Broken(absl::StrCat("job ", id.value(), " outlives the daemon, and has no record"));
-    } else {
-      EndJob(id);
-    }
-  }
-  for (const auto& [id, record] : records) {
-    if (IsWithoutHome(*record)) {
-      state_.without_home.insert(id);
-    } else if (state_.jobs.count(id) == 0) {
-      AdoptJob(*record);
-    }
-  }
-  state_.calls.clear();
-  state_.dropping.clear();
-  state_.pools.clear();
-  state_.draining = false;
-  // Their ids may come again, where no record remembers them.
-  state_.ended_chunks.clear();
-}
-
-// None of its home memory could be made: it has no chunk, and may be given up.
-bool Model::IsWithoutHome(const JobRecord& record) const {
-  return record.shares[static_cast<size_t>(state_.HomeTier())].IsZero();
-}
-
-// A job whose memory was being made when the daemon died is there, and has no chunk.
-void Model::AdoptJob(const JobRecord& record) {
-  JobState job;
-  job.uid = record.uid;
-  job.name = record.name;
-  job.chunk_size = record.chunk_size;
-  job.time_to_live = record.time_to_live;
-  job.device_memory = record.device_memory;
-  job.regions = {record.regions.begin(), record.regions.end()};
-  job.left = state_.now;
-  for (const Tier tier : kAllTiers) {
-    const size_t at = static_cast<size_t>(tier);
-    job.slots[at] = static_cast<uint32_t>(
-        std::min<uint64_t>(record.shares[at] / record.chunk_size, state_.config.limits.chunks));
-  }
-  job.max_chunks = job.slots[static_cast<size_t>(state_.HomeTier())];
-  job.resized = state_.events;
-  job.opened_by.chunk_size = record.chunk_size;
-  for (const auto& [id, call] : state_.calls) {
-    const auto* open = std::get_if<OpenCall>(&call.event);
-    if (open == nullptr || open->job_name != record.name ||
-        state_.FindSession(open->session)->uid != record.uid) {
-      continue;
-    }
-    job.opened_by = *open;
-    break;
-  }
-  job.opened_by.elastic = record.guaranteed[static_cast<size_t>(Tier::kSsd)] != 0;
-  state_.jobs.emplace(record.job, std::move(job));
-}
-
-void Model::RestoreJob(JobId id, const JobRecord& record, const Restore& event) {
-  JobState& job = state_.jobs.at(id);
-  if (record.committed_step != job.published || record.manifest != job.manifest ||
-      record.name != job.name || record.uid != job.uid || record.chunk_size != job.chunk_size) {
-    return Broken(absl::StrCat("job ", id.value(), " is recorded at step ", record.committed_step,
-                               " instead of ", job.published));
-  }
-  if (!job.stepped.empty()) probes_.Hit(Probe::kRestartUnpublished);
-  for (const Tier tier : kAllTiers) {
-    const size_t at = static_cast<size_t>(tier);
-    const auto slots = static_cast<uint32_t>(
-        std::min<uint64_t>(record.shares[at] / record.chunk_size, state_.config.limits.chunks));
-    if (slots != job.slots[at]) job.resized = state_.events;
-    job.slots[at] = slots;
-  }
-  job.sessions.clear();
-  job.left = state_.now;
-  job.regions = {record.regions.begin(), record.regions.end()};
-  job.leaving.clear();
-  job.shrunk = 0;
-  job.grew = false;
-  std::set<ChunkId> recorded;
-  for (const ChunkRecord& chunk : event.chunk_records) {
-    if (chunk.job != id) continue;
-    recorded.insert(chunk.chunk);
-    const auto known = state_.chunks.find(chunk.chunk);
-    if (known == state_.chunks.end()) {
-      return Broken(absl::StrCat("chunk ", chunk.chunk.value(), " is recorded and is not there"));
-    }
-    ChunkState& state = known->second;
-    state.evicted_to.reset();
-    if (job.published != 0 && chunk.ssd && chunk.ssd->valid && !chunk.host) {
-      probes_.Hit(Probe::kRestartPublishedOnSsd);
-    }
-    // What only the device holds may be lost, and reads as the record says.
-    const bool may_be_lost = state_.config.device_slots != 0 && !state.lasting;
-    if (chunk.torn && state.whole == Whole::kYes && !may_be_lost) {
-      return Broken(absl::StrCat("chunk ", chunk.chunk.value(), " is whole and recorded as torn"));
-    }
-    // A step that waited to write it may have given up what it held.
-    if (!chunk.torn && MayBeTorn(state) && state_.WaitedFor(chunk.chunk)) {
-      state.whole = Whole::kUndefined;
-    }
-    if (!chunk.torn && state.whole == Whole::kTorn) {
-      return Broken(absl::StrCat("chunk ", chunk.chunk.value(), " is torn and recorded as whole"));
-    }
-    if (chunk.torn) {
-      state.whole = Whole::kTorn;
-    } else if (state.whole == Whole::kUnsure) {
-      state.whole = Whole::kYes;
-    }
-  }
-  for (const auto& [chunk, state] : state_.chunks) {
-    if (state.job == id && recorded.count(chunk) == 0) {
-      return Broken(absl::StrCat("chunk ", chunk.value(), " has no record"));
-    }
-  }
 }
 
 }  // namespace memtide::sim
