@@ -94,6 +94,7 @@ FIGURES: tuple[Figure, ...] = (
     _speed("copy.device.2", "the same, both directions at once", 0.95),
     _speed("copy.mover.1", "copy to device through the mover", 0.95),
     _speed("copy.mover.2", "the same, both directions at once", 0.95),
+    _speed("hash.pieces", "digests of pieces of 1 MiB, one core, against reading", 0.8),
     _speed("staging.in", "copy to a fake GPU, 64 MiB unpinned, against pinned", 0.85),
     _speed("staging.out", "the same from it", 0.85),
     _speed("ssd.write.64", "SSD write, 64 MiB, against bare io_uring", 0.95),

@@ -86,6 +86,10 @@ def _copy(context: Context) -> Samples:
     return context.run("copy_bench")
 
 
+def _hash(context: Context) -> Samples:
+    return context.run("hash_bench")
+
+
 def _staging(context: Context) -> Samples:
     # At the rate of PCIe 3.0 x16.
     return context.run("staging_bench", "--rate_mb_s=12000")
@@ -314,6 +318,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "rpc": _rpc,
     "client": _client,
     "copy": _copy,
+    "hash": _hash,
     "staging": _staging,
     "optimizer": _optimizer,
     "losses": _losses,

@@ -394,6 +394,21 @@ MEMTIDE_API int memtide_wrap(memtide_client* client, uint64_t address, uint64_t 
 MEMTIDE_API int memtide_take_returned(memtide_client* client, memtide_span* spans, size_t capacity,
                                       size_t* count);
 
+/* --- Digests, without a client --- */
+
+#define MEMTIDE_DIGEST_BYTES 16
+#define MEMTIDE_LEAST_SECRET_BYTES 192
+/* Computes the digest of the bytes of `count` pieces in a row; where they are cut does not matter.
+ * Equal bytes have equal digests in every process with the same secret. Other bytes have other
+ * digests, unless they were made by a process that knows the secret: it is made of random bytes,
+ * and shared only by processes that trust each other. The digest is XXH3-128 in xxHash's canonical
+ * form. Pieces may be in any memory that the CPU can read, and must not change meanwhile. Chunks
+ * that are not mapped are leased by page faults. INVALID_ARGUMENT: the secret has fewer than
+ * MEMTIDE_LEAST_SECRET_BYTES, or a piece ends beyond the last address. */
+MEMTIDE_API int memtide_hash_pieces(const void* secret, size_t secret_bytes,
+                                    const memtide_span* pieces, size_t count,
+                                    uint8_t digest[MEMTIDE_DIGEST_BYTES]);
+
 /* --- Reading a daemon's state, without a client --- */
 
 /* An InspectNodeResponse (proto/memtide/v1/admin.proto) as JSON with the proto's field names.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from harness import PACKAGE_PARENT
 from memtide import errors
-from memtide._capi import client, library, optimizer_step
+from memtide._capi import client, content_hash, library, optimizer_step
 from memtide._memory.chunk_size import CANDIDATES
 
 HEADER = PACKAGE_PARENT.parent / "client" / "memtide.h"
@@ -89,6 +89,8 @@ def test_a_structs_fields_are_where_c_has_them(name: str, tmp_path: Path) -> Non
 def test_numbers_are_those_of_the_header(tmp_path: Path) -> None:
     expected: dict[str, int] = {member.name: member.value for enum in ENUMS for member in enum}
     del expected["NONE"]  # Format.NONE stands for an absent tensor; C has no such constant.
+    for name in ("DIGEST_BYTES", "LEAST_SECRET_BYTES"):
+        expected[name] = getattr(content_hash, name)
     for error in errors.MemtideError.__subclasses__():
         if error.code != errors.MemtideError.code:
             expected[re.sub(r"(?<!^)([A-Z])", r"_\1", error.__name__).upper()] = error.code
