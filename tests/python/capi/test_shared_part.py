@@ -77,11 +77,11 @@ class Library:
     def memtide_start_shared_part(
         self, client: Any, places: int, count: int, reads: int, contents: Any, part: Any
     ) -> int:
-        given = contents._obj
+        struct = contents._obj
         # Digests may have zeros, at which a c_char_p ends.
-        table = ctypes.c_void_p.from_buffer(given, type(given).read_digests.offset).value
+        table = ctypes.c_void_p.from_buffer(struct, type(struct).read_digests.offset).value
         digests = ctypes.string_at(table, reads * library.DIGEST_BYTES) if table else None
-        self.contents.append((bytes(given.work_digest), digests))
+        self.contents.append((bytes(struct.work_digest), digests))
         self.answer(part._obj)
         return 0
 
