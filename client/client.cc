@@ -343,7 +343,7 @@ absl::StatusOr<uint64_t> Client::Step(const StepPart& part) {
   return leases_->Step(part);
 }
 
-absl::StatusOr<std::vector<char*>> Client::StartPart(OwnPart* part) {
+absl::StatusOr<StartedPart> Client::StartPart(OwnPart* part) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
   return leases_->StartPart(part);
 }

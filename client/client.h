@@ -121,8 +121,9 @@ class Client {
   size_t TakeReturned(Span* spans, size_t capacity) ABSL_LOCKS_EXCLUDED(spans_mutex_);
   // Returns the number of gradients that are not finite, if the part counts them, else zero.
   absl::StatusOr<uint64_t> Step(const StepPart& part);
-  // Implement memtide_start_part and memtide_end_part.
-  absl::StatusOr<std::vector<char*>> StartPart(OwnPart* part);
+  // Implement memtide_start_part, memtide_start_shared_part (with part->contents) and
+  // memtide_end_part.
+  absl::StatusOr<StartedPart> StartPart(OwnPart* part);
   absl::Status EndPart(uint64_t id, const PartResult& result);
   absl::Status Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,
                       absl::Span<const PlaceId> shadows) ABSL_LOCKS_EXCLUDED(committed_mutex_);

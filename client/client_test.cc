@@ -302,44 +302,6 @@ TEST_F(ClientTest, StepsAndCommitsReleaseIdleLeases) {
   EXPECT_EQ(*Words(Nth(range, 0)), 5u);
 }
 
-TEST_F(ClientTest, AnOwnPartHasItsChunksElsewhereThanAtTheirPlaces) {
-  Open(4, 3);
-  const PlaceRange range = Allocate(2);
-  *Words(Nth(range, 0)) = 5;
-  OwnPart part;
-  part.places = {Nth(range, 0), Nth(range, 1)};
-  part.reads = 1;
-  const absl::StatusOr<std::vector<char*>> at = client_->StartPart(&part);
-  ASSERT_TRUE(at.ok()) << at.status();
-  ASSERT_EQ(at->size(), 2u);
-  EXPECT_EQ(stats().leases_held, 0u) << "idle leases end before";
-  EXPECT_NE((*at)[0], client_->address(Nth(range, 0)));
-  EXPECT_EQ(*reinterpret_cast<const uint64_t*>((*at)[0]), 5u);
-  *reinterpret_cast<uint64_t*>((*at)[1]) = 6;
-  OwnPart next = part;
-  ASSERT_TRUE(client_->EndPart(part.id, {/*computed=*/true}).ok());
-  EXPECT_EQ(*Words(Nth(range, 1)), 6u);
-  EXPECT_EQ(session_->computed_parts(), 1u);
-  EXPECT_EQ(client_->EndPart(part.id, {true}).code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(client_->StartPart(&next).ok());
-  EXPECT_NE(next.id, part.id);
-  ASSERT_TRUE(client_->EndPart(next.id, {/*computed=*/false}).ok());
-  EXPECT_EQ(session_->computed_parts(), 1u);
-}
-
-TEST_F(ClientTest, AnOwnPartThatCannotBeginLeavesNothing) {
-  Open(4, 3);
-  const PlaceRange range = Allocate(2);
-  OwnPart part;
-  part.places = {range.first, PlaceId(100)};
-  EXPECT_EQ(client_->StartPart(&part).status().code(), absl::StatusCode::kNotFound);
-  part.places = {range.first};
-  session_->FailNextFetch(absl::DataLossError("torn"));
-  EXPECT_EQ(client_->StartPart(&part).status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(client_->EndPart(part.id, {true}).code(), absl::StatusCode::kNotFound);
-  *Words(range.first) = 1;
-}
-
 TEST_F(ClientTest, CommitWaitsForChunksInUse) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);

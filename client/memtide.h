@@ -103,6 +103,9 @@ typedef struct memtide_options {
   uint64_t address_bytes;      /* addresses to reserve, which costs no memory; 0: 1 TiB */
   uint32_t device_memory;  /* MEMTIDE_CUDA_DESCRIPTOR or _IPC; 0: descriptors if the driver can */
   uint32_t time_to_live_s; /* how long the chunks outlive the job's last session; 0: not at all */
+  uint32_t rank;  /* the number of this session among the ranks of one training, from 0 on */
+  uint32_t ranks; /* how many they are, at most 4096: one session of job_name each, which make each
+                     step part once (memtide_start_shared_part) and commit together; 0: none */
 } memtide_options;
 
 typedef struct memtide_properties {
@@ -358,6 +361,47 @@ MEMTIDE_API int memtide_step(memtide_client* client, const memtide_step_options*
  * RESOURCE_EXHAUSTED: more chunks than the job's host share can hold at once. */
 MEMTIDE_API int memtide_start_part(memtide_client* client, const uint32_t* places, size_t count,
                                    size_t reads, uint64_t* part, uint64_t* addresses);
+/* What a part computes, by digests of 16 bytes. One of zeros is not given. Parts of equal work on
+ * equal bytes must give equal bits. */
+typedef struct memtide_part_contents {
+  uint32_t struct_bytes;
+  uint8_t work_digest[16]; /* required: of the operation with its options and step, and of where in
+                              the chunks each of its operands is */
+  const uint8_t* read_digests; /* by number of a place that is read, 16 bytes each: of the bytes
+                                  that the part reads of its chunk; NULL: none is given */
+} memtide_part_contents;
+
+/* What became of a part that was to begin: see memtide_shared_part. */
+enum { MEMTIDE_COMPUTING = 1, MEMTIDE_MADE = 2, MEMTIDE_NEEDS_DIGESTS = 3 };
+/* What became of a part. The caller provides the arrays; indices are those of `places`. */
+typedef struct memtide_shared_part {
+  uint32_t struct_bytes;
+  /* MEMTIDE_COMPUTING: this program computes the part, and ends it.
+   * MEMTIDE_MADE: another rank has computed it: the written chunks have its results.
+   * MEMTIDE_NEEDS_DIGESTS: the digests of the chunks at unknown_reads are needed first; the call is
+   * to be repeated with them. In the last two cases no part has begun, so there is none to end. */
+  uint32_t state;
+  uint64_t part;             /* MEMTIDE_COMPUTING: its number for memtide_end_part; otherwise 0 */
+  uint64_t* addresses;       /* array of `count`: written as by memtide_start_part, if COMPUTING */
+  uint32_t* unknown_reads;   /* array of `reads`, of which unknown_count are written */
+  uint32_t* different_reads; /* array of `reads`, of which different_count are written */
+  uint32_t unknown_count;
+  /* 1, beside COMPUTING: another rank writes the same chunks, and does not compute the same. */
+  uint32_t has_difference;
+  uint32_t different_rank;  /* the other rank */
+  uint32_t different_work;  /* 1: its work_digest differs */
+  uint32_t different_count; /* how many chunks that are read have other bytes there */
+} memtide_shared_part;
+
+/* As memtide_start_part, for one of several ranks (memtide_options.ranks): says what the part
+ * computes, so that it is made once for all ranks that want the same. Waits while another rank
+ * computes it. The daemon knows the contents that the ranks have made together, so it needs the
+ * digests of other chunks only: a program may call without read_digests, and again with those that
+ * are asked for. After an error no part has begun, and the call may be repeated. */
+MEMTIDE_API int memtide_start_shared_part(memtide_client* client, const uint32_t* places,
+                                          size_t count, size_t reads,
+                                          const memtide_part_contents* contents,
+                                          memtide_shared_part* part);
 /* Ends a part. computed: 1 if the new content is there; with 0 the written chunks hold nothing.
  * non_finite_gradients: for the daemon's counter, if the program has counted them. */
 MEMTIDE_API int memtide_end_part(memtide_client* client, uint64_t part, int computed,

@@ -24,6 +24,9 @@ inline constexpr size_t kMaxProgramBytes = 256;
 inline constexpr size_t kMaxJobNameBytes = 128;
 inline constexpr size_t kMaxMomentNameBytes = 64;
 
+// The most sessions of one training (OpenRequest.ranks).
+inline constexpr uint32_t kMaxRanks = 4096;
+
 // The size of a chunk (OpenRequest.chunk_size_bytes).
 inline constexpr Bytes kChunkAlignment = MiB(2);  // One huge page.
 inline constexpr Bytes kMaxChunkSize = GiB(1);    // One registered io_uring buffer.

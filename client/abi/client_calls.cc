@@ -1,7 +1,4 @@
 // Implements client/memtide.h on client/client.h: sessions, chunks, hints and tensors.
-#include <string.h>
-
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -11,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "client/abi/guard.h"
+#include "client/abi/structs.h"
 #include "client/client.h"
 #include "client/memory/segv_handler.h"
 #include "client/memtide.h"
@@ -21,12 +19,14 @@ using memtide::Access;
 using memtide::Bytes;
 using memtide::ChunkKind;
 using memtide::client::Client;
+using memtide::client::CopyCommonFields;
 using memtide::client::Guarded;
 using memtide::client::HomeTier;
 using memtide::client::InitialContent;
 using memtide::client::NullArgument;
 using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
+using memtide::client::ReadCommonFields;
 using memtide::client::Span;
 
 // TakeReturned() writes to the caller's array as if it held Spans.
@@ -51,25 +51,10 @@ absl::Status CheckPlaces(const memtide_client* client, const uint32_t* places, s
   return absl::OkStatus();
 }
 
-// Copies the fields that both sides know: the program may be built against an older or newer
-// header.
-template <typename Struct>
-void CopyCommonFields(const Struct& from, Struct* to) {
-  const uint32_t known = std::min<uint32_t>(to->struct_bytes, sizeof(Struct));
-  // The caller's size outlives the copy, so that the struct can be passed again.
-  const uint32_t theirs = to->struct_bytes;
-  memcpy(to, &from, known);
-  if (known >= sizeof(uint32_t)) to->struct_bytes = theirs;
-}
-
 absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
-  // A program built against an older header passes a shorter struct: missing fields are zero.
   memtide_options options = {};
   if (given != nullptr) {
-    if (given->struct_bytes < sizeof(uint32_t)) {
-      return absl::InvalidArgumentError("options.struct_bytes is not set");
-    }
-    memcpy(&options, given, std::min<size_t>(given->struct_bytes, sizeof(options)));
+    MEMTIDE_ASSIGN_OR_RETURN(options, ReadCommonFields("options", given));
   }
   Client::Options result;
   if (options.socket_dir != nullptr) result.daemon.socket_dir = options.socket_dir;
@@ -79,6 +64,8 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   result.job.set_device_share_bytes(options.device_share_bytes);
   result.job.set_host_share_bytes(options.host_share_bytes);
   result.job.set_ssd_share_bytes(options.ssd_share_bytes);
+  result.job.set_rank(options.rank);
+  result.job.set_ranks(options.ranks);
   result.job.mutable_time_to_live()->set_seconds(options.time_to_live_s);
   // Zero in a field means the default, as it does in a field that the program does not know.
   if (options.address_bytes != 0) result.addresses = Bytes(options.address_bytes);

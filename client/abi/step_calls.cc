@@ -1,7 +1,4 @@
 // Implements client/memtide.h: optimizer steps, commits, versions and chunk ids.
-#include <string.h>
-
-#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -10,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/abi/guard.h"
+#include "client/abi/structs.h"
 #include "client/client.h"
 #include "client/memtide.h"
 
@@ -22,6 +20,7 @@ using memtide::client::Guarded;
 using memtide::client::NullArgument;
 using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
+using memtide::client::ReadCommonFields;
 using memtide::client::StepPart;
 namespace v1 = memtide::v1;
 
@@ -86,12 +85,7 @@ absl::Status SetRule(const memtide_step_options& options, v1::StepRequest* reque
 }
 
 absl::Status SetOptions(const memtide_step_options* given, v1::StepRequest* request) {
-  memtide_step_options options = {};
-  if (given->struct_bytes < sizeof(uint32_t)) {
-    return absl::InvalidArgumentError("options.struct_bytes is not set");
-  }
-  // A program built against an older header passes a shorter struct: missing fields are zero.
-  memcpy(&options, given, std::min<size_t>(given->struct_bytes, sizeof(options)));
+  MEMTIDE_ASSIGN_OR_RETURN(const memtide_step_options options, ReadCommonFields("options", given));
   MEMTIDE_RETURN_IF_ERROR(SetRule(options, request));
   request->set_step(options.step);
   request->set_gradient_factor(options.gradient_factor);
@@ -209,35 +203,6 @@ int memtide_step(memtide_client* client, const memtide_step_options* options,
     MEMTIDE_ASSIGN_OR_RETURN(const uint64_t non_finite, Unwrap(client)->Step(part));
     if (part.request.count_non_finite_gradients()) *options->non_finite_gradients = non_finite;
     return absl::OkStatus();
-  });
-}
-
-int memtide_start_part(memtide_client* client, const uint32_t* places, size_t count, size_t reads,
-                       uint64_t* part, uint64_t* addresses) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
-    if (places == nullptr) return NullArgument("places");
-    if (part == nullptr) return NullArgument("part");
-    if (addresses == nullptr) return NullArgument("addresses");
-    if (reads > count) {
-      return absl::InvalidArgumentError(absl::StrCat("reads: ", reads, " of ", count, " places"));
-    }
-    memtide::client::OwnPart own;
-    own.places.assign(reinterpret_cast<const PlaceId*>(places),
-                      reinterpret_cast<const PlaceId*>(places) + count);
-    own.reads = static_cast<uint32_t>(reads);
-    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<char*> at, Unwrap(client)->StartPart(&own));
-    *part = own.id;
-    for (size_t i = 0; i < at.size(); ++i) addresses[i] = reinterpret_cast<uint64_t>(at[i]);
-    return absl::OkStatus();
-  });
-}
-
-int memtide_end_part(memtide_client* client, uint64_t part, int computed,
-                     uint64_t non_finite_gradients) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
-    return Unwrap(client)->EndPart(part, {computed != 0, non_finite_gradients});
   });
 }
 

@@ -39,7 +39,7 @@ absl::StatusOr<uint64_t> LeaseClient::Step(const StepPart& part) {
   return session_->Step(part, chunks, moments);
 }
 
-absl::StatusOr<std::vector<char*>> LeaseClient::StartPart(OwnPart* part) {
+absl::StatusOr<StartedPart> LeaseClient::StartPart(OwnPart* part) {
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(part->places));
   std::vector<Moment> moments;
   {
@@ -48,25 +48,28 @@ absl::StatusOr<std::vector<char*>> LeaseClient::StartPart(OwnPart* part) {
     part->id = next_part_++;
   }
   CountCall();
-  absl::StatusOr<std::vector<Lease>> leases = session_->StartPart(*part, chunks, moments);
-  absl::Status status = leases.status();
-  std::vector<char*> addresses;
+  absl::StatusOr<LentPart> lent = session_->StartPart(*part, chunks, moments);
+  absl::Status status = lent.status();
+  StartedPart started;
   std::vector<std::shared_ptr<Region>> regions;
-  for (size_t i = 0; status.ok() && i < leases->size(); ++i) {
+  for (size_t i = 0; status.ok() && i < lent->leases.size(); ++i) {
     absl::StatusOr<RegionTable::Address> address =
-        regions_->Map((*leases)[i], space_->chunk_size());
+        regions_->Map(lent->leases[i], space_->chunk_size());
     status = address.status();
     if (!status.ok()) break;
-    addresses.push_back(address->at);
+    started.addresses.push_back(address->at);
     regions.push_back(std::move(address->region));
   }
   if (!status.ok()) {
+    // The daemon ignores the call if the part has not begun, or if another rank has made it.
     session_->EndPart(part->id, PartResult()).IgnoreError();
     return status;
   }
+  started.outcome = std::move(lent->outcome);
+  if (started.outcome.state != PartState::kComputing) return started;
   const MutexLock lock(&mutex_);
   parts_.emplace(part->id, std::move(regions));
-  return addresses;
+  return started;
 }
 
 absl::Status LeaseClient::EndPart(uint64_t id, const PartResult& result) {

@@ -99,6 +99,12 @@ struct Lease {
   Bytes offset;
 };
 
+// Where the chunks of a part are, in the order of its places. Empty if no part has begun.
+struct LentPart {
+  PartOutcome outcome;
+  std::vector<Lease> leases;
+};
+
 enum class WaitPolicy : uint8_t { kWait, kNoWait };
 
 struct FetchOptions {
@@ -155,10 +161,10 @@ class DaemonSession {
   virtual absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
                                         const std::vector<Moment>& moments) = 0;
   // Begins a part that this process computes; `chunks` are those at part.places. Returns where they
-  // are in host memory until EndPart. After an error the part may have begun.
-  virtual absl::StatusOr<std::vector<Lease>> StartPart(const OwnPart& part,
-                                                       absl::Span<const ChunkId> chunks,
-                                                       const std::vector<Moment>& moments) = 0;
+  // are in host memory until EndPart, or why none has begun. After an error the part may have
+  // begun.
+  virtual absl::StatusOr<LentPart> StartPart(const OwnPart& part, absl::Span<const ChunkId> chunks,
+                                             const std::vector<Moment>& moments) = 0;
   // Does nothing if no such part has begun.
   virtual absl::Status EndPart(uint64_t id, const PartResult& result) = 0;
   // Each of `chunks` gets the content of the shadow chunk with the same index, all at once.

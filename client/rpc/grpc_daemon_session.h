@@ -43,9 +43,8 @@ class GrpcDaemonSession : public DaemonSession {
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
   absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
                                 const std::vector<Moment>& moments) override;
-  absl::StatusOr<std::vector<Lease>> StartPart(const OwnPart& part,
-                                               absl::Span<const ChunkId> chunks,
-                                               const std::vector<Moment>& moments) override;
+  absl::StatusOr<LentPart> StartPart(const OwnPart& part, absl::Span<const ChunkId> chunks,
+                                     const std::vector<Moment>& moments) override;
   absl::Status EndPart(uint64_t id, const PartResult& result) override;
   absl::Status Commit(const CommitRequest& commit, absl::Span<const ChunkId> chunks,
                       absl::Span<const ChunkId> shadows) override;

@@ -1,5 +1,5 @@
 // GrpcDaemonSession and the node's inspection against a daemon whose limits are far below the usual
-// ones, and which refuses what exceeds them.
+// ones, and which refuses what exceeds them. It answers StartPart as a test says.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -20,7 +20,9 @@
 #include "client/rpc/node_inspection.h"
 #include "memtide/v1/admin.grpc.pb.h"
 #include "memtide/v1/chunks.grpc.pb.h"
+#include "memtide/v1/optimizer.grpc.pb.h"
 #include "memtide/v1/session.grpc.pb.h"
+#include "proto/digest_bytes.h"
 
 namespace memtide::client {
 namespace {
@@ -84,6 +86,18 @@ class Chunks : public v1::ChunkService::Service {
   int64_t longest_wait_s = 0;
 };
 
+class Optimizer : public v1::OptimizerService::Service {
+ public:
+  grpc::Status StartPart(grpc::ServerContext* context, const v1::StartPartRequest* request,
+                         v1::StartPartResponse* response) override {
+    last_part = *request;
+    *response = next_reply;
+    return grpc::Status::OK;
+  }
+  v1::StartPartRequest last_part;
+  v1::StartPartResponse next_reply;
+};
+
 class Admin : public v1::AdminService::Service {
  public:
   grpc::Status InspectNode(grpc::ServerContext* context, const v1::InspectNodeRequest* request,
@@ -117,6 +131,7 @@ class SmallCallsTest : public testing::Test {
     builder.AddListeningPort(target, grpc::InsecureServerCredentials());
     builder.RegisterService(&sessions_);
     builder.RegisterService(&chunks_);
+    builder.RegisterService(&optimizer_);
     builder.RegisterService(&admin_);
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
@@ -154,6 +169,7 @@ class SmallCallsTest : public testing::Test {
   std::string directory_;
   Sessions sessions_;
   Chunks chunks_;
+  Optimizer optimizer_;
   Admin admin_;
   NoEvents events_;
   std::unique_ptr<grpc::Server> server_;
@@ -194,6 +210,80 @@ TEST_F(SmallCallsTest, ChunksAreListedInPagesOfTheDaemonsLimit) {
   ASSERT_TRUE(json.ok()) << json.status();
   EXPECT_NE(json->find("\"chunk_id\":\"6\""), std::string::npos) << *json;
   EXPECT_EQ(json->find("\"chunk_id\":\"7\""), std::string::npos) << *json;
+}
+
+// A part that reads two chunks and writes one, and says what it computes.
+absl::StatusOr<LentPart> StartPart(GrpcDaemonSession* session, const v1::StartPartResponse& reply,
+                                   Optimizer* daemon) {
+  OwnPart part;
+  part.id = 7;
+  part.places = {PlaceId(4), PlaceId(5), PlaceId(6)};
+  part.reads = 2;
+  part.contents = PartContents{{1, 2}, {{}, {3, 4}}};
+  daemon->next_reply = reply;
+  return session->StartPart(part, {ChunkId(14), ChunkId(15), ChunkId(16)}, {});
+}
+
+TEST_F(SmallCallsTest, APartSaysWhatItComputesAndLearnsWhatBecameOfIt) {
+  ASSERT_TRUE(Open().ok());
+  v1::StartPartResponse reply;
+  reply.set_made(true);
+  absl::StatusOr<LentPart> lent = StartPart(session_.get(), reply, &optimizer_);
+  ASSERT_TRUE(lent.ok()) << lent.status();
+  EXPECT_EQ(lent->outcome.state, PartState::kMade);
+  EXPECT_EQ(optimizer_.last_part.work_digest(), ToProto({1, 2}));
+  ASSERT_EQ(optimizer_.last_part.read_digests_size(), 2);
+  EXPECT_EQ(optimizer_.last_part.read_digests(0), "") << "it is not given";
+  EXPECT_EQ(optimizer_.last_part.read_digests(1), ToProto({3, 4}));
+
+  reply.Clear();
+  reply.add_unknown_reads(1);
+  lent = StartPart(session_.get(), reply, &optimizer_);
+  ASSERT_TRUE(lent.ok()) << lent.status();
+  EXPECT_EQ(lent->outcome.state, PartState::kNeedsDigests);
+  EXPECT_EQ(lent->outcome.unknown_reads, std::vector<uint32_t>{1});
+
+  reply.Clear();
+  for (int i = 0; i < 3; ++i) reply.add_places()->set_region_id(9);
+  reply.mutable_difference()->set_rank(5);
+  reply.mutable_difference()->add_reads(0);
+  lent = StartPart(session_.get(), reply, &optimizer_);
+  ASSERT_TRUE(lent.ok()) << lent.status();
+  EXPECT_EQ(lent->outcome.state, PartState::kComputing);
+  EXPECT_EQ(lent->leases[2].chunk, ChunkId(16));
+  EXPECT_EQ(lent->leases[2].region, RegionId(9));
+  EXPECT_EQ(lent->outcome.difference->rank, 5u);
+  EXPECT_FALSE(lent->outcome.difference->work);
+  EXPECT_EQ(lent->outcome.difference->reads, std::vector<uint32_t>{0});
+}
+
+TEST_F(SmallCallsTest, AnswersThatAPartCannotHaveAreErrors) {
+  ASSERT_TRUE(Open().ok());
+  v1::StartPartResponse made_with_places;
+  made_with_places.set_made(true);
+  for (int i = 0; i < 3; ++i) made_with_places.add_places();
+  v1::StartPartResponse one_place;
+  one_place.add_places();
+  v1::StartPartResponse written_is_unknown;
+  written_is_unknown.add_unknown_reads(2);
+  v1::StartPartResponse unknown_twice;
+  for (int i = 0; i < 3; ++i) unknown_twice.add_unknown_reads(1);
+  v1::StartPartResponse written_differs;
+  for (int i = 0; i < 3; ++i) written_differs.add_places();
+  written_differs.mutable_difference()->add_reads(2);
+  for (const v1::StartPartResponse& reply : {v1::StartPartResponse(), made_with_places, one_place,
+                                             written_is_unknown, unknown_twice, written_differs}) {
+    EXPECT_EQ(StartPart(session_.get(), reply, &optimizer_).status().code(),
+              absl::StatusCode::kInternal)
+        << reply.ShortDebugString();
+  }
+  OwnPart alone;
+  alone.places = {PlaceId(4)};
+  optimizer_.next_reply.Clear();
+  optimizer_.next_reply.set_made(true);
+  EXPECT_EQ(session_->StartPart(alone, {ChunkId(14)}, {}).status().code(),
+            absl::StatusCode::kInternal);
+  EXPECT_EQ(optimizer_.last_part.work_digest(), "");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // StepPart, OwnPart, CommitRequest and their results: one part of an optimizer step, which the
-// daemon or this process computes, and the commit that makes a whole step visible.
+// daemon, this process or another rank computes, and the commit that makes a whole step visible.
 //
 // Value types. proto/memtide/v1/optimizer.proto defines the semantics; here places stand for
 // chunks.
@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/optional.h"
+#include "base/digest.h"
 #include "client/memory/place.h"
 #include "memtide/v1/optimizer.pb.h"
 
@@ -24,11 +26,47 @@ struct StepPart {
   v1::StepRequest request;
 };
 
+// What a part computes, for the ranks that may want the same. Digests are those of
+// StartPartRequest.
+struct PartContents {
+  Digest work;  // Set.
+  // By number of a place that is read, set or not. Empty: none is.
+  std::vector<Digest> reads;
+};
+
 // A part that this process computes. Its first `reads` places are read, and the others written.
 struct OwnPart {
   uint64_t id = 0;  // Not zero, and not that of another part that has not ended.
   std::vector<PlaceId> places;
   uint32_t reads = 0;
+  absl::optional<PartContents> contents;  // Absent: the part is of this session alone.
+};
+
+// kComputing: the part has begun. In the other cases it has not: kMade, because another rank has
+// computed it, and the written chunks have its results; kNeedsDigests, because more of its
+// `contents` must be known first. Both only for parts with contents.
+enum class PartState : uint8_t { kComputing, kMade, kNeedsDigests };
+
+// How the part of another rank, which writes the same chunks, differs: in its work, or in the bytes
+// of places that are read (their numbers).
+struct PartDifference {
+  uint32_t rank = 0;
+  bool work = false;
+  std::vector<uint32_t> reads;
+};
+
+// What became of a part that was to begin.
+struct PartOutcome {
+  PartState state = PartState::kComputing;
+  // kNeedsDigests: the places whose digests are needed, by their numbers. At most OwnPart::reads.
+  std::vector<uint32_t> unknown_reads;
+  absl::optional<PartDifference> difference;  // Only with kComputing.
+};
+
+// The addresses of the chunks of a part, in the order of its places, if it has begun.
+struct StartedPart {
+  PartOutcome outcome;
+  std::vector<char*> addresses;
 };
 
 // How it ended. Unless it was computed, the written chunks hold nothing.

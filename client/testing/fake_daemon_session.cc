@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -278,15 +279,53 @@ absl::StatusOr<uint64_t> FakeDaemonSession::Step(const StepPart& part,
   return 0;
 }
 
-absl::StatusOr<std::vector<Lease>> FakeDaemonSession::StartPart(
-    const OwnPart& part, absl::Span<const ChunkId> chunks, const std::vector<Moment>& moments) {
-  FetchOptions options;
-  options.chunks.assign(chunks.begin(), chunks.end());
-  options.moments = moments;
-  MEMTIDE_ASSIGN_OR_RETURN(FetchResult fetched, Fetch(options));
+absl::StatusOr<LentPart> FakeDaemonSession::StartPart(const OwnPart& part,
+                                                      absl::Span<const ChunkId> chunks,
+                                                      const std::vector<Moment>& moments) {
+  LentPart lent;
+  bool lost = false;
+  {
+    const MutexLock lock(&mutex_);
+    lent.outcome = std::exchange(next_part_, PartOutcome());
+    lost = std::exchange(lose_part_reply_, false);
+    part_contents_ = part.contents;
+    if (lent.outcome.state == PartState::kMade) MakeContent(chunks.subspan(part.reads));
+  }
+  if (lent.outcome.state == PartState::kComputing) {
+    FetchOptions options;
+    options.chunks.assign(chunks.begin(), chunks.end());
+    options.moments = moments;
+    MEMTIDE_ASSIGN_OR_RETURN(FetchResult fetched, Fetch(options));
+    lent.leases = std::move(fetched.leases);
+    const MutexLock lock(&mutex_);
+    parts_[part.id] = std::move(options.chunks);
+  }
+  if (lost) return absl::UnavailableError("the reply was lost");
+  return lent;
+}
+
+// In other memory than before: a mapping that outlives its lease sees kScramble.
+void FakeDaemonSession::MakeContent(absl::Span<const ChunkId> chunks) {
+  for (const ChunkId id : chunks) {
+    Chunk& chunk = chunks_.at(id);
+    if (chunk.slot.has_value()) EvictChunk(&chunk);
+    chunk.buffer.assign(options_.chunk_size.count(), static_cast<char>(kMade));
+  }
+}
+
+void FakeDaemonSession::AnswerNextPart(PartOutcome outcome) {
   const MutexLock lock(&mutex_);
-  parts_[part.id] = std::move(options.chunks);
-  return std::move(fetched.leases);
+  next_part_ = std::move(outcome);
+}
+
+void FakeDaemonSession::LoseNextPartReply() {
+  const MutexLock lock(&mutex_);
+  lose_part_reply_ = true;
+}
+
+absl::optional<PartContents> FakeDaemonSession::part_contents() const {
+  const MutexLock lock(&mutex_);
+  return part_contents_;
 }
 
 absl::Status FakeDaemonSession::EndPart(uint64_t id, const PartResult& result) {

@@ -51,12 +51,12 @@ class FakeDaemonSession : public DaemonSession {
   absl::Status Discard(absl::Span<const ChunkId> chunks) override;
   // FAILED_PRECONDITION: its region never changes.
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
-  // Performs copies, but no update rule. The chunks of a part are leased until its end.
+  // Performs copies, but no update rule. The chunks of a part are leased until its end. Parts with
+  // contents are as AnswerNextPart says.
   absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
                                 const std::vector<Moment>& moments) override;
-  absl::StatusOr<std::vector<Lease>> StartPart(const OwnPart& part,
-                                               absl::Span<const ChunkId> chunks,
-                                               const std::vector<Moment>& moments) override;
+  absl::StatusOr<LentPart> StartPart(const OwnPart& part, absl::Span<const ChunkId> chunks,
+                                     const std::vector<Moment>& moments) override;
   absl::Status EndPart(uint64_t id, const PartResult& result) override;
   absl::Status Commit(const CommitRequest& commit, absl::Span<const ChunkId> chunks,
                       absl::Span<const ChunkId> shadows) override;
@@ -68,6 +68,12 @@ class FakeDaemonSession : public DaemonSession {
 
   // The next Fetch ends the leases it names, then leases nothing and returns `status`.
   void FailNextFetch(absl::Status status);
+  // The next StartPart gets this answer. If another rank has made the part, its results are bytes
+  // of kMade, which replace those of the written chunks.
+  static constexpr unsigned char kMade = 0xAB;
+  void AnswerNextPart(PartOutcome outcome);
+  // The next StartPart has its effect, and returns UNAVAILABLE.
+  void LoseNextPartReply();
   // Every Fetch takes `delay` from now on.
   void DelayFetches(Duration delay);
   // Delivers a revocation.
@@ -87,6 +93,8 @@ class FakeDaemonSession : public DaemonSession {
   Counts counts() const;
   // Parts that ended as computed.
   uint32_t computed_parts() const;
+  // What the last StartPart said of its contents.
+  absl::optional<PartContents> part_contents() const;
   // All moments reported so far.
   std::vector<Moment> moments() const;
   void SetEvictionHints(std::vector<ChunkId> eviction_hints);
@@ -108,6 +116,7 @@ class FakeDaemonSession : public DaemonSession {
   bool MakeResident(const std::vector<ChunkId>& chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLease(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EvictChunk(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeContent(absl::Span<const ChunkId> chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   char* BytesOf(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   char* Slot(uint32_t slot) const { return memory_ + slot * options_.chunk_size.count(); }
 
@@ -127,6 +136,9 @@ class FakeDaemonSession : public DaemonSession {
   bool commit_aborted_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<uint64_t, std::vector<ChunkId>> parts_ ABSL_GUARDED_BY(mutex_);  // Those not ended.
   uint32_t computed_parts_ ABSL_GUARDED_BY(mutex_) = 0;
+  PartOutcome next_part_ ABSL_GUARDED_BY(mutex_);
+  bool lose_part_reply_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::optional<PartContents> part_contents_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_chunk_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mutex_);

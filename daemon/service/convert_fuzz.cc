@@ -56,6 +56,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     MEMTIDE_CHECK(open->chunk_size.IsMultipleOf(MiB(2)) && open->chunk_size <= GiB(1));
     MEMTIDE_CHECK(open->job_name.size() <= kMaxJobNameBytes);
     MEMTIDE_CHECK(open->time_to_live >= Duration(0));
+    MEMTIDE_CHECK(open->ranks <= kMaxRanks);
+    MEMTIDE_CHECK(open->ranks == 0 ? open->rank == 0 : open->rank < open->ranks);
+    MEMTIDE_CHECK(open->ranks == 0 || !open->job_name.empty());
   }
   CheckBatch<v1::StepRequest>(data, size);
   if (const auto step = Convert<v1::StepRequest>(data, size); step.ok()) {
@@ -67,6 +70,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto part = Convert<v1::StartPartRequest>(data, size); part.ok()) {
     MEMTIDE_CHECK(part->work == nullptr);
     MEMTIDE_CHECK(part->deadline >= Duration(0) && part->deadline <= Limits{}.max_wait);
+    if (part->contents) {
+      MEMTIDE_CHECK(part->contents->work.is_set());
+      MEMTIDE_CHECK(part->contents->reads.size() == part->reads &&
+                    part->reads <= part->chunks.size());
+    }
   }
   Convert<v1::EndPartRequest>(data, size).status().IgnoreError();
   if (const auto commit = Convert<v1::CommitRequest>(data, size); commit.ok()) {

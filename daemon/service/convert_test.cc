@@ -187,6 +187,34 @@ TEST(ConvertTest, RefusesSizesAndNamesThatNoJobCanHave) {
   EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
 }
 
+TEST(ConvertTest, TakesTheRanksOfATraining) {
+  v1::OpenRequest request;
+  EXPECT_EQ(ToEvent(request, NodeWithDevice())->ranks, 0u);
+  request.set_job_name("training");
+  request.set_rank(4095);
+  request.set_ranks(4096);
+  const auto event = ToEvent(request, NodeWithDevice());
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_EQ(event->rank, 4095u);
+  EXPECT_EQ(event->ranks, 4096u);
+}
+
+TEST(ConvertTest, RefusesRanksThatNoTrainingCanHave) {
+  const auto message = [](uint32_t rank, uint32_t ranks, const char* job) {
+    v1::OpenRequest request;
+    request.set_rank(rank);
+    request.set_ranks(ranks);
+    request.set_job_name(job);
+    const absl::Status status = ToEvent(request, NodeWithDevice()).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << rank << " of " << ranks;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message(2, 2, "training"), "rank: 2; must be less than ranks, 2");
+  EXPECT_EQ(message(1, 0, "training"), "rank: 1, without the number of ranks");
+  EXPECT_EQ(message(0, 4097, "training"), "ranks: 4097; at most 4096");
+  EXPECT_EQ(message(0, 2, ""), "job_name: empty; 2 ranks need one, to share their job");
+}
+
 TEST(ConvertTest, TakesHowDeviceMemoryIsToBeLent) {
   v1::OpenRequest request;
   EXPECT_FALSE(ToEvent(request, NodeWithDevice())->device_memory.has_value());
@@ -203,144 +231,6 @@ TEST(ConvertTest, TakesHowDeviceMemoryIsToBeLent) {
   v1::OpenResponse response;
   ToResponse(reply, &response);
   EXPECT_EQ(response.device_memory(), v1::MEMORY_KIND_CUDA_DESCRIPTOR);
-}
-
-TEST(ConvertTest, TakesAStep) {
-  v1::StepRequest request;
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it names no chunk";
-  for (uint64_t id = 1; id <= 7; ++id) request.add_chunk_ids(id);
-  request.set_reads(4);
-  request.set_step(3);
-  request.set_state_format(v1::NUMBER_FORMAT_BFLOAT16);
-  v1::StepPiece& piece = *request.add_pieces();
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it has no rule";
-  request.mutable_adam()->set_lr(0.5);
-  request.mutable_adam()->set_decoupled_weight_decay(true);
-  piece.set_elements(64);
-  piece.mutable_parameter()->set_chunk(1);
-  piece.mutable_parameter()->set_offset_bytes(128);
-  piece.add_states()->set_chunk(2);
-  piece.add_new_states()->set_chunk(5);
-  const auto event = ToEvent(request, NodeWithDevice());
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_EQ(event->chunks.size(), 7u);
-  EXPECT_EQ(event->reads, 4u);
-  const optimizer::Work& work = *event->work;
-  EXPECT_EQ(std::get<optimizer::AdamOptions>(work.rule).lr, 0.5);
-  EXPECT_EQ(std::get<optimizer::AdamOptions>(work.rule).decay, optimizer::WeightDecay::kDecoupled);
-  EXPECT_EQ(work.step, 3u);
-  EXPECT_EQ(work.gradient_factor, 1);
-  EXPECT_EQ(work.state_format, optimizer::Format::kBfloat16);
-  ASSERT_EQ(work.pieces.size(), 1u);
-  EXPECT_EQ(work.pieces[0].parameter.offset, 128u);
-  EXPECT_EQ(work.pieces[0].states[0]->chunk, 2u);
-  EXPECT_FALSE(work.pieces[0].states[1].has_value());
-  EXPECT_FALSE(work.pieces[0].new_rounded.has_value());
-  EXPECT_FALSE(work.rounding_seed.has_value());
-  for (int i = 0; i < 3; ++i) piece.add_states();
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "no rule keeps four states";
-  piece.clear_states();
-  request.set_gradient_format(static_cast<v1::NumberFormat>(4));
-  EXPECT_EQ(CodeOf(request), StatusCode::kUnimplemented);
-}
-
-TEST(ConvertTest, TakesAStepThatRounds) {
-  v1::StepRequest request;
-  request.add_chunk_ids(1);
-  request.set_step(1);
-  request.mutable_lion();
-  v1::StepPiece& piece = *request.add_pieces();
-  piece.mutable_new_rounded()->set_offset_bytes(64);
-  piece.set_first_element(uint64_t{1} << 40);
-  auto event = ToEvent(request, NodeWithDevice());
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_EQ(event->work->rounded_format, optimizer::Format::kBfloat16);
-  EXPECT_EQ(event->work->pieces[0].new_rounded->offset, 64u);
-  EXPECT_EQ(event->work->pieces[0].first_element, uint64_t{1} << 40);
-  request.set_rounded_format(v1::NUMBER_FORMAT_FLOAT16);
-  request.set_rounding_seed(7);
-  event = ToEvent(request, NodeWithDevice());
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_EQ(event->work->rounded_format, optimizer::Format::kFloat16);
-  EXPECT_EQ(event->work->rounding_seed, 7u);
-  request.set_rounded_format(static_cast<v1::NumberFormat>(4));
-  EXPECT_EQ(CodeOf(request), StatusCode::kUnimplemented);
-}
-
-TEST(ConvertTest, TakesAStepOfEachRule) {
-  v1::StepRequest request;
-  request.add_chunk_ids(1);
-  request.set_step(1);
-  request.add_pieces();
-  request.mutable_sgd()->set_momentum(0.9);
-  EXPECT_EQ(optimizer::StatesOf(ToEvent(request, NodeWithDevice())->work->rule), 1u);
-  request.mutable_sgd()->set_momentum(0);
-  EXPECT_EQ(optimizer::StatesOf(ToEvent(request, NodeWithDevice())->work->rule), 0u);
-  request.mutable_adam()->set_amsgrad(true);
-  EXPECT_EQ(optimizer::StatesOf(ToEvent(request, NodeWithDevice())->work->rule), 3u);
-  request.mutable_adagrad()->set_lr_decay(2);
-  EXPECT_EQ(
-      std::get<optimizer::AdagradOptions>(ToEvent(request, NodeWithDevice())->work->rule).lr_decay,
-      2);
-  request.mutable_lion()->set_beta2(0.5);
-  EXPECT_EQ(std::get<optimizer::LionOptions>(ToEvent(request, NodeWithDevice())->work->rule).beta2,
-            0.5);
-}
-
-TEST(ConvertTest, TakesAPartOfTheSession) {
-  v1::StartPartRequest request;
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it names no chunk";
-  request.add_chunk_ids(3);
-  request.add_chunk_ids(4);
-  request.set_reads(1);
-  request.set_part_id(9);
-  request.mutable_deadline()->set_seconds(-1);
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
-  request.mutable_deadline()->set_seconds(2);
-  const auto event = ToEvent(request, NodeWithDevice());
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_EQ(event->chunks, (std::vector<ChunkId>{ChunkId(3), ChunkId(4)}));
-  EXPECT_EQ(event->reads, 1u);
-  EXPECT_EQ(event->part, 9u);
-  EXPECT_EQ(event->deadline, std::chrono::seconds(2));
-  EXPECT_EQ(event->work, nullptr);
-  v1::StartPartResponse response;
-  ToResponse(PartReply{{{RegionId(5), MiB(2)}, {RegionId(6), MiB(4)}}}, &response);
-  ASSERT_EQ(response.places_size(), 2);
-  EXPECT_EQ(response.places(1).region_id(), 6u);
-  EXPECT_EQ(response.places(1).offset_bytes(), MiB(4).count());
-  v1::EndPartRequest end;
-  end.set_part_id(9);
-  end.set_computed(true);
-  end.set_non_finite_gradients(7);
-  const auto ended = ToEvent(end, NodeWithDevice());
-  ASSERT_TRUE(ended.ok());
-  EXPECT_EQ(ended->part, 9u);
-  EXPECT_TRUE(ended->computed);
-  EXPECT_EQ(ended->non_finite_gradients, 7u);
-}
-
-TEST(ConvertTest, ConvertsACommit) {
-  v1::CommitRequest request;
-  request.set_step(2);
-  request.add_chunk_ids(7);
-  request.add_shadow_chunk_ids(8);
-  request.set_keep_old_content(true);
-  request.set_step_manifest(std::string("a\0b", 3));
-  const auto event = ToEvent(request, NodeWithDevice());
-  ASSERT_TRUE(event.ok());
-  EXPECT_EQ(event->step, 2u);
-  EXPECT_EQ(event->chunks[0], ChunkId(7));
-  EXPECT_EQ(event->shadows[0], ChunkId(8));
-  EXPECT_TRUE(event->keep_old_content);
-  EXPECT_EQ(event->manifest.size(), 3u);
-  OpenReply opened;
-  opened.committed_step = 2;
-  opened.manifest = event->manifest;
-  v1::OpenResponse response;
-  ToResponse(opened, &response);
-  EXPECT_EQ(response.committed_step(), 2u);
-  EXPECT_EQ(response.step_manifest(), event->manifest);
 }
 
 TEST(ConvertTest, TakesAResizeAndAnswersIt) {

@@ -2,6 +2,7 @@
 #include "base/status_macros.h"
 #include "daemon/service/convert.h"
 #include "daemon/service/request_parts.h"
+#include "proto/digest_bytes.h"
 
 namespace memtide {
 namespace {
@@ -114,6 +115,41 @@ absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request) {
   return work;
 }
 
+absl::StatusOr<Digest> ToDigest(absl::string_view field, absl::string_view bytes) {
+  if (!bytes.empty() && bytes.size() != kDigestBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": a digest of ", bytes.size(),
+                                                   " bytes; it has ", kDigestBytes, ", or none"));
+  }
+  return FromProto(bytes);
+}
+
+// REQUIRES: the request names at most chunks_per_call chunks.
+absl::StatusOr<absl::optional<PartContents>> ToContents(const v1::StartPartRequest& request) {
+  PartContents contents;
+  MEMTIDE_ASSIGN_OR_RETURN(contents.work, ToDigest("work_digest", request.work_digest()));
+  if (!contents.work.is_set()) {
+    if (request.read_digests().empty()) return {absl::nullopt};
+    return absl::InvalidArgumentError("work_digest: not given; read_digests need it");
+  }
+  // `contents.reads` gets a digest for each, also if the request gives none.
+  if (request.reads() > static_cast<uint32_t>(request.chunk_ids_size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reads: ", request.reads(), " of ", request.chunk_ids_size(), " chunks"));
+  }
+  contents.reads.resize(request.reads());
+  if (request.read_digests().empty()) return {std::move(contents)};
+  if (static_cast<uint32_t>(request.read_digests_size()) != request.reads()) {
+    return absl::InvalidArgumentError(absl::StrCat("read_digests: ", request.read_digests_size(),
+                                                   "; must be none, or one for each of ",
+                                                   request.reads(), " reads"));
+  }
+  for (int i = 0; i < request.read_digests_size(); ++i) {
+    MEMTIDE_ASSIGN_OR_RETURN(contents.reads[static_cast<size_t>(i)],
+                             ToDigest("read_digests", request.read_digests(i)));
+  }
+  return {std::move(contents)};
+}
+
 }  // namespace
 
 absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefaults& node) {
@@ -135,6 +171,7 @@ absl::StatusOr<StepCall> ToEvent(const v1::StartPartRequest& request, const Node
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   event.reads = request.reads();
   event.part = request.part_id();
+  MEMTIDE_ASSIGN_OR_RETURN(event.contents, ToContents(request));
   MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
   MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
                            ToDuration("deadline", request.deadline(), node.limits.max_wait));

@@ -39,6 +39,28 @@ absl::Status CheckRequestId(uint64_t request_id) {
       "request_id: zero; choose a new number for each new request, so that a retry is known");
 }
 
+absl::Status CheckRanks(const v1::OpenRequest& request) {
+  if (request.ranks() > kMaxRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks: ", request.ranks(), "; at most ", kMaxRanks));
+  }
+  if (request.ranks() == 0) {
+    if (request.rank() == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank: ", request.rank(), ", without the number of ranks"));
+  }
+  if (request.rank() >= request.ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank: ", request.rank(), "; must be less than ranks, ", request.ranks()));
+  }
+  // The ranks are sessions of one job, and only a job with a name has several.
+  if (request.job_name().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job_name: empty; ", request.ranks(), " ranks need one, to share their job"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefaults& node) {
@@ -48,6 +70,9 @@ absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefau
                                                    " bytes; at most ", kMaxJobNameBytes));
   }
   event.job_name = request.job_name();
+  MEMTIDE_RETURN_IF_ERROR(CheckRanks(request));
+  event.rank = request.rank();
+  event.ranks = request.ranks();
   event.chunk_size = Bytes(request.chunk_size_bytes());
   // A size of 0 passes: it joins an existing job with that job's chunk size.
   if (!event.chunk_size.IsMultipleOf(kChunkAlignment) || event.chunk_size > kMaxChunkSize) {

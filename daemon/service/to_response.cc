@@ -152,6 +152,13 @@ void ToResponse(const PartReply& reply, v1::StartPartResponse* response) {
     proto->set_region_id(place.region.value());
     proto->set_offset_bytes(place.offset.count());
   }
+  response->set_made(reply.made);
+  for (const uint32_t number : reply.unknown_reads) response->add_unknown_reads(number);
+  if (!reply.difference) return;
+  v1::PartDifference* const difference = response->mutable_difference();
+  difference->set_rank(reply.difference->rank);
+  difference->set_work(reply.difference->work);
+  for (const uint32_t number : reply.difference->reads) difference->add_reads(number);
 }
 
 void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response) {

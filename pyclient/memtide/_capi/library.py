@@ -14,6 +14,7 @@ from ctypes import (
     c_int,
     c_int32,
     c_size_t,
+    c_uint8,
     c_uint32,
     c_uint64,
     c_void_p,
@@ -23,6 +24,8 @@ from typing import Any, ClassVar
 
 from memtide import errors
 from memtide._capi.locate import find_library
+
+DIGEST_BYTES = 16
 
 
 class Options(ctypes.Structure):
@@ -43,6 +46,8 @@ class Options(ctypes.Structure):
         ("address_bytes", c_uint64),
         ("device_memory", c_uint32),
         ("time_to_live_s", c_uint32),
+        ("rank", c_uint32),
+        ("ranks", c_uint32),
     ]
 
     def __init__(
@@ -128,6 +133,34 @@ class StepOptions(ctypes.Structure):
     ]
 
 
+class PartContents(ctypes.Structure):
+    """memtide_part_contents."""
+
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("work_digest", c_uint8 * DIGEST_BYTES),
+        ("read_digests", c_char_p),
+    ]
+
+
+class SharedPart(ctypes.Structure):
+    """memtide_shared_part."""
+
+    _fields_: ClassVar = [
+        ("struct_bytes", c_uint32),
+        ("state", c_uint32),
+        ("part", c_uint64),
+        ("addresses", c_void_p),
+        ("unknown_reads", c_void_p),
+        ("different_reads", c_void_p),
+        ("unknown_count", c_uint32),
+        ("has_difference", c_uint32),
+        ("different_rank", c_uint32),
+        ("different_work", c_uint32),
+        ("different_count", c_uint32),
+    ]
+
+
 class Stats(ctypes.Structure):
     """memtide_stats."""
 
@@ -181,6 +214,10 @@ def load_library() -> ctypes.CDLL:
         ),
         "memtide_start_part": (
             [c_void_p, c_void_p, c_size_t, c_size_t, POINTER(c_uint64), c_void_p],
+            c_int,
+        ),
+        "memtide_start_shared_part": (
+            [c_void_p, c_void_p, c_size_t, c_size_t, POINTER(PartContents), POINTER(SharedPart)],
             c_int,
         ),
         "memtide_end_part": ([c_void_p, c_uint64, c_int, c_uint64], c_int),

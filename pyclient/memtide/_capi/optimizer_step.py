@@ -15,6 +15,7 @@ from enum import IntEnum
 
 from memtide._capi import library
 from memtide._capi.library import check
+from memtide._capi.shared_part import SharedParts
 
 MOST_STATES = 3
 
@@ -91,12 +92,10 @@ class CopyPiece:
     size_bytes: int
 
 
-class Steps:
+class Steps(SharedParts):
     """The calls of a client that step optimizers. Safe to use from any thread."""
 
     socket_dir: str  # Empty: the default directory of the node.
-    _lib: ctypes.CDLL
-    _handle: c_void_p
 
     def step(
         self,

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 from harness import PACKAGE_PARENT
 from memtide import errors
-from memtide._capi import client, content_hash, library, optimizer_step
+from memtide._capi import client, content_hash, library, optimizer_step, shared_part
 from memtide._memory.chunk_size import CANDIDATES
 
 HEADER = PACKAGE_PARENT.parent / "client" / "memtide.h"
 MIRRORS: dict[str, type[ctypes.Structure]] = {
     "memtide_limits": library.Limits,
     "memtide_options": library.Options,
+    "memtide_part_contents": library.PartContents,
     "memtide_properties": library.Properties,
+    "memtide_shared_part": library.SharedPart,
     "memtide_span": library.Span,
     "memtide_stats": library.Stats,
     "memtide_step_options": library.StepOptions,
@@ -32,7 +34,10 @@ TABLES = {
     ),
     "memtide_copy_piece": ("from", "to", "bytes"),
 }
-ENUMS = (client.Access, client.Kind, client.Phase, optimizer_step.Format, optimizer_step.Rule)
+ENUMS = (
+    *(client.Access, client.Kind, client.Phase),
+    *(optimizer_step.Format, optimizer_step.Rule, shared_part.PartState),
+)
 # Constants that Python does not have: MEMTIDE_OK is no exception, and only the library chooses how
 # a GPU's memory is shared.
 NOT_IN_PYTHON = {"OK", "SHARED_MEMORY", "CUDA_DESCRIPTOR", "CUDA_IPC"}

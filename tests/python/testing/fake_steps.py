@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from memtide._capi.client import Properties
+from memtide._capi.library import DIGEST_BYTES
 from memtide._capi.optimizer_step import CopyPiece, Format, Rule, StepOptions, StepPiece
+from memtide._capi.shared_part import PartState, SharedPart
 from memtide.errors import FailedPrecondition, InvalidArgument, NotFound
 from memtide.optim._adamw import adamw
 from memtide.optim._lion import lion
@@ -121,6 +123,19 @@ class FakeSteps:
         return number, [
             ctypes.addressof(ctypes.c_char.from_buffer(chunk)) for chunk in chunks.values()
         ]
+
+    def start_shared_part(
+        self,
+        reads: Sequence[int],
+        writes: Sequence[int],
+        work_digest: bytes,
+        read_digests: Sequence[bytes] = (),
+    ) -> SharedPart:
+        """This is the only rank, which computes every part."""
+        assert len(work_digest) == DIGEST_BYTES
+        assert not read_digests or len(read_digests) == len(reads)
+        number, addresses = self.start_part(reads, writes)
+        return SharedPart(PartState.COMPUTING, number, tuple(addresses))
 
     def end_part(self, part: int, *, computed: bool, non_finite: int = 0) -> None:
         with self.use_ended:
