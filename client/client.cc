@@ -110,6 +110,7 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
   events_ = std::make_unique<Events>(regions_.get());
   session_ = std::move(session);
   MEMTIDE_ASSIGN_OR_RETURN(properties_.job, session_->Open(options.job, events_.get()));
+  properties_.job.has_ranks = options.job.ranks() > 1;
   const Job& job = properties_.job;
   {
     const MutexLock lock(&committed_mutex_);

@@ -14,6 +14,7 @@ LeaseClient::LeaseClient(uint32_t places, const Job& job, DaemonSession* session
     : session_(session),
       space_(space),
       regions_(regions),
+      has_ranks_(job.has_ranks),
       cache_({places, job.lease_budget}),
       log_(job.limits) {
   stats_.slots = job.lease_slots();
@@ -163,20 +164,25 @@ absl::Status LeaseClient::MapGranted(const PendingFetch& pending,
                                      const std::vector<Lease>& leases) {
   const LeasePlan& plan = pending.plan;
   absl::Status status;
+  bool device_is_lost = false;
+  const auto map = [&](PlaceId place, const Lease& lease) -> absl::Status {
+    // Find may wait: regions arrive over another socket than leases.
+    MEMTIDE_ASSIGN_OR_RETURN(const std::shared_ptr<Region> region,
+                             regions_->Find(lease, space_->chunk_size()));
+    const absl::Status mapped = space_->Map(place, region.get(), lease.offset, plan.access);
+    device_is_lost = absl::IsUnavailable(mapped);
+    return mapped;
+  };
   size_t mapped = 0;
   for (; mapped < plan.fetch.size(); ++mapped) {
-    const Lease& lease = leases[mapped];
-    // Find may wait: regions arrive over another socket than leases.
-    const auto region = regions_->Find(lease, space_->chunk_size());
-    status = region.status();
-    if (status.ok()) {
-      status = space_->Map(plan.fetch[mapped], region->get(), lease.offset, plan.access);
-      if (absl::IsUnavailable(status)) return LoseDevice(status);
-    }
+    status = map(plan.fetch[mapped], leases[mapped]);
+    if (device_is_lost) return LoseDevice(status);
     if (!status.ok()) break;
   }
   for (size_t i = 0; i < plan.upgrade.size() && status.ok(); ++i) {
-    status = space_->MakeWritable(plan.upgrade[i]);
+    // A rank that writes what ranks share gets a copy, which is elsewhere.
+    status = has_ranks_ ? map(plan.upgrade[i], leases[plan.fetch.size() + i])
+                        : space_->MakeWritable(plan.upgrade[i]);
     if (absl::IsUnavailable(status)) return LoseDevice(status);
   }
   if (status.ok()) return status;

@@ -186,6 +186,7 @@ class LeaseClient {
   DaemonSession* const session_;
   AddressSpace* const space_;
   RegionTable* const regions_;
+  const bool has_ranks_;  // A lease for writing may be elsewhere than that for reading.
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -87,6 +87,7 @@ struct Job {
   bool cuda_maps_when_idle = false;
   CommittedStep committed;  // Step zero: none.
   DaemonLimits limits;
+  bool has_ranks = false;  // The session is one of several ranks, which may share contents.
 
   // The job's slots at the tier where its chunks are leased.
   uint32_t lease_slots() const { return device_slots > 0 ? device_slots : host_slots; }

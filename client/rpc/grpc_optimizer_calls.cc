@@ -105,8 +105,9 @@ absl::Status GrpcDaemonSession::Commit(const CommitRequest& commit,
   request.set_keep_old_content(commit.keep_old_content);
   request.set_step_manifest(commit.committed.manifest);
   v1::CommitResponse reply;
+  // Ranks that share contents wait for each other.
   return WithLossReason(Call(optimizer_stub_.get(), &v1::OptimizerService::Stub::Commit, token_,
-                             kShortCallTimeout, request, &reply));
+                             limits_.max_wait + kReplyGrace, request, &reply));
 }
 
 }  // namespace memtide::client

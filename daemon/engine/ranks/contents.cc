@@ -25,8 +25,15 @@ bool EngineState::IsShared(ChunkIndex index) const {
   return chunks_[index].job->names.IsShared(index);
 }
 
-ChunkId EngineState::IdFor(ChunkIndex index, SessionId session) const {
-  return chunks_[index].job->names.IdFor(index, session, IdOf(index));
+ChunkId EngineState::IdFor(ChunkIndex index, SessionId id) const {
+  const Session* const session = sessions_.Find(id);
+  if (session != nullptr) {
+    // To its client, the lease that it has left behind is that of the id.
+    for (const auto& [left, entry] : session->left_behind) {
+      if (entry == index) return left;
+    }
+  }
+  return chunks_[index].job->names.IdFor(index, id, IdOf(index));
 }
 
 // REQUIRES: if it is the only id of `from`, that entry is not pinned.

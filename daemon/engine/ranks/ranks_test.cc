@@ -285,6 +285,29 @@ TEST_F(RanksTest, ACopyLeavesTheLeaseForReadingWhereItIsUntilTheIdIsReleased) {
   EXPECT_EQ(node_.Describe(ranks_[0].session(), ranks_[0].chunk(1)).leases, 0u);
 }
 
+TEST_F(RanksTest, ALeaseThatWasLeftBehindIsRevokedByTheIdThatItsClientKnows) {
+  Step(1);
+  for (const uint32_t i : {0, 1}) {
+    const SessionId session = ranks_[i].session();
+    node_.Fetch(session, ranks_[i].chunk(1), Tier::kHost, Access::kRead);
+    node_.Fetch(session, ranks_[i].chunk(1), Tier::kHost, Access::kWrite);
+  }
+  FetchCall fetch;
+  fetch.call = node_.Call();
+  fetch.session = ranks_[2].session();
+  fetch.tier = Tier::kHost;
+  fetch.access = Access::kWrite;
+  fetch.chunks = {ranks_[2].chunk(1)};
+  node_.Post(fetch);
+  EXPECT_FALSE(node_.Answered(fetch.call));
+  ASSERT_EQ(node_.revokes_.size(), 2u);
+  for (const Revoke& revoke : node_.revokes_) {
+    for (const ChunkId id : revoke.chunks) node_.Release(revoke.session, id);
+  }
+  node_.FinishUntilAnswered(fetch.call);
+  EXPECT_TRUE(node_.ReplyTo(fetch.call).status.ok());
+}
+
 TEST_F(RanksTest, AFreedChunkLeavesWhatOthersShare) {
   Step(1);
   const State before = ranks_[0].Read();

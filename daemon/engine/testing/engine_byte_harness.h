@@ -213,6 +213,7 @@ class EngineByteHarness {
     return regions_.at(place.region).get() + place.offset.count();
   }
 
+  std::vector<Revoke> revokes_;
   bool elastic_ = false;  // For the jobs that Open() opens.
 
  private:
@@ -259,6 +260,8 @@ class EngineByteHarness {
     } else if (auto* drop = std::get_if<DropStore>(&effect)) {
       stores_.erase(drop->store);
       Post(StoreDropped{drop->store});
+    } else if (auto* revoke = std::get_if<Revoke>(&effect)) {
+      revokes_.push_back(*revoke);
     } else if (auto* lost = std::get_if<JobLost>(&effect)) {
       lost_.push_back(*lost);
     } else if (auto* record = std::get_if<Record>(&effect)) {

@@ -12,6 +12,7 @@ from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
 from memtide._memory.chunk_size import Parameter
 from memtide._node.step_manifest import StepManifest
+from memtide._node.training import Training
 from memtide._telemetry.observer import Observer
 from memtide._util.import_hook import after_import
 
@@ -38,11 +39,13 @@ def install(
     stepping: Stepping,
     budget: Budget | None = None,
     say: Callable[[str], None] = lambda _: None,
+    training: Training | None = None,
 ) -> None:
     """Starts the runtime when torch is imported, or at once if it is imported already.
 
     From then on, states are put into chunks. With a `budget`, activations are kept as far as it
-    allows, and `say` is called with each plan for them, in a line.
+    allows, and `say` is called with each plan for them, in a line. `training`: that of which this
+    process is one of several ranks.
     """
 
     def start() -> None:
@@ -54,6 +57,7 @@ def install(
             observer if budget is None else Sampling(budget, observer),
             adopt_everything=True,
             allowance=None if budget is None else budget.allowance_bytes,
+            training=training,
         )
         if budget is not None:
             _runtime.keep_budget(budget, say)

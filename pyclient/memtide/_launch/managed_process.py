@@ -25,7 +25,7 @@ from memtide._launch.first_step import FirstStep
 from memtide._launch.options import Inherited, Options
 from memtide._launch.outputs import Outputs
 from memtide._launch.run_folder import RunFolder
-from memtide._node import gpu_per_rank, least_pools
+from memtide._node import gpu_per_rank, least_pools, training
 from memtide._node.connect import Connection, Reached, finds_daemon, open_session, reach
 from memtide._node.memory_budget import MemoryBudget
 from memtide._node.named_job import resume_job
@@ -138,6 +138,7 @@ class Managed:
         if connection.daemon is not None and self._is_for_one_gpu():
             connection.daemon.stop()
             self._reached = None
+        training.announce()
         result = start()
         FirstParameter(self._join)
         return result
@@ -203,6 +204,7 @@ class Managed:
             self._stepping(connection),
             budget,
             self._say,
+            connection.training,
         )
 
     def _stepped(self) -> None:

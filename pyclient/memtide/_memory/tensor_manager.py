@@ -67,6 +67,11 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def is_sharded(parameter: torch.Tensor) -> bool:
+    """Whether FSDP has given this process a part of a parameter, or of several."""
+    return local_part(parameter) is not parameter or hasattr(parameter, "_is_flat_param")
+
+
 def _address_of_subclass(tensor: torch.Tensor) -> int:
     """As address_of, for a script's own class of tensors, which may be over managed memory too."""
     if type(tensor) in _PLAIN_TYPES or tensor.layout is not torch.strided:

@@ -12,10 +12,11 @@ from memtide._capi.library import Options
 from memtide._capi.locate import default_socket_dir
 from memtide._memory import chunk_size
 from memtide._memory.chunk_size import Parameter
-from memtide._node import gpu_per_rank, inspection, least_pools
+from memtide._node import gpu_per_rank, inspection, least_pools, training
 from memtide._node.memory_budget import MemoryBudget, budget_of_cgroup
 from memtide._node.named_job import wait_until_free
 from memtide._node.private_daemon import Pools, PrivateDaemon, answers
+from memtide._node.training import Training
 from memtide.errors import ResourceExhausted, Unavailable
 
 
@@ -47,6 +48,7 @@ class Connection:
     socket_dir: Path
     daemon: PrivateDaemon | None
     budget: MemoryBudget = field(default_factory=MemoryBudget)
+    training: Training | None = None  # That of which the session is one of several ranks.
 
 
 @dataclass
@@ -98,11 +100,14 @@ def open_session(reached: Reached, request: SessionRequest | None = None) -> Con
     ResourceExhausted: the message has the remedy. FailedPrecondition: another process runs the job.
     """
     request, socket_dir = request or reached.request, reached.socket_dir
+    shared = None
     if request.ranks > 1:
-        request = _one_rank_of(request, socket_dir)
+        request, shared = _one_rank_of(request, socket_dir)
     options = Options(
         str(socket_dir),
-        job_name=request.job_name,
+        job_name=request.job_name if shared is None else shared.job_name,
+        rank=shared.rank if shared is not None else 0,
+        ranks=shared.ranks if shared is not None else 0,
         time_to_live_s=request.time_to_live_s,
         program=Path(sys.argv[0]).name,
         chunk_bytes=request.chunk_bytes or _searched_chunk_bytes(request, socket_dir),
@@ -110,7 +115,7 @@ def open_session(reached: Reached, request: SessionRequest | None = None) -> Con
         device_share_bytes=request.device_share_bytes,
     )
     client = _open(options, socket_dir, request.ranks)
-    return Connection(client, socket_dir, reached.daemon, request.budget)
+    return Connection(client, socket_dir, reached.daemon, request.budget, shared)
 
 
 def finds_daemon(request: SessionRequest) -> bool:
@@ -165,19 +170,24 @@ def _named_job_socket_dir(request: SessionRequest) -> Path:
     return socket_dir
 
 
-def _one_rank_of(request: SessionRequest, socket_dir: Path) -> SessionRequest:
+def _one_rank_of(
+    request: SessionRequest, socket_dir: Path
+) -> tuple[SessionRequest, Training | None]:
     """The request of one of several ranks: an equal part of the device pool, and chunks so small
-    that its parts of the pools have enough slots."""
+    that its parts of the pools have enough slots. Where chunks stay in host memory, ranks share
+    their job."""
     pools = inspection.inspect(socket_dir).pools
     parts = {pool.tier: pool.capacity_bytes // request.ranks for pool in pools}
     # A device share is not elastic: with the default one, the first rank would have the whole pool.
     # Host shares are elastic, and follow what each rank needs (decision 18).
-    return replace(
+    request = replace(
         request,
         chunk_bytes=request.chunk_bytes
         or default_chunk_bytes(parts.get("device", 0), parts.get("host", 0)),
         device_share_bytes=request.device_share_bytes or parts.get("device", 0),
     )
+    shares = not request.job_name and not parts.get("device", 0)
+    return request, training.of_rank(request.rank, request.ranks) if shares else None
 
 
 def _searched_chunk_bytes(request: SessionRequest, socket_dir: Path) -> int:

@@ -9,7 +9,9 @@ from typing import TypeVar
 
 from memtide._capi.client import Client
 from memtide._capi.optimizer_step import StepOptions
+from memtide._node.training import Training
 from memtide._optimizer_step.partition import Batch, CallLimits, Geometry, calls_of
+from memtide._optimizer_step.rank_parts import RankParts
 from memtide._optimizer_step.self_check import SelfCheck
 from memtide._optimizer_step.torch_kernels import TorchKernels
 from memtide._optimizer_step.torch_options import TorchOptions
@@ -33,13 +35,19 @@ Result = TypeVar("Result")
 class StepCalls:
     """The step calls of one client. Used from the thread that trains."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, training: Training | None = None) -> None:
         self._client = client
         properties = client.properties
         self.geometry = Geometry(properties.base, properties.chunk_bytes)
         # With tensors on a GPU, a plain step has the bits of CUDA's functions.
         on_cpu = type_name(properties.dl_device) == "cpu"
+        self.ranks: RankParts | None = None
+        if training is not None and on_cpu:
+            self.ranks = RankParts(client, self.geometry, training)
+        # Whether ranks may make the present step's parts once.
+        self.shares = False
         self._torch = TorchKernels(client, self.geometry) if on_cpu else None
+        self._of_ranks = TorchKernels(client, self.geometry, self.ranks) if self.ranks else None
         self._self_check = SelfCheck()
         self._slots = properties.host_slots
         # Whether the chunks of a step need room beside the script's leases.
@@ -109,8 +117,9 @@ class StepCalls:
         return self._make(batch, shadows, self.early_room)
 
     def _make(self, batch: Batch, shadows: Mapping[int, int], room: int) -> int:
-        if self._torch is not None:
-            return self._torch.make(batch, shadows, room, count_non_finite=self.count_non_finite)
+        kernels = self._of_ranks if self.shares and self._of_ranks is not None else self._torch
+        if kernels is not None:
+            return kernels.make(batch, shadows, room, count_non_finite=self.count_non_finite)
         return sum(
             self._client.step(*call, count_non_finite=self.count_non_finite)
             for call in calls_of(batch, self.geometry, shadows, self.limits.pieces)

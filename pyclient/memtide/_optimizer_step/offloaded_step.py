@@ -39,7 +39,8 @@ from memtide._capi.client import Kind
 from memtide._capi.optimizer_step import StepOptions
 from memtide._checkpoint.async_snapshot import Snapshots
 from memtide._checkpoint.safetensors_file import Checkpoint
-from memtide._memory.tensor_manager import TensorManager, local_part
+from memtide._memory.tensor_manager import TensorManager, is_sharded, local_part
+from memtide._node.training import Training
 from memtide._optimizer_step.deferred_update import DeferredUpdate
 from memtide._optimizer_step.executor import StepCalls
 from memtide._optimizer_step.partition import Interval, Update, batches_of, copies_of
@@ -62,11 +63,14 @@ from memtide.errors import ResourceExhausted
 class OffloadedSteps:
     """Computes the steps of one client's optimizers in parts."""
 
-    def __init__(self, manager: TensorManager, observer: Observer) -> None:
+    def __init__(
+        self, manager: TensorManager, observer: Observer, training: Training | None = None
+    ) -> None:
+        """`training`: that of which this process is one of several ranks."""
         self._manager = manager
         self._client = manager.client
         self._observer = observer
-        self.calls = StepCalls(manager.client)
+        self.calls = StepCalls(manager.client, training)
         self._shadows = ShadowChunks(manager.client)
         self._snapshots = Snapshots(manager)
         self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
@@ -118,6 +122,9 @@ class OffloadedSteps:
         """Begins an optimizer's step. `release` ends the leases that this process has for it."""
         if self.allowed and steps_as_torch(optimizer, by_torch=self.calls.uses_torch):
             self._stepping, self._release = optimizer, release
+            self.calls.shares = self._may_share(optimizer)
+            if self.calls.shares:
+                self.speculative.allowed = False
             self._undo_here = Undo()
             if not self._under_pressure():
                 self._snapshots.write_now()
@@ -177,10 +184,18 @@ class OffloadedSteps:
             and not torch.compiler.is_compiling()
         )
 
+    def _may_share(self, optimizer: Optimizer) -> bool:
+        """Whether ranks may step the same parameters. Parts that are made before gradients are
+        reduced would be of no use then."""
+        if self.calls.ranks is None or self.calls.count_non_finite:
+            return False
+        return not any(is_sharded(p) for g in optimizer.param_groups for p in g["params"])
+
     def _under_pressure(self) -> bool:
         # What fits is stepped in place, which is faster: shadow chunks would evict other chunks. So
         # are steps on a GPU, unless the daemon is asked for something else with them.
-        wanted = self.always or self.calls.count_non_finite
+        # Ranks make a step once in parts, and have its results once.
+        wanted = self.always or self.calls.count_non_finite or self.calls.shares
         return wanted or (self.calls.uses_torch and self._manager.overflows())
 
     def _take(

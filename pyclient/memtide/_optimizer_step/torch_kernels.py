@@ -18,6 +18,7 @@ import torch
 from memtide._capi.client import Client
 from memtide._capi.optimizer_step import Format
 from memtide._optimizer_step.partition import Batch, Geometry, Interval, Part
+from memtide._optimizer_step.rank_parts import RankParts
 from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._optimizer_step.torch_tiles import Scratch, dtype_of, step_in_tiles, types_of
 from memtide.errors import MemtideError, ResourceExhausted
@@ -26,7 +27,9 @@ from memtide.errors import MemtideError, ResourceExhausted
 class TorchKernels:
     """Computes the batches of one client. Safe to use from any thread."""
 
-    def __init__(self, client: Client, geometry: Geometry) -> None:
+    def __init__(self, client: Client, geometry: Geometry, ranks: RankParts | None = None) -> None:
+        """`ranks`: makes parts once for all ranks of a training."""
+        self._ranks = ranks
         self._client = client
         self._geometry = geometry
         self._scratch = Scratch()
@@ -51,17 +54,32 @@ class TorchKernels:
     def _make(
         self, batch: Batch, shadows: Mapping[int, int], room: int, count_non_finite: bool
     ) -> int:
+        if self._ranks is not None and not count_non_finite and self._fits_ranks(batch):
+            with self._ranks.lent(batch, shadows) as chunks:
+                if chunks is not None:
+                    self._compute(batch, _Memory(self._geometry, chunks, shadows), count=False)
+            return 0
         reads = sorted(self._read(batch))
         writes = sorted(shadows[place] for place in batch.writes)
         if len(reads) + len(writes) > room:
             with self._by_turns:
                 return self._make_by_turns(batch, shadows, room, count_non_finite)
-        with self._lent(reads, writes, shadows) as memory, torch.no_grad():
+        with self._lent(reads, writes, shadows) as memory:
+            self._compute(batch, memory, count=count_non_finite)
+        return memory.non_finite
+
+    def _fits_ranks(self, batch: Batch) -> bool:
+        """Whether a batch may be one part of several ranks, which has all chunks at a time."""
+        assert self._ranks is not None
+        count = len(self._read(batch)) + len(batch.writes)
+        return self._ranks.can_share(batch) and count <= self._client.properties.host_slots // 2
+
+    def _compute(self, batch: Batch, memory: _Memory, *, count: bool) -> None:
+        with torch.no_grad():
             self._copy(batch.copies, memory)
             for part in batch.parts:
                 self._step(part, memory)
-                memory.count(part, count_non_finite)
-        return memory.non_finite
+                memory.count(part, count)
 
     def _make_by_turns(
         self, batch: Batch, shadows: Mapping[int, int], room: int, count_non_finite: bool

@@ -35,6 +35,19 @@ class ModuleNames:
             for name, module in parent.named_children():
                 self.registered(parent, name, module)
 
+    def parameter_at(self, address: int) -> str:
+        """The name of the parameter that has this address in it; "a parameter": none is known."""
+        parents = [parent() for parent, _ in self._places.values()]
+        for module in {*self._places, *(parent for parent in parents if parent is not None)}:
+            for name, parameter in module._parameters.items():
+                if parameter is None:
+                    continue
+                start = parameter.data_ptr()
+                if start <= address < start + parameter.nbytes:
+                    path = self.of(module)
+                    return f"{path}.{name}" if module in self._places else name
+        return "a parameter"
+
     def of(self, module: nn.Module) -> str:
         """A module's path, the end of it where it is long; its class, if it stands in no other."""
         parts: list[str] = []

@@ -30,7 +30,9 @@ from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_manager import TensorManager
 from memtide._node.step_manifest import StepManifest
+from memtide._node.training import Training
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
+from memtide._optimizer_step.rank_difference import SaysDifference
 from memtide._resume.resume import ResumedJob
 from memtide._telemetry.daemon_reporter import Reporter
 from memtide._telemetry.observer import Observer
@@ -64,6 +66,7 @@ class Runtime:
         adopt_everything: bool,
         allowance: Callable[[], int] | None,
         chosen: Choices,
+        training: Training | None = None,
     ) -> None:
         self.client = client
         self.ledger = LeaseLedger(client)
@@ -88,7 +91,12 @@ class Runtime:
         planning = self.activations.planning
         self.observer.is_wanted = lambda: planning.is_short
         self.regions = CompiledRegions(self.manager, self.moments)
-        self.offloaded = OffloadedSteps(self.manager, self.observer)
+        self.offloaded = OffloadedSteps(self.manager, self.observer, training)
+        calls = self.offloaded.calls
+        if calls.ranks is not None and training is not None:
+            calls.ranks.on_difference = SaysDifference(
+                training.rank, calls.geometry, self.names.parameter_at
+            )
         self.moments.on_gradient = self.offloaded.speculative.gradient_accumulated
         self._attributes = Attributes()
         self._undo: list[Callable[[], None]] = []
@@ -359,6 +367,7 @@ def start(
     adopt_everything: bool,
     allowance: Callable[[], int] | None = None,
     chosen: Choices | None = None,
+    training: Training | None = None,
 ) -> Runtime:
     """Makes and installs the process's runtime. `allowance` says how many bytes of activations the
     process may keep now; None: all. `chosen`: what the script says is to be done with them.
@@ -371,6 +380,7 @@ def start(
         adopt_everything=adopt_everything,
         allowance=allowance,
         chosen=chosen or Choices(),
+        training=training,
     )
     runtime.install()
     _current = runtime

@@ -1,0 +1,50 @@
+"""The ranks of one training on a node: they share a job, and what they have alike.
+
+The process that starts the ranks puts a secret into their environment. From it they make the name of their
+job, and the secret of the digests by which they compare bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass
+
+from memtide._capi.content_hash import LEAST_SECRET_BYTES
+
+_VARIABLE = "MEMTIDE_TRAINING"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training of several ranks, as one of them knows it."""
+
+    secret: str
+    rank: int
+    ranks: int
+
+    @property
+    def job_name(self) -> str:
+        """The name of the job of all ranks."""
+        return f"ranks-{hashlib.sha256(self.secret.encode()).hexdigest()[:16]}"
+
+    @property
+    def hash_secret(self) -> bytes:
+        """The secret of digests."""
+        return hashlib.shake_256(self.secret.encode()).digest(LEAST_SECRET_BYTES)
+
+
+def announce() -> None:
+    """The processes that are started from now on are ranks of one training."""
+    os.environ[_VARIABLE] = secrets.token_hex(24)
+
+
+def of_rank(rank: int, ranks: int) -> Training | None:
+    """The training of which this process is a rank; None: it is alone, or none was announced."""
+    secret = os.environ.get(_VARIABLE, "")
+    if ranks < 2 or not secret:
+        return None
+    # Ranks that torchelastic starts anew are another training, with another job.
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Training(f"{secret}-{restarts}", rank, ranks)
