@@ -121,6 +121,26 @@ void Log(const Misprediction& misprediction) {
       misprediction.remembered ? "its new order is recorded" : "its order is not recorded");
 }
 
+void LogDirectories(const std::vector<DiskDirectory>& directories) {
+  // One directory has all stripes.
+  if (directories.size() == 1) return;
+  uint32_t cycle = 0;
+  for (const DiskDirectory& directory : directories) cycle += directory.stripes;
+  for (const DiskDirectory& directory : directories) {
+    const Bytes speed(static_cast<uint64_t>(directory.bytes_per_second));
+    spdlog::info("ssd directory {}: {} of {} stripes, {}", directory.path, directory.stripes, cycle,
+                 speed.IsZero() ? "not measured" : FormatBytes(speed) + "/s");
+  }
+}
+
+v1::SsdDirectory ToProto(const DiskDirectory& directory) {
+  v1::SsdDirectory proto;
+  proto.set_path(directory.path);
+  proto.set_bytes_per_second(static_cast<uint64_t>(directory.bytes_per_second));
+  proto.set_stripes(directory.stripes);
+  return proto;
+}
+
 // Routes an effect to the log, the journal, the mover or the fd socket.
 struct Route {
   Mover& mover;
@@ -143,7 +163,12 @@ struct Route {
     spdlog::warn("{} is lost, with its step {}: {}", Named(effect.job_name), effect.committed_step,
                  std::string(effect.why.message()));
   }
-  void operator()(const Record& effect) const {
+  void operator()(Record& effect) const {
+    // Only the disk knows the stripes of a store. The engine lists none that the mover has not
+    // made.
+    for (JobRecord& job : effect.jobs) {
+      for (const StoreId store : job.stores) job.store_stripes.push_back(mover.StripesOf(store));
+    }
     const absl::Status status = journal->Append(effect);
     if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
   }
@@ -160,7 +185,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(const Config& config, Persiste
   std::unique_ptr<Node> node(new Node(config));
   // The directory is claimed first, so that a second daemon ends before it takes any memory.
   MEMTIDE_ASSIGN_OR_RETURN(node->socket_dir_, SocketDir::Claim(config.socket_dir));
-  MEMTIDE_RETURN_IF_ERROR(node->StartMemory());
+  MEMTIDE_RETURN_IF_ERROR(node->StartMemory(Measure(persisted).blocks));
   MEMTIDE_RETURN_IF_ERROR(node->StartMetrics());
   MEMTIDE_RETURN_IF_ERROR(node->StartEdges(std::move(persisted)));
   spdlog::info("memtided {} serves {}", kVersion, node->socket_dir_->path());
@@ -224,7 +249,7 @@ absl::Status Node::OpenDevice() {
   return absl::OkStatus();
 }
 
-absl::Status Node::StartMemory() {
+absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks) {
   for (const std::string& warning : config_.warnings) {
     spdlog::warn("{}", warning);
     services_.warnings.push_back(warning);
@@ -240,8 +265,14 @@ absl::Status Node::StartMemory() {
     MEMTIDE_RETURN_IF_ERROR(MakeDirectories(config_.ssd_dirs));
     DiskOptions options;
     options.directories = config_.ssd_dirs;
+    options.pool = config_.ssd_pool;
+    options.persisted = persisted_blocks;
     MEMTIDE_ASSIGN_OR_RETURN(disk_, OpenDisk(options));
     spdlog::info("ssd pool: {}, {}", FormatBytes(config_.ssd_pool), disk_->Describe());
+    LogDirectories(disk_->Directories());
+    for (const DiskDirectory& directory : disk_->Directories()) {
+      services_.ssd_directories.push_back(ToProto(directory));
+    }
   }
   engine_ = std::make_unique<Engine>(ToEngineOptions(config_, device_.get()));
   loop_ = std::make_unique<Loop>(

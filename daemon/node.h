@@ -5,10 +5,13 @@
 #ifndef MEMTIDE_DAEMON_NODE_H_
 #define MEMTIDE_DAEMON_NODE_H_
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "daemon/config/config.h"
 #include "daemon/device/device.h"
@@ -50,7 +53,8 @@ class Node : private EffectSink {
 
   absl::Status OwnGpu(const CudaDeviceConfig& gpu);
   absl::Status OpenDevice();
-  absl::Status StartMemory();
+  // `persisted_blocks`: PersistedMemory::blocks.
+  absl::Status StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks);
   absl::Status StartEdges(PersistedState persisted);
   absl::Status StartMetrics();
   // Restores the jobs of the last daemon, and starts the journal for the next one.

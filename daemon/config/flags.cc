@@ -93,8 +93,9 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
          [flags](const std::vector<std::string>& dirs) {
            for (const std::string& dir : dirs) flags->add_ssd_dirs(dir);
          },
-         "Directory for the SSD pool; may be repeated, chunks are striped [/var/lib/memtide, or "
-         "~/.cache/memtide/store]")
+         "Directory for the SSD pool; may be repeated, chunks are striped by the speed of the "
+         "drives "
+         "[/var/lib/memtide, or ~/.cache/memtide/store]")
       ->type_name("DIR")
       // Otherwise an option with a vector would take all arguments that follow it.
       ->allow_extra_args(false);

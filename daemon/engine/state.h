@@ -202,6 +202,7 @@ class EngineState {
   bool Fits(const Waiter& waiter, uint32_t pins) const;
   bool MayFit(const Waiter& waiter) const;
   void PinChunk(Waiter& waiter, ChunkIndex index, Access access);
+  void Expedite(const Chunk& chunk);
   // The call waits until it is admitted or answered; leases in its way are revoked.
   void WaitForAdmission(Waiter& waiter, const Verdict& verdict);
   // Calls that watch the chunk are tried again when the event has been handled.

@@ -1,10 +1,10 @@
 // Disk: the seam to the SSD pool.
 //
 // A disk hands out stores: sets of unlinked files (mode 0600, O_DIRECT), striped over the disk's
-// directories, that vanish with the last process that has them open. Transfers are whole chunks;
-// the implementation cuts them into pieces, keeps a few in flight, resubmits short completions, and
-// calls `done` exactly once. Implementations: UringDisk (io_uring with registered buffers),
-// ThreadDisk (pread/pwrite on a pool of threads, where io_uring is refused), and in tests
+// directories by their speed, that vanish with the last process that has them open. Transfers are
+// whole chunks; the implementation cuts them into pieces, keeps a few in flight, resubmits short
+// completions, and calls `done` exactly once. Implementations: UringDisk (io_uring with registered
+// buffers), ThreadDisk (pread/pwrite on a pool of threads, where io_uring is refused), and in tests
 // FaultyDisk, which delays, fails or tears the n-th operation of another disk.
 //
 // Threads: every method may be called from any thread; `done` is called from a thread of the disk's
@@ -23,6 +23,7 @@
 #include "base/bytes.h"
 #include "base/ids.h"
 #include "daemon/io/owned_fd.h"
+#include "daemon/io/stripes.h"
 
 namespace memtide {
 
@@ -34,7 +35,21 @@ struct DiskTransfer {
   Bytes offset;
   Bytes size;
   char* memory = nullptr;
+  // For Expedite. Unique among the transfers that have not ended, where Expedite is used.
+  TransferId id;
+  // Drives are shared fairly between jobs.
+  JobId job;
+  // A call waits for the transfer: it precedes those of the same direction that none waits for.
+  bool awaited = false;
 };
+
+// A directory of a disk, and its part of the stores that are made now.
+struct DiskDirectory {
+  std::string path;
+  double bytes_per_second = 0;  // As measured; zero: not measured.
+  uint32_t stripes = 0;         // Its part of each cycle (Stripes).
+};
+
 inline constexpr Bytes kDiskAlignment = KiB(4);
 
 class Disk {
@@ -45,6 +60,7 @@ class Disk {
 
   // "io_uring, registered buffers, /var/lib/memtide": for logs.
   virtual std::string Describe() const = 0;
+  virtual std::vector<DiskDirectory> Directories() const = 0;
 
   // Makes files of `size` bytes in all, with their blocks reserved, so that a later write cannot
   // fail for lack of space. RESOURCE_EXHAUSTED names directory and sizes.
@@ -54,9 +70,14 @@ class Disk {
 
   // The files of a store, one per directory, to outlive the process; and a store made of the files
   // of an earlier process, with the bytes of its last completed transfer. DATA_LOSS if they differ
-  // from the files that MakeStore would make now.
+  // from the files that MakeStore made, in as many directories, with these stripes.
   virtual std::vector<int> Files(StoreId store) const = 0;
-  virtual absl::Status AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) = 0;
+  // `counts`: the StripesOf(store) of then.
+  virtual absl::Status AdoptStore(StoreId store, Bytes size, StripeCounts counts,
+                                  std::vector<OwnedFd> files) = 0;
+  // How the store is striped: as it was made, whatever stores are made like now. Empty if there is
+  // no such store.
+  virtual StripeCounts StripesOf(StoreId store) const = 0;
 
   // Announces memory that transfers will use often, so that it can be registered with the kernel.
   // Transfers work without it. If the kernel refuses, Describe says so from then on.
@@ -66,6 +87,8 @@ class Disk {
   virtual void RemoveBuffer(char* memory) = 0;
 
   virtual void Start(const DiskTransfer& transfer, Done done) = 0;
+  // From now on a call waits for the transfer with this id. Ignored if it has ended.
+  virtual void Expedite(TransferId transfer) = 0;
 };
 
 }  // namespace memtide

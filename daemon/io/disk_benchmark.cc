@@ -20,14 +20,13 @@
 #include "absl/strings/numbers.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/mutex.h"
 #include "base/shared_memory.h"
 #include "daemon/io/open_disk.h"
+#include "daemon/io/testing/stream_chunks.h"
 
 namespace memtide {
 namespace {
 
-constexpr Bytes kChunk = MiB(64);
 constexpr Bytes kFile = GiB(1);
 constexpr int kBuffers = 4;  // Chunks in flight.
 constexpr StoreId kStore(1);
@@ -109,35 +108,6 @@ class BareStreamer {
   io_uring ring_;
 };
 
-// Whole chunks through the seam, kBuffers of them in flight.
-void StreamChunks(Disk* disk, const SharedMemory& memory, Direction direction) {
-  Mutex mutex;
-  CondVar changed;
-  std::vector<char*> idle;
-  for (int i = 0; i < kBuffers; ++i) idle.push_back(memory.data() + i * kChunk.count());
-  for (Bytes offset; offset < kFile; offset += kChunk) {
-    DiskTransfer transfer;
-    transfer.direction = direction;
-    transfer.store = kStore;
-    transfer.offset = offset;
-    transfer.size = kChunk;
-    {
-      MutexLock lock(&mutex);
-      while (idle.empty()) changed.Wait(&mutex);
-      transfer.memory = idle.back();
-      idle.pop_back();
-    }
-    disk->Start(transfer, [&, memory = transfer.memory](absl::Status status) {
-      MEMTIDE_CHECK(status.ok()) << status;
-      MutexLock lock(&mutex);
-      idle.push_back(memory);
-      changed.Signal();
-    });
-  }
-  MutexLock lock(&mutex);
-  while (idle.size() < kBuffers) changed.Wait(&mutex);
-}
-
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -157,7 +127,7 @@ void Compare(const char* name, BareStreamer* bare, Disk* disk, const SharedMemor
   std::vector<double> ratios;
   for (int round = 0; round < rounds; ++round) {
     const Cost bare_cost = Measure([&] { bare->Stream(direction); });
-    const Cost disk_cost = Measure([&] { StreamChunks(disk, memory, direction); });
+    const Cost disk_cost = Measure([&] { StreamChunks(disk, kStore, kFile, memory, direction); });
     bare_series.Add(bare_cost);
     disk_series.Add(disk_cost);
     ratios.push_back(disk_cost.gigabytes_per_second / bare_cost.gigabytes_per_second);
@@ -169,7 +139,8 @@ void Compare(const char* name, BareStreamer* bare, Disk* disk, const SharedMemor
 }
 
 int Run(const std::string& directory, int rounds) {
-  absl::StatusOr<SharedMemory> memory = SharedMemory::Create("benchmark", kChunk * kBuffers);
+  absl::StatusOr<SharedMemory> memory =
+      SharedMemory::Create("benchmark", kStreamedChunk * kBuffers);
   MEMTIDE_CHECK(memory.ok()) << memory.status();
   DiskOptions options;
   options.directories = {directory};
@@ -181,7 +152,7 @@ int Run(const std::string& directory, int rounds) {
   BareStreamer bare(directory, *memory);
   // Files that were never written read back without the disk.
   bare.Stream(Direction::kWrite);
-  StreamChunks(disk->get(), *memory, Direction::kWrite);
+  StreamChunks(disk->get(), kStore, kFile, *memory, Direction::kWrite);
   std::printf("%s\n", (*disk)->Describe().c_str());
   Compare("write", &bare, disk->get(), *memory, Direction::kWrite, rounds);
   Compare("read", &bare, disk->get(), *memory, Direction::kRead, rounds);

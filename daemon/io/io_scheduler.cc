@@ -15,24 +15,30 @@ namespace {
 // returns EAGAIN for a moment, not for ever.
 constexpr int kMaxAttempts = 1000;
 
+// Whether a cursor is of this transfer.
+auto IsOf(std::list<Transfer>::iterator transfer) {
+  return [transfer](const auto& cursor) { return cursor.transfer == transfer; };
+}
+
 }  // namespace
 
 IoScheduler::IoScheduler(std::shared_ptr<const StoreTable> stores,
                          const IoSchedulerOptions& options)
-    : stores_(std::move(stores)), stripes_(stores_->stripes()), options_(options) {
+    : stores_(std::move(stores)), options_(options) {
   MEMTIDE_CHECK(options.piece <= kStripeSize && options.small_piece <= options.piece);
   MEMTIDE_CHECK(!options.small_piece.IsZero() && options.piece.IsMultipleOf(kDiskAlignment) &&
                 options.small_piece.IsMultipleOf(kDiskAlignment));
   // A full lane refills at half (decision 7), so half of it must hold a piece.
   MEMTIDE_CHECK(options.in_flight >= options.piece * 2);
-  lanes_.resize(2 * stripes_.directories());
+  lanes_.resize(2 * stores_->drive_count());
   // The pool cannot run dry before the lanes are full: Cut charges each piece at least small_piece.
   pieces_.resize(lanes_.size() * (options.in_flight / options.small_piece));
   for (Piece& piece : pieces_) free_pieces_.push_back(&piece);
 }
 
-size_t IoScheduler::LaneOf(size_t directory, DiskTransfer::Direction direction) const {
-  return 2 * directory + (direction == DiskTransfer::Direction::kWrite ? 1 : 0);
+IoScheduler::Lane& IoScheduler::LaneOf(const Cursor& cursor) {
+  const bool write = cursor.transfer->request.direction == DiskTransfer::Direction::kWrite;
+  return lanes_[2 * stores_->drives()[cursor.directory] + (write ? 1 : 0)];
 }
 
 void IoScheduler::Add(Transfer transfer) {
@@ -47,12 +53,28 @@ void IoScheduler::Add(Transfer transfer) {
       << request.size << " at " << request.offset << " of store " << request.store;
 
   const auto place = transfers_.insert(transfers_.end(), std::move(transfer));
-  // Each directory gets a cursor of its own, so that all of them work on one transfer at once.
-  for (size_t directory = 0; directory < stripes_.directories(); ++directory) {
-    const Bytes first = stripes_.FirstIn(directory, place->request.offset);
-    if (first >= *end) continue;
-    lanes_[LaneOf(directory, place->request.direction)].cursors.push_back({place, first});
+  const Stripes& stripes = *place->store->stripes;
+  // Each directory gets a cursor of its own, so that all drives work on one transfer at once.
+  for (size_t directory = 0; directory < stripes.directories(); ++directory) {
+    if (stripes.counts()[directory] == 0) continue;
+    const Cursor cursor{place, directory, stripes.FirstIn(directory, place->request.offset)};
+    if (cursor.next >= *end) continue;
+    Lane& lane = LaneOf(cursor);
+    (place->request.awaited ? lane.awaited : lane.others).Push(place->request.job, cursor);
     ++place->cursors;
+  }
+}
+
+void IoScheduler::Expedite(TransferId id) {
+  for (auto transfer = transfers_.begin(); transfer != transfers_.end(); ++transfer) {
+    DiskTransfer& request = transfer->request;
+    if (request.id != id || request.awaited) continue;
+    request.awaited = true;
+    for (Lane& lane : lanes_) {
+      for (const Cursor& cursor : lane.others.Take(request.job, IsOf(transfer))) {
+        lane.awaited.Push(request.job, cursor);
+      }
+    }
   }
 }
 
@@ -70,15 +92,18 @@ Piece* IoScheduler::Next() {
 
 Piece* IoScheduler::Cut(size_t index) {
   Lane& lane = lanes_[index];
-  if (lane.cursors.empty() || lane.full || free_pieces_.empty()) return nullptr;
-  Cursor& cursor = lane.cursors.front();
+  const size_t waiting = lane.awaited.size() + lane.others.size();
+  if (waiting == 0 || lane.full || free_pieces_.empty()) return nullptr;
+  FairQueue<Cursor>& queue = lane.awaited.size() > 0 ? lane.awaited : lane.others;
+  Cursor& cursor = queue.First();
+  const Stripes& stripes = *cursor.transfer->store->stripes;
   const DiskTransfer& request = cursor.transfer->request;
   const Bytes end = request.offset + request.size;
   // Alone, a small transfer keeps the disk busy only in small pieces.
-  const bool alone = lane.cursors.size() == 1;
+  const bool alone = waiting == 1;
   const bool small = request.size < options_.piece;
   const Bytes limit = alone && small ? options_.small_piece : options_.piece;
-  const Bytes stripe_end = stripes_.EndOfStripe(cursor.next);
+  const Bytes stripe_end = stripes.EndOfStripe(cursor.next);
   const Bytes size = std::min({limit, stripe_end - cursor.next, end - cursor.next});
   // A piece takes room of at least small_piece, so that the pool bounds the number of pieces.
   const Bytes charge = std::max(size, options_.small_piece);
@@ -91,12 +116,12 @@ Piece* IoScheduler::Cut(size_t index) {
 
   Piece* const piece = free_pieces_.back();
   free_pieces_.pop_back();
-  const size_t directory = stripes_.DirectoryOf(cursor.next);
   piece->place = cursor.transfer;
   piece->lane = index;
   piece->lane_charge = charge;
-  piece->fd = cursor.transfer->store->files[directory].get();
-  piece->file_offset = stripes_.FileOffset(cursor.next);
+  piece->directory = cursor.directory;
+  piece->fd = cursor.transfer->store->files[cursor.directory].get();
+  piece->file_offset = stripes.FileOffset(cursor.next);
   piece->memory = request.memory + (cursor.next - request.offset).count();
   piece->size = size;
   piece->attempts = 0;
@@ -104,11 +129,12 @@ Piece* IoScheduler::Cut(size_t index) {
   ++cursor.transfer->pieces;
 
   cursor.next += size;
-  // The stripes in between lie in other directories, whose lanes have cursors of their own.
-  if (cursor.next == stripe_end) cursor.next = stripes_.FirstIn(directory, cursor.next);
+  queue.Charge(size);
+  // The stripes in between lie in other directories, which have cursors of their own.
+  if (cursor.next == stripe_end) cursor.next = stripes.FirstIn(cursor.directory, cursor.next);
   if (cursor.next >= end) {
     --cursor.transfer->cursors;
-    lane.cursors.pop_front();
+    queue.Pop();
   }
   return piece;
 }
@@ -142,7 +168,7 @@ absl::Status IoScheduler::Error(const Piece& piece, int error) const {
   const std::string what =
       absl::StrCat(read ? "reading " : "writing ", FormatBytes(piece.size), " at offset ",
                    piece.file_offset.count(), " of store ", request.store.value(), " in ",
-                   stores_->directories()[piece.lane / 2].path());
+                   stores_->directories()[piece.directory].path());
   if (error > 0) return read ? ReadError(error, what) : WriteError(error, what);
   // A result of 0: the file is shorter than it was made, or the device accepts nothing.
   if (read) return absl::DataLossError(absl::StrCat(what, ": the file ends there"));
@@ -151,9 +177,8 @@ absl::Status IoScheduler::Error(const Piece& piece, int error) const {
 
 void IoScheduler::Abandon(std::list<Transfer>::iterator transfer) {
   for (Lane& lane : lanes_) {
-    const auto of_transfer = [&](const Cursor& cursor) { return cursor.transfer == transfer; };
-    lane.cursors.erase(std::remove_if(lane.cursors.begin(), lane.cursors.end(), of_transfer),
-                       lane.cursors.end());
+    lane.awaited.Take(transfer->request.job, IsOf(transfer));
+    lane.others.Take(transfer->request.job, IsOf(transfer));
   }
   transfer->cursors = 0;
 }

@@ -1,11 +1,12 @@
 // IoScheduler: cuts transfers into pieces and says which piece goes next.
 //
-// There is one lane per directory and direction, each with a bounded number of bytes in flight:
-// more would add latency and no throughput. A full lane starts nothing until half of its bytes have
-// arrived, because pieces that are submitted together cost the kernel, and the host of a virtual
-// machine, little more than one piece (a third to a half of the CPU time per GB). Within a lane,
-// transfers are first come, first served. Pieces come from a fixed pool; nothing is allocated per
-// piece.
+// There is one lane per drive and direction, each with a bounded number of bytes in flight: more
+// would add latency and no throughput. Directories of one drive share its lanes. A full lane starts
+// nothing until half of its bytes have arrived, because pieces that are submitted together cost the
+// kernel, and the host of a virtual machine, little more than one piece (a third to a half of the
+// CPU time per GB). A lane serves one transfer at a time: those that a call waits for first, jobs
+// in turn by bytes, the transfers of one job in the order of Add. Pieces come from a fixed pool;
+// nothing is allocated per piece.
 //
 // Thread safety: thread-compatible. The class has no threads and does no I/O: UringDisk drives it
 // from its ring's thread, ThreadDisk under a lock.
@@ -13,7 +14,6 @@
 #define MEMTIDE_DAEMON_IO_IO_SCHEDULER_H_
 
 #include <cstddef>
-#include <deque>
 #include <list>
 #include <memory>
 #include <vector>
@@ -22,6 +22,7 @@
 #include "absl/types/optional.h"
 #include "base/bytes.h"
 #include "daemon/io/disk.h"
+#include "daemon/io/fair_queue.h"
 #include "daemon/io/store_table.h"
 #include "daemon/io/stripes.h"
 
@@ -33,7 +34,7 @@ struct IoSchedulerOptions {
   // Piece size for a transfer smaller than `piece` that is alone in its lane: a single piece would
   // not keep the disk busy.
   Bytes small_piece = MiB(1);
-  Bytes in_flight = MiB(32);  // Per directory and direction. At least two pieces.
+  Bytes in_flight = MiB(32);  // Per drive and direction. At least two pieces.
 };
 
 // A transfer that is queued or in flight.
@@ -45,7 +46,7 @@ struct Transfer {
 
   // Set by IoScheduler.
   absl::Status status;
-  size_t cursors = 0;  // Lanes with something left to cut.
+  size_t cursors = 0;  // Directories with something left to cut.
   size_t pieces = 0;   // In flight.
 };
 
@@ -56,6 +57,7 @@ struct Piece {
   std::list<Transfer>::iterator place;
   size_t lane = 0;
   Bytes lane_charge;
+  size_t directory = 0;
   int fd = -1;
   Bytes file_offset;
   char* memory = nullptr;
@@ -76,6 +78,9 @@ class IoScheduler {
   // REQUIRES: request is aligned, not empty and inside its store.
   void Add(Transfer transfer);
 
+  // A call waits for the transfer from now on. Ignored if none has this id.
+  void Expedite(TransferId transfer);
+
   // The next piece to start, or null when nothing may start now. Give it to Advance.
   Piece* Next();
 
@@ -90,17 +95,19 @@ class IoScheduler {
   size_t capacity() const { return pieces_.size(); }
 
  private:
+  // What is left to cut of a transfer's part in one directory.
   struct Cursor {
     std::list<Transfer>::iterator transfer;
+    size_t directory = 0;
     Bytes next;  // Offset in the store.
   };
   struct Lane {
-    std::deque<Cursor> cursors;
+    FairQueue<Cursor> awaited, others;
     Bytes in_flight;
     bool full = false;  // Starts nothing until half is left.
   };
 
-  size_t LaneOf(size_t directory, DiskTransfer::Direction direction) const;
+  Lane& LaneOf(const Cursor& cursor);
   Piece* Cut(size_t lane);
   // Cuts no more pieces from a failed transfer.
   void Abandon(std::list<Transfer>::iterator transfer);
@@ -108,7 +115,6 @@ class IoScheduler {
   void End(Piece* piece, absl::optional<Completion>* completion);
 
   const std::shared_ptr<const StoreTable> stores_;
-  const Stripes stripes_;
   const IoSchedulerOptions options_;
   std::list<Transfer> transfers_;
   std::vector<Lane> lanes_;

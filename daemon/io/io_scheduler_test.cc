@@ -3,7 +3,10 @@
 #include <cerrno>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/io/testing/scratch_directory.h"
@@ -22,23 +25,26 @@ constexpr DiskTransfer::Direction kWrite = DiskTransfer::Direction::kWrite;
 // Plays the disk: takes pieces and decides how they end. Memory is only counted with, never used.
 class IoSchedulerTest : public testing::Test {
  protected:
-  explicit IoSchedulerTest(size_t directories = 1) {
-    std::vector<std::string> paths;
-    for (size_t i = 0; i < directories; ++i) {
+  // `drives`: of each directory.
+  explicit IoSchedulerTest(std::vector<size_t> drives = {0}, StripeCounts counts = {}) {
+    std::vector<StoreDirectory> directories;
+    for (size_t i = 0; i < drives.size(); ++i) {
       scratch_.push_back(std::make_unique<ScratchDirectory>());
-      paths.push_back(scratch_.back()->path());
+      directories.push_back(*StoreDirectory::Claim(scratch_.back()->path()));
     }
-    absl::StatusOr<std::shared_ptr<StoreTable>> stores = StoreTable::Open(paths);
-    EXPECT_TRUE(stores.ok()) << stores.status();
-    stores_ = *stores;
+    stores_ = std::make_shared<StoreTable>(std::move(directories), std::move(drives));
+    if (!counts.empty()) stores_->StripeFromNowOn(counts, std::vector<double>(counts.size()));
     EXPECT_TRUE(stores_->Make(StoreId(1), MiB(128)).ok());
     scheduler_ = std::make_unique<IoScheduler>(stores_, IoSchedulerOptions());
   }
 
   // The transfer's status will be in results_[name].
-  void Add(int name, DiskTransfer::Direction direction, Bytes offset, Bytes size) {
+  void Add(int name, DiskTransfer::Direction direction, Bytes offset, Bytes size,
+           JobId job = JobId(0), bool awaited = false) {
     Transfer transfer;
-    transfer.request = {direction, StoreId(1), offset, size, Memory(name)};
+    transfer.request = {direction, StoreId(1),   offset,
+                        size,      Memory(name), TransferId(static_cast<uint64_t>(name)),
+                        job,       awaited};
     transfer.done = [this, name](absl::Status status) {
       EXPECT_TRUE(results_.emplace(name, status).second) << name << " ended twice";
     };
@@ -106,6 +112,94 @@ TEST_F(IoSchedulerTest, TheFirstTransferIsDoneFirst) {
     for (Piece* piece : TakeAll()) pieces.push_back(piece);
   }
   EXPECT_EQ(results_.begin()->first, 1);
+}
+
+// The transfers of the pieces that start, in their order, each once for the pieces in a row.
+class IoSchedulerOrderTest : public IoSchedulerTest {
+ protected:
+  using IoSchedulerTest::IoSchedulerTest;
+
+  std::vector<int> Order() {
+    std::vector<int> order;
+    std::vector<Piece*> flying = TakeAll();
+    while (!flying.empty()) {
+      for (Piece* piece : flying) {
+        const int name = static_cast<int>(piece->transfer().request.id.value());
+        if (order.empty() || order.back() != name) order.push_back(name);
+        Finish(piece);
+      }
+      flying = TakeAll();
+    }
+    return order;
+  }
+};
+
+TEST_F(IoSchedulerOrderTest, ADriveServesOneTransferAtATime) {
+  for (int name = 1; name <= 4; ++name) Add(name, kRead, MiB(24 * name), MiB(24), JobId(name % 2));
+  EXPECT_THAT(Order(), testing::ElementsAre(2, 1, 4, 3));
+}
+
+TEST_F(IoSchedulerOrderTest, WhatACallWaitsForPrecedesTheRestOfAPrefetch) {
+  Add(1, kRead, Bytes(0), MiB(64), JobId(1));
+  Add(2, kRead, MiB(64), MiB(8), JobId(1));
+  Add(3, kRead, MiB(72), MiB(8), JobId(2), /*awaited=*/true);
+  Piece* const first = scheduler_->Next();
+  EXPECT_EQ(first->transfer().request.id, TransferId(3));
+  Add(4, kRead, MiB(80), MiB(8), JobId(2), /*awaited=*/true);
+  EXPECT_EQ(scheduler_->Next()->transfer().request.id, TransferId(4));
+  EXPECT_THAT(Order(), testing::ElementsAre(1, 2));
+}
+
+TEST_F(IoSchedulerOrderTest, APrefetchForWhichACallBeginsToWaitIsNextFromThenOn) {
+  Add(1, kRead, Bytes(0), MiB(64), JobId(1));
+  Add(2, kRead, MiB(64), MiB(24), JobId(1));
+  Add(3, kRead, MiB(88), MiB(8), JobId(2));
+  Piece* const first = scheduler_->Next();
+  EXPECT_EQ(first->transfer().request.id, TransferId(1));
+  scheduler_->Expedite(TransferId(2));
+  scheduler_->Expedite(TransferId(2));
+  scheduler_->Expedite(TransferId(99));
+  EXPECT_THAT(Order(), testing::ElementsAre(2, 1, 3));
+  Finish(first);
+  EXPECT_EQ(results_.size(), 3u);
+}
+
+TEST_F(IoSchedulerOrderTest, JobsShareADriveByBytesWhateverTheSizeOfTheirTransfers) {
+  for (int i = 0; i < 4; ++i) Add(10 + i, kRead, Bytes(0), MiB(32), JobId(1));
+  for (int i = 0; i < 16; ++i) Add(20 + i, kRead, Bytes(0), MiB(8), JobId(2));
+  std::map<JobId, Bytes> served;
+  for (int i = 0; i < 24; ++i) {
+    Piece* const piece = scheduler_->Next();
+    served[piece->transfer().request.job] += piece->size;
+    Finish(piece);
+    const Bytes less = std::min(served[JobId(1)], served[JobId(2)]);
+    EXPECT_LE(std::max(served[JobId(1)], served[JobId(2)]) - less, MiB(32));
+  }
+}
+
+TEST_F(IoSchedulerOrderTest, AJobThatWasIdleIsServedNextButNotForWhatItMissed) {
+  for (int i = 0; i < 8; ++i) Add(10 + i, kRead, Bytes(0), MiB(8), JobId(1));
+  for (int i = 0; i < 4; ++i) Finish(scheduler_->Next());
+  for (int i = 0; i < 4; ++i) Add(20 + i, kRead, Bytes(0), MiB(8), JobId(2));
+  EXPECT_THAT(Order(), testing::ElementsAre(20, 14, 21, 15, 22, 16, 23, 17));
+}
+
+class SharedDriveIoSchedulerTest : public IoSchedulerOrderTest {
+ protected:
+  SharedDriveIoSchedulerTest() : IoSchedulerOrderTest({0, 0}) {}
+};
+
+TEST_F(SharedDriveIoSchedulerTest, DirectoriesOfOneDriveShareItsQueue) {
+  Add(1, kRead, Bytes(0), MiB(64));
+  Add(2, kRead, MiB(64), MiB(64));
+  Bytes in_flight;
+  for (Piece* piece : TakeAll()) {
+    in_flight += piece->size;
+    EXPECT_EQ(piece->transfer().request.id, TransferId(1));
+    Finish(piece);
+  }
+  EXPECT_EQ(in_flight, MiB(32));
+  EXPECT_THAT(Order(), testing::ElementsAre(1, 2));
 }
 
 TEST_F(IoSchedulerTest, ASmallTransferIsCutSmallOnlyWhenNoOtherWaits) {
@@ -184,7 +278,7 @@ TEST_F(IoSchedulerTest, ErrorsSayWhatTheyMean) {
 
 class StripedIoSchedulerTest : public IoSchedulerTest {
  protected:
-  StripedIoSchedulerTest() : IoSchedulerTest(3) {}
+  StripedIoSchedulerTest() : IoSchedulerTest({0, 1, 2}, {3, 1, 2}) {}
 };
 
 TEST_F(StripedIoSchedulerTest, ALargeTransferKeepsEveryDirectoryBusy) {
@@ -192,7 +286,11 @@ TEST_F(StripedIoSchedulerTest, ALargeTransferKeepsEveryDirectoryBusy) {
   std::map<int, Bytes> in_flight;
   for (const Piece* piece : TakeAll()) in_flight[piece->fd] += piece->size;
   ASSERT_EQ(in_flight.size(), 3u);
-  for (const auto& [fd, bytes] : in_flight) EXPECT_EQ(bytes, MiB(32));
+  const std::vector<int> files = stores_->Files(StoreId(1));
+  // The whole of the smaller parts, and as much as a lane takes of the largest.
+  EXPECT_EQ(in_flight[files[0]], MiB(32));
+  EXPECT_EQ(in_flight[files[1]], MiB(16));
+  EXPECT_EQ(in_flight[files[2]], MiB(32));
 }
 
 // Random transfers and endings from a seed: every byte of every transfer is moved exactly once, to
@@ -214,9 +312,9 @@ TEST_F(StripedIoSchedulerTest, EveryByteIsMovedOnceWhateverTheOrder) {
     for (Piece* piece : TakeAll()) {
       const DiskTransfer& request = piece->transfer().request;
       const Bytes place = request.offset + Bytes(piece->memory - request.memory);
-      const size_t directory = stores_->stripes().DirectoryOf(place);
+      const size_t directory = store->stripes->DirectoryOf(place);
       EXPECT_EQ(piece->fd, store->files[directory].get());
-      EXPECT_EQ(piece->file_offset, stores_->stripes().FileOffset(place));
+      EXPECT_EQ(piece->file_offset, store->stripes->FileOffset(place));
       EXPECT_LE(piece->memory + piece->size.count(), request.memory + request.size.count());
       moved += piece->size;
       char* const end = piece->memory + piece->size.count();

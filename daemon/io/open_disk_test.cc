@@ -30,19 +30,23 @@ class Faultless : public Disk {
   explicit Faultless(std::unique_ptr<Disk> disk) : disk_(std::move(disk)), faulty_(disk_.get()) {}
 
   std::string Describe() const override { return faulty_.Describe(); }
+  std::vector<DiskDirectory> Directories() const override { return faulty_.Directories(); }
   absl::Status MakeStore(StoreId store, Bytes size) override {
     return faulty_.MakeStore(store, size);
   }
   void DropStore(StoreId store) override { faulty_.DropStore(store); }
   std::vector<int> Files(StoreId store) const override { return faulty_.Files(store); }
-  absl::Status AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) override {
-    return faulty_.AdoptStore(store, size, std::move(files));
+  absl::Status AdoptStore(StoreId store, Bytes size, StripeCounts counts,
+                          std::vector<OwnedFd> files) override {
+    return faulty_.AdoptStore(store, size, std::move(counts), std::move(files));
   }
+  StripeCounts StripesOf(StoreId store) const override { return faulty_.StripesOf(store); }
   void AddBuffer(char* memory, Bytes size) override { faulty_.AddBuffer(memory, size); }
   void RemoveBuffer(char* memory) override { faulty_.RemoveBuffer(memory); }
   void Start(const DiskTransfer& transfer, Done done) override {
     faulty_.Start(transfer, std::move(done));
   }
+  void Expedite(TransferId transfer) override { faulty_.Expedite(transfer); }
 
  private:
   const std::unique_ptr<Disk> disk_;

@@ -169,7 +169,16 @@ absl::StatusOr<StoreDirectory> StoreDirectory::Claim(const std::string& path) {
 }
 
 StoreDirectory::StoreDirectory(std::string path, OwnedFd directory, OwnedFd marker)
-    : path_(std::move(path)), directory_(std::move(directory)), marker_(std::move(marker)) {}
+    : path_(std::move(path)), directory_(std::move(directory)), marker_(std::move(marker)) {
+  struct stat status;
+  if (fstat(directory_.get(), &status) == 0) drive_ = status.st_dev;
+}
+
+Bytes StoreDirectory::Free() const {
+  struct statvfs space;
+  if (fstatvfs(directory_.get(), &space) != 0) return Bytes();
+  return Bytes(space.f_frsize) * space.f_bavail;
+}
 
 absl::StatusOr<OwnedFd> StoreDirectory::OpenUnnamed(int extra_flags) const {
   const int flags = O_RDWR | O_CLOEXEC | extra_flags;
@@ -228,9 +237,7 @@ absl::Status StoreDirectory::Adopt(int file, Bytes size) const {
 absl::StatusOr<OwnedFd> StoreDirectory::MakeFile(Bytes size) const {
   MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, OpenUnnamed(direct_ ? O_DIRECT : 0));
   if (size.IsZero()) return file;
-  struct statvfs space;
-  if (fstatvfs(directory_.get(), &space) != 0) return WriteError(errno, path_);
-  const Bytes free = Bytes(space.f_frsize) * space.f_bavail;
+  const Bytes free = Free();
   const std::string what = absl::StrCat("reserving ", FormatBytes(size), " in ", path_, ", where ",
                                         FormatBytes(free), " are free");
   // A failing fallocate would fill the disk for a moment, for every user of it.

@@ -11,6 +11,7 @@
 #ifndef MEMTIDE_DAEMON_IO_STORE_DIRECTORY_H_
 #define MEMTIDE_DAEMON_IO_STORE_DIRECTORY_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -30,6 +31,10 @@ class StoreDirectory {
   const std::string& path() const { return path_; }
   // Whether files bypass the page cache (O_DIRECT); not every file system can.
   bool direct() const { return direct_; }
+  // The device number (st_dev) of its file system: directories with the same one are on one drive.
+  uint64_t drive() const { return drive_; }
+  // What its file system has free for this user.
+  Bytes Free() const;
 
   // An unnamed file of mode 0600 with `size` bytes of blocks reserved. RESOURCE_EXHAUSTED, naming
   // directory and sizes, when the disk is too full; nothing is left behind then.
@@ -47,6 +52,7 @@ class StoreDirectory {
   OwnedFd directory_;
   OwnedFd marker_;
   bool direct_ = false;
+  uint64_t drive_ = 0;
 };
 
 }  // namespace memtide

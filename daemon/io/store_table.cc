@@ -1,14 +1,27 @@
 #include "daemon/io/store_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/io/disk.h"
 
 namespace memtide {
+namespace {
+
+// Numbers the drives in the order of their first directories.
+std::vector<size_t> DrivesOf(const std::vector<StoreDirectory>& directories) {
+  std::map<uint64_t, size_t> numbers;
+  std::vector<size_t> drives;
+  for (const StoreDirectory& directory : directories) {
+    drives.push_back(numbers.emplace(directory.drive(), numbers.size()).first->second);
+  }
+  return drives;
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<StoreTable>> StoreTable::Open(
     const std::vector<std::string>& paths) {
@@ -17,12 +30,17 @@ absl::StatusOr<std::shared_ptr<StoreTable>> StoreTable::Open(
     MEMTIDE_ASSIGN_OR_RETURN(StoreDirectory directory, StoreDirectory::Claim(path));
     directories.push_back(std::move(directory));
   }
-  return std::make_shared<StoreTable>(std::move(directories));
+  std::vector<size_t> drives = DrivesOf(directories);
+  return std::make_shared<StoreTable>(std::move(directories), std::move(drives));
 }
 
-StoreTable::StoreTable(std::vector<StoreDirectory> directories)
-    : directories_(std::move(directories)), stripes_(directories_.size()) {
-  MEMTIDE_CHECK(!directories_.empty());
+StoreTable::StoreTable(std::vector<StoreDirectory> directories, std::vector<size_t> drives)
+    : directories_(std::move(directories)),
+      drives_(std::move(drives)),
+      drive_count_(drives_.empty() ? 0 : *std::max_element(drives_.begin(), drives_.end()) + 1),
+      stripes_(std::make_shared<const Stripes>(Stripes::Equal(directories_.size()))),
+      speeds_(directories_.size()) {
+  MEMTIDE_CHECK(drives_.size() == directories_.size()) << drives_.size() << " drives";
 }
 
 std::string StoreTable::Describe() const {
@@ -32,35 +50,79 @@ std::string StoreTable::Describe() const {
   });
 }
 
+std::vector<DiskDirectory> StoreTable::Directories() const {
+  MutexLock lock(&mutex_);
+  std::vector<DiskDirectory> all;
+  for (size_t i = 0; i < directories_.size(); ++i) {
+    all.push_back({directories_[i].path(), speeds_[i], stripes_->counts()[i]});
+  }
+  return all;
+}
+
+void StoreTable::StripeFromNowOn(StripeCounts counts, std::vector<double> speeds) {
+  MEMTIDE_CHECK(counts.size() == directories_.size() && speeds.size() == directories_.size())
+      << counts.size() << " counts and " << speeds.size() << " speeds";
+  auto stripes = std::make_shared<const Stripes>(std::move(counts));
+  MutexLock lock(&mutex_);
+  stripes_ = std::move(stripes);
+  speeds_ = std::move(speeds);
+}
+
 absl::Status StoreTable::Make(StoreId id, Bytes size) {
+  std::shared_ptr<const Stripes> stripes;
+  {
+    MutexLock lock(&mutex_);
+    stripes = stripes_;
+  }
+  return MakeLike(std::move(stripes), id, size);
+}
+
+absl::Status StoreTable::MakeIn(size_t directory, StoreId id, Bytes size) {
+  StripeCounts counts(directories_.size());
+  counts[directory] = 1;
+  return MakeLike(std::make_shared<const Stripes>(std::move(counts)), id, size);
+}
+
+absl::Status StoreTable::MakeLike(std::shared_ptr<const Stripes> stripes, StoreId id, Bytes size) {
   MEMTIDE_CHECK(size.IsMultipleOf(kDiskAlignment)) << size;
   auto store = std::make_shared<Store>();
   store->size = size;
   for (size_t i = 0; i < directories_.size(); ++i) {
     // A failure closes the files made so far. They have no name, so their blocks are free then.
-    MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, directories_[i].MakeFile(stripes_.FileSize(i, size)));
+    MEMTIDE_ASSIGN_OR_RETURN(OwnedFd file, directories_[i].MakeFile(stripes->FileSize(i, size)));
     store->files.push_back(std::move(file));
   }
-  MutexLock lock(&mutex_);
-  MEMTIDE_CHECK(stores_.emplace(id, std::move(store)).second) << "store " << id << " exists";
+  store->stripes = std::move(stripes);
+  Add(id, std::move(store));
   return absl::OkStatus();
 }
 
-absl::Status StoreTable::Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files) {
-  // The number of directories decides where each stripe lies, so it must be the same as then.
+absl::Status StoreTable::Adopt(StoreId id, Bytes size, const StripeCounts& counts,
+                               std::vector<OwnedFd> files) {
   if (files.size() != directories_.size()) {
     return absl::DataLossError(absl::StrCat("a store of ", files.size(), " files, where there are ",
                                             directories_.size(), " directories"));
   }
-  for (size_t i = 0; i < directories_.size(); ++i) {
-    MEMTIDE_RETURN_IF_ERROR(directories_[i].Adopt(files[i].get(), stripes_.FileSize(i, size)));
+  // The record of an earlier process may be damaged.
+  if (counts.size() != files.size() || !Stripes::Valid(counts)) {
+    return absl::DataLossError(absl::StrCat("a store of ", files.size(), " files with stripes ",
+                                            absl::StrJoin(counts, ":")));
   }
   auto store = std::make_shared<Store>();
   store->size = size;
+  store->stripes = std::make_shared<const Stripes>(counts);
+  for (size_t i = 0; i < directories_.size(); ++i) {
+    MEMTIDE_RETURN_IF_ERROR(
+        directories_[i].Adopt(files[i].get(), store->stripes->FileSize(i, size)));
+  }
   store->files = std::move(files);
+  Add(id, std::move(store));
+  return absl::OkStatus();
+}
+
+void StoreTable::Add(StoreId id, std::shared_ptr<const Store> store) {
   MutexLock lock(&mutex_);
   MEMTIDE_CHECK(stores_.emplace(id, std::move(store)).second) << "store " << id << " exists";
-  return absl::OkStatus();
 }
 
 void StoreTable::Drop(StoreId id) {
@@ -83,6 +145,12 @@ std::vector<int> StoreTable::Files(StoreId id) const {
   std::vector<int> files;
   for (const OwnedFd& file : Find(id)->files) files.push_back(file.get());
   return files;
+}
+
+StripeCounts StoreTable::StripesOf(StoreId id) const {
+  MutexLock lock(&mutex_);
+  const auto found = stores_.find(id);
+  return found == stores_.end() ? StripeCounts() : found->second->stripes->counts();
 }
 
 }  // namespace memtide

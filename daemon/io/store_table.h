@@ -1,7 +1,8 @@
 // StoreTable: the stores that exist, each with one file per directory.
 //
 // Shared by all implementations of Disk: making, finding and dropping stores. A dropped store lives
-// until the last shared_ptr that Find returned is gone; then its blocks are freed.
+// until the last shared_ptr that Find returned is gone; then its blocks are freed. Each store keeps
+// the stripes that it was made with.
 //
 // Thread safety: thread-safe.
 #ifndef MEMTIDE_DAEMON_IO_STORE_TABLE_H_
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "base/ids.h"
 #include "base/mutex.h"
+#include "daemon/io/disk.h"
 #include "daemon/io/owned_fd.h"
 #include "daemon/io/store_directory.h"
 #include "daemon/io/stripes.h"
@@ -25,33 +27,55 @@ namespace memtide {
 
 struct Store {
   Bytes size;
+  std::shared_ptr<const Stripes> stripes;
   std::vector<OwnedFd> files;  // By directory.
 };
 
 class StoreTable {
  public:
-  // Claims every directory, or none. REQUIRES: paths is not empty.
+  // Claims every directory, or none, and finds the drives by the device numbers of their file
+  // systems. Stores are striped evenly until StripeFromNowOn. REQUIRES: paths is not empty.
   static absl::StatusOr<std::shared_ptr<StoreTable>> Open(const std::vector<std::string>& paths);
 
-  explicit StoreTable(std::vector<StoreDirectory> directories);
+  // `drives`: the drive of each directory, numbered from zero.
+  StoreTable(std::vector<StoreDirectory> directories, std::vector<size_t> drives);
 
   const std::vector<StoreDirectory>& directories() const { return directories_; }
-  const Stripes& stripes() const { return stripes_; }
+  const std::vector<size_t>& drives() const { return drives_; }
+  size_t drive_count() const { return drive_count_; }
   // "/a, /b (buffered: its file system has no direct I/O)".
   std::string Describe() const;
+  std::vector<DiskDirectory> Directories() const;
+
+  // Stripes the stores that are made later like this. `speeds` is for Directories(): that of its
+  // drive, by directory. REQUIRES: one count and one speed for each directory.
+  void StripeFromNowOn(StripeCounts counts, std::vector<double> speeds);
 
   absl::Status Make(StoreId id, Bytes size);
-  // Adopts the files of a store that an earlier process made in the same directories.
-  absl::Status Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files);
-  // REQUIRES (all): the store exists.
+  // A store that has all its bytes in one directory.
+  absl::Status MakeIn(size_t directory, StoreId id, Bytes size);
+  // Adopts the files of a store that an earlier process made in as many directories, with these
+  // stripes.
+  absl::Status Adopt(StoreId id, Bytes size, const StripeCounts& counts,
+                     std::vector<OwnedFd> files);
+  // REQUIRES: the store exists.
   void Drop(StoreId id);
   std::shared_ptr<const Store> Find(StoreId id) const;
   std::vector<int> Files(StoreId id) const;
 
+  // Empty if there is no such store.
+  StripeCounts StripesOf(StoreId id) const;
+
  private:
+  absl::Status MakeLike(std::shared_ptr<const Stripes> stripes, StoreId id, Bytes size);
+  void Add(StoreId id, std::shared_ptr<const Store> store);
+
   const std::vector<StoreDirectory> directories_;
-  const Stripes stripes_;
+  const std::vector<size_t> drives_;
+  const size_t drive_count_;
   mutable Mutex mutex_;
+  std::shared_ptr<const Stripes> stripes_ ABSL_GUARDED_BY(mutex_);  // For stores made now.
+  std::vector<double> speeds_ ABSL_GUARDED_BY(mutex_);
   std::map<StoreId, std::shared_ptr<const Store>> stores_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -26,7 +26,7 @@ ssize_t Move(const Piece& piece) {
 ThreadDisk::ThreadDisk(std::shared_ptr<StoreTable> stores, const IoSchedulerOptions& options,
                        std::string why)
     : stores_(std::move(stores)), why_(std::move(why)), scheduler_(stores_, options) {
-  const size_t lanes = 2 * stores_->stripes().directories();
+  const size_t lanes = 2 * stores_->drive_count();
   // There is one thread for each full-size piece in flight, because pread and pwrite block.
   const size_t threads = lanes * (options.in_flight / options.piece);
   for (size_t i = 0; i < threads; ++i) {
@@ -50,12 +50,22 @@ std::string ThreadDisk::Describe() const {
 
 absl::Status ThreadDisk::MakeStore(StoreId store, Bytes size) { return stores_->Make(store, size); }
 
+std::vector<DiskDirectory> ThreadDisk::Directories() const { return stores_->Directories(); }
+
 void ThreadDisk::DropStore(StoreId store) { stores_->Drop(store); }
 
 std::vector<int> ThreadDisk::Files(StoreId store) const { return stores_->Files(store); }
 
-absl::Status ThreadDisk::AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) {
-  return stores_->Adopt(store, size, std::move(files));
+absl::Status ThreadDisk::AdoptStore(StoreId store, Bytes size, StripeCounts counts,
+                                    std::vector<OwnedFd> files) {
+  return stores_->Adopt(store, size, counts, std::move(files));
+}
+
+StripeCounts ThreadDisk::StripesOf(StoreId store) const { return stores_->StripesOf(store); }
+
+void ThreadDisk::Expedite(TransferId transfer) {
+  MutexLock lock(&mutex_);
+  scheduler_.Expedite(transfer);
 }
 
 void ThreadDisk::Start(const DiskTransfer& transfer, Done done) {

@@ -56,6 +56,7 @@ class UringDisk::Ring {
   void Add(Transfer transfer) { Post(std::move(transfer)); }
   void AddBuffer(char* memory, Bytes size) { Post(BufferAdded{memory, size}); }
   void RemoveBuffer(char* memory);
+  void Expedite(TransferId transfer) { Post(Awaited{transfer}); }
   std::string DescribeBuffers() const { return buffers_.Describe(); }
 
  private:
@@ -67,8 +68,11 @@ class UringDisk::Ring {
     char* memory;
     std::promise<void>* done;
   };
+  struct Awaited {
+    TransferId transfer;
+  };
   struct Stop {};
-  using Command = std::variant<Transfer, BufferAdded, BufferRemoved, Stop>;
+  using Command = std::variant<Transfer, BufferAdded, BufferRemoved, Awaited, Stop>;
 
   void Post(Command command);
 
@@ -78,6 +82,7 @@ class UringDisk::Ring {
   void Handle(Transfer& transfer);
   void Handle(const BufferAdded& added) { buffers_.Add(added.memory, added.size); }
   void Handle(const BufferRemoved& removed);
+  void Handle(const Awaited& awaited) { scheduler_.Expedite(awaited.transfer); }
   void Handle(Stop) { stopping_ = true; }
   void ArmWake();
   void Submit(Piece* piece);
@@ -263,13 +268,20 @@ std::string UringDisk::Describe() const {
 
 absl::Status UringDisk::MakeStore(StoreId store, Bytes size) { return stores_->Make(store, size); }
 
+std::vector<DiskDirectory> UringDisk::Directories() const { return stores_->Directories(); }
+
 void UringDisk::DropStore(StoreId store) { stores_->Drop(store); }
 
 std::vector<int> UringDisk::Files(StoreId store) const { return stores_->Files(store); }
 
-absl::Status UringDisk::AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) {
-  return stores_->Adopt(store, size, std::move(files));
+absl::Status UringDisk::AdoptStore(StoreId store, Bytes size, StripeCounts counts,
+                                   std::vector<OwnedFd> files) {
+  return stores_->Adopt(store, size, counts, std::move(files));
 }
+
+StripeCounts UringDisk::StripesOf(StoreId store) const { return stores_->StripesOf(store); }
+
+void UringDisk::Expedite(TransferId transfer) { ring_->Expedite(transfer); }
 
 void UringDisk::AddBuffer(char* memory, Bytes size) { ring_->AddBuffer(memory, size); }
 

@@ -29,13 +29,17 @@ class UringDisk : public Disk {
   ~UringDisk() override;
 
   std::string Describe() const override;
+  std::vector<DiskDirectory> Directories() const override;
   absl::Status MakeStore(StoreId store, Bytes size) override;
   void DropStore(StoreId store) override;
   std::vector<int> Files(StoreId store) const override;
-  absl::Status AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) override;
+  absl::Status AdoptStore(StoreId store, Bytes size, StripeCounts counts,
+                          std::vector<OwnedFd> files) override;
+  StripeCounts StripesOf(StoreId store) const override;
   void AddBuffer(char* memory, Bytes size) override;
   void RemoveBuffer(char* memory) override;
   void Start(const DiskTransfer& transfer, Done done) override;
+  void Expedite(TransferId transfer) override;
 
  private:
   class Ring;

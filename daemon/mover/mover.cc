@@ -130,9 +130,13 @@ absl::Status Mover::Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory,
   return absl::OkStatus();
 }
 
-absl::Status Mover::Adopt(StoreId id, Bytes size, std::vector<OwnedFd> files) {
+absl::Status Mover::Adopt(StoreId id, Bytes size, StripeCounts counts, std::vector<OwnedFd> files) {
   if (disk_ == nullptr) return absl::FailedPreconditionError("this node has no disk");
-  return disk_->AdoptStore(id, size, std::move(files));
+  return disk_->AdoptStore(id, size, std::move(counts), std::move(files));
+}
+
+StripeCounts Mover::StripesOf(StoreId id) const {
+  return disk_ == nullptr ? StripeCounts() : disk_->StripesOf(id);
 }
 
 absl::Status Mover::Make(const MakeStore& effect) {
@@ -337,6 +341,9 @@ void Mover::UseDisk(const StartTransfer& effect, DiskTransfer::Direction directi
   transfer.offset = effect.store.offset;
   transfer.size = effect.size;
   transfer.memory = memory.host();
+  transfer.id = effect.transfer;
+  transfer.job = effect.job;
+  transfer.awaited = effect.awaited;
   {
     MutexLock lock(&mutex_);
     ++disk_transfers_;
@@ -349,6 +356,11 @@ void Mover::UseDisk(const StartTransfer& effect, DiskTransfer::Direction directi
     // The transfer counts until after `post_`, as the destructor may go on once there is none left.
     if (--disk_transfers_ == 0) disk_idle_.Signal();
   });
+}
+
+void Mover::Start(const AwaitTransfer& effect) {
+  MEMTIDE_CHECK(disk_ != nullptr) << "transfer " << effect.transfer;
+  disk_->Expedite(effect.transfer);
 }
 
 void Mover::Disown(RegionId region) { Drop(region); }

@@ -35,6 +35,7 @@
 #include "daemon/engine/interface/events.h"
 #include "daemon/io/disk.h"
 #include "daemon/io/owned_fd.h"
+#include "daemon/io/stripes.h"
 #include "daemon/mover/regions.h"
 #include "daemon/mover/work_queue.h"
 
@@ -61,6 +62,7 @@ class Mover {
   // REQUIRES: the region or regions, and the store, were made and not dropped; the ranges are
   // inside.
   void Start(const StartTransfer& effect);
+  void Start(const AwaitTransfer& effect);
   // REQUIRES: the work is valid for these chunks, which are in host regions that were made and not
   // dropped.
   void Start(const StartStep& effect);
@@ -70,9 +72,13 @@ class Mover {
   // engine knows the memory. Slots at the offsets in `empty` are as after ReleaseSlot.
   absl::Status Adopt(RegionId region, Bytes size, Bytes slot, OwnedFd memory,
                      std::set<uint64_t> empty);
-  absl::Status Adopt(StoreId store, Bytes size, std::vector<OwnedFd> files);
+  // `counts`: the StripesOf(store) of then.
+  absl::Status Adopt(StoreId store, Bytes size, StripeCounts counts, std::vector<OwnedFd> files);
   void Disown(RegionId region);
   void Disown(StoreId store);
+
+  // How the store is striped, for the process that adopts it. Empty if it does not exist.
+  StripeCounts StripesOf(StoreId store) const;
 
   // What a client needs to map the region. The caller owns the descriptor, if there is one.
   // NOT_FOUND if the region does not exist.

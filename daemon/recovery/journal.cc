@@ -19,7 +19,9 @@ namespace memtide {
 namespace {
 
 constexpr char kMagic[8] = {'m', 'e', 'm', 't', 'i', 'd', 'e', 'J'};
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;
+// Version 1 has no stripes: its stores are striped evenly. All else is the same.
+constexpr uint64_t kEvenlyStriped = 1;
 constexpr uint64_t kHeaderBytes = 4096;
 constexpr uint64_t kSecondHalf = uint64_t{1} << 63;
 // Chunks per entry when the journal is compacted.
@@ -54,6 +56,9 @@ void Encode(const JobRecord& job, journal::Job* out) {
   out->set_device_memory(static_cast<uint32_t>(job.device_memory));
   for (const RegionId region : job.regions) out->add_regions(region.value());
   for (const StoreId store : job.stores) out->add_stores(store.value());
+  for (const std::vector<uint32_t>& counts : job.store_stripes) {
+    out->add_store_stripes()->mutable_per_cycle()->Add(counts.begin(), counts.end());
+  }
   out->set_slots_per_region(job.slots_per_region);
   out->set_slots_per_store(job.slots_per_store);
   out->set_committed_step(job.committed_step);
@@ -75,6 +80,9 @@ JobRecord Decode(const journal::Job& job) {
   out.device_memory = static_cast<MemoryKind>(job.device_memory());
   for (const uint32_t region : job.regions()) out.regions.push_back(RegionId(region));
   for (const uint32_t store : job.stores()) out.stores.push_back(StoreId(store));
+  for (const journal::Stripes& stripes : job.store_stripes()) {
+    out.store_stripes.emplace_back(stripes.per_cycle().begin(), stripes.per_cycle().end());
+  }
   out.slots_per_region = job.slots_per_region();
   out.slots_per_store = job.slots_per_store();
   out.committed_step = job.committed_step();
@@ -159,15 +167,18 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(OwnedFd fd) {
     return absl::DataLossError("the file is not a memtided journal, or has another version");
   }
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Map(std::move(fd)));
-  const Header& header = HeaderOf(journal->memory_);
+  Header& header = HeaderOf(journal->memory_);
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
     return absl::DataLossError("the file is not a memtided journal");
   }
-  if (header.version != kVersion) {
+  const bool known = header.version == kVersion || header.version == kEvenlyStriped;
+  if (!known) {
     return absl::FailedPreconditionError(absl::StrCat("the journal has version ", header.version,
                                                       "; this memtided reads ", kVersion));
   }
   MEMTIDE_RETURN_IF_ERROR(journal->Read());
+  // From here on records have stripes, which a daemon of version 1 would ignore.
+  header.version = kVersion;
   return journal;
 }
 

@@ -27,7 +27,8 @@ JobRecord SomeJob(uint64_t id) {
   job.shares = {Bytes(0), MiB(64), MiB(128)};
   job.device_memory = MemoryKind::kCudaIpc;
   job.regions = {RegionId(1), RegionId(5)};
-  job.stores = {StoreId(2)};
+  job.stores = {StoreId(2), StoreId(6)};
+  job.store_stripes = {{3, 1}, {1, 1}};
   job.guaranteed = {0, 12, 64};
   job.slots_per_region = 16;
   job.slots_per_store = 64;
@@ -72,6 +73,7 @@ TEST(JournalTest, WhatOneProcessAppendedAnotherReads) {
   EXPECT_EQ(read.device_memory, job.device_memory);
   EXPECT_EQ(read.regions, job.regions);
   EXPECT_EQ(read.stores, job.stores);
+  EXPECT_EQ(read.store_stripes, job.store_stripes);
   EXPECT_EQ(read.guaranteed, job.guaranteed);
   EXPECT_EQ(read.slots_per_region, job.slots_per_region);
   EXPECT_EQ(read.slots_per_store, job.slots_per_store);
@@ -152,6 +154,23 @@ TEST(JournalTest, EachRecordCountsAsAWholeWheneverTheProcessIsKilled) {
   }
 }
 
+TEST(JournalTest, OneOfVersion1HasNoStripesAndIsOfThisVersionFromThenOn) {
+  auto journal = Journal::Create();
+  ASSERT_TRUE(journal.ok());
+  JobRecord job = SomeJob(1);
+  job.store_stripes.clear();
+  ASSERT_TRUE((*journal)->Append({{job}, {}, {SomeChunk(1, 1)}, {}}).ok());
+  const int fd = (*journal)->fd();
+  uint64_t version = 1;
+  ASSERT_EQ(pwrite(fd, &version, sizeof(version), 8), 8);
+  const auto next = Journal::Open(Duplicate(fd));
+  ASSERT_TRUE(next.ok()) << next.status();
+  ASSERT_EQ((*next)->Contents().job_records.size(), 1u);
+  EXPECT_TRUE((*next)->Contents().job_records[0].store_stripes.empty());
+  ASSERT_EQ(pread(fd, &version, sizeof(version), 8), 8);
+  EXPECT_EQ(version, 2u) << "a daemon of version 1 would take new stores for evenly striped ones";
+}
+
 TEST(JournalTest, WhatIsNoJournalIsRefused) {
   OwnedFd other(memfd_create("other", MFD_CLOEXEC));
   EXPECT_EQ(Journal::Open(Duplicate(other.get())).status().code(), absl::StatusCode::kDataLoss);
@@ -171,7 +190,7 @@ TEST(JournalTest, AnotherVersionAndDamageAreToldApart) {
   const uint64_t version = 99;
   ASSERT_EQ(pwrite(fd, &version, sizeof(version), 8), 8);
   EXPECT_EQ(Journal::Open(Duplicate(fd)).status().code(), absl::StatusCode::kFailedPrecondition);
-  const uint64_t this_version = 1;
+  const uint64_t this_version = 2;
   ASSERT_EQ(pwrite(fd, &this_version, sizeof(this_version), 8), 8);
   ASSERT_TRUE(Journal::Open(Duplicate(fd)).ok());
   // The size of the first entry, right behind the header's page.

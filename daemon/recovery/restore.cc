@@ -12,6 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "daemon/io/stripes.h"
 
 namespace memtide {
 namespace {
@@ -80,8 +81,12 @@ absl::Status RestoreMemory(const JobRecord& job, const std::set<uint32_t>& idle,
   }
   for (const StoreId id : job.stores) {
     MEMTIDE_ASSIGN_OR_RETURN(std::vector<OwnedFd> files, TakeFiles(stored, id));
-    MEMTIDE_RETURN_IF_ERROR(
-        mover->Adopt(id, SizeOfSegment(job, Tier::kSsd, stores.size()), std::move(files)));
+    // A store without stripes in its record was made by a daemon that knew no other ones.
+    const size_t index = stores.size();
+    StripeCounts counts =
+        index < job.store_stripes.size() ? job.store_stripes[index] : Stripes::Equal(files.size());
+    MEMTIDE_RETURN_IF_ERROR(mover->Adopt(id, SizeOfSegment(job, Tier::kSsd, index),
+                                         std::move(counts), std::move(files)));
     stores.push_back(id);
   }
   // All memory of the job is there, so nothing is to be undone.

@@ -92,6 +92,8 @@ class GrpcServerTest : public testing::Test {
     context_.boot_id = "boot";
     context_.cuda_device_uuid = "sixteen bytes of";
     context_.warnings = {"no huge pages"};
+    context_.ssd_directories.resize(1);
+    context_.ssd_directories[0].set_path("/fast");
     auto server = GrpcServer::Start(directory_ + "/grpc.sock", &context_);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -301,6 +303,8 @@ TEST_F(GrpcServerTest, InspectionNeedsNoTokenAndSaysWhatOnlyTheDaemonKnows) {
   ASSERT_EQ(response.warnings_size(), 1);
   EXPECT_EQ(response.warnings(0), "no huge pages");
   EXPECT_EQ(response.limits().chunks_per_call(), 7u);
+  ASSERT_EQ(response.ssd_directories_size(), 1);
+  EXPECT_EQ(response.ssd_directories(0).path(), "/fast");
 }
 
 TEST_F(GrpcServerTest, OnlyRootAndTheDaemonsUserMayDrain) {

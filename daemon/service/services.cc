@@ -49,6 +49,9 @@ void Fill(const ServiceContext& service, const InspectReply& reply,
   response->set_version(service.version);
   response->set_boot_id(service.boot_id);
   for (const std::string& warning : service.warnings) response->add_warnings(warning);
+  for (const v1::SsdDirectory& directory : service.ssd_directories) {
+    *response->add_ssd_directories() = directory;
+  }
   ToProto(service.host_memory(), response->mutable_host_memory());
   ToProto(service.node.limits, response->mutable_limits());
 }

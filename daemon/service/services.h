@@ -33,6 +33,8 @@ struct ServiceContext {
   std::string cuda_device_uuid;       // Empty if the device is not a GPU.
   bool cuda_maps_when_idle = false;   // See OpenResponse.cuda_maps_when_idle.
   std::vector<std::string> warnings;  // See InspectNodeResponse.warnings.
+  // See InspectNodeResponse.ssd_directories.
+  std::vector<v1::SsdDirectory> ssd_directories;
   // What the device does with host memory now. Called from any thread.
   std::function<HostMemoryUse()> host_memory = [] { return HostMemoryUse(); };
 };

@@ -50,10 +50,9 @@ void PassDescriptors(const std::vector<int>& descriptors) {
 
 }  // namespace
 
-ScratchDirectory::ScratchDirectory() {
-  char name[] = "/tmp/memtide-test-XXXXXX";
-  MEMTIDE_CHECK(mkdtemp(name) != nullptr) << std::strerror(errno);
-  path_ = name;
+ScratchDirectory::ScratchDirectory(const std::string& parent)
+    : path_(parent + "/memtide-test-XXXXXX") {
+  MEMTIDE_CHECK(mkdtemp(path_.data()) != nullptr) << std::strerror(errno);
 }
 
 ScratchDirectory::~ScratchDirectory() {

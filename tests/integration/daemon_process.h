@@ -17,11 +17,11 @@
 
 namespace memtide {
 
-// A directory under /tmp, which the destructor removes. Its path is short, because a socket's must
+// A directory in `parent`, which the destructor removes. Its path is short, because a socket's must
 // be.
 class ScratchDirectory {
  public:
-  ScratchDirectory();
+  explicit ScratchDirectory(const std::string& parent = "/tmp");
   ~ScratchDirectory();
   ScratchDirectory(const ScratchDirectory&) = delete;
   ScratchDirectory& operator=(const ScratchDirectory&) = delete;

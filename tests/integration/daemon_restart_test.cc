@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -86,6 +87,27 @@ TEST_F(DaemonRestartTest, AJobThatNoLongerFitsIsDroppedAndLogged) {
   EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" is lost, with its step"));
   EXPECT_THAT(daemon_->log(), HasSubstr("of the host pool, which has"));
   manager_.AwaitCount(1);
+}
+
+// Two directories share a drive, and the third has one of its own: half of each store is on it.
+TEST_F(DaemonRestartTest, StoresOverUnequalDirectoriesAreRestoredAsTheyWereMade) {
+  if (access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no second file system";
+  ScratchDirectory other("/dev/shm");
+  const auto start = [&] {
+    daemon_ = manager_.Start({"--socket-dir=" + sockets_, "--ssd-dir=" + directory_.path() + "/d",
+                              "--ssd-dir=" + directory_.path() + "/e",
+                              "--ssd-dir=" + other.path() + "/f", "--device=none",
+                              "--host-pool=20MiB", "--ssd-pool=96MiB", "--metrics-address=off"});
+    ASSERT_TRUE(daemon_->WaitUntilReady()) << daemon_->log();
+    EXPECT_THAT(daemon_->log(), HasSubstr("/d: 1 of 4 stripes"));
+    EXPECT_THAT(daemon_->log(), HasSubstr("/f: 2 of 4 stripes"));
+  };
+  start();
+  stepping_.Train(3);
+  Kill();
+  start();
+  EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" of the last daemon is restored"));
+  EXPECT_GE(stepping_.Train(3), 3u);
 }
 
 // After a crash that damages the journal, the daemon must still start.

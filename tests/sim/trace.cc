@@ -323,6 +323,9 @@ struct EffectText {
     }
     return head;
   }
+  std::string operator()(const AwaitTransfer& e) const {
+    return StrCat("AwaitTransfer t", e.transfer.value());
+  }
   std::string operator()(const StartStep& e) const {
     std::string text = StrCat("Step ", e.step.value(), " on");
     for (const MemoryPlace& place : e.chunks) StrAppend(&text, " ", Text(place));

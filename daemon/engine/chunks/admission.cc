@@ -132,11 +132,22 @@ void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   if (!chunk.valid_at(waiter.tier)) {
     ++waiter.missing;
     chunk.waiters.push_back(&waiter);
+    Expedite(chunk);
     ScheduleChunk(index);
   } else if (chunk.evict_from.has_value()) {
     ScheduleChunk(index);  // The copy stays: another victim must be chosen.
   }
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
+}
+
+// A prefetch that is on its way precedes others from now on.
+void EngineState::Expedite(const Chunk& chunk) {
+  const std::unique_ptr<Flight>& flight = chunk.copies.flight;
+  if (flight == nullptr || flight->kind != StartTransfer::Kind::kSsdToHost || flight->awaited) {
+    return;
+  }
+  flight->awaited = true;
+  Emit(AwaitTransfer{flight->transfer});
 }
 
 void EngineState::WaitForAdmission(Waiter& waiter, const Verdict& verdict) {

@@ -150,5 +150,47 @@ TEST(AdmissionTest, AJobHasALimitOfWaitingCallsAndOfTheirChunks) {
   EXPECT_EQ(node.CodeOf(node.Fetch(waiter, chunks)), absl::StatusCode::kOk);
 }
 
+// A job whose chunk is on SSD alone.
+struct OnSsd {
+  OnSsd() {
+    node.Touch(session, chunk, Access::kWrite);
+    EvictCall evict{node.Call(), session, Tier::kSsd, {chunk}};
+    node.Post(evict);
+    node.FinishTransfers();
+    EXPECT_EQ(node.CodeOf(evict.call), absl::StatusCode::kOk);
+  }
+
+  EngineHarness node{ThreeTiers()};
+  const SessionId session = node.Open(1000, "job");
+  const ChunkId chunk = node.Allocate(session, 1)[0];
+};
+
+TEST(AdmissionTest, AReadFromSsdSaysWhetherACallWaitsForIt) {
+  OnSsd job;
+  const CallId fetch = job.node.Fetch(job.session, {job.chunk});
+  ASSERT_EQ(job.node.transfers_.size(), 1u);
+  EXPECT_EQ(job.node.transfers_[0].kind, StartTransfer::Kind::kSsdToHost);
+  EXPECT_TRUE(job.node.transfers_[0].awaited);
+  const JobId owner = job.node.transfers_[0].job;
+  job.node.FinishTransfers();
+  EXPECT_EQ(job.node.CodeOf(fetch), absl::StatusCode::kOk);
+  EXPECT_TRUE(job.node.awaited_.empty());
+  EXPECT_NE(owner, JobId());
+}
+
+TEST(AdmissionTest, APrefetchForWhichACallBeginsToWaitIsExpeditedOnce) {
+  OnSsd job;
+  job.node.Post(PrefetchCall{job.node.Call(), job.session, Tier::kHost, {job.chunk}});
+  ASSERT_EQ(job.node.transfers_.size(), 1u);
+  EXPECT_FALSE(job.node.transfers_[0].awaited);
+  EXPECT_TRUE(job.node.awaited_.empty());
+  const SessionId other = job.node.Open(1000, "job");
+  job.node.Fetch(job.session, {job.chunk});
+  job.node.Fetch(other, {job.chunk});
+  ASSERT_EQ(job.node.awaited_.size(), 1u);
+  EXPECT_EQ(job.node.awaited_[0].transfer, job.node.transfers_[0].transfer);
+  job.node.FinishTransfers();
+}
+
 }  // namespace
 }  // namespace memtide

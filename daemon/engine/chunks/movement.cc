@@ -281,14 +281,16 @@ void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
   start.transfer = TransferId(next_transfer_++);
   start.kind = KindOf(from, to);
   start.size = chunk.job->chunk_size;
+  start.job = chunk.job->id;
+  start.awaited = !chunk.waiters.empty();
   if (from == Tier::kSsd || to == Tier::kSsd) {
     const MemoryPlace file = PlaceOf(chunk, Tier::kSsd);
     start.store = {StoreId(file.region.value()), file.offset};
   }
   if (from.has_value() && *from != Tier::kSsd) start.from = PlaceOf(chunk, *from);
   if (to != Tier::kSsd) start.to = PlaceOf(chunk, to);
-  chunk.copies.flight = std::make_unique<Flight>(
-      Flight{start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to)});
+  chunk.copies.flight = std::make_unique<Flight>(Flight{
+      start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to), start.awaited});
   if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
   transfers_.emplace(start.transfer, index);
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);

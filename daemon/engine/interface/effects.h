@@ -263,6 +263,13 @@ struct StartTransfer {
   MemoryPlace from, to;
   StorePlace store;
   Bytes size;
+  JobId job;
+  // A call waits for it. If one begins to wait later, an AwaitTransfer says so.
+  bool awaited = false;
+};
+// A call waits for the transfer from SSD, which was started for none. It may have ended.
+struct AwaitTransfer {
+  TransferId transfer;
 };
 
 // Runs the work over the chunks at these places of host memory, of `size` bytes each.
@@ -273,10 +280,10 @@ struct StartStep {
   std::shared_ptr<const optimizer::Work> work;
 };
 
-using Effect =
-    std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction, MakeRegion,
-                 DropRegion, MakeStore, DropStore, StartTransfer, StartStep, JobLost, Record,
-                 SendLeaseBudget, MachineShort, ReleaseSlot, PopulateSlot, LentUnderProcess>;
+using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction,
+                            MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer, StartStep,
+                            JobLost, Record, SendLeaseBudget, MachineShort, ReleaseSlot,
+                            PopulateSlot, LentUnderProcess, AwaitTransfer>;
 
 }  // namespace memtide
 

@@ -32,6 +32,9 @@ struct JobRecord {
   // slots_per_store slots; the last one may have fewer.
   std::vector<RegionId> regions;
   std::vector<StoreId> stores;
+  // How each of the stores is striped over the SSD directories. Filled in where the record is
+  // written, as the engine does not know; empty: evenly.
+  std::vector<std::vector<uint32_t>> store_stripes;
   uint32_t slots_per_region = 0, slots_per_store = 0;
   uint64_t committed_step = 0;
   std::string manifest;

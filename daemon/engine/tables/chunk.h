@@ -70,6 +70,7 @@ struct Flight {
   // The version that is copied. If the chunk has a newer one at the end, the copy is not valid.
   Version version;
   TracedMove traced;
+  bool awaited = false;  // The edges know that a call waits for it.
 };
 
 // Where the content of a chunk is: what a commit exchanges between a chunk and its shadow chunk.

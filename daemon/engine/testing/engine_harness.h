@@ -132,6 +132,7 @@ class EngineHarness {
   }
 
   std::vector<StartTransfer> transfers_;
+  std::vector<AwaitTransfer> awaited_;
   std::vector<StartStep> steps_;
   std::vector<Revoke> revokes_;
   std::vector<Misprediction> mispredictions_;
@@ -167,6 +168,8 @@ class EngineHarness {
       Post(StoreDropped{drop->store});
     } else if (auto* transfer = std::get_if<StartTransfer>(&effect)) {
       transfers_.push_back(*transfer);
+    } else if (auto* awaited = std::get_if<AwaitTransfer>(&effect)) {
+      awaited_.push_back(*awaited);
     } else if (auto* revoke = std::get_if<Revoke>(&effect)) {
       revokes_.push_back(*revoke);
     } else if (auto* misprediction = std::get_if<Misprediction>(&effect)) {

@@ -138,12 +138,13 @@ TEST_P(DiskContract, AStoreLivesOnInItsFiles) {
   };
   std::vector<OwnedFd> files = duplicates(), others = duplicates(), too_few = duplicates();
   too_few.pop_back();
+  const StripeCounts stripes = disk_->StripesOf(StoreId(1));
   disk_.reset();
   std::vector<std::string> paths;
   for (const auto& directory : directories_) paths.push_back(directory->path());
   disk_ = GetParam().open(paths);
-  const auto adopt = [this](uint32_t id, Bytes size, std::vector<OwnedFd> from) {
-    return disk_->AdoptStore(StoreId(id), size, std::move(from)).code();
+  const auto adopt = [&](uint32_t id, Bytes size, std::vector<OwnedFd> from) {
+    return disk_->AdoptStore(StoreId(id), size, stripes, std::move(from)).code();
   };
   EXPECT_EQ(adopt(7, MiB(32), std::move(others)), absl::StatusCode::kDataLoss) << "another size";
   EXPECT_EQ(adopt(7, MiB(30), std::move(too_few)), absl::StatusCode::kDataLoss);
@@ -151,6 +152,7 @@ TEST_P(DiskContract, AStoreLivesOnInItsFiles) {
   char* const copy = memory.data() + MiB(32).count();
   ASSERT_EQ(Move(kRead, StoreId(7), Bytes(0), copy, MiB(30)), absl::OkStatus());
   EXPECT_EQ(memcmp(memory.data(), copy, MiB(30).count()), 0);
+  EXPECT_EQ(disk_->StripesOf(StoreId(7)), stripes);
 }
 
 TEST_P(DiskContract, MemoryThatWasNeverAnnouncedWorks) {

@@ -35,15 +35,19 @@ class FaultyDisk : public Disk {
   void FailStore(uint64_t store, absl::Status status);
 
   std::string Describe() const override { return disk_->Describe() + ", with faults"; }
+  std::vector<DiskDirectory> Directories() const override { return disk_->Directories(); }
   absl::Status MakeStore(StoreId store, Bytes size) override;
   void DropStore(StoreId store) override { disk_->DropStore(store); }
   std::vector<int> Files(StoreId store) const override { return disk_->Files(store); }
-  absl::Status AdoptStore(StoreId store, Bytes size, std::vector<OwnedFd> files) override {
-    return disk_->AdoptStore(store, size, std::move(files));
+  absl::Status AdoptStore(StoreId store, Bytes size, StripeCounts counts,
+                          std::vector<OwnedFd> files) override {
+    return disk_->AdoptStore(store, size, std::move(counts), std::move(files));
   }
+  StripeCounts StripesOf(StoreId store) const override { return disk_->StripesOf(store); }
   void AddBuffer(char* memory, Bytes size) override { disk_->AddBuffer(memory, size); }
   void RemoveBuffer(char* memory) override { disk_->RemoveBuffer(memory); }
   void Start(const DiskTransfer& transfer, Done done) override;
+  void Expedite(TransferId transfer) override { disk_->Expedite(transfer); }
 
  private:
   struct Held {

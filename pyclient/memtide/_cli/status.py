@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from memtide._node import inspection
-from memtide._node.inspection import HostMemory, Node
+from memtide._node.inspection import HostMemory, Node, SsdDirectory
 from memtide._telemetry.summary_tables import kinds_table, pools_table
 from memtide._util.sizes import format_size
 
@@ -24,6 +25,8 @@ def print_status(socket_dir: Path, console: Console) -> None:
     console.print(_obtainable_line(node))
     if line := host_memory_line(node.host_memory):
         console.print(line)
+    for line in ssd_directory_lines(node.ssd_directories):
+        console.print(line, highlight=False)
     if node.kinds:
         console.print(kinds_table(node))
     console.print(_sessions_table(node))
@@ -50,6 +53,22 @@ def host_memory_line(memory: HostMemory) -> str:
     if memory.numa_node is not None:
         parts.append(f"on NUMA node {memory.numa_node}")
     return f"host memory: {', '.join(parts)}" if parts else ""
+
+
+def ssd_directory_lines(directories: Sequence[SsdDirectory]) -> list[str]:
+    """How stores are striped over several directories; nothing where there is one."""
+    if len(directories) < 2:
+        return []
+    cycle = sum(directory.stripes for directory in directories)
+    return [
+        f"SSD directory {directory.path}: {directory.stripes} of {cycle} stripes, "
+        + (
+            f"{format_size(directory.bytes_per_second)}/s"
+            if directory.bytes_per_second
+            else "speed not measured"
+        )
+        for directory in directories
+    ]
 
 
 def _sessions_table(node: Node) -> Table:

@@ -57,6 +57,15 @@ class HostMemory:
 
 
 @dataclass(frozen=True)
+class SsdDirectory:
+    """A directory of the SSD pool, and its part of each cycle of stripes."""
+
+    path: str
+    bytes_per_second: int = 0  # 0: not measured.
+    stripes: int = 0
+
+
+@dataclass(frozen=True)
 class Node:
     """A consistent snapshot of the daemon's state."""
 
@@ -70,6 +79,7 @@ class Node:
     warnings: tuple[str, ...] = ()
     draining: bool = False
     host_memory: HostMemory = HostMemory()
+    ssd_directories: tuple[SsdDirectory, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -99,6 +109,14 @@ def parse(reply: Mapping[str, Any]) -> Node:
         warnings=tuple(reply.get("warnings", ())),
         draining=bool(reply.get("draining", False)),
         host_memory=_host_memory(reply.get("host_memory", {})),
+        ssd_directories=tuple(
+            SsdDirectory(
+                path=str(entry.get("path", "")),
+                bytes_per_second=int(entry.get("bytes_per_second", 0)),
+                stripes=int(entry.get("stripes", 0)),
+            )
+            for entry in reply.get("ssd_directories", ())
+        ),
         raw=reply,
     )
 

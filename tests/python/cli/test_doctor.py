@@ -164,6 +164,21 @@ def test_the_status_says_what_is_pinned_and_where() -> None:
     assert "the driver's" in status.host_memory_line(HostMemory(0, 1 << 30))
 
 
+def test_the_status_says_how_stores_are_striped_over_several_directories() -> None:
+    reply = {
+        "ssd_directories": [
+            {"path": "/fast", "bytes_per_second": str(3 << 30), "stripes": 3},
+            {"path": "/slow", "stripes": 1},
+        ]
+    }
+    directories = inspection.parse(reply).ssd_directories
+    assert status.ssd_directory_lines(directories) == [
+        "SSD directory /fast: 3 of 4 stripes, 3.00 GiB/s",
+        "SSD directory /slow: 1 of 4 stripes, speed not measured",
+    ]
+    assert status.ssd_directory_lines(directories[:1]) == []
+
+
 def test_one_numa_node_is_no_choice(
     node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

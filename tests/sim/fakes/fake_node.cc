@@ -128,6 +128,15 @@ void FakeNode::Begin(const CloseSession& effect) {
   work_.push_back(work);
 }
 
+void FakeNode::Begin(const AwaitTransfer& effect) {
+  for (const Work& work : work_) {
+    if (work.kind != Work::Kind::kTransfer || work.transfer.transfer != effect.transfer) continue;
+    if (work.transfer.kind != Transfer::kSsdToHost || work.transfer.awaited) {
+      verdict_.Broken(absl::StrCat("no prefetch from SSD: ", ToText(work.transfer)));
+    }
+  }
+}
+
 void FakeNode::Begin(const StartTransfer& effect) {
   switch (effect.kind) {
     case Transfer::kHostToDevice:

@@ -148,6 +148,7 @@ class FakeNode {
   void Begin(const MakeStore& effect);
   void Begin(const DropStore& effect);
   void Begin(const StartTransfer& effect);
+  void Begin(const AwaitTransfer& effect);
   void Begin(const CloseSession& effect);
   void Begin(const StartStep& effect);
   void Keep(const Record& record);
