@@ -255,6 +255,7 @@ class EngineState {
   // --- ranks/parts.cc ---
   bool SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
                  absl::optional<PartDifference>* difference);
+  bool HasResults(const SharedPart& part) const;
   absl::Status TakeResults(Job& job, const StepCall& event, const std::vector<ChunkIndex>& results);
   void AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results);
   void PartEnded(SessionId maker, uint64_t number, bool computed);

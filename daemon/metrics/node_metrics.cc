@@ -99,15 +99,19 @@ void AddKinds(const InspectReply& node, std::vector<MetricFamily>* families) {
   Family copies = Gauge("memtide_copies_bytes",
                         "Valid copies of chunks by what they hold; a chunk may have copies on "
                         "several tiers.");
+  Family shared =
+      Gauge("memtide_shared_bytes", "What more would be allocated if ranks shared no contents.");
   for (const KindUsage& usage : node.kinds) {
     const std::string kind = KindName(usage.kind);
     allocated.Add({{"kind", kind}}, usage.allocated);
+    shared.Add({{"kind", kind}}, usage.shared);
     copies.Add({{"kind", kind}, {"tier", "device"}}, usage.device)
         .Add({{"kind", kind}, {"tier", "host"}}, usage.host)
         .Add({{"kind", kind}, {"tier", "ssd"}}, usage.ssd);
   }
   families->push_back(allocated.Take());
   families->push_back(copies.Take());
+  families->push_back(shared.Take());
 }
 
 void AddTraffic(const Counters& counters, std::vector<MetricFamily>* families) {
@@ -160,6 +164,9 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
       counters.iteration_mispredictions);
   add(Counter("memtide_step_parts_total", "Parts of optimizer steps that were computed."),
       counters.step_parts);
+  add(Counter("memtide_step_parts_shared_total",
+              "Parts that a rank did not compute, because another rank of its training had."),
+      counters.parts_shared);
   add(Counter("memtide_steps_committed_total", "Optimizer steps that were committed."),
       counters.steps_committed);
   add(Counter("memtide_non_finite_gradients_total",

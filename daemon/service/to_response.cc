@@ -41,6 +41,7 @@ void ToProto(const KindUsage& usage, v1::KindUsage* proto) {
   proto->set_device_bytes(usage.device.count());
   proto->set_host_bytes(usage.host.count());
   proto->set_ssd_bytes(usage.ssd.count());
+  proto->set_shared_bytes(usage.shared.count());
 }
 
 void ToProto(const PoolUsage& pool, v1::Pool* proto) {
@@ -82,6 +83,7 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   proto->set_step_parts(counters.step_parts);
   proto->set_steps_committed(counters.steps_committed);
   proto->set_non_finite_gradients(counters.non_finite_gradients);
+  proto->set_parts_shared(counters.parts_shared);
 }
 
 void ToProto(const SessionInfo& session, v1::Session* proto) {

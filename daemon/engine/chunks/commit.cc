@@ -75,6 +75,7 @@ void EngineState::On(const CommitCall& event) {
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
     SwapContents(indices[i], indices[count + i]);
+    job.parts.Moved(indices[count + i], indices[i], chunks_[indices[i]].version);
     UnlinkShadow(indices[i]);
     UnlinkShadow(indices[count + i]);
     // The shadow chunks are a checkpoint: they keep the old content, and are shadows no more.
@@ -86,7 +87,9 @@ void EngineState::On(const CommitCall& event) {
   }
   // The record of this event has the contents, the step and its manifest, so that a restart finds
   // all or none of them.
-  job.committed_step = session->committed_step = event.step;
+  session->committed_step = event.step;
+  job.committed_step = std::max(job.committed_step, event.step);
+  job.parts.ForgetBefore(job.committed_step);
   job.manifest = event.manifest;
   MarkDirty(job);
   ++counters_.steps_committed;
@@ -130,6 +133,7 @@ void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   // Neither chunk ever had this version. A speculative step part that has read one of them
   // therefore does not count (decision 13).
   const Version fresh(std::max(a.version.value(), b.version.value()) + 1);
+  const bool a_is_made = a.is_made(), b_is_made = b.is_made();
   for (Chunk* chunk : {&a, &b}) {
     // A transfer of the current content stays valid under the new version. A transfer of an older
     // version does not.
@@ -140,6 +144,8 @@ void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
     chunk->version = fresh;
   }
   std::swap(a.copies, b.copies);
+  a.made = b_is_made ? fresh : Version();
+  b.made = a_is_made ? fresh : Version();
   for (const ChunkIndex index : {index_a, index_b}) {
     const std::unique_ptr<Flight>& flight = chunks_[index].copies.flight;
     // The transfer belongs to its slots, which the other chunk has now.

@@ -9,11 +9,14 @@ namespace memtide {
 std::vector<KindUsage> EngineState::Kinds(const Job* job) const {
   std::vector<KindUsage> kinds(kChunkKinds);
   for (int i = 0; i < kChunkKinds; ++i) kinds[i].kind = static_cast<ChunkKind>(i);
-  for (const Chunk& chunk : chunks_) {
+  for (uint32_t i = 0; i < chunks_.size(); ++i) {
+    const Chunk& chunk = chunks_[ChunkIndex(i)];
     if (!chunk.live() || (job != nullptr && chunk.job != job)) continue;
     KindUsage& kind = kinds[static_cast<int>(chunk.kind)];
     const Bytes size = chunk.job->chunk_size;
     kind.allocated += size;
+    const size_t names = chunk.job->names.NamesOf(ChunkIndex(i)).size();
+    if (names > 1) kind.shared += size * (names - 1);
     // A chunk may have valid copies on several tiers, so these sums may exceed what is allocated.
     if (chunk.valid_at(Tier::kDevice)) kind.device += size;
     if (chunk.valid_at(Tier::kHost)) kind.host += size;

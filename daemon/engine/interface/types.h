@@ -95,6 +95,7 @@ struct PoolUsage {
 struct KindUsage {
   ChunkKind kind = ChunkKind::kOther;
   Bytes allocated, device, host, ssd;
+  Bytes shared;  // What more would be allocated if ranks shared no contents.
 };
 
 struct SessionInfo {

@@ -24,30 +24,32 @@ void EngineState::CommitWithRanks(Session& session, const CommitCall& event) {
   TryCommitTogether(job);
 }
 
-// Commits when every rank that shares a content has called.
+// Commits the oldest step that is wanted, when every rank that shares a content and has not
+// committed it has called.
 void EngineState::TryCommitTogether(Job& job) {
   if (job.commits.empty()) return;
+  const auto is_older = [](const WaitingCommit& a, const WaitingCommit& b) {
+    return a.call.step < b.call.step;
+  };
+  const uint64_t step =
+      std::min_element(job.commits.begin(), job.commits.end(), is_older)->call.step;
   for (const SessionId id : job.sessions) {
     const bool has_called =
-        std::any_of(job.commits.begin(), job.commits.end(),
-                    [id](const WaitingCommit& commit) { return commit.call.session == id; });
-    if (!has_called && job.names.Shares(id)) return;
+        std::any_of(job.commits.begin(), job.commits.end(), [&](const WaitingCommit& commit) {
+          return commit.call.session == id && commit.call.step == step;
+        });
+    const bool is_behind = sessions_.Find(id)->committed_step < step;
+    if (!has_called && is_behind && job.names.Shares(id)) return;
   }
-  const std::vector<WaitingCommit> commits = std::exchange(job.commits, {});
+  std::vector<WaitingCommit> commits, later;
+  for (WaitingCommit& commit : job.commits) {
+    (commit.call.step == step ? commits : later).push_back(std::move(commit));
+  }
+  job.commits = std::move(later);
   absl::Status status;
-  if (job.rank_was_lost) {
-    status = absl::FailedPreconditionError(
-        "a rank that shares contents with this one has ended, and not in order: no rank commits a "
-        "step any more; start the training again");
-  }
   std::map<std::pair<ChunkIndex, ChunkIndex>, std::vector<CommittedIds>> pairs;
   for (const WaitingCommit& commit : commits) {
     const CommitCall& call = commit.call;
-    if (call.step != commits.front().call.step) {
-      status = absl::FailedPreconditionError(
-          absl::StrCat("one rank commits step ", call.step, " and another one step ",
-                       commits.front().call.step, ", and they share contents"));
-    }
     for (size_t i = 0; status.ok() && i < call.chunks.size(); ++i) {
       const absl::optional<ChunkIndex> chunk = Find(job, call.chunks[i]);
       const absl::optional<ChunkIndex> shadow = Find(job, call.shadows[i]);
@@ -65,7 +67,7 @@ void EngineState::TryCommitTogether(Job& job) {
   }
   if (!status.ok()) {
     for (const WaitingCommit& commit : commits) Refuse(commit.call.call, status);
-    return;
+    return TryCommitTogether(job);
   }
 
   std::set<ChunkId> shadows;
@@ -74,13 +76,14 @@ void EngineState::TryCommitTogether(Job& job) {
     ExchangeContents(job, entries.first, entries.second, ids);
   }
   if (!commits.front().call.keep_old_content) DiscardShadows(job, shadows);
-  job.parts.ForgetMade();
-  job.committed_step = commits.front().call.step;
+  job.committed_step = std::max(job.committed_step, step);
+  job.parts.ForgetBefore(job.committed_step);
   for (const WaitingCommit& commit : commits) {
-    sessions_.Find(commit.call.session)->committed_step = commit.call.step;
+    sessions_.Find(commit.call.session)->committed_step = step;
     ++counters_.steps_committed;
     Answer(commit.call.call);
   }
+  TryCommitTogether(job);
 }
 
 // Some ranks commit the same pair of entries, by these ids.
@@ -95,6 +98,7 @@ void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow
   // with the ids.
   if (names(chunk) == ids.size() && names(shadow) == ids.size()) {
     SwapContents(chunk, shadow);
+    job.parts.Moved(shadow, chunk, chunks_[chunk].version);
     LinkShadow(chunk, shadow);
     return;
   }
@@ -136,8 +140,13 @@ void EngineState::LeaveRanks(Session& session, Ending ending) {
   }
   if (!job.names.Shares(session.id)) return;
   job.names.RemoveShared(session.id);
-  // A rank that was killed is at the last step. So the others stay there, too.
-  job.rank_was_lost = job.rank_was_lost || ending == Ending::kAbrupt;
+  // A rank that was killed is at the last step, so those that wait for it stay there, too. Where
+  // they go on without it, that is for their program to know.
+  if (ending == Ending::kAbrupt && !job.commits.empty()) {
+    RefuseCommits(job, absl::FailedPreconditionError(absl::StrCat(
+                           "rank ", session.rank, " of ", job.ranks,
+                           " has ended without a commit of its step: no rank has committed it")));
+  }
   TryCommitTogether(job);
 }
 

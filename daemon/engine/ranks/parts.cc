@@ -35,7 +35,7 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
   PartReply lacking;
   for (uint32_t i = 0; i < event.reads; ++i) {
     const ChunkIndex index = (*indices)[i];
-    if (IsShared(index)) {
+    if (chunks_[index].is_made()) {
       key.reads.push_back({Digest(), {index, chunks_[index].version}});
       continue;
     }
@@ -50,7 +50,12 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     Emit(std::move(reply));
     return true;
   }
-  if (SharedPart* const part = job.parts.Find(key)) {
+  SharedPart* part = job.parts.Find(key);
+  if (part != nullptr && part->is_made() && !HasResults(*part)) {
+    job.parts.Forget(key);
+    part = nullptr;
+  }
+  if (part != nullptr) {
     if (part->is_made()) {
       AnswerMade(event, std::vector<ChunkIndex>(part->writes));
     } else if (part->maker == session.id) {
@@ -63,7 +68,8 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     }
     return true;
   }
-  if (const auto* const other = job.parts.SameElements(key, session.id)) {
+  const uint64_t step = session.committed_step + 1;
+  if (const auto* const other = job.parts.SameElements(key, session.id, step)) {
     *difference = DifferenceOf(key, *other);
   }
   std::vector<bool> to_own(indices->size());
@@ -82,13 +88,23 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     Refuse(event.call, status);
     return true;
   }
-  SharedPart part;
-  part.maker = session.id;
-  part.rank = session.rank;
-  part.number = event.part;
-  part.writes.assign(indices->begin() + event.reads, indices->end());
-  job.parts.Begin(std::move(key), std::move(part));
+  SharedPart begun;
+  begun.maker = session.id;
+  begun.rank = session.rank;
+  begun.number = event.part;
+  begun.step = step;
+  begun.writes.assign(indices->begin() + event.reads, indices->end());
+  job.parts.Begin(std::move(key), std::move(begun));
   return false;
+}
+
+// Whether the entries still hold what the part has made.
+bool EngineState::HasResults(const SharedPart& part) const {
+  for (size_t i = 0; i < part.writes.size(); ++i) {
+    const Chunk& chunk = chunks_[part.writes[i]];
+    if (!chunk.live() || chunk.version != part.versions[i] || chunk.copies.torn) return false;
+  }
+  return true;
 }
 
 // The ids of the written chunks name the results, which others have made.
@@ -140,7 +156,16 @@ void EngineState::AnswerMade(const StepCall& event, const std::vector<ChunkIndex
 void EngineState::PartEnded(SessionId maker, uint64_t number, bool computed) {
   Session* const session = sessions_.Find(maker);
   if (number == 0 || session == nullptr || session->job == nullptr) return;
-  SharedParts::Ended ended = session->job->parts.End(maker, number, computed);
+  SharedParts& parts = session->job->parts;
+  if (computed) {
+    std::vector<Version> versions;
+    for (const ChunkIndex index : parts.WritesOf(maker, number)) {
+      chunks_[index].made = chunks_[index].version;
+      versions.push_back(chunks_[index].version);
+    }
+    parts.SetVersions(maker, number, std::move(versions));
+  }
+  SharedParts::Ended ended = parts.End(maker, number, computed);
   for (WaitingPart& waiting : ended.waiting) {
     waiting.of_session.End();
     if (computed) {

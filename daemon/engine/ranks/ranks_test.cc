@@ -243,7 +243,33 @@ TEST_F(RanksTest, AStepIsCommittedWhenTheLastRankCommitsIt) {
   EXPECT_TRUE(node_.ReplyTo(ranks_[1].Commit(2)).status.ok()) << "a lost reply";
 }
 
-TEST_F(RanksTest, NoRankCommitsWhatOneThatDiedHasNot) {
+TEST_F(RanksTest, ARankThatIsLateTakesWhatIsCommittedAlready) {
+  const std::vector<State> expected = Expected(SmallHost());
+  Rank& first = ranks_[0];
+  first.FillGradient(1);
+  first.Make(first.Began(first.Start(1, true)), 1);
+  EXPECT_TRUE(node_.ReplyTo(first.Commit(1)).status.ok()) << "it shares nothing yet";
+  first.FillGradient(2);
+  first.Make(first.Began(first.Start(2, false)), 2);
+  for (const uint32_t i : {1, 2}) {
+    ranks_[i].FillGradient(1);
+    EXPECT_TRUE(ranks_[i].Began(ranks_[i].Start(1, true)).made);
+    const CallId commit = ranks_[i].Commit(1);
+    EXPECT_TRUE(node_.ReplyTo(commit).status.ok()) << node_.ReplyTo(commit).status;
+    EXPECT_EQ(first.Read(), expected[1]);
+  }
+  for (const uint32_t i : {1, 2}) EXPECT_EQ(ranks_[i].Read(), expected[1]);
+  for (const uint32_t i : {1, 2}) {
+    ranks_[i].FillGradient(2);
+    EXPECT_TRUE(ranks_[i].Began(ranks_[i].Start(2, false)).made);
+  }
+  Commit(2);
+  for (Rank& rank : ranks_) EXPECT_EQ(rank.Read(), expected[2]);
+  Step(3);
+  for (Rank& rank : ranks_) EXPECT_EQ(rank.Read(), expected[3]);
+}
+
+TEST_F(RanksTest, NoRankCommitsWhatItHasAwaitedFromOneThatDies) {
   Step(1);
   const State before = ranks_[0].Read();
   for (Rank& rank : ranks_) {
@@ -251,14 +277,16 @@ TEST_F(RanksTest, NoRankCommitsWhatOneThatDiedHasNot) {
     const PartReply part = rank.Began(rank.Start(2, false));
     if (!part.made) rank.Make(part, 2);
   }
-  const CallId first = ranks_[0].Commit(2);
+  const CallId first = ranks_[0].Commit(2), second = ranks_[1].Commit(2);
   ranks_[2].Dies();
-  const CallId second = ranks_[1].Commit(2);
   for (const CallId call : {first, second}) {
     EXPECT_EQ(node_.ReplyTo(call).status.code(), absl::StatusCode::kFailedPrecondition);
   }
   EXPECT_EQ(ranks_[0].Read(), before);
   EXPECT_EQ(ranks_[1].Read(), before);
+  const CallId again = ranks_[0].Commit(2), also = ranks_[1].Commit(2);
+  for (const CallId call : {again, also}) EXPECT_TRUE(node_.ReplyTo(call).status.ok());
+  EXPECT_EQ(ranks_[0].Read(), ranks_[1].Read());
 }
 
 TEST_F(RanksTest, ARankThatWritesGetsACopyFirst) {

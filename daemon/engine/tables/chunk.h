@@ -97,6 +97,9 @@ struct Chunk {
   uint32_t generation = 0;
   Member member;  // The chunk's number within its job, as the policies know it.
   Version version;
+  // The version that a part of several ranks has made, so that it is the same for all whose ids
+  // name the entry; zero: none.
+  Version made;
   Copies copies;
 
   // Pending movements, strongest first: admitted fetches (to pin_tier), prefetch, requested
@@ -159,6 +162,7 @@ struct Chunk {
   // A running step reads or writes the host memory of the chunk.
   bool in_step() const { return steps_ > 0; }
   bool valid_at(Tier tier) const { return copies.valid >> static_cast<int>(tier) & 1; }
+  bool is_made() const { return made == version && made != Version(); }
   bool pinned() const { return !pins.empty(); }
   bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
   // Whether the slot at `tier` stays while it has no copy.

@@ -18,10 +18,11 @@ const SharedParts::Map::value_type* SharedParts::WriterOf(ChunkIndex index) cons
 }
 
 const SharedParts::Map::value_type* SharedParts::SameElements(const PartKey& key,
-                                                              SessionId session) const {
+                                                              SessionId session,
+                                                              uint64_t step) const {
   for (auto part = parts_.lower_bound(PartKey{{key.work.high, 0}, {}, 0});
        part != parts_.end() && part->first.work.high == key.work.high; ++part) {
-    if (part->second.maker != session) return &*part;
+    if (part->second.maker != session && part->second.step == step) return &*part;
   }
   return nullptr;
 }
@@ -54,9 +55,35 @@ void SharedParts::Forget(const PartKey& key) {
   parts_.erase(found);
 }
 
-void SharedParts::ForgetMade() {
+std::vector<ChunkIndex> SharedParts::WritesOf(SessionId maker, uint64_t number) const {
+  for (const auto& [key, part] : parts_) {
+    if (part.maker == maker && part.number == number) return part.writes;
+  }
+  return {};
+}
+
+void SharedParts::SetVersions(SessionId maker, uint64_t number, std::vector<Version> versions) {
+  for (auto& [key, part] : parts_) {
+    if (part.maker == maker && part.number == number) part.versions = std::move(versions);
+  }
+}
+
+void SharedParts::Moved(ChunkIndex from, ChunkIndex to, Version version) {
+  const auto writer = writers_.find(from);
+  if (writer == writers_.end() || !writer->second->second.is_made()) return;
+  const Map::iterator part = writer->second;
+  // What `to` held before has moved the other way, and is a result no more.
+  if (writers_.count(to) > 0) Forget(PartKey(writers_.find(to)->second->first));
+  writers_.erase(from);
+  writers_.emplace(to, part);
+  const auto at = std::find(part->second.writes.begin(), part->second.writes.end(), from);
+  part->second.versions[at - part->second.writes.begin()] = version;
+  *at = to;
+}
+
+void SharedParts::ForgetBefore(uint64_t step) {
   for (auto part = parts_.begin(); part != parts_.end();) {
-    if (!part->second.is_made()) {
+    if (!part->second.is_made() || part->second.step >= step) {
       ++part;
       continue;
     }

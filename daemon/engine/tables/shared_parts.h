@@ -48,7 +48,9 @@ struct SharedPart {
   SessionId maker;
   uint32_t rank = 0;    // The maker's.
   uint64_t number = 0;  // The maker's number of the part; zero: it is made.
+  uint64_t step = 0;  // The step of the maker, by its number of commits.
   std::vector<ChunkIndex> writes;
+  std::vector<Version> versions;  // Of `writes`, once it is made: others are no results of it.
   std::vector<WaitingPart> waiting;
 
   bool is_made() const { return number == 0; }
@@ -63,8 +65,8 @@ class SharedParts {
   // The part that writes the entry, if any does; nullptr: none.
   const Map::value_type* WriterOf(ChunkIndex index) const;
 
-  // Another session's part of the same elements; nullptr: none.
-  const Map::value_type* SameElements(const PartKey& key, SessionId session) const;
+  // Another session's part of the same elements, in this step; nullptr: none.
+  const Map::value_type* SameElements(const PartKey& key, SessionId session, uint64_t step) const;
 
   // REQUIRES: no part with this key, and none that writes one of the entries, is there.
   void Begin(PartKey key, SharedPart part);
@@ -77,8 +79,14 @@ class SharedParts {
   Ended End(SessionId maker, uint64_t number, bool computed);
   // Forgets a part that is made. REQUIRES: it is.
   void Forget(const PartKey& key);
-  // After a commit the parts that are made count no more.
-  void ForgetMade();
+  // The entries that the maker's part with this number writes; empty: there is none.
+  std::vector<ChunkIndex> WritesOf(SessionId maker, uint64_t number) const;
+  // The maker's part with this number has these results.
+  void SetVersions(SessionId maker, uint64_t number, std::vector<Version> versions);
+  // A commit has moved what entry `from` holds to entry `to`, which has this version now.
+  void Moved(ChunkIndex from, ChunkIndex to, Version version);
+  // Forgets the parts that are made and of a step before this one.
+  void ForgetBefore(uint64_t step);
 
   // Takes the calls of a session that ends, or whose deadline has come.
   std::vector<WaitingPart> TakeWaiting(SessionId session);

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from memtide._node import inspection
 from memtide._node.inspection import HostMemory, Node, SsdDirectory
-from memtide._telemetry.summary_tables import kinds_table, pools_table
+from memtide._telemetry.summary_tables import kinds_table, pools_table, shared_line
 from memtide._util.sizes import format_size
 
 _COMMAND_LENGTH = 60
@@ -29,6 +29,8 @@ def print_status(socket_dir: Path, console: Console) -> None:
         console.print(line, highlight=False)
     if node.kinds:
         console.print(kinds_table(node))
+    if line := shared_line(node):
+        console.print(line)
     console.print(_sessions_table(node))
     console.print(_counters_line(node))
     for warning in node.warnings:

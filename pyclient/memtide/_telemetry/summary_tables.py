@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -45,6 +46,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(pools_table(summary.node))
     if summary.node.kinds:
         console.print(kinds_table(summary.node, summary.shadow_bytes))
+    if line := shared_line(summary.node):
+        console.print(line)
     if summary.budget is not None:
         _print_budget(summary.budget, console)
     console.print(_traffic_table(summary))
@@ -120,6 +123,18 @@ def kinds_table(node: Node, shadow_bytes: Mapping[str, int] = MappingProxyType({
     table.add_section()
     _add_usage(table, "total", total, node)
     return table
+
+
+def shared_line(node: Node) -> str:
+    """What ranks save by sharing contents; empty where there are none."""
+    total = functools.reduce(_sum, node.kinds.values(), Usage())
+    if not total.shared_bytes:
+        return ""
+    apart = total.allocated_bytes + total.shared_bytes
+    return (
+        f"ranks keep what is equal once: {format_size(total.allocated_bytes)} of states instead of "
+        f"{format_size(apart)}"
+    )
 
 
 def steps_line(in_parts: int, steps: int, device: str) -> str:
