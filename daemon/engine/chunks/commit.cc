@@ -42,7 +42,7 @@ void EngineState::On(const CommitCall& event) {
   // The reply was lost, and the client repeats the call.
   if (event.step != 0 && event.step == last) return Answer(event.call);
   absl::Status status = CheckCommit(last, event);
-  const bool together = job.names.Shares(session->id);
+  const bool together = session->rank_was_lost || job.names.Shares(session->id);
   std::vector<ChunkIndex> indices;
   if (status.ok() && !event.chunks.empty()) {
     std::vector<ChunkId> all = event.chunks;

@@ -35,7 +35,12 @@ void EngineState::TryCommitTogether(Job& job) {
   }
   const std::vector<WaitingCommit> commits = std::exchange(job.commits, {});
   absl::Status status;
-  if (job.rank_was_lost) {
+  std::set<ChunkId> named;
+  const bool rank_was_lost =
+      std::any_of(commits.begin(), commits.end(), [this](const WaitingCommit& commit) {
+        return sessions_.Find(commit.call.session)->rank_was_lost;
+      });
+  if (rank_was_lost) {
     status = absl::FailedPreconditionError(
         "a rank that shares contents with this one has ended, and not in order: no rank commits a "
         "step any more; start the training again");
@@ -55,10 +60,25 @@ void EngineState::TryCommitTogether(Job& job) {
         status = absl::NotFoundError("a chunk was freed while its commit waited");
         continue;
       }
+      const auto& left = sessions_.Find(call.session)->left_behind;
+      if (left.count(call.chunks[i]) > 0 || left.count(call.shadows[i]) > 0) {
+        status = absl::AbortedError(absl::StrCat("chunk ", call.chunks[i].value(),
+                                                 " or its shadow chunk is leased; release it and "
+                                                 "try again"));
+      }
       for (const ChunkIndex index : {*chunk, *shadow}) {
-        if (!chunks_[index].pinned() && chunks_[index].evicts.empty()) continue;
+        // A fetch that waits would get what its id named before.
+        const bool is_wanted = job.waiting.NextNaming(index, 0) != nullptr;
+        if (!chunks_[index].pinned() && chunks_[index].evicts.empty() && !is_wanted) continue;
         status = absl::AbortedError(
             absl::StrCat("chunk ", IdOf(index).value(), " is in use; release it and try again"));
+      }
+      if (!named.insert(call.chunks[i]).second || !named.insert(call.shadows[i]).second ||
+          NameOf(job, call.chunks[i], *chunk).owner !=
+              NameOf(job, call.shadows[i], *shadow).owner) {
+        status = absl::InvalidArgumentError(
+            absl::StrCat("chunk ", call.chunks[i].value(), " or its shadow chunk ",
+                         call.shadows[i].value(), " is of another rank"));
       }
       pairs[{*chunk, *shadow}].push_back({call.chunks[i], call.shadows[i]});
     }
@@ -70,10 +90,13 @@ void EngineState::TryCommitTogether(Job& job) {
 
   std::set<ChunkId> shadows;
   for (const auto& [entries, ids] : pairs) {
-    for (const CommittedIds& each : ids) shadows.insert(each.shadow);
     ExchangeContents(job, entries.first, entries.second, ids);
   }
-  if (!commits.front().call.keep_old_content) DiscardShadows(job, shadows);
+  for (const WaitingCommit& commit : commits) {
+    const CommitCall& call = commit.call;
+    if (!call.keep_old_content) shadows.insert(call.shadows.begin(), call.shadows.end());
+  }
+  DiscardShadows(job, shadows);
   job.parts.ForgetMade();
   job.committed_step = commits.front().call.step;
   for (const WaitingCommit& commit : commits) {
@@ -135,9 +158,13 @@ void EngineState::LeaveRanks(Session& session, Ending ending) {
     job.commits.erase(own);
   }
   if (!job.names.Shares(session.id)) return;
-  job.names.RemoveShared(session.id);
   // A rank that was killed is at the last step. So the others stay there, too.
-  job.rank_was_lost = job.rank_was_lost || ending == Ending::kAbrupt;
+  for (const SessionId id : job.sessions) {
+    Session& other = *sessions_.Find(id);
+    const bool is_lost = ending == Ending::kAbrupt && job.names.Shares(id);
+    other.rank_was_lost = other.rank_was_lost || is_lost;
+  }
+  job.names.RemoveShared(session.id);
   TryCommitTogether(job);
 }
 

@@ -257,7 +257,6 @@ void EngineState::LeaveJob(Session& session) {
   // A job that never opened does not linger.
   if (job.time_to_live > Duration(0) && job.state() == JobState::kRunning) {
     ledger_.SetState(*job.shares, JobState::kLingering);
-    job.rank_was_lost = false;
     job.lingers_until = now_ + job.time_to_live;
     return FreeTransient(job);
   }

@@ -41,7 +41,7 @@ SharedParts::Ended SharedParts::End(SessionId maker, uint64_t number, bool compu
   });
   if (number == 0 || found == parts_.end()) return {};
   SharedPart& part = found->second;
-  Ended ended{std::exchange(part.waiting, {}), part.writes};
+  Ended ended{std::exchange(part.waiting, {}), computed ? &part : nullptr};
   part.number = 0;
   if (!computed) Forget(PartKey(found->first));
   return ended;
@@ -50,8 +50,23 @@ SharedParts::Ended SharedParts::End(SessionId maker, uint64_t number, bool compu
 void SharedParts::Forget(const PartKey& key) {
   const auto found = parts_.find(key);
   MEMTIDE_CHECK(found != parts_.end() && found->second.is_made());
-  for (const ChunkIndex index : found->second.writes) writers_.erase(index);
+  EraseWriters(found);
   parts_.erase(found);
+}
+
+void SharedParts::EraseWriters(Map::iterator part) {
+  for (const ChunkIndex index : part->second.writes) {
+    const auto writer = writers_.find(index);
+    if (writer != writers_.end() && writer->second == part) writers_.erase(writer);
+  }
+}
+
+void SharedParts::ForgetWriter(ChunkIndex index) {
+  const auto writer = writers_.find(index);
+  if (writer == writers_.end()) return;
+  const Map::iterator part = writer->second;
+  writers_.erase(writer);
+  if (part->second.is_made()) Forget(PartKey(part->first));
 }
 
 void SharedParts::ForgetMade() {
@@ -60,7 +75,7 @@ void SharedParts::ForgetMade() {
       ++part;
       continue;
     }
-    for (const ChunkIndex index : part->second.writes) writers_.erase(index);
+    EraseWriters(part);
     part = parts_.erase(part);
   }
 }

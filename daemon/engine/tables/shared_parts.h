@@ -24,8 +24,8 @@
 
 namespace memtide {
 
-// What one chunk that is read holds: a shared entry and its version, or a digest.
-using ReadContent = std::pair<Digest, std::pair<ChunkIndex, Version>>;
+// What one chunk that is read holds: a shared entry, by its own id, and its version; or a digest.
+using ReadContent = std::pair<Digest, std::pair<ChunkId, Version>>;
 
 struct PartKey {
   Digest work;
@@ -49,6 +49,8 @@ struct SharedPart {
   uint32_t rank = 0;    // The maker's.
   uint64_t number = 0;  // The maker's number of the part; zero: it is made.
   std::vector<ChunkIndex> writes;
+  // Once it is made: the own ids of `writes`, and the versions that are the results.
+  std::vector<std::pair<ChunkId, Version>> results;
   std::vector<WaitingPart> waiting;
 
   bool is_made() const { return number == 0; }
@@ -68,15 +70,17 @@ class SharedParts {
 
   // REQUIRES: no part with this key, and none that writes one of the entries, is there.
   void Begin(PartKey key, SharedPart part);
-  // The maker's part with this number has ended. Returns the calls that wait for it, and the
-  // entries with its results; if it was not `computed`, it is forgotten.
+  // The maker's part with this number has ended. Returns the calls that wait for it; if it was not
+  // `computed`, it is forgotten.
   struct Ended {
     std::vector<WaitingPart> waiting;
-    std::vector<ChunkIndex> writes;
+    SharedPart* part = nullptr;  // nullptr: it is forgotten.
   };
   Ended End(SessionId maker, uint64_t number, bool computed);
   // Forgets a part that is made. REQUIRES: it is.
   void Forget(const PartKey& key);
+  // The entry is freed, and with it the part that has written it.
+  void ForgetWriter(ChunkIndex index);
   // After a commit the parts that are made count no more.
   void ForgetMade();
 
@@ -89,6 +93,8 @@ class SharedParts {
  private:
   template <typename Condition>
   std::vector<WaitingPart> Take(Condition condition);
+
+  void EraseWriters(Map::iterator part);
 
   Map parts_;
   std::map<ChunkIndex, Map::iterator> writers_;
