@@ -146,6 +146,7 @@ void EngineState::CheckInvariants() const {
       MEMTIDE_CHECK(quarantined.job->share(Tier::kDevice).slots().in_quarantine(slot));
     }
   }
+  for (const auto& [id, job] : jobs_) job->names.CheckInvariants();
   for (const auto& [id, step] : steps_) MEMTIDE_CHECK(step.of_job);
   for (const auto& [id, waiter] : waiters_) {
     MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));

@@ -90,8 +90,8 @@ struct Job {
   Instant leases_revoked_at;  // For a share that shrinks.
   absl::Status making_status;
 
-  uint32_t ranks = 0;          // How many the training has; zero: none.
-  NameTable names;             // The ids of contents that ranks share.
+  uint32_t ranks = 0;  // How many the training has; zero: none.
+  NameTable names;     // The ids of contents that ranks share.
   SharedParts parts;
   std::vector<WaitingCommit> commits;        // They wait for the other ranks.
   MemberTable members;                       // Its chunks.

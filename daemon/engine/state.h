@@ -244,18 +244,20 @@ class EngineState {
   ChunkId IdFor(ChunkIndex index, SessionId session) const;
   void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
   absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
-  absl::Status GiveOwnEntries(Job& job, const std::vector<ChunkId>& ids,
+  absl::Status GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
                               const std::vector<bool>& wanted, std::vector<ChunkIndex>* indices);
   void Unshare(Session& session, const FetchCall& event, const std::vector<ChunkIndex>& indices);
   void EndUnsharing(const RunningStep& step, const absl::Status& status);
   void DropCopies(const Unsharing& unsharing);
+  bool HasCallFor(const Session& session, ChunkIndex index) const;
   void ReleaseLeftBehind(Session& session, ChunkId id);
   void FreeId(Session& session, ChunkId id, ChunkIndex index);
 
   // --- ranks/parts.cc ---
   bool SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
                  absl::optional<PartDifference>* difference);
-  bool HasResults(const SharedPart& part) const;
+  bool AreThere(const std::vector<ChunkIndex>& entries,
+                const std::vector<std::pair<ChunkId, Version>>& results) const;
   absl::Status TakeResults(Job& job, const StepCall& event, const std::vector<ChunkIndex>& results);
   void AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results);
   void PartEnded(SessionId maker, uint64_t number, bool computed);

@@ -87,6 +87,7 @@ void EngineState::On(const FreeCall& event) {
   reply.call = event.call;
   sessions_.Remember(*session, event.request_id, kFreeKind, reply);
   Emit(std::move(reply));
+  TryCommitTogether(*session->job);
 }
 
 absl::Status EngineState::Freed(ChunkIndex index) const {
@@ -122,6 +123,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   CancelEviction(chunk);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) StopWaitingForSlot(index, tier);
   UnlinkShadow(index);
+  job.parts.ForgetWriter(index);
   job.names.Forget(index);
   chunks_.Free(index);
   // A slot that a transfer still uses will be free without the chunk's doing.

@@ -75,7 +75,8 @@ void EngineState::On(const CommitCall& event) {
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
     SwapContents(indices[i], indices[count + i]);
-    job.parts.Moved(indices[count + i], indices[i], chunks_[indices[i]].version);
+    const ChunkIndex index = indices[i];
+    job.parts.Moved(indices[count + i], index, IdOf(index), chunks_[index].version);
     UnlinkShadow(indices[i]);
     UnlinkShadow(indices[count + i]);
     // The shadow chunks are a checkpoint: they keep the old content, and are shadows no more.

@@ -36,10 +36,20 @@ void EngineState::On(const DiscardCall& event) {
   Job& job = *session->job;
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
   absl::Status status = indices.status();
+  std::vector<bool> shared(event.chunks.size());
   for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
-    status = CheckDiscard(*session, (*indices)[i]);
+    const ChunkIndex index = (*indices)[i];
+    shared[i] = IsShared(index);
+    if (!shared[i]) status = CheckDiscard(*session, index);
   }
   if (!status.ok()) return Refuse(event.call, status);
+  for (size_t i = 0; i < indices->size(); ++i) {
+    if (shared[i]) ReleaseLease(*session, (*indices)[i]);
+  }
+  // The others keep what they share.
+  status = GiveOwnEntries(*session, event.chunks, shared, &*indices);
+  if (!status.ok()) return Refuse(event.call, status);
+  for (const ChunkId id : event.chunks) ReleaseLeftBehind(*session, id);
   for (const ChunkIndex index : *indices) {
     ReleaseLease(*session, index);
     Discard(index);
@@ -54,6 +64,7 @@ void EngineState::On(const DiscardCall& event) {
   reply.call = event.call;
   sessions_.Remember(*session, event.request_id, kDiscardKind, reply);
   Emit(std::move(reply));
+  TryCommitTogether(job);
 }
 
 void EngineState::Discard(ChunkIndex index) {

@@ -14,6 +14,7 @@ void EngineState::On(const EvictCall& event) {
   for (const ChunkId id : event.chunks) {
     // The call gives the caller's own leases up, even if the eviction is refused.
     if (const absl::optional<ChunkIndex> index = Find(job, id)) ReleaseLease(*session, *index);
+    ReleaseLeftBehind(*session, id);
   }
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
   absl::Status status = indices.status();

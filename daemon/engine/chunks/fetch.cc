@@ -286,9 +286,11 @@ void EngineState::On(const ReleaseCall& event) {
   if (AnswerAgain(*session, event.call, event.request_id, kReleaseKind)) return;
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session->job, event.chunks);
   if (!indices.ok()) return Refuse(event.call, indices.status());
-  for (const ChunkIndex index : *indices) {
+  for (size_t i = 0; i < indices->size(); ++i) {
+    const ChunkIndex index = (*indices)[i];
     const Pin* pin = chunks_[index].FindPin(session->id);
     if (pin != nullptr && pin->granted()) continue;
+    if (session->left_behind.count(event.chunks[i]) > 0) continue;
     return Refuse(event.call, absl::FailedPreconditionError(absl::StrCat(
                                   "chunk ", IdOf(index).value(), " is not leased by the session")));
   }

@@ -47,6 +47,7 @@ void EngineState::TryCommitTogether(Job& job) {
   }
   job.commits = std::move(later);
   absl::Status status;
+  std::set<ChunkId> named;
   std::map<std::pair<ChunkIndex, ChunkIndex>, std::vector<CommittedIds>> pairs;
   for (const WaitingCommit& commit : commits) {
     const CommitCall& call = commit.call;
@@ -57,10 +58,25 @@ void EngineState::TryCommitTogether(Job& job) {
         status = absl::NotFoundError("a chunk was freed while its commit waited");
         continue;
       }
+      const auto& left = sessions_.Find(call.session)->left_behind;
+      if (left.count(call.chunks[i]) > 0 || left.count(call.shadows[i]) > 0) {
+        status = absl::AbortedError(absl::StrCat("chunk ", call.chunks[i].value(),
+                                                 " or its shadow chunk is leased; release it and "
+                                                 "try again"));
+      }
       for (const ChunkIndex index : {*chunk, *shadow}) {
-        if (!chunks_[index].pinned() && chunks_[index].evicts.empty()) continue;
+        // A fetch that waits would get what its id named before.
+        const bool is_wanted = job.waiting.NextNaming(index, 0) != nullptr;
+        if (!chunks_[index].pinned() && chunks_[index].evicts.empty() && !is_wanted) continue;
         status = absl::AbortedError(
             absl::StrCat("chunk ", IdOf(index).value(), " is in use; release it and try again"));
+      }
+      if (!named.insert(call.chunks[i]).second || !named.insert(call.shadows[i]).second ||
+          NameOf(job, call.chunks[i], *chunk).owner !=
+              NameOf(job, call.shadows[i], *shadow).owner) {
+        status = absl::InvalidArgumentError(
+            absl::StrCat("chunk ", call.chunks[i].value(), " or its shadow chunk ",
+                         call.shadows[i].value(), " is of another rank"));
       }
       pairs[{*chunk, *shadow}].push_back({call.chunks[i], call.shadows[i]});
     }
@@ -72,10 +88,13 @@ void EngineState::TryCommitTogether(Job& job) {
 
   std::set<ChunkId> shadows;
   for (const auto& [entries, ids] : pairs) {
-    for (const CommittedIds& each : ids) shadows.insert(each.shadow);
     ExchangeContents(job, entries.first, entries.second, ids);
   }
-  if (!commits.front().call.keep_old_content) DiscardShadows(job, shadows);
+  for (const WaitingCommit& commit : commits) {
+    const CommitCall& call = commit.call;
+    if (!call.keep_old_content) shadows.insert(call.shadows.begin(), call.shadows.end());
+  }
+  DiscardShadows(job, shadows);
   job.committed_step = std::max(job.committed_step, step);
   job.parts.ForgetBefore(job.committed_step);
   for (const WaitingCommit& commit : commits) {
@@ -98,7 +117,7 @@ void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow
   // with the ids.
   if (names(chunk) == ids.size() && names(shadow) == ids.size()) {
     SwapContents(chunk, shadow);
-    job.parts.Moved(shadow, chunk, chunks_[chunk].version);
+    job.parts.Moved(shadow, chunk, IdOf(chunk), chunks_[chunk].version);
     LinkShadow(chunk, shadow);
     return;
   }
@@ -139,14 +158,8 @@ void EngineState::LeaveRanks(Session& session, Ending ending) {
     job.commits.erase(own);
   }
   if (!job.names.Shares(session.id)) return;
+  // The others go on without it, as they would without memtide.
   job.names.RemoveShared(session.id);
-  // A rank that was killed is at the last step, so those that wait for it stay there, too. Where
-  // they go on without it, that is for their program to know.
-  if (ending == Ending::kAbrupt && !job.commits.empty()) {
-    RefuseCommits(job, absl::FailedPreconditionError(absl::StrCat(
-                           "rank ", session.rank, " of ", job.ranks,
-                           " has ended without a commit of its step: no rank has committed it")));
-  }
   TryCommitTogether(job);
 }
 

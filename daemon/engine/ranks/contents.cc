@@ -27,13 +27,14 @@ bool EngineState::IsShared(ChunkIndex index) const {
 
 ChunkId EngineState::IdFor(ChunkIndex index, SessionId id) const {
   const Session* const session = sessions_.Find(id);
-  if (session != nullptr) {
+  const Job& job = *chunks_[index].job;
+  if (session != nullptr && !job.names.HasNameOf(index, id, OwnName(index))) {
     // To its client, the lease that it has left behind is that of the id.
     for (const auto& [left, entry] : session->left_behind) {
       if (entry == index) return left;
     }
   }
-  return chunks_[index].job->names.IdFor(index, id, IdOf(index));
+  return job.names.IdFor(index, id, IdOf(index));
 }
 
 // REQUIRES: if it is the only id of `from`, that entry is not pinned.
@@ -67,12 +68,20 @@ absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
 
 // Replaces each shared entry in `indices` by a new one, which the session's id names from now on.
 // Its content is not copied: a step writes all of it. Nothing is changed if there is no room.
-absl::Status EngineState::GiveOwnEntries(Job& job, const std::vector<ChunkId>& ids,
+absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
                                          const std::vector<bool>& wanted,
                                          std::vector<ChunkIndex>* indices) {
+  Job& job = *session.job;
   std::vector<std::pair<size_t, ChunkIndex>> made;
   for (size_t i = 0; i < ids.size(); ++i) {
     if (!wanted[i]) continue;
+    // A lease, and a fetch that waits, are of the entry.
+    const ChunkIndex old = (*indices)[i];
+    if (chunks_[old].FindPin(session.id) != nullptr || HasCallFor(session, old)) {
+      for (const auto& [at, index] : made) FreeChunk(index);
+      return absl::AbortedError(absl::StrCat("chunk ", ids[i].value(), " is in use by the session ",
+                                             "that writes it; release it and try again"));
+    }
     const absl::StatusOr<ChunkIndex> entry = MakeEntry(job, (*indices)[i]);
     if (!entry.ok()) {
       for (const auto& [at, index] : made) FreeChunk(index);
@@ -148,10 +157,23 @@ void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& stat
     return Refuse(step.call, status.ok() ? absl::UnavailableError("the session ended") : status);
   }
   Job& job = *session->job;
+  // A fetch of the session that waits for a lease on the shared entry would get that.
+  for (const Waiter* waiter : session->waiters) {
+    for (const ChunkIndex shared : unsharing.shared) {
+      if (waiter->runs_step() ||
+          std::count(waiter->chunks.begin(), waiter->chunks.end(), shared) == 0) {
+        continue;
+      }
+      DropCopies(unsharing);
+      return Refuse(step.call, absl::AbortedError("another fetch of the session waits for a chunk "
+                                                  "that this one writes; try again"));
+    }
+  }
   for (size_t i = 0; i < unsharing.ids.size(); ++i) {
     const ChunkId id = unsharing.ids[i];
     const ChunkIndex shared = unsharing.shared[i], copy = unsharing.copies[i];
     // The id was freed meanwhile, or names another entry: this copy is of no use.
+    if (!chunks_[copy].live()) continue;
     if (Find(job, id) != shared || !IsShared(shared)) {
       FreeChunk(copy);
       continue;
@@ -162,12 +184,20 @@ void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& stat
     MoveId(job, id, shared, copy);
   }
   On(unsharing.call);
+  TryCommitTogether(job);
 }
 
 void EngineState::DropCopies(const Unsharing& unsharing) {
   for (const ChunkIndex copy : unsharing.copies) {
     if (chunks_[copy].live()) FreeChunk(copy);
   }
+}
+
+// Whether a fetch or a step part of the session names the entry and is not granted.
+bool EngineState::HasCallFor(const Session& session, ChunkIndex index) const {
+  return std::any_of(session.waiters.begin(), session.waiters.end(), [index](const Waiter* waiter) {
+    return std::find(waiter->chunks.begin(), waiter->chunks.end(), index) != waiter->chunks.end();
+  });
 }
 
 // The session's lease on the content that its id named before, if it still has one.

@@ -36,12 +36,12 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
   for (uint32_t i = 0; i < event.reads; ++i) {
     const ChunkIndex index = (*indices)[i];
     if (chunks_[index].is_made()) {
-      key.reads.push_back({Digest(), {index, chunks_[index].version}});
+      key.reads.push_back({Digest(), {IdOf(index), chunks_[index].version}});
       continue;
     }
     const Digest digest = i < digests.size() ? digests[i] : Digest();
     if (!digest.is_set()) lacking.unknown_reads.push_back(i);
-    key.reads.push_back({digest, {kNoChunk, Version()}});
+    key.reads.push_back({digest, {ChunkId(), Version()}});
   }
   if (!lacking.unknown_reads.empty()) {
     Reply reply;
@@ -51,7 +51,7 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     return true;
   }
   SharedPart* part = job.parts.Find(key);
-  if (part != nullptr && part->is_made() && !HasResults(*part)) {
+  if (part != nullptr && part->is_made() && !AreThere(part->writes, part->results)) {
     job.parts.Forget(key);
     part = nullptr;
   }
@@ -72,6 +72,7 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
   if (const auto* const other = job.parts.SameElements(key, session.id, step)) {
     *difference = DifferenceOf(key, *other);
   }
+  bool is_anew = false;
   std::vector<bool> to_own(indices->size());
   for (size_t i = event.reads; i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
@@ -80,14 +81,18 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     to_own[i] = IsShared(index) && (writer != nullptr || chunks_[index].copies.valid != 0);
     if (writer == nullptr || to_own[i]) continue;
     // The session makes its own part anew: parts that wait for each other are not shared.
-    if (!writer->second.is_made()) return false;
-    job.parts.Forget(PartKey(writer->first));
+    if (!writer->second.is_made()) {
+      is_anew = true;
+    } else {
+      job.parts.Forget(PartKey(writer->first));
+    }
   }
-  const absl::Status status = GiveOwnEntries(job, event.chunks, to_own, indices);
+  const absl::Status status = GiveOwnEntries(session, event.chunks, to_own, indices);
   if (!status.ok()) {
     Refuse(event.call, status);
     return true;
   }
+  if (is_anew) return false;
   SharedPart begun;
   begun.maker = session.id;
   begun.rank = session.rank;
@@ -98,11 +103,24 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
   return false;
 }
 
-// Whether the entries still hold what the part has made.
-bool EngineState::HasResults(const SharedPart& part) const {
-  for (size_t i = 0; i < part.writes.size(); ++i) {
-    const Chunk& chunk = chunks_[part.writes[i]];
-    if (!chunk.live() || chunk.version != part.versions[i] || chunk.copies.torn) return false;
+// Whether these entries hold these results, and no call is about to write them.
+bool EngineState::AreThere(const std::vector<ChunkIndex>& entries,
+                           const std::vector<std::pair<ChunkId, Version>>& results) const {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const ChunkIndex index = entries[i];
+    const Chunk& chunk = chunks_[index];
+    if (!chunk.live() || IdOf(index) != results[i].first || chunk.version != results[i].second ||
+        chunk.copies.torn || chunk.overwrite) {
+      return false;
+    }
+    for (const Pin& pin : chunk.pins) {
+      if (pin.pending > 0 && pin.pending_access == Access::kWrite) return false;
+    }
+    uint64_t age = 0;
+    while (const WaitingCalls::Naming* const naming = chunk.job->waiting.NextNaming(index, age)) {
+      if (naming->access == Access::kWrite) return false;
+      age = naming->waiter->waiting.age();
+    }
   }
   return true;
 }
@@ -110,6 +128,7 @@ bool EngineState::HasResults(const SharedPart& part) const {
 // The ids of the written chunks name the results, which others have made.
 absl::Status EngineState::TakeResults(Job& job, const StepCall& event,
                                       const std::vector<ChunkIndex>& results) {
+  const Session& session = *sessions_.Find(event.session);
   std::vector<ChunkIndex> present;
   for (size_t i = 0; i < results.size(); ++i) {
     const ChunkId id = event.chunks[event.reads + i];
@@ -121,12 +140,19 @@ absl::Status EngineState::TakeResults(Job& job, const StepCall& event,
     if (*index == results[i]) continue;
     Chunk& chunk = chunks_[*index];
     const Pin* const own = chunk.FindPin(event.session);
-    if (own != nullptr || !chunk.evicts.empty() || (chunk.pinned() && !IsShared(*index))) {
+    const SharedParts::Map::value_type* const writer = job.parts.WriterOf(*index);
+    const bool is_being_made = writer != nullptr && !writer->second.is_made();
+    if (own != nullptr || HasCallFor(session, *index) || !chunk.evicts.empty() ||
+        ((chunk.pinned() || is_being_made || job.waiting.NextNaming(*index, 0) != nullptr) &&
+         !IsShared(*index))) {
       return absl::AbortedError(absl::StrCat("chunk ", id.value(),
                                              " is in use, and is to hold the result of another "
                                              "rank; release it and try again"));
     }
-    if (job.names.HasNameOf(results[i], event.session, OwnName(results[i]))) {
+    // The id may be one that another session has allocated.
+    const SessionId owner = NameOf(job, id, *index).owner;
+    const bool is_result = std::count(results.begin(), results.end(), *index) != 0;
+    if (is_result || job.names.HasNameOf(results[i], owner, OwnName(results[i]))) {
       return absl::FailedPreconditionError(absl::StrCat(
           "chunk ", id.value(), " is to hold a result that another chunk of the session holds"));
     }
@@ -156,20 +182,21 @@ void EngineState::AnswerMade(const StepCall& event, const std::vector<ChunkIndex
 void EngineState::PartEnded(SessionId maker, uint64_t number, bool computed) {
   Session* const session = sessions_.Find(maker);
   if (number == 0 || session == nullptr || session->job == nullptr) return;
-  SharedParts& parts = session->job->parts;
-  if (computed) {
-    std::vector<Version> versions;
-    for (const ChunkIndex index : parts.WritesOf(maker, number)) {
+  SharedParts::Ended ended = session->job->parts.End(maker, number, computed);
+  std::vector<ChunkIndex> writes;
+  std::vector<std::pair<ChunkId, Version>> results;
+  if (ended.part != nullptr) {
+    writes = ended.part->writes;
+    for (const ChunkIndex index : writes) {
       chunks_[index].made = chunks_[index].version;
-      versions.push_back(chunks_[index].version);
+      results.emplace_back(IdOf(index), chunks_[index].version);
     }
-    parts.SetVersions(maker, number, std::move(versions));
+    ended.part->results = results;
   }
-  SharedParts::Ended ended = parts.End(maker, number, computed);
   for (WaitingPart& waiting : ended.waiting) {
     waiting.of_session.End();
-    if (computed) {
-      AnswerMade(waiting.call, ended.writes);
+    if (computed && AreThere(writes, results)) {
+      AnswerMade(waiting.call, writes);
     } else {
       On(waiting.call);  // The first of them makes the part.
     }

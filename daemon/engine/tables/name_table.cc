@@ -106,6 +106,10 @@ void NameTable::Remove(ChunkId id, ChunkIndex index) {
   const auto found = FindId(names, id);
   MEMTIDE_CHECK(found != names.end());
   names.erase(found);
+  ForgetId(id);
+}
+
+void NameTable::ForgetId(ChunkId id) {
   // As long as its own entry exists, the table of chunks would find that by the id.
   const auto own = entries_.find(IndexOf(id));
   if (own != entries_.end() && own->second.own == id) {
@@ -118,10 +122,11 @@ void NameTable::Remove(ChunkId id, ChunkIndex index) {
 void NameTable::Forget(ChunkIndex index) {
   const auto entry = entries_.find(index);
   if (entry == entries_.end()) return;
-  for (const Name& name : entry->second.names) moved_.erase(name.id);
-  const auto own = moved_.find(entry->second.own);
-  if (own != moved_.end() && own->second == kNoChunk) moved_.erase(own);
+  const Entry forgotten = std::move(entry->second);
   entries_.erase(entry);
+  for (const Name& name : forgotten.names) ForgetId(name.id);
+  const auto own = moved_.find(forgotten.own);
+  if (own != moved_.end() && own->second == kNoChunk) moved_.erase(own);
 }
 
 void NameTable::CheckInvariants() const {

@@ -71,6 +71,7 @@ class NameTable {
   };
 
   std::vector<Name>& Listed(ChunkIndex index, const Name& own);
+  void ForgetId(ChunkId id);
 
   std::map<ChunkId, ChunkIndex> moved_;  // kNoChunk: freed before its own entry.
   std::map<ChunkIndex, Entry> entries_;

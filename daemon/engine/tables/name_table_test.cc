@@ -59,6 +59,16 @@ TEST_F(NameTableTest, AnIdThatWasMovedAndFreedDoesNotNameItsOwnEntryAgain) {
   EXPECT_EQ(names_.Find(Id(5)), ChunkIndex(3));
 }
 
+TEST_F(NameTableTest, AnIdWhoseLastEntryIsFreedDoesNotNameItsOwnEntryAgain) {
+  Move(5, 2, 5, 8);
+  names_.Forget(ChunkIndex(5));
+  names_.AddUnnamed(ChunkIndex(9), Id(9));
+  names_.Move(NameOf(8, 1), ChunkIndex(8), NameOf(8, 1), ChunkIndex(9), NameOf(9, 1));
+  names_.Forget(ChunkIndex(9));
+  EXPECT_EQ(names_.Find(Id(8)), kNoChunk);
+  EXPECT_EQ(names_.Find(Id(5)), ChunkIndex(8));
+}
+
 TEST_F(NameTableTest, TwoIdsOfOneSessionAreRefusedForAnEntry) {
   EXPECT_DEATH(Move(5, 1, 5, 3), "two ids of one session");
 }

@@ -17,8 +17,7 @@ const SharedParts::Map::value_type* SharedParts::WriterOf(ChunkIndex index) cons
   return found == writers_.end() ? nullptr : &*found->second;
 }
 
-const SharedParts::Map::value_type* SharedParts::SameElements(const PartKey& key,
-                                                              SessionId session,
+const SharedParts::Map::value_type* SharedParts::SameElements(const PartKey& key, SessionId session,
                                                               uint64_t step) const {
   for (auto part = parts_.lower_bound(PartKey{{key.work.high, 0}, {}, 0});
        part != parts_.end() && part->first.work.high == key.work.high; ++part) {
@@ -42,7 +41,7 @@ SharedParts::Ended SharedParts::End(SessionId maker, uint64_t number, bool compu
   });
   if (number == 0 || found == parts_.end()) return {};
   SharedPart& part = found->second;
-  Ended ended{std::exchange(part.waiting, {}), part.writes};
+  Ended ended{std::exchange(part.waiting, {}), computed ? &part : nullptr};
   part.number = 0;
   if (!computed) Forget(PartKey(found->first));
   return ended;
@@ -51,34 +50,37 @@ SharedParts::Ended SharedParts::End(SessionId maker, uint64_t number, bool compu
 void SharedParts::Forget(const PartKey& key) {
   const auto found = parts_.find(key);
   MEMTIDE_CHECK(found != parts_.end() && found->second.is_made());
-  for (const ChunkIndex index : found->second.writes) writers_.erase(index);
+  EraseWriters(found);
   parts_.erase(found);
 }
 
-std::vector<ChunkIndex> SharedParts::WritesOf(SessionId maker, uint64_t number) const {
-  for (const auto& [key, part] : parts_) {
-    if (part.maker == maker && part.number == number) return part.writes;
-  }
-  return {};
-}
-
-void SharedParts::SetVersions(SessionId maker, uint64_t number, std::vector<Version> versions) {
-  for (auto& [key, part] : parts_) {
-    if (part.maker == maker && part.number == number) part.versions = std::move(versions);
+void SharedParts::EraseWriters(Map::iterator part) {
+  for (const ChunkIndex index : part->second.writes) {
+    const auto writer = writers_.find(index);
+    if (writer != writers_.end() && writer->second == part) writers_.erase(writer);
   }
 }
 
-void SharedParts::Moved(ChunkIndex from, ChunkIndex to, Version version) {
+void SharedParts::Moved(ChunkIndex from, ChunkIndex to, ChunkId id, Version version) {
+  // What `to` held before has moved the other way, and is a result no more.
+  ForgetWriter(to);
   const auto writer = writers_.find(from);
   if (writer == writers_.end() || !writer->second->second.is_made()) return;
   const Map::iterator part = writer->second;
-  // What `to` held before has moved the other way, and is a result no more.
-  if (writers_.count(to) > 0) Forget(PartKey(writers_.find(to)->second->first));
-  writers_.erase(from);
+  writers_.erase(writer);
   writers_.emplace(to, part);
-  const auto at = std::find(part->second.writes.begin(), part->second.writes.end(), from);
-  part->second.versions[at - part->second.writes.begin()] = version;
+  SharedPart& moved = part->second;
+  const auto at = std::find(moved.writes.begin(), moved.writes.end(), from);
+  moved.results[at - moved.writes.begin()] = {id, version};
   *at = to;
+}
+
+void SharedParts::ForgetWriter(ChunkIndex index) {
+  const auto writer = writers_.find(index);
+  if (writer == writers_.end()) return;
+  const Map::iterator part = writer->second;
+  writers_.erase(writer);
+  if (part->second.is_made()) Forget(PartKey(part->first));
 }
 
 void SharedParts::ForgetBefore(uint64_t step) {
@@ -87,7 +89,7 @@ void SharedParts::ForgetBefore(uint64_t step) {
       ++part;
       continue;
     }
-    for (const ChunkIndex index : part->second.writes) writers_.erase(index);
+    EraseWriters(part);
     part = parts_.erase(part);
   }
 }

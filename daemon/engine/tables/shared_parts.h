@@ -24,8 +24,8 @@
 
 namespace memtide {
 
-// What one chunk that is read holds: a shared entry and its version, or a digest.
-using ReadContent = std::pair<Digest, std::pair<ChunkIndex, Version>>;
+// What one chunk that is read holds: a shared entry, by its own id, and its version; or a digest.
+using ReadContent = std::pair<Digest, std::pair<ChunkId, Version>>;
 
 struct PartKey {
   Digest work;
@@ -48,9 +48,10 @@ struct SharedPart {
   SessionId maker;
   uint32_t rank = 0;    // The maker's.
   uint64_t number = 0;  // The maker's number of the part; zero: it is made.
-  uint64_t step = 0;  // The step of the maker, by its number of commits.
+  uint64_t step = 0;    // The step of the maker, by its number of commits.
   std::vector<ChunkIndex> writes;
-  std::vector<Version> versions;  // Of `writes`, once it is made: others are no results of it.
+  // Once it is made: the own ids of `writes`, and the versions that are the results.
+  std::vector<std::pair<ChunkId, Version>> results;
   std::vector<WaitingPart> waiting;
 
   bool is_made() const { return number == 0; }
@@ -70,21 +71,19 @@ class SharedParts {
 
   // REQUIRES: no part with this key, and none that writes one of the entries, is there.
   void Begin(PartKey key, SharedPart part);
-  // The maker's part with this number has ended. Returns the calls that wait for it, and the
-  // entries with its results; if it was not `computed`, it is forgotten.
+  // The maker's part with this number has ended. Returns the calls that wait for it; if it was not
+  // `computed`, it is forgotten.
   struct Ended {
     std::vector<WaitingPart> waiting;
-    std::vector<ChunkIndex> writes;
+    SharedPart* part = nullptr;  // nullptr: it is forgotten.
   };
   Ended End(SessionId maker, uint64_t number, bool computed);
   // Forgets a part that is made. REQUIRES: it is.
   void Forget(const PartKey& key);
-  // The entries that the maker's part with this number writes; empty: there is none.
-  std::vector<ChunkIndex> WritesOf(SessionId maker, uint64_t number) const;
-  // The maker's part with this number has these results.
-  void SetVersions(SessionId maker, uint64_t number, std::vector<Version> versions);
-  // A commit has moved what entry `from` holds to entry `to`, which has this version now.
-  void Moved(ChunkIndex from, ChunkIndex to, Version version);
+  // A commit has moved what entry `from` holds to entry `to`, whose own id and version these are.
+  void Moved(ChunkIndex from, ChunkIndex to, ChunkId id, Version version);
+  // The entry is freed, and with it the part that has written it.
+  void ForgetWriter(ChunkIndex index);
   // Forgets the parts that are made and of a step before this one.
   void ForgetBefore(uint64_t step);
 
@@ -97,6 +96,8 @@ class SharedParts {
  private:
   template <typename Condition>
   std::vector<WaitingPart> Take(Condition condition);
+
+  void EraseWriters(Map::iterator part);
 
   Map parts_;
   std::map<ChunkIndex, Map::iterator> writers_;
