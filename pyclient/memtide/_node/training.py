@@ -1,7 +1,7 @@
 """The ranks of one training on a node: they share a job, and what they have alike.
 
-The process that starts the ranks puts a secret into their environment. From it they make the name of their
-job, and the secret of the digests by which they compare bytes.
+The process that starts the ranks puts a secret into their environment. From it they make the name
+of their job, and the secret of the digests by which they compare bytes.
 """
 
 from __future__ import annotations
