@@ -61,3 +61,16 @@ def test_a_process_alone_is_in_no_training() -> None:
     assert training.of_rank(0, 2) is None, "none was announced"
     training.announce()
     assert training.of_rank(0, 1) is None
+
+
+@pytest.mark.parametrize("before", [None, "of a launcher"])
+def test_a_training_of_started_ranks_is_not_that_of_the_process_itself(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MEMTIDE_TRAINING")
+    if before is not None:
+        monkeypatch.setenv("MEMTIDE_TRAINING", before)
+    own = training.of_rank(0, 2)
+    with training.announced():
+        assert training.of_rank(0, 2) not in (None, own)
+    assert os.environ.get("MEMTIDE_TRAINING") == before
