@@ -54,7 +54,7 @@ class RankOptions:
 @dataclass(frozen=True)
 class _Training:
     results: list[dict[str, Any]]  # By rank.
-    said: str
+    standard_error: str
 
     @property
     def kept_bytes(self) -> int:
@@ -106,8 +106,8 @@ def _is_found(options: RankOptions, seed: int) -> bool:
         choice.randrange(_LAYERS),
         choice.randrange(1 << 20),
     ]
-    said = _run(options.memtided, _HOST_POOL, options, 2, flip=flip).said
-    named = _DIFFERS.search(said)
+    training = _run(options.memtided, _HOST_POOL, options, 2, flip=flip)
+    named = _DIFFERS.search(training.standard_error)
     if named is None:
         print(f"ranks.found: seed {seed}: not found", file=sys.stderr)
         return False

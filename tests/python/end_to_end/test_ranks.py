@@ -14,6 +14,7 @@ from memtide._node import inspection
 from stepping_script import node_daemon
 
 _SCRIPT = SCRIPTS / "ranks_apart.py"
+_WRITE_USAGE = Path(__file__).resolve().parents[1] / "testing" / "write_usage.py"
 _STATES = ("parameter", "optimizer_state")
 _OWN = re.compile(
     r"memtide: in rank (\d), (.+?) of (one of )?module\.layers\.(\d)\.\w+( to \S+)? differ"
@@ -57,15 +58,15 @@ def _kept_bytes(usage: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("kind", ["alike", "masters", "sgd"])
 def test_ranks_keep_the_states_of_one(kind: str, cli: Cli, sockets: Path, tmp_path: Path) -> None:
-    kept = []
+    kept_by_ranks = []
     for ranks in (1, 2):
         usage = tmp_path / f"usage{ranks}"
-        done = _run(cli, tmp_path, sockets, kind, ranks, USAGE=usage).check()
-        kept.append(_kept_bytes(usage))
+        done = _run(cli, tmp_path, sockets, kind, ranks, AT_END=f"{_WRITE_USAGE} {usage}").check()
+        kept_by_ranks.append(_kept_bytes(usage))
     assert "differ" not in done.err
     for state in _STATES:
-        assert kept[0][state] >= 4 << 20
-        assert kept[1][state] <= 1.05 * kept[0][state], kept
+        assert kept_by_ranks[0][state] >= 4 << 20
+        assert kept_by_ranks[1][state] <= 1.05 * kept_by_ranks[0][state], kept_by_ranks
     assert _results(tmp_path / "ours") == _plain(cli, tmp_path, kind)
 
 
@@ -83,10 +84,10 @@ def test_a_rank_that_differs_is_named_and_has_its_own_bits(
 ) -> None:
     done = _run(cli, tmp_path, sockets, kind).check()
     assert _results(tmp_path / "ours") == _plain(cli, tmp_path, kind)
-    said = _OWN.findall(done.err)
-    assert said, done.err
+    differences = _OWN.findall(done.err)
+    assert differences, done.err
     # From the next step on, what differs are the values, too.
-    rank, its_what, _, layer, _, other, _ = min(said, key=lambda line: line[-1])
+    rank, its_what, _, layer, _, other, _ = min(differences, key=lambda line: line[-1])
     assert {rank, other} == {"0", "1"}
     assert its_what == what
     assert int(layer) <= 5
@@ -113,7 +114,7 @@ def test_spawned_ranks_share_as_those_of_a_launcher(
 ) -> None:
     usage, more = tmp_path / "usage", {"MEMTIDE_SOCKET_DIR": sockets}
     run = ["run", "--chunk-size=2MiB", _SCRIPT, "alike"]
-    cli.memtide(*run, RESULT=tmp_path / "ours", USAGE=usage, **more).check()
+    cli.memtide(*run, RESULT=tmp_path / "ours", AT_END=f"{_WRITE_USAGE} {usage}", **more).check()
     assert _results(tmp_path / "ours") == _plain(cli, tmp_path, "alike")
     kinds = json.loads(usage.read_text(encoding="utf-8"))
     for state, kept_bytes in _kept_bytes(usage).items():
@@ -122,7 +123,7 @@ def test_spawned_ranks_share_as_those_of_a_launcher(
 
 def test_sharded_ranks_share_nothing(cli: Cli, sockets: Path, tmp_path: Path) -> None:
     usage = tmp_path / "usage"
-    done = _run(cli, tmp_path, sockets, "sharded", USAGE=usage).check()
+    done = _run(cli, tmp_path, sockets, "sharded", AT_END=f"{_WRITE_USAGE} {usage}").check()
     assert _results(tmp_path / "ours") == _plain(cli, tmp_path, "sharded")
     assert "differ" not in done.err
     kinds = json.loads(usage.read_text(encoding="utf-8"))

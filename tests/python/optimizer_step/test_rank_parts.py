@@ -34,7 +34,7 @@ class AnsweringClient(FakeClient):
         super().__init__()
         self.allocate(Kind.OTHER, 20)
         self.answers: list[SharedPart] = []
-        self.asked: list[tuple[list[int], list[int], bytes, list[bytes]]] = []
+        self.requests: list[tuple[list[int], list[int], bytes, list[bytes]]] = []
         self.ended: list[tuple[int, bool]] = []
         self.fails_to_end: Exception | None = None
 
@@ -45,7 +45,7 @@ class AnsweringClient(FakeClient):
         work_digest: bytes,
         read_digests: Sequence[bytes] = (),
     ) -> SharedPart:
-        self.asked.append((list(reads), list(writes), work_digest, list(read_digests)))
+        self.requests.append((list(reads), list(writes), work_digest, list(read_digests)))
         answer = self.answers.pop(0)
         if answer.state is not PartState.COMPUTING:
             return answer
@@ -72,7 +72,7 @@ class Rank:
 
     def digests_asked(self) -> list[list[bool]]:
         """For each call, of which chunks it had digests."""
-        return [[bool(digest) for digest in asked[3]] for asked in self.client.asked]
+        return [[bool(digest) for digest in request[3]] for request in self.client.requests]
 
     def assert_all_parts_have_ended(self) -> None:
         assert not self.client._open
@@ -88,7 +88,7 @@ def test_a_part_that_another_rank_made_is_not_computed() -> None:
     with rank.parts.lent(rank.batch, _SHADOWS) as chunks:
         assert chunks is None
     assert (rank.parts.made_here, rank.parts.made_elsewhere) == (0, 1)
-    ((reads, writes, _, _),) = rank.client.asked
+    ((reads, writes, _, _),) = rank.client.requests
     assert (reads, writes) == ([GRADIENTS, 2, 3, 4], [12, 13, 14])
     # The part in which gradients were read for their digests.
     assert rank.client.parts == [([GRADIENTS], [])]
@@ -114,7 +114,7 @@ def test_only_gradients_have_digests_before_the_daemon_asks_for_more() -> None:
         pass
     assert rank.digests_asked() == [[True, False, False, False], [True, True, False, True]]
     assert [reads for reads, _ in rank.client.parts] == [[GRADIENTS], [2, 4]]
-    first, second = rank.client.asked
+    first, second = rank.client.requests
     assert first[2] == second[2]
     assert first[3][0] == second[3][0]
     rank.assert_all_parts_have_ended()
@@ -129,8 +129,8 @@ def test_digests_are_of_what_is_read_and_of_nothing_else() -> None:
         with rank.parts.lent(rank.batch, _SHADOWS):
             pass
         pieces = [(start, 512)]
-        assert rank.client.asked[0][3][0] == hash_pieces(_TRAINING.hash_secret, pieces)
-        return rank.client.asked[0][3][0]
+        assert rank.client.requests[0][3][0] == hash_pieces(_TRAINING.hash_secret, pieces)
+        return rank.client.requests[0][3][0]
 
     beside, inside = digest_after(512), digest_after(511)
     assert beside != inside
@@ -184,7 +184,7 @@ def test_the_part_of_digests_ends_even_if_they_fail(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("memtide._optimizer_step.rank_parts.hash_pieces", fails)
     with pytest.raises(DeadlineExceeded), rank.parts.lent(rank.batch, _SHADOWS):
         pass
-    assert rank.client.asked == []
+    assert rank.client.requests == []
     rank.assert_all_parts_have_ended()
 
 

@@ -17,17 +17,15 @@ Each rank writes its result, to RESULT with its number. Arguments:
     sharded    each rank has parts of all parameters: FSDP
     alike      nothing differs
 
-With USAGE in the environment, rank 0 writes there what the daemon has of each kind at the end.
+Rank 0 runs the Python program AT_END of the environment while all ranks still live.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
+import subprocess
 import sys
-from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -113,17 +111,9 @@ def train(kind: str) -> None:
     ours = [p.to_local() if isinstance(p, DTensor) else p for p in layers.parameters()]
     finish(losses, SimpleNamespace(state_dict=lambda: dict(enumerate(ours))))
     dist.barrier()
-    if rank == 0 and "USAGE" in os.environ:
-        write_usage(Path(os.environ["USAGE"]))
+    if rank == 0 and "AT_END" in os.environ:
+        subprocess.run([sys.executable, *os.environ["AT_END"].split()], check=True)
     dist.barrier()
-
-
-def write_usage(path: Path) -> None:
-    """Writes what the daemon says of each kind of chunk."""
-    from memtide._node import inspection
-
-    kinds = inspection.inspect().kinds
-    path.write_text(json.dumps({kind: asdict(usage) for kind, usage in kinds.items()}))
 
 
 def start(rank: int, kind: str) -> None:
