@@ -239,6 +239,12 @@ FIGURES: tuple[Figure, ...] = (
         "s",
         at_least=True,
     ),
+    Figure("ranks.bytes", "states of 4 DDP ranks, against one's", Measure.SHARE, 1.05, "MiB"),
+    Figure("ranks.bytes_ssd", "the same in a host pool of 64 MiB", Measure.SHARE, 1.05, "MiB"),
+    Figure("ranks.bytes_masters", "bf16 with fp32 masters", Measure.SHARE, 1.05, "MiB"),
+    Figure("ranks.cpu", "CPU time of the step of 4 ranks, against one's", Measure.SHARE, 1.6, "s"),
+    Figure("ranks.unlike", "results that differ from plain DDP's", Measure.ALONE, 0, "", ""),
+    Figure("ranks.found", "altered gradients that are named", Measure.SHARE, 1, "", at_least=True),
     Figure(
         "resume.first_step",
         "from kill -9 to the end of the first step, beyond a step",

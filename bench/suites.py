@@ -15,6 +15,7 @@ import placement
 import resume
 import train_overhead
 from figures import TRACES, Pair
+from ranks import ranks
 from small_pools import small_pools
 
 _PROGRAM_TIMEOUT_S = 180.0
@@ -246,6 +247,19 @@ def _small_pools(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
+def _ranks(context: Context) -> Samples:
+    options = ranks.RankOptions(
+        memtided=context.memtided,
+        ssd_parent=context.ssd_parent,
+        steps=6 if context.smoke else 12,
+        trials=1 if context.smoke else 4 if context.quick else 20,
+    )
+    try:
+        return ranks.measure(options)
+    except ranks.RanksFailed as error:
+        raise SuiteFailed(str(error)) from None
+
+
 def _resume(context: Context) -> Samples:
     model = ["--layers", "6", "--width", "384"] if context.quick else []
     script = [str(context.root / "examples" / "train_gpt.py"), *model]
@@ -329,6 +343,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "compiled": _compiled,
     "placement": _placement,
     "small_pools": _small_pools,
+    "ranks": _ranks,
     "resume": _resume,
     "balloon": _balloon,
     "peers": _peers,

@@ -127,6 +127,10 @@ class Managed:
         If this process waits and has no chunks, it ends its session before, so that they have all
         memory, and opens a new one when it needs it.
         """
+        with training.announced():
+            return self._start_ranks(start, waits=waits)
+
+    def _start_ranks(self, start: Callable[[], T], *, waits: bool) -> T:
         connection, request = self._connection, self._options.request
         here = os.getpid() == self._owner and connection is not None
         if not here or not waits or request.job_name or self._has_trained():
@@ -138,7 +142,6 @@ class Managed:
         if connection.daemon is not None and self._is_for_one_gpu():
             connection.daemon.stop()
             self._reached = None
-        training.announce()
         result = start()
         FirstParameter(self._join)
         return result

@@ -6,9 +6,11 @@ of their job, and the secret of the digests by which they compare bytes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memtide._capi.content_hash import LEAST_SECRET_BYTES
@@ -38,6 +40,19 @@ class Training:
 def announce() -> None:
     """The processes that are started from now on are ranks of one training."""
     os.environ[_VARIABLE] = secrets.token_hex(24)
+
+
+@contextlib.contextmanager
+def announced() -> Iterator[None]:
+    """The processes that are started in the block are ranks of a training of their own."""
+    before = os.environ.get(_VARIABLE)
+    announce()
+    try:
+        yield
+    finally:
+        os.environ.pop(_VARIABLE)
+        if before is not None:
+            os.environ[_VARIABLE] = before
 
 
 def of_rank(rank: int, ranks: int) -> Training | None:

@@ -52,7 +52,9 @@ def contents_of(batch: Batch, geometry: Geometry) -> PartContents:
         gradient_bytes = part.elements * dtype_of(options.gradient_format).itemsize
         contents.gradients.add(geometry.place(part.gradient))
         # Where a gradient lies changes nothing in the result.
-        where: list[object] = [read(part.gradient, gradient_bytes)[0], part.first, part.elements]
+        where: list[object] = [read(part.gradient, gradient_bytes)[0]]
+        # Torch's loops and stochastic rounding depend on the numbers of elements around these.
+        where += [part.first, part.elements, part.left, part.first_element]
         read_count = len(part.written)
         if options.fresh_states:
             read_count = 2 if options.rounded_format else 1
@@ -74,7 +76,9 @@ def _operation(options: TorchOptions) -> str:
     call = options.call
     assert call is not None
     function = (call.function.__module__, call.function.__qualname__, call.states, call.flags)
+    # How torch divides a tensor decides which elements are the last of a loop (torch_tiles.py).
+    loops = (call.threads, options.gradient_factor)
     formats = (options.parameter_format, options.gradient_format, options.state_format)
     rounded = (options.rounded_format, options.fresh_states)
     numbers = (options.step, options.numbers, options.single_numbers)
-    return repr((function, formats, rounded, numbers))
+    return repr((function, loops, formats, rounded, numbers))

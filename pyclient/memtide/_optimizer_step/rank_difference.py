@@ -25,23 +25,33 @@ class SaysDifference:
         if self.differences > 1:
             return
         places = {contents.reads[number] for number in difference.reads}
-        part, what = batch.parts[0], "the options of its step"
+        parts, what = batch.parts[:1], "the options or the elements of the step"
         if not difference.work:
-            part, what = self._first_in(batch, places)
-        name, step = self._name_of(part.written[0][0]), part.options.step
+            parts, what = self._in_places(batch, places)
         print(
-            f"memtide: in rank {self._rank}, {what} of {name} differ from those of rank "
-            f"{difference.rank} in step {step}: it makes this step by itself, and has copies of "
-            "its own of what differs (said once)",
+            f"memtide: in rank {self._rank}, {what} of {self._names_of(parts)} differ from those "
+            f"of rank {difference.rank} in step {parts[0].options.step}: it makes this step by "
+            "itself, and has copies of its own of what differs (said once)",
             file=sys.stderr,
         )
 
-    def _first_in(self, batch: Batch, places: set[int]) -> tuple[Part, str]:
-        for part in batch.parts:
-            if self._geometry.place(part.gradient) in places:
-                return part, "the gradients"
-        for part in batch.parts:
-            for number, (start, _) in enumerate(part.written):
-                if self._geometry.place(start) in places:
-                    return part, "the optimizer states" if number else "the values"
-        return batch.parts[0], "the bytes beside those"
+    def _names_of(self, parts: list[Part]) -> str:
+        """The parameters of these parts. The daemon compares whole chunks, so where several lie in
+        one, it is not known which of them differs."""
+        names = list(dict.fromkeys(self._name_of(part.written[0][0]) for part in parts))
+        return names[0] if len(names) == 1 else f"one of {names[0]} to {names[-1]}"
+
+    def _in_places(self, batch: Batch, places: set[int]) -> tuple[list[Part], str]:
+        """The parts that read one of these places, and as what."""
+        by_gradient = [p for p in batch.parts if self._geometry.place(p.gradient) in places]
+        if by_gradient:
+            return by_gradient, "the gradients"
+        for what, spans in (("values", slice(1)), ("optimizer states", slice(1, None))):
+            parts = [
+                part
+                for part in batch.parts
+                if any(self._geometry.place(start) in places for start, _ in part.written[spans])
+            ]
+            if parts:
+                return parts, f"the {what}"
+        return batch.parts[:1], "the bytes beside those"

@@ -68,7 +68,7 @@ def test_every_script_is_a_case() -> None:
         "compiled",
     }
     elsewhere |= {"states_by_hand", "changing_shapes", "deterministic", "own_mul", "traced"}
-    elsewhere |= {"data_parallel", "fully_sharded", "manual_allreduce"}
+    elsewhere |= {"data_parallel", "fully_sharded", "manual_allreduce", "ranks_apart"}
     names = {path.stem for path in SCRIPTS.glob("*.py")} - {"common", "tiny_gpt"}
     assert names - elsewhere == set(CASES)
 

@@ -65,3 +65,26 @@ def test_the_end_of_a_long_path_is_kept(names: ModuleNames) -> None:
     assert path.startswith("...")
     assert path.endswith("layer.layer")
     assert len(path.encode()) == 64
+
+
+def test_a_parameter_is_found_by_any_address_in_it(names: ModuleNames) -> None:
+    made = model()
+    weight, bias = made["blocks"][1].mlp[0].parameters()  # type: ignore[index]
+    start, end = weight.data_ptr(), weight.data_ptr() + weight.nbytes
+    assert names.parameter_at(start) == names.parameter_at(end - 4) == "blocks.1.mlp.0.weight"
+    assert names.parameter_at(end) != "blocks.1.mlp.0.weight"
+    assert names.parameter_at(start - 1) != "blocks.1.mlp.0.weight"
+    assert names.parameter_at(bias.data_ptr()) == "blocks.1.mlp.0.bias"
+
+
+def test_a_model_s_own_parameter_has_its_name_alone(names: ModuleNames) -> None:
+    outer = model()
+    outer.register_parameter("none", None)
+    outer.scale = nn.Parameter(nn.Linear(2, 2).weight.detach())
+    assert names.parameter_at(outer.scale.data_ptr()) == "scale"
+
+
+def test_an_address_of_no_parameter_is_that_of_a_parameter_unknown(names: ModuleNames) -> None:
+    made = model()
+    assert names.parameter_at(1) == "a parameter"
+    del made

@@ -1,0 +1,131 @@
+"""Ranks under one launcher keep what they have alike once, and never another rank's bits."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import SCRIPTS, Cli, Outcome
+from memtide._node import inspection
+from stepping_script import node_daemon
+
+_SCRIPT = SCRIPTS / "ranks_apart.py"
+_WRITE_USAGE = Path(__file__).resolve().parents[1] / "testing" / "write_usage.py"
+_STATES = ("parameter", "optimizer_state")
+_OWN = re.compile(
+    r"memtide: in rank (\d), (.+?) of (one of )?module\.layers\.(\d)\.\w+( to \S+)? differ"
+    r" from those of rank (\d) in step (\d)"
+)
+
+
+@pytest.fixture
+def sockets(tmp_path: Path) -> Iterator[Path]:
+    with node_daemon(tmp_path / "ssd", "--no-host-reserve", host_pool="384MiB") as sockets:
+        yield sockets
+
+
+def _torchrun(ranks: int) -> list[str]:
+    return ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+
+
+def _results(prefix: Path, ranks: int = 2) -> list[Any]:
+    texts = [Path(f"{prefix}{rank}").read_text(encoding="utf-8") for rank in range(ranks)]
+    return [json.loads(text) for text in texts]
+
+
+def _plain(cli: Cli, folder: Path, kind: str) -> list[Any]:
+    run = ["-m", "torch.distributed.run", *_torchrun(2), _SCRIPT, kind]
+    cli.python(*run, RESULT=folder / "plain").check()
+    return _results(folder / "plain")
+
+
+def _run(
+    cli: Cli, folder: Path, sockets: Path, kind: str, ranks: int = 2, **more: object
+) -> Outcome:
+    run = ["--chunk-size=2MiB", "torchrun", *_torchrun(ranks), _SCRIPT, kind]
+    return cli.memtide("run", *run, RESULT=folder / "ours", MEMTIDE_SOCKET_DIR=sockets, **more)
+
+
+def _kept_bytes(usage: Path) -> dict[str, int]:
+    """What the daemon keeps of parameters and of states."""
+    kinds = json.loads(usage.read_text(encoding="utf-8"))
+    return {kind: kinds[kind]["host_bytes"] + kinds[kind]["ssd_bytes"] for kind in _STATES}
+
+
+@pytest.mark.parametrize("kind", ["alike", "masters", "sgd"])
+def test_ranks_keep_the_states_of_one(kind: str, cli: Cli, sockets: Path, tmp_path: Path) -> None:
+    kept_by_ranks = []
+    for ranks in (1, 2):
+        usage = tmp_path / f"usage{ranks}"
+        done = _run(cli, tmp_path, sockets, kind, ranks, AT_END=f"{_WRITE_USAGE} {usage}").check()
+        kept_by_ranks.append(_kept_bytes(usage))
+    assert "differ" not in done.err
+    for state in _STATES:
+        assert kept_by_ranks[0][state] >= 4 << 20
+        assert kept_by_ranks[1][state] <= 1.05 * kept_by_ranks[0][state], kept_by_ranks
+    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("flip", "the gradients"),
+        ("rate", "the options or the elements of the step"),
+        ("threads", "the options or the elements of the step"),
+        ("one", "the values"),
+    ],
+)
+def test_a_rank_that_differs_is_named_and_has_its_own_bits(
+    kind: str, what: str, cli: Cli, sockets: Path, tmp_path: Path
+) -> None:
+    done = _run(cli, tmp_path, sockets, kind).check()
+    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, kind)
+    differences = _OWN.findall(done.err)
+    assert differences, done.err
+    # From the next step on, what differs are the values, too.
+    rank, its_what, _, layer, _, other, _ = min(differences, key=lambda line: line[-1])
+    assert {rank, other} == {"0", "1"}
+    assert its_what == what
+    assert int(layer) <= 5
+
+
+@pytest.mark.parametrize("kind", ["all", "unlike", "unused", "missing"])
+def test_ranks_that_come_to_differ_have_plain_bits(
+    kind: str, cli: Cli, sockets: Path, tmp_path: Path
+) -> None:
+    _run(cli, tmp_path, sockets, kind).check()
+    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, kind)
+
+
+def test_a_killed_rank_ends_the_training(cli: Cli, sockets: Path, tmp_path: Path) -> None:
+    done = _run(cli, tmp_path, sockets, "kill")
+    assert done.status != 0
+    assert "SIGKILL" in done.err
+    assert not (tmp_path / "ours0").exists()
+    assert not inspection.inspect(sockets, sessions=True).sessions
+
+
+def test_spawned_ranks_share_as_those_of_a_launcher(
+    cli: Cli, sockets: Path, tmp_path: Path
+) -> None:
+    usage, more = tmp_path / "usage", {"MEMTIDE_SOCKET_DIR": sockets}
+    run = ["run", "--chunk-size=2MiB", _SCRIPT, "alike"]
+    cli.memtide(*run, RESULT=tmp_path / "ours", AT_END=f"{_WRITE_USAGE} {usage}", **more).check()
+    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, "alike")
+    kinds = json.loads(usage.read_text(encoding="utf-8"))
+    for state, kept_bytes in _kept_bytes(usage).items():
+        assert kept_bytes == kinds[state]["allocated_bytes"] // 2
+
+
+def test_sharded_ranks_share_nothing(cli: Cli, sockets: Path, tmp_path: Path) -> None:
+    usage = tmp_path / "usage"
+    done = _run(cli, tmp_path, sockets, "sharded", AT_END=f"{_WRITE_USAGE} {usage}").check()
+    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, "sharded")
+    assert "differ" not in done.err
+    kinds = json.loads(usage.read_text(encoding="utf-8"))
+    for state, kept_bytes in _kept_bytes(usage).items():
+        assert kept_bytes == kinds[state]["allocated_bytes"]
