@@ -267,8 +267,13 @@ class EngineState {
   void CommitWithRanks(Session& session, const CommitCall& event);
   void TryCommitTogether(Job& job);
   struct CommittedIds {
+    SessionId session;
     ChunkId chunk, shadow;
   };
+  bool CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
+                    const std::vector<CommittedIds>& ids) const;
+  bool IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
+               const std::vector<CommittedIds>& ids);
   void ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
                         const std::vector<CommittedIds>& ids);
   void DiscardShadows(Job& job, const std::set<ChunkId>& shadows);

@@ -230,6 +230,9 @@ struct ReplyText {
   std::string operator()(const PartReply& r) const {
     std::string text;
     for (const MemoryPlace& place : r.places) StrAppend(&text, " ", Text(place));
+    if (r.made) text += " made";
+    for (const uint32_t read : r.unknown_reads) StrAppend(&text, " unknown ", read);
+    if (r.difference.has_value()) StrAppend(&text, " differs from rank ", r.difference->rank);
     return text;
   }
   std::string operator()(const StepReply& r) const {

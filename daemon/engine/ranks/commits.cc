@@ -64,13 +64,6 @@ void EngineState::TryCommitTogether(Job& job) {
                                                  " or its shadow chunk is leased; release it and "
                                                  "try again"));
       }
-      for (const ChunkIndex index : {*chunk, *shadow}) {
-        // A fetch that waits would get what its id named before.
-        const bool is_wanted = job.waiting.NextNaming(index, 0) != nullptr;
-        if (!chunks_[index].pinned() && chunks_[index].evicts.empty() && !is_wanted) continue;
-        status = absl::AbortedError(
-            absl::StrCat("chunk ", IdOf(index).value(), " is in use; release it and try again"));
-      }
       if (!named.insert(call.chunks[i]).second || !named.insert(call.shadows[i]).second ||
           NameOf(job, call.chunks[i], *chunk).owner !=
               NameOf(job, call.shadows[i], *shadow).owner) {
@@ -78,7 +71,15 @@ void EngineState::TryCommitTogether(Job& job) {
             absl::StrCat("chunk ", call.chunks[i].value(), " or its shadow chunk ",
                          call.shadows[i].value(), " is of another rank"));
       }
-      pairs[{*chunk, *shadow}].push_back({call.chunks[i], call.shadows[i]});
+      pairs[{*chunk, *shadow}].push_back({call.session, call.chunks[i], call.shadows[i]});
+    }
+  }
+  for (const auto& [entries, ids] : pairs) {
+    const auto [chunk, shadow] = entries;
+    if (status.ok() && (IsInUse(job, chunk, shadow, ids) || IsInUse(job, shadow, chunk, ids))) {
+      status = absl::AbortedError(absl::StrCat("chunk ", ids.front().chunk.value(),
+                                               " or its shadow chunk is in use; release it and ",
+                                               "try again"));
     }
   }
   if (!status.ok()) {
@@ -105,17 +106,42 @@ void EngineState::TryCommitTogether(Job& job) {
   TryCommitTogether(job);
 }
 
-// Some ranks commit the same pair of entries, by these ids.
-void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
-                                   const std::vector<CommittedIds>& ids) {
+// Whether all ids of both entries are committed, so that what the entries hold may be exchanged.
+bool EngineState::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
+                               const std::vector<CommittedIds>& ids) const {
   const auto names = [&job](ChunkIndex index) {
     return std::max<size_t>(1, job.names.NamesOf(index).size());
   };
+  return names(a) == ids.size() && names(b) == ids.size();
+}
+
+// Whether a lease, or a call that waits, stands against a commit of `index` with `other`. Those of
+// other sessions do not, where only ids change what they name.
+bool EngineState::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
+                          const std::vector<CommittedIds>& ids) {
+  Chunk& chunk = chunks_[index];
+  if (CommitsAllOf(job, index, other, ids)) {
+    return chunk.pinned() || !chunk.evicts.empty() || job.waiting.NextNaming(index, 0) != nullptr;
+  }
+  return std::any_of(ids.begin(), ids.end(), [&](const CommittedIds& each) {
+    const bool is_pinned =
+        std::any_of(chunk.pins.begin(), chunk.pins.end(), [this, &each](const Pin& pin) {
+          const auto step = steps_.find(StepId(pin.session.value()));
+          const bool is_step = IsStep(pin.session) && step != steps_.end();
+          return pin.session == each.session ||
+                 (is_step && (step->second.owner == each.session || pin.access == Access::kWrite));
+        });
+    return is_pinned || HasCallFor(*sessions_.Find(each.session), index);
+  });
+}
+
+// Some ranks commit the same pair of entries, by these ids.
+void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
+                                   const std::vector<CommittedIds>& ids) {
   UnlinkShadow(chunk);
   UnlinkShadow(shadow);
-  // All ids of both entries are committed: what the entries hold is exchanged, and predictions stay
-  // with the ids.
-  if (names(chunk) == ids.size() && names(shadow) == ids.size()) {
+  // Predictions stay with the ids.
+  if (CommitsAllOf(job, chunk, shadow, ids)) {
     SwapContents(chunk, shadow);
     job.parts.Moved(shadow, chunk, IdOf(chunk), chunks_[chunk].version);
     LinkShadow(chunk, shadow);
@@ -137,7 +163,9 @@ void EngineState::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
     const bool all = std::all_of(names.begin(), names.end(), [&shadows](const Name& name) {
       return shadows.count(name.id) > 0;
     });
-    if (all && discarded.insert(index).second) Discard(index);
+    // A lease that was left behind keeps it, too.
+    const bool in_use = chunks_[index].pinned() || !chunks_[index].evicts.empty();
+    if (all && !in_use && discarded.insert(index).second) Discard(index);
   }
 }
 

@@ -269,6 +269,19 @@ TEST_F(RanksTest, ARankThatIsLateTakesWhatIsCommittedAlready) {
   for (Rank& rank : ranks_) EXPECT_EQ(rank.Read(), expected[3]);
 }
 
+TEST_F(RanksTest, ALateRankCommitsWhileOthersReadWhatItTakes) {
+  Rank& first = ranks_[0];
+  first.FillGradient(1);
+  first.Make(first.Began(first.Start(1, true)), 1);
+  ASSERT_TRUE(node_.ReplyTo(first.Commit(1)).status.ok());
+  node_.Fetch(first.session(), first.chunk(1), Tier::kHost, Access::kRead);
+  ranks_[1].FillGradient(1);
+  EXPECT_TRUE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
+  const CallId commit = ranks_[1].Commit(1);
+  EXPECT_TRUE(node_.ReplyTo(commit).status.ok()) << node_.ReplyTo(commit).status;
+  EXPECT_EQ(ranks_[1].Read(), Expected(SmallHost())[1]);
+}
+
 TEST_F(RanksTest, ACommitWaitsForNoRankThatDies) {
   Step(1);
   for (Rank& rank : ranks_) {

@@ -13,7 +13,7 @@ from memtide._launch.managed_process import Managed
 from memtide._launch.options import Options
 from memtide._launch.program import Program, run_program
 from memtide._launch.uncaught import uncaught
-from memtide._node import gpu_per_rank, least_pools, training
+from memtide._node import gpu_per_rank, least_pools
 from memtide._node.connect import SessionRequest, find_or_start, finds_daemon
 from memtide._plot import memory_plot
 from memtide._trace import files as trace_files
@@ -105,8 +105,6 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
     for name in ("skip_non_finite", "quiet"):
         if getattr(options, name):
             command.append("--" + name.replace("_", "-"))
-
-    training.announce()
 
     def run() -> int:
         launcher.launch(command)

@@ -59,8 +59,8 @@ class LeaseLedger:
         stats = client.stats()
         self.budget = stats.lease_budget
         self.limit = limit_of(self.budget)
-        # The job's slots at the tier of the leases.
-        self.slots = stats.slots
+        # This process's part of the job's slots at the tier of the leases: ranks share a job.
+        self.slots = stats.slots // client.ranks
         # Whether an access without a lease is fatal: on a GPU.
         self.strict = not client.properties.handles_faults
         # False while all chunks can be leased at once (page faults lease each once), or are held:
@@ -78,7 +78,7 @@ class LeaseLedger:
     def refresh(self) -> None:
         """Reads the lease budget and the slots again, because the job's share may have changed."""
         stats = self._client.stats()
-        self.slots = stats.slots
+        self.slots = stats.slots // self._client.ranks
         if stats.lease_budget == self.budget:
             return
         self.budget = stats.lease_budget

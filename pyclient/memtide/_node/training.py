@@ -1,7 +1,8 @@
 """The ranks of one training on a node: they share a job, and what they have alike.
 
-The process that starts the ranks puts a secret into their environment. From it they make the name
-of their job, and the secret of the digests by which they compare bytes.
+MEMTIDE_TRAINING in the environment of the ranks is a secret of theirs. From it they make the name
+of their job, and the secret of the digests by which they compare bytes. `memtide run` does not set
+it yet, so that ranks share nothing unless it is set (docs/decisions/0035).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,11 @@ import pytest
 from harness import SCRIPTS, Cli, Outcome
 from memtide._node import inspection
 from stepping_script import node_daemon
+
+pytestmark = pytest.mark.skipif(
+    "MEMTIDE_TRAINING" not in os.environ,
+    reason="ranks share nothing before MEMTIDE_TRAINING is set: docs/decisions/0035",
+)
 
 _SCRIPT = SCRIPTS / "ranks_apart.py"
 _WRITE_USAGE = Path(__file__).resolve().parents[1] / "testing" / "write_usage.py"

@@ -58,6 +58,7 @@ class FakeClient(FakeSteps):
             kernel_faults=kernel_faults and handles_faults,
             handles_faults=handles_faults,
         )
+        self.ranks = 1
         self.limits = Limits(
             chunks_per_call=4096,
             step_pieces_per_call=8192,

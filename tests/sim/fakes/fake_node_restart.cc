@@ -53,6 +53,11 @@ Event FakeNode::FinishStep(const Work& work, absl::Status status, InjectedFault 
     if (injected == InjectedFault::kLoseStep) continue;
     Write(step.chunks[at], same ? StepResult(work.read, step.work->step, at - reads) : NewPoison());
   }
+  for (const optimizer::Copy& copy : step.work->copies) {
+    // Steps of the simulation copy less: such a copy only says which chunk is written.
+    if (!status.ok() || !same || copy.bytes != step.size.count()) continue;
+    Write(step.chunks[copy.to.chunk], work.read[copy.from.chunk]);
+  }
   if (!status.ok() && injected == InjectedFault::kHideFailure) status = absl::OkStatus();
   return StepDone{step.step, std::move(status)};
 }
