@@ -75,7 +75,7 @@ class NameTable {
 
   std::map<ChunkId, ChunkIndex> moved_;  // kNoChunk: freed before its own entry.
   std::map<ChunkIndex, Entry> entries_;
-  const std::vector<Name> none_;
+  std::vector<Name> none_;  // Always empty.
 };
 
 }  // namespace memtide
