@@ -264,7 +264,8 @@ class EngineState {
   void EndWaitingParts(Session& session, const absl::Status& why);
 
   // --- ranks/commits.cc ---
-  void CommitWithRanks(Session& session, const CommitCall& event);
+  void CommitWithRanks(Job& job, const CommitCall& event);
+  void RefuseCommit(Job& job, SessionId session, const absl::Status& why);
   void TryCommitTogether(Job& job);
   struct CommittedIds {
     SessionId session;
@@ -278,7 +279,8 @@ class EngineState {
                         const std::vector<CommittedIds>& ids);
   void DiscardShadows(Job& job, const std::set<ChunkId>& shadows);
   void RefuseCommits(Job& job, const absl::Status& why);
-  void LeaveRanks(Session& session, Ending ending);
+  void ResultMoved(ChunkIndex from, ChunkIndex to);
+  void LeaveRanks(Session& session);
 
   // --- chunks/discard.cc ---
   void On(const DiscardCall& event);

@@ -70,13 +70,13 @@ void EngineState::On(const CommitCall& event) {
         ", so that what it holds cannot change now; release it and try again"));
   }
   if (!status.ok()) return Refuse(event.call, status);
-  if (together) return CommitWithRanks(*session, event);
+  RefuseCommit(job, session->id, absl::AbortedError("the session has called again"));
+  if (together) return CommitWithRanks(job, event);
 
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
     SwapContents(indices[i], indices[count + i]);
-    const ChunkIndex index = indices[i];
-    job.parts.Moved(indices[count + i], index, IdOf(index), chunks_[index].version);
+    ResultMoved(indices[count + i], indices[i]);
     UnlinkShadow(indices[i]);
     UnlinkShadow(indices[count + i]);
     // The shadow chunks are a checkpoint: they keep the old content, and are shadows no more.

@@ -1,5 +1,4 @@
-// Commits of ranks that share contents: one event commits a step for all of them, so that whatever
-// dies, they are all at one step.
+// Commits of ranks that share contents: one event commits a step for all that are behind it.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -11,17 +10,19 @@
 
 namespace memtide {
 
-void EngineState::CommitWithRanks(Session& session, const CommitCall& event) {
-  Job& job = *session.job;
-  const auto earlier = std::find_if(
-      job.commits.begin(), job.commits.end(),
-      [&event](const WaitingCommit& commit) { return commit.call.session == event.session; });
-  if (earlier != job.commits.end()) {
-    Refuse(earlier->call.call, absl::AbortedError("the session has called again"));
-    job.commits.erase(earlier);
-  }
+void EngineState::CommitWithRanks(Job& job, const CommitCall& event) {
   job.commits.push_back({event, now_ + options_.limits.max_wait});
   TryCommitTogether(job);
+}
+
+// Ends the commit of this session that waits, if there is one.
+void EngineState::RefuseCommit(Job& job, SessionId session, const absl::Status& why) {
+  const auto waiting = std::find_if(
+      job.commits.begin(), job.commits.end(),
+      [session](const WaitingCommit& commit) { return commit.call.session == session; });
+  if (waiting == job.commits.end()) return;
+  Refuse(waiting->call.call, why);
+  job.commits.erase(waiting);
 }
 
 // Commits the oldest step that is wanted, when every rank that shares a content and has not
@@ -143,13 +144,25 @@ void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow
   // Predictions stay with the ids.
   if (CommitsAllOf(job, chunk, shadow, ids)) {
     SwapContents(chunk, shadow);
-    job.parts.Moved(shadow, chunk, IdOf(chunk), chunks_[chunk].version);
+    ResultMoved(shadow, chunk);
     LinkShadow(chunk, shadow);
     return;
   }
   for (const CommittedIds& each : ids) {
     job.names.Exchange(NameOf(job, each.chunk, chunk), chunk, OwnName(chunk),
                        NameOf(job, each.shadow, shadow), shadow, OwnName(shadow));
+  }
+}
+
+// A commit has exchanged what the two entries hold. If `from` held the result of a part, ranks that
+// are late find it in `to`. What has been written since is no result.
+void EngineState::ResultMoved(ChunkIndex from, ChunkIndex to) {
+  SharedParts& parts = chunks_[to].job->parts;
+  parts.ForgetWriter(to);
+  if (chunks_[to].is_made()) {
+    parts.Move(from, to, IdOf(to), chunks_[to].version);
+  } else {
+    parts.ForgetWriter(from);
   }
 }
 
@@ -175,18 +188,11 @@ void EngineState::RefuseCommits(Job& job, const absl::Status& why) {
   }
 }
 
-// The session of a rank ends.
-void EngineState::LeaveRanks(Session& session, Ending ending) {
+// The session of a rank ends. The others go on without it, as they would without memtide.
+void EngineState::LeaveRanks(Session& session) {
   Job& job = *session.job;
-  const auto own =
-      std::find_if(job.commits.begin(), job.commits.end(),
-                   [&session](const auto& commit) { return commit.call.session == session.id; });
-  if (own != job.commits.end()) {
-    Refuse(own->call.call, absl::UnavailableError("the session ended"));
-    job.commits.erase(own);
-  }
+  RefuseCommit(job, session.id, absl::UnavailableError("the session ended"));
   if (!job.names.Shares(session.id)) return;
-  // The others go on without it, as they would without memtide.
   job.names.RemoveShared(session.id);
   TryCommitTogether(job);
 }

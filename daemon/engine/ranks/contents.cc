@@ -56,7 +56,7 @@ absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
   Chunk& chunk = chunks_[index];
   const Chunk& model = chunks_[like];
   chunk.kind = model.kind;
-  chunk.undefined = true;
+  chunk.undefined = model.undefined;
   chunk.home = job.home;
   chunk.member = job.members.Add(index);
   chunk.slot(job.home) = job.share(job.home).Take();

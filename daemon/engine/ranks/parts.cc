@@ -84,7 +84,7 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     if (!writer->second.is_made()) {
       is_anew = true;
     } else {
-      job.parts.Forget(PartKey(writer->first));
+      job.parts.ForgetWriter(index);
     }
   }
   const absl::Status status = GiveOwnEntries(session, event.chunks, to_own, indices);

@@ -1,6 +1,7 @@
 #include "daemon/engine/tables/shared_parts.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -27,31 +28,37 @@ const SharedParts::Map::value_type* SharedParts::SameElements(const PartKey& key
 }
 
 void SharedParts::Begin(PartKey key, SharedPart part) {
-  const std::vector<ChunkIndex> writes = part.writes;
   const auto [entry, is_new] = parts_.emplace(std::move(key), std::move(part));
   MEMTIDE_CHECK(is_new) << "a part is begun twice";
-  for (const ChunkIndex index : writes) {
+  const SharedPart& begun = entry->second;
+  MEMTIDE_CHECK(making_.emplace(std::make_pair(begun.maker, begun.number), entry).second);
+  for (const ChunkIndex index : begun.writes) {
     MEMTIDE_CHECK(writers_.emplace(index, entry).second) << "two parts write entry " << index;
   }
 }
 
 SharedParts::Ended SharedParts::End(SessionId maker, uint64_t number, bool computed) {
-  const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& entry) {
-    return entry.second.maker == maker && entry.second.number == number;
-  });
-  if (number == 0 || found == parts_.end()) return {};
-  SharedPart& part = found->second;
-  Ended ended{std::exchange(part.waiting, {}), computed ? &part : nullptr};
-  part.number = 0;
-  if (!computed) Forget(PartKey(found->first));
+  const auto found = making_.find({maker, number});
+  if (found == making_.end()) return {};
+  const Map::iterator part = found->second;
+  making_.erase(found);
+  SharedPart& ending = part->second;
+  Ended ended{std::exchange(ending.waiting, {}), computed ? &ending : nullptr};
+  ending.number = 0;
+  if (!computed) Forget(part);
   return ended;
 }
 
 void SharedParts::Forget(const PartKey& key) {
   const auto found = parts_.find(key);
-  MEMTIDE_CHECK(found != parts_.end() && found->second.is_made());
-  EraseWriters(found);
-  parts_.erase(found);
+  MEMTIDE_CHECK(found != parts_.end());
+  Forget(found);
+}
+
+void SharedParts::Forget(Map::iterator part) {
+  MEMTIDE_CHECK(part->second.is_made());
+  EraseWriters(part);
+  parts_.erase(part);
 }
 
 void SharedParts::EraseWriters(Map::iterator part) {
@@ -61,14 +68,12 @@ void SharedParts::EraseWriters(Map::iterator part) {
   }
 }
 
-void SharedParts::Moved(ChunkIndex from, ChunkIndex to, ChunkId id, Version version) {
-  // What `to` held before has moved the other way, and is a result no more.
-  ForgetWriter(to);
+void SharedParts::Move(ChunkIndex from, ChunkIndex to, ChunkId id, Version version) {
   const auto writer = writers_.find(from);
   if (writer == writers_.end() || !writer->second->second.is_made()) return;
   const Map::iterator part = writer->second;
   writers_.erase(writer);
-  writers_.emplace(to, part);
+  MEMTIDE_CHECK(writers_.emplace(to, part).second);
   SharedPart& moved = part->second;
   const auto at = std::find(moved.writes.begin(), moved.writes.end(), from);
   moved.results[at - moved.writes.begin()] = {id, version};
@@ -80,17 +85,14 @@ void SharedParts::ForgetWriter(ChunkIndex index) {
   if (writer == writers_.end()) return;
   const Map::iterator part = writer->second;
   writers_.erase(writer);
-  if (part->second.is_made()) Forget(PartKey(part->first));
+  if (part->second.is_made()) Forget(part);
 }
 
 void SharedParts::ForgetBefore(uint64_t step) {
   for (auto part = parts_.begin(); part != parts_.end();) {
-    if (!part->second.is_made() || part->second.step >= step) {
-      ++part;
-      continue;
-    }
-    EraseWriters(part);
-    part = parts_.erase(part);
+    const auto next = std::next(part);
+    if (part->second.is_made() && part->second.step < step) Forget(part);
+    part = next;
   }
 }
 

@@ -80,9 +80,10 @@ class SharedParts {
   Ended End(SessionId maker, uint64_t number, bool computed);
   // Forgets a part that is made. REQUIRES: it is.
   void Forget(const PartKey& key);
-  // A commit has moved what entry `from` holds to entry `to`, whose own id and version these are.
-  void Moved(ChunkIndex from, ChunkIndex to, ChunkId id, Version version);
-  // The entry is freed, and with it the part that has written it.
+  // The result that entry `from` held is in entry `to` now, whose own id and version these are.
+  // REQUIRES: no part has written `to`.
+  void Move(ChunkIndex from, ChunkIndex to, ChunkId id, Version version);
+  // Forgets the part that has written the entry, which holds no result any more.
   void ForgetWriter(ChunkIndex index);
   // Forgets the parts that are made and of a step before this one.
   void ForgetBefore(uint64_t step);
@@ -99,7 +100,10 @@ class SharedParts {
 
   void EraseWriters(Map::iterator part);
 
+  void Forget(Map::iterator part);
+
   Map parts_;
+  std::map<std::pair<SessionId, uint64_t>, Map::iterator> making_;  // By maker and its number.
   std::map<ChunkIndex, Map::iterator> writers_;
 };
 

@@ -232,7 +232,7 @@ void RankSimulation::Accept(Rank* rank, const CommitCall& call) {
     Content& chunk = rank->contents.at(call.chunks[i]);
     Content& shadow = rank->contents.at(call.shadows[i]);
     std::swap(chunk, shadow);
-    if (chunk.made != 0) committed_contents_.insert(chunk.made);
+    if (chunk.made != 0) committed_contents_.insert({chunk.made, chunk.stamp});
     // An empty content may be shared, too.
     if (!call.keep_old_content) shadow.defined = false;
   }
@@ -276,11 +276,11 @@ void RankSimulation::CheckCommits() {
   if (committed_now_.size() > 1) Hit(RankProbe::kCommittedTogether);
   uint64_t step = 0;
   for (const SessionId id : committed_now_) step = std::max(step, ranks_.at(id).step);
-  for (const uint64_t made : committed_contents_) {
+  for (const auto& [made, stamp] : committed_contents_) {
     for (const auto& [id, rank] : ranks_) {
       if (committed_now_.count(id) != 0 || rank.step >= step) continue;
       for (const auto& [chunk, content] : rank.contents) {
-        if (content.made != made) continue;
+        if (content.made != made || content.stamp != stamp) continue;
         return verdict_.Broken(
             absl::StrCat("session ", id.value(), " shares what others have committed without it"));
       }

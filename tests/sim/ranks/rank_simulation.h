@@ -168,7 +168,7 @@ class RankSimulation {
   // was freed.
   std::set<SessionId> committed_now_;
   std::set<ChunkId> freed_now_;
-  std::set<uint64_t> committed_contents_;
+  std::set<std::pair<uint64_t, Stamp>> committed_contents_;  // Parts, and their results.
   uint64_t next_call_ = 1, next_session_ = 1, next_request_ = 1, next_stamp_ = 1, next_made_ = 1;
 };
 

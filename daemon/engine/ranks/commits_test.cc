@@ -1,0 +1,141 @@
+// Commits of ranks: a step is committed for all that are behind it.
+#include <string>
+#include <vector>
+
+#include "daemon/engine/testing/ranks_harness.h"
+
+namespace memtide {
+namespace {
+
+using RanksCommitsTest = RanksTest;
+
+TEST_F(RanksCommitsTest, AStepIsCommittedWhenTheLastRankCommitsIt) {
+  Step(1);
+  const State before = ranks_[0].Read();
+  for (Rank& rank : ranks_) {
+    rank.FillGradient(2);
+    const PartReply part = rank.Began(rank.Start(2, false));
+    if (!part.made) rank.Make(part, 2);
+  }
+  const CallId first = ranks_[0].Commit(2), second = ranks_[1].Commit(2);
+  EXPECT_FALSE(node_.Answered(first) || node_.Answered(second));
+  EXPECT_EQ(ranks_[2].Read(), before);
+  const CallId third = ranks_[2].Commit(2);
+  for (const CallId call : {first, second, third}) {
+    EXPECT_TRUE(node_.ReplyTo(call).status.ok()) << node_.ReplyTo(call).status;
+  }
+  EXPECT_TRUE(node_.ReplyTo(ranks_[1].Commit(2)).status.ok()) << "a lost reply";
+}
+
+TEST_F(RanksCommitsTest, ARankThatIsLateTakesWhatIsCommittedAlready) {
+  const std::vector<State> expected = Expected(SmallHost());
+  Rank& first = ranks_[0];
+  first.FillGradient(1);
+  first.Make(first.Began(first.Start(1, true)), 1);
+  EXPECT_TRUE(node_.ReplyTo(first.Commit(1)).status.ok()) << "it shares nothing yet";
+  first.FillGradient(2);
+  first.Make(first.Began(first.Start(2, false)), 2);
+  for (const uint32_t i : {1, 2}) {
+    ranks_[i].FillGradient(1);
+    EXPECT_TRUE(ranks_[i].Began(ranks_[i].Start(1, true)).made);
+    const CallId commit = ranks_[i].Commit(1);
+    EXPECT_TRUE(node_.ReplyTo(commit).status.ok()) << node_.ReplyTo(commit).status;
+    EXPECT_EQ(first.Read(), expected[1]);
+  }
+  for (const uint32_t i : {1, 2}) EXPECT_EQ(ranks_[i].Read(), expected[1]);
+  for (const uint32_t i : {1, 2}) {
+    ranks_[i].FillGradient(2);
+    EXPECT_TRUE(ranks_[i].Began(ranks_[i].Start(2, false)).made);
+  }
+  Commit(2);
+  for (Rank& rank : ranks_) EXPECT_EQ(rank.Read(), expected[2]);
+  Step(3);
+  for (Rank& rank : ranks_) EXPECT_EQ(rank.Read(), expected[3]);
+}
+
+TEST_F(RanksCommitsTest, WhatItsMakerHasChangedSinceIsNoResultAfterItsCommit) {
+  Rank& first = ranks_[0];
+  first.FillGradient(1);
+  first.Make(first.Began(first.Start(1, true)), 1);
+  node_.Fill(first.session(), first.chunk(4), {42});
+  ASSERT_TRUE(node_.ReplyTo(first.Commit(1)).status.ok());
+  ranks_[1].FillGradient(1);
+  EXPECT_FALSE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
+}
+
+TEST_F(RanksCommitsTest, ALateRankCommitsWhileOthersReadWhatItTakes) {
+  Rank& first = ranks_[0];
+  first.FillGradient(1);
+  first.Make(first.Began(first.Start(1, true)), 1);
+  ASSERT_TRUE(node_.ReplyTo(first.Commit(1)).status.ok());
+  node_.Fetch(first.session(), first.chunk(1), Tier::kHost, Access::kRead);
+  ranks_[1].FillGradient(1);
+  EXPECT_TRUE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
+  const CallId commit = ranks_[1].Commit(1);
+  EXPECT_TRUE(node_.ReplyTo(commit).status.ok()) << node_.ReplyTo(commit).status;
+  EXPECT_EQ(ranks_[1].Read(), Expected(SmallHost())[1]);
+}
+
+TEST_F(RanksCommitsTest, ACommitThatWaitsEndsWithTheNextOneOfItsSession) {
+  for (Rank& rank : ranks_) rank.FillGradient(1);
+  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)), 1);
+  EXPECT_TRUE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
+  const CallId waits = ranks_[0].Commit(1);
+  // Its shadow chunks get contents of their own, so that it shares nothing any more.
+  for (size_t i = 4; i < 7; ++i) node_.Fill(ranks_[0].session(), ranks_[0].chunk(i), {42});
+  const CallId alone = ranks_[0].Commit(1);
+  EXPECT_TRUE(node_.ReplyTo(alone).status.ok()) << node_.ReplyTo(alone).status;
+  EXPECT_FALSE(node_.ReplyTo(waits).status.ok());
+  EXPECT_EQ(ranks_[0].Read()[0][0], 42);
+}
+
+TEST_F(RanksCommitsTest, ACommitWaitsForNoRankThatDies) {
+  Step(1);
+  for (Rank& rank : ranks_) {
+    rank.FillGradient(2);
+    const PartReply part = rank.Began(rank.Start(2, false));
+    if (!part.made) rank.Make(part, 2);
+  }
+  const CallId first = ranks_[0].Commit(2), second = ranks_[1].Commit(2);
+  EXPECT_FALSE(node_.Answered(first));
+  ranks_[2].Dies();
+  for (const CallId call : {first, second}) {
+    EXPECT_TRUE(node_.ReplyTo(call).status.ok()) << node_.ReplyTo(call).status;
+  }
+  EXPECT_EQ(ranks_[0].Read(), ranks_[1].Read());
+  EXPECT_EQ(ranks_[0].Read(), Expected(SmallHost())[2]);
+}
+
+TEST_F(RanksCommitsTest, ACommitWaitsForNoRankThatSharesNoMore) {
+  for (const uint32_t i : {0, 1}) ranks_[i].FillGradient(1);
+  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)), 1);
+  EXPECT_TRUE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
+  const CallId commit = ranks_[0].Commit(1);
+  EXPECT_FALSE(node_.Answered(commit));
+  for (size_t i = 4; i < 7; ++i) node_.Free(ranks_[1].session(), ranks_[1].chunk(i));
+  ASSERT_TRUE(node_.Answered(commit));
+  EXPECT_TRUE(node_.ReplyTo(commit).status.ok()) << node_.ReplyTo(commit).status;
+}
+
+TEST_F(RanksCommitsTest, TwoRanksCommitNoChunkOfOneOfThem) {
+  Step(1);
+  const State before = ranks_[0].Read();
+  std::vector<CallId> commits;
+  for (Rank& rank : ranks_) {
+    CommitCall call;
+    call.call = node_.Call();
+    call.session = rank.session();
+    call.step = 2;
+    call.chunks = {ranks_[0].chunk(1)};
+    call.shadows = {ranks_[0].chunk(4)};
+    node_.Post(call);
+    commits.push_back(call.call);
+  }
+  for (const CallId call : commits) {
+    EXPECT_EQ(node_.ReplyTo(call).status.code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(ranks_[0].Read(), before);
+}
+
+}  // namespace
+}  // namespace memtide

@@ -1,0 +1,126 @@
+// RanksTest: three ranks of one training on an EngineByteHarness, for tests of what they share.
+#ifndef MEMTIDE_DAEMON_ENGINE_TESTING_RANKS_HARNESS_H_
+#define MEMTIDE_DAEMON_ENGINE_TESTING_RANKS_HARNESS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/engine/testing/step_training.h"
+
+namespace memtide {
+
+inline constexpr uint32_t kRanks = 3;
+
+// One rank's parameter and its states: gradient, parameter, momentum, variance, and the shadow
+// chunks of the last three.
+class Rank {
+ public:
+  Rank(EngineByteHarness* node, uint32_t rank) : node_(node), rank_(rank) {
+    session_ = node->OpenRank("training", Duration(0), rank, kRanks);
+    chunks_ = node->Allocate(session_, 7);
+    for (int i = 1; i < 4; ++i) node->Fill(session_, chunks_[i], Values(kElements, 0));
+  }
+
+  SessionId session() const { return session_; }
+  ChunkId chunk(size_t i) const { return chunks_[i]; }
+
+  void FillGradient(uint64_t step) {
+    gradient_ = step;
+    node_->Fill(session_, chunks_[0], GradientOf(step));
+  }
+  // Digests of what the part reads: of the gradient, and with `all` also of the parameter and its
+  // states, which all ranks have filled alike.
+  CallId Start(uint64_t step, bool all, uint64_t part = 1) {
+    StepCall call;
+    call.call = node_->Call();
+    call.session = session_;
+    call.chunks = chunks_;
+    call.reads = 4;
+    call.part = part;
+    call.contents = PartContents{{7, step}, {{1, gradient_}}};
+    for (uint64_t i = 1; all && i < 4; ++i) call.contents->reads.push_back({2, i});
+    node_->Post(call);
+    return call.call;
+  }
+  PartReply Began(CallId call) {
+    node_->FinishUntilAnswered(call);
+    const Reply& reply = node_->ReplyTo(call);
+    EXPECT_TRUE(reply.status.ok()) << reply.status;
+    const auto* part = std::get_if<PartReply>(&reply.value);
+    return part == nullptr ? PartReply() : *part;
+  }
+  // Computes the part where its chunks are, and ends it.
+  void Make(const PartReply& part, uint64_t step, uint64_t number = 1) {
+    ASSERT_EQ(part.places.size(), 7u);
+    std::vector<char*> places;
+    for (const MemoryPlace& place : part.places) places.push_back(node_->At(place));
+    optimizer::Run(AdamWork(step), places);
+    End(true, number);
+  }
+  void End(bool computed, uint64_t number = 1) {
+    node_->Post(EndPartCall{node_->Call(), session_, number, computed, 0});
+  }
+  CallId Commit(uint64_t step) {
+    CommitCall call;
+    call.call = node_->Call();
+    call.session = session_;
+    call.step = step;
+    call.chunks = {chunks_[1], chunks_[2], chunks_[3]};
+    call.shadows = {chunks_[4], chunks_[5], chunks_[6]};
+    node_->Post(call);
+    return call.call;
+  }
+  State Read() {
+    State state;
+    for (size_t i = 1; i < 4; ++i) {
+      state.push_back(node_->Read(session_, chunks_[i], kElements));
+    }
+    return state;
+  }
+  void Dies() { node_->Post(ClientGone{session_}); }
+
+ private:
+  EngineByteHarness* const node_;
+  const uint32_t rank_;
+  SessionId session_;
+  std::vector<ChunkId> chunks_;
+  uint64_t gradient_ = 0;
+};
+
+class RanksTest : public testing::Test {
+ protected:
+  RanksTest() {
+    for (uint32_t i = 0; i < kRanks; ++i) ranks_.emplace_back(&node_, i);
+  }
+  // One whole step, in which all ranks have the same gradient.
+  void Step(uint64_t step) {
+    for (Rank& rank : ranks_) {
+      rank.FillGradient(step);
+      const PartReply part = rank.Began(rank.Start(step, step == 1));
+      if (!part.made) rank.Make(part, step);
+    }
+    Commit(step);
+  }
+  void Commit(uint64_t step) {
+    std::vector<CallId> commits;
+    for (Rank& rank : ranks_) commits.push_back(rank.Commit(step));
+    for (const CallId commit : commits) {
+      ASSERT_TRUE(node_.ReplyTo(commit).status.ok()) << node_.ReplyTo(commit).status;
+    }
+  }
+  InspectReply Inspect() {
+    const InspectCall call{node_.Call()};
+    node_.Post(call);
+    return std::get<InspectReply>(node_.ReplyTo(call.call).value);
+  }
+
+  const EngineOptions options_{Bytes(0), EngineByteHarness::kChunk * 16,
+                               EngineByteHarness::kChunk * 64, Limits()};
+  EngineByteHarness node_{options_};
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TESTING_RANKS_HARNESS_H_
