@@ -33,24 +33,6 @@ absl::StatusOr<HashSecret> HashSecret::FromBytes(absl::string_view bytes) {
       absl::StrCat("a secret of ", bytes.size(), " bytes; it has ", kMinBytes, " or more"));
 }
 
-std::array<uint8_t, 16> ContentDigest::ToBytes() const {
-  XXH128_canonical_t canonical;
-  XXH128_hash_t hash;
-  hash.high64 = high_;
-  hash.low64 = low_;
-  XXH128_canonicalFromHash(&canonical, hash);
-  std::array<uint8_t, 16> bytes;
-  static_assert(sizeof(canonical.digest) == sizeof(bytes), "");
-  memcpy(bytes.data(), canonical.digest, sizeof(bytes));
-  return bytes;
-}
-
-std::string ContentDigest::ToHex() const {
-  return absl::StrCat(absl::Hex(high_, absl::kZeroPad16), absl::Hex(low_, absl::kZeroPad16));
-}
-
-std::ostream& operator<<(std::ostream& out, ContentDigest digest) { return out << digest.ToHex(); }
-
 ContentHash::ContentHash(const HashSecret* secret) : state_(XXH3_createState()) {
   if (state_ == nullptr) throw std::bad_alloc();
   const std::string& bytes = secret->bytes();
@@ -67,9 +49,9 @@ void ContentHash::Update(absl::Span<const char> bytes) {
   MEMTIDE_CHECK(error == XXH_OK);
 }
 
-ContentDigest ContentHash::Digest() const {
+Digest ContentHash::Value() const {
   const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
-  return ContentDigest(hash.high64, hash.low64);
+  return {hash.high64, hash.low64};
 }
 
 void ContentHash::FreeState::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }

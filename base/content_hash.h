@@ -21,16 +21,14 @@
 #ifndef MEMTIDE_BASE_CONTENT_HASH_H_
 #define MEMTIDE_BASE_CONTENT_HASH_H_
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <ostream>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/digest.h"
 
 struct XXH3_state_s;  // xxHash's state of a hash.
 
@@ -54,30 +52,6 @@ class HashSecret {
   std::string bytes_;
 };
 
-// A value of 16 bytes.
-class ContentDigest {
- public:
-  constexpr ContentDigest(uint64_t high, uint64_t low) : high_(high), low_(low) {}
-
-  // xxHash's canonical form: the number with its highest byte first.
-  std::array<uint8_t, 16> ToBytes() const;
-  // The same as 32 digits.
-  std::string ToHex() const;
-
-  friend constexpr bool operator==(ContentDigest a, ContentDigest b) {
-    return a.high_ == b.high_ && a.low_ == b.low_;
-  }
-  friend constexpr bool operator!=(ContentDigest a, ContentDigest b) { return !(a == b); }
-  // The order of their bytes.
-  friend constexpr bool operator<(ContentDigest a, ContentDigest b) {
-    return a.high_ != b.high_ ? a.high_ < b.high_ : a.low_ < b.low_;
-  }
-  friend std::ostream& operator<<(std::ostream& out, ContentDigest digest);
-
- private:
-  uint64_t high_, low_;
-};
-
 class ContentHash {
  public:
   // Throws std::bad_alloc as `new` does, if there is no memory for the state.
@@ -86,7 +60,7 @@ class ContentHash {
   // Appends these bytes to those that are hashed.
   void Update(absl::Span<const char> bytes);
   // The digest of all bytes so far. More may follow.
-  ContentDigest Digest() const;
+  Digest Value() const;
 
  private:
   struct FreeState {

@@ -1,17 +1,13 @@
-// A Digest in the protocol's 16 bytes, `high` first, each half with its highest byte first, and
-// back. Pure functions.
+// A Digest as the protocol has it, in bytes, and back. Pure functions.
 #ifndef MEMTIDE_PROTO_DIGEST_BYTES_H_
 #define MEMTIDE_PROTO_DIGEST_BYTES_H_
 
-#include <cstddef>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
 
 namespace memtide {
-
-inline constexpr size_t kDigestBytes = 16;
 
 // No bytes for a digest that is not set.
 std::string ToProto(const Digest& digest);

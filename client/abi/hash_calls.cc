@@ -37,7 +37,7 @@ extern "C" int memtide_hash_pieces(const void* secret, size_t secret_bytes,
       }
       hash.Update({reinterpret_cast<const char*>(address), bytes});
     }
-    const auto found = hash.Digest().ToBytes();
+    const auto found = hash.Value().ToBytes();
     static_assert(sizeof(found) == MEMTIDE_DIGEST_BYTES, "");
     memcpy(digest, found.data(), sizeof(found));
     return absl::OkStatus();

@@ -46,7 +46,7 @@ DigestBytes Expected(const std::string& bytes) {
   const HashSecret secret = HashSecret::FromBytes(Secret()).value();
   ContentHash hash(&secret);
   hash.Update(bytes);
-  return hash.Digest().ToBytes();
+  return hash.Value().ToBytes();
 }
 
 class HashCallsTest : public ClientTest {};
