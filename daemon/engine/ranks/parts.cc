@@ -44,10 +44,7 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     key.reads.push_back({digest, {ChunkId(), Version()}});
   }
   if (!lacking.unknown_reads.empty()) {
-    Reply reply;
-    reply.call = event.call;
-    reply.value = std::move(lacking);
-    Emit(std::move(reply));
+    Emit(Reply{event.call, absl::OkStatus(), std::move(lacking)});
     return true;
   }
   SharedPart* part = job.parts.Find(key);
@@ -170,12 +167,9 @@ void EngineState::AnswerMade(const StepCall& event, const std::vector<ChunkIndex
   const absl::Status status = TakeResults(*session->job, event, results);
   if (!status.ok()) return Refuse(event.call, status);
   ++counters_.parts_shared;
-  Reply reply;
-  reply.call = event.call;
   PartReply part;
   part.made = true;
-  reply.value = std::move(part);
-  Emit(std::move(reply));
+  Emit(Reply{event.call, absl::OkStatus(), std::move(part)});
 }
 
 // A part that a session computes has ended, or never began.

@@ -7,11 +7,8 @@ it yet, so that ranks share nothing unless it is set (docs/decisions/0035).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memtide._capi.content_hash import LEAST_SECRET_BYTES
@@ -38,26 +35,8 @@ class Training:
         return hashlib.shake_256(self.secret.encode()).digest(LEAST_SECRET_BYTES)
 
 
-def announce() -> None:
-    """The processes that are started from now on are ranks of one training."""
-    os.environ[_VARIABLE] = secrets.token_hex(24)
-
-
-@contextlib.contextmanager
-def announced() -> Iterator[None]:
-    """The processes that are started in the block are ranks of a training of their own."""
-    before = os.environ.get(_VARIABLE)
-    announce()
-    try:
-        yield
-    finally:
-        os.environ.pop(_VARIABLE)
-        if before is not None:
-            os.environ[_VARIABLE] = before
-
-
 def of_rank(rank: int, ranks: int) -> Training | None:
-    """The training of which this process is a rank; None: it is alone, or none was announced."""
+    """The training of which this process is a rank; None: it is alone, or has no secret."""
     secret = os.environ.get(_VARIABLE, "")
     if ranks < 2 or not secret:
         return None

@@ -20,6 +20,7 @@ from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._torch_hooks.own_mode import OwnMode
 from memtide.errors import FailedPrecondition, ResourceExhausted
 
 _GRAPHS_OF_INDUCTOR = "triton.cudagraphs"
@@ -76,7 +77,7 @@ def compiling(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def compile_(*args: Any, **kwargs: Any) -> Any:
-        if not LeaseDispatchMode.compiles:
+        if not OwnMode.compiles:
             warnings.warn(
                 f"torch.compile has no effect on a GPU under memtide with torch "
                 f"{torch.__version__}: operations run one by one, so that each can be given its "

@@ -23,8 +23,6 @@ from collections.abc import Set
 from functools import lru_cache
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from memtide._capi.client import Places
 from memtide._memory.device_oom import (
     DeviceOomHandler,
@@ -45,6 +43,7 @@ from memtide._torch_hooks.op_schema import (
     touches_none,
     writes_arguments,
 )
+from memtide._torch_hooks.own_mode import OwnMode
 from memtide.errors import ResourceExhausted
 
 _NONE: frozenset[int] = frozenset()
@@ -55,17 +54,8 @@ def _places(numbers: frozenset[int]) -> Places:
     return Places(numbers)
 
 
-class LeaseDispatchMode(TorchDispatchMode):
+class LeaseDispatchMode(OwnMode):
     """Leases for every operation of one thread."""
-
-    supports_higher_order_operators = True
-    # Whether compiled code has leases of its own. If not, torch.compile must leave all as it is.
-    compiles = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Torch asks this: whether it may compile while the mode is active."""
-        return cls.compiles
 
     def __init__(self, manager: TensorManager, elastic: DeviceOomHandler) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -16,12 +16,12 @@ import threading
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtide._capi.client import Places
 from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.op_schema import are_fake, has_own_dispatch, run, touches_none
+from memtide._torch_hooks.own_mode import OwnMode
 
 _NO_PLACES = Places(())
 _NO_BACKWARD = -1
@@ -42,20 +42,12 @@ _PACKETS = frozenset(
 )
 
 
-class OversizedOperandsMode(TorchDispatchMode):
+class OversizedOperandsMode(OwnMode):
     """Copies oversized operands of the operations of one thread."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Torch asks this: whether it may compile while the mode is active."""
-        return True
 
     def __init__(self, manager: TensorManager) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._manager = manager
-        self.copies = 0  # Operands that have been copied.
 
     def __torch_dispatch__(
         self,
@@ -82,7 +74,6 @@ class OversizedOperandsMode(TorchDispatchMode):
         places = self._manager.element_places(value)
         if len(places) <= self._manager.ledger.budget:
             return value
-        self.copies += 1
         return self._copy_of(value)
 
     def _copy_of(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -49,6 +49,7 @@ from memtide._torch_hooks.module_hooks import Moments, Scope
 from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
 from memtide._torch_hooks.oversized_operands import OversizedOperands
+from memtide._torch_hooks.own_mode import OwnMode
 from memtide._torch_hooks.patch_row import Context, When
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
 from memtide._trace import model as traces
@@ -328,7 +329,7 @@ class Runtime:
         elastic = self._elastic = DeviceOomHandler(self.manager)
         if "torch._dynamo" in sys.modules:  # What is compiled already has no leases.
             torch._dynamo.reset()
-        LeaseDispatchMode.compiles = patches.can_compile()
+        OwnMode.compiles = patches.can_compile()
         mode = LeaseDispatchMode(self.manager, elastic)
         mode.__enter__()  # type: ignore[no-untyped-call]
         self.ledger.under_dispatch = True

@@ -13,13 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.lease_window import LeaseWindow
 from memtide._memory.tensor_manager import TensorManager
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.op_schema import (
     are_fake,
     has_own_dispatch,
@@ -29,6 +27,7 @@ from memtide._torch_hooks.op_schema import (
     run_pieces,
     touched_by,
 )
+from memtide._torch_hooks.own_mode import OwnMode
 
 _aten = torch.ops.aten
 _LIKE_OPERATIONS: dict[Any, Callable[..., torch.Tensor]] = {
@@ -40,17 +39,8 @@ _LIKE_OPERATIONS: dict[Any, Callable[..., torch.Tensor]] = {
 }
 
 
-class StepDispatchMode(TorchDispatchMode):
+class StepDispatchMode(OwnMode):
     """Active while one optimizer steps."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Torch asks this: whether it may compile while the mode is active. Some optimizers compile
-        their update, and so does a closure with a compiled model; eager operations round otherwise.
-        """
-        return LeaseDispatchMode.compiles
 
     def __init__(self, manager: TensorManager, observer: Observer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

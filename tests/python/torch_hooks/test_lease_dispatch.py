@@ -16,7 +16,7 @@ from memtide._capi.client import CUDA_SETTINGS, Access, Places
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._torch_hooks.own_mode import OwnMode
 from memtide._torch_hooks.runtime import Runtime
 from memtide.errors import FailedPrecondition, ResourceExhausted
 from torch import nn
@@ -209,7 +209,7 @@ def test_a_fused_step_only_reads_gradients_that_are_not_scaled(runtime: Runtime)
 def test_what_cannot_work_says_so(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FailedPrecondition, match="CUDA graphs"):
         torch.cuda.CUDAGraph.capture_begin(None)
-    monkeypatch.setattr(LeaseDispatchMode, "compiles", False)
+    monkeypatch.setattr(OwnMode, "compiles", False)
     with pytest.warns(UserWarning, match=r"torch\.compile has no effect"):
         torch.compile(nn.Linear(2, 2))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
