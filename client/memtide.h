@@ -105,7 +105,8 @@ typedef struct memtide_options {
   uint32_t time_to_live_s; /* how long the chunks outlive the job's last session; 0: not at all */
   uint32_t rank;  /* the number of this session among the ranks of one training, from 0 on */
   uint32_t ranks; /* how many they are, at most 4096: one session of job_name each, which make each
-                     step part once (memtide_start_shared_part) and commit together; 0: none */
+                     step part once (memtide_start_shared_part) and commit together, and knows its
+                     own chunks alone, which end with it; 0: none */
 } memtide_options;
 
 typedef struct memtide_properties {

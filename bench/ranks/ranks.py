@@ -152,5 +152,4 @@ def _run(
         with daemon_process.running(memtided, options.ssd_parent, flags) as daemon:
             settings["daemon"] = daemon.pid
             environment["MEMTIDE_SOCKET_DIR"] = str(daemon.socket_dir)
-            environment["MEMTIDE_TRAINING"] = "bench"
             return run(["memtide", "run", "--chunk-size=2MiB", "torchrun"])

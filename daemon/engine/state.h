@@ -61,6 +61,7 @@ class EngineState {
   // --- sessions/jobs.cc ---
   void On(const OpenCall& event);
   absl::Status CheckOpen(const OpenCall& event) const;
+  absl::Status CheckJoins(const Job& job, const OpenCall& event) const;
   Job* FindJobToJoin(const OpenCall& event, uint32_t uid);
   // Joins or creates the job, or waits while jobs that end have the memory for it.
   void OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline);
@@ -155,13 +156,16 @@ class EngineState {
   // --- chunks/chunks.cc ---
   void On(const FreeCall& event);
   void On(const DescribeCall& event);
-  // The indices of the chunks, or an error: no chunk, too many, unknown, of another job, named
+  // The indices of the chunks, or an error: no chunk, too many, unknown to the session, named
   // twice.
-  absl::StatusOr<std::vector<ChunkIndex>> Resolve(const Job& job,
+  absl::StatusOr<std::vector<ChunkIndex>> Resolve(const Session& session,
                                                   const std::vector<ChunkId>& chunks,
                                                   absl::optional<size_t> limit = absl::nullopt);
   // The index of a chunk of this job; nullopt when there is none.
   absl::optional<ChunkIndex> Find(const Job& job, ChunkId chunk) const;
+  // The same for a chunk that the session may use: of its job, and where ranks share contents,
+  // allocated by this session.
+  absl::optional<ChunkIndex> Find(const Session& session, ChunkId chunk) const;
   // The error of fetches that wait for a chunk when it is freed.
   absl::Status Freed(ChunkIndex index) const;
   ChunkId IdOf(ChunkIndex index) const { return chunks_.IdOf(index); }
@@ -252,6 +256,8 @@ class EngineState {
   bool HasCallFor(const Session& session, ChunkIndex index) const;
   void ReleaseLeftBehind(Session& session, ChunkId id);
   void FreeId(Session& session, ChunkId id, ChunkIndex index);
+  bool IsOrphan(ChunkIndex index) const;
+  void FreeOrphans(Job& job);
 
   // --- ranks/parts.cc ---
   bool SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,

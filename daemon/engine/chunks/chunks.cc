@@ -23,7 +23,14 @@ absl::optional<ChunkIndex> EngineState::Find(const Job& job, ChunkId chunk) cons
   return index.has_value() && chunks_[*index].job == &job ? index : absl::nullopt;
 }
 
-absl::StatusOr<std::vector<ChunkIndex>> EngineState::Resolve(const Job& job,
+absl::optional<ChunkIndex> EngineState::Find(const Session& session, ChunkId chunk) const {
+  const Job& job = *session.job;
+  const absl::optional<ChunkIndex> index = Find(job, chunk);
+  if (!index.has_value() || !job.shares_contents()) return index;
+  return NameOf(job, chunk, *index).owner == session.id ? index : absl::nullopt;
+}
+
+absl::StatusOr<std::vector<ChunkIndex>> EngineState::Resolve(const Session& session,
                                                              const std::vector<ChunkId>& chunks,
                                                              absl::optional<size_t> limit) {
   const size_t most = limit.value_or(options_.limits.chunks_per_call);
@@ -38,7 +45,7 @@ absl::StatusOr<std::vector<ChunkIndex>> EngineState::Resolve(const Job& job,
   std::vector<ChunkIndex> indices;
   indices.reserve(chunks.size());
   for (const ChunkId chunk : chunks) {
-    const absl::optional<ChunkIndex> index = Find(job, chunk);
+    const absl::optional<ChunkIndex> index = Find(session, chunk);
     if (!index.has_value()) {
       return absl::NotFoundError(absl::StrCat("there is no chunk ", chunk.value()));
     }
@@ -57,7 +64,7 @@ void EngineState::On(const FreeCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
   if (AnswerAgain(*session, event.call, event.request_id, kFreeKind)) return;
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session->job, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
   if (!indices.ok()) return Refuse(event.call, indices.status());
   for (const ChunkIndex index : *indices) {
     // The others go on with what they share.
@@ -169,7 +176,7 @@ void EngineState::ForgetChunk(ChunkIndex index) {
 void EngineState::On(const DescribeCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session->job, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
   if (!indices.ok()) return Refuse(event.call, indices.status());
   DescribeReply described;
   described.chunks.reserve(indices->size());

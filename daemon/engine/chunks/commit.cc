@@ -48,7 +48,7 @@ void EngineState::On(const CommitCall& event) {
     std::vector<ChunkId> all = event.chunks;
     all.insert(all.end(), event.shadows.begin(), event.shadows.end());
     absl::StatusOr<std::vector<ChunkIndex>> found =
-        Resolve(job, all, 2 * options_.limits.chunks_per_call);
+        Resolve(*session, all, 2 * options_.limits.chunks_per_call);
     status = found.status();
     if (found.ok()) indices = *std::move(found);
   }

@@ -34,7 +34,7 @@ void EngineState::On(const DiscardCall& event) {
   if (session == nullptr) return;
   if (AnswerAgain(*session, event.call, event.request_id, kDiscardKind)) return;
   Job& job = *session->job;
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
   absl::Status status = indices.status();
   std::vector<bool> shared(event.chunks.size());
   for (size_t i = 0; status.ok() && i < indices->size(); ++i) {

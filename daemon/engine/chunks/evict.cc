@@ -13,10 +13,10 @@ void EngineState::On(const EvictCall& event) {
   Job& job = *session->job;
   for (const ChunkId id : event.chunks) {
     // The call gives the caller's own leases up, even if the eviction is refused.
-    if (const absl::optional<ChunkIndex> index = Find(job, id)) ReleaseLease(*session, *index);
+    if (const absl::optional<ChunkIndex> index = Find(*session, id)) ReleaseLease(*session, *index);
     ReleaseLeftBehind(*session, id);
   }
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
   absl::Status status = indices.status();
   if (status.ok() && (event.tier == Tier::kDevice || !job.share(event.tier).exists())) {
     status = absl::InvalidArgumentError(

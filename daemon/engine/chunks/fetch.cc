@@ -79,14 +79,14 @@ void EngineState::On(const FetchCall& event) {
   // The releases count even if the fetch is refused: the client has given these leases up already.
   // They come first, since the fetch may need their room.
   for (const ChunkId id : event.releases) {
-    if (const absl::optional<ChunkIndex> index = Find(job, id)) ReleaseLease(*session, *index);
+    if (const absl::optional<ChunkIndex> index = Find(*session, id)) ReleaseLease(*session, *index);
     ReleaseLeftBehind(*session, id);
   }
   absl::Status status = CheckMoments(event.moments);
   // The predictor learns before victims are chosen for this fetch, so that they follow the newest
   // uses.
   if (status.ok()) Learn(*session, event.moments);
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
   if (status.ok()) {
     status = indices.ok() ? CheckFetch(*session, event, *indices) : indices.status();
   }
@@ -284,7 +284,7 @@ void EngineState::On(const ReleaseCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
   if (AnswerAgain(*session, event.call, event.request_id, kReleaseKind)) return;
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session->job, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
   if (!indices.ok()) return Refuse(event.call, indices.status());
   for (size_t i = 0; i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];

@@ -383,7 +383,7 @@ void EngineState::On(const PrefetchCall& event) {
   Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
   if (!indices.ok()) return Refuse(event.call, indices.status());
   if (event.tier == Tier::kSsd || !job.share(event.tier).exists()) {
     return Refuse(event.call,

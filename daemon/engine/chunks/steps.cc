@@ -81,7 +81,7 @@ void EngineState::On(const StepCall& event) {
   Job& job = *session->job;
   absl::Status status = CheckMoments(event.moments);
   if (status.ok()) Learn(*session, event.moments);
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(job, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
   if (status.ok()) status = indices.ok() ? CheckStep(*session, event, *indices) : indices.status();
   if (!status.ok()) return Refuse(event.call, status);
   LearnStep(*session, event);

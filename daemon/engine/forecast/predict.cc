@@ -55,7 +55,7 @@ void EngineState::Learn(const Session& session, const std::vector<MomentReport>&
     }
     uses += moment.uses.size();
     for (const UseReport& use : moment.uses) {
-      const absl::optional<ChunkIndex> index = Find(job, use.chunk);
+      const absl::optional<ChunkIndex> index = Find(session, use.chunk);
       // The chunk was freed after its use, or the client sent a wrong id.
       if (!index.has_value()) continue;
       const Member member = chunks_[*index].member;

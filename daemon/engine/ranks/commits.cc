@@ -48,7 +48,6 @@ void EngineState::TryCommitTogether(Job& job) {
   }
   job.commits = std::move(later);
   absl::Status status;
-  std::set<ChunkId> named;
   std::map<std::pair<ChunkIndex, ChunkIndex>, std::vector<CommittedIds>> pairs;
   for (const WaitingCommit& commit : commits) {
     const CommitCall& call = commit.call;
@@ -64,13 +63,6 @@ void EngineState::TryCommitTogether(Job& job) {
         status = absl::AbortedError(absl::StrCat("chunk ", call.chunks[i].value(),
                                                  " or its shadow chunk is leased; release it and "
                                                  "try again"));
-      }
-      if (!named.insert(call.chunks[i]).second || !named.insert(call.shadows[i]).second ||
-          NameOf(job, call.chunks[i], *chunk).owner !=
-              NameOf(job, call.shadows[i], *shadow).owner) {
-        status = absl::InvalidArgumentError(
-            absl::StrCat("chunk ", call.chunks[i].value(), " or its shadow chunk ",
-                         call.shadows[i].value(), " is of another rank"));
       }
       pairs[{*chunk, *shadow}].push_back({call.session, call.chunks[i], call.shadows[i]});
     }

@@ -207,6 +207,7 @@ void EngineState::ReleaseLeftBehind(Session& session, ChunkId id) {
   const ChunkIndex index = found->second;
   session.left_behind.erase(found);
   ReleaseLease(session, index);
+  if (IsOrphan(index)) FreeChunk(index);
 }
 
 // Ends one id of a content that others name, too.
@@ -219,6 +220,35 @@ void EngineState::FreeId(Session& session, ChunkId id, ChunkIndex index) {
   }
   ReleaseLease(session, index);
   chunks_[index].job->names.Remove(id, index);
+}
+
+// Whether only sessions that have ended named the entry, so that no call can reach it any more.
+bool EngineState::IsOrphan(ChunkIndex index) const {
+  const Chunk& chunk = chunks_[index];
+  const Job& job = *chunk.job;
+  const auto is_there = [&job](SessionId session) {
+    return std::count(job.sessions.begin(), job.sessions.end(), session) != 0;
+  };
+  // What a session has left behind it still reads.
+  for (const Pin& pin : chunk.pins) {
+    if (!IsStep(pin.session)) return false;
+  }
+  const std::vector<Name>& names = job.names.NamesOf(index);
+  if (names.empty()) {
+    // The copy that is being made for a rank has no name yet.
+    const bool has_own_name = !job.names.Find(IdOf(index)).has_value();
+    return has_own_name && !is_there(chunk.owner);
+  }
+  return std::none_of(names.begin(), names.end(),
+                      [&is_there](const Name& name) { return is_there(name.owner); });
+}
+
+// Frees what only ranks that have ended could use.
+void EngineState::FreeOrphans(Job& job) {
+  // FreeChunk() changes the members, so that the loop is over a copy.
+  for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
+    if (index != kNoChunk && chunks_[index].live() && IsOrphan(index)) FreeChunk(index);
+  }
 }
 
 }  // namespace memtide

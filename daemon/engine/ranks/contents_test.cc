@@ -115,6 +115,59 @@ TEST_F(RanksContentsTest, AnEvictionEndsALeaseThatWasLeftBehind) {
   EXPECT_EQ(node_.Describe(ranks_[0].session(), ranks_[0].chunk(1)).leases, 0u);
 }
 
+TEST_F(RanksContentsTest, ARankThatEndsLeavesOnlyWhatOthersShare) {
+  Step(1);
+  ranks_[1].FillGradient(2);
+  ranks_[1].Dies();
+  EXPECT_EQ(Inspect().chunk_count, kRanks - 1 + 6);
+  const State before = ranks_[0].Read();
+  ranks_[2].Dies();
+  EXPECT_EQ(Inspect().chunk_count, 7);
+  EXPECT_EQ(ranks_[0].Read(), before);
+}
+
+TEST_F(RanksContentsTest, ALeaseThatWasLeftBehindKeepsWhatNoOtherRankNames) {
+  Step(1);
+  const SessionId session = ranks_[0].session();
+  const Reply read = node_.Fetch(session, ranks_[0].chunk(1), Tier::kHost, Access::kRead);
+  node_.Fetch(session, ranks_[0].chunk(1), Tier::kHost, Access::kWrite);
+  ranks_[1].Dies();
+  ranks_[2].Dies();
+  EXPECT_EQ(Inspect().chunk_count, 8);
+  node_.Release(session, ranks_[0].chunk(1));
+  EXPECT_EQ(Inspect().chunk_count, 7);
+}
+
+TEST_F(RanksContentsTest, ARankDoesNotKnowTheChunksOfAnother) {
+  const Reply reply =
+      node_.Fetch(ranks_[0].session(), ranks_[1].chunk(0), Tier::kHost, Access::kRead);
+  EXPECT_EQ(reply.status.code(), absl::StatusCode::kNotFound);
+  Step(1);
+  const Reply shared =
+      node_.Fetch(ranks_[0].session(), ranks_[1].chunk(1), Tier::kHost, Access::kRead);
+  EXPECT_EQ(shared.status.code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(RanksContentsTest, ARankThatIsThereOrOfAnotherTrainingDoesNotJoin) {
+  ranks_[2].Dies();
+  const auto joins = [this](uint32_t session, uint32_t rank, uint32_t ranks) {
+    OpenCall open;
+    open.call = node_.Call();
+    open.session = SessionId(session);
+    open.chunk_size = EngineByteHarness::kChunk;
+    open.job_name = "training";
+    open.rank = rank;
+    open.ranks = ranks;
+    node_.Post(ClientConnected{open.session, 1000, 1});
+    node_.Post(open);
+    return node_.ReplyTo(open.call).status.code();
+  };
+  EXPECT_EQ(joins(100, 1, kRanks), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(joins(101, 2, kRanks + 1), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(joins(102, 2, kRanks), absl::StatusCode::kOk);
+  EXPECT_EQ(joins(103, 2, kRanks), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(RanksContentsTest, AnotherUsersRankSharesNothing) {
   OpenCall open;
   open.call = node_.Call();

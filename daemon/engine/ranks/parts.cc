@@ -146,10 +146,8 @@ absl::Status EngineState::TakeResults(Job& job, const StepCall& event,
                                              " is in use, and is to hold the result of another "
                                              "rank; release it and try again"));
     }
-    // The id may be one that another session has allocated.
-    const SessionId owner = NameOf(job, id, *index).owner;
     const bool is_result = std::count(results.begin(), results.end(), *index) != 0;
-    if (is_result || job.names.HasNameOf(results[i], owner, OwnName(results[i]))) {
+    if (is_result || job.names.HasNameOf(results[i], event.session, OwnName(results[i]))) {
       return absl::FailedPreconditionError(absl::StrCat(
           "chunk ", id.value(), " is to hold a result that another chunk of the session holds"));
     }

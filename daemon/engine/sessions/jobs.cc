@@ -52,6 +52,22 @@ Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
   return nullptr;
 }
 
+// Whether the session may be one more rank of the job. In jobs that outlive the daemon, ranks share
+// nothing.
+absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) const {
+  if (job.persistent) return absl::OkStatus();
+  if (event.ranks != job.ranks) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job \"", job.name, "\" has ", job.ranks, " ranks, not ", event.ranks));
+  }
+  for (const SessionId id : job.sessions) {
+    if (job.ranks == 0 || sessions_.Find(id)->rank != event.rank) continue;
+    return absl::FailedPreconditionError(absl::StrCat("rank ", event.rank, " of job \"", job.name,
+                                                      "\" is there already, as another process"));
+  }
+  return absl::OkStatus();
+}
+
 void EngineState::On(const OpenCall& event) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr) {
@@ -78,8 +94,11 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
                         "job \"", job->name, "\" has chunks of ", FormatBytes(job->chunk_size),
                         ", not of ", FormatBytes(event.chunk_size))));
     }
+    const absl::Status as_rank = CheckJoins(*job, event);
+    if (!as_rank.ok()) return Refuse(event.call, as_rank);
     // Until the Open is answered, the session counts as opening, and does not expire.
     session.job = job;
+    session.rank = event.rank;
     session.opening = true;
     job->sessions.push_back(session.id);
     job->joining.push_back(event);
@@ -156,6 +175,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   ++next_job_;
   Session& session = *sessions_.Find(event.session);
   session.job = job.get();
+  session.rank = event.rank;
   session.opening = true;
   job->sessions.push_back(session.id);
   job->joining.push_back(event);
@@ -192,7 +212,6 @@ void EngineState::FinishOpening(Job& job) {
 void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   Session& session = *sessions_.Find(event.session);
   session.opening = false;
-  session.rank = event.rank;
   session.committed_step = job.committed_step;
   sessions_.Renew(session, now_);  // It could not renew while it waited.
   OpenReply open;
@@ -252,6 +271,7 @@ void EngineState::LeaveJob(Session& session) {
     unavailable(job.allocating[i - 1].call);
     job.allocating.erase(job.allocating.begin() + (i - 1));
   }
+  if (job.shares_contents() && !job.sessions.empty()) FreeOrphans(job);
   // What waited behind them may need no memory that has yet to be made.
   if (!job.sessions.empty()) return AllocateWaiting(job);
   // A job that never opened does not linger.

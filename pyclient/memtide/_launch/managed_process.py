@@ -25,7 +25,7 @@ from memtide._launch.first_step import FirstStep
 from memtide._launch.options import Inherited, Options
 from memtide._launch.outputs import Outputs
 from memtide._launch.run_folder import RunFolder
-from memtide._node import gpu_per_rank, least_pools
+from memtide._node import gpu_per_rank, least_pools, training
 from memtide._node.connect import Connection, Reached, finds_daemon, open_session, reach
 from memtide._node.memory_budget import MemoryBudget
 from memtide._node.named_job import resume_job
@@ -127,6 +127,10 @@ class Managed:
         If this process waits and has no chunks, it ends its session before, so that they have all
         memory, and opens a new one when it needs it.
         """
+        with training.announced():
+            return self._start_ranks(start, waits=waits)
+
+    def _start_ranks(self, start: Callable[[], T], *, waits: bool) -> T:
         connection, request = self._connection, self._options.request
         here = os.getpid() == self._owner and connection is not None
         if not here or not waits or request.job_name or self._has_trained():

@@ -13,7 +13,7 @@ from memtide._launch.managed_process import Managed
 from memtide._launch.options import Options
 from memtide._launch.program import Program, run_program
 from memtide._launch.uncaught import uncaught
-from memtide._node import gpu_per_rank, least_pools
+from memtide._node import gpu_per_rank, least_pools, training
 from memtide._node.connect import SessionRequest, find_or_start, finds_daemon
 from memtide._plot import memory_plot
 from memtide._trace import files as trace_files
@@ -28,6 +28,7 @@ def prepare(program: Program, options: Options) -> Callable[[], int]:
     """
     _check(options)
     options = replace(options, outputs=options.outputs.absolute())
+    training.announce()
     launcher = launcher_in(program)
     if launcher is not None:
         return _prepare_ranks(launcher, options)

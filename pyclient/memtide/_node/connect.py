@@ -17,7 +17,7 @@ from memtide._node.memory_budget import MemoryBudget, budget_of_cgroup
 from memtide._node.named_job import wait_until_free
 from memtide._node.private_daemon import Pools, PrivateDaemon, answers
 from memtide._node.training import Training
-from memtide.errors import ResourceExhausted, Unavailable
+from memtide.errors import FailedPrecondition, ResourceExhausted, Unavailable
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,11 @@ def open_session(reached: Reached, request: SessionRequest | None = None) -> Con
     shared = None
     if request.ranks > 1:
         request, shared = _one_rank_of(request, socket_dir)
-    options = Options(
-        str(socket_dir),
-        job_name=request.job_name if shared is None else shared.job_name,
-        rank=shared.rank if shared is not None else 0,
-        ranks=shared.ranks if shared is not None else 0,
-        time_to_live_s=request.time_to_live_s,
-        program=Path(sys.argv[0]).name,
-        chunk_bytes=request.chunk_bytes or _searched_chunk_bytes(request, socket_dir),
-        host_share_bytes=request.host_share_bytes,
-        device_share_bytes=request.device_share_bytes,
-    )
-    client = _open(options, socket_dir, request.ranks)
+    client = None
+    if shared is not None:
+        client = _open_with_ranks(request, shared, socket_dir)
+        shared = shared if client is not None else None
+    client = client or _open(_options(request, socket_dir), socket_dir, request.ranks)
     return Connection(client, socket_dir, reached.daemon, request.budget, shared)
 
 
@@ -149,6 +142,31 @@ def _open(options: Options, socket_dir: Path, ranks: int) -> Client:
         default_bytes = default_chunk_bytes(pools.device_bytes or 0, pools.host_bytes or 0)
         least_pools.check(pools, ranks, options.chunk_bytes or default_bytes)
         raise
+
+
+def _options(request: SessionRequest, socket_dir: Path, job_name: str = "") -> Options:
+    return Options(
+        str(socket_dir),
+        job_name=job_name or request.job_name,
+        time_to_live_s=request.time_to_live_s,
+        program=Path(sys.argv[0]).name,
+        chunk_bytes=request.chunk_bytes or _searched_chunk_bytes(request, socket_dir),
+        host_share_bytes=request.host_share_bytes,
+        device_share_bytes=request.device_share_bytes,
+    )
+
+
+def _open_with_ranks(request: SessionRequest, shared: Training, socket_dir: Path) -> Client | None:
+    """Opens a session of the job of all ranks. None: this process does not fit among them."""
+    options = _options(request, socket_dir, shared.job_name)
+    options.rank, options.ranks = shared.rank, shared.ranks
+    try:
+        return _open(options, socket_dir, shared.ranks)
+    except FailedPrecondition as error:
+        print(
+            f"memtide: rank {shared.rank} shares nothing with other ranks: {error}", file=sys.stderr
+        )
+        return None
 
 
 def _limited_by_cgroup(request: SessionRequest) -> SessionRequest:

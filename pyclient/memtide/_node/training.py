@@ -1,19 +1,31 @@
 """The ranks of one training on a node: they share a job, and what they have alike.
 
-MEMTIDE_TRAINING in the environment of the ranks is a secret of theirs. From it they make the name
-of their job, and the secret of the digests by which they compare bytes. `memtide run` does not set
-it yet, so that ranks share nothing unless it is set (docs/decisions/0035).
+MEMTIDE_TRAINING in the environment of the ranks is a secret of theirs, which the outermost
+`memtide run` draws. From it, and from what their launcher calls them, they make the name of their
+job, and the secret of the digests by which they compare bytes (docs/decisions/0035).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memtide._capi.content_hash import LEAST_SECRET_BYTES
 
 _VARIABLE = "MEMTIDE_TRAINING"
+
+# What tells the trainings of one `memtide run` apart. Ranks that torchelastic starts anew are
+# another training, with another job.
+_LAUNCHER_VARIABLES = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 
 
 @dataclass(frozen=True)
@@ -35,11 +47,29 @@ class Training:
         return hashlib.shake_256(self.secret.encode()).digest(LEAST_SECRET_BYTES)
 
 
+def announce() -> None:
+    """Processes that are started from now on may be ranks of one training, unless this process has
+    such a secret already."""
+    os.environ.setdefault(_VARIABLE, secrets.token_hex(24))
+
+
+@contextlib.contextmanager
+def announced() -> Iterator[None]:
+    """The processes that are started in the block are ranks of a training of their own."""
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = secrets.token_hex(24)
+    try:
+        yield
+    finally:
+        os.environ.pop(_VARIABLE)
+        if before is not None:
+            os.environ[_VARIABLE] = before
+
+
 def of_rank(rank: int, ranks: int) -> Training | None:
     """The training of which this process is a rank; None: it is alone, or has no secret."""
     secret = os.environ.get(_VARIABLE, "")
     if ranks < 2 or not secret:
         return None
-    # Ranks that torchelastic starts anew are another training, with another job.
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Training(f"{secret}-{restarts}", rank, ranks)
+    names = [os.environ.get(name, "") for name in _LAUNCHER_VARIABLES]
+    return Training("\n".join([secret, *names]), rank, ranks)

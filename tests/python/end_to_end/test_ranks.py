@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,6 @@ import pytest
 from harness import SCRIPTS, Cli, Outcome
 from memtide._node import inspection
 from stepping_script import node_daemon
-
-pytestmark = pytest.mark.skipif(
-    "MEMTIDE_TRAINING" not in os.environ,
-    reason="ranks share nothing before MEMTIDE_TRAINING is set: docs/decisions/0035",
-)
 
 _SCRIPT = SCRIPTS / "ranks_apart.py"
 _WRITE_USAGE = Path(__file__).resolve().parents[1] / "testing" / "write_usage.py"
@@ -62,7 +56,12 @@ def _kept_bytes(usage: Path) -> dict[str, int]:
     return {kind: kinds[kind]["host_bytes"] + kinds[kind]["ssd_bytes"] for kind in _STATES}
 
 
-@pytest.mark.parametrize("kind", ["alike", "masters", "sgd"])
+_long = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "kind", ["alike", pytest.param("masters", marks=_long), pytest.param("sgd", marks=_long)]
+)
 def test_ranks_keep_the_states_of_one(kind: str, cli: Cli, sockets: Path, tmp_path: Path) -> None:
     kept_by_ranks = []
     for ranks in (1, 2):
@@ -80,9 +79,9 @@ def test_ranks_keep_the_states_of_one(kind: str, cli: Cli, sockets: Path, tmp_pa
     ("kind", "what"),
     [
         ("flip", "the gradients"),
-        ("rate", "the options or the elements of the step"),
-        ("threads", "the options or the elements of the step"),
-        ("one", "the values"),
+        pytest.param("rate", "the options or the elements of the step", marks=_long),
+        pytest.param("threads", "the options or the elements of the step", marks=_long),
+        pytest.param("one", "the values", marks=_long),
     ],
 )
 def test_a_rank_that_differs_is_named_and_has_its_own_bits(
@@ -99,6 +98,7 @@ def test_a_rank_that_differs_is_named_and_has_its_own_bits(
     assert int(layer) <= 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["all", "unlike", "unused", "missing"])
 def test_ranks_that_come_to_differ_have_plain_bits(
     kind: str, cli: Cli, sockets: Path, tmp_path: Path
@@ -107,6 +107,7 @@ def test_ranks_that_come_to_differ_have_plain_bits(
     assert _results(tmp_path / "ours") == _plain(cli, tmp_path, kind)
 
 
+@pytest.mark.long
 def test_a_killed_rank_ends_the_training(cli: Cli, sockets: Path, tmp_path: Path) -> None:
     done = _run(cli, tmp_path, sockets, "kill")
     assert done.status != 0
@@ -115,11 +116,12 @@ def test_a_killed_rank_ends_the_training(cli: Cli, sockets: Path, tmp_path: Path
     assert not inspection.inspect(sockets, sessions=True).sessions
 
 
-def test_spawned_ranks_share_as_those_of_a_launcher(
-    cli: Cli, sockets: Path, tmp_path: Path
+@pytest.mark.parametrize("way", [[], ["fork"], pytest.param(["process"], marks=_long)])
+def test_ranks_that_a_script_starts_share_as_those_of_a_launcher(
+    way: list[str], cli: Cli, sockets: Path, tmp_path: Path
 ) -> None:
     usage, more = tmp_path / "usage", {"MEMTIDE_SOCKET_DIR": sockets}
-    run = ["run", "--chunk-size=2MiB", _SCRIPT, "alike"]
+    run = ["run", "--chunk-size=2MiB", _SCRIPT, "alike", *way]
     cli.memtide(*run, RESULT=tmp_path / "ours", AT_END=f"{_WRITE_USAGE} {usage}", **more).check()
     assert _results(tmp_path / "ours") == _plain(cli, tmp_path, "alike")
     kinds = json.loads(usage.read_text(encoding="utf-8"))
@@ -127,6 +129,7 @@ def test_spawned_ranks_share_as_those_of_a_launcher(
         assert kept_bytes == kinds[state]["allocated_bytes"] // 2
 
 
+@pytest.mark.long
 def test_sharded_ranks_share_nothing(cli: Cli, sockets: Path, tmp_path: Path) -> None:
     usage = tmp_path / "usage"
     done = _run(cli, tmp_path, sockets, "sharded", AT_END=f"{_WRITE_USAGE} {usage}").check()

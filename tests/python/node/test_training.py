@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Callable
 
 import pytest
 from memtide._capi.content_hash import LEAST_SECRET_BYTES
@@ -14,59 +12,72 @@ from memtide._node.training import Training
 
 @pytest.fixture(autouse=True)
 def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMTIDE_TRAINING", "")
-    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    monkeypatch.setenv("MEMTIDE_TRAINING", "")  # What the test sets is undone.
+    monkeypatch.delenv("MEMTIDE_TRAINING")
+    for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def announce(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Gives the ranks another secret with each call."""
-    return lambda: monkeypatch.setenv("MEMTIDE_TRAINING", secrets.token_hex(24))
-
-
-def announced(rank: int = 0, ranks: int = 2) -> Training:
+def of_rank(rank: int = 0, ranks: int = 2) -> Training:
     found = training.of_rank(rank, ranks)
     assert found is not None
     return found
 
 
-def test_ranks_of_one_launcher_have_one_job_and_one_secret(announce: Callable[[], None]) -> None:
-    announce()
-    first, second = announced(0), announced(1)
+def test_ranks_of_one_launcher_have_one_job_and_one_secret() -> None:
+    training.announce()
+    first, second = of_rank(0), of_rank(1)
     assert (first.job_name, first.hash_secret) == (second.job_name, second.hash_secret)
     assert (second.rank, second.ranks) == (1, 2)
 
 
-def test_each_launcher_s_ranks_have_a_job_of_their_own(announce: Callable[[], None]) -> None:
-    announce()
-    before = announced()
-    announce()
-    assert announced().job_name != before.job_name
-    assert announced().hash_secret != before.hash_secret
+def test_a_run_inside_another_one_keeps_its_secret() -> None:
+    training.announce()
+    before = of_rank()
+    training.announce()
+    assert of_rank() == before
 
 
-def test_restarted_ranks_have_another_job(
-    announce: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "name", ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"]
+)
+def test_each_training_of_a_run_has_a_job_of_its_own(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    announce()
-    before = announced()
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    assert announced() == before
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert announced().job_name != before.job_name
-    assert announced().hash_secret != before.hash_secret
+    training.announce()
+    trainings = [of_rank()]
+    for value in ("1", "2"):
+        monkeypatch.setenv(name, value)
+        trainings.append(of_rank())
+    assert len({each.job_name for each in trainings}) == 3
+    assert len({each.hash_secret for each in trainings}) == 3
 
 
-def test_a_job_s_name_does_not_have_the_secret_in_it(announce: Callable[[], None]) -> None:
-    announce()
-    one = announced()
-    assert one.secret
+def test_ranks_that_are_started_in_a_block_have_a_job_of_their_own() -> None:
+    training.announce()
+    before = of_rank()
+    with training.announced():
+        inside = of_rank()
+    with training.announced():
+        assert len({before.job_name, inside.job_name, of_rank().job_name}) == 3
+    assert of_rank() == before
+
+
+def test_a_block_without_a_training_around_it_leaves_none() -> None:
+    with training.announced():
+        assert of_rank().secret
+    assert "MEMTIDE_TRAINING" not in os.environ
+
+
+def test_a_job_s_name_does_not_have_the_secret_in_it() -> None:
+    training.announce()
+    one = of_rank()
     assert one.secret[:8] not in one.job_name
     assert os.environ["MEMTIDE_TRAINING"] not in one.job_name
     assert len(one.hash_secret) >= LEAST_SECRET_BYTES
 
 
-def test_a_process_alone_is_in_no_training(announce: Callable[[], None]) -> None:
+def test_a_process_alone_is_in_no_training() -> None:
     assert training.of_rank(0, 2) is None, "it has no secret"
-    announce()
+    training.announce()
     assert training.of_rank(0, 1) is None
