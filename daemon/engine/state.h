@@ -266,13 +266,18 @@ class EngineState {
                 const std::vector<std::pair<ChunkId, Version>>& results) const;
   absl::Status TakeResults(Job& job, const StepCall& event, const std::vector<ChunkIndex>& results);
   void AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results);
+  void ForgetLostResults(Job& job);
   void PartEnded(SessionId maker, uint64_t number, bool computed);
   void EndWaitingParts(Session& session, const absl::Status& why);
 
   // --- ranks/commits.cc ---
   void CommitWithRanks(Job& job, const CommitCall& event);
   void RefuseCommit(Job& job, SessionId session, const absl::Status& why);
+  std::vector<WaitingCommit>::iterator FindCommit(Job& job, SessionId session);
   void TryCommitTogether(Job& job);
+  std::set<SessionId> RanksOf(Job& job, SessionId first);
+  void EndWaitForRanks(Job& job);
+  void CommitTogether(Job& job, const std::vector<WaitingCommit>& commits);
   struct CommittedIds {
     SessionId session;
     ChunkId chunk, shadow;
@@ -284,7 +289,6 @@ class EngineState {
   void ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
                         const std::vector<CommittedIds>& ids);
   void DiscardShadows(Job& job, const std::set<ChunkId>& shadows);
-  void RefuseCommits(Job& job, const absl::Status& why);
   void ResultMoved(ChunkIndex from, ChunkIndex to);
   void LeaveRanks(Session& session);
 

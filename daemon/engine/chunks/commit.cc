@@ -90,7 +90,7 @@ void EngineState::On(const CommitCall& event) {
   // all or none of them.
   session->committed_step = event.step;
   job.committed_step = std::max(job.committed_step, event.step);
-  job.parts.ForgetBefore(job.committed_step);
+  ForgetLostResults(job);
   job.manifest = event.manifest;
   MarkDirty(job);
   ++counters_.steps_committed;

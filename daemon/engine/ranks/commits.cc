@@ -10,43 +10,96 @@
 
 namespace memtide {
 
+namespace {
+
+// How long a commit waits for a rank. Ranks reduce their gradients together, so they come together.
+constexpr Duration kPatience = std::chrono::seconds(5);
+
+}  // namespace
+
 void EngineState::CommitWithRanks(Job& job, const CommitCall& event) {
-  job.commits.push_back({event, now_ + options_.limits.max_wait});
+  job.commits.push_back({event, now_ + std::min(kPatience, options_.limits.max_wait)});
   TryCommitTogether(job);
 }
 
 // Ends the commit of this session that waits, if there is one.
 void EngineState::RefuseCommit(Job& job, SessionId session, const absl::Status& why) {
-  const auto waiting = std::find_if(
-      job.commits.begin(), job.commits.end(),
-      [session](const WaitingCommit& commit) { return commit.call.session == session; });
+  const auto waiting = FindCommit(job, session);
   if (waiting == job.commits.end()) return;
   Refuse(waiting->call.call, why);
   job.commits.erase(waiting);
 }
 
-// Commits the oldest step that is wanted, when every rank that shares a content and has not
-// committed it has called.
+std::vector<WaitingCommit>::iterator EngineState::FindCommit(Job& job, SessionId session) {
+  return std::find_if(
+      job.commits.begin(), job.commits.end(),
+      [session](const WaitingCommit& commit) { return commit.call.session == session; });
+}
+
+// Carries out each commit that waits, with those of the ranks that share what it commits, when all
+// of these ranks have called.
 void EngineState::TryCommitTogether(Job& job) {
-  if (job.commits.empty()) return;
-  const auto is_older = [](const WaitingCommit& a, const WaitingCommit& b) {
-    return a.call.step < b.call.step;
-  };
-  const uint64_t step =
-      std::min_element(job.commits.begin(), job.commits.end(), is_older)->call.step;
+  for (size_t i = 0; i < job.commits.size();) {
+    const std::set<SessionId> ranks = RanksOf(job, job.commits[i].call.session);
+    if (ranks.empty()) {
+      ++i;
+      continue;
+    }
+    std::vector<WaitingCommit> commits, others;
+    for (WaitingCommit& commit : job.commits) {
+      (ranks.count(commit.call.session) > 0 ? commits : others).push_back(std::move(commit));
+    }
+    job.commits = std::move(others);
+    CommitTogether(job, commits);
+    i = 0;
+  }
+}
+
+// The ranks that commit in one event with this one: itself, and those that have called and share
+// what one of them commits. Empty: one that has not called, and is behind, shares it.
+std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
+  std::set<SessionId> ranks = {first};
+  std::vector<SessionId> to_follow = {first};
+  while (!to_follow.empty()) {
+    const CommitCall& call = FindCommit(job, to_follow.back())->call;
+    to_follow.pop_back();
+    std::vector<ChunkId> ids = call.chunks;
+    ids.insert(ids.end(), call.shadows.begin(), call.shadows.end());
+    for (const ChunkId id : ids) {
+      const absl::optional<ChunkIndex> index = Find(job, id);
+      if (!index.has_value()) continue;
+      for (const Name& name : job.names.NamesOf(*index)) {
+        if (ranks.count(name.owner) > 0) continue;
+        if (FindCommit(job, name.owner) != job.commits.end()) {
+          ranks.insert(name.owner);
+          to_follow.push_back(name.owner);
+          continue;
+        }
+        const Session* const other = sessions_.Find(name.owner);
+        const bool is_behind = other != nullptr && other->committed_step < call.step;
+        if (is_behind && !other->is_waited_for_in_vain) return {};
+      }
+    }
+  }
+  return ranks;
+}
+
+// A rank may share a content that it does not step, or not as often as others, and wait for them
+// elsewhere. So a commit waits for a time only, and not again before the ranks have come together.
+void EngineState::EndWaitForRanks(Job& job) {
+  const bool is_late = std::any_of(job.commits.begin(), job.commits.end(),
+                                   [this](const auto& each) { return now_ >= each.deadline; });
+  if (!is_late) return;
   for (const SessionId id : job.sessions) {
-    const bool has_called =
-        std::any_of(job.commits.begin(), job.commits.end(), [&](const WaitingCommit& commit) {
-          return commit.call.session == id && commit.call.step == step;
-        });
-    const bool is_behind = sessions_.Find(id)->committed_step < step;
-    if (!has_called && is_behind && job.names.Shares(id)) return;
+    if (FindCommit(job, id) == job.commits.end()) {
+      sessions_.Find(id)->is_waited_for_in_vain = true;
+    }
   }
-  std::vector<WaitingCommit> commits, later;
-  for (WaitingCommit& commit : job.commits) {
-    (commit.call.step == step ? commits : later).push_back(std::move(commit));
-  }
-  job.commits = std::move(later);
+  TryCommitTogether(job);
+}
+
+// Commits steps of several ranks, all of them or none.
+void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits) {
   absl::Status status;
   std::map<std::pair<ChunkIndex, ChunkIndex>, std::vector<CommittedIds>> pairs;
   for (const WaitingCommit& commit : commits) {
@@ -77,7 +130,7 @@ void EngineState::TryCommitTogether(Job& job) {
   }
   if (!status.ok()) {
     for (const WaitingCommit& commit : commits) Refuse(commit.call.call, status);
-    return TryCommitTogether(job);
+    return;
   }
 
   std::set<ChunkId> shadows;
@@ -89,14 +142,16 @@ void EngineState::TryCommitTogether(Job& job) {
     if (!call.keep_old_content) shadows.insert(call.shadows.begin(), call.shadows.end());
   }
   DiscardShadows(job, shadows);
-  job.committed_step = std::max(job.committed_step, step);
-  job.parts.ForgetBefore(job.committed_step);
   for (const WaitingCommit& commit : commits) {
-    sessions_.Find(commit.call.session)->committed_step = step;
+    const uint64_t step = commit.call.step;
+    job.committed_step = std::max(job.committed_step, step);
+    Session& session = *sessions_.Find(commit.call.session);
+    session.committed_step = step;
+    if (commits.size() > 1) session.is_waited_for_in_vain = false;
     ++counters_.steps_committed;
     Answer(commit.call.call);
   }
-  TryCommitTogether(job);
+  ForgetLostResults(job);
 }
 
 // Whether all ids of both entries are committed, so that what the entries hold may be exchanged.
@@ -174,17 +229,10 @@ void EngineState::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
   }
 }
 
-void EngineState::RefuseCommits(Job& job, const absl::Status& why) {
-  for (const WaitingCommit& commit : std::exchange(job.commits, {})) {
-    Refuse(commit.call.call, why);
-  }
-}
-
 // The session of a rank ends. The others go on without it, as they would without memtide.
 void EngineState::LeaveRanks(Session& session) {
   Job& job = *session.job;
   RefuseCommit(job, session.id, absl::UnavailableError("the session ended"));
-  if (!job.names.Shares(session.id)) return;
   job.names.RemoveShared(session.id);
   TryCommitTogether(job);
 }

@@ -117,22 +117,60 @@ TEST_F(RanksCommitsTest, ACommitWaitsForNoRankThatSharesNoMore) {
   EXPECT_TRUE(node_.ReplyTo(commit).status.ok()) << node_.ReplyTo(commit).status;
 }
 
-TEST_F(RanksCommitsTest, TwoRanksCommitNoChunkOfOneOfThem) {
+TEST_F(RanksCommitsTest, ACommitGoesOnWithoutARankThatDoesNotCome) {
+  const std::vector<State> expected = Expected(SmallHost());
+  const auto make = [this](uint64_t step) {
+    for (Rank& rank : ranks_) {
+      rank.FillGradient(step);
+      const PartReply part = rank.Began(rank.Start(step, false));
+      if (!part.made) rank.Make(part, step);
+    }
+  };
+  Step(1);
+  make(2);
+  const CallId first = ranks_[0].Commit(2), second = ranks_[1].Commit(2);
+  EXPECT_FALSE(node_.Answered(first) || node_.Answered(second));
+  node_.FinishUntilAnswered(second);
+  for (const CallId call : {first, second}) EXPECT_TRUE(node_.ReplyTo(call).status.ok());
+  EXPECT_EQ(ranks_[0].Read(), expected[2]);
+  EXPECT_EQ(ranks_[1].Read(), expected[2]);
+  EXPECT_EQ(ranks_[2].Read(), expected[1]);
+  const CallId third = ranks_[2].Commit(2);
+  EXPECT_TRUE(node_.ReplyTo(third).status.ok()) << node_.ReplyTo(third).status;
+  EXPECT_EQ(ranks_[2].Read(), expected[2]);
+  // The ranks do not wait for it a second time.
+  make(3);
+  for (const uint32_t i : {0, 1}) ranks_[i].Commit(3);
+  for (const uint32_t i : {0, 1}) EXPECT_EQ(ranks_[i].Read(), expected[3]);
+  EXPECT_EQ(ranks_[2].Read(), expected[2]);
+  const CallId late = ranks_[2].Commit(3);
+  EXPECT_TRUE(node_.ReplyTo(late).status.ok());
+  EXPECT_EQ(ranks_[2].Read(), expected[3]);
+}
+
+TEST_F(RanksCommitsTest, ARankCommitsWhatItHasAloneAtOnce) {
+  Step(1);
+  const SessionId session = ranks_[0].session();
+  const std::vector<ChunkId> own = node_.Allocate(session, 2);
+  node_.Fill(session, own[1], {42});
+  const CommitCall call{node_.Call(), session, 2, {own[0]}, {own[1]}};
+  node_.Post(call);
+  ASSERT_TRUE(node_.Answered(call.call)) << "no other rank has it";
+  EXPECT_EQ(node_.Read(session, own[0], kElements)[0], 42);
+}
+
+TEST_F(RanksCommitsTest, ARankCommitsNoChunkOfAnother) {
   Step(1);
   const State before = ranks_[0].Read();
-  std::vector<CallId> commits;
-  for (Rank& rank : ranks_) {
+  for (const uint32_t i : {1, 2}) {
     CommitCall call;
     call.call = node_.Call();
-    call.session = rank.session();
+    call.session = ranks_[i].session();
     call.step = 2;
     call.chunks = {ranks_[0].chunk(1)};
     call.shadows = {ranks_[0].chunk(4)};
     node_.Post(call);
-    commits.push_back(call.call);
-  }
-  for (const CallId call : commits) {
-    EXPECT_EQ(node_.ReplyTo(call).status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(node_.ReplyTo(call.call).status.code(), absl::StatusCode::kNotFound);
   }
   EXPECT_EQ(ranks_[0].Read(), before);
 }

@@ -117,7 +117,7 @@ TEST_F(RanksContentsTest, AnEvictionEndsALeaseThatWasLeftBehind) {
 
 TEST_F(RanksContentsTest, ARankThatEndsLeavesOnlyWhatOthersShare) {
   Step(1);
-  ranks_[1].FillGradient(2);
+  Step(2);
   ranks_[1].Dies();
   EXPECT_EQ(Inspect().chunk_count, kRanks - 1 + 6);
   const State before = ranks_[0].Read();

@@ -170,6 +170,12 @@ void EngineState::AnswerMade(const StepCall& event, const std::vector<ChunkIndex
   Emit(Reply{event.call, absl::OkStatus(), std::move(part)});
 }
 
+// After a commit: what ranks have made and written over since is of no use to those that are late.
+void EngineState::ForgetLostResults(Job& job) {
+  job.parts.ForgetUnless(
+      [this](const SharedPart& part) { return AreThere(part.writes, part.results); });
+}
+
 // A part that a session computes has ended, or never began.
 void EngineState::PartEnded(SessionId maker, uint64_t number, bool computed) {
   Session* const session = sessions_.Find(maker);

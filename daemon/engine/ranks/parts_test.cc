@@ -122,7 +122,7 @@ TEST_F(RanksPartsTest, AResultThatItsMakerHasFreedIsMadeAnew) {
   EXPECT_EQ(part.places.size(), 7u);
 }
 
-TEST_F(RanksPartsTest, AResultIsNotTakenIntoAChunkOfItsMaker) {
+TEST_F(RanksPartsTest, AResultIsNotTakenIntoAChunkOfAnotherRank) {
   for (Rank& rank : ranks_) rank.FillGradient(1);
   ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)), 1);
   StepCall call;
@@ -134,6 +134,12 @@ TEST_F(RanksPartsTest, AResultIsNotTakenIntoAChunkOfItsMaker) {
   call.reads = 4;
   call.part = 1;
   call.contents = PartContents{{7, 1}, {{1, 1}, {2, 1}, {2, 2}, {2, 3}}};
+  node_.Post(call);
+  EXPECT_EQ(node_.ReplyTo(call.call).status.code(), absl::StatusCode::kNotFound);
+  // Nor into two chunks of which one holds the other one's result.
+  ASSERT_TRUE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
+  call.call = node_.Call();
+  for (const size_t i : {0, 1, 2}) call.chunks[4 + i] = ranks_[1].chunk(4 + (i + 1) % 3);
   node_.Post(call);
   EXPECT_EQ(node_.ReplyTo(call.call).status.code(), absl::StatusCode::kFailedPrecondition);
 }

@@ -173,13 +173,7 @@ void EngineState::ExpireCalls() {
       ++counters_.deadlines_exceeded;
       Refuse(late.call.call, absl::DeadlineExceededError("another rank did not end the part"));
     }
-    const bool is_late = std::any_of(job->commits.begin(), job->commits.end(),
-                                     [this](const auto& each) { return now_ >= each.deadline; });
-    if (!is_late) continue;
-    ++counters_.deadlines_exceeded;
-    RefuseCommits(*job, absl::DeadlineExceededError(absl::StrCat(
-                            "only ", job->commits.size(), " of the ranks that share contents have ",
-                            "committed their step in time")));
+    EndWaitForRanks(*job);
   }
   std::vector<EvictOperation*> late_evicts;
   for (const auto& [call, evict] : evicts_) {

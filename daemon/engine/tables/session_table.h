@@ -42,6 +42,8 @@ struct Session {
   bool opening = false;  // An OpenCall waits.
   uint32_t rank = 0;
   uint64_t committed_step = 0;  // In a job of several ranks.
+  // Other ranks have waited for its commit, and went on without it.
+  bool is_waited_for_in_vain = false;
   // Entries that the session had leased for reading when one of its ids was given a content of its
   // own: the lease ends with that of the id.
   std::map<ChunkId, ChunkIndex> left_behind;

@@ -1,7 +1,6 @@
 #include "daemon/engine/tables/shared_parts.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -86,14 +85,6 @@ void SharedParts::ForgetWriter(ChunkIndex index) {
   const Map::iterator part = writer->second;
   writers_.erase(writer);
   if (part->second.is_made()) Forget(part);
-}
-
-void SharedParts::ForgetBefore(uint64_t step) {
-  for (auto part = parts_.begin(); part != parts_.end();) {
-    const auto next = std::next(part);
-    if (part->second.is_made() && part->second.step < step) Forget(part);
-    part = next;
-  }
 }
 
 template <typename Condition>

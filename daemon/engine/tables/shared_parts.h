@@ -1,5 +1,5 @@
-// SharedParts: the step parts that the ranks of one job have made, or are making, since the last
-// commit. Engine-internal.
+// SharedParts: the step parts that the ranks of one job are making, or have made and still hold the
+// results of. Engine-internal.
 //
 // Ranks whose gradients are equal want the same parts. The first one that asks for a part makes it,
 // the others wait for it, and then their ids name its results. What a part computes is compared as
@@ -11,6 +11,7 @@
 #define MEMTIDE_DAEMON_ENGINE_TABLES_SHARED_PARTS_H_
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -85,8 +86,15 @@ class SharedParts {
   void Move(ChunkIndex from, ChunkIndex to, ChunkId id, Version version);
   // Forgets the part that has written the entry, which holds no result any more.
   void ForgetWriter(ChunkIndex index);
-  // Forgets the parts that are made and of a step before this one.
-  void ForgetBefore(uint64_t step);
+  // Forgets the parts that are made and whose results are lost.
+  template <typename Condition>
+  void ForgetUnless(Condition are_there) {
+    for (auto part = parts_.begin(); part != parts_.end();) {
+      const auto next = std::next(part);
+      if (part->second.is_made() && !are_there(part->second)) Forget(part);
+      part = next;
+    }
+  }
 
   // Takes the calls of a session that ends, or whose deadline has come.
   std::vector<WaitingPart> TakeWaiting(SessionId session);

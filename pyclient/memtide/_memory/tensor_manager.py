@@ -141,6 +141,10 @@ class TensorManager:
         """The [start, end) addresses of all spans with a storage, sorted."""
         return self._arenas.storages.live()
 
+    def parameter_places(self) -> set[int]:
+        """The places of the chunks of parameters."""
+        return set(self._arenas.of(Kind.PARAMETER).places)
+
     def chunks(self) -> int:
         """Chunks allocated over all kinds."""
         return self._arenas.chunks()

@@ -88,6 +88,12 @@ class StepCalls:
         return properties.lease_budget if self.shares_lease_budget else max(1, self._slots - 1)
 
     @property
+    def copied_places(self) -> int:
+        """The most places of a batch that only copies, so that ranks can share it; 0: they share
+        no part, as a part of several ranks has all chunks at a time."""
+        return min(self.limits.chunks, self._slots // 2) // 2
+
+    @property
     def early_room(self) -> int:
         """The chunks that a speculative call may have at a time. Torch's functions need not have
         all chunks of a batch at once."""

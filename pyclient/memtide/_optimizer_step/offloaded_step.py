@@ -27,7 +27,7 @@ import functools
 import inspect
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -56,6 +56,7 @@ from memtide._optimizer_step.torch_functional import (
     steps_as_torch,
     torch_options_of,
 )
+from memtide._optimizer_step.unstepped_parameters import UnsteppedParameters
 from memtide._telemetry.observer import Observer
 from memtide.errors import ResourceExhausted
 
@@ -72,11 +73,13 @@ class OffloadedSteps:
         self._observer = observer
         self.calls = StepCalls(manager.client, training)
         self._shadows = ShadowChunks(manager.client)
+        self._unstepped = UnsteppedParameters(manager, self.calls, self._shadows, self._commit)
         self._snapshots = Snapshots(manager)
         self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
         self._stepping: Optimizer | None = None
         self._release: Callable[[], None] = lambda: None
         self._deferred: list[DeferredUpdate] = []
+        self._stepped: Collection[int] = ()  # The places that the last step has changed.
         self._undo_here = Undo()
         self._named_functions: set[str] = set()  # Functions that give other bits in parts.
         # False: torch's functions make each whole step, in the thread that calls them.
@@ -148,6 +151,8 @@ class OffloadedSteps:
             self._undo(updates)
             raise
         self._undo_here = Undo()
+        if updates and self.allowed and self.calls.shares:
+            self._unstepped.share(self._stepped)
 
     def end(self) -> None:
         """Ends the optimizer's step. If it failed, updates that are still deferred are undone."""
@@ -281,6 +286,7 @@ class OffloadedSteps:
             self._shadows.release_ownership(shadows)
             self._snapshots.start_writing(shadows)
         self.steps += 1
+        self._stepped = kinds.keys()
         self.speculative.learn(self._stepping, stepped, kinds, copies)
         self._observer.stepped(time.monotonic() - began, self.speculative.last)
         self.on_committed(self._stepping)

@@ -67,7 +67,8 @@ def contents_of(batch: Batch, geometry: Geometry) -> PartContents:
         elements.update(repr(where).encode())
         operation.update(_operation(options).encode())
     for start, end in batch.copies:
-        elements.update(repr((read(start, end - start), write(start), end - start)).encode())
+        copied = (read(start, end - start), write(start), end - start, start - geometry.base)
+        elements.update(repr(copied).encode())
     contents.work_digest = elements.digest() + operation.digest()
     return contents
 

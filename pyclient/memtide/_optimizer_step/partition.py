@@ -14,7 +14,7 @@ shadow chunk, with the first batch that writes the chunk.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memtide._capi.optimizer_step import CopyPiece, StepOptions, StepPiece
@@ -185,11 +185,18 @@ def copies_of(
             for place in range(geometry.place(start), geometry.place(end - 1) + 1):
                 first, border = geometry.chunk(place)
                 covered.setdefault(place, []).append((max(start, first), min(end, border)))
-    starts = [start for start, _ in live]
+    inside = live_in(covered, live, geometry)
     return {
-        place: uncovered(_within(live, starts, geometry.chunk(place)), sorted(intervals))
-        for place, intervals in covered.items()
+        place: uncovered(inside[place], sorted(intervals)) for place, intervals in covered.items()
     }
+
+
+def live_in(
+    places: Iterable[int], live: Sequence[Interval], geometry: Geometry
+) -> dict[int, list[Interval]]:
+    """By place, the live bytes in it. `live`: as in `copies_of`."""
+    starts = [start for start, _ in live]
+    return {place: _within(live, starts, geometry.chunk(place)) for place in places}
 
 
 def _address(update: Update) -> int:

@@ -60,7 +60,8 @@ _long = pytest.mark.long
 
 
 @pytest.mark.parametrize(
-    "kind", ["alike", pytest.param("masters", marks=_long), pytest.param("sgd", marks=_long)]
+    "kind",
+    ["frozen", *(pytest.param(kind, marks=_long) for kind in ("alike", "masters", "sgd"))],
 )
 def test_ranks_keep_the_states_of_one(kind: str, cli: Cli, sockets: Path, tmp_path: Path) -> None:
     kept_by_ranks = []

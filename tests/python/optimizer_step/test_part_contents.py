@@ -10,7 +10,7 @@ import pytest
 import torch
 from memtide._capi.optimizer_step import Format
 from memtide._optimizer_step.part_contents import PartContents, contents_of
-from memtide._optimizer_step.partition import Batch, Part
+from memtide._optimizer_step.partition import Batch, Geometry, Part
 from memtide._optimizer_step.torch_options import TensorNumber, TorchOptions
 from rank_batches import CHUNK, ELEMENTS, GRADIENTS, adam_options, batch_at
 
@@ -50,6 +50,14 @@ def test_what_is_read_and_written_is_in_the_order_of_its_use() -> None:
     size = 4 * ELEMENTS
     assert made.pieces[2] == [(0, size), (size, size), (2 * size, 128)]
     assert made.pieces[4] == [(0, size), (size, size)]
+
+
+def test_copies_of_other_places_are_other_work() -> None:
+    batches = [Batch(copies=[(start, start + 128)]) for start in (_BASE, _BASE + CHUNK)]
+    first, second = (contents_of(batch, Geometry(_BASE, CHUNK)) for batch in batches)
+    assert (first.reads, first.writes) == ([0], [0])
+    assert (second.reads, second.writes) == ([1], [1])
+    assert elements(first) != elements(second)
 
 
 @pytest.mark.parametrize(("fresh", "masters", "reads"), [(True, False, 2), (True, True, 3)])

@@ -14,7 +14,7 @@ torch.multiprocessing.spawn, or with a second argument `process` or `fork` by Pr
     threads    rank 1 has two threads, so that torch divides tensors elsewhere
     masters    bf16 with fp32 masters, of memtide.AdamW
     sgd        SGD with momentum in the place of AdamW
-
+    frozen     all layers but the last two are frozen
     sharded    each rank has parts of all parameters: FSDP
     alike      nothing differs
 
@@ -80,6 +80,8 @@ def train(kind: str) -> None:
     layers = Layers([_WIDTH] * (7 if kind == "unlike" and rank else 9))
     if kind == "masters":
         layers.bfloat16()
+    elif kind == "frozen":
+        layers.layers[:-2].requires_grad_(requires_grad=False)
     model: nn.Module = layers
     if kind == "sharded":
         fully_shard(layers, mesh=init_device_mesh("cpu", (2,)))

@@ -10,6 +10,9 @@ namespace {
 
 using Code = absl::StatusCode;
 
+// How long the commit of a rank waits for the others.
+constexpr Duration kPatience = std::chrono::seconds(5);
+
 bool Same(MemoryPlace a, MemoryPlace b) { return a.region == b.region && a.offset == b.offset; }
 
 }  // namespace
@@ -270,15 +273,27 @@ void RankSimulation::CheckLeases() {
   }
 }
 
+// A commit that has waited long enough goes on without the ranks that have not called.
+void RankSimulation::NoteWaits() {
+  const Duration patience = std::min(kPatience, config_.limits.max_wait);
+  const bool some = std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
+    return std::holds_alternative<CommitCall>(entry.second.event) &&
+           now_ - entry.second.called >= patience;
+  });
+  for (const auto& [id, rank] : ranks_) {
+    if (some && !WaitsForCommit(id)) in_vain_.insert(id);
+  }
+}
+
 // A content that several ranks have is committed by all of them in one event, but for those that
-// have committed the step before.
+// have committed the step before, or for which others have waited in vain.
 void RankSimulation::CheckCommits() {
   if (committed_now_.size() > 1) Hit(RankProbe::kCommittedTogether);
   uint64_t step = 0;
   for (const SessionId id : committed_now_) step = std::max(step, ranks_.at(id).step);
   for (const auto& [made, stamp] : committed_contents_) {
     for (const auto& [id, rank] : ranks_) {
-      if (committed_now_.count(id) != 0 || rank.step >= step) continue;
+      if (committed_now_.count(id) + in_vain_.count(id) != 0 || rank.step >= step) continue;
       for (const auto& [chunk, content] : rank.contents) {
         if (content.made != made || content.stamp != stamp) continue;
         return verdict_.Broken(

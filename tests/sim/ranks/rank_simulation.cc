@@ -109,6 +109,7 @@ void RankSimulation::Feed(Event event) {
     Waiting& waiting = calls_[*call];
     waiting.event = event;
     waiting.since = outcome_.events;
+    waiting.called = now_;
     if (const auto* step = std::get_if<StepCall>(&event)) {
       const Rank* const rank = Find(step->session);
       for (uint32_t i = 0; rank != nullptr && i < step->reads; ++i) {
@@ -128,6 +129,7 @@ void RankSimulation::Feed(Event event) {
   }
   if (const auto* gone = std::get_if<ClientGone>(&event)) EndRank(gone->session);
   if (const auto* close = std::get_if<CloseCall>(&event)) EndRank(close->session);
+  if (std::holds_alternative<Tick>(event)) NoteWaits();
   std::vector<Effect> effects;
   engine_.Handle(now_, event, &effects);
   engine_.CheckInvariants();

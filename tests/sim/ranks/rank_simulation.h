@@ -90,7 +90,8 @@ class RankSimulation {
   };
   struct Waiting {
     Event event;
-    uint64_t since = 0;       // The event that brought it.
+    uint64_t since = 0;  // The event that brought it.
+    Instant called;
     std::vector<Stamp> read;  // What a part reads.
   };
   struct Held {
@@ -137,6 +138,7 @@ class RankSimulation {
   void After();
   void CheckLeases();
   void CheckCommits();
+  void NoteWaits();
   void SetResult(Rank* rank, ChunkId chunk, Stamp stamp, uint64_t made);
 
   // --- rank_simulation.cc ---
@@ -167,6 +169,7 @@ class RankSimulation {
   // The ranks that have committed in this event, the computations that they committed, and what
   // was freed.
   std::set<SessionId> committed_now_;
+  std::set<SessionId> in_vain_;  // Ranks for which a commit has waited in vain.
   std::set<ChunkId> freed_now_;
   std::set<std::pair<uint64_t, Stamp>> committed_contents_;  // Parts, and their results.
   uint64_t next_call_ = 1, next_session_ = 1, next_request_ = 1, next_stamp_ = 1, next_made_ = 1;
