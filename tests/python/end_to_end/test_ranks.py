@@ -117,12 +117,15 @@ def test_a_killed_rank_ends_the_training(cli: Cli, sockets: Path, tmp_path: Path
     assert not inspection.inspect(sockets, sessions=True).sessions
 
 
-@pytest.mark.parametrize("way", [[], ["fork"], pytest.param(["process"], marks=_long)])
+@pytest.mark.parametrize("method", ["", "fork", pytest.param("spawn", marks=_long)])
 def test_ranks_that_a_script_starts_share_as_those_of_a_launcher(
-    way: list[str], cli: Cli, sockets: Path, tmp_path: Path
+    method: str, cli: Cli, sockets: Path, tmp_path: Path
 ) -> None:
-    usage, more = tmp_path / "usage", {"MEMTIDE_SOCKET_DIR": sockets}
-    run = ["run", "--chunk-size=2MiB", _SCRIPT, "alike", *way]
+    usage = tmp_path / "usage"
+    more: dict[str, object] = {"MEMTIDE_SOCKET_DIR": sockets}
+    if method:
+        more["START"] = method
+    run = ["run", "--chunk-size=2MiB", _SCRIPT, "alike"]
     cli.memtide(*run, RESULT=tmp_path / "ours", AT_END=f"{_WRITE_USAGE} {usage}", **more).check()
     assert _results(tmp_path / "ours") == _plain(cli, tmp_path, "alike")
     kinds = json.loads(usage.read_text(encoding="utf-8"))

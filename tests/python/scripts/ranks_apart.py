@@ -1,7 +1,7 @@
 """DistributedDataParallel in two ranks that may come to differ, of a launcher or its own.
 
 Each rank writes its result, to RESULT with its number. Without a launcher, the ranks are started by
-torch.multiprocessing.spawn, or with a second argument `process` or `fork` by Process. Arguments:
+torch.multiprocessing.spawn, or as START says: by Process, with its method. Arguments:
 
     flip       in step 3, a bit of one gradient of rank 1 changes after the ranks have reduced it
     one        after each step, rank 1 alone writes a weight
@@ -132,9 +132,8 @@ if __name__ == "__main__":
         dist.init_process_group("gloo")
         train(sys.argv[1])
         dist.destroy_process_group()
-    elif sys.argv[2:]:
-        method = "fork" if sys.argv[2] == "fork" else "spawn"
-        context = torch.multiprocessing.get_context(method)
+    elif "START" in os.environ:
+        context = torch.multiprocessing.get_context(os.environ["START"])
         ranks = [context.Process(target=start, args=(rank, sys.argv[1])) for rank in range(2)]
         for process in ranks:
             process.start()

@@ -29,6 +29,7 @@ void RankSimulation::EndRank(SessionId session) {
     }
   }
   ranks_.erase(session);
+  committed_now_.erase(session);
 }
 
 void RankSimulation::SetResult(Rank* rank, ChunkId chunk, Stamp stamp, uint64_t made) {
@@ -235,7 +236,7 @@ void RankSimulation::Accept(Rank* rank, const CommitCall& call) {
     Content& chunk = rank->contents.at(call.chunks[i]);
     Content& shadow = rank->contents.at(call.shadows[i]);
     std::swap(chunk, shadow);
-    if (chunk.made != 0) committed_contents_.insert({chunk.made, chunk.stamp});
+    if (chunk.made != 0) committed_contents_[{chunk.made, chunk.stamp}] = rank->step;
     // An empty content may be shared, too.
     if (!call.keep_old_content) shadow.defined = false;
   }
@@ -289,9 +290,8 @@ void RankSimulation::NoteWaits() {
 // have committed the step before, or for which others have waited in vain.
 void RankSimulation::CheckCommits() {
   if (committed_now_.size() > 1) Hit(RankProbe::kCommittedTogether);
-  uint64_t step = 0;
-  for (const SessionId id : committed_now_) step = std::max(step, ranks_.at(id).step);
-  for (const auto& [made, stamp] : committed_contents_) {
+  for (const auto& [result, step] : committed_contents_) {
+    const auto& [made, stamp] = result;
     for (const auto& [id, rank] : ranks_) {
       if (committed_now_.count(id) + in_vain_.count(id) != 0 || rank.step >= step) continue;
       for (const auto& [chunk, content] : rank.contents) {

@@ -171,7 +171,8 @@ class RankSimulation {
   std::set<SessionId> committed_now_;
   std::set<SessionId> in_vain_;  // Ranks for which a commit has waited in vain.
   std::set<ChunkId> freed_now_;
-  std::set<std::pair<uint64_t, Stamp>> committed_contents_;  // Parts, and their results.
+  // Parts and their results, with the step that they are of.
+  std::map<std::pair<uint64_t, Stamp>, uint64_t> committed_contents_;
   uint64_t next_call_ = 1, next_session_ = 1, next_request_ = 1, next_stamp_ = 1, next_made_ = 1;
 };
 
