@@ -94,6 +94,7 @@ struct Job {
   NameTable names;     // The ids of contents that ranks share.
   SharedParts parts;
   std::vector<WaitingCommit> commits;        // They wait for the other ranks.
+  bool orphans_remain = false;               // Chunks of ranks that have ended are still used.
   MemberTable members;                       // Its chunks.
   std::vector<ChunkIndex> retry_after_tick;  // Chunks whose write-back failed.
   Count steps;                               // Step parts that are admitted and not done.

@@ -249,11 +249,13 @@ class EngineState {
   void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
   absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
   absl::Status GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
-                              const std::vector<bool>& wanted, std::vector<ChunkIndex>* indices);
+                              const std::vector<bool>& wanted, bool may_be_leased,
+                              std::vector<ChunkIndex>* indices);
   void Unshare(Session& session, const FetchCall& event, const std::vector<ChunkIndex>& indices);
   void EndUnsharing(const RunningStep& step, const absl::Status& status);
   void DropCopies(const Unsharing& unsharing);
   bool HasCallFor(const Session& session, ChunkIndex index) const;
+  bool IsInCall(const Session& session, ChunkIndex index) const;
   void ReleaseLeftBehind(Session& session, ChunkId id);
   void FreeId(Session& session, ChunkId id, ChunkIndex index);
   bool IsOrphan(ChunkIndex index) const;

@@ -43,12 +43,13 @@ void EngineState::On(const DiscardCall& event) {
     if (!shared[i]) status = CheckDiscard(*session, index);
   }
   if (!status.ok()) return Refuse(event.call, status);
-  for (size_t i = 0; i < indices->size(); ++i) {
-    if (shared[i]) ReleaseLease(*session, (*indices)[i]);
-  }
   // The others keep what they share.
-  status = GiveOwnEntries(*session, event.chunks, shared, &*indices);
+  const std::vector<ChunkIndex> before = *indices;
+  status = GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/true, &*indices);
   if (!status.ok()) return Refuse(event.call, status);
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (shared[i]) ReleaseLease(*session, before[i]);
+  }
   for (const ChunkId id : event.chunks) ReleaseLeftBehind(*session, id);
   for (const ChunkIndex index : *indices) {
     ReleaseLease(*session, index);

@@ -91,7 +91,7 @@ void EngineState::On(const StepCall& event) {
   } else {
     std::vector<bool> shared(indices->size());
     for (size_t i = event.reads; i < indices->size(); ++i) shared[i] = IsShared((*indices)[i]);
-    status = GiveOwnEntries(*session, event.chunks, shared, &*indices);
+    status = GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/false, &*indices);
     if (!status.ok()) return Refuse(event.call, status);
   }
   Wait(*session, event.call, *std::move(indices), event.reads, std::move(run), event.deadline);

@@ -67,9 +67,10 @@ absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
 }
 
 // Replaces each shared entry in `indices` by a new one, which the session's id names from now on.
-// Its content is not copied: a step writes all of it. Nothing is changed if there is no room.
+// Its content is not copied: a step writes all of it. Nothing is changed if there is no room, or if
+// the session uses the entry. `may_be_leased`: a lease of the session stays with the entry.
 absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
-                                         const std::vector<bool>& wanted,
+                                         const std::vector<bool>& wanted, bool may_be_leased,
                                          std::vector<ChunkIndex>* indices) {
   Job& job = *session.job;
   std::vector<std::pair<size_t, ChunkIndex>> made;
@@ -77,7 +78,7 @@ absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<Chu
     if (!wanted[i]) continue;
     // A lease, and a fetch that waits, are of the entry.
     const ChunkIndex old = (*indices)[i];
-    if (chunks_[old].FindPin(session.id) != nullptr || HasCallFor(session, old)) {
+    if (IsInCall(session, old) || (!may_be_leased && chunks_[old].FindPin(session.id) != nullptr)) {
       for (const auto& [at, index] : made) FreeChunk(index);
       return absl::AbortedError(absl::StrCat("chunk ", ids[i].value(), " is in use by the session ",
                                              "that writes it; release it and try again"));
@@ -157,17 +158,13 @@ void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& stat
     return Refuse(step.call, status.ok() ? absl::UnavailableError("the session ended") : status);
   }
   Job& job = *session->job;
-  // A fetch of the session that waits for a lease on the shared entry would get that.
-  for (const Waiter* waiter : session->waiters) {
-    for (const ChunkIndex shared : unsharing.shared) {
-      if (waiter->runs_step() ||
-          std::count(waiter->chunks.begin(), waiter->chunks.end(), shared) == 0) {
-        continue;
-      }
-      DropCopies(unsharing);
-      return Refuse(step.call, absl::AbortedError("another fetch of the session waits for a chunk "
-                                                  "that this one writes; try again"));
-    }
+  // A fetch or part of the session that waits for the shared entry would get that, and other ranks
+  // may have written it by then.
+  for (const ChunkIndex shared : unsharing.shared) {
+    if (!HasCallFor(*session, shared)) continue;
+    DropCopies(unsharing);
+    return Refuse(step.call, absl::AbortedError("another call of the session waits for a chunk "
+                                                "that this one writes; try again"));
   }
   for (size_t i = 0; i < unsharing.ids.size(); ++i) {
     const ChunkId id = unsharing.ids[i];
@@ -200,6 +197,16 @@ bool EngineState::HasCallFor(const Session& session, ChunkIndex index) const {
   });
 }
 
+// Whether a part that runs or a call that waits of the session is of the entry.
+bool EngineState::IsInCall(const Session& session, ChunkIndex index) const {
+  const auto is_of_part = [this, &session](const Pin& pin) {
+    const auto step = IsStep(pin.session) ? steps_.find(StepId(pin.session.value())) : steps_.end();
+    return step != steps_.end() && step->second.owner == session.id;
+  };
+  const std::vector<Pin>& pins = chunks_[index].pins;
+  return std::any_of(pins.begin(), pins.end(), is_of_part) || HasCallFor(session, index);
+}
+
 // The session's lease on the content that its id named before, if it still has one.
 void EngineState::ReleaseLeftBehind(Session& session, ChunkId id) {
   const auto found = session.left_behind.find(id);
@@ -207,7 +214,6 @@ void EngineState::ReleaseLeftBehind(Session& session, ChunkId id) {
   const ChunkIndex index = found->second;
   session.left_behind.erase(found);
   ReleaseLease(session, index);
-  if (IsOrphan(index)) FreeChunk(index);
 }
 
 // Ends one id of a content that others name, too.
@@ -229,10 +235,6 @@ bool EngineState::IsOrphan(ChunkIndex index) const {
   const auto is_there = [&job](SessionId session) {
     return std::count(job.sessions.begin(), job.sessions.end(), session) != 0;
   };
-  // What a session has left behind it still reads.
-  for (const Pin& pin : chunk.pins) {
-    if (!IsStep(pin.session)) return false;
-  }
   const std::vector<Name>& names = job.names.NamesOf(index);
   if (names.empty()) {
     // The copy that is being made for a rank has no name yet.
@@ -243,11 +245,20 @@ bool EngineState::IsOrphan(ChunkIndex index) const {
                       [&is_there](const Name& name) { return is_there(name.owner); });
 }
 
-// Frees what only ranks that have ended could use.
+// Frees what only ranks that have ended could use. Another rank may still read what its id named
+// before; then the next Tick tries again.
 void EngineState::FreeOrphans(Job& job) {
+  job.orphans_remain = false;
   // FreeChunk() changes the members, so that the loop is over a copy.
   for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
-    if (index != kNoChunk && chunks_[index].live() && IsOrphan(index)) FreeChunk(index);
+    if (index == kNoChunk || !chunks_[index].live() || !IsOrphan(index)) continue;
+    const bool is_used = chunks_[index].pinned() || !chunks_[index].evicts.empty() ||
+                         job.waiting.NextNaming(index, 0) != nullptr;
+    if (is_used) {
+      job.orphans_remain = true;
+    } else {
+      FreeChunk(index);
+    }
   }
 }
 

@@ -135,6 +135,7 @@ TEST_F(RanksContentsTest, ALeaseThatWasLeftBehindKeepsWhatNoOtherRankNames) {
   ranks_[2].Dies();
   EXPECT_EQ(Inspect().chunk_count, 8);
   node_.Release(session, ranks_[0].chunk(1));
+  node_.Post(Tick{});
   EXPECT_EQ(Inspect().chunk_count, 7);
 }
 

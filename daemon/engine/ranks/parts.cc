@@ -84,7 +84,8 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
       job.parts.ForgetWriter(index);
     }
   }
-  const absl::Status status = GiveOwnEntries(session, event.chunks, to_own, indices);
+  const absl::Status status =
+      GiveOwnEntries(session, event.chunks, to_own, /*may_be_leased=*/false, indices);
   if (!status.ok()) {
     Refuse(event.call, status);
     return true;
@@ -139,7 +140,7 @@ absl::Status EngineState::TakeResults(Job& job, const StepCall& event,
     const Pin* const own = chunk.FindPin(event.session);
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(*index);
     const bool is_being_made = writer != nullptr && !writer->second.is_made();
-    if (own != nullptr || HasCallFor(session, *index) || !chunk.evicts.empty() ||
+    if (own != nullptr || IsInCall(session, *index) || !chunk.evicts.empty() ||
         ((chunk.pinned() || is_being_made || job.waiting.NextNaming(*index, 0) != nullptr) &&
          !IsShared(*index))) {
       return absl::AbortedError(absl::StrCat("chunk ", id.value(),

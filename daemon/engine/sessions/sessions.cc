@@ -174,6 +174,7 @@ void EngineState::ExpireCalls() {
       Refuse(late.call.call, absl::DeadlineExceededError("another rank did not end the part"));
     }
     EndWaitForRanks(*job);
+    if (job->orphans_remain) FreeOrphans(*job);
   }
   std::vector<EvictOperation*> late_evicts;
   for (const auto& [call, evict] : evicts_) {
