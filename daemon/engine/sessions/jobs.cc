@@ -38,7 +38,7 @@ absl::Status EngineState::CheckOpen(const OpenCall& event) const {
   if (event.time_to_live < Duration(0) || event.time_to_live > options_.limits.max_time_to_live) {
     return absl::InvalidArgumentError("time_to_live must be between 0 and 24 h");
   }
-  return absl::OkStatus();
+  return ledger_.CheckDevice(event);
 }
 
 // A name belongs to one user: the job of another user with the same name is never joined.
@@ -77,6 +77,14 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
                     absl::FailedPreconditionError(absl::StrCat(
                         "job \"", job->name, "\" has chunks of ", FormatBytes(job->chunk_size),
                         ", not of ", FormatBytes(event.chunk_size))));
+    }
+    const Share& device = job->share(Tier::kDevice);
+    if (device.exists() && event.device.value_or(device.pool().device) != device.pool().device) {
+      return Refuse(event.call,
+                    absl::FailedPreconditionError(absl::StrCat(
+                        "job \"", job->name, "\" has its memory on device ", device.pool().device,
+                        ", not on device ", *event.device,
+                        ": join it from a process that uses that device, or end it first")));
     }
     // Until the Open is answered, the session counts as opening, and does not expire.
     session.job = job;
@@ -199,6 +207,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   open.job = job.id;
   open.chunk_size = job.chunk_size;
   open.device_slots = job.share(Tier::kDevice).slots_with_balloon();
+  open.device = job.share(Tier::kDevice).pool().device;
   const Share& host = job.share(Tier::kHost);
   open.host_slots = host.is_elastic() ? host.limit() : host.slots_with_balloon();
   open.ssd_slots = job.share(Tier::kSsd).limit();
