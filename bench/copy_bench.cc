@@ -140,11 +140,11 @@ void MeasureDevice() {
 class WaitingMover {
  public:
   explicit WaitingMover(Device* device)
-      : mover_(device, nullptr, [this](Event event) { Take(std::move(event)); }) {}
+      : mover_({device}, nullptr, [this](Event event) { Take(std::move(event)); }) {}
 
   void MakeRegions() {
-    mover_.Start(MakeRegion{kHost, Tier::kHost, 0, kPool, kChunk});
-    mover_.Start(MakeRegion{kDevice, Tier::kDevice, 0, kPool, kChunk});
+    mover_.Start(MakeRegion{kHost, {Tier::kHost}, 0, kPool, kChunk});
+    mover_.Start(MakeRegion{kDevice, {Tier::kDevice}, 0, kPool, kChunk});
     Wait(2);
   }
   void Start(StartTransfer::Kind kind, uint64_t chunk) {

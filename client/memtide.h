@@ -107,6 +107,9 @@ typedef struct memtide_options {
   uint32_t ranks; /* how many they are, at most 4096: one session of job_name each, which make each
                      step part once (memtide_start_shared_part) and commit together, and knows its
                      own chunks alone, which end with it; 0: none */
+  const char* device; /* lends the device share: "1", a number on the node; "cuda:1", the GPU with
+                         this number in this process; or "GPU-..." or "MIG-...", a whole uuid.
+                         NULL or "": the one with most free memory */
 } memtide_options;
 
 typedef struct memtide_properties {
@@ -127,6 +130,7 @@ typedef struct memtide_properties {
   int32_t dl_device_type;  /* DLPack's device of the addresses; 1: CPU, 2: CUDA, 12: other */
   int32_t dl_device_id;
   uint32_t needs_streams; /* 1: memtide_cover_streams makes waits for the GPU shorter */
+  uint32_t device_number; /* of the device that lends the device slots, on its node */
 } memtide_properties;
 
 typedef struct memtide_stats {

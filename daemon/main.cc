@@ -108,6 +108,7 @@ std::string WaitForEnd(const Config& config, const Node& node, int signal_fd) {
 
 absl::StatusOr<Config> Configure(const v1::NodeConfig& proto, const PersistedMemory& persisted) {
   MEMTIDE_ASSIGN_OR_RETURN(Machine machine, ThisMachine(persisted));
+  machine.gpu_uuids = GpuUuids;
   machine.inspect_gpu = InspectGpu;
   return Validate(proto, machine);
 }

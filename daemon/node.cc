@@ -14,13 +14,10 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "base/available_memory.h"
 #include "base/shared_memory.h"
 #include "base/status_macros.h"
 #include "base/version.h"
-#include "daemon/device/emulated_device.h"
-#include "daemon/device/open_cuda.h"
 #include "daemon/io/fd_store.h"
 #include "daemon/io/open_disk.h"
 #include "daemon/recovery/restore.h"
@@ -33,39 +30,14 @@ constexpr std::chrono::seconds kInspectPatience{2};
 // How long gRPC may take to write the replies to calls that wait when the daemon ends.
 constexpr std::chrono::seconds kReplyPatience{1};
 
-HostMemoryUse HostMemoryOf(const Device* device) {
-  return device == nullptr ? HostMemoryUse() : device->host_memory();
-}
-
 absl::StatusOr<std::string> NewBootId() {
   std::string bytes(16, '\0');
   MEMTIDE_RETURN_IF_ERROR(FillRandom(bytes.data(), bytes.size()));
   return absl::BytesToHexString(bytes);
 }
 
-// The 16 bytes of a UUID in the configuration's form, "GPU-01234567-89ab-..." or "MIG-...".
-std::string UuidBytes(absl::string_view name) {
-  const std::string hex = absl::StrReplaceAll(name, {{"GPU-", ""}, {"MIG-", ""}, {"-", ""}});
-  return absl::HexStringToBytes(hex);
-}
-
 // A check costs a copy of a chunk to the host, so that checks use less than 2% of the link.
 constexpr uint32_t kCleanDropsPerCheck = 64;
-
-EngineOptions ToEngineOptions(const Config& config, const Device* device) {
-  EngineOptions options;
-  options.device_capacity = config.DevicePool();
-  if (device != nullptr) options.device_kinds = device->kinds();
-  options.clean_drops_per_check = kCleanDropsPerCheck;
-  options.quarantine_device_slots = config.cuda_device.has_value();
-  options.host_capacity = config.host_pool;
-  options.ssd_capacity = config.ssd_pool;
-  options.host_reserve = config.host_reserve;
-  options.limits.session_lease = config.session_lease;
-  // Without a descriptor store nothing outlives the daemon, so no record is made.
-  options.persistent_jobs = HasFdStore();
-  return options;
-}
 
 // Makes missing directories and their parents. By the umask, only this user has access.
 absl::Status MakeDirectories(const std::vector<std::string>& paths) {
@@ -208,45 +180,19 @@ absl::Status Node::Drain(Duration patience) {
   return CallAndWait(loop_.get(), DrainCall{}, patience).status;
 }
 
-absl::Status Node::OwnGpu(const CudaDeviceConfig& gpu) {
-  v1::GpuOwner owner;
-  owner.set_pid(getpid());
-  owner.set_service(!config_.lifeline_fd.has_value());
-  owner.set_socket_dir(socket_dir_->path());
-  owner.set_pool_bytes(gpu.pool.count());
-  std::vector<std::string> notes;
-  MEMTIDE_ASSIGN_OR_RETURN(gpu_ownership_, GpuOwnership::Take(gpu.uuid, owner, &notes));
-  for (std::string& note : notes) {
-    spdlog::warn("{}", note);
-    services_.warnings.push_back(std::move(note));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Node::OpenDevice() {
-  if (config_.emulated_device) {
-    const EmulatedDeviceConfig& device = *config_.emulated_device;
-    EmulatedDeviceOptions options;
-    options.capacity = device.capacity;
-    options.bytes_per_second = device.bytes_per_second;
-    options.latency = device.latency;
-    device_ = std::make_unique<EmulatedDevice>(options);
-    spdlog::info("device pool: {}", device_->Describe());
-  }
-  if (!config_.cuda_device) return absl::OkStatus();
-  // Before the GPU is asked what it can do, which would disturb another daemon's.
-  MEMTIDE_RETURN_IF_ERROR(OwnGpu(*config_.cuda_device));
-  MEMTIDE_ASSIGN_OR_RETURN(device_,
-                           OpenCuda(config_.cuda_device->uuid,
-                                    [](const std::string& line) { spdlog::warn("{}", line); }));
-  spdlog::info("device pool: {} of {}", FormatBytes(config_.DevicePool()), device_->Describe());
-  for (const std::string& other : config_.cuda_device->others) {
-    spdlog::info("GPU {} is not used; --device selects another GPU", other);
-  }
-  if (device_->kinds().front() != MemoryKind::kCudaDescriptor) {
-    spdlog::info("the driver cannot export memory by descriptor; memtided uses legacy CUDA IPC");
-  }
-  return absl::OkStatus();
+EngineOptions Node::ToEngineOptions() const {
+  EngineOptions options;
+  for (const OpenedDevice& each : devices_) options.device_capacities.push_back(each.pool);
+  if (!devices_.empty()) options.device_kinds = CommonKinds(devices_);
+  options.clean_drops_per_check = kCleanDropsPerCheck;
+  options.quarantine_device_slots = !config_.cuda_devices.empty();
+  options.host_capacity = config_.host_pool;
+  options.ssd_capacity = config_.ssd_pool;
+  options.host_reserve = config_.host_reserve;
+  options.limits.session_lease = config_.session_lease;
+  // Without a descriptor store nothing outlives the daemon, so no record is made.
+  options.persistent_jobs = HasFdStore();
+  return options;
 }
 
 absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks) {
@@ -260,7 +206,8 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
     services_.warnings.push_back(advice);
   }
   spdlog::info("host pool: {}", FormatBytes(config_.host_pool));
-  MEMTIDE_RETURN_IF_ERROR(OpenDevice());
+  MEMTIDE_ASSIGN_OR_RETURN(devices_,
+                           OpenDevices(config_, socket_dir_->path(), &services_.warnings));
   if (!config_.ssd_dirs.empty()) {
     MEMTIDE_RETURN_IF_ERROR(MakeDirectories(config_.ssd_dirs));
     DiskOptions options;
@@ -274,15 +221,16 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
       services_.ssd_directories.push_back(ToProto(directory));
     }
   }
-  engine_ = std::make_unique<Engine>(ToEngineOptions(config_, device_.get()));
+  engine_ = std::make_unique<Engine>(ToEngineOptions());
   loop_ = std::make_unique<Loop>(
       [engine = engine_.get()](Instant now, const Event& event, std::vector<Effect>* effects) {
         engine->Handle(now, event, effects);
       },
       static_cast<EffectSink*>(this), &edge_counters_);
-  mover_ = std::make_unique<Mover>(device_.get(), disk_.get(), [loop = loop_.get()](Event event) {
-    loop->Post(std::move(event));
-  });
+  std::vector<Device*> devices;
+  for (const OpenedDevice& each : devices_) devices.push_back(each.device.get());
+  mover_ = std::make_unique<Mover>(
+      devices, disk_.get(), [loop = loop_.get()](Event event) { loop->Post(std::move(event)); });
   // Without a reserve there is no balloon, and without an SSD it could not inflate.
   if (config_.host_reserve.IsZero() || config_.ssd_dirs.empty()) {
     loop_->Start();
@@ -301,11 +249,10 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
 
 absl::Status Node::StartMetrics() {
   if (!config_.metrics) return absl::OkStatus();
-  const auto inspect = [loop = loop_.get(),
-                        device = device_.get()]() -> absl::StatusOr<NodeSnapshot> {
-    Reply reply = CallAndWait(loop, InspectCall{}, kInspectPatience);
+  const auto inspect = [this]() -> absl::StatusOr<NodeSnapshot> {
+    Reply reply = CallAndWait(loop_.get(), InspectCall{}, kInspectPatience);
     MEMTIDE_RETURN_IF_ERROR(reply.status);
-    return NodeSnapshot{std::get<InspectReply>(std::move(reply.value)), HostMemoryOf(device)};
+    return NodeSnapshot{std::get<InspectReply>(std::move(reply.value)), HostMemoryOf(devices_)};
   };
   auto exporter = Exporter::Start(config_.metrics->address, kVersion, &edge_counters_, inspect);
   if (!exporter.ok()) {
@@ -345,12 +292,12 @@ absl::Status Node::StartEdges(PersistedState persisted) {
   services_.loop = loop_.get();
   services_.tokens = &tokens_;
   services_.counters = &edge_counters_;
-  services_.host_memory = [device = device_.get()] { return HostMemoryOf(device); };
-  services_.node.fastest = config_.DevicePool().IsZero() ? Tier::kHost : Tier::kDevice;
-  services_.node.limits = ToEngineOptions(config_, device_.get()).limits;
-  if (config_.cuda_device) {
-    services_.cuda_device_uuid = UuidBytes(config_.cuda_device->uuid);
-    services_.cuda_maps_when_idle = !device_->maps_under_work();
+  services_.host_memory = [this] { return HostMemoryOf(devices_); };
+  services_.node.fastest = devices_.empty() ? Tier::kHost : Tier::kDevice;
+  services_.node.limits = ToEngineOptions().limits;
+  for (const OpenedDevice& each : devices_) {
+    services_.node.device_uuids.push_back(each.UuidBytes());
+    services_.cuda_maps_when_idle.push_back(!each.device->maps_under_work());
   }
   services_.daemon_uid = geteuid();
   services_.version = kVersion;
@@ -360,7 +307,7 @@ absl::Status Node::StartEdges(PersistedState persisted) {
   options.socket_path = socket_dir_->FdSocketPath();
   options.boot_id = services_.boot_id;
   options.grpc_target = absl::StrCat("unix:", socket_dir_->GrpcSocketPath());
-  options.watch_processes = config_.cuda_device.has_value();
+  options.watch_processes = !config_.cuda_devices.empty();
   MEMTIDE_ASSIGN_OR_RETURN(
       fd_server_, FdServer::Bind(
                       std::move(options), &tokens_, &edge_counters_,

@@ -9,18 +9,18 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "daemon/config/config.h"
-#include "daemon/device/device.h"
-#include "daemon/device/gpu_owners.h"
 #include "daemon/engine/engine.h"
 #include "daemon/io/disk.h"
 #include "daemon/metrics/edge_counters.h"
 #include "daemon/metrics/exporter.h"
 #include "daemon/mover/mover.h"
+#include "daemon/opened_devices.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/persisted_state.h"
 #include "daemon/service/grpc_server.h"
@@ -51,8 +51,7 @@ class Node : private EffectSink {
  private:
   explicit Node(const Config& config) : config_(config) {}
 
-  absl::Status OwnGpu(const CudaDeviceConfig& gpu);
-  absl::Status OpenDevice();
+  EngineOptions ToEngineOptions() const;
   // `persisted_blocks`: PersistedMemory::blocks.
   absl::Status StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks);
   absl::Status StartEdges(PersistedState persisted);
@@ -63,8 +62,7 @@ class Node : private EffectSink {
 
   const Config config_;
   std::unique_ptr<SocketDir> socket_dir_;
-  std::unique_ptr<GpuOwnership> gpu_ownership_;  // Null: other daemons do not see it.
-  std::unique_ptr<Device> device_;
+  std::vector<OpenedDevice> devices_;  // By their numbers.
   std::unique_ptr<Disk> disk_;
   EdgeCounters edge_counters_;
   std::unique_ptr<Engine> engine_;

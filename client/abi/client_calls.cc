@@ -7,6 +7,7 @@
 #include "base/memory_kind.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "client/abi/device_option.h"
 #include "client/abi/guard.h"
 #include "client/abi/structs.h"
 #include "client/client.h"
@@ -75,6 +76,9 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   }
   // The numbers are equal; a static_assert above checks the last of them.
   result.job.set_device_memory(static_cast<memtide::v1::MemoryKind>(options.device_memory));
+  if (options.device != nullptr) {
+    MEMTIDE_RETURN_IF_ERROR(memtide::client::SetDevice(options.device, &result.job));
+  }
   return result;
 }
 
@@ -136,6 +140,7 @@ int memtide_get_properties(memtide_client* client, memtide_properties* propertie
     result.dl_device_type = known.device.type;
     result.dl_device_id = known.device.id;
     result.needs_streams = known.needs_streams ? 1 : 0;
+    result.device_number = known.job.device_number;
     CopyCommonFields(result, properties);
     return absl::OkStatus();
   });

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/cuda/cuda_space.h"
 #include "client/cuda/current_context.h"
 
 namespace memtide::client {
@@ -58,6 +59,19 @@ void RaiseTo(uint64_t value, std::atomic<uint64_t>* to) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> CudaDeviceUuid(uint32_t ordinal) {
+  const absl::StatusOr<std::vector<CudaDeviceFacts>> devices = CudaDevices();
+  if (!devices.ok() && !absl::IsNotFound(devices.status())) return devices.status();
+  const size_t count = devices.ok() ? devices->size() : 0;
+  if (ordinal < count) {
+    const CudaUuid& uuid = (*devices)[ordinal].uuid;
+    return std::string(uuid.data(), uuid.size());
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("device: \"cuda:", ordinal, "\", but this process sees ", count, " GPUs",
+                   devices.ok() ? "" : absl::StrCat(" (", devices.status().message(), ")")));
+}
 
 absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::Open(const std::string& uuid) {
   MEMTIDE_ASSIGN_OR_RETURN(CudaDeviceFacts device, FindDevice(uuid));

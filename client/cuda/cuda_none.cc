@@ -17,6 +17,8 @@ absl::StatusOr<std::unique_ptr<AddressSpace>> ReserveCudaSpace(const AddressSpac
   return WithoutCuda();
 }
 
+absl::StatusOr<std::string> CudaDeviceUuid(uint32_t ordinal) { return WithoutCuda(); }
+
 absl::StatusOr<std::unique_ptr<AddressSpace>> OpenCudaPointers(const AddressSpace::Options& options,
                                                                const std::string& uuid) {
   return WithoutCuda();

@@ -32,10 +32,11 @@
 // Where a GPU does not bear that mappings change while it has work of the process
 // (Options::maps_when_idle), mapping and unmapping wait for all of it.
 //
-// In builds without the CUDA toolkit both functions return UNIMPLEMENTED.
+// In builds without the CUDA toolkit all functions return UNIMPLEMENTED.
 #ifndef MEMTIDE_CLIENT_CUDA_CUDA_SPACE_H_
 #define MEMTIDE_CLIENT_CUDA_CUDA_SPACE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -51,6 +52,10 @@ absl::StatusOr<std::unique_ptr<AddressSpace>> ReserveCudaSpace(const AddressSpac
                                                                const std::string& uuid);
 absl::StatusOr<std::unique_ptr<AddressSpace>> OpenCudaPointers(const AddressSpace::Options& options,
                                                                const std::string& uuid);
+
+// The UUID, 16 bytes, of the GPU with this number in this process. Creates no context.
+// FAILED_PRECONDITION: this process sees no such GPU.
+absl::StatusOr<std::string> CudaDeviceUuid(uint32_t ordinal);
 
 }  // namespace memtide::client
 

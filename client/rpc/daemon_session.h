@@ -82,6 +82,7 @@ struct Job {
   uint32_t max_chunks = 0;
   uint32_t lease_budget = 0;
   MemoryKind device_memory = MemoryKind::kSharedMemory;
+  uint32_t device_number = 0;    // The device that has the device slots, on its node.
   std::string cuda_device_uuid;  // 16 bytes; empty without a GPU.
   // Whether GPU memory may be mapped and unmapped only while the process has no work on the GPU.
   bool cuda_maps_when_idle = false;

@@ -12,6 +12,19 @@ namespace {
 constexpr uint64_t kChunksOnDevice = 12, kChunksInHost = 24;
 constexpr Bytes kMaxChunk = MiB(64);
 
+// Whether the device share may come from this device.
+bool MayLend(const v1::Pool& device, const v1::OpenRequest& request) {
+  switch (request.device_case()) {
+    case v1::OpenRequest::kDeviceNumber:
+      return device.device_number() == request.device_number();
+    case v1::OpenRequest::kCudaDeviceUuid:
+      return device.cuda_device_uuid() == request.cuda_device_uuid();
+    case v1::OpenRequest::DEVICE_NOT_SET:
+      break;
+  }
+  return true;
+}
+
 }  // namespace
 
 Bytes DefaultChunkSize(Bytes device_share, Bytes host_share) {
@@ -33,7 +46,8 @@ Bytes DefaultChunkSize(const v1::OpenRequest& request, const v1::InspectNodeResp
   for (const v1::Pool& pool : node.pools()) {
     // Memory that is being scrubbed counts as free: Open waits until it is.
     const Bytes free(std::max(pool.free_bytes(), pool.obtainable_bytes()) + pool.scrubbing_bytes());
-    if (pool.tier() == v1::TIER_DEVICE) device = free;
+    // Where the request names none, the emptiest device lends.
+    if (pool.tier() == v1::TIER_DEVICE && MayLend(pool, request)) device = std::max(device, free);
     if (pool.tier() == v1::TIER_HOST) host = free;
   }
   const Bytes device_share(request.device_share_bytes()), host_share(request.host_share_bytes());

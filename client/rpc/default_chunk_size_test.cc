@@ -22,6 +22,23 @@ TEST(DefaultChunkSizeTest, IsA24thOfHostMemoryAndATwelfthOfTheDevice) {
   EXPECT_EQ(DefaultChunkSize({}, Node(MiB(96), MiB(97))), MiB(4));
 }
 
+TEST(DefaultChunkSizeTest, ItIsTheNamedDeviceThatCountsOrTheEmptiest) {
+  v1::InspectNodeResponse node = Node(MiB(96), GiB(10));
+  v1::Pool* const second = node.add_pools();
+  second->set_tier(v1::TIER_DEVICE);
+  second->set_free_bytes(MiB(48).count());
+  second->set_device_number(1);
+  second->set_cuda_device_uuid("sixteen bytes of");
+  v1::OpenRequest request;
+  EXPECT_EQ(DefaultChunkSize(request, node), MiB(8));
+  request.set_device_number(1);
+  EXPECT_EQ(DefaultChunkSize(request, node), MiB(4));
+  request.set_device_number(0);
+  EXPECT_EQ(DefaultChunkSize(request, node), MiB(8));
+  request.set_cuda_device_uuid("sixteen bytes of");
+  EXPECT_EQ(DefaultChunkSize(request, node), MiB(4));
+}
+
 TEST(DefaultChunkSizeTest, OfSharesNeedsNoNode) {
   EXPECT_EQ(DefaultChunkSize(MiB(96), MiB(240)), MiB(8));
   EXPECT_EQ(DefaultChunkSize(Bytes(0), Bytes(0)), MiB(64));

@@ -66,6 +66,7 @@ absl::StatusOr<Job> GrpcDaemonSession::Open(const v1::OpenRequest& request,
   job.max_chunks = reply.max_chunks();
   job.lease_budget = reply.lease_budget();
   job.device_memory = FromProto(reply.device_memory());
+  job.device_number = reply.device_number();
   job.cuda_device_uuid = reply.cuda_device_uuid();
   job.cuda_maps_when_idle = reply.cuda_maps_when_idle();
   job.committed = {reply.committed_step(), reply.step_manifest()};

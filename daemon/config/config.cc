@@ -25,12 +25,7 @@ constexpr Bytes kMostReserve = GiB(1);
 // Four fifths of the free space, because a full file system is slow, and its other users fail.
 Bytes DefaultSsdPool(Bytes free) { return Bytes(free.count() / 5 * 4); }
 
-// This daemon's share of a default that all daemons of the machine divide.
-Bytes PartOf(Bytes whole, const v1::NodeConfig& proto) {
-  return Bytes(whole.count() / std::max(proto.daemons(), 1u));
-}
-
-// `device` is the size of an emulated device, whose memory is host memory as well.
+// `device` is the size of all emulated devices, whose memory is host memory as well.
 absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, const Machine& machine,
                                  Config* config) {
   const Bytes available = machine.available_memory;
@@ -42,7 +37,7 @@ absl::StatusOr<Bytes> ToHostPool(const v1::NodeConfig& proto, Bytes device, cons
   const Bytes left = available - device;
   if (proto.host_pool_bytes() == 0) {
     // The jobs of the last daemon must fit again, even where the default is smaller (decision 14).
-    const Bytes usual = PartOf(Bytes(left.count() / 2), proto);
+    const Bytes usual(left.count() / 2);
     return RoundPool("host_pool_bytes", std::max(usual, RoomFor(machine.persisted.host_pool)));
   }
   const Bytes requested(proto.host_pool_bytes());
@@ -129,7 +124,7 @@ absl::Status SetSsd(const v1::NodeConfig& proto, const Machine& machine, Config*
   const Bytes persisted = machine.persisted.ssd_pool;
   Bytes size(proto.ssd_pool_bytes());
   if (size.IsZero()) {
-    size = std::max(PartOf(DefaultSsdPool(largest), proto), RoomFor(persisted));
+    size = std::max(DefaultSsdPool(largest), RoomFor(persisted));
   } else if (size > largest) {
     const absl::Status refusal = absl::FailedPreconditionError(
         absl::StrCat("ssd_pool_bytes: ", FormatBytes(size), ", but the directories have room for ",
@@ -179,9 +174,10 @@ absl::StatusOr<Duration> ToSessionLease(const v1::NodeConfig& proto) {
 
 }  // namespace
 
-Bytes Config::DevicePool() const {
-  if (cuda_device) return cuda_device->pool;
-  return emulated_device ? emulated_device->capacity : Bytes();
+Bytes Config::DevicePools() const {
+  Bytes pools;
+  for (const CudaDeviceConfig& device : cuda_devices) pools += device.pool;
+  return emulated_device ? emulated_device->capacity * emulated_device->count : pools;
 }
 
 absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& machine) {
@@ -194,7 +190,7 @@ absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& mach
   // The device comes first, because an emulated one takes its memory from what the host pool may
   // have.
   MEMTIDE_RETURN_IF_ERROR(SetDevice(proto, machine, &config));
-  const Bytes emulated = config.emulated_device ? config.emulated_device->capacity : Bytes();
+  const Bytes emulated = config.emulated_device ? config.DevicePools() : Bytes();
   MEMTIDE_ASSIGN_OR_RETURN(config.host_pool, ToHostPool(proto, emulated, machine, &config));
   // The memory of an emulated device, and what programs keep on it, is the host's only here.
   if (!config.emulated_device) config.memory_limit = Bytes(proto.memory_limit_bytes());

@@ -25,7 +25,8 @@ inline constexpr Bytes kPoolAlignment = kChunkAlignment;
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 struct EmulatedDeviceConfig {
-  Bytes capacity;
+  uint32_t count = 1;      // How many such devices there are.
+  Bytes capacity;          // The size of each.
   Bytes bytes_per_second;  // Zero: no limit but that of the memory.
   Duration latency{0};
 };
@@ -33,7 +34,6 @@ struct EmulatedDeviceConfig {
 struct CudaDeviceConfig {
   std::string uuid;
   Bytes pool;
-  std::vector<std::string> others;  // The machine's GPUs that this daemon does not use.
 };
 
 struct MetricsConfig {
@@ -44,9 +44,12 @@ struct MetricsConfig {
 
 struct Config {
   std::string socket_dir;
-  // At most one of the two is set.
+  // At most one of the two is set. Devices are numbered in this order.
   absl::optional<EmulatedDeviceConfig> emulated_device;
-  absl::optional<CudaDeviceConfig> cuda_device;
+  std::vector<CudaDeviceConfig> cuda_devices;
+  // The settings name the GPUs: the daemon does not start without one of them.
+  bool cuda_devices_are_named = false;
+  std::vector<std::string> other_gpus;  // The machine's GPUs that this daemon does not use.
   Bytes host_pool;
   Bytes host_reserve;                 // Zero: no balloon, even if the machine is short of memory.
   Bytes memory_limit;                 // For this daemon and its parent process. Zero: none.
@@ -58,8 +61,8 @@ struct Config {
   Duration session_lease{0};
   std::vector<std::string> warnings;  // For the log: settings that had to be reduced or ignored.
 
-  // The size of the device pool. Zero: no device.
-  Bytes DevicePool() const;
+  // The size of the pools of all devices. Zero: no device.
+  Bytes DevicePools() const;
 };
 
 // Parses the text format. INVALID_ARGUMENT: one line "name:line:column: message" for each error.

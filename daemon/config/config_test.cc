@@ -21,6 +21,7 @@ Machine TestMachine() {
     if (directory == "/gone") return absl::FailedPreconditionError("no such file system");
     return directory == "/small" ? FreeSpace{2, GiB(10)} : FreeSpace{1, GiB(100)};
   };
+  machine.gpu_uuids = [] { return absl::NotFoundError("no GPU"); };
   machine.inspect_gpu = [](const std::string&) { return absl::NotFoundError("no GPU"); };
   return machine;
 }
@@ -52,21 +53,6 @@ TEST(ConfigTest, NeedsNoSettings) {
   EXPECT_EQ(config->log_level, LogLevel::kInfo);
   EXPECT_FALSE(config->lifeline_fd.has_value());
   EXPECT_EQ(config->session_lease, std::chrono::seconds(60));
-}
-
-TEST(ConfigTest, DaemonsOfOneMachineDivideWhatIsTakenByDefault) {
-  const auto config = FromText("daemons: 4");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->host_pool, GiB(1));
-  EXPECT_EQ(config->ssd_pool, GiB(20));
-  EXPECT_EQ(config->host_reserve, MiB(512)) << "is the machine's";
-  const auto with_sizes =
-      FromText("daemons: 4 host_pool_bytes: 2147483648 ssd_pool_bytes: 1073741824");
-  ASSERT_TRUE(with_sizes.ok()) << with_sizes.status();
-  EXPECT_EQ(with_sizes->host_pool, GiB(2));
-  EXPECT_EQ(with_sizes->ssd_pool, GiB(1));
-  EXPECT_EQ(Refusal("daemons: 4294967295", StatusCode::kInvalidArgument),
-            "host_pool_bytes: 1 B is less than the least, 2 MiB");
 }
 
 TEST(ConfigTest, TakesEveryField) {

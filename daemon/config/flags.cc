@@ -47,12 +47,12 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
   };
   app->add_option_function<std::string>(
          "--device", [flags](const std::string& device) { flags->set_device(device); },
-         "auto, none, emulated, cuda, cuda:N, GPU-<uuid> or MIG-<uuid> [auto: a GPU if there is "
-         "one, else "
-         "emulated if --device-pool is given]")
+         "auto, none, emulated, emulated:COUNT, cuda (all GPUs), or GPUs as cuda:N, GPU-<uuid> or "
+         "MIG-<uuid>, separated by commas [auto: all GPUs that work, else emulated if "
+         "--device-pool is given]")
       ->type_name("DEVICE");
   add_size("--device-pool",
-           "Device memory for chunks, such as 96MiB [of a GPU, 60% of what is free]",
+           "Memory of each device for chunks, such as 96MiB [of a GPU, 60% of what is free]",
            "use --device=none for no device",
            [flags](uint64_t bytes) { flags->set_device_pool_bytes(bytes); });
   add_size("--device-bandwidth",
@@ -67,11 +67,6 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
          },
          "Added to each copy to and from it, such as 20us")
       ->type_name("TIME");
-  app->add_option_function<uint32_t>(
-         "--daemons", [flags](uint32_t count) { flags->set_daemons(count); },
-         "How many share this machine, one for each GPU, say: divides what a host or an SSD pool "
-         "has by default [1]")
-      ->type_name("COUNT");
   add_size("--host-pool", "Host memory for chunks [half of what is available]",
            "leave it out for the default",
            [flags](uint64_t bytes) { flags->set_host_pool_bytes(bytes); });

@@ -19,8 +19,8 @@ absl::StatusOr<CommandLine> Parse(const std::vector<std::string>& arguments) {
 TEST(FlagsTest, EveryFieldIsAFlag) {
   const auto line =
       Parse({"--socket-dir=/s", "--device=emulated", "--device-pool=96MiB",
-             "--device-bandwidth=4GB", "--device-latency=20us", "--host-pool=1GiB", "--daemons=2",
-             "--ssd-dir=/a", "--ssd-dir", "/b", "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0",
+             "--device-bandwidth=4GB", "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a",
+             "--ssd-dir", "/b", "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0",
              "--log-level=debug", "--lifeline-fd=3", "--session-lease=1m30s"});
   ASSERT_TRUE(line.ok()) << line.status();
   const auto expected = ParseConfigText(
@@ -33,7 +33,6 @@ TEST(FlagsTest, EveryFieldIsAFlag) {
           latency { nanos: 20000 }
         }
         host_pool_bytes: 1073741824
-        daemons: 2
         ssd_dirs: "/a"
         ssd_dirs: "/b"
         ssd_pool_bytes: 2147483648
@@ -109,7 +108,7 @@ TEST(FlagsTest, AnswersQuestionsAboutItself) {
   const std::string help = Parse({"--help"})->answer;
   const google::protobuf::Descriptor& type = *v1::NodeConfig::descriptor();
   EXPECT_NE(help.find("--socket-dir"), std::string::npos);
-  EXPECT_EQ(type.field_count(), 16) << "a new field needs a flag, and a line in this test";
+  EXPECT_EQ(type.field_count(), 15) << "a new field needs a flag, and a line in this test";
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
@@ -30,12 +31,13 @@ struct Machine {
   std::string socket_dir, ssd_dir;
   // Returns the free space of the directory, or of its nearest existing parent.
   std::function<absl::StatusOr<FreeSpace>(const std::string& directory)> free_space;
-  // InspectGpu of daemon/device/open_cuda.h, or a test's.
+  // GpuUuids and InspectGpu of daemon/device/open_cuda.h, or a test's.
+  std::function<absl::StatusOr<std::vector<std::string>>()> gpu_uuids;
   std::function<absl::StatusOr<Gpu>(const std::string& device)> inspect_gpu;
 };
 
-// Reads the properties of this machine. Leaves inspect_gpu to the caller, so that only callers that
-// set it link CUDA.
+// Reads the properties of this machine. Leaves GPUs to the caller, so that only callers that
+// set them link CUDA.
 absl::StatusOr<Machine> ThisMachine(const PersistedMemory& persisted = {});
 
 }  // namespace memtide

@@ -51,6 +51,8 @@ struct CudaDeviceOptions {
   bool descriptors = true, legacy_ipc = true, maps_under_work = true;
   // How long Allocate waits for other processes to unmap memory that was freed shortly before.
   Duration patience = std::chrono::seconds(2);
+  // Shared by the GPUs of this process. Null: the GPU is the only one.
+  std::shared_ptr<CudaHostMemory> host_memory;
   std::function<void(const std::string& line)> warn = [](const std::string&) {};
   std::string sysfs = "/sys";  // Another root in tests of machines with several NUMA nodes.
 };
@@ -147,7 +149,7 @@ class CudaDevice : public Device {
   const CudaDeviceFacts facts_;
   CudaGate gate_;
   const NumaPlacement placement_;
-  CudaHostMemory host_;
+  const std::shared_ptr<CudaHostMemory> host_;
   std::unique_ptr<StagingRing> ring_;
   std::array<CUstream, kStreams> streams_ = {};  // Changed behind the closed gate only.
   std::atomic<bool> warned_unpinned_{false};

@@ -16,6 +16,8 @@ std::string CudaOfThisBuild() { return "no CUDA"; }
 
 absl::StatusOr<Gpu> InspectGpu(const std::string& device) { return WithoutCuda(); }
 
+absl::StatusOr<std::vector<std::string>> GpuUuids() { return WithoutCuda(); }
+
 absl::StatusOr<std::vector<std::string>> ListGpus() { return WithoutCuda(); }
 
 absl::StatusOr<std::vector<std::string>> AskGpus() { return WithoutCuda(); }
@@ -24,9 +26,11 @@ absl::optional<int> RunPartOfAsking(const std::string& flag, const std::string& 
   return absl::nullopt;
 }
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCuda(
-    const std::string& device, std::function<void(const std::string& line)> warn) {
-  return WithoutCuda();
+std::vector<absl::StatusOr<std::unique_ptr<Device>>> OpenCuda(
+    const std::vector<std::string>& devices, std::function<void(const std::string& line)> warn) {
+  std::vector<absl::StatusOr<std::unique_ptr<Device>>> opened;
+  for (size_t i = 0; i < devices.size(); ++i) opened.emplace_back(WithoutCuda());
+  return opened;
 }
 
 }  // namespace memtide

@@ -57,7 +57,44 @@ CudaHostMemory::Use::Use(CudaHostMemory* memory, const char* begin, Bytes size) 
 CudaHostMemory::Use::~Use() {
   if (range_ == nullptr) return;
   MutexLock lock(&memory_->mutex_);
-  --memory_->ranges_.at(range_).uses;
+  // A reset waits for the last one.
+  if (--memory_->ranges_.at(range_).uses == 0) memory_->changed_.SignalAll();
+}
+
+CudaHostMemory::Change::Change(CudaHostMemory* memory) : memory_(memory) {
+  MutexLock lock(&memory->mutex_);
+  while (memory->resetting_) memory->changed_.Wait(&memory->mutex_);
+  ++memory->changes_;
+}
+
+CudaHostMemory::Change::~Change() {
+  MutexLock lock(&memory_->mutex_);
+  --memory_->changes_;
+  memory_->changed_.SignalAll();
+}
+
+CudaHostMemory::Reset::Reset(CudaHostMemory* memory) : memory_(memory) {
+  MutexLock lock(&memory->mutex_);
+  // Two GPUs may be lost at once.
+  while (memory->resetting_) memory->changed_.Wait(&memory->mutex_);
+  memory->resetting_ = true;
+  while (memory->changes_ > 0) memory->changed_.Wait(&memory->mutex_);
+  // Copies that begin from here on use the staging buffers.
+  for (auto& [start, range] : memory->ranges_) {
+    range.may_be_pinned = range.may_be_pinned || range.pinned;
+    range.pinned = false;
+  }
+  memory->amounts_.pinned = Bytes();
+  memory->limit_.reset();
+  for (const auto& [start, range] : memory->ranges_) {
+    while (range.uses > 0) memory->changed_.Wait(&memory->mutex_);
+  }
+}
+
+CudaHostMemory::Reset::~Reset() {
+  MutexLock lock(&memory_->mutex_);
+  memory_->resetting_ = false;
+  memory_->changed_.SignalAll();
 }
 
 absl::Status CudaHostMemory::Refusal(Bytes size) {
@@ -68,9 +105,16 @@ absl::Status CudaHostMemory::Refusal(Bytes size) {
 }
 
 absl::Status CudaHostMemory::Add(char* memory, Bytes size) {
+  const Change change(this);
   absl::Status status;
   {
     MutexLock lock(&mutex_);
+    const auto found = ranges_.find(memory);
+    if (found != ranges_.end()) {
+      MEMTIDE_CHECK(found->second.size == size) << "another range begins there";
+      ++found->second.gpus;
+      return absl::OkStatus();
+    }
     status = Refusal(size);
   }
   if (status.ok()) {
@@ -88,18 +132,20 @@ absl::Status CudaHostMemory::Add(char* memory, Bytes size) {
 }
 
 void CudaHostMemory::Remove(char* memory) {
+  const Change change(this);
   Range range;
   {
     MutexLock lock(&mutex_);
     const auto found = ranges_.find(memory);
     MEMTIDE_CHECK(found != ranges_.end()) << "host memory that was not added";
+    if (--found->second.gpus > 0) return;
     // The caller frees the memory next, which must not be pinned any more then.
     while (found->second.changing) changed_.Wait(&mutex_);
     range = found->second;
     MEMTIDE_CHECK(range.uses == 0) << "host memory that a copy uses";
     ranges_.erase(found);
   }
-  if (range.pinned) UnpinRange(*driver_, memory, range.size);
+  if (range.pinned || range.may_be_pinned) UnpinRange(*driver_, memory, range.size);
   MutexLock lock(&mutex_);
   amounts_.added -= range.size;
   if (range.pinned) amounts_.pinned -= range.size;
@@ -123,6 +169,11 @@ CudaHostMemory::Victims CudaHostMemory::Choose(Bytes size) {
 }
 
 Bytes CudaHostMemory::Release(Bytes size) {
+  const Change change(this);
+  return ReleaseNow(size);
+}
+
+Bytes CudaHostMemory::ReleaseNow(Bytes size) {
   Victims victims;
   {
     MutexLock lock(&mutex_);
@@ -143,38 +194,35 @@ Bytes CudaHostMemory::Release(Bytes size) {
 
 void CudaHostMemory::Learn(const absl::Status& failure) {
   if (failure.code() != absl::StatusCode::kResourceExhausted) return;
-  Release(std::min(Bytes(amounts().pinned.count() / kLeftShare), kMostLeft));
+  ReleaseNow(std::min(Bytes(amounts().pinned.count() / kLeftShare), kMostLeft));
 }
 
-absl::Status CudaHostMemory::PinAgain() {
-  std::vector<std::pair<char*, Bytes>> ranges;
+absl::Status CudaHostMemory::Reset::PinAgain() {
+  Victims ranges;
   {
-    MutexLock lock(&mutex_);
-    for (auto& [start, range] : ranges_) {
-      range.pinned = false;
-      ranges.emplace_back(start, range.size);
-    }
-    amounts_.pinned = Bytes();
-    limit_.reset();
+    MutexLock lock(&memory_->mutex_);
+    for (const auto& [start, range] : memory_->ranges_) ranges.emplace_back(start, range.size);
   }
   absl::Status failed;
-  for (const auto& [memory, size] : ranges) {
+  for (const auto& [start, size] : ranges) {
     absl::Status status;
     {
-      MutexLock lock(&mutex_);
-      status = Refusal(size);
+      MutexLock lock(&memory_->mutex_);
+      status = memory_->Refusal(size);
     }
     if (status.ok()) {
-      status = PinRange(*driver_, memory, size);
-      if (!status.ok()) Learn(status);
+      status = PinRange(*memory_->driver_, start, size);
+      if (!status.ok()) memory_->Learn(status);
     }
     if (!status.ok()) {
       failed = status;
       continue;
     }
-    MutexLock lock(&mutex_);
-    ranges_.at(memory).pinned = true;
-    amounts_.pinned += size;
+    MutexLock lock(&memory_->mutex_);
+    Range& range = memory_->ranges_.at(start);
+    range.pinned = true;
+    range.may_be_pinned = false;
+    memory_->amounts_.pinned += size;
   }
   return failed;
 }

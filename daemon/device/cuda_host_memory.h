@@ -10,8 +10,11 @@
 // Memory is pinned in pieces of at most 64 GiB, because larger ones have been seen to fail. A range
 // that cannot be pinned stays in the table and is tried again after a reset of the GPU.
 //
-// Thread safety: thread-safe, except that PinAgain must not overlap with other calls. No lock is
-// held during a call of CUDA.
+// The GPUs of a daemon share one CudaHostMemory: each adds and removes every range, which is pinned
+// for all of them when the first adds it, until the last removes it.
+//
+// Thread safety: thread-safe, except that calls for one range must not overlap. No lock is held
+// during a call of CUDA.
 #ifndef MEMTIDE_DAEMON_DEVICE_CUDA_HOST_MEMORY_H_
 #define MEMTIDE_DAEMON_DEVICE_CUDA_HOST_MEMORY_H_
 
@@ -58,17 +61,32 @@ class CudaHostMemory {
     char* range_ = nullptr;
   };
 
+  // A reset of one GPU, for as long as it exists: no copy uses pinned memory, and other GPUs that
+  // add, remove or release memory wait.
+  class Reset {
+   public:
+    // Waits for the copies of other GPUs. REQUIRES: the GPU that is reset has no call in flight.
+    explicit Reset(CudaHostMemory* memory);
+    ~Reset();
+    Reset(const Reset&) = delete;
+    Reset& operator=(const Reset&) = delete;
+
+    // Pins every range again after the reset, which has unpinned all. Returns the last failure; its
+    // range stays unpinned.
+    absl::Status PinAgain();
+
+   private:
+    CudaHostMemory* const memory_;
+  };
+
   // REQUIRES (all but Use and amounts): the GPU's context is current in the calling thread.
   explicit CudaHostMemory(const CudaDriver* driver) : driver_(driver) {}
 
-  // An error says why the range, which is added all the same, is not pinned. REQUIRES: the range
-  // overlaps no other.
+  // An error says why the range, which is added all the same, is not pinned; only the first GPU to
+  // add it gets one. REQUIRES: the range was added by another GPU, or overlaps no other.
   absl::Status Add(char* memory, Bytes size);
   // REQUIRES: `memory` was added, and no copy uses it.
   void Remove(char* memory);
-  // Pins every range again after a reset, which unpins all. Returns the last failure; its range
-  // stays unpinned.
-  absl::Status PinAgain();
   // Unpins ranges that no copy uses until `size` bytes are unpinned, and pins no more than what is
   // left. Returns what was unpinned: less than `size` if copies use the rest.
   Bytes Release(Bytes size);
@@ -81,12 +99,26 @@ class CudaHostMemory {
     Bytes size;
     bool pinned = false;
     bool changing = false;  // Release is unpinning it, without the lock.
-    uint64_t uses = 0;
+    // A reset may have left it pinned, although no copy uses it so.
+    bool may_be_pinned = false;
+    uint64_t uses = 0, gpus = 1;  // Copies, and GPUs that have added it.
   };
   using Victims = std::vector<std::pair<char*, Bytes>>;
+  // A call that pins or unpins: it does not overlap with a reset.
+  class Change {
+   public:
+    explicit Change(CudaHostMemory* memory);
+    ~Change();
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    CudaHostMemory* const memory_;
+  };
 
   absl::Status Refusal(Bytes size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Victims Choose(Bytes size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Bytes ReleaseNow(Bytes size);
   // Answers a failed pin: finds the limit, if it was for lack of memory.
   void Learn(const absl::Status& failure);
 
@@ -95,6 +127,8 @@ class CudaHostMemory {
   CondVar changed_;
   std::map<char*, Range, std::less<>> ranges_ ABSL_GUARDED_BY(mutex_);
   Amounts amounts_ ABSL_GUARDED_BY(mutex_);
+  bool resetting_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // In flight.
   // The most that is pinned. Absent: as much as there is.
   absl::optional<Bytes> limit_ ABSL_GUARDED_BY(mutex_);
 };

@@ -20,6 +20,28 @@ std::string Describe(const CudaDeviceFacts& facts) {
                       facts.FormatUuid(), node ? absl::StrCat(", NUMA node ", *node) : "", ")");
 }
 
+absl::StatusOr<std::unique_ptr<Device>> OpenOne(CudaDeviceOptions options) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
+  MEMTIDE_ASSIGN_OR_RETURN(const CudaDeviceFacts facts, ChooseCudaDevice(devices, options.device));
+  MEMTIDE_RETURN_IF_ERROR(CheckComputeMode(facts));
+  const absl::StatusOr<v1::GpuAnswers> answers = MeetGpu(facts, ThisProcess());
+  if (answers.ok()) {
+    options.descriptors = answers->descriptors();
+    options.legacy_ipc = answers->legacy_ipc();
+    options.maps_under_work = answers->maps_under_work();
+    for (const std::string& line : Fallbacks(facts, *answers)) {
+      options.warn(absl::StrCat("GPU ", Describe(facts), ": ", line));
+    }
+  } else {
+    // A GPU at which a question hangs is used with care.
+    options.maps_under_work = !absl::IsDeadlineExceeded(answers.status());
+    options.warn(absl::StrCat("GPU ", Describe(facts),
+                              " was not asked what it can do: ", answers.status().message()));
+  }
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> opened, CudaDevice::Open(options));
+  return std::unique_ptr<Device>(std::move(opened));
+}
+
 }  // namespace
 
 std::string CudaOfThisBuild() { return "CUDA"; }
@@ -42,6 +64,13 @@ absl::StatusOr<Gpu> InspectGpu(const std::string& device) {
   gpu.free = Bytes(free);
   gpu.total = Bytes(total);
   return gpu;
+}
+
+absl::StatusOr<std::vector<std::string>> GpuUuids() {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
+  std::vector<std::string> uuids;
+  for (const CudaDeviceFacts& facts : devices) uuids.push_back(facts.FormatUuid());
+  return uuids;
 }
 
 absl::StatusOr<std::vector<std::string>> ListGpus() {
@@ -85,30 +114,18 @@ absl::optional<int> RunPartOfAsking(const std::string& flag, const std::string& 
   return absl::nullopt;
 }
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCuda(
-    const std::string& device, std::function<void(const std::string& line)> warn) {
+std::vector<absl::StatusOr<std::unique_ptr<Device>>> OpenCuda(
+    const std::vector<std::string>& devices, std::function<void(const std::string& line)> warn) {
   CudaDeviceOptions options;
-  options.device = device;
   options.warn = std::move(warn);
-  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CudaDeviceFacts> devices, CudaDevices());
-  MEMTIDE_ASSIGN_OR_RETURN(const CudaDeviceFacts facts, ChooseCudaDevice(devices, device));
-  MEMTIDE_RETURN_IF_ERROR(CheckComputeMode(facts));
-  const absl::StatusOr<v1::GpuAnswers> answers = MeetGpu(facts, ThisProcess());
-  if (answers.ok()) {
-    options.descriptors = answers->descriptors();
-    options.legacy_ipc = answers->legacy_ipc();
-    options.maps_under_work = answers->maps_under_work();
-    for (const std::string& line : Fallbacks(facts, *answers)) {
-      options.warn(absl::StrCat("GPU ", Describe(facts), ": ", line));
-    }
-  } else {
-    // A GPU at which a question hangs is used with care.
-    options.maps_under_work = !absl::IsDeadlineExceeded(answers.status());
-    options.warn(absl::StrCat("GPU ", Describe(facts),
-                              " was not asked what it can do: ", answers.status().message()));
+  const absl::StatusOr<const CudaDriver*> driver = LoadCudaDriver();
+  if (driver.ok()) options.host_memory = std::make_shared<CudaHostMemory>(*driver);
+  std::vector<absl::StatusOr<std::unique_ptr<Device>>> opened;
+  for (const std::string& device : devices) {
+    options.device = device;
+    opened.push_back(OpenOne(options));
   }
-  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> opened, CudaDevice::Open(options));
-  return std::unique_ptr<Device>(std::move(opened));
+  return opened;
 }
 
 }  // namespace memtide

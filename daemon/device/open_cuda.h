@@ -1,4 +1,4 @@
-// Opens the node's GPU, in builds with CUDA and without: Bazel picks one of two bodies.
+// Opens the node's GPUs, in builds with CUDA and without: Bazel picks one of two bodies.
 //
 // Thread safety: thread-safe. Errors say what to do.
 #ifndef MEMTIDE_DAEMON_DEVICE_OPEN_CUDA_H_
@@ -26,6 +26,8 @@ std::string CudaOfThisBuild();
 // the GPU exists and does not respond.
 absl::StatusOr<Gpu> InspectGpu(const std::string& device);
 
+// The uuids of all GPUs, by ordinal. Creates no context. Errors as for InspectGpu.
+absl::StatusOr<std::vector<std::string>> GpuUuids();
 // Descriptions of all GPUs, by ordinal, each with what forbids its use, and followed by lines that
 // begin with "  " and name the daemons that have memory of it. Creates no context. Errors as for
 // InspectGpu.
@@ -41,10 +43,11 @@ absl::StatusOr<std::vector<std::string>> AskGpus();
 // parts.
 absl::optional<int> RunPartOfAsking(const std::string& flag, const std::string& ordinal);
 
-// Asks a GPU that memtide has not met first, which takes a second or two. `warn`: also gets what
-// memtide does instead where an answer is no. See CudaDevice.
-absl::StatusOr<std::unique_ptr<Device>> OpenCuda(const std::string& device,
-                                                 std::function<void(const std::string& line)> warn);
+// Opens the GPUs that `devices` names, which share the host memory that they pin. Asks a GPU that
+// memtide has not met first, which takes a second or two. `warn`: also gets what memtide does
+// instead where an answer is no. See CudaDevice.
+std::vector<absl::StatusOr<std::unique_ptr<Device>>> OpenCuda(
+    const std::vector<std::string>& devices, std::function<void(const std::string& line)> warn);
 
 }  // namespace memtide
 

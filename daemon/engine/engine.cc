@@ -20,9 +20,10 @@ void Engine::CheckInvariants() const { state_->CheckInvariants(); }
 EngineState::EngineState(const EngineOptions& options)
     : options_(options),
       sessions_(options.limits),
-      ledger_({options.device_capacity, options.host_capacity, options.ssd_capacity},
+      ledger_({options.device_capacities, options.host_capacity, options.ssd_capacity},
               options.limits) {
-  MEMTIDE_CHECK(!options.device_capacity.IsZero() || !options.host_capacity.IsZero());
+  MEMTIDE_CHECK(!options.device_capacities.empty() || !options.host_capacity.IsZero());
+  MEMTIDE_CHECK(options.device_capacities.size() <= kMostDevices);
   MEMTIDE_CHECK(!options.device_kinds.empty());
   // Chunks pass through host memory between SSD and the device.
   MEMTIDE_CHECK(options.ssd_capacity.IsZero() || !options.host_capacity.IsZero());

@@ -36,13 +36,15 @@
 namespace memtide {
 
 struct EngineOptions {
-  // Zero: the node has no such pool. At least one of host and device must be there; SSD needs host.
-  Bytes device_capacity, host_capacity, ssd_capacity;
+  // One for each device of the node, not zero. A job has its device share on one of them.
+  std::vector<Bytes> device_capacities;
+  // Zero: the node has no such pool. Host memory or a device must be there; SSD needs host memory.
+  Bytes host_capacity, ssd_capacity;
   Limits limits;
   // The reserve: memory that balloons leave to other programs, as far as jobs can do without host
   // slots.
   Bytes host_reserve;
-  // How the node's device can lend its memory, best first. Not empty.
+  // How each of the devices can lend its memory, best first. Not empty.
   std::vector<MemoryKind> device_kinds = {MemoryKind::kSharedMemory};
   // Clean drops for each one whose copy is first compared with the copy in host memory, on a device
   // that does not catch writes of clients that lease for reading (decision 21). Zero: none is.

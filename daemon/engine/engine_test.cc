@@ -78,7 +78,7 @@ TEST(EngineTest, AWriterThatDiesLeavesATornChunkThatCannotBeRead) {
 }
 
 TEST(EngineTest, AForeignChunkLooksLikeOneThatDoesNotExist) {
-  EngineHarness node({kChunk * 8, kChunk * 8, kChunk * 64, Limits()});
+  EngineHarness node({{kChunk * 8}, kChunk * 8, kChunk * 64, Limits()});
   OpenCall open;
   open.call = node.Call();
   open.session = SessionId(900);
@@ -246,7 +246,8 @@ TEST(EngineTest, AVictimThatIsLeasedAgainIsReplacedAtOnce) {
 
 TEST(EngineTest, MemoryThatCannotGrowRefusesTheFetchesThatNeededIt) {
   EngineOptions options;
-  options.device_capacity = options.host_capacity = GiB(4);
+  options.device_capacities = {GiB(4)};
+  options.host_capacity = GiB(4);
   EngineHarness node(options);
   node.Post(ClientConnected{SessionId(9), 1000, 1});
   OpenCall open;

@@ -74,21 +74,30 @@ void AddPools(const InspectReply& node, std::vector<MetricFamily>* families) {
   Family capacity = Gauge("memtide_pool_capacity_bytes", "Memory that the daemon manages.");
   Family states = Gauge(
       "memtide_pool_bytes",
-      "Memory by state; the states of a tier sum to its capacity. used: holds a "
+      "Memory by state; the states of a tier, or of one of its devices, sum to its capacity. used: "
+      "holds a "
       "chunk's copy; reserved: belongs to a job, empty; quarantined: belongs to a job, and the "
       "kernels of a process that died may still write to it; ballooned: belongs to a job, "
       "and the machine has it while it is short of memory; scrubbing: belonged to an "
       "ended job; free: belongs to no job.");
   for (const PoolUsage& pool : node.pools) {
-    const std::string tier(TierName(pool.tier));
-    capacity.Add({{"tier", tier}}, pool.capacity);
+    Labels labels = {{"tier", std::string(TierName(pool.pool.tier))}};
+    if (pool.pool.tier == Tier::kDevice) {
+      labels.push_back({"device", std::to_string(pool.pool.device)});
+    }
+    capacity.Add(labels, pool.capacity);
+    labels.push_back({"state", ""});
+    const auto add = [&](const char* state, Bytes bytes) {
+      labels.back().value = state;
+      states.Add(labels, bytes);
+    };
     // Every state is exported, even at zero, so that the sum over the states is the capacity.
-    states.Add({{"tier", tier}, {"state", "used"}}, pool.used)
-        .Add({{"tier", tier}, {"state", "reserved"}}, pool.reserved - pool.quarantined)
-        .Add({{"tier", tier}, {"state", "quarantined"}}, pool.quarantined)
-        .Add({{"tier", tier}, {"state", "ballooned"}}, pool.balloon)
-        .Add({{"tier", tier}, {"state", "scrubbing"}}, pool.scrubbing)
-        .Add({{"tier", tier}, {"state", "free"}}, pool.free);
+    add("used", pool.used);
+    add("reserved", pool.reserved - pool.quarantined);
+    add("quarantined", pool.quarantined);
+    add("ballooned", pool.balloon);
+    add("scrubbing", pool.scrubbing);
+    add("free", pool.free);
   }
   families->push_back(capacity.Take());
   families->push_back(states.Take());

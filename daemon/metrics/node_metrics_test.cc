@@ -17,9 +17,16 @@ NodeSnapshot TestNode() {
   NodeSnapshot snapshot;
   snapshot.host_memory = {MiB(5), MiB(2), MiB(16), 1};
   InspectReply& node = snapshot.engine;
-  node.pools = {{Tier::kDevice, MiB(10), MiB(4), MiB(3), MiB(1), MiB(2), Bytes(), Bytes(),
+  node.pools = {{{Tier::kDevice, 1},
+                 MiB(10),
+                 MiB(4),
+                 MiB(3),
+                 MiB(1),
+                 MiB(2),
+                 Bytes(),
+                 Bytes(),
                  /*quarantined=*/MiB(2)},
-                {Tier::kHost, MiB(7), MiB(7), Bytes(), Bytes(), Bytes()}};
+                {{Tier::kHost}, MiB(7), MiB(7), Bytes(), Bytes(), Bytes()}};
   node.kinds = {{ChunkKind::kGradient, MiB(4), MiB(2), MiB(4), Bytes()}};
   node.counters.fetches = 11;
   node.counters.ssd_read = MiB(8);
@@ -65,15 +72,20 @@ TEST(NodeMetricsTest, ShowsTheValuesOfTheEngine) {
 
 TEST(NodeMetricsTest, TheStatesOfAPoolSumToItsCapacity) {
   const auto families = NodeMetrics(TestNode(), EdgeCounters(), "");
-  for (const std::string tier : {"device", "host"}) {
+  using Labels = std::map<std::string, std::string>;
+  for (const Labels& pool :
+       {Labels{{"tier", "device"}, {"device", "1"}}, Labels{{"tier", "host"}}}) {
     double sum = 0;
     for (const std::string state :
          {"used", "reserved", "quarantined", "ballooned", "scrubbing", "free"}) {
-      sum += ValueOf(families, "memtide_pool_bytes", {{"tier", tier}, {"state", state}});
+      Labels labels = pool;
+      labels["state"] = state;
+      sum += ValueOf(families, "memtide_pool_bytes", labels);
     }
-    EXPECT_EQ(sum, ValueOf(families, "memtide_pool_capacity_bytes", {{"tier", tier}}));
+    EXPECT_EQ(sum, ValueOf(families, "memtide_pool_capacity_bytes", pool));
   }
-  EXPECT_EQ(ValueOf(families, "memtide_pool_bytes", {{"tier", "device"}, {"state", "quarantined"}}),
+  EXPECT_EQ(ValueOf(families, "memtide_pool_bytes",
+                    {{"tier", "device"}, {"device", "1"}, {"state", "quarantined"}}),
             2 << 20);
 }
 

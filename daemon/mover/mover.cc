@@ -22,17 +22,22 @@ constexpr int kStepNice = 5;
 // A check of a copy reads it in pieces of at most this size.
 constexpr Bytes kCheckedAtOnce = MiB(8);
 
-NumaPlacement PlacementOf(const Device* device) {
-  return device == nullptr ? NumaPlacement() : device->placement();
+// Anywhere, unless all devices are on one node.
+NumaPlacement HostPlacement(const std::vector<Device*>& devices) {
+  if (devices.empty()) return NumaPlacement();
+  const NumaPlacement first = devices.front()->placement();
+  for (const Device* const device : devices) {
+    if (device->placement().node != first.node) return NumaPlacement();
+  }
+  return first;
 }
 
 // Threads that read and write the pool run where its memory is.
-WorkQueue::Options CopyThreads(const Device* device) {
-  return {device == nullptr ? 1 : device->copies_in_flight(), 0, PlacementOf(device).cpus};
+WorkQueue::Options CopyThreads(const Device& device) {
+  return {device.copies_in_flight(), 0, device.placement().cpus};
 }
 
-WorkQueue::Options StepThreads(const Device* device) {
-  const std::vector<int> cpus = PlacementOf(device).cpus;
+WorkQueue::Options StepThreads(const std::vector<int>& cpus) {
   const size_t half = std::max(1u, std::thread::hardware_concurrency() / 2);
   // With more than two nodes, half of the cores is more than a node has.
   return {cpus.empty() ? half : std::min(half, cpus.size()), kStepNice, cpus};
@@ -40,15 +45,22 @@ WorkQueue::Options StepThreads(const Device* device) {
 
 }  // namespace
 
-Mover::Mover(Device* device, Disk* disk, std::function<void(Event)> post)
-    : device_(device),
+Mover::Link::Link(Device* device)
+    : device(device),
+      checks("memtide-checks", {1, kStepNice, device->placement().cpus}),
+      out("memtide-out", CopyThreads(*device)),
+      in("memtide-in", CopyThreads(*device)) {}
+
+Mover::Mover(const std::vector<Device*>& devices, Disk* disk, std::function<void(Event)> post)
+    : devices_(devices),
       disk_(disk),
+      host_placement_(HostPlacement(devices)),
       post_(std::move(post)),
-      memory_("memtide-memory", {1, 0, PlacementOf(device).cpus}),
-      steps_("memtide-steps", StepThreads(device)),
-      checks_("memtide-checks", {1, kStepNice, PlacementOf(device).cpus}),
-      out_("memtide-out", CopyThreads(device)),
-      in_("memtide-in", CopyThreads(device)) {}
+      memory_("memtide-memory", {1, 0, host_placement_.cpus}),
+      steps_("memtide-steps", StepThreads(host_placement_.cpus)),
+      zeroes_("memtide-zeroes", {1, 0, host_placement_.cpus}) {
+  for (Device* const device : devices) links_.push_back(std::make_unique<Link>(device));
+}
 
 Mover::~Mover() {
   {
@@ -74,24 +86,27 @@ Mover::Range Mover::At(const MemoryPlace& place, Bytes size, Tier tier) const {
 }
 
 absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
-  MEMTIDE_CHECK(effect.tier != Tier::kSsd) << "region " << effect.region;
+  const Pool pool = effect.pool;
+  MEMTIDE_CHECK(pool.tier != Tier::kSsd) << "region " << effect.region;
   // /proc/PID/maps shows the name, and with it whose memory a process has mapped.
-  const std::string name = absl::StrCat("memtide-", std::string(TierName(effect.tier)), "-",
+  const std::string name = absl::StrCat("memtide-", std::string(TierName(pool.tier)), "-",
                                         effect.region.value(), "-uid", effect.uid);
   auto region = std::make_shared<Region>();
-  if (effect.tier == Tier::kHost) {
+  if (pool.tier == Tier::kHost) {
     MEMTIDE_CHECK(!effect.slot.IsZero() && effect.size.IsMultipleOf(effect.slot)) << effect.slot;
     MEMTIDE_ASSIGN_OR_RETURN(region->host,
-                             SharedMemory::Create(name, effect.size, PlacementOf(device_).node));
+                             SharedMemory::Create(name, effect.size, host_placement_.node));
     // systemd has the descriptor before the engine learns of the region, so no record of the
     // journal names memory that is not kept (decision 14).
     if (effect.persistent) StoreFd(RegionName(effect.region), region->host->fd());
     region->slot = effect.slot;
     AnnounceAll(*region);
-  } else if (device_ != nullptr) {
-    MEMTIDE_ASSIGN_OR_RETURN(region->device, device_->Allocate(name, effect.size, effect.memory));
+  } else if (pool.device < devices_.size()) {
+    MEMTIDE_ASSIGN_OR_RETURN(region->device,
+                             devices_[pool.device]->Allocate(name, effect.size, effect.memory));
+    region->device_number = pool.device;
   } else {
-    return absl::FailedPreconditionError("this node has no device");
+    return absl::FailedPreconditionError(absl::StrCat("this node has no ", PoolName(pool)));
   }
   return region;
 }
@@ -99,12 +114,15 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
 void Mover::Announce(const Region& region, Bytes offset) {
   char* const slot = region.host->data() + offset.count();
   if (disk_ != nullptr) disk_->AddBuffer(slot, region.slot);
-  if (device_ != nullptr) device_->AddHostMemory(slot, region.slot);
+  for (Device* const device : devices_) device->AddHostMemory(slot, region.slot);
 }
 
 void Mover::Withdraw(const Region& region, Bytes offset) {
   char* const slot = region.host->data() + offset.count();
-  if (device_ != nullptr) device_->RemoveHostMemory(slot);
+  // The first device, which was the first to have it, is the last to know it.
+  for (auto device = devices_.rbegin(); device != devices_.rend(); ++device) {
+    (*device)->RemoveHostMemory(slot);
+  }
   if (disk_ != nullptr) disk_->RemoveBuffer(slot);
 }
 
@@ -120,7 +138,7 @@ absl::Status Mover::Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory,
                           std::set<uint64_t> empty) {
   auto region = std::make_shared<Region>();
   MEMTIDE_ASSIGN_OR_RETURN(region->host,
-                           SharedMemory::Adopt(memory.Release(), size, PlacementOf(device_).node));
+                           SharedMemory::Adopt(memory.Release(), size, host_placement_.node));
   region->slot = slot;
   // A restored job has what its chunks use, and grows again by need (decision 18).
   for (const uint64_t offset : empty) region->host->Empty(Bytes(offset), slot).IgnoreError();
@@ -248,8 +266,10 @@ void Mover::Start(const StartTransfer& effect) {
 void Mover::CopyIn(const StartTransfer& effect) {
   Range from = At(effect.from, effect.size, Tier::kHost);
   Range to = At(effect.to, effect.size, Tier::kDevice);
-  in_.Push([this, effect, from = std::move(from), to = std::move(to)]() mutable {
-    absl::Status status = device_->CopyIn(*to.region->device, to.offset, from.host(), effect.size);
+  Link& link = LinkOf(to);
+  link.in.Push([this, &link, effect, from = std::move(from), to = std::move(to)]() mutable {
+    absl::Status status =
+        link.device->CopyIn(*to.region->device, to.offset, from.host(), effect.size);
     from = to = Range();
     post_(TransferDone{effect.transfer, std::move(status)});
   });
@@ -258,25 +278,30 @@ void Mover::CopyIn(const StartTransfer& effect) {
 void Mover::CopyOut(const StartTransfer& effect) {
   Range from = At(effect.from, effect.size, Tier::kDevice);
   Range to = At(effect.to, effect.size, Tier::kHost);
-  out_.Push([this, effect, from = std::move(from), to = std::move(to)]() mutable {
+  Link& link = LinkOf(from);
+  link.out.Push([this, &link, effect, from = std::move(from), to = std::move(to)]() mutable {
     absl::Status status =
-        device_->CopyOut(*from.region->device, from.offset, to.host(), effect.size);
+        link.device->CopyOut(*from.region->device, from.offset, to.host(), effect.size);
     from = to = Range();
     post_(TransferDone{effect.transfer, std::move(status)});
   });
 }
 
 void Mover::Zero(const StartTransfer& effect) {
-  const bool on_device = regions_.Find(effect.to.region)->device != nullptr;
-  Range to = At(effect.to, effect.size, on_device ? Tier::kDevice : Tier::kHost);
-  in_.Push([this, effect, to = std::move(to)]() mutable {
-    absl::Status status;
-    if (to.region->device != nullptr) {
-      status = device_->Zero(*to.region->device, to.offset, effect.size);
-    } else {
-      // StreamZero bypasses the caches, which hold what the training processes compute with.
-      StreamZero(to.host(), effect.size);
-    }
+  if (regions_.Find(effect.to.region)->device != nullptr) return ZeroOnDevice(effect);
+  zeroes_.Push([this, effect, to = At(effect.to, effect.size, Tier::kHost)]() mutable {
+    // StreamZero bypasses the caches, which hold what the training processes compute with.
+    StreamZero(to.host(), effect.size);
+    to = Range();
+    post_(TransferDone{effect.transfer, absl::OkStatus()});
+  });
+}
+
+void Mover::ZeroOnDevice(const StartTransfer& effect) {
+  Range to = At(effect.to, effect.size, Tier::kDevice);
+  Link& link = LinkOf(to);
+  link.in.Push([this, &link, effect, to = std::move(to)]() mutable {
+    absl::Status status = link.device->Zero(*to.region->device, to.offset, effect.size);
     to = Range();
     post_(TransferDone{effect.transfer, std::move(status)});
   });
@@ -286,27 +311,30 @@ void Mover::Zero(const StartTransfer& effect) {
 void Mover::Compare(const StartTransfer& effect) {
   Range device = At(effect.from, effect.size, Tier::kDevice);
   Range host = At(effect.to, effect.size, Tier::kHost);
-  checks_.Push([this, effect, device = std::move(device), host = std::move(host)]() mutable {
-    absl::Status status = FindDifference(device, host, effect.size);
-    device = host = Range();
-    post_(TransferDone{effect.transfer, std::move(status)});
-  });
+  Link& link = LinkOf(device);
+  link.checks.Push(
+      [this, &link, effect, device = std::move(device), host = std::move(host)]() mutable {
+        absl::Status status = FindDifference(link, device, host, effect.size);
+        device = host = Range();
+        post_(TransferDone{effect.transfer, std::move(status)});
+      });
 }
 
-absl::Status Mover::FindDifference(const Range& device, const Range& host, Bytes size) {
-  checked_.resize(std::min(size, kCheckedAtOnce).count());
-  for (Bytes at; at < size; at += Bytes(checked_.size())) {
-    const Bytes piece = std::min(size - at, Bytes(checked_.size()));
+absl::Status Mover::FindDifference(Link& link, const Range& device, const Range& host, Bytes size) {
+  std::vector<char>& checked = link.checked;
+  checked.resize(std::min(size, kCheckedAtOnce).count());
+  for (Bytes at; at < size; at += Bytes(checked.size())) {
+    const Bytes piece = std::min(size - at, Bytes(checked.size()));
     const absl::Status copied =
-        device_->CopyOut(*device.region->device, device.offset + at, checked_.data(), piece);
+        link.device->CopyOut(*device.region->device, device.offset + at, checked.data(), piece);
     // DATA_LOSS would say that the copies differ. If the memory has failed, the copy in host memory
     // is the whole one, and the drop of the other goes on.
     if (absl::IsDataLoss(copied)) return absl::UnavailableError(copied.message());
     MEMTIDE_RETURN_IF_ERROR(copied);
     const char* const expected = host.host() + at.count();
-    if (std::memcmp(expected, checked_.data(), piece.count()) == 0) continue;
+    if (std::memcmp(expected, checked.data(), piece.count()) == 0) continue;
     const char* const differs =
-        std::mismatch(expected, expected + piece.count(), checked_.data()).first;
+        std::mismatch(expected, expected + piece.count(), checked.data()).first;
     return absl::DataLossError(
         absl::StrCat("its copies on the device and in host memory differ at byte ",
                      at.count() + (differs - expected)));

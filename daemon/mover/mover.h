@@ -1,13 +1,15 @@
 // Mover: carries out the engine's memory effects: regions, stores, transfers and optimizer steps.
 //
-// The Mover owns the memory of the regions and one queue per device direction, each served by as
-// many threads as the device takes copies at once. Disk transfers go straight to the Disk, which
-// bounds what is in flight. The threads of the direction into the device also zero slots, those of
-// the host included. The engine bounds the queues: there is at most one transfer per slot. Making
-// and dropping memory is slow (pre-faulting takes 0.1 to 1.7 s per GiB) and has a thread of its
-// own. Steps run on half of the cores at a lower priority, because the training processes need the
-// others. Checks of copies have a thread at that priority, too, and one buffer of 8 MiB at most. On
-// a machine with several NUMA nodes, host memory and the threads are on the device's.
+// The Mover owns the memory of the regions and, for each device, one queue per direction, each
+// served by as many threads as the device takes copies at once: no device waits for the copies of
+// another. Disk transfers go straight to the Disk, which bounds what is in flight. The threads of
+// the direction into a device also zero its slots; those of the host have a thread of their own.
+// The engine bounds the queues: there is at most one transfer per slot. Making and dropping memory
+// is slow (pre-faulting takes 0.1 to 1.7 s per GiB) and has a thread of its own. Steps run on half
+// of the cores at a lower priority, because the training processes need the others. Checks of
+// copies have a thread for each device at that priority, too, and one buffer of 8 MiB at most. On a
+// machine with several NUMA nodes, the threads of a device are on its node, and host memory is on
+// the node of the devices, if all are on one.
 //
 // Each effect ends with one event, passed to `post` from a thread of the Mover or of the Disk
 // (TransferDone, StepDone, RegionMade, RegionDropped, SlotReleased, SlotPopulated, StoreMade or
@@ -30,6 +32,7 @@
 #include "base/bytes.h"
 #include "base/ids.h"
 #include "base/mutex.h"
+#include "base/numa.h"
 #include "daemon/device/device.h"
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/events.h"
@@ -43,10 +46,10 @@ namespace memtide {
 
 class Mover {
  public:
-  // `device` and `disk` are null if the node has none; both must outlive the Mover. `post` is
-  // called from several threads at once, until the Mover is destroyed. It must not wait for the
-  // Mover or the disk.
-  Mover(Device* device, Disk* disk, std::function<void(Event)> post);
+  // `devices` are those of the node by number, and `disk` is null if it has none; all must outlive
+  // the Mover. `post` is called from several threads at once, until the Mover is destroyed. It must
+  // not wait for the Mover or the disk.
+  Mover(const std::vector<Device*>& devices, Disk* disk, std::function<void(Event)> post);
   ~Mover();
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
@@ -93,10 +96,22 @@ class Mover {
     Bytes offset;
   };
 
+  // What moves bytes of one device.
+  struct Link {
+    explicit Link(Device* device);
+
+    Device* const device;
+    std::vector<char> checked;  // A piece of a copy. Used by the thread of the checks only.
+    // Destroyed before everything above.
+    WorkQueue checks, out, in;
+  };
+  // The one of the region's device. REQUIRES: the region is of a device.
+  Link& LinkOf(const Range& range) { return *links_[range.region->device_number]; }
+
   Range At(const MemoryPlace& place, Bytes size, Tier tier) const;
   absl::StatusOr<std::shared_ptr<Region>> Make(const MakeRegion& effect);
   absl::Status Make(const MakeStore& effect);
-  // Registers one slot of host memory with the disk and the device, or takes that back.
+  // Registers one slot of host memory with the disk and the devices, or takes that back.
   void Announce(const Region& region, Bytes offset);
   void Withdraw(const Region& region, Bytes offset);
   void AnnounceAll(const Region& region);
@@ -106,14 +121,17 @@ class Mover {
   void CopyIn(const StartTransfer& effect);
   void CopyOut(const StartTransfer& effect);
   void Zero(const StartTransfer& effect);
+  void ZeroOnDevice(const StartTransfer& effect);
   void Compare(const StartTransfer& effect);
   // OK if both hold the same bytes, else DATA_LOSS with where they differ first. Called by the
-  // thread of the checks only.
-  absl::Status FindDifference(const Range& device, const Range& host, Bytes size);
+  // thread of the link's checks only.
+  static absl::Status FindDifference(Link& link, const Range& device, const Range& host,
+                                     Bytes size);
   void UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction);
 
-  Device* const device_;
+  const std::vector<Device*> devices_;  // By number.
   Disk* const disk_;
+  const NumaPlacement host_placement_;
   const std::function<void(Event)> post_;
   Regions regions_;
 
@@ -121,12 +139,10 @@ class Mover {
   CondVar disk_idle_;
   uint64_t disk_transfers_ ABSL_GUARDED_BY(mutex_) = 0;  // Started and not yet completed.
 
-  std::vector<char> checked_;  // A piece of a copy. Used by the thread of the checks only.
-
   // Destroyed before everything above. memory_, which releases the regions, ends after the others.
   WorkQueue memory_;
-  WorkQueue steps_, checks_;
-  WorkQueue out_, in_;
+  WorkQueue steps_, zeroes_;
+  std::vector<std::unique_ptr<Link>> links_;  // By the number of the device.
 };
 
 }  // namespace memtide

@@ -62,7 +62,7 @@ TEST_F(MoverTest, EveryEffectIsAnsweredOnceAlsoWhenTheMoverEnds) {
     Begin(Kind::kSsdToHost, slot, slot);
     Begin(Kind::kDeviceToHost, slot, slot);
   }
-  mover_->Start(MakeRegion{RegionId(3), Tier::kHost, 0, kSlot, kSlot});
+  mover_->Start(MakeRegion{RegionId(3), {Tier::kHost}, 0, kSlot, kSlot});
   mover_->Start(MakeStore{StoreId(2), kSlot});
   mover_.reset();
   EXPECT_EQ(inbox_.count(), 3u + 5 * kSlots + 2);
@@ -72,8 +72,8 @@ TEST_F(MoverTest, WhatCannotBeMadeIsAnsweredWithTheReasonAndMayBeTriedAgain) {
   const absl::Status fault = absl::ResourceExhaustedError("injected");
   device_.Fail(0, fault);
   disk_->FailStore(0, fault);
-  mover_->Start(MakeRegion{kDevice, Tier::kDevice, 0, kSlot, kSlot});
-  mover_->Start(MakeRegion{RegionId(9), Tier::kHost, 0, GiB(uint64_t{1} << 20), kSlot});
+  mover_->Start(MakeRegion{kDevice, {Tier::kDevice}, 0, kSlot, kSlot});
+  mover_->Start(MakeRegion{RegionId(9), {Tier::kHost}, 0, GiB(uint64_t{1} << 20), kSlot});
   mover_->Start(MakeStore{kStore, kSlot});
   EXPECT_EQ(inbox_.Await("region 2"), fault);
   EXPECT_EQ(inbox_.Await("region 9").code(), absl::StatusCode::kResourceExhausted);
@@ -102,7 +102,7 @@ TEST_F(MoverTest, WhatIsDroppedIsGoneAndItsIdCanComeBack) {
   EXPECT_EQ(inbox_.Await("no region 2"), absl::OkStatus());
   EXPECT_EQ(inbox_.Await("no store 1"), absl::OkStatus());
   EXPECT_EQ(mover_->Export(kHost).status().code(), absl::StatusCode::kNotFound);
-  mover_->Start(MakeRegion{RegionId(4), Tier::kHost, 0, kSlot, kSlot});
+  mover_->Start(MakeRegion{RegionId(4), {Tier::kHost}, 0, kSlot, kSlot});
   EXPECT_EQ(inbox_.Await("region 4"), absl::OkStatus());
   const absl::StatusOr<MemoryExport> memory = mover_->Export(RegionId(4));
   ASSERT_TRUE(memory.ok()) << memory.status();
@@ -133,10 +133,10 @@ TEST_F(MoverTest, WhatIsDroppedHasNoMemoryAlsoForClientsThatHaveItsDescriptor) {
 
 TEST(MoverWithoutEdgesTest, ANodeWithoutDeviceOrDiskSaysSo) {
   Inbox inbox;
-  Mover mover(nullptr, nullptr, [&](Event event) { inbox.Post(std::move(event)); });
-  mover.Start(MakeRegion{RegionId(1), Tier::kDevice, 0, MiB(2), MiB(2)});
+  Mover mover({}, nullptr, [&](Event event) { inbox.Post(std::move(event)); });
+  mover.Start(MakeRegion{RegionId(1), {Tier::kDevice}, 0, MiB(2), MiB(2)});
   mover.Start(MakeStore{StoreId(1), MiB(2)});
-  mover.Start(MakeRegion{RegionId(2), Tier::kHost, 0, MiB(2), MiB(2)});
+  mover.Start(MakeRegion{RegionId(2), {Tier::kHost}, 0, MiB(2), MiB(2)});
   EXPECT_EQ(inbox.Await("region 1").code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(inbox.Await("store 1").code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(inbox.Await("region 2"), absl::OkStatus());
@@ -177,7 +177,7 @@ TEST_F(MoverTest, MemoryAndThreadsAreOnTheNodeOfTheDevice) {
   while (!CPU_ISSET(cpu, &allowed)) --cpu;
   EXPECT_TRUE(ThreadsOn(cpu).empty());
   PlacedDevice placed(&device_, {0, {cpu}});
-  mover_ = std::make_unique<Mover>(&placed, disk_.get(),
+  mover_ = std::make_unique<Mover>(std::vector<Device*>{&placed}, disk_.get(),
                                    [this](Event event) { inbox_.Post(std::move(event)); });
   MakeAll();
   EXPECT_EQ(Move(Kind::kHostToDevice, 0, 0), absl::OkStatus());
@@ -190,6 +190,18 @@ TEST_F(MoverTest, MemoryAndThreadsAreOnTheNodeOfTheDevice) {
   mover_.reset();
   if (!preferred.ok()) GTEST_SKIP() << "this sandbox forbids it: " << preferred.status();
   EXPECT_EQ(*preferred, 0);
+}
+
+TEST_F(MoverTest, HostMemoryBetweenDevicesOfTwoNodesIsAnywhere) {
+  PlacedDevice first(&device_, {0, {}}), second(&device_, {1, {}});
+  mover_ = std::make_unique<Mover>(std::vector<Device*>{&first, &second}, disk_.get(),
+                                   [this](Event event) { inbox_.Post(std::move(event)); });
+  mover_->Start(MakeRegion{kHost, {Tier::kHost}, 0, kSlot, kSlot});
+  ASSERT_EQ(inbox_.Await("region 1"), absl::OkStatus());
+  const auto preferred = PreferredNode(Mapping(*mover_, kHost).data());
+  mover_.reset();
+  if (!preferred.ok()) GTEST_SKIP() << "this sandbox forbids it: " << preferred.status();
+  EXPECT_FALSE(preferred->has_value());
 }
 
 }  // namespace

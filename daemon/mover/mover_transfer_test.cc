@@ -103,10 +103,46 @@ TEST_F(MoverTransferTest, ADirectionDoesNotWaitForTheOtherNorForTheDisk) {
   device_.AwaitHeld(1);
   EXPECT_EQ(Move(Kind::kDeviceToHost, 1, 1), absl::OkStatus());
   EXPECT_EQ(Move(Kind::kHostToSsd, 2, 2), absl::OkStatus());
-  mover_->Start(MakeRegion{RegionId(3), Tier::kHost, 0, kSlot, kSlot});
+  mover_->Start(MakeRegion{RegionId(3), {Tier::kHost}, 0, kSlot, kSlot});
   EXPECT_EQ(inbox_.Await("region 3"), absl::OkStatus());
   device_.Release();
   EXPECT_EQ(inbox_.Await(held), absl::OkStatus());
+}
+
+TEST_F(MoverTransferTest, ADeviceDoesNotWaitForTheCopiesOfAnother) {
+  EmulatedDevice emulated{EmulatedDeviceOptions{}};
+  FaultyDevice other(&emulated);
+  mover_ = std::make_unique<Mover>(std::vector<Device*>{&device_, &other}, disk_.get(),
+                                   [this](Event event) { inbox_.Post(std::move(event)); });
+  MakeAll();
+  constexpr RegionId kOther{3};
+  mover_->Start(MakeRegion{kOther, {Tier::kDevice, 1}, 0, kSlot * kSlots, kSlot});
+  ASSERT_EQ(inbox_.Await("region 3"), absl::OkStatus());
+  device_.Hold(1);
+  const std::string held = Begin(Kind::kHostToDevice, 0, 0);
+  device_.AwaitHeld(1);
+  const auto move = [&](Kind kind, MemoryPlace from, MemoryPlace to) {
+    StartTransfer transfer;
+    transfer.transfer = TransferId(next_++);
+    transfer.kind = kind;
+    transfer.size = kSlot;
+    transfer.from = from;
+    transfer.to = to;
+    mover_->Start(transfer);
+    return inbox_.Await("transfer " + std::to_string(transfer.transfer.value()));
+  };
+  {
+    Mapping host(*mover_, kHost), device(*mover_, kOther);
+    host.Fill(1, 'x', kSlot);
+    EXPECT_EQ(move(Kind::kHostToDevice, {kHost, kSlot}, {kOther, kSlot * 2}), absl::OkStatus());
+    EXPECT_TRUE(device.Holds(2, 'x', kSlot));
+    EXPECT_EQ(move(Kind::kZero, {}, {kHost, kSlot}), absl::OkStatus());
+    EXPECT_EQ(move(Kind::kDeviceToHost, {kOther, kSlot * 2}, {kHost, kSlot}), absl::OkStatus());
+    EXPECT_TRUE(host.Holds(1, 'x', kSlot));
+  }
+  device_.Release();
+  EXPECT_EQ(inbox_.Await(held), absl::OkStatus());
+  mover_.reset();
 }
 
 TEST_F(MoverTransferTest, ATransferOutsideItsRegionIsABrokenInvariant) {
@@ -119,7 +155,7 @@ TEST_F(MoverTransferTest, ATransferOutsideItsRegionIsABrokenInvariant) {
 // One is on its way while the other waits in the device's stream.
 TEST_F(MoverTransferTest, ADeviceThatTakesTwoCopiesAtOnceGetsTwo) {
   FaultyDevice two(&device_, /*copies_in_flight=*/2);
-  mover_ = std::make_unique<Mover>(&two, disk_.get(),
+  mover_ = std::make_unique<Mover>(std::vector<Device*>{&two}, disk_.get(),
                                    [this](Event event) { inbox_.Post(std::move(event)); });
   MakeAll();
   for (const Kind kind : {Kind::kHostToDevice, Kind::kDeviceToHost}) {
@@ -138,8 +174,8 @@ TEST_F(MoverTransferTest, ADeviceThatTakesTwoCopiesAtOnceGetsTwo) {
 
 TEST_F(MoverTransferTest, ACheckReadsALargeChunkInPieces) {
   constexpr Bytes kLarge = MiB(20);
-  mover_->Start(MakeRegion{kHost, Tier::kHost, 0, kLarge, kLarge});
-  mover_->Start(MakeRegion{kDevice, Tier::kDevice, 0, kLarge, kLarge});
+  mover_->Start(MakeRegion{kHost, {Tier::kHost}, 0, kLarge, kLarge});
+  mover_->Start(MakeRegion{kDevice, {Tier::kDevice}, 0, kLarge, kLarge});
   ASSERT_EQ(inbox_.Await("region 1"), absl::OkStatus());
   ASSERT_EQ(inbox_.Await("region 2"), absl::OkStatus());
   const auto check = [&] {

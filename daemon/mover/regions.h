@@ -2,6 +2,7 @@
 #ifndef MEMTIDE_DAEMON_MOVER_REGIONS_H_
 #define MEMTIDE_DAEMON_MOVER_REGIONS_H_
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -18,13 +19,14 @@
 
 namespace memtide {
 
-// One region: memory of the host or of a device, never both. Freed with its last holder.
+// One region: memory of the host or of one device, never both. Freed with its last holder.
 struct Region {
   MemoryExport Export() const;
   Bytes size() const { return device != nullptr ? device->size() : host->size(); }
 
   absl::optional<SharedMemory> host;
   std::unique_ptr<DeviceMemory> device;
+  uint32_t device_number = 0;
   Bytes slot;
   // Offsets of a host region's slots without memory. Used by the memory thread only.
   std::set<uint64_t> empty;

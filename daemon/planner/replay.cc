@@ -42,7 +42,9 @@ uint32_t HomeSlots(const AccessSequence& sequence, const ReplayOptions& options)
 
 EngineOptions NodeFor(const AccessSequence& sequence, const ReplayOptions& options) {
   EngineOptions node;
-  node.device_capacity = sequence.chunk_size * options.device_slots;
+  if (options.device_slots > 0) {
+    node.device_capacities = {sequence.chunk_size * options.device_slots};
+  }
   node.host_capacity = sequence.chunk_size * options.host_slots;
   if (NeedsDisk(sequence, options)) {
     node.ssd_capacity = sequence.chunk_size * HomeSlots(sequence, options);

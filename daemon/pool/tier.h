@@ -1,10 +1,13 @@
 // Tier: the three kinds of memory, fastest first. The order of the enumerators is the order in
-// which chunks leave (device, then host, then ssd).
+// which chunks leave (device, then host, then ssd). Pool: what a node has of one kind, or one of
+// its devices.
 #ifndef MEMTIDE_DAEMON_POOL_TIER_H_
 #define MEMTIDE_DAEMON_POOL_TIER_H_
 
 #include <cstdint>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace memtide {
@@ -16,6 +19,22 @@ inline constexpr Tier kAllTiers[kTiers] = {Tier::kDevice, Tier::kHost, Tier::kSs
 // "device", "host", "ssd": as in metrics, messages and the command line.
 constexpr absl::string_view TierName(Tier tier) {
   return tier == Tier::kDevice ? "device" : tier == Tier::kHost ? "host" : "ssd";
+}
+
+// Devices are numbered from 0. Host and SSD memory have one pool each, with the number 0.
+struct Pool {
+  Tier tier = Tier::kHost;
+  uint32_t device = 0;
+};
+inline bool operator==(const Pool& a, const Pool& b) {
+  return a.tier == b.tier && a.device == b.device;
+}
+inline bool operator!=(const Pool& a, const Pool& b) { return !(a == b); }
+
+// "device/0", "device/1", "host", "ssd".
+inline std::string PoolName(const Pool& pool) {
+  const std::string name(TierName(pool.tier));
+  return pool.tier == Tier::kDevice ? absl::StrCat(name, "/", pool.device) : name;
 }
 
 }  // namespace memtide

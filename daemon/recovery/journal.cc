@@ -54,6 +54,7 @@ void Encode(const JobRecord& job, journal::Job* out) {
   for (const Bytes share : job.shares) out->add_share_bytes(share.count());
   for (const uint32_t slots : job.guaranteed) out->add_guaranteed_slots(slots);
   out->set_device_memory(static_cast<uint32_t>(job.device_memory));
+  out->set_device(job.device);
   for (const RegionId region : job.regions) out->add_regions(region.value());
   for (const StoreId store : job.stores) out->add_stores(store.value());
   for (const std::vector<uint32_t>& counts : job.store_stripes) {
@@ -78,6 +79,7 @@ JobRecord Decode(const journal::Job& job) {
   const int guaranteed = std::min(kTiers, job.guaranteed_slots_size());
   for (int i = 0; i < guaranteed; ++i) out.guaranteed[i] = job.guaranteed_slots(i);
   out.device_memory = static_cast<MemoryKind>(job.device_memory());
+  out.device = job.device();
   for (const uint32_t region : job.regions()) out.regions.push_back(RegionId(region));
   for (const uint32_t store : job.stores()) out.stores.push_back(StoreId(store));
   for (const journal::Stripes& stripes : job.store_stripes()) {
@@ -126,10 +128,11 @@ journal::Entry Encode(const Record& record) {
   return entry;
 }
 
-// False if an enum has an unknown value.
+// False if a field has a value that no daemon writes.
 bool Decode(const journal::Entry& entry, Record* record) {
   for (const journal::Job& job : entry.jobs()) {
     if (job.device_memory() > static_cast<uint32_t>(MemoryKind::kCudaIpc)) return false;
+    if (job.device() >= kMostDevices) return false;
     if (job.chunk_bytes() == 0) return false;
     record->jobs.push_back(Decode(job));
   }

@@ -26,6 +26,7 @@ JobRecord SomeJob(uint64_t id) {
   job.time_to_live = std::chrono::hours(1);
   job.shares = {Bytes(0), MiB(64), MiB(128)};
   job.device_memory = MemoryKind::kCudaIpc;
+  job.device = 3;
   job.regions = {RegionId(1), RegionId(5)};
   job.stores = {StoreId(2), StoreId(6)};
   job.store_stripes = {{3, 1}, {1, 1}};
@@ -71,6 +72,7 @@ TEST(JournalTest, WhatOneProcessAppendedAnotherReads) {
   EXPECT_EQ(read.time_to_live, job.time_to_live);
   EXPECT_EQ(read.shares, job.shares);
   EXPECT_EQ(read.device_memory, job.device_memory);
+  EXPECT_EQ(read.device, job.device);
   EXPECT_EQ(read.regions, job.regions);
   EXPECT_EQ(read.stores, job.stores);
   EXPECT_EQ(read.store_stripes, job.store_stripes);

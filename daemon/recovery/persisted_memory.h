@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "base/bytes.h"
 
@@ -17,8 +18,10 @@ struct PersistedMemory {
   // In use now: memory, and blocks of each file system (by its device number).
   Bytes memory;
   std::map<uint64_t, Bytes> blocks;
-  // The least pools that the jobs fit into again.
-  Bytes device_pool, host_pool, ssd_pool;
+  // The least pools that the jobs fit into again; of devices by number, those without jobs may be
+  // left out.
+  std::vector<Bytes> device_pools;
+  Bytes host_pool, ssd_pool;
 };
 
 }  // namespace memtide

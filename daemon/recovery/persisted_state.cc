@@ -8,6 +8,7 @@
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 
@@ -50,8 +51,15 @@ void SetLeastPools(const Restore& restore, PersistedMemory* measured) {
     host_copies[chunk.job] += chunk.host.has_value();
   }
   std::array<Bytes, kTiers> fixed, used, claimed;
+  std::vector<Bytes> devices;
   for (const JobRecord& job : restore.job_records) {
-    for (const Tier tier : kAllTiers) {
+    // Device shares are never elastic.
+    const Bytes device_share = job.shares[static_cast<int>(Tier::kDevice)];
+    if (!device_share.IsZero()) {
+      devices.resize(std::max<size_t>(devices.size(), job.device + 1));
+      devices[job.device] += device_share;
+    }
+    for (const Tier tier : {Tier::kHost, Tier::kSsd}) {
       const int i = static_cast<int>(tier);
       if (job.guaranteed[i] == 0) {
         fixed[i] += job.shares[i];
@@ -69,7 +77,7 @@ void SetLeastPools(const Restore& restore, PersistedMemory* measured) {
     const int i = static_cast<int>(tier);
     return fixed[i] + std::max(used[i], fixed[i].IsZero() ? Bytes(0) : claimed[i]);
   };
-  measured->device_pool = least(Tier::kDevice);
+  measured->device_pools = std::move(devices);
   measured->host_pool = least(Tier::kHost);
   measured->ssd_pool = least(Tier::kSsd);
 }

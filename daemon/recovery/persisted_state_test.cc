@@ -58,17 +58,18 @@ TEST(PersistedStateTest, TheLeastPoolsHaveRoomForWhatIsUsedAndForFixedShares) {
   }
   PersistedMemory measured;
   SetLeastPools(restore, &measured);
-  EXPECT_EQ(measured.device_pool, Bytes(0));
+  EXPECT_TRUE(measured.device_pools.empty());
   EXPECT_EQ(measured.host_pool, MiB(2) * (15 + 2)) << "a copy each, and what the idle job may have";
   EXPECT_EQ(measured.ssd_pool, MiB(2) * (3 * 10 + kMinSlots)) << "whole stores";
 
   JobRecord fixed;
   fixed.job = JobId(3);
   fixed.chunk_size = MiB(2);
+  fixed.device = 1;
   fixed.shares = {MiB(16), MiB(32), Bytes(0)};
   restore.job_records.push_back(fixed);
   SetLeastPools(restore, &measured);
-  EXPECT_EQ(measured.device_pool, MiB(16));
+  EXPECT_EQ(measured.device_pools, (std::vector<Bytes>{Bytes(), MiB(16)}));
   EXPECT_EQ(measured.host_pool, MiB(32) + MiB(2) * (25 + 2)) << "besides what the others claim";
 }
 

@@ -27,6 +27,8 @@ namespace memtide {
 struct NodeDefaults {
   Tier fastest = Tier::kHost;
   Limits limits;
+  // By the number of the device, the 16 bytes of the GPU's uuid. Empty: the device is no GPU.
+  std::vector<std::string> device_uuids;
 };
 
 absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefaults& node);

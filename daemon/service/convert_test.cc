@@ -37,6 +37,23 @@ TEST(ConvertTest, FillsInWhatAFetchLeavesUnsaid) {
   EXPECT_EQ(ToEvent(SomeFetch(), NodeDefaults{})->tier, Tier::kHost);
 }
 
+TEST(ConvertTest, ADeviceIsNamedByItsNumberOrItsUuid) {
+  NodeDefaults node = NodeWithDevice();
+  node.device_uuids = {"", "another 16 bytes", "sixteen bytes of"};
+  v1::OpenRequest request;
+  EXPECT_EQ(ToEvent(request, node)->device, absl::nullopt);
+  request.set_device_number(7);
+  EXPECT_EQ(ToEvent(request, node)->device, 7u) << "the engine knows which there are";
+  request.set_cuda_device_uuid("sixteen bytes of");
+  EXPECT_EQ(ToEvent(request, node)->device, 2u);
+  for (const char* const unknown : {"", "sixteen bytes on", "sixteen bytes of a name"}) {
+    request.set_cuda_device_uuid(unknown);
+    const absl::Status status = ToEvent(request, node).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("none of the node's 3 devices"), absl::string_view::npos);
+  }
+}
+
 TEST(ConvertTest, TakesWhatAFetchSays) {
   v1::FetchRequest request = SomeFetch();
   request.set_tier(v1::TIER_HOST);

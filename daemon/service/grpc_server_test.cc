@@ -90,7 +90,8 @@ class GrpcServerTest : public testing::Test {
     context_.daemon_uid = 7;
     context_.version = "1.2.3";
     context_.boot_id = "boot";
-    context_.cuda_device_uuid = "sixteen bytes of";
+    context_.node.device_uuids = {"another 16 bytes", "sixteen bytes of"};
+    context_.cuda_maps_when_idle = {false, true};
     context_.warnings = {"no huge pages"};
     context_.ssd_directories.resize(1);
     context_.ssd_directories[0].set_path("/fast");
@@ -175,10 +176,13 @@ TEST_F(GrpcServerTest, ACallOfASessionBecomesItsEventAndTheReplyItsResponse) {
 TEST_F(GrpcServerTest, AnOpenedJobKnowsItsGpuAndItsShareMayChange) {
   OpenReply open;
   open.device_memory = MemoryKind::kCudaDescriptor;
+  open.device = 1;
   engine_.Answer(absl::OkStatus(), open);
   v1::OpenResponse opened;
   ASSERT_TRUE(sessions_->Open(Context().get(), v1::OpenRequest(), &opened).ok());
   EXPECT_EQ(opened.cuda_device_uuid(), "sixteen bytes of");
+  EXPECT_EQ(opened.device_number(), 1u);
+  EXPECT_TRUE(opened.cuda_maps_when_idle());
   EXPECT_EQ(opened.device_memory(), v1::MEMORY_KIND_CUDA_DESCRIPTOR);
   engine_.Next<OpenCall>();
   engine_.Answer(absl::OkStatus(), ResizeReply{12, 9});

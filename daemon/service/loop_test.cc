@@ -140,7 +140,7 @@ TEST(LoopTest, HandlesTheRenewalOfASessionAheadOfAFullQueue) {
 TEST(LoopTest, EndsNoSessionWhoseRenewalWaitsBehindOtherEvents) {
   constexpr int kTicks = 45;  // Two thirds of a session's lease.
   FakeSink sink;
-  Engine engine({MiB(64), MiB(64)});
+  Engine engine({{MiB(64)}, MiB(64)});
   Instant played{std::chrono::seconds(1)};
   std::function<void()> meanwhile;
   Loop loop(

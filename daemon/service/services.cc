@@ -38,14 +38,21 @@ absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Conte
 // The service adds what the engine does not know: the GPU's uuid and the limits.
 void Fill(const ServiceContext& service, const OpenReply& reply, v1::OpenResponse* response) {
   ToResponse(reply, response);
-  response->set_cuda_device_uuid(service.cuda_device_uuid);
-  response->set_cuda_maps_when_idle(service.cuda_maps_when_idle);
+  // A node without a device has device 0 in its replies, too.
+  if (reply.device < service.node.device_uuids.size()) {
+    response->set_cuda_device_uuid(service.node.device_uuids[reply.device]);
+    response->set_cuda_maps_when_idle(service.cuda_maps_when_idle[reply.device]);
+  }
   ToProto(service.node.limits, response->mutable_limits());
 }
 
 void Fill(const ServiceContext& service, const InspectReply& reply,
           v1::InspectNodeResponse* response) {
   ToResponse(reply, response);
+  for (v1::Pool& pool : *response->mutable_pools()) {
+    if (pool.tier() != v1::TIER_DEVICE) continue;
+    pool.set_cuda_device_uuid(service.node.device_uuids.at(pool.device_number()));
+  }
   response->set_version(service.version);
   response->set_boot_id(service.boot_id);
   for (const std::string& warning : service.warnings) response->add_warnings(warning);

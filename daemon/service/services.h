@@ -30,12 +30,12 @@ struct ServiceContext {
   uint32_t daemon_uid = 0;  // The uid that may drain the node, besides root.
   std::string version;
   std::string boot_id;
-  std::string cuda_device_uuid;       // Empty if the device is not a GPU.
-  bool cuda_maps_when_idle = false;   // See OpenResponse.cuda_maps_when_idle.
+  // By the number of the device; see OpenResponse.cuda_maps_when_idle.
+  std::vector<bool> cuda_maps_when_idle;
   std::vector<std::string> warnings;  // See InspectNodeResponse.warnings.
   // See InspectNodeResponse.ssd_directories.
   std::vector<v1::SsdDirectory> ssd_directories;
-  // What the device does with host memory now. Called from any thread.
+  // What the devices do with host memory now. Called from any thread.
   std::function<HostMemoryUse()> host_memory = [] { return HostMemoryUse(); };
 };
 

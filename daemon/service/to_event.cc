@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
@@ -31,12 +34,31 @@ absl::StatusOr<absl::optional<MemoryKind>> ToMemoryKind(v1::MemoryKind kind) {
   return {FromProto(kind)};
 }
 
+constexpr size_t kCudaUuidBytes = 16;
+
 // Zero is what a client sends that does not set the field; its retries could not be distinguished
 // from new requests.
 absl::Status CheckRequestId(uint64_t request_id) {
   if (request_id != 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "request_id: zero; choose a new number for each new request, so that a retry is known");
+}
+
+// nullopt: the engine chooses the device. It also knows which numbers there are.
+absl::StatusOr<absl::optional<uint32_t>> ToDevice(const v1::OpenRequest& request,
+                                                  const NodeDefaults& node) {
+  if (request.has_device_number()) return {request.device_number()};
+  if (!request.has_cuda_device_uuid()) return {absl::nullopt};
+  const std::string& uuid = request.cuda_device_uuid();
+  const std::vector<std::string>& known = node.device_uuids;
+  // An emulated device has no uuid, and is not named by an empty one.
+  const auto found = std::find(known.begin(), known.end(), uuid);
+  if (uuid.size() == kCudaUuidBytes && found != known.end()) {
+    return {static_cast<uint32_t>(found - known.begin())};
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cuda_device_uuid: ", absl::BytesToHexString(uuid), ", which is none of the node's ",
+      known.size(), " devices; see memtided --list-gpus, and choose GPUs by --device"));
 }
 
 absl::Status CheckRanks(const v1::OpenRequest& request) {
@@ -80,6 +102,7 @@ absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefau
         absl::StrCat("chunk_size_bytes: ", request.chunk_size_bytes(), "; must be a multiple of ",
                      FormatBytes(kChunkAlignment), ", at most ", FormatBytes(kMaxChunkSize)));
   }
+  MEMTIDE_ASSIGN_OR_RETURN(event.device, ToDevice(request, node));
   event.device_share = Bytes(request.device_share_bytes());
   event.host_share = Bytes(request.host_share_bytes());
   event.ssd_share = Bytes(request.ssd_share_bytes());

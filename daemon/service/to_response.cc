@@ -45,7 +45,8 @@ void ToProto(const KindUsage& usage, v1::KindUsage* proto) {
 }
 
 void ToProto(const PoolUsage& pool, v1::Pool* proto) {
-  proto->set_tier(ToProto(pool.tier));
+  proto->set_tier(ToProto(pool.pool.tier));
+  proto->set_device_number(pool.pool.device);
   proto->set_capacity_bytes(pool.capacity.count());
   proto->set_used_bytes(pool.used.count());
   proto->set_reserved_bytes((pool.reserved - pool.quarantined).count());
@@ -95,6 +96,7 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
   proto->set_job_name(session.job_name);
   proto->set_leases(session.leases);
   proto->set_chunk_size_bytes(session.chunk_size.count());
+  proto->set_device_number(session.device);
   proto->set_device_share_bytes(session.device_share.count());
   proto->set_host_share_bytes(session.host_share.count());
   proto->set_host_ballooned_bytes(session.host_balloon.count());
@@ -134,6 +136,7 @@ void ToResponse(const OpenReply& reply, v1::OpenResponse* response) {
   for (const RegionId region : reply.regions) response->add_region_ids(region.value());
   ToProto(reply.session_lease, response->mutable_session_lease());
   response->set_device_memory(ToProto(reply.device_memory));
+  response->set_device_number(reply.device);
   response->set_committed_step(reply.committed_step);
   response->set_step_manifest(reply.manifest);
 }

@@ -38,15 +38,25 @@ class DaemonDeviceTest : public testing::Test {
   const ScratchDirectory scratch_;
 };
 
-TEST_F(DaemonDeviceTest, TakesTheFirstGpuAndNamesTheOthers) {
+TEST_F(DaemonDeviceTest, TakesAllGpus) {
   const std::string log = Log({}, "memory=100MiB,devices=2", 0);
-  EXPECT_THAT(log, HasSubstr("device pool: 60 MiB of GPU 0, Fake GPU, 100 MiB, GPU-fa616b65"));
-  EXPECT_THAT(log, ContainsRegex("GPU 1 \\(Fake GPU, 100 MiB, GPU-fb616b65.*is not used"));
+  EXPECT_THAT(log, HasSubstr("device/0 pool: 60 MiB of GPU 0, Fake GPU, 100 MiB, GPU-fa616b65"));
+  EXPECT_THAT(log, HasSubstr("device/1 pool: 60 MiB of GPU 1, Fake GPU, 100 MiB, GPU-fb616b65"));
+  EXPECT_THAT(log, Not(HasSubstr("is not used")));
 }
 
-TEST_F(DaemonDeviceTest, TakesTheGpuThatIsNamed) {
-  EXPECT_THAT(Log({"--device=cuda:1", "--device-pool=10MiB"}, "memory=100MiB,devices=2", 0),
-              HasSubstr("device pool: 10 MiB of GPU 1"));
+TEST_F(DaemonDeviceTest, TakesTheGpusThatAreNamedAndNamesTheOthers) {
+  const std::string log =
+      Log({"--device=cuda:2,cuda:1", "--device-pool=10MiB"}, "memory=100MiB,devices=3", 0);
+  EXPECT_THAT(log, HasSubstr("device/0 pool: 10 MiB of GPU 2"));
+  EXPECT_THAT(log, HasSubstr("device/1 pool: 10 MiB of GPU 1"));
+  EXPECT_THAT(log, ContainsRegex("GPU 0 \\(Fake GPU, 100 MiB, GPU-fa616b65.*is not used"));
+}
+
+TEST_F(DaemonDeviceTest, EmulatesSeveralDevices) {
+  const std::string log = Log({"--device=emulated:2", "--device-pool=8MiB"}, "driver=none", 0);
+  EXPECT_THAT(log, HasSubstr("device/0 pool: 8 MiB of emulated device"));
+  EXPECT_THAT(log, HasSubstr("device/1 pool: 8 MiB of emulated device"));
 }
 
 TEST_F(DaemonDeviceTest, SaysWhereMemoryIsLentByLegacyIpc) {
@@ -96,7 +106,7 @@ TEST_F(DaemonDeviceTest, RunsWithoutAGpuIfNoFlagNamesOne) {
   EXPECT_THAT(Log({}, "driver=no-uvm", 0), HasSubstr("the GPU is not used"));
   const std::string emulated = Log({"--device-pool=8MiB"}, "driver=no-uvm", 0);
   EXPECT_THAT(emulated, HasSubstr("a device is emulated instead"));
-  EXPECT_THAT(emulated, HasSubstr("device pool: emulated device, 8 MiB"));
+  EXPECT_THAT(emulated, HasSubstr("device/0 pool: 8 MiB of emulated device"));
 }
 
 // Daemons on one GPU of 100 MiB.
@@ -117,7 +127,7 @@ class SharedGpuTest : public testing::Test {
     std::vector<std::string> all = {"--host-pool=8MiB", "--no-ssd", "--metrics-address=off"};
     all.insert(all.end(), flags.begin(), flags.end());
     return std::make_unique<DaemonProcess>(
-        all, std::vector<std::string>{"MEMTIDE_FAKE_CUDA=memory=100MiB,dir=" + devices_.path()});
+        all, std::vector<std::string>{"MEMTIDE_FAKE_CUDA=" + fake_ + ",dir=" + devices_.path()});
   }
   std::unique_ptr<DaemonProcess> Service(const std::string& name) const {
     return Start({"--device-pool=20MiB", "--socket-dir=" + Sockets(name)});
@@ -128,6 +138,7 @@ class SharedGpuTest : public testing::Test {
   }
 
   const ScratchDirectory scratch_, devices_;
+  std::string fake_ = "memory=100MiB";
   int lifeline_[2];
 };
 
@@ -155,6 +166,22 @@ TEST_F(SharedGpuTest, AServiceHasItsGpuAloneUntilItEndsOrIsKilled) {
   const auto last = Private("c");
   EXPECT_TRUE(last->WaitUntilReady()) << last->log();
   EXPECT_THAT(last->log(), Not(HasSubstr("shared")));
+}
+
+TEST_F(SharedGpuTest, AGpuThatAServiceHasIsLeftOutWhereThereAreOthers) {
+  fake_ = "memory=100MiB,devices=2";
+  const auto first =
+      Start({"--device=cuda:0", "--device-pool=20MiB", "--socket-dir=" + Sockets("a")});
+  ASSERT_TRUE(first->WaitUntilReady()) << first->log();
+  const auto second = Service("b");
+  ASSERT_TRUE(second->WaitUntilReady()) << second->log();
+  EXPECT_THAT(second->log(), HasSubstr("a GPU is not used: "));
+  EXPECT_THAT(second->log(), HasSubstr("device/0 pool: 20 MiB of GPU 1"));
+  EXPECT_THAT(second->log(), Not(HasSubstr("device/1 pool")));
+  const auto named =
+      Start({"--device=cuda:0,cuda:1", "--device-pool=20MiB", "--socket-dir=" + Sockets("c")});
+  EXPECT_EQ(named->Wait(), 1);
+  EXPECT_THAT(named->log(), HasSubstr("belongs to the service memtided"));
 }
 
 TEST_F(SharedGpuTest, PrivateDaemonsShareAGpuAndWhoStartsLaterIsTold) {

@@ -179,6 +179,20 @@ Config WithParts(Config config) {
   return config;
 }
 
+Config WithDevices(Config config) {
+  if (config.device_slots == 0) return config;
+  // A stream of its own, as above.
+  Random random(config.seed ^ 0x64657669636573);
+  config.devices = random.Between(2, 3);
+  // Room for jobs on several devices.
+  config.limits.sessions += random.Below(3);
+  config.limits.sessions_per_uid += random.Below(3);
+  Weight(&config, OpKind::kOpen) += random.Below(8);
+  if (config.host_slots != 0) config.host_slots += random.Between(0, 12);
+  if (config.ssd_slots != 0) config.ssd_slots += random.Between(0, 12);
+  return config;
+}
+
 EngineOptions ToOptions(const Config& config) {
   EngineOptions options;
   // A remainder that fits no chunk: no job gets it, and it must not unbalance the sums.
@@ -186,7 +200,9 @@ EngineOptions ToOptions(const Config& config) {
   const auto capacity = [&](uint32_t slots) {
     return slots == 0 ? Bytes(0) : config.chunk_size * slots + rest;
   };
-  options.device_capacity = capacity(config.device_slots);
+  if (config.device_slots > 0) {
+    options.device_capacities.assign(config.devices, capacity(config.device_slots));
+  }
   options.host_capacity = capacity(config.host_slots);
   options.ssd_capacity = capacity(config.ssd_slots);
   options.limits = config.limits;
@@ -201,8 +217,9 @@ EngineOptions ToOptions(const Config& config) {
 
 std::string Describe(const Config& config) {
   return absl::StrCat(
-      "seed ", config.seed, ": chunks of ", FormatBytes(config.chunk_size), ", device ",
-      config.device_slots, ", host ", config.host_slots, ", ssd ", config.ssd_slots,
+      "seed ", config.seed, ": chunks of ", FormatBytes(config.chunk_size), ", ", config.devices,
+      config.devices == 1 ? " device of " : " devices of ", config.device_slots, ", host ",
+      config.host_slots, ", ssd ", config.ssd_slots,
       config.slot_regions ? " slots (the device's are regions)" : " slots", "; shares ",
       config.device_share, "/", config.host_share, "/", config.ssd_share,
       config.elastic ? " elastic" : "", "; reserve ", config.host_reserve, "; uids ", config.uids,
@@ -230,6 +247,7 @@ std::string ToSource(const Config& config) {
   add("seed", config.seed, plain.seed, "");
   add("chunk_size", config.chunk_size.count(), plain.chunk_size.count(), "Bytes");
   add("device_slots", config.device_slots, plain.device_slots, "");
+  add("devices", config.devices, plain.devices, "");
   add("host_slots", config.host_slots, plain.host_slots, "");
   add("ssd_slots", config.ssd_slots, plain.ssd_slots, "");
   add("slot_regions", config.slot_regions, plain.slot_regions, "");

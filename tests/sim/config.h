@@ -55,6 +55,7 @@ struct Config {
   // Pools in chunks of this size; jobs may choose other sizes.
   Bytes chunk_size = MiB(2);
   uint32_t device_slots = 0, host_slots = 4, ssd_slots = 0;
+  uint32_t devices = 1;          // Each has device_slots; without these there is none.
   bool activations = false;      // See WithActivations.
   bool parts = false;            // See WithParts.
   bool slot_regions = false;     // The device lends its memory slot by slot.
@@ -82,6 +83,8 @@ Config MakeConfig(uint64_t seed);
 Config WithActivations(Config config);
 // The same node, whose clients also compute parts of their steps. Without host memory: no change.
 Config WithParts(Config config);
+// The same node with two or three such devices. Without one: no change.
+Config WithDevices(Config config);
 EngineOptions ToOptions(const Config& config);
 // One line, for people: what was random about this seed.
 std::string Describe(const Config& config);

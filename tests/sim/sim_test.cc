@@ -89,7 +89,8 @@ TEST(SimulationTest, EverySeedKeepsEveryPromiseInTheSameWay) {
   ExpectAllReached(probes, 0, kFirstProbeOfActivations);
 }
 
-// The first seeds again, on a device that runs on with what killed clients left.
+// The first seeds again, on a device that runs on with what killed clients left; every second one
+// on several.
 TEST(SimulationTest, KernelsOfKilledClientsHitNoChunkOfOthers) {
   constexpr uint64_t kSeeds = 1000;
   std::signal(SIGABRT, OnAbort);
@@ -97,13 +98,15 @@ TEST(SimulationTest, KernelsOfKilledClientsHitNoChunkOfOthers) {
     Config config = MakeConfig(seed);
     if (config.device_slots == 0) continue;
     config.quarantine = true;
+    if (seed % 2 == 0) config = WithDevices(config);
     AnnounceSeed(config);
     const Outcome outcome = Simulation::Run(config, MakeOps(config));
     ASSERT_EQ(outcome.broken, "") << outcome.last << "with a quarantine, seed " << seed;
   }
 }
 
-// The first seeds again, with chunks that clients discard, some of which never reach SSD.
+// The first seeds again, with chunks that clients discard, some of which never reach SSD; every
+// second one on several devices.
 TEST(SimulationTest, ActivationsKeepEveryPromise) {
   constexpr uint64_t kFewSeeds = 1000;
   std::signal(SIGABRT, OnAbort);
@@ -111,7 +114,8 @@ TEST(SimulationTest, ActivationsKeepEveryPromise) {
   const uint64_t seeds = FromEnvironment("MEMTIDE_SIM_SEEDS", kFewSeeds);
   Probes probes;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
-    const Config config = WithActivations(MakeConfig(seed));
+    const Config plain = MakeConfig(seed);
+    const Config config = WithActivations(seed % 2 == 0 ? WithDevices(plain) : plain);
     AnnounceSeed(config);
     const Outcome outcome = Simulation::Run(config, MakeOps(config));
     ASSERT_EQ(outcome.broken, "") << outcome.last << HowToReproduce(config);
@@ -121,7 +125,8 @@ TEST(SimulationTest, ActivationsKeepEveryPromise) {
   ExpectAllReached(probes, kFirstProbeOfActivations, kFirstProbeOfParts);
 }
 
-// The first seeds again, with parts of steps that clients compute; every second one as above, too.
+// The first seeds again, with parts of steps that clients compute; every second one as above, too,
+// and every third on several devices.
 TEST(SimulationTest, PartsThatClientsComputeKeepEveryPromise) {
   constexpr uint64_t kFewSeeds = 1000;
   std::signal(SIGABRT, OnAbort);
@@ -129,7 +134,7 @@ TEST(SimulationTest, PartsThatClientsComputeKeepEveryPromise) {
   const uint64_t seeds = FromEnvironment("MEMTIDE_SIM_SEEDS", kFewSeeds);
   Probes probes;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
-    const Config plain = MakeConfig(seed);
+    const Config plain = seed % 3 == 0 ? WithDevices(MakeConfig(seed)) : MakeConfig(seed);
     const Config config = WithParts(seed % 2 == 0 ? WithActivations(plain) : plain);
     if (!config.parts) continue;
     AnnounceSeed(config);

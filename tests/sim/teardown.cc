@@ -94,9 +94,9 @@ void Simulation::EndAll() {
   }
   Ask(InspectCall{});
   if (!verdict_.ok()) return;
-  for (const auto& [tier, pool] : model_.state().pools) {
+  for (const PoolUsage& pool : model_.state().pools) {
     if (pool.free != pool.capacity) {
-      return verdict_.Broken(absl::StrCat("everybody left, and the ", std::string(TierName(tier)),
+      return verdict_.Broken(absl::StrCat("everybody left, and the ", PoolName(pool.pool),
                                           " pool lacks ", FormatBytes(pool.capacity - pool.free)));
     }
   }

@@ -43,11 +43,15 @@ std::string Text(const std::vector<RegionId>& regions) {
   return text;
 }
 
+// Device 0 is named as the only one, so that the traces of seeds with one device are all alike.
+std::string OfDevice(uint32_t device) { return device == 0 ? "" : StrCat("/", device); }
+std::string Text(const Pool& pool) { return StrCat(Text(pool.tier), OfDevice(pool.device)); }
+
 std::string Text(const JobRecord& job) {
   std::string text = StrCat(" {job ", job.job.value(), " uid ", job.uid, " '", job.name, "' chunk ",
                             job.chunk_size.count(), " ttl ", job.time_to_live.count(), " ",
-                            Text(job.device_memory), " step ", job.committed_step, " '",
-                            job.manifest, "'", Text(job.regions));
+                            Text(job.device_memory), OfDevice(job.device), " step ",
+                            job.committed_step, " '", job.manifest, "'", Text(job.regions));
   for (const StoreId store : job.stores) StrAppend(&text, " s", store.value());
   for (int tier = 0; tier < kTiers; ++tier) {
     StrAppend(&text, " ", job.shares[tier].count(), "/", job.guaranteed[tier]);
@@ -95,7 +99,8 @@ struct EventText {
   std::string operator()(const OpenCall& e) const {
     return StrCat(Head("Open", e), " job '", e.job_name.substr(0, 8), "' chunk ",
                   e.chunk_size.count(), " shares ", e.device_share.count(), "/",
-                  e.host_share.count(), "/", e.ssd_share.count(), " ttl ", e.time_to_live.count());
+                  e.host_share.count(), "/", e.ssd_share.count(), " ttl ", e.time_to_live.count(),
+                  e.device.has_value() ? StrCat(" device ", *e.device) : "");
   }
   std::string operator()(const RenewCall& e) const { return Head("Renew", e); }
   std::string operator()(const CloseCall& e) const { return Head("Close", e); }
@@ -195,9 +200,9 @@ struct ReplyText {
   std::string operator()(const std::monostate&) const { return ""; }
   std::string operator()(const OpenReply& r) const {
     std::string text =
-        StrCat(" job ", r.job.value(), " slots ", r.device_slots, "/", r.host_slots, "/",
-               r.ssd_slots, " chunks ", r.max_chunks, " budget ", r.lease_budget, " step ",
-               r.committed_step, " '", r.manifest, "' regions");
+        StrCat(" job ", r.job.value(), " slots ", r.device_slots, OfDevice(r.device), "/",
+               r.host_slots, "/", r.ssd_slots, " chunks ", r.max_chunks, " budget ", r.lease_budget,
+               " step ", r.committed_step, " '", r.manifest, "' regions");
     return text + Text(r.regions);
   }
   std::string operator()(const AllocateReply& r) const { return StrCat(" ", Text(r.chunks)); }
@@ -241,7 +246,7 @@ struct ReplyText {
   std::string operator()(const InspectReply& r) const {
     std::string text;
     for (const PoolUsage& pool : r.pools) {
-      StrAppend(&text, " ", Text(pool.tier), " used ", pool.used.count(), " reserved ",
+      StrAppend(&text, " ", Text(pool.pool), " used ", pool.used.count(), " reserved ",
                 pool.reserved.count(), " withheld ", pool.balloon.count(), " scrubbing ",
                 pool.scrubbing.count(), " free ", pool.free.count());
     }
@@ -296,7 +301,7 @@ struct EffectText {
     return StrCat("CloseSession session ", e.session.value(), " ", Code(e.reason));
   }
   std::string operator()(const MakeRegion& e) const {
-    return StrCat("MakeRegion r", e.region.value(), " ", Text(e.tier), " uid ", e.uid, " ",
+    return StrCat("MakeRegion r", e.region.value(), " ", Text(e.pool), " uid ", e.uid, " ",
                   e.size.count());
   }
   std::string operator()(const DropRegion& e) const {

@@ -12,7 +12,8 @@ constexpr uint32_t kBatch = 16;
 
 EngineOptions RoomFor(uint32_t batches) {
   EngineOptions options = ThreeTiers();
-  options.device_capacity = options.host_capacity = kChunk * kBatch * batches;
+  options.device_capacities = {kChunk * kBatch * batches};
+  options.host_capacity = kChunk * kBatch * batches;
   options.ssd_capacity = kChunk * 1024;
   return options;
 }

@@ -55,8 +55,9 @@ absl::optional<absl::Status> EngineState::TryClaim(const Job& job, uint32_t coun
   const uint32_t used =
       std::max(job.tier(Tier::kHost).pinned_chunks(), job.waiting.LargestAt(Tier::kHost)) + 1;
   const uint32_t guaranteed = std::max(host.guaranteed(), host.slots_for_claims());
-  const bool exceeds = host.is_elastic() && claimed > guaranteed &&
-                       job.chunk_size * (claimed - guaranteed) > ledger_.Unguaranteed(Tier::kHost);
+  const bool exceeds =
+      host.is_elastic() && claimed > guaranteed &&
+      job.chunk_size * (claimed - guaranteed) > ledger_.Unguaranteed({Tier::kHost});
   if (exceeds || std::max(claimed, host.claims() + count + used) > slots) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "requested ", count, " chunks with their home in host memory; ", host.claims(), " of the ",

@@ -12,7 +12,7 @@ using absl::StatusCode;
 
 // Thirteen of the host slots are never claimed.
 constexpr uint32_t kClaims = 3;
-EngineOptions Node() { return {kChunk * 4, kChunk * (13 + kClaims), kChunk * 64, Limits()}; }
+EngineOptions Node() { return {{kChunk * 4}, kChunk * (13 + kClaims), kChunk * 64, Limits()}; }
 
 TEST(HomeTest, InHostMemoryKeepsAChunkFromSsd) {
   EngineHarness node(Node());
@@ -67,10 +67,10 @@ TEST(HomeTest, InHostMemoryIsOnlyForTransientChunksOfAJobWithADevice) {
   EXPECT_EQ(node.CodeOf(node.AllocateTransient(session, 1, Tier::kDevice)),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(node.CodeOf(node.AllocateTransient(session, 1, Tier::kSsd)), StatusCode::kOk);
-  EngineHarness host({Bytes(0), kChunk * 32, kChunk * 64, Limits()});
+  EngineHarness host({{}, kChunk * 32, kChunk * 64, Limits()});
   EXPECT_EQ(host.CodeOf(host.AllocateTransient(host.Open(), 1, Tier::kHost)),
             StatusCode::kInvalidArgument);
-  EngineHarness two({kChunk * 4, kChunk * 8, Bytes(0), Limits()});
+  EngineHarness two({{kChunk * 4}, kChunk * 8, Bytes(0), Limits()});
   EXPECT_EQ(two.CodeOf(two.AllocateTransient(two.Open(), 1, Tier::kHost)), StatusCode::kOk)
       << "the lowest tier";
 }

@@ -13,7 +13,7 @@ using Kind = StartTransfer::Kind;
 class PredictTest : public testing::Test, public EngineHarness {
  protected:
   // Four slots on the device, room for all in the host.
-  PredictTest() : EngineHarness({kChunk * 4, kChunk * 32, Bytes(0), Limits()}) {
+  PredictTest() : EngineHarness({{kChunk * 4}, kChunk * 32, Bytes(0), Limits()}) {
     session_ = Open();
     chunks_ = Allocate(session_, 8);
   }

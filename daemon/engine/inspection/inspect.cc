@@ -27,9 +27,7 @@ std::vector<KindUsage> EngineState::Kinds(const Job* job) const {
 
 void EngineState::On(const InspectCall& event) {
   InspectReply seen;
-  for (const Tier tier : kAllTiers) {
-    if (!ledger_.capacity(tier).IsZero()) seen.pools.push_back(ledger_.Usage(tier));
-  }
+  for (const Pool pool : ledger_.Pools()) seen.pools.push_back(ledger_.Usage(pool));
   seen.kinds = Kinds(nullptr);
   seen.counters = counters_;
   seen.limits = options_.limits;
@@ -56,6 +54,7 @@ void EngineState::On(const InspectCall& event) {
       info.job = session.job->id;
       info.job_name = session.job->name;
       info.chunk_size = session.job->chunk_size;
+      info.device = session.job->share(Tier::kDevice).pool().device;
       info.device_share = session.job->share(Tier::kDevice).bytes();
       info.host_share = session.job->share(Tier::kHost).bytes();
       info.host_balloon = info.chunk_size * session.job->share(Tier::kHost).balloon();

@@ -23,6 +23,7 @@ struct OpenReply {
   Bytes chunk_size;
   // Slots of the job at each tier; zero: the tier is not there.
   uint32_t device_slots = 0, host_slots = 0, ssd_slots = 0;
+  uint32_t device = 0;  // Has the device slots.
   // Most chunks that the job can have.
   uint32_t max_chunks = 0;
   // The lease budget at the working tier. It leaves slots to early write-back and prefetch.
@@ -218,7 +219,7 @@ struct Record {
 
 struct MakeRegion {
   RegionId region;
-  Tier tier = Tier::kHost;                        // Device or host.
+  Pool pool;                                      // A device's, or the host's.
   uint32_t uid = 0;                               // The tenant: no region ever has two.
   Bytes size, slot;                               // Whole slots of that size.
   MemoryKind memory = MemoryKind::kSharedMemory;  // How it will be lent.

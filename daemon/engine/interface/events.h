@@ -55,6 +55,9 @@ struct OpenCall {
   // together. Zero ranks: the session has no such others.
   uint32_t rank = 0, ranks = 0;
   Bytes chunk_size;  // A multiple of kChunkAlignment, at most kMaxChunkSize.
+  // The device that lends the device share. nullopt: the one with most free memory, of several such
+  // the first.
+  absl::optional<uint32_t> device;
   // Shares of the pools. Zero: all that is free. Rounded down to whole chunks.
   Bytes device_share, host_share, ssd_share;
   // Host and SSD shares of zero follow what jobs need. Ignored by nodes without SSD.
@@ -152,8 +155,8 @@ struct DescribeCall {
   std::vector<ChunkId> chunks;
 };
 
-// Changes the job's share of the device pool; see Resize in the protocol. Answered with ResizeReply
-// when memory that is too much has been given back.
+// Changes the job's share of its device's pool; see Resize in the protocol. Answered with
+// ResizeReply when memory that is too much has been given back.
 struct ResizeCall {
   CallId call;
   SessionId session;

@@ -27,6 +27,7 @@ struct JobRecord {
   // By tier; zero: none. The limit of an elastic share.
   std::array<Bytes, kTiers> shares;
   std::array<uint32_t, kTiers> guaranteed{};  // Slots by tier; zero: the share is fixed.
+  uint32_t device = 0;                        // Lends the device share.
   MemoryKind device_memory = MemoryKind::kSharedMemory;
   // The segments behind the host and SSD slots, in their order. Each has slots_per_region or
   // slots_per_store slots; the last one may have fewer.

@@ -19,6 +19,7 @@ namespace memtide {
 inline constexpr uint32_t kMinSlots = 4;
 // ClientQuiet comes at most this long after the end of a session.
 inline constexpr Duration kQuietWithin = std::chrono::seconds(8);
+inline constexpr uint32_t kMostDevices = 256;    // One node has no more.
 inline constexpr Bytes kMaxRegionSize = GiB(1);  // One registered io_uring buffer.
 
 // A chunk's number in the engine's table: the low 32 bits of its id. The high 32 bits are the
@@ -76,9 +77,9 @@ struct ChunkInfo {
   bool torn = false;
 };
 
-// One tier's pool. used + reserved + balloon + scrubbing + free = capacity, always.
+// One pool. used + reserved + balloon + scrubbing + free = capacity, always.
 struct PoolUsage {
-  Tier tier = Tier::kHost;
+  Pool pool;
   Bytes capacity;
   Bytes used;       // Slots that hold a chunk's copy, or are being filled with one.
   Bytes reserved;   // Empty slots that are lent to a job.
@@ -106,6 +107,7 @@ struct SessionInfo {
   bool open = false;
   std::string job_name;
   uint32_t leases = 0;
+  uint32_t device = 0;  // Has the device share.
   Bytes chunk_size, device_share, host_share;
   Bytes host_balloon;  // Slots of the share that the balloon holds.
   std::vector<KindUsage> kinds;

@@ -39,7 +39,7 @@ void EngineState::On(const HostMemory& event) {
     // Capped at the pool, because sessions may report any size.
     // The job has one report, that of the session that sent the last one. All of its sessions are
     // taken to be alike.
-    rises[id] = std::min(rise, ledger_.capacity(Tier::kHost)) * job->sessions.size();
+    rises[id] = std::min(rise, ledger_.capacity({Tier::kHost})) * job->sessions.size();
   }
   Apply(ledger_.BalanceBalloons(std::min(event.available, kEnough), reserve, rises));
   const bool balloon = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {

@@ -15,7 +15,7 @@ using absl::StatusCode;
 constexpr Bytes kReserve = MiB(16), kPlenty = MiB(128);  // 8 chunks, and 64.
 
 EngineOptions Reserving(uint64_t host_slots = 16, uint64_t ssd_slots = 64) {
-  EngineOptions options{Bytes(0), kChunk * host_slots, kChunk * ssd_slots, Limits()};
+  EngineOptions options{{}, kChunk * host_slots, kChunk * ssd_slots, Limits()};
   options.host_reserve = kReserve;
   return options;
 }

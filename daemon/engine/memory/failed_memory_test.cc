@@ -12,7 +12,7 @@ namespace {
 class FailedMemoryTest : public testing::Test {
  protected:
   static EngineOptions WithSlots() {
-    EngineOptions options{kChunk * 6, kChunk * 4, kChunk * 64, Limits()};
+    EngineOptions options{{kChunk * 6}, kChunk * 4, kChunk * 64, Limits()};
     options.device_kinds = {MemoryKind::kCudaDescriptor};
     return options;
   }

@@ -35,8 +35,8 @@ absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) cons
   if (std::count(kinds.begin(), kinds.end(), *event.device_memory) > 0) return *event.device_memory;
   const auto name = [](std::string* out, MemoryKind kind) { absl::StrAppend(out, KindName(kind)); };
   return absl::FailedPreconditionError(absl::StrCat(
-      "device_memory: the node's device cannot lend its memory as ", KindName(*event.device_memory),
-      "; it can as ", absl::StrJoin(kinds, ", ", name)));
+      "device_memory: the node's devices cannot lend their memory as ",
+      KindName(*event.device_memory), "; they can as ", absl::StrJoin(kinds, ", ", name)));
 }
 
 void EngineState::TakeShares(Job& job, std::unique_ptr<JobShares> shares) {
@@ -62,7 +62,7 @@ void EngineState::Grow(Job& job, Tier tier) {
   if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.persistent});
   // Device memory ends with the daemon, so that no region of it is persistent.
   const bool on_device = tier == Tier::kDevice;
-  Emit(MakeRegion{RegionId(number), tier, job.uid, size, job.chunk_size,
+  Emit(MakeRegion{RegionId(number), share.pool(), job.uid, size, job.chunk_size,
                   on_device ? job.device_memory : MemoryKind::kSharedMemory,
                   job.persistent && !on_device});
 }

@@ -38,11 +38,12 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
   }
   MEMTIDE_RETURN_IF_ERROR(ledger_.CheckDeviceRegions(share, slots));
   const Bytes wanted = job.chunk_size * slots;
-  const Bytes free = ledger_.Free(Tier::kDevice);
+  const Bytes free = ledger_.Free(share.pool());
   if (wanted > share.bytes() && wanted - share.bytes() > free) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the device pool has ", FormatBytes(free), " free; the job would grow by ",
-                     FormatBytes(wanted - share.bytes()), ", from ", FormatBytes(share.bytes())));
+        absl::StrCat("the ", PoolName(share.pool()), " pool has ", FormatBytes(free),
+                     " free; the job would grow by ", FormatBytes(wanted - share.bytes()),
+                     ", from ", FormatBytes(share.bytes())));
   }
   return absl::OkStatus();
 }
@@ -159,11 +160,11 @@ void EngineState::ExpireResizes() {
     if (!job->resize.has_value() || now_ < job->resize->deadline) continue;
     ++counters_.deadlines_exceeded;
     const Share& share = job->share(Tier::kDevice);
-    std::string text = absl::StrCat(
-        "the device share of ", share.target(),
-        " chunks holds, and is reached later: ", job->tier(Tier::kDevice).pinned_chunks(),
-        " chunks are leased, and ", share.surplus_regions(), " regions are used, and ",
-        share.leaving().size(), " not yet returned, above it");
+    std::string text =
+        absl::StrCat("the share of ", share.target(), " chunks of ", PoolName(share.pool()),
+                     " holds, and is reached later: ", job->tier(Tier::kDevice).pinned_chunks(),
+                     " chunks are leased, and ", share.surplus_regions(), " regions are used, and ",
+                     share.leaving().size(), " not yet returned, above it");
     if (!job->last_error.ok()) {
       absl::StrAppend(&text, "; last failure: ", job->last_error.message());
     }

@@ -192,7 +192,7 @@ TEST(ResizeTest, OnlyJobsWithSlotRegionsAndAHomeBelowAreResized) {
   ResizeHarness emulated(options);
   EXPECT_EQ(emulated.CodeOf(emulated.Resize(emulated.OpenEight(), 5)),
             StatusCode::kFailedPrecondition);
-  options.device_capacity = Bytes();
+  options.device_capacities.clear();
   ResizeHarness none(options);
   EXPECT_EQ(none.CodeOf(none.Resize(none.Open(), 5)), StatusCode::kFailedPrecondition);
 }

@@ -51,15 +51,15 @@ void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking) {
 bool EngineState::ReclaimForOpen(const OpenCall& open) {
   bool lacks = false;
   // Device memory is never reclaimed, so waiting for it would not help.
-  if (open.device_share > ledger_.Free(Tier::kDevice)) return false;
+  if (open.device_share > ledger_.Free(ledger_.DeviceFor(open))) return false;
   for (const Tier tier : {Tier::kHost, Tier::kSsd}) {
     const Bytes needed = ledger_.NeededToOpen(open, tier);
-    if (needed <= ledger_.Free(tier)) continue;
+    if (needed <= ledger_.Free({tier})) continue;
     // Other jobs may retain all of their guaranteed shares.
-    if (needed > ledger_.Unguaranteed(tier)) return false;
+    if (needed > ledger_.Unguaranteed({tier})) return false;
     Apply(ledger_.ReclaimFromOthers({tier, needed, Bytes(0), nullptr}, DemandsOf(tier)));
     // On SSD no victim leaves, so that waiting would not help. In host memory leases end.
-    if (tier == Tier::kSsd && needed > ledger_.Free(tier)) return false;
+    if (tier == Tier::kSsd && needed > ledger_.Free({tier})) return false;
     lacks = true;
   }
   return lacks;

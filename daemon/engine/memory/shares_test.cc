@@ -16,7 +16,7 @@ constexpr uint32_t kHostSlots = 48, kSsdSlots = 1024;
 class SharesHarness : public EngineHarness {
  public:
   explicit SharesHarness(uint64_t ssd_slots = kSsdSlots, uint64_t host_slots = kHostSlots)
-      : EngineHarness({Bytes(0), kChunk * host_slots, kChunk * ssd_slots, Limits()}) {}
+      : EngineHarness({{}, kChunk * host_slots, kChunk * ssd_slots, Limits()}) {}
 
   // The call; the session is `last_`.
   CallId BeginOpen(Bytes host_share = Bytes(0), std::string name = "") {

@@ -74,6 +74,7 @@ JobRecord EngineState::RecordOf(const Job& job) const {
     record.guaranteed[static_cast<int>(tier)] = share.guaranteed();
   }
   record.device_memory = job.device_memory;
+  record.device = job.share(Tier::kDevice).pool().device;
   const Share& host = job.share(Tier::kHost);
   const Share& ssd = job.share(Tier::kSsd);
   for (const uint32_t id : host.segments()) record.regions.push_back(RegionId(id));

@@ -270,7 +270,7 @@ TEST(RestartTest, AReleasedChunkIsWholeWhileAnotherFetchNamesIt) {
 }
 
 TEST(RestartTest, TransientChunksAreGone) {
-  EngineOptions options{MiB(8), MiB(32), MiB(128), Limits()};
+  EngineOptions options{{MiB(8)}, MiB(32), MiB(128), Limits()};
   options.persistent_jobs = true;
   EngineByteHarness node(options);
   const SessionId session = node.Open("job", std::chrono::hours(1));
@@ -295,7 +295,7 @@ TEST(RestartTest, TransientChunksAreGone) {
 }
 
 TEST(RestartTest, ATransientChunkIsGoneAlsoWhereItsEntryWasFreedInTheSameEvent) {
-  EngineOptions options{MiB(8), MiB(32), EngineByteHarness::kChunk * 8, Limits()};
+  EngineOptions options{{MiB(8)}, MiB(32), EngineByteHarness::kChunk * 8, Limits()};
   options.persistent_jobs = true;
   EngineByteHarness node(options);
   const SessionId session = node.Open("job", std::chrono::hours(1));

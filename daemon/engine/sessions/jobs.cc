@@ -38,7 +38,7 @@ absl::Status EngineState::CheckOpen(const OpenCall& event) const {
   if (event.time_to_live < Duration(0) || event.time_to_live > options_.limits.max_time_to_live) {
     return absl::InvalidArgumentError("time_to_live must be between 0 and 24 h");
   }
-  return absl::OkStatus();
+  return ledger_.CheckDevice(event);
 }
 
 // A name belongs to one user: the job of another user with the same name is never joined.
@@ -52,9 +52,16 @@ Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
   return nullptr;
 }
 
-// Whether the session may be one more rank of the job. In jobs that outlive the daemon, ranks share
-// nothing.
+// Whether the session may be one more of the job, and one more rank. In jobs that outlive the
+// daemon, ranks share nothing.
 absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) const {
+  const Share& device = job.share(Tier::kDevice);
+  if (device.exists() && event.device.value_or(device.pool().device) != device.pool().device) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job \"", job.name, "\" has its memory on device ", device.pool().device,
+                     ", not on device ", *event.device,
+                     ": join it from a process that uses that device, or end it first"));
+  }
   if (job.persistent) return absl::OkStatus();
   if (event.ranks != job.ranks) {
     return absl::FailedPreconditionError(
@@ -94,8 +101,8 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
                         "job \"", job->name, "\" has chunks of ", FormatBytes(job->chunk_size),
                         ", not of ", FormatBytes(event.chunk_size))));
     }
-    const absl::Status as_rank = CheckJoins(*job, event);
-    if (!as_rank.ok()) return Refuse(event.call, as_rank);
+    const absl::Status joins = CheckJoins(*job, event);
+    if (!joins.ok()) return Refuse(event.call, joins);
     // Until the Open is answered, the session counts as opening, and does not expire.
     session.job = job;
     session.rank = event.rank;
@@ -218,6 +225,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   open.job = job.id;
   open.chunk_size = job.chunk_size;
   open.device_slots = job.share(Tier::kDevice).slots_with_balloon();
+  open.device = job.share(Tier::kDevice).pool().device;
   const Share& host = job.share(Tier::kHost);
   open.host_slots = host.is_elastic() ? host.limit() : host.slots_with_balloon();
   open.ssd_slots = job.share(Tier::kSsd).limit();

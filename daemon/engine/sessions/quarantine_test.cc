@@ -179,7 +179,7 @@ TEST_F(QuarantineTest, AWriteBackThatRunsWhenItsWriterDiesEndsBeforeTheSlotIsLef
 
 TEST(QuarantineOfAHomeTest, WhereSlotsStayATornChunkIsWrittenWhenTheSessionIsQuiet) {
   EngineOptions options;
-  options.device_capacity = kChunk * 4;
+  options.device_capacities = {kChunk * 4};
   options.quarantine_device_slots = true;
   EngineHarness node(options);
   const SessionId killed = node.Open(1000, "job"), other = node.Open(1000, "job");

@@ -141,7 +141,7 @@ void Share::CheckSegments() const {
     // which cannot begin, has ended.
     MEMTIDE_CHECK(target_ == limit_ && (limit_ == 0 || bytes_ == chunk_size_ * limit_));
   }
-  MEMTIDE_CHECK(balloon_ == 0 || tier_ == Tier::kHost);
+  MEMTIDE_CHECK(balloon_ == 0 || tier() == Tier::kHost);
   MEMTIDE_CHECK(slots_->changing_slots() >= deflating_);
 }
 

@@ -40,7 +40,8 @@ class Share {
   Share& operator=(const Share&) = delete;
 
   JobId job() const { return job_; }
-  Tier tier() const { return tier_; }
+  Pool pool() const { return pool_; }
+  Tier tier() const { return pool_.tier; }
   Bytes chunk_size() const { return chunk_size_; }
 
   // False: the job has no memory of this pool.
@@ -118,7 +119,7 @@ class Share {
  private:
   friend class JobShares;
   friend class ShareLedger;
-  Share(JobId job, Tier tier, Bytes chunk_size) : job_(job), tier_(tier), chunk_size_(chunk_size) {}
+  Share(JobId job, Pool pool, Bytes chunk_size) : job_(job), pool_(pool), chunk_size_(chunk_size) {}
 
   // The next number of slots that whole segments reach, from `slots` up or down. The rest of a
   // partial segment would be idle.
@@ -132,7 +133,7 @@ class Share {
   void CheckSegments() const;
 
   const JobId job_;
-  const Tier tier_;
+  const Pool pool_;
   const Bytes chunk_size_;
   Bytes bytes_;
   uint32_t target_ = 0, guaranteed_ = 0, limit_ = 0, balloon_ = 0;

@@ -25,7 +25,7 @@ uint32_t CeilDiv(Bytes a, Bytes b) {
 
 // A small pool has small segments. Otherwise the first job would take all of it.
 uint64_t ShareLedger::UsualSegment(Tier tier, Bytes chunk) const {
-  const Bytes part(capacity(tier).count() / kSegmentsOfPool);
+  const Bytes part(capacity({tier}).count() / kSegmentsOfPool);
   return SegmentSlots(std::min(Share::kSegmentSize, part), chunk);
 }
 
@@ -38,13 +38,14 @@ uint64_t ShareLedger::LeastShare(Tier tier, Bytes chunk) const {
 
 absl::Status ShareLedger::LendElastic(Share& share) {
   const Tier tier = share.tier();
+  const Pool pool = share.pool();
   const Bytes chunk = share.chunk_size();
   // `most` becomes the limit of the share, and `free` is what it can have now.
-  const uint64_t most = std::min<uint64_t>(Unguaranteed(tier) / chunk, uint64_t{limits_.chunks});
-  const uint64_t free = std::min<uint64_t>(Free(tier) / chunk, most);
+  const uint64_t most = std::min<uint64_t>(Unguaranteed(pool) / chunk, uint64_t{limits_.chunks});
+  const uint64_t free = std::min<uint64_t>(Free(pool) / chunk, most);
   const uint64_t least = LeastShare(tier, chunk);
   if (most < kMinSlots || free < std::min(most, least)) {
-    return NotEnough(tier, Bytes(0), chunk, least);
+    return NotEnough(share, Bytes(0), least);
   }
   uint64_t each = std::min(UsualSegment(tier, chunk), free), guaranteed = each;
   if (tier == Tier::kHost) {
@@ -64,7 +65,7 @@ absl::Status ShareLedger::LendElastic(Share& share) {
 
 // An equal part, for each job that runs or waits to be opened, of all that is in no fixed share.
 Bytes ShareLedger::FairShare(Tier tier, const Opens& opens) const {
-  Bytes shared = Unguaranteed(tier);
+  Bytes shared = Unguaranteed({tier});
   uint64_t jobs = opens.elastic;
   for (const auto& [id, job] : jobs_) {
     const Share& share = (*job)[tier];
@@ -79,7 +80,7 @@ Bytes ShareLedger::FairShare(Tier tier, const Opens& opens) const {
 
 // Memory above the target of a share becomes free when its slots are released.
 Bytes ShareLedger::FreeSoon(Tier tier) const {
-  Bytes coming = Free(tier);
+  Bytes coming = Free({tier});
   for (const auto& [id, job] : jobs_) {
     const Share& share = (*job)[tier];
     if (job->state() == JobState::kEnding || !share.is_elastic()) continue;
@@ -120,7 +121,7 @@ absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32
   // On SSD only slots that were never used are reclaimed, so that no job loses anything to another.
   growth.is_entitled = tier == Tier::kSsd || growth.is_guaranteed ||
                        share.chunk_size() * growth.target <= fair_share;
-  if (growth.is_entitled && more > Free(tier)) {
+  if (growth.is_entitled && more > Free({tier})) {
     // On SSD what is reclaimed is free at once. In host memory the job waits for victims to leave.
     share.starved_ = tier == Tier::kHost;
     growth.reclaim = Reclaim{tier, more, growth.is_guaranteed ? Bytes(0) : fair_share, &share};
@@ -136,7 +137,7 @@ absl::optional<ShareLedger::Change> ShareLedger::Grow(Share& share, const Growth
   for (const auto& [id, other] : jobs_) {
     others_first = others_first || (!growth.is_entitled && (*other)[tier].starved());
   }
-  const Bytes free = others_first ? Bytes(0) : Free(tier);
+  const Bytes free = others_first ? Bytes(0) : Free({tier});
   const uint64_t most =
       std::min<uint64_t>(growth.target, share.target_ + free / share.chunk_size());
   const uint32_t target = share.Reachable(most, /*up=*/false);

@@ -16,11 +16,11 @@ bool IsBySlot(Tier tier, MemoryKind device_memory) {
 
 }  // namespace
 
-JobShares::JobShares(ShareLedger* ledger, JobId job, Bytes chunk_size)
+JobShares::JobShares(ShareLedger* ledger, JobId job, Bytes chunk_size, Pool device)
     : ledger_(ledger),
       job_(job),
-      shares_{{Share(job, Tier::kDevice, chunk_size), Share(job, Tier::kHost, chunk_size),
-               Share(job, Tier::kSsd, chunk_size)}} {
+      shares_{{Share(job, device, chunk_size), Share(job, {Tier::kHost}, chunk_size),
+               Share(job, {Tier::kSsd}, chunk_size)}} {
   MEMTIDE_CHECK(ledger_->jobs_.emplace(job, this).second) << "job " << job << " has shares";
 }
 
@@ -40,63 +40,107 @@ size_t JobShares::pending() const {
   return pending;
 }
 
+ShareLedger::ShareLedger(const Capacities& capacities, const Limits& limits)
+    : capacities_(capacities), limits_(limits) {
+  for (const Bytes device : capacities.devices) MEMTIDE_CHECK(!device.IsZero());
+}
+
 ShareLedger::~ShareLedger() {
   MEMTIDE_CHECK(jobs_.empty()) << "the shares of a job outlive the ledger that lent them";
 }
 
+std::vector<Pool> ShareLedger::Pools() const {
+  std::vector<Pool> pools;
+  for (uint32_t device = 0; device < capacities_.devices.size(); ++device) {
+    pools.push_back({Tier::kDevice, device});
+  }
+  for (const Tier tier : {Tier::kHost, Tier::kSsd}) {
+    if (!capacity({tier}).IsZero()) pools.push_back({tier});
+  }
+  return pools;
+}
+
+Bytes ShareLedger::capacity(Pool pool) const {
+  if (pool.tier == Tier::kHost) return capacities_.host;
+  if (pool.tier == Tier::kSsd) return capacities_.ssd;
+  return pool.device < capacities_.devices.size() ? capacities_.devices[pool.device] : Bytes(0);
+}
+
 // The memory that the shares of jobs may use.
-Bytes ShareLedger::Lent(Tier tier) const {
+Bytes ShareLedger::Lent(Pool pool) const {
   Bytes lent;
   for (const auto& [id, job] : jobs_) {
-    if (job->state() != JobState::kEnding) lent += (*job)[tier].bytes();
+    const Share* const share = job->In(pool);
+    if (share != nullptr && job->state() != JobState::kEnding) lent += share->bytes();
   }
   return lent;
 }
 
-Bytes ShareLedger::Scrubbing(Tier tier) const {
+Bytes ShareLedger::Scrubbing(Pool pool) const {
   Bytes scrubbing;
   for (const auto& [id, job] : jobs_) {
-    const Share& share = (*job)[tier];
-    if (job->state() == JobState::kEnding) scrubbing += share.bytes();
+    const Share* const share = job->In(pool);
+    if (share == nullptr) continue;
+    if (job->state() == JobState::kEnding) scrubbing += share->bytes();
     // Regions that leave a running job are no longer charged to its share.
-    scrubbing += share.chunk_size() * share.leaving().size();
+    scrubbing += share->chunk_size() * share->leaving().size();
   }
   return scrubbing;
 }
 
-Bytes ShareLedger::Free(Tier tier) const { return capacity(tier) - Lent(tier) - Scrubbing(tier); }
+Bytes ShareLedger::Free(Pool pool) const { return capacity(pool) - Lent(pool) - Scrubbing(pool); }
 
 // A guaranteed share may be larger than its share is so far, and may include memory that ending
 // jobs still have.
-Bytes ShareLedger::Unguaranteed(Tier tier) const {
-  Bytes guaranteed = Scrubbing(tier);
+Bytes ShareLedger::Unguaranteed(Pool pool) const {
+  Bytes guaranteed = Scrubbing(pool);
   for (const auto& [id, job] : jobs_) {
-    const Share& share = (*job)[tier];
-    if (job->state() == JobState::kEnding) continue;
-    const uint32_t slots = std::max(share.guaranteed(), share.slots_for_claims());
-    guaranteed += share.is_elastic() ? share.chunk_size() * slots : share.bytes();
+    const Share* const share = job->In(pool);
+    if (share == nullptr || job->state() == JobState::kEnding) continue;
+    const uint32_t slots = std::max(share->guaranteed(), share->slots_for_claims());
+    guaranteed += share->is_elastic() ? share->chunk_size() * slots : share->bytes();
   }
-  return capacity(tier) - std::min(capacity(tier), guaranteed);
+  return capacity(pool) - std::min(capacity(pool), guaranteed);
 }
 
-PoolUsage ShareLedger::Usage(Tier tier) const {
+PoolUsage ShareLedger::Usage(Pool pool) const {
   PoolUsage usage;
-  usage.tier = tier;
-  usage.capacity = capacity(tier);
+  usage.pool = pool;
+  usage.capacity = capacity(pool);
   for (const auto& [id, job] : jobs_) {
-    const Share& share = (*job)[tier];
-    if (job->state() == JobState::kEnding || !share.exists()) continue;
-    const Bytes used = share.chunk_size() * share.slots().used_slots();
-    const Bytes balloon = share.chunk_size() * share.withheld_slots();
+    const Share* const share = job->In(pool);
+    if (share == nullptr || job->state() == JobState::kEnding || !share->exists()) continue;
+    const Bytes used = share->chunk_size() * share->slots().used_slots();
+    const Bytes balloon = share->chunk_size() * share->withheld_slots();
     usage.used += used;
     usage.balloon += balloon;
-    usage.quarantined += share.chunk_size() * share.slots().quarantined_slots();
-    usage.reserved += share.bytes() - used - balloon;  // Regions that leave are being scrubbed.
+    usage.quarantined += share->chunk_size() * share->slots().quarantined_slots();
+    usage.reserved += share->bytes() - used - balloon;  // Regions that leave are being scrubbed.
   }
-  usage.scrubbing = Scrubbing(tier);
-  usage.obtainable = Unguaranteed(tier);
-  usage.free = Free(tier);
+  usage.scrubbing = Scrubbing(pool);
+  usage.obtainable = Unguaranteed(pool);
+  usage.free = Free(pool);
   return usage;
+}
+
+absl::Status ShareLedger::CheckDevice(const OpenCall& open) const {
+  const size_t count = capacities_.devices.size();
+  if (!open.device.has_value() || *open.device < count) return absl::OkStatus();
+  const std::string has = count == 0   ? "no device; leave it out"
+                          : count == 1 ? "one device, number 0"
+                                       : absl::StrCat(count, " devices, numbers 0 to ", count - 1);
+  return absl::InvalidArgumentError(
+      absl::StrCat("device: number ", *open.device, ", but the node has ", has));
+}
+
+Pool ShareLedger::DeviceFor(const OpenCall& open) const {
+  Pool most{Tier::kDevice, open.device.value_or(0)};
+  if (open.device.has_value()) return most;
+  for (uint32_t device = 1; device < capacities_.devices.size(); ++device) {
+    const Pool pool{Tier::kDevice, device};
+    if (Free(pool) > Free(most)) most = pool;
+  }
+  return most;
 }
 
 Bytes ShareLedger::AskedOf(const OpenCall& open, Tier tier) {
@@ -106,7 +150,7 @@ Bytes ShareLedger::AskedOf(const OpenCall& open, Tier tier) {
 }
 
 bool ShareLedger::IsElastic(const OpenCall& open, Tier tier) const {
-  const bool may_be = tier != Tier::kDevice && !capacity(Tier::kSsd).IsZero();
+  const bool may_be = tier != Tier::kDevice && !capacity({Tier::kSsd}).IsZero();
   return open.elastic && may_be && AskedOf(open, tier).IsZero();
 }
 
@@ -119,16 +163,16 @@ void ShareLedger::Count(const OpenCall& open, Tier tier, Opens* opens) const {
 }
 
 Bytes ShareLedger::NeededToOpen(const OpenCall& open, Tier tier) const {
-  if (capacity(tier).IsZero()) return Bytes(0);
+  if (capacity({tier}).IsZero()) return Bytes(0);
   if (!IsElastic(open, tier)) return RoundDown(AskedOf(open, tier), open.chunk_size);
-  return std::min(RoundDown(Unguaranteed(tier), open.chunk_size),
+  return std::min(RoundDown(Unguaranteed({tier}), open.chunk_size),
                   open.chunk_size * LeastShare(tier, open.chunk_size));
 }
 
 absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const OpenCall& open,
                                                              MemoryKind device_memory) {
   // An error below destroys the shares, which returns those that were lent already.
-  std::unique_ptr<JobShares> shares(new JobShares(this, job, open.chunk_size));
+  std::unique_ptr<JobShares> shares(new JobShares(this, job, open.chunk_size, DeviceFor(open)));
   for (const Tier tier : kAllTiers) {
     Share& share = (*shares)[tier];
     MEMTIDE_RETURN_IF_ERROR(IsElastic(open, tier) ? LendElastic(share)
@@ -138,30 +182,30 @@ absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const Op
   return shares;
 }
 
-absl::Status ShareLedger::NotEnough(Tier tier, Bytes requested, Bytes chunk_size,
-                                    uint64_t least) const {
-  const Bytes free = std::min(Free(tier), Unguaranteed(tier));
+absl::Status ShareLedger::NotEnough(const Share& share, Bytes requested, uint64_t least) const {
+  const Pool pool = share.pool();
+  const Bytes free = std::min(Free(pool), Unguaranteed(pool));
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the ", TierName(tier), " pool has ", FormatBytes(free), " free of ",
-      FormatBytes(capacity(tier)),
+      "the ", PoolName(pool), " pool has ", FormatBytes(free), " free of ",
+      FormatBytes(capacity(pool)),
       "; requested: ", requested.IsZero() ? "all that is free" : FormatBytes(requested),
-      ", at least ", least, " chunks of ", FormatBytes(chunk_size), " are needed"));
+      ", at least ", least, " chunks of ", FormatBytes(share.chunk_size()), " are needed"));
 }
 
 absl::StatusOr<Bytes> ShareLedger::FixedShare(const Share& share, Bytes requested) const {
-  const Tier tier = share.tier();
-  if (capacity(tier).IsZero()) {
+  const Pool pool = share.pool();
+  if (capacity(pool).IsZero()) {
     if (requested.IsZero()) return Bytes(0);
     return absl::ResourceExhaustedError(absl::StrCat("requested ", FormatBytes(requested),
-                                                     " of the ", TierName(tier),
+                                                     " of the ", std::string(TierName(pool.tier)),
                                                      " pool, but this node has none"));
   }
-  const Bytes free = std::min(Free(tier), Unguaranteed(tier));
+  const Bytes free = std::min(Free(pool), Unguaranteed(pool));
   const Bytes bytes = RoundDown(requested.IsZero() ? free : requested, share.chunk_size());
   // Slots are counted in 32 bits.
   const Bytes bounded = std::min(bytes, share.chunk_size() * limits_.chunks);
   if (bytes > free || bounded / share.chunk_size() < kMinSlots) {
-    return NotEnough(tier, requested, share.chunk_size(), kMinSlots);
+    return NotEnough(share, requested, kMinSlots);
   }
   return bounded;
 }
@@ -187,7 +231,10 @@ absl::Status ShareLedger::LendFixed(Share& share, Bytes requested, bool by_slot)
 
 absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Restore(const JobRecord& record,
                                                                 MemoryKind device_memory) {
-  std::unique_ptr<JobShares> shares(new JobShares(this, record.job, record.chunk_size));
+  // The node may have fewer devices than before. No device memory is restored, so any serves.
+  const Pool recorded{Tier::kDevice, record.device};
+  const Pool device = capacity(recorded).IsZero() ? DeviceFor(OpenCall()) : recorded;
+  std::unique_ptr<JobShares> shares(new JobShares(this, record.job, record.chunk_size, device));
   Share& host = (*shares)[Tier::kHost];
   Share& ssd = (*shares)[Tier::kSsd];
   for (const Tier tier : kAllTiers) {
@@ -226,6 +273,7 @@ absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Restore(const JobRecord&
 // Host slots without content have lost their pages (recovery/restore.cc).
 absl::Status ShareLedger::RestoreTarget(Share& share) {
   const Tier tier = share.tier();
+  const Pool pool = share.pool();
   SlotPool& slots = *share.slots_;
   while (tier == Tier::kHost && slots.free_slots() > 0) slots.Gone(slots.Unback(slots.Take()));
   uint32_t target = std::max(share.made_slots(), std::min(share.guaranteed_, kMinSlots));
@@ -233,11 +281,11 @@ absl::Status ShareLedger::RestoreTarget(Share& share) {
     // Memory is made in whole segments: a share that ends within its next segment could never grow.
     target = std::max(target, slots.numbers() + share.next_segment_slots());
   }
-  const Bytes bytes = share.chunk_size() * target, free = Free(tier);
+  const Bytes bytes = share.chunk_size() * target, free = Free(pool);
   if (bytes > free) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("it has ", FormatBytes(bytes), " of the ", TierName(tier), " pool, which has ",
-                     FormatBytes(free), " free of ", FormatBytes(capacity(tier))));
+        absl::StrCat("it has ", FormatBytes(bytes), " of the ", PoolName(pool), " pool, which has ",
+                     FormatBytes(free), " free of ", FormatBytes(capacity(pool))));
   }
   slots.Resize(target);
   share.target_ = target;
@@ -378,18 +426,22 @@ void ShareLedger::Charge(Share& share) {
 }
 
 void ShareLedger::CheckInvariants() const {
-  for (const Tier tier : kAllTiers) {
+  for (const Pool pool : Pools()) {
     // Memory that exists is not free, in whatever state its job is, or its region.
     Bytes charged;
     for (const auto& [id, job] : jobs_) {
-      const Share& share = (*job)[tier];
-      charged += share.bytes() + share.chunk_size() * share.leaving().size();
+      const Share* const share = job->In(pool);
+      if (share == nullptr) continue;
+      charged += share->bytes() + share->chunk_size() * share->leaving().size();
     }
-    MEMTIDE_CHECK(charged <= capacity(tier) && Free(tier) == capacity(tier) - charged)
-        << "the " << TierName(tier) << " pool of " << capacity(tier) << " is charged " << charged;
+    MEMTIDE_CHECK(charged <= capacity(pool) && Free(pool) == capacity(pool) - charged)
+        << "the " << PoolName(pool) << " pool of " << capacity(pool) << " is charged " << charged;
   }
   for (const auto& [id, job] : jobs_) {
-    for (const Tier tier : kAllTiers) (*job)[tier].CheckInvariants();
+    for (const Share& share : job->shares_) {
+      share.CheckInvariants();
+      MEMTIDE_CHECK(!share.exists() || !capacity(share.pool()).IsZero());
+    }
     const Share& host = (*job)[Tier::kHost];
     MEMTIDE_CHECK(host.balloon() == 0 || job->home() == Tier::kSsd);
     const Share& device = (*job)[Tier::kDevice];

@@ -5,6 +5,9 @@
 // their new budgets, it returns as values. What it must know of chunks and calls, it gets as
 // values.
 //
+// A node has a pool for each of its devices, one of host memory and one of SSD. A job has its
+// device share on one device: the one that it names, or the one with most free memory.
+//
 // A job whose shares all have sizes keeps them. An elastic share, of host or SSD memory for which
 // no size was requested, holds all free memory until other jobs need it. Its guaranteed share (in
 // host memory a quarter of what is not guaranteed to others, and at least a dozen slots, which an
@@ -67,7 +70,12 @@ class JobShares {
 
  private:
   friend class ShareLedger;
-  JobShares(ShareLedger* ledger, JobId job, Bytes chunk_size);
+  JobShares(ShareLedger* ledger, JobId job, Bytes chunk_size, Pool device);
+  // nullptr: the job has its device share on another device.
+  const Share* In(Pool pool) const {
+    const Share& share = (*this)[pool.tier];
+    return share.pool() == pool ? &share : nullptr;
+  }
 
   ShareLedger* const ledger_;
   const JobId job_;
@@ -77,6 +85,11 @@ class JobShares {
 
 class ShareLedger {
  public:
+  // Zero: the node has no such pool. No device has none.
+  struct Capacities {
+    std::vector<Bytes> devices;
+    Bytes host, ssd;
+  };
   // The size of a pool of slots has changed.
   struct Change {
     JobId job;
@@ -115,28 +128,34 @@ class ShareLedger {
   // The growth of the sessions' own host memory that is expected of each job.
   using Rises = std::map<JobId, Bytes>;
 
-  ShareLedger(const std::array<Bytes, kTiers>& capacity, const Limits& limits)
-      : capacity_(capacity), limits_(limits) {}
+  ShareLedger(const Capacities& capacities, const Limits& limits);
   ~ShareLedger();
   ShareLedger(const ShareLedger&) = delete;
   ShareLedger& operator=(const ShareLedger&) = delete;
 
   // --- Pools ---
-  Bytes capacity(Tier tier) const { return capacity_[static_cast<int>(tier)]; }
-  Bytes Free(Tier tier) const;
+  // All pools that the node has, in the order of kAllTiers.
+  std::vector<Pool> Pools() const;
+  // Zero: the node has no such pool.
+  Bytes capacity(Pool pool) const;
+  Bytes Free(Pool pool) const;
   // Capacity that is not promised to any job: it excludes fixed shares and guaranteed shares.
-  Bytes Unguaranteed(Tier tier) const;
-  PoolUsage Usage(Tier tier) const;
+  Bytes Unguaranteed(Pool pool) const;
+  PoolUsage Usage(Pool pool) const;
   // Whether memory was given back since the last call.
   bool TakeFreed() { return std::exchange(freed_, false); }
 
   // --- Jobs ---
+  // INVALID_ARGUMENT: the call names a device that the node does not have.
+  absl::Status CheckDevice(const OpenCall& open) const;
+  // The pool of the device share that the call would get now. REQUIRES: CheckDevice() is OK.
+  Pool DeviceFor(const OpenCall& open) const;
   bool IsElastic(const OpenCall& open, Tier tier) const;
   void Count(const OpenCall& open, Tier tier, Opens* opens) const;
-  // The memory without which the job cannot begin. Zero: the node has no such pool.
+  // The host or SSD memory without which the job cannot begin. Zero: the node has no such pool.
   Bytes NeededToOpen(const OpenCall& open, Tier tier) const;
   // What a new job requests of all pools, whole or not at all. RESOURCE_EXHAUSTED: a pool has too
-  // little, or the job would have too many regions.
+  // little, or the job would have too many regions. REQUIRES: CheckDevice() is OK.
   absl::StatusOr<std::unique_ptr<JobShares>> Lend(JobId job, const OpenCall& open,
                                                   MemoryKind device_memory);
   // The shares of a recorded job, without memory. Then BackSegment for each recorded segment,
@@ -209,8 +228,8 @@ class ShareLedger {
 
   // Zero: the size is not requested.
   static Bytes AskedOf(const OpenCall& open, Tier tier);
-  Bytes Lent(Tier tier) const;
-  Bytes Scrubbing(Tier tier) const;
+  Bytes Lent(Pool pool) const;
+  Bytes Scrubbing(Pool pool) const;
   Bytes FairShare(Tier tier, const Opens& opens) const;
   // Memory that is free, or is being given back.
   Bytes FreeSoon(Tier tier) const;
@@ -220,7 +239,7 @@ class ShareLedger {
   // The slots of a segment of an elastic share.
   uint64_t UsualSegment(Tier tier, Bytes chunk) const;
   uint64_t LeastShare(Tier tier, Bytes chunk) const;
-  absl::Status NotEnough(Tier tier, Bytes requested, Bytes chunk_size, uint64_t least) const;
+  absl::Status NotEnough(const Share& share, Bytes requested, uint64_t least) const;
   absl::StatusOr<Bytes> FixedShare(const Share& share, Bytes requested) const;
   absl::Status LendFixed(Share& share, Bytes requested, bool by_slot);
   absl::Status LendElastic(Share& share);
@@ -237,7 +256,7 @@ class ShareLedger {
   absl::optional<Change> AdjustBalloon(JobShares& job, Bytes reserve, Bytes rise, Bytes* available);
   static uint32_t Inflatable(const JobShares& job);
 
-  const std::array<Bytes, kTiers> capacity_;
+  const Capacities capacities_;
   const Limits limits_;
   std::map<JobId, JobShares*> jobs_;
   bool freed_ = false;

@@ -48,10 +48,10 @@ class Operations {
 
   void Check() {
     ledger_.CheckInvariants();
-    for (const Tier tier : kAllTiers) {
-      const PoolUsage usage = ledger_.Usage(tier);
+    for (const Pool pool : ledger_.Pools()) {
+      const PoolUsage usage = ledger_.Usage(pool);
       EXPECT_EQ(usage.used + usage.reserved + usage.balloon + usage.scrubbing + usage.free,
-                ledger_.capacity(tier));
+                ledger_.capacity(pool));
     }
   }
   uint32_t Below(uint32_t end) { return random_() % end; }
@@ -62,12 +62,17 @@ class Operations {
     OpenCall open;
     open.chunk_size = kChunk;
     open.device_share = kChunk * (kMinSlots + Below(4));
+    if (Below(2) == 0) open.device = Below(2);
     open.elastic = Below(2) == 0;
     open.host_share = kChunk * (open.elastic ? 0 : 4 + Below(20));
     open.ssd_share = kChunk * (open.elastic ? 0 : 8 + Below(60));
     const JobId id(next_job_++);
     absl::StatusOr<std::unique_ptr<JobShares>> shares = ledger_.Lend(id, open, AnyKind());
-    if (shares.ok()) jobs_.push_back({id, *std::move(shares), {}, {}});
+    if (!shares.ok()) return;
+    const uint32_t device = (**shares)[Tier::kDevice].pool().device;
+    EXPECT_EQ(device, open.device.value_or(device));
+    if (device > 0) ran_.insert(open.device.has_value() ? "a named device" : "the emptiest device");
+    jobs_.push_back({id, *std::move(shares), {}, {}});
   }
   void ChangeJob(uint32_t number) {
     TestJob& job = jobs_[number];
@@ -154,7 +159,7 @@ class Operations {
 
   // --- Shares that change slot by slot ---
   void Resize(TestJob& job, Share& share) {
-    const uint64_t most = (share.bytes() + ledger_.Free(Tier::kDevice)) / kChunk;
+    const uint64_t most = (share.bytes() + ledger_.Free(share.pool())) / kChunk;
     ledger_.Resize(share, kMinSlots + Below(most - kMinSlots + 1));
     while (share.slots().surplus_slots() > 0 && share.slots().free_slots() > 0) {
       std::vector<SessionId> holders;
@@ -229,6 +234,7 @@ class Operations {
     JobRecord record;
     record.job = job.id;
     record.chunk_size = kChunk;
+    record.device = job.share(Tier::kDevice).pool().device;
     for (const Tier tier : kAllTiers) {
       const Share& share = job.share(tier);
       record.shares[static_cast<int>(tier)] =
@@ -284,7 +290,7 @@ class Operations {
   }
 
   std::mt19937 random_;
-  ShareLedger ledger_{{kChunk * 16, kChunk * 64, kChunk * 256}, Limits()};
+  ShareLedger ledger_{{{kChunk * 16, kChunk * 12}, kChunk * 64, kChunk * 256}, Limits()};
   uint64_t next_job_ = 1;
   uint32_t next_segment_ = 1;
   std::vector<TestJob> jobs_;
@@ -307,7 +313,7 @@ TEST(OperationsTest, EachRuns) {
   for (const char* name :
        {"SegmentFailed", "SlotReleased", "SlotPopulated", "PopulateFailed", "DeflateFor", "Grow",
         "ReclaimFromOthers", "Leave with holders", "Return", "DropSegments", "an ending job goes",
-        "Restore", "RestoreTarget"}) {
+        "Restore", "RestoreTarget", "a named device", "the emptiest device"}) {
     EXPECT_EQ(ran.count(name), 1u) << name << " did not run";
   }
 }

@@ -58,10 +58,10 @@ class ShareLedgerTest : public testing::Test {
   ShareLedger::Changes Reclaim(Tier tier, uint64_t chunks) {
     return ledger_.ReclaimFromOthers({tier, kChunk * chunks, Bytes(0), nullptr}, {});
   }
-  uint64_t FreeChunks(Tier tier) { return ledger_.Free(tier) / kChunk; }
+  uint64_t FreeChunks(Tier tier) { return ledger_.Free({tier}) / kChunk; }
 
   Limits limits_;
-  ShareLedger ledger_{{kChunk * 16, kChunk * 64, kChunk * 256}, limits_};
+  ShareLedger ledger_{{{kChunk * 16}, kChunk * 64, kChunk * 256}, limits_};
   uint64_t next_job_ = 1;
   uint32_t next_segment_ = 1;
 };
@@ -71,7 +71,7 @@ TEST_F(ShareLedgerTest, AShareIsChargedWholeAndGoesBackWithItsJob) {
   EXPECT_EQ(FreeChunks(Tier::kDevice), 12u);
   EXPECT_EQ(FreeChunks(Tier::kHost), 54u);
   EXPECT_EQ(FreeChunks(Tier::kSsd), 236u);
-  EXPECT_EQ(ledger_.Usage(Tier::kHost).reserved, kChunk * 10);
+  EXPECT_EQ(ledger_.Usage({Tier::kHost}).reserved, kChunk * 10);
   EXPECT_EQ(job->home(), Tier::kSsd);
   job.reset();
   EXPECT_EQ(FreeChunks(Tier::kHost), 64u);
@@ -91,8 +91,8 @@ TEST_F(ShareLedgerTest, TheMemoryOfAnEndingJobIsScrubbedUntilItGoes) {
   Share& host = (*job)[Tier::kHost];
   Make(host);
   ledger_.SetState(*job, JobState::kEnding);
-  EXPECT_EQ(ledger_.Usage(Tier::kHost).scrubbing, kChunk * 10);
-  EXPECT_EQ(ledger_.Usage(Tier::kHost).reserved, Bytes(0));
+  EXPECT_EQ(ledger_.Usage({Tier::kHost}).scrubbing, kChunk * 10);
+  EXPECT_EQ(ledger_.Usage({Tier::kHost}).reserved, Bytes(0));
   const std::vector<uint32_t> segments = ledger_.DropSegments(host);
   EXPECT_EQ(segments, std::vector<uint32_t>{1});
   EXPECT_EQ(job->pending(), 1u);
@@ -274,7 +274,7 @@ TEST_F(ShareLedgerTest, ARegionThatLeavesIsScrubbedUntilNobodyMapsIt) {
   const uint32_t region = ledger_.GiveUpRegion(device);
   EXPECT_FALSE(ledger_.Leave(device, region, {SessionId(1), SessionId(2)}));
   ledger_.CheckInvariants();
-  EXPECT_EQ(ledger_.Usage(Tier::kDevice).scrubbing, kChunk);
+  EXPECT_EQ(ledger_.Usage({Tier::kDevice}).scrubbing, kChunk);
   EXPECT_EQ(FreeChunks(Tier::kDevice), 8u) << "no byte is free yet";
   EXPECT_FALSE(ledger_.Return(device, region, SessionId(2)));
   EXPECT_FALSE(ledger_.Return(device, region, SessionId(2))) << "it returned its mapping before";
@@ -318,7 +318,7 @@ TEST_F(ShareLedgerTest, BalloonsShareWhatTheReserveLacks) {
       << "pages that are to be released count";
   ReleaseSurplus((*a)[Tier::kHost]);
   ReleaseSurplus((*b)[Tier::kHost]);
-  EXPECT_EQ(ledger_.Usage(Tier::kHost).balloon, kChunk * 8);
+  EXPECT_EQ(ledger_.Usage({Tier::kHost}).balloon, kChunk * 8);
   EXPECT_TRUE(ledger_.BalanceBalloons(MiB(150), MiB(100), {}).empty())
       << "it has little more than enough";
   changes = ledger_.BalanceBalloons(MiB(160), MiB(100), {});
@@ -354,7 +354,7 @@ TEST_F(ShareLedgerTest, SharesThatOutliveTheLedgerAreABrokenInvariant) {
   EXPECT_DEATH(
       {
         std::unique_ptr<JobShares> job;
-        ShareLedger ledger({kChunk * 16, kChunk * 64, kChunk * 256}, limits_);
+        ShareLedger ledger({{kChunk * 16}, kChunk * 64, kChunk * 256}, limits_);
         job = *ledger.Lend(JobId(1), Fixed(4, 10, 20), MemoryKind::kSharedMemory);
       },
       "the shares of a job outlive the ledger that lent them");

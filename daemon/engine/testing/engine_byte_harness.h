@@ -247,7 +247,7 @@ class EngineByteHarness {
       EXPECT_TRUE(replies_.emplace(reply->call, *reply).second) << "answered twice";
     } else if (auto* region = std::get_if<MakeRegion>(&effect)) {
       regions_[region->region] = Zeros(region->size);
-      if (region->tier == Tier::kDevice) device_regions_.push_back(region->region);
+      if (region->pool.tier == Tier::kDevice) device_regions_.push_back(region->region);
       if (region->persistent) persistent_.insert(region->region.value());
       Post(RegionMade{region->region, absl::OkStatus()});
     } else if (auto* store = std::get_if<MakeStore>(&effect)) {

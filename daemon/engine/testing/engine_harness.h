@@ -204,7 +204,7 @@ class EngineHarness {
   uint64_t last_call_ = 0, last_session_ = 0, last_request_ = 0;
 };
 
-inline EngineOptions ThreeTiers() { return {kChunk * 4, kChunk * 4, kChunk * 64, Limits()}; }
+inline EngineOptions ThreeTiers() { return {{kChunk * 4}, kChunk * 4, kChunk * 64, Limits()}; }
 
 }  // namespace memtide
 

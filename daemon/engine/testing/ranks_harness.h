@@ -115,8 +115,8 @@ class RanksTest : public testing::Test {
     return std::get<InspectReply>(node_.ReplyTo(call.call).value);
   }
 
-  const EngineOptions options_{Bytes(0), EngineByteHarness::kChunk * 16,
-                               EngineByteHarness::kChunk * 64, Limits()};
+  const EngineOptions options_{
+      {}, EngineByteHarness::kChunk * 16, EngineByteHarness::kChunk * 64, Limits()};
   EngineByteHarness node_{options_};
   std::vector<Rank> ranks_;
 };

@@ -13,7 +13,7 @@
 namespace memtide {
 
 inline EngineOptions SlotRegions() {
-  EngineOptions options{kChunk * 12, kChunk * 16, kChunk * 64, Limits()};
+  EngineOptions options{{kChunk * 12}, kChunk * 16, kChunk * 64, Limits()};
   options.device_kinds = {MemoryKind::kCudaDescriptor, MemoryKind::kCudaIpc};
   return options;
 }

@@ -18,17 +18,19 @@ using State = std::vector<Values>;  // Parameter, momentum, variance.
 
 // Host memory holds hardly more than the chunks of one step, so that they go to SSD and come back.
 inline EngineOptions SmallHost() {
-  return {Bytes(0), EngineByteHarness::kChunk * 9, EngineByteHarness::kChunk * 64, Limits()};
+  return {{}, EngineByteHarness::kChunk * 9, EngineByteHarness::kChunk * 64, Limits()};
 }
 inline EngineOptions WithDevice() {
-  return {EngineByteHarness::kChunk * 4, EngineByteHarness::kChunk * 9,
-          EngineByteHarness::kChunk * 64, Limits()};
+  return {{EngineByteHarness::kChunk * 4},
+          EngineByteHarness::kChunk * 9,
+          EngineByteHarness::kChunk * 64,
+          Limits()};
 }
 
 // Host memory for a few more chunks, and programs that want all of it.
 inline EngineOptions Squeezed() {
-  EngineOptions options{Bytes(0), EngineByteHarness::kChunk * 12, EngineByteHarness::kChunk * 64,
-                        Limits()};
+  EngineOptions options{
+      {}, EngineByteHarness::kChunk * 12, EngineByteHarness::kChunk * 64, Limits()};
   options.host_reserve = EngineByteHarness::kChunk * 8;
   return options;
 }

@@ -85,14 +85,14 @@ class MoverFixture : public testing::Test {
     options.directories = {directory_.path()};
     real_disk_ = *OpenDisk(options);
     disk_ = std::make_unique<FaultyDisk>(real_disk_.get());
-    mover_ = std::make_unique<Mover>(&device_, disk_.get(),
+    mover_ = std::make_unique<Mover>(std::vector<Device*>{&device_}, disk_.get(),
                                      [this](Event event) { inbox_.Post(std::move(event)); });
   }
 
   // A host region, a device region and a store, each of kSlots slots. Operation 0 of the device.
   void MakeAll() {
-    mover_->Start(MakeRegion{kHost, Tier::kHost, 0, kSlot * kSlots, kSlot});
-    mover_->Start(MakeRegion{kDevice, Tier::kDevice, 0, kSlot * kSlots, kSlot});
+    mover_->Start(MakeRegion{kHost, {Tier::kHost}, 0, kSlot * kSlots, kSlot});
+    mover_->Start(MakeRegion{kDevice, {Tier::kDevice}, 0, kSlot * kSlots, kSlot});
     mover_->Start(MakeStore{kStore, kSlot * kSlots});
     ASSERT_EQ(inbox_.Await("region 1"), absl::OkStatus());
     ASSERT_EQ(inbox_.Await("region 2"), absl::OkStatus());

@@ -88,6 +88,7 @@ class Properties:
     dl_device: tuple[int, int] = (1, 0)
     # Whether cover_streams makes waits for the GPU shorter.
     needs_streams: bool = False
+    device_number: int = 0  # The device that lends the device slots, on its node.
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ class Client(Steps):
             handles_faults=bool(properties.handles_faults),
             dl_device=(properties.dl_device_type, properties.dl_device_id),
             needs_streams=bool(properties.needs_streams),
+            device_number=properties.device_number,
         )
         limits = library.Limits(struct_bytes=ctypes.sizeof(library.Limits))
         check(self._lib.memtide_get_limits(self._handle, byref(limits)))

@@ -48,16 +48,24 @@ class Options(ctypes.Structure):
         ("time_to_live_s", c_uint32),
         ("rank", c_uint32),
         ("ranks", c_uint32),
+        ("device", c_char_p),
     ]
 
     def __init__(
-        self, socket_dir: str = "", *, job_name: str = "", program: str = "", **numbers: int
+        self,
+        socket_dir: str = "",
+        *,
+        job_name: str = "",
+        program: str = "",
+        device: str = "",
+        **numbers: int,
     ) -> None:
         super().__init__(
             struct_bytes=ctypes.sizeof(Options),
             socket_dir=os.fsencode(socket_dir) or None,
             job_name=job_name.encode() or None,
             program=program.encode() or None,
+            device=device.encode() or None,
             **numbers,
         )
 
@@ -81,6 +89,7 @@ class Properties(ctypes.Structure):
         ("dl_device_type", c_int32),
         ("dl_device_id", c_int32),
         ("needs_streams", c_uint32),
+        ("device_number", c_uint32),
     ]
 
 

@@ -24,16 +24,16 @@ def add_arguments(run: Parser) -> None:
         "optimizer state in chunks. The session is with the node's daemon if it answers and no "
         "pool is given; else a private daemon starts, and ends with the script. Processes in "
         "Python that SCRIPT starts (torchrun, trl, multiprocessing) are managed in the same way "
-        "if they train. They share one daemon; with several GPUs, each rank has its own, and these "
-        "daemons divide the host and SSD pools. Sizes: 512MiB, 2GiB, 1.5GB."
+        "if they train. They share one daemon, and each rank is on a GPU of its own if there are "
+        "several. Sizes: 512MiB, 2GiB, 1.5GB."
     )
     pools = run.add_argument_group("pools of a private daemon")
-    pools.add_argument("--device-pool", metavar="SIZE", help="device memory; 0: no device")
+    pools.add_argument("--device-pool", metavar="SIZE", help="memory of each device; 0: no device")
     pools.add_argument(
         "--device",
         metavar="DEVICE",
-        help="cuda, cuda:1, a GPU's UUID, cuda:rank (each rank uses the GPU of its number), "
-        "emulated or none (default: the GPU if there is one; cuda:rank if there are several)",
+        help="cuda (all GPUs), cuda:1 or a GPU's UUID, several with commas, emulated, emulated:2 "
+        "or none (default: all GPUs that are visible)",
     )
     pools.add_argument("--host-pool", metavar="SIZE", help="shared host memory")
     pools.add_argument("--ssd-pool", metavar="SIZE", help="files on SSD; 0: none")

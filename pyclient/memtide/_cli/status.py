@@ -39,7 +39,7 @@ def print_status(socket_dir: Path, console: Console) -> None:
 
 def _obtainable_line(node: Node) -> str:
     # More than the pools' free bytes: it includes what can be reclaimed from other jobs.
-    sizes = (f"{format_size(pool.obtainable_bytes)} {pool.tier}" for pool in node.pools)
+    sizes = (f"{format_size(pool.obtainable_bytes)} {pool.name}" for pool in node.pools)
     return f"a further job can have {', '.join(sizes)}"
 
 

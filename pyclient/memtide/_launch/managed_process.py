@@ -25,8 +25,8 @@ from memtide._launch.first_step import FirstStep
 from memtide._launch.options import Inherited, Options
 from memtide._launch.outputs import Outputs
 from memtide._launch.run_folder import RunFolder
-from memtide._node import gpu_per_rank, least_pools, training
-from memtide._node.connect import Connection, Reached, finds_daemon, open_session, reach
+from memtide._node import least_pools, training
+from memtide._node.connect import Connection, Reached, SessionRequest, open_session, reach
 from memtide._node.memory_budget import MemoryBudget
 from memtide._node.named_job import resume_job
 from memtide._node.private_daemon import Pools
@@ -44,8 +44,8 @@ class Managed:
     """A context in which states are in chunks. At its end it prints the summary of the process.
 
     The daemon is there from the beginning, and the session from the first parameter on, so that a
-    process that only starts others takes no memory from them. With several GPUs, the daemon starts
-    with the session, as it owns the GPU of the process's rank (decision 19).
+    process that only starts others takes no memory from them. A daemon that is started has all GPUs
+    that are visible, as ranks that the script starts use it, too (decision 36).
 
     Only rank 0 prints the full summary and may write the output files. Processes that have not
     trained print nothing, except that of `memtide run` if no process has. The constructor raises
@@ -73,8 +73,8 @@ class Managed:
         request = options.request
         if self._is_first:
             least_pools.check(request.pools, chunk_bytes=request.chunk_bytes)
-        if request.job_name or (self._is_first and not self._is_for_one_gpu()):
-            self._reached = reach(request)
+        if request.job_name or self._is_first:
+            self._reached = reach(self._of_rank(request))
         self._run = run or self._announced()
         os.register_at_fork(after_in_child=self._forked)
         spawned_ranks.watch(self.start_ranks)
@@ -139,28 +139,26 @@ class Managed:
         if not deferred_start.end():
             return start()
         self._connection = self._recorder = None
-        if connection.daemon is not None and self._is_for_one_gpu():
-            connection.daemon.stop()
-            self._reached = None
         result = start()
         FirstParameter(self._join)
         return result
 
-    def _is_for_one_gpu(self) -> bool:
-        """Whether each rank starts a daemon of its own, for its GPU (decision 19)."""
-        request = self._options.request
-        shared = request.socket_dir is not None or finds_daemon(request)
-        return not shared and gpu_per_rank.is_wanted(request.pools)
+    def _of_rank(self, request: SessionRequest) -> SessionRequest:
+        """The request, with this process's rank if a launcher has started several `memtide run`."""
+        if self._has_siblings or not self._is_first:
+            return request
+        rank = ranks.of_this_process()
+        return replace(request, rank=rank.local, is_alone=True)
 
     def _announced(self) -> RunFolder:
         run = RunFolder.create()
         atexit.register(run.remove)
         options, request = self._options, self._options.request
+        assert self._reached is not None
         # A budget is of one process.
-        pools = replace(request.pools, device=gpu_per_rank.GPU_OF_RANK)
-        inherited = replace(request, pools=pools, budget=MemoryBudget())
-        if self._reached is not None:
-            inherited = replace(inherited, pools=Pools(), socket_dir=self._reached.socket_dir)
+        inherited = replace(
+            request, pools=Pools(), budget=MemoryBudget(), socket_dir=self._reached.socket_dir
+        )
         started = replace(options, request=inherited)
         run.announce(Inherited(started, options, os.getpid()))
         return run

@@ -13,8 +13,8 @@ from memtide._launch.managed_process import Managed
 from memtide._launch.options import Options
 from memtide._launch.program import Program, run_program
 from memtide._launch.uncaught import uncaught
-from memtide._node import gpu_per_rank, least_pools, training
-from memtide._node.connect import SessionRequest, find_or_start, finds_daemon
+from memtide._node import least_pools, training
+from memtide._node.connect import SessionRequest, find_or_start
 from memtide._plot import memory_plot
 from memtide._trace import files as trace_files
 from memtide._util.output_file import check_writable
@@ -60,24 +60,16 @@ def _check(options: Options) -> None:
 
 
 def _rank_flags(request: SessionRequest, ranks: int) -> dict[str, object]:
-    """Flags of each of these ranks: a shared daemon's sockets, or the pools of one of its own."""
+    """Flags of each of these ranks: the sockets of the daemon that they share."""
     pools = request.pools
-    # A daemon owns one GPU, so each rank starts its own (decision 19).
-    if request.socket_dir is None and not finds_daemon(request) and gpu_per_rank.is_wanted(pools):
-        return {
-            "device": gpu_per_rank.GPU_OF_RANK,
-            "device-pool": pools.device_bytes,
-            "host-pool": pools.host_bytes,
-            "ssd-pool": pools.ssd_bytes,
-            "ssd-dir": pools.ssd_dir,
-        }
     # Without an SSD, host memory is the home tier: a chunk owns its slot there until it is freed,
     # so ranks could not make room for each other (decision 3).
     if pools.ssd_bytes == 0:
         raise UsageError(
             "several processes can share memory only with an SSD pool, to evict chunks to"
         )
-    least_pools.check(pools, ranks, request.chunk_bytes)
+    # How many devices there are is known when the daemon runs: each rank has one, alone or not.
+    least_pools.check(pools, ranks, request.chunk_bytes, ranks_on_device=1)
     socket_dir, daemon = find_or_start(request)
     if daemon is not None:
         atexit.register(daemon.stop)

@@ -12,7 +12,7 @@ from memtide._capi.library import Options
 from memtide._capi.locate import default_socket_dir
 from memtide._memory import chunk_size
 from memtide._memory.chunk_size import Parameter
-from memtide._node import gpu_per_rank, inspection, least_pools, training
+from memtide._node import gpus, inspection, least_pools, training
 from memtide._node.memory_budget import MemoryBudget, budget_of_cgroup
 from memtide._node.named_job import wait_until_free
 from memtide._node.private_daemon import Pools, PrivateDaemon, answers
@@ -34,10 +34,12 @@ class SessionRequest:
     time_to_live_s: int = 0
     host_share_bytes: int = 0
     device_share_bytes: int = 0
-    # Number of processes that train together on this node. Each gets an equal part of the device
-    # pool; their host shares are elastic.
+    # Number of processes that train together on this node. Each is on one device and gets an equal
+    # part of its pool; their host shares are elastic.
     ranks: int = 1
-    rank: int = 0  # This process's number among them.
+    rank: int = 0  # This process's number among them, and that of its device.
+    # No other process uses a daemon that is started for this one.
+    is_alone: bool = False
 
 
 @dataclass
@@ -66,7 +68,7 @@ def connect(request: SessionRequest) -> Connection:
 
     The exceptions are those of `reach` and `open_session`.
     """
-    reached = reach(request)
+    reached = reach(replace(request, is_alone=True))
     try:
         return open_session(reached, replace(reached.request, ranks=1) if reached.daemon else None)
     except BaseException:
@@ -107,7 +109,7 @@ def open_session(reached: Reached, request: SessionRequest | None = None) -> Con
     if shared is not None:
         client = _open_with_ranks(request, shared, socket_dir)
         shared = shared if client is not None else None
-    client = client or _open(_options(request, socket_dir), socket_dir, request.ranks)
+    client = client or _open(_options(request, socket_dir), socket_dir, request)
     return Connection(client, socket_dir, reached.daemon, request.budget, shared)
 
 
@@ -126,21 +128,26 @@ def find_or_start(request: SessionRequest) -> tuple[Path, PrivateDaemon | None]:
     if finds_daemon(request):
         return request.socket_dir or default_socket_dir(), None
     pools = request.budget.divided(request.pools)
-    pools = gpu_per_rank.pools_of(pools, request.rank, request.ranks)
+    if request.is_alone:
+        pools = gpus.of_one_process(pools, request.rank)
     least_pools.check(pools, chunk_bytes=request.chunk_bytes)
     daemon = PrivateDaemon.start(pools, request.socket_dir)
     return daemon.socket_dir, daemon
 
 
-def _open(options: Options, socket_dir: Path, ranks: int) -> Client:
+def _open(options: Options, socket_dir: Path, request: SessionRequest) -> Client:
     try:
         return Client(options)
     except ResourceExhausted:
         # The daemon knows one session at a time, and not what all ranks need.
-        capacities = {p.tier: p.capacity_bytes for p in inspection.inspect(socket_dir).pools}
+        node = inspection.inspect(socket_dir)
+        capacities = {p.tier: p.capacity_bytes for p in _pools_of(request.rank, node)}
         pools = Pools(capacities.get("device"), capacities.get("host"), capacities.get("ssd"))
         default_bytes = default_chunk_bytes(pools.device_bytes or 0, pools.host_bytes or 0)
-        least_pools.check(pools, ranks, options.chunk_bytes or default_bytes)
+        sharing = _ranks_on_device(request, node)
+        least_pools.check(
+            pools, request.ranks, options.chunk_bytes or default_bytes, ranks_on_device=sharing
+        )
         raise
 
 
@@ -153,6 +160,7 @@ def _options(request: SessionRequest, socket_dir: Path, job_name: str = "") -> O
         chunk_bytes=request.chunk_bytes or _searched_chunk_bytes(request, socket_dir),
         host_share_bytes=request.host_share_bytes,
         device_share_bytes=request.device_share_bytes,
+        device=_device_of(request.rank, inspection.inspect(socket_dir)),
     )
 
 
@@ -161,12 +169,36 @@ def _open_with_ranks(request: SessionRequest, shared: Training, socket_dir: Path
     options = _options(request, socket_dir, shared.job_name)
     options.rank, options.ranks = shared.rank, shared.ranks
     try:
-        return _open(options, socket_dir, shared.ranks)
+        return _open(options, socket_dir, request)
     except FailedPrecondition as error:
         print(
             f"memtide: rank {shared.rank} shares nothing with other ranks: {error}", file=sys.stderr
         )
         return None
+
+
+def _device_of(rank: int, node: inspection.Node) -> str:
+    """Options.device of this local rank. A node without a choice, and without a device, is not
+    asked for one."""
+    count = len(node.devices)
+    if count < 2:
+        return ""
+    number = rank % count
+    if not node.devices[number].cuda_device_uuid:
+        return str(number)
+    # The process may see fewer GPUs than the daemon, or number them differently.
+    # tidy(device-types): a form of memtide_options.device, which is no device of torch.
+    return f"cuda:{rank % max(1, gpus.count_gpus())}"
+
+
+def _pools_of(rank: int, node: inspection.Node) -> tuple[inspection.Pool, ...]:
+    return node.pools_with(rank % max(1, len(node.devices)))
+
+
+def _ranks_on_device(request: SessionRequest, node: inspection.Node) -> int:
+    """How many of the ranks have this one's device."""
+    count = max(1, len(node.devices))
+    return len(range(request.rank % count, request.ranks, count))
 
 
 def _limited_by_cgroup(request: SessionRequest) -> SessionRequest:
@@ -191,11 +223,15 @@ def _named_job_socket_dir(request: SessionRequest) -> Path:
 def _one_rank_of(
     request: SessionRequest, socket_dir: Path
 ) -> tuple[SessionRequest, Training | None]:
-    """The request of one of several ranks: an equal part of the device pool, and chunks so small
+    """The request of one of several ranks: an equal part of its device's pool, and chunks so small
     that its parts of the pools have enough slots. Where chunks stay in host memory, ranks share
     their job."""
-    pools = inspection.inspect(socket_dir).pools
-    parts = {pool.tier: pool.capacity_bytes // request.ranks for pool in pools}
+    node = inspection.inspect(socket_dir)
+    sharing = {"device": _ranks_on_device(request, node)}
+    parts = {
+        pool.tier: pool.capacity_bytes // sharing.get(pool.tier, request.ranks)
+        for pool in _pools_of(request.rank, node)
+    }
     # A device share is not elastic: with the default one, the first rank would have the whole pool.
     # Host shares are elastic, and follow what each rank needs (decision 18).
     request = replace(
@@ -213,7 +249,7 @@ def _searched_chunk_bytes(request: SessionRequest, socket_dir: Path) -> int:
     if not request.parameters:
         return 0
     node = inspection.inspect(socket_dir)
-    pools = {pool.tier: pool.obtainable_bytes for pool in node.pools}
+    pools = {pool.tier: pool.obtainable_bytes for pool in _pools_of(request.rank, node)}
     for tier, share in (("device", request.device_share_bytes), ("host", request.host_share_bytes)):
         if share:
             pools[tier] = share

@@ -23,7 +23,8 @@ STALLS = ("stalled_on_ssd", "stalled_on_copy", "stalled_on_room")
 
 @dataclass(frozen=True)
 class Pool:
-    """One tier's pool. used + reserved + quarantined + ballooned + scrubbing + free = capacity."""
+    """The pool of host memory, of SSD, or of one device.
+    used + reserved + quarantined + ballooned + scrubbing + free = capacity."""
 
     tier: str
     capacity_bytes: int
@@ -34,6 +35,13 @@ class Pool:
     scrubbing_bytes: int
     free_bytes: int
     obtainable_bytes: int  # An elastic share's room: free, or reclaimable from other jobs.
+    device_number: int = 0
+    cuda_device_uuid: str = ""  # In base64; empty: the device, if it is one, is no GPU.
+
+    @property
+    def name(self) -> str:
+        """\"device/0\", \"device/1\", \"host\", \"ssd\"."""
+        return f"device/{self.device_number}" if self.tier == "device" else self.tier
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,24 @@ class Node:
     ssd_directories: tuple[SsdDirectory, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """The tiers that have a pool, the fastest first."""
+        return tuple(dict.fromkeys(pool.tier for pool in self.pools))
+
+    @property
+    def devices(self) -> tuple[Pool, ...]:
+        """The pools of the devices, by number."""
+        return tuple(pool for pool in self.pools if pool.tier == "device")
+
+    def pools_with(self, device_number: int) -> tuple[Pool, ...]:
+        """The pools that a job on this device has, one of each tier."""
+        return tuple(
+            pool
+            for pool in self.pools
+            if pool.tier != "device" or pool.device_number == device_number
+        )
+
 
 def inspect(socket_dir: Path | str | None = None, *, sessions: bool = False) -> Node:
     """The present state of the daemon. Unavailable: no daemon answers."""
@@ -128,9 +154,13 @@ def seconds(duration: str) -> float:
 
 
 def _pool(entry: Mapping[str, Any]) -> Pool:
+    texts = ("tier", "cuda_device_uuid")
     return Pool(
         tier=str(entry.get("tier", "")).removeprefix("TIER_").lower(),
-        **{name: int(entry.get(name, 0)) for name in Pool.__dataclass_fields__ if name != "tier"},
+        cuda_device_uuid=str(entry.get("cuda_device_uuid", "")),
+        **{
+            name: int(entry.get(name, 0)) for name in Pool.__dataclass_fields__ if name not in texts
+        },
     )
 
 

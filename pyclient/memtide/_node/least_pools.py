@@ -14,13 +14,16 @@ _GUARANTEED_SLOTS = 12
 _SMALLEST_CHUNK_BYTES = 2 * 2**20
 
 
-def check(pools: Pools, ranks: int = 1, chunk_bytes: int = 0) -> None:
+def check(
+    pools: Pools, ranks: int = 1, chunk_bytes: int = 0, ranks_on_device: int | None = None
+) -> None:
     """UsageError: `ranks` sessions with chunks of this size (0: of any) do not fit the pools that
-    have a size. More than three ranks may not fit larger ones either."""
+    have a size. More than three ranks may not fit larger ones either. `ranks_on_device`: how many
+    of them share a device; None: all."""
     chunk_bytes = chunk_bytes or _SMALLEST_CHUNK_BYTES
     host_slots = (ranks - 1) * _GUARANTEED_SLOTS + _MIN_SLOTS
     for flag, pool_bytes, slots in (
-        ("--device-pool", pools.device_bytes or None, ranks * _MIN_SLOTS),
+        ("--device-pool", pools.device_bytes or None, (ranks_on_device or ranks) * _MIN_SLOTS),
         ("--host-pool", pools.host_bytes, host_slots),
         ("--ssd-pool", pools.ssd_bytes or None, ranks * _MIN_SLOTS),
     ):

@@ -38,16 +38,15 @@ _SERVICE_VARIABLES = {
 class Pools:
     """The pools of a private daemon. None: the daemon's default."""
 
-    device_bytes: int | None = None
+    device_bytes: int | None = None  # The pool of each device.
     host_bytes: int | None = None
     ssd_bytes: int | None = None
     # Several daemons may use the same directory: each makes one of its own in it.
     ssd_dir: Path | None = None
-    # "auto", "none", "emulated", "cuda", "cuda:1" or a GPU's UUID.
+    # "auto", "none", "emulated", "emulated:2", "cuda", or GPUs as "cuda:1" or UUIDs with commas.
     device: str | None = None
     # What the daemon and this process may use together: the daemon's balloon keeps to it.
     memory_limit_bytes: int | None = None
-    daemons: int = 1  # They divide the machine's memory where no size is given.
 
     def named(self) -> bool:
         """Whether the user set any of them."""
@@ -182,8 +181,6 @@ def _flags(pools: Pools, socket_dir: Path, ssd_dir: Path | None, lifeline_fd: in
         flags.append(f"--device={device}")
     if pools.device_bytes:
         flags.append(f"--device-pool={pools.device_bytes}")
-    if pools.daemons != 1:
-        flags.append(f"--daemons={pools.daemons}")
     if pools.host_bytes is not None:
         flags.append(f"--host-pool={pools.host_bytes}")
     if pools.memory_limit_bytes is not None:

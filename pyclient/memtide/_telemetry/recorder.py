@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,8 @@ class Recorder(Observer):
         if tide is None or len(tide.samples) >= _MOST_SAMPLES:
             return
         node = inspection.inspect(self._socket_dir, sessions=True)
-        tide.pool_bytes = {pool.tier: pool.capacity_bytes for pool in node.pools}
+        pools = node.pools_with(self._client.properties.device_number)
+        tide.pool_bytes = {pool.tier: pool.capacity_bytes for pool in pools}
         tide.samples.append(
             Sample(
                 seconds=time.monotonic() - self._record_began,
@@ -94,7 +95,7 @@ class Recorder(Observer):
                 own_host_bytes=process_memory.host_bytes(),
                 own_device_bytes=process_memory.device_bytes(self._client.properties.dl_device),
                 kinds={kind: asdict(usage) for kind, usage in node.kinds.items()},
-                budget_bytes=_budget(node),
+                budget_bytes=_budget(node, pools),
                 kept_activation_bytes=self._kept_activations(),
                 stalled_s=sum(node.stalls_s.values()) - sum(self._node.stalls_s.values()),
             )
@@ -120,8 +121,8 @@ class Recorder(Observer):
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """The pools at the end of the latest record."""
-        return self._node.pools
+        """The pools of this process's job at the end of the latest record."""
+        return self._node.pools_with(self._client.properties.device_number)
 
     def finish(
         self, budget: dict[str, Any] | None = None, tensor_bytes: Mapping[str, int] | None = None
@@ -250,12 +251,12 @@ class Summary:
         }
 
 
-def _budget(node: Node) -> dict[str, int]:
+def _budget(node: Node, pools: Sequence[Pool]) -> dict[str, int]:
     session = next((s for s in node.sessions if int(s.get("pid", 0)) == os.getpid()), {})
     return {
         pool.tier: int(session.get(f"{pool.tier}_share_bytes", pool.capacity_bytes))
         - int(session.get(f"{pool.tier}_ballooned_bytes", 0))
-        for pool in node.pools
+        for pool in pools
     }
 
 

@@ -101,7 +101,7 @@ def pools_table(node: Node) -> Table:
     table = _table("pool", "capacity", *states)
     for pool in node.pools:
         sizes = [pool.capacity_bytes, *(getattr(pool, f"{state}_bytes") for state in states)]
-        table.add_row(pool.tier, *map(format_size, sizes))
+        table.add_row(pool.name, *map(format_size, sizes))
     return table
 
 
@@ -109,7 +109,7 @@ def kinds_table(node: Node, shadow_bytes: Mapping[str, int] = MappingProxyType({
     """A row for each kind of chunk: bytes allocated, and bytes with a valid copy on each tier.
     Shadow chunks (`shadow_bytes`, by kind, a part of what is allocated) have a row of their own;
     between steps they hold nothing, and what they hold during one is shown with their kind."""
-    table = _table("states", "allocated", *(f"on {pool.tier}" for pool in node.pools))
+    table = _table("states", "allocated", *(f"on {tier}" for tier in node.tiers))
     total = Usage()
     for kind in KINDS:
         usage = node.kinds.get(kind)
@@ -230,7 +230,7 @@ def _table(first: str, *others: str) -> Table:
 
 
 def _add_usage(table: Table, name: str, usage: Usage, node: Node) -> None:
-    tiers = [format_size(getattr(usage, f"{pool.tier}_bytes")) for pool in node.pools]
+    tiers = [format_size(getattr(usage, f"{tier}_bytes")) for tier in node.tiers]
     table.add_row(name, format_size(usage.allocated_bytes), *tiers)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness import SCRIPTS, Cli
 from memtide._capi.locate import find_daemon
-from memtide._node import gpu_per_rank
+from memtide._node import gpus
 from memtide._node.private_daemon import Pools
 
 _TORCHRUN = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
@@ -173,12 +173,16 @@ def test_collectives_write_to_chunks_of_a_gpu(more: list[str], cli: Cli, tmp_pat
     assert json.loads(stats.read_text())["moved_bytes"]["device_to_host_bytes"] > 0
 
 
-@pytest.mark.parametrize(("starter", "gpus"), [(["torchrun", *_TORCHRUN], 2), ([], 2), ([], 3)])
+@pytest.mark.parametrize(
+    ("starter", "gpus_there"), [(["torchrun", *_TORCHRUN], 2), ([], 2), ([], 3)]
+)
 @pytest.mark.usefixtures("gpu")
-def test_ranks_have_a_gpu_each(
-    starter: list[str], gpus: int, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_one_daemon_has_the_gpus_of_all_ranks(
+    starter: list[str], gpus_there: int, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"{os.environ['MEMTIDE_FAKE_CUDA']},devices={gpus}")
+    monkeypatch.setenv(
+        "MEMTIDE_FAKE_CUDA", f"{os.environ['MEMTIDE_FAKE_CUDA']},devices={gpus_there}"
+    )
     plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
     script = [SCRIPTS / "data_parallel.py", "--its=own"]
     cli.python(*script, RESULT=plain).check()
@@ -188,40 +192,29 @@ def test_ranks_have_a_gpu_each(
     more = {"RESULT": ours, "MEMTIDED": daemon, "ON_GPU": "1"}
     done = cli.memtide("run", *flags, *starter, *script, **more).check()
     assert ours.read_bytes() == plain.read_bytes()
-    parts = {f"--host-pool={48 << 20}", f"--ssd-pool={512 << 20}", f"--device-pool={32 << 20}"}
-    rank_flags = [started for started in _started(starts) if parts < started]
-    assert len(rank_flags) == 2
-    assert all("--daemons=2" in started for started in rank_flags)
-    assert {f"--device=cuda:{rank}" for rank in range(2)} < rank_flags[0] | rank_flags[1]
+    assert len(_started(starts)) == 1
     assert done.err.count("chunks leased") == 1
     assert "nothing" not in done.err
     statistics = json.loads(stats.read_text(encoding="utf-8"))
     assert statistics["iterations"] == 6
     assert statistics["moved_bytes"]["device_to_host_bytes"] > statistics["iterations"] << 20
+    devices = [pool for pool in statistics["pools"] if pool["tier"] == "device"]
+    assert [pool["device_number"] for pool in devices] == list(range(gpus_there))
+    assert {pool["capacity_bytes"] for pool in devices} == {32 << 20}
 
 
 @pytest.mark.usefixtures("gpu")
-def test_ranks_without_a_gpu_each_are_in_host_memory(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pools = Pools(device=gpu_per_rank.GPU_OF_RANK, device_bytes=1 << 30, host_bytes=9 << 20)
-    assert not gpu_per_rank.is_wanted(Pools())
-    assert gpu_per_rank.pools_of(pools, 1, 3) == Pools(device="none", host_bytes=3 << 20, daemons=3)
-    assert capsys.readouterr().err == ""
-    gpu_per_rank.pools_of(pools, 0, 3)
-    assert (
-        capsys.readouterr().err == "memtide: 3 ranks have only 1 GPU: chunks are in host memory\n"
-    )
+def test_a_daemon_of_one_process_has_the_gpu_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = Pools(host_bytes=1 << 30)
+    assert gpus.of_one_process(pools, 1) == pools, "the only GPU"
     monkeypatch.setenv("MEMTIDE_FAKE_CUDA", f"{os.environ['MEMTIDE_FAKE_CUDA']},devices=3")
-    rank_pools = Pools(device="cuda:2", device_bytes=1 << 30, host_bytes=3 << 20, daemons=3)
-    assert gpu_per_rank.pools_of(pools, 2, 3) == rank_pools
-    assert gpu_per_rank.is_wanted(Pools(host_bytes=1 << 30))
-    assert not gpu_per_rank.is_wanted(Pools(device_bytes=0))
-    assert not gpu_per_rank.is_wanted(Pools(device="cuda:1"))
-    # If GPUs cannot be listed, the pools name one all the same: its daemon reports what is wrong.
+    assert gpus.of_one_process(pools, 2) == Pools(device="cuda:2", host_bytes=1 << 30)
+    assert gpus.of_one_process(pools, 4).device == "cuda:1"
+    for named in (Pools(device_bytes=0), Pools(device="cuda:1"), Pools(device="none")):
+        assert gpus.of_one_process(named, 2) == named
+    # If GPUs cannot be listed, the daemon says what is wrong.
     monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "driver=no-uvm")
-    assert not gpu_per_rank.is_wanted(Pools())
-    assert gpu_per_rank.pools_of(pools, 1, 3).device == "cuda:1"
+    assert gpus.of_one_process(pools, 2) == pools
 
 
 def test_a_script_may_start_processes_for_other_things(cli: Cli, tmp_path: Path) -> None:

@@ -181,7 +181,14 @@ def test_started_processes_are_managed(
     assert statistics["chunks"] > 0
 
 
-@pytest.mark.parametrize("device", [[], ["--device=emulated", "--device-pool=32MiB"]])
+@pytest.mark.parametrize(
+    "device",
+    [
+        [],
+        ["--device=emulated", "--device-pool=32MiB"],
+        ["--device=emulated:2", "--device-pool=16MiB"],
+    ],
+)
 def test_ranks_of_any_launcher_divide_the_pools(
     device: list[str], cli: Cli, tmp_path: Path
 ) -> None:
@@ -237,7 +244,7 @@ def test_a_forked_process_cannot_use_a_model_in_chunks_and_says_why(
         (
             _KEEPS_THE_DEVICE,
             ("--device=emulated", "--device-pool=16MiB", *_POOLS[1:]),
-            "trains without memtide: the device pool has 0 B free",
+            "trains without memtide: the device/0 pool has 0 B free",
         ),
         (_TRAINS_NOTHING_LARGE, _POOLS, "memtide managed nothing"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from harness import short_directory
 from memtide._capi.locate import find_daemon
 from memtide._cli import doctor
-from memtide._node import gpu_per_rank
+from memtide._node import gpus
 from memtide._node.connect import SessionRequest, find_or_start
 from memtide._node.private_daemon import Pools, PrivateDaemon, answers
 from memtide.errors import Unavailable
@@ -71,7 +71,7 @@ def test_the_doctor_says_which_daemons_have_memory_of_a_gpu(
 
 def test_the_daemons_of_a_gpu_do_not_count_as_gpus(start: Start) -> None:
     start()
-    assert gpu_per_rank.count_gpus() == 1
+    assert gpus.count_gpus() == 1
 
 
 def test_a_private_daemon_where_a_service_has_the_gpu_is_refused_with_the_remedy(

@@ -1,6 +1,9 @@
-"""DistributedDataParallel in two processes, of a launcher or its own. Rank 0 writes the result."""
+"""DistributedDataParallel in two processes, of a launcher or its own. Rank 0 writes the result, and
+runs the Python program AT_END of the environment while both live."""
 
 import os
+import subprocess
+import sys
 
 import torch
 import torch.distributed as dist
@@ -27,6 +30,9 @@ def train(rank: int, meeting: str) -> None:
         losses.append(loss.item())
     if rank == 0:
         finish(losses, model)
+        if "AT_END" in os.environ:
+            subprocess.run([sys.executable, *os.environ["AT_END"].split()], check=True)
+    dist.barrier()
     dist.destroy_process_group()
 
 

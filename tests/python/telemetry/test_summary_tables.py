@@ -41,3 +41,11 @@ def test_steps_say_whether_they_have_the_bits_of_torch() -> None:
     assert "torch's bits, whole" in steps_line(0, 5, "cpu")
     assert "torch's bits, 4 of 5 in parts" in steps_line(4, 5, "cpu")
     assert "by the daemon's kernels" in steps_line(4, 5, "cuda:0")
+
+
+def test_each_device_has_a_row_and_all_have_one_column_of_copies() -> None:
+    pools = [{"tier": "TIER_DEVICE", "device_number": number} for number in (0, 1)]
+    node = inspection.parse({"pools": [*pools, {"tier": "TIER_HOST"}]})
+    assert list(map(str, pools_table(node).columns[0].cells)) == ["device/0", "device/1", "host"]
+    headers = [str(column.header) for column in kinds_table(node).columns]
+    assert headers == ["states", "allocated", "on device", "on host"]

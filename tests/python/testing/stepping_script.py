@@ -18,15 +18,17 @@ _MOST_STEPS = 500
 
 
 @contextlib.contextmanager
-def node_daemon(ssd_dir: Path, *more: str, host_pool: str = "64MiB") -> Iterator[Path]:
-    """The socket directory of a daemon with host memory, an SSD, and `more` flags."""
+def node_daemon(
+    ssd_dir: Path, *more: str, host_pool: str = "64MiB", device: str = "none"
+) -> Iterator[Path]:
+    """The socket directory of a daemon with host memory, an SSD, `device`, and `more` flags."""
     with short_directory() as home:
         flags = [
             f"--socket-dir={home}",
             f"--ssd-dir={ssd_dir}",
             "--ssd-pool=1GiB",
             f"--host-pool={host_pool}",
-            "--device=none",
+            f"--device={device}",
             "--metrics-address=off",
             *more,
         ]

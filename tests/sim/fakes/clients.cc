@@ -205,6 +205,7 @@ OpenCall MakeOpen(const State& state, SessionId session, Random* random) {
     }
   }
   if (config.slot_regions && random->Percent(10)) open.device_memory = MemoryKind::kCudaIpc;
+  if (config.devices > 1 && random->Percent(60)) open.device = random->Below(config.devices);
   return open;
 }
 

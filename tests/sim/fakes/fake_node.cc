@@ -35,14 +35,14 @@ void FakeNode::Carry(const Effect& effect) {
 }
 
 void FakeNode::Begin(const MakeRegion& effect) {
-  if (!regions_.insert({effect.region, {effect.tier, effect.uid, effect.size}}).second) {
+  if (!regions_.insert({effect.region, {effect.pool, effect.uid, effect.size}}).second) {
     verdict_.Broken(absl::StrCat("region ", effect.region.value(), " made twice"));
   }
   regions_[effect.region].memory = effect.memory;
   regions_[effect.region].persistent = effect.persistent;
   if (effect.size.IsZero() || effect.size > kMaxRegionSize ||
-      !effect.size.IsMultipleOf(kChunkAlignment) || effect.tier == Tier::kSsd ||
-      (effect.tier == Tier::kHost && effect.memory != MemoryKind::kSharedMemory)) {
+      !effect.size.IsMultipleOf(kChunkAlignment) || effect.pool.tier == Tier::kSsd ||
+      (effect.pool.tier == Tier::kHost && effect.memory != MemoryKind::kSharedMemory)) {
     verdict_.Broken(absl::StrCat("no such region can be made: ", ToText(effect)));
   }
   Work work{Work::Kind::kMakeRegion};
@@ -158,8 +158,8 @@ void FakeNode::Begin(const StartTransfer& effect) {
       break;
     case Transfer::kZero: {
       const auto region = regions_.find(effect.to.region);
-      CheckMemory(effect, effect.to, region == regions_.end() ? Tier::kHost : region->second.tier,
-                  "target");
+      CheckMemory(effect, effect.to,
+                  region == regions_.end() ? Tier::kHost : region->second.pool.tier, "target");
       break;
     }
   }
@@ -184,16 +184,16 @@ size_t FakeNode::transfers() const {
                        [](const Work& work) { return work.kind == Work::Kind::kTransfer; });
 }
 
-Bytes FakeNode::Held(Tier tier) const {
+Bytes FakeNode::Held(Pool pool) const {
   Bytes held;
-  if (tier == Tier::kSsd) {
+  if (pool.tier == Tier::kSsd) {
     for (const auto& [id, store] : stores_) held += store.size;
   } else {
     for (const auto& [id, region] : regions_) {
-      if (region.tier == tier) held += region.size;
+      if (region.pool == pool) held += region.size;
     }
   }
-  if (tier != Tier::kHost) return held;
+  if (pool.tier != Tier::kHost) return held;
   for (const auto& [slot, size] : empty_) held -= size;
   for (const Work& work : work_) {
     const bool there = work.kind == Work::Kind::kEmptySlot || work.kind == Work::Kind::kFillSlot;

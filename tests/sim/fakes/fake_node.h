@@ -34,7 +34,7 @@ using Stamp = uint64_t;
 inline constexpr Stamp kZeros = 0;
 
 struct Region {
-  Tier tier = Tier::kHost;
+  Pool pool;
   uint32_t uid = 0;
   Bytes size;
   bool made = false;
@@ -132,8 +132,8 @@ class FakeNode {
   // Whether a transfer, step or part reads from or writes to the region.
   bool IsInTransfer(RegionId region) const;
   size_t transfers() const;
-  // Bytes of a tier that exist or are being made or dropped, but for slots that were emptied.
-  Bytes Held(Tier tier) const;
+  // Bytes of a pool that exist or are being made or dropped, but for slots that were emptied.
+  Bytes Held(Pool pool) const;
 
  private:
   static constexpr Stamp kPoison = Stamp{1} << 63;

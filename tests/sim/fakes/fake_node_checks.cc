@@ -11,7 +11,7 @@ void FakeNode::CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tie
                            const char* end) {
   const auto region = regions_.find(place.region);
   const bool there = region != regions_.end() && region->second.made && !region->second.dropping;
-  if (!there || region->second.tier != tier) {
+  if (!there || region->second.pool.tier != tier) {
     return verdict_.Broken(absl::StrCat(ToText(transfer), ": its ", end, " is not ",
                                         std::string(TierName(tier)), " memory that is there"));
   }
@@ -29,8 +29,8 @@ void FakeNode::CheckSlot(MemoryPlace place, Bytes size, const std::string& what)
   const auto region = regions_.find(place.region);
   const absl::optional<Bytes> last = CheckedAdd(place.offset, size);
   if (region == regions_.end() || !region->second.made || region->second.dropping ||
-      region->second.tier != Tier::kHost || size.IsZero() || !last || *last > region->second.size ||
-      !place.offset.IsMultipleOf(size)) {
+      region->second.pool.tier != Tier::kHost || size.IsZero() || !last ||
+      *last > region->second.size || !place.offset.IsMultipleOf(size)) {
     return verdict_.Broken(absl::StrCat(what, ": no slot of host memory"));
   }
   if (IsTarget(place) || IsSource(place)) {

@@ -19,7 +19,7 @@ void FakeNode::CheckStepped(MemoryPlace place, Bytes size, const std::string& wh
   const auto region = regions_.find(place.region);
   const absl::optional<Bytes> last = CheckedAdd(place.offset, size);
   if (region == regions_.end() || !region->second.made || region->second.dropping ||
-      region->second.tier != Tier::kHost || !last || *last > region->second.size ||
+      region->second.pool.tier != Tier::kHost || !last || *last > region->second.size ||
       !place.offset.IsMultipleOf(size) || IsEmpty(place)) {
     return verdict_.Broken(absl::StrCat(what, ": no slot of host memory"));
   }

@@ -38,6 +38,7 @@ constexpr const char* kNames[kFaults] = {
     "a record is lost",
     "a record calls a torn chunk whole",
     "a record names another slot",
+    "a region is made on another device",
     "a client computes from another slot",
     "a client computes into another slot",
 };
@@ -100,6 +101,9 @@ void FaultInjector::SpoilOne(Effect* effect, const FakeNode& node, std::vector<E
     SpoilRecord(record);
   } else if (auto* step = std::get_if<StartStep>(effect)) {
     if (fault_ == Fault::kStepFromOtherSlot && Strikes()) step->chunks[0] = step->chunks.back();
+  } else if (auto* make = std::get_if<MakeRegion>(effect)) {
+    const bool on_device = make->pool.tier == Tier::kDevice;
+    if (fault_ == Fault::kRegionOnOtherDevice && on_device && Strikes()) ++make->pool.device;
   } else if (auto* gone = std::get_if<SendRegionGone>(effect)) {
     if (fault_ == Fault::kRegionDroppedUnreturned && Strikes()) {
       more->push_back(DropRegion{gone->region});

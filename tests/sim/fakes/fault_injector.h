@@ -48,11 +48,12 @@ enum class Fault : uint8_t {
   kRecordLost,
   kRecordHidesTorn,
   kRecordCopyInOtherSlot,
+  kRegionOnOtherDevice,
   // From here on: only with parts that clients compute.
   kPartFromOtherSlot,
   kPartInOtherSlot,
 };
-inline constexpr int kFaults = 34;
+inline constexpr int kFaults = 35;
 
 const char* FaultName(Fault fault);
 

@@ -66,6 +66,10 @@ SessionId WrongSession(const State& state, Random* random) {
 
 Event HostileOpen(const State& state, SessionId session, Random* random) {
   OpenCall open = MakeOpen(state, session, random);
+  if (state.config.devices > 1 && random->Percent(15)) {
+    open.device = random->Percent(50) ? state.config.devices : ~random->Below(3);
+    return open;
+  }
   switch (random->Below(9)) {
     case 8:
       open.device_memory = MemoryKind::kSharedMemory;

@@ -1,5 +1,7 @@
 // The part of Model that judges what the engine says about itself: Describe and Inspect.
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/oracle/model.h"
@@ -94,6 +96,9 @@ void Model::Accept(const Call& call, const InspectCall& inspect, const InspectRe
       return Broken(absl::StrCat("session ", info.session.value(), " is listed wrongly"));
     }
     const JobState* job = state_.JobOf(info.session);
+    if (job != nullptr && info.device != job->device) {
+      return Broken(absl::StrCat("job ", info.job.value(), " is listed on another device"));
+    }
     if (job != nullptr && info.device_share < job->chunk_size * job->slots[0]) {
       return Broken(absl::StrCat("job ", info.job.value(), " is charged for less than its share"));
     }
@@ -103,36 +108,44 @@ void Model::Accept(const Call& call, const InspectCall& inspect, const InspectRe
 
 void Model::CheckPools(const InspectReply& reply) {
   const EngineOptions options = ToOptions(state_.config);
-  for (const PoolUsage& pool : reply.pools) {
-    const Bytes capacity = pool.tier == Tier::kDevice ? options.device_capacity
+  const size_t count = options.device_capacities.size() + !options.host_capacity.IsZero() +
+                       !options.ssd_capacity.IsZero();
+  std::set<std::string> names;
+  for (const PoolUsage& usage : reply.pools) {
+    const Pool pool = usage.pool;
+    const std::string name = PoolName(pool);
+    const bool on_device = pool.tier == Tier::kDevice;
+    names.insert(name);
+    if (on_device && pool.device >= options.device_capacities.size()) {
+      return Broken(absl::StrCat("there is no ", name));
+    }
+    const Bytes capacity = on_device                  ? options.device_capacities[pool.device]
                            : pool.tier == Tier::kHost ? options.host_capacity
                                                       : options.ssd_capacity;
-    const std::string name(TierName(pool.tier));
-    if (pool.capacity != capacity ||
-        pool.used + pool.reserved + pool.balloon + pool.scrubbing + pool.free != capacity) {
+    if (usage.capacity != capacity ||
+        usage.used + usage.reserved + usage.balloon + usage.scrubbing + usage.free != capacity) {
       return Broken(absl::StrCat("the ", name, " pool does not sum to its capacity"));
     }
-    if (capacity - pool.free < node_.Held(pool.tier)) {
+    if (capacity - usage.free < node_.Held(pool)) {
       return Broken(absl::StrCat(
-          "the ", name, " pool lends memory twice: ", FormatBytes(node_.Held(pool.tier)),
-          " exist, ", FormatBytes(pool.free), " of ", FormatBytes(capacity), " are called free"));
+          "the ", name, " pool lends memory twice: ", FormatBytes(node_.Held(pool)), " exist, ",
+          FormatBytes(usage.free), " of ", FormatBytes(capacity), " are called free"));
     }
-    Bytes leaving;
+    Bytes leaving, leased;
     for (const auto& [id, job] : state_.jobs) {
-      if (pool.tier == Tier::kDevice) leaving += job.chunk_size * job.leaving.size();
-    }
-    if (pool.scrubbing < leaving) {
-      return Broken(absl::StrCat("the ", name, " pool forgets regions that are given back"));
-    }
-    Bytes leased;
-    for (const auto& [id, job] : state_.jobs) {
+      if (on_device && job.device != pool.device) continue;
+      if (on_device) leaving += job.chunk_size * job.leaving.size();
       leased += job.chunk_size * state_.LeasedAt(id, pool.tier).size();
     }
-    if (pool.used < leased) {
+    if (usage.scrubbing < leaving) {
+      return Broken(absl::StrCat("the ", name, " pool forgets regions that are given back"));
+    }
+    if (usage.used < leased) {
       return Broken(absl::StrCat("the ", name, " pool calls leased slots unused"));
     }
-    state_.pools[pool.tier] = pool;
   }
+  if (names.size() != count || reply.pools.size() != count) return Broken("pools are missing");
+  state_.pools = reply.pools;
 }
 
 void Model::CheckKinds(const InspectReply& reply) {

@@ -252,7 +252,7 @@ struct Expect {
     if (slots + job.leaving.size() > limits.device_regions) errors.insert(Code::kResourceExhausted);
     // Some may be the job's, and never have been seen.
     if (slots + job.leaving.size() + state.dropping.size() > limits.device_regions) doubtful = true;
-    const Bytes free = state.pools.at(Tier::kDevice).free;
+    const Bytes free = state.Free({Tier::kDevice, job.device});
     if (slots > job.slots[0] && slots - job.slots[0] > free / job.chunk_size) {
       // What a share that shrank has not given back yet, it may keep.
       if (job.shrunk != 0) {

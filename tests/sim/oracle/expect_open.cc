@@ -28,7 +28,7 @@ void AddShareErrors(const State& state, const OpenCall& call, Codes* errors, boo
       if (!Share(call, tier).IsZero()) *doubtful = true;
       continue;
     }
-    const Bytes free = state.pools.count(tier) == 0 ? Bytes() : state.pools.at(tier).free;
+    const Bytes free = state.Free(state.PoolFor(call, tier));
     if (call.chunk_size.IsZero()) continue;  // Refused for that.
     if (RoundDown(Share(call, tier), call.chunk_size) > free) {
       errors->insert(Code::kResourceExhausted);
@@ -48,7 +48,7 @@ void AddShareErrors(const State& state, const OpenCall& call, Codes* errors, boo
 // Whether jobs that end have memory still: an Open may wait for it.
 bool MemoryComes(const State& state) {
   return std::any_of(state.pools.begin(), state.pools.end(),
-                     [](const auto& pool) { return !pool.second.scrubbing.IsZero(); });
+                     [](const PoolUsage& pool) { return !pool.scrubbing.IsZero(); });
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ const OpenCall* OpeningTwin(const State& state, const OpenCall& call) {
 
 uint32_t ExpectedSlots(const State& state, const OpenCall& call, Tier tier) {
   if (PoolSlots(state, tier) == 0) return 0;
-  const Bytes free = state.pools.count(tier) == 0 ? Bytes() : state.pools.at(tier).free;
+  const Bytes free = state.Free(state.PoolFor(call, tier));
   const Bytes share = Share(call, tier).IsZero() ? free : Share(call, tier);
   return static_cast<uint32_t>(
       std::min<uint64_t>(share / call.chunk_size, state.config.limits.chunks));
@@ -92,6 +92,8 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   Codes errors;
   if (session->phase != Phase::kConnected) errors.insert(Code::kFailedPrecondition);
   if (call.job_name.size() > kLongestJobName) errors.insert(Code::kInvalidArgument);
+  const uint32_t devices = state.config.device_slots == 0 ? 0 : state.config.devices;
+  if (call.device.has_value() && *call.device >= devices) errors.insert(Code::kInvalidArgument);
   if (state.draining) errors.insert(Code::kUnavailable);
   const JobState* join = JobToJoin(state, call);
   const OpenCall* twin = OpeningTwin(state, call);
@@ -113,6 +115,12 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
       // "Other sizes" may be judged by what was asked or by what was lent.
       doubtful = true;
     }
+    if (join != nullptr && join->slots[0] != 0 &&
+        call.device.value_or(join->device) != join->device) {
+      errors.insert(Code::kFailedPrecondition);
+    }
+    // The other one may get any device.
+    if (join == nullptr && call.device != twin->device) doubtful = true;
   } else {
     AddShareErrors(state, call, &errors, &doubtful);
     if (state.config.slot_regions && call.device_memory == MemoryKind::kSharedMemory) {

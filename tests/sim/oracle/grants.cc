@@ -103,8 +103,11 @@ void Model::CheckPlace(SessionId id, const Lease& lease) {
     return Broken(absl::StrCat(what, "in memory that is given back"));
   }
   if (job.regions.count(lease.place.region) == 0 || region == node_.regions().end() ||
-      region->second.tier != lease.tier || region->second.dropping) {
+      region->second.pool.tier != lease.tier || region->second.dropping) {
     return Broken(absl::StrCat(what, "outside the job's memory of the tier"));
+  }
+  if (!IsOnDeviceOf(job, region->second)) {
+    return Broken(absl::StrCat(what, "on a device that is not its job's"));
   }
   if (session.regions.count(lease.place.region) == 0) {
     return Broken(absl::StrCat(what, "in a region that session ", id.value(), " never got"));

@@ -28,7 +28,7 @@ void Model::ObserveRegion(const SendRegion& effect) {
                                " sent to uid ", session->second.uid));
   }
   if (region->second.memory != MemoryKind::kSharedMemory &&
-      (region->second.tier != Tier::kDevice || !state_.config.slot_regions)) {
+      (region->second.pool.tier != Tier::kDevice || !state_.config.slot_regions)) {
     return Broken(absl::StrCat(ToText(effect), ": not memory that the tier can lend"));
   }
   for (auto& [id, job] : state_.jobs) {

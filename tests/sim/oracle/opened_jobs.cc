@@ -32,6 +32,9 @@ void Model::Accept(const Call& call, const OpenCall& open, const OpenReply& repl
       return Broken(absl::StrCat("job ", reply.job.value(), " is opened at step ",
                                  reply.committed_step, " instead of ", known->second.published));
     }
+    if (reply.device != known->second.device) {
+      return Broken(absl::StrCat("job ", reply.job.value(), " moved to device ", reply.device));
+    }
     if (known->second.left) probes_.Hit(Probe::kJobRejoinedAfterLastSession);
     known->second.left.reset();
     if (!known->second.leaving.empty()) probes_.Hit(Probe::kJoinedWhileShrinking);
@@ -40,6 +43,7 @@ void Model::Accept(const Call& call, const OpenCall& open, const OpenReply& repl
   } else {
     JobState job;
     job.uid = session.uid;
+    job.device = reply.device;
     job.name = open.job_name;
     job.chunk_size = reply.chunk_size;
     job.opened_by = open;
@@ -52,6 +56,11 @@ void Model::Accept(const Call& call, const OpenCall& open, const OpenReply& repl
     job.regions.insert(reply.regions.begin(), reply.regions.end());
     job.sessions.insert(open.session);
     state_.jobs[reply.job] = job;
+  }
+  const bool on_device = reply.device_slots != 0;
+  if (reply.device >= state_.config.devices ||
+      (on_device && open.device.value_or(reply.device) != reply.device)) {
+    return Broken(absl::StrCat("device ", reply.device, " answers ", ToText(call.event)));
   }
   session.phase = Phase::kOpen;
   session.job = reply.job;
@@ -89,12 +98,16 @@ void Model::CheckRegions(const JobState& job, const OpenReply& reply) {
       return Broken(absl::StrCat("job ", reply.job.value(), " was lent region ", id.value(),
                                  ", which is not there or not its tenant's"));
     }
-    lent[static_cast<size_t>(region->second.tier)] += region->second.size;
-    if (by_slot && region->second.tier == Tier::kDevice &&
+    lent[static_cast<size_t>(region->second.pool.tier)] += region->second.size;
+    if (!IsOnDeviceOf(job, region->second)) {
+      return Broken(absl::StrCat("job ", reply.job.value(), " on device ", job.device,
+                                 " was lent region ", id.value(), " of another"));
+    }
+    if (by_slot && region->second.pool.tier == Tier::kDevice &&
         region->second.size != reply.chunk_size) {
       return Broken(absl::StrCat("region ", id.value(), " is not one slot"));
     }
-    if (++regions_of[static_cast<size_t>(region->second.tier)] == 2) {
+    if (++regions_of[static_cast<size_t>(region->second.pool.tier)] == 2) {
       probes_.Hit(Probe::kSeveralRegions);
     }
     for (const auto& [other_id, other] : state_.jobs) {

@@ -12,7 +12,7 @@ size_t Model::KeptRegions(const JobState& job) const {
       std::count_if(job.regions.begin(), job.regions.end(), [&](RegionId id) {
         const auto region = node_.regions().find(id);
         return job.leaving.count(id) == 0 && region != node_.regions().end() &&
-               region->second.tier == Tier::kDevice;
+               region->second.pool.tier == Tier::kDevice;
       }));
 }
 
@@ -69,7 +69,7 @@ void Model::ObserveRegionGone(const SendRegionGone& effect) {
   JobState& job = state_.jobs.at(session.job);
   const auto region = node_.regions().find(effect.region);
   if (session.regions.count(effect.region) == 0 || region == node_.regions().end() ||
-      region->second.tier != Tier::kDevice || region->second.dropping) {
+      region->second.pool.tier != Tier::kDevice || region->second.dropping) {
     return Broken(absl::StrCat(ToText(effect), ": it has no such device memory"));
   }
   if (!session.asked_back.insert(effect.region).second) {

@@ -97,6 +97,7 @@ void Model::AdoptJob(const JobRecord& record) {
   job.name = record.name;
   job.chunk_size = record.chunk_size;
   job.time_to_live = record.time_to_live;
+  job.device = record.device;
   job.device_memory = record.device_memory;
   job.regions = {record.regions.begin(), record.regions.end()};
   job.left = state_.now;
@@ -124,7 +125,8 @@ void Model::AdoptJob(const JobRecord& record) {
 void Model::RestoreJob(JobId id, const JobRecord& record, const Restore& event) {
   JobState& job = state_.jobs.at(id);
   if (record.committed_step != job.published || record.manifest != job.manifest ||
-      record.name != job.name || record.uid != job.uid || record.chunk_size != job.chunk_size) {
+      record.name != job.name || record.uid != job.uid || record.chunk_size != job.chunk_size ||
+      record.device != job.device) {
     return Broken(absl::StrCat("job ", id.value(), " is recorded at step ", record.committed_step,
                                " instead of ", job.published));
   }

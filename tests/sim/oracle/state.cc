@@ -203,6 +203,23 @@ std::set<ChunkId> State::LeasedAt(JobId job, Tier tier) const {
   return leased;
 }
 
+Bytes State::Free(Pool pool) const {
+  for (const PoolUsage& usage : pools) {
+    if (usage.pool == pool) return usage.free;
+  }
+  return Bytes(0);
+}
+
+Pool State::PoolFor(const OpenCall& open, Tier tier) const {
+  if (tier != Tier::kDevice) return {tier};
+  if (open.device.has_value()) return {tier, *open.device};
+  Pool emptiest{tier, 0};
+  for (uint32_t device = 1; device < config.devices; ++device) {
+    if (Free({tier, device}) > Free(emptiest)) emptiest = {tier, device};
+  }
+  return emptiest;
+}
+
 bool State::HasHostHomes() const {
   return config.device_slots != 0 && config.host_slots != 0 && config.ssd_slots != 0;
 }

@@ -77,6 +77,7 @@ struct SessionState {
 
 struct JobState {
   uint32_t uid = 0;
+  uint32_t device = 0;  // Has its device slots.
   std::string name;
   Bytes chunk_size;
   OpenCall opened_by;
@@ -102,6 +103,11 @@ struct JobState {
   // Whether its time has passed: it ends at the next tick, if it has not yet.
   bool IsLate(Instant now) const { return left && now >= *left + time_to_live; }
 };
+
+// Whether a region of the device tier is on the job's device. True for others.
+inline bool IsOnDeviceOf(const JobState& job, const Region& region) {
+  return region.pool.tier != Tier::kDevice || region.pool.device == job.device;
+}
 
 struct Call {
   Event event;
@@ -141,11 +147,15 @@ struct State {
   std::set<Stamp> of_parts;  // All that clients have computed.
   // Steps and parts that this daemon counts as computed.
   uint64_t step_parts = 0, non_finite_gradients = 0;
-  std::set<JobId> without_home;     // Recorded without memory for chunks: a restart gives them up.
-  std::set<ChunkId> ended_chunks;   // Freed, or of ended jobs.
-  std::map<Tier, PoolUsage> pools;  // As of the last Inspect.
-  std::set<RegionId> dropping;      // Regions of whatever job.
+  std::set<JobId> without_home;    // Recorded without memory for chunks: a restart gives them up.
+  std::set<ChunkId> ended_chunks;  // Freed, or of ended jobs.
+  std::vector<PoolUsage> pools;    // As of the last Inspect; none: before the first.
+  std::set<RegionId> dropping;     // Regions of whatever job.
 
+  // Free in this pool as of the last Inspect.
+  Bytes Free(Pool pool) const;
+  // The pool of the tier from which an Open would get its share.
+  Pool PoolFor(const OpenCall& open, Tier tier) const;
   const SessionState* FindSession(SessionId session) const;
   bool IsOpen(SessionId session) const;
   // Null unless the session is open.

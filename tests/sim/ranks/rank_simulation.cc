@@ -15,7 +15,7 @@ const Bytes kChunk = MiB(2);
 
 EngineOptions ToOptions(const RankConfig& config) {
   EngineOptions options;
-  options.device_capacity = kChunk * config.device_slots;
+  if (config.device_slots > 0) options.device_capacities = {kChunk * config.device_slots};
   options.host_capacity = kChunk * config.host_slots;
   options.ssd_capacity = kChunk * config.ssd_slots;
   options.limits = config.limits;

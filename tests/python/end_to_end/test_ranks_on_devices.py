@@ -1,0 +1,68 @@
+"""Ranks that share one daemon of several devices are on one each, and train as without memtide."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import SCRIPTS, Cli
+from stepping_script import node_daemon
+
+_TORCHRUN = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
+_SCRIPT = SCRIPTS / "data_parallel.py"
+_WRITE_SESSIONS = Path(__file__).resolve().parents[1] / "testing" / "write_sessions.py"
+_POOL_MIB = 32
+
+EnvironmentOf = Callable[[int], dict[str, str]]
+
+
+@pytest.fixture
+def environment_of(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> EnvironmentOf:
+    """Makes fake GPUs, by their number; returns what scripts need for them in the environment."""
+
+    def of(gpus: int) -> dict[str, str]:
+        if gpus:
+            request.getfixturevalue("gpu")
+            cuda = f"{os.environ['MEMTIDE_FAKE_CUDA']},devices={gpus}"
+            monkeypatch.setenv("MEMTIDE_FAKE_CUDA", cuda)
+        return {"ON_GPU": "1"} if gpus else {}
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "devices"),
+    [("emulated:2", 0, [0, 1]), ("cuda", 2, [0, 1]), ("cuda:2,cuda:1,cuda:0", 3, [1, 2])],
+    ids=["emulated", "GPUs", "GPUs in another order"],
+)
+def test_ranks_of_one_daemon_are_on_a_device_each(
+    device: str,
+    gpus: int,
+    devices: list[int],
+    environment_of: EnvironmentOf,
+    cli: Cli,
+    tmp_path: Path,
+) -> None:
+    more = environment_of(gpus)
+    plain, ours, stats, seen = (tmp_path / name for name in ("plain", "ours", "stats", "seen"))
+    run = [*_TORCHRUN, _SCRIPT]
+    cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
+    pool = f"--device-pool={_POOL_MIB}MiB"
+    with node_daemon(tmp_path / "ssd", pool, host_pool="96MiB", device=device) as sockets:
+        more |= {"MEMTIDE_SOCKET_DIR": str(sockets), "AT_END": f"{_WRITE_SESSIONS} {seen}"}
+        flags = [f"--stats={stats}", "--chunk-size=2MiB"]
+        done = cli.memtide("run", *flags, "torchrun", *run, RESULT=ours, **more).check()
+    assert ours.read_bytes() == plain.read_bytes()
+    assert "without memtide" not in done.err
+    sessions = [s for s in json.loads(seen.read_text(encoding="utf-8")) if int(s.get("job_id", 0))]
+    assert sorted(int(session.get("device_number", 0)) for session in sessions) == devices
+    # Each has all of its device.
+    shares = {int(session["device_share_bytes"]) for session in sessions}
+    assert shares == {_POOL_MIB << 20}
+    moved = json.loads(stats.read_text(encoding="utf-8"))["moved_bytes"]
+    assert moved["device_to_host_bytes"] > 6 << 20
