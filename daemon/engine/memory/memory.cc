@@ -35,8 +35,8 @@ absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) cons
   if (std::count(kinds.begin(), kinds.end(), *event.device_memory) > 0) return *event.device_memory;
   const auto name = [](std::string* out, MemoryKind kind) { absl::StrAppend(out, KindName(kind)); };
   return absl::FailedPreconditionError(absl::StrCat(
-      "device_memory: the node's devices cannot lend their memory as ",
-      KindName(*event.device_memory), "; they can as ", absl::StrJoin(kinds, ", ", name)));
+      "device_memory: the node cannot lend its memory as ", KindName(*event.device_memory),
+      "; it can as ", absl::StrJoin(kinds, ", ", name)));
 }
 
 void EngineState::TakeShares(Job& job, std::unique_ptr<JobShares> shares) {
