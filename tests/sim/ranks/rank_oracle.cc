@@ -204,6 +204,11 @@ void RankSimulation::Accept(Rank* rank, const Waiting& waiting, const StepCall& 
     if (!verdict_.ok()) return;
     Held held;
     held.writes.assign(call.chunks.begin() + call.reads, call.chunks.end());
+    // The result of an earlier part ends, too, which may have come since the call.
+    for (const ChunkId chunk : held.writes) {
+      const auto content = rank->contents.find(chunk);
+      if (content != rank->contents.end()) content->second = {kZeros, /*defined=*/false};
+    }
     held.read = read;
     held.work = work;
     held.shareable = call.contents.has_value();
