@@ -36,13 +36,15 @@ class UnsteppedParameters:
     def share(self, stepped: Collection[int]) -> None:
         """Shares the chunks of parameters that are not among the `stepped` places, and that no
         earlier step has left alone. REQUIRES: this process has no lease on them."""
-        places = sorted(self._manager.parameter_places().difference(stepped, self._seen))
-        self._seen.update(places)
-        live = self._manager.live()
         count = self._calls.copied_places
-        for first in range(0, len(places) if count else 0, DEPTH * count):
-            some = places[first : first + DEPTH * count]
-            copies = live_in(some, live, self._calls.geometry)
+        if not count:
+            return
+        places = self._manager.parameter_places().difference(stepped, self._seen)
+        self._seen |= places
+        copies = live_in(sorted(places), self._manager.live(), self._calls.geometry)
+        filled = [place for place, spans in copies.items() if spans]
+        for first in range(0, len(filled), DEPTH * count):
+            some = filled[first : first + DEPTH * count]
             batches = [
                 Batch(copies=[span for place in batch for span in copies[place]], writes=set(batch))
                 for batch in (some[at : at + count] for at in range(0, len(some), count))

@@ -112,6 +112,15 @@ void RankSimulation::ObserveReply(const Reply& reply) {
     if (rank == nullptr) return;
     if (std::holds_alternative<AllocateCall>(waiting.event)) rank->allocating = false;
     if (std::holds_alternative<OpenCall>(waiting.event)) EndRank(*session);
+    // A part that never began may have had its results in chunks of its own already.
+    const auto* const part = std::get_if<StepCall>(&waiting.event);
+    for (size_t i = part == nullptr ? 0 : part->reads; part != nullptr && i < part->chunks.size();
+         ++i) {
+      const auto content = rank->contents.find(part->chunks[i]);
+      if (content != rank->contents.end() && content->second.made != 0) {
+        content->second = {kZeros, /*defined=*/false};
+      }
+    }
     return;
   }
   if (rank == nullptr) return;
