@@ -24,8 +24,7 @@ constexpr Bytes kCheckedAtOnce = MiB(8);
 
 // Anywhere, unless all devices are on one node.
 NumaPlacement HostPlacement(const std::vector<Device*>& devices) {
-  if (devices.empty()) return NumaPlacement();
-  const NumaPlacement first = devices.front()->placement();
+  const NumaPlacement first = devices.empty() ? NumaPlacement() : devices.front()->placement();
   for (const Device* const device : devices) {
     if (device->placement().node != first.node) return NumaPlacement();
   }
@@ -86,8 +85,8 @@ Mover::Range Mover::At(const MemoryPlace& place, Bytes size, Tier tier) const {
 }
 
 absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
-  const Pool pool = effect.pool;
-  MEMTIDE_CHECK(pool.tier != Tier::kSsd) << "region " << effect.region;
+  const Pool& pool = effect.pool;
+  MEMTIDE_CHECK(pool.tier != Tier::kSsd);
   // /proc/PID/maps shows the name, and with it whose memory a process has mapped.
   const std::string name = absl::StrCat("memtide-", std::string(TierName(pool.tier)), "-",
                                         effect.region.value(), "-uid", effect.uid);
@@ -119,10 +118,8 @@ void Mover::Announce(const Region& region, Bytes offset) {
 
 void Mover::Withdraw(const Region& region, Bytes offset) {
   char* const slot = region.host->data() + offset.count();
-  // The first device, which was the first to have it, is the last to know it.
-  for (auto device = devices_.rbegin(); device != devices_.rend(); ++device) {
-    (*device)->RemoveHostMemory(slot);
-  }
+  // The last to know is the first to have known, whose context has pinned the slot.
+  for (size_t i = devices_.size(); i > 0; --i) devices_[i - 1]->RemoveHostMemory(slot);
   if (disk_ != nullptr) disk_->RemoveBuffer(slot);
 }
 

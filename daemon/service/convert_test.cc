@@ -46,11 +46,15 @@ TEST(ConvertTest, ADeviceIsNamedByItsNumberOrItsUuid) {
   EXPECT_EQ(ToEvent(request, node)->device, 7u) << "the engine knows which there are";
   request.set_cuda_device_uuid("sixteen bytes of");
   EXPECT_EQ(ToEvent(request, node)->device, 2u);
-  for (const char* const unknown : {"", "sixteen bytes on", "sixteen bytes of a name"}) {
-    request.set_cuda_device_uuid(unknown);
+  request.set_cuda_device_uuid("sixteen bytes on");
+  const absl::Status unknown = ToEvent(request, node).status();
+  EXPECT_EQ(unknown.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(unknown.message().find("none of the node's 3 devices"), absl::string_view::npos);
+  for (const char* const wrong : {"", "sixteen bytes of a name"}) {
+    request.set_cuda_device_uuid(wrong);
     const absl::Status status = ToEvent(request, node).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find("none of the node's 3 devices"), absl::string_view::npos);
+    EXPECT_NE(status.message().find("a uuid has 16"), absl::string_view::npos) << status;
   }
 }
 

@@ -50,12 +50,13 @@ absl::StatusOr<absl::optional<uint32_t>> ToDevice(const v1::OpenRequest& request
   if (request.has_device_number()) return {request.device_number()};
   if (!request.has_cuda_device_uuid()) return {absl::nullopt};
   const std::string& uuid = request.cuda_device_uuid();
-  const std::vector<std::string>& known = node.device_uuids;
-  // An emulated device has no uuid, and is not named by an empty one.
-  const auto found = std::find(known.begin(), known.end(), uuid);
-  if (uuid.size() == kCudaUuidBytes && found != known.end()) {
-    return {static_cast<uint32_t>(found - known.begin())};
+  if (uuid.size() != kCudaUuidBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cuda_device_uuid: ", uuid.size(), " bytes; a uuid has ", kCudaUuidBytes));
   }
+  const std::vector<std::string>& known = node.device_uuids;
+  const auto found = std::find(known.begin(), known.end(), uuid);
+  if (found != known.end()) return {static_cast<uint32_t>(found - known.begin())};
   return absl::InvalidArgumentError(absl::StrCat(
       "cuda_device_uuid: ", absl::BytesToHexString(uuid), ", which is none of the node's ",
       known.size(), " devices; see memtided --list-gpus, and choose GPUs by --device"));
