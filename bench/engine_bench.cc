@@ -31,7 +31,7 @@ class Node {
  public:
   // Opens one session, whose job may use all slots.
   Node(uint32_t device_slots, uint32_t host_slots, uint32_t ssd_slots)
-      : engine_({kChunk * device_slots, kChunk * host_slots, kChunk * ssd_slots, Limits()}) {
+      : engine_({{kChunk * device_slots}, kChunk * host_slots, kChunk * ssd_slots, Limits()}) {
     Post(ClientConnected{kSession, 1000, 1});
     OpenCall open;
     open.call = NextCall();

@@ -56,7 +56,7 @@ TEST(SlotRegionsTest, TheNodeSaysHowItsDeviceCanLend) {
   ipc_only.Post(ClientConnected{open.session, 1, 1});
   ipc_only.Post(open);
   EXPECT_EQ(ipc_only.CodeOf(open.call), StatusCode::kFailedPrecondition);
-  EXPECT_NE(ipc_only.ReplyTo(open.call).status.message().find("they can as CUDA_IPC"),
+  EXPECT_NE(ipc_only.ReplyTo(open.call).status.message().find("it can as CUDA_IPC"),
             absl::string_view::npos);
   options.device_kinds = {MemoryKind::kSharedMemory};
   ResizeHarness emulated(options);
