@@ -34,6 +34,11 @@ void RankSimulation::EndRank(SessionId session) {
 
 void RankSimulation::SetResult(Rank* rank, ChunkId chunk, Stamp stamp, uint64_t made) {
   if (rank->contents.count(chunk) == 0) return;  // Freed meanwhile.
+  // A part of the rank that waits to write the chunk may have another content for it already.
+  if (IsBusy(*rank, chunk)) {
+    rank->contents[chunk] = {kZeros, /*defined=*/false};
+    return;
+  }
   rank->contents[chunk] = {stamp};
   // A write fetch that waits gives the rank a content of its own.
   const bool is_written = std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
