@@ -96,7 +96,8 @@ def test_a_rank_that_differs_is_named_and_has_its_own_bits(
     rank, its_what, _, layer, _, other, _ = min(differences, key=lambda line: line[-1])
     assert {rank, other} == {"0", "1"}
     assert its_what == what
-    assert int(layer) <= 5
+    # Options differ for all layers, whose parts are computed in any order.
+    assert "options" in what or int(layer) <= 5
 
 
 @pytest.mark.long
