@@ -62,12 +62,7 @@ class Rank {
     node_->Post(EndPartCall{node_->Call(), session_, number, computed, 0});
   }
   CallId Commit(uint64_t step) {
-    CommitCall call;
-    call.call = node_->Call();
-    call.session = session_;
-    call.step = step;
-    call.chunks = {chunks_[1], chunks_[2], chunks_[3]};
-    call.shadows = {chunks_[4], chunks_[5], chunks_[6]};
+    const CommitCall call = CommitOf(node_->Call(), session_, chunks_, step);
     node_->Post(call);
     return call.call;
   }

@@ -60,6 +60,15 @@ inline Values GradientOf(uint64_t step) {
   return gradient;
 }
 
+// Commits a step of one parameter: `chunks` as AdamWork() has them.
+inline CommitCall CommitOf(CallId call, SessionId session, const std::vector<ChunkId>& chunks,
+                           uint64_t step) {
+  CommitCall commit{call, session, step};
+  commit.chunks = {chunks[1], chunks[2], chunks[3]};
+  commit.shadows = {chunks[4], chunks[5], chunks[6]};
+  return commit;
+}
+
 // The chunks of one parameter, and the calls that train it.
 class StepTraining {
  public:
@@ -82,12 +91,7 @@ class StepTraining {
     return call.call;
   }
   CallId Commit(uint64_t step, bool keep_old_content = false) {
-    CommitCall call;
-    call.call = node_->Call();
-    call.session = session_;
-    call.step = step;
-    call.chunks = {chunks_[1], chunks_[2], chunks_[3]};
-    call.shadows = {chunks_[4], chunks_[5], chunks_[6]};
+    CommitCall call = CommitOf(node_->Call(), session_, chunks_, step);
     call.keep_old_content = keep_old_content;
     call.manifest = "step " + std::to_string(step);
     node_->Post(call);
