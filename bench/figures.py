@@ -243,6 +243,9 @@ FIGURES: tuple[Figure, ...] = (
     Figure("ranks.bytes_ssd", "the same in a host pool of 64 MiB", Measure.SHARE, 1.05, "MiB"),
     Figure("ranks.bytes_masters", "bf16 with fp32 masters", Measure.SHARE, 1.05, "MiB"),
     Figure("ranks.cpu", "CPU time of the step of 4 ranks, against one's", Measure.SHARE, 1.6, "s"),
+    Figure("ranks.cpu_ssd", "the same in a host pool of 64 MiB", Measure.SHARE, 1.6, "s"),
+    Figure("ranks.cpu_search", "to look for equals in vain", Measure.SHARE, 1.01, "s"),
+    Figure("ranks.reads", "8 ranks read a chunk at once", Measure.SHARE, 1.02, "MiB"),
     Figure("ranks.unlike", "results that differ from plain DDP's", Measure.ALONE, 0, "", ""),
     Figure("ranks.found", "altered gradients that are named", Measure.SHARE, 1, "", at_least=True),
     Figure(

@@ -252,7 +252,7 @@ def _ranks(context: Context) -> Samples:
         memtided=context.memtided,
         ssd_parent=context.ssd_parent,
         steps=6 if context.smoke else 12,
-        trials=1 if context.smoke else 4 if context.quick else 20,
+        trials=1 if context.smoke else 20 if context.quick else 200,
     )
     try:
         return ranks.measure(options)

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -144,16 +145,22 @@ std::vector<MemoryKind> CommonKinds(const std::vector<OpenedDevice>& devices) {
 
 HostMemoryUse HostMemoryOf(const std::vector<OpenedDevice>& devices) {
   HostMemoryUse use;
-  bool is_first = true;
-  for (const OpenedDevice& each : devices) {
-    const HostMemoryUse of_device = each.device->host_memory();
+  std::map<uint32_t, int> nodes;
+  for (uint32_t number = 0; number < devices.size(); ++number) {
+    const HostMemoryUse of_device = devices[number].device->host_memory();
+    if (of_device.numa_node) nodes[number] = *of_device.numa_node;
     const Bytes staging = use.staging + of_device.staging;
-    const bool other_node = !is_first && use.numa_node != of_device.numa_node;
     // Each device pins the same memory, and has buffers of its own.
     use = of_device;
     use.staging = staging;
-    if (other_node) use.numa_node.reset();
-    is_first = false;
+  }
+  const bool on_one = nodes.size() == devices.size() &&
+                      std::all_of(nodes.begin(), nodes.end(), [&nodes](const auto& each) {
+                        return each.second == nodes.begin()->second;
+                      });
+  if (!on_one) {
+    use.numa_node.reset();
+    use.numa_node_by_device = std::move(nodes);
   }
   return use;
 }

@@ -2,9 +2,13 @@
 
 Plain PyTorch but for the optimizer of "masters" and the usage that rank 0 reads. Each rank writes
 OUT with its number: its losses and weights, to the bit; rank 0 writes the CPU seconds of steps, of
-all ranks and the daemon together, and the daemon's bytes by kind. The options are in JSON: `steps`,
-`masters`, `daemon` (a process; 0 for none), and `flip`: a step, a layer and a bit of its gradient
-that changes in the last rank.
+all ranks and the daemon together, and the daemon's bytes by kind. The options are in JSON:
+
+    steps, warm_up  how many steps, and how many of them are not timed
+    masters         bf16 with fp32 masters, of memtide.AdamW
+    alone           each rank has a model of its own, so that no content and no gradient is equal
+    daemon          its process; 0 for none
+    flip            a step, a layer and a bit of its gradient that changes in the last rank
 """
 
 from __future__ import annotations
@@ -21,10 +25,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from trials import LAYERS
 
-_WIDTH, _LAYERS = 512, 12
-# The first step makes states; in the second, pages are touched for the first time.
-_WARM_UP_STEPS = 2
+_WIDTH = 512
 
 
 def daemon_seconds(process: int) -> float:
@@ -56,8 +59,8 @@ def usage() -> dict[str, Any]:
 
 def train(out: str, options: dict[str, Any]) -> None:
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    torch.manual_seed(0)
-    layers = [nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS)]
+    torch.manual_seed(rank if options["alone"] else 0)
+    layers = [nn.Linear(_WIDTH, _WIDTH) for _ in range(LAYERS)]
     model = nn.Sequential(*(each for layer in layers for each in (layer, nn.GELU())))
     if options["masters"]:
         import memtide
@@ -66,12 +69,12 @@ def train(out: str, options: dict[str, Any]) -> None:
         optimizer: torch.optim.Optimizer = memtide.AdamW(model.parameters(), weights="master")
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    ranks = DistributedDataParallel(model)
+    trained: nn.Module = model if options["alone"] else DistributedDataParallel(model)
     torch.manual_seed(rank + 1)
     losses, seconds = [], 0.0
     for step in range(options["steps"]):
         x = torch.randn(8, _WIDTH, dtype=layers[0].weight.dtype)
-        loss = ranks(x).float().square().mean()
+        loss = trained(x).float().square().mean()
         loss.backward()
         if rank == last and options["flip"] and options["flip"][0] == step:
             flip_bit(layers[options["flip"][1]].weight.grad, options["flip"][2])
@@ -81,7 +84,7 @@ def train(out: str, options: dict[str, Any]) -> None:
         used = time.process_time() - began
         dist.barrier()
         used += daemon_seconds(options["daemon"]) if not rank else 0.0
-        seconds += used if step >= _WARM_UP_STEPS else 0.0
+        seconds += used if step >= options["warm_up"] else 0.0
         optimizer.zero_grad()
         losses.append(loss.item())
     total = torch.tensor(seconds, dtype=torch.float64)
@@ -89,7 +92,7 @@ def train(out: str, options: dict[str, Any]) -> None:
     result: dict[str, Any] = {"losses": [loss.hex() for loss in losses], "digest": digest(model)}
     dist.barrier()
     if rank == 0:
-        result["step_s"] = total.item() / (options["steps"] - _WARM_UP_STEPS)
+        result["step_s"] = total.item() / (options["steps"] - options["warm_up"])
         result["bytes"] = usage() if options["daemon"] else {}
     dist.barrier()
     Path(f"{out}{rank}").write_text(json.dumps(result), encoding="utf-8")

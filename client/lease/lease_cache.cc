@@ -20,14 +20,21 @@ LeaseCache::LeaseCache(const Options& options)
 
 void LeaseCache::SetBudget(uint32_t budget) {
   MEMTIDE_CHECK(budget > 0);
-  budget_ = max_per_acquire_ = budget;
+  max_per_acquire_ = budget;
+  ApplyBudgets();
 }
 
 void LeaseCache::SetSoftBudget(uint32_t budget, uint32_t max_in_use) {
   MEMTIDE_CHECK(budget > 0);
-  // A soft budget only tightens the budget of Open or Resize.
-  budget_ = std::min(budget, max_per_acquire_);
-  max_in_use_ = max_in_use == 0 || max_in_use >= max_per_acquire_ ? kNoLimit : max_in_use;
+  soft_budget_ = budget;
+  soft_max_in_use_ = max_in_use == 0 ? kNoLimit : max_in_use;
+  ApplyBudgets();
+}
+
+// A soft budget only tightens the budget of Open or Resize, whichever came last.
+void LeaseCache::ApplyBudgets() {
+  budget_ = std::min(soft_budget_, max_per_acquire_);
+  max_in_use_ = soft_max_in_use_ >= max_per_acquire_ ? kNoLimit : soft_max_in_use_;
 }
 
 bool LeaseCache::IsMoving(State state) {

@@ -192,9 +192,13 @@ class LeaseCache {
   // evict one for the other forever.
   uint32_t max_held() const;
 
+  void ApplyBudgets();
+
   uint32_t budget_;
   uint32_t max_per_acquire_;        // Limit on the places of one Acquire.
   uint32_t max_in_use_ = kNoLimit;  // Limit on all leases in use.
+  // The soft budget that was set last.
+  uint32_t soft_budget_ = kNoLimit, soft_max_in_use_ = kNoLimit;
   std::vector<Entry> entries_;
   uint32_t oldest_ = kNone, newest_ = kNone;
   uint32_t recent_[kRecentFaults] = {kNone, kNone};

@@ -107,7 +107,7 @@ uint32_t LeaseClient::Budget(uint32_t lease_budget, uint32_t slots) {
 }
 
 void LeaseClient::ApplyDeviceShare(const DeviceShare& share) {
-  cache_.SetBudget(std::max<uint32_t>(1, Budget(share.lease_budget, share.device_slots)));
+  cache_.SetBudget(std::max<uint32_t>(1, share.lease_budget));
   stats_.slots = share.device_slots;
   Changed();
 }

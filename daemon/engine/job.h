@@ -132,6 +132,13 @@ struct Job {
   uint32_t MaxChunks() const {
     return share(home).is_elastic() ? share(home).limit() : share(home).slots().size();
   }
+  // The slots at the tier of the leases as they are announced: those of an elastic share by its
+  // limit. What holds now follows in SendLeaseBudget.
+  uint32_t AnnouncedSlots() const {
+    const Share& at_work = share(work);
+    return at_work.is_elastic() ? at_work.limit() : at_work.slots_with_balloon();
+  }
+  uint32_t AnnouncedLeaseBudget() const { return LeaseBudgetOf(AnnouncedSlots()); }
   // The lease budget of a session: all budgets together leave a quarter of the slots to early
   // write-back and prefetch.
   uint32_t LeaseBudget() const { return LeaseBudgetOf(share(work).slots().size()); }

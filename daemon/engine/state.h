@@ -115,7 +115,7 @@ class EngineState {
   // Requests `lacking` more slots: from free memory now, otherwise by reclaiming from jobs above
   // their fair share.
   void GrowShare(Job& job, Tier tier, uint32_t lacking);
-  ShareLedger::Opens WaitingOpens(Tier tier) const;
+  ShareLedger::Opens WaitingOpens(Pool pool) const;
   ShareLedger::Demands DemandsOf(Tier tier) const;
   // Tells sessions and waiting chunks that a pool of slots has another size.
   void Apply(const ShareLedger::Change& change);
@@ -135,9 +135,10 @@ class EngineState {
   void DeflateForWaiting(Job& job, Tier tier);
   // Populates one released slot again.
   void PopulateNextSlot(Job& job);
-  // Sends the lease budget of that many slots to one session, or to all sessions of the job.
+  // Sends the lease budget of that many slots to one session, or of a share that has changed to all
+  // sessions of the job, if they lease there.
   void SendBudget(SessionId session, uint32_t slots, uint32_t most_slots);
-  void SendBudgets(const Job& job, uint32_t slots, uint32_t most_slots);
+  void SendBudgets(const Job& job, const ShareLedger::Change& change);
 
   // --- chunks/allocate.cc ---
   void On(const AllocateCall& event);
@@ -398,6 +399,7 @@ class EngineState {
   void On(const InspectCall& event);
   void On(const DrainCall& event);
   std::vector<KindUsage> Kinds(const Job* job) const;
+  std::map<SessionId, RankUse> RankUses() const;
   void AnswerDrained();
 
   // --- records/record.cc ---

@@ -141,6 +141,7 @@ void AddTraffic(const Counters& counters, std::vector<MetricFamily>* families) {
           .Take());
   families->push_back(Counter("memtide_reclaimed_bytes_total",
                               "Memory reclaimed from elastic shares for other jobs.")
+                          .Add({{"tier", "device"}}, counters.device_reclaimed)
                           .Add({{"tier", "host"}}, counters.host_reclaimed)
                           .Add({{"tier", "ssd"}}, counters.ssd_reclaimed)
                           .Take());

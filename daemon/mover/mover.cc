@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,13 +23,24 @@ constexpr int kStepNice = 5;
 // A check of a copy reads it in pieces of at most this size.
 constexpr Bytes kCheckedAtOnce = MiB(8);
 
-// Anywhere, unless all devices are on one node.
-NumaPlacement HostPlacement(const std::vector<Device*>& devices) {
-  const NumaPlacement first = devices.empty() ? NumaPlacement() : devices.front()->placement();
+bool AreOnOneNode(const std::vector<Device*>& devices) {
+  return std::all_of(devices.begin(), devices.end(), [&devices](const Device* device) {
+    return device->placement().node == devices.front()->placement().node;
+  });
+}
+
+// Where host memory is: first that of jobs without a device, and then those of the devices' nodes,
+// where they are on several.
+std::vector<NumaPlacement> HostPlacements(const std::vector<Device*>& devices) {
+  if (devices.empty()) return {NumaPlacement()};
+  if (AreOnOneNode(devices)) return {devices.front()->placement()};
+  std::vector<NumaPlacement> placements = {NumaPlacement()};
+  std::set<int> nodes;
   for (const Device* const device : devices) {
-    if (device->placement().node != first.node) return NumaPlacement();
+    const NumaPlacement placement = device->placement();
+    if (placement.node && nodes.insert(*placement.node).second) placements.push_back(placement);
   }
-  return first;
+  return placements;
 }
 
 // Threads that read and write the pool run where its memory is.
@@ -36,10 +48,13 @@ WorkQueue::Options CopyThreads(const Device& device) {
   return {device.copies_in_flight(), 0, device.placement().cpus};
 }
 
-WorkQueue::Options StepThreads(const std::vector<int>& cpus) {
+// The threads of steps beside one placement of several: half of the cores are for steps.
+size_t StepThreads(const NumaPlacement& placement, size_t placements) {
   const size_t half = std::max(1u, std::thread::hardware_concurrency() / 2);
+  const size_t cpus = placement.cpus.size();
+  if (cpus == 0) return half;
   // With more than two nodes, half of the cores is more than a node has.
-  return {cpus.empty() ? half : std::min(half, cpus.size()), kStepNice, cpus};
+  return placements == 1 ? std::min(half, cpus) : std::max(size_t{1}, cpus / 2);
 }
 
 }  // namespace
@@ -50,14 +65,21 @@ Mover::Link::Link(Device* device)
       out("memtide-out", CopyThreads(*device)),
       in("memtide-in", CopyThreads(*device)) {}
 
+Mover::HostNode::HostNode(NumaPlacement where, size_t step_threads)
+    : placement(std::move(where)),
+      steps("memtide-steps", {step_threads, kStepNice, placement.cpus}),
+      zeroes("memtide-zeroes", {1, 0, placement.cpus}) {}
+
 Mover::Mover(const std::vector<Device*>& devices, Disk* disk, std::function<void(Event)> post)
     : devices_(devices),
       disk_(disk),
-      host_placement_(HostPlacement(devices)),
       post_(std::move(post)),
-      memory_("memtide-memory", {1, 0, host_placement_.cpus}),
-      steps_("memtide-steps", StepThreads(host_placement_.cpus)),
-      zeroes_("memtide-zeroes", {1, 0, host_placement_.cpus}) {
+      memory_("memtide-memory", {1, 0, HostPlacements(devices).front().cpus}) {
+  const std::vector<NumaPlacement> placements = HostPlacements(devices);
+  for (const NumaPlacement& placement : placements) {
+    host_nodes_.push_back(
+        std::make_unique<HostNode>(placement, StepThreads(placement, placements.size())));
+  }
   for (Device* const device : devices) links_.push_back(std::make_unique<Link>(device));
 }
 
@@ -84,6 +106,15 @@ Mover::Range Mover::At(const MemoryPlace& place, Bytes size, Tier tier) const {
   return range;
 }
 
+size_t Mover::HostNodeOf(absl::optional<uint32_t> device) const {
+  if (!device || *device >= devices_.size()) return 0;
+  const absl::optional<int> node = devices_[*device]->placement().node;
+  for (size_t i = 1; i < host_nodes_.size(); ++i) {
+    if (host_nodes_[i]->placement.node == node) return i;
+  }
+  return 0;
+}
+
 absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
   const Pool& pool = effect.pool;
   MEMTIDE_CHECK(pool.tier != Tier::kSsd);
@@ -93,8 +124,9 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
   auto region = std::make_shared<Region>();
   if (pool.tier == Tier::kHost) {
     MEMTIDE_CHECK(!effect.slot.IsZero() && effect.size.IsMultipleOf(effect.slot)) << effect.slot;
-    MEMTIDE_ASSIGN_OR_RETURN(region->host,
-                             SharedMemory::Create(name, effect.size, host_placement_.node));
+    region->host_node = HostNodeOf(effect.near_device);
+    const absl::optional<int> node = host_nodes_[region->host_node]->placement.node;
+    MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Create(name, effect.size, node));
     // systemd has the descriptor before the engine learns of the region, so no record of the
     // journal names memory that is not kept (decision 14).
     if (effect.persistent) StoreFd(RegionName(effect.region), region->host->fd());
@@ -132,10 +164,11 @@ void Mover::AnnounceAll(const Region& region) {
 }
 
 absl::Status Mover::Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory,
-                          std::set<uint64_t> empty) {
+                          std::set<uint64_t> empty, absl::optional<uint32_t> near_device) {
   auto region = std::make_shared<Region>();
-  MEMTIDE_ASSIGN_OR_RETURN(region->host,
-                           SharedMemory::Adopt(memory.Release(), size, host_placement_.node));
+  region->host_node = HostNodeOf(near_device);
+  const absl::optional<int> node = host_nodes_[region->host_node]->placement.node;
+  MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Adopt(memory.Release(), size, node));
   region->slot = slot;
   // A restored job has what its chunks use, and grows again by need (decision 18).
   for (const uint64_t offset : empty) region->host->Empty(Bytes(offset), slot).IgnoreError();
@@ -286,7 +319,9 @@ void Mover::CopyOut(const StartTransfer& effect) {
 
 void Mover::Zero(const StartTransfer& effect) {
   if (regions_.Find(effect.to.region)->device != nullptr) return ZeroOnDevice(effect);
-  zeroes_.Push([this, effect, to = At(effect.to, effect.size, Tier::kHost)]() mutable {
+  Range to = At(effect.to, effect.size, Tier::kHost);
+  WorkQueue& zeroes = host_nodes_[to.region->host_node]->zeroes;
+  zeroes.Push([this, effect, to = std::move(to)]() mutable {
     // StreamZero bypasses the caches, which hold what the training processes compute with.
     StreamZero(to.host(), effect.size);
     to = Range();
@@ -345,15 +380,18 @@ void Mover::Start(const StartStep& effect) {
   for (const MemoryPlace& place : effect.chunks) {
     ranges.push_back(At(place, effect.size, Tier::kHost));
   }
-  steps_.Push([this, step = effect.step, work = effect.work, ranges = std::move(ranges)]() mutable {
-    std::vector<char*> chunks;
-    chunks.reserve(ranges.size());
-    for (const Range& range : ranges) chunks.push_back(range.host());
-    const uint64_t non_finite = optimizer::Run(*work, chunks);
-    ranges.clear();
-    // The engine starts only valid work, and arithmetic on it cannot fail.
-    post_(StepDone{step, absl::OkStatus(), non_finite});
-  });
+  // All chunks are of one job. Work without chunks is done anywhere.
+  const size_t host_node = ranges.empty() ? 0 : ranges.front().region->host_node;
+  host_nodes_[host_node]->steps.Push(
+      [this, step = effect.step, work = effect.work, ranges = std::move(ranges)]() mutable {
+        std::vector<char*> chunks;
+        chunks.reserve(ranges.size());
+        for (const Range& range : ranges) chunks.push_back(range.host());
+        const uint64_t non_finite = optimizer::Run(*work, chunks);
+        ranges.clear();
+        // The engine starts only valid work, and arithmetic on it cannot fail.
+        post_(StepDone{step, absl::OkStatus(), non_finite});
+      });
 }
 
 void Mover::UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction) {

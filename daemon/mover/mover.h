@@ -73,8 +73,9 @@ class Mover {
   // Adopt takes over memory that an earlier process made by MakeRegion or MakeStore with
   // `persistent`; Disown undoes that. Both act at once, post no event, and are called before the
   // engine knows the memory. Slots at the offsets in `empty` are as after ReleaseSlot.
+  // `near_device` is as in MakeRegion.
   absl::Status Adopt(RegionId region, Bytes size, Bytes slot, OwnedFd memory,
-                     std::set<uint64_t> empty);
+                     std::set<uint64_t> empty, absl::optional<uint32_t> near_device);
   // `counts`: the StripesOf(store) of then.
   absl::Status Adopt(StoreId store, Bytes size, StripeCounts counts, std::vector<OwnedFd> files);
   void Disown(RegionId region);
@@ -105,6 +106,17 @@ class Mover {
     // Destroyed before everything above.
     WorkQueue checks, out, in;
   };
+  // What works on host memory of one NUMA node, or of any.
+  struct HostNode {
+    HostNode(NumaPlacement placement, size_t step_threads);
+
+    const NumaPlacement placement;
+    // Destroyed before the placement.
+    WorkQueue steps, zeroes;
+  };
+  // The number of the HostNode for jobs that use the device, or none.
+  size_t HostNodeOf(absl::optional<uint32_t> device) const;
+
   // The one of the region's device. REQUIRES: the region is of a device.
   Link& LinkOf(const Range& range) { return *links_[range.region->device_number]; }
 
@@ -131,7 +143,6 @@ class Mover {
 
   const std::vector<Device*> devices_;  // By number.
   Disk* const disk_;
-  const NumaPlacement host_placement_;
   const std::function<void(Event)> post_;
   Regions regions_;
 
@@ -141,7 +152,9 @@ class Mover {
 
   // Destroyed before everything above. memory_, which releases the regions, ends after the others.
   WorkQueue memory_;
-  WorkQueue steps_, zeroes_;
+  // The first one is for jobs without a device: on the node of all devices, if they share one.
+  // Where devices are on several nodes, one follows for each of these nodes.
+  std::vector<std::unique_ptr<HostNode>> host_nodes_;
   std::vector<std::unique_ptr<Link>> links_;  // By the number of the device.
 };
 

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <string>
 #include <thread>
@@ -192,16 +193,66 @@ TEST_F(MoverTest, MemoryAndThreadsAreOnTheNodeOfTheDevice) {
   EXPECT_EQ(*preferred, 0);
 }
 
-TEST_F(MoverTest, HostMemoryBetweenDevicesOfTwoNodesIsAnywhere) {
-  PlacedDevice first(&device_, {0, {}}), second(&device_, {1, {}});
+// How often the thread of this name that runs on `cpu` alone had waited when it waited for work.
+int WaitsOn(int cpu, const std::string& name) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    cpu_set_t cpus;
+    const pid_t thread = std::stoi(entry.path().filename());
+    if (sched_getaffinity(thread, sizeof(cpus), &cpus) != 0) continue;
+    if (CPU_COUNT(&cpus) != 1 || !CPU_ISSET(cpu, &cpus)) continue;
+    std::string line;
+    std::ifstream comm(entry.path() / "comm");
+    if (!std::getline(comm, line) || line != name) continue;
+    while (true) {
+      bool sleeps = false;
+      std::ifstream status(entry.path() / "status");
+      while (std::getline(status, line)) {
+        if (line.rfind("State:", 0) == 0) sleeps = line.find('S', 6) != std::string::npos;
+        if (sleeps && line.rfind("voluntary_ctxt_switches:", 0) == 0) {
+          return std::stoi(line.substr(24));
+        }
+      }
+      std::this_thread::yield();
+    }
+  }
+  ADD_FAILURE() << name << " does not run on CPU " << cpu;
+  return 0;
+}
+
+TEST_F(MoverTest, HostMemoryAndItsThreadsAreOnTheNodeOfTheJobsDevice) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "there is one CPU";
+  int cpu = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(cpu, &allowed)) --cpu;
+  // The second device's node is one that this machine may not have.
+  PlacedDevice first(&device_, {0, {cpu}}), second(&device_, {1, {}});
   mover_ = std::make_unique<Mover>(std::vector<Device*>{&first, &second}, disk_.get(),
                                    [this](Event event) { inbox_.Post(std::move(event)); });
-  mover_->Start(MakeRegion{kHost, {Tier::kHost}, 0, kSlot, kSlot});
-  ASSERT_EQ(inbox_.Await("region 1"), absl::OkStatus());
-  const auto preferred = PreferredNode(Mapping(*mover_, kHost).data());
+  constexpr RegionId kNearFirst{1}, kNearSecond{2}, kNearNone{3};
+  for (const auto& [id, device] : std::map<RegionId, absl::optional<uint32_t>>{
+           {kNearFirst, 0}, {kNearSecond, 1}, {kNearNone, absl::nullopt}}) {
+    MakeRegion region{id, {Tier::kHost}, 0, kSlot, kSlot};
+    region.near_device = device;
+    mover_->Start(region);
+    ASSERT_EQ(inbox_.Await("region " + std::to_string(id.value())), absl::OkStatus());
+  }
+  EXPECT_THAT(ThreadsOn(cpu), testing::IsSupersetOf({"memtide-steps", "memtide-zeroes"}));
+  // A thread waits once more when it has done what it was given.
+  const int before = WaitsOn(cpu, "memtide-zeroes");
+  for (const RegionId id : {kNearSecond, kNearNone}) {
+    ASSERT_EQ(inbox_.Await(BeginZero(id, 0)), absl::OkStatus());
+  }
+  EXPECT_EQ(WaitsOn(cpu, "memtide-zeroes"), before);
+  ASSERT_EQ(inbox_.Await(BeginZero(kNearFirst, 0)), absl::OkStatus());
+  while (WaitsOn(cpu, "memtide-zeroes") == before) std::this_thread::yield();
+
+  const auto preferred = PreferredNode(Mapping(*mover_, kNearFirst).data());
+  const auto of_none = PreferredNode(Mapping(*mover_, kNearNone).data());
   mover_.reset();
   if (!preferred.ok()) GTEST_SKIP() << "this sandbox forbids it: " << preferred.status();
-  EXPECT_FALSE(preferred->has_value());
+  EXPECT_EQ(*preferred, 0);
+  EXPECT_FALSE(of_none->has_value());
 }
 
 }  // namespace

@@ -75,8 +75,11 @@ absl::Status RestoreMemory(const JobRecord& job, const std::set<uint32_t>& idle,
          slot != idle.end() && *slot < first + job.slots_per_region; ++slot) {
       empty.insert(job.chunk_size.count() * (*slot - first));
     }
+    absl::optional<uint32_t> near_device;
+    if (!job.shares[static_cast<int>(Tier::kDevice)].IsZero()) near_device = job.device;
     MEMTIDE_RETURN_IF_ERROR(mover->Adopt(id, SizeOfSegment(job, Tier::kHost, regions.size()),
-                                         job.chunk_size, std::move(memory), std::move(empty)));
+                                         job.chunk_size, std::move(memory), std::move(empty),
+                                         near_device));
     regions.push_back(id);
   }
   for (const StoreId id : job.stores) {

@@ -73,6 +73,7 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   proto->set_ssd_written_bytes(counters.ssd_written.count());
   proto->set_zeroed_bytes(counters.zeroed.count());
   proto->set_ballooned_bytes(counters.balloon.count());
+  proto->set_device_reclaimed_bytes(counters.device_reclaimed.count());
   proto->set_host_reclaimed_bytes(counters.host_reclaimed.count());
   proto->set_ssd_reclaimed_bytes(counters.ssd_reclaimed.count());
   ToProto(counters.stalled_on_ssd, proto->mutable_stalled_on_ssd());
@@ -101,6 +102,12 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
   proto->set_host_share_bytes(session.host_share.count());
   proto->set_host_ballooned_bytes(session.host_balloon.count());
   for (const KindUsage& usage : session.kinds) ToProto(usage, proto->add_kinds());
+  if (!session.rank_use) return;
+  v1::RankUse* const use = proto->mutable_rank_use();
+  use->set_rank(session.rank_use->rank);
+  use->set_ranks(session.rank_use->ranks);
+  use->set_named_bytes(session.rank_use->named.count());
+  use->set_shared_bytes(session.rank_use->shared.count());
 }
 
 }  // namespace
@@ -110,6 +117,9 @@ void ToProto(const HostMemoryUse& use, v1::HostMemory* proto) {
   proto->set_unpinned_bytes(use.unpinned.count());
   proto->set_staging_bytes(use.staging.count());
   if (use.numa_node) proto->set_numa_node(*use.numa_node);
+  for (const auto& [device, node] : use.numa_node_by_device) {
+    (*proto->mutable_numa_node_by_device())[device] = node;
+  }
 }
 
 void ToProto(const Limits& limits, v1::Limits* proto) {

@@ -1,5 +1,6 @@
 // Inspect and drain: what operators and metrics see.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "daemon/engine/state.h"
@@ -25,6 +26,34 @@ std::vector<KindUsage> EngineState::Kinds(const Job* job) const {
   return kinds;
 }
 
+// By ranks' sessions, what their ids name.
+std::map<SessionId, RankUse> EngineState::RankUses() const {
+  std::map<SessionId, RankUse> uses;
+  for (const auto& [id, session] : sessions_) {
+    if (session.job == nullptr || !session.job->shares_contents()) continue;
+    uses[id].rank = session.rank;
+    uses[id].ranks = session.job->ranks;
+  }
+  if (uses.empty()) return uses;
+  for (uint32_t i = 0; i < chunks_.size(); ++i) {
+    const Chunk& chunk = chunks_[ChunkIndex(i)];
+    if (!chunk.live() || !chunk.job->shares_contents()) continue;
+    const Bytes size = chunk.job->chunk_size;
+    const std::vector<Name>& names = chunk.job->names.NamesOf(ChunkIndex(i));
+    if (names.empty()) {
+      const auto own = uses.find(chunk.owner);
+      if (own != uses.end()) own->second.named += size;
+    }
+    for (const Name& name : names) {
+      const auto use = uses.find(name.owner);
+      if (use == uses.end()) continue;
+      use->second.named += size;
+      if (names.size() > 1) use->second.shared += size;
+    }
+  }
+  return uses;
+}
+
 void EngineState::On(const InspectCall& event) {
   InspectReply seen;
   for (const Pool pool : ledger_.Pools()) seen.pools.push_back(ledger_.Usage(pool));
@@ -41,6 +70,8 @@ void EngineState::On(const InspectCall& event) {
   }
   seen.transfers_in_flight = static_cast<uint32_t>(transfers_.size());
   seen.draining = draining_;
+  const std::map<SessionId, RankUse> rank_uses =
+      event.sessions ? RankUses() : std::map<SessionId, RankUse>();
   for (const auto& [id, session] : sessions_) {
     if (!event.sessions) break;
     SessionInfo info;
@@ -59,6 +90,8 @@ void EngineState::On(const InspectCall& event) {
       info.host_share = session.job->share(Tier::kHost).bytes();
       info.host_balloon = info.chunk_size * session.job->share(Tier::kHost).balloon();
       info.kinds = Kinds(session.job);
+      const auto use = rank_uses.find(id);
+      if (use != rank_uses.end()) info.rank_use = use->second;
     }
     seen.sessions.push_back(std::move(info));
   }

@@ -224,6 +224,8 @@ struct MakeRegion {
   Bytes size, slot;                               // Whole slots of that size.
   MemoryKind memory = MemoryKind::kSharedMemory;  // How it will be lent.
   bool persistent = false;                        // The region outlives the daemon.
+  // The device that the job uses, if the region is host memory and the job uses one.
+  absl::optional<uint32_t> near_device;
 };
 struct DropRegion {
   RegionId region;

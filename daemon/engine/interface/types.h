@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/optional.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/ids.h"
@@ -99,6 +100,13 @@ struct KindUsage {
   Bytes shared;  // What more would be allocated if ranks shared no contents.
 };
 
+// What one of several ranks uses of the job that they share.
+struct RankUse {
+  uint32_t rank = 0, ranks = 0;
+  Bytes named;   // The entries that its ids name.
+  Bytes shared;  // Those of them that ids of other ranks name, too.
+};
+
 struct SessionInfo {
   SessionId session;
   uint32_t uid = 0;
@@ -111,6 +119,7 @@ struct SessionInfo {
   Bytes chunk_size, device_share, host_share;
   Bytes host_balloon;  // Slots of the share that the balloon holds.
   std::vector<KindUsage> kinds;
+  absl::optional<RankUse> rank_use;  // Absent: it shares no contents with other ranks.
 };
 
 // Counters since the engine began. Every one only grows.
@@ -125,8 +134,9 @@ struct Counters {
   uint64_t parts_shared = 0;  // Parts that a rank did not compute, since another one had.
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
-  Bytes balloon;                        // Memory that balloons released to the machine.
-  Bytes host_reclaimed, ssd_reclaimed;  // Taken from elastic shares for other jobs.
+  Bytes balloon;  // Memory that balloons released to the machine.
+  // Taken from elastic shares for other jobs.
+  Bytes device_reclaimed, host_reclaimed, ssd_reclaimed;
   // The stalls of fetches, by what they waited for. A fetch counts once, under the slowest thing
   // that it needed: SSD before device copy before room in a pool.
   Duration stalled_on_ssd{0}, stalled_on_copy{0}, stalled_on_room{0};

@@ -52,12 +52,12 @@ void EngineState::On(const HostMemory& event) {
 }
 
 // Leases are held at the working tier, so a host pool behind a device changes no budget.
-void EngineState::SendBudgets(const Job& job, uint32_t slots, uint32_t most_slots) {
-  if (job.work != Tier::kHost) return;
+void EngineState::SendBudgets(const Job& job, const ShareLedger::Change& change) {
+  if (job.work != change.tier) return;
   for (const SessionId session : job.sessions) {
     // AnswerOpen() will send the budget of that time.
     if (sessions_.Find(session)->opening) continue;
-    SendBudget(session, slots, most_slots);
+    SendBudget(session, change.slots, change.most_slots);
   }
 }
 
@@ -112,7 +112,7 @@ void EngineState::On(const SlotPopulated& event) {
   } else {
     // Not Apply(): a room check now would populate the slot again, without end.
     const ShareLedger::Change smaller = ledger_.PopulateFailed(share, slot);
-    SendBudgets(job, smaller.slots, smaller.most_slots);
+    SendBudgets(job, smaller);
     job.last_error = event.status;
   }
   if (job.state() == JobState::kEnding) return MaybeDropMemory(job);

@@ -36,10 +36,10 @@ void EngineState::RetireSlot(Job& job, Slot slot) {
   // With fewer slots the job could not go on. The device refuses memory that failed, so that what
   // is copied there fails and tries another slot.
   if (!share.by_slot() || (slots.surplus_slots() == 0 && slots.size() <= kMinSlots)) return;
-  if (slots.surplus_slots() == 0) ledger_.Resize(share, slots.size() - 1);
+  if (slots.surplus_slots() == 0) ledger_.LoseSlot(share);
   const uint32_t region = ledger_.GiveUpRegion(share, std::move(slot));
   for (const SessionId session : job.sessions) {
-    Emit(SendRegionGone{session, RegionId(region), slots.size(), job.LeaseBudget()});
+    Emit(SendRegionGone{session, RegionId(region), slots.size(), job.AnnouncedLeaseBudget()});
   }
   LetGo(job, region, job.sessions);
   RefuseWhatNoLongerFits(

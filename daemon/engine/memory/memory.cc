@@ -62,9 +62,15 @@ void EngineState::Grow(Job& job, Tier tier) {
   if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.persistent});
   // Device memory ends with the daemon, so that no region of it is persistent.
   const bool on_device = tier == Tier::kDevice;
-  Emit(MakeRegion{RegionId(number), share.pool(), job.uid, size, job.chunk_size,
-                  on_device ? job.device_memory : MemoryKind::kSharedMemory,
-                  job.persistent && !on_device});
+  MakeRegion region{RegionId(number), share.pool(), job.uid, size, job.chunk_size};
+  if (on_device) {
+    region.memory = job.device_memory;
+  } else {
+    region.persistent = job.persistent;
+    const Share& device = job.share(Tier::kDevice);
+    if (device.exists()) region.near_device = device.pool().device;
+  }
+  Emit(std::move(region));
 }
 
 void EngineState::On(const RegionMade& event) {

@@ -1,8 +1,9 @@
 // Resize: the device share of a job changes while the job runs, slot by slot.
 //
-// The new share holds at once for all later calls. A share that shrinks has more slots with memory
-// than its pool should have, its surplus: MakeRoom evicts chunks, and every slot that becomes free
-// is given up. Its region is announced as gone and dropped when no session maps it any more. Until
+// The new share holds at once for all later calls. If the share is elastic, the new size is its
+// limit, below which other jobs may reclaim. A share that shrinks has more slots with memory than
+// its pool should have, its surplus: MakeRoom evicts chunks, and every slot that becomes free is
+// given up. Its region is announced as gone and dropped when no session maps it any more. Until
 // then the region is charged as scrubbing memory.
 #include <algorithm>
 #include <utility>
@@ -37,6 +38,7 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
     return absl::UnavailableError("the memtide daemon is draining and resizes no job");
   }
   MEMTIDE_RETURN_IF_ERROR(ledger_.CheckDeviceRegions(share, slots));
+  if (share.is_elastic()) return absl::OkStatus();
   const Bytes wanted = job.chunk_size * slots;
   const Bytes free = ledger_.Free(share.pool());
   if (wanted > share.bytes() && wanted - share.bytes() > free) {
@@ -60,6 +62,7 @@ void EngineState::On(const ResizeCall& event) {
   const uint32_t slots = static_cast<uint32_t>(event.device_share / job.chunk_size);
   const bool grows = slots > share.target();
   ledger_.Resize(share, slots);
+  if (share.is_elastic()) SendBudgets(job, ledger_.ChangeOf(share));
   MarkDirty(job);
   job.resize = ResizeOperation{
       event.call, event.session,
@@ -85,7 +88,7 @@ void EngineState::GiveSurplusBack(Job& job) {
   while (slots.surplus_slots() > 0 && slots.free_slots() > 0) {
     const uint32_t region = ledger_.GiveUpRegion(share);
     for (const SessionId session : job.sessions) {
-      Emit(SendRegionGone{session, RegionId(region), slots.size(), job.LeaseBudget()});
+      Emit(SendRegionGone{session, RegionId(region), slots.size(), job.AnnouncedLeaseBudget()});
     }
     // Memory is free only when all handles and mappings in all processes are gone (decision 9). So
     // each session must return the region, or end.
@@ -150,7 +153,7 @@ void EngineState::EndResize(Job& job, const absl::Status& status) {
   if (!status.ok()) return Refuse(call, status);
   Reply reply;
   reply.call = call;
-  reply.value = ResizeReply{job.share(Tier::kDevice).slots().size(), job.LeaseBudget()};
+  reply.value = ResizeReply{job.share(Tier::kDevice).slots().size(), job.AnnouncedLeaseBudget()};
   Emit(std::move(reply));
 }
 

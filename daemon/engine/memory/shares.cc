@@ -4,9 +4,9 @@
 
 namespace memtide {
 
-ShareLedger::Opens EngineState::WaitingOpens(Tier tier) const {
+ShareLedger::Opens EngineState::WaitingOpens(Pool pool) const {
   ShareLedger::Opens opens;
-  for (const WaitingOpen& open : opens_) ledger_.Count(open.call, tier, &opens);
+  for (const WaitingOpen& open : opens_) ledger_.Count(open.call, pool, &opens);
   return opens;
 }
 
@@ -24,9 +24,11 @@ void EngineState::Apply(const ShareLedger::Change& change) {
   const auto found = jobs_.find(change.job);
   MEMTIDE_CHECK(found != jobs_.end());
   Job& job = *found->second;
-  (change.tier == Tier::kSsd ? counters_.ssd_reclaimed : counters_.host_reclaimed) +=
-      change.reclaimed;
-  if (change.tier == Tier::kHost) SendBudgets(job, change.slots, change.most_slots);
+  Bytes& reclaimed = change.tier == Tier::kSsd    ? counters_.ssd_reclaimed
+                     : change.tier == Tier::kHost ? counters_.host_reclaimed
+                                                  : counters_.device_reclaimed;
+  reclaimed += change.reclaimed;
+  if (change.tier != Tier::kSsd) SendBudgets(job, change);
   ScheduleRoomCheck(job, change.tier);
 }
 
@@ -38,7 +40,7 @@ void EngineState::Apply(const ShareLedger::Changes& changes) {
 // later: ServeFreed() then lists a room check, which leads here again.
 void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking) {
   Share& share = job.share(tier);
-  const ShareLedger::Opens opens = WaitingOpens(tier);
+  const ShareLedger::Opens opens = WaitingOpens(share.pool());
   const absl::optional<ShareLedger::Growth> growth = ledger_.PlanGrowth(share, lacking, opens);
   if (!growth.has_value()) return;
   if (growth->reclaim.has_value()) {
@@ -50,16 +52,15 @@ void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking) {
 
 bool EngineState::ReclaimForOpen(const OpenCall& open) {
   bool lacks = false;
-  // Device memory is never reclaimed, so waiting for it would not help.
-  if (open.device_share > ledger_.Free(ledger_.DeviceFor(open))) return false;
-  for (const Tier tier : {Tier::kHost, Tier::kSsd}) {
+  for (const Tier tier : kAllTiers) {
+    const Pool pool = ledger_.PoolFor(open, tier);
     const Bytes needed = ledger_.NeededToOpen(open, tier);
-    if (needed <= ledger_.Free({tier})) continue;
+    if (needed <= ledger_.Free(pool)) continue;
     // Other jobs may retain all of their guaranteed shares.
-    if (needed > ledger_.Unguaranteed({tier})) return false;
-    Apply(ledger_.ReclaimFromOthers({tier, needed, Bytes(0), nullptr}, DemandsOf(tier)));
-    // On SSD no victim leaves, so that waiting would not help. In host memory leases end.
-    if (tier == Tier::kSsd && needed > ledger_.Free({tier})) return false;
+    if (needed > ledger_.Unguaranteed(pool)) return false;
+    Apply(ledger_.ReclaimFromOthers({pool, needed, Bytes(0), nullptr}, DemandsOf(tier)));
+    // On SSD no victim leaves, so that waiting would not help. Above it leases end.
+    if (tier == Tier::kSsd && needed > ledger_.Free(pool)) return false;
     lacks = true;
   }
   return lacks;
@@ -72,7 +73,9 @@ bool EngineState::ServeFreed() {
   for (const JobId job : ended_) jobs_.erase(job);
   ended_.clear();
   for (const auto& [id, job] : jobs_) {
-    if (job->share(Tier::kHost).starved()) ScheduleRoomCheck(*job, Tier::kHost);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+      if (job->share(tier).starved()) ScheduleRoomCheck(*job, tier);
+    }
   }
   OpenWaiting();
   return true;

@@ -17,6 +17,29 @@ TEST_F(RanksContentsTest, WhatIsEqualIsKeptOnce) {
   EXPECT_EQ(Inspect().chunk_count, kRanks + 6);
 }
 
+TEST_F(RanksContentsTest, ItIsSeenWhatEachRankUsesAndShares) {
+  for (const uint64_t step : {0, 1}) {
+    if (step > 0) Step(step);
+    const InspectReply seen = Inspect();
+    ASSERT_EQ(seen.sessions.size(), kRanks);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      const absl::optional<RankUse>& use = seen.sessions[rank].rank_use;
+      ASSERT_TRUE(use.has_value());
+      EXPECT_EQ(use->rank, rank);
+      EXPECT_EQ(use->ranks, kRanks);
+      EXPECT_EQ(use->named, EngineByteHarness::kChunk * 7);
+      EXPECT_EQ(use->shared, EngineByteHarness::kChunk * (step == 0 ? 0 : 6));
+    }
+  }
+  node_.Fill(ranks_[1].session(), ranks_[1].chunk(1), {42});
+  const InspectReply seen = Inspect();
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(seen.sessions[rank].rank_use->named, EngineByteHarness::kChunk * 7);
+    EXPECT_EQ(seen.sessions[rank].rank_use->shared,
+              EngineByteHarness::kChunk * (rank == 1 ? 5 : 6));
+  }
+}
+
 TEST_F(RanksContentsTest, ARankThatWritesGetsACopyFirst) {
   Step(1);
   const State before = ranks_[0].Read();

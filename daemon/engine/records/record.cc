@@ -176,6 +176,8 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
     Share& share = job.share(tier);
     if (share.is_elastic()) MEMTIDE_RETURN_IF_ERROR(ledger_.RestoreTarget(share));
   }
+  Share& device = job.share(Tier::kDevice);
+  if (device.is_elastic()) MEMTIDE_RETURN_IF_ERROR(ledger_.RestoreTarget(device));
   // Everything that can fail is done. The engine has not pointed at the job so far, so that an
   // error needed no undo.
   std::array<size_t, kTiers> next{};

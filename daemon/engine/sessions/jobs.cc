@@ -120,28 +120,30 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
                       "chunk_size_bytes is zero, and there is no job of that name to join"));
   }
   // Errors that waiting cannot mend are refused before the call may wait.
-  const absl::Status kind = DeviceMemory(event).status();
-  if (!kind.ok()) return Refuse(event.call, kind);
+  const absl::StatusOr<MemoryKind> kind = DeviceMemory(event);
+  if (!kind.ok()) return Refuse(event.call, kind.status());
+  OpenCall open = event;
+  open.device_memory = *kind;
   const bool some_end = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
     return entry.second->state() == JobState::kEnding;
   });
   const bool in_time = now_ < deadline, may_wait = some_end && in_time;
   // A share of all free memory includes what ending jobs are about to free. Otherwise a script that
   // is restarted at once would get little.
-  const bool wants_all = event.device_share.IsZero() || event.host_share.IsZero();
+  const bool wants_all = open.device_share.IsZero() || open.host_share.IsZero();
   if (!may_wait || !wants_all) {
-    const absl::Status status = MakeJob(event, session.uid);
+    const absl::Status status = MakeJob(open, session.uid);
     if (status.ok()) return;
     if (!in_time || !absl::IsResourceExhausted(status)) return Refuse(event.call, status);
     session.opening = true;
-    opens_.push_back({event, deadline});
-    if (ReclaimForOpen(event) || some_end) return;
+    opens_.push_back({open, deadline});
+    if (ReclaimForOpen(open) || some_end) return;
     session.opening = false;
     opens_.pop_back();
     return Refuse(event.call, status);
   }
   session.opening = true;
-  opens_.push_back({event, deadline});
+  opens_.push_back({open, deadline});
 }
 
 void EngineState::OpenWaiting() {
@@ -224,15 +226,15 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   OpenReply open;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
-  open.device_slots = job.share(Tier::kDevice).slots_with_balloon();
+  const Share& device = job.share(Tier::kDevice);
+  open.device_slots = device.is_elastic() ? device.limit() : device.slots_with_balloon();
   open.device = job.share(Tier::kDevice).pool().device;
   const Share& host = job.share(Tier::kHost);
   open.host_slots = host.is_elastic() ? host.limit() : host.slots_with_balloon();
   open.ssd_slots = job.share(Tier::kSsd).limit();
   open.max_chunks = job.MaxChunks();
   const Share& work = job.share(job.work);
-  const uint32_t most = work.is_elastic() ? work.limit() : work.slots_with_balloon();
-  open.lease_budget = job.LeaseBudgetOf(most);
+  open.lease_budget = job.AnnouncedLeaseBudget();
   open.session_lease = options_.limits.session_lease;
   open.device_memory = job.device_memory;
   open.committed_step = job.committed_step;
@@ -249,7 +251,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   reply.call = event.call;
   reply.value = std::move(open);
   Emit(std::move(reply));
-  if (work.slots().size() < most) {
+  if (work.slots().size() < job.AnnouncedSlots()) {
     SendBudget(event.session, work.slots().size(), work.most_slots());
   }
 }

@@ -125,7 +125,8 @@ void Share::CheckRegionsOfSlots() const {
     MEMTIDE_CHECK(leaving_.count(region) == 0) << "region " << region << " left and stayed";
   }
   MEMTIDE_CHECK(regions.size() == slots_->backed_slots());
-  MEMTIDE_CHECK(balloon_ == 0 && !is_elastic());
+  MEMTIDE_CHECK(balloon_ == 0);
+  MEMTIDE_CHECK(!is_elastic() || (guaranteed_ <= limit_ && target_ <= limit_));
   MEMTIDE_CHECK(bytes_ == chunk_size_ * std::max(target_, made_slots()));
 }
 

@@ -12,9 +12,9 @@ namespace {
 // does not follow every allocation of other programs.
 constexpr Bytes kMostSlack = MiB(512);
 
-// A guaranteed share of host memory is a quarter of what is not guaranteed to others, and at least
-// the 12 slots that one step part may need at once (decision 18). A segment aims at an eighth of
-// its pool at most.
+// A guaranteed share of host or device memory is a quarter of what is not guaranteed to others. In
+// host memory it is at least the 12 slots that one step part may need at once (decision 18). A
+// segment aims at an eighth of its pool at most.
 constexpr uint32_t kGuaranteedPart = 4, kLeastGuaranteed = 12, kSegmentsOfPool = 8;
 
 uint32_t CeilDiv(Bytes a, Bytes b) {
@@ -31,7 +31,7 @@ uint64_t ShareLedger::UsualSegment(Tier tier, Bytes chunk) const {
 
 // The slots without which no job can begin.
 uint64_t ShareLedger::LeastShare(Tier tier, Bytes chunk) const {
-  if (tier == Tier::kSsd) return kMinSlots;
+  if (tier != Tier::kHost) return kMinSlots;
   const uint64_t segment = UsualSegment(tier, chunk);
   return (kLeastGuaranteed + segment - 1) / segment * segment;
 }
@@ -41,19 +41,24 @@ absl::Status ShareLedger::LendElastic(Share& share) {
   const Pool pool = share.pool();
   const Bytes chunk = share.chunk_size();
   // `most` becomes the limit of the share, and `free` is what it can have now.
-  const uint64_t most = std::min<uint64_t>(Unguaranteed(pool) / chunk, uint64_t{limits_.chunks});
+  const bool by_slot = tier == Tier::kDevice;
+  const uint64_t most = std::min<uint64_t>(Unguaranteed(pool) / chunk,
+                                           by_slot ? limits_.device_regions : limits_.chunks);
   const uint64_t free = std::min<uint64_t>(Free(pool) / chunk, most);
   const uint64_t least = LeastShare(tier, chunk);
   if (most < kMinSlots || free < std::min(most, least)) {
     return NotEnough(share, Bytes(0), least);
   }
-  uint64_t each = std::min(UsualSegment(tier, chunk), free), guaranteed = each;
-  if (tier == Tier::kHost) {
+  uint64_t each = by_slot ? 1 : std::min(UsualSegment(tier, chunk), free), guaranteed = each;
+  if (by_slot) {
+    guaranteed = std::max(uint64_t{kMinSlots}, most / kGuaranteedPart);
+  } else if (tier == Tier::kHost) {
     guaranteed = std::min(most, std::max(uint64_t{kLeastGuaranteed}, most / kGuaranteedPart));
     each = std::min(each, guaranteed / 2);
     // Memory is made in whole segments, so the guaranteed share is a multiple of one.
     guaranteed = std::min((guaranteed + each - 1) / each, most / each) * each;
   }
+  share.by_slot_ = by_slot;
   share.limit_ = static_cast<uint32_t>(most);
   share.guaranteed_ = static_cast<uint32_t>(guaranteed);
   share.slots_per_segment_ = static_cast<uint32_t>(each);
@@ -64,27 +69,29 @@ absl::Status ShareLedger::LendElastic(Share& share) {
 }
 
 // An equal part, for each job that runs or waits to be opened, of all that is in no fixed share.
-Bytes ShareLedger::FairShare(Tier tier, const Opens& opens) const {
-  Bytes shared = Unguaranteed({tier});
+Bytes ShareLedger::FairShare(Pool pool, const Opens& opens) const {
+  Bytes shared = Unguaranteed(pool);
   uint64_t jobs = opens.elastic;
   for (const auto& [id, job] : jobs_) {
-    const Share& share = (*job)[tier];
+    const Share* const share = job->In(pool);
     // Jobs without sessions do not count: what they have beyond their guarantee is reclaimed.
-    if (!share.is_elastic() || !job->is_active()) continue;
+    if (share == nullptr || !share->is_elastic() || !job->is_active()) continue;
     ++jobs;
-    shared += share.chunk_size() * share.guaranteed();
+    shared += share->chunk_size() * share->guaranteed();
   }
   shared -= std::min(shared, opens.requested);
   return Bytes(shared.count() / std::max<uint64_t>(1, jobs));
 }
 
-// Memory above the target of a share becomes free when its slots are released.
-Bytes ShareLedger::FreeSoon(Tier tier) const {
-  Bytes coming = Free({tier});
+// Memory above the target of a share becomes free when its slots are released, and their regions
+// returned.
+Bytes ShareLedger::FreeSoon(Pool pool) const {
+  Bytes coming = Free(pool);
   for (const auto& [id, job] : jobs_) {
-    const Share& share = (*job)[tier];
-    if (job->state() == JobState::kEnding || !share.is_elastic()) continue;
-    coming += share.bytes() - share.chunk_size() * share.target();
+    const Share* const share = job->In(pool);
+    if (share == nullptr || job->state() == JobState::kEnding || !share->is_elastic()) continue;
+    coming += share->bytes() - share->chunk_size() * share->target();
+    coming += share->chunk_size() * share->leaving().size();
   }
   return coming;
 }
@@ -108,7 +115,8 @@ ShareLedger::Change ShareLedger::SetTarget(Share& share, uint32_t target) {
 absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32_t lacking,
                                                             const Opens& opens) {
   const Tier tier = share.tier();
-  if (!share.is_elastic() || share.target_ == share.limit_) return absl::nullopt;
+  const Pool pool = share.pool();
+  if (!share.is_elastic() || share.target_ >= share.limit_) return absl::nullopt;
   // A larger share would take memory from other jobs for which the machine has no pages now.
   if (share.make_later_) return absl::nullopt;
   if (!jobs_.at(share.job())->is_active()) return absl::nullopt;
@@ -116,28 +124,29 @@ absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32
   growth.target = share.Reachable(uint64_t{share.target_} + lacking, /*up=*/true);
   if (growth.target <= share.target_) return absl::nullopt;
   const Bytes more = share.chunk_size() * (growth.target - share.target_);
-  const Bytes fair_share = FairShare(tier, opens);
+  const Bytes fair_share = FairShare(pool, opens);
   growth.is_guaranteed = growth.target <= share.guaranteed_;
   // On SSD only slots that were never used are reclaimed, so that no job loses anything to another.
   growth.is_entitled = tier == Tier::kSsd || growth.is_guaranteed ||
                        share.chunk_size() * growth.target <= fair_share;
-  if (growth.is_entitled && more > Free({tier})) {
-    // On SSD what is reclaimed is free at once. In host memory the job waits for victims to leave.
-    share.starved_ = tier == Tier::kHost;
-    growth.reclaim = Reclaim{tier, more, growth.is_guaranteed ? Bytes(0) : fair_share, &share};
+  if (growth.is_entitled && more > Free(pool)) {
+    // On SSD what is reclaimed is free at once. Above it the job waits for victims to leave.
+    share.starved_ = tier != Tier::kSsd;
+    growth.reclaim = Reclaim{pool, more, growth.is_guaranteed ? Bytes(0) : fair_share, &share};
   }
   return growth;
 }
 
 absl::optional<ShareLedger::Change> ShareLedger::Grow(Share& share, const Growth& growth,
                                                       const Opens& opens) {
-  const Tier tier = share.tier();
+  const Pool pool = share.pool();
   // Priority for free memory: waiting Opens, then jobs below their fair share, then all others.
   bool others_first = !growth.is_guaranteed && opens.any;
   for (const auto& [id, other] : jobs_) {
-    others_first = others_first || (!growth.is_entitled && (*other)[tier].starved());
+    const Share* const its = other->In(pool);
+    others_first = others_first || (!growth.is_entitled && its != nullptr && its->starved());
   }
-  const Bytes free = others_first ? Bytes(0) : Free({tier});
+  const Bytes free = others_first ? Bytes(0) : Free(pool);
   const uint64_t most =
       std::min<uint64_t>(growth.target, share.target_ + free / share.chunk_size());
   const uint32_t target = share.Reachable(most, /*up=*/false);
@@ -150,15 +159,18 @@ absl::optional<ShareLedger::Change> ShareLedger::Grow(Share& share, const Growth
 // fair share.
 uint32_t ShareLedger::Floor(const JobShares& job, const Reclaim& reclaim, const Demand& demand,
                             bool only_unused) const {
-  const Share& share = job[reclaim.tier];
+  const Tier tier = reclaim.pool.tier;
+  const Share& share = job[tier];
   uint64_t floor = std::max(share.guaranteed(), share.slots_for_claims());
   if (job.is_active()) {
     floor = std::max<uint64_t>(floor, reclaim.fair_share / share.chunk_size());
     const uint64_t used = std::max(demand.pinned_chunks, demand.largest_waiting);
-    // Page faults without a fetch still need slots.
-    if (reclaim.tier == Tier::kHost) floor = std::max(floor, used + share.claims() + kMinSlots);
+    // Page faults without a fetch still need slots. Leases of a device end with each step of its
+    // client, which then has a smaller budget.
+    if (tier == Tier::kHost) floor = std::max(floor, used + share.claims() + kMinSlots);
+    if (tier == Tier::kDevice) floor = std::max<uint64_t>(floor, demand.largest_waiting);
   }
-  if (only_unused || reclaim.tier == Tier::kSsd) {
+  if (only_unused || tier == Tier::kSsd) {
     floor = std::max<uint64_t>(floor, share.made_slots());
   }
   return static_cast<uint32_t>(std::min<uint64_t>(floor, share.target()));
@@ -172,8 +184,9 @@ ShareLedger::Changes ShareLedger::ReclaimFromOthers(const Reclaim& reclaim,
   for (const bool only_unused : {true, false}) {
     for (const bool active : {false, true}) {
       for (const auto& [id, job] : jobs_) {
-        Share& share = (*job)[reclaim.tier];
-        const Bytes soon = FreeSoon(reclaim.tier);
+        if (job->In(reclaim.pool) == nullptr) continue;
+        Share& share = (*job)[reclaim.pool.tier];
+        const Bytes soon = FreeSoon(reclaim.pool);
         const bool lends = share.is_elastic() && &share != reclaim.asking &&
                            (active ? job->is_active() : job->state() == JobState::kLingering);
         // What earlier reclaims have coming counts, so that they are not repeated.

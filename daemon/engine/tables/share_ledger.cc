@@ -56,11 +56,22 @@ Bytes ShareLedger::AskedOf(const OpenCall& open, Tier tier) {
 }
 
 bool ShareLedger::IsElastic(const OpenCall& open, Tier tier) const {
-  const bool may_be = tier != Tier::kDevice && !capacity({Tier::kSsd}).IsZero();
-  return open.elastic && may_be && AskedOf(open, tier).IsZero();
+  if (!open.elastic || !AskedOf(open, tier).IsZero()) return false;
+  const bool has_ssd = !capacity({Tier::kSsd}).IsZero();
+  if (tier != Tier::kDevice) return has_ssd;
+  // Only memory that is lent slot by slot goes back while a job runs, and only chunks that have
+  // their home below leave it.
+  return open.device_memory.has_value() && IsBySlot(tier, *open.device_memory) &&
+         (has_ssd || !capacity({Tier::kHost}).IsZero());
 }
 
-void ShareLedger::Count(const OpenCall& open, Tier tier, Opens* opens) const {
+Pool ShareLedger::PoolFor(const OpenCall& open, Tier tier) const {
+  return tier == Tier::kDevice ? DeviceFor(open) : Pool{tier};
+}
+
+void ShareLedger::Count(const OpenCall& open, Pool pool, Opens* opens) const {
+  const Tier tier = pool.tier;
+  if (PoolFor(open, tier) != pool) return;
   opens->any = true;
   opens->elastic += IsElastic(open, tier);
   // Clients may request any size, so the sum is bounded.
@@ -69,9 +80,10 @@ void ShareLedger::Count(const OpenCall& open, Tier tier, Opens* opens) const {
 }
 
 Bytes ShareLedger::NeededToOpen(const OpenCall& open, Tier tier) const {
-  if (capacity({tier}).IsZero()) return Bytes(0);
+  const Pool pool = PoolFor(open, tier);
+  if (capacity(pool).IsZero()) return Bytes(0);
   if (!IsElastic(open, tier)) return RoundDown(AskedOf(open, tier), open.chunk_size);
-  return std::min(RoundDown(Unguaranteed({tier}), open.chunk_size),
+  return std::min(RoundDown(Unguaranteed(pool), open.chunk_size),
                   open.chunk_size * LeastShare(tier, open.chunk_size));
 }
 
@@ -147,13 +159,17 @@ absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Restore(const JobRecord&
     const Bytes bytes = record.shares[static_cast<int>(tier)];
     if (bytes.IsZero()) continue;
     Share& share = (*shares)[tier];
-    share.guaranteed_ = record.guaranteed[static_cast<int>(tier)];
+    share.by_slot_ = IsBySlot(tier, device_memory);
+    // The node may have another device than before, whose memory is not lent slot by slot.
+    const bool may_be_elastic = tier != Tier::kDevice || share.by_slot_;
+    if (may_be_elastic) share.guaranteed_ = record.guaranteed[static_cast<int>(tier)];
     if (!share.is_elastic()) {
-      MEMTIDE_RETURN_IF_ERROR(LendFixed(share, bytes, IsBySlot(tier, device_memory)));
+      MEMTIDE_RETURN_IF_ERROR(LendFixed(share, bytes, share.by_slot_));
       continue;
     }
-    share.slots_per_segment_ =
-        tier == Tier::kHost ? record.slots_per_region : record.slots_per_store;
+    share.slots_per_segment_ = tier == Tier::kDevice ? 1
+                               : tier == Tier::kHost ? record.slots_per_region
+                                                     : record.slots_per_store;
     share.limit_ = static_cast<uint32_t>(bytes / record.chunk_size);
     if (share.slots_per_segment_ == 0 || share.guaranteed_ > share.limit_) {
       return absl::DataLossError("its record names an impossible share");
@@ -227,7 +243,11 @@ absl::optional<ShareLedger::Change> ShareLedger::SegmentFailed(const JobShares& 
     return absl::nullopt;
   }
   slots.Cap();
-  if (share.is_elastic()) {
+  if (share.by_slot() && share.is_elastic()) {
+    // What exists beyond the pool's size is on its way back.
+    share.limit_ = share.target_ = slots.size();
+    share.guaranteed_ = std::min(share.guaranteed_, share.limit_);
+  } else if (share.is_elastic()) {
     share.limit_ = slots.numbers();
     share.target_ = std::min(share.target_, share.limit_);
     share.guaranteed_ = std::min(share.guaranteed_, share.limit_);
@@ -287,8 +307,25 @@ absl::Status ShareLedger::CheckDeviceRegions(const Share& share, uint64_t slots)
 }
 
 void ShareLedger::Resize(Share& share, uint32_t slots) {
-  share.target_ = slots;
-  share.slots_->Resize(slots);
+  uint32_t target = slots;
+  if (share.is_elastic()) {
+    share.limit_ = slots;
+    share.guaranteed_ = std::min(share.guaranteed_, slots);
+    const uint64_t reachable = share.target_ + Free(share.pool()) / share.chunk_size();
+    target = static_cast<uint32_t>(std::min<uint64_t>(slots, reachable));
+  }
+  share.target_ = target;
+  share.slots_->Resize(target);
+  Charge(share);
+}
+
+void ShareLedger::LoseSlot(Share& share) {
+  if (share.is_elastic()) {
+    share.limit_ -= 1;
+    share.guaranteed_ = std::min(share.guaranteed_, share.limit_);
+  }
+  share.target_ -= 1;
+  share.slots_->Resize(share.slots_->size() - 1);
   Charge(share);
 }
 

@@ -112,7 +112,7 @@ class ShareLedger {
   };
   // What other jobs have to give back.
   struct Reclaim {
-    Tier tier = Tier::kHost;
+    Pool pool;
     Bytes needed;  // To be free, or to be so soon.
     // No running job falls below it. Zero: below its guaranteed share.
     Bytes fair_share;
@@ -151,8 +151,12 @@ class ShareLedger {
   // The pool of the device share that the call would get now. REQUIRES: CheckDevice() is OK.
   Pool DeviceFor(const OpenCall& open) const;
   bool IsElastic(const OpenCall& open, Tier tier) const;
-  void Count(const OpenCall& open, Tier tier, Opens* opens) const;
-  // The host or SSD memory without which the job cannot begin. Zero: the node has no such pool.
+  // The pool of the call's share at the tier. REQUIRES: CheckDevice() is OK.
+  Pool PoolFor(const OpenCall& open, Tier tier) const;
+  // Adds what the call requests of the pool.
+  void Count(const OpenCall& open, Pool pool, Opens* opens) const;
+  // The memory without which the job cannot begin. Zero: the node has no such pool, or no size is
+  // asked of a share that is not elastic.
   Bytes NeededToOpen(const OpenCall& open, Tier tier) const;
   // What a new job requests of all pools, whole or not at all. RESOURCE_EXHAUSTED: a pool has too
   // little, or the job would have too many regions. REQUIRES: CheckDevice() is OK.
@@ -187,7 +191,13 @@ class ShareLedger {
   // --- Shares that change slot by slot ---
   // OK: that many slots may have a region each.
   absl::Status CheckDeviceRegions(const Share& share, uint64_t slots) const;
+  // If the share is elastic, `slots` is its new limit: other jobs may have made it smaller, and it
+  // gets as many more as are free.
   void Resize(Share& share, uint32_t slots);
+  // The present size, as if it had just changed.
+  static Change ChangeOf(const Share& share);
+  // The share has one slot less, for good.
+  void LoseSlot(Share& share);
   // A free slot goes; returns its region, for Leave. REQUIRES: a slot is free.
   uint32_t GiveUpRegion(Share& share);
   // The owned slot goes. REQUIRES: Resize has taken it from the share, or it is surplus.
@@ -230,9 +240,9 @@ class ShareLedger {
   static Bytes AskedOf(const OpenCall& open, Tier tier);
   Bytes Lent(Pool pool) const;
   Bytes Scrubbing(Pool pool) const;
-  Bytes FairShare(Tier tier, const Opens& opens) const;
+  Bytes FairShare(Pool pool, const Opens& opens) const;
   // Memory that is free, or is being given back.
-  Bytes FreeSoon(Tier tier) const;
+  Bytes FreeSoon(Pool pool) const;
   // How many slots a segment of about `size` has: more where a job could not begin with one, and
   // one io_uring buffer at most.
   static uint64_t SegmentSlots(Bytes size, Bytes chunk);
@@ -248,7 +258,6 @@ class ShareLedger {
                  bool only_unused) const;
   // Charges the share for its target or for the memory that exists, whichever is more.
   void Charge(Share& share);
-  static Change ChangeOf(const Share& share);
   Change SetTarget(Share& share, uint32_t target);
   Change Inflate(Share& share, uint32_t slots);
   Change Deflate(Share& share, uint32_t slots);

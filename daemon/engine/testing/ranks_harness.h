@@ -105,7 +105,9 @@ class RanksTest : public testing::Test {
     }
   }
   InspectReply Inspect() {
-    const InspectCall call{node_.Call()};
+    InspectCall call;
+    call.call = node_.Call();
+    call.sessions = true;
     node_.Post(call);
     return std::get<InspectReply>(node_.ReplyTo(call.call).value);
   }

@@ -192,8 +192,11 @@ def _numa() -> Finding:
     if memory is not None and memory.numa_node is not None:
         state.append(f"the host pool is on node {memory.numa_node}")
         return Finding(subject, Verdict.GOOD, "\n".join(state))
+    if memory is not None and memory.numa_node_by_device:
+        state.append("the host memory of each job is on the node of its GPU")
+        return Finding(subject, Verdict.GOOD, "\n".join(state))
     if gpus:
-        state.append("memtided takes host memory from its GPU's node")
+        state.append("memtided takes the host memory of each job from its GPU's node")
         return Finding(subject, Verdict.GOOD, "\n".join(state))
     if not _read(_NVIDIA_DRIVER):
         return Finding(subject, Verdict.GOOD, "\n".join([*state, "no GPU to be near to"]))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -54,6 +55,10 @@ def host_memory_line(memory: HostMemory) -> str:
         parts.append(f"{format_size(memory.unpinned_bytes)} not pinned, copied through {through}")
     if memory.numa_node is not None:
         parts.append(f"on NUMA node {memory.numa_node}")
+    if memory.numa_node_by_device:
+        nodes = sorted(memory.numa_node_by_device.items())
+        of_devices = (f"{node} for device/{device}" for device, node in nodes)
+        parts.append(f"of each job on the NUMA node of its device, {', '.join(of_devices)}")
     return f"host memory: {', '.join(parts)}" if parts else ""
 
 
@@ -75,8 +80,9 @@ def ssd_directory_lines(directories: Sequence[SsdDirectory]) -> list[str]:
 
 def _sessions_table(node: Node) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    columns = ("session", "pid", "uid", "job", "chunk", "leases", "device share", "host share")
-    for name in columns:
+    has_ranks = any("rank_use" in session for session in node.sessions)
+    columns = ["session", "pid", "uid", "job", "chunk", "leases", "device share", "host share"]
+    for name in columns + ["rank", "contents", "shared"] * has_ranks:
         table.add_column(name, justify="left" if name == "job" else "right", no_wrap=True)
     table.add_column("command", overflow="fold")
     for session in node.sessions:
@@ -89,11 +95,21 @@ def _sessions_table(node: Node) -> Table:
             str(session.get("leases", 0)),
             format_size(int(session.get("device_share_bytes", 0))),
             format_size(int(session.get("host_share_bytes", 0))),
+            *(_rank_cells(session) if has_ranks else ()),
             _command(int(session.get("pid", 0))),
         )
     if not node.sessions:
         table.add_row("none")
     return table
+
+
+def _rank_cells(session: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The rank, what its chunks contain, and how much of that other ranks have, too."""
+    if "rank_use" not in session:
+        return "", "", ""
+    use = inspection.rank_use(session)
+    sizes = format_size(use.named_bytes), format_size(use.shared_bytes)
+    return f"{use.rank} of {use.ranks}", *sizes
 
 
 def _command(pid: int) -> str:

@@ -41,7 +41,8 @@ _ALLOCATION_SIZE = re.compile(r"Tried to allocate ([0-9.]+) ([KMGT]?i?B)")
 
 
 class DeviceOomHandler:
-    """The device share of one client's job, which shrinks as the script's own use grows."""
+    """The limit of the device share of one client's job, which shrinks as the script's own use
+    grows. Below it the share follows the needs of other jobs (docs/decisions/0018)."""
 
     def __init__(self, manager: TensorManager) -> None:
         self._manager = manager
@@ -169,8 +170,10 @@ class DeviceOomHandler:
 
     def _give_back(self, wanted_bytes: int) -> None:
         chunk_bytes = self._manager.chunk_bytes
-        fewer = max(-(-wanted_bytes // chunk_bytes), self._slots // 8, 1)
-        self._slots = max(self._min_slots, self._slots - fewer)
+        # Other jobs may have made the share smaller than this process did.
+        slots = min(self._slots, self._manager.client.stats().slots)
+        fewer = max(-(-wanted_bytes // chunk_bytes), slots // 8, 1)
+        self._slots = max(self._min_slots, slots - fewer)
         # These leases only make later accesses fast, and they pin chunks that are to be evicted.
         self._manager.ledger.release_all()
         # If another session's leases pin some slots, what was freed may still be enough: the next

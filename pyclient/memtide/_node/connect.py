@@ -241,7 +241,7 @@ def _one_rank_of(
         device_share_bytes=request.device_share_bytes or parts.get("device", 0),
     )
     shares = not request.job_name and not parts.get("device", 0)
-    return request, training.of_rank(request.rank, request.ranks) if shares else None
+    return request, training.of_rank(request.rank, request.ranks, socket_dir) if shares else None
 
 
 def _searched_chunk_bytes(request: SessionRequest, socket_dir: Path) -> int:

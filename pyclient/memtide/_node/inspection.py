@@ -56,13 +56,28 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class RankUse:
+    """What one of several ranks uses of the job that they share."""
+
+    rank: int
+    ranks: int
+    pid: int
+    leased_bytes: int
+    named_bytes: int  # The contents that its chunks have.
+    shared_bytes: int  # Those of them that chunks of other ranks have, too.
+
+
+@dataclass(frozen=True)
 class HostMemory:
     """What the GPU's driver has of the jobs' host memory. All zero without a GPU."""
 
     pinned_bytes: int = 0
     unpinned_bytes: int = 0  # Copied through the staging buffers: the machine pins no more.
     staging_bytes: int = 0  # Pinned, too.
-    numa_node: int | None = None  # Where all of it is; None: on any node.
+    # Where all of it is; None: on any node, but for that of `numa_node_by_device`.
+    numa_node: int | None = None
+    # Where devices are on several nodes: that of each, on which its jobs have their host memory.
+    numa_node_by_device: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +123,28 @@ class Node:
             for pool in self.pools
             if pool.tier != "device" or pool.device_number == device_number
         )
+
+    def ranks_with(self, pid: int) -> list[RankUse]:
+        """The ranks that share a job with this process, itself included, by number. Empty: there
+        are none, or the sessions were not asked for."""
+        jobs = {s.get("job_id") for s in self.sessions if s.get("pid") == pid and "rank_use" in s}
+        return sorted(
+            (rank_use(s) for s in self.sessions if "rank_use" in s and s.get("job_id") in jobs),
+            key=lambda use: use.rank,
+        )
+
+
+def rank_use(session: Mapping[str, Any]) -> RankUse:
+    """What a session of Node.sessions says of its rank. REQUIRES: it has "rank_use"."""
+    use = session["rank_use"]
+    return RankUse(
+        rank=int(use.get("rank", 0)),
+        ranks=int(use.get("ranks", 0)),
+        pid=int(session.get("pid", 0)),
+        leased_bytes=int(session.get("leases", 0)) * int(session.get("chunk_size_bytes", 0)),
+        named_bytes=int(use.get("named_bytes", 0)),
+        shared_bytes=int(use.get("shared_bytes", 0)),
+    )
 
 
 def inspect(socket_dir: Path | str | None = None, *, sessions: bool = False) -> Node:
@@ -171,6 +208,10 @@ def _host_memory(entry: Mapping[str, Any]) -> HostMemory:
         unpinned_bytes=int(entry.get("unpinned_bytes", 0)),
         staging_bytes=int(entry.get("staging_bytes", 0)),
         numa_node=None if node is None else int(node),
+        numa_node_by_device={
+            int(device): int(number)
+            for device, number in entry.get("numa_node_by_device", {}).items()
+        },
     )
 
 

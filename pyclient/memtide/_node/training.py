@@ -13,8 +13,10 @@ import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from memtide._capi.content_hash import LEAST_SECRET_BYTES
+from memtide._node import inspection
 
 _VARIABLE = "MEMTIDE_TRAINING"
 
@@ -35,6 +37,7 @@ class Training:
     secret: str
     rank: int
     ranks: int
+    socket_dir: Path  # That of the daemon which they have in common.
 
     @property
     def job_name(self) -> str:
@@ -45,6 +48,12 @@ class Training:
     def hash_secret(self) -> bytes:
         """The secret of digests."""
         return hashlib.shake_256(self.secret.encode()).digest(LEAST_SECRET_BYTES)
+
+    def shares_contents(self) -> bool:
+        """Whether chunks of this process have contents that chunks of other ranks have, too.
+        Unavailable: the daemon does not answer."""
+        ranks = inspection.inspect(self.socket_dir, sessions=True).ranks_with(os.getpid())
+        return any(use.shared_bytes for use in ranks if use.rank == self.rank)
 
 
 def announce() -> None:
@@ -66,10 +75,11 @@ def announced() -> Iterator[None]:
             os.environ[_VARIABLE] = before
 
 
-def of_rank(rank: int, ranks: int) -> Training | None:
-    """The training of which this process is a rank; None: it is alone, or has no secret."""
+def of_rank(rank: int, ranks: int, socket_dir: Path) -> Training | None:
+    """The training of which this process is a rank, with this daemon; None: it is alone, or has no
+    secret."""
     secret = os.environ.get(_VARIABLE, "")
     if ranks < 2 or not secret:
         return None
     names = [os.environ.get(name, "") for name in _LAUNCHER_VARIABLES]
-    return Training("\n".join([secret, *names]), rank, ranks)
+    return Training("\n".join([secret, *names]), rank, ranks, socket_dir)

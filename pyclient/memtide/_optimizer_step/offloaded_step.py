@@ -60,6 +60,10 @@ from memtide._optimizer_step.unstepped_parameters import UnsteppedParameters
 from memtide._telemetry.observer import Observer
 from memtide.errors import ResourceExhausted
 
+# A rank that has nothing in common with others after that many steps goes on like a process that is
+# alone.
+_LOOKS_FOR_EQUALS = 3
+
 
 class OffloadedSteps:
     """Computes the steps of one client's optimizers in parts."""
@@ -74,6 +78,7 @@ class OffloadedSteps:
         self.calls = StepCalls(manager.client, training)
         self._shadows = ShadowChunks(manager.client)
         self._unstepped = UnsteppedParameters(manager, self.calls, self._shadows, self._commit)
+        self._shares_contents = training.shares_contents if training is not None else bool
         self._snapshots = Snapshots(manager)
         self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
         self._stepping: Optimizer | None = None
@@ -153,6 +158,9 @@ class OffloadedSteps:
         self._undo_here = Undo()
         if updates and self.allowed and self.calls.shares:
             self._unstepped.share(self._stepped)
+            if self.steps == _LOOKS_FOR_EQUALS and not self._shares_contents():
+                # Ranks that train different models: digests and parts would be in vain.
+                self.calls.ranks = None
 
     def end(self) -> None:
         """Ends the optimizer's step. If it failed, updates that are still deferred are undone."""

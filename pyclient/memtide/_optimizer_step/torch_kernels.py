@@ -45,7 +45,8 @@ class TorchKernels:
         counted; else 0. ResourceExhausted: there is no room for one chunk, or for its content."""
         while True:
             try:
-                return self._make(batch, shadows, room, count_non_finite)
+                with _unseen():
+                    return self._make(batch, shadows, room, count_non_finite)
             except ResourceExhausted:
                 if room == 1:
                     raise
@@ -75,11 +76,10 @@ class TorchKernels:
         return self._ranks.can_share(batch) and count <= self._client.properties.host_slots // 2
 
     def _compute(self, batch: Batch, memory: _Memory, *, count: bool) -> None:
-        with torch.no_grad():
-            self._copy(batch.copies, memory)
-            for part in batch.parts:
-                self._step(part, memory)
-                memory.count(part, count)
+        self._copy(batch.copies, memory)
+        for part in batch.parts:
+            self._step(part, memory)
+            memory.count(part, count)
 
     def _make_by_turns(
         self, batch: Batch, shadows: Mapping[int, int], room: int, count_non_finite: bool
@@ -99,11 +99,10 @@ class TorchKernels:
                 for start, copy in spans:
                     copy.copy_(_view(memory.old(start), copy.numel(), copy.dtype))
         non_finite = 0
-        with torch.no_grad():
-            for part, gradient, old, new in steps:
-                if count_non_finite:
-                    non_finite += part.elements - int(torch.isfinite(gradient).sum())
-                step_in_tiles(part, gradient, old, new, self._scratch)
+        for part, gradient, old, new in steps:
+            if count_non_finite:
+                non_finite += part.elements - int(torch.isfinite(gradient).sum())
+            step_in_tiles(part, gradient, old, new, self._scratch)
         for number, (spans, places) in enumerate(self._groups(writes, room)):
             with self._lent([], [shadows[place] for place in places], shadows) as memory:
                 memory.non_finite = 0 if number else non_finite
@@ -195,6 +194,14 @@ class _Memory:
         if wanted:
             gradient = _view(self.old(part.gradient), part.elements, _types_of_part(part)[0])
             self.non_finite += part.elements - int(torch.isfinite(gradient).sum())
+
+
+@contextlib.contextmanager
+def _unseen() -> Iterator[None]:
+    """In the block, torch's operations record nothing for backward, and no mode of this thread sees
+    them, neither lease dispatch nor one of the script's, such as its default device."""
+    with torch.no_grad(), torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        yield
 
 
 def _old_starts(part: Part) -> list[int]:

@@ -10,7 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from memtide._plot.palette import COLOURS, LIMIT_COLOURS, OWN_COLOURS, PHASE_COLOURS, label_of
+from memtide._plot.palette import (
+    COLOURS,
+    LIMIT_COLOURS,
+    OWN_COLOURS,
+    PHASE_COLOURS,
+    RANK_COLOURS,
+    RANK_LABELS,
+    label_of,
+)
 from memtide._telemetry.memory_timeline import Tide
 
 _TEMPLATE = Path(__file__).with_name("memory_page.html")
@@ -59,6 +67,20 @@ def _numbers(tide: Tide) -> dict[str, Any]:
         "own": [
             {"name": where, "colour": OWN_COLOURS[where], "kib": _kib(sizes)}
             for where, sizes in tide.own().items()
+        ],
+        "ranks": [
+            {
+                "name": f"rank {rank}",
+                "uses": [
+                    {
+                        "name": RANK_LABELS[name],
+                        "colour": RANK_COLOURS[name],
+                        "kib": _kib(sizes),
+                    }
+                    for name, sizes in uses.items()
+                ],
+            }
+            for rank, uses in tide.ranks().items()
         ],
     }
 

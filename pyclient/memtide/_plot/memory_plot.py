@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memtide._plot import memory_page
-from memtide._plot.palette import COLOURS, LIMIT_COLOURS, OWN_COLOURS, PHASE_COLOURS, label_of
+from memtide._plot.palette import (
+    COLOURS,
+    LIMIT_COLOURS,
+    OWN_COLOURS,
+    PHASE_COLOURS,
+    RANK_COLOURS,
+    RANK_LABELS,
+    label_of,
+)
 from memtide._telemetry.memory_timeline import Sample, Tide
 from memtide._util.output_file import check_writable
 from memtide.errors import UsageError
@@ -36,9 +44,10 @@ def draw(tide: Tide, path: Path) -> None:
     """Writes the picture to `path`: an interactive page if its suffix is .html, else an image.
 
     There is one panel for each tier: the bytes on it, stacked by kind, and the budget, which is
-    what the job may fill at that moment. The last panel is the process's memory outside chunks
-    (activations, workspaces, Python). Bands mark forward, backward and step. The red bars at the
-    bottom are stalls.
+    what the job may fill at that moment. The next panel is the process's memory outside chunks
+    (activations, workspaces, Python). Where ranks share a job, each has a panel below, with the
+    chunks that it leases and its memory outside them. Bands mark forward, backward and step of this
+    process. The red bars at the bottom are stalls.
     """
     if path.suffix == ".html":
         path.write_text(memory_page.page(tide), encoding="utf-8")
@@ -48,21 +57,23 @@ def draw(tide: Tide, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    tiers = tide.tiers()
+    tiers, ranks = tide.tiers(), tide.ranks()
     figure, panels = pyplot.subplots(
-        len(tiers) + 1,
+        len(tiers) + 1 + len(ranks),
         1,
         sharex=True,
         squeeze=False,
-        figsize=(12, 2.2 + 2.4 * len(tiers)),
-        height_ratios=[*([3] * len(tiers)), 1.6],
+        figsize=(12, 2.2 + 2.4 * len(tiers) + 1.3 * len(ranks)),
+        height_ratios=[*([3] * len(tiers)), *([1.6] * (1 + len(ranks)))],
         layout="constrained",
     )
     moments = [sample.seconds for sample in tide.samples]
     axes = [row[0] for row in panels]
     for panel, tier in zip(axes, tiers, strict=False):
         _draw_tier(panel, tide, tier, moments)
-    _draw_own(axes[-1], tide, moments)
+    _draw_own(axes[len(tiers)], tide, moments)
+    for panel, (rank, uses) in zip(axes[len(tiers) + 1 :], ranks.items(), strict=True):
+        _draw_rank(panel, rank, uses, moments, labelled=rank == min(ranks))
     for panel in axes:
         _draw_phases(panel, tide.samples, labelled=panel is axes[0])
         panel.margins(x=0)
@@ -130,6 +141,24 @@ def _draw_own(panel: Axes, tide: Tide, moments: list[float]) -> None:
     panel.set_ylim(0, 1.2 * max(map(sum, zip(*own_bytes.values(), strict=True)), default=1) / _MIB)
     panel.set_ylabel("outside\nchunks, MiB")
     if len(own_bytes) > 1:
+        panel.legend(loc="center left", frameon=False)
+
+
+def _draw_rank(
+    panel: Axes, rank: int, uses: dict[str, list[int]], moments: list[float], *, labelled: bool
+) -> None:
+    layers = [[size / _MIB for size in sizes] for sizes in uses.values()]
+    panel.stackplot(
+        moments,
+        *layers,
+        labels=[RANK_LABELS[name] for name in uses] if labelled else [],
+        colors=[RANK_COLOURS[name] for name in uses],
+        step="post",
+        linewidth=0,
+    )
+    panel.set_ylim(0, 1.2 * max(map(sum, zip(*layers, strict=True)), default=1))
+    panel.set_ylabel(f"rank {rank},\nMiB")
+    if labelled:
         panel.legend(loc="center left", frameon=False)
 
 

@@ -9,6 +9,15 @@ from memtide._node.inspection import KINDS, TIERS
 
 
 @dataclass(frozen=True)
+class RankSample:
+    """What one of several ranks uses at a moment of this process."""
+
+    rank: int
+    leased_bytes: int
+    own_host_bytes: int
+
+
+@dataclass(frozen=True)
 class Sample:
     """One moment of the sampled iteration."""
 
@@ -21,6 +30,7 @@ class Sample:
     budget_bytes: dict[str, int]  # Bytes that the session's job may fill, by tier.
     stalled_s: float  # All stalls since the iteration began.
     kept_activation_bytes: int = 0  # A part of the own bytes: on a GPU, if there is one.
+    ranks: tuple[RankSample, ...] = ()  # Where ranks share a job.
 
 
 @dataclass
@@ -67,6 +77,19 @@ class Tide:
         activations = list(map(min, kept_bytes, own_bytes[where]))
         own_bytes[where] = [a - b for a, b in zip(own_bytes[where], activations, strict=True)]
         return {"activations": activations, **own_bytes}
+
+    def ranks(self) -> dict[int, dict[str, list[int]]]:
+        """Bytes at each moment by rank: in leased chunks, which other ranks may lease, too, and on
+        the host outside chunks. Empty where no ranks share a job."""
+        at = [{use.rank: use for use in sample.ranks} for sample in self.samples]
+        none = RankSample(0, 0, 0)
+        return {
+            rank: {
+                "leased": [uses.get(rank, none).leased_bytes for uses in at],
+                "own": [uses.get(rank, none).own_host_bytes for uses in at],
+            }
+            for rank in sorted(set().union(*at))
+        }
 
     def stalls_s(self) -> list[float]:
         """Seconds that fetches stalled in each moment; 0 for the last, where they are unknown."""

@@ -15,9 +15,21 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def host_bytes() -> int:
-    """Anonymous memory of the process (RssAnon), to which chunks do not count. Takes about 7 us."""
+    """Anonymous memory of this process (RssAnon), to which chunks do not count. Takes 7 us."""
+    return _anonymous_bytes("self")
+
+
+def host_bytes_of(pid: int) -> int:
+    """The same of another process; 0 if it has ended."""
+    try:
+        return _anonymous_bytes(str(pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _anonymous_bytes(process: str) -> int:
     # Opened at each call: in a forked child, an inherited descriptor would show the parent.
-    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    file = os.open(f"/proc/{process}/statm", os.O_RDONLY | os.O_CLOEXEC)
     try:
         resident, shared = os.read(file, 256).split()[1:3]
     finally:

@@ -18,7 +18,7 @@ from memtide._capi.client import Client, Stats
 from memtide._node import inspection
 from memtide._node.inspection import LINKS, STALLS, Node, Pool
 from memtide._telemetry import process_memory
-from memtide._telemetry.memory_timeline import Sample, Tide
+from memtide._telemetry.memory_timeline import RankSample, Sample, Tide
 from memtide._telemetry.observer import Observer, SpeculativeBatches
 from memtide._telemetry.step_overlap import StepWaits
 from memtide._util.devices import device_name
@@ -98,6 +98,10 @@ class Recorder(Observer):
                 budget_bytes=_budget(node, pools),
                 kept_activation_bytes=self._kept_activations(),
                 stalled_s=sum(node.stalls_s.values()) - sum(self._node.stalls_s.values()),
+                ranks=tuple(
+                    RankSample(use.rank, use.leased_bytes, process_memory.host_bytes_of(use.pid))
+                    for use in node.ranks_with(os.getpid())
+                ),
             )
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,12 +137,8 @@ def test_a_torch_that_is_too_old_is_bad(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def _answer(monkeypatch: pytest.MonkeyPatch, memory: HostMemory) -> None:
-    reply = {
-        "host_memory": {
-            name: str(value) for name, value in vars(memory).items() if value is not None
-        }
-    }
-    monkeypatch.setattr(inspection, "inspect", lambda _where: inspection.parse(reply))
+    node = replace(inspection.parse({}), host_memory=memory)
+    monkeypatch.setattr(inspection, "inspect", lambda _where: node)
 
 
 def test_memory_that_cannot_be_pinned_is_said_with_the_remedy(
@@ -162,6 +159,10 @@ def test_the_status_says_what_is_pinned_and_where() -> None:
     line = status.host_memory_line(HostMemory(2 << 30, 0, 16 << 20, numa_node=0))
     assert line == "host memory: 2.00 GiB pinned, 16.0 MiB of staging buffers, on NUMA node 0"
     assert "the driver's" in status.host_memory_line(HostMemory(0, 1 << 30))
+    reply = {"host_memory": {"numa_node_by_device": {"1": 1, "0": 0}}}
+    of_two_nodes = status.host_memory_line(inspection.parse(reply).host_memory)
+    where = "of each job on the NUMA node of its device, 0 for device/0, 1 for device/1"
+    assert of_two_nodes == f"host memory: {where}"
 
 
 def test_the_status_says_how_stores_are_striped_over_several_directories() -> None:
@@ -199,9 +200,13 @@ def test_the_nodes_of_gpu_and_pool_are_said(
     (node / "memtided").write_text("#!/bin/sh\necho '0 (GPU, 80 GiB, GPU-1, NUMA node 1)'\n")
     planned = doctor._numa()
     assert planned.verdict is Verdict.GOOD
-    assert "memtided takes host memory from its GPU's node" in planned.state
+    assert "memtided takes the host memory of each job from its GPU's node" in planned.state
     _answer(monkeypatch, HostMemory(numa_node=1))
     finding = doctor._numa()
     assert finding.verdict is Verdict.GOOD
     assert "NUMA node 1" in finding.state
     assert "the host pool is on node 1" in finding.state
+    _answer(monkeypatch, HostMemory(numa_node_by_device={0: 0, 1: 1}))
+    finding = doctor._numa()
+    assert finding.verdict is Verdict.GOOD
+    assert "the host memory of each job is on the node of its GPU" in finding.state

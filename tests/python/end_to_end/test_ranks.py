@@ -56,6 +56,24 @@ def _kept_bytes(usage: Path) -> dict[str, int]:
     return {kind: kinds[kind]["host_bytes"] + kinds[kind]["ssd_bytes"] for kind in _STATES}
 
 
+def test_the_tide_and_the_status_show_each_rank(cli: Cli, sockets: Path, tmp_path: Path) -> None:
+    page, at_end = tmp_path / "tide.html", f"-m memtide status --socket-dir={sockets}"
+    run = [f"--tide={page}", "--tide-iteration=2", "--chunk-size=2MiB", "torchrun", *_torchrun(2)]
+    more = {"RESULT": tmp_path / "ours", "MEMTIDE_SOCKET_DIR": sockets, "AT_END": at_end}
+    status = cli.memtide("run", *run, _SCRIPT, "alike", **more).check().out
+    rows = re.findall(r"(\d) of 2 +([\d.]+) MiB +([\d.]+) MiB", status)
+    assert [int(rank) for rank, *_ in rows] == [0, 1]
+    for _, contents, shared in rows:
+        assert 8 <= float(shared) < float(contents), status
+    text = page.read_text(encoding="utf-8").split('type="application/json">')[1]
+    ranks = json.loads(text.split("</script>")[0])["ranks"]
+    assert [rank["name"] for rank in ranks] == ["rank 0", "rank 1"]
+    for rank in ranks:
+        leased, own = (use["kib"] for use in rank["uses"])
+        assert len(set(leased)) > 1
+        assert min(own) > 50 << 10
+
+
 _long = pytest.mark.long
 
 
@@ -101,12 +119,23 @@ def test_a_rank_that_differs_is_named_and_has_its_own_bits(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["all", "unlike", "unused", "missing"])
+@pytest.mark.parametrize("kind", ["all", "unused", "missing"])
 def test_ranks_that_come_to_differ_have_plain_bits(
     kind: str, cli: Cli, sockets: Path, tmp_path: Path
 ) -> None:
     _run(cli, tmp_path, sockets, kind).check()
     assert _results(tmp_path / "ours") == _plain(cli, tmp_path, kind)
+
+
+def test_ranks_that_have_nothing_alike_stop_looking_for_it(
+    cli: Cli, sockets: Path, tmp_path: Path
+) -> None:
+    stats = tmp_path / "stats"
+    run = [f"--stats={stats}", "--chunk-size=2MiB", "torchrun", *_torchrun(2), _SCRIPT, "unlike"]
+    cli.memtide("run", *run, RESULT=tmp_path / "ours", MEMTIDE_SOCKET_DIR=sockets).check()
+    costs = json.loads(stats.read_text(encoding="utf-8"))
+    assert (costs["offloaded_steps"], costs["iterations"]) == (3, 6)
+    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, "unlike")
 
 
 @pytest.mark.long

@@ -225,6 +225,9 @@ class _BigChunks:
         self.limits = SimpleNamespace(min_slots=4)
         self.slots = 100
 
+    def stats(self) -> SimpleNamespace:
+        return SimpleNamespace(slots=self.slots)
+
     def resize(self, share_bytes: int, _timeout_ms: int) -> None:
         self.slots = share_bytes // self.chunk_bytes
 
@@ -254,6 +257,15 @@ def test_a_library_is_given_512_mib_more_than_was_asked_and_they_stay_free(
     for _ in range(2):
         handler.end_iteration()
     assert manager.slots == 4 + 3
+
+
+def test_what_other_jobs_have_taken_is_not_given_back_again(cpu_as_gpu: RecordingGpu) -> None:
+    manager = _BigChunks()
+    handler = DeviceOomHandler(manager)  # type: ignore[arg-type]
+    manager.slots = 50
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 640.00 MiB. GPU 0")
+    handler.retry(error, lambda: None)
+    assert manager.slots == 50 - 10
 
 
 def test_chunks_return_to_what_two_iterations_leave_free(script: Script) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
+from memtide._capi import admin
 from memtide._capi.content_hash import LEAST_SECRET_BYTES
 from memtide._node import training
 from memtide._node.training import Training
@@ -19,7 +22,7 @@ def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of_rank(rank: int = 0, ranks: int = 2) -> Training:
-    found = training.of_rank(rank, ranks)
+    found = training.of_rank(rank, ranks, Path("/nowhere"))
     assert found is not None
     return found
 
@@ -78,6 +81,25 @@ def test_a_job_s_name_does_not_have_the_secret_in_it() -> None:
 
 
 def test_a_process_alone_is_in_no_training() -> None:
-    assert training.of_rank(0, 2) is None, "it has no secret"
+    assert training.of_rank(0, 2, Path()) is None, "it has no secret"
     training.announce()
-    assert training.of_rank(0, 1) is None
+    assert training.of_rank(0, 1, Path()) is None
+
+
+@pytest.mark.parametrize(("rank", "shares"), [(0, True), (1, False)])
+def test_a_rank_knows_whether_others_have_what_it_has(
+    rank: int, *, shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def session(pid: int, job: int, rank: int, shared: int) -> dict[str, Any]:
+        return {"pid": pid, "job_id": job, "rank_use": {"rank": rank, "shared_bytes": shared}}
+
+    own, other = os.getpid(), os.getpid() + 1
+    sessions = [
+        session(own, 1, rank, 8 if shares else 0),
+        session(other, 1, 1 - rank, 8),
+        session(other + 1, 2, rank, 8),  # Another training's.
+        {"pid": other + 2, "job_id": 3},
+    ]
+    monkeypatch.setattr(admin, "inspect_node", lambda *_, **__: {"sessions": sessions})
+    training.announce()
+    assert of_rank(rank).shares_contents() == shares

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from memtide._optimizer_step.rank_parts import RankParts
 from memtide.errors import DeadlineExceeded, Unavailable
 from rank_batches import GRADIENTS, adam_options, batch_at
 
-_TRAINING = Training("secret", rank=1, ranks=2)
+_TRAINING = Training("secret", rank=1, ranks=2, socket_dir=Path("/nowhere"))
 _SHADOWS = {2: 12, 3: 13, 4: 14}
 _NEEDS = PartState.NEEDS_DIGESTS
 _DIFFERENCE = PartDifference(0, work=False, reads=(0,))

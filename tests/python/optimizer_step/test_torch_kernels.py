@@ -26,6 +26,7 @@ from memtide._torch_hooks import runtime as runtimes
 from memtide.errors import ResourceExhausted
 from offloaded_loops import BY_TORCH_ONLY, OPTIMIZERS, assert_same, plainly, trained_by
 from torch.optim import adam, sgd
+from torch.utils._python_dispatch import TorchDispatchMode
 
 _ADAM = next(form for form in FORMS if form.name == "adam")
 _SGD = next(form for form in FORMS if form.name == "sgd")
@@ -177,6 +178,35 @@ def test_any_cut_has_the_bits_of_the_whole(
         expected = [whole["params"][0], *(whole[name][0] for name in form.states if whole[name])]
         for ours, plain in zip(space.new()[1:], expected, strict=True):
             assert torch.equal(ours, plain), (elements, cut)
+
+
+class Seen(TorchDispatchMode):
+    """Counts the operations of its thread."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("room", [2, 100])
+def test_no_mode_of_the_script_sees_a_part(room: int) -> None:
+    tensors = [torch.randn(999).abs() for _ in range(4)]
+    flags = {**_ADAM_FLAGS, "foreach": False, "fused": False}
+    whole = arguments_of(_ADAM, [tensor.clone() for tensor in tensors], flags)
+    options = torch_options_of(_ADAM, adam.adam, whole)
+    assert options is not None
+    adam.adam(**whole)
+    space = Space(tensors)
+    kernels = TorchKernels(space, space.geometry)  # type: ignore[arg-type]
+    batch = space.part(replace(options, step=7), 0, 999)
+    with torch.device("meta"), Seen() as seen:
+        kernels.make(batch, space.shadows, room)
+    assert seen.count == 0
+    assert torch.equal(space.new()[1], whole["params"][0])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -6,11 +6,13 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from memtide._plot import memory_page, memory_plot
-from memtide._telemetry.memory_timeline import Sample, Tide
+from memtide._plot.palette import RANK_COLOURS
+from memtide._telemetry.memory_timeline import RankSample, Sample, Tide
 
 _MIB = 2**20
 # Stands for a browser: enough of a document for the page to draw itself and to answer a pointer.
@@ -115,6 +117,30 @@ def test_moved_activations_look_different_from_kept_ones(falling: Tide, tmp_path
     assert "#b5524a" in image
 
 
+@pytest.fixture
+def of_ranks(falling: Tide) -> Tide:
+    """Rank 1 comes after the first moment."""
+
+    def with_ranks(sample: Sample, index: int) -> Sample:
+        uses = [RankSample(rank, (8 * rank + index) * _MIB, 300 * _MIB) for rank in (0, 1)]
+        return replace(sample, ranks=tuple(uses[: 1 + bool(index)]))
+
+    samples = [with_ranks(each, index) for index, each in enumerate(falling.samples)]
+    return Tide(3, samples, falling.pool_bytes)
+
+
+def test_ranks_are_drawn_under_one_another(of_ranks: Tide, falling: Tide, tmp_path: Path) -> None:
+    ranks = of_ranks.ranks()
+    assert list(ranks) == [0, 1]
+    assert [size // _MIB for size in ranks[1]["leased"]][:3] == [0, 9, 10]
+    assert falling.ranks() == {}
+    for tide, count in ((falling, 0), (of_ranks, 2)):
+        memory_plot.draw(tide, tmp_path / "tide.svg")
+        image = (tmp_path / "tide.svg").read_text(encoding="utf-8")
+        assert image.count('id="axes_') == 3 + count
+        assert (RANK_COLOURS["leased"] in image) == bool(count)
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_an_image_is_drawn(suffix: str, falling: Tide, tmp_path: Path) -> None:
     path = tmp_path / f"tide.{suffix}"
@@ -168,13 +194,7 @@ def test_a_name_cannot_end_the_script() -> None:
 def test_the_page_draws_itself_and_says_what_a_pointer_is_over(
     falling: Tide, tmp_path: Path
 ) -> None:
-    path, browser = tmp_path / "tide.html", tmp_path / "browser.js"
-    memory_plot.draw(falling, path)
-    browser.write_text(_BROWSER, encoding="utf-8")
-    done = subprocess.run(
-        ["node", browser, path], capture_output=True, text=True, check=True, timeout=60
-    )
-    page = json.loads(done.stdout)
+    page = _shown(falling, tmp_path)
     for word in ("parameter", "gradient", "own host", "budget"):
         assert word in page["keys"]
     assert "NaN" not in page["drawn"] + page["even"] + page["tip"]
@@ -183,3 +203,23 @@ def test_the_page_draws_itself_and_says_what_a_pointer_is_over(
     for part in ("stalled 250 ms", "<td>96.0 MiB</td>", "own host: 100 MiB"):
         assert part in page["tip"]
     assert page["even"] != page["drawn"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no JavaScript here")
+def test_the_page_has_a_panel_for_each_rank(of_ranks: Tide, tmp_path: Path) -> None:
+    page = _shown(of_ranks, tmp_path)
+    assert "leased chunks of a rank" in page["keys"]
+    assert page["drawn"].count("#c0392b") == 5
+    assert "rank 1: 15.0 MiB leased chunks, 300 MiB outside chunks" in page["tip"]
+
+
+def _shown(tide: Tide, folder: Path) -> dict[str, str]:
+    """What the page of a tide draws and says, by the place where it does."""
+    path, browser = folder / "tide.html", folder / "browser.js"
+    memory_plot.draw(tide, path)
+    browser.write_text(_BROWSER, encoding="utf-8")
+    done = subprocess.run(
+        ["node", browser, path], capture_output=True, text=True, check=True, timeout=60
+    )
+    shown: dict[str, str] = json.loads(done.stdout)
+    return shown
