@@ -63,8 +63,12 @@ class DeviceSharesHarness : public ResizeHarness {
     Release(session, {chunk});
     Settle();
   }
+  // A chunk that waits for memory of another job takes the slot of a victim meanwhile, so that the
+  // share has what it needs after some rounds.
   void UseAll(SessionId session, const std::vector<ChunkId>& chunks) {
-    for (const ChunkId chunk : chunks) Use(session, chunk);
+    for (int round = 0; round < 3; ++round) {
+      for (const ChunkId chunk : chunks) Use(session, chunk);
+    }
   }
   uint64_t ShareOf(SessionId session) {
     for (const SessionInfo& info : InspectSessions()) {

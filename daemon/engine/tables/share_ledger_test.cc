@@ -56,7 +56,7 @@ class ShareLedgerTest : public testing::Test {
   }
   // What elastic jobs have to give for a new one.
   ShareLedger::Changes Reclaim(Tier tier, uint64_t chunks) {
-    return ledger_.ReclaimFromOthers({tier, kChunk * chunks, Bytes(0), nullptr}, {});
+    return ledger_.ReclaimFromOthers({{tier}, kChunk * chunks, Bytes(0), nullptr}, {});
   }
   uint64_t FreeChunks(Tier tier) { return ledger_.Free({tier}) / kChunk; }
 
@@ -171,7 +171,7 @@ TEST_F(ShareLedgerTest, NoReclaimTakesWhatCallsNeed) {
   const std::unique_ptr<JobShares> job = Lend(Elastic());
   Share& host = (*job)[Tier::kHost];
   Make(host);
-  const ShareLedger::Reclaim reclaim{Tier::kHost, kChunk * 60, Bytes(0), nullptr};
+  const ShareLedger::Reclaim reclaim{{Tier::kHost}, kChunk * 60, Bytes(0), nullptr};
   ledger_.ReclaimFromOthers(reclaim, {{JobId(1), {50, 0}}});
   EXPECT_EQ(host.target(), 54u) << "pinned chunks, and a few for page faults";
   ledger_.ReclaimFromOthers(reclaim, {{JobId(1), {0, 30}}});
@@ -229,7 +229,7 @@ TEST_F(TwoElasticJobs, BeyondTheFairShareAJobGetsOnlyFreeMemory) {
   ASSERT_TRUE(growth.has_value());
   EXPECT_FALSE(growth->reclaim.has_value());
   EXPECT_FALSE(ledger_.Grow(second(), *growth, {}).has_value()) << "less than a segment is free";
-  ledger_.ReclaimFromOthers({Tier::kHost, kChunk * 8, Bytes(0), &second()}, {});
+  ledger_.ReclaimFromOthers({{Tier::kHost}, kChunk * 8, Bytes(0), &second()}, {});
   EXPECT_EQ(first().target(), 40u);
   EXPECT_FALSE(ledger_.Grow(second(), *growth, {true, 0, Bytes(0)}).has_value())
       << "an Open that waits comes first";
@@ -251,7 +251,7 @@ TEST_F(TwoElasticJobs, AShareForWhichTheMachineHasNoMemoryDoesNotGrowUntilItIsTr
 
 TEST_F(TwoElasticJobs, NobodyIsPushedBelowItsFairShareForMore) {
   Make(first());
-  const ShareLedger::Reclaim reclaim{Tier::kHost, kChunk * 40, kChunk * 32, &second()};
+  const ShareLedger::Reclaim reclaim{{Tier::kHost}, kChunk * 40, kChunk * 32, &second()};
   ledger_.ReclaimFromOthers(reclaim, {});
   EXPECT_EQ(first().target(), 32u);
 }
@@ -259,7 +259,7 @@ TEST_F(TwoElasticJobs, NobodyIsPushedBelowItsFairShareForMore) {
 TEST_F(TwoElasticJobs, OnSsdNoUsedSlotIsReclaimed) {
   Share& ssd = (*first_)[Tier::kSsd];
   Make(ssd);
-  const ShareLedger::Reclaim reclaim{Tier::kSsd, kChunk * 200, Bytes(0), &(*second_)[Tier::kSsd]};
+  const ShareLedger::Reclaim reclaim{{Tier::kSsd}, kChunk * 200, Bytes(0), &(*second_)[Tier::kSsd]};
   EXPECT_TRUE(ledger_.ReclaimFromOthers(reclaim, {}).empty());
 }
 

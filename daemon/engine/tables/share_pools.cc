@@ -49,12 +49,16 @@ Bytes ShareLedger::Scrubbing(Pool pool) const {
 Bytes ShareLedger::Free(Pool pool) const { return capacity(pool) - Lent(pool) - Scrubbing(pool); }
 
 // A guaranteed share may be larger than its share is so far, and may include memory that ending
-// jobs still have.
+// jobs still have. Regions that leave a running job are free as soon as its sessions return them.
 Bytes ShareLedger::Unguaranteed(Pool pool) const {
-  Bytes guaranteed = Scrubbing(pool);
+  Bytes guaranteed;
   for (const auto& [id, job] : jobs_) {
     const Share* const share = job->In(pool);
-    if (share == nullptr || job->state() == JobState::kEnding) continue;
+    if (share == nullptr) continue;
+    if (job->state() == JobState::kEnding) {
+      guaranteed += share->bytes() + share->chunk_size() * share->leaving().size();
+      continue;
+    }
     const uint32_t slots = std::max(share->guaranteed(), share->slots_for_claims());
     guaranteed += share->is_elastic() ? share->chunk_size() * slots : share->bytes();
   }
