@@ -33,6 +33,11 @@ void ToProto(const ChunkInfo& chunk, v1::ChunkInfo* proto) {
   proto->set_moving(chunk.moving);
   proto->set_leases(chunk.leases);
   proto->set_torn(chunk.torn);
+  for (const RankName& name : chunk.names) {
+    v1::ChunkInfo::Name* const added = proto->add_names();
+    added->set_chunk_id(name.id.value());
+    added->set_rank(name.rank);
+  }
 }
 
 void ToProto(const KindUsage& usage, v1::KindUsage* proto) {
@@ -94,6 +99,8 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
   // Jobs are numbered from 1, so an absent id means no job.
   if (session.open) proto->set_job_id(session.job.value());
   proto->set_job_name(session.job_name);
+  proto->set_rank(session.rank);
+  proto->set_ranks(session.ranks);
   proto->set_leases(session.leases);
   proto->set_chunk_size_bytes(session.chunk_size.count());
   proto->set_device_number(session.device);

@@ -53,6 +53,8 @@ void EngineState::On(const InspectCall& event) {
     if (info.open) {
       info.job = session.job->id;
       info.job_name = session.job->name;
+      info.rank = session.rank;
+      info.ranks = session.job->ranks;
       info.chunk_size = session.job->chunk_size;
       info.device = session.job->share(Tier::kDevice).pool().device;
       info.device_share = session.job->share(Tier::kDevice).bytes();

@@ -63,6 +63,12 @@ struct Lease {
   Access access = Access::kRead;
 };
 
+// An id of a chunk of several ranks, and the rank that knows the chunk by it.
+struct RankName {
+  ChunkId id;
+  uint32_t rank = 0;
+};
+
 // One chunk as Describe and the chunk listing show it.
 struct ChunkInfo {
   ChunkId chunk;
@@ -75,6 +81,7 @@ struct ChunkInfo {
   uint32_t leases = 0;
   // A writer died while it held the chunk: the bytes are neither the old nor the new version.
   bool torn = false;
+  std::vector<RankName> names;  // In a job of several ranks.
 };
 
 // One pool. used + reserved + balloon + scrubbing + free = capacity, always.
@@ -106,6 +113,7 @@ struct SessionInfo {
   JobId job;  // Meaningful when `open`.
   bool open = false;
   std::string job_name;
+  uint32_t rank = 0, ranks = 0;
   uint32_t leases = 0;
   uint32_t device = 0;  // Has the device share.
   Bytes chunk_size, device_share, host_share;
