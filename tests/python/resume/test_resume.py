@@ -309,3 +309,30 @@ def test_other_notes_are_data_loss() -> None:
     for written in (b"{}", b"", b"\x78\x9c"):
         with pytest.raises(DataLoss, match="the job's step manifest cannot be read"):
             read_manifest(written)
+
+
+def test_each_step_of_a_rank_is_one_commit_with_all_ranks(client: FakeClient) -> None:
+    client.ranks = 2
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    train(model, optimizer, range(2))
+    assert (client.committed_steps, client.commits_with_all_ranks) == (2, 2)
+    # The other ranks wait for a step that changes nothing, and for one in the script's thread.
+    optimizer.zero_grad()
+    optimizer.step()
+    assert client.commits_with_all_ranks == 3
+    assert manifest_of(client).steps == 2
+    later = range(client.begun_parts + 1, client.begun_parts + 100)
+    client.fail_part.update(dict.fromkeys(later, ResourceExhausted("full")))
+    train(model, optimizer, range(2, 4))
+    assert client.commits_with_all_ranks == 5
+    assert manifest_of(client).lost == "AdamW steps in the script's thread"
+
+
+def test_one_process_commits_with_no_other(client: FakeClient) -> None:
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    train(model, optimizer, range(1))
+    optimizer.zero_grad()
+    optimizer.step()
+    assert (client.committed_steps, client.commits_with_all_ranks) == (1, 0)
