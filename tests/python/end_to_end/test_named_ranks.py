@@ -94,6 +94,7 @@ def test_what_ranks_share_is_shared_when_they_are_resumed(
         assert kinds[kind]["shared_bytes"] >= 4 << 20, kinds
 
 
+@pytest.mark.long
 def test_spawned_ranks_resume_and_a_run_without_resume_begins_anew(
     cli: Cli, sockets: Path, tmp_path: Path
 ) -> None:
