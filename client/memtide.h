@@ -104,9 +104,9 @@ typedef struct memtide_options {
   uint32_t device_memory;  /* MEMTIDE_CUDA_DESCRIPTOR or _IPC; 0: descriptors if the driver can */
   uint32_t time_to_live_s; /* how long the chunks outlive the job's last session; 0: not at all */
   uint32_t rank;  /* the number of this session among the ranks of one training, from 0 on */
-  uint32_t ranks; /* how many they are, at most 4096: one session of job_name each, which make each
-                     step part once (memtide_start_shared_part) and commit together, and knows its
-                     own chunks alone, which end with it; 0: none */
+  uint32_t ranks; /* how many they are, at most 4096: one session of job_name each. They make each
+                     step part once (memtide_start_shared_part) and commit together. Each has its
+                     own chunks, until it ends, or for its rank's next session; 0: none */
   const char* device; /* lends the device share: "1", a number on the node; "cuda:1", the GPU with
                          this number in this process; or "GPU-..." or "MIG-...", a whole uuid.
                          NULL or "": the one with most free memory */
@@ -411,15 +411,18 @@ MEMTIDE_API int memtide_start_shared_part(memtide_client* client, const uint32_t
  * non_finite_gradients: for the daemon's counter, if the program has counted them. */
 MEMTIDE_API int memtide_end_part(memtide_client* client, uint64_t part, int computed,
                                  uint64_t non_finite_gradients);
-/* Commits step number `step` of the job: each chunk at `places` gets the content of the shadow
- * chunk with the same index in shadow_places, all at once. keep_old_content: 1 gives the shadow
- * chunks the previous content; 0 leaves them without content. `step` must follow the last committed
- * step; committing the last one again has no effect; any other is FAILED_PRECONDITION. manifest:
- * bytes that are stored with the step and returned by memtide_committed. memtide_limits has the
- * most bytes and places.
- * ABORTED: one of the chunks stays in use. */
+/* How to commit, as a sum. The shadow chunks get the previous content, instead of none. And in a
+ * job of ranks with a time_to_live_s: waits for such commits of all ranks, and is one with them. */
+enum { MEMTIDE_KEEP_OLD_CONTENT = 1, MEMTIDE_WITH_ALL_RANKS = 2 };
+/* Commits step number `step` of the job, or of this rank: each chunk at `places` gets the content
+ * of the shadow chunk with the same index in shadow_places, all at once. `step` must follow the
+ * last committed step; committing the last one again has no effect; any other is
+ * FAILED_PRECONDITION. manifest: bytes that are stored with the step and returned by
+ * memtide_committed. memtide_limits has the most bytes and places.
+ * ABORTED: one of the chunks stays in use. With MEMTIDE_WITH_ALL_RANKS, FAILED_PRECONDITION: a rank
+ * has ended; DEADLINE_EXCEEDED: some ranks have not committed. */
 MEMTIDE_API int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places,
-                               const uint32_t* shadow_places, size_t count, int keep_old_content,
+                               const uint32_t* shadow_places, size_t count, int how,
                                const void* manifest, size_t manifest_bytes);
 /* The job's last committed step (0: none) and its manifest, as of memtide_open or of this client's
  * last memtide_commit. The caller frees *manifest with memtide_free_text. */

@@ -207,8 +207,8 @@ int memtide_step(memtide_client* client, const memtide_step_options* options,
 }
 
 int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places,
-                   const uint32_t* shadow_places, size_t count, int keep_old_content,
-                   const void* manifest, size_t manifest_bytes) {
+                   const uint32_t* shadow_places, size_t count, int how, const void* manifest,
+                   size_t manifest_bytes) {
   return Guarded([&]() -> absl::Status {
     if (client == nullptr) return NullArgument("client");
     if (places == nullptr && count > 0) return NullArgument("places");
@@ -218,7 +218,8 @@ int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places
     commit.committed.step = step;
     // The manifest is opaque here: the next process of the job reads it to resume.
     commit.committed.manifest.assign(static_cast<const char*>(manifest), manifest_bytes);
-    commit.keep_old_content = keep_old_content != 0;
+    commit.keep_old_content = (how & MEMTIDE_KEEP_OLD_CONTENT) != 0;
+    commit.with_all_ranks = (how & MEMTIDE_WITH_ALL_RANKS) != 0;
     return Unwrap(client)->Commit(commit, {reinterpret_cast<const PlaceId*>(places), count},
                                   {reinterpret_cast<const PlaceId*>(shadow_places), count});
   });

@@ -103,6 +103,7 @@ absl::Status GrpcDaemonSession::Commit(const CommitRequest& commit,
   AddIds(chunks, request.mutable_chunk_ids());
   AddIds(shadows, request.mutable_shadow_chunk_ids());
   request.set_keep_old_content(commit.keep_old_content);
+  request.set_with_all_ranks(commit.with_all_ranks);
   request.set_step_manifest(commit.committed.manifest);
   v1::CommitResponse reply;
   // Ranks that share contents wait for each other.

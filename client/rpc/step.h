@@ -89,10 +89,11 @@ struct ChunkVersion {
 
 // Commits a step: each chunk gets the content of its shadow chunk, all at once. With
 // `keep_old_content` the shadow chunks get the previous content; without it they hold nothing
-// afterwards.
+// afterwards. `with_all_ranks`: MEMTIDE_WITH_ALL_RANKS (memtide.h).
 struct CommitRequest {
   CommittedStep committed;
   bool keep_old_content = false;
+  bool with_all_ranks = false;
 };
 
 }  // namespace memtide::client

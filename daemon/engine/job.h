@@ -65,6 +65,13 @@ struct WaitingCommit {
   Instant deadline;
 };
 
+// A rank whose chunks and last commit outlive its session.
+struct KeptRank {
+  SessionId session;  // The rank's last one, which owns its chunks until the next one opens.
+  uint64_t committed_step = 0;
+  std::string manifest;
+};
+
 struct Job {
   JobId id;
   uint32_t uid = 0;
@@ -90,8 +97,9 @@ struct Job {
   Instant leases_revoked_at;  // For a share that shrinks.
   absl::Status making_status;
 
-  uint32_t ranks = 0;  // How many the training has; zero: none.
-  NameTable names;     // The ids of contents that ranks share.
+  uint32_t ranks = 0;                // How many the training has; zero: none.
+  std::vector<KeptRank> kept_ranks;  // By rank; empty unless keeps_ranks().
+  NameTable names;                   // The ids of contents that ranks share.
   SharedParts parts;
   std::vector<WaitingCommit> commits;        // They wait for the other ranks.
   bool orphans_remain = false;               // Chunks of ranks that have ended are still used.
@@ -115,7 +123,9 @@ struct Job {
   const TierQueues& tier(Tier t) const { return queues[static_cast<int>(t)]; }
   JobState state() const { return shares->state(); }
   // Whether ranks make step parts once, and commit together.
-  bool shares_contents() const { return ranks > 1 && !persistent; }
+  bool shares_contents() const { return ranks > 1; }
+  // Whether a session finds what the session that was its rank before has left.
+  bool keeps_ranks() const { return ranks > 1 && time_to_live > Duration(0); }
   Share& share(Tier t) { return (*shares)[t]; }
   const Share& share(Tier t) const { return (*shares)[t]; }
   // The number of chunks that may be leased at `t`: all slots but those that are claimed. One host

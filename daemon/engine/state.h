@@ -175,8 +175,8 @@ class EngineState {
   void FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices);
   // REQUIRES: no fetch waits for the chunk.
   void FreeChunk(ChunkIndex index);
-  // Frees the chunks that end with the job's last session.
-  void FreeTransient(Job& job);
+  // Frees the chunks that end with the job's last session, or those of them that `owner` has.
+  void FreeTransient(Job& job, absl::optional<SessionId> owner = absl::nullopt);
   // Frees the slots of a freed chunk and its index, unless a transfer or step uses them.
   void ForgetChunk(ChunkIndex index);
 
@@ -294,6 +294,18 @@ class EngineState {
   void DiscardShadows(Job& job, const std::set<ChunkId>& shadows);
   void ResultMoved(ChunkIndex from, ChunkIndex to);
   void LeaveRanks(Session& session);
+
+  // --- ranks/kept_ranks.cc ---
+  void TakePlaceOfRank(Job& job, Session& session);
+  uint32_t RankOf(const Job& job, SessionId owner) const;
+  std::vector<RankName> RankNames(ChunkIndex index) const;
+  absl::Status CheckNames(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
+  void RestoreNames(Job& job, const std::vector<const ChunkRecord*>& chunks);
+  std::set<SessionId> AllRanks(const Job& job);
+  void RankHasEnded(Job& job, const Session& session);
+  static absl::Status RankEnded(const Job& job, uint32_t rank);
+  void EndWaitForAllRanks(Job& job);
+  void NoteCommit(Job& job, Session& session, const CommitCall& call);
 
   // --- chunks/discard.cc ---
   void On(const DiscardCall& event);

@@ -19,9 +19,10 @@ namespace memtide {
 namespace {
 
 constexpr char kMagic[8] = {'m', 'e', 'm', 't', 'i', 'd', 'e', 'J'};
-constexpr uint64_t kVersion = 2;
-// Version 1 has no stripes: its stores are striped evenly. All else is the same.
-constexpr uint64_t kEvenlyStriped = 1;
+constexpr uint64_t kVersion = 3;
+// Version 1 has no stripes: its stores are striped evenly. Neither has version 2 jobs of ranks. All
+// else is the same.
+constexpr uint64_t kOldestVersion = 1;
 constexpr uint64_t kHeaderBytes = 4096;
 constexpr uint64_t kSecondHalf = uint64_t{1} << 63;
 // Chunks per entry when the journal is compacted.
@@ -64,6 +65,11 @@ void Encode(const JobRecord& job, journal::Job* out) {
   out->set_slots_per_store(job.slots_per_store);
   out->set_committed_step(job.committed_step);
   out->set_step_manifest(job.manifest);
+  for (const RankRecord& rank : job.ranks) {
+    journal::Rank* const added = out->add_ranks();
+    added->set_committed_step(rank.committed_step);
+    added->set_step_manifest(rank.manifest);
+  }
 }
 
 JobRecord Decode(const journal::Job& job) {
@@ -89,6 +95,9 @@ JobRecord Decode(const journal::Job& job) {
   out.slots_per_store = job.slots_per_store();
   out.committed_step = job.committed_step();
   out.manifest = job.step_manifest();
+  for (const journal::Rank& rank : job.ranks()) {
+    out.ranks.push_back({rank.committed_step(), rank.step_manifest()});
+  }
   return out;
 }
 
@@ -105,6 +114,11 @@ void Encode(const ChunkRecord& chunk, journal::Chunk* out) {
   if (chunk.host.has_value()) Encode(*chunk.host, out->mutable_host());
   if (chunk.ssd.has_value()) Encode(*chunk.ssd, out->mutable_ssd());
   out->set_torn(chunk.torn);
+  for (const RankName& name : chunk.names) {
+    journal::Chunk::Name* const added = out->add_names();
+    added->set_id(name.id.value());
+    added->set_rank(name.rank);
+  }
 }
 
 ChunkRecord Decode(const journal::Chunk& chunk) {
@@ -116,6 +130,9 @@ ChunkRecord Decode(const journal::Chunk& chunk) {
   if (chunk.has_host()) out.host = {chunk.host().slot(), chunk.host().valid()};
   if (chunk.has_ssd()) out.ssd = {chunk.ssd().slot(), chunk.ssd().valid()};
   out.torn = chunk.torn();
+  for (const journal::Chunk::Name& name : chunk.names()) {
+    out.names.push_back({ChunkId(name.id()), name.rank()});
+  }
   return out;
 }
 
@@ -174,13 +191,12 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(OwnedFd fd) {
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
     return absl::DataLossError("the file is not a memtided journal");
   }
-  const bool known = header.version == kVersion || header.version == kEvenlyStriped;
-  if (!known) {
+  if (header.version < kOldestVersion || header.version > kVersion) {
     return absl::FailedPreconditionError(absl::StrCat("the journal has version ", header.version,
                                                       "; this memtided reads ", kVersion));
   }
   MEMTIDE_RETURN_IF_ERROR(journal->Read());
-  // From here on records have stripes, which a daemon of version 1 would ignore.
+  // From here on records have stripes and ranks, which a daemon of an older version would ignore.
   header.version = kVersion;
   return journal;
 }

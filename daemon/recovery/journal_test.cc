@@ -35,6 +35,7 @@ JobRecord SomeJob(uint64_t id) {
   job.slots_per_store = 64;
   job.committed_step = 7;
   job.manifest = std::string("a\0b", 3);
+  job.ranks = {{7, "of rank 0"}, {8, std::string("\0", 1)}};
   return job;
 }
 
@@ -47,6 +48,7 @@ ChunkRecord SomeChunk(uint32_t place, uint64_t version) {
   chunk.host = ChunkRecord::Copy{place, true};
   chunk.ssd = ChunkRecord::Copy{place + 1, false};
   chunk.torn = place % 2 == 1;
+  chunk.names = {{chunk.chunk, 0}, {ChunkId(uint64_t{2} << 32 | 77), 1}};
   return chunk;
 }
 
@@ -81,6 +83,11 @@ TEST(JournalTest, WhatOneProcessAppendedAnotherReads) {
   EXPECT_EQ(read.slots_per_store, job.slots_per_store);
   EXPECT_EQ(read.committed_step, job.committed_step);
   EXPECT_EQ(read.manifest, job.manifest);
+  ASSERT_EQ(read.ranks.size(), 2u);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(read.ranks[rank].committed_step, job.ranks[rank].committed_step);
+    EXPECT_EQ(read.ranks[rank].manifest, job.ranks[rank].manifest);
+  }
   ASSERT_EQ(contents.chunk_records.size(), 1u);
   const ChunkRecord& restored = contents.chunk_records[0];
   EXPECT_EQ(restored.chunk, chunk.chunk);
@@ -93,6 +100,11 @@ TEST(JournalTest, WhatOneProcessAppendedAnotherReads) {
   EXPECT_TRUE(restored.host->valid);
   EXPECT_EQ(restored.ssd->slot, 10u);
   EXPECT_FALSE(restored.ssd->valid);
+  ASSERT_EQ(restored.names.size(), 2u);
+  for (size_t name = 0; name < 2; ++name) {
+    EXPECT_EQ(restored.names[name].id, chunk.names[name].id);
+    EXPECT_EQ(restored.names[name].rank, name);
+  }
 }
 
 TEST(JournalTest, ItsMemoryStaysBoundedHoweverLongItRuns) {
@@ -156,22 +168,31 @@ TEST(JournalTest, EachRecordCountsAsAWholeWheneverTheProcessIsKilled) {
   }
 }
 
-TEST(JournalTest, OneOfVersion1HasNoStripesAndIsOfThisVersionFromThenOn) {
+class OlderJournalTest : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(OlderJournalTest, LacksStripesOrRanksAndIsOfThisVersionFromThenOn) {
   auto journal = Journal::Create();
   ASSERT_TRUE(journal.ok());
   JobRecord job = SomeJob(1);
   job.store_stripes.clear();
-  ASSERT_TRUE((*journal)->Append({{job}, {}, {SomeChunk(1, 1)}, {}}).ok());
+  job.ranks.clear();
+  ChunkRecord chunk = SomeChunk(1, 1);
+  chunk.names.clear();
+  ASSERT_TRUE((*journal)->Append({{job}, {}, {chunk}, {}}).ok());
   const int fd = (*journal)->fd();
-  uint64_t version = 1;
+  uint64_t version = GetParam();
   ASSERT_EQ(pwrite(fd, &version, sizeof(version), 8), 8);
   const auto next = Journal::Open(Duplicate(fd));
   ASSERT_TRUE(next.ok()) << next.status();
   ASSERT_EQ((*next)->Contents().job_records.size(), 1u);
   EXPECT_TRUE((*next)->Contents().job_records[0].store_stripes.empty());
+  EXPECT_TRUE((*next)->Contents().job_records[0].ranks.empty());
+  EXPECT_TRUE((*next)->Contents().chunk_records[0].names.empty());
   ASSERT_EQ(pread(fd, &version, sizeof(version), 8), 8);
-  EXPECT_EQ(version, 2u) << "a daemon of version 1 would take new stores for evenly striped ones";
+  EXPECT_EQ(version, 3u) << "an older daemon would ignore stripes, or the names of shared chunks";
 }
+
+INSTANTIATE_TEST_SUITE_P(Versions, OlderJournalTest, testing::Values(1, 2));
 
 TEST(JournalTest, WhatIsNoJournalIsRefused) {
   OwnedFd other(memfd_create("other", MFD_CLOEXEC));
@@ -192,7 +213,7 @@ TEST(JournalTest, AnotherVersionAndDamageAreToldApart) {
   const uint64_t version = 99;
   ASSERT_EQ(pwrite(fd, &version, sizeof(version), 8), 8);
   EXPECT_EQ(Journal::Open(Duplicate(fd)).status().code(), absl::StatusCode::kFailedPrecondition);
-  const uint64_t this_version = 2;
+  const uint64_t this_version = 3;
   ASSERT_EQ(pwrite(fd, &this_version, sizeof(this_version), 8), 8);
   ASSERT_TRUE(Journal::Open(Duplicate(fd)).ok());
   // The size of the first entry, right behind the header's page.

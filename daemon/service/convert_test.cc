@@ -336,7 +336,7 @@ TEST(ConvertTest, TheLargestRepliesStayBelowTheMessageCap) {
   session.device_share = session.host_share = session.chunk_size = Bytes(UINT64_MAX);
   session.kinds.assign(kChunkKinds, {ChunkKind::kActivation, Bytes(UINT64_MAX), Bytes(UINT64_MAX),
                                      Bytes(UINT64_MAX), Bytes(UINT64_MAX)});
-  session.rank_use = RankUse{UINT32_MAX, UINT32_MAX, Bytes(UINT64_MAX), Bytes(UINT64_MAX)};
+  session.rank_use = RankUse{Bytes(UINT64_MAX), Bytes(UINT64_MAX)};
   reply.sessions.assign(Limits{}.sessions, session);
   v1::InspectNodeResponse response;
   ToResponse(reply, &response);

@@ -193,6 +193,7 @@ absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeD
   MEMTIDE_ASSIGN_OR_RETURN(event.shadows,
                            ToChunks("shadow_chunk_ids", request.shadow_chunk_ids(), node.limits));
   event.keep_old_content = request.keep_old_content();
+  event.with_all_ranks = request.with_all_ranks();
   event.manifest = request.step_manifest();
   return event;
 }

@@ -33,6 +33,11 @@ void ToProto(const ChunkInfo& chunk, v1::ChunkInfo* proto) {
   proto->set_moving(chunk.moving);
   proto->set_leases(chunk.leases);
   proto->set_torn(chunk.torn);
+  for (const RankName& name : chunk.names) {
+    v1::ChunkInfo::Name* const added = proto->add_names();
+    added->set_chunk_id(name.id.value());
+    added->set_rank(name.rank);
+  }
 }
 
 void ToProto(const KindUsage& usage, v1::KindUsage* proto) {
@@ -95,6 +100,8 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
   // Jobs are numbered from 1, so an absent id means no job.
   if (session.open) proto->set_job_id(session.job.value());
   proto->set_job_name(session.job_name);
+  proto->set_rank(session.rank);
+  proto->set_ranks(session.ranks);
   proto->set_leases(session.leases);
   proto->set_chunk_size_bytes(session.chunk_size.count());
   proto->set_device_number(session.device);
@@ -104,8 +111,6 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
   for (const KindUsage& usage : session.kinds) ToProto(usage, proto->add_kinds());
   if (!session.rank_use) return;
   v1::RankUse* const use = proto->mutable_rank_use();
-  use->set_rank(session.rank_use->rank);
-  use->set_ranks(session.rank_use->ranks);
   use->set_named_bytes(session.rank_use->named.count());
   use->set_shared_bytes(session.rank_use->shared.count());
 }

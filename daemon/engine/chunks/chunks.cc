@@ -142,10 +142,11 @@ void EngineState::FreeChunk(ChunkIndex index) {
   ForgetChunk(index);
 }
 
-void EngineState::FreeTransient(Job& job) {
+void EngineState::FreeTransient(Job& job, absl::optional<SessionId> owner) {
   // FreeChunk() changes the members, so that the loop is over a copy.
   for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
-    if (index != kNoChunk && chunks_[index].live() && chunks_[index].transient) FreeChunk(index);
+    if (index == kNoChunk || !chunks_[index].live() || !chunks_[index].transient) continue;
+    if (!owner.has_value() || chunks_[index].owner == *owner) FreeChunk(index);
   }
 }
 
@@ -203,6 +204,7 @@ ChunkInfo EngineState::InfoOf(ChunkIndex index) const {
   info.moving = chunk.copies.flight != nullptr;
   for (const Pin& pin : chunk.pins) info.leases += pin.granted();
   info.torn = chunk.copies.torn;
+  if (chunk.job->shares_contents()) info.names = RankNames(index);
   return info;
 }
 

@@ -42,7 +42,11 @@ void EngineState::On(const CommitCall& event) {
   // The reply was lost, and the client repeats the call.
   if (event.step != 0 && event.step == last) return Answer(event.call);
   absl::Status status = CheckCommit(last, event);
-  const bool together = job.names.Shares(session->id);
+  const bool with_all_ranks = event.with_all_ranks && job.keeps_ranks();
+  if (status.ok() && with_all_ranks && session->lost_rank.has_value()) {
+    status = RankEnded(job, *session->lost_rank);
+  }
+  const bool together = with_all_ranks || job.names.Shares(session->id);
   std::vector<ChunkIndex> indices;
   if (status.ok() && !event.chunks.empty()) {
     std::vector<ChunkId> all = event.chunks;
@@ -71,7 +75,11 @@ void EngineState::On(const CommitCall& event) {
   }
   if (!status.ok()) return Refuse(event.call, status);
   RefuseCommit(job, session->id, absl::AbortedError("the session has called again"));
-  if (together) return CommitWithRanks(job, event);
+  if (together) {
+    CommitCall call = event;
+    call.with_all_ranks = with_all_ranks;
+    return CommitWithRanks(job, call);
+  }
 
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
@@ -88,12 +96,8 @@ void EngineState::On(const CommitCall& event) {
   }
   // The record of this event has the contents, the step and its manifest, so that a restart finds
   // all or none of them.
-  session->committed_step = event.step;
-  job.committed_step = std::max(job.committed_step, event.step);
+  NoteCommit(job, *session, event);
   ForgetLostResults(job);
-  job.manifest = event.manifest;
-  MarkDirty(job);
-  ++counters_.steps_committed;
   Answer(event.call);
 }
 

@@ -31,8 +31,7 @@ std::map<SessionId, RankUse> EngineState::RankUses() const {
   std::map<SessionId, RankUse> uses;
   for (const auto& [id, session] : sessions_) {
     if (session.job == nullptr || !session.job->shares_contents()) continue;
-    uses[id].rank = session.rank;
-    uses[id].ranks = session.job->ranks;
+    uses.emplace(id, RankUse());
   }
   if (uses.empty()) return uses;
   for (uint32_t i = 0; i < chunks_.size(); ++i) {
@@ -84,6 +83,8 @@ void EngineState::On(const InspectCall& event) {
     if (info.open) {
       info.job = session.job->id;
       info.job_name = session.job->name;
+      info.rank = session.rank;
+      info.ranks = session.job->ranks;
       info.chunk_size = session.job->chunk_size;
       info.device = session.job->share(Tier::kDevice).pool().device;
       info.device_share = session.job->share(Tier::kDevice).bytes();

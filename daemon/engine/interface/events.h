@@ -52,7 +52,8 @@ struct OpenCall {
   SessionId session;
   std::string job_name;  // Empty: a job of this session alone.
   // The sessions of one training, one for each rank, which make each step part once and commit
-  // together. Zero ranks: the session has no such others.
+  // together. Zero ranks: the session has no such others. With a time to live, a session has the
+  // chunks and the last commit of the session that was its rank before.
   uint32_t rank = 0, ranks = 0;
   Bytes chunk_size;  // A multiple of kChunkAlignment, at most kMaxChunkSize.
   // The device that lends the device share. nullopt: the one with most free memory, of several such
@@ -215,7 +216,10 @@ struct CommitCall {
   std::vector<ChunkId> chunks, shadows;
   // Whether shadows[i] gets the old content of chunks[i], instead of none.
   bool keep_old_content = false;
-  std::string manifest;  // In every OpenReply of the job from now on.
+  // Where ranks are kept (Job::keeps_ranks): waits for such commits of all other ranks, and is one
+  // event with them. Ignored elsewhere.
+  bool with_all_ranks = false;
+  std::string manifest;  // In every OpenReply of the job, or of its rank, from now on.
 };
 
 // --- Operators and metrics ---

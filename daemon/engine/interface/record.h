@@ -18,6 +18,12 @@
 
 namespace memtide {
 
+// The last commit of one rank.
+struct RankRecord {
+  uint64_t committed_step = 0;
+  std::string manifest;
+};
+
 struct JobRecord {
   JobId job;
   uint32_t uid = 0;
@@ -39,6 +45,7 @@ struct JobRecord {
   uint32_t slots_per_region = 0, slots_per_store = 0;
   uint64_t committed_step = 0;
   std::string manifest;
+  std::vector<RankRecord> ranks;  // By rank; empty: the job is not one of ranks.
 };
 
 // The size of the host region or SSD store number `index` of a job.
@@ -64,6 +71,7 @@ struct ChunkRecord {
   // The content is lost if the daemon ends now: a session writes the chunk, or its only copy is on
   // the device.
   bool torn = false;
+  std::vector<RankName> names;  // All its ids, in a job of ranks.
 };
 
 }  // namespace memtide

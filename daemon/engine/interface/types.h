@@ -64,6 +64,12 @@ struct Lease {
   Access access = Access::kRead;
 };
 
+// An id of a chunk of several ranks, and the rank that knows the chunk by it.
+struct RankName {
+  ChunkId id;
+  uint32_t rank = 0;
+};
+
 // One chunk as Describe and the chunk listing show it.
 struct ChunkInfo {
   ChunkId chunk;
@@ -76,6 +82,7 @@ struct ChunkInfo {
   uint32_t leases = 0;
   // A writer died while it held the chunk: the bytes are neither the old nor the new version.
   bool torn = false;
+  std::vector<RankName> names;  // In a job of several ranks.
 };
 
 // One pool. used + reserved + balloon + scrubbing + free = capacity, always.
@@ -102,7 +109,6 @@ struct KindUsage {
 
 // What one of several ranks uses of the job that they share.
 struct RankUse {
-  uint32_t rank = 0, ranks = 0;
   Bytes named;   // The entries that its ids name.
   Bytes shared;  // Those of them that ids of other ranks name, too.
 };
@@ -114,6 +120,7 @@ struct SessionInfo {
   JobId job;  // Meaningful when `open`.
   bool open = false;
   std::string job_name;
+  uint32_t rank = 0, ranks = 0;
   uint32_t leases = 0;
   uint32_t device = 0;  // Has the device share.
   Bytes chunk_size, device_share, host_share;

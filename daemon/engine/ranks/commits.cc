@@ -1,4 +1,4 @@
-// Commits of ranks that share contents: one event commits a step for all that are behind it.
+// Commits of several ranks in one event: of those that share contents, or of all (kept_ranks.cc).
 #include <algorithm>
 #include <map>
 #include <set>
@@ -18,7 +18,8 @@ constexpr Duration kPatience = std::chrono::seconds(5);
 }  // namespace
 
 void EngineState::CommitWithRanks(Job& job, const CommitCall& event) {
-  job.commits.push_back({event, now_ + std::min(kPatience, options_.limits.max_wait)});
+  const Duration most = options_.limits.max_wait;
+  job.commits.push_back({event, now_ + (event.with_all_ranks ? most : std::min(kPatience, most))});
   TryCommitTogether(job);
 }
 
@@ -58,6 +59,7 @@ void EngineState::TryCommitTogether(Job& job) {
 // The ranks that commit in one event with this one: itself, and those that have called and share
 // what one of them commits. Empty: one that has not called, and is behind, shares it.
 std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
+  if (FindCommit(job, first)->call.with_all_ranks) return AllRanks(job);
   std::set<SessionId> ranks = {first};
   std::vector<SessionId> to_follow = {first};
   while (!to_follow.empty()) {
@@ -70,7 +72,9 @@ std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
       if (!index.has_value()) continue;
       for (const Name& name : job.names.NamesOf(*index)) {
         if (ranks.count(name.owner) > 0) continue;
-        if (FindCommit(job, name.owner) != job.commits.end()) {
+        const auto others = FindCommit(job, name.owner);
+        if (others != job.commits.end()) {
+          if (others->call.with_all_ranks) continue;  // It waits for this rank.
           ranks.insert(name.owner);
           to_follow.push_back(name.owner);
           continue;
@@ -87,8 +91,11 @@ std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
 // A rank may share a content that it does not step, or not as often as others, and wait for them
 // elsewhere. So a commit waits for a time only, and not again before the ranks have come together.
 void EngineState::EndWaitForRanks(Job& job) {
-  const bool is_late = std::any_of(job.commits.begin(), job.commits.end(),
-                                   [this](const auto& each) { return now_ >= each.deadline; });
+  EndWaitForAllRanks(job);
+  const bool is_late =
+      std::any_of(job.commits.begin(), job.commits.end(), [this](const WaitingCommit& each) {
+        return now_ >= each.deadline && !each.call.with_all_ranks;
+      });
   if (!is_late) return;
   for (const SessionId id : job.sessions) {
     if (FindCommit(job, id) == job.commits.end()) {
@@ -143,12 +150,9 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
   }
   DiscardShadows(job, shadows);
   for (const WaitingCommit& commit : commits) {
-    const uint64_t step = commit.call.step;
-    job.committed_step = std::max(job.committed_step, step);
     Session& session = *sessions_.Find(commit.call.session);
-    session.committed_step = step;
+    NoteCommit(job, session, commit.call);
     if (commits.size() > 1) session.is_waited_for_in_vain = false;
-    ++counters_.steps_committed;
     Answer(commit.call.call);
   }
   ForgetLostResults(job);
@@ -195,6 +199,8 @@ void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow
     LinkShadow(chunk, shadow);
     return;
   }
+  MarkDirty(chunk);
+  MarkDirty(shadow);
   for (const CommittedIds& each : ids) {
     job.names.Exchange(NameOf(job, each.chunk, chunk), chunk, OwnName(chunk),
                        NameOf(job, each.shadow, shadow), shadow, OwnName(shadow));
@@ -229,11 +235,16 @@ void EngineState::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
   }
 }
 
-// The session of a rank ends. The others go on without it, as they would without memtide.
+// The session of a rank ends. The others go on without it, as they would without memtide, unless it
+// is kept for its next session.
 void EngineState::LeaveRanks(Session& session) {
   Job& job = *session.job;
   RefuseCommit(job, session.id, absl::UnavailableError("the session ended"));
-  job.names.RemoveShared(session.id);
+  if (job.keeps_ranks()) {
+    RankHasEnded(job, session);
+  } else {
+    job.names.RemoveShared(session.id);
+  }
   TryCommitTogether(job);
 }
 

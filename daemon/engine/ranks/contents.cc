@@ -40,7 +40,10 @@ ChunkId EngineState::IdFor(ChunkIndex index, SessionId id) const {
 // REQUIRES: if it is the only id of `from`, that entry is not pinned.
 void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
   const Name name = NameOf(job, id, from);
-  if (job.names.Move(name, from, OwnName(from), to, OwnName(to))) FreeChunk(from);
+  const bool is_last = job.names.Move(name, from, OwnName(from), to, OwnName(to));
+  MarkDirty(from);
+  MarkDirty(to);
+  if (is_last) FreeChunk(from);
 }
 
 // A new entry for a content of the same kind. No id names it yet. RESOURCE_EXHAUSTED: the home tier
@@ -226,6 +229,7 @@ void EngineState::FreeId(Session& session, ChunkId id, ChunkIndex index) {
   }
   ReleaseLease(session, index);
   chunks_[index].job->names.Remove(id, index);
+  MarkDirty(index);
 }
 
 // Whether only sessions that have ended named the entry, so that no call can reach it any more.

@@ -27,8 +27,8 @@ TEST_F(RanksContentsTest, ItIsSeenWhatEachRankUsesAndShares) {
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       const absl::optional<RankUse>& use = seen.sessions[rank].rank_use;
       ASSERT_TRUE(use.has_value());
-      EXPECT_EQ(use->rank, rank);
-      EXPECT_EQ(use->ranks, kRanks);
+      EXPECT_EQ(seen.sessions[rank].rank, rank);
+      EXPECT_EQ(seen.sessions[rank].ranks, kRanks);
       EXPECT_EQ(use->named, EngineByteHarness::kChunk * 7);
       EXPECT_EQ(use->shared, EngineByteHarness::kChunk * (3 * step));
     }

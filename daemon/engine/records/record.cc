@@ -48,7 +48,10 @@ void EngineState::EmitRecord(size_t before) {
   // Chunks are recorded by their index, which the next chunk in the entry has, too: its record
   // replaces that of the freed chunk, unless the next one has none.
   for (const ChunkIndex index : changes.chunks) {
-    if (chunks_[index].live() && !chunks_[index].transient) {
+    // What no id names yet is of no use to the next daemon.
+    const bool lasts = chunks_[index].live() && !chunks_[index].transient &&
+                       !chunks_[index].job->names.IsUnnamed(index);
+    if (lasts) {
       record.chunks.push_back(RecordOf(index));
     } else {
       record.freed.push_back(index.value());
@@ -83,6 +86,9 @@ JobRecord EngineState::RecordOf(const Job& job) const {
   record.slots_per_store = ssd.slots_per_segment();
   record.committed_step = job.committed_step;
   record.manifest = job.manifest;
+  for (const KeptRank& rank : job.kept_ranks) {
+    record.ranks.push_back({rank.committed_step, rank.manifest});
+  }
   return record;
 }
 
@@ -93,6 +99,7 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
   record.job = chunk.job->id;
   record.kind = chunk.kind;
   record.version = chunk.version;
+  if (chunk.job->keeps_ranks()) record.names = RankNames(index);
   // `stepped`: a step part writes the slot, or will. `written`: a session may be changing the
   // bytes.
   bool stepped = chunk.blank, written = false;
@@ -122,8 +129,12 @@ void EngineState::On(const Restore& event) {
   uint32_t entries = 0, generation = 0;
   for (const ChunkRecord& chunk : event.chunk_records) {
     chunks[chunk.job].push_back(&chunk);  // The journal has one record per index.
-    entries = std::max(entries, IndexOf(chunk.chunk).value() + 1);
-    generation = std::max(generation, GenerationOf(chunk.chunk));
+    const auto is_used = [&](ChunkId id) {
+      entries = std::max(entries, IndexOf(id).value() + 1);
+      generation = std::max(generation, GenerationOf(id));
+    };
+    is_used(chunk.chunk);
+    for (const RankName& name : chunk.names) is_used(name.id);
   }
   // Ids of freed chunks must not name later ones. Their generations are not recorded, so all
   // entries begin with the largest that is.
@@ -169,6 +180,8 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   job.persistent = true;
   job.committed_step = record.committed_step;
   job.manifest = record.manifest;
+  job.ranks = static_cast<uint32_t>(record.ranks.size());
+  MEMTIDE_RETURN_IF_ERROR(CheckNames(record, chunks));
   MEMTIDE_RETURN_IF_ERROR(RestoreMemory(job, record));
   std::array<std::vector<Slot>, kTiers> slots;
   for (const Tier tier : kLastingTiers) {
@@ -191,6 +204,11 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
     Rank(index);
     ScheduleChunk(index);
   }
+  for (const RankRecord& rank : record.ranks) {
+    job.kept_ranks.push_back(
+        {SessionId(kFirstKeptRank + job.kept_ranks.size()), rank.committed_step, rank.manifest});
+  }
+  RestoreNames(job, chunks);
   // The sessions have ended with the last daemon. Their processes connect again and join the job by
   // its name.
   ledger_.SetState(*job.shares, JobState::kLingering);

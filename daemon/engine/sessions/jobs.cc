@@ -52,8 +52,7 @@ Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
   return nullptr;
 }
 
-// Whether the session may be one more of the job, and one more rank. In jobs that outlive the
-// daemon, ranks share nothing.
+// Whether the session may be one more of the job, and one more rank.
 absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) const {
   const Share& device = job.share(Tier::kDevice);
   if (device.exists() && event.device.value_or(device.pool().device) != device.pool().device) {
@@ -62,7 +61,6 @@ absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) cons
                      ", not on device ", *event.device,
                      ": join it from a process that uses that device, or end it first"));
   }
-  if (job.persistent) return absl::OkStatus();
   if (event.ranks != job.ranks) {
     return absl::FailedPreconditionError(
         absl::StrCat("job \"", job.name, "\" has ", job.ranks, " ranks, not ", event.ranks));
@@ -107,6 +105,7 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
     session.job = job;
     session.rank = event.rank;
     session.opening = true;
+    if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
     job->sessions.push_back(session.id);
     job->joining.push_back(event);
     if (job->state() == JobState::kLingering) ledger_.SetState(*job->shares, JobState::kRunning);
@@ -172,6 +171,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   job->chunk_size = event.chunk_size;
   job->time_to_live = event.time_to_live;
   job->ranks = event.ranks;
+  if (job->keeps_ranks()) job->kept_ranks.resize(job->ranks);
   MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, DeviceMemory(event));
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
                            ledger_.Lend(job->id, event, job->device_memory));
@@ -186,6 +186,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   session.job = job.get();
   session.rank = event.rank;
   session.opening = true;
+  if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
   job->sessions.push_back(session.id);
   job->joining.push_back(event);
   Job& made = *job;
@@ -221,9 +222,15 @@ void EngineState::FinishOpening(Job& job) {
 void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   Session& session = *sessions_.Find(event.session);
   session.opening = false;
-  session.committed_step = job.committed_step;
   sessions_.Renew(session, now_);  // It could not renew while it waited.
   OpenReply open;
+  open.committed_step = job.committed_step;
+  open.manifest = job.manifest;
+  if (job.keeps_ranks()) {
+    open.committed_step = job.kept_ranks[session.rank].committed_step;
+    open.manifest = job.kept_ranks[session.rank].manifest;
+  }
+  session.committed_step = session.opened_at_step = open.committed_step;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
   const Share& device = job.share(Tier::kDevice);
@@ -237,8 +244,6 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   open.lease_budget = job.AnnouncedLeaseBudget();
   open.session_lease = options_.limits.session_lease;
   open.device_memory = job.device_memory;
-  open.committed_step = job.committed_step;
-  open.manifest = job.manifest;
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     for (const uint32_t segment : job.share(tier).segments()) {
       // The slot of this region was given back.
@@ -281,7 +286,11 @@ void EngineState::LeaveJob(Session& session) {
     unavailable(job.allocating[i - 1].call);
     job.allocating.erase(job.allocating.begin() + (i - 1));
   }
-  if (job.shares_contents() && !job.sessions.empty()) FreeOrphans(job);
+  if (job.keeps_ranks()) {
+    FreeTransient(job, session.id);
+  } else if (job.shares_contents() && !job.sessions.empty()) {
+    FreeOrphans(job);
+  }
   // What waited behind them may need no memory that has yet to be made.
   if (!job.sessions.empty()) return AllocateWaiting(job);
   // A job that never opened does not linger.

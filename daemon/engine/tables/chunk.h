@@ -26,6 +26,8 @@ namespace memtide {
 
 // Session ids from here on stand for optimizer steps, which pin their chunks as sessions do.
 inline constexpr uint64_t kFirstStepHolder = uint64_t{1} << 63;
+// The owners of chunks that a daemon has restored, until a session of the rank opens.
+inline constexpr uint64_t kFirstKeptRank = uint64_t{1} << 62;
 inline bool IsStep(SessionId holder) { return holder.value() >= kFirstStepHolder; }
 
 struct Job;

@@ -92,6 +92,38 @@ void NameTable::AddUnnamed(ChunkIndex index, ChunkId own) {
   moved_[own] = kNoChunk;
 }
 
+bool NameTable::IsUnnamed(ChunkIndex index) const {
+  const auto found = entries_.find(index);
+  return found != entries_.end() && found->second.names.empty();
+}
+
+void NameTable::ChangeOwner(SessionId from, SessionId to) {
+  for (auto& [index, entry] : entries_) {
+    for (Name& name : entry.names) {
+      MEMTIDE_CHECK(name.owner != to);
+      if (name.owner == from) name.owner = to;
+    }
+  }
+}
+
+void NameTable::Restore(ChunkIndex index, ChunkId own, std::vector<Name> names) {
+  MEMTIDE_CHECK(entries_.count(index) == 0);
+  for (const Name& name : names) {
+    if (name.id != own) moved_[name.id] = index;
+  }
+  entries_[index] = {own, std::move(names)};
+}
+
+void NameTable::RestoreEnds() {
+  // An id that names no entry was freed before its own entry.
+  for (const auto& [index, entry] : entries_) {
+    const ChunkId own = entry.own;
+    const bool names_it = std::any_of(entry.names.begin(), entry.names.end(),
+                                      [own](const Name& name) { return name.id == own; });
+    if (!names_it) moved_.emplace(own, kNoChunk);
+  }
+}
+
 void NameTable::RemoveShared(SessionId session) {
   for (auto& [index, entry] : entries_) {
     const auto found = std::find_if(entry.names.begin(), entry.names.end(),

@@ -52,6 +52,14 @@ class NameTable {
                 ChunkIndex index_b, const Name& b_own);
   // The entry is new, and no client has its own id.
   void AddUnnamed(ChunkIndex index, ChunkId own);
+  // Whether no id names the entry, as far as this table knows.
+  bool IsUnnamed(ChunkIndex index) const;
+  // The ids of one session are those of another, which has none.
+  void ChangeOwner(SessionId from, SessionId to);
+  // The entry, whose own id is `own`, has these names, and no others. REQUIRES: the table has
+  // neither the entry nor one of the ids. RestoreEnds() follows when all entries are there.
+  void Restore(ChunkIndex index, ChunkId own, std::vector<Name> names);
+  void RestoreEnds();
   // The ids of a session that ends name no shared entry any more.
   void RemoveShared(SessionId session);
   // The id of an entry with several ids is freed. REQUIRES: IsShared(index).

@@ -73,5 +73,37 @@ TEST_F(NameTableTest, TwoIdsOfOneSessionAreRefusedForAnEntry) {
   EXPECT_DEATH(Move(5, 1, 5, 3), "two ids of one session");
 }
 
+TEST_F(NameTableTest, TheIdsOfASessionAreThoseOfTheNextOne) {
+  Move(5, 2, 5, 3);
+  names_.Forget(ChunkIndex(5));
+  names_.ChangeOwner(SessionId(2), SessionId(7));
+  EXPECT_EQ(names_.IdFor(ChunkIndex(3), SessionId(7), Id(3)), Id(5));
+  EXPECT_FALSE(names_.Shares(SessionId(2)));
+}
+
+TEST_F(NameTableTest, WhatIsRestoredIsWhatWasThere) {
+  // Entry 3 has lost its own id, which names entry 4; that of entry 4 was freed.
+  names_.Restore(ChunkIndex(3), Id(3), {NameOf(5, 2)});
+  names_.Restore(ChunkIndex(4), Id(4), {NameOf(3, 1), NameOf(6, 2)});
+  names_.RestoreEnds();
+  names_.CheckInvariants();
+  EXPECT_EQ(names_.Find(Id(5)), ChunkIndex(3));
+  EXPECT_EQ(names_.Find(Id(3)), ChunkIndex(4));
+  EXPECT_EQ(names_.Find(Id(6)), ChunkIndex(4));
+  EXPECT_EQ(names_.Find(Id(4)), kNoChunk);
+  EXPECT_TRUE(names_.IsShared(ChunkIndex(4)));
+  names_.Forget(ChunkIndex(3));
+  names_.Forget(ChunkIndex(4));
+  EXPECT_EQ(names_.moved(), 0u);
+}
+
+TEST_F(NameTableTest, AnEntryIsUnnamedUntilAnIdMovesToIt) {
+  names_.AddUnnamed(ChunkIndex(3), Id(3));
+  EXPECT_TRUE(names_.IsUnnamed(ChunkIndex(3)));
+  EXPECT_FALSE(names_.IsUnnamed(ChunkIndex(5))) << "its own id names it";
+  Move(5, 2, 5, 3);
+  EXPECT_FALSE(names_.IsUnnamed(ChunkIndex(3)));
+}
+
 }  // namespace
 }  // namespace memtide

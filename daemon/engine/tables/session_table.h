@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "base/count.h"
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/events.h"
@@ -44,6 +45,8 @@ struct Session {
   uint64_t committed_step = 0;  // In a job of several ranks.
   // Other ranks have waited for its commit, and went on without it.
   bool is_waited_for_in_vain = false;
+  uint64_t opened_at_step = 0;         // Its committed_step when it opened the job.
+  absl::optional<uint32_t> lost_rank;  // Has ended since then, in a job that keeps ranks.
   // Entries that the session had leased for reading when one of its ids was given a content of its
   // own: the lease ends with that of the id.
   std::map<ChunkId, ChunkIndex> left_behind;

@@ -16,12 +16,19 @@ inline constexpr uint32_t kRanks = 3;
 // chunks of the last three.
 class Rank {
  public:
-  Rank(EngineByteHarness* node, uint32_t rank) : node_(node), rank_(rank) {
-    session_ = node->OpenRank("training", Duration(0), rank, kRanks);
+  Rank(EngineByteHarness* node, uint32_t rank, Duration time_to_live)
+      : node_(node), rank_(rank), time_to_live_(time_to_live) {
+    Open();
     chunks_ = node->Allocate(session_, 7);
     for (int i = 1; i < 4; ++i) node->Fill(session_, chunks_[i], Values(kElements, 0));
   }
 
+  // A session of the rank, with the chunks of the one before.
+  OpenReply Open() {
+    OpenReply opened;
+    session_ = node_->OpenRank("training", time_to_live_, rank_, kRanks, &opened);
+    return opened;
+  }
   SessionId session() const { return session_; }
   ChunkId chunk(size_t i) const { return chunks_[i]; }
 
@@ -62,7 +69,9 @@ class Rank {
     node_->Post(EndPartCall{node_->Call(), session_, number, computed, 0});
   }
   CallId Commit(uint64_t step) {
-    const CommitCall call = CommitOf(node_->Call(), session_, chunks_, step);
+    CommitCall call = CommitOf(node_->Call(), session_, chunks_, step);
+    call.with_all_ranks = true;
+    call.manifest = "rank " + std::to_string(rank_) + " step " + std::to_string(step);
     node_->Post(call);
     return call.call;
   }
@@ -78,6 +87,7 @@ class Rank {
  private:
   EngineByteHarness* const node_;
   const uint32_t rank_;
+  const Duration time_to_live_;
   SessionId session_;
   std::vector<ChunkId> chunks_;
   uint64_t gradient_ = 0;
@@ -85,16 +95,20 @@ class Rank {
 
 class RanksTest : public testing::Test {
  protected:
-  RanksTest() {
-    for (uint32_t i = 0; i < kRanks; ++i) ranks_.emplace_back(&node_, i);
+  explicit RanksTest(Duration time_to_live = Duration(0)) : options_(Options()), node_(options_) {
+    for (uint32_t i = 0; i < kRanks; ++i) ranks_.emplace_back(&node_, i, time_to_live);
   }
-  // One whole step, in which all ranks have the same gradient.
-  void Step(uint64_t step) {
+  // All parts of a step, in which all ranks have the same gradient.
+  void MakeParts(uint64_t step, bool all_digests) {
     for (Rank& rank : ranks_) {
       rank.FillGradient(step);
-      const PartReply part = rank.Began(rank.Start(step, step == 1));
+      const PartReply part = rank.Began(rank.Start(step, all_digests));
       if (!part.made) rank.Make(part, step);
     }
+  }
+  void Step(uint64_t step) { Step(step, step == 1); }
+  void Step(uint64_t step, bool all_digests) {
+    MakeParts(step, all_digests);
     Commit(step);
   }
   void Commit(uint64_t step) {
@@ -112,9 +126,14 @@ class RanksTest : public testing::Test {
     return std::get<InspectReply>(node_.ReplyTo(call.call).value);
   }
 
-  const EngineOptions options_{
-      {}, EngineByteHarness::kChunk * 16, EngineByteHarness::kChunk * 64, Limits()};
-  EngineByteHarness node_{options_};
+  static EngineOptions Options() {
+    EngineOptions options{
+        {}, EngineByteHarness::kChunk * 16, EngineByteHarness::kChunk * 64, Limits()};
+    options.persistent_jobs = true;
+    return options;
+  }
+  const EngineOptions options_;
+  EngineByteHarness node_;
   std::vector<Rank> ranks_;
 };
 

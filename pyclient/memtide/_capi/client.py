@@ -160,7 +160,8 @@ class Client(Steps):
         self._lib = load_library()
         self._handle = c_void_p()
         self.socket_dir = os.fsdecode(options.socket_dir or b"")
-        self.ranks = max(1, options.ranks)  # Sessions of the job.
+        # Among the sessions of the job.
+        self.rank, self.ranks = options.rank, max(1, options.ranks)
         # CUDA reads its variables once, and opening a session may start CUDA.
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         self.cuda_settings = {name: os.environ.get(name) for name in CUDA_SETTINGS}

@@ -18,6 +18,8 @@ from memtide._capi.library import check
 from memtide._capi.shared_part import SharedParts
 
 MOST_STATES = 3
+# How memtide_commit commits (memtide.h).
+_KEEP_OLD_CONTENT, _WITH_ALL_RANKS = 1, 2
 
 
 class Format(IntEnum):
@@ -178,12 +180,16 @@ class Steps(SharedParts):
         manifest: bytes,
         *,
         keep_old_content: bool,
+        with_all_ranks: bool = False,
     ) -> None:
-        """Exchanges the content of places[i] and shadows[i], all at once, as the job's step `step`.
+        """Exchanges the content of places[i] and shadows[i], all at once, as the job's step `step`,
+        or that of this rank.
 
         The shadow chunks are then empty, or with `keep_old_content` hold the old content. The step
-        manifest replaces that of the last step. Aborted: a chunk was leased or in transfer; try
-        again.
+        manifest replaces that of the last step. `with_all_ranks`: in a named job of ranks, waits
+        for such commits of all others, and is one with them. Aborted: a chunk was leased or in
+        transfer; try again. FailedPrecondition: a rank has ended. DeadlineExceeded: some ranks do
+        not commit.
         """
         assert len(places) == len(shadows)
         firsts, seconds = array("I", places), array("I", shadows)
@@ -194,7 +200,7 @@ class Steps(SharedParts):
                 firsts.buffer_info()[0],
                 seconds.buffer_info()[0],
                 len(firsts),
-                int(keep_old_content),
+                _KEEP_OLD_CONTENT * keep_old_content + _WITH_ALL_RANKS * with_all_ranks,
                 manifest,
                 len(manifest),
             )

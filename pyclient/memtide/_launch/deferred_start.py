@@ -19,6 +19,7 @@ from memtide._util.import_hook import after_import
 if TYPE_CHECKING:
     import torch
 
+    from memtide._resume.nodes import Exchange
     from memtide._torch_hooks.runtime import Runtime
 
 _runtime: Runtime | None = None
@@ -66,6 +67,13 @@ def install(
             _runtime.keep_steps(stepping.manifest)
 
     after_import("torch", start)
+
+
+def go_on_from(exchange: Exchange) -> None:
+    """The nodes have agreed on what the job goes on from. REQUIRES: torch is imported, and steps
+    are committed."""
+    assert _runtime is not None
+    _runtime.go_on_from(exchange)
 
 
 def end() -> bool:

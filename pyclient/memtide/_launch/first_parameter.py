@@ -16,7 +16,7 @@ from memtide._util.import_hook import after_import
 
 
 class FirstParameter:
-    """Calls `act` once. Torch is imported by then."""
+    """Calls `act` once. Torch is imported by then, unless a caller of `come` is earlier."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -25,7 +25,17 @@ class FirstParameter:
         self._acted = False
         after_import("torch", self._watch)
 
+    def come(self) -> None:
+        """Calls `act` now, if it has not been called."""
+        with self._lock:
+            if not self._acted:
+                self._acted = True
+                self._attributes.undo()
+                self._act()
+
     def _watch(self) -> None:
+        if self._acted:
+            return
         from torch.nn import Module
         from torch.optim import Optimizer
 
@@ -34,18 +44,11 @@ class FirstParameter:
         self._attributes.replace(Module, "__call__", self._calling)
         self._attributes.replace(Optimizer, "add_param_group", self._adding_groups)
 
-    def _come(self) -> None:
-        with self._lock:
-            if not self._acted:
-                self._acted = True
-                self._attributes.undo()
-                self._act()
-
     def _registering(self, original: Function) -> Function:
         @functools.wraps(original)
         def register_parameter(module: Any, name: str, param: Any) -> None:
             if param is not None:
-                self._come()
+                self.come()
             original(module, name, param)
 
         return register_parameter
@@ -54,7 +57,7 @@ class FirstParameter:
         @functools.wraps(original)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             if module._parameters:
-                self._come()
+                self.come()
                 return module(*args, **kwargs)
             return original(module, *args, **kwargs)
 
@@ -65,7 +68,7 @@ class FirstParameter:
         def add_param_group(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             from torch.optim import Optimizer
 
-            self._come()
+            self.come()
             return Optimizer.add_param_group(optimizer, *args, **kwargs)
 
         return add_param_group

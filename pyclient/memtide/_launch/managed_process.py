@@ -16,6 +16,7 @@ from memtide._launch import (
     forked,
     larger_pool,
     pool_advice,
+    process_group,
     ranks,
     spawned_ranks,
 )
@@ -25,10 +26,10 @@ from memtide._launch.first_step import FirstStep
 from memtide._launch.options import Inherited, Options
 from memtide._launch.outputs import Outputs
 from memtide._launch.run_folder import RunFolder
-from memtide._node import least_pools, training
+from memtide._node import least_pools, resumed_step, training
 from memtide._node.connect import Connection, Reached, SessionRequest, open_session, reach
 from memtide._node.memory_budget import MemoryBudget
-from memtide._node.named_job import resume_job
+from memtide._node.named_job import NamedJob
 from memtide._node.private_daemon import Pools
 from memtide._telemetry import summary_tables
 from memtide._telemetry.progress import Progress
@@ -43,8 +44,9 @@ T = TypeVar("T")
 class Managed:
     """A context in which states are in chunks. At its end it prints the summary of the process.
 
-    The daemon is there from the beginning, and the session from the first parameter on, so that a
-    process that only starts others takes no memory from them. A daemon that is started has all GPUs
+    The daemon is there from the beginning, and the session from the first parameter on, or the
+    first question for the resumed step, so that a process that only starts others takes no memory
+    from them. A daemon that is started has all GPUs
     that are visible, as ranks that the script starts use it, too (decision 36).
 
     Only rank 0 prints the full summary and may write the output files. Processes that have not
@@ -69,6 +71,8 @@ class Managed:
         self._recorder: Recorder | None = None
         self._progress: Progress | None = None  # Only on a terminal.
         self._budget: Budget | None = None
+        self._job: NamedJob | None = None
+        self._has_agreed = False
         self._is_finished = False
         request = options.request
         if self._is_first:
@@ -78,11 +82,13 @@ class Managed:
         self._run = run or self._announced()
         os.register_at_fork(after_in_child=self._forked)
         spawned_ranks.watch(self.start_ranks)
-        # A named job resumes before the script begins.
-        if request.job_name or not self._is_first:
+        if not self._is_first:
             self._open()
-        else:
-            FirstParameter(self._join)
+            return
+        self._first = FirstParameter(self._join)
+        if request.job_name:
+            resumed_step.settle_by(self._first.come)
+            process_group.watch(self._agree)
 
     def __enter__(self) -> None:
         pass
@@ -273,13 +279,33 @@ class Managed:
         options = self._options
         if not options.request.job_name:
             return Stepping(skip_non_finite=options.skip_non_finite)
-        manifest = resume_job(
+        job = self._job = NamedJob(
             connection.client,
             connection.socket_dir,
             options.request.job_name,
             resume=options.resume,
         )
+        manifest = job.manifest
+        if not ranks.are_on_other_nodes():
+            job.settle(manifest)
+        elif manifest is not None:
+            resumed_step.set_resumed_step(manifest.steps)  # Until the nodes agree.
         return Stepping(skip_non_finite=options.skip_non_finite, commit=True, manifest=manifest)
+
+    def _agree(self) -> None:
+        """The process group is there: the nodes of a named job agree on what it goes on from."""
+        if os.getpid() != self._owner or not ranks.are_on_other_nodes():
+            return
+        from memtide._resume import nodes
+
+        self._first.come()
+        if self._job is None or self._has_agreed:
+            return
+        self._has_agreed = True
+        job = self._job
+        exchange = nodes.agree(job.committed, training.own_id(), wanted=job.is_wanted)
+        job.settle(exchange.manifest, is_here=not exchange.receives)
+        deferred_start.go_on_from(exchange)
 
     def _write_outputs(self, connection: Connection, recorder: Recorder, *, failed: bool) -> None:
         console = make_console(stderr=True)

@@ -45,6 +45,13 @@ def of_this_process() -> Rank:
     return Rank(_variable("RANK") or 0)
 
 
+def are_on_other_nodes() -> bool:
+    """Whether some ranks of this process's training are on another machine, as far as the
+    environment of a launcher says."""
+    local, world = _variable("LOCAL_WORLD_SIZE"), _variable("WORLD_SIZE")
+    return local is not None and world is not None and local < world
+
+
 def _variable(*names: str) -> int | None:
     texts = (os.environ.get(name, "") for name in names)
     return next((int(text) for text in texts if text.isdecimal()), None)

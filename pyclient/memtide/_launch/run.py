@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from memtide._launch.options import Options
 from memtide._launch.program import Program, run_program
 from memtide._launch.uncaught import uncaught
 from memtide._node import least_pools, training
-from memtide._node.connect import SessionRequest, find_or_start
+from memtide._node.connect import SessionRequest, find_or_start, reach
 from memtide._plot import memory_plot
 from memtide._trace import files as trace_files
 from memtide._util.output_file import check_writable
@@ -70,6 +71,8 @@ def _rank_flags(request: SessionRequest, ranks: int) -> dict[str, object]:
         )
     # How many devices there are is known when the daemon runs: each rank has one, alone or not.
     least_pools.check(pools, ranks, request.chunk_bytes, ranks_on_device=1)
+    if request.job_name:
+        return {"socket-dir": reach(request).socket_dir}
     socket_dir, daemon = find_or_start(request)
     if daemon is not None:
         atexit.register(daemon.stop)
@@ -82,12 +85,12 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
             "--host-memory and --device-memory limit one process and its daemon, and a launcher "
             "starts several: set the pools that they share, with --host-pool and --device-pool"
         )
-    # A step manifest describes the optimizers of one process.
-    if options.request.job_name:
-        raise UsageError("--job commits the steps of one process, and a launcher starts several")
+    request = options.request
+    named = bool(request.job_name)
     flags: dict[str, object] = {
-        **_rank_flags(options.request, launcher.ranks),
-        "chunk-size": options.request.chunk_bytes,
+        **_rank_flags(request, launcher.ranks),
+        **({"job": request.job_name, "time-to-live": request.time_to_live_s} if named else {}),
+        "chunk-size": request.chunk_bytes,
         "stats": options.outputs.stats,
         "tide": options.outputs.tide,
         "tide-iteration": options.outputs.tide_iteration,
@@ -95,9 +98,14 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
     }
     command = [sys.executable, "-u", "-m", "memtide", "run"]
     command += [f"--{name}={value}" for name, value in flags.items() if value is not None]
-    for name in ("skip_non_finite", "quiet"):
+    for name in ("skip_non_finite", "quiet", "resume"):
         if getattr(options, name):
             command.append("--" + name.replace("_", "-"))
+
+    if named:
+        # The store of torchelastic's agent keeps the addresses of ranks that have ended, and those
+        # of the next attempt try to connect there. Without it each attempt has a new store.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
     def run() -> int:
         launcher.launch(command)

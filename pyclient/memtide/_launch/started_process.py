@@ -11,9 +11,11 @@ import os
 import sys
 from pathlib import Path
 
+from memtide._launch import ranks
 from memtide._launch.first_parameter import FirstParameter
 from memtide._launch.on_path import memtide_run
 from memtide._launch.run_folder import RunFolder
+from memtide._node import resumed_step
 from memtide.errors import MemtideError, ResourceExhausted, Unavailable
 
 _is_arranged = False
@@ -29,7 +31,8 @@ def torch_imported() -> None:
     """Torch is imported in this process, which has a run's folder in its environment."""
     if not _is_arranged:
         arrange()
-        FirstParameter(lambda: join(RunFolder(Path(os.environ[memtide_run.VARIABLE]))))
+        first = FirstParameter(lambda: join(RunFolder(Path(os.environ[memtide_run.VARIABLE]))))
+        resumed_step.settle_by(first.come)
 
 
 def join(run: RunFolder) -> None:
@@ -55,8 +58,10 @@ def _join(run: RunFolder) -> None:
 
     inherited: Inherited = run.read()
     options, request = inherited.options, inherited.options.request
-    if request.job_name:
-        raise Unavailable(f"the job '{request.job_name}' is of one process, that of memtide run")
+    if request.job_name and ranks.of_this_process().local_count < 2:
+        raise Unavailable(
+            f"the job '{request.job_name}' is of one process, or of ranks, and this is none"
+        )
     if request.socket_dir is not None and not answers(request.socket_dir):
         # The process of `memtide run` may have become another program: this one.
         if inherited.pid != os.getpid():

@@ -83,7 +83,7 @@ def reach(request: SessionRequest) -> Reached:
     pools nor a budget are asked for, the limit is the budget.
 
     UsageError: the budget or a pool is too small. Unavailable, NotInstalled: the message has the
-    remedy. FailedPrecondition: another process runs the job.
+    remedy.
     """
     request.budget.check(request.pools)
     request = _limited_by_cgroup(request)
@@ -102,6 +102,8 @@ def open_session(reached: Reached, request: SessionRequest | None = None) -> Con
     ResourceExhausted: the message has the remedy. FailedPrecondition: another process runs the job.
     """
     request, socket_dir = request or reached.request, reached.socket_dir
+    if request.job_name:
+        wait_until_free(socket_dir, request.job_name, request.rank, request.ranks)
     shared = None
     if request.ranks > 1:
         request, shared = _one_rank_of(request, socket_dir)
@@ -166,11 +168,13 @@ def _options(request: SessionRequest, socket_dir: Path, job_name: str = "") -> O
 
 def _open_with_ranks(request: SessionRequest, shared: Training, socket_dir: Path) -> Client | None:
     """Opens a session of the job of all ranks. None: this process does not fit among them."""
-    options = _options(request, socket_dir, shared.job_name)
+    options = _options(request, socket_dir, request.job_name or shared.job_name)
     options.rank, options.ranks = shared.rank, shared.ranks
     try:
         return _open(options, socket_dir, request)
     except FailedPrecondition as error:
+        if request.job_name:
+            raise
         print(
             f"memtide: rank {shared.rank} shares nothing with other ranks: {error}", file=sys.stderr
         )
@@ -216,7 +220,6 @@ def _named_job_socket_dir(request: SessionRequest) -> Path:
             f"job '{request.job_name}' needs a daemon that does not end with this process, and "
             f"none answers at {socket_dir}: start memtided, or set --socket-dir to its sockets"
         )
-    wait_until_free(socket_dir, request.job_name)
     return socket_dir
 
 
@@ -240,8 +243,15 @@ def _one_rank_of(
         or default_chunk_bytes(parts.get("device", 0), parts.get("host", 0)),
         device_share_bytes=request.device_share_bytes or parts.get("device", 0),
     )
-    shares = not request.job_name and not parts.get("device", 0)
-    return request, training.of_rank(request.rank, request.ranks, socket_dir) if shares else None
+    on_device = bool(parts.get("device", 0))
+    if on_device and request.job_name:
+        raise FailedPrecondition(
+            f"job '{request.job_name}' is to be one of {request.ranks} ranks, whose chunks have to "
+            "stay in host memory, and this node's daemon has a device pool: start memtided with "
+            "--device=none, or leave --job out"
+        )
+    training_of_ranks = training.of_rank(request.rank, request.ranks, socket_dir)
+    return request, None if on_device else training_of_ranks
 
 
 def _searched_chunk_bytes(request: SessionRequest, socket_dir: Path) -> int:

@@ -138,8 +138,8 @@ def rank_use(session: Mapping[str, Any]) -> RankUse:
     """What a session of Node.sessions says of its rank. REQUIRES: it has "rank_use"."""
     use = session["rank_use"]
     return RankUse(
-        rank=int(use.get("rank", 0)),
-        ranks=int(use.get("ranks", 0)),
+        rank=int(session.get("rank", 0)),
+        ranks=int(session.get("ranks", 0)),
         pid=int(session.get("pid", 0)),
         leased_bytes=int(session.get("leases", 0)) * int(session.get("chunk_size_bytes", 0)),
         named_bytes=int(use.get("named_bytes", 0)),

@@ -58,6 +58,8 @@ class StepManifest:
     optimizers: list[SavedOptimizer] = field(default_factory=list)
     # Why this step cannot be resumed from; empty if it can.
     lost: str = ""
+    training: str = ""  # training.own_id() of the process that has committed the step.
+    group: str = ""  # The same for all nodes of a training, also when it is resumed.
 
     @property
     def steps(self) -> int:
@@ -71,7 +73,9 @@ class StepManifest:
             return serialized
         return StepManifest(
             lost=f"tensors outside chunks make its step manifest {len(serialized)} bytes large; "
-            f"the limit is {most_bytes}"
+            f"the limit is {most_bytes}",
+            training=self.training,
+            group=self.group,
         ).to_bytes(most_bytes)
 
 
@@ -96,6 +100,12 @@ def read_manifest(serialized: bytes) -> StepManifest:
             )
             for optimizer in document["optimizers"]
         ]
-        return StepManifest(document["chunks"], optimizers, document["lost"])
+        return StepManifest(
+            document["chunks"],
+            optimizers,
+            document["lost"],
+            document.get("training", ""),
+            document.get("group", ""),
+        )
     except (zlib.error, ValueError, KeyError, TypeError) as error:
         raise DataLoss(f"the job's step manifest cannot be read: {error}") from error

@@ -21,7 +21,7 @@ from memtide._node import inspection
 _VARIABLE = "MEMTIDE_TRAINING"
 
 # What tells the trainings of one `memtide run` apart. Ranks that torchelastic starts anew are
-# another training, with another job.
+# another training, with another job unless that has a name.
 _LAUNCHER_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
@@ -73,6 +73,13 @@ def announced() -> Iterator[None]:
         os.environ.pop(_VARIABLE)
         if before is not None:
             os.environ[_VARIABLE] = before
+
+
+def own_id() -> str:
+    """Tells the trainings of different runs apart, in what they leave. Those that torchelastic
+    starts anew in one run have the same."""
+    secret = os.environ.get(_VARIABLE, "")
+    return hashlib.sha256(f"id\n{secret}".encode()).hexdigest()[:16] if secret else ""
 
 
 def of_rank(rank: int, ranks: int, socket_dir: Path) -> Training | None:

@@ -77,7 +77,8 @@ class OffloadedSteps:
         self._observer = observer
         self.calls = StepCalls(manager.client, training)
         self._shadows = ShadowChunks(manager.client)
-        self._unstepped = UnsteppedParameters(manager, self.calls, self._shadows, self._commit)
+        commit = functools.partial(self._commit, None)
+        self._unstepped = UnsteppedParameters(manager, self.calls, self._shadows, commit)
         self._shares_contents = training.shares_contents if training is not None else bool
         self._snapshots = Snapshots(manager)
         self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
@@ -85,6 +86,7 @@ class OffloadedSteps:
         self._release: Callable[[], None] = lambda: None
         self._deferred: list[DeferredUpdate] = []
         self._stepped: Collection[int] = ()  # The places that the last step has changed.
+        self._is_committed = False  # The present step, with all ranks of a named job.
         self._undo_here = Undo()
         self._named_functions: set[str] = set()  # Functions that give other bits in parts.
         # False: torch's functions make each whole step, in the thread that calls them.
@@ -128,6 +130,7 @@ class OffloadedSteps:
 
     def begin(self, optimizer: Optimizer, release: Callable[[], None]) -> None:
         """Begins an optimizer's step. `release` ends the leases that this process has for it."""
+        self._is_committed = False
         if self.allowed and steps_as_torch(optimizer, by_torch=self.calls.uses_torch):
             self._stepping, self._release = optimizer, release
             self.calls.shares = self._may_share(optimizer)
@@ -156,6 +159,8 @@ class OffloadedSteps:
             self._undo(updates)
             raise
         self._undo_here = Undo()
+        if self._has_ranks and not self._is_committed:
+            self._commit(None, {}, with_all_ranks=True)
         if updates and self.allowed and self.calls.shares:
             self._unstepped.share(self._stepped)
             if self.steps == _LOOKS_FOR_EQUALS and not self._shares_contents():
@@ -187,6 +192,12 @@ class OffloadedSteps:
     def in_parts(self) -> bool:
         """Whether the next step is computed in parts, as far as it can be."""
         return self.allowed and self._under_pressure()
+
+    @property
+    def _has_ranks(self) -> bool:
+        """Whether the job is a named one of several ranks, which wait for each other in each step,
+        also in one that changes nothing."""
+        return self.always and self._client.ranks > 1
 
     def _wanted(self) -> bool:
         return (
@@ -283,7 +294,7 @@ class OffloadedSteps:
             copies = copies_of(updates, self._manager.live(), self.calls.geometry)
             shadows = self._shadows_of(kinds, speculative)
             self._make(updates, copies, shadows, speculative)
-            self._commit(shadows)
+            self._commit(self._stepping, shadows, with_all_ranks=True)
             # As torch's functions do: a graph that has saved a parameter of before is no good now.
             increment_version([parameter for parameter, _ in stepped])
         except BaseException:
@@ -337,14 +348,19 @@ class OffloadedSteps:
         if self.calls.count_non_finite and (non_finite := non_finite + self._undo_here.non_finite):
             raise NotFinite(f"{non_finite} elements of its gradients are infinite or NaN")
 
-    def _commit(self, shadows: dict[int, int]) -> None:
+    def _commit(
+        self, stepping: Optimizer | None, shadows: dict[int, int], *, with_all_ranks: bool = False
+    ) -> None:
+        """Commits what is in the shadow chunks. `stepping`: has made one more step by that."""
         self._client.commit(
             self._client.committed()[0] + 1,
             list(shadows),
             list(shadows.values()),
-            self.manifest_bytes(self._stepping),
+            self.manifest_bytes(stepping),
             keep_old_content=self._snapshots.wanted and bool(shadows),
+            with_all_ranks=with_all_ranks and self._has_ranks,
         )
+        self._is_committed |= with_all_ranks
 
     def _note_here(self, optimizer: Optimizer | None) -> None:
         """Records that the script's thread will change chunks in place. REQUIRES: it has not begun
@@ -355,7 +371,7 @@ class OffloadedSteps:
         self.here = f"{type(optimizer).__name__} steps in the script's thread"
         if self.always:  # The last manifest does not hold for changed chunks; commits another one.
             try:
-                self._commit({})
+                self._commit(None, {})
             except BaseException:
                 self.here = ""  # Nothing changes before the new manifest is committed.
                 raise

@@ -8,16 +8,22 @@ random numbers. A script calls `memtide.resumed_step()` and restores these itsel
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch.optim import Optimizer
 
 from memtide._memory.tensor_manager import TensorManager
+from memtide._node import training
 from memtide._node.step_manifest import SavedOptimizer, SavedTensor, StepManifest
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._resume.manifest_writer import ManifestWriter, matches, parameters_of, small, type_of
 from memtide._resume.restored_storages import RestoredStorages
 from memtide.errors import FailedPrecondition
+
+if TYPE_CHECKING:
+    from memtide._resume.nodes import Exchange
 
 
 class ResumedJob:
@@ -29,15 +35,29 @@ class ResumedJob:
     ) -> None:
         self._manager = manager
         self._client = manager.client
+        self._training = training.own_id()
+        self._group = manifest.group if manifest is not None else self._training
+        self._exchange: Exchange | None = None  # With other nodes.
         self._offloaded = offloaded
         self._writer = ManifestWriter(manager)
         self._manifest = manifest
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._is_resumed = False
         self._restored: RestoredStorages | None = None  # Held until a step is committed.
         offloaded.always = True
         offloaded.manifest_bytes = self._manifest_bytes
         offloaded.on_committed = self._on_committed
+
+    def go_on_from(self, exchange: Exchange) -> None:
+        """The nodes have agreed. FailedPrecondition: this process has resumed something already."""
+        if self._is_resumed:
+            raise FailedPrecondition(
+                "a model was used before torch.distributed.init_process_group, where nodes agree "
+                "on the step from which they go on: call that first"
+            )
+        self._manifest, self._exchange = exchange.manifest, exchange
+        self._group = exchange.plan.group
 
     def know(self, optimizer: Optimizer) -> None:
         """Registers an optimizer that was created or has got another parameter group."""
@@ -68,13 +88,51 @@ class ResumedJob:
     def _resume(self) -> None:
         manifest, self._manifest = self._manifest, None
         assert manifest is not None
+        self._is_resumed = True
         resumed = list(zip(manifest.optimizers, self._alive(), strict=False))
         for saved, optimizer in resumed:
             _check_same(saved, optimizer)
+            self._steps[optimizer] = saved.steps
+        exchange = self._exchange
+        if exchange is not None and (exchange.sends or exchange.receives):
+            exchange.check(optimizer for _, optimizer in resumed)
+        if exchange is not None and exchange.receives:
+            for saved, optimizer in resumed:
+                self._receive(saved, optimizer, exchange)
+            return
         self._restored = RestoredStorages(self._manager, manifest)
         for saved, optimizer in resumed:
             self._restore(saved, optimizer, self._restored)
-            self._steps[optimizer] = saved.steps
+            if exchange is not None and exchange.sends:
+                self._send(saved, optimizer, exchange)
+
+    def _send(self, saved: SavedOptimizer, optimizer: Optimizer, exchange: Exchange) -> None:
+        for parameter, its in zip(parameters_of(optimizer), saved.parameters, strict=True):
+            state = optimizer.state[parameter]
+            tensors = {**its.states, "": its.parameter}
+            for name, saved_tensor in tensors.items():
+                if saved_tensor.offset_bytes >= 0:
+                    tensor = state[name] if name else parameter.detach()
+                    # The layout is that of the manifest.
+                    copy = _dense(saved_tensor)
+                    exchange.broadcast(copy.copy_(tensor))
+
+    def _receive(self, saved: SavedOptimizer, optimizer: Optimizer, exchange: Exchange) -> None:
+        """As _restore, with what another rank sends."""
+        for parameter, its in zip(parameters_of(optimizer), saved.parameters, strict=True):
+            received = {
+                name: (
+                    small(saved_tensor, parameter.device)
+                    if saved_tensor.offset_bytes < 0
+                    else _received(saved_tensor, exchange)
+                )
+                for name, saved_tensor in {**its.states, "": its.parameter}.items()
+            }
+            parameter.data.copy_(received.pop(""))
+            if received or its.values:
+                state = optimizer.state[parameter]
+                state.update({**its.values, **received})
+                self._manager.adopt_state_of(parameter, state)
 
     def _restore(
         self, saved: SavedOptimizer, optimizer: Optimizer, restored: RestoredStorages
@@ -108,18 +166,32 @@ class ResumedJob:
     def _manifest_bytes(self, stepping: Optimizer | None) -> bytes:
         most_bytes = self._client.limits.step_manifest_bytes
         if self._offloaded.here:
-            return StepManifest(lost=self._offloaded.here).to_bytes(most_bytes)
+            lost = StepManifest(lost=self._offloaded.here)
+            return self._signed(lost).to_bytes(most_bytes)
         counted = [
             (optimizer, self._steps[optimizer] + int(optimizer is stepping))
             for optimizer in self._alive()
         ]
-        return self._writer.manifest(counted).to_bytes(most_bytes)
+        return self._signed(self._writer.manifest(counted)).to_bytes(most_bytes)
+
+    def _signed(self, manifest: StepManifest) -> StepManifest:
+        return replace(manifest, training=self._training, group=self._group)
 
     def _on_committed(self, stepping: Optimizer | None) -> None:
         if stepping is not None:
             self._steps[stepping] = self._steps.get(stepping, 0) + 1
         # The job can be resumed from the new step: storages that no tensor here uses can go.
         self._restored = None
+
+
+def _dense(saved: SavedTensor) -> torch.Tensor:
+    return torch.empty_strided(saved.shape, saved.stride, dtype=type_of(saved))
+
+
+def _received(saved: SavedTensor, exchange: Exchange) -> torch.Tensor:
+    tensor = _dense(saved)
+    exchange.broadcast(tensor)
+    return tensor
 
 
 def _check_same(saved: SavedOptimizer, optimizer: Optimizer) -> None:

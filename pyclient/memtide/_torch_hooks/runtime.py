@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules import module as torch_modules
@@ -54,6 +54,9 @@ from memtide._torch_hooks.patch_row import Context, When
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
 from memtide._trace import model as traces
 from memtide.errors import FailedPrecondition
+
+if TYPE_CHECKING:
+    from memtide._resume.nodes import Exchange
 
 
 class Runtime:
@@ -300,6 +303,11 @@ class Runtime:
 
         handle = torch_modules.register_module_forward_pre_hook(before_forward)
         self._undo.append(handle.remove)
+
+    def go_on_from(self, exchange: Exchange) -> None:
+        """The nodes of a named job have agreed on what it goes on from. REQUIRES: keep_steps()."""
+        assert self._resumed_job is not None
+        self._resumed_job.go_on_from(exchange)
 
     def keep_budget(self, budget: Budget, say: Callable[[str], None] = lambda _: None) -> None:
         """Counts what is kept here, and what chunks leave on the device, in `budget`, and plans

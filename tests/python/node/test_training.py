@@ -91,7 +91,7 @@ def test_a_rank_knows_whether_others_have_what_it_has(
     rank: int, *, shares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def session(pid: int, job: int, rank: int, shared: int) -> dict[str, Any]:
-        return {"pid": pid, "job_id": job, "rank_use": {"rank": rank, "shared_bytes": shared}}
+        return {"pid": pid, "job_id": job, "rank": rank, "rank_use": {"shared_bytes": shared}}
 
     own, other = os.getpid(), os.getpid() + 1
     sessions = [

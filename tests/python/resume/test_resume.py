@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from memtide._node.step_manifest import (
     read_manifest,
 )
 from memtide._resume.manifest_writer import small
+from memtide._resume.nodes import Plan
 from memtide._resume.restored_storages import RestoredStorages
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
@@ -309,3 +310,92 @@ def test_other_notes_are_data_loss() -> None:
     for written in (b"{}", b"", b"\x78\x9c"):
         with pytest.raises(DataLoss, match="the job's step manifest cannot be read"):
             read_manifest(written)
+
+
+def test_each_step_of_a_rank_is_one_commit_with_all_ranks(client: FakeClient) -> None:
+    client.ranks = 2
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    train(model, optimizer, range(2))
+    assert (client.committed_steps, client.commits_with_all_ranks) == (2, 2)
+    # The other ranks wait for a step that changes nothing, and for one in the script's thread.
+    optimizer.zero_grad()
+    optimizer.step()
+    assert client.commits_with_all_ranks == 3
+    assert manifest_of(client).steps == 2
+    later = range(client.begun_parts + 1, client.begun_parts + 100)
+    client.fail_part.update(dict.fromkeys(later, ResourceExhausted("full")))
+    train(model, optimizer, range(2, 4))
+    assert client.commits_with_all_ranks == 5
+    assert manifest_of(client).lost == "AdamW steps in the script's thread"
+
+
+def test_one_process_commits_with_no_other(client: FakeClient) -> None:
+    start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    train(model, optimizer, range(1))
+    optimizer.zero_grad()
+    optimizer.step()
+    assert (client.committed_steps, client.commits_with_all_ranks) == (1, 0)
+
+
+class Wire:
+    """An exchange between two nodes, one after the other: what the first sends the second gets."""
+
+    def __init__(self, manifest: StepManifest, sent: list[torch.Tensor], *, sends: bool) -> None:
+        self.manifest, self.plan = manifest, Plan("all nodes", 0, (1,))
+        self.sends, self.receives = sends, not sends
+        self.checked: list[torch.optim.Optimizer] = []
+        self._sent = sent
+
+    def check(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        self.checked += optimizers
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        if self.sends:
+            self._sent.append(tensor.clone())
+        else:
+            tensor.copy_(self._sent.pop(0))
+
+
+def go_on_from(wire: Wire) -> None:
+    runtime = runtimes.current()
+    assert runtime is not None
+    runtime.go_on_from(wire)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_node_that_has_nothing_goes_on_with_what_another_one_sends(
+    name: str, client: FakeClient
+) -> None:
+    make = OPTIMIZERS[name]
+    plain = train(*build(make, 0), range(6))
+    start(client, None)
+    first = build(make, 0)
+    train(*first, range(3))
+    manifest, sent = manifest_of(client), list[torch.Tensor]()
+    start(client, manifest)
+    go_on_from(wire := Wire(manifest, sent, sends=True))
+    sender = build(make, 7)
+    assert train(*sender, range(3, 6)) == plain[3:]
+    assert wire.checked == [sender[1]]
+    assert sent
+    other = FakeClient()
+    start(other, None)
+    go_on_from(Wire(manifest, sent, sends=False))
+    receiver = build(make, 8)
+    assert train(*receiver, range(3, 6)) == plain[3:]
+    assert not sent
+    assert (manifest_of(other).steps, manifest_of(other).group) == (6, "all nodes")
+
+
+def test_a_model_that_was_used_before_nodes_agree_is_refused(client: FakeClient) -> None:
+    start(client, None)
+    first = build(OPTIMIZERS["sgd"], 0)
+    train(*first, range(1))
+    manifest = manifest_of(client)
+    start(client, manifest)
+    model, _optimizer = build(OPTIMIZERS["sgd"], 0)
+    model(torch.zeros(1, 24))
+    with pytest.raises(FailedPrecondition, match="used before torch.distributed.init_process_grou"):
+        go_on_from(Wire(manifest, [], sends=True))

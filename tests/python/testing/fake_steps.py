@@ -51,6 +51,7 @@ class FakeSteps:
         self._open: dict[int, dict[int, bytearray]] = {}
         self._read: dict[int, list[bytearray]] = {}
         self.committed_steps = 0
+        self.commits_with_all_ranks = 0
         self.committed_manifest = b""
         # What is raised for a part, by its number, in the daemon or here.
         self.fail_part: dict[int, Exception] = {}
@@ -167,9 +168,11 @@ class FakeSteps:
         manifest: bytes,
         *,
         keep_old_content: bool,
+        with_all_ranks: bool = False,
     ) -> None:
         if step == self.committed_steps:
             return
+        self.commits_with_all_ranks += with_all_ranks
         if step != self.committed_steps + 1:
             raise FailedPrecondition("not the next step")
         if len({*places, *shadows}) != len(places) + len(shadows):

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,10 +75,13 @@ class Cli:
         """Starts `memtide ARGUMENTS` and returns at once."""
         return self.start_python("-m", "memtide", *arguments, **more)
 
-    def start_python(self, *arguments: object, **more: object) -> subprocess.Popen[str]:
-        """As `python`, left running: what it says is in pipes."""
+    def start_python(
+        self, *arguments: object, inside: Sequence[str] = (), **more: object
+    ) -> subprocess.Popen[str]:
+        """As `python`, left running: what it says is in pipes. `inside`: a command that starts it
+        elsewhere."""
         return subprocess.Popen(
-            [sys.executable, *map(str, arguments)],
+            [*inside, sys.executable, *map(str, arguments)],
             env=self.environment(more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -25,6 +25,7 @@ enum Operation : uint32_t {
   kClose,
   kHang,
   kHostile,
+  kRestart,
 };
 
 constexpr size_t kChunksOfParameter = 3;  // Gradient, parameter, shadow.
@@ -43,6 +44,7 @@ void RankSimulation::Step() {
   }
   if (operation == kTick) return PassTime(std::chrono::milliseconds(random_.Between(1, 100)));
   if (operation == kConnect) return Connect();
+  if (operation == kRestart) return Restart();
   std::vector<SessionId> ids;
   for (const auto& [id, rank] : ranks_) {
     if (rank.open && !rank.hung) ids.push_back(id);
@@ -109,6 +111,7 @@ void RankSimulation::Connect() {
   open.rank = number;
   open.ranks = config_.ranks;
   open.chunk_size = MiB(2);
+  if (config_.keeps) open.time_to_live = kTimeToLive;
   Ask(open);
 }
 
@@ -128,13 +131,6 @@ bool RankSimulation::WaitsForPart(const Rank& rank) const {
   return std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
     const auto* step = std::get_if<StepCall>(&entry.second.event);
     return step != nullptr && step->session == rank.session;
-  });
-}
-
-bool RankSimulation::WaitsForCommit(SessionId session) const {
-  return std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
-    const auto* commit = std::get_if<CommitCall>(&entry.second.event);
-    return commit != nullptr && commit->session == session;
   });
 }
 
@@ -299,7 +295,8 @@ void RankSimulation::Commit(Rank* rank) {
     call.chunks.push_back(chunk);
     call.shadows.push_back(shadow);
   }
-  if (call.chunks.empty() && !random_.Percent(5)) return;
+  call.with_all_ranks = config_.keeps && !random_.Percent(10);
+  if (call.chunks.empty() && !call.with_all_ranks && !random_.Percent(5)) return;
   call.keep_old_content = random_.Percent(10);
   Ask(call);
 }

@@ -17,6 +17,20 @@ bool Same(MemoryPlace a, MemoryPlace b) { return a.region == b.region && a.offse
 
 }  // namespace
 
+bool RankSimulation::WaitsForCommit(SessionId session) const {
+  return std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
+    const auto* commit = std::get_if<CommitCall>(&entry.second.event);
+    return commit != nullptr && commit->session == session;
+  });
+}
+
+bool RankSimulation::WaitsForAll(SessionId session) const {
+  return std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
+    const auto* commit = std::get_if<CommitCall>(&entry.second.event);
+    return commit != nullptr && commit->session == session && commit->with_all_ranks;
+  });
+}
+
 void RankSimulation::EndRank(SessionId session) {
   Rank* const rank = Find(session);
   if (rank == nullptr) return;
@@ -27,6 +41,16 @@ void RankSimulation::EndRank(SessionId session) {
     } else {
       ++part;
     }
+  }
+  if (config_.keeps && rank->open) {
+    Rank& left = left_[rank->number] = *rank;
+    for (const auto& [chunk, lease] : left.leases) {
+      const auto content = left.contents.find(chunk);
+      if (lease.access == Access::kWrite && content != left.contents.end()) {
+        content->second.torn = true;
+      }
+    }
+    left.leases.clear();
   }
   ranks_.erase(session);
   committed_now_.erase(session);
@@ -67,6 +91,8 @@ void RankSimulation::Observe(const Effect& effect) {
       verdict_.Broken(absl::StrCat(ToText(effect), ": it lives"));
     }
     EndRank(close->session);
+  } else if (const auto* lost = std::get_if<JobLost>(&effect)) {
+    verdict_.Broken(absl::StrCat("the job is lost: ", lost->why.ToString()));
   } else if (const auto* step = std::get_if<StartStep>(&effect)) {
     if (!step->work->copies.empty()) Hit(RankProbe::kCopied);
   }
@@ -90,7 +116,9 @@ bool RankSimulation::IsPermitted(const Waiting& waiting, Code code) const {
     return std::any_of(chunks->begin(), chunks->end(), [&](ChunkId chunk) {
       const auto content = rank->second.contents.find(chunk);
       if (content == rank->second.contents.end() || freed_now_.count(chunk) != 0) return true;
-      return code == Code::kDataLoss && content->second.torn;
+      // A part that was to write a torn chunk may have ended with its session.
+      const bool is_lost = content->second.torn || (config_.keeps && !content->second.defined);
+      return code == Code::kDataLoss && is_lost;
     });
   }
   if (code == Code::kFailedPrecondition && std::holds_alternative<ReleaseCall>(waiting.event)) {
@@ -115,6 +143,11 @@ void RankSimulation::ObserveReply(const Reply& reply) {
       verdict_.Broken(absl::StrCat(ToText(Effect(reply)), ": to ", ToText(waiting.event)));
     }
     if (rank == nullptr) return;
+    const auto* const commit = std::get_if<CommitCall>(&waiting.event);
+    if (commit != nullptr && commit->with_all_ranks &&
+        reply.status.code() == Code::kFailedPrecondition) {
+      Hit(RankProbe::kRefusedWithoutARank);
+    }
     if (std::holds_alternative<AllocateCall>(waiting.event)) rank->allocating = false;
     if (std::holds_alternative<OpenCall>(waiting.event)) EndRank(*session);
     // A part that never began may have had its results in chunks of its own already.
@@ -133,6 +166,19 @@ void RankSimulation::ObserveReply(const Reply& reply) {
     rank->chunks = allocated->chunks;
     for (const ChunkId chunk : rank->chunks) rank->contents[chunk] = Content();
   } else if (const auto* open = std::get_if<OpenReply>(&reply.value)) {
+    const auto left = left_.find(rank->number);
+    if (left != left_.end()) {
+      Hit(RankProbe::kTookPlace);
+      rank->chunks = left->second.chunks;
+      rank->contents = left->second.contents;
+      rank->has_shared = left->second.has_shared;
+      rank->step = left->second.step;
+    }
+    if (config_.keeps && open->committed_step != rank->step) {
+      return verdict_.Broken(absl::StrCat("rank ", rank->number, " goes on from step ",
+                                          open->committed_step, ", and has committed ",
+                                          rank->step));
+    }
     rank->open = true;
     rank->step = open->committed_step;
     rank->renewed = now_;
@@ -249,6 +295,7 @@ void RankSimulation::Accept(Rank* rank, const CommitCall& call) {
     return verdict_.Broken(absl::StrCat("committed out of order: ", ToText(Event(call))));
   }
   rank->step = call.step;
+  if (call.with_all_ranks) committed_with_all_.insert(rank->session);
   if (config_.hostile) return;
   committed_now_.insert(rank->session);
   for (size_t i = 0; i < call.chunks.size(); ++i) {
@@ -264,8 +311,19 @@ void RankSimulation::Accept(Rank* rank, const CommitCall& call) {
 void RankSimulation::After() {
   if (!config_.hostile) CheckLeases();
   node_.CheckParts();
+  CheckAllCommitted();
   if (config_.hostile) return;
   CheckCommits();
+}
+
+// A commit of all ranks is one of all ranks.
+void RankSimulation::CheckAllCommitted() {
+  if (committed_with_all_.empty()) return;
+  Hit(RankProbe::kAllCommitted);
+  if (committed_with_all_.size() != config_.ranks) {
+    verdict_.Broken(
+        absl::StrCat(committed_with_all_.size(), " ranks have committed with all ", config_.ranks));
+  }
 }
 
 void RankSimulation::CheckLeases() {
@@ -297,8 +355,8 @@ void RankSimulation::CheckLeases() {
 void RankSimulation::NoteWaits() {
   const Duration patience = std::min(kPatience, config_.limits.max_wait);
   const bool some = std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
-    return std::holds_alternative<CommitCall>(entry.second.event) &&
-           now_ - entry.second.called >= patience;
+    const auto* const commit = std::get_if<CommitCall>(&entry.second.event);
+    return commit != nullptr && !commit->with_all_ranks && now_ - entry.second.called >= patience;
   });
   for (const auto& [id, rank] : ranks_) {
     if (some && !WaitsForCommit(id)) in_vain_.insert(id);
@@ -312,7 +370,8 @@ void RankSimulation::CheckCommits() {
   for (const auto& [result, step] : committed_contents_) {
     const auto& [made, stamp] = result;
     for (const auto& [id, rank] : ranks_) {
-      if (committed_now_.count(id) + in_vain_.count(id) != 0 || rank.step >= step) continue;
+      const bool is_no_concern = committed_now_.count(id) + in_vain_.count(id) != 0;
+      if (is_no_concern || rank.step >= step || WaitsForAll(id)) continue;
       for (const auto& [chunk, content] : rank.contents) {
         if (content.made != made || content.stamp != stamp) continue;
         return verdict_.Broken(

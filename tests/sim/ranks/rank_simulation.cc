@@ -19,6 +19,7 @@ EngineOptions ToOptions(const RankConfig& config) {
   options.host_capacity = kChunk * config.host_slots;
   options.ssd_capacity = kChunk * config.ssd_slots;
   options.limits = config.limits;
+  options.persistent_jobs = config.keeps;
   return options;
 }
 
@@ -58,16 +59,33 @@ RankConfig WithRanks(uint64_t seed) {
                     /*die=*/deadly ? 2u : 0u,
                     /*close=*/deadly ? 1u : 0u,
                     /*hang=*/deadly ? 1u : 0u,
-                    /*hostile=*/config.hostile ? random.Between(3, 40) : 0u};
+                    /*hostile=*/config.hostile ? random.Between(3, 40) : 0u,
+                    /*restart=*/0u};
   if (random.Percent(20)) config.weights[0] /= 6;
   if (random.Percent(20)) config.weights[5] /= 4;
+  return config;
+}
+
+RankConfig WithKeptRanks(uint64_t seed) {
+  RankConfig config = WithRanks(seed);
+  Random random(seed ^ 0x6b657074);
+  config.keeps = true;
+  config.hostile = random.Percent(10);
+  config.device_slots = 0;  // What only a device has is lost with the daemon.
+  std::vector<uint32_t>& weights = config.weights;
+  weights[2] = 12;                   // Connect.
+  weights[8] = 40;                   // Commit.
+  weights[13] = random.Below(2);     // Die.
+  weights[14] = random.Below(2);     // Close.
+  weights[17] = random.Percent(50);  // Restart.
+  weights[16] = config.hostile ? 10 : 0;
   return config;
 }
 
 RankSimulation::RankSimulation(const RankConfig& config, std::ostream* echo)
     : config_(config),
       node_(&verdict_, &probes_),
-      engine_(ToOptions(config)),
+      engine_(std::make_unique<Engine>(ToOptions(config))),
       trace_(kLinesKept, echo),
       random_(config.seed ^ 0x72616e6b6f7073),
       now_(std::chrono::hours(1)) {}
@@ -78,6 +96,8 @@ RankOutcome RankSimulation::Run(const RankConfig& config, std::ostream* echo) {
   for (uint32_t step = 0; step < config.steps && simulation.verdict_.ok(); ++step) {
     simulation.Step();
   }
+  simulation.Settle();
+  for (uint32_t rank = 0; config.keeps && rank < config.ranks; ++rank) simulation.Connect();
   simulation.Settle();
   simulation.ReadAll();
   simulation.EndAll();
@@ -100,6 +120,7 @@ void RankSimulation::Feed(Event event) {
   ++outcome_.events;
   trace_.Add(now_, event);
   committed_now_.clear();
+  committed_with_all_.clear();
   committed_contents_.clear();
   freed_now_.clear();
   if (const auto* freed = std::get_if<FreeCall>(&event)) {
@@ -131,16 +152,44 @@ void RankSimulation::Feed(Event event) {
   if (const auto* close = std::get_if<CloseCall>(&event)) EndRank(close->session);
   if (std::holds_alternative<Tick>(event)) NoteWaits();
   std::vector<Effect> effects;
-  engine_.Handle(now_, event, &effects);
-  engine_.CheckInvariants();
+  engine_->Handle(now_, event, &effects);
+  engine_->CheckInvariants();
+  const bool is_commit = std::holds_alternative<CommitCall>(event);
+  const bool dies = config_.keeps && is_commit && random_.Percent(5);
   for (const Effect& effect : effects) {
     if (!verdict_.ok()) return;
     trace_.Add(effect);
-    node_.Carry(effect);
-    Observe(effect);
+    // A daemon that dies has carried out nothing but the record. What replies say is true then,
+    // too.
+    const bool is_record = std::holds_alternative<Record>(effect);
+    if (!dies || is_record) node_.Carry(effect);
+    if (!dies || is_record || std::holds_alternative<Reply>(effect)) Observe(effect);
   }
   if (verdict_.ok()) After();
+  if (dies) {
+    if (!committed_with_all_.empty()) Hit(RankProbe::kDiedInCommit);
+    return Restart();
+  }
   AnswerRevokes();
+}
+
+void RankSimulation::Restart() {
+  if (!verdict_.ok()) return;
+  Hit(RankProbe::kRestarted);
+  std::vector<SessionId> ids;
+  for (const auto& [id, rank] : ranks_) {
+    ids.push_back(id);
+    for (const auto& [chunk, lease] : rank.leases) {
+      if (lease.access == Access::kWrite) node_.Write(lease.place, node_.NewPoison());
+    }
+  }
+  for (const SessionId id : ids) EndRank(id);
+  calls_.clear();
+  revokes_.clear();
+  in_vain_.clear();
+  const Restore restore = node_.Restart(&random_);
+  engine_ = std::make_unique<Engine>(ToOptions(config_));
+  Feed(restore);
 }
 
 void RankSimulation::AnswerRevokes() {
@@ -200,7 +249,7 @@ void RankSimulation::Settle() {
       for (const auto& [id, rank] : ranks_) {
         in_the_way = in_the_way || (!WaitsForCommit(id) && rank.has_shared);
       }
-      if (waits && !in_the_way && !config_.hostile) {
+      if (waits && !in_the_way && !config_.hostile && !config_.keeps) {
         return verdict_.Broken("commits wait, and no rank that shares has yet to commit");
       }
       if (calls_.empty()) return;
@@ -234,6 +283,7 @@ void RankSimulation::EndAll() {
   std::vector<SessionId> ids;
   for (const auto& [id, rank] : ranks_) ids.push_back(id);
   for (const SessionId id : ids) Feed(ClientGone{id});
+  if (config_.keeps) PassTime(2 * kTimeToLive);
   for (int round = 0; round < 60 && verdict_.ok(); ++round) {
     while (!node_.work().empty() && verdict_.ok()) Feed(node_.Complete(0, absl::OkStatus()));
     PassTime(kTick);
@@ -246,7 +296,7 @@ void RankSimulation::EndAll() {
   InspectCall inspect;
   inspect.call = CallId(next_call_++);
   std::vector<Effect> effects;
-  engine_.Handle(now_, inspect, &effects);
+  engine_->Handle(now_, inspect, &effects);
   for (const Effect& effect : effects) {
     const auto* reply = std::get_if<Reply>(&effect);
     if (reply == nullptr) continue;

@@ -27,6 +27,9 @@
 
 namespace memtide::sim {
 
+// The time to live of a job of kept ranks is longer than any run.
+inline constexpr Duration kTimeToLive = std::chrono::hours(1);
+
 // What the seeds must reach.
 enum class RankProbe : uint8_t {
   kMade,          // A rank got the results of another one,
@@ -42,14 +45,21 @@ enum class RankProbe : uint8_t {
   kDiscardedShared,
   kDiedInPart,
   kHung,
+  // Where ranks are kept:
+  kAllCommitted,
+  kRefusedWithoutARank,
+  kTookPlace,
+  kRestarted,
+  kDiedInCommit,  // The daemon, after the record of a commit of all ranks.
 };
-inline constexpr int kRankProbes = 13;
+inline constexpr int kRankProbes = 18, kFirstKeptProbe = 13;
 
 struct RankConfig {
   uint64_t seed = 0;
   uint32_t ranks = 2, parameters = 1;
   uint32_t device_slots = 0, host_slots = 16, ssd_slots = 0;
   bool hostile = false;  // Ranks lie, and use each other's ids: what they read is not judged.
+  bool keeps = false;    // Ranks are kept when their sessions end, and the daemon dies at times.
   uint32_t uncomputed_percent = 10, alike_percent = 80, steps = 400;
   Limits limits;
   // By the operations of RankSimulation::Step().
@@ -57,6 +67,8 @@ struct RankConfig {
 };
 // Ranks of one job. The stream is its own, so that other simulations stay as they are.
 RankConfig WithRanks(uint64_t seed);
+// Ranks of a job that outlives them, and the daemon.
+RankConfig WithKeptRanks(uint64_t seed);
 
 struct RankOutcome {
   std::string broken, last;  // As in Outcome.
@@ -124,6 +136,7 @@ class RankSimulation {
   bool IsBusy(const Rank& rank, ChunkId chunk) const;
   bool WaitsForPart(const Rank& rank) const;
   bool WaitsForCommit(SessionId session) const;
+  bool WaitsForAll(SessionId session) const;
   std::optional<Event> GiveBack(Rank* rank, const std::vector<ChunkId>& chunks);
   void EndPart(Rank* rank, uint64_t number, bool computed);
 
@@ -139,6 +152,7 @@ class RankSimulation {
   void CheckLeases();
   void CheckCommits();
   void NoteWaits();
+  void CheckAllCommitted();
   void SetResult(Rank* rank, ChunkId chunk, Stamp stamp, uint64_t made);
 
   // --- rank_simulation.cc ---
@@ -146,6 +160,7 @@ class RankSimulation {
   void Ask(Event call);
   void PassTime(Duration time);
   void AnswerRevokes();
+  void Restart();
   void Settle();
   void ReadAll();
   void EndAll();
@@ -156,19 +171,20 @@ class RankSimulation {
   Verdict verdict_;
   Probes probes_;
   FakeNode node_;
-  Engine engine_;
+  std::unique_ptr<Engine> engine_;
   Trace trace_;
   Random random_;
   Instant now_;
   RankOutcome outcome_;
   std::map<SessionId, Rank> ranks_;
+  std::map<uint32_t, Rank> left_;  // What kept ranks have left, by their numbers.
   std::map<CallId, Waiting> calls_;
   std::map<PartKey, Held> held_;
   std::map<Computation, uint64_t> made_;  // The number of each in Content::made.
   std::vector<Revoke> revokes_;
   // The ranks that have committed in this event, the computations that they committed, and what
   // was freed.
-  std::set<SessionId> committed_now_;
+  std::set<SessionId> committed_now_, committed_with_all_;
   std::set<SessionId> in_vain_;  // Ranks for which a commit has waited in vain.
   std::set<ChunkId> freed_now_;
   // Parts and their results, with the step that they are of.

@@ -29,7 +29,8 @@ void OnAbort(int) {
   _exit(written > 0 ? 134 : 135);
 }
 
-TEST(RankSimulationTest, EachRankSeesWhatItWouldSeeAlone) {
+// `first_probe`, `end_probe`: the probes that the seeds must reach.
+void RunSeeds(RankConfig (*config_of)(uint64_t), int first_probe, int end_probe) {
   std::signal(SIGABRT, OnAbort);
   const uint64_t first = FromEnvironment("MEMTIDE_SIM_FIRST", 1);
   const uint64_t seeds = FromEnvironment("MEMTIDE_SIM_SEEDS", kDefaultSeeds);
@@ -39,7 +40,7 @@ TEST(RankSimulationTest, EachRankSeesWhatItWouldSeeAlone) {
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     std::snprintf(g_seed, sizeof(g_seed), "seed %llu of ranks\n",
                   static_cast<unsigned long long>(seed));
-    const RankConfig config = WithRanks(seed);
+    const RankConfig config = config_of(seed);
     const RankOutcome outcome = RankSimulation::Run(config, echo);
     ASSERT_EQ(outcome.broken, "") << outcome.last << g_seed;
     if (seed % 16 == 0) {
@@ -50,11 +51,19 @@ TEST(RankSimulationTest, EachRankSeesWhatItWouldSeeAlone) {
     for (int i = 0; i < kRankProbes; ++i) hits[i] += outcome.hits[i];
   }
   std::cout << seeds << " seeds, " << events << " events\n";
-  for (int i = 0; i < kRankProbes; ++i) {
+  for (int i = first_probe; i < end_probe; ++i) {
     std::cout << "probe " << i << ": " << hits[i] << "\n";
     if (first != 1 || seeds < kDefaultSeeds) continue;
     EXPECT_GT(hits[i], 0u) << "no seed reaches it";
   }
+}
+
+TEST(RankSimulationTest, EachRankSeesWhatItWouldSeeAlone) {
+  RunSeeds(WithRanks, 0, kFirstKeptProbe);
+}
+
+TEST(RankSimulationTest, KeptRanksGoOnFromTheStepOfAll) {
+  RunSeeds(WithKeptRanks, kFirstKeptProbe, kRankProbes);
 }
 
 }  // namespace

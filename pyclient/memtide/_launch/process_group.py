@@ -1,0 +1,35 @@
+"""torch.distributed.init_process_group: it says when it has returned."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from memtide._torch_hooks.attributes import Attributes, Function, is_marked, marked
+
+_MODULES = ("torch.distributed.distributed_c10d", "torch.distributed")
+
+
+def watch(act: Callable[[], None]) -> None:
+    """From torch's import on, `act` is called after each init_process_group, in all ranks at the
+    same point."""
+    attributes = Attributes()
+
+    def initializing(original: Function) -> Function:
+        if is_marked(original):  # The one module has it from the other.
+            return original
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            original(*args, **kwargs)
+            act()
+
+        return marked(init_process_group)
+
+    def replace(module: Any) -> None:
+        if hasattr(module, "init_process_group"):
+            attributes.replace(module, "init_process_group", initializing)
+
+    for name in _MODULES:
+        attributes.when_imported(name, replace)
