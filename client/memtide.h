@@ -208,6 +208,14 @@ MEMTIDE_API int memtide_allocate_above_ssd(memtide_client* client, int kind, uin
  * in use, in this session or another one. NOT_FOUND: a place holds no chunk. With more chunks than
  * chunks_per_call, those before the call that fails are discarded. */
 MEMTIDE_API int memtide_discard(memtide_client* client, const uint32_t* places, size_t count);
+/* Offers the chunks at these places, which the program will not write soon, to other sessions of
+ * this user: where one of them has offered the same bytes, too, in chunks of the same size, the
+ * daemon keeps them once in host memory. Sets shared[i] to 1 where that is so, else to 0; offer
+ * those again later, when other sessions may have come. Idle leases on chunks that can be shared
+ * end. A later write is as before: the session gets a copy first. FAILED_PRECONDITION: the job has
+ * a name or a device share. */
+MEMTIDE_API int memtide_offer(memtide_client* client, const uint32_t* places, size_t count,
+                              uint8_t* shared);
 /* Frees the chunks at these places. The addresses become inaccessible, and may be bound again.
  * FAILED_PRECONDITION: a chunk is in use. NOT_FOUND: a place holds no chunk. */
 MEMTIDE_API int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count);

@@ -170,6 +170,29 @@ absl::Status GrpcDaemonSession::Discard(absl::Span<const ChunkId> chunks) {
   });
 }
 
+absl::StatusOr<OfferResult> GrpcDaemonSession::Offer(absl::Span<const ChunkId> chunks) {
+  OfferResult result;
+  const auto offer = [&](absl::Span<const ChunkId> batch) {
+    v1::OfferRequest request;
+    AddIds(batch, request.mutable_chunk_ids());
+    v1::OfferResponse reply;
+    MEMTIDE_RETURN_IF_ERROR(
+        WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Offer, token_,
+                            limits_.max_wait + kReplyGrace, request, &reply)));
+    const size_t first = batch.data() - chunks.data();
+    const auto add = [&](const auto& numbers, std::vector<size_t>* to) {
+      for (const uint32_t number : numbers) {
+        if (number < batch.size()) to->push_back(first + number);
+      }
+    };
+    add(reply.shared(), &result.shared);
+    add(reply.leased(), &result.leased);
+    return absl::OkStatus();
+  };
+  MEMTIDE_RETURN_IF_ERROR(ForEachBatch(chunks, offer));
+  return result;
+}
+
 absl::StatusOr<FetchResult> GrpcDaemonSession::Fetch(const FetchOptions& options) {
   FetchResult fetched;
   // If the releases do not fit into the first request, they are sent ahead of it.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/content_work.h"
 #include "base/numa.h"
 #include "base/status_macros.h"
 #include "daemon/device/streaming_copy.h"
@@ -42,6 +43,12 @@ WorkQueue::Options StepThreads(const std::vector<int>& cpus) {
   return {cpus.empty() ? half : std::min(half, cpus.size()), kStepNice, cpus};
 }
 
+HashSecret NewSecret() {
+  absl::StatusOr<HashSecret> secret = HashSecret::Random();
+  MEMTIDE_CHECK(secret.ok()) << secret.status();
+  return *std::move(secret);
+}
+
 }  // namespace
 
 Mover::Link::Link(Device* device)
@@ -54,6 +61,7 @@ Mover::Mover(const std::vector<Device*>& devices, Disk* disk, std::function<void
     : devices_(devices),
       disk_(disk),
       host_placement_(HostPlacement(devices)),
+      hash_secret_(NewSecret()),
       post_(std::move(post)),
       memory_("memtide-memory", {1, 0, host_placement_.cpus}),
       steps_("memtide-steps", StepThreads(host_placement_.cpus)),
@@ -99,6 +107,7 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
     // journal names memory that is not kept (decision 14).
     if (effect.persistent) StoreFd(RegionName(effect.region), region->host->fd());
     region->slot = effect.slot;
+    region->read_only = effect.read_only;
     AnnounceAll(*region);
   } else if (pool.device < devices_.size()) {
     MEMTIDE_ASSIGN_OR_RETURN(region->device,
@@ -345,14 +354,19 @@ void Mover::Start(const StartStep& effect) {
   for (const MemoryPlace& place : effect.chunks) {
     ranges.push_back(At(place, effect.size, Tier::kHost));
   }
-  steps_.Push([this, step = effect.step, work = effect.work, ranges = std::move(ranges)]() mutable {
+  steps_.Push([this, effect, ranges = std::move(ranges)]() mutable {
     std::vector<char*> chunks;
     chunks.reserve(ranges.size());
     for (const Range& range : ranges) chunks.push_back(range.host());
-    const uint64_t non_finite = optimizer::Run(*work, chunks);
-    ranges.clear();
     // The engine starts only valid work, and arithmetic on it cannot fail.
-    post_(StepDone{step, absl::OkStatus(), non_finite});
+    StepDone done{effect.step, absl::OkStatus()};
+    if (effect.work != nullptr) {
+      done.non_finite_gradients = optimizer::Run(*effect.work, chunks);
+    } else {
+      done.contents = Run(*effect.contents, chunks, effect.size, hash_secret_);
+    }
+    ranges.clear();
+    post_(std::move(done));
   });
 }
 

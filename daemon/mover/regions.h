@@ -28,6 +28,7 @@ struct Region {
   std::unique_ptr<DeviceMemory> device;
   uint32_t device_number = 0;
   Bytes slot;
+  bool read_only = false;  // Clients may only read it.
   // Offsets of a host region's slots without memory. Used by the memory thread only.
   std::set<uint64_t> empty;
 };

@@ -64,7 +64,7 @@ void EngineState::Grow(Job& job, Tier tier) {
   const bool on_device = tier == Tier::kDevice;
   Emit(MakeRegion{RegionId(number), share.pool(), job.uid, size, job.chunk_size,
                   on_device ? job.device_memory : MemoryKind::kSharedMemory,
-                  job.persistent && !on_device});
+                  job.persistent && !on_device, job.contents != nullptr});
 }
 
 void EngineState::On(const RegionMade& event) {
@@ -91,6 +91,9 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
     job.last_error = status;
     // FinishOpening() refuses the job when the segments of the other tiers are made, too.
     if (job.state() == JobState::kMaking) job.making_status.Update(status);
+    for (const std::shared_ptr<Offer>& offer : offers_) {
+      if (&CommonsOf(*sessions_.Find(offer->session)) == job.contents) offer->lacks_memory = true;
+    }
     // The home tier makes no memory later by itself: the next allocation requests it again.
     if (tier == job.home && share.slots().backed_slots() < kMinSlots) {
       RefuseAllocations(job, status);
@@ -118,6 +121,11 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
 
 void EngineState::SendRegions(const Job& job, uint32_t region) {
   if (job.state() == JobState::kEnding) return;
+  if (job.contents != nullptr) {
+    for (const SessionId session : job.contents->lent_to) {
+      Emit(SendRegion{session, RegionId(region)});
+    }
+  }
   for (const SessionId session : job.sessions) {
     // Sessions that still wait for their Open get all regions with its answer.
     if (!sessions_.Find(session)->opening) Emit(SendRegion{session, RegionId(region)});
@@ -138,7 +146,7 @@ void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status
       tier, share.make_later() ? share.slots().backed_slots() : share.most_slots());
   for (Waiter* waiter : newest_first) {
     const bool too_many = waiter->admitted && job.tier(tier).pinned_chunks() > limit;
-    if (too_many || waiter->chunks.size() > limit) Fail(*waiter, status);
+    if (too_many || CountRoom(waiter->chunks, tier) > limit) Fail(*waiter, status);
   }
 }
 

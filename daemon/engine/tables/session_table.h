@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/count.h"
+#include "base/digest.h"
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/events.h"
 #include "daemon/engine/interface/types.h"
@@ -47,6 +48,12 @@ struct Session {
   // Entries that the session had leased for reading when one of its ids was given a content of its
   // own: the lease ends with that of the id.
   std::map<ChunkId, ChunkIndex> left_behind;
+  // Digests of the chunks that the session has offered, each of the content of a version.
+  struct Offered {
+    Version version;
+    Digest digest;
+  };
+  std::map<ChunkId, Offered> offered;
   Count leases, waiting_calls;
   std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
 

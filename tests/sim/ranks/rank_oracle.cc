@@ -68,7 +68,7 @@ void RankSimulation::Observe(const Effect& effect) {
     }
     EndRank(close->session);
   } else if (const auto* step = std::get_if<StartStep>(&effect)) {
-    if (!step->work->copies.empty()) Hit(RankProbe::kCopied);
+    if (step->work != nullptr && !step->work->copies.empty()) Hit(RankProbe::kCopied);
   }
 }
 
