@@ -18,6 +18,8 @@ namespace {
 // The daemon replies to Open when all of the job's memory is prepared, which takes minutes for
 // large shares.
 constexpr Duration kOpenTimeout = std::chrono::minutes(10);
+// A program that offers chunks waits this long for host memory in which they are compared.
+constexpr Duration kOfferDeadline = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -175,6 +177,8 @@ absl::StatusOr<OfferResult> GrpcDaemonSession::Offer(absl::Span<const ChunkId> c
   const auto offer = [&](absl::Span<const ChunkId> batch) {
     v1::OfferRequest request;
     AddIds(batch, request.mutable_chunk_ids());
+    const Duration deadline = std::min(limits_.max_wait, kOfferDeadline);
+    SetDuration(deadline, request.mutable_deadline());
     v1::OfferResponse reply;
     MEMTIDE_RETURN_IF_ERROR(
         WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Offer, token_,

@@ -104,7 +104,7 @@ void EngineState::CheckInvariants() const {
     if (is_common) {
       MEMTIDE_CHECK(chunk.home == Tier::kHost && !chunk.slot(Tier::kHost) && chunk.of_readers);
       MEMTIDE_CHECK(chunk.common->of->job->uid == chunk.job->uid) << "users share a content";
-      // Nobody writes it but the part that makes it.
+      // Only the part that makes it writes it.
       MEMTIDE_CHECK(!chunk.common->whole || (!chunk.Writer() && !chunk.copies.torn));
       MEMTIDE_CHECK(bool(chunk.of_common) == chunk.live());
       common[chunk.job] += chunk.live();

@@ -73,7 +73,7 @@ void EngineState::On(const CommitCall& event) {
     // The bytes under a lease would change for its holder, and an EvictOperation waits for the
     // copies that the chunk has now.
     bool pinned = together ? chunk.FindPin(session->id) != nullptr : chunk.pinned();
-    // Of a pair with a common content the ids exchange what they name, which calls know by then.
+    // A pair with a common content exchanges what its ids name, which calls that wait know already.
     const bool exchanges =
         MustCopyToWrite(indices[i]) || MustCopyToWrite(indices[Other(indices, i)]);
     pinned = pinned || (!together && exchanges && job.waiting.NextNaming(indices[i], 0) != nullptr);

@@ -128,6 +128,9 @@ void EngineState::ExchangeNames(Job& job, const CommitCall& event, size_t nth, C
                                 ChunkIndex shadow) {
   UnlinkShadow(chunk);
   UnlinkShadow(shadow);
+  for (const ChunkId id : {event.chunks[nth], event.shadows[nth]}) {
+    WithdrawOffer(*sessions_.Find(event.session), id);
+  }
   job.names.Exchange(NameOf(job, event.chunks[nth], chunk), chunk, OwnName(chunk),
                      NameOf(job, event.shadows[nth], shadow), shadow, OwnName(shadow));
 }

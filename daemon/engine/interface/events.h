@@ -278,7 +278,7 @@ struct StepDone {
   StepId step;
   absl::Status status;
   uint64_t non_finite_gradients = 0;  // Zero if the work does not count them.
-  ContentResult contents;             // Of a step with `contents`.
+  ContentResult contents;             // Empty without such work.
 };
 
 // The first event after a restart. The recorded jobs linger, each with its whole time to live. Jobs

@@ -41,11 +41,12 @@ ChunkId EngineState::IdFor(ChunkIndex index, SessionId id) const {
 // session leaves behind.
 void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
   const Name name = NameOf(job, id, from);
+  Session& owner = *sessions_.Find(name.owner);
+  WithdrawOffer(owner, id);  // Its digest was that of the other entry.
   if (!job.names.Move(name, from, OwnName(from), to, OwnName(to))) return;
   // A lease that was left behind keeps the entry.
-  const std::map<ChunkId, ChunkIndex>& left = sessions_.Find(name.owner)->left_behind;
-  const auto lease = left.find(id);
-  if (lease == left.end() || lease->second != from) FreeChunk(from);
+  const auto lease = owner.left_behind.find(id);
+  if (lease == owner.left_behind.end() || lease->second != from) FreeChunk(from);
 }
 
 // A new entry for a content of the same kind. No id names it yet. RESOURCE_EXHAUSTED: the home tier

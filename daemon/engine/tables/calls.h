@@ -36,13 +36,13 @@ struct Offer {
   struct Item {
     uint32_t number = 0;  // In the call.
     ChunkId id;
-    Version version;               // Of what a step part reads.
-    ChunkIndex reader = kNoChunk;  // Of the common content, until the chunk itself is one.
+    Version version;               // What a step part reads has it.
+    ChunkIndex reader = kNoChunk;  // Reads the content until the chunk itself does.
     bool is_copied = false;        // The part makes the content. Otherwise it compares with it.
   };
   CallId call;
   SessionId session;
-  Duration deadline{0};       // Of each step part.
+  Duration deadline{0};       // Each step part has it.
   Instant patience;           // For contents that others make, and for memory.
   bool lacks_memory = false;  // No more is made for the call.
   std::vector<Item> open;     // Not decided.
@@ -59,7 +59,7 @@ struct RunStep {
   uint64_t part = 0;  // Its number, if the session computes the part; otherwise zero.
   absl::optional<PartDifference> difference;
   std::shared_ptr<const Unsharing> unsharing;
-  // Of an offer: what is done with contents.
+  // An offer, and what its part does with contents.
   std::shared_ptr<const ContentWork> contents;
   std::shared_ptr<Offer> offer;
 };

@@ -54,9 +54,7 @@ def _results(folder: Path, count: int) -> list[Any]:
     ]
 
 
-def _usage_at_end(
-    cli: Cli, sockets: Path, kind: str, count: int, folder: Path
-) -> inspection.Node:
+def _usage_at_end(cli: Cli, sockets: Path, kind: str, count: int, folder: Path) -> inspection.Node:
     """What the node keeps while all scripts have trained and none has ended."""
     scripts = _start(cli, sockets, kind, count, folder)
     until = time.monotonic() + _PATIENCE_S
@@ -78,19 +76,17 @@ def _plain(cli: Cli, kind: str, count: int, folder: Path) -> list[Any]:
     return _results(folder, count)
 
 
-def test_four_scripts_keep_their_frozen_model_once(
-    cli: Cli, sockets: Path, tmp_path: Path
-) -> None:
-    allocated, kept = [], []
+def test_four_scripts_keep_their_frozen_model_once(cli: Cli, sockets: Path, tmp_path: Path) -> None:
+    allocated, in_memory = [], []
     for count in (1, 4):
         node = _usage_at_end(cli, sockets, "frozen", count, tmp_path / f"ours{count}")
         parameters = node.kinds["parameter"]
         allocated.append(sum(usage.allocated_bytes for usage in node.kinds.values()))
-        kept.append(parameters.host_bytes + parameters.ssd_bytes)
-    for alone, together in (allocated, kept):
+        in_memory.append(parameters.host_bytes + parameters.ssd_bytes)
+    for alone, together in (allocated, in_memory):
         # What a script has beside the model: its adapters, their states, and the model's end.
         own = max(0, alone - _MODEL_BYTES)
-        assert together <= 1.05 * (_MODEL_BYTES + 4 * own), (allocated, kept)
+        assert together <= 1.05 * (_MODEL_BYTES + 4 * own), (allocated, in_memory)
     assert node.kinds["parameter"].shared_bytes >= 3 * (_MODEL_BYTES - _CHUNK_BYTES)
     assert _results(tmp_path / "ours4", 4) == _plain(cli, "frozen", 4, tmp_path / "plain")
     assert not inspection.inspect(sockets, sessions=True).sessions

@@ -219,7 +219,7 @@ void CommonSimulation::Accept(Script* script, const CommitCall& call) {
   }
 }
 
-// What is leased stays as it is, whatever others do, and nobody writes where others look.
+// What is leased stays as it is, whatever others do, and no script writes where others look.
 void CommonSimulation::CheckLeases() {
   struct Leased {
     const Script* script;

@@ -315,7 +315,7 @@ void CommonSimulation::Die(Script* script) {
   Feed(ClientGone{id});
 }
 
-// Uses ids of other scripts, of any user, and of entries that no script was told of.
+// Uses ids of other scripts, of any user, and of entries whose ids no script got.
 void CommonSimulation::Hostile(Script* script) {
   std::vector<ChunkId> others;
   for (const auto& [id, other] : scripts_) {

@@ -80,7 +80,7 @@ class CommonSimulation {
     bool open = false, allocating = false, hung = false;
     Instant renewed;
     std::vector<ChunkId> chunks;
-    std::map<ChunkId, Content> contents;  // Of those that were not freed.
+    std::map<ChunkId, Content> contents;  // Without those that were freed.
     std::map<ChunkId, Lease> leases;
     uint64_t step = 0;
   };

@@ -94,7 +94,7 @@ class FakeNode {
 
   void Carry(const Effect& effect);
 
-  // So many stamps have one digest: with more than one, digests collide.
+  // How many stamps have one digest: with more than one, digests collide.
   void SetStampsOfDigest(uint64_t stamps) { stamps_of_digest_ = stamps; }
 
   const std::vector<Work>& work() const { return work_; }
