@@ -232,7 +232,16 @@ void CommonSimulation::StartPart(Script* script) {
     if (i < call.reads && !content->second.defined) return;
   }
   for (uint32_t i = call.reads; i < chunks.size(); ++i) {
-    if (script->contents.at(chunks[i]).shared) Hit(CommonProbe::kWrittenByPart);
+    Content& content = script->contents.at(chunks[i]);
+    // It may be shared before the offer that waits is answered.
+    const bool is_offered = std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
+      const auto* offer = std::get_if<OfferCall>(&entry.second);
+      return offer != nullptr && offer->session == script->session;
+    });
+    if (!content.shared && !is_offered) continue;
+    Hit(CommonProbe::kWrittenByPart);
+    // The chunk leaves what it shares with the call, not when the part begins.
+    content = {kZeros, /*defined=*/false};
   }
   Ask(call);
 }

@@ -74,7 +74,7 @@ CommonSimulation::CommonSimulation(const CommonConfig& config, std::ostream* ech
       node_(&verdict_, &probes_),
       engine_(ToOptions(config)),
       trace_(kLinesKept, echo),
-      random_(config.seed ^ 0x636f6d6d6f6e6f7073),
+      random_(config.seed ^ 0x636f6d6f7073),
       now_(std::chrono::hours(1)) {
   node_.SetStampsOfDigest(config.stamps_of_digest);
 }
