@@ -235,6 +235,12 @@ absl::Status Client::Discard(absl::Span<const PlaceId> places) {
   return leases_->Discard(places);
 }
 
+absl::StatusOr<std::vector<size_t>> Client::Offer(absl::Span<const PlaceId> places) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  if (places.empty()) return std::vector<size_t>();
+  return leases_->Offer(places);
+}
+
 absl::Status Client::Acquire(absl::Span<const PlaceId> places, Access access,
                              absl::optional<Duration> deadline) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());

@@ -52,6 +52,23 @@ TEST_F(ClientTest, ADiscardEndsIdleLeasesAndKeepsTheChunks) {
   EXPECT_EQ(Words(Nth(range, 0))[0], 6u);
 }
 
+TEST_F(ClientTest, AnOfferEndsIdleLeasesThatAreInItsWayAndNoOthers) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(3);
+  Words(Nth(range, 0))[0] = 5;
+  ASSERT_TRUE(client_->Acquire({Nth(range, 1)}, Access::kRead).ok());
+  EXPECT_EQ(session_->counts().leases, 2u);
+  absl::StatusOr<std::vector<size_t>> shared = client_->Offer(range.places());
+  ASSERT_TRUE(shared.ok()) << shared.status();
+  EXPECT_EQ(*shared, (std::vector<size_t>{2, 0})) << "one is in use";
+  EXPECT_EQ(session_->counts().leases, 1u);
+  EXPECT_EQ(Words(Nth(range, 0))[0], 5u);
+  ASSERT_TRUE(client_->Release({Nth(range, 1)}).ok());
+  EXPECT_EQ(client_->Offer(range.places())->size(), 3u);
+  EXPECT_TRUE(client_->Offer({})->empty());
+  EXPECT_TRUE(absl::IsNotFound(client_->Offer({PlaceId(9)}).status()));
+}
+
 TEST_F(ClientTest, ADiscardOfChunksInUseOrOfNoneIsRefusedAsAWhole) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);

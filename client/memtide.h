@@ -202,12 +202,15 @@ MEMTIDE_API int memtide_allocate_undefined(memtide_client* client, int kind, uin
 MEMTIDE_API int memtide_allocate_above_ssd(memtide_client* client, int kind, uint32_t count,
                                            uint32_t* first_place);
 /* Ends the content of the chunks at these places, all or none, and keeps the chunks: nothing is
- * written back, and the memory that they have is free for others at once. Until the next write they
- * read as arbitrary bytes of the same job. Their next uses stay predicted, so for content that each
- * iteration makes anew this is better than to free and to allocate. FAILED_PRECONDITION: a chunk is
- * in use, in this session or another one. NOT_FOUND: a place holds no chunk. With more chunks than
- * chunks_per_call, those before the call that fails are discarded. */
+ * written back, and their memory is free at once. Until the next write they read as arbitrary bytes
+ * of the same job. Their next uses stay predicted, so for content that each iteration makes anew
+ * this is better than to free and to allocate. FAILED_PRECONDITION: a chunk is in use. With more
+ * chunks than chunks_per_call, those before the call that fails are discarded. */
 MEMTIDE_API int memtide_discard(memtide_client* client, const uint32_t* places, size_t count);
+/* Offers chunks that the program will not write soon: what another session of the user has as well
+ * is kept once, and shared[i] is 1, else 0. FAILED_PRECONDITION: the job has a name or a device. */
+MEMTIDE_API int memtide_offer(memtide_client* client, const uint32_t* places, size_t count,
+                              uint8_t* shared);
 /* Frees the chunks at these places. The addresses become inaccessible, and may be bound again.
  * FAILED_PRECONDITION: a chunk is in use. NOT_FOUND: a place holds no chunk. */
 MEMTIDE_API int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count);

@@ -198,6 +198,18 @@ int memtide_discard(memtide_client* client, const uint32_t* places, size_t count
   });
 }
 
+int memtide_offer(memtide_client* client, const uint32_t* places, size_t count, uint8_t* shared) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    if (shared == nullptr && count > 0) return NullArgument("shared");
+    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<size_t> numbers,
+                             Unwrap(client)->Offer(Places(places, count)));
+    for (size_t i = 0; i < count; ++i) shared[i] = 0;
+    for (const size_t number : numbers) shared[number] = 1;
+    return absl::OkStatus();
+  });
+}
+
 int memtide_acquire(memtide_client* client, const uint32_t* places, size_t count, int access,
                     int timeout_ms) {
   return Guarded([&]() -> absl::Status {

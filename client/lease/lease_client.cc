@@ -180,9 +180,10 @@ absl::Status LeaseClient::MapGranted(const PendingFetch& pending,
     if (!status.ok()) break;
   }
   for (size_t i = 0; i < plan.upgrade.size() && status.ok(); ++i) {
-    // A rank that writes what ranks share gets a copy, which is elsewhere.
-    status = has_ranks_ ? map(plan.upgrade[i], leases[plan.fetch.size() + i])
-                        : space_->MakeWritable(plan.upgrade[i]);
+    // A session that writes what sessions share gets a copy, which is elsewhere.
+    const Lease& lease = leases[plan.fetch.size() + i];
+    if (!has_ranks_) status = space_->MakeWritable(plan.upgrade[i]);
+    if (has_ranks_ || absl::IsPermissionDenied(status)) status = map(plan.upgrade[i], lease);
     if (absl::IsUnavailable(status)) return LoseDevice(status);
   }
   if (status.ok()) return status;

@@ -105,6 +105,28 @@ absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const P
   }
 }
 
+absl::StatusOr<std::vector<size_t>> LeaseClient::Offer(absl::Span<const PlaceId> places) {
+  std::vector<ChunkId> chunks;
+  {
+    const MutexLock lock(&mutex_);
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    MEMTIDE_ASSIGN_OR_RETURN(chunks, ResolvePlaces(places));
+  }
+  CountCall();
+  MEMTIDE_ASSIGN_OR_RETURN(OfferResult offered, session_->Offer(chunks));
+  std::vector<size_t> shared = std::move(offered.shared);
+  if (offered.leased.empty()) return shared;
+  // Only leases that are in the way end: most chunks are equal to none.
+  const std::vector<size_t> again = std::move(offered.leased);
+  std::vector<PlaceId> leased;
+  for (const size_t number : again) leased.push_back(places[number]);
+  MEMTIDE_ASSIGN_OR_RETURN(chunks, ReleaseIdle(leased));
+  CountCall();
+  MEMTIDE_ASSIGN_OR_RETURN(offered, session_->Offer(chunks));
+  for (const size_t number : offered.shared) shared.push_back(again[number]);
+  return shared;
+}
+
 absl::StatusOr<std::vector<ChunkId>> LeaseClient::ResolvePlaces(
     absl::Span<const PlaceId> places) const {
   for (const PlaceId place : places) {

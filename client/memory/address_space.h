@@ -63,7 +63,8 @@ class AddressSpace {
   // absent -> read or write: maps the chunk at `offset` of `region`. Threads blocked on a fault of
   // the place stay blocked until ResumeWaiters.
   virtual absl::Status Map(PlaceId place, Region* region, Bytes offset, Access access) = 0;
-  // read -> write. Blocked threads stay blocked until ResumeWaiters.
+  // read -> write. Blocked threads stay blocked until ResumeWaiters. PERMISSION_DENIED: the mapped
+  // memory can only be read, so that the chunk must be mapped where it can be written.
   virtual absl::Status MakeWritable(PlaceId place) = 0;
   // Resumes the threads blocked on a fault of this place. Does not block. REQUIRES: the place is
   // mapped for `access`.

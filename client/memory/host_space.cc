@@ -197,6 +197,7 @@ absl::Status HostSpace::Map(PlaceId place, Region* region, Bytes offset, Access 
 
 absl::Status HostSpace::MakeWritable(PlaceId place) {
   if (mprotect(address(place), chunk_size().count(), PROT_READ | PROT_WRITE) != 0) {
+    if (errno == EACCES) return absl::PermissionDeniedError("the memory was lent to be read");
     return absl::ResourceExhaustedError(Errno("cannot make a chunk writable (vm.max_map_count)"));
   }
   return absl::OkStatus();

@@ -1,5 +1,6 @@
 #include "client/memory/region.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <utility>
@@ -8,8 +9,10 @@ namespace memtide::client {
 
 HostMapping HostMapping::Of(int memory, Bytes size) {
   HostMapping mapping;
-  void* const base =
-      mmap(nullptr, size.count(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory, 0);
+  // The daemon lends what several sessions share by descriptors that were opened for reading.
+  const bool reads_only = (fcntl(memory, F_GETFL) & O_ACCMODE) == O_RDONLY;
+  const int protection = reads_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* const base = mmap(nullptr, size.count(), protection, MAP_SHARED | MAP_NORESERVE, memory, 0);
   if (base == MAP_FAILED) return mapping;
   madvise(base, size.count(), MADV_DONTFORK);
   mapping.base_ = static_cast<char*>(base);

@@ -24,7 +24,8 @@ class CudaImport {
 class HostMapping {
  public:
   HostMapping() = default;
-  // Null on failure; errno says why. A forked child does not have the mapping.
+  // Null on failure; errno says why. Writable if the descriptor is. A forked child does not have
+  // the mapping.
   static HostMapping Of(int memory, Bytes size);
   HostMapping(HostMapping&& other) noexcept;
   HostMapping& operator=(HostMapping&& other) noexcept;

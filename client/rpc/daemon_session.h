@@ -126,6 +126,12 @@ struct FetchResult {
   std::vector<ChunkId> eviction_hints;
 };
 
+// The chunks of an offer, by their number: those whose content is shared, and those whose content
+// could be if nothing used them.
+struct OfferResult {
+  std::vector<size_t> shared, leased;
+};
+
 class DaemonSession {
  public:
   virtual ~DaemonSession() = default;
@@ -154,6 +160,8 @@ class DaemonSession {
   // Ends the content of the chunks and the leases on them. If a batch fails, those before it are
   // discarded.
   virtual absl::Status Discard(absl::Span<const ChunkId> chunks) = 0;
+  // Offers chunks, whose contents come to be shared with other sessions of the user.
+  virtual absl::StatusOr<OfferResult> Offer(absl::Span<const ChunkId> chunks) = 0;
   // Changes the job's share of the device pool. Shrinking returns when every session of the job has
   // returned its excess memory, or with DEADLINE_EXCEEDED.
   virtual absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) = 0;

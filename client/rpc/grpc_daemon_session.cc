@@ -18,6 +18,8 @@ namespace {
 // The daemon replies to Open when all of the job's memory is prepared, which takes minutes for
 // large shares.
 constexpr Duration kOpenTimeout = std::chrono::minutes(10);
+// A program that offers chunks waits this long for host memory in which they are compared.
+constexpr Duration kOfferDeadline = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -168,6 +170,31 @@ absl::Status GrpcDaemonSession::Discard(absl::Span<const ChunkId> chunks) {
     return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Discard, token_,
                                kShortCallTimeout, request, &reply));
   });
+}
+
+absl::StatusOr<OfferResult> GrpcDaemonSession::Offer(absl::Span<const ChunkId> chunks) {
+  OfferResult result;
+  const auto offer = [&](absl::Span<const ChunkId> batch) {
+    v1::OfferRequest request;
+    AddIds(batch, request.mutable_chunk_ids());
+    const Duration deadline = std::min(limits_.max_wait, kOfferDeadline);
+    SetDuration(deadline, request.mutable_deadline());
+    v1::OfferResponse reply;
+    MEMTIDE_RETURN_IF_ERROR(
+        WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Offer, token_,
+                            limits_.max_wait + kReplyGrace, request, &reply)));
+    const size_t first = batch.data() - chunks.data();
+    const auto add = [&](const auto& numbers, std::vector<size_t>* to) {
+      for (const uint32_t number : numbers) {
+        if (number < batch.size()) to->push_back(first + number);
+      }
+    };
+    add(reply.shared(), &result.shared);
+    add(reply.leased(), &result.leased);
+    return absl::OkStatus();
+  };
+  MEMTIDE_RETURN_IF_ERROR(ForEachBatch(chunks, offer));
+  return result;
 }
 
 absl::StatusOr<FetchResult> GrpcDaemonSession::Fetch(const FetchOptions& options) {

@@ -103,6 +103,18 @@ absl::Status FakeDaemonSession::Discard(absl::Span<const ChunkId> chunks) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<OfferResult> FakeDaemonSession::Offer(absl::Span<const ChunkId> chunks) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  OfferResult result;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const auto found = chunks_.find(chunks[i]);
+    if (found == chunks_.end()) return absl::NotFoundError("no such chunk");
+    (found->second.leased ? result.leased : result.shared).push_back(i);
+  }
+  return result;
+}
+
 absl::StatusOr<FetchResult> FakeDaemonSession::Fetch(const FetchOptions& options) {
   const Instant until =
       Now() + (options.deadline > Duration::zero() ? options.deadline : std::chrono::minutes(1));

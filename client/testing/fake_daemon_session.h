@@ -49,6 +49,8 @@ class FakeDaemonSession : public DaemonSession {
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
   absl::Status Discard(absl::Span<const ChunkId> chunks) override;
+  // Shares the chunks that are not leased.
+  absl::StatusOr<OfferResult> Offer(absl::Span<const ChunkId> chunks) override;
   // FAILED_PRECONDITION: its region never changes.
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
   // Performs copies, but no update rule. The chunks of a part are leased until its end. Parts with

@@ -68,7 +68,8 @@ void EngineState::CheckInvariants() const {
   std::map<const Job*, std::array<TierTally, kTiers>> tallies;
   std::map<const Job*, LinkClocks> links;
   std::map<SessionId, uint32_t> leases;
-  std::map<const Job*, uint32_t> live, claims;
+  std::map<const Job*, uint32_t> live, claims, common;
+  std::map<const CommonContent*, uint32_t> readers;
   chunks_.CheckInvariants();
   for (uint32_t i = 0; i < chunks_.size(); ++i) {
     const ChunkIndex index(i);
@@ -94,17 +95,27 @@ void EngineState::CheckInvariants() const {
     }
     // Decision 3: the home slot is what makes a write-back always possible.
     const bool above = chunk.home != chunk.job->home;
-    MEMTIDE_CHECK(above || chunk.slot(chunk.home)) << "chunk " << index << " has no home";
+    MEMTIDE_CHECK(above || chunk.has_slot(chunk.home)) << "chunk " << index << " has no home";
     MEMTIDE_CHECK(!above || (chunk.home == Tier::kHost && !chunk.slot(Tier::kSsd)))
         << "chunk " << index << " is below its home";
-    MEMTIDE_CHECK(bool(chunk.claim) == (above && chunk.live()));
+    const bool is_common = chunk.common != nullptr;
+    MEMTIDE_CHECK(bool(chunk.claim) == (above && chunk.live() && !is_common));
     claims[chunk.job] += bool(chunk.claim);
+    if (is_common) {
+      MEMTIDE_CHECK(chunk.home == Tier::kHost && !chunk.slot(Tier::kHost) && chunk.of_readers);
+      MEMTIDE_CHECK(chunk.common->of->job->uid == chunk.job->uid) << "users share a content";
+      // Only the part that makes it writes it.
+      MEMTIDE_CHECK(!chunk.common->whole || (!chunk.Writer() && !chunk.copies.torn));
+      MEMTIDE_CHECK(bool(chunk.of_common) == chunk.live());
+      common[chunk.job] += chunk.live();
+      ++readers[chunk.common];
+    }
     for (const Tier tier : kAllTiers) {
       TierTally& tally = tallies[chunk.job][static_cast<int>(tier)];
       const bool queued = chunk.waits_for >> static_cast<int>(tier) & 1;
-      MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.slot(tier)) << "a copy without a slot";
-      MEMTIDE_CHECK(!queued || !chunk.slot(tier)) << "waits for what it has";
-      tally.pinned_chunks += chunk.pinned_at(tier);
+      MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.has_slot(tier)) << "a copy without a slot";
+      MEMTIDE_CHECK(!queued || !chunk.has_slot(tier)) << "waits for what it has";
+      tally.pinned_chunks += chunk.pinned_at(tier) && chunk.takes_room_at(tier);
       tally.evicting += chunk.evict_from.has_value() && *chunk.evict_from == tier;
       tally.prefetches += chunk.prefetch_to.has_value() && *chunk.prefetch_to == tier;
       const TierQueues& queues = chunk.job->tier(tier);
@@ -147,6 +158,11 @@ void EngineState::CheckInvariants() const {
     }
   }
   for (const auto& [id, job] : jobs_) job->names.CheckInvariants();
+  for (const auto& [content, count] : readers) MEMTIDE_CHECK(content->readers.value() == count);
+  for (const auto& [user, contents] : commons_) {
+    contents.CheckInvariants();
+    MEMTIDE_CHECK(contents.job == nullptr || contents.job->contents == &contents);
+  }
   for (const auto& [id, step] : steps_) MEMTIDE_CHECK(step.of_job);
   for (const auto& [id, waiter] : waiters_) {
     MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));
@@ -156,6 +172,7 @@ void EngineState::CheckInvariants() const {
     MEMTIDE_CHECK(job->members.live() == live[job.get()]);
     MEMTIDE_CHECK(job->home == job->shares->home());
     MEMTIDE_CHECK(job->share(Tier::kHost).claims() == claims[job.get()]);
+    MEMTIDE_CHECK(job->common.value() == common[job.get()]);
     for (const Link link : kLinks) {
       MEMTIDE_CHECK(job->forecast.links().in_flight(link) == links[job.get()].in_flight(link));
     }
@@ -171,7 +188,7 @@ void EngineState::CheckInvariants() const {
       MEMTIDE_CHECK(queues.evicting.value() == tally.evicting);
       MEMTIDE_CHECK(queues.prefetches.value() == tally.prefetches);
       MEMTIDE_CHECK(queues.slot_queue.size() == tally.queued);
-      CheckShare(*job, tier, tally.numbers);
+      CheckShare(*job, tier, job->contents == nullptr ? tally.numbers : job->contents->slots());
     }
     const Share& device = job->share(Tier::kDevice);
     MEMTIDE_CHECK(!job->resize.has_value() || device.surplus_regions() > 0 ||

@@ -21,6 +21,7 @@
 #include "daemon/engine/interface/types.h"
 #include "daemon/engine/tables/calls.h"
 #include "daemon/engine/tables/chunk.h"
+#include "daemon/engine/tables/common_contents.h"
 #include "daemon/engine/tables/job_trace.h"
 #include "daemon/engine/tables/member_table.h"
 #include "daemon/engine/tables/name_table.h"
@@ -101,8 +102,12 @@ struct Job {
   std::vector<KeptRank> kept_ranks;  // By rank; empty unless keeps_ranks().
   NameTable names;                   // The ids of contents that ranks share.
   SharedParts parts;
-  std::vector<WaitingCommit> commits;        // They wait for the other ranks.
-  bool orphans_remain = false;               // Chunks of ranks that have ended are still used.
+  std::vector<WaitingCommit> commits;  // They wait for the other ranks.
+  bool orphans_remain = false;         // Chunks of ranks that have ended are still used.
+  // Those of its chunks that are readers of common contents.
+  Count common;
+  // The hidden job that has the memory of these. It has no session and no chunk.
+  CommonContents* contents = nullptr;
   MemberTable members;                       // Its chunks.
   std::vector<ChunkIndex> retry_after_tick;  // Chunks whose write-back failed.
   Count steps;                               // Step parts that are admitted and not done.
@@ -138,7 +143,9 @@ struct Job {
     return slots - std::min(slots, others);
   }
   // Live chunks with a slot at the lowest tier.
-  uint32_t chunks_at_home() const { return members.live() - share(Tier::kHost).claims(); }
+  uint32_t chunks_at_home() const {
+    return members.live() - share(Tier::kHost).claims() - common.value();
+  }
   uint32_t MaxChunks() const {
     return share(home).is_elastic() ? share(home).limit() : share(home).slots().size();
   }

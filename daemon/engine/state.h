@@ -201,6 +201,8 @@ class EngineState {
 
   // --- chunks/admission.cc ---
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
+  // How many of the chunks need a slot of their job there.
+  uint32_t CountRoom(const std::vector<ChunkIndex>& indices, Tier tier) const;
   Verdict TryAdmit(Waiter& waiter, bool may_take_room);
   bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;
   bool ConflictsWhereItWatches(const Waiter& waiter) const;
@@ -306,6 +308,46 @@ class EngineState {
   static absl::Status RankEnded(const Job& job, uint32_t rank);
   void EndWaitForAllRanks(Job& job);
   void NoteCommit(Job& job, Session& session, const CommitCall& call);
+
+  // --- common/contents.cc ---
+  // The common contents of the session's user, of its chunk size.
+  CommonContents& CommonsOf(const Session& session);
+  absl::Status MakeHiddenJob(const Session& session, CommonContents& contents);
+  void MaybeEndHiddenJob(CommonContents& contents);
+  void LendRegions(const Session& session, CommonContents& contents);
+  // Whether memory for more contents is on its way.
+  bool MakeMemory(CommonContents& contents);
+  CommonContent* MakeContent(const Session& session, CommonContents& contents,
+                             const Digest& digest);
+  ChunkIndex MakeReader(Job& job, ChunkIndex like, CommonContent& content);
+  void LeaveContent(CommonContent& content);
+  bool MayBecomeCommon(ChunkIndex index) const;
+  void BecomeCommon(ChunkIndex index, ChunkIndex reader);
+  // Whether the session that writes the chunk has to get a copy first.
+  bool MustCopyToWrite(ChunkIndex index) const {
+    return IsShared(index) || chunks_[index].common != nullptr;
+  }
+  void ExchangeNames(Job& job, const CommitCall& event, size_t nth, ChunkIndex chunk,
+                     ChunkIndex shadow);
+
+  // --- common/offers.cc ---
+  void On(const OfferCall& event);
+  absl::Status CheckOffer(const Session& session, const OfferCall& event) const;
+  void GoOn(const std::shared_ptr<Offer>& offer);
+  bool StartHashing(Session& session, const std::shared_ptr<Offer>& offer);
+  bool StartSharing(Session& session, const std::shared_ptr<Offer>& offer);
+  uint32_t MostInPart(const Job& job) const;
+  void StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
+                 std::vector<ChunkIndex> chunks, size_t first_written);
+  void EndOfferPart(const RunningStep& step, const StepDone& event);
+  void NoteDigests(Session& session, Offer& offer, const ContentResult& result);
+  void EndSharing(Session& session, Offer& offer, const ContentResult& result);
+  void DropReaders(Offer& offer);
+  void AnswerOffer(Offer& offer);
+  void RetryOffers();
+  void EndOffers(Session& session, const absl::Status& why);
+  void WithdrawOffer(Session& session, ChunkId id);
+  void WithdrawOffers(Session& session);
 
   // --- chunks/discard.cc ---
   void On(const DiscardCall& event);
@@ -458,6 +500,7 @@ class EngineState {
   SessionTable sessions_;
   ShareLedger ledger_;
   std::map<JobId, std::unique_ptr<Job>> jobs_;
+  std::map<std::pair<uint32_t, Bytes>, CommonContents> commons_;  // By uid and chunk size.
   ChunkTable chunks_;
   std::map<CallId, std::unique_ptr<Waiter>> waiters_;
   std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
@@ -478,6 +521,10 @@ class EngineState {
     std::vector<SlotNumber> slots;  // At the device.
   };
   std::map<SessionId, Quarantined> quarantines_;  // By sessions that ended, until ClientQuiet.
+
+  // Offers that wait for contents that others make, or for memory.
+  std::vector<std::shared_ptr<Offer>> offers_;
+  bool offers_due_ = false;  // They are to be tried again.
 
   RecordLog record_log_;
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.

@@ -109,7 +109,7 @@ void AddKinds(const InspectReply& node, std::vector<MetricFamily>* families) {
                         "Valid copies of chunks by what they hold; a chunk may have copies on "
                         "several tiers.");
   Family shared =
-      Gauge("memtide_shared_bytes", "What more would be allocated if ranks shared no contents.");
+      Gauge("memtide_shared_bytes", "What more would be allocated if sessions shared no contents.");
   for (const KindUsage& usage : node.kinds) {
     const std::string kind = KindName(usage.kind);
     allocated.Add({{"kind", kind}}, usage.allocated);
@@ -177,6 +177,12 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
   add(Counter("memtide_step_parts_shared_total",
               "Parts that a rank did not compute, because another rank of its training had."),
       counters.parts_shared);
+  add(Counter("memtide_contents_shared_total",
+              "Chunks that came to share a content with other sessions of their user."),
+      counters.contents_shared);
+  add(Counter("memtide_digests_collided_total",
+              "Chunks whose bytes differed from those of a shared content with their digest."),
+      counters.digests_collided);
   add(Counter("memtide_steps_committed_total", "Optimizer steps that were committed."),
       counters.steps_committed);
   add(Counter("memtide_non_finite_gradients_total",

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/content_work.h"
 #include "base/numa.h"
 #include "base/status_macros.h"
 #include "daemon/device/streaming_copy.h"
@@ -57,6 +58,12 @@ size_t StepThreads(const NumaPlacement& placement, size_t placements) {
   return placements == 1 ? std::min(half, cpus) : std::max(size_t{1}, cpus / 2);
 }
 
+HashSecret NewSecret() {
+  absl::StatusOr<HashSecret> secret = HashSecret::Random();
+  MEMTIDE_CHECK(secret.ok()) << secret.status();
+  return *std::move(secret);
+}
+
 }  // namespace
 
 Mover::Link::Link(Device* device)
@@ -73,6 +80,7 @@ Mover::HostNode::HostNode(NumaPlacement where, size_t step_threads)
 Mover::Mover(const std::vector<Device*>& devices, Disk* disk, std::function<void(Event)> post)
     : devices_(devices),
       disk_(disk),
+      hash_secret_(NewSecret()),
       post_(std::move(post)),
       memory_("memtide-memory", {1, 0, HostPlacements(devices).front().cpus}) {
   const std::vector<NumaPlacement> placements = HostPlacements(devices);
@@ -131,6 +139,7 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
     // journal names memory that is not kept (decision 14).
     if (effect.persistent) StoreFd(RegionName(effect.region), region->host->fd());
     region->slot = effect.slot;
+    region->read_only = effect.read_only;
     AnnounceAll(*region);
   } else if (pool.device < devices_.size()) {
     MEMTIDE_ASSIGN_OR_RETURN(region->device,
@@ -380,18 +389,22 @@ void Mover::Start(const StartStep& effect) {
   for (const MemoryPlace& place : effect.chunks) {
     ranges.push_back(At(place, effect.size, Tier::kHost));
   }
-  // All chunks are of one job. Work without chunks is done anywhere.
+  // All chunks are of one user, and most of one job. Work without chunks is done anywhere.
   const size_t host_node = ranges.empty() ? 0 : ranges.front().region->host_node;
-  host_nodes_[host_node]->steps.Push(
-      [this, step = effect.step, work = effect.work, ranges = std::move(ranges)]() mutable {
-        std::vector<char*> chunks;
-        chunks.reserve(ranges.size());
-        for (const Range& range : ranges) chunks.push_back(range.host());
-        const uint64_t non_finite = optimizer::Run(*work, chunks);
-        ranges.clear();
-        // The engine starts only valid work, and arithmetic on it cannot fail.
-        post_(StepDone{step, absl::OkStatus(), non_finite});
-      });
+  host_nodes_[host_node]->steps.Push([this, effect, ranges = std::move(ranges)]() mutable {
+    std::vector<char*> chunks;
+    chunks.reserve(ranges.size());
+    for (const Range& range : ranges) chunks.push_back(range.host());
+    // The engine starts only valid work, and arithmetic on it cannot fail.
+    StepDone done{effect.step, absl::OkStatus()};
+    if (effect.work != nullptr) {
+      done.non_finite_gradients = optimizer::Run(*effect.work, chunks);
+    } else {
+      done.contents = Run(*effect.contents, chunks, effect.size, hash_secret_);
+    }
+    ranges.clear();
+    post_(std::move(done));
+  });
 }
 
 void Mover::UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction) {

@@ -30,6 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
+#include "base/content_hash.h"
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "base/numa.h"
@@ -143,6 +144,8 @@ class Mover {
 
   const std::vector<Device*> devices_;  // By number.
   Disk* const disk_;
+  // Digests of contents leave neither the daemon nor its engine.
+  const HashSecret hash_secret_;
   const std::function<void(Event)> post_;
   Regions regions_;
 

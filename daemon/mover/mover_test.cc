@@ -54,6 +54,32 @@ TEST_F(MoverTest, ASlotThatIsEmptiedHoldsNoMemoryUntilItIsFilledAgain) {
   EXPECT_EQ(inbox_.Await("no region 1"), absl::OkStatus());
 }
 
+TEST_F(MoverTest, ARegionForReadersIsLentToBeReadAndNoMore) {
+  MakeRegion make{RegionId(4), {Tier::kHost}, 0, kSlot * 2, kSlot};
+  make.read_only = true;
+  mover_->Start(make);
+  ASSERT_EQ(inbox_.Await("region 4"), absl::OkStatus());
+  const absl::StatusOr<MemoryExport> memory = mover_->Export(RegionId(4));
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const auto map = [&](int protection) {
+    return mmap(nullptr, kSlot.count(), protection, MAP_SHARED, memory->fd, 0);
+  };
+  EXPECT_EQ(map(PROT_READ | PROT_WRITE), MAP_FAILED);
+  void* const read = map(PROT_READ);
+  ASSERT_NE(read, MAP_FAILED);
+  EXPECT_NE(mprotect(read, kSlot.count(), PROT_READ | PROT_WRITE), 0);
+  // What the daemon writes, a reader sees.
+  StartStep step{StepId(8), {{RegionId(4), Bytes(0)}, {RegionId(4), kSlot}}, kSlot};
+  step.contents = std::make_shared<const ContentWork>(ContentWork{{0}, {{0, 1}}, {{1, 0}}});
+  mover_->Start(step);
+  EXPECT_EQ(inbox_.Await("step 8"), absl::OkStatus());
+  EXPECT_EQ(static_cast<const char*>(read)[0], 0);
+  munmap(read, kSlot.count());
+  close(memory->fd);
+  mover_->Start(DropRegion{RegionId(4)});
+  EXPECT_EQ(inbox_.Await("no region 4"), absl::OkStatus());
+}
+
 TEST_F(MoverTest, EveryEffectIsAnsweredOnceAlsoWhenTheMoverEnds) {
   MakeAll();
   for (int slot = 0; slot < kSlots; ++slot) {

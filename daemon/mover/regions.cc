@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,8 +51,11 @@ absl::StatusOr<MemoryExport> Regions::Export(RegionId id) const {
   }
   MemoryExport exported = found->second->Export();
   if (exported.fd < 0) return exported;
-  // A duplicate stays valid, and the same memory, if the region is dropped before it is sent.
-  exported.fd = fcntl(exported.fd, F_DUPFD_CLOEXEC, 0);
+  // A duplicate stays valid, and the same memory, if the region is dropped before it is sent. One
+  // that was opened for reading can be mapped for no more, and its file only by the daemon's user.
+  const std::string name = absl::StrCat("/proc/self/fd/", exported.fd);
+  exported.fd = found->second->read_only ? open(name.c_str(), O_RDONLY | O_CLOEXEC)
+                                         : fcntl(exported.fd, F_DUPFD_CLOEXEC, 0);
   if (exported.fd < 0) {
     return absl::ResourceExhaustedError(absl::StrCat("duplicating the descriptor of region ",
                                                      id.value(), ": ", strerrorname_np(errno)));

@@ -29,6 +29,7 @@ struct Region {
   uint32_t device_number = 0;
   size_t host_node = 0;  // The Mover's threads that work on host memory, by number.
   Bytes slot;
+  bool read_only = false;  // Clients may only read it.
   // Offsets of a host region's slots without memory. Used by the memory thread only.
   std::set<uint64_t> empty;
 };

@@ -174,7 +174,7 @@ int RunActivations(const CommandLine& line) {
   return 0;
 }
 
-int Run(const CommandLine& line) {
+int RunReplay(const CommandLine& line) {
   if (!line.activations.empty()) return RunActivations(line);
   if (line.traces.empty()) {
     std::cerr << "memtide-replay: TRACE is required (see --help)\n";
@@ -212,5 +212,5 @@ int main(int argc, char** argv) {
     std::cerr << "memtide-replay: " << error.what() << " (see --help)\n";
     return memtide::kExitUsage;
   }
-  return memtide::Run(line);
+  return memtide::RunReplay(line);
 }

@@ -42,6 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckBatch<v1::PrefetchRequest>(data, size);
   CheckBatch<v1::FreeRequest>(data, size);
   CheckBatch<v1::DiscardRequest>(data, size);
+  CheckBatch<v1::OfferRequest>(data, size);
   CheckBatch<v1::DescribeRequest>(data, size);
   CheckBatch<v1::FetchRequest>(data, size);
   if (const auto fetch = Convert<v1::FetchRequest>(data, size); fetch.ok()) {

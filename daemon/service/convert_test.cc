@@ -303,6 +303,21 @@ TEST(ConvertTest, WantsARequestIdWhereARetryMustBeKnown) {
   EXPECT_EQ(CodeOf(discard), StatusCode::kOk);
 }
 
+TEST(ConvertTest, AnOfferHasChunksAndADeadlineThatTheNodeAllows) {
+  v1::OfferRequest offer;
+  EXPECT_EQ(CodeOf(offer), StatusCode::kInvalidArgument) << "it names no chunk";
+  offer.add_chunk_ids(7);
+  EXPECT_EQ(CodeOf(offer), StatusCode::kOk);
+  offer.mutable_deadline()->set_seconds(-1);
+  EXPECT_EQ(CodeOf(offer), StatusCode::kInvalidArgument);
+  OfferReply reply;
+  reply.shared = {0, 2};
+  reply.leased = {1};
+  v1::OfferResponse response;
+  ToResponse(reply, &response);
+  EXPECT_EQ(response.ShortDebugString(), "shared: 0 shared: 2 leased: 1");
+}
+
 TEST(ConvertTest, ReturnsLeasesInTheirOrder) {
   FetchReply reply;
   reply.leases.push_back(

@@ -231,6 +231,14 @@ absl::StatusOr<DiscardCall> ToEvent(const v1::DiscardRequest& request, const Nod
   return event;
 }
 
+absl::StatusOr<OfferCall> ToEvent(const v1::OfferRequest& request, const NodeDefaults& node) {
+  OfferCall event;
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
+  MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
+                           ToDuration("deadline", request.deadline(), node.limits.max_wait));
+  return event;
+}
+
 absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const NodeDefaults& node) {
   DescribeCall event;
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));

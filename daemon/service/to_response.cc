@@ -91,6 +91,8 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   proto->set_steps_committed(counters.steps_committed);
   proto->set_non_finite_gradients(counters.non_finite_gradients);
   proto->set_parts_shared(counters.parts_shared);
+  proto->set_contents_shared(counters.contents_shared);
+  proto->set_digests_collided(counters.digests_collided);
 }
 
 void ToProto(const SessionInfo& session, v1::Session* proto) {
@@ -179,6 +181,11 @@ void ToResponse(const PartReply& reply, v1::StartPartResponse* response) {
   difference->set_rank(reply.difference->rank);
   difference->set_work(reply.difference->work);
   for (const uint32_t number : reply.difference->reads) difference->add_reads(number);
+}
+
+void ToResponse(const OfferReply& reply, v1::OfferResponse* response) {
+  for (const uint32_t number : reply.shared) response->add_shared(number);
+  for (const uint32_t number : reply.leased) response->add_leased(number);
 }
 
 void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response) {

@@ -161,11 +161,14 @@ def offload(
         adopt_everything=False,
         allowance=None if budget is None else budget.allowance_bytes,
         chosen=chosen,
+        shares_contents=_connection.shares_contents,
     )
     if budget is not None:
         runtime.keep_budget(budget)
     runtime.names.know(model)
-    for parameter in model.parameters():
+    # Frozen parameters come first, so that scripts with the same ones have equal chunks of them,
+    # whatever they train beside.
+    for parameter in sorted(model.parameters(), key=lambda p: p.requires_grad):
         runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)
         runtime.manager.adopt_gradient(parameter)

@@ -135,6 +135,9 @@ struct EventText {
   std::string operator()(const DiscardCall& e) const {
     return StrCat(Head("Discard", e), " request ", e.request_id, " ", Text(e.chunks));
   }
+  std::string operator()(const OfferCall& e) const {
+    return StrCat(Head("Offer", e), " ", Text(e.chunks), " deadline ", e.deadline.count());
+  }
   std::string operator()(const DescribeCall& e) const {
     return StrCat(Head("Describe", e), " ", Text(e.chunks));
   }
@@ -238,6 +241,12 @@ struct ReplyText {
     if (r.made) text += " made";
     for (const uint32_t read : r.unknown_reads) StrAppend(&text, " unknown ", read);
     if (r.difference.has_value()) StrAppend(&text, " differs from rank ", r.difference->rank);
+    return text;
+  }
+  std::string operator()(const OfferReply& r) const {
+    std::string text;
+    for (const uint32_t number : r.shared) StrAppend(&text, " shared ", number);
+    for (const uint32_t number : r.leased) StrAppend(&text, " leased ", number);
     return text;
   }
   std::string operator()(const StepReply& r) const {

@@ -42,6 +42,12 @@ absl::Status EngineState::CheckWaiting(const Session& session, size_t chunks) co
   return absl::OkStatus();
 }
 
+uint32_t EngineState::CountRoom(const std::vector<ChunkIndex>& indices, Tier tier) const {
+  return static_cast<uint32_t>(
+      std::count_if(indices.begin(), indices.end(),
+                    [this, tier](ChunkIndex index) { return chunks_[index].takes_room_at(tier); }));
+}
+
 bool EngineState::Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const {
   for (const Pin& pin : chunk.pins) {
     // A chunk is leased at one tier at a time, even by one session.
@@ -95,7 +101,7 @@ Verdict EngineState::TryAdmit(Waiter& waiter, bool may_take_room) {
     const Access access = waiter.AccessOf(i);
     if (chunk.copies.torn && access == Access::kRead) return {Admission::kTorn, i};
     if (Conflicts(chunk, waiter, access)) return {Admission::kConflict, i};
-    if (chunk.pinned()) continue;
+    if (chunk.pinned() || !chunk.takes_room_at(waiter.tier)) continue;
     if (++waiter.new_pins == 1) first_unpinned = i;
     // An older fetch waits for room. This one may overtake it only if all of its chunks are pinned
     // anyway, so that it takes no room.
@@ -250,7 +256,9 @@ void EngineState::RevokeLeases(Waiter& waiter) {
   std::map<SessionId, Revoke> revokes;
   const uint32_t limit = job.LeaseLimit(waiter.tier);
   uint32_t wanted = job.tier(waiter.tier).pinned_chunks();
-  for (const ChunkIndex index : waiter.chunks) wanted += !chunks_[index].pinned();
+  for (const ChunkIndex index : waiter.chunks) {
+    wanted += !chunks_[index].pinned() && chunks_[index].takes_room_at(waiter.tier);
+  }
   if (reason == WaitsFor::kRoom && waiter.tier == job.work && wanted > limit) {
     for (const SessionId id : job.sessions) {
       // Only the clients know which of their leases are idle, so each of them is sent the whole

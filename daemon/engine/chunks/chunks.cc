@@ -83,6 +83,7 @@ void EngineState::On(const FreeCall& event) {
   for (size_t i = 0; i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
     ReleaseLeftBehind(*session, event.chunks[i]);
+    WithdrawOffer(*session, event.chunks[i]);
     if (IsShared(index)) {
       FreeId(*session, event.chunks[i], index);
       continue;
@@ -135,6 +136,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   chunks_.Free(index);
   // A slot that a transfer still uses will be free without the chunk's doing.
   chunk.claim.End();
+  chunk.of_common.End();
   job.members.Free(chunk.member);
   job.trace.Use(chunk.member, TracedOperation::kFree);
   job.forecast.Free(chunk.member, ClockOf(job));
@@ -165,7 +167,9 @@ void EngineState::ForgetChunk(ChunkIndex index) {
   job.retry_after_tick.erase(
       std::remove(job.retry_after_tick.begin(), job.retry_after_tick.end(), index),
       job.retry_after_tick.end());
+  CommonContent* const common = chunk.common;
   chunks_.Release(index);
+  if (common != nullptr) LeaveContent(*common);
   // Memory of the job, or slots at its home tier, may have become free.
   if (job.state() == JobState::kEnding) {
     MaybeDropMemory(job);

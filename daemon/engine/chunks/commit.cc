@@ -13,6 +13,15 @@
 
 namespace memtide {
 
+namespace {
+
+// The number of the chunk that is paired with this one, where chunks precede their shadows.
+size_t Other(const std::vector<ChunkIndex>& indices, size_t i) {
+  return (i + indices.size() / 2) % indices.size();
+}
+
+}  // namespace
+
 absl::Status EngineState::CheckCommit(uint64_t last, const CommitCall& event) const {
   const Limits& limits = options_.limits;
   // Step N+1 follows step N. A process that lost track of the job cannot commit a step twice or
@@ -67,7 +76,11 @@ void EngineState::On(const CommitCall& event) {
     }
     // The bytes under a lease would change for its holder, and an EvictOperation waits for the
     // copies that the chunk has now.
-    const bool pinned = together ? chunk.FindPin(session->id) != nullptr : chunk.pinned();
+    bool pinned = together ? chunk.FindPin(session->id) != nullptr : chunk.pinned();
+    // A pair with a common content exchanges what its ids name, which calls that wait know already.
+    const bool exchanges =
+        MustCopyToWrite(indices[i]) || MustCopyToWrite(indices[Other(indices, i)]);
+    pinned = pinned || (!together && exchanges && job.waiting.NextNaming(indices[i], 0) != nullptr);
     if (!pinned && chunk.evicts.empty()) continue;
     status = absl::AbortedError(absl::StrCat(
         "chunk ", IdOf(indices[i]).value(), pinned ? " is leased" : " is being evicted",
@@ -83,6 +96,10 @@ void EngineState::On(const CommitCall& event) {
 
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
+    if (MustCopyToWrite(indices[i]) || MustCopyToWrite(indices[count + i])) {
+      ExchangeNames(job, event, i, indices[i], indices[count + i]);
+      continue;
+    }
     SwapContents(indices[i], indices[count + i]);
     ResultMoved(indices[count + i], indices[i]);
     UnlinkShadow(indices[i]);

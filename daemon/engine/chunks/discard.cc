@@ -39,7 +39,7 @@ void EngineState::On(const DiscardCall& event) {
   std::vector<bool> shared(event.chunks.size());
   for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
-    shared[i] = IsShared(index);
+    shared[i] = MustCopyToWrite(index);
     if (!shared[i]) status = CheckDiscard(*session, index);
   }
   if (!status.ok()) return Refuse(event.call, status);

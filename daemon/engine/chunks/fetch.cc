@@ -48,7 +48,7 @@ absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& ev
                                                    TierName(event.tier), " tier of this node"));
   }
   const uint32_t limit = job.LeaseLimit(event.tier);
-  if (indices.size() > limit) {
+  if (CountRoom(indices, event.tier) > limit) {
     return absl::ResourceExhaustedError(
         absl::StrCat("requested leases of ", indices.size(), " chunks at once; the job's ",
                      TierName(event.tier), " share of ", FormatBytes(job.share(event.tier).bytes()),
@@ -92,7 +92,7 @@ void EngineState::On(const FetchCall& event) {
   }
   if (status.ok()) status = CheckWaiting(*session, indices->size());
   if (!status.ok()) return Refuse(event.call, status);
-  const auto is_shared = [this](ChunkIndex index) { return IsShared(index); };
+  const auto is_shared = [this](ChunkIndex index) { return MustCopyToWrite(index); };
   if (event.access == Access::kWrite && std::any_of(indices->begin(), indices->end(), is_shared)) {
     return Unshare(*session, event, *indices);
   }
@@ -257,6 +257,7 @@ void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
   if (waiter.runs_step()) run = std::get<RunStep>(waiter.then);
   Leave(waiter);
   if (run.unsharing != nullptr) DropCopies(*run.unsharing);
+  if (run.offer != nullptr) DropReaders(*run.offer);
   PartEnded(owner, run.part, /*computed=*/false);
 }
 

@@ -35,6 +35,8 @@ void EngineState::Settle() {
         Advance(*index);
       } else if (const absl::optional<WorkList::RoomCheck> check = work_.TakeRoomCheck()) {
         MakeRoom(*check->job, check->tier);
+      } else if (offers_due_) {
+        RetryOffers();
       } else if (!PrefetchOrWriteBack()) {
         break;
       }
@@ -199,7 +201,7 @@ void EngineState::StopPrefetch(Chunk& chunk) {
 
 bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
   Chunk& chunk = chunks_[index];
-  if (chunk.slot(tier)) return true;
+  if (chunk.has_slot(tier)) return true;
   Share& share = chunk.job->share(tier);
   std::deque<ChunkIndex>& queue = chunk.job->tier(tier).slot_queue;
   const bool queued = (chunk.waits_for & Bit(tier)) != 0;
@@ -249,6 +251,11 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
   if (!job.waiting.empty()) AdmitWaiting(job, tier);
   TierQueues& queues = job.tier(tier);
   Share& share = job.share(tier);
+  if (job.contents != nullptr) {
+    offers_due_ = !offers_.empty();
+    if (!offers_due_) ledger_.Satisfy(share);
+    return;
+  }
   share.by_slot() ? GiveSurplusBack(job) : ReleaseSurplusSlots(job, tier);
   const size_t free = share.slots().spare_slots();
   const size_t waiting = queues.slot_queue.size();
@@ -272,6 +279,9 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
 }
 
 MemoryPlace EngineState::PlaceOf(const Chunk& chunk, Tier tier) const {
+  if (!chunk.takes_room_at(tier)) {
+    return chunk.common->of->job->share(tier).PlaceOf(chunk.common->slot.number());
+  }
   return chunk.job->share(tier).PlaceOf(chunk.slot(tier).number());
 }
 

@@ -32,7 +32,7 @@ absl::Status EngineState::CheckStep(const Session& session, const StepCall& even
         absl::StrCat("reads: ", event.reads, " of ", indices.size(), " chunks"));
   }
   const uint32_t limit = job.LeaseLimit(Tier::kHost);
-  if (indices.size() > limit) {
+  if (CountRoom(indices, Tier::kHost) > limit) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a step of ", indices.size(), " chunks at once; the job's host share of ",
                      FormatBytes(job.share(Tier::kHost).bytes()), " can hold ", limit,
@@ -85,12 +85,15 @@ void EngineState::On(const StepCall& event) {
   if (status.ok()) status = indices.ok() ? CheckStep(*session, event, *indices) : indices.status();
   if (!status.ok()) return Refuse(event.call, status);
   LearnStep(*session, event);
-  RunStep run{event.work, event.part, absl::nullopt, nullptr};
+  RunStep run;
+  run.work = event.work;
+  run.part = event.part;
   if (event.contents.has_value() && job.shares_contents()) {
     if (SharePart(*session, event, &*indices, &run.difference)) return;
   } else {
     std::vector<bool> shared(indices->size());
-    for (size_t i = event.reads; i < indices->size(); ++i) shared[i] = IsShared((*indices)[i]);
+    for (size_t i = event.reads; i < indices->size(); ++i)
+      shared[i] = MustCopyToWrite((*indices)[i]);
     status = GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/false, &*indices);
     if (!status.ok()) return Refuse(event.call, status);
   }
@@ -126,6 +129,7 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
   start.step = StepId(waiter.session.value());
   start.size = waiter.job->chunk_size;
   start.work = then.work;
+  start.contents = then.contents;
   for (size_t i = 0; i < waiter.chunks.size(); ++i) {
     const ChunkIndex index = waiter.chunks[i];
     Chunk& chunk = chunks_[index];
@@ -141,16 +145,18 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
   }
   Reply reply;
   reply.call = waiter.call;
-  steps_.emplace(start.step, RunningStep{waiter.call, waiter.session, waiter.owner,
-                                         chunks_.Hold(std::move(waiter.chunks)),
-                                         waiter.first_written, then.part, then.unsharing,
-                                         std::move(waiter.of_session), std::move(waiter.step)});
+  steps_.emplace(
+      start.step,
+      RunningStep{waiter.call, waiter.session, waiter.owner, chunks_.Hold(std::move(waiter.chunks)),
+                  waiter.first_written, then.part, then.unsharing, then.offer,
+                  std::move(waiter.of_session), std::move(waiter.step)});
   // The RunningStep has the counts and pins from here on. What the mover computes ends at StepDone,
   // even if its session ends before.
   PartReply part;
   part.difference = then.difference;
   Leave(waiter);
-  if (start.work != nullptr) return Emit(std::move(start));
+  const bool is_for_mover = start.work != nullptr || start.contents != nullptr;
+  if (is_for_mover) return Emit(std::move(start));
   part.places = std::move(start.chunks);
   reply.value = std::move(part);
   Emit(std::move(reply));
@@ -160,6 +166,7 @@ void EngineState::On(const StepDone& event) {
   if (steps_.count(event.step) == 0) return;
   const RunningStep step = EndStep(event.step, event.status, event.non_finite_gradients);
   if (step.unsharing != nullptr) return EndUnsharing(step, event.status);
+  if (step.offer != nullptr) return EndOfferPart(step, event);
   if (!event.status.ok()) return Refuse(step.call, event.status);
   Reply reply;
   reply.call = step.call;

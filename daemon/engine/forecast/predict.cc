@@ -112,7 +112,7 @@ absl::optional<ResidencyPlan::Slots> EngineState::SlotsToPlan(const Job& job) co
     return absl::nullopt;
   }
   ResidencyPlan::Slots slots;
-  slots.upper = job.share(job.work).slots().size();
+  slots.upper = job.share(job.work).slots().size() + job.common.value();
   if (job.work == Tier::kDevice && job.home == Tier::kSsd) {
     slots.middle = job.share(Tier::kHost).slots().size();
   }
@@ -176,7 +176,7 @@ void EngineState::Rank(ChunkIndex index) {
 }
 
 bool EngineState::IsPinnedAt(const Chunk& chunk, Tier tier) const {
-  return tier != Tier::kSsd && chunk.live() && chunk.pinned_at(tier);
+  return tier != Tier::kSsd && chunk.live() && chunk.pinned_at(tier) && chunk.takes_room_at(tier);
 }
 
 bool EngineState::MayLeave(const Chunk& chunk, Tier tier) const {

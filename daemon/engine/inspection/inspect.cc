@@ -1,6 +1,7 @@
 // Inspect and drain: what operators and metrics see.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "daemon/engine/state.h"
@@ -10,11 +11,17 @@ namespace memtide {
 std::vector<KindUsage> EngineState::Kinds(const Job* job) const {
   std::vector<KindUsage> kinds(kChunkKinds);
   for (int i = 0; i < kChunkKinds; ++i) kinds[i].kind = static_cast<ChunkKind>(i);
+  std::set<const CommonContent*> counted;
   for (uint32_t i = 0; i < chunks_.size(); ++i) {
     const Chunk& chunk = chunks_[ChunkIndex(i)];
     if (!chunk.live() || (job != nullptr && chunk.job != job)) continue;
     KindUsage& kind = kinds[static_cast<int>(chunk.kind)];
     const Bytes size = chunk.job->chunk_size;
+    // What sessions have in common is counted once among all jobs.
+    if (job == nullptr && chunk.common != nullptr && !counted.insert(chunk.common).second) {
+      kind.shared += size;
+      continue;
+    }
     kind.allocated += size;
     const size_t names = chunk.job->names.NamesOf(ChunkIndex(i)).size();
     if (names > 1) kind.shared += size * (names - 1);
@@ -61,8 +68,8 @@ void EngineState::On(const InspectCall& event) {
   seen.limits = options_.limits;
   seen.session_count = static_cast<uint32_t>(sessions_.size());
   seen.chunk_count = chunks_.live();
-  seen.waiting_calls =
-      static_cast<uint32_t>(opens_.size() + waiters_.size() + evicts_.size() + steps_.size());
+  seen.waiting_calls = static_cast<uint32_t>(opens_.size() + waiters_.size() + evicts_.size() +
+                                             steps_.size() + offers_.size());
   for (const auto& [id, job] : jobs_) {
     seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size() +
                                                 job->resize.has_value());

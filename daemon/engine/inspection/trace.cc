@@ -43,6 +43,7 @@ TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
 void EngineState::On(const TraceCall& event) {
   const Job* found = nullptr;
   for (const auto& [id, job] : jobs_) {
+    if (job->contents != nullptr) continue;  // It has no chunks.
     if (event.job.value() != 0 ? id != event.job : job->state() != JobState::kRunning) continue;
     if (found != nullptr) {
       return Refuse(event.call, absl::InvalidArgumentError(

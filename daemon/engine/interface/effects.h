@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
+#include "base/content_work.h"
 #include "base/memory_kind.h"
 #include "daemon/engine/interface/record.h"
 #include "daemon/engine/interface/types.h"
@@ -121,6 +122,11 @@ struct PartReply {
   std::vector<uint32_t> unknown_reads;
   absl::optional<PartDifference> difference;  // Beside `places`.
 };
+struct OfferReply {
+  // Chunks, by their number in the call: those that share a content now, and those that would if
+  // the session had no lease on them.
+  std::vector<uint32_t> shared, leased;
+};
 struct ResizeReply {
   uint32_t device_slots = 0, lease_budget = 0;  // As in OpenReply.
 };
@@ -129,7 +135,7 @@ struct Reply {
   absl::Status status;
   // monostate for errors and for calls that answer nothing.
   std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply,
-               ResizeReply, TraceReply, StepReply, PartReply>
+               ResizeReply, TraceReply, StepReply, PartReply, OfferReply>
       value;
 };
 
@@ -224,6 +230,7 @@ struct MakeRegion {
   Bytes size, slot;                               // Whole slots of that size.
   MemoryKind memory = MemoryKind::kSharedMemory;  // How it will be lent.
   bool persistent = false;                        // The region outlives the daemon.
+  bool read_only = false;                         // Clients may only read it.
   // The device that the job uses, if the region is host memory and the job uses one.
   absl::optional<uint32_t> near_device;
 };
@@ -275,12 +282,14 @@ struct AwaitTransfer {
   TransferId transfer;
 };
 
-// Runs the work over the chunks at these places of host memory, of `size` bytes each.
+// Runs the work over the chunks at these places of host memory, of `size` bytes each: that of an
+// optimizer, or what is done with contents.
 struct StartStep {
   StepId step;
   std::vector<MemoryPlace> chunks;
   Bytes size;
-  std::shared_ptr<const optimizer::Work> work;
+  std::shared_ptr<const optimizer::Work> work;  // Null: `contents` is not.
+  std::shared_ptr<const ContentWork> contents;
 };
 
 using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction,

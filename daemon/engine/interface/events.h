@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
+#include "base/content_work.h"
 #include "base/digest.h"
 #include "base/memory_kind.h"
 #include "daemon/engine/interface/record.h"
@@ -150,6 +151,15 @@ struct DiscardCall {
   uint64_t request_id = 0;
   std::vector<ChunkId> chunks;
 };
+// The session will not write these chunks soon: those whose bytes another session of the user has
+// offered, too, come to share one content (common/offers.cc). Answered when all that can be shared
+// now is shared. What is leased, or used by a call, stays as it is.
+struct OfferCall {
+  CallId call;
+  SessionId session;
+  std::vector<ChunkId> chunks;
+  Duration deadline{0};  // Zero: the limit max_wait.
+};
 struct DescribeCall {
   CallId call;
   SessionId session;
@@ -272,6 +282,7 @@ struct StepDone {
   StepId step;
   absl::Status status;
   uint64_t non_finite_gradients = 0;  // Zero if the work does not count them.
+  ContentResult contents;             // Empty without such work.
 };
 
 // The first event after a restart. The recorded jobs linger, each with its whole time to live. Jobs
@@ -293,12 +304,13 @@ struct HostMemory {
 // Time passed. At least every 100 ms while anything waits.
 struct Tick {};
 
-using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall,
-                           AllocateCall, FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall,
-                           DescribeCall, ReportCall, ResizeCall, ReturnRegionsCall, InspectCall,
-                           TraceCall, DrainCall, TransferDone, RegionMade, RegionDropped, StoreMade,
-                           StoreDropped, Tick, StepCall, CommitCall, StepDone, Restore, HostMemory,
-                           SlotReleased, SlotPopulated, ClientQuiet, DiscardCall, EndPartCall>;
+using Event =
+    std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall, AllocateCall,
+                 FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall, DescribeCall,
+                 ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
+                 TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick, StepCall,
+                 CommitCall, StepDone, Restore, HostMemory, SlotReleased, SlotPopulated,
+                 ClientQuiet, DiscardCall, EndPartCall, OfferCall>;
 
 }  // namespace memtide
 

@@ -104,7 +104,7 @@ struct PoolUsage {
 struct KindUsage {
   ChunkKind kind = ChunkKind::kOther;
   Bytes allocated, device, host, ssd;
-  Bytes shared;  // What more would be allocated if ranks shared no contents.
+  Bytes shared;  // What more would be allocated if sessions shared no contents.
 };
 
 // What one of several ranks uses of the job that they share.
@@ -139,6 +139,9 @@ struct Counters {
   // Optimizer steps: parts that were computed, and whole steps that were committed.
   uint64_t step_parts = 0, steps_committed = 0, non_finite_gradients = 0;
   uint64_t parts_shared = 0;  // Parts that a rank did not compute, since another one had.
+  // Chunks that came to share a content of their user, and those whose bytes differed although
+  // their digests did not.
+  uint64_t contents_shared = 0, digests_collided = 0;
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
   Bytes balloon;  // Memory that balloons released to the machine.

@@ -63,7 +63,10 @@ void EngineState::SendBudgets(const Job& job, const ShareLedger::Change& change)
 
 void EngineState::SendBudget(SessionId session, uint32_t slots, uint32_t most_slots) {
   const Job& job = *sessions_.Find(session)->job;
-  Emit(SendLeaseBudget{session, slots, job.LeaseBudgetOf(slots), job.LeaseBudgetOf(most_slots)});
+  // Chunks whose content is common are leased beside those that need the job's slots.
+  const uint32_t common = job.common.value();
+  Emit(SendLeaseBudget{session, slots + common, job.LeaseBudgetOf(slots) + common,
+                       job.LeaseBudgetOf(most_slots)});
 }
 
 void EngineState::ReleaseSurplusSlots(Job& job, Tier tier) {

@@ -63,6 +63,7 @@ void EngineState::Grow(Job& job, Tier tier) {
   // Device memory ends with the daemon, so that no region of it is persistent.
   const bool on_device = tier == Tier::kDevice;
   MakeRegion region{RegionId(number), share.pool(), job.uid, size, job.chunk_size};
+  region.read_only = job.contents != nullptr;
   if (on_device) {
     region.memory = job.device_memory;
   } else {
@@ -97,6 +98,9 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
     job.last_error = status;
     // FinishOpening() refuses the job when the segments of the other tiers are made, too.
     if (job.state() == JobState::kMaking) job.making_status.Update(status);
+    for (const std::shared_ptr<Offer>& offer : offers_) {
+      if (&CommonsOf(*sessions_.Find(offer->session)) == job.contents) offer->lacks_memory = true;
+    }
     // The home tier makes no memory later by itself: the next allocation requests it again.
     if (tier == job.home && share.slots().backed_slots() < kMinSlots) {
       RefuseAllocations(job, status);
@@ -124,6 +128,11 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
 
 void EngineState::SendRegions(const Job& job, uint32_t region) {
   if (job.state() == JobState::kEnding) return;
+  if (job.contents != nullptr) {
+    for (const SessionId session : job.contents->lent_to) {
+      Emit(SendRegion{session, RegionId(region)});
+    }
+  }
   for (const SessionId session : job.sessions) {
     // Sessions that still wait for their Open get all regions with its answer.
     if (!sessions_.Find(session)->opening) Emit(SendRegion{session, RegionId(region)});
@@ -144,7 +153,7 @@ void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status
       tier, share.make_later() ? share.slots().backed_slots() : share.most_slots());
   for (Waiter* waiter : newest_first) {
     const bool too_many = waiter->admitted && job.tier(tier).pinned_chunks() > limit;
-    if (too_many || waiter->chunks.size() > limit) Fail(*waiter, status);
+    if (too_many || CountRoom(waiter->chunks, tier) > limit) Fail(*waiter, status);
   }
 }
 

@@ -37,13 +37,22 @@ ChunkId EngineState::IdFor(ChunkIndex index, SessionId id) const {
   return job.names.IdFor(index, id, IdOf(index));
 }
 
-// REQUIRES: if it is the only id of `from`, that entry is not pinned.
+// REQUIRES: if it is the only id of `from`, that entry is not pinned, but for a lease that the
+// session leaves behind.
 void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
   const Name name = NameOf(job, id, from);
+  Session* const owner = sessions_.Find(name.owner);
+  if (owner != nullptr) WithdrawOffer(*owner, id);  // Its digest was that of the other entry.
   const bool is_last = job.names.Move(name, from, OwnName(from), to, OwnName(to));
   MarkDirty(from);
   MarkDirty(to);
-  if (is_last) FreeChunk(from);
+  if (!is_last) return;
+  if (owner != nullptr) {
+    // A lease that was left behind keeps the entry.
+    const auto lease = owner->left_behind.find(id);
+    if (lease != owner->left_behind.end() && lease->second == from) return;
+  }
+  FreeChunk(from);
 }
 
 // A new entry for a content of the same kind. No id names it yet. RESOURCE_EXHAUSTED: the home tier
@@ -52,7 +61,7 @@ absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
   if (job.share(job.home).slots().free_slots() == 0) {
     Grow(job, job.home);
     return absl::ResourceExhaustedError(
-        absl::StrCat("ranks share the content of chunk ", IdOf(like).value(), ", and the job's ",
+        absl::StrCat("sessions share the content of chunk ", IdOf(like).value(), ", and the job's ",
                      TierName(job.home), " share has no slot for a copy of it; enlarge that pool"));
   }
   const ChunkIndex index = chunks_.Claim(&job);
@@ -112,12 +121,12 @@ void EngineState::Unshare(Session& session, const FetchCall& event,
   absl::Status status;
   if (!job.share(Tier::kHost).exists()) {
     status = absl::FailedPreconditionError(
-        "ranks share the content, and this node has no host pool in which it could be copied");
+        "the content is shared, and this node has no host pool in which it could be copied");
   } else if (!event.wait) {
-    status = absl::UnavailableError("ranks share the content; a copy has to be made first");
+    status = absl::UnavailableError("the content is shared; a copy has to be made first");
   }
   for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
-    if (!IsShared(indices[i])) continue;
+    if (!MustCopyToWrite(indices[i])) continue;
     if (chunks_[indices[i]].copies.torn) {
       status = Lost(indices[i]);
       continue;
@@ -133,7 +142,7 @@ void EngineState::Unshare(Session& session, const FetchCall& event,
   const uint32_t limit = job.LeaseLimit(Tier::kHost);
   if (status.ok() && 2 * count > limit) {
     status = absl::ResourceExhaustedError(absl::StrCat(
-        count, " chunks whose content ranks share are to be written at once; the job's host share ",
+        count, " chunks whose content is shared are to be written at once; the job's host share ",
         "can hold ", limit, " with their copies; write fewer at a time"));
   }
   if (!status.ok()) {
@@ -174,7 +183,7 @@ void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& stat
     const ChunkIndex shared = unsharing.shared[i], copy = unsharing.copies[i];
     // The id was freed meanwhile, or names another entry: this copy is of no use.
     if (!chunks_[copy].live()) continue;
-    if (Find(job, id) != shared || !IsShared(shared)) {
+    if (Find(job, id) != shared || !MustCopyToWrite(shared)) {
       FreeChunk(copy);
       continue;
     }
@@ -217,6 +226,10 @@ void EngineState::ReleaseLeftBehind(Session& session, ChunkId id) {
   const ChunkIndex index = found->second;
   session.left_behind.erase(found);
   ReleaseLease(session, index);
+  // No id names a common content any more that the session has left.
+  const Chunk& chunk = chunks_[index];
+  const bool is_left = chunk.live() && chunk.common != nullptr && !chunk.pinned();
+  if (is_left && session.job->names.NamesOf(index).empty()) FreeChunk(index);
 }
 
 // Ends one id of a content that others name, too.

@@ -41,6 +41,7 @@ void EngineState::On(const CloseCall& event) {
 void EngineState::EndSession(Session& session, const absl::Status& why, Ending ending) {
   const SessionId id = session.id;
   EndWaitingParts(session, why);
+  EndOffers(session, why);
   for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) Fail(*waiter, why);
   std::vector<EvictOperation*> evicts;
   for (const auto& [call, evict] : evicts_) {
@@ -78,6 +79,7 @@ void EngineState::EndSession(Session& session, const absl::Status& why, Ending e
     }
   }
   session.left_behind.clear();
+  WithdrawOffers(session);
   if (session.job != nullptr) LeaveRanks(session);
   if (session.job != nullptr) LeaveRegions(*session.job, id);
   LeaveJob(session);
@@ -137,6 +139,7 @@ void EngineState::On(const Tick&) {
       if (job->share(tier).exists()) ScheduleRoomCheck(*job, tier);
     }
   }
+  offers_due_ = !offers_.empty();
   for (Job* job : expired) EndJob(*job);
   // Waiting Opens are tried once more, and refused when their deadline has passed.
   OpenWaiting();

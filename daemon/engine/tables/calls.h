@@ -31,14 +31,37 @@ struct Unsharing {
   std::vector<ChunkIndex> shared, copies;
 };
 
+// An OfferCall that is not answered yet (common/offers.cc).
+struct Offer {
+  struct Item {
+    uint32_t number = 0;  // In the call.
+    ChunkId id;
+    Version version;               // What a step part reads has it.
+    ChunkIndex reader = kNoChunk;  // Reads the content until the chunk itself does.
+    bool is_copied = false;        // The part makes the content. Otherwise it compares with it.
+  };
+  CallId call;
+  SessionId session;
+  Duration deadline{0};       // Each step part has it.
+  Instant patience;           // For contents that others make, and for memory.
+  bool lacks_memory = false;  // No more is made for the call.
+  std::vector<Item> open;     // Not decided.
+  std::vector<Item> in_part;  // In the step part that waits or runs.
+  OfferReply reply;
+  Count::Token of_session;  // In its waiting_calls, while no part waits or runs.
+};
+
 // What happens when all chunks of a Waiter are at its tier: its session gets leases, or a step part
 // is computed.
 struct GrantLeases {};
 struct RunStep {
-  std::shared_ptr<const optimizer::Work> work;  // Null: the session computes the part.
-  uint64_t part = 0;                            // Its number, if so; otherwise zero.
+  std::shared_ptr<const optimizer::Work> work;
+  uint64_t part = 0;  // Its number, if the session computes the part; otherwise zero.
   absl::optional<PartDifference> difference;
   std::shared_ptr<const Unsharing> unsharing;
+  // An offer, and what its part does with contents.
+  std::shared_ptr<const ContentWork> contents;
+  std::shared_ptr<Offer> offer;
 };
 
 // A fetch or step that is not answered yet. A step pins its chunks under an id of its own, so that
@@ -90,6 +113,7 @@ struct RunningStep {
   size_t first_written = 0;
   uint64_t part = 0;  // Not zero: the owner computes it, and ends it by this number.
   std::shared_ptr<const Unsharing> unsharing;
+  std::shared_ptr<Offer> offer;
   Count::Token of_session;  // In its waiting_calls, unless the session has ended.
   Count::Token of_job;      // In Job::steps.
 };

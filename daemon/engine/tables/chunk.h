@@ -4,8 +4,9 @@
 // bit is set, the chunk was never written and reads as zeros, or as anything if it is `undefined`
 // or `discarded`. A chunk owns a slot where it has a copy or is getting one, and at its home tier:
 // always if that is the job's lowest tier, and from its first copy there on, as long as it has
-// content, if it claims a slot of host memory above it. At most one transfer of a chunk is in
-// flight. A chunk with pins keeps its copy at pin_tier.
+// content, if it claims a slot of host memory above it. The copy of a common content (common/) is
+// in host memory, which is its home, in a slot that is none of the job's. At most one transfer of a
+// chunk is in flight. A chunk with pins keeps its copy at pin_tier.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_CHUNK_H_
 #define MEMTIDE_DAEMON_ENGINE_TABLES_CHUNK_H_
 
@@ -19,6 +20,7 @@
 #include "base/count.h"
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/types.h"
+#include "daemon/engine/tables/common_contents.h"
 #include "daemon/engine/tables/tier_mark.h"
 #include "daemon/pool/slot_pool.h"
 
@@ -152,6 +154,10 @@ struct Chunk {
   Tier home = Tier::kSsd;
   // The home is host memory although the job has SSD, too: the chunk counts in Share::claims.
   Count::Token claim;
+  // What the chunk holds is common to sessions of the user, and is not written. It counts as its
+  // reader, and, as long as the chunk is live, in Job::common.
+  CommonContent* common = nullptr;
+  Count::Token of_readers, of_common;
   // The chunk ends with the job's last session, and is not recorded.
   bool transient = false;
   // Bit per tier: the chunk stands in the slot queue of that tier.
@@ -169,6 +175,10 @@ struct Chunk {
   bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
   // Whether the slot at `tier` stays while it has no copy.
   bool KeepsSlot(Tier tier) const { return tier == home && (!claim || copies.valid != 0); }
+  // Whether there is memory for a copy at the tier, the job's or that of a common content.
+  bool has_slot(Tier tier) const { return slot(tier) || !takes_room_at(tier); }
+  // Whether a copy at the tier needs a slot of the job.
+  bool takes_room_at(Tier tier) const { return common == nullptr || tier != Tier::kHost; }
   Slot& slot(Tier tier) { return copies.slots[static_cast<int>(tier)]; }
   const Slot& slot(Tier tier) const { return copies.slots[static_cast<int>(tier)]; }
   // The session or step that excludes all others, if there is one.

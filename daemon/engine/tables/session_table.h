@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "base/count.h"
+#include "base/digest.h"
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/events.h"
 #include "daemon/engine/interface/types.h"
@@ -50,6 +51,12 @@ struct Session {
   // Entries that the session had leased for reading when one of its ids was given a content of its
   // own: the lease ends with that of the id.
   std::map<ChunkId, ChunkIndex> left_behind;
+  // Digests of the chunks that the session has offered, each of the content of a version.
+  struct Offered {
+    Version version;
+    Digest digest;
+  };
+  std::map<ChunkId, Offered> offered;
   Count leases, waiting_calls;
   std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
 

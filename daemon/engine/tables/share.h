@@ -140,6 +140,7 @@ class Share {
   uint32_t slots_per_segment_ = 0;
   uint32_t making_ = kNoSegment;
   bool starved_ = false, by_slot_ = false, make_later_ = false;
+  bool keeps_all_ = false;  // All of it is guaranteed, as no content in it ever leaves.
   bool deflating_ = false;  // One slot is being populated again.
   absl::optional<SlotPool> slots_;
   Count claims_;

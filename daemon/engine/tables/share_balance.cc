@@ -105,6 +105,7 @@ ShareLedger::Change ShareLedger::SetTarget(Share& share, uint32_t target) {
   const uint32_t less = share.target_ - std::min(share.target_, target);
   share.balloon_ -= std::min(share.balloon_, less);
   share.target_ = target;
+  if (share.keeps_all_) share.guaranteed_ = std::max(uint32_t{1}, target);
   share.slots_->Resize(target - share.balloon_);
   Charge(share);
   Change change = ChangeOf(share);
@@ -124,6 +125,7 @@ absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32
   growth.target = share.Reachable(uint64_t{share.target_} + lacking, /*up=*/true);
   if (growth.target <= share.target_) return absl::nullopt;
   const Bytes more = share.chunk_size() * (growth.target - share.target_);
+  if (share.keeps_all_ && more > Unguaranteed(pool)) return absl::nullopt;
   const Bytes fair_share = FairShare(pool, opens);
   growth.is_guaranteed = growth.target <= share.guaranteed_;
   // On SSD only slots that were never used are reclaimed, so that no job loses anything to another.

@@ -100,6 +100,23 @@ absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const Op
   return shares;
 }
 
+absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::LendForContents(JobId job,
+                                                                        Bytes chunk_size) {
+  std::unique_ptr<JobShares> shares(new JobShares(this, job, chunk_size, {Tier::kDevice}));
+  Share& share = (*shares)[Tier::kHost];
+  const uint64_t most =
+      std::min<uint64_t>(Unguaranteed({Tier::kHost}) / chunk_size, uint64_t{limits_.chunks});
+  if (most == 0) return NotEnough(share, Bytes(0), 1);
+  share.keeps_all_ = true;
+  share.limit_ = static_cast<uint32_t>(most);
+  share.guaranteed_ = 1;
+  share.slots_per_segment_ =
+      static_cast<uint32_t>(std::min(UsualSegment(Tier::kHost, chunk_size), most));
+  share.slots_.emplace(0);
+  shares->state_ = JobState::kRunning;
+  return shares;
+}
+
 absl::Status ShareLedger::NotEnough(const Share& share, Bytes requested, uint64_t least) const {
   const Pool pool = share.pool();
   const Bytes free = std::min(Free(pool), Unguaranteed(pool));

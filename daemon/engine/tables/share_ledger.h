@@ -162,6 +162,10 @@ class ShareLedger {
   // little, or the job would have too many regions. REQUIRES: CheckDevice() is OK.
   absl::StatusOr<std::unique_ptr<JobShares>> Lend(JobId job, const OpenCall& open,
                                                   MemoryKind device_memory);
+  // A share of host memory alone, for what sessions of a user have in common. It is empty, grows by
+  // PlanGrowth() and Grow(), and keeps what it has. RESOURCE_EXHAUSTED: the pool has no room for a
+  // chunk.
+  absl::StatusOr<std::unique_ptr<JobShares>> LendForContents(JobId job, Bytes chunk_size);
   // The shares of a recorded job, without memory. Then BackSegment for each recorded segment,
   // Share::TakeNumbers, and RestoreTarget. DATA_LOSS, FAILED_PRECONDITION: the record fits no job.
   absl::StatusOr<std::unique_ptr<JobShares>> Restore(const JobRecord& record,

@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/content_work.h"
 #include "daemon/engine/engine.h"
 #include "daemon/optimizer/work.h"
 #include "gtest/gtest.h"
@@ -60,8 +61,14 @@ class EngineByteHarness {
     if (const auto* step = std::get_if<StartStep>(&effect)) {
       std::vector<char*> chunks;
       for (const MemoryPlace& place : step->chunks) chunks.push_back(At(place));
-      const uint64_t non_finite = status.ok() ? optimizer::Run(*step->work, chunks) : 0;
-      Post(StepDone{step->step, std::move(status), non_finite});
+      StepDone done{step->step, status};
+      if (status.ok() && step->work != nullptr) {
+        done.non_finite_gradients = optimizer::Run(*step->work, chunks);
+      } else if (status.ok()) {
+        done.contents = Run(*step->contents, chunks, step->size, secret_);
+        if (plant_collisions_) done.contents.digests.assign(done.contents.digests.size(), {1, 1});
+      }
+      Post(done);
     } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
       Post(SlotReleased{empty->place});
     } else if (const auto* fill = std::get_if<PopulateSlot>(&effect)) {
@@ -137,7 +144,7 @@ class EngineByteHarness {
     return OpenRank(job, time_to_live, 0, 0, opened);
   }
   SessionId OpenRank(const std::string& job, Duration time_to_live, uint32_t rank, uint32_t ranks,
-                     OpenReply* opened = nullptr) {
+                     OpenReply* opened = nullptr, uint32_t uid = 1000) {
     OpenCall open;
     open.rank = rank;
     open.ranks = ranks;
@@ -147,7 +154,7 @@ class EngineByteHarness {
     open.job_name = job;
     open.time_to_live = time_to_live;
     open.elastic = elastic_;
-    Post(ClientConnected{open.session, 1000, 1});
+    Post(ClientConnected{open.session, uid, 1});
     Post(open);
     FinishUntilAnswered(open.call);
     const Reply& reply = ReplyTo(open.call);
@@ -214,7 +221,10 @@ class EngineByteHarness {
   }
 
   std::vector<Revoke> revokes_;
-  bool elastic_ = false;  // For the jobs that Open() opens.
+  std::set<RegionId> read_only_regions_;
+  std::set<std::pair<SessionId, RegionId>> sent_;
+  bool elastic_ = false;           // For the jobs that Open() opens.
+  bool plant_collisions_ = false;  // All contents have one digest.
 
  private:
   char* Lease(SessionId session, ChunkId chunk, Access access) {
@@ -249,6 +259,7 @@ class EngineByteHarness {
       regions_[region->region] = Zeros(region->size);
       if (region->pool.tier == Tier::kDevice) device_regions_.push_back(region->region);
       if (region->persistent) persistent_.insert(region->region.value());
+      if (region->read_only) read_only_regions_.insert(region->region);
       Post(RegionMade{region->region, absl::OkStatus()});
     } else if (auto* store = std::get_if<MakeStore>(&effect)) {
       stores_[store->store] = Zeros(store->size);
@@ -256,10 +267,13 @@ class EngineByteHarness {
       Post(StoreMade{store->store, absl::OkStatus()});
     } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
       regions_.erase(drop->region);
+      read_only_regions_.erase(drop->region);
       Post(RegionDropped{drop->region});
     } else if (auto* drop = std::get_if<DropStore>(&effect)) {
       stores_.erase(drop->store);
       Post(StoreDropped{drop->store});
+    } else if (auto* send = std::get_if<SendRegion>(&effect)) {
+      sent_.insert({send->session, send->region});
     } else if (auto* revoke = std::get_if<Revoke>(&effect)) {
       revokes_.push_back(*revoke);
     } else if (auto* lost = std::get_if<JobLost>(&effect)) {
@@ -287,6 +301,7 @@ class EngineByteHarness {
   }
 
   const EngineOptions options_;
+  const HashSecret secret_ = *HashSecret::FromBytes(std::string(HashSecret::kMinBytes, 's'));
   std::unique_ptr<Engine> engine_;
   std::map<JobId, JobRecord> jobs_;
   std::map<uint32_t, ChunkRecord> chunks_;

@@ -195,9 +195,12 @@ class Client(Steps):
         self._handle = c_void_p()
 
     def allocate(self, kind: Kind, count: int, home: Home = Home.LOWEST) -> int:
-        """Allocates `count` chunks at consecutive places and returns the first. Not zeroed."""
+        """Allocates `count` chunks at consecutive places and returns the first. Not zeroed, but for
+        those of parameters: what is between these is then the same in all scripts."""
         first = c_uint32()
         allocate = self._lib.memtide_allocate_undefined
+        if kind is Kind.PARAMETER:
+            allocate = self._lib.memtide_allocate
         if home is Home.HOST:
             allocate = self._lib.memtide_allocate_above_ssd
         check(allocate(self._handle, int(kind), count, byref(first)))
@@ -207,6 +210,17 @@ class Client(Steps):
         """Ends the content of the chunks and keeps the chunks: nothing is written back, and their
         memory is free for others. FailedPrecondition: one is in use."""
         check(self._lib.memtide_discard(self._handle, places.address, places.count))
+
+    def offer(self, places: Places) -> list[int]:
+        """Offers chunks that this process will not write soon to other sessions of this user.
+        Returns the places whose content is shared now."""
+        shared = array("B", bytes(places.count))
+        check(
+            self._lib.memtide_offer(
+                self._handle, places.address, places.count, shared.buffer_info()[0]
+            )
+        )
+        return [p for p, is_shared in zip(places.numbers, shared, strict=True) if is_shared]
 
     def free(self, first_place: int, count: int) -> None:
         """Frees the chunks at `count` consecutive places."""

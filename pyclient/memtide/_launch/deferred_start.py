@@ -41,12 +41,13 @@ def install(
     budget: Budget | None = None,
     say: Callable[[str], None] = lambda _: None,
     training: Training | None = None,
+    shares_contents: bool = False,
 ) -> None:
     """Starts the runtime when torch is imported, or at once if it is imported already.
 
     From then on, states are put into chunks. With a `budget`, activations are kept as far as it
     allows, and `say` is called with each plan for them, in a line. `training`: that of which this
-    process is one of several ranks.
+    process is one of several ranks. `shares_contents`: as in `runtime.start`.
     """
 
     def start() -> None:
@@ -59,6 +60,7 @@ def install(
             adopt_everything=True,
             allowance=None if budget is None else budget.allowance_bytes,
             training=training,
+            shares_contents=shares_contents,
         )
         if budget is not None:
             _runtime.keep_budget(budget, say)

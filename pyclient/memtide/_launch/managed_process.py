@@ -212,6 +212,7 @@ class Managed:
             budget,
             self._say,
             connection.training,
+            connection.shares_contents,
         )
 
     def _stepped(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,9 @@ from memtide._node.named_job import wait_until_free
 from memtide._node.private_daemon import Pools, PrivateDaemon, answers
 from memtide._node.training import Training
 from memtide.errors import FailedPrecondition, ResourceExhausted, Unavailable
+
+# With the dozen chunks that a step part uses at a time, and a few more, a script gets on.
+_LEAST_HOST_SLOTS = 16
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,13 @@ class Connection:
     daemon: PrivateDaemon | None
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     training: Training | None = None  # That of which the session is one of several ranks.
+    is_named: bool = False  # The job has a name.
+
+    @property
+    def shares_contents(self) -> bool:
+        """Whether other scripts of the user may share contents with the session: they use the
+        node's daemon, too, and ranks and named jobs share none with others."""
+        return self.daemon is None and self.training is None and not self.is_named
 
 
 @dataclass
@@ -112,7 +123,8 @@ def open_session(reached: Reached, request: SessionRequest | None = None) -> Con
         client = _open_with_ranks(request, shared, socket_dir)
         shared = shared if client is not None else None
     client = client or _open(_options(request, socket_dir), socket_dir, request)
-    return Connection(client, socket_dir, reached.daemon, request.budget, shared)
+    is_named = bool(request.job_name)
+    return Connection(client, socket_dir, reached.daemon, request.budget, shared, is_named)
 
 
 def finds_daemon(request: SessionRequest) -> bool:
@@ -159,7 +171,9 @@ def _options(request: SessionRequest, socket_dir: Path, job_name: str = "") -> O
         job_name=job_name or request.job_name,
         time_to_live_s=request.time_to_live_s,
         program=Path(sys.argv[0]).name,
-        chunk_bytes=request.chunk_bytes or _searched_chunk_bytes(request, socket_dir),
+        chunk_bytes=request.chunk_bytes
+        or _chunk_bytes_of_others(request, socket_dir)
+        or _searched_chunk_bytes(request, socket_dir),
         host_share_bytes=request.host_share_bytes,
         device_share_bytes=request.device_share_bytes,
         device=_device_of(request.rank, inspection.inspect(socket_dir)),
@@ -252,6 +266,26 @@ def _one_rank_of(
         )
     training_of_ranks = training.of_rank(request.rank, request.ranks, socket_dir)
     return request, None if on_device else training_of_ranks
+
+
+def _chunk_bytes_of_others(request: SessionRequest, socket_dir: Path) -> int:
+    """The chunk size of another script of this user: in chunks of one size they can share contents
+    (docs/decisions/0037). 0: there is none whose size suits this one, too."""
+    node = inspection.inspect(socket_dir, sessions=True)
+    if request.job_name or request.ranks > 1 or node.devices:
+        return 0
+    pools = {pool.tier: pool.obtainable_bytes for pool in node.pools}
+    for session in node.sessions:
+        is_like_this = session.get("uid") == os.getuid() and not session.get("job_name")
+        size = int(session.get("chunk_size_bytes", 0)) if is_like_this else 0
+        if not size or pools.get("host", 0) < _LEAST_HOST_SLOTS * size:
+            continue
+        better = chunk_size.clearly_better(
+            request.parameters, pools, size, min_slots=node.min_slots
+        )
+        if better is None:
+            return size
+    return 0
 
 
 def _searched_chunk_bytes(request: SessionRequest, socket_dir: Path) -> int:

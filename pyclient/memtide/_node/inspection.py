@@ -52,7 +52,7 @@ class Usage:
     device_bytes: int = 0
     host_bytes: int = 0
     ssd_bytes: int = 0
-    shared_bytes: int = 0  # What more would be allocated if ranks shared no contents.
+    shared_bytes: int = 0  # What more would be allocated if sessions shared no contents.
 
 
 @dataclass(frozen=True)

@@ -126,14 +126,14 @@ def kinds_table(node: Node, shadow_bytes: Mapping[str, int] = MappingProxyType({
 
 
 def shared_line(node: Node) -> str:
-    """What ranks save by sharing contents; empty where there are none."""
+    """What sessions save by sharing contents; empty where none are shared."""
     total = functools.reduce(_sum, node.kinds.values(), Usage())
     if not total.shared_bytes:
         return ""
     apart = total.allocated_bytes + total.shared_bytes
     return (
-        f"ranks keep what is equal once: {format_size(total.allocated_bytes)} of states instead of "
-        f"{format_size(apart)}"
+        f"what sessions share is kept once: {format_size(total.allocated_bytes)} of chunks instead "
+        f"of {format_size(apart)}"
     )
 
 

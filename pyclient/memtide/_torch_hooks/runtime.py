@@ -31,6 +31,7 @@ from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_manager import TensorManager
 from memtide._node.step_manifest import StepManifest
 from memtide._node.training import Training
+from memtide._optimizer_step.common_parameters import CommonParameters
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._optimizer_step.rank_difference import SaysDifference
 from memtide._resume.resume import ResumedJob
@@ -71,6 +72,7 @@ class Runtime:
         allowance: Callable[[], int] | None,
         chosen: Choices,
         training: Training | None = None,
+        shares_contents: bool = False,
     ) -> None:
         self.client = client
         self.ledger = LeaseLedger(client)
@@ -96,6 +98,11 @@ class Runtime:
         self.observer.is_wanted = lambda: planning.is_short
         self.regions = CompiledRegions(self.manager, self.moments)
         self.offloaded = OffloadedSteps(self.manager, self.observer, training)
+        # What leaves host memory for a device, or is a GPU's, is not shared.
+        in_host_memory = self.manager.device.type == "cpu" and not client.properties.device_slots
+        self.common: CommonParameters | None = None
+        if shares_contents and in_host_memory:
+            self.common = CommonParameters(self.manager)
         calls = self.offloaded.calls
         if calls.ranks is not None and training is not None:
             calls.ranks.on_difference = SaysDifference(
@@ -248,6 +255,9 @@ class Runtime:
             self.offloaded.end()
         if not lean:
             self.adopt_state_of(optimizer)
+        if self.common is not None:
+            self.common.know(optimizer)
+            self.common.after_step()
         if first:
             self.parameters = self._list_parameters(born=True)
             self.manager.trim_all()  # Room reserved for expected tensors included.
@@ -327,6 +337,8 @@ class Runtime:
         return self._resumed_job is not None or self.offloaded.in_parts
 
     def _on_optimizer(self, optimizer: Optimizer) -> None:
+        if self.common is not None:
+            self.common.know(optimizer)
         if self._resumed_job is not None:
             self._resumed_job.know(optimizer)
 
@@ -377,9 +389,11 @@ def start(
     allowance: Callable[[], int] | None = None,
     chosen: Choices | None = None,
     training: Training | None = None,
+    shares_contents: bool = False,
 ) -> Runtime:
     """Makes and installs the process's runtime. `allowance` says how many bytes of activations the
     process may keep now; None: all. `chosen`: what the script says is to be done with them.
+    `shares_contents`: other scripts of the user may have sessions with the daemon.
     REQUIRES: there is no runtime."""
     global _current
     assert _current is None
@@ -390,6 +404,7 @@ def start(
         allowance=allowance,
         chosen=chosen or Choices(),
         training=training,
+        shares_contents=shares_contents,
     )
     runtime.install()
     _current = runtime

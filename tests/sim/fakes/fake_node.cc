@@ -40,6 +40,7 @@ void FakeNode::Begin(const MakeRegion& effect) {
   }
   regions_[effect.region].memory = effect.memory;
   regions_[effect.region].persistent = effect.persistent;
+  regions_[effect.region].read_only = effect.read_only;
   if (effect.size.IsZero() || effect.size > kMaxRegionSize ||
       !effect.size.IsMultipleOf(kChunkAlignment) || effect.pool.tier == Tier::kSsd ||
       (effect.pool.tier == Tier::kHost && effect.memory != MemoryKind::kSharedMemory)) {

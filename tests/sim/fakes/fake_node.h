@@ -40,6 +40,7 @@ struct Region {
   bool made = false;
   bool dropping = false;
   bool persistent = false;
+  bool read_only = false;
   MemoryKind memory = MemoryKind::kSharedMemory;
 };
 struct Store {
@@ -92,6 +93,9 @@ class FakeNode {
   FakeNode(Verdict* verdict, Probes* probes) : verdict_(*verdict), probes_(*probes) {}
 
   void Carry(const Effect& effect);
+
+  // How many stamps have one digest: with more than one, digests collide.
+  void SetStampsOfDigest(uint64_t stamps) { stamps_of_digest_ = stamps; }
 
   const std::vector<Work>& work() const { return work_; }
   // Finishes a piece of work and returns what the engine hears. A drop waits for its make, whose
@@ -153,6 +157,8 @@ class FakeNode {
   void Begin(const StartStep& effect);
   void Keep(const Record& record);
   Event FinishStep(const Work& work, absl::Status status, InjectedFault injected);
+  // `same`: what the part reads has not changed meanwhile.
+  Event FinishContents(const Work& work, absl::Status status, bool same);
   void KeepMemory(const JobRecord& job);
 
   // A slot of host memory that a step or part may use; `what` uses it.
@@ -169,6 +175,7 @@ class FakeNode {
 
   Verdict& verdict_;
   Probes& probes_;
+  uint64_t stamps_of_digest_ = 1;
   std::vector<Work> work_;
   std::map<PartKey, HeldPart> parts_;
   std::map<RegionId, Region> regions_;

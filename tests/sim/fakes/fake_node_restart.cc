@@ -10,6 +10,12 @@ namespace memtide::sim {
 
 size_t ReadsOf(const StartStep& step) {
   size_t reads = step.chunks.size();
+  if (step.contents != nullptr) {
+    for (const ContentWork::Pair& copy : step.contents->copies) {
+      reads = std::min<size_t>(reads, copy.second);
+    }
+    return reads;
+  }
   for (const optimizer::Copy& copy : step.work->copies) {
     reads = std::min<size_t>(reads, copy.to.chunk);
   }
@@ -29,7 +35,7 @@ Stamp StepResult(const std::vector<Stamp>& read, uint64_t number, size_t output)
 }
 
 void FakeNode::Begin(const StartStep& effect) {
-  if (effect.work == nullptr) {
+  if ((effect.work == nullptr) == (effect.contents == nullptr)) {
     return verdict_.Broken(absl::StrCat(ToText(Effect(effect)), ": nothing to compute"));
   }
   Work work{Work::Kind::kStep};
@@ -49,6 +55,7 @@ Event FakeNode::FinishStep(const Work& work, absl::Status status, InjectedFault 
   const size_t reads = work.read.size();
   bool same = true;
   for (size_t at = 0; at < reads; ++at) same = same && Read(step.chunks[at]) == work.read[at];
+  if (step.contents != nullptr) return FinishContents(work, std::move(status), same);
   for (size_t at = reads; status.ok() && at < step.chunks.size(); ++at) {
     if (injected == InjectedFault::kLoseStep) continue;
     Write(step.chunks[at], same ? StepResult(work.read, step.work->step, at - reads) : NewPoison());
@@ -60,6 +67,22 @@ Event FakeNode::FinishStep(const Work& work, absl::Status status, InjectedFault 
   }
   if (!status.ok() && injected == InjectedFault::kHideFailure) status = absl::OkStatus();
   return StepDone{step.step, std::move(status)};
+}
+
+Event FakeNode::FinishContents(const Work& work, absl::Status status, bool same) {
+  StepDone done{work.step.step, std::move(status)};
+  if (!done.status.ok()) return done;
+  const ContentWork& contents = *work.step.contents;
+  for (const uint32_t chunk : contents.hashes) {
+    done.contents.digests.push_back({1, work.read[chunk] / stamps_of_digest_});
+  }
+  for (const ContentWork::Pair& pair : contents.comparisons) {
+    done.contents.are_equal.push_back(work.read[pair.first] == work.read[pair.second]);
+  }
+  for (const ContentWork::Pair& pair : contents.copies) {
+    Write(work.step.chunks[pair.second], same ? work.read[pair.first] : NewPoison());
+  }
+  return done;
 }
 
 void FakeNode::Keep(const Record& record) {

@@ -94,7 +94,7 @@ void RankSimulation::Observe(const Effect& effect) {
   } else if (const auto* lost = std::get_if<JobLost>(&effect)) {
     verdict_.Broken(absl::StrCat("the job is lost: ", lost->why.ToString()));
   } else if (const auto* step = std::get_if<StartStep>(&effect)) {
-    if (!step->work->copies.empty()) Hit(RankProbe::kCopied);
+    if (step->work != nullptr && !step->work->copies.empty()) Hit(RankProbe::kCopied);
   }
 }
 

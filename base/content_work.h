@@ -1,0 +1,42 @@
+// ContentWork: what is done with whole contents of chunks, as data: which are hashed, which are
+// compared with another, and which are copied.
+//
+// The engine makes a ContentWork, and a step thread of the Mover runs it. Chunks are indices of a
+// list that travels with the work. What is copied to is only written, and all others are only read.
+//
+// Plain values; Run() is pure but for the chunks, and runs in the calling thread.
+#ifndef MEMTIDE_BASE_CONTENT_WORK_H_
+#define MEMTIDE_BASE_CONTENT_WORK_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/bytes.h"
+#include "base/content_hash.h"
+#include "base/digest.h"
+
+namespace memtide {
+
+struct ContentWork {
+  struct Pair {
+    uint32_t first = 0, second = 0;  // Indices in the list.
+  };
+  std::vector<uint32_t> hashes;
+  std::vector<Pair> comparisons;
+  std::vector<Pair> copies;  // From the first to the second.
+};
+
+struct ContentResult {
+  std::vector<Digest> digests;  // In the order of `hashes`.
+  std::vector<bool> are_equal;  // In the order of `comparisons`: whether all bytes are equal.
+};
+
+// `chunks` are the addresses of the list's chunks, of `size` bytes each. REQUIRES: all indices are
+// in the list.
+ContentResult Run(const ContentWork& work, absl::Span<char* const> chunks, Bytes size,
+                  const HashSecret& secret);
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_BASE_CONTENT_WORK_H_

@@ -1,0 +1,138 @@
+// Common contents: bytes that chunks of several sessions of one user hold, in one place of host
+// memory (tables/common_contents.h).
+//
+// Each session keeps chunks of its own, so that fetches, steps and predictions concern one job
+// each: such a chunk only has its copy elsewhere, as a reader of the content. The memory is that of
+// a hidden job of the user, which has no sessions and no chunks, and ends with its last content.
+// Nothing is ever written to a content that is whole. A session that writes gets a copy in its own
+// job first (ranks/contents.cc).
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+CommonContents& EngineState::CommonsOf(const Session& session) {
+  return commons_.try_emplace({session.uid, session.job->chunk_size}).first->second;
+}
+
+absl::Status EngineState::MakeHiddenJob(const Session& session, CommonContents& contents) {
+  auto job = std::make_unique<Job>();
+  job->id = JobId(next_job_);
+  job->uid = session.uid;
+  job->chunk_size = session.job->chunk_size;
+  MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
+                           ledger_.LendForContents(job->id, job->chunk_size));
+  TakeShares(*job, std::move(shares));
+  ++next_job_;
+  job->contents = &contents;
+  contents.job = job.get();
+  jobs_.emplace(job->id, std::move(job));
+  return absl::OkStatus();
+}
+
+// The hidden job ends when there is no content, and none is about to be made. `contents` may be
+// gone afterwards.
+void EngineState::MaybeEndHiddenJob(CommonContents& contents) {
+  const bool is_awaited = std::any_of(offers_.begin(), offers_.end(), [&](const auto& offer) {
+    return &CommonsOf(*sessions_.Find(offer->session)) == &contents;
+  });
+  if (!contents.empty() || is_awaited) return;
+  if (Job* const job = std::exchange(contents.job, nullptr)) {
+    job->contents = nullptr;
+    contents.lent_to.clear();
+    EndJob(*job);
+  }
+  if (!contents.is_unused()) return;
+  const auto unused = std::find_if(commons_.begin(), commons_.end(),
+                                   [&](const auto& entry) { return &entry.second == &contents; });
+  commons_.erase(unused);
+}
+
+// The session gets all regions in which a chunk of it may be from now on.
+void EngineState::LendRegions(const Session& session, CommonContents& contents) {
+  if (!contents.lent_to.insert(session.id).second) return;
+  for (const uint32_t segment : contents.job->share(Tier::kHost).segments()) {
+    Emit(SendRegion{session.id, RegionId(segment)});
+  }
+}
+
+// By one segment at a time, which the pool may have where it has no more.
+bool EngineState::MakeMemory(CommonContents& contents) {
+  Job& job = *contents.job;
+  Share& share = job.share(Tier::kHost);
+  if (share.making() != kNoSegment) return true;
+  if (!share.can_grow()) GrowShare(job, Tier::kHost, 1);
+  Grow(job, Tier::kHost);
+  // Other jobs may be giving memory back.
+  return share.making() != kNoSegment || share.starved();
+}
+
+// A content that is to be made. nullptr: there is no memory for it.
+CommonContent* EngineState::MakeContent(const Session& session, CommonContents& contents,
+                                        const Digest& digest) {
+  if (contents.job == nullptr && !MakeHiddenJob(session, contents).ok()) return nullptr;
+  Slot slot = contents.job->share(Tier::kHost).Take();
+  return slot ? &contents.Add(digest, std::move(slot)) : nullptr;
+}
+
+// A new entry of the session's job for the content. No id names it.
+ChunkIndex EngineState::MakeReader(Job& job, ChunkIndex like, CommonContent& content) {
+  const ChunkIndex index = chunks_.Claim(&job);
+  Chunk& chunk = chunks_[index];
+  chunk.kind = chunks_[like].kind;
+  chunk.home = Tier::kHost;
+  chunk.common = &content;
+  chunk.of_readers = content.readers.Take();
+  chunk.of_common = job.common.Take();
+  if (content.whole) chunk.copies.valid = 1u << static_cast<int>(Tier::kHost);
+  chunk.member = job.members.Add(index);
+  job.trace.Use(chunk.member, TracedOperation::kAllocate);
+  job.names.AddUnnamed(index, IdOf(index));
+  return index;
+}
+
+// A reader has gone.
+void EngineState::LeaveContent(CommonContent& content) {
+  if (content.readers.value() > 0) return;
+  CommonContents& contents = *content.of;
+  contents.Remove(content);
+  offers_due_ = true;  // One of them may wait for the content, or for its slot.
+  MaybeEndHiddenJob(contents);
+}
+
+// Whether what the chunk holds can be exchanged now: nothing uses it, or waits for it.
+bool EngineState::MayBecomeCommon(ChunkIndex index) const {
+  const Chunk& chunk = chunks_[index];
+  return chunk.common == nullptr && !chunk.pinned() && chunk.evicts.empty() &&
+         chunk.counterpart == kNoChunk && chunk.job->waiting.NextNaming(index, 0) == nullptr;
+}
+
+// The chunk holds the content from now on, and the reader what the chunk has held.
+// REQUIRES: MayBecomeCommon(index); the reader is not pinned.
+void EngineState::BecomeCommon(ChunkIndex index, ChunkIndex reader) {
+  std::swap(chunks_[index].home, chunks_[reader].home);
+  std::swap(chunks_[index].common, chunks_[reader].common);
+  std::swap(chunks_[index].of_readers, chunks_[reader].of_readers);
+  std::swap(chunks_[index].of_common, chunks_[reader].of_common);
+  SwapContents(index, reader);
+}
+
+// A commit of a chunk or shadow chunk whose content is common: what their ids name is exchanged.
+// The content itself stays, as the old content of the pair.
+void EngineState::ExchangeNames(Job& job, const CommitCall& event, size_t nth, ChunkIndex chunk,
+                                ChunkIndex shadow) {
+  UnlinkShadow(chunk);
+  UnlinkShadow(shadow);
+  for (const ChunkId id : {event.chunks[nth], event.shadows[nth]}) {
+    WithdrawOffer(*sessions_.Find(event.session), id);
+  }
+  job.names.Exchange(NameOf(job, event.chunks[nth], chunk), chunk, OwnName(chunk),
+                     NameOf(job, event.shadows[nth], shadow), shadow, OwnName(shadow));
+}
+
+}  // namespace memtide

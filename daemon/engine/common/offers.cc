@@ -1,0 +1,298 @@
+// Offers: a session names chunks that it will not write, and those whose bytes another session of
+// its user has offered, too, come to hold one common content (common/contents.cc).
+//
+// Step parts of the daemon hash the chunks, compare them with a content that is there, or copy the
+// first of them to where the content is made. A part reads the chunks under pins of its own, and
+// what it found counts only if the chunk still has that version, and nothing uses it, at the end.
+// The first session that offers some bytes only leaves a digest: its chunks become common when it
+// offers them again, after another session has offered the same.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+namespace {
+
+// Chunks of one step part: few, so that a part needs little room and the first ones end soon.
+constexpr uint32_t kMostInPart = 8;
+
+// How long an offer waits for what other sessions are making, and for memory.
+constexpr Duration kPatience = std::chrono::seconds(2);
+
+}  // namespace
+
+absl::Status EngineState::CheckOffer(const Session& session, const OfferCall& event) const {
+  const Job& job = *session.job;
+  if (!job.name.empty() || job.work != Tier::kHost) {
+    return absl::FailedPreconditionError(
+        "only sessions with a job of their own whose chunks are leased in host memory share "
+        "contents with others of their user; leave out the job's name and its device share");
+  }
+  if (draining_) {
+    return absl::UnavailableError("the memtide daemon is draining and shares no more contents");
+  }
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
+  return CheckWaiting(session, 2 * MostInPart(job));
+}
+
+uint32_t EngineState::MostInPart(const Job& job) const {
+  return std::min(kMostInPart, job.LeaseLimit(Tier::kHost));
+}
+
+void EngineState::On(const OfferCall& event) {
+  Session* session = CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  absl::Status status = CheckOffer(*session, event);
+  const absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
+  if (status.ok()) status = indices.status();
+  if (!status.ok()) return Refuse(event.call, status);
+  auto offer = std::make_shared<Offer>();
+  offer->call = event.call;
+  offer->session = session->id;
+  offer->deadline = event.deadline;
+  offer->patience = now_ + kPatience;
+  for (uint32_t i = 0; i < event.chunks.size(); ++i) {
+    const Chunk& chunk = chunks_[(*indices)[i]];
+    if (chunk.common != nullptr) {
+      offer->reply.shared.push_back(i);
+      continue;
+    }
+    // What was never written has no bytes to share, and what a step writes will not stay.
+    const bool has_content = chunk.copies.valid != 0 && !chunk.copies.torn && !chunk.blank;
+    if (!has_content || chunk.transient || chunk.counterpart != kNoChunk) continue;
+    Offer::Item item;
+    item.number = i;
+    item.id = event.chunks[i];
+    offer->open.push_back(item);
+  }
+  GoOn(offer);
+}
+
+// Starts the next part of the offer, waits, or answers the call. REQUIRES: its session has its job.
+void EngineState::GoOn(const std::shared_ptr<Offer>& offer) {
+  offer->of_session.End();
+  Session& session = *sessions_.Find(offer->session);
+  if (StartHashing(session, offer) || StartSharing(session, offer)) return;
+  if (offer->open.empty() || now_ >= offer->patience || draining_) return AnswerOffer(*offer);
+  offer->of_session = session.waiting_calls.Take();
+  offers_.push_back(offer);
+}
+
+// False: all digests are known.
+bool EngineState::StartHashing(Session& session, const std::shared_ptr<Offer>& offer) {
+  ContentWork work;
+  std::vector<ChunkIndex> chunks;
+  std::vector<Offer::Item> later;
+  for (Offer::Item& item : offer->open) {
+    const absl::optional<ChunkIndex> index = Find(session, item.id);
+    if (!index.has_value()) continue;  // It was freed.
+    if (chunks_[*index].Writer().has_value()) {
+      offer->reply.leased.push_back(item.number);
+      continue;
+    }
+    item.version = chunks_[*index].version;
+    const auto known = session.offered.find(item.id);
+    const bool is_known = known != session.offered.end() && known->second.version == item.version;
+    if (is_known || chunks.size() >= MostInPart(*session.job)) {
+      later.push_back(item);
+      continue;
+    }
+    work.hashes.push_back(static_cast<uint32_t>(chunks.size()));
+    chunks.push_back(*index);
+    offer->in_part.push_back(item);
+  }
+  offer->open = std::move(later);
+  if (chunks.empty()) return false;
+  const size_t reads = chunks.size();
+  StartPart(session, offer, std::move(work), std::move(chunks), reads);
+  return true;
+}
+
+// Starts a part that compares and copies chunks of the offer. False: there are none for it now.
+bool EngineState::StartSharing(Session& session, const std::shared_ptr<Offer>& offer) {
+  CommonContents& contents = CommonsOf(session);
+  const uint32_t most = MostInPart(*session.job);
+  std::vector<Offer::Item> open, lacking;
+  open.swap(offer->open);
+  for (Offer::Item& item : open) {
+    const ChunkIndex index = *Find(session, item.id);
+    const Digest digest = session.offered.at(item.id).digest;
+    CommonContent* content = contents.Find(digest);
+    if (content == nullptr && !contents.IsOfferedByOthers(digest, session.id)) continue;
+    if (!MayBecomeCommon(index)) {
+      offer->reply.leased.push_back(item.number);
+      continue;
+    }
+    const bool is_being_made = content != nullptr && !content->whole;
+    if (is_being_made || offer->in_part.size() >= most) {
+      offer->open.push_back(item);
+      continue;
+    }
+    if (chunks_.live() >= options_.limits.chunks) continue;
+    item.is_copied = content == nullptr;
+    if (content == nullptr) content = MakeContent(session, contents, digest);
+    if (content == nullptr) {
+      lacking.push_back(item);
+      continue;
+    }
+    item.reader = MakeReader(*session.job, index, *content);
+    offer->in_part.push_back(item);
+  }
+  if (!lacking.empty() && !offer->lacks_memory && contents.job != nullptr && MakeMemory(contents)) {
+    offer->open.insert(offer->open.end(), lacking.begin(), lacking.end());
+  }
+  if (offer->in_part.empty()) return false;
+  LendRegions(session, contents);
+  // The part reads the chunks and the contents that they are compared with, and writes the others.
+  std::stable_partition(offer->in_part.begin(), offer->in_part.end(),
+                        [](const Offer::Item& item) { return !item.is_copied; });
+  ContentWork work;
+  std::vector<ChunkIndex> chunks;
+  for (const Offer::Item& item : offer->in_part) chunks.push_back(*Find(session, item.id));
+  size_t first_written = chunks.size();
+  for (uint32_t i = 0; i < offer->in_part.size(); ++i) {
+    const Offer::Item& item = offer->in_part[i];
+    (item.is_copied ? work.copies : work.comparisons)
+        .push_back({i, static_cast<uint32_t>(chunks.size())});
+    chunks.push_back(item.reader);
+    first_written += !item.is_copied;
+  }
+  StartPart(session, offer, std::move(work), std::move(chunks), first_written);
+  return true;
+}
+
+void EngineState::StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
+                            std::vector<ChunkIndex> chunks, size_t first_written) {
+  RunStep run;
+  run.contents = std::make_shared<const ContentWork>(std::move(work));
+  run.offer = offer;
+  Wait(session, offer->call, std::move(chunks), first_written, std::move(run), offer->deadline);
+}
+
+void EngineState::EndOfferPart(const RunningStep& step, const StepDone& event) {
+  Offer& offer = *step.offer;
+  Session* const session = sessions_.Find(step.owner);
+  if (!event.status.ok() || session == nullptr || session->job == nullptr) {
+    DropReaders(offer);
+    return Refuse(offer.call,
+                  event.status.ok() ? absl::UnavailableError("the session ended") : event.status);
+  }
+  if (offer.in_part.front().reader == kNoChunk) {
+    NoteDigests(*session, offer, event.contents);
+  } else {
+    EndSharing(*session, offer, event.contents);
+  }
+  GoOn(step.offer);
+}
+
+void EngineState::NoteDigests(Session& session, Offer& offer, const ContentResult& result) {
+  CommonContents& contents = CommonsOf(session);
+  MEMTIDE_CHECK(result.digests.size() == offer.in_part.size());
+  for (size_t i = 0; i < offer.in_part.size(); ++i) {
+    const Offer::Item& item = offer.in_part[i];
+    if (!Find(session, item.id).has_value()) continue;
+    const auto [known, is_new] = session.offered.try_emplace(item.id);
+    if (!is_new) contents.Withdraw(known->second.digest, session.id);
+    known->second = {item.version, result.digests[i]};
+    contents.Offer(result.digests[i], session.id);
+    offer.open.push_back(item);
+  }
+  offer.in_part.clear();
+}
+
+void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
+  size_t compared = 0;
+  for (const Offer::Item& item : offer.in_part) {
+    if (item.is_copied) chunks_[item.reader].common->whole = true;
+    const bool is_equal = item.is_copied || result.are_equal[compared++];
+    if (!is_equal) {
+      ++counters_.digests_collided;
+      continue;
+    }
+    const absl::optional<ChunkIndex> index = Find(session, item.id);
+    if (!index.has_value() || chunks_[*index].version != item.version) continue;
+    if (!MayBecomeCommon(*index)) {
+      offer.reply.leased.push_back(item.number);
+      continue;
+    }
+    BecomeCommon(*index, item.reader);
+    offer.reply.shared.push_back(item.number);
+    ++counters_.contents_shared;
+  }
+  DropReaders(offer);
+  offers_due_ = true;
+}
+
+// The entries that were made for the part go, with what chunks held before they became common.
+void EngineState::DropReaders(Offer& offer) {
+  for (const Offer::Item& item : std::exchange(offer.in_part, {})) {
+    if (item.reader != kNoChunk && chunks_[item.reader].live()) FreeChunk(item.reader);
+  }
+  offers_due_ = true;
+}
+
+void EngineState::AnswerOffer(Offer& offer) {
+  const Session& session = *sessions_.Find(offer.session);
+  const Job& job = *session.job;
+  Reply reply;
+  reply.call = offer.call;
+  std::sort(offer.reply.shared.begin(), offer.reply.shared.end());
+  std::sort(offer.reply.leased.begin(), offer.reply.leased.end());
+  const bool shares = !offer.reply.shared.empty();
+  reply.value = std::move(offer.reply);
+  Emit(std::move(reply));
+  const Share& host = job.share(Tier::kHost);
+  if (shares) SendBudget(session.id, host.slots().size(), host.most_slots());
+  MaybeEndHiddenJob(CommonsOf(session));
+}
+
+// Contents were made or have gone, or there is memory.
+void EngineState::RetryOffers() {
+  offers_due_ = false;
+  for (size_t count = offers_.size(); count > 0; --count) {
+    const std::shared_ptr<Offer> offer = offers_.front();
+    offers_.erase(offers_.begin());
+    GoOn(offer);
+  }
+}
+
+// The session ends, and with it its offers that wait.
+void EngineState::EndOffers(Session& session, const absl::Status& why) {
+  std::vector<std::shared_ptr<Offer>> others;
+  for (const std::shared_ptr<Offer>& offer : std::exchange(offers_, {})) {
+    if (offer->session != session.id) {
+      others.push_back(offer);
+      continue;
+    }
+    offer->of_session.End();
+    Refuse(offer->call, why);
+  }
+  offers_ = std::move(others);
+}
+
+// The chunk is freed.
+void EngineState::WithdrawOffer(Session& session, ChunkId id) {
+  const auto known = session.offered.find(id);
+  if (known == session.offered.end()) return;
+  CommonsOf(session).Withdraw(known->second.digest, session.id);
+  session.offered.erase(known);
+}
+
+void EngineState::WithdrawOffers(Session& session) {
+  if (session.job == nullptr) return;
+  const auto found = commons_.find({session.uid, session.job->chunk_size});
+  if (found == commons_.end()) return;
+  CommonContents& contents = found->second;
+  for (const auto& [id, offered] : std::exchange(session.offered, {})) {
+    contents.Withdraw(offered.digest, session.id);
+  }
+  contents.lent_to.erase(session.id);
+  MaybeEndHiddenJob(contents);
+}
+
+}  // namespace memtide

@@ -1,0 +1,59 @@
+#include "daemon/engine/tables/common_contents.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace memtide {
+
+CommonContent* CommonContents::Find(const Digest& digest) {
+  const auto found = contents_.find(digest);
+  return found == contents_.end() ? nullptr : found->second.get();
+}
+
+CommonContent& CommonContents::Add(const Digest& digest, Slot slot) {
+  MEMTIDE_CHECK(slot);
+  std::unique_ptr<CommonContent>& content = contents_[digest];
+  MEMTIDE_CHECK(content == nullptr) << "two contents have digest " << digest;
+  content = std::make_unique<CommonContent>();
+  content->of = this;
+  content->digest = digest;
+  content->slot = std::move(slot);
+  return *content;
+}
+
+void CommonContents::Remove(const CommonContent& content) {
+  MEMTIDE_CHECK(content.readers.value() == 0);
+  MEMTIDE_CHECK(contents_.erase(Digest(content.digest)) == 1);
+}
+
+std::set<SlotNumber> CommonContents::slots() const {
+  std::set<SlotNumber> slots;
+  for (const auto& [digest, content] : contents_) slots.insert(content->slot.number());
+  return slots;
+}
+
+void CommonContents::Withdraw(const Digest& digest, SessionId session) {
+  const auto offered = offered_.find(digest);
+  MEMTIDE_CHECK(offered != offered_.end());
+  const auto by_session = offered->second.find(session);
+  MEMTIDE_CHECK(by_session != offered->second.end());
+  if (--by_session->second == 0) offered->second.erase(by_session);
+  if (offered->second.empty()) offered_.erase(offered);
+}
+
+bool CommonContents::IsOfferedByOthers(const Digest& digest, SessionId session) const {
+  const auto offered = offered_.find(digest);
+  if (offered == offered_.end()) return false;
+  return offered->second.size() > offered->second.count(session);
+}
+
+void CommonContents::CheckInvariants() const {
+  for (const auto& [digest, content] : contents_) {
+    MEMTIDE_CHECK(content->of == this && content->digest == digest && content->slot);
+    MEMTIDE_CHECK(content->readers.value() > 0) << "a content is kept for nobody";
+  }
+  MEMTIDE_CHECK(job != nullptr || contents_.empty());
+}
+
+}  // namespace memtide

@@ -1,0 +1,79 @@
+// CommonContents: the contents that the sessions of one user have in common, in chunks of one size,
+// and which digests they have offered. Engine-internal.
+//
+// A content has a slot in host memory of the user's own hidden job, and readers: entries of the
+// chunk table, in the jobs of sessions, whose copy in host memory it is. It is written once, by the
+// step part that makes it, and goes with its last reader. Sessions offer digests of what they will
+// not write; a content is made when a second session offers the same.
+//
+// A digest only says what may be equal: bytes are compared before they become one. Digests are
+// computed with a secret that no client knows, and each user has CommonContents of its own.
+//
+// Ownership: it owns the slots of the contents, which point into the pool of the hidden job. A
+// CommonContent& stays valid until it is removed.
+//
+// Thread safety: thread-compatible. Pure and deterministic.
+#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_COMMON_CONTENTS_H_
+#define MEMTIDE_DAEMON_ENGINE_TABLES_COMMON_CONTENTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/count.h"
+#include "base/digest.h"
+#include "daemon/engine/interface/types.h"
+#include "daemon/pool/slot_pool.h"
+
+namespace memtide {
+
+struct Job;
+class CommonContents;
+
+struct CommonContent {
+  CommonContents* of = nullptr;
+  Digest digest;
+  Slot slot;           // In host memory.
+  bool whole = false;  // The step part that makes it has ended.
+  Count readers;
+};
+
+class CommonContents {
+ public:
+  CommonContents() = default;
+  CommonContents(const CommonContents&) = delete;
+  CommonContents& operator=(const CommonContents&) = delete;
+
+  // nullptr: there is none with this digest.
+  CommonContent* Find(const Digest& digest);
+  // REQUIRES: there is none with this digest.
+  CommonContent& Add(const Digest& digest, Slot slot);
+  // Frees its slot. REQUIRES: it has no reader.
+  void Remove(const CommonContent& content);
+  // Whether there is no content.
+  bool empty() const { return contents_.empty(); }
+  std::set<SlotNumber> slots() const;
+
+  // The session offers one more chunk with this digest, or one less.
+  void Offer(const Digest& digest, SessionId session) { ++offered_[digest][session]; }
+  // REQUIRES: it has offered one.
+  void Withdraw(const Digest& digest, SessionId session);
+  bool IsOfferedByOthers(const Digest& digest, SessionId session) const;
+  // Whether no session has offered anything.
+  bool is_unused() const { return offered_.empty(); }
+
+  void CheckInvariants() const;
+
+  Job* job = nullptr;           // The hidden job. There is none before the first content.
+  std::set<SessionId> lent_to;  // Sessions that have its regions.
+
+ private:
+  std::map<Digest, std::unique_ptr<CommonContent>> contents_;
+  std::map<Digest, std::map<SessionId, uint32_t>> offered_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_COMMON_CONTENTS_H_

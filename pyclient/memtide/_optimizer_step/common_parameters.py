@@ -1,0 +1,62 @@
+"""Parameters that no optimizer steps: sessions of one user that hold the same keep them once.
+
+Several scripts train adapters over one frozen model, or beside a frozen reference model. After a
+step, the chunks in which no optimizer has a parameter are offered to the node's daemon, which finds
+those that other scripts of the user have offered, too (docs/decisions/0037). A script may write
+such a parameter all the same: then it gets a copy first.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from torch.optim import Optimizer
+
+from memtide._capi.client import Places
+from memtide._memory.tensor_manager import TensorManager
+from memtide.errors import MemtideError
+
+# Other scripts may come at any time. Until then an offer costs one call, and nothing else after the
+# first, so that the steps between two of them grow up to this many.
+_MOST_STEPS_BETWEEN = 64
+
+
+class CommonParameters:
+    """Offers them. Used by the thread that trains."""
+
+    def __init__(self, manager: TensorManager) -> None:
+        self._manager = manager
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._shared: set[int] = set()  # Places.
+        self._steps = 0
+        self._next = 1  # The step after which chunks are offered.
+
+    def know(self, optimizer: Optimizer) -> None:
+        """What this optimizer has is not offered."""
+        self._optimizers.add(optimizer)
+
+    def after_step(self) -> None:
+        """An optimizer has stepped. REQUIRES: this process has no chunk of parameters in use."""
+        self._steps += 1
+        if self._steps < self._next:
+            return
+        self._next += min(self._steps, _MOST_STEPS_BETWEEN)
+        places = self._manager.parameter_places()
+        self._shared &= places
+        offered = places - self._shared - self._stepped()
+        if not offered:
+            return
+        try:
+            self._shared.update(self._manager.client.offer(Places(offered)))
+        except MemtideError:
+            return  # The daemon drains, or lacks room: each script keeps its own.
+
+    def _stepped(self) -> set[int]:
+        """The places of parameters that optimizers have."""
+        return {
+            place
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            for place in self._manager.element_places(parameter)
+        }

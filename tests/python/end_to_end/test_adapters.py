@@ -1,0 +1,108 @@
+"""Scripts that train adapters over one frozen model keep the model once, and see their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import SCRIPTS, Cli
+from memtide._node import inspection
+from stepping_script import node_daemon
+
+_SCRIPT = SCRIPTS / "adapters.py"
+_CHUNK_BYTES = 2 << 20
+_MODEL_BYTES = 16 * 512 * 512 * 4  # The weights of the frozen layers.
+_PATIENCE_S = 300.0
+
+
+@pytest.fixture
+def sockets(tmp_path: Path) -> Iterator[Path]:
+    with node_daemon(tmp_path / "ssd", "--no-host-reserve", host_pool="512MiB") as sockets:
+        yield sockets
+
+
+def _start(
+    cli: Cli, sockets: Path | None, kind: str, count: int, folder: Path
+) -> list[subprocess.Popen[str]]:
+    folder.mkdir()
+    scripts = []
+    for number in range(count):
+        arguments = [_SCRIPT, kind, number, count, folder]
+        if sockets is None:
+            scripts.append(cli.start_python(*arguments))
+        else:
+            run = ["run", "--quiet", f"--chunk-size={_CHUNK_BYTES}", *arguments]
+            scripts.append(cli.start_memtide(*run, MEMTIDE_SOCKET_DIR=sockets))
+    return scripts
+
+
+def _wait(scripts: list[subprocess.Popen[str]]) -> None:
+    for script in scripts:
+        out, err = script.communicate(timeout=_PATIENCE_S)
+        assert script.returncode == 0, f"{out}\n{err}"
+
+
+def _results(folder: Path, count: int) -> list[Any]:
+    return [
+        json.loads((folder / f"result{number}").read_text(encoding="utf-8"))
+        for number in range(count)
+    ]
+
+
+def _usage_at_end(cli: Cli, sockets: Path, kind: str, count: int, folder: Path) -> inspection.Node:
+    """What the node keeps while all scripts have trained and none has ended."""
+    scripts = _start(cli, sockets, kind, count, folder)
+    until = time.monotonic() + _PATIENCE_S
+    while not all((folder / f"trained-{number}").exists() for number in range(count)):
+        assert time.monotonic() < until and all(script.poll() is None for script in scripts), [
+            script.communicate() for script in scripts if script.poll() is not None
+        ]
+        time.sleep(0.05)
+    node = inspection.inspect(sockets)
+    (folder / "ends").touch()
+    _wait(scripts)
+    return node
+
+
+def _plain(cli: Cli, kind: str, count: int, folder: Path) -> list[Any]:
+    scripts = _start(cli, None, kind, count, folder)
+    (folder / "ends").touch()
+    _wait(scripts)
+    return _results(folder, count)
+
+
+def test_four_scripts_keep_their_frozen_model_once(cli: Cli, sockets: Path, tmp_path: Path) -> None:
+    allocated, in_memory = [], []
+    for count in (1, 4):
+        node = _usage_at_end(cli, sockets, "frozen", count, tmp_path / f"ours{count}")
+        parameters = node.kinds["parameter"]
+        allocated.append(sum(usage.allocated_bytes for usage in node.kinds.values()))
+        in_memory.append(parameters.host_bytes + parameters.ssd_bytes)
+    for alone, together in (allocated, in_memory):
+        # What a script has beside the model: its adapters, their states, and the model's end.
+        own = max(0, alone - _MODEL_BYTES)
+        assert together <= 1.05 * (_MODEL_BYTES + 4 * own), (allocated, in_memory)
+    assert node.kinds["parameter"].shared_bytes >= 3 * (_MODEL_BYTES - _CHUNK_BYTES)
+    assert _results(tmp_path / "ours4", 4) == _plain(cli, "frozen", 4, tmp_path / "plain")
+    assert not inspection.inspect(sockets, sessions=True).sessions
+    assert inspection.inspect(sockets).pools[-1].free_bytes
+
+
+def test_a_script_that_writes_into_its_model_is_alone_with_what_it_writes(
+    cli: Cli, sockets: Path, tmp_path: Path
+) -> None:
+    node = _usage_at_end(cli, sockets, "writes", 2, tmp_path / "ours")
+    assert node.kinds["parameter"].shared_bytes >= _MODEL_BYTES // 2
+    ours = _results(tmp_path / "ours", 2)
+    assert ours == _plain(cli, "writes", 2, tmp_path / "plain")
+    assert ours[0][1] != ours[1][1]
+
+
+def test_scripts_of_other_models_share_nothing(cli: Cli, sockets: Path, tmp_path: Path) -> None:
+    node = _usage_at_end(cli, sockets, "frozen", 1, tmp_path / "ours")
+    assert node.kinds["parameter"].shared_bytes == 0

@@ -1,0 +1,89 @@
+"""Chunks of parameters that no optimizer has are offered, seldom, until they are shared."""
+
+from __future__ import annotations
+
+import torch
+from memtide._capi.client import Places
+from memtide._optimizer_step.common_parameters import CommonParameters
+from memtide.errors import ResourceExhausted, Unavailable
+
+
+class Manager:
+    """A manager, and its client, of parameters of one element at each place."""
+
+    def __init__(self, count: int) -> None:
+        self.parameters = [torch.zeros(1, requires_grad=True) for _ in range(count)]
+        self.offers: list[tuple[int, ...]] = []
+        self.shared: set[int] = set()  # Places that another script has, too.
+        self.error: Unavailable | ResourceExhausted | None = None
+
+    @property
+    def client(self) -> Manager:
+        return self
+
+    def parameter_places(self) -> set[int]:
+        return set(range(len(self.parameters)))
+
+    def element_places(self, tensor: torch.Tensor) -> range:
+        place = next(i for i, p in enumerate(self.parameters) if p is tensor)
+        return range(place, place + 1)
+
+    def offer(self, places: Places) -> list[int]:
+        self.offers.append(places.numbers)
+        if self.error is not None:
+            raise self.error
+        return [place for place in places.numbers if place in self.shared]
+
+
+def _steps(common: CommonParameters, count: int) -> None:
+    for _ in range(count):
+        common.after_step()
+
+
+def test_what_no_optimizer_has_is_offered() -> None:
+    manager = Manager(5)
+    common = CommonParameters(manager)  # type: ignore[arg-type]
+    first = torch.optim.SGD([manager.parameters[1]], lr=0.1)
+    second = torch.optim.SGD([manager.parameters[4]], lr=0.1)
+    common.know(first)
+    common.know(second)
+    _steps(common, 1)
+    assert manager.offers == [(0, 2, 3)]
+    first.add_param_group({"params": [manager.parameters[3]]})
+    _steps(common, 1)
+    assert manager.offers[1:] == [(0, 2)]
+
+
+def test_what_is_shared_is_not_offered_again() -> None:
+    manager = Manager(3)
+    common = CommonParameters(manager)  # type: ignore[arg-type]
+    manager.shared = {0, 2}
+    _steps(common, 2)
+    assert manager.offers == [(0, 1, 2), (1,)]
+    manager.shared = {1}
+    _steps(common, 200)
+    assert manager.offers[2:] == [(1,)]
+
+
+def test_offers_become_seldom_while_nobody_has_the_same() -> None:
+    manager = Manager(1)
+    common = CommonParameters(manager)  # type: ignore[arg-type]
+    at = []
+    for step in range(1, 300):
+        before = len(manager.offers)
+        common.after_step()
+        if len(manager.offers) > before:
+            at.append(step)
+    assert at == [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
+
+
+def test_a_daemon_without_room_is_asked_again_later() -> None:
+    manager = Manager(1)
+    common = CommonParameters(manager)  # type: ignore[arg-type]
+    manager.error = ResourceExhausted("no room")
+    _steps(common, 1)
+    manager.error = Unavailable("it drains")
+    _steps(common, 1)
+    manager.error, manager.shared = None, {0}
+    _steps(common, 10)
+    assert len(manager.offers) == 3
