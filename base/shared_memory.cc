@@ -135,8 +135,7 @@ absl::Status PunchHole(int fd, Bytes offset, Bytes size) {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Maps parts->fd and populates all of its pages.
-absl::Status Map(Bytes size, HugePages pages, absl::optional<int> node, Parts* parts) {
+absl::Status Map(Bytes size, HugePages pages, Parts* parts) {
   parts->data = MapAligned(parts->fd, size.count());
   if (parts->data == nullptr) return Failed("mmap", size, errno);
   parts->size = size.count();
@@ -147,6 +146,12 @@ absl::Status Map(Bytes size, HugePages pages, absl::optional<int> node, Parts* p
       madvise(parts->data, parts->size, MADV_DONTDUMP) != 0) {
     return Failed("madvise", size, errno);
   }
+  return absl::OkStatus();
+}
+
+// Maps parts->fd and populates all of its pages.
+absl::Status MapAll(Bytes size, HugePages pages, absl::optional<int> node, Parts* parts) {
+  MEMTIDE_RETURN_IF_ERROR(Map(size, pages, parts));
   // The policy belongs to the file, so it also holds for pages that clients populate.
   if (node) PreferNode(parts->data, size, *node).IgnoreError();
   const int error = PopulateWrite(parts->data, parts->size);
@@ -168,7 +173,23 @@ absl::Status Make(const std::string& name, Bytes size, HugePages pages, absl::op
   if (fcntl(parts->fd, F_ADD_SEALS, kSeals) != 0) {
     return Failed("sealing", size, errno);
   }
-  return Map(size, pages, node, parts);
+  return MapAll(size, pages, node, parts);
+}
+
+// Checks that parts->fd is memory that Create made, and returns its pages.
+absl::StatusOr<HugePages> Inspect(Bytes size, const Parts& parts) {
+  struct stat status;
+  struct statfs file_system;
+  // The seals prove that Create made it, and that no other holder can resize it.
+  if (size.IsZero() || !size.IsMultipleOf(kHugePage) || fstat(parts.fd, &status) != 0 ||
+      static_cast<uint64_t>(status.st_size) != size.count() ||
+      fstatfs(parts.fd, &file_system) != 0 || fcntl(parts.fd, F_GET_SEALS) != kSeals) {
+    return absl::DataLossError(
+        absl::StrCat("descriptor ", parts.fd, " is not shared memory of ", FormatBytes(size)));
+  }
+  return file_system.f_type == HUGETLBFS_MAGIC ? HugePages::kHugetlb
+         : ShmemIsHuge()                       ? HugePages::kTransparent
+                                               : HugePages::kNone;
 }
 
 }  // namespace
@@ -195,19 +216,16 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes
 absl::StatusOr<SharedMemory> SharedMemory::Adopt(int fd, Bytes size, absl::optional<int> node) {
   Parts parts;
   parts.fd = fd;
-  struct stat status;
-  struct statfs file_system;
-  // The seals prove that Create made it, and that no other holder can resize it.
-  if (size.IsZero() || !size.IsMultipleOf(kHugePage) || fstat(fd, &status) != 0 ||
-      static_cast<uint64_t>(status.st_size) != size.count() || fstatfs(fd, &file_system) != 0 ||
-      fcntl(fd, F_GET_SEALS) != kSeals) {
-    return absl::DataLossError(
-        absl::StrCat("descriptor ", fd, " is not shared memory of ", FormatBytes(size)));
-  }
-  const HugePages pages = file_system.f_type == HUGETLBFS_MAGIC ? HugePages::kHugetlb
-                          : ShmemIsHuge()                       ? HugePages::kTransparent
-                                                                : HugePages::kNone;
-  MEMTIDE_RETURN_IF_ERROR(Map(size, pages, node, &parts));
+  MEMTIDE_ASSIGN_OR_RETURN(const HugePages pages, Inspect(size, parts));
+  MEMTIDE_RETURN_IF_ERROR(MapAll(size, pages, node, &parts));
+  return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
+}
+
+absl::StatusOr<SharedMemory> SharedMemory::Borrow(int fd, Bytes size) {
+  Parts parts;
+  parts.fd = fd;
+  MEMTIDE_ASSIGN_OR_RETURN(const HugePages pages, Inspect(size, parts));
+  MEMTIDE_RETURN_IF_ERROR(Map(size, pages, &parts));
   return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
 }
 

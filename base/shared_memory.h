@@ -37,6 +37,9 @@ class SharedMemory {
   static absl::StatusOr<SharedMemory> Adopt(int fd, Bytes size,
                                             absl::optional<int> node = absl::nullopt);
 
+  // The same for memory that the other process goes on using: pages that are not there stay so.
+  static absl::StatusOr<SharedMemory> Borrow(int fd, Bytes size);
+
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();

@@ -146,9 +146,9 @@ int PrintGpus(const absl::StatusOr<std::vector<std::string>>& gpus) {
 
 int Main(int argc, char** argv) {
   PrepareProcess();
-  // The daemon starts its own program like this when it asks a GPU that it meets.
+  // The daemon starts its own program like this for all that needs CUDA.
   if (argc == 3) {
-    if (const absl::optional<int> status = RunPartOfAsking(argv[1], argv[2])) return *status;
+    if (const absl::optional<int> status = RunGpuProcess(argv[1], argv[2])) return *status;
   }
   // What the last daemon left is measured before the settings are checked: it counts as free
   // memory.

@@ -167,6 +167,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(const Config& config, Persiste
 Node::~Node() {
   // loop_ stops first, so that no event comes in and the engine decides nothing more. Then the
   // edges end, and last the mover with the transfers in flight.
+  for (const OpenedDevice& each : devices_) each.device->Listen(nullptr);
   if (loop_ != nullptr) loop_->Stop();
   if (grpc_server_ != nullptr) grpc_server_->Stop(kReplyPatience);
   exporter_.reset();
@@ -231,6 +232,11 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
   for (const OpenedDevice& each : devices_) devices.push_back(each.device.get());
   mover_ = std::make_unique<Mover>(
       devices, disk_.get(), [loop = loop_.get()](Event event) { loop->Post(std::move(event)); });
+  for (uint32_t i = 0; i < devices.size(); ++i) {
+    devices[i]->Listen([loop = loop_.get(), i](const absl::Status& state) {
+      loop->Post(DeviceState{i, state});
+    });
+  }
   // Without a reserve there is no balloon, and without an SSD it could not inflate.
   if (config_.host_reserve.IsZero() || config_.ssd_dirs.empty()) {
     loop_->Start();
@@ -252,7 +258,12 @@ absl::Status Node::StartMetrics() {
   const auto inspect = [this]() -> absl::StatusOr<NodeSnapshot> {
     Reply reply = CallAndWait(loop_.get(), InspectCall{}, kInspectPatience);
     MEMTIDE_RETURN_IF_ERROR(reply.status);
-    return NodeSnapshot{std::get<InspectReply>(std::move(reply.value)), HostMemoryOf(devices_)};
+    NodeSnapshot snapshot{std::get<InspectReply>(std::move(reply.value)), HostMemoryOf(devices_)};
+    for (const OpenedDevice& each : devices_) {
+      const DeviceHealth health = each.device->health();
+      snapshot.devices.push_back({health.state.ok(), health.losses});
+    }
+    return snapshot;
   };
   auto exporter = Exporter::Start(config_.metrics->address, kVersion, &edge_counters_, inspect);
   if (!exporter.ok()) {
@@ -293,6 +304,14 @@ absl::Status Node::StartEdges(PersistedState persisted) {
   services_.tokens = &tokens_;
   services_.counters = &edge_counters_;
   services_.host_memory = [this] { return HostMemoryOf(devices_); };
+  services_.lost_devices = [this] {
+    std::vector<std::string> lines;
+    for (const OpenedDevice& each : devices_) {
+      const absl::Status state = each.device->health().state;
+      if (!state.ok()) lines.push_back(std::string(state.message()));
+    }
+    return lines;
+  };
   services_.node.fastest = devices_.empty() ? Tier::kHost : Tier::kDevice;
   services_.node.limits = ToEngineOptions().limits;
   for (const OpenedDevice& each : devices_) {

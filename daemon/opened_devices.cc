@@ -37,34 +37,28 @@ class GpuOpener {
       : config_(config), socket_dir_(socket_dir), warnings_(warnings) {}
 
   absl::StatusOr<std::vector<OpenedDevice>> Open() {
-    std::vector<OpenedDevice> owned;
-    std::vector<std::string> uuids;
-    for (const CudaDeviceConfig& gpu : config_.cuda_devices) {
-      // Before the GPU is asked what it can do, which would disturb another daemon's.
-      absl::StatusOr<std::unique_ptr<GpuOwnership>> ownership = Own(gpu);
-      if (!ownership.ok()) {
-        Failed(ownership.status());
-        continue;
-      }
-      owned.push_back({*std::move(ownership), nullptr, gpu.pool, gpu.uuid});
-      uuids.push_back(gpu.uuid);
-    }
-    std::vector<absl::StatusOr<std::unique_ptr<Device>>> opened =
-        OpenCuda(uuids, [](const std::string& line) { spdlog::warn("{}", line); });
     std::vector<OpenedDevice> devices;
-    for (size_t i = 0; i < opened.size(); ++i) {
-      if (!opened[i].ok()) {
-        Failed(opened[i].status());
-        continue;
+    for (const CudaDeviceConfig& gpu : config_.cuda_devices) {
+      absl::StatusOr<OpenedDevice> opened = OpenOne(gpu);
+      if (opened.ok()) {
+        devices.push_back(*std::move(opened));
+      } else {
+        Failed(opened.status());
       }
-      owned[i].device = *std::move(opened[i]);
-      devices.push_back(std::move(owned[i]));
     }
     if (!failure_.ok() && (devices.empty() || config_.cuda_devices_are_named)) return failure_;
     return devices;
   }
 
  private:
+  absl::StatusOr<OpenedDevice> OpenOne(const CudaDeviceConfig& gpu) {
+    // Before the GPU is asked what it can do, which would disturb another daemon's.
+    MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<GpuOwnership> ownership, Own(gpu));
+    MEMTIDE_ASSIGN_OR_RETURN(
+        std::unique_ptr<Device> device,
+        OpenCuda(gpu.uuid, [](const std::string& line) { spdlog::warn("{}", line); }));
+    return OpenedDevice{std::move(ownership), std::move(device), gpu.pool, gpu.uuid};
+  }
   absl::StatusOr<std::unique_ptr<GpuOwnership>> Own(const CudaDeviceConfig& gpu) {
     v1::GpuOwner owner;
     owner.set_pid(getpid());
@@ -146,15 +140,21 @@ std::vector<MemoryKind> CommonKinds(const std::vector<OpenedDevice>& devices) {
 HostMemoryUse HostMemoryOf(const std::vector<OpenedDevice>& devices) {
   HostMemoryUse use;
   std::map<uint32_t, int> nodes;
+  size_t working = 0;
   for (uint32_t number = 0; number < devices.size(); ++number) {
-    const HostMemoryUse of_device = devices[number].device->host_memory();
+    const Device& device = *devices[number].device;
+    const HostMemoryUse of_device = device.host_memory();
+    use.staging += of_device.staging;
+    // A lost device has none.
+    if (!device.health().state.ok()) continue;
+    // Each device pins all of the same memory, as far as it can.
+    use.pinned = working == 0 ? of_device.pinned : std::min(use.pinned, of_device.pinned);
+    use.unpinned = std::max(use.unpinned, of_device.unpinned);
+    use.numa_node = of_device.numa_node;
     if (of_device.numa_node) nodes[number] = *of_device.numa_node;
-    const Bytes staging = use.staging + of_device.staging;
-    // Each device pins the same memory, and has buffers of its own.
-    use = of_device;
-    use.staging = staging;
+    ++working;
   }
-  const bool on_one = nodes.size() == devices.size() &&
+  const bool on_one = nodes.size() == working &&
                       std::all_of(nodes.begin(), nodes.end(), [&nodes](const auto& each) {
                         return each.second == nodes.begin()->second;
                       });

@@ -54,6 +54,8 @@ struct CudaDeviceOptions {
   // Shared by the GPUs of this process. Null: the GPU is the only one.
   std::shared_ptr<CudaHostMemory> host_memory;
   std::function<void(const std::string& line)> warn = [](const std::string&) {};
+  // Gets the reason when a restart has failed, before any call returns it.
+  std::function<void(const absl::Status& why)> lost = [](const absl::Status&) {};
   std::string sysfs = "/sys";  // Another root in tests of machines with several NUMA nodes.
 };
 

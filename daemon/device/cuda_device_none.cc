@@ -22,15 +22,13 @@ absl::StatusOr<std::vector<std::string>> ListGpus() { return WithoutCuda(); }
 
 absl::StatusOr<std::vector<std::string>> AskGpus() { return WithoutCuda(); }
 
-absl::optional<int> RunPartOfAsking(const std::string& flag, const std::string& ordinal) {
+absl::optional<int> RunGpuProcess(const std::string& flag, const std::string& argument) {
   return absl::nullopt;
 }
 
-std::vector<absl::StatusOr<std::unique_ptr<Device>>> OpenCuda(
-    const std::vector<std::string>& devices, std::function<void(const std::string& line)> warn) {
-  std::vector<absl::StatusOr<std::unique_ptr<Device>>> opened;
-  for (size_t i = 0; i < devices.size(); ++i) opened.emplace_back(WithoutCuda());
-  return opened;
+absl::StatusOr<std::unique_ptr<Device>> OpenCuda(
+    const std::string& device, std::function<void(const std::string& line)> warn) {
+  return WithoutCuda();
 }
 
 }  // namespace memtide

@@ -56,19 +56,20 @@ absl::Status CudaDevice::Restart(uint64_t generation, const absl::Status& why) {
   if (!gate_.Close(generation)) return Lost();
   Pinned pinned;
   const absl::Status revived = Revive(&pinned);
-  std::string line = absl::StrCat(Describe(), " was lost (", why.message(), ") ");
-  if (revived.ok()) {
-    absl::StrAppend(&line, "and restarted; memory lent by descriptor was opened again");
-  } else {
-    absl::StrAppend(&line, "and could not be restarted (", revived.message(),
-                    "): its memory is lost, copies in host memory and on SSD are kept. Look at "
-                    "nvidia-smi and dmesg, and restart memtided");
+  absl::Status lost;
+  if (!revived.ok()) {
+    lost = absl::UnavailableError(
+        absl::StrCat(why.message(), "; its context could not be restarted: ", revived.message()));
+    options_.lost(lost);
     MutexLock lock(&mutex_);
-    lost_ = absl::UnavailableError(line);
+    lost_ = absl::UnavailableError(absl::StrCat(Describe(), " was lost: ", lost.message()));
   }
   gate_.Open();
   // `warn` is the owner's code, so it runs outside the gate.
-  options_.warn(line);
+  options_.warn(lost.ok() ? absl::StrCat(Describe(), " was lost (", why.message(),
+                                         ") and restarted; memory lent by descriptor was opened "
+                                         "again")
+                          : std::string(Lost().message()));
   WarnOfRing(pinned.ring);
   WarnUnpinned(pinned.host);
   return Lost();

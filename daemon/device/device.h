@@ -2,8 +2,9 @@
 //
 // All calls block. The Mover copies from copies_in_flight() threads for each direction, so that an
 // implementation may keep a stream per direction and wait on it. Implementations:
-// CudaDevice (a GPU), EmulatedDevice (host memory with an optional rate and latency) and, in tests,
-// FaultyDevice, which fails or delays the n-th call of another device.
+// CudaDevice (a GPU), RemoteDevice (a device in a process of its own), EmulatedDevice (host memory
+// with an optional rate and latency) and, in tests, FaultyDevice, which fails or delays the n-th
+// call of another device.
 //
 // Errors: RESOURCE_EXHAUSTED if memory cannot be allocated; INTERNAL if a copy failed (the source
 // is unchanged); DATA_LOSS if this memory has failed, and with it its bytes; UNAVAILABLE if the
@@ -11,6 +12,8 @@
 #ifndef MEMTIDE_DAEMON_DEVICE_DEVICE_H_
 #define MEMTIDE_DAEMON_DEVICE_DEVICE_H_
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,8 +37,17 @@ class DeviceMemory {
   virtual MemoryExport Export() const = 0;
 };
 
+struct DeviceHealth {
+  absl::Status state;   // Not OK: the device is lost, and why.
+  uint64_t losses = 0;  // How often it was lost.
+};
+
 class Device {
  public:
+  // Gets why the device is lost, whenever it is: all of its memory has lost its bytes. Gets OK when
+  // it is usable again.
+  using Listener = std::function<void(const absl::Status& state)>;
+
   virtual ~Device() = default;
 
   // "emulated device, 96 MiB, 4.0 GB/s": for logs.
@@ -54,13 +66,24 @@ class Device {
   virtual NumaPlacement placement() const { return {}; }
   virtual HostMemoryUse host_memory() const { return {}; }
 
+  virtual DeviceHealth health() const { return {}; }
+  // The listener is called from any thread, and at once if the device is lost now. Null ends that:
+  // then no call is running when this one returns. Devices that are never lost take no listener.
+  virtual void Listen(Listener listener) {}
+
   // New memory that reads as zeros and can be exported as `kind`. REQUIRES: kinds() contains
   // `kind`; `size` is a non-zero multiple of 2 MiB.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(const std::string& name,
                                                                  Bytes size, MemoryKind kind) = 0;
 
-  // Add host memory before the first copy from or to it, and remove it after the last one. The
-  // device may pin it; if it cannot, copies take more CPU time and nothing fails.
+  // Share all of a SharedMemory, whose descriptor is `fd`, before the first copy from or to it, and
+  // unshare it after the last one. A device in this process needs none of that.
+  virtual void ShareHostMemory(char* memory, Bytes size, int fd) {}
+  virtual void UnshareHostMemory(char* memory) {}
+
+  // Add host memory that is shared before the first copy from or to it, and remove it after the
+  // last one. The device may pin it; if it cannot, or where it was not added, copies take more CPU
+  // time and nothing fails.
   virtual void AddHostMemory(char* memory, Bytes size) = 0;
   virtual void RemoveHostMemory(char* memory) = 0;
 

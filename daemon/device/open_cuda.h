@@ -1,4 +1,5 @@
-// Opens the node's GPUs, in builds with CUDA and without: Bazel picks one of two bodies.
+// Opens the node's GPUs, in builds with CUDA and without: Bazel picks one of two bodies. CUDA is
+// used by processes that these functions start, and by ListGpus and AskGpus, never by the daemon.
 //
 // Thread safety: thread-safe. Errors say what to do.
 #ifndef MEMTIDE_DAEMON_DEVICE_OPEN_CUDA_H_
@@ -19,11 +20,11 @@ namespace memtide {
 // "CUDA", or "no CUDA": for --version.
 std::string CudaOfThisBuild();
 
-// `device`: an ordinal, or the beginning of a GPU-uuid or MIG-uuid. Empty: the first. Creates a
-// context on the GPU, which takes a moment. NOT_FOUND: the node can do without, as there is no GPU,
-// no driver, no visible GPU, or no CUDA in this build. FAILED_PRECONDITION: no GPU matches
-// `device`, or the driver is too old, or the compute mode forbids a second process. UNAVAILABLE:
-// the GPU exists and does not respond.
+// `device`: an ordinal, or the beginning of a GPU-uuid or MIG-uuid. Empty: the first. Another
+// process has a context on the GPU meanwhile, which takes a moment. NOT_FOUND: the node can do
+// without, as there is no GPU, no driver, no visible GPU, or no CUDA in this build.
+// FAILED_PRECONDITION: no GPU matches `device`, or the driver is too old, or the compute mode
+// forbids a second process. UNAVAILABLE: the GPU exists and does not respond.
 absl::StatusOr<Gpu> InspectGpu(const std::string& device);
 
 // The uuids of all GPUs, by ordinal. Creates no context. Errors as for InspectGpu.
@@ -38,16 +39,16 @@ absl::StatusOr<std::vector<std::string>> ListGpus();
 // met, a second or two each. Errors as for InspectGpu.
 absl::StatusOr<std::vector<std::string>> AskGpus();
 
-// Runs the part of asking a GPU for which the daemon has started its own program with two arguments
-// (first_use/helper_process.h), and returns the exit status. nullopt: `flag` is none of these
-// parts.
-absl::optional<int> RunPartOfAsking(const std::string& flag, const std::string& ordinal);
+// Runs what this program does as a process that the daemon has started with two arguments, a flag
+// and another (remote/helper_process.h), and returns the exit status. nullopt: `flag` is none of
+// these.
+absl::optional<int> RunGpuProcess(const std::string& flag, const std::string& argument);
 
-// Opens the GPUs that `devices` names, which share the host memory that they pin. Asks a GPU that
-// memtide has not met first, which takes a second or two. `warn`: also gets what memtide does
-// instead where an answer is no. See CudaDevice.
-std::vector<absl::StatusOr<std::unique_ptr<Device>>> OpenCuda(
-    const std::vector<std::string>& devices, std::function<void(const std::string& line)> warn);
+// Opens the GPU in a process of its own (remote/remote_device.h), which is started again when the
+// GPU, or the process, fails. Asks a GPU that memtide has not met first, which takes a second or
+// two. `warn`: also gets what memtide does instead where an answer is no. See CudaDevice.
+absl::StatusOr<std::unique_ptr<Device>> OpenCuda(const std::string& device,
+                                                 std::function<void(const std::string& line)> warn);
 
 }  // namespace memtide
 

@@ -86,6 +86,9 @@ struct Job {
   Tier home = Tier::kSsd;   // The lowest tier.
   Tier work = Tier::kHost;  // The fastest one.
   MemoryKind device_memory = MemoryKind::kSharedMemory;
+  // Whether a session has asked for chunks at the device; and whether the device was lost before,
+  // so that the sessions have regions that are not there any more.
+  bool uses_device = false, has_lost_regions = false;
 
   // Fetches and steps that are not granted, and the chunks that they name.
   Count waiting_calls, waiting_chunks;

@@ -111,6 +111,14 @@ class EngineState {
   // Gives the slot up: the job has one less.
   void RetireSlot(Job& job, Slot slot);
 
+  // --- memory/lost_device.cc ---
+  void On(const DeviceState& event);
+  void LoseDevice(Job& job, const absl::Status& why);
+  // What the job's chunks have at the device is not there any more.
+  void LoseDeviceCopies(Job& job);
+  // UNAVAILABLE: the sessions of the job have regions of the device that are lost.
+  static absl::Status CheckRegions(const Job& job);
+
   // --- memory/shares.cc ---
   // Requests `lacking` more slots: from free memory now, otherwise by reclaiming from jobs above
   // their fair share.

@@ -216,6 +216,21 @@ void AddHostMemory(const HostMemoryUse& use, std::vector<MetricFamily>* families
           .Take());
 }
 
+void AddDevices(const std::vector<DeviceSnapshot>& devices, std::vector<MetricFamily>* families) {
+  Family usable = Gauge("memtide_device_usable",
+                        "1 while the device lends memory; 0 while it is lost, and memtided waits "
+                        "until it works again.");
+  Family losses = Counter("memtide_device_losses_total",
+                          "How often the device, or its process, failed, and its memory was lost.");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const Labels labels = {{"device", std::to_string(i)}};
+    usable.Add(labels, devices[i].is_usable ? 1 : 0);
+    losses.Add(labels, devices[i].losses);
+  }
+  families->push_back(usable.Take());
+  families->push_back(losses.Take());
+}
+
 // Refusals at the edges are counted apart from memtide_calls_refused_total, because the engine
 // never sees them.
 void AddEdges(const EdgeCounters& edges, std::vector<MetricFamily>* families) {
@@ -242,6 +257,7 @@ std::vector<MetricFamily> NodeMetrics(const NodeSnapshot& node, const EdgeCounte
   AddTraffic(node.engine.counters, &families);
   AddCounts(node.engine, &families);
   AddHostMemory(node.host_memory, &families);
+  AddDevices(node.devices, &families);
   AddEdges(edges, &families);
   // A label can hold text, which the value of a metric cannot.
   families.push_back(Gauge("memtide_build_info", "Always 1; the label says which release runs.")

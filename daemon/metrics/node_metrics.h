@@ -8,6 +8,7 @@
 
 #include <prometheus/metric_family.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,16 @@
 
 namespace memtide {
 
+struct DeviceSnapshot {
+  bool is_usable = true;  // Not lost.
+  uint64_t losses = 0;    // How often it was lost.
+};
+
 // What one scrape shows.
 struct NodeSnapshot {
   InspectReply engine;
   HostMemoryUse host_memory;
+  std::vector<DeviceSnapshot> devices;  // By number.
 };
 
 std::vector<prometheus::MetricFamily> NodeMetrics(const NodeSnapshot& node,

@@ -16,6 +16,7 @@ using prometheus::MetricType;
 NodeSnapshot TestNode() {
   NodeSnapshot snapshot;
   snapshot.host_memory = {MiB(5), MiB(2), MiB(16), 1};
+  snapshot.devices = {{true, 0}, {false, 3}};
   InspectReply& node = snapshot.engine;
   node.pools = {{{Tier::kDevice, 1},
                  MiB(10),
@@ -63,6 +64,9 @@ TEST(NodeMetricsTest, ShowsTheValuesOfTheEngine) {
             4 << 20);
   EXPECT_EQ(ValueOf(families, "memtide_sessions", {}), 2);
   EXPECT_EQ(ValueOf(families, "memtide_host_memory_bytes", {{"state", "pinned"}}), 5 << 20);
+  EXPECT_EQ(ValueOf(families, "memtide_device_usable", {{"device", "0"}}), 1);
+  EXPECT_EQ(ValueOf(families, "memtide_device_usable", {{"device", "1"}}), 0);
+  EXPECT_EQ(ValueOf(families, "memtide_device_losses_total", {{"device", "1"}}), 3);
   EXPECT_EQ(ValueOf(families, "memtide_host_memory_bytes", {{"state", "unpinned"}}), 2 << 20);
   EXPECT_EQ(ValueOf(families, "memtide_host_memory_bytes", {{"state", "staging"}}), 16 << 20);
   EXPECT_EQ(ValueOf(families, "memtide_edge_refusals_total", {{"what", "malformed"}}), 3);

@@ -1,7 +1,6 @@
 #include "daemon/mover/mover.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <thread>
 #include <utility>
@@ -20,9 +19,6 @@ namespace {
 
 // Below the priority of the training processes on the same cores.
 constexpr int kStepNice = 5;
-
-// A check of a copy reads it in pieces of at most this size.
-constexpr Bytes kCheckedAtOnce = MiB(8);
 
 bool AreOnOneNode(const std::vector<Device*>& devices) {
   return std::all_of(devices.begin(), devices.end(), [&devices](const Device* device) {
@@ -68,6 +64,7 @@ HashSecret NewSecret() {
 
 Mover::Link::Link(Device* device)
     : device(device),
+      check(device),
       checks("memtide-checks", {1, kStepNice, device->placement().cpus}),
       out("memtide-out", CopyThreads(*device)),
       in("memtide-in", CopyThreads(*device)) {}
@@ -159,12 +156,15 @@ void Mover::Announce(const Region& region, Bytes offset) {
 
 void Mover::Withdraw(const Region& region, Bytes offset) {
   char* const slot = region.host->data() + offset.count();
-  // The last to know is the first to have known, whose context has pinned the slot.
-  for (size_t i = devices_.size(); i > 0; --i) devices_[i - 1]->RemoveHostMemory(slot);
+  for (Device* const device : devices_) device->RemoveHostMemory(slot);
   if (disk_ != nullptr) disk_->RemoveBuffer(slot);
 }
 
 void Mover::AnnounceAll(const Region& region) {
+  const SharedMemory& host = *region.host;
+  for (Device* const device : devices_) {
+    device->ShareHostMemory(host.data(), host.size(), host.fd());
+  }
   for (Bytes offset; offset < region.size(); offset += region.slot) {
     // Each slot is registered by itself, because the balloon releases single slots, and pinned
     // pages would stay (decision 17).
@@ -212,6 +212,7 @@ void Mover::Dispose(std::shared_ptr<Region> region) {
   for (Bytes offset; offset < region->size(); offset += region->slot) {
     if (region->empty.count(offset.count()) == 0) Withdraw(*region, offset);
   }
+  for (Device* const device : devices_) device->UnshareHostMemory(region->host->data());
 }
 
 // A client may still hold the region's descriptor. Without the hole it would hold the pages too,
@@ -353,34 +354,13 @@ void Mover::Compare(const StartTransfer& effect) {
   Range device = At(effect.from, effect.size, Tier::kDevice);
   Range host = At(effect.to, effect.size, Tier::kHost);
   Link& link = LinkOf(device);
-  link.checks.Push(
-      [this, &link, effect, device = std::move(device), host = std::move(host)]() mutable {
-        absl::Status status = FindDifference(link, device, host, effect.size);
-        device = host = Range();
-        post_(TransferDone{effect.transfer, std::move(status)});
-      });
-}
-
-absl::Status Mover::FindDifference(Link& link, const Range& device, const Range& host, Bytes size) {
-  std::vector<char>& checked = link.checked;
-  checked.resize(std::min(size, kCheckedAtOnce).count());
-  for (Bytes at; at < size; at += Bytes(checked.size())) {
-    const Bytes piece = std::min(size - at, Bytes(checked.size()));
-    const absl::Status copied =
-        link.device->CopyOut(*device.region->device, device.offset + at, checked.data(), piece);
-    // DATA_LOSS would say that the copies differ. If the memory has failed, the copy in host memory
-    // is the whole one, and the drop of the other goes on.
-    if (absl::IsDataLoss(copied)) return absl::UnavailableError(copied.message());
-    MEMTIDE_RETURN_IF_ERROR(copied);
-    const char* const expected = host.host() + at.count();
-    if (std::memcmp(expected, checked.data(), piece.count()) == 0) continue;
-    const char* const differs =
-        std::mismatch(expected, expected + piece.count(), checked.data()).first;
-    return absl::DataLossError(
-        absl::StrCat("its copies on the device and in host memory differ at byte ",
-                     at.count() + (differs - expected)));
-  }
-  return absl::OkStatus();
+  link.checks.Push([this, &link, effect, device = std::move(device),
+                    host = std::move(host)]() mutable {
+    absl::Status status =
+        link.check.FindDifference(*device.region->device, device.offset, host.host(), effect.size);
+    device = host = Range();
+    post_(TransferDone{effect.transfer, std::move(status)});
+  });
 }
 
 void Mover::Start(const StartStep& effect) {

@@ -40,6 +40,7 @@
 #include "daemon/io/disk.h"
 #include "daemon/io/owned_fd.h"
 #include "daemon/io/stripes.h"
+#include "daemon/mover/copy_check.h"
 #include "daemon/mover/regions.h"
 #include "daemon/mover/work_queue.h"
 
@@ -103,7 +104,7 @@ class Mover {
     explicit Link(Device* device);
 
     Device* const device;
-    std::vector<char> checked;  // A piece of a copy. Used by the thread of the checks only.
+    CopyCheck check;  // Used by the thread of the checks only.
     // Destroyed before everything above.
     WorkQueue checks, out, in;
   };
@@ -136,10 +137,6 @@ class Mover {
   void Zero(const StartTransfer& effect);
   void ZeroOnDevice(const StartTransfer& effect);
   void Compare(const StartTransfer& effect);
-  // OK if both hold the same bytes, else DATA_LOSS with where they differ first. Called by the
-  // thread of the link's checks only.
-  static absl::Status FindDifference(Link& link, const Range& device, const Range& host,
-                                     Bytes size);
   void UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction);
 
   const std::vector<Device*> devices_;  // By number.

@@ -56,6 +56,7 @@ void Fill(const ServiceContext& service, const InspectReply& reply,
   response->set_version(service.version);
   response->set_boot_id(service.boot_id);
   for (const std::string& warning : service.warnings) response->add_warnings(warning);
+  for (const std::string& lost : service.lost_devices()) response->add_warnings(lost);
   for (const v1::SsdDirectory& directory : service.ssd_directories) {
     *response->add_ssd_directories() = directory;
   }

@@ -37,6 +37,10 @@ struct ServiceContext {
   std::vector<v1::SsdDirectory> ssd_directories;
   // What the devices do with host memory now. Called from any thread.
   std::function<HostMemoryUse()> host_memory = [] { return HostMemoryUse(); };
+  // Why devices cannot be used now, a line each. Called from any thread.
+  std::function<std::vector<std::string>()> lost_devices = [] {
+    return std::vector<std::string>();
+  };
 };
 
 // SessionService, ChunkService, OptimizerService and AdminService.

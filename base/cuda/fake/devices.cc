@@ -25,8 +25,9 @@ int OrdinalOf(CUcontext context) {
 }
 
 // Holds the device for this process, if its compute mode wants that. CUDA_ERROR_DEVICE_UNAVAILABLE:
-// another process has it, or no process may.
+// another process has it, or no process may, or it has fallen off the bus.
 CUresult Occupy(const Process& process, int device, Context* context) {
+  if (IsGone(process.directory, device)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   if (process.settings.compute_mode == CU_COMPUTEMODE_DEFAULT || process.settings.mps) {
     return CUDA_SUCCESS;
   }
@@ -158,9 +159,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   if (!process.IsOrdinal(device)) return CUDA_ERROR_INVALID_DEVICE;
   Context& primary = process.contexts[device];
+  if (process.HasLost(device)) return CUDA_ERROR_UNKNOWN;
   if (primary.references == 0) {
     const CUresult occupied = Occupy(process, process.visible[device], &primary);
     if (occupied != CUDA_SUCCESS) return occupied;
+    primary.losses = memtide::fake_cuda::LossesOf(process.directory, process.visible[device]);
   }
   ++primary.references;
   primary.is_there = true;

@@ -38,6 +38,11 @@
 //     The third cuMemCreate of this process fails with error 2, and so on. "*" counts all calls.
 // CUDA_VISIBLE_DEVICES works as with CUDA.
 //
+// A device is lost, as by a reset or an Xid, when the file lost-N of the shared directory (N: its
+// number) gets one more byte: every process that has a context there finds that all calls that need
+// it fail from now on, resets too. While the file gone-N exists no process can make a context: the
+// device has fallen off the bus.
+//
 // Copies from and to pageable memory are asynchronous here, which real ones are not: CUDA returns
 // when it has staged the bytes in, or when they have arrived. So a missing wait shows here only.
 // Streams have no link in common: two streams of one direction copy at twice the rate. A copy takes

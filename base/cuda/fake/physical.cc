@@ -144,6 +144,16 @@ Bytes UsedMemory(const std::string& directory, int device) {
   return UsedWhileLocked(directory, device);
 }
 
+uint64_t LossesOf(const std::string& directory, int device) {
+  struct stat file;
+  const std::string path = absl::StrCat(directory, "/lost-", device);
+  return stat(path.c_str(), &file) == 0 ? static_cast<uint64_t>(file.st_size) : 0;
+}
+
+bool IsGone(const std::string& directory, int device) {
+  return access(absl::StrCat(directory, "/gone-", device).c_str(), F_OK) == 0;
+}
+
 std::string MakePrivateDirectory() {
   std::string directory = "/dev/shm/memtide-fake-cuda-XXXXXX";
   MEMTIDE_CHECK(mkdtemp(&directory[0]) != nullptr) << directory << ": " << std::strerror(errno);

@@ -56,6 +56,10 @@ Bytes UsedMemory(const std::string& directory, int device);
 // Creates a directory that is removed when this process ends.
 std::string MakePrivateDirectory();
 
+// How often the device was lost, and whether it cannot be used now (fake_cuda.h).
+uint64_t LossesOf(const std::string& directory, int device);
+bool IsGone(const std::string& directory, int device);
+
 }  // namespace memtide::fake_cuda
 
 #endif  // MEMTIDE_BASE_CUDA_FAKE_PHYSICAL_H_

@@ -120,6 +120,12 @@ bool Process::Overlaps(uintptr_t address, uint64_t size) const {
   return false;
 }
 
+bool Process::HasLost(int ordinal) const {
+  const auto found = contexts.find(ordinal);
+  return found != contexts.end() && found->second.references > 0 &&
+         found->second.losses != LossesOf(directory, visible[ordinal]);
+}
+
 std::vector<std::unique_ptr<Stream>> Process::Reset() {
   std::vector<std::unique_ptr<Stream>> ended;
   for (auto& [key, stream] : streams) {
@@ -180,6 +186,7 @@ Call::Call(Process* process, const char* name, Needs needs) : process_(process) 
   } else if (needs == Needs::kContext) {
     refusal_ = !t_has_context                            ? CUDA_ERROR_INVALID_CONTEXT
                : !process_->contexts[t_ordinal].is_there ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+               : process_->HasLost(t_ordinal)            ? CUDA_ERROR_UNKNOWN
                                                          : CUDA_SUCCESS;
   }
   if (refusal_ != CUDA_SUCCESS) return;

@@ -34,6 +34,7 @@ struct Context {
   int references = 0;
   bool is_there = false;  // A reset destroys the context and keeps the references.
   int lock = -1;          // With compute mode "exclusive": keeps other processes out.
+  uint64_t losses = 0;    // The device was lost so often when the context was made.
 };
 
 // Device memory mapped into this process.
@@ -68,6 +69,8 @@ struct Process {
   bool IsOrdinal(int ordinal) const {
     return ordinal >= 0 && ordinal < static_cast<int>(visible.size());
   }
+  // Whether the device was lost since this process made a context on it.
+  bool HasLost(int ordinal) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Unmaps and resets everything except settings, counts and faults. The caller destroys the
   // returned streams without the lock.
   std::vector<std::unique_ptr<Stream>> Reset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);

@@ -288,6 +288,7 @@ CUresult cuDevicePrimaryCtxReset(CUdevice device) {
   Call call(&process, "cuDevicePrimaryCtxReset", Needs::kReset);
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   if (!process.IsOrdinal(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (process.HasLost(device)) return CUDA_ERROR_UNKNOWN;
   ended = process.Reset();
   process.contexts[device].is_there = false;
   return CUDA_SUCCESS;

@@ -13,8 +13,9 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/device/cuda_memory.h"
-#include "daemon/device/first_use/helper_process.h"
+#include "daemon/device/first_use/helper.h"
 #include "daemon/device/first_use/helper_protocol.h"
+#include "daemon/device/remote/helper_process.h"
 
 namespace memtide {
 namespace {
@@ -23,6 +24,8 @@ constexpr Bytes kCopied = MiB(2), kPinned = MiB(16);
 // A copy waits for a time slice of a millisecond where processes take turns, so that a few small
 // ones show it, and the best round is one that nothing else disturbed.
 constexpr int kCopies = 4, kRounds = 10;
+// Making a context takes up to a second, and more while another process makes one.
+constexpr Duration kPatience = std::chrono::seconds(6);
 
 double SecondsSince(Instant begun) { return std::chrono::duration<double>(Now() - begun).count(); }
 
@@ -171,7 +174,7 @@ absl::StatusOr<v1::GpuAnswers> AskGpu(const CudaDeviceFacts& facts, const std::s
   MEMTIDE_RETURN_IF_ERROR(UseGpu(facts.ordinal));
   MEMTIDE_ASSIGN_OR_RETURN(
       HelperProcess helper,
-      HelperProcess::Start(program, HelperProcess::Role::kHelper, facts.ordinal));
+      HelperProcess::Start(program, {kHelperFlag, absl::StrCat(facts.ordinal)}, kPatience));
   v1::GpuAnswers answers;
   answers.set_gpu(absl::StrCat(facts.name, ", ", facts.FormatUuid()));
   Questions(*driver, facts, std::move(helper), &answers).AskAll();

@@ -18,8 +18,8 @@
 #include "base/version.h"
 #include "daemon/device/first_use/ask_gpu.h"
 #include "daemon/device/first_use/helper.h"
-#include "daemon/device/first_use/helper_process.h"
-#include "daemon/device/first_use/helper_protocol.h"
+#include "daemon/device/remote/helper_process.h"
+#include "daemon/device/remote/packet.h"
 
 namespace memtide {
 namespace {
@@ -28,6 +28,8 @@ namespace {
 // turns with it.
 constexpr double kOverlapping = 0.7;
 constexpr double kSlowPinning = 0.5e9;  // Bytes a second.
+// An asker waits for six answers of its helper, and says itself which of them did not come.
+constexpr Duration kAskerPatience = std::chrono::seconds(45);
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
@@ -109,8 +111,9 @@ std::string FailureOf(const v1::GpuAnswers& answers, absl::string_view what) {
 }
 
 absl::StatusOr<v1::GpuAnswers> AskInProcess(int ordinal, const std::string& program) {
-  MEMTIDE_ASSIGN_OR_RETURN(HelperProcess asker,
-                           HelperProcess::Start(program, HelperProcess::Role::kAsker, ordinal));
+  MEMTIDE_ASSIGN_OR_RETURN(
+      HelperProcess asker,
+      HelperProcess::Start(program, {kAskerFlag, absl::StrCat(ordinal)}, kAskerPatience));
   MEMTIDE_ASSIGN_OR_RETURN(const std::string text, asker.Answer());
   v1::GpuAnswers answers;
   if (google::protobuf::TextFormat::ParseFromString(text, &answers)) return answers;

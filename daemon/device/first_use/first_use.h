@@ -32,7 +32,7 @@ MeetGpuOptions ThisProcess();
 // read is asked for again, and one that cannot be written is not kept.
 absl::StatusOr<v1::GpuAnswers> MeetGpu(const CudaDeviceFacts& facts, const MeetGpuOptions& options);
 
-// Asks the GPU of this ordinal, and sends the answers, as text, on kHelperSocket (helper.h).
+// Asks the GPU of this ordinal, and sends the answers, as text, on kHelperSocket (remote/packet.h).
 // Returns the exit status.
 int RunGpuAsker(int ordinal);
 

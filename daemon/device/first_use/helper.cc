@@ -17,6 +17,7 @@
 #include "base/cuda/cuda.h"
 #include "base/status_macros.h"
 #include "daemon/device/first_use/helper_protocol.h"
+#include "daemon/device/remote/packet.h"
 
 namespace memtide {
 namespace {

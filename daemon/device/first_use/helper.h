@@ -1,12 +1,10 @@
 // The helper process of AskGpu: what another process does with the GPU memory of the one that asks.
-// Both are the daemon's own program (helper_process.h).
+// Both are the daemon's own program (remote/helper_process.h).
 #ifndef MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_H_
 #define MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_H_
 
 namespace memtide {
 
-// The descriptor of the helper's socket.
-inline constexpr int kHelperSocket = 3;
 // The flags that start the daemon's program in one of its two parts.
 inline constexpr char kAskerFlag[] = "--gpu-asker", kHelperFlag[] = "--gpu-helper";
 

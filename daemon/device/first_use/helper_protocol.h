@@ -1,6 +1,6 @@
-// What the daemon and its helper process say to each other over a socket that keeps packets apart.
-// A packet is text, with at most one descriptor beside it. The daemon asks, and each question has
-// one answer: "ok", "ok NUMBER" or "error TEXT". Only "work" has two.
+// What the daemon and its helper process say to each other (remote/packet.h). A packet is text,
+// with at most one descriptor beside it. The daemon asks, and each question has one answer: "ok",
+// "ok NUMBER" or "error TEXT". Only "work" has two.
 //
 //   import SIZE + descriptor   opens the memory, checks kFromDaemon in its first byte, and writes
 //                              kFromHelper there
@@ -14,29 +14,13 @@
 #ifndef MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_PROTOCOL_H_
 #define MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_PROTOCOL_H_
 
-#include <string>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "base/clock.h"
+#include <cstddef>
 
 namespace memtide {
 
 inline constexpr unsigned char kFromDaemon = 0x5A, kFromHelper = 0xA5;
 // The size of memory that is exported or mapped.
 inline constexpr size_t kAskedBytes = 2 << 20;
-
-struct HelperPacket {
-  std::string text;
-  int descriptor = -1;  // Owned by the receiver.
-};
-
-// UNAVAILABLE: the other process has ended.
-absl::Status SendPacket(int socket, const HelperPacket& packet);
-// DEADLINE_EXCEEDED after `patience`.
-absl::StatusOr<HelperPacket> ReceivePacket(int socket, Duration patience);
-// Whether a packet can be received without waiting.
-bool HasPacket(int socket);
 
 }  // namespace memtide
 

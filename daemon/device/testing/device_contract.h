@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/shared_memory.h"
 #include "daemon/device/device.h"
 #include "gtest/gtest.h"
 
@@ -47,6 +48,28 @@ class BorrowedHere : public Borrowed {
   char* at_ = nullptr;
 };
 
+// Host memory that is shared with a device, and holds these bytes.
+class HostBuffer {
+ public:
+  HostBuffer(Device* device, const std::string& bytes)
+      : device_(device),
+        memory_(*SharedMemory::Create("contract", Bytes((bytes.size() / kPage + 1) * kPage))) {
+    device->ShareHostMemory(memory_.data(), memory_.size(), memory_.fd());
+    std::copy(bytes.begin(), bytes.end(), memory_.data());
+  }
+  ~HostBuffer() { device_->UnshareHostMemory(memory_.data()); }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+
+  char* data() const { return memory_.data(); }
+
+ private:
+  static constexpr size_t kPage = 2 << 20;
+
+  Device* const device_;
+  const SharedMemory memory_;
+};
+
 struct DeviceUnderTest {
   using Make = std::function<std::unique_ptr<Device>()>;
   using Borrow = std::function<std::unique_ptr<Borrowed>(const MemoryExport& exported)>;
@@ -69,13 +92,14 @@ class DeviceContract : public testing::TestWithParam<DeviceUnderTest> {
     return *std::move(memory);
   }
   std::string Read(const DeviceMemory& memory, Bytes offset, Bytes size) {
-    std::string bytes(size.count(), '?');
-    const absl::Status status = device_->CopyOut(memory, offset, &bytes[0], size);
+    const HostBuffer buffer(device_.get(), std::string(size.count(), '?'));
+    const absl::Status status = device_->CopyOut(memory, offset, buffer.data(), size);
     EXPECT_TRUE(status.ok()) << status;
-    return bytes;
+    return std::string(buffer.data(), size.count());
   }
   void Write(DeviceMemory& memory, Bytes offset, const std::string& bytes) {
-    const absl::Status status = device_->CopyIn(memory, offset, bytes.data(), Bytes(bytes.size()));
+    const HostBuffer buffer(device_.get(), bytes);
+    const absl::Status status = device_->CopyIn(memory, offset, buffer.data(), Bytes(bytes.size()));
     EXPECT_TRUE(status.ok()) << status;
   }
 

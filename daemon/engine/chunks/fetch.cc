@@ -54,6 +54,7 @@ absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& ev
                      TierName(event.tier), " share of ", FormatBytes(job.share(event.tier).bytes()),
                      " can lease ", limit, "; raise the pool or lease fewer at a time"));
   }
+  if (event.tier == Tier::kDevice) MEMTIDE_RETURN_IF_ERROR(CheckRegions(job));
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
   for (const ChunkIndex index : indices) {
     const Chunk& chunk = chunks_[index];
@@ -92,6 +93,7 @@ void EngineState::On(const FetchCall& event) {
   }
   if (status.ok()) status = CheckWaiting(*session, indices->size());
   if (!status.ok()) return Refuse(event.call, status);
+  if (event.tier == Tier::kDevice) job.uses_device = true;
   const auto is_shared = [this](ChunkIndex index) { return MustCopyToWrite(index); };
   if (event.access == Access::kWrite && std::any_of(indices->begin(), indices->end(), is_shared)) {
     return Unshare(*session, event, *indices);

@@ -317,11 +317,13 @@ void EngineState::On(const TransferDone& event) {
   chunk.copies.flight.reset();
   JobForecast& forecast = chunk.job->forecast;
   if (flight.from.has_value()) forecast.links().End({*flight.from, flight.to});
+  const absl::Status status =
+      flight.is_void ? absl::UnavailableError("the device was lost during the copy") : event.status;
   const bool check = flight.kind == StartTransfer::Kind::kCompareDeviceWithHost;
-  if (check && chunk.live()) return CheckDone(index, flight, event.status);
-  if (!event.status.ok()) ++counters_.transfers_failed;
+  if (check && chunk.live()) return CheckDone(index, flight, status);
+  if (!status.ok()) ++counters_.transfers_failed;
   if (!chunk.live()) return ForgetChunk(index);
-  if (!event.status.ok()) return TransferFailed(index, flight, event.status);
+  if (!status.ok()) return TransferFailed(index, flight, status);
 
   using Kind = StartTransfer::Kind;
   const Bytes size = chunk.job->chunk_size;
@@ -399,6 +401,11 @@ void EngineState::On(const PrefetchCall& event) {
     return Refuse(event.call,
                   absl::InvalidArgumentError(absl::StrCat("chunks cannot be prefetched to the ",
                                                           TierName(event.tier), " tier")));
+  }
+  if (event.tier == Tier::kDevice) {
+    const absl::Status regions = CheckRegions(job);
+    if (!regions.ok()) return Refuse(event.call, regions);
+    job.uses_device = true;
   }
   TierQueues& queues = job.tier(event.tier);
   const Share& share = job.share(event.tier);

@@ -285,6 +285,14 @@ struct StepDone {
   ContentResult contents;             // Empty without such work.
 };
 
+// The device is lost, and why: what its memory holds is lost, and so are the contexts of the
+// processes that use it. OK: it can be used again, and regions that are there are so with other
+// memory. Comes before the end of each transfer that the loss has failed.
+struct DeviceState {
+  uint32_t device = 0;
+  absl::Status state;
+};
+
 // The first event after a restart. The recorded jobs linger, each with its whole time to live. Jobs
 // that no longer fit the node, or whose records contradict each other, are dropped (JobLost).
 // REQUIRES: all memory that the records name exists; there is one record for each chunk and job,
@@ -310,7 +318,7 @@ using Event =
                  ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
                  TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick, StepCall,
                  CommitCall, StepDone, Restore, HostMemory, SlotReleased, SlotPopulated,
-                 ClientQuiet, DiscardCall, EndPartCall, OfferCall>;
+                 ClientQuiet, DiscardCall, EndPartCall, OfferCall, DeviceState>;
 
 }  // namespace memtide
 

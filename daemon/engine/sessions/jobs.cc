@@ -61,6 +61,7 @@ absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) cons
                      ", not on device ", *event.device,
                      ": join it from a process that uses that device, or end it first"));
   }
+  if (device.exists()) MEMTIDE_RETURN_IF_ERROR(ledger_.StateOf(device.pool().device));
   if (event.ranks != job.ranks) {
     return absl::FailedPreconditionError(
         absl::StrCat("job \"", job.name, "\" has ", job.ranks, " ranks, not ", event.ranks));
@@ -296,6 +297,7 @@ void EngineState::LeaveJob(Session& session) {
   // A job that never opened does not linger.
   if (job.time_to_live > Duration(0) && job.state() == JobState::kRunning) {
     ledger_.SetState(*job.shares, JobState::kLingering);
+    job.has_lost_regions = false;
     job.lingers_until = now_ + job.time_to_live;
     return FreeTransient(job);
   }

@@ -75,6 +75,8 @@ struct Flight {
   Version version;
   TracedMove traced;
   bool awaited = false;  // The edges know that a call waits for it.
+  // The device that it copies from or to was lost meanwhile: whatever arrives is no copy.
+  bool is_void = false;
 };
 
 // Where the content of a chunk is: what a commit exchanges between a chunk and its shadow chunk.

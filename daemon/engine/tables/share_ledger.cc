@@ -41,7 +41,7 @@ size_t JobShares::pending() const {
 }
 
 ShareLedger::ShareLedger(const Capacities& capacities, const Limits& limits)
-    : capacities_(capacities), limits_(limits) {
+    : capacities_(capacities), limits_(limits), states_(capacities.devices.size()) {
   for (const Bytes device : capacities.devices) MEMTIDE_CHECK(!device.IsZero());
 }
 

@@ -146,9 +146,14 @@ class ShareLedger {
   bool TakeFreed() { return std::exchange(freed_, false); }
 
   // --- Jobs ---
-  // INVALID_ARGUMENT: the call names a device that the node does not have.
+  // INVALID_ARGUMENT: the call names a device that the node does not have. UNAVAILABLE: the device
+  // is lost, or all are.
   absl::Status CheckDevice(const OpenCall& open) const;
-  // The pool of the device share that the call would get now. REQUIRES: CheckDevice() is OK.
+  // Not OK: the device lends no memory now, and why.
+  void SetState(uint32_t device, absl::Status state) { states_[device] = std::move(state); }
+  absl::Status StateOf(uint32_t device) const { return states_[device]; }
+  // The pool of the device share that the call would get now: of a device that is lost only if all
+  // are. REQUIRES: the node has the device that the call names.
   Pool DeviceFor(const OpenCall& open) const;
   bool IsElastic(const OpenCall& open, Tier tier) const;
   // The pool of the call's share at the tier. REQUIRES: CheckDevice() is OK.
@@ -271,6 +276,7 @@ class ShareLedger {
 
   const Capacities capacities_;
   const Limits limits_;
+  std::vector<absl::Status> states_;  // By the number of the device.
   std::map<JobId, JobShares*> jobs_;
   bool freed_ = false;
 };

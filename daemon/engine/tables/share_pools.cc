@@ -87,7 +87,8 @@ PoolUsage ShareLedger::Usage(Pool pool) const {
 
 absl::Status ShareLedger::CheckDevice(const OpenCall& open) const {
   const size_t count = capacities_.devices.size();
-  if (!open.device.has_value() || *open.device < count) return absl::OkStatus();
+  if (count == 0 && !open.device.has_value()) return absl::OkStatus();
+  if (open.device.value_or(0) < count) return states_[DeviceFor(open).device];
   const std::string has = count == 0   ? "no device; leave it out"
                           : count == 1 ? "one device, number 0"
                                        : absl::StrCat(count, " devices, numbers 0 to ", count - 1);
@@ -100,7 +101,8 @@ Pool ShareLedger::DeviceFor(const OpenCall& open) const {
   if (open.device.has_value()) return most;
   for (uint32_t device = 1; device < capacities_.devices.size(); ++device) {
     const Pool pool{Tier::kDevice, device};
-    if (Free(pool) > Free(most)) most = pool;
+    const bool works = states_[device].ok(), best_works = states_[most.device].ok();
+    if (works > best_works || (works == best_works && Free(pool) > Free(most))) most = pool;
   }
   return most;
 }

@@ -1,5 +1,6 @@
 """Training that can be resumed after a kill: `resumable.py STEPS`. Writes each loss at once.
 
+In step WAIT_AT, if it is set, the script waits for the file WAIT_FOR after the backward pass.
 KILL_AT is the step in which the process kills itself, KILL_AFTER_S the seconds after that step's
 backward pass, so that it dies in the optimizer's step or after it. With HALF, the model is bf16,
 with masters.
@@ -18,6 +19,7 @@ from tiny_gpt import TinyGpt, batch, loss_of
 
 steps = int(sys.argv[1])
 kill_at = int(os.environ.get("KILL_AT", -1))
+wait_at = int(os.environ.get("WAIT_AT", -1))
 torch.manual_seed(0)
 model = TinyGpt(width=384)
 if "HALF" in os.environ:
@@ -31,6 +33,8 @@ with Path(os.environ["RESULT"]).open("a", buffering=1, encoding="utf-8") as loss
         optimizer.zero_grad()
         loss.backward()
         losses.write(f"{step} {loss.item().hex()} {time.time()}\n")
+        while step == wait_at and not Path(os.environ["WAIT_FOR"]).exists():
+            time.sleep(0.01)
         if step == kill_at:
             delay = float(os.environ["KILL_AFTER_S"])
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()

@@ -1,4 +1,4 @@
-#include "daemon/device/first_use/helper_process.h"
+#include "daemon/device/remote/helper_process.h"
 
 #include <signal.h>
 #include <spawn.h>
@@ -13,17 +13,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/device/first_use/helper.h"
-#include "daemon/device/first_use/helper_protocol.h"
+#include "daemon/device/remote/packet.h"
 
 namespace memtide {
 namespace {
 
-// Making a context takes up to a second, and more while another process makes one. An asker waits
-// for six answers of its helper, and says itself which of them did not come.
-constexpr Duration kHelperPatience = std::chrono::seconds(6),
-                   kAskerPatience = std::chrono::seconds(45);
 constexpr Duration kEnding = std::chrono::seconds(2);
 
 absl::Status SystemError(const std::string& call, int error) {
@@ -33,8 +29,9 @@ absl::Status SystemError(const std::string& call, int error) {
 
 }  // namespace
 
-absl::StatusOr<HelperProcess> HelperProcess::Start(const std::string& program, Role role,
-                                                   int ordinal) {
+absl::StatusOr<HelperProcess> HelperProcess::Start(const std::string& program,
+                                                   const std::vector<std::string>& arguments,
+                                                   Duration patience) {
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
     return SystemError("socketpair", errno);
@@ -49,11 +46,13 @@ absl::StatusOr<HelperProcess> HelperProcess::Start(const std::string& program, R
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  std::string arguments[] = {program, role == Role::kAsker ? kAskerFlag : kHelperFlag,
-                             absl::StrCat(ordinal)};
-  char* const argv[] = {&arguments[0][0], &arguments[1][0], &arguments[2][0], nullptr};
+  std::vector<std::string> words = {program};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(&word[0]);
+  argv.push_back(nullptr);
   pid_t pid = -1;
-  const int error = posix_spawn(&pid, program.c_str(), &actions, &attributes, argv, environ);
+  const int error = posix_spawn(&pid, program.c_str(), &actions, &attributes, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   close(sockets[1]);
@@ -61,7 +60,7 @@ absl::StatusOr<HelperProcess> HelperProcess::Start(const std::string& program, R
     close(sockets[0]);
     return SystemError(program, error);
   }
-  return HelperProcess(pid, sockets[0], role == Role::kAsker ? kAskerPatience : kHelperPatience);
+  return HelperProcess(pid, sockets[0], patience);
 }
 
 HelperProcess::HelperProcess(HelperProcess&& other) noexcept
@@ -70,15 +69,41 @@ HelperProcess::HelperProcess(HelperProcess&& other) noexcept
       patience_(other.patience_) {}
 
 HelperProcess::~HelperProcess() {
+  if (socket_ >= 0) close(socket_);
   if (pid_ < 0) return;
-  close(socket_);
-  kill(pid_, SIGKILL);
-  // A process that hangs in the driver does not end before its call does. It is left to its end.
+  Kill();
+  if (HasEnded(nullptr)) AwaitEnd();
+}
+
+// A process that hangs in the driver does not end before its call does.
+bool HelperProcess::HasEnded(siginfo_t* how) const {
+  siginfo_t info = {};
   const Instant deadline = Now() + kEnding;
-  while (waitpid(pid_, nullptr, WNOHANG) == 0 && Now() < deadline) {
+  while (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == 0 && Now() < deadline) {
     // tidy(sleep): a child's end is known by waiting, or by a handler of the program's signals.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  if (how != nullptr) *how = info;
+  return info.si_pid != 0;
+}
+
+std::string HelperProcess::HowItEnded() const {
+  siginfo_t how = {};
+  if (!HasEnded(&how)) return "hangs";
+  return absl::StrCat("ended ", how.si_code == CLD_EXITED ? "with status " : "by signal ",
+                      how.si_status);
+}
+
+void HelperProcess::AwaitEnd() {
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+}
+
+void HelperProcess::Kill() const {
+  MEMTIDE_CHECK(pid_ > 0) << pid_;
+  kill(pid_, SIGKILL);
 }
 
 absl::Status HelperProcess::Send(const std::string& question, int descriptor) {

@@ -1,0 +1,70 @@
+// A device that is lost: its GPU has failed or was reset, or its process has ended. What is on
+// other tiers and devices stays as it is.
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+void EngineState::On(const DeviceState& event) {
+  ledger_.SetState(event.device, event.state);
+  if (event.state.ok()) return;
+  std::vector<Job*> jobs;
+  for (const auto& [id, job] : jobs_) {
+    const Share& share = job->share(Tier::kDevice);
+    if (share.exists() && share.pool().device == event.device) jobs.push_back(job.get());
+  }
+  for (Job* const job : jobs) LoseDevice(*job, event.state);
+}
+
+void EngineState::LoseDevice(Job& job, const absl::Status& why) {
+  // A job whose first memory is being made has sent no region to a session. Ending jobs need none.
+  if (job.state() == JobState::kMaking || job.state() == JobState::kEnding) return;
+  // A job that uses host memory only goes on, but not at the device: its sessions would map regions
+  // that are not there.
+  if (!job.uses_device) {
+    job.has_lost_regions = !job.sessions.empty();
+    return;
+  }
+  // The sessions have mapped memory that is lost, and their processes have lost their contexts.
+  for (const SessionId id : std::vector<SessionId>(job.sessions)) {
+    ++counters_.sessions_lost;
+    Emit(CloseSession{id, why});
+    EndSession(*sessions_.Find(id), why, Ending::kAbrupt);
+  }
+  job.has_lost_regions = false;
+  if (job.state() == JobState::kLingering) LoseDeviceCopies(job);
+}
+
+void EngineState::LoseDeviceCopies(Job& job) {
+  constexpr auto kBit = static_cast<uint8_t>(1u << static_cast<int>(Tier::kDevice));
+  for (const ChunkIndex index : job.members) {
+    if (index == kNoChunk || !chunks_[index].live()) continue;
+    Chunk& chunk = chunks_[index];
+    if (chunk.copies.flight) {
+      Flight& flight = *chunk.copies.flight;
+      flight.is_void = flight.is_void || flight.from == Tier::kDevice || flight.to == Tier::kDevice;
+    }
+    if (chunk.prefetch_to.has_value() && *chunk.prefetch_to == Tier::kDevice) StopPrefetch(chunk);
+    if (!chunk.slot(Tier::kDevice)) continue;
+    const bool had_content = chunk.copies.valid != 0;
+    chunk.copies.valid &= static_cast<uint8_t>(~kBit);
+    if (had_content && chunk.copies.valid == 0) {
+      chunk.copies.torn = chunk.copies.memory_failed = true;
+    }
+    MarkDirty(index);
+    Rank(index);
+    // The slot goes when no transfer uses it.
+    ScheduleChunk(index);
+  }
+}
+
+absl::Status EngineState::CheckRegions(const Job& job) {
+  if (!job.has_lost_regions) return absl::OkStatus();
+  return absl::UnavailableError(
+      "the device was lost after this session had opened its job; open it in a new session");
+}
+
+}  // namespace memtide
