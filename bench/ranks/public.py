@@ -97,23 +97,26 @@ def _run(program: list[str], script: list[str], ranks: int, socket_dir: Path | N
     }
     if socket_dir is not None:
         environment["MEMTIDE_SOCKET_DIR"] = str(socket_dir)
-    with tempfile.TemporaryDirectory(prefix="public.") as out, tempfile.TemporaryFile("w+") as said:
+    with (
+        tempfile.TemporaryDirectory(prefix="public.") as out,
+        tempfile.TemporaryFile("w+") as output,
+    ):
         command = [sys.executable, "-m", *program, *launcher, *script, f"--output_dir={out}"]
         process = subprocess.Popen(
-            command, env=environment, stdout=said, stderr=subprocess.STDOUT, cwd=out
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=out
         )
-        kept, ends = 0, time.monotonic() + _MOST_SECONDS
+        kept_bytes, ends = 0, time.monotonic() + _MOST_SECONDS
         while process.poll() is None:
             if time.monotonic() > ends:
                 process.kill()
             time.sleep(_SECONDS_A_LOOK)
-            kept = (socket_dir is not None and _kept(socket_dir, ranks)) or kept
-        said.seek(0)
-        text_of_run = said.read()
+            kept_bytes = (socket_dir is not None and _kept(socket_dir, ranks)) or kept_bytes
+        output.seek(0)
+        text_of_run = output.read()
         if process.returncode != 0:
             raise SystemExit(f"{' '.join(command)}\n{text_of_run[-4000:]}")
         weights = hashlib.sha256((Path(out) / "model.safetensors").read_bytes()).hexdigest()
-    return _Outcome(_LOSS.findall(text_of_run), weights, kept)
+    return _Outcome(_LOSS.findall(text_of_run), weights, kept_bytes)
 
 
 def main() -> int:
