@@ -20,8 +20,8 @@ from memtide._node.private_daemon import Pools, PrivateDaemon, answers
 from memtide._node.training import Training
 from memtide.errors import FailedPrecondition, ResourceExhausted, Unavailable
 
-# With the dozen chunks that a step part uses at a time, and a few more, a script gets on.
-_LEAST_HOST_SLOTS = 16
+# With fewer slots of host memory, the daemon opens no job: a step part uses a dozen at a time.
+_LEAST_HOST_SLOTS = 12
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,23 @@ def _start(
         arguments = [_SCRIPT, kind, number, count, folder]
         if sockets is None:
             scripts.append(cli.start_python(*arguments))
+        elif kind == "offload":
+            scripts.append(cli.start_python(*arguments, MEMTIDE_SOCKET_DIR=sockets))
         else:
-            run = ["run", "--quiet", f"--chunk-size={_CHUNK_BYTES}", *arguments]
+            size = [] if kind == "sizes" else [f"--chunk-size={_CHUNK_BYTES}"]
+            run = ["run", "--quiet", *size, *arguments]
             scripts.append(cli.start_memtide(*run, MEMTIDE_SOCKET_DIR=sockets))
+        if kind == "sizes":
+            _wait_for(folder / f"begins-{number}", scripts)
     return scripts
+
+
+def _wait_for(file: Path, scripts: list[subprocess.Popen[str]]) -> None:
+    until = time.monotonic() + _PATIENCE_S
+    while not file.exists():
+        ended = [script.communicate() for script in scripts if script.poll() is not None]
+        assert not ended and time.monotonic() < until, ended
+        time.sleep(0.05)
 
 
 def _wait(scripts: list[subprocess.Popen[str]]) -> None:
@@ -57,13 +70,9 @@ def _results(folder: Path, count: int) -> list[Any]:
 def _usage_at_end(cli: Cli, sockets: Path, kind: str, count: int, folder: Path) -> inspection.Node:
     """What the node keeps while all scripts have trained and none has ended."""
     scripts = _start(cli, sockets, kind, count, folder)
-    until = time.monotonic() + _PATIENCE_S
-    while not all((folder / f"trained-{number}").exists() for number in range(count)):
-        assert time.monotonic() < until and all(script.poll() is None for script in scripts), [
-            script.communicate() for script in scripts if script.poll() is not None
-        ]
-        time.sleep(0.05)
-    node = inspection.inspect(sockets)
+    for number in range(count):
+        _wait_for(folder / f"trained-{number}", scripts)
+    node = inspection.inspect(sockets, sessions=True)
     (folder / "ends").touch()
     _wait(scripts)
     return node
@@ -103,6 +112,22 @@ def test_a_script_that_writes_into_its_model_is_alone_with_what_it_writes(
     assert ours[0][1] != ours[1][1]
 
 
-def test_scripts_of_other_models_share_nothing(cli: Cli, sockets: Path, tmp_path: Path) -> None:
+def test_models_that_scripts_offload_are_shared_too(
+    cli: Cli, sockets: Path, tmp_path: Path
+) -> None:
+    node = _usage_at_end(cli, sockets, "offload", 2, tmp_path / "ours")
+    assert node.kinds["parameter"].shared_bytes >= _MODEL_BYTES - _CHUNK_BYTES
+    assert _results(tmp_path / "ours", 2) == _plain(cli, "plain", 2, tmp_path / "plain")
+
+
+def test_scripts_without_a_chunk_size_have_the_same(
+    cli: Cli, sockets: Path, tmp_path: Path
+) -> None:
+    node = _usage_at_end(cli, sockets, "sizes", 2, tmp_path / "ours")
+    sizes = [session["chunk_size_bytes"] for session in node.sessions]
+    assert len(sizes) == 2 and len(set(sizes)) == 1, sizes
+
+
+def test_a_script_alone_shares_nothing(cli: Cli, sockets: Path, tmp_path: Path) -> None:
     node = _usage_at_end(cli, sockets, "frozen", 1, tmp_path / "ours")
     assert node.kinds["parameter"].shared_bytes == 0

@@ -2,7 +2,8 @@
 
 COUNT such scripts have the same frozen model, and step together: each waits in FOLDER for the
 others after each step. Script number 1 writes into its model by hand before step 5 if KIND is
-"writes". Writes its losses, and what the model adds up to, to FOLDER/resultNUMBER.
+"writes", and offloads its model itself if that is "offload". Writes its losses, and what the model
+adds up to, to FOLDER/resultNUMBER.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import memtide
 import torch
 
 LAYERS, WIDTH, RANK, STEPS = 16, 512, 4, 10
@@ -44,6 +46,8 @@ model.requires_grad_(False)
 torch.manual_seed(100 + number)
 adapted = torch.nn.Sequential(*(Adapted(layer) for layer in model))
 optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=0.01)
+if kind == "offload":
+    memtide.offload(adapted, optimizer, chunk_size="2MiB")
 losses = []
 meet("begins")
 for step in range(STEPS):
