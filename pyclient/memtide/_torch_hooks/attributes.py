@@ -2,7 +2,7 @@
 
 This is the only file that assigns to them (tools/tidy, rule `foreign-attributes`). What a runtime
 replaces is listed in patch_table.py; what `memtide run` replaces before there is one is in
-_launch/first_parameter.py and _launch/spawned_ranks.py.
+_launch/first_parameter.py, _launch/process_group.py and _launch/spawned_ranks.py.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ def train(steps: int) -> None:
     kill = kills[attempt].split(":") if attempt < len(kills) else ["-"]
     torch.manual_seed(0)
     layers = [layer for _ in range(8) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.GELU())]
-    model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(_WIDTH, 10)))
+    whole = nn.Sequential(*layers, nn.Linear(_WIDTH, 10))
+    # Otherwise the buckets change in the second iteration of a process, and with them the order in
+    # which more than two ranks add gradients up.
+    model = DistributedDataParallel(whole, find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     result = Path(f"{os.environ['RESULT']}{rank}")
     with result.open("a", buffering=1, encoding="utf-8") as lines:
