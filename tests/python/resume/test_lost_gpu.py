@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -60,14 +61,17 @@ def test_a_lost_gpu_costs_only_the_script_on_it(
         expected = losses_of(whole)
         assert len(expected) == STEPS
         waits = {"WAIT_AT": str(WAIT_AT), "WAIT_FOR": str(go)}
-        with cli.start_memtide(*command("--job=one"), RESULT=lost, **waits) as on_gpu_0:
+        # A script names its own cuda:0.
+        second = {"CUDA_VISIBLE_DEVICES": "1", **waits}
+        with contextlib.ExitStack() as scripts:
+            scripts.callback(go.touch)
+            on_gpu_0 = cli.start_memtide(*command("--job=one"), RESULT=lost, **waits)
+            on_gpu_1 = cli.start_memtide(*command(), RESULT=other, **second)
             wait_for_steps(lost, on_gpu_0)
-            with cli.start_memtide(*command(), RESULT=other, **waits) as on_gpu_1:
-                wait_for_steps(other, on_gpu_1)
-                lost_0.write_text("x", encoding="utf-8")
-                go.touch()
-                _, said_on_gpu_0 = on_gpu_0.communicate(timeout=PATIENCE_S)
-                _, said_on_gpu_1 = on_gpu_1.communicate(timeout=PATIENCE_S)
+            wait_for_steps(other, on_gpu_1)
+            lost_0.write_text("x", encoding="utf-8")
+        _, said_on_gpu_0 = on_gpu_0.communicate(timeout=PATIENCE_S)
+        _, said_on_gpu_1 = on_gpu_1.communicate(timeout=PATIENCE_S)
         assert on_gpu_1.returncode == 0, said_on_gpu_1
         assert losses_of(other) == expected
         assert on_gpu_0.returncode != 0

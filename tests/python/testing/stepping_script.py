@@ -33,10 +33,12 @@ def node_daemon(
             *more,
         ]
         with subprocess.Popen([find_daemon(), *flags], stderr=subprocess.DEVNULL) as daemon:
-            while not answers(home):
-                assert daemon.poll() is None, "the daemon does not start"
-            yield home
-            daemon.terminate()
+            try:
+                while not answers(home):
+                    assert daemon.poll() is None, "the daemon does not start"
+                yield home
+            finally:
+                daemon.terminate()
 
 
 class SteppingScript:
