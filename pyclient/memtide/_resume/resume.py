@@ -97,6 +97,8 @@ class ResumedJob:
         if exchange is not None and (exchange.sends or exchange.receives):
             exchange.check(optimizer for _, optimizer in resumed)
         if exchange is not None and exchange.receives:
+            # Shared first steps with states from elsewhere were seen to give a rank other bits.
+            self._offloaded.calls.ranks = None
             for saved, optimizer in resumed:
                 self._receive(saved, optimizer, exchange)
             return

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import SCRIPTS, Cli, Outcome
+from harness import SCRIPTS, Cli, Outcome, short_directory
+from service_manager import ServiceManager
 from stepping_script import node_daemon
 
 STEPS = 6
@@ -117,3 +118,27 @@ def test_another_number_of_ranks_is_refused(cli: Cli, sockets: Path, tmp_path: P
     refused = run(cli, sockets, result, "--resume", *single)
     assert refused.status != 0
     assert 'job "one" has 2 ranks, not 0' in refused.err
+
+
+@pytest.mark.long
+def test_ranks_go_on_after_the_daemon_was_killed(cli: Cli, tmp_path: Path) -> None:
+    result = tmp_path / "ours"
+    flags = ["--device=none", "--host-pool=384MiB", "--ssd-pool=1GiB", "--no-host-reserve"]
+    flags += [f"--ssd-dir={tmp_path / 'ssd'}", "--metrics-address=off"]
+    with short_directory() as home:
+        manager = ServiceManager(home, flags)
+        manager.start()
+        place = [f"--socket-dir={home}", "--job=one", "--chunk-size=2MiB"]
+        script = ["run", *place, *torchrun(), SCRIPT, STEPS]
+        with cli.start_memtide(*script, RESULT=result, PAUSE_S=1) as ranks:
+            while not Path(f"{result}0").exists() or len(losses_of(result, 0)) < 3:
+                assert ranks.poll() is None, ranks.communicate()
+            manager.kill()
+            _, printed = ranks.communicate()
+        assert ranks.returncode != 0
+        assert "daemon" in printed, printed
+        manager.start()
+        run(cli, home, result, "--resume", *torchrun()).check()
+        manager.close()
+    assert [losses_of(result, rank) for rank in range(2)] == plain(cli, tmp_path)
+    assert starts_of(result, 0)[1] in (2, 3)

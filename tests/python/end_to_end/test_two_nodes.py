@@ -86,17 +86,17 @@ def test_a_lost_node_gets_what_the_other_one_has(
 ) -> None:
     result = tmp_path / "ours"
     slow = {"RESULT": result, "PAUSE_S": 1}
-    first, second = running = [node.run(cli, 2, SCRIPT, STEPS, **slow) for node in nodes]
+    first, second = running = [node.run(cli, 1, SCRIPT, STEPS, **slow) for node in nodes]
     wait_for_step(result, 2, running)
     nodes[1].lose()
     second.communicate(timeout=_PATIENCE_S)
     nodes[1].start_daemon()
-    end([first, nodes[1].run(cli, 2, SCRIPT, STEPS, RESULT=result)])
-    starts = starts_of(result, 4)
+    end([first, nodes[1].run(cli, 1, SCRIPT, STEPS, RESULT=result)])
+    starts = starts_of(result, 2)
     assert all(each == starts[0] for each in starts), starts
     assert starts[0][0] == 0
     assert starts[0][-1] in (2, 3)
-    assert losses_of(result, 4) == plain(cli, tmp_path, 4)
+    assert losses_of(result, 2) == plain(cli, tmp_path, 2)
 
 
 def test_nodes_that_are_started_again_resume_together(
