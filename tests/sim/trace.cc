@@ -96,6 +96,9 @@ struct EventText {
   std::string operator()(const ClientQuiet& e) const {
     return StrCat("Quiet session ", e.session.value());
   }
+  std::string operator()(const DeviceState& e) const {
+    return StrCat("DeviceState ", e.device, " ", Code(e.state));
+  }
   std::string operator()(const OpenCall& e) const {
     return StrCat(Head("Open", e), " job '", e.job_name.substr(0, 8), "' chunk ",
                   e.chunk_size.count(), " shares ", e.device_share.count(), "/",
