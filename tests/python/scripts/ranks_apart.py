@@ -16,6 +16,7 @@ torch.multiprocessing.spawn, or as START says: by Process, with its method. Argu
     sgd        SGD with momentum in the place of AdamW
     frozen     all layers but the last two are frozen
     sharded    each rank has parts of all parameters: FSDP
+    loaded     the optimizer's state is loaded before the first step
     alike      nothing differs
 
 Rank 0 runs the Python program AT_END of the environment while all ranks still live.
@@ -72,6 +73,18 @@ def optimizer_of(model: nn.Module, kind: str) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
+def load_state(optimizer: torch.optim.Optimizer) -> None:
+    """Gives the optimizer a state as after three steps."""
+    saved = optimizer.state_dict()
+    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
+        saved["state"][number] = {
+            "step": torch.tensor(3.0),
+            "exp_avg": torch.randn_like(parameter) * 1e-3,
+            "exp_avg_sq": torch.rand_like(parameter) * 1e-6,
+        }
+    optimizer.load_state_dict(saved)
+
+
 def train(kind: str) -> None:
     rank = dist.get_rank()
     torch.manual_seed(0)
@@ -88,6 +101,8 @@ def train(kind: str) -> None:
     elif kind != "unlike":
         model = DistributedDataParallel(layers, find_unused_parameters=kind == "unused")
     optimizer = optimizer_of(model, kind)
+    if kind == "loaded":
+        load_state(optimizer)
     torch.manual_seed(rank)
     losses = []
     for step in range(_STEPS):
