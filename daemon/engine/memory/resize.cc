@@ -61,8 +61,14 @@ void EngineState::On(const ResizeCall& event) {
   Share& share = job.share(Tier::kDevice);
   const uint32_t slots = static_cast<uint32_t>(event.device_share / job.chunk_size);
   const bool grows = slots > share.target();
+  const bool was_below_limit = share.slots().size() < share.limit();
   ledger_.Resize(share, slots);
-  if (share.is_elastic()) SendBudgets(job, ledger_.ChangeOf(share));
+  // At its limit, the share has what is announced, and the reply says so: a budget that comes on
+  // another way could come later, and be the one before.
+  const bool is_below_limit = share.slots().size() < share.limit();
+  if (share.is_elastic() && (was_below_limit || is_below_limit)) {
+    SendBudgets(job, ledger_.ChangeOf(share));
+  }
   MarkDirty(job);
   job.resize = ResizeOperation{
       event.call, event.session,
