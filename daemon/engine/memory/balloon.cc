@@ -54,6 +54,8 @@ void EngineState::On(const HostMemory& event) {
 // Leases are held at the working tier, so a host pool behind a device changes no budget.
 void EngineState::SendBudgets(const Job& job, const ShareLedger::Change& change) {
   if (job.work != change.tier) return;
+  // The budget of a fixed device share is that of its Open or Resize.
+  if (change.tier == Tier::kDevice && !job.share(change.tier).is_elastic()) return;
   for (const SessionId session : job.sessions) {
     // AnswerOpen() will send the budget of that time.
     if (sessions_.Find(session)->opening) continue;

@@ -60,7 +60,7 @@ void EngineState::On(const ResizeCall& event) {
 
   Share& share = job.share(Tier::kDevice);
   const uint32_t slots = static_cast<uint32_t>(event.device_share / job.chunk_size);
-  const bool grows = slots > share.target();
+  const bool grows = slots > (share.is_elastic() ? share.limit() : share.target());
   const bool was_below_limit = share.slots().size() < share.limit();
   ledger_.Resize(share, slots);
   // At its limit, the share has what is announced, and the reply says so: a budget that comes on

@@ -1,4 +1,6 @@
 // What the engine does when the ShareLedger moves memory between jobs.
+#include <algorithm>
+
 #include "base/check.h"
 #include "daemon/engine/state.h"
 
@@ -10,12 +12,21 @@ ShareLedger::Opens EngineState::WaitingOpens(Pool pool) const {
   return opens;
 }
 
-// What each elastic job must keep: no accepted call may fail for a reclaim.
+// What each elastic job must keep: no accepted call may fail for a reclaim. Leases of a device end
+// with each step of their client, which then has a smaller budget. But a fetch that is admitted and
+// not granted needs its slots beside them.
 ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
   ShareLedger::Demands demands;
   for (const auto& [id, job] : jobs_) {
     if (!job->share(tier).is_elastic()) continue;
-    demands[id] = {job->tier(tier).pinned_chunks(), job->waiting.LargestAt(tier)};
+    const bool keeps_leases =
+        tier != Tier::kDevice ||
+        std::any_of(waiters_.begin(), waiters_.end(), [&job = *job, tier](const auto& entry) {
+          const Waiter& waiter = *entry.second;
+          return waiter.admitted && waiter.job == &job && waiter.tier == tier;
+        });
+    demands[id] = {keeps_leases ? job->tier(tier).pinned_chunks() : 0,
+                   job->waiting.LargestAt(tier)};
   }
   return demands;
 }

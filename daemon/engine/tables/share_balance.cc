@@ -167,10 +167,9 @@ uint32_t ShareLedger::Floor(const JobShares& job, const Reclaim& reclaim, const 
   if (job.is_active()) {
     floor = std::max<uint64_t>(floor, reclaim.fair_share / share.chunk_size());
     const uint64_t used = std::max(demand.pinned_chunks, demand.largest_waiting);
-    // Page faults without a fetch still need slots. Leases of a device end with each step of its
-    // client, which then has a smaller budget.
+    // Page faults without a fetch still need slots.
     if (tier == Tier::kHost) floor = std::max(floor, used + share.claims() + kMinSlots);
-    if (tier == Tier::kDevice) floor = std::max<uint64_t>(floor, demand.largest_waiting);
+    if (tier == Tier::kDevice) floor = std::max(floor, used);
   }
   if (only_unused || tier == Tier::kSsd) {
     floor = std::max<uint64_t>(floor, share.made_slots());

@@ -99,7 +99,8 @@ void Model::Accept(const Call& call, const InspectCall& inspect, const InspectRe
     if (job != nullptr && info.device != job->device) {
       return Broken(absl::StrCat("job ", info.job.value(), " is listed on another device"));
     }
-    if (job != nullptr && info.device_share < job->chunk_size * job->slots[0]) {
+    if (job != nullptr && !job->HasElasticDevice() &&
+        info.device_share < job->chunk_size * job->slots[0]) {
       return Broken(absl::StrCat("job ", info.job.value(), " is charged for less than its share"));
     }
   }

@@ -107,8 +107,11 @@ struct Expect {
         call.tier == Tier::kHost ? state.JobOf(call.session)->most_host_homes : 0;
     const bool beside_homes = homes != 0 && call.chunks.size() + homes + 1 > slots;
     // Beyond its claim, what it can lease depends on what others need.
-    const bool unclaimed = call.tier == Tier::kHost && state.JobOf(call.session)->IsElastic() &&
-                           call.chunks.size() >= std::min(kLeastClaim, slots * 3 / 4);
+    const JobState& job = *state.JobOf(call.session);
+    const bool unclaimed =
+        (call.tier == Tier::kHost && job.IsElastic() &&
+         call.chunks.size() >= std::min(kLeastClaim, slots * 3 / 4)) ||
+        (call.tier == Tier::kDevice && job.HasElasticDevice() && call.chunks.size() > kLeastSlots);
     if (last_slot || beside_homes || unclaimed || state.makes_failed != 0)
       codes.insert(Code::kResourceExhausted);
     if (torn && call.access == Access::kRead) codes.insert(Code::kDataLoss);
@@ -253,7 +256,9 @@ struct Expect {
     // Some may be the job's, and never have been seen.
     if (slots + job.leaving.size() + state.dropping.size() > limits.device_regions) doubtful = true;
     const Bytes free = state.Free({Tier::kDevice, job.device});
-    if (slots > job.slots[0] && slots - job.slots[0] > free / job.chunk_size) {
+    // The limit of an elastic share says nothing of what is free.
+    if (!job.HasElasticDevice() && slots > job.slots[0] &&
+        slots - job.slots[0] > free / job.chunk_size) {
       // What a share that shrank has not given back yet, it may keep.
       if (job.shrunk != 0) {
         doubtful = true;
@@ -304,7 +309,8 @@ bool AnsweredAtOnce(const State& state, const Event& event, const Codes& permitt
   if (const auto* fetch = std::get_if<FetchCall>(&event)) return !fetch->wait;
   if (const auto* resize = std::get_if<ResizeCall>(&event)) {
     const JobState& job = *state.JobOf(resize->session);
-    return job.shrunk == 0 && resize->device_share / job.chunk_size >= job.slots[0];
+    return job.shrunk == 0 && !job.HasElasticDevice() &&
+           resize->device_share / job.chunk_size >= job.slots[0];
   }
   return !std::holds_alternative<OpenCall>(event) && !std::holds_alternative<EvictCall>(event) &&
          !std::holds_alternative<StepCall>(event) && !std::holds_alternative<AllocateCall>(event) &&

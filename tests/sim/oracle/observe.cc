@@ -59,7 +59,8 @@ void Model::ObserveDrop(const DropRegion& effect) {
   for (auto& [id, job] : state_.jobs) {
     if (job.regions.count(effect.region) == 0) continue;
     const bool lingers = job.sessions.empty() && !job.IsLate(state_.now);
-    if (job.leaving.count(effect.region) != 0 || (lingers && job.shrunk != 0)) {
+    const bool gives_way = job.shrunk != 0 || job.HasElasticDevice();
+    if (job.leaving.count(effect.region) != 0 || (lingers && gives_way)) {
       if (lingers && job.leaving.count(effect.region) == 0) probes_.Hit(Probe::kShrankLingering);
       job.leaving.insert(effect.region);
       job.regions.erase(effect.region);
@@ -118,17 +119,20 @@ void Model::ObserveEmpty(const ReleaseSlot& effect) {
 
 void Model::ObserveBudget(const SendLeaseBudget& effect) {
   const JobState* job = state_.JobOf(effect.session);
-  if (job == nullptr || job->slots[0] != 0 || effect.lease_budget == 0 ||
-      effect.lease_budget >= job->slots[1]) {
+  const bool on_device = job != nullptr && job->slots[0] != 0;
+  const uint32_t slots = job == nullptr ? 0 : job->slots[on_device ? 0 : 1];
+  if (slots == 0 || (on_device && !job->HasElasticDevice()) || effect.lease_budget == 0 ||
+      effect.lease_budget >= slots) {
     return Broken(absl::StrCat(ToText(effect), ": nobody there, or no such budget"));
   }
-  if (effect.slots > job->slots[1] || effect.lease_budget != BudgetOf(effect.slots)) {
+  if (effect.slots > slots || effect.lease_budget != BudgetOf(effect.slots)) {
     return Broken(absl::StrCat(ToText(effect), ": not the budget of ", effect.slots, " slots"));
   }
-  if (effect.most >= job->slots[1] || (effect.most < effect.lease_budget && !job->IsElastic())) {
+  const bool elastic = on_device || job->IsElastic();
+  if (effect.most >= slots || (effect.most < effect.lease_budget && !elastic)) {
     return Broken(absl::StrCat(ToText(effect), ": no such number can be in use"));
   }
-  if (job->IsElastic() && effect.most < BudgetOf(job->slots[1])) probes_.Hit(Probe::kShareCeded);
+  if (elastic && effect.most < BudgetOf(slots)) probes_.Hit(Probe::kShareCeded);
 }
 
 void Model::ObserveTransfer(const StartTransfer& effect) {

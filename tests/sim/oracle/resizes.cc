@@ -38,9 +38,10 @@ void Model::ApplyResize(const ResizeCall& resize) {
 
 void Model::Accept(const Call& call, const ResizeCall& resize, const ResizeReply& reply) {
   const JobState& job = *state_.JobOf(resize.session);
-  const bool smaller = reply.device_slots < job.slots[0] || reply.lease_budget == 0;
+  const bool elastic = job.HasElasticDevice();
+  const bool smaller = (reply.device_slots < job.slots[0] && !elastic) || reply.lease_budget == 0;
   if (reply.device_slots > job.slots[0] || (smaller && state_.makes_failed == 0) ||
-      reply.lease_budget >= reply.device_slots) {
+      reply.lease_budget >= (elastic ? job.slots[0] : reply.device_slots)) {
     return Broken(absl::StrCat(ToText(call.event), ": was answered with ", reply.device_slots,
                                " slots, ", reply.lease_budget, " leases"));
   }
@@ -76,8 +77,11 @@ void Model::ObserveRegionGone(const SendRegionGone& effect) {
     return Broken(absl::StrCat(ToText(effect), ": it was asked back already"));
   }
   job.leaving.insert(effect.region);
-  if (KeptRegions(job) < job.slots[0] || effect.device_slots != job.slots[0] ||
-      effect.lease_budget == 0 || effect.lease_budget >= effect.device_slots) {
+  const bool is_share = job.HasElasticDevice() ? effect.device_slots <= job.slots[0]
+                                               : effect.device_slots == job.slots[0] &&
+                                                     effect.lease_budget < effect.device_slots;
+  if (KeptRegions(job) < effect.device_slots || !is_share || effect.lease_budget == 0 ||
+      effect.lease_budget >= job.slots[0]) {
     return Broken(absl::StrCat(ToText(effect), ": the job's share is ", job.slots[0], " slots"));
   }
   if (node_.IsInTransfer(effect.region)) {

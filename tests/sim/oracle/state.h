@@ -100,6 +100,11 @@ struct JobState {
   // Whether others' needs may make its share of host memory and SSD smaller. One who asked for a
   // size may have joined a job whose maker did not, and died while it opened.
   bool IsElastic() const { return opened_by.elastic && slots[2] != 0; }
+  // The same of its device share. slots[0] is then the limit of the share.
+  bool HasElasticDevice() const {
+    return opened_by.elastic && opened_by.device_share.IsZero() && slots[0] != 0 &&
+           (slots[1] != 0 || slots[2] != 0) && device_memory == MemoryKind::kCudaDescriptor;
+  }
   // Whether its time has passed: it ends at the next tick, if it has not yet.
   bool IsLate(Instant now) const { return left && now >= *left + time_to_live; }
 };
