@@ -40,6 +40,8 @@ void EngineState::Apply(const ShareLedger::Change& change) {
                                                   : counters_.device_reclaimed;
   reclaimed += change.reclaimed;
   if (change.tier != Tier::kSsd) SendBudgets(job, change);
+  // A share that grows again keeps what a Resize waits for.
+  if (change.tier == Tier::kDevice) FinishResize(job);
   ScheduleRoomCheck(job, change.tier);
 }
 

@@ -79,7 +79,10 @@ _long = pytest.mark.long
 
 @pytest.mark.parametrize(
     "kind",
-    ["frozen", *(pytest.param(kind, marks=_long) for kind in ("alike", "loaded", "masters", "sgd"))],
+    [
+        "frozen",
+        *(pytest.param(kind, marks=_long) for kind in ("alike", "loaded", "masters", "sgd")),
+    ],
 )
 def test_ranks_keep_the_states_of_one(kind: str, cli: Cli, sockets: Path, tmp_path: Path) -> None:
     kept_by_ranks = []
