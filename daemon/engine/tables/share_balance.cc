@@ -122,7 +122,13 @@ absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32
   if (share.make_later_) return absl::nullopt;
   if (!jobs_.at(share.job())->is_active()) return absl::nullopt;
   Growth growth;
-  growth.target = share.Reachable(uint64_t{share.target_} + lacking, /*up=*/true);
+  uint64_t wanted = uint64_t{share.target_} + lacking;
+  if (share.by_slot_) {
+    // Regions that sessions have not returned yet still exist.
+    const uint64_t leaving = std::min<uint64_t>(share.leaving_.size(), limits_.device_regions);
+    wanted = std::min(wanted, limits_.device_regions - leaving);
+  }
+  growth.target = share.Reachable(wanted, /*up=*/true);
   if (growth.target <= share.target_) return absl::nullopt;
   const Bytes more = share.chunk_size() * (growth.target - share.target_);
   if (share.keeps_all_ && more > Unguaranteed(pool)) return absl::nullopt;

@@ -132,6 +132,8 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   // Others may cede what it wants, or have claimed what is free.
   if (state.config.elastic && (errors.empty() || errors == Codes{Code::kResourceExhausted})) {
     codes.insert({Code::kOk, Code::kResourceExhausted});
+    // While it waits, another one may make the job, on another device.
+    if (!call.job_name.empty() && call.device) codes.insert(Code::kFailedPrecondition);
   }
   // The other one may wait for memory, of jobs that end or that cede it: then there is nothing to
   // be joined yet.
