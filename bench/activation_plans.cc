@@ -143,7 +143,7 @@ void MeasureFrontier() {
   }
 }
 
-void Run() {
+void MeasureAll() {
   MeasureExhaustive(absl::GetFlag(FLAGS_quick) ? 5 : 8);
   MeasureLowerBound();
   MeasureForced();
@@ -155,6 +155,6 @@ void Run() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  memtide::Run();
+  memtide::MeasureAll();
   return 0;
 }
