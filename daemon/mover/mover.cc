@@ -69,21 +69,20 @@ Mover::Link::Link(Device* device)
       out("memtide-out", CopyThreads(*device)),
       in("memtide-in", CopyThreads(*device)) {}
 
-Mover::HostNode::HostNode(NumaPlacement where, size_t step_threads)
-    : placement(std::move(where)),
-      steps("memtide-steps", {step_threads, kStepNice, placement.cpus}),
-      zeroes("memtide-zeroes", {1, 0, placement.cpus}) {}
+Mover::HostNode::HostNode(const std::vector<int>& cpus, size_t step_threads)
+    : steps("memtide-steps", {step_threads, kStepNice, cpus}),
+      zeroes("memtide-zeroes", {1, 0, cpus}) {}
 
 Mover::Mover(const std::vector<Device*>& devices, Disk* disk, std::function<void(Event)> post)
     : devices_(devices),
       disk_(disk),
+      host_placements_(HostPlacements(devices)),
       hash_secret_(NewSecret()),
       post_(std::move(post)),
-      memory_("memtide-memory", {1, 0, HostPlacements(devices).front().cpus}) {
-  const std::vector<NumaPlacement> placements = HostPlacements(devices);
-  for (const NumaPlacement& placement : placements) {
-    host_nodes_.push_back(
-        std::make_unique<HostNode>(placement, StepThreads(placement, placements.size())));
+      memory_("memtide-memory", {1, 0, host_placements_.front().cpus}) {
+  for (const NumaPlacement& placement : host_placements_) {
+    host_nodes_.push_back(std::make_unique<HostNode>(
+        placement.cpus, StepThreads(placement, host_placements_.size())));
   }
   for (Device* const device : devices) links_.push_back(std::make_unique<Link>(device));
 }
@@ -114,8 +113,8 @@ Mover::Range Mover::At(const MemoryPlace& place, Bytes size, Tier tier) const {
 size_t Mover::HostNodeOf(absl::optional<uint32_t> device) const {
   if (!device || *device >= devices_.size()) return 0;
   const absl::optional<int> node = devices_[*device]->placement().node;
-  for (size_t i = 1; i < host_nodes_.size(); ++i) {
-    if (host_nodes_[i]->placement.node == node) return i;
+  for (size_t i = 1; i < host_placements_.size(); ++i) {
+    if (host_placements_[i].node == node) return i;
   }
   return 0;
 }
@@ -130,7 +129,7 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {
   if (pool.tier == Tier::kHost) {
     MEMTIDE_CHECK(!effect.slot.IsZero() && effect.size.IsMultipleOf(effect.slot)) << effect.slot;
     region->host_node = HostNodeOf(effect.near_device);
-    const absl::optional<int> node = host_nodes_[region->host_node]->placement.node;
+    const absl::optional<int> node = host_placements_[region->host_node].node;
     MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Create(name, effect.size, node));
     // systemd has the descriptor before the engine learns of the region, so no record of the
     // journal names memory that is not kept (decision 14).
@@ -176,7 +175,7 @@ absl::Status Mover::Adopt(RegionId id, Bytes size, Bytes slot, OwnedFd memory,
                           std::set<uint64_t> empty, absl::optional<uint32_t> near_device) {
   auto region = std::make_shared<Region>();
   region->host_node = HostNodeOf(near_device);
-  const absl::optional<int> node = host_nodes_[region->host_node]->placement.node;
+  const absl::optional<int> node = host_placements_[region->host_node].node;
   MEMTIDE_ASSIGN_OR_RETURN(region->host, SharedMemory::Adopt(memory.Release(), size, node));
   region->slot = slot;
   // A restored job has what its chunks use, and grows again by need (decision 18).

@@ -110,10 +110,8 @@ class Mover {
   };
   // What works on host memory of one NUMA node, or of any.
   struct HostNode {
-    HostNode(NumaPlacement placement, size_t step_threads);
+    HostNode(const std::vector<int>& cpus, size_t step_threads);
 
-    const NumaPlacement placement;
-    // Destroyed before the placement.
     WorkQueue steps, zeroes;
   };
   // The number of the HostNode for jobs that use the device, or none.
@@ -141,6 +139,9 @@ class Mover {
 
   const std::vector<Device*> devices_;  // By number.
   Disk* const disk_;
+  // The first one is for jobs without a device: on the node of all devices, if they share one.
+  // Where devices are on several nodes, one follows for each of these nodes.
+  const std::vector<NumaPlacement> host_placements_;
   // Digests of contents leave neither the daemon nor its engine.
   const HashSecret hash_secret_;
   const std::function<void(Event)> post_;
@@ -152,10 +153,8 @@ class Mover {
 
   // Destroyed before everything above. memory_, which releases the regions, ends after the others.
   WorkQueue memory_;
-  // The first one is for jobs without a device: on the node of all devices, if they share one.
-  // Where devices are on several nodes, one follows for each of these nodes.
-  std::vector<std::unique_ptr<HostNode>> host_nodes_;
-  std::vector<std::unique_ptr<Link>> links_;  // By the number of the device.
+  std::vector<std::unique_ptr<HostNode>> host_nodes_;  // By the number of their placement.
+  std::vector<std::unique_ptr<Link>> links_;           // By the number of the device.
 };
 
 }  // namespace memtide
