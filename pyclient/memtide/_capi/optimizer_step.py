@@ -11,15 +11,20 @@ from array import array
 from collections.abc import Sequence
 from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 from memtide._capi import library
 from memtide._capi.library import check
 from memtide._capi.shared_part import SharedParts
 
 MOST_STATES = 3
-# How memtide_commit commits (memtide.h).
-_KEEP_OLD_CONTENT, _WITH_ALL_RANKS = 1, 2
+
+
+class CommitFlag(IntFlag):
+    """How memtide_commit commits, which says what each means."""
+
+    KEEP_OLD_CONTENT = 1
+    WITH_ALL_RANKS = 2
 
 
 class Format(IntEnum):
@@ -200,7 +205,8 @@ class Steps(SharedParts):
                 firsts.buffer_info()[0],
                 seconds.buffer_info()[0],
                 len(firsts),
-                _KEEP_OLD_CONTENT * keep_old_content + _WITH_ALL_RANKS * with_all_ranks,
+                CommitFlag.KEEP_OLD_CONTENT * keep_old_content
+                + CommitFlag.WITH_ALL_RANKS * with_all_ranks,
                 manifest,
                 len(manifest),
             )

@@ -36,7 +36,8 @@ TABLES = {
 }
 ENUMS = (
     *(client.Access, client.Kind, client.Phase),
-    *(optimizer_step.Format, optimizer_step.Rule, shared_part.PartState),
+    *(optimizer_step.CommitFlag, optimizer_step.Format, optimizer_step.Rule),
+    shared_part.PartState,
 )
 # Constants that Python does not have: MEMTIDE_OK is no exception, and only the library chooses how
 # a GPU's memory is shared.
