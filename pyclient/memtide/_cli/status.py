@@ -85,7 +85,7 @@ def _sessions_table(node: Node) -> Table:
     for name in columns + ["rank", "contents", "shared"] * has_ranks:
         table.add_column(name, justify="left" if name == "job" else "right", no_wrap=True)
     table.add_column("command", overflow="fold")
-    for session in node.sessions:
+    for session in sorted(node.sessions, key=_job_and_rank):
         table.add_row(
             str(session.get("session_id", 0)),
             str(session.get("pid", 0)),
@@ -101,6 +101,11 @@ def _sessions_table(node: Node) -> Table:
     if not node.sessions:
         table.add_row("none")
     return table
+
+
+def _job_and_rank(session: Mapping[str, Any]) -> tuple[int, int]:
+    """What rows are sorted by: the ranks of a job stand under one another, by number."""
+    return int(session.get("job_id", 0)), int(session.get("rank", 0))
 
 
 def _rank_cells(session: Mapping[str, Any]) -> tuple[str, str, str]:

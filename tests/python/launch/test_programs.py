@@ -271,7 +271,6 @@ def test_a_pool_that_is_too_small_for_the_ranks_is_named(cli: Cli, package: Path
         (["/usr/bin/python3.11", "train.py"], "leave '/usr/bin/python3.11' out"),
         (["-m", "no.where"], "no module named 'no.where'"),
         (["-m", ".where"], "no module named '.where'"),
-        (["--job=gpt", "torchrun", "train.py", "x"], "a launcher starts several"),
         (["torchrun", "--no-python", "train.py", "x"], "leave the launcher's no-python out"),
         (["torchrun", "--nproc-per-node=2"], "usage: torchrun"),
         (["accelerates", "config"], "no script at 'accelerates', and no such command"),
