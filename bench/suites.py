@@ -11,12 +11,10 @@ from pathlib import Path
 
 import daemon_process
 import fake_gpu
-import placement
-import resume
-import train_overhead
 from figures import TRACES, Pair
 from ranks import ranks
 from small_pools import small_pools
+from training import placement, resume, train_overhead
 
 _PROGRAM_TIMEOUT_S = 180.0
 Samples = dict[str, list[Pair]]
@@ -150,7 +148,8 @@ def _plans(context: Context) -> Samples:
 
 
 def _activations(context: Context) -> Samples:
-    import activation_steps  # Its cgroup is of the tests, so only if the suite is run.
+    # Its cgroup is of the tests, so only if the suite is run.
+    from training import activation_steps
 
     options = activation_steps.Options(
         memtided=context.memtided,
@@ -183,7 +182,7 @@ def _train(context: Context) -> Samples:
 
 
 def _net(context: Context) -> Samples:
-    import net_steps  # Loads torch, so only if the suite is run.
+    from training import net_steps  # Loads torch, so only if the suite is run.
 
     try:
         return net_steps.measure(
@@ -201,7 +200,7 @@ def _net(context: Context) -> Samples:
 
 
 def _compiled(context: Context) -> Samples:
-    import compiled_steps  # Loads torch, so only if the suite is run.
+    from training import compiled_steps  # Loads torch, so only if the suite is run.
 
     try:
         return compiled_steps.measure(
@@ -283,7 +282,8 @@ def _balloon(context: Context) -> Samples:
 
 
 def _optimizer(context: Context) -> Samples:
-    import torch_steps  # Loads torch, which takes seconds and memory, so only if the suite is run.
+    # Loads torch, which takes seconds and memory, so only if the suite is run.
+    from training import torch_steps
 
     library = context.binaries / "daemon" / "optimizer" / "libmemtide_optimizer_kernels.so"
     rounds = 1 if context.smoke else 3 if context.quick else 7
@@ -291,13 +291,13 @@ def _optimizer(context: Context) -> Samples:
 
 
 def _losses(context: Context) -> Samples:
-    import losses  # As above.
+    from training import losses  # As above.
 
     return losses.measure(2 if context.smoke else 100 if context.quick else losses.STEPS)
 
 
 def _steps(context: Context) -> Samples:
-    import ssd_steps  # As above.
+    from training import ssd_steps  # As above.
 
     options = ssd_steps.Options(
         memtided=context.memtided,

@@ -3,9 +3,9 @@
     cpu_adam.py LIBRARY [--rounds N]
 
 Parameters are fp32. Both run in one process with the same number of threads; DeepSpeed steps in
-place and the kernels out of place, as in bench/torch_steps.py, whose loop this uses. LIBRARY is
-libmemtide_optimizer_kernels.so. Prints one line of samples for each figure, as all programs of
-bench/ do. Called by bench/peers/cpu_adam.
+place and the kernels out of place, as in bench/training/torch_steps.py, whose loop this uses.
+LIBRARY is libmemtide_optimizer_kernels.so. Prints one line of samples for each figure, as all
+programs of bench/ do. Called by bench/peers/cpu_adam.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import samples  # noqa: E402
-import torch_steps  # noqa: E402
 from deepspeed.ops.adam import DeepSpeedCPUAdam  # noqa: E402
+from training import torch_steps  # noqa: E402
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import train_overhead
 from figures import Pair
+from training import train_overhead
 
 _MIB = 1 << 20
 _LEAST_POOL_MIB = 8

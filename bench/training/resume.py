@@ -20,7 +20,7 @@ from pathlib import Path
 import daemon_process
 import machine
 from figures import Pair
-from placement import POOLS
+from training.placement import POOLS
 
 _STEPS_BEFORE = 5
 _PATIENCE_S = 300.0

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import tempfile
 
-import train_overhead
 from fake_gpu import Options
 from figures import Pair
+from training import train_overhead
 
 _CONTEXT = 16
 _LAYERS, _WIDTH = 12, 64

@@ -17,7 +17,7 @@ import machine
 import torch
 from figures import Pair
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "testing"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python" / "testing"))
 
 from optimizer_kernels import Kernels  # noqa: E402
 

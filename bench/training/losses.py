@@ -1,6 +1,6 @@
 """Measures what smaller formats of memtide.AdamW cost in training loss, on the example's GPT.
 
-    python bench/losses.py             prints a table of all formats; 2 minutes
+    python bench/training/losses.py    prints a table of all formats; 2 minutes
 
 Plain PyTorch without a daemon, so the losses are the same every time on a machine. Only what is
 stored (parameters, gradients, moments) is in bf16: forward and backward compute in fp32 from the
@@ -16,13 +16,14 @@ from typing import Any
 
 import memtide
 import torch
-from figures import Pair
 from torch.func import functional_call
 from torch.nn import functional
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+_BENCH = Path(__file__).resolve().parents[1]
+sys.path += [str(_BENCH), str(_BENCH.parent / "examples")]
 
 import train_gpt  # noqa: E402
+from figures import Pair  # noqa: E402
 
 _LAYERS, _WIDTH, _CONTEXT, _BATCH = 4, 128, 64, 16
 STEPS = 300

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import machine
-import train_overhead
 from figures import Pair
+from training import train_overhead
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "testing"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python" / "testing"))
 
 from limited_cgroup import ENTER, limited_cgroup  # noqa: E402
 

@@ -27,7 +27,7 @@ from memtide._capi import library
 from memtide._capi.client import Client, Kind
 from memtide._capi.optimizer_step import CopyPiece, Format, Rule, StepOptions, StepPiece
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python" / "testing"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python" / "testing"))
 
 from optimizer_kernels import Kernels  # noqa: E402
 

@@ -22,13 +22,13 @@ from typing import Any
 
 import machine
 import torch
-import train_overhead
 from fake_gpu import Options
 from figures import Pair
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+from training import train_overhead
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 import train_gpt  # noqa: E402
 
