@@ -1,8 +1,6 @@
 #include "daemon/mover/mover.h"
 
-#include <algorithm>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,41 +15,9 @@
 namespace memtide {
 namespace {
 
-// Below the priority of the training processes on the same cores.
-constexpr int kStepNice = 5;
-
-bool AreOnOneNode(const std::vector<Device*>& devices) {
-  return std::all_of(devices.begin(), devices.end(), [&devices](const Device* device) {
-    return device->placement().node == devices.front()->placement().node;
-  });
-}
-
-// Where host memory is: first that of jobs without a device, and then those of the devices' nodes,
-// where they are on several.
-std::vector<NumaPlacement> HostPlacements(const std::vector<Device*>& devices) {
-  if (devices.empty()) return {NumaPlacement()};
-  if (AreOnOneNode(devices)) return {devices.front()->placement()};
-  std::vector<NumaPlacement> placements = {NumaPlacement()};
-  std::set<int> nodes;
-  for (const Device* const device : devices) {
-    const NumaPlacement placement = device->placement();
-    if (placement.node && nodes.insert(*placement.node).second) placements.push_back(placement);
-  }
-  return placements;
-}
-
 // Threads that read and write the pool run where its memory is.
 WorkQueue::Options CopyThreads(const Device& device) {
   return {device.copies_in_flight(), 0, device.placement().cpus};
-}
-
-// The threads of steps beside one placement of several: half of the cores are for steps.
-size_t StepThreads(const NumaPlacement& placement, size_t placements) {
-  const size_t half = std::max(1u, std::thread::hardware_concurrency() / 2);
-  const size_t cpus = placement.cpus.size();
-  if (cpus == 0) return half;
-  // With more than two nodes, half of the cores is more than a node has.
-  return placements == 1 ? std::min(half, cpus) : std::max(size_t{1}, cpus / 2);
 }
 
 HashSecret NewSecret() {
@@ -69,20 +35,15 @@ Mover::Link::Link(Device* device)
       out("memtide-out", CopyThreads(*device)),
       in("memtide-in", CopyThreads(*device)) {}
 
-Mover::HostNode::HostNode(const std::vector<int>& cpus, size_t step_threads)
-    : steps("memtide-steps", {step_threads, kStepNice, cpus}),
-      zeroes("memtide-zeroes", {1, 0, cpus}) {}
-
 Mover::Mover(const std::vector<Device*>& devices, Disk* disk, std::function<void(Event)> post)
     : devices_(devices),
       disk_(disk),
-      host_placements_(HostPlacements(devices)),
+      host_placements_(HostPlacementsOf(devices)),
       hash_secret_(NewSecret()),
       post_(std::move(post)),
       memory_("memtide-memory", {1, 0, host_placements_.front().cpus}) {
   for (const NumaPlacement& placement : host_placements_) {
-    host_nodes_.push_back(std::make_unique<HostNode>(
-        placement.cpus, StepThreads(placement, host_placements_.size())));
+    host_nodes_.push_back(std::make_unique<HostNode>(placement, host_placements_.size()));
   }
   for (Device* const device : devices) links_.push_back(std::make_unique<Link>(device));
 }
@@ -112,11 +73,7 @@ Mover::Range Mover::At(const MemoryPlace& place, Bytes size, Tier tier) const {
 
 size_t Mover::HostNodeOf(absl::optional<uint32_t> device) const {
   if (!device || *device >= devices_.size()) return 0;
-  const absl::optional<int> node = devices_[*device]->placement().node;
-  for (size_t i = 1; i < host_placements_.size(); ++i) {
-    if (host_placements_[i].node == node) return i;
-  }
-  return 0;
+  return HostNodeNear(*devices_[*device], host_placements_);
 }
 
 absl::StatusOr<std::shared_ptr<Region>> Mover::Make(const MakeRegion& effect) {

@@ -41,6 +41,7 @@
 #include "daemon/io/owned_fd.h"
 #include "daemon/io/stripes.h"
 #include "daemon/mover/copy_check.h"
+#include "daemon/mover/host_nodes.h"
 #include "daemon/mover/regions.h"
 #include "daemon/mover/work_queue.h"
 
@@ -108,12 +109,6 @@ class Mover {
     // Destroyed before everything above.
     WorkQueue checks, out, in;
   };
-  // What works on host memory of one NUMA node, or of any.
-  struct HostNode {
-    HostNode(const std::vector<int>& cpus, size_t step_threads);
-
-    WorkQueue steps, zeroes;
-  };
   // The number of the HostNode for jobs that use the device, or none.
   size_t HostNodeOf(absl::optional<uint32_t> device) const;
 
@@ -139,9 +134,7 @@ class Mover {
 
   const std::vector<Device*> devices_;  // By number.
   Disk* const disk_;
-  // The first one is for jobs without a device: on the node of all devices, if they share one.
-  // Where devices are on several nodes, one follows for each of these nodes.
-  const std::vector<NumaPlacement> host_placements_;
+  const std::vector<NumaPlacement> host_placements_;  // HostPlacementsOf(devices_).
   // Digests of contents leave neither the daemon nor its engine.
   const HashSecret hash_secret_;
   const std::function<void(Event)> post_;
