@@ -1,5 +1,6 @@
 // Jobs: opening, leaving, ending.
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,10 @@ namespace {
 // The longest that an Open waits for the memory of jobs that are ending. GPU memory is free when
 // the last process that mapped it is gone, which takes the driver up to seconds.
 constexpr Duration kEndingPatience = std::chrono::seconds(10);
+
+std::string RanksText(uint32_t ranks) {
+  return ranks == 0 ? "a single process" : absl::StrCat(ranks, " ranks");
+}
 
 }  // namespace
 
@@ -64,7 +69,8 @@ absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) cons
   if (device.exists()) MEMTIDE_RETURN_IF_ERROR(ledger_.StateOf(device.pool().device));
   if (event.ranks != job.ranks) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job \"", job.name, "\" has ", job.ranks, " ranks, not ", event.ranks));
+        absl::StrCat("job \"", job.name, "\" has ", RanksText(job.ranks), ", not ",
+                     RanksText(event.ranks), ": join it with as many, or end it first"));
   }
   for (const SessionId id : job.sessions) {
     if (job.ranks == 0 || sessions_.Find(id)->rank != event.rank) continue;
@@ -194,7 +200,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   jobs_.emplace(made.id, std::move(job));
   // The Open waits for the first memory at each of these tiers. A store is made when chunks are
   // allocated.
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+  for (const Tier tier : kMemoryTiers) {
     if (made.share(tier).exists()) Grow(made, tier);
   }
   return absl::OkStatus();
@@ -245,7 +251,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   open.lease_budget = job.AnnouncedLeaseBudget();
   open.session_lease = options_.limits.session_lease;
   open.device_memory = job.device_memory;
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+  for (const Tier tier : kMemoryTiers) {
     for (const uint32_t segment : job.share(tier).segments()) {
       // The slot of this region was given back.
       if (segment == kNoSegment) continue;

@@ -117,7 +117,7 @@ def test_another_number_of_ranks_is_refused(cli: Cli, sockets: Path, tmp_path: P
     single = [*_TORCHRUN, "--nproc-per-node=1"]
     refused = run(cli, sockets, result, "--resume", *single)
     assert refused.status != 0
-    assert 'job "one" has 2 ranks, not 0' in refused.err
+    assert 'job "one" has 2 ranks, not a single process' in refused.err
 
 
 @pytest.mark.long
@@ -130,7 +130,8 @@ def test_ranks_go_on_after_the_daemon_was_killed(cli: Cli, tmp_path: Path) -> No
         manager.start()
         place = [f"--socket-dir={home}", "--job=one", "--chunk-size=2MiB"]
         script = ["run", *place, *torchrun(), SCRIPT, STEPS]
-        with cli.start_memtide(*script, RESULT=result, PAUSE_S=1) as ranks:
+        waits = {"WAIT_AT": 2, "WAIT_FOR": tmp_path / "never"}
+        with cli.start_memtide(*script, RESULT=result, **waits) as ranks:
             while not Path(f"{result}0").exists() or len(losses_of(result, 0)) < 3:
                 assert ranks.poll() is None, ranks.communicate()
             manager.kill()

@@ -84,12 +84,13 @@ def test_a_killed_rank_takes_all_nodes_back_to_one_step(
 def test_a_lost_node_gets_what_the_other_one_has(
     nodes: list[Node], cli: Cli, tmp_path: Path
 ) -> None:
-    result = tmp_path / "ours"
-    slow = {"RESULT": result, "PAUSE_S": 1}
-    first, second = running = [node.run(cli, 1, SCRIPT, STEPS, **slow) for node in nodes]
+    result, goes_on = tmp_path / "ours", tmp_path / "goes-on"
+    waits = {"RESULT": result, "WAIT_AT": 2, "WAIT_FOR": goes_on}
+    first, second = running = [node.run(cli, 1, SCRIPT, STEPS, **waits) for node in nodes]
     wait_for_step(result, 2, running)
     nodes[1].lose()
     second.communicate(timeout=_PATIENCE_S)
+    goes_on.touch()
     nodes[1].start_daemon()
     end([first, nodes[1].run(cli, 1, SCRIPT, STEPS, RESULT=result)])
     starts = starts_of(result, 2)
@@ -103,8 +104,8 @@ def test_nodes_that_are_started_again_resume_together(
     nodes: list[Node], cli: Cli, tmp_path: Path
 ) -> None:
     result = tmp_path / "ours"
-    slow = {"RESULT": result, "PAUSE_S": 1}
-    running = [node.run(cli, 1, SCRIPT, STEPS, **slow) for node in nodes]
+    waits = {"RESULT": result, "WAIT_AT": 2, "WAIT_FOR": tmp_path / "never"}
+    running = [node.run(cli, 1, SCRIPT, STEPS, **waits) for node in nodes]
     wait_for_step(result, 2, running)
     for each in running:
         each.terminate()

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import memtide
 import torch
+from sequence_point import wait_for
 
 LAYERS, WIDTH, RANK, STEPS = 16, 512, 4, 10
 kind, number, count, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
@@ -36,8 +36,7 @@ class Adapted(torch.nn.Module):
 def meet(what: str) -> None:
     """Returns when all scripts are there."""
     (folder / f"{what}-{number}").touch()
-    while not all((folder / f"{what}-{other}").exists() for other in range(count)):
-        time.sleep(0.01)
+    wait_for(*(folder / f"{what}-{other}" for other in range(count)))
 
 
 torch.manual_seed(1)
@@ -64,5 +63,5 @@ for step in range(STEPS):
 sums = [p.double().sum().item() for p in model.parameters()]
 (folder / f"result{number}").write_text(json.dumps([losses, sums]), encoding="utf-8")
 meet("trained")
-while kind != "plain" and not (folder / "ends").exists():
-    time.sleep(0.01)
+if kind != "plain":
+    wait_for(folder / "ends")

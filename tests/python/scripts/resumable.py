@@ -15,6 +15,7 @@ from pathlib import Path
 
 import memtide
 import torch
+from sequence_point import wait_for
 from tiny_gpt import TinyGpt, batch, loss_of
 
 steps = int(sys.argv[1])
@@ -33,8 +34,8 @@ with Path(os.environ["RESULT"]).open("a", buffering=1, encoding="utf-8") as loss
         optimizer.zero_grad()
         loss.backward()
         losses.write(f"{step} {loss.item().hex()} {time.time()}\n")
-        while step == wait_at and not Path(os.environ["WAIT_FOR"]).exists():
-            time.sleep(0.01)
+        if step == wait_at:
+            wait_for(Path(os.environ["WAIT_FOR"]))
         if step == kill_at:
             delay = float(os.environ["KILL_AFTER_S"])
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()

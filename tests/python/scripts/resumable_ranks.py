@@ -2,8 +2,9 @@
 
 Each rank appends a line to RESULT with its number: "start" with the step from which it goes on when
 it has been resumed, and each step with its loss. KILLS has a word for each attempt, "4:1" or "-":
-its rank 1 is killed in step 4, KILL_AFTER_S after the backward pass. PAUSE_S are the seconds after
-each step. Rank 0 runs the Python program AT_END of the environment while all ranks still live.
+its rank 1 is killed in step 4, KILL_AFTER_S after the backward pass. After the optimizer's step of
+WAIT_AT, if it is set, each rank waits for the file WAIT_FOR. Rank 0 runs the Python program AT_END
+of the environment while all ranks still live.
 """
 
 import os
@@ -11,12 +12,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import memtide
 import torch
 import torch.distributed as dist
+from sequence_point import wait_for
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,6 +29,7 @@ def train(steps: int) -> None:
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     kills = os.environ.get("KILLS", "").split()
     kill = kills[attempt].split(":") if attempt < len(kills) else ["-"]
+    wait_at = int(os.environ.get("WAIT_AT", -1))
     torch.manual_seed(0)
     layers = [layer for _ in range(8) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.GELU())]
     whole = nn.Sequential(*layers, nn.Linear(_WIDTH, 10))
@@ -53,7 +55,8 @@ def train(steps: int) -> None:
             optimizer.step()
             if dies:
                 signal.pause()
-            time.sleep(float(os.environ.get("PAUSE_S", 0)))
+            if step == wait_at:
+                wait_for(Path(os.environ["WAIT_FOR"]))
     dist.barrier()
     if rank == 0 and "AT_END" in os.environ:
         subprocess.run([sys.executable, *os.environ["AT_END"].split()], check=True)
