@@ -115,14 +115,15 @@ def open_session(reached: Reached, request: SessionRequest | None = None) -> Con
     request, socket_dir = request or reached.request, reached.socket_dir
     if request.job_name:
         wait_until_free(socket_dir, request.job_name, request.rank, request.ranks)
+    node = inspection.inspect(socket_dir, sessions=True)
     shared = None
     if request.ranks > 1:
-        request, shared = _one_rank_of(request, socket_dir)
+        request, shared = _one_rank_of(request, socket_dir, node)
     client = None
     if shared is not None:
-        client = _open_with_ranks(request, shared, socket_dir)
+        client = _open_with_ranks(request, shared, socket_dir, node)
         shared = shared if client is not None else None
-    client = client or _open(_options(request, socket_dir), socket_dir, request)
+    client = client or _open(_options(request, socket_dir, node), request, node)
     is_named = bool(request.job_name)
     return Connection(client, socket_dir, reached.daemon, request.budget, shared, is_named)
 
@@ -149,12 +150,11 @@ def find_or_start(request: SessionRequest) -> tuple[Path, PrivateDaemon | None]:
     return daemon.socket_dir, daemon
 
 
-def _open(options: Options, socket_dir: Path, request: SessionRequest) -> Client:
+def _open(options: Options, request: SessionRequest, node: inspection.Node) -> Client:
     try:
         return Client(options)
     except ResourceExhausted:
         # The daemon knows one session at a time, and not what all ranks need.
-        node = inspection.inspect(socket_dir)
         capacities = {p.tier: p.capacity_bytes for p in _pools_of(request.rank, node)}
         pools = Pools(capacities.get("device"), capacities.get("host"), capacities.get("ssd"))
         default_bytes = default_chunk_bytes(pools.device_bytes or 0, pools.host_bytes or 0)
@@ -165,27 +165,31 @@ def _open(options: Options, socket_dir: Path, request: SessionRequest) -> Client
         raise
 
 
-def _options(request: SessionRequest, socket_dir: Path, job_name: str = "") -> Options:
+def _options(
+    request: SessionRequest, socket_dir: Path, node: inspection.Node, job_name: str = ""
+) -> Options:
     return Options(
         str(socket_dir),
         job_name=job_name or request.job_name,
         time_to_live_s=request.time_to_live_s,
         program=Path(sys.argv[0]).name,
         chunk_bytes=request.chunk_bytes
-        or _chunk_bytes_of_others(request, socket_dir)
-        or _searched_chunk_bytes(request, socket_dir),
+        or _chunk_bytes_of_others(request, node)
+        or _searched_chunk_bytes(request, node),
         host_share_bytes=request.host_share_bytes,
         device_share_bytes=request.device_share_bytes,
-        device=_device_of(request.rank, inspection.inspect(socket_dir)),
+        device=_device_of(request.rank, node),
     )
 
 
-def _open_with_ranks(request: SessionRequest, shared: Training, socket_dir: Path) -> Client | None:
+def _open_with_ranks(
+    request: SessionRequest, shared: Training, socket_dir: Path, node: inspection.Node
+) -> Client | None:
     """Opens a session of the job of all ranks. None: this process does not fit among them."""
-    options = _options(request, socket_dir, request.job_name or shared.job_name)
+    options = _options(request, socket_dir, node, request.job_name or shared.job_name)
     options.rank, options.ranks = shared.rank, shared.ranks
     try:
-        return _open(options, socket_dir, request)
+        return _open(options, request, node)
     except FailedPrecondition as error:
         if request.job_name:
             raise
@@ -238,18 +242,17 @@ def _named_job_socket_dir(request: SessionRequest) -> Path:
 
 
 def _one_rank_of(
-    request: SessionRequest, socket_dir: Path
+    request: SessionRequest, socket_dir: Path, node: inspection.Node
 ) -> tuple[SessionRequest, Training | None]:
     """The request of one of several ranks: an equal part of its device's pool, and chunks so small
     that its parts of the pools have enough slots. Where chunks stay in host memory, ranks share
     their job."""
-    node = inspection.inspect(socket_dir)
     sharing = {"device": _ranks_on_device(request, node)}
     parts = {
         pool.tier: pool.capacity_bytes // sharing.get(pool.tier, request.ranks)
         for pool in _pools_of(request.rank, node)
     }
-    # A device share is not elastic: with the default one, the first rank would have the whole pool.
+    # Ranks use a device at the same time, and alike, so that each has an equal part of it for good.
     # Host shares are elastic, and follow what each rank needs (decision 18).
     request = replace(
         request,
@@ -268,10 +271,9 @@ def _one_rank_of(
     return request, None if on_device else training_of_ranks
 
 
-def _chunk_bytes_of_others(request: SessionRequest, socket_dir: Path) -> int:
+def _chunk_bytes_of_others(request: SessionRequest, node: inspection.Node) -> int:
     """The chunk size of another script of this user: in chunks of one size they can share contents
     (docs/decisions/0037). 0: there is none whose size suits this one, too."""
-    node = inspection.inspect(socket_dir, sessions=True)
     if request.job_name or request.ranks > 1 or node.devices:
         return 0
     pools = {pool.tier: pool.obtainable_bytes for pool in node.pools}
@@ -288,11 +290,10 @@ def _chunk_bytes_of_others(request: SessionRequest, socket_dir: Path) -> int:
     return 0
 
 
-def _searched_chunk_bytes(request: SessionRequest, socket_dir: Path) -> int:
+def _searched_chunk_bytes(request: SessionRequest, node: inspection.Node) -> int:
     # `memtide run` opens its session before the script has made a model (decision 11).
     if not request.parameters:
         return 0
-    node = inspection.inspect(socket_dir)
     pools = {pool.tier: pool.obtainable_bytes for pool in _pools_of(request.rank, node)}
     for tier, share in (("device", request.device_share_bytes), ("host", request.host_share_bytes)):
         if share:

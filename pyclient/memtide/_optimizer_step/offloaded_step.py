@@ -79,7 +79,7 @@ class OffloadedSteps:
         self._shadows = ShadowChunks(manager.client)
         commit = functools.partial(self._commit, None)
         self._unstepped = UnsteppedParameters(manager, self.calls, self._shadows, commit)
-        self._shares_contents = training.shares_contents if training is not None else bool
+        self._training = training
         self._snapshots = Snapshots(manager)
         self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
         self._stepping: Optimizer | None = None
@@ -163,9 +163,13 @@ class OffloadedSteps:
             self._commit(None, {}, with_all_ranks=True)
         if updates and self.allowed and self.calls.shares:
             self._unstepped.share(self._stepped)
-            if self.steps == _LOOKS_FOR_EQUALS and not self._shares_contents():
-                # Ranks that train different models: digests and parts would be in vain.
-                self.calls.ranks = None
+            if self.steps == _LOOKS_FOR_EQUALS:
+                self._look_for_equals()
+
+    def _look_for_equals(self) -> None:
+        # Ranks may train different models, and then digests and parts would be in vain.
+        if self._training is not None and not self._training.shares_contents():
+            self.calls.ranks = None
 
     def end(self) -> None:
         """Ends the optimizer's step. If it failed, updates that are still deferred are undone."""

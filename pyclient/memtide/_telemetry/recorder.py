@@ -146,7 +146,10 @@ class Recorder(Observer):
             device=device_name(self._client.properties.dl_device),
             moved_bytes=_moved_bytes(self._first_node, node),
             ballooned_bytes=_counter_delta(self._first_node, node, "ballooned_bytes"),
-            reclaimed_bytes=_counter_delta(self._first_node, node, "host_reclaimed_bytes"),
+            reclaimed_bytes={
+                tier: _counter_delta(self._first_node, node, f"{tier}_reclaimed_bytes")
+                for tier in inspection.TIERS
+            },
             stalled_s=_stalls_s(self._first_node, node),
             client=_client_counts(self._first_stats, stats),
             waited_s=(stats.wait_nanoseconds - self._first_stats.wait_nanoseconds) / 1e9,
@@ -206,7 +209,7 @@ class Summary:
     device: str  # The device of tensors in chunks: "cpu" or "cuda:0".
     moved_bytes: dict[str, int]
     ballooned_bytes: int  # Host memory that the balloon took; bytes taken twice count twice.
-    reclaimed_bytes: int  # Host memory that was reclaimed from jobs for others, counted as above.
+    reclaimed_bytes: dict[str, int]  # By tier, from jobs for others, counted as above.
     stalled_s: dict[str, float]
     client: dict[str, int]
     waited_s: float

@@ -67,12 +67,13 @@ def print_summary(summary: Summary, console: Console) -> None:
             "A smaller --host-pool avoids that.",
             style="yellow",
         )
-    if summary.reclaimed_bytes:
-        console.print(
-            f"Jobs shared the node's host pool: {format_size(summary.reclaimed_bytes)} in all was "
-            "reclaimed from jobs for others.",
-            style="yellow",
-        )
+    for tier, reclaimed_bytes in summary.reclaimed_bytes.items():
+        if reclaimed_bytes:
+            console.print(
+                f"Jobs shared the node's {tier} pool: {format_size(reclaimed_bytes)} in all was "
+                "reclaimed from jobs for others.",
+                style="yellow",
+            )
     console.print(
         f"{counts['acquires']} chunks leased, {counts['acquire_hits']} of them held already; "
         f"{counts['faults']} page faults; waited {summary.waited_s:.2f} s for leases",

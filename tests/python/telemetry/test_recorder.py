@@ -17,6 +17,7 @@ class Daemon:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answer_s: float) -> None:
         self._now_s, self._answer_s, self.asked_s = 0.0, answer_s, 0.0
+        self.counters: dict[str, str] = {}
         monkeypatch.setattr(time, "monotonic", lambda: self._now_s)
         monkeypatch.setattr(inspection, "inspect", self._inspect)
         self.recorder = Recorder(FakeClient(), Path("/nowhere"))  # type: ignore[arg-type]
@@ -30,7 +31,7 @@ class Daemon:
     def _inspect(self, *_where: Any, **_what: Any) -> inspection.Node:
         self._now_s += self._answer_s
         self.asked_s += self._answer_s
-        return inspection.parse({})
+        return inspection.parse({"counters": self.counters})
 
 
 def test_to_ask_a_slow_daemon_takes_a_small_part_of_the_time(
@@ -49,3 +50,11 @@ def test_where_the_daemon_answers_at_once_a_record_lasts_a_tenth_of_a_second(
     daemon = Daemon(monkeypatch, 0.0)
     daemon.iterate(100)
     assert [record.iterations for record in daemon.recorder.finish().records] == [2] * 50
+
+
+def test_what_was_reclaimed_is_counted_by_tier_from_the_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    daemon = Daemon(monkeypatch, 0.0)
+    daemon.counters = {"device_reclaimed_bytes": "5"}
+    assert daemon.recorder.finish().reclaimed_bytes == {"device": 5, "host": 0, "ssd": 0}
