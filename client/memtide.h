@@ -97,7 +97,7 @@ typedef struct memtide_options {
   const char* program;  /* shown in listings; may be NULL */
   uint64_t chunk_bytes; /* a multiple of 2 MiB; 0: 1/24 of the host share, at most 1/12 of the
                            device share, 2 to 64 MiB */
-  uint64_t device_share_bytes; /* 0: all that is free */
+  uint64_t device_share_bytes; /* 0: all that is free, elastic if it is lent slot by slot */
   uint64_t host_share_bytes;   /* 0: elastic, all that other jobs do not need */
   uint64_t ssd_share_bytes;    /* 0: elastic, all that other jobs do not need */
   uint64_t address_bytes;      /* addresses to reserve, which costs no memory; 0: 1 TiB */
@@ -267,10 +267,10 @@ MEMTIDE_API int memtide_versions(memtide_client* client, const uint32_t* places,
                                  uint64_t* ids, uint64_t* versions);
 
 /* Changes the job's share of the device pool, for a program that needs more or less GPU memory of
- * its own. When a call that shrinks the share returns, the memory is free for the GPU's other
- * users. timeout_ms: -1 waits as long as the daemon allows; 0 is not allowed. FAILED_PRECONDITION:
- * device_memory is not MEMTIDE_CUDA_DESCRIPTOR. DEADLINE_EXCEEDED: leases in use, in this or
- * another session of the job, delay it; the share continues to shrink. */
+ * its own; an elastic share gets this limit. When a call that shrinks the share returns, the memory
+ * is free for the GPU's other users. timeout_ms: -1 waits as long as the daemon allows; 0 is not
+ * allowed. FAILED_PRECONDITION: device_memory is not MEMTIDE_CUDA_DESCRIPTOR. DEADLINE_EXCEEDED:
+ * leases in use, in this or another session of the job, delay it; the share continues to shrink. */
 MEMTIDE_API int memtide_resize(memtide_client* client, uint64_t device_share_bytes, int timeout_ms);
 
 /* --- Hints for prediction: the daemon prefetches and evicts by them; a wrong one costs only time

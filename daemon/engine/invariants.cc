@@ -112,7 +112,7 @@ void EngineState::CheckInvariants() const {
     }
     for (const Tier tier : kAllTiers) {
       TierTally& tally = tallies[chunk.job][static_cast<int>(tier)];
-      const bool queued = chunk.waits_for >> static_cast<int>(tier) & 1;
+      const bool queued = chunk.waits_for.has(tier);
       MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.has_slot(tier)) << "a copy without a slot";
       MEMTIDE_CHECK(!queued || !chunk.has_slot(tier)) << "waits for what it has";
       tally.pinned_chunks += chunk.pinned_at(tier) && chunk.takes_room_at(tier);
@@ -132,7 +132,7 @@ void EngineState::CheckInvariants() const {
       MEMTIDE_CHECK(!pin.granted() || chunk.valid_at(chunk.pin_tier))
           << "chunk " << index << " is leased where it has no copy";
       MEMTIDE_CHECK(!pin.granted() || pin.access == Access::kRead ||
-                    chunk.copies.valid == 1u << static_cast<int>(chunk.pin_tier))
+                    chunk.copies.valid.is_only(chunk.pin_tier))
           << "a written chunk has stale copies";
       leases[pin.session] += pin.granted();
     }

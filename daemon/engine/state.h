@@ -15,10 +15,10 @@
 
 #include "daemon/engine/engine.h"
 #include "daemon/engine/job.h"
+#include "daemon/engine/shares/share_ledger.h"
 #include "daemon/engine/tables/chunk_table.h"
 #include "daemon/engine/tables/record_log.h"
 #include "daemon/engine/tables/session_table.h"
-#include "daemon/engine/tables/share_ledger.h"
 #include "daemon/engine/tables/work_list.h"
 
 namespace memtide {
@@ -224,7 +224,7 @@ class EngineState {
   void PinsChanged(ChunkIndex index) {
     Job& job = *chunks_[index].job;
     if (!job.waiting.NoteChange(index)) return;
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) ScheduleRoomCheck(job, tier);
+    for (const Tier tier : kMemoryTiers) ScheduleRoomCheck(job, tier);
   }
   void AdmitWaiting(Job& job, Tier tier);
   void AdmitOldest(Job& job, Tier tier);
@@ -537,8 +537,8 @@ class EngineState {
   RecordLog record_log_;
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.
   WorkList work_;             // Empty between two events.
-  // Bit per tier: the chunk that Advance() handles waits for a slot there.
-  uint8_t queued_for_ = 0;
+  // The tiers where the chunk that Advance() handles waits for a slot.
+  TierSet queued_for_;
 
   uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1;
   uint64_t rankings_ = 0, insertions_ = 0;

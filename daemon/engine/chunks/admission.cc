@@ -143,7 +143,7 @@ void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   } else if (chunk.evict_from.has_value()) {
     ScheduleChunk(index);  // The copy stays: another victim must be chosen.
   }
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
+  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
 }
 
 // A prefetch that is on its way precedes others from now on.

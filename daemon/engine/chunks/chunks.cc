@@ -129,7 +129,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   while (!chunk.pins.empty()) UnpinChunk(index, chunk.pins.size() - 1);
   StopPrefetch(chunk);
   CancelEviction(chunk);
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) StopWaitingForSlot(index, tier);
+  for (const Tier tier : kMemoryTiers) StopWaitingForSlot(index, tier);
   UnlinkShadow(index);
   job.parts.ForgetWriter(index);
   job.names.Forget(index);
@@ -140,7 +140,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   job.members.Free(chunk.member);
   job.trace.Use(chunk.member, TracedOperation::kFree);
   job.forecast.Free(chunk.member, ClockOf(job));
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
+  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
   ForgetChunk(index);
 }
 

@@ -42,7 +42,7 @@ void EngineState::StartCheck(ChunkIndex index) {
       Flight{start.transfer, start.kind, Tier::kDevice, Tier::kHost, chunk.version, TracedMove()});
   chunk.job->forecast.links().Start({Tier::kDevice, Tier::kHost});
   transfers_.emplace(start.transfer, index);
-  for (const Tier each : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, each);
+  for (const Tier each : kMemoryTiers) UpdateVictim(index, each);
   Emit(start);
 }
 

@@ -140,7 +140,7 @@ void EngineState::ForgetWishes(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   StopPrefetch(chunk);
   CancelEviction(chunk);
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) StopWaitingForSlot(index, tier);
+  for (const Tier tier : kMemoryTiers) StopWaitingForSlot(index, tier);
   chunk.write_back_from.reset();
   chunk.evicted = chunk.wrote_back = false;
   chunk.failures = 0;

@@ -56,7 +56,7 @@ void EngineState::On(const DiscardCall& event) {
     Discard(index);
     Chunk& chunk = chunks_[index];
     chunk.copies.discarded = true;
-    chunk.prefetched_to = 0;
+    chunk.prefetched_to.Clear();
     // A trace has no operation for it. To a replay a chunk whose content ended is a new one.
     job.trace.Use(chunk.member, TracedOperation::kFree);
     job.trace.Use(chunk.member, TracedOperation::kAllocate);
@@ -73,11 +73,11 @@ void EngineState::Discard(ChunkIndex index) {
   MEMTIDE_CHECK(!chunk.pinned());
   // A transfer of the discarded content in flight does not count at its end.
   chunk.version = Version(chunk.version.value() + 1);
-  chunk.copies.valid = 0;
+  chunk.copies.valid.Clear();
   chunk.copies.torn = chunk.copies.memory_failed = chunk.copies.discarded = chunk.blank = false;
   MarkDirty(index);
   ForgetWishes(index);
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+  for (const Tier tier : kMemoryTiers) {
     // The slots of a transfer in flight are freed when it ends.
     const bool in_use = chunk.copies.flight &&
                         (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);

@@ -55,7 +55,7 @@ void EngineState::On(const EvictCall& event) {
     StopPrefetch(chunk);
     CancelEviction(chunk);
     ScheduleChunk(index);
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
+    for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
   }
   evicts_.emplace(event.call, std::move(evict));
 }

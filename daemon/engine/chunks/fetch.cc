@@ -132,7 +132,7 @@ void EngineState::UnpinChunk(ChunkIndex index, size_t pin_index) {
   MarkDirty(index);
   if (!chunk.pinned()) {
     chunk.revoke_sent = false;
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) UpdateVictim(index, tier);
+    for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
     ScheduleChunk(index);
   }
   // A conflict may have ended even while other pins remain.
@@ -215,9 +215,9 @@ void EngineState::MakeNewVersion(ChunkIndex index) {
   MarkDirty(index);
   chunk.version = Version(chunk.version.value() + 1);
   chunk.copies.torn = chunk.copies.memory_failed = false;
-  chunk.copies.valid = static_cast<uint8_t>(1u << static_cast<int>(chunk.pin_tier));
+  chunk.copies.valid = TierSet(chunk.pin_tier);
   // The other copies are stale. Their slots are freed, except one that a transfer still uses.
-  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+  for (const Tier tier : kMemoryTiers) {
     const bool in_use = chunk.copies.flight &&
                         (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
     if (tier == chunk.pin_tier || chunk.KeepsSlot(tier) || in_use) continue;

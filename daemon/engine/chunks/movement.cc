@@ -1,30 +1,12 @@
 // Movement: how chunks reach a tier and leave it. The pending movements and the copies of a chunk
 // determine its next transfer. Advance() starts one, and runs again when something changed.
 #include <algorithm>
-#include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
-
-namespace {
-
-constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};
-
-constexpr uint8_t Bit(Tier tier) { return static_cast<uint8_t>(1u << static_cast<int>(tier)); }
-
-StartTransfer::Kind KindOf(absl::optional<Tier> from, Tier to) {
-  using Kind = StartTransfer::Kind;
-  if (!from.has_value()) return Kind::kZero;
-  if (*from == Tier::kSsd) return Kind::kSsdToHost;
-  if (to == Tier::kSsd) return Kind::kHostToSsd;
-  return to == Tier::kDevice ? Kind::kHostToDevice : Kind::kDeviceToHost;
-}
-
-}  // namespace
 
 void EngineState::Settle() {
   do {
@@ -48,7 +30,7 @@ void EngineState::Advance(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
   if (!chunk.live() || chunk.copies.flight) return;
-  queued_for_ = 0;
+  queued_for_.Clear();
   if (InQuarantine(chunk)) LeaveQuarantine(index);
   if (chunk.pinned()) StopPrefetch(chunk);
   if (chunk.evict_from.has_value() && chunk.pinned_at(*chunk.evict_from)) CancelEviction(chunk);
@@ -81,7 +63,7 @@ void EngineState::Advance(ChunkIndex index) {
   SchedulePrefetch(*chunk.job);
   if (chunk.copies.flight) return;
   for (const Tier tier : kMemoryTiers) {
-    if ((chunk.waits_for & ~queued_for_ & Bit(tier)) != 0) StopWaitingForSlot(index, tier);
+    if (chunk.waits_for.has(tier) && !queued_for_.has(tier)) StopWaitingForSlot(index, tier);
   }
   FreeUnusedSlots(index);
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
@@ -112,22 +94,22 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
   if (!TakeSlot(index, tier)) return false;
   // Only at the home tier does a chunk keep such a slot. On(ClientQuiet) lists the chunk again.
   if (tier == Tier::kDevice && InQuarantine(chunk)) return false;
-  if (chunk.copies.valid == 0 && chunk.overwrite) {
+  if (chunk.copies.valid.empty() && chunk.overwrite) {
     // A step is about to write the whole chunk.
-    chunk.copies.valid = Bit(tier);
+    chunk.copies.valid = TierSet(tier);
     chunk.copies.discarded = false;
     chunk.blank = true;
     return true;
   }
   // The slot's old bytes disclose nothing: no region ever has two tenants.
-  if (chunk.copies.valid == 0 && (chunk.undefined || chunk.copies.discarded)) {
-    chunk.copies.valid = Bit(tier);
+  if (chunk.copies.valid.empty() && (chunk.undefined || chunk.copies.discarded)) {
+    chunk.copies.valid = TierSet(tier);
     chunk.copies.discarded = false;
     MarkDirty(index);
     return true;
   }
   // The chunk was never written, so a transfer fills the slot with zeros.
-  if (chunk.copies.valid == 0) {
+  if (chunk.copies.valid.empty()) {
     Start(index, absl::nullopt, tier);
   } else if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) {
     // The chunk passes from SSD through the host. Its host slot is taken after the device slot,
@@ -142,12 +124,12 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
 }
 
 bool EngineState::IsOnlyCopy(const Chunk& chunk, Tier tier) const {
-  uint8_t valid = chunk.copies.valid;
+  TierSet valid = chunk.copies.valid;
   // Device memory ends with the daemon.
   if (chunk.job->persistent && !chunk.transient && tier == Tier::kHost) {
-    valid &= static_cast<uint8_t>(~Bit(Tier::kDevice));
+    valid.Remove(Tier::kDevice);
   }
-  return valid == Bit(tier);
+  return valid.is_only(tier);
 }
 
 bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
@@ -204,7 +186,7 @@ bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
   if (chunk.has_slot(tier)) return true;
   Share& share = chunk.job->share(tier);
   std::deque<ChunkIndex>& queue = chunk.job->tier(tier).slot_queue;
-  const bool queued = (chunk.waits_for & Bit(tier)) != 0;
+  const bool queued = chunk.waits_for.has(tier);
   const auto place = queued ? std::find(queue.begin(), queue.end(), index) : queue.end();
   // The queue is served in its order: a chunk behind others takes a slot only if each of them can
   // have one.
@@ -216,17 +198,17 @@ bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
   }
   if (!queued) {
     queue.push_back(index);
-    chunk.waits_for |= Bit(tier);
+    chunk.waits_for.Add(tier);
   }
-  queued_for_ |= Bit(tier);
+  queued_for_.Add(tier);
   ScheduleRoomCheck(*chunk.job, tier);
   return false;
 }
 
 void EngineState::StopWaitingForSlot(ChunkIndex index, Tier tier) {
   Chunk& chunk = chunks_[index];
-  if ((chunk.waits_for & Bit(tier)) == 0) return;
-  chunk.waits_for &= static_cast<uint8_t>(~Bit(tier));
+  if (!chunk.waits_for.has(tier)) return;
+  chunk.waits_for.Remove(tier);
   std::deque<ChunkIndex>& queue = chunk.job->tier(tier).slot_queue;
   queue.erase(std::find(queue.begin(), queue.end(), index));
   ScheduleRoomCheck(*chunk.job, tier);
@@ -235,7 +217,7 @@ void EngineState::StopWaitingForSlot(ChunkIndex index, Tier tier) {
 void EngineState::DropCopy(ChunkIndex index, Tier tier) {
   Chunk& chunk = chunks_[index];
   MarkDirty(index);
-  chunk.copies.valid &= static_cast<uint8_t>(~Bit(tier));
+  chunk.copies.valid.Remove(tier);
   chunk.slot(tier).Free();
   // The eviction cost of the other copies has changed, too.
   Rank(index);
@@ -276,155 +258,6 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
     UpdateVictim(index, tier);
     ScheduleChunk(index);
   }
-}
-
-MemoryPlace EngineState::PlaceOf(const Chunk& chunk, Tier tier) const {
-  if (!chunk.takes_room_at(tier)) {
-    return chunk.common->of->job->share(tier).PlaceOf(chunk.common->slot.number());
-  }
-  return chunk.job->share(tier).PlaceOf(chunk.slot(tier).number());
-}
-
-void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
-  Chunk& chunk = chunks_[index];
-  StartTransfer start;
-  start.transfer = TransferId(next_transfer_++);
-  start.kind = KindOf(from, to);
-  start.size = chunk.job->chunk_size;
-  start.job = chunk.job->id;
-  start.awaited = !chunk.waiters.empty();
-  if (from == Tier::kSsd || to == Tier::kSsd) {
-    const MemoryPlace file = PlaceOf(chunk, Tier::kSsd);
-    start.store = {StoreId(file.region.value()), file.offset};
-  }
-  if (from.has_value() && *from != Tier::kSsd) start.from = PlaceOf(chunk, *from);
-  if (to != Tier::kSsd) start.to = PlaceOf(chunk, to);
-  chunk.copies.flight = std::make_unique<Flight>(Flight{
-      start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to), start.awaited});
-  if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
-  transfers_.emplace(start.transfer, index);
-  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
-  Emit(start);
-}
-
-void EngineState::On(const TransferDone& event) {
-  const auto found = transfers_.find(event.transfer);
-  if (found == transfers_.end()) return;
-  const ChunkIndex index = found->second;
-  transfers_.erase(found);
-  Chunk& chunk = chunks_[index];
-  const Flight flight = *chunk.copies.flight;
-  chunk.copies.flight.reset();
-  JobForecast& forecast = chunk.job->forecast;
-  if (flight.from.has_value()) forecast.links().End({*flight.from, flight.to});
-  const absl::Status status =
-      flight.is_void ? absl::UnavailableError("the device was lost during the copy") : event.status;
-  const bool check = flight.kind == StartTransfer::Kind::kCompareDeviceWithHost;
-  if (check && chunk.live()) return CheckDone(index, flight, status);
-  if (!status.ok()) ++counters_.transfers_failed;
-  if (!chunk.live()) return ForgetChunk(index);
-  if (!status.ok()) return TransferFailed(index, flight, status);
-
-  using Kind = StartTransfer::Kind;
-  const Bytes size = chunk.job->chunk_size;
-  Bytes& moved = flight.kind == Kind::kZero           ? counters_.zeroed
-                 : flight.kind == Kind::kHostToDevice ? counters_.host_to_device
-                 : flight.kind == Kind::kDeviceToHost ? counters_.device_to_host
-                 : flight.kind == Kind::kSsdToHost    ? counters_.ssd_read
-                                                      : counters_.ssd_written;
-  moved += size;
-  TracedMove traced = flight.traced;
-  traced.duration = now_ - traced.start;
-  if (flight.from.has_value()) {
-    forecast.links().Measure({*flight.from, flight.to}, traced.start, now_);
-  }
-  chunk.job->trace.Moved(traced);
-  chunk.failures = 0;
-  if (flight.version == chunk.version) {
-    MarkDirty(index);
-    chunk.copies.valid |= Bit(flight.to);
-    const bool upwards = flight.from.has_value() && flight.to < *flight.from;
-    // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.
-    if (upwards && !chunk.pinned()) chunk.prefetched_to |= Bit(flight.to);
-    if (flight.to != Tier::kSsd)
-      chunk.copies.insertion_seq[static_cast<int>(flight.to)] = ++insertions_;
-    if (flight.to == Tier::kHost && forecast.predictor().has_prediction()) {
-      // From host memory the chunk can be prefetched to the device.
-      forecast.PrefetchAgainFrom(Tier::kDevice, NextUseOfContent(chunk));
-    }
-  } else if (!chunk.KeepsSlot(flight.to)) {
-    DropCopy(index, flight.to);  // The content has ended meanwhile: the copied version is old.
-  }
-  const bool disk = flight.kind == Kind::kSsdToHost || flight.kind == Kind::kHostToSsd;
-  for (Waiter* waiter : chunk.waiters) {
-    (disk ? waiter->waited_for_ssd : waiter->waited_for_copy) = true;
-  }
-  ScheduleChunk(index);
-}
-
-void EngineState::TransferFailed(ChunkIndex index, const Flight& flight,
-                                 const absl::Status& status) {
-  Chunk& chunk = chunks_[index];
-  Job& job = *chunk.job;
-  const absl::Status named(status.code(),
-                           absl::StrCat("chunk ", IdOf(index).value(), ": ", status.message()));
-  job.last_error = named;
-  const bool on_device = flight.from == Tier::kDevice || flight.to == Tier::kDevice;
-  if (absl::IsDataLoss(status) && on_device) DeviceMemoryFailed(index, named);
-  if (!chunk.KeepsSlot(flight.to) && !chunk.valid_at(flight.to)) DropCopy(index, flight.to);
-  if (flight.from.has_value() && flight.to > *flight.from) {
-    // The copy stays, and another victim leaves instead.
-    CancelEviction(chunk);
-    FinishEvicts(index, named);
-    // The failed victim would be chosen again at once, and fail again.
-    chunk.retry_after_tick = true;
-    job.retry_after_tick.push_back(index);
-  }
-  if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) {
-    if (++chunk.failures >= 2) {  // One retry helps against a passing error.
-      chunk.failures = 0;
-      StopPrefetch(chunk);
-      const std::vector<Waiter*> waiters = chunk.waiters;
-      for (Waiter* waiter : waiters) Fail(*waiter, named);
-    }
-  }
-  ScheduleChunk(index);
-}
-
-void EngineState::On(const PrefetchCall& event) {
-  Session* session = CallingSession(event.call, event.session);
-  if (session == nullptr) return;
-  Job& job = *session->job;
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
-  if (!indices.ok()) return Refuse(event.call, indices.status());
-  if (event.tier == Tier::kSsd || !job.share(event.tier).exists()) {
-    return Refuse(event.call,
-                  absl::InvalidArgumentError(absl::StrCat("chunks cannot be prefetched to the ",
-                                                          TierName(event.tier), " tier")));
-  }
-  if (event.tier == Tier::kDevice) {
-    const absl::Status regions = CheckRegions(job);
-    if (!regions.ok()) return Refuse(event.call, regions);
-    job.uses_device = true;
-  }
-  TierQueues& queues = job.tier(event.tier);
-  const Share& share = job.share(event.tier);
-  // The lease budget leaves a quarter of the slots to prefetches.
-  const uint32_t most = std::max(uint32_t{1}, share.slots().size() / 4);
-  for (const ChunkIndex index : *indices) {
-    Chunk& chunk = chunks_[index];
-    const bool busy = chunk.pinned() || chunk.prefetch_to.has_value() ||
-                      chunk.evict_to.has_value() || chunk.valid_at(event.tier);
-    const bool room =
-        share.slots().spare_slots() > 0 || queues.victims.size() > 0 || share.can_grow();
-    // A prefetch is a hint: it is skipped rather than refused, and never competes with demand.
-    if (busy || !room || !queues.slot_queue.empty() || queues.prefetches.value() >= most) continue;
-    queues.prefetches.Set(chunk.prefetch_to, event.tier);
-    chunk.evicted = false;
-    CancelEviction(chunk);
-    ScheduleChunk(index);
-  }
-  Answer(event.call);
 }
 
 }  // namespace memtide

@@ -217,7 +217,8 @@ RunningStep EngineState::EndStep(StepId id, const absl::Status& status,
       Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
   }
   if (status.ok()) {
-    ++counters_.step_parts;
+    // What the daemon copies or hashes of its own accord is no part of an optimizer's step.
+    if (step.unsharing == nullptr && step.offer == nullptr) ++counters_.step_parts;
     counters_.non_finite_gradients += non_finite_gradients;
   }
   PartEnded(step.owner, step.part, status.ok());

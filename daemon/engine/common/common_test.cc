@@ -38,13 +38,7 @@ class Script {
     node_->Post(offer);
     return offer.call;
   }
-  OfferReply Answer(CallId call) {
-    node_->FinishUntilAnswered(call);
-    const Reply& reply = node_->ReplyTo(call);
-    EXPECT_TRUE(reply.status.ok()) << reply.status;
-    const auto* value = std::get_if<OfferReply>(&reply.value);
-    return value == nullptr ? OfferReply() : *value;
-  }
+  OfferReply Answer(CallId call) { return node_->Finish<OfferReply>(call); }
   OfferReply Offer() { return Answer(Ask()); }
   std::vector<float> Read(size_t i) { return node_->Read(session_, chunks_[i], kElements); }
   void Fill(size_t i, float first) { node_->Fill(session_, chunks_[i], Values(first)); }
@@ -83,6 +77,7 @@ TEST_F(CommonTest, EqualBytesOfTwoSessionsAreKeptOnce) {
   EXPECT_EQ(Allocated(), 4u);
   EXPECT_EQ(Shared(), 4u);
   EXPECT_EQ(Inspect().counters.contents_shared, 8u);
+  EXPECT_EQ(Inspect().counters.step_parts, 0u) << "no optimizer has stepped";
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(a.Read(i), Values(1 + i));
     EXPECT_EQ(b.Read(i), Values(1 + i));
@@ -133,6 +128,7 @@ TEST_F(CommonTest, AWriterGetsACopyAndOthersDoNotSeeWhatItWrites) {
   EXPECT_EQ(b.Read(1), Values(2));
   for (Script* script : {&a, &c}) EXPECT_EQ(script->Read(0), Values(1));
   EXPECT_EQ(Allocated(), 3u);
+  EXPECT_EQ(Inspect().counters.step_parts, 0u) << "a copy is no step either";
   // The one that has written it back shares it again.
   b.Fill(0, 1);
   EXPECT_EQ(b.Offer().shared.size(), 2u);

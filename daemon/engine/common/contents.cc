@@ -89,7 +89,7 @@ ChunkIndex EngineState::MakeReader(Job& job, ChunkIndex like, CommonContent& con
   chunk.common = &content;
   chunk.of_readers = content.readers.Take();
   chunk.of_common = job.common.Take();
-  if (content.whole) chunk.copies.valid = 1u << static_cast<int>(Tier::kHost);
+  if (content.whole) chunk.copies.valid.Add(Tier::kHost);
   chunk.member = job.members.Add(index);
   job.trace.Use(chunk.member, TracedOperation::kAllocate);
   job.names.AddUnnamed(index, IdOf(index));

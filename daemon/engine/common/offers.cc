@@ -63,7 +63,7 @@ void EngineState::On(const OfferCall& event) {
       continue;
     }
     // What was never written has no bytes to share, and what a step writes will not stay.
-    const bool has_content = chunk.copies.valid != 0 && !chunk.copies.torn && !chunk.blank;
+    const bool has_content = !chunk.copies.valid.empty() && !chunk.copies.torn && !chunk.blank;
     if (!has_content || chunk.transient || chunk.counterpart != kNoChunk) continue;
     Offer::Item item;
     item.number = i;

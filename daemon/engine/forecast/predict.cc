@@ -7,12 +7,6 @@
 
 namespace memtide {
 
-namespace {
-
-constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};
-
-}  // namespace
-
 // One event learns all that a call reports, so that the reports are limited.
 absl::Status EngineState::CheckMoments(const std::vector<MomentReport>& moments) const {
   const Limits& limits = options_.limits;
@@ -62,7 +56,7 @@ void EngineState::Learn(const Session& session, const std::vector<MomentReport>&
       job.trace.Use(
           member, use.access == Access::kWrite ? TracedOperation::kWrite : TracedOperation::kRead);
       job.forecast.Use(member, clock, use.access == Access::kWrite);
-      chunks_[*index].prefetched_to = 0;
+      chunks_[*index].prefetched_to.Clear();
     }
     if (!moment.ends_iteration) continue;
     EndIteration(job, clock);
@@ -123,7 +117,7 @@ absl::optional<ResidencyPlan::Slots> EngineState::SlotsToPlan(const Job& job) co
 // replace the present content, and no use of it is predicted before.
 bool EngineState::IsSuperseded(const Chunk& chunk) const {
   if (chunk.counterpart == kNoChunk || chunk.is_shadow ||
-      chunks_[chunk.counterpart].copies.valid == 0)
+      chunks_[chunk.counterpart].copies.valid.empty())
     return false;
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
   return predictor.has_prediction() && predictor.NextUse(chunk.member) >= predictor.iteration_end();
@@ -134,7 +128,7 @@ bool EngineState::IsSuperseded(const Chunk& chunk) const {
 VirtualTime EngineState::NextUseOfContent(const Chunk& chunk) const {
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
   const VirtualTime own = predictor.NextUse(chunk.member);
-  if (!chunk.is_shadow || chunk.copies.valid == 0 || own < predictor.iteration_end()) return own;
+  if (!chunk.is_shadow || chunk.copies.valid.empty() || own < predictor.iteration_end()) return own;
   return predictor.UseAfterIteration(chunks_[chunk.counterpart].member);
 }
 
@@ -155,7 +149,7 @@ VirtualTime EngineState::RankOf(const Chunk& chunk, Tier tier) {
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
   if (predictor.has_prediction()) {
     // A superseded copy is not worth a write-back.
-    const bool only = chunk.copies.valid == 1u << static_cast<int>(tier);
+    const bool only = chunk.copies.valid.is_only(tier);
     copy.next_use = !IsSuperseded(chunk) ? NextUseOfContent(chunk)
                     : only               ? predictor.now()
                                          : predictor.iteration_end();
@@ -211,7 +205,7 @@ absl::optional<bool> EngineState::PlannedToStay(const Chunk& chunk, Tier tier) c
   const Job& job = *chunk.job;
   if (!job.forecast.has_plan()) return absl::nullopt;
   // The chunk was prefetched for its next use.
-  if ((chunk.prefetched_to >> static_cast<int>(tier) & 1) != 0) return true;
+  if (chunk.prefetched_to.has(tier)) return true;
   const absl::optional<ResidencyPlan::Stay> stay = job.forecast.PlannedStay(chunk.member);
   if (!stay.has_value()) return absl::nullopt;
   return tier == job.work ? stay->upper : stay->middle;
@@ -219,7 +213,7 @@ absl::optional<bool> EngineState::PlannedToStay(const Chunk& chunk, Tier tier) c
 
 EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
   EvictionCost value = EvictionCost::kClean;
-  if (chunk.copies.valid == 1u << static_cast<int>(tier)) value = EvictionCost::kOnly;
+  if (chunk.copies.valid.is_only(tier)) value = EvictionCost::kOnly;
   if (const absl::optional<bool> stays = PlannedToStay(chunk, tier)) {
     if (*stays) return value;
     return value == EvictionCost::kOnly ? EvictionCost::kLeaving : EvictionCost::kDuplicate;

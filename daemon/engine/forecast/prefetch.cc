@@ -10,8 +10,6 @@ namespace memtide {
 
 namespace {
 
-constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};
-
 // Bytes in flight to a tier by prefetch. With more, a fetch would wait longer behind them than it
 // gains: 64 MiB take a disk about 30 ms.
 constexpr Bytes kMaxPrefetch = MiB(64);
@@ -20,7 +18,7 @@ constexpr int kMaxRevoked = 4;
 
 // No transfer to the tier is needed for the next use.
 bool IsThere(const Chunk& chunk, Tier tier) {
-  return chunk.copies.valid == 0 || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
+  return chunk.copies.valid.empty() || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
 }
 
 // Whether a write-back from the tier delays no other transfer: a disk reads slower while it writes.

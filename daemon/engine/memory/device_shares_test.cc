@@ -27,25 +27,17 @@ class DeviceSharesHarness : public ResizeHarness {
 
   CallId BeginOpen(Bytes device_share = Bytes(0), std::string name = "",
                    absl::optional<uint32_t> device = absl::nullopt) {
-    OpenCall open;
-    open.elastic = true;
+    OpenCall open = ElasticOpen(std::move(name));
     open.device_share = device_share;
     open.device = device;
-    open.job_name = std::move(name);
-    if (!open.job_name.empty()) open.time_to_live = std::chrono::hours(1);
-    open.call = Call();
-    open.session = last_ = SessionId(100 + open.call.value());
-    open.chunk_size = kChunk;
-    Post(ClientConnected{open.session, 1000, 1});
-    Post(open);
-    return open.call;
+    return BeginOpenAs(std::move(open));
   }
   SessionId Open(Bytes device_share = Bytes(0), std::string name = "",
                  absl::optional<uint32_t> device = absl::nullopt) {
     const CallId call = BeginOpen(device_share, std::move(name), device);
     Settle();
     EXPECT_EQ(CodeOf(call), StatusCode::kOk) << ReplyTo(call).status;
-    return last_;
+    return last_opened();
   }
   // All transfers end, and sessions return what they are asked for.
   void Settle() {
@@ -81,8 +73,6 @@ class DeviceSharesHarness : public ResizeHarness {
     for (const SessionInfo& info : InspectSessions()) sessions.push_back(info.session);
     return sessions;
   }
-
-  SessionId last_;
 
  private:
   std::vector<SessionInfo> InspectSessions() {

@@ -34,17 +34,15 @@ class DevicesTest : public testing::Test {
     return open;
   }
   OpenReply Open(const OpenCall& open, SessionId* session = nullptr) {
-    OpenCall call = open;
-    call.call = Begin(&call);
-    if (session != nullptr) *session = call.session;
-    const Reply& reply = node_.ReplyTo(call.call);
+    const CallId call = node_.BeginOpenAs(open);
+    if (session != nullptr) *session = node_.last_opened();
+    const Reply& reply = node_.ReplyTo(call);
     EXPECT_TRUE(reply.status.ok()) << reply.status;
     const auto* opened = std::get_if<OpenReply>(&reply.value);
     return opened == nullptr ? OpenReply() : *opened;
   }
   absl::Status Refused(const OpenCall& open) {
-    OpenCall call = open;
-    return node_.ReplyTo(Begin(&call)).status;
+    return node_.ReplyTo(node_.BeginOpenAs(open)).status;
   }
   PoolUsage Device(uint32_t number) {
     const PoolUsage usage = node_.Inspect().pools[number];
@@ -58,16 +56,6 @@ class DevicesTest : public testing::Test {
   }
 
   EngineHarness node_{ThreeDevices()};
-
- private:
-  CallId Begin(OpenCall* open) {
-    open->call = node_.Call();
-    open->session = SessionId(100 + open->call.value());
-    open->chunk_size = kChunk;
-    node_.Post(ClientConnected{open->session, 1000, 1});
-    node_.Post(*open);
-    return open->call;
-  }
 };
 
 TEST_F(DevicesTest, JobsOnTwoDevicesDoNotTakeEachOthersMemory) {

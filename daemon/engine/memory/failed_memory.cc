@@ -16,11 +16,11 @@ void EngineState::DeviceMemoryFailed(ChunkIndex index, const absl::Status& why) 
   const bool in_use = chunk.pinned_at(Tier::kDevice) && chunk.valid_at(Tier::kDevice);
   if (!chunk.slot(Tier::kDevice) || in_use || job.home == Tier::kDevice) return;
   MarkDirty(index);
-  const bool had_content = chunk.copies.valid != 0;
-  chunk.copies.valid &= static_cast<uint8_t>(~(1u << static_cast<int>(Tier::kDevice)));
+  const bool had_content = !chunk.copies.valid.empty();
+  chunk.copies.valid.Remove(Tier::kDevice);
   RetireSlot(job, std::exchange(chunk.slot(Tier::kDevice), Slot()));
   Rank(index);
-  if (!had_content || chunk.copies.valid != 0) return;
+  if (!had_content || !chunk.copies.valid.empty()) return;
   chunk.copies.torn = chunk.copies.memory_failed = true;
   FailNaming(index, /*only_readers=*/true, why);
   for (Waiter* waiter : std::vector<Waiter*>(chunk.waiters)) Fail(*waiter, why);

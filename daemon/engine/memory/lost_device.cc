@@ -39,7 +39,6 @@ void EngineState::LoseDevice(Job& job, const absl::Status& why) {
 }
 
 void EngineState::LoseDeviceCopies(Job& job) {
-  constexpr auto kBit = static_cast<uint8_t>(1u << static_cast<int>(Tier::kDevice));
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk || !chunks_[index].live()) continue;
     Chunk& chunk = chunks_[index];
@@ -49,9 +48,9 @@ void EngineState::LoseDeviceCopies(Job& job) {
     }
     if (chunk.prefetch_to.has_value() && *chunk.prefetch_to == Tier::kDevice) StopPrefetch(chunk);
     if (!chunk.slot(Tier::kDevice)) continue;
-    const bool had_content = chunk.copies.valid != 0;
-    chunk.copies.valid &= static_cast<uint8_t>(~kBit);
-    if (had_content && chunk.copies.valid == 0) {
+    const bool had_content = !chunk.copies.valid.empty();
+    chunk.copies.valid.Remove(Tier::kDevice);
+    if (had_content && chunk.copies.valid.empty()) {
       chunk.copies.torn = chunk.copies.memory_failed = true;
     }
     MarkDirty(index);

@@ -29,20 +29,11 @@ class LostDeviceTest : public testing::TestWithParam<MemoryKind> {
     return node_.OpenAs(Call(device, job));
   }
   absl::Status OpenStatus(absl::optional<uint32_t> device, const std::string& job = "") {
-    OpenCall open = Call(device, job);
-    open.call = node_.Call();
-    open.session = SessionId(1000 + open.call.value());
-    open.chunk_size = kChunk;
-    node_.Post(ClientConnected{open.session, 1000, 1});
-    node_.Post(open);
-    return node_.ReplyTo(open.call).status;
+    return node_.ReplyTo(node_.BeginOpenAs(Call(device, job))).status;
   }
   static OpenCall Call(absl::optional<uint32_t> device, const std::string& job) {
-    OpenCall open;
+    OpenCall open = EngineHarness::ElasticOpen(job);
     open.device = device;
-    open.job_name = job;
-    open.elastic = true;
-    if (!job.empty()) open.time_to_live = std::chrono::hours(1);
     return open;
   }
   // Chunk 0 is on the device only, chunk 1 also in host memory, and chunk 2 there only.

@@ -1,6 +1,4 @@
 // What the engine does when the ShareLedger moves memory between jobs.
-#include <algorithm>
-
 #include "base/check.h"
 #include "daemon/engine/state.h"
 
@@ -19,14 +17,15 @@ ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
   ShareLedger::Demands demands;
   for (const auto& [id, job] : jobs_) {
     if (!job->share(tier).is_elastic()) continue;
-    const bool keeps_leases =
-        tier != Tier::kDevice ||
-        std::any_of(waiters_.begin(), waiters_.end(), [&job = *job, tier](const auto& entry) {
-          const Waiter& waiter = *entry.second;
-          return waiter.admitted && waiter.job == &job && waiter.tier == tier;
-        });
-    demands[id] = {keeps_leases ? job->tier(tier).pinned_chunks() : 0,
-                   job->waiting.LargestAt(tier)};
+    const uint32_t pinned = tier == Tier::kDevice ? 0 : job->tier(tier).pinned_chunks();
+    demands[id] = {pinned, job->waiting.LargestAt(tier)};
+  }
+  if (tier != Tier::kDevice) return demands;
+  for (const auto& [id, waiter] : waiters_) {
+    if (!waiter->admitted || waiter->tier != tier) continue;
+    const auto demand = demands.find(waiter->job->id);
+    if (demand != demands.end())
+      demand->second.pinned_chunks = waiter->job->tier(tier).pinned_chunks();
   }
   return demands;
 }
@@ -86,7 +85,7 @@ bool EngineState::ServeFreed() {
   for (const JobId job : ended_) jobs_.erase(job);
   ended_.clear();
   for (const auto& [id, job] : jobs_) {
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    for (const Tier tier : kMemoryTiers) {
       if (job->share(tier).starved()) ScheduleRoomCheck(*job, tier);
     }
   }

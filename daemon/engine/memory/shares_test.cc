@@ -18,25 +18,16 @@ class SharesHarness : public EngineHarness {
   explicit SharesHarness(uint64_t ssd_slots = kSsdSlots, uint64_t host_slots = kHostSlots)
       : EngineHarness({{}, kChunk * host_slots, kChunk * ssd_slots, Limits()}) {}
 
-  // The call; the session is `last_`.
   CallId BeginOpen(Bytes host_share = Bytes(0), std::string name = "") {
-    OpenCall open;
-    open.elastic = true;
+    OpenCall open = ElasticOpen(std::move(name));
     open.host_share = host_share;
-    open.job_name = std::move(name);
-    if (!open.job_name.empty()) open.time_to_live = std::chrono::hours(1);
-    open.call = Call();
-    open.session = last_ = SessionId(100 + open.call.value());
-    open.chunk_size = kChunk;
-    Post(ClientConnected{open.session, 1000, 1});
-    Post(open);
-    return open.call;
+    return BeginOpenAs(std::move(open));
   }
   SessionId OpenElastic(std::string name = "") {
     const CallId call = BeginOpen(Bytes(0), std::move(name));
     FinishTransfers();
     EXPECT_EQ(CodeOf(call), StatusCode::kOk) << ReplyTo(call).status;
-    return last_;
+    return last_opened();
   }
   // Chunks that were written in host memory, none leased.
   std::vector<ChunkId> Fill(SessionId session, uint32_t count) {
@@ -62,8 +53,6 @@ class SharesHarness : public EngineHarness {
     return 0;
   }
   uint64_t FreeAt(size_t pool) { return Inspect().pools[pool].free / kChunk; }
-
-  SessionId last_;
 };
 
 TEST(SharesTest, OneJobAloneHasEverything) {
@@ -80,9 +69,9 @@ TEST(SharesTest, WhatIsNotUsedIsCededAtOnce) {
   node.Fill(first, 8);
   const CallId open = node.BeginOpen();
   EXPECT_EQ(node.CodeOf(open), StatusCode::kOk) << "nobody had to leave";
-  EXPECT_GE(node.ShareOf(node.last_), 12u);
-  node.Fill(node.last_, 40);
-  EXPECT_GE(node.ShareOf(node.last_), kHostSlots / 2);
+  EXPECT_GE(node.ShareOf(node.last_opened()), 12u);
+  node.Fill(node.last_opened(), 40);
+  EXPECT_GE(node.ShareOf(node.last_opened()), kHostSlots / 2);
   EXPECT_EQ(node.transfers_.size(), 0u);
   EXPECT_EQ(node.Inspect().counters.host_reclaimed, kChunk * (kHostSlots - node.ShareOf(first)));
 }
@@ -96,7 +85,7 @@ TEST(SharesTest, AFullPoolIsSharedByHalves) {
   EXPECT_FALSE(node.Answered(open)) << "victims leave first";
   node.FinishTransfers();
   ASSERT_EQ(node.CodeOf(open), StatusCode::kOk);
-  const SessionId second = node.last_;
+  const SessionId second = node.last_opened();
   EXPECT_GE(node.ShareOf(first), 2 * kHostSlots / 3) << "no more than it needs so far";
   node.Fill(second, 100);
   EXPECT_EQ(node.ShareOf(second), kHostSlots / 2);
@@ -169,7 +158,7 @@ TEST(SharesTest, ASizeThatIsAskedForIsCededToo) {
   const CallId open = node.BeginOpen(kChunk * 20);
   node.FinishTransfers();
   ASSERT_EQ(node.CodeOf(open), StatusCode::kOk);
-  EXPECT_EQ(node.ShareOf(node.last_), 20u);
+  EXPECT_EQ(node.ShareOf(node.last_opened()), 20u);
   EXPECT_EQ(node.ShareOf(first), 28u);
   // No slot is reclaimed from a fixed share or a guaranteed share.
   const CallId more = node.BeginOpen(kChunk * 20);

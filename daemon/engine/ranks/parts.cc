@@ -75,7 +75,7 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     const ChunkIndex index = (*indices)[i];
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(index);
     // An empty content that no rank has written in this step is written for all.
-    to_own[i] = IsShared(index) && (writer != nullptr || chunks_[index].copies.valid != 0);
+    to_own[i] = IsShared(index) && (writer != nullptr || !chunks_[index].copies.valid.empty());
     if (writer == nullptr || to_own[i]) continue;
     // The session makes its own part anew: parts that wait for each other are not shared.
     if (!writer->second.is_made()) {

@@ -119,7 +119,8 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
   record.host = copy(Tier::kHost);
   record.ssd = copy(Tier::kSsd);
   // The output of a step is no content of the job before the commit.
-  record.torn = !stepped && (chunk.copies.torn || written || (chunk.copies.valid != 0 && !lasts));
+  record.torn =
+      !stepped && (chunk.copies.torn || written || (!chunk.copies.valid.empty() && !lasts));
   return record;
 }
 
@@ -266,9 +267,10 @@ void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
   for (const Tier tier : kLastingTiers) {
     const absl::optional<ChunkRecord::Copy>& copy = CopyAt(record, tier);
     if (!copy.has_value() || !copy->valid) continue;
-    const int i = static_cast<int>(tier);
-    chunk.copies.valid |= static_cast<uint8_t>(1u << i);
-    if (tier == Tier::kHost) chunk.copies.insertion_seq[i] = ++insertions_;
+    chunk.copies.valid.Add(tier);
+    if (tier == Tier::kHost) {
+      chunk.copies.insertion_seq[static_cast<int>(tier)] = ++insertions_;
+    }
   }
 }
 

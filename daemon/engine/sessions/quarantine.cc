@@ -25,7 +25,7 @@ void EngineState::Quarantine(SessionId session, ChunkIndex index) {
   quarantined.slots.push_back(slot);
   if (chunk.FindPin(session)->access == Access::kWrite) {
     // A transfer from the slot may be in flight: then the slot follows when that has ended.
-    chunk.copies.valid &= static_cast<uint8_t>(~(1u << static_cast<int>(Tier::kDevice)));
+    chunk.copies.valid.Remove(Tier::kDevice);
   }
   ScheduleChunk(index);
 }

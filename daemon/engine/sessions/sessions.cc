@@ -135,7 +135,7 @@ void EngineState::On(const Tick&) {
       ScheduleChunk(index);
     }
     ledger_.RetrySegments(*job->shares);
-    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    for (const Tier tier : kMemoryTiers) {
       if (job->share(tier).exists()) ScheduleRoomCheck(*job, tier);
     }
   }

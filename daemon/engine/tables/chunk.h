@@ -1,6 +1,6 @@
 // Chunk: one chunk's copies, pins and pending movements. Engine-internal.
 //
-// States. `copies.valid` has one bit for each tier that holds the chunk's current content. When no
+// States. `copies.valid` has each tier that holds the chunk's current content. When no
 // bit is set, the chunk was never written and reads as zeros, or as anything if it is `undefined`
 // or `discarded`. A chunk owns a slot where it has a copy or is getting one, and at its home tier:
 // always if that is the job's lowest tier, and from its first copy there on, as long as it has
@@ -81,8 +81,8 @@ struct Flight {
 
 // Where the content of a chunk is: what a commit exchanges between a chunk and its shadow chunk.
 struct Copies {
-  // Bit per tier: the slot there has a copy of the current content.
-  uint8_t valid = 0;
+  // The tiers where the slot has a copy of the current content.
+  TierSet valid;
   // The writer died: the content is neither the old nor the new one.
   bool torn = false;
   // Besides: the only copy was in memory of the device that failed.
@@ -162,21 +162,21 @@ struct Chunk {
   Count::Token of_readers, of_common;
   // The chunk ends with the job's last session, and is not recorded.
   bool transient = false;
-  // Bit per tier: the chunk stands in the slot queue of that tier.
-  uint8_t waits_for = 0;
-  // Bit per tier: a transfer put a copy there for a use that has not come yet.
-  uint8_t prefetched_to = 0;
+  // The tiers in whose slot queues the chunk stands.
+  TierSet waits_for;
+  // The tiers where a transfer put a copy for a use that has not come yet.
+  TierSet prefetched_to;
 
   // False: the entry is empty, or the chunk was freed, but a transfer or step still uses its slots.
   bool live() const { return job != nullptr && !freed_; }
   // A running step reads or writes the host memory of the chunk.
   bool in_step() const { return steps_ > 0; }
-  bool valid_at(Tier tier) const { return copies.valid >> static_cast<int>(tier) & 1; }
+  bool valid_at(Tier tier) const { return copies.valid.has(tier); }
   bool is_made() const { return made == version && made != Version(); }
   bool pinned() const { return !pins.empty(); }
   bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
   // Whether the slot at `tier` stays while it has no copy.
-  bool KeepsSlot(Tier tier) const { return tier == home && (!claim || copies.valid != 0); }
+  bool KeepsSlot(Tier tier) const { return tier == home && (!claim || !copies.valid.empty()); }
   // Whether there is memory for a copy at the tier, the job's or that of a common content.
   bool has_slot(Tier tier) const { return slot(tier) || !takes_room_at(tier); }
   // Whether a copy at the tier needs a slot of the job.

@@ -9,7 +9,7 @@ void WorkList::CheckInvariants() const {
   chunks_.CheckInvariants();
   std::set<std::pair<const ListedWork*, Tier>> checks;
   for (const Listed& check : room_checks_) {
-    MEMTIDE_CHECK((check.work->room_checks_ & Bit(check.tier)) != 0);
+    MEMTIDE_CHECK(check.work->room_checks_.has(check.tier));
     MEMTIDE_CHECK(checks.insert({check.work, check.tier}).second) << "a room check stands twice";
   }
   std::set<const ListedWork*> prefetching;

@@ -33,12 +33,14 @@ class ListedWork {
   explicit ListedWork(Job* job) : job_(job) {}
   ListedWork(const ListedWork&) = delete;
   ListedWork& operator=(const ListedWork&) = delete;
-  ~ListedWork() { MEMTIDE_CHECK(room_checks_ == 0 && !prefetch_) << "a job goes, its work stays"; }
+  ~ListedWork() {
+    MEMTIDE_CHECK(room_checks_.empty() && !prefetch_) << "a job goes, its work stays";
+  }
 
  private:
   friend class WorkList;
   Job* const job_;
-  uint8_t room_checks_ = 0;  // Bit per tier.
+  TierSet room_checks_;
   bool prefetch_ = false;
 };
 
@@ -58,8 +60,8 @@ class WorkList {
   // to leave.
   void AddRoomCheck(ListedWork& work, Tier tier) {
     MEMTIDE_CHECK(tier != Tier::kSsd);
-    if ((work.room_checks_ & Bit(tier)) != 0) return;
-    work.room_checks_ |= Bit(tier);
+    if (work.room_checks_.has(tier)) return;
+    work.room_checks_.Add(tier);
     room_checks_.push_back({&work, tier});
   }
   void AddPrefetch(ListedWork& work) {
@@ -78,7 +80,7 @@ class WorkList {
     if (room_checks_.empty()) return absl::nullopt;
     const Listed check = room_checks_.back();
     room_checks_.pop_back();
-    check.work->room_checks_ &= static_cast<uint8_t>(~Bit(check.tier));
+    check.work->room_checks_.Remove(check.tier);
     return RoomCheck{check.work->job_, check.tier};
   }
   // The job that may prefetch next; nullptr: there is none. It stays listed
@@ -98,10 +100,6 @@ class WorkList {
     ListedWork* work = nullptr;
     Tier tier = Tier::kHost;
   };
-  static constexpr uint8_t Bit(Tier tier) {
-    return static_cast<uint8_t>(1u << static_cast<int>(tier));
-  }
-
   ChunkQueue chunks_;
   std::vector<Listed> room_checks_;
   std::vector<ListedWork*> prefetching_;

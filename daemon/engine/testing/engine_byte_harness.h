@@ -85,6 +85,15 @@ class EngineByteHarness {
     for (int i = 0; i < 10000 && !Answered(call); ++i) Advance();
     EXPECT_TRUE(Answered(call)) << "call " << call << " is never answered";
   }
+  // Moves bytes until the call is answered, and returns the answer of a call that must succeed.
+  template <typename Value>
+  Value Finish(CallId call) {
+    FinishUntilAnswered(call);
+    const Reply& reply = ReplyTo(call);
+    EXPECT_TRUE(reply.status.ok()) << reply.status;
+    const auto* value = std::get_if<Value>(&reply.value);
+    return value == nullptr ? Value() : *value;
+  }
   // If the node has a reserve, programs at times take all memory of the machine.
   void Advance() {
     if (!options_.host_reserve.IsZero()) {

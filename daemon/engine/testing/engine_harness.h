@@ -3,6 +3,7 @@
 #ifndef MEMTIDE_DAEMON_ENGINE_TESTING_ENGINE_HARNESS_H_
 #define MEMTIDE_DAEMON_ENGINE_TESTING_ENGINE_HARNESS_H_
 
+#include <chrono>
 #include <map>
 #include <string>
 #include <utility>
@@ -56,13 +57,27 @@ class EngineHarness {
     return OpenAs(open, uid);
   }
   SessionId OpenAs(OpenCall open, uint32_t uid = 1000) {
+    const CallId call = BeginOpenAs(std::move(open), uid);
+    EXPECT_TRUE(ReplyTo(call).status.ok()) << ReplyTo(call).status;
+    return last_opened();
+  }
+  // Connects a client that opens a session, last_opened() from here on. It may have to wait.
+  CallId BeginOpenAs(OpenCall open, uint32_t uid = 1000) {
     open.call = Call();
     open.session = SessionId(++last_session_);
     open.chunk_size = kChunk;
     Post(ClientConnected{open.session, uid, 1});
     Post(open);
-    EXPECT_TRUE(ReplyTo(open.call).status.ok()) << ReplyTo(open.call).status;
-    return open.session;
+    return open.call;
+  }
+  SessionId last_opened() const { return SessionId(last_session_); }
+  // Shares for which no size is named are elastic. A job with a name outlives its sessions.
+  static OpenCall ElasticOpen(std::string job) {
+    OpenCall open;
+    open.elastic = true;
+    open.job_name = std::move(job);
+    if (!open.job_name.empty()) open.time_to_live = std::chrono::hours(1);
+    return open;
   }
   std::vector<ChunkId> Allocate(SessionId session, uint32_t count, uint64_t request_id = 0,
                                 bool undefined = false) {

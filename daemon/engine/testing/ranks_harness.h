@@ -50,13 +50,7 @@ class Rank {
     node_->Post(call);
     return call.call;
   }
-  PartReply Began(CallId call) {
-    node_->FinishUntilAnswered(call);
-    const Reply& reply = node_->ReplyTo(call);
-    EXPECT_TRUE(reply.status.ok()) << reply.status;
-    const auto* part = std::get_if<PartReply>(&reply.value);
-    return part == nullptr ? PartReply() : *part;
-  }
+  PartReply Began(CallId call) { return node_->Finish<PartReply>(call); }
   // Computes the part where its chunks are, and ends it.
   void Make(const PartReply& part, uint64_t step, uint64_t number = 1) {
     ASSERT_EQ(part.places.size(), 7u);

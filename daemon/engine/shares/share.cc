@@ -1,4 +1,4 @@
-#include "daemon/engine/tables/share.h"
+#include "daemon/engine/shares/share.h"
 
 #include "base/check.h"
 

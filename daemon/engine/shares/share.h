@@ -11,8 +11,8 @@
 // Ownership: a Share owns the pool of its slots, and must outlive them.
 //
 // Thread safety: thread-compatible. Pure and deterministic.
-#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_SHARE_H_
-#define MEMTIDE_DAEMON_ENGINE_TABLES_SHARE_H_
+#ifndef MEMTIDE_DAEMON_ENGINE_SHARES_SHARE_H_
+#define MEMTIDE_DAEMON_ENGINE_SHARES_SHARE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -151,4 +151,4 @@ class Share {
 
 }  // namespace memtide
 
-#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_SHARE_H_
+#endif  // MEMTIDE_DAEMON_ENGINE_SHARES_SHARE_H_

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "daemon/engine/tables/share_ledger.h"
+#include "daemon/engine/shares/share_ledger.h"
 
 namespace memtide {
 

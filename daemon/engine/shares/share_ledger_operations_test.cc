@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/engine/tables/share_ledger.h"
+#include "daemon/engine/shares/share_ledger.h"
 #include "gtest/gtest.h"
 
 namespace memtide {

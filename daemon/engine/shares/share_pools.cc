@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/tables/share_ledger.h"
+#include "daemon/engine/shares/share_ledger.h"
 
 namespace memtide {
 

@@ -1,4 +1,4 @@
-#include "daemon/engine/tables/share_ledger.h"
+#include "daemon/engine/shares/share_ledger.h"
 
 #include <algorithm>
 

@@ -25,8 +25,8 @@
 // must outlive them.
 //
 // Thread safety: thread-compatible. Pure and deterministic.
-#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_SHARE_LEDGER_H_
-#define MEMTIDE_DAEMON_ENGINE_TABLES_SHARE_LEDGER_H_
+#ifndef MEMTIDE_DAEMON_ENGINE_SHARES_SHARE_LEDGER_H_
+#define MEMTIDE_DAEMON_ENGINE_SHARES_SHARE_LEDGER_H_
 
 #include <array>
 #include <cstdint>
@@ -42,7 +42,7 @@
 #include "daemon/engine/interface/events.h"
 #include "daemon/engine/interface/record.h"
 #include "daemon/engine/interface/types.h"
-#include "daemon/engine/tables/share.h"
+#include "daemon/engine/shares/share.h"
 
 namespace memtide {
 
@@ -283,4 +283,4 @@ class ShareLedger {
 
 }  // namespace memtide
 
-#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_SHARE_LEDGER_H_
+#endif  // MEMTIDE_DAEMON_ENGINE_SHARES_SHARE_LEDGER_H_

@@ -1,0 +1,135 @@
+// Transfers: what a chunk's copies are when one starts, has ended, and has failed.
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+namespace {
+
+StartTransfer::Kind KindOf(absl::optional<Tier> from, Tier to) {
+  using Kind = StartTransfer::Kind;
+  if (!from.has_value()) return Kind::kZero;
+  if (*from == Tier::kSsd) return Kind::kSsdToHost;
+  if (to == Tier::kSsd) return Kind::kHostToSsd;
+  return to == Tier::kDevice ? Kind::kHostToDevice : Kind::kDeviceToHost;
+}
+
+}  // namespace
+
+MemoryPlace EngineState::PlaceOf(const Chunk& chunk, Tier tier) const {
+  if (!chunk.takes_room_at(tier)) {
+    return chunk.common->of->job->share(tier).PlaceOf(chunk.common->slot.number());
+  }
+  return chunk.job->share(tier).PlaceOf(chunk.slot(tier).number());
+}
+
+void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
+  Chunk& chunk = chunks_[index];
+  StartTransfer start;
+  start.transfer = TransferId(next_transfer_++);
+  start.kind = KindOf(from, to);
+  start.size = chunk.job->chunk_size;
+  start.job = chunk.job->id;
+  start.awaited = !chunk.waiters.empty();
+  if (from == Tier::kSsd || to == Tier::kSsd) {
+    const MemoryPlace file = PlaceOf(chunk, Tier::kSsd);
+    start.store = {StoreId(file.region.value()), file.offset};
+  }
+  if (from.has_value() && *from != Tier::kSsd) start.from = PlaceOf(chunk, *from);
+  if (to != Tier::kSsd) start.to = PlaceOf(chunk, to);
+  chunk.copies.flight = std::make_unique<Flight>(Flight{
+      start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to), start.awaited});
+  if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
+  transfers_.emplace(start.transfer, index);
+  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
+  Emit(start);
+}
+
+void EngineState::On(const TransferDone& event) {
+  const auto found = transfers_.find(event.transfer);
+  if (found == transfers_.end()) return;
+  const ChunkIndex index = found->second;
+  transfers_.erase(found);
+  Chunk& chunk = chunks_[index];
+  const Flight flight = *chunk.copies.flight;
+  chunk.copies.flight.reset();
+  JobForecast& forecast = chunk.job->forecast;
+  if (flight.from.has_value()) forecast.links().End({*flight.from, flight.to});
+  const absl::Status status =
+      flight.is_void ? absl::UnavailableError("the device was lost during the copy") : event.status;
+  const bool check = flight.kind == StartTransfer::Kind::kCompareDeviceWithHost;
+  if (check && chunk.live()) return CheckDone(index, flight, status);
+  if (!status.ok()) ++counters_.transfers_failed;
+  if (!chunk.live()) return ForgetChunk(index);
+  if (!status.ok()) return TransferFailed(index, flight, status);
+
+  using Kind = StartTransfer::Kind;
+  const Bytes size = chunk.job->chunk_size;
+  Bytes& moved = flight.kind == Kind::kZero           ? counters_.zeroed
+                 : flight.kind == Kind::kHostToDevice ? counters_.host_to_device
+                 : flight.kind == Kind::kDeviceToHost ? counters_.device_to_host
+                 : flight.kind == Kind::kSsdToHost    ? counters_.ssd_read
+                                                      : counters_.ssd_written;
+  moved += size;
+  TracedMove traced = flight.traced;
+  traced.duration = now_ - traced.start;
+  if (flight.from.has_value()) {
+    forecast.links().Measure({*flight.from, flight.to}, traced.start, now_);
+  }
+  chunk.job->trace.Moved(traced);
+  chunk.failures = 0;
+  if (flight.version == chunk.version) {
+    MarkDirty(index);
+    chunk.copies.valid.Add(flight.to);
+    const bool upwards = flight.from.has_value() && flight.to < *flight.from;
+    // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.
+    if (upwards && !chunk.pinned()) chunk.prefetched_to.Add(flight.to);
+    if (flight.to != Tier::kSsd)
+      chunk.copies.insertion_seq[static_cast<int>(flight.to)] = ++insertions_;
+    if (flight.to == Tier::kHost && forecast.predictor().has_prediction()) {
+      // From host memory the chunk can be prefetched to the device.
+      forecast.PrefetchAgainFrom(Tier::kDevice, NextUseOfContent(chunk));
+    }
+  } else if (!chunk.KeepsSlot(flight.to)) {
+    DropCopy(index, flight.to);  // The content has ended meanwhile: the copied version is old.
+  }
+  const bool disk = flight.kind == Kind::kSsdToHost || flight.kind == Kind::kHostToSsd;
+  for (Waiter* waiter : chunk.waiters) {
+    (disk ? waiter->waited_for_ssd : waiter->waited_for_copy) = true;
+  }
+  ScheduleChunk(index);
+}
+
+void EngineState::TransferFailed(ChunkIndex index, const Flight& flight,
+                                 const absl::Status& status) {
+  Chunk& chunk = chunks_[index];
+  Job& job = *chunk.job;
+  const absl::Status named(status.code(),
+                           absl::StrCat("chunk ", IdOf(index).value(), ": ", status.message()));
+  job.last_error = named;
+  const bool on_device = flight.from == Tier::kDevice || flight.to == Tier::kDevice;
+  if (absl::IsDataLoss(status) && on_device) DeviceMemoryFailed(index, named);
+  if (!chunk.KeepsSlot(flight.to) && !chunk.valid_at(flight.to)) DropCopy(index, flight.to);
+  if (flight.from.has_value() && flight.to > *flight.from) {
+    // The copy stays, and another victim leaves instead.
+    CancelEviction(chunk);
+    FinishEvicts(index, named);
+    // The failed victim would be chosen again at once, and fail again.
+    chunk.retry_after_tick = true;
+    job.retry_after_tick.push_back(index);
+  }
+  if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) {
+    if (++chunk.failures >= 2) {  // One retry helps against a passing error.
+      chunk.failures = 0;
+      StopPrefetch(chunk);
+      const std::vector<Waiter*> waiters = chunk.waiters;
+      for (Waiter* waiter : waiters) Fail(*waiter, named);
+    }
+  }
+  ScheduleChunk(index);
+}
+
+}  // namespace memtide
