@@ -25,6 +25,7 @@ from memtide._activations.budget import UNLIMITED_BYTES, Budget
 from memtide._activations.choices import Choices
 from memtide._activations.searched_plans import SearchedPlans
 from memtide._capi.client import Client
+from memtide._memory.adoption import adopt_state_of
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.leases import LeaseLedger
@@ -279,7 +280,7 @@ class Runtime:
         """Moves what the optimizer keeps for managed parameters into chunks."""
         for parameter, state in optimizer.state.items():
             if parameter in self.scope:
-                self.manager.adopt_state_of(parameter, state)
+                adopt_state_of(self.manager, parameter, state)
 
     def expected_parameters(self) -> list[Parameter]:
         """`parameters`; before the first step, what is adopted, with the states that Adam keeps."""
