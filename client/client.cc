@@ -16,6 +16,7 @@
 #include "client/memory/descriptor.h"
 #include "client/memory/signals_blocked.h"
 #include "client/rpc/grpc_daemon_session.h"
+#include "client/session_events.h"
 #include "proto/protocol.h"
 
 namespace memtide::client {
@@ -39,54 +40,6 @@ void RaiseDescriptorLimit() {
 
 }  // namespace
 
-// If the session is lost before the LeaseClient exists, `lost_` stores the error for Attach().
-class Client::Events : public DaemonSessionEvents {
- public:
-  explicit Events(RegionTable* regions) : regions_(regions) {}
-
-  void RegionArrived(RegionId id, Region region) override { regions_->Add(id, std::move(region)); }
-  void RegionGone(RegionId id, const DeviceShare& share) override {
-    const MutexLock lock(&mutex_);
-    if (leases_ != nullptr) {
-      leases_->RegionGone(id, share);
-    } else {
-      gone_.emplace_back(id, share);
-    }
-  }
-  // Without a LeaseClient no lease is held, so there is nothing to give back.
-  void RevokeRequested(const Revocation& revocation) override {
-    const MutexLock lock(&mutex_);
-    if (leases_ != nullptr) leases_->Revoke(revocation);
-  }
-  void LeaseBudgetChanged(const LeaseBudget& budget) override {
-    const MutexLock lock(&mutex_);
-    budget_ = budget;
-    if (leases_ != nullptr) leases_->SetSoftBudget(budget);
-  }
-  void Lost(const absl::Status& reason) override {
-    regions_->Close();
-    const MutexLock lock(&mutex_);
-    lost_ = reason;
-    if (leases_ != nullptr) leases_->FailWith(reason);
-  }
-  void Attach(LeaseClient* leases) {
-    const MutexLock lock(&mutex_);
-    leases_ = leases;
-    for (const auto& [id, share] : gone_) leases->RegionGone(id, share);
-    if (budget_.has_value()) leases->SetSoftBudget(*budget_);
-    if (!lost_.ok()) leases->FailWith(lost_);
-  }
-
- private:
-  RegionTable* const regions_;
-  Mutex mutex_;
-  LeaseClient* leases_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::vector<std::pair<RegionId, DeviceShare>> gone_ ABSL_GUARDED_BY(mutex_);
-  // The last budget that the daemon sent.
-  absl::optional<LeaseBudget> budget_ ABSL_GUARDED_BY(mutex_);
-  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
-};
-
 Client::Client() : generation_(ForkGeneration()) {}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Options& options) {
@@ -107,7 +60,7 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
   const SignalsBlocked blocked;
   RaiseDescriptorLimit();  // Before Open, which sends all regions that the job has.
   regions_ = std::make_unique<RegionTable>();
-  events_ = std::make_unique<Events>(regions_.get());
+  events_ = std::make_unique<SessionEvents>(regions_.get());
   session_ = std::move(session);
   MEMTIDE_ASSIGN_OR_RETURN(properties_.job, session_->Open(options.job, events_.get()));
   properties_.job.has_ranks = options.job.ranks() > 1;

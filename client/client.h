@@ -45,6 +45,7 @@
 namespace memtide::client {
 
 class Client;
+class SessionEvents;
 
 // A use of acquired chunks, which ends when this is destroyed. Move-only; must not outlive its
 // client.
@@ -138,9 +139,6 @@ class Client {
   absl::StatusOr<LeaseStats> stats() const;
 
  private:
-  // Receives the session's events, which begin before the LeaseClient exists.
-  class Events;
-
   Client();
   absl::Status Start(std::unique_ptr<DaemonSession> session, const Options& options);
   // Sets *host_space to the space if its page faults need handling; else leaves it.
@@ -166,7 +164,7 @@ class Client {
   mutable Mutex committed_mutex_;
   CommittedStep committed_ ABSL_GUARDED_BY(committed_mutex_);
   std::unique_ptr<RegionTable> regions_;
-  std::unique_ptr<Events> events_;
+  std::unique_ptr<SessionEvents> events_;
   std::unique_ptr<DaemonSession> session_;
   std::unique_ptr<AddressSpace> space_;
   std::unique_ptr<LeaseClient> leases_;

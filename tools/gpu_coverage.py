@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # In Python: files that do something only on a GPU, and the words by which others ask whether there
 # is one.
 GPU_FILES = re.compile(
-    r"_torch_hooks/(lease_dispatch|leaf_modules|gpu_collectives|compiled_\w+|device_guards"
+    r"_torch_hooks/(lease_dispatch|leaf_modules|gpu_\w+|compiled_\w+|device_guards"
     r"|dispatch_switch|mode_stack|step_dispatch)|_memory/(device_oom|covered_streams|hold)"
     r"|_node/gpus|_util/devices"
 )

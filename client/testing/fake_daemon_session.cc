@@ -1,33 +1,17 @@
 #include "client/testing/fake_daemon_session.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace memtide::client {
 
 FakeDaemonSession::FakeDaemonSession(const Options& options)
-    : options_(options), slots_(options.slots) {
-  const Bytes size = options.chunk_size * options.slots;
-  fd_ = memfd_create("memtide-fake", MFD_CLOEXEC);
-  MEMTIDE_CHECK(fd_ >= 0 && ftruncate(fd_, static_cast<off_t>(size.count())) == 0);
-  void* memory = mmap(nullptr, size.count(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  MEMTIDE_CHECK(memory != MAP_FAILED);
-  memory_ = static_cast<char*>(memory);
-}
-
-FakeDaemonSession::~FakeDaemonSession() {
-  munmap(memory_, (options_.chunk_size * options_.slots).count());
-  close(fd_);
-}
+    : options_(options), chunks_(options.chunk_size, options.slots) {}
 
 absl::StatusOr<Job> FakeDaemonSession::Open(const v1::OpenRequest& request,
                                             DaemonSessionEvents* events) {
@@ -57,10 +41,7 @@ absl::StatusOr<std::vector<ChunkId>> FakeDaemonSession::Allocate(uint32_t count,
     return absl::ResourceExhaustedError(absl::StrCat("max_chunks is ", options_.max_chunks));
   }
   std::vector<ChunkId> made;
-  for (uint32_t i = 0; i < count; ++i) {
-    made.push_back(ChunkId(next_chunk_++));
-    chunks_[made.back()].initial_content = initial_content;
-  }
+  for (uint32_t i = 0; i < count; ++i) made.push_back(chunks_.Add(initial_content));
   return made;
 }
 
@@ -68,14 +49,8 @@ absl::Status FakeDaemonSession::Free(absl::Span<const ChunkId> chunks) {
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   for (const ChunkId id : chunks) {
-    const auto found = chunks_.find(id);
-    if (found == chunks_.end()) return absl::NotFoundError("no such chunk");
-    counts_.leases -= found->second.leased ? 1 : 0;
-    if (found->second.slot.has_value()) {
-      memset(Slot(*found->second.slot), kScramble, options_.chunk_size.count());
-      slots_[*found->second.slot].reset();
-    }
-    chunks_.erase(found);
+    if (!chunks_.Has(id)) return absl::NotFoundError("no such chunk");
+    chunks_.Remove(id);
   }
   changed_.SignalAll();
   return absl::OkStatus();
@@ -84,20 +59,10 @@ absl::Status FakeDaemonSession::Free(absl::Span<const ChunkId> chunks) {
 absl::Status FakeDaemonSession::Discard(absl::Span<const ChunkId> chunks) {
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
-  ++counts_.discards;
+  ++discards_;
   for (const ChunkId id : chunks) {
-    const auto found = chunks_.find(id);
-    if (found == chunks_.end()) return absl::NotFoundError("no such chunk");
-    Chunk& chunk = found->second;
-    counts_.leases -= chunk.leased ? 1 : 0;
-    if (chunk.slot.has_value()) {
-      memset(Slot(*chunk.slot), kScramble, options_.chunk_size.count());
-      slots_[*chunk.slot].reset();
-    }
-    const uint64_t version = chunk.version + 1;
-    chunk = Chunk();
-    chunk.version = version;
-    chunk.initial_content = InitialContent::kUndefined;
+    if (!chunks_.Has(id)) return absl::NotFoundError("no such chunk");
+    chunks_.Discard(id);
   }
   changed_.SignalAll();
   return absl::OkStatus();
@@ -108,9 +73,8 @@ absl::StatusOr<OfferResult> FakeDaemonSession::Offer(absl::Span<const ChunkId> c
   MEMTIDE_RETURN_IF_ERROR(ended_);
   OfferResult result;
   for (size_t i = 0; i < chunks.size(); ++i) {
-    const auto found = chunks_.find(chunks[i]);
-    if (found == chunks_.end()) return absl::NotFoundError("no such chunk");
-    (found->second.leased ? result.leased : result.shared).push_back(i);
+    if (!chunks_.Has(chunks[i])) return absl::NotFoundError("no such chunk");
+    (chunks_.is_leased(chunks[i]) ? result.leased : result.shared).push_back(i);
   }
   return result;
 }
@@ -124,12 +88,10 @@ absl::StatusOr<FetchResult> FakeDaemonSession::Fetch(const FetchOptions& options
     changed_.WaitFor(&mutex_, begin - now);
   }
   MEMTIDE_RETURN_IF_ERROR(ended_);
-  ++counts_.fetches;
+  ++fetches_;
   moments_.insert(moments_.end(), options.moments.begin(), options.moments.end());
   for (const ChunkId id : options.releases) {
-    const auto found = chunks_.find(id);
-    if (found == chunks_.end() || !found->second.leased) continue;
-    EndLease(&found->second);
+    if (chunks_.Has(id) && chunks_.is_leased(id)) chunks_.EndLease(id);
   }
   changed_.SignalAll();
   if (!fail_next_fetch_.ok()) {
@@ -137,7 +99,7 @@ absl::StatusOr<FetchResult> FakeDaemonSession::Fetch(const FetchOptions& options
     fail_next_fetch_ = absl::OkStatus();
     return failure;
   }
-  while (!MakeResident(options.chunks)) {
+  while (!chunks_.MakeResident(options.chunks)) {
     if (options.wait_policy == WaitPolicy::kNoWait) return absl::UnavailableError("not there now");
     const Duration left = until - Now();
     if (left <= Duration::zero()) return absl::DeadlineExceededError("no room in time");
@@ -147,11 +109,7 @@ absl::StatusOr<FetchResult> FakeDaemonSession::Fetch(const FetchOptions& options
   FetchResult fetched;
   fetched.eviction_hints = eviction_hints_;
   for (const ChunkId id : options.chunks) {
-    Chunk& chunk = chunks_.at(id);
-    counts_.leases += chunk.leased ? 0 : 1;
-    chunk.leased = true;
-    chunk.version += options.access == Access::kWrite;
-    fetched.leases.push_back({id, RegionId(0), options_.chunk_size * *chunk.slot});
+    fetched.leases.push_back({id, RegionId(0), chunks_.Lend(id, options.access)});
   }
   changed_.SignalAll();
   return fetched;
@@ -174,87 +132,28 @@ void FakeDaemonSession::SetEvictionHints(std::vector<ChunkId> eviction_hints) {
   eviction_hints_ = std::move(eviction_hints);
 }
 
-// Gives all chunks a slot, or returns false. Chunks that got a slot keep it then, without a lease.
-bool FakeDaemonSession::MakeResident(const std::vector<ChunkId>& chunks) {
-  std::vector<Chunk*> wanted;
-  for (const ChunkId id : chunks) wanted.push_back(&chunks_.at(id));
-  bool complete = true;
-  // Lease the requested chunks meanwhile, so that none of them is evicted for another.
-  std::vector<bool> leased;
-  for (Chunk* chunk : wanted) {
-    leased.push_back(chunk->leased);
-    chunk->leased = true;
-  }
-  for (size_t i = 0; i < wanted.size() && complete; ++i) {
-    if (wanted[i]->slot.has_value()) continue;
-    wanted[i]->slot = FindSlot();
-    complete = wanted[i]->slot.has_value();
-    if (!complete) break;
-    slots_[*wanted[i]->slot] = chunks[i];
-    char* slot = Slot(*wanted[i]->slot);
-    if (wanted[i]->buffer.empty()) {
-      const bool zeros = wanted[i]->initial_content == InitialContent::kZeros;
-      memset(slot, zeros ? 0 : kScramble, options_.chunk_size.count());
-    } else {
-      memcpy(slot, wanted[i]->buffer.data(), options_.chunk_size.count());
-    }
-  }
-  for (size_t i = 0; i < wanted.size(); ++i) wanted[i]->leased = leased[i];
-  return complete;
-}
-
-absl::optional<uint32_t> FakeDaemonSession::FindSlot() {
-  absl::optional<uint32_t> oldest;
-  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
-    if (!slots_[slot].has_value()) return slot;
-    const Chunk& chunk = chunks_.at(*slots_[slot]);
-    if (chunk.leased) continue;
-    if (!oldest.has_value() || chunk.released_at < chunks_.at(*slots_[*oldest]).released_at) {
-      oldest = slot;
-    }
-  }
-  if (oldest.has_value()) EvictChunk(&chunks_.at(*slots_[*oldest]));
-  return oldest;
-}
-
-void FakeDaemonSession::EvictChunk(Chunk* chunk) {
-  char* slot = Slot(*chunk->slot);
-  chunk->buffer.assign(slot, slot + options_.chunk_size.count());
-  memset(slot, kScramble, options_.chunk_size.count());
-  slots_[*chunk->slot].reset();
-  chunk->slot.reset();
-  ++counts_.evictions;
-}
-
 absl::Status FakeDaemonSession::Release(absl::Span<const ChunkId> chunks) {
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   for (const ChunkId id : chunks) {
-    const auto found = chunks_.find(id);
-    if (found == chunks_.end() || !found->second.leased) {
+    if (!chunks_.Has(id) || !chunks_.is_leased(id)) {
       return absl::FailedPreconditionError("not leased");
     }
   }
   for (const ChunkId id : chunks) {
-    EndLease(&chunks_.at(id));
-    ++counts_.releases;
+    chunks_.EndLease(id);
+    ++releases_;
   }
   changed_.SignalAll();
   return absl::OkStatus();
-}
-
-void FakeDaemonSession::EndLease(Chunk* chunk) {
-  chunk->leased = false;
-  chunk->released_at = ++calls_;
-  --counts_.leases;
 }
 
 absl::Status FakeDaemonSession::Evict(absl::Span<const ChunkId> chunks) {
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   for (const ChunkId id : chunks) {
-    if (chunks_.at(id).leased) EndLease(&chunks_.at(id));
-    if (chunks_.at(id).slot.has_value()) EvictChunk(&chunks_.at(id));
+    if (chunks_.is_leased(id)) chunks_.EndLease(id);
+    chunks_.Evict(id);
   }
   changed_.SignalAll();
   return absl::OkStatus();
@@ -263,19 +162,12 @@ absl::Status FakeDaemonSession::Evict(absl::Span<const ChunkId> chunks) {
 absl::Status FakeDaemonSession::Prefetch(absl::Span<const ChunkId> chunks) {
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
-  MakeResident({chunks.begin(), chunks.end()});
+  chunks_.MakeResident({chunks.begin(), chunks.end()});
   return absl::OkStatus();
 }
 
 absl::StatusOr<DeviceShare> FakeDaemonSession::Resize(Bytes device_share, Duration deadline) {
   return absl::FailedPreconditionError("the fake session has no device");
-}
-
-char* FakeDaemonSession::BytesOf(ChunkId id) {
-  Chunk& chunk = chunks_[id];
-  if (chunk.slot.has_value()) return Slot(*chunk.slot);
-  chunk.buffer.resize(options_.chunk_size.count());
-  return chunk.buffer.data();
 }
 
 absl::StatusOr<uint64_t> FakeDaemonSession::Step(const StepPart& part,
@@ -285,8 +177,9 @@ absl::StatusOr<uint64_t> FakeDaemonSession::Step(const StepPart& part,
   MEMTIDE_RETURN_IF_ERROR(ended_);
   moments_.insert(moments_.end(), moments.begin(), moments.end());
   for (const v1::CopyPiece& copy : part.request.copies()) {
-    memcpy(BytesOf(chunks[copy.to().chunk()]) + copy.to().offset_bytes(),
-           BytesOf(chunks[copy.from().chunk()]) + copy.from().offset_bytes(), copy.size_bytes());
+    memcpy(chunks_.BytesOf(chunks[copy.to().chunk()]) + copy.to().offset_bytes(),
+           chunks_.BytesOf(chunks[copy.from().chunk()]) + copy.from().offset_bytes(),
+           copy.size_bytes());
   }
   return 0;
 }
@@ -301,7 +194,9 @@ absl::StatusOr<LentPart> FakeDaemonSession::StartPart(const OwnPart& part,
     lent.outcome = std::exchange(next_part_, PartOutcome());
     lost = std::exchange(lose_part_reply_, false);
     part_contents_ = part.contents;
-    if (lent.outcome.state == PartState::kMade) MakeContent(chunks.subspan(part.reads));
+    if (lent.outcome.state == PartState::kMade) {
+      for (const ChunkId id : chunks.subspan(part.reads)) chunks_.Fill(id, kMade);
+    }
   }
   if (lent.outcome.state == PartState::kComputing) {
     FetchOptions options;
@@ -314,15 +209,6 @@ absl::StatusOr<LentPart> FakeDaemonSession::StartPart(const OwnPart& part,
   }
   if (lost) return absl::UnavailableError("the reply was lost");
   return lent;
-}
-
-// In other memory than before: a mapping that outlives its lease sees kScramble.
-void FakeDaemonSession::MakeContent(absl::Span<const ChunkId> chunks) {
-  for (const ChunkId id : chunks) {
-    Chunk& chunk = chunks_.at(id);
-    if (chunk.slot.has_value()) EvictChunk(&chunk);
-    chunk.buffer.assign(options_.chunk_size.count(), static_cast<char>(kMade));
-  }
 }
 
 void FakeDaemonSession::AnswerNextPart(PartOutcome outcome) {
@@ -364,16 +250,12 @@ absl::Status FakeDaemonSession::Commit(const CommitRequest& commit,
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   for (const ChunkId chunk : chunks) {
-    if (!chunks_[chunk].leased) continue;
+    if (!chunks_.is_leased(chunk)) continue;
     commit_aborted_ = true;
     changed_.SignalAll();
     return absl::AbortedError("a chunk is leased");
   }
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    char* const a = BytesOf(chunks[i]);
-    std::swap_ranges(a, a + options_.chunk_size.count(), BytesOf(shadows[i]));
-    ++chunks_[chunks[i]].version;
-  }
+  for (size_t i = 0; i < chunks.size(); ++i) chunks_.Commit(chunks[i], shadows[i]);
   return absl::OkStatus();
 }
 
@@ -382,7 +264,7 @@ absl::StatusOr<std::vector<uint64_t>> FakeDaemonSession::Versions(
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   std::vector<uint64_t> versions;
-  for (const ChunkId chunk : chunks) versions.push_back(chunks_.at(chunk).version);
+  for (const ChunkId chunk : chunks) versions.push_back(chunks_.version(chunk));
   return versions;
 }
 
@@ -395,8 +277,10 @@ absl::Status FakeDaemonSession::ReturnRegions(const std::vector<RegionId>& regio
 
 void FakeDaemonSession::LendRegion(RegionId id) {
   Region region;
-  region.size = options_.chunk_size * options_.slots;
-  region.memory = Descriptor(fcntl(fd_, F_DUPFD_CLOEXEC, 0));
+  {
+    const MutexLock lock(&mutex_);
+    region = chunks_.region();
+  }
   events_->RegionArrived(id, std::move(region));
 }
 
@@ -442,12 +326,18 @@ void FakeDaemonSession::EndSession(absl::Status reason) {
 
 FakeDaemonSession::Counts FakeDaemonSession::counts() const {
   const MutexLock lock(&mutex_);
-  return counts_;
+  Counts counts;
+  counts.fetches = fetches_;
+  counts.releases = releases_;
+  counts.evictions = chunks_.evictions();
+  counts.discards = discards_;
+  counts.leases = chunks_.leases();
+  return counts;
 }
 
 void FakeDaemonSession::WaitForLeases(uint32_t leases) {
   const MutexLock lock(&mutex_);
-  while (counts_.leases != leases) changed_.Wait(&mutex_);
+  while (chunks_.leases() != leases) changed_.Wait(&mutex_);
 }
 
 }  // namespace memtide::client

@@ -1,10 +1,5 @@
-// FakeDaemonSession: a daemon in a few lines, for tests. It lends real shared memory from few
-// slots.
-//
-// A fetched chunk is copied into a slot. If none is free, the chunk that was released longest ago
-// is copied to a buffer, and its slot is overwritten with kScramble: a client that reads a lease
-// after its release sees kScramble instead of the chunk's bytes. A fetch waits while all slots are
-// leased. Thread-safe.
+// FakeDaemonSession: a daemon in a few lines, for tests. It lends real shared memory from few slots
+// (FakeChunks). A fetch waits while all slots are leased. Thread-safe.
 #ifndef MEMTIDE_CLIENT_TESTING_FAKE_DAEMON_SESSION_H_
 #define MEMTIDE_CLIENT_TESTING_FAKE_DAEMON_SESSION_H_
 
@@ -13,14 +8,15 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "base/mutex.h"
 #include "client/rpc/daemon_session.h"
+#include "client/testing/fake_chunks.h"
 
 namespace memtide::client {
 
 class FakeDaemonSession : public DaemonSession {
  public:
-  static constexpr unsigned char kScramble = 0xDD;
   struct Options {
     Bytes chunk_size = MiB(2);
     uint32_t slots = 4;
@@ -34,7 +30,6 @@ class FakeDaemonSession : public DaemonSession {
   };
 
   explicit FakeDaemonSession(const Options& options);
-  ~FakeDaemonSession() override;
 
   absl::StatusOr<Job> Open(const v1::OpenRequest& request, DaemonSessionEvents* events) override;
   void Close() override;
@@ -104,34 +99,13 @@ class FakeDaemonSession : public DaemonSession {
   void WaitForLeases(uint32_t leases);
 
  private:
-  struct Chunk {
-    absl::optional<uint32_t> slot;
-    InitialContent initial_content = InitialContent::kZeros;
-    bool leased = false;
-    uint64_t version = 0;
-    uint64_t released_at = 0;  // A count of releases, for the order of eviction.
-    std::vector<char> buffer;  // Its bytes while it has no slot. Empty: never written.
-  };
-
-  // Returns a free slot, evicting a chunk if needed. nullopt: all slots are leased.
-  absl::optional<uint32_t> FindSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool MakeResident(const std::vector<ChunkId>& chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndLease(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EvictChunk(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void MakeContent(absl::Span<const ChunkId> chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  char* BytesOf(ChunkId chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  char* Slot(uint32_t slot) const { return memory_ + slot * options_.chunk_size.count(); }
-
   const Options options_;
   DaemonSessionEvents* events_ = nullptr;
-  int fd_ = -1;
-  char* memory_ = nullptr;
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::map<ChunkId, Chunk> chunks_ ABSL_GUARDED_BY(mutex_);
+  FakeChunks chunks_ ABSL_GUARDED_BY(mutex_);
   std::vector<RegionId> returned_ ABSL_GUARDED_BY(mutex_);
-  std::vector<absl::optional<ChunkId>> slots_ ABSL_GUARDED_BY(mutex_);
   Duration fetch_delay_ ABSL_GUARDED_BY(mutex_){0};
   absl::Status fail_next_fetch_ ABSL_GUARDED_BY(mutex_);
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);
@@ -141,9 +115,9 @@ class FakeDaemonSession : public DaemonSession {
   PartOutcome next_part_ ABSL_GUARDED_BY(mutex_);
   bool lose_part_reply_ ABSL_GUARDED_BY(mutex_) = false;
   absl::optional<PartContents> part_contents_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_chunk_ ABSL_GUARDED_BY(mutex_) = 1;
-  uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
-  Counts counts_ ABSL_GUARDED_BY(mutex_);
+  uint64_t fetches_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t releases_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t discards_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Moment> moments_ ABSL_GUARDED_BY(mutex_);
   std::vector<ChunkId> eviction_hints_ ABSL_GUARDED_BY(mutex_);
 };

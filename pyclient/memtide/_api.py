@@ -14,6 +14,7 @@ import torch
 from memtide._activations.budget import Budget, Sampling, budget_of
 from memtide._activations.choices import choice_of_part, choices_of
 from memtide._checkpoint.safetensors_file import Checkpoint, entries_of
+from memtide._memory.adoption import adopt_gradient, restore, restore_state
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.hold import holding
 from memtide._node.connect import Connection, SessionRequest, connect
@@ -70,9 +71,9 @@ class Offloaded:
         for parameter in self._model.parameters():
             for tensor in (parameter, parameter.grad):
                 if tensor is not None and manager.manages(tensor):
-                    manager.restore(tensor)
+                    restore(manager, tensor)
         for optimizer in self._optimizers:
-            manager.restore_state(optimizer.state)
+            restore_state(manager, optimizer.state)
         manager.trim_all()
 
     def __enter__(self) -> Offloaded:
@@ -171,7 +172,7 @@ def offload(
     for parameter in sorted(model.parameters(), key=lambda p: p.requires_grad):
         runtime.scope.name(parameter)
         runtime.moments.adopt_parameter(parameter)
-        runtime.manager.adopt_gradient(parameter)
+        adopt_gradient(runtime.manager, parameter)
     optimizers = _listed(optimizer)
     for one in optimizers:
         runtime.adopt_state_of(one)

@@ -22,7 +22,7 @@ import torch
 from memtide._activations.plan import MOVES, Choice
 from memtide._activations.recording import SavedStorage
 from memtide._activations.saved_tensor import SavedTensor
-from memtide._memory.tensor_manager import USERS_OF_ONE_TENSOR, storage_users
+from memtide._memory.adoption import USERS_OF_ONE_TENSOR, storage_users
 
 Moved = Callable[[torch.Tensor, Choice], torch.UntypedStorage | None]
 _MOST_TRIES = 4  # Storages that had other users are tried again, this many at a time.

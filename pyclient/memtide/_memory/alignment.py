@@ -6,7 +6,7 @@ host memory, since on a GPU padding adds less than 512 bytes a tensor.
 
 from __future__ import annotations
 
-# Smaller tensors stay in ordinary memory; tensor_manager.py says why.
+# Smaller tensors stay in ordinary memory; adoption.py says why.
 SMALLEST_BYTES = 1024
 # Every span in a chunk begins at a multiple of this, as in torch's own CPU allocator.
 ALIGNMENT_BYTES = 64

@@ -1,17 +1,6 @@
-"""The tensors that live in chunks, and how they are moved there.
+"""The tensors that live in chunks: where they lie, new ones, and whether all their chunks fit.
 
-To adopt a tensor is to copy the bytes of its storage to a span and to point the tensor there: same
-object, same shape, strides and bytes, another address. Parameters, gradients and optimizer states
-are adopted if
-
-- they are dense tensors of torch's own class, on the device of the chunks, of at least 1 KiB:
-  smaller ones gain nothing, and many of them would share a chunk with tensors that are needed at
-  other moments;
-- they are the only user of their storage, and all of it: where a script holds another tensor over
-  the same bytes (`flat[a:b]`, `p.detach()`, a NumPy view, shared memory), moving one of the two
-  would end the sharing, so both stay where they are.
-
-A tensor that is not adopted now is looked at again at the next forward pass or optimizer step.
+What of a script's tensors moves into chunks, and how, is adoption.py's.
 """
 
 from __future__ import annotations
@@ -24,7 +13,6 @@ from typing import Any
 import torch
 
 from memtide._capi.client import Client, Home, Kind, Places
-from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.arenas import Arenas
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.parallel_layout import Position
@@ -42,14 +30,6 @@ _NO_PLACES = Places(())
 _NONE = range(0)
 _CACHED_BYTES = 256 * 2**20
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-
-
-def storage_users(storage: torch.UntypedStorage) -> int:
-    return int(torch._C._storage_Use_Count(storage._cdata))
-
-
-_lone_tensor = torch.empty(1)
-USERS_OF_ONE_TENSOR = storage_users(_lone_tensor.untyped_storage())
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -72,6 +52,18 @@ def is_sharded(parameter: torch.Tensor) -> bool:
     return local_part(parameter) is not parameter or hasattr(parameter, "_is_flat_param")
 
 
+def tensors_in(state: Any) -> Iterator[torch.Tensor]:
+    """The tensors of an optimizer state, at any depth; of a DTensor, the shard in this process."""
+    if isinstance(state, torch.Tensor):
+        yield local_part(state)
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from tensors_in(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from tensors_in(value)
+
+
 def _address_of_subclass(tensor: torch.Tensor) -> int:
     """As address_of, for a script's own class of tensors, which may be over managed memory too."""
     if type(tensor) in _PLAIN_TYPES or tensor.layout is not torch.strided:
@@ -83,7 +75,7 @@ def _address_of_subclass(tensor: torch.Tensor) -> int:
 
 
 class TensorManager:
-    """Moves tensors into the arenas of one client."""
+    """The tensors in the arenas of one client."""
 
     def __init__(self, client: Client, ledger: LeaseLedger) -> None:
         properties = client.properties
@@ -168,27 +160,7 @@ class TensorManager:
         device = self.client.properties.device_slots
         return chunks > (self.ledger.budget if device else self.ledger.slots)
 
-    def adopt(
-        self, tensor: torch.Tensor, kind: Kind, row: int = 0, parameter: torch.Tensor | None = None
-    ) -> bool:
-        """Moves the tensor into a chunk if that is possible; returns whether it is in one now.
-        `parameter`: the one to which a gradient or state belongs."""
-        if not self._adoptable(tensor):
-            return self.manages(tensor)
-        with torch.no_grad():
-            position = self._position_of(kind, parameter, tensor.nbytes)
-            target = self._arenas.of(kind, row).like_storage_of(tensor, position)
-            if not self._may_use_all():
-                return False
-            # Torch starts threads for a large copy. A script may be about to fork, and to use torch
-            # in the child: there these threads are missing, and it would wait for them without end.
-            self.copy_bytes(tensor, target, starts_threads=kind is not Kind.PARAMETER)
-            tensor.data = target
-        if kind is Kind.PARAMETER:
-            self._leave_behind(target.untyped_storage().nbytes())
-        return True
-
-    def _leave_behind(self, size_bytes: int) -> None:
+    def leave_behind(self, size_bytes: int) -> None:
         """Counts the ordinary memory that a parameter has left. Torch's allocator on a GPU caches
         it, and the pool may need it. What gradients and states leave is not counted: the next ones
         use it again, and to empty the cache in every step costs much more than it gains."""
@@ -198,78 +170,44 @@ class TensorManager:
             self._left_behind = 0
             gpu.empty_cache()
 
-    def adopt_together(self, tensors: Sequence[torch.Tensor], kind: Kind) -> list[torch.Tensor]:
-        """Moves a storage into a chunk, and returns the same views of it there. The first tensor is
-        the whole storage. Empty: it stays where it is, since it cannot be moved or has other users.
-        """
-        whole = tensors[0]
-        if not self._adoptable(whole, users=len(tensors)):
-            return []
-        with torch.no_grad():
-            target = self._arenas.of(kind).like_storage_of(whole)
-            if not self._may_use_all():
-                return []
-            self.copy_bytes(whole, target, starts_threads=False)
-            storage = target.untyped_storage()
-            return [
-                torch.empty(0, dtype=t.dtype, device=self.device).set_(
-                    storage, t.storage_offset(), t.size(), t.stride()
-                )
-                for t in tensors
-            ]
-
-    def adopt_gradient(self, parameter: torch.Tensor) -> bool:
-        """Moves a parameter's gradient into a chunk; returns whether it is in one now."""
-        self.free_dead()
-        gradient = parameter.grad
-        return gradient is not None and self.adopt(gradient, Kind.GRADIENT, parameter=parameter)
-
-    def adopt_part_of_gradient(self, parameter: torch.Tensor) -> None:
-        """Copies this process's shard of the gradient of a sharded parameter into a chunk. It lies
-        in a buffer with other gradients, which is freed when the last one has left it. REQUIRES:
-        there is no view of it yet."""
-        gradient = parameter.grad
-        if gradient is None or not self._movable(part := local_part(gradient)):
-            return
-        self.free_dead()
-        with torch.no_grad():
-            position = self._position_of(Kind.GRADIENT, parameter, part.nbytes)
-            target = self._arenas.gradients.empty(part.size(), part.stride(), part.dtype, position)
-            if not self._may_use_all():
-                return
-            with self._leased(Places(self.span_places(target)), True):
-                target.copy_(part)
-        gradient._local_tensor = target  # type: ignore[attr-defined]  # The gradient is a DTensor.
-
-    def adopt_state_of(self, parameter: Any, state: Any) -> None:
-        """Moves the optimizer states of one parameter, at any depth, into chunks. Those of a small
-        parameter stay: it is stepped in this process, and the content of chunks must be what the
-        daemon's steps have made of it."""
-        owner = parameter if isinstance(parameter, torch.Tensor) else None
-        if owner is not None and owner.nbytes < SMALLEST_BYTES:
-            return
-        row = 0
-        for tensor in _tensors_in(state):
-            row += self.manages(tensor) or self.adopt(tensor, Kind.OPTIMIZER_STATE, row, owner)
-
     def managed_in(self, state: Any) -> list[torch.Tensor]:
         """The tensors of an optimizer state, at any depth, that are in chunks."""
-        return [tensor for tensor in _tensors_in(state) if self.manages(tensor)]
+        return [tensor for tensor in tensors_in(state) if self.manages(tensor)]
 
     def lay_out(self, parameters: Iterable[torch.Tensor]) -> None:
         """Announces that an optimizer steps these parameters."""
         parts = [local_part(p) for p in parameters if p.requires_grad]
         self._arenas.lay_out((address_of(p), p.nbytes) for p in parts if self.manages(p))
 
+    def new_like_storage_of(
+        self, tensor: torch.Tensor, kind: Kind, row: int = 0, parameter: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """An uninitialized tensor in chunks with the layout of `tensor`, over a span as large as
+        its storage. `parameter`: the one to which a gradient or state belongs. None: a hold has no
+        room."""
+        position = self._position_of(kind, parameter, tensor.nbytes)
+        target = self._arenas.of(kind, row).like_storage_of(tensor, position)
+        return target if self._may_use_all() else None
+
+    def new_gradient(self, like: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor | None:
+        """An uninitialized tensor in chunks for a parameter's gradient, with the layout of `like`.
+        None: a hold has no room."""
+        return self._new_like(like, Kind.GRADIENT, 0, parameter)
+
     def new_state(self, like: torch.Tensor, row: int, parameter: torch.Tensor) -> torch.Tensor:
         """An uninitialized tensor for a parameter's state number `row`, with the layout of `like`
         (which may be on the meta device). It is in ordinary memory where a hold has no room."""
-        arena = self._arenas.of(Kind.OPTIMIZER_STATE, row)
-        position = self._position_of(Kind.OPTIMIZER_STATE, parameter, like.nbytes)
-        target = arena.empty(like.size(), like.stride(), like.dtype, position)
-        if self._may_use_all():
+        target = self._new_like(like, Kind.OPTIMIZER_STATE, row, parameter)
+        if target is not None:
             return target
         return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=self.device)
+
+    def _new_like(
+        self, like: torch.Tensor, kind: Kind, row: int, parameter: torch.Tensor
+    ) -> torch.Tensor | None:
+        position = self._position_of(kind, parameter, like.nbytes)
+        target = self._arenas.of(kind, row).empty(like.size(), like.stride(), like.dtype, position)
+        return target if self._may_use_all() else None
 
     def _position_of(
         self, kind: Kind, parameter: torch.Tensor | None, size_bytes: int
@@ -326,38 +264,6 @@ class TensorManager:
         self._note_pressure()
         return storages
 
-    def move_to(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
-        """Points a managed tensor to `storage` instead of its own. False: it stays, as its storage
-        has another size or other users, or the tensor is not all of it."""
-        present = tensor.untyped_storage()
-        if (
-            not self.manages(tensor)
-            or present.nbytes() != storage.nbytes()
-            or tensor.storage_offset() != 0
-            or storage_users(present) > USERS_OF_ONE_TENSOR
-        ):
-            return False
-        layout = torch.empty(0, dtype=tensor.dtype, device=self.device)
-        tensor.data = layout.set_(storage, 0, tensor.size(), tensor.stride())
-        return True
-
-    def restore(self, tensor: torch.Tensor) -> None:
-        """Moves a managed tensor's bytes back to ordinary memory."""
-        with torch.no_grad():
-            size_bytes = tensor.untyped_storage().nbytes()
-            target = torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
-            self.copy_bytes(tensor, target)
-            layout = torch.empty(0, dtype=tensor.dtype, device=self.device)
-            tensor.data = layout.set_(
-                target.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
-            )
-
-    def restore_state(self, state: Any) -> None:
-        """Moves the managed tensors of an optimizer state back to ordinary memory."""
-        for tensor in _tensors_in(state):
-            if self.manages(tensor):
-                self.restore(tensor)
-
     def trim_all(self) -> None:
         """Returns all chunks without a live tensor to the pools."""
         self._arenas.close()
@@ -396,7 +302,7 @@ class TensorManager:
         writing = self.manages(target)
         places = self.span_places(target if writing else source)
         if len(places) == 1 and is_whole(source) and have_same_layout(source, [target]):
-            with self._leased(Places(places), writing, by_torch=by_torch):
+            with self.leased(Places(places), writing=writing, by_torch=by_torch):
                 copy(target, source)
             return
         sources, targets = bytes_of(source), bytes_of(target)
@@ -407,13 +313,14 @@ class TensorManager:
             next_chunk = self.chunk_bytes - (first - self.base) % self.chunk_bytes
             end = min(managed.numel(), start + next_chunk)
             part = Places(self.places_of(first, end - start))
-            with self._leased(part, writing, by_torch=by_torch):
+            with self.leased(part, writing=writing, by_torch=by_torch):
                 copy(targets[start:end], sources[start:end])
             start = end
 
-    def _leased(
-        self, places: Places, writing: bool, *, by_torch: bool = True
+    def leased(
+        self, places: Places, *, writing: bool, by_torch: bool = True
     ) -> contextlib.AbstractContextManager[None]:
+        """Leases these places for one copy, by torch or past it."""
         # What torch does under lease dispatch is leased there, and under a hold all chunks are.
         dispatched = self.ledger.under_dispatch and torch._C._len_torch_dispatch_stack()
         if (by_torch and dispatched) or self.ledger.holding:
@@ -449,36 +356,3 @@ class TensorManager:
         if not self.ledger.holding or self.is_all_held():
             return True
         return self.ledger.extend_hold(self._arenas.places())
-
-    def _movable(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor's elements may be in a chunk, and are in none."""
-        if type(tensor) not in _PLAIN_TYPES or tensor.device != self.device:
-            return False
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_inference():
-            return False
-        small = tensor.numel() * tensor.itemsize < SMALLEST_BYTES
-        return not small and not self.manages(tensor) and tensor.grad_fn is None
-
-    def _adoptable(self, tensor: torch.Tensor, users: int = 1) -> bool:
-        """Whether the tensor can be moved from its storage, which has `users` tensors over it."""
-        if not self._movable(tensor):
-            return False
-        storage = tensor.untyped_storage()
-        return (
-            storage.nbytes() == tensor.numel() * tensor.itemsize
-            and tensor.storage_offset() == 0
-            and storage_users(storage) < USERS_OF_ONE_TENSOR + users
-            and not (tensor.is_cpu and storage.is_shared())
-            and not (tensor.is_conj() or tensor.is_neg())
-        )
-
-
-def _tensors_in(state: Any) -> Iterator[torch.Tensor]:
-    if isinstance(state, torch.Tensor):
-        yield local_part(state)
-    elif isinstance(state, dict):
-        for value in state.values():
-            yield from _tensors_in(value)
-    elif isinstance(state, list | tuple):
-        for value in state:
-            yield from _tensors_in(value)

@@ -11,6 +11,7 @@ import torch
 
 from memtide._capi.optimizer_step import Format, StepOptions
 from memtide._memory.tensor_layout import have_same_layout, is_dense
+from memtide._memory.adoption import adopt_gradient
 from memtide._memory.tensor_manager import TensorManager, address_of, local_part
 from memtide._optimizer_step.partition import Span, Update
 from memtide._optimizer_step.torch_functional import (
@@ -59,7 +60,7 @@ def split(
     masters = 1 if form.has_masters and arguments[form.states[0]] else 0
     for index, parameter in enumerate(arguments["params"]):
         if not manager.manages(local_part(gradients[index])):
-            manager.adopt_gradient(parameter)
+            adopt_gradient(manager, parameter)
         sharded = parameter is not local_part(parameter)
         parameter, gradient = local_part(parameter), local_part(gradients[index])
         states = [local_part(values[index]) for values in lists]

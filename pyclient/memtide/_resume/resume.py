@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim import Optimizer
 
+from memtide._memory.adoption import adopt_state_of, move_to
 from memtide._memory.tensor_manager import TensorManager
 from memtide._node import training
 from memtide._node.step_manifest import SavedOptimizer, SavedTensor, StepManifest
@@ -134,7 +135,7 @@ class ResumedJob:
             if received or its.values:
                 state = optimizer.state[parameter]
                 state.update({**its.values, **received})
-                self._manager.adopt_state_of(parameter, state)
+                adopt_state_of(self._manager, parameter, state)
 
     def _restore(
         self, saved: SavedOptimizer, optimizer: Optimizer, restored: RestoredStorages
@@ -145,8 +146,8 @@ class ResumedJob:
             with torch.no_grad():
                 if saved_parameter.parameter.offset_bytes < 0:
                     parameter.data.copy_(small(saved_parameter.parameter, parameter.device))
-                elif not self._manager.move_to(
-                    parameter, restored.storage(saved_parameter.parameter)
+                elif not move_to(
+                    self._manager, parameter, restored.storage(saved_parameter.parameter)
                 ):
                     parameter.data.copy_(self._tensor(saved_parameter.parameter, restored))
                 state = (

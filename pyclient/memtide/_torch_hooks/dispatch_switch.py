@@ -9,7 +9,7 @@ forward pass of an iteration to the end of the optimizer's step:
   backward. Autograd gives its threads the modes of the thread that called `backward`, so a pass
   runs as it began.
 - Chunks that are new during it are added to the hold, or what was to be moved there stays where it
-  is (TensorManager.adopt). Gradients stay where torch makes them: nothing leaves the device until
+  is (_memory/adoption.py). Gradients stay where torch makes them: nothing leaves the device until
   the optimizer has used them.
 - Autograd runs each node with a copy of the modes, so that a mode that is entered in a node is lost
   at its end. Steps of optimizers within backward therefore neither begin nor end a phase.

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memtide._capi.client import Kind
+from memtide._memory.adoption import adopt_part_of_gradient, adopt_together
 from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks.module_hooks import Moments
 from memtide._util.devices import gpu_module
@@ -38,7 +39,7 @@ def _adopt(manager: TensorManager, parameter: Any) -> None:
     over = [padded, part]
     if padded._base is not None and padded._base is not part:
         over.append(padded._base)
-    moved = manager.adopt_together(over, Kind.PARAMETER)
+    moved = adopt_together(manager, over, Kind.PARAMETER)
     if moved:
         parameter._sharded_param_data, parameter.sharded_param._local_tensor, *_ = moved
 
@@ -71,7 +72,7 @@ def finalizing(manager: TensorManager, original: Callable[..., None]) -> Callabl
 
 def _adopt_gradients(manager: TensorManager, group: Any) -> None:
     for parameter in group.fsdp_params:
-        manager.adopt_part_of_gradient(parameter.sharded_param)
+        adopt_part_of_gradient(manager, parameter.sharded_param)
 
 
 def gathering(moments: Moments, original: Callable[..., Any]) -> Callable[..., Any]:

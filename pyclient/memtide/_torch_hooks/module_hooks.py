@@ -19,6 +19,7 @@ from torch.nn.modules import module as torch_modules
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from memtide._capi.client import Access, Kind, Places
+from memtide._memory.adoption import adopt, adopt_gradient
 from memtide._memory.leases import Lease
 from memtide._memory.tensor_manager import TensorManager, address_of
 from memtide._telemetry.observer import Observer
@@ -249,7 +250,7 @@ class Moments:
     def adopt_parameter(self, parameter: torch.Tensor) -> None:
         """Moves a parameter into a chunk, and from now on its gradients."""
         manager = self._manager
-        if not manager.here or not manager.adopt(parameter, Kind.PARAMETER):
+        if not manager.here or not adopt(manager, parameter, Kind.PARAMETER):
             return
         handle = self._adopted.get(parameter)
         if handle is None:
@@ -269,7 +270,7 @@ class Moments:
         # Adoption leases for itself, and allocates no device memory.
         mode = mode_stack.pop_alone(LeaseDispatchMode)
         try:
-            self._manager.adopt_gradient(parameter)
+            adopt_gradient(self._manager, parameter)
         finally:
             if mode is not None:
                 mode_stack.push(mode)

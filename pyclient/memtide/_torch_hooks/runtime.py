@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,8 +24,8 @@ from memtide._activations.budget import UNLIMITED_BYTES, Budget
 from memtide._activations.choices import Choices
 from memtide._activations.searched_plans import SearchedPlans
 from memtide._capi.client import Client
+from memtide._memory.adoption import adopt_state_of
 from memtide._memory.chunk_size import Parameter
-from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_manager import TensorManager
 from memtide._node.step_manifest import StepManifest
@@ -40,17 +39,13 @@ from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards, patches
 from memtide._torch_hooks.attributes import Attributes
 from memtide._torch_hooks.collectives import Collectives
-from memtide._torch_hooks.compiled_leases import CompiledLeases
 from memtide._torch_hooks.compiled_regions import CompiledRegions
-from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
-from memtide._torch_hooks.leaf_modules import LeafModules
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._torch_hooks.gpu_runtime import GpuRuntime
 from memtide._torch_hooks.module_hooks import Moments, Scope
 from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
 from memtide._torch_hooks.oversized_operands import OversizedOperands
-from memtide._torch_hooks.own_mode import OwnMode
 from memtide._torch_hooks.patch_row import Context, When
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
 from memtide._trace import model as traces
@@ -112,9 +107,7 @@ class Runtime:
         self._attributes = Attributes()
         self._undo: list[Callable[[], None]] = []
         self._stepping = 0
-        self._elastic: DeviceOomHandler | None = None  # On a GPU.
-        self._switch: DispatchSwitch | None = None  # On a GPU.
-        self._leaves: LeafModules | None = None  # On a GPU.
+        self._gpu: GpuRuntime | None = None  # On a GPU.
         self._oversized: OversizedOperands | None = None  # In host memory.
         self._resumed_job: ResumedJob | None = None  # Only for a named job.
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -140,8 +133,12 @@ class Runtime:
             self._undo.append(handle.remove)
             handle = torch_modules.register_module_module_registration_hook(self.names.registered)
             self._undo.append(handle.remove)
+        gpu = None
         if self.ledger.strict:
-            self._install_lease_dispatch()
+            gpu = self._gpu = GpuRuntime(
+                self.manager, moments, self.offloaded, self._steps_elsewhere
+            )
+            self._undo.append(gpu.close)
         else:
             self._oversized = OversizedOperands(self.manager)
             moments.on_adopted = self._oversized.see
@@ -154,19 +151,19 @@ class Runtime:
             offloaded=self.offloaded,
             collectives=self.collectives,
             regions=self.regions,
-            compiled=CompiledLeases(self.manager, self._elastic) if self._elastic else None,
+            compiled=gpu.compiled if gpu else None,
             around_step=_stepping,
             on_optimizer=self._on_optimizer,
-            out_of_memory=self._elastic,
-            leaves=self._leaves,
-            switch=self._switch,
+            out_of_memory=gpu.elastic if gpu else None,
+            leaves=gpu.leaves if gpu else None,
+            switch=gpu.switch if gpu else None,
             saved_tensors=self.activations.hooks,
         )
         patches.install(context, self._attributes)
         if self._opens_activations:
             self.activations.open()
-        if self._leaves is not None:
-            self._attributes.when_imported("torch._dynamo.eval_frame", self._leaves.skip_calls)
+        if gpu is not None:
+            self._attributes.when_imported("torch._dynamo.eval_frame", gpu.leaves.skip_calls)
 
     def uninstall(self) -> None:
         """Takes all hooks out of torch."""
@@ -174,8 +171,8 @@ class Runtime:
         self.moments.forget_hooks()
         self.activations.close()
         self._attributes.undo()
-        if self._leaves is not None:
-            self._leaves.close()
+        if self._gpu is not None:
+            self._gpu.leaves.close()
         self.regions.close()
         while self._undo:
             self._undo.pop()()
@@ -209,19 +206,19 @@ class Runtime:
             )
         self.moments.settle()
         self.collectives.settle()
-        if self._leaves is not None:
-            self._leaves.settle()
+        if self._gpu is not None:
+            self._gpu.leaves.settle()
         if self._resumed_job is not None:
             self._resumed_job.before_step()
         first = optimizer not in self._stepped
-        if self._switch is not None:
-            self._switch.begin_step(first=first)
+        if self._gpu is not None:
+            self._gpu.switch.begin_step(first=first)
         if first:
             if self.ledger.strict and not self._stepped:  # Set after torch was imported, perhaps.
                 device_guards.warn_of_late_settings(self.client.cuda_settings)
             self.manager.lay_out(p for g in optimizer.param_groups for p in g["params"])
         # What a script has put in the place of adopted tensors is looked for in other steps.
-        lean = self._switch is not None and self._switch.lean
+        lean = self._gpu is not None and self._gpu.switch.lean
         if not lean:
             self.adopt_state_of(optimizer)
         if first:
@@ -247,8 +244,8 @@ class Runtime:
                 yield
                 self.offloaded.finish()
         except BaseException:
-            if self._switch is not None:
-                self._switch.end_phase()
+            if self._gpu is not None:
+                self._gpu.switch.end_phase()
             raise
         finally:
             self._stepping -= 1
@@ -266,10 +263,8 @@ class Runtime:
         self.moments.end_iteration()
         self.activations.end_iteration()
         self.observer.end_iteration()
-        if self._elastic is not None:
-            assert self._switch is not None
-            self._elastic.end_iteration()
-            self._switch.end_step()
+        if self._gpu is not None:
+            self._gpu.end_iteration()
         else:
             self.ledger.refresh()  # The balloon of the host pool may have grown or shrunk.
             if self._oversized is not None:
@@ -279,7 +274,7 @@ class Runtime:
         """Moves what the optimizer keeps for managed parameters into chunks."""
         for parameter, state in optimizer.state.items():
             if parameter in self.scope:
-                self.manager.adopt_state_of(parameter, state)
+                adopt_state_of(self.manager, parameter, state)
 
     def expected_parameters(self) -> list[Parameter]:
         """`parameters`; before the first step, what is adopted, with the states that Adam keeps."""
@@ -330,8 +325,8 @@ class Runtime:
         self.observer.count_kept_activations(lambda: self.activations.kept_bytes)
         if budget.limits.host_bytes is not None:
             self.observer.host_bytes = budget.take_most_host_bytes
-        if self._elastic is not None:
-            budget.follow(self._elastic)
+        if self._gpu is not None:
+            budget.follow(self._gpu.elastic)
 
     def _steps_elsewhere(self) -> bool:
         return self._resumed_job is not None or self.offloaded.in_parts
@@ -341,32 +336,6 @@ class Runtime:
             self.common.know(optimizer)
         if self._resumed_job is not None:
             self._resumed_job.know(optimizer)
-
-    def _install_lease_dispatch(self) -> None:
-        """Every operation from now on, in this thread and in those that it starts."""
-        device_guards.check_visible_devices(self.client.visible_devices)
-        device_guards.warn_of_late_settings(self.client.cuda_settings)
-        elastic = self._elastic = DeviceOomHandler(self.manager)
-        if "torch._dynamo" in sys.modules:  # What is compiled already has no leases.
-            torch._dynamo.reset()
-        OwnMode.compiles = patches.can_compile()
-        mode = LeaseDispatchMode(self.manager, elastic)
-        mode.__enter__()  # type: ignore[no-untyped-call]
-        self.ledger.under_dispatch = True
-        switch = self._switch = DispatchSwitch(
-            self.manager, self.moments, mode, elastic, self._steps_elsewhere
-        )
-        self.moments.begin_phase = switch.begin_phase
-        leaves = self._leaves = LeafModules(self.manager, self.moments, elastic)
-        self.moments.begin_iteration = leaves.begin_iteration
-        self.offloaded.around_rest = leaves.running
-
-        def end() -> None:
-            switch.end_phase()
-            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            self.ledger.under_dispatch = False
-
-        self._undo.append(end)
 
 
 def _own_trace(socket_dir: Path) -> bytes:

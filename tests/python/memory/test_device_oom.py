@@ -320,8 +320,8 @@ def test_memory_that_another_job_has_now_is_left_to_it(
 def test_a_budgets_limit_is_told_of_each_new_share_and_keeps_chunks_from_returning(
     script: Script, runtime: Runtime
 ) -> None:
-    elastic = runtime._elastic
-    assert elastic is not None
+    assert runtime._gpu is not None
+    elastic = runtime._gpu.elastic
     shares: list[int] = []
     elastic.on_resize = lambda: shares.append(script.slots)
     elastic.left_bytes = lambda: CHUNK_BYTES

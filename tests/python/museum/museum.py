@@ -17,6 +17,7 @@ from activation_runs import forcing
 from chosen_activations import same_bits
 from memtide._activations.plan import BlockPlan, Choice
 from memtide._capi.client import Places
+from memtide._memory import adoption
 from memtide._memory.activation_arena import ActivationArena
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.tensor_manager import TensorManager
@@ -135,7 +136,7 @@ def moving_shared_tensors(patch: pytest.MonkeyPatch) -> None:
     def any_large_one(manager: TensorManager, tensor: torch.Tensor, users: int = 1) -> bool:
         return users == 1 and tensor.grad_fn is None and tensor.nbytes >= SMALLEST_BYTES
 
-    patch.setattr(TensorManager, "_adoptable", any_large_one)
+    patch.setattr(adoption, "_is_adoptable", any_large_one)
 
 
 def iterations_ending_activations(patch: pytest.MonkeyPatch) -> None:

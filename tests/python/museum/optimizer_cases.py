@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 from memtide._capi.optimizer_step import StepOptions
-from memtide._memory import tensor_manager
+from memtide._memory.adoption import adopt_state_of
 from memtide._memory.alignment import SMALLEST_BYTES
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.tensor_manager import TensorManager, tensors_in
 from memtide._optimizer_step import offloaded_step
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
+from memtide._torch_hooks import runtime as runtimes
 from museum import STEPS, Case, Results, adamw, batch, network, values
 from torch import nn
 
@@ -77,15 +78,14 @@ def resumed_from_a_checkpoint() -> Results:
 
 def states_that_begin_again(patch: pytest.MonkeyPatch) -> None:
     """A state that comes into a chunk begins as a new one does."""
-    adopt_state_of = TensorManager.adopt_state_of
 
     def begin(manager: TensorManager, parameter: Any, state: Any) -> None:
-        for tensor in tensor_manager._tensors_in(state):
+        for tensor in tensors_in(state):
             if tensor.nbytes >= SMALLEST_BYTES and not manager.manages(tensor):
                 tensor.zero_()
         adopt_state_of(manager, parameter, state)
 
-    patch.setattr(TensorManager, "adopt_state_of", begin)
+    patch.setattr(runtimes, "adopt_state_of", begin)
 
 
 def momentum_that_begins_late() -> Results:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from memtide._memory import arena, tensor_manager
+from memtide._memory import adoption, arena
 from memtide._memory.alignment import ALIGNMENT_BYTES
 from memtide._optimizer_step import offloaded_step, split, torch_kernels
 from museum import (
@@ -73,7 +73,7 @@ def a_table_under_a_parameter() -> Results:
 
 
 def uncounted_users(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tensor_manager, "storage_users", lambda _: 0)
+    patch.setattr(adoption, "storage_users", lambda _: 0)
 
 
 def weights_changed_behind_the_optimizer() -> Results:

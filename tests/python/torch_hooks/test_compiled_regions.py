@@ -17,6 +17,7 @@ from compiled_training import (
     start,
 )
 from fake_client import one_chunk_each
+from memtide._memory.adoption import restore
 from memtide._torch_hooks import compiled_regions
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.module_hooks import Known
@@ -165,7 +166,7 @@ def test_what_was_compiled_under_memtide_runs_on_without_it(runtime: Runtime) ->
     runtimes.stop()
     for parameter in training.model.parameters():
         if runtime.manager.manages(parameter):
-            runtime.manager.restore(parameter)
+            restore(runtime.manager, parameter)
     runtime.client.acquired.clear()
     runtime.client.reported.clear()
     training.losses(2)

@@ -82,9 +82,9 @@ def test_a_shortage_during_a_phase_evicts_nothing(runtime: Runtime) -> None:
     training = Training().warm_up()
     assert begins_phase(runtime, training)
     short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
-    assert runtime._elastic is not None
+    assert runtime._gpu is not None
     with pytest.raises(torch.OutOfMemoryError):
-        runtime._elastic.retry(short, lambda: pytest.fail("it is not run again"))
+        runtime._gpu.elastic.retry(short, lambda: pytest.fail("it is not run again"))
 
 
 def test_a_state_beside_a_full_hold_is_in_ordinary_memory(
