@@ -13,9 +13,12 @@ namespace {
 constexpr Bytes kMostSlack = MiB(512);
 
 // A guaranteed share of host or device memory is a quarter of what is not guaranteed to others. In
-// host memory it is at least the 12 slots that one step part may need at once (decision 18). A
+// host memory it is at least the 12 slots that one step part may need at once (decision 18), and
+// kMinSlots for each rank, which must lease two chunks at once where an access crosses a border. A
 // segment aims at an eighth of its pool at most.
 constexpr uint32_t kGuaranteedPart = 4, kLeastGuaranteed = 12, kSegmentsOfPool = 8;
+
+uint64_t MinSlots(uint32_t ranks) { return uint64_t{kMinSlots} * std::max(uint32_t{1}, ranks); }
 
 uint32_t CeilDiv(Bytes a, Bytes b) {
   return static_cast<uint32_t>(a / b + (a.IsMultipleOf(b) ? 0 : 1));
@@ -29,14 +32,15 @@ uint64_t ShareLedger::UsualSegment(Tier tier, Bytes chunk) const {
   return SegmentSlots(std::min(Share::kSegmentSize, part), chunk);
 }
 
-// The slots without which no job can begin.
-uint64_t ShareLedger::LeastShare(Tier tier, Bytes chunk) const {
-  if (tier != Tier::kHost) return kMinSlots;
+// The slots that a job begins with, if the pool has so many that are not guaranteed to others.
+uint64_t ShareLedger::LeastShare(Tier tier, Bytes chunk, uint32_t ranks) const {
+  if (tier != Tier::kHost) return MinSlots(ranks);
   const uint64_t segment = UsualSegment(tier, chunk);
-  return (kLeastGuaranteed + segment - 1) / segment * segment;
+  const uint64_t least = std::max(uint64_t{kLeastGuaranteed}, MinSlots(ranks));
+  return (least + segment - 1) / segment * segment;
 }
 
-absl::Status ShareLedger::LendElastic(Share& share) {
+absl::Status ShareLedger::LendElastic(Share& share, uint32_t ranks) {
   const Tier tier = share.tier();
   const Pool pool = share.pool();
   const Bytes chunk = share.chunk_size();
@@ -45,15 +49,16 @@ absl::Status ShareLedger::LendElastic(Share& share) {
   const uint64_t most = std::min<uint64_t>(Unguaranteed(pool) / chunk,
                                            by_slot ? limits_.device_regions : limits_.chunks);
   const uint64_t free = std::min<uint64_t>(Free(pool) / chunk, most);
-  const uint64_t least = LeastShare(tier, chunk);
-  if (most < kMinSlots || free < std::min(most, least)) {
+  const uint64_t least = LeastShare(tier, chunk, ranks);
+  if (most < MinSlots(ranks) || free < std::min(most, least)) {
     return NotEnough(share, Bytes(0), least);
   }
   uint64_t each = by_slot ? 1 : std::min(UsualSegment(tier, chunk), free), guaranteed = each;
   if (by_slot) {
-    guaranteed = std::max(uint64_t{kMinSlots}, most / kGuaranteedPart);
+    guaranteed = std::max(MinSlots(ranks), most / kGuaranteedPart);
   } else if (tier == Tier::kHost) {
-    guaranteed = std::min(most, std::max(uint64_t{kLeastGuaranteed}, most / kGuaranteedPart));
+    guaranteed = std::min(
+        most, std::max({uint64_t{kLeastGuaranteed}, MinSlots(ranks), most / kGuaranteedPart}));
     each = std::min(each, guaranteed / 2);
     // Memory is made in whole segments, so the guaranteed share is a multiple of one.
     guaranteed = std::min((guaranteed + each - 1) / each, most / each) * each;

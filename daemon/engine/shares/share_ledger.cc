@@ -84,7 +84,7 @@ Bytes ShareLedger::NeededToOpen(const OpenCall& open, Tier tier) const {
   if (capacity(pool).IsZero()) return Bytes(0);
   if (!IsElastic(open, tier)) return RoundDown(AskedOf(open, tier), open.chunk_size);
   return std::min(RoundDown(Unguaranteed(pool), open.chunk_size),
-                  open.chunk_size * LeastShare(tier, open.chunk_size));
+                  open.chunk_size * LeastShare(tier, open.chunk_size, open.ranks));
 }
 
 absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const OpenCall& open,
@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const Op
   std::unique_ptr<JobShares> shares(new JobShares(this, job, open.chunk_size, DeviceFor(open)));
   for (const Tier tier : kAllTiers) {
     Share& share = (*shares)[tier];
-    MEMTIDE_RETURN_IF_ERROR(IsElastic(open, tier) ? LendElastic(share)
+    MEMTIDE_RETURN_IF_ERROR(IsElastic(open, tier) ? LendElastic(share, open.ranks)
                                                   : LendFixed(share, AskedOf(open, tier),
                                                               IsBySlot(tier, device_memory)));
   }

@@ -257,11 +257,11 @@ class ShareLedger {
   static uint64_t SegmentSlots(Bytes size, Bytes chunk);
   // The slots of a segment of an elastic share.
   uint64_t UsualSegment(Tier tier, Bytes chunk) const;
-  uint64_t LeastShare(Tier tier, Bytes chunk) const;
+  uint64_t LeastShare(Tier tier, Bytes chunk, uint32_t ranks) const;
   absl::Status NotEnough(const Share& share, Bytes requested, uint64_t least) const;
   absl::StatusOr<Bytes> FixedShare(const Share& share, Bytes requested) const;
   absl::Status LendFixed(Share& share, Bytes requested, bool by_slot);
-  absl::Status LendElastic(Share& share);
+  absl::Status LendElastic(Share& share, uint32_t ranks);
   // The size below which other jobs may not push the share.
   uint32_t Floor(const JobShares& job, const Reclaim& reclaim, const Demand& demand,
                  bool only_unused) const;

@@ -138,6 +138,18 @@ TEST_F(ShareLedgerTest, ARunningJobWithoutMemoryKeepsItsShareAndMakesItLater) {
   EXPECT_TRUE((*job)[Tier::kHost].can_grow());
 }
 
+TEST_F(ShareLedgerTest, EachRankHasTheLeastThatOneSessionNeeds) {
+  OpenCall ranks = Elastic();
+  ranks.ranks = 8;
+  const std::unique_ptr<JobShares> first = Lend(ranks);
+  EXPECT_EQ((*first)[Tier::kHost].guaranteed(), 4u * 8);
+  EXPECT_EQ(ledger_.NeededToOpen(ranks, Tier::kHost), kChunk * 32);
+  ranks.ranks = 9;
+  const absl::Status status = ledger_.Lend(JobId(2), ranks, MemoryKind::kSharedMemory).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("at least 40 chunks"), status.message().npos) << status;
+}
+
 TEST_F(ShareLedgerTest, SlotsThatWereNeverUsedAreFreeAtOnce) {
   const std::unique_ptr<JobShares> job = Lend(Elastic());
   EXPECT_EQ(ledger_.NeededToOpen(Elastic(), Tier::kHost), kChunk * 16);
