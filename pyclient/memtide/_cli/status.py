@@ -33,6 +33,8 @@ def print_status(socket_dir: Path, console: Console) -> None:
     if line := shared_line(node):
         console.print(line)
     console.print(_sessions_table(node))
+    if any("rank_use" in session for session in node.sessions):
+        console.print(_ranks_table(node))
     console.print(_counters_line(node))
     for warning in node.warnings:
         console.print(f"[yellow]warning:[/] {warning}", highlight=False)
@@ -80,9 +82,7 @@ def ssd_directory_lines(directories: Sequence[SsdDirectory]) -> list[str]:
 
 def _sessions_table(node: Node) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    has_ranks = any("rank_use" in session for session in node.sessions)
-    columns = ["session", "pid", "uid", "job", "chunk", "leases", "device share", "host share"]
-    for name in columns + ["rank", "contents", "shared"] * has_ranks:
+    for name in ("session", "pid", "uid", "job", "chunk", "leases", "device share", "host share"):
         table.add_column(name, justify="left" if name == "job" else "right", no_wrap=True)
     table.add_column("command", overflow="fold")
     for session in sorted(node.sessions, key=_job_and_rank):
@@ -90,12 +90,11 @@ def _sessions_table(node: Node) -> Table:
             str(session.get("session_id", 0)),
             str(session.get("pid", 0)),
             str(session.get("uid", 0)),
-            session.get("job_name", "") or f"#{session.get('job_id', 0)}",
+            _job(session),
             format_size(int(session.get("chunk_size_bytes", 0))),
             str(session.get("leases", 0)),
             format_size(int(session.get("device_share_bytes", 0))),
             format_size(int(session.get("host_share_bytes", 0))),
-            *(_rank_cells(session) if has_ranks else ()),
             _command(int(session.get("pid", 0))),
         )
     if not node.sessions:
@@ -103,18 +102,32 @@ def _sessions_table(node: Node) -> Table:
     return table
 
 
+def _ranks_table(node: Node) -> Table:
+    """What the chunks of each rank contain, and how much of that other ranks have, too."""
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("job", "rank", "session", "contents", "shared"):
+        table.add_column(name, justify="left" if name == "job" else "right", no_wrap=True)
+    for session in sorted(node.sessions, key=_job_and_rank):
+        if "rank_use" not in session:
+            continue
+        use = inspection.rank_use(session)
+        table.add_row(
+            _job(session),
+            f"{use.rank} of {use.ranks}",
+            str(session.get("session_id", 0)),
+            format_size(use.named_bytes),
+            format_size(use.shared_bytes),
+        )
+    return table
+
+
+def _job(session: Mapping[str, Any]) -> str:
+    return session.get("job_name", "") or f"#{session.get('job_id', 0)}"
+
+
 def _job_and_rank(session: Mapping[str, Any]) -> tuple[int, int]:
     """What rows are sorted by: the ranks of a job stand under one another, by number."""
     return int(session.get("job_id", 0)), int(session.get("rank", 0))
-
-
-def _rank_cells(session: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The rank, what its chunks contain, and how much of that other ranks have, too."""
-    if "rank_use" not in session:
-        return "", "", ""
-    use = inspection.rank_use(session)
-    sizes = format_size(use.named_bytes), format_size(use.shared_bytes)
-    return f"{use.rank} of {use.ranks}", *sizes
 
 
 def _command(pid: int) -> str:

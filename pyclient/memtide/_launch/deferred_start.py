@@ -45,16 +45,17 @@ def install(
 ) -> None:
     """Starts the runtime when torch is imported, or at once if it is imported already.
 
-    From then on, states are put into chunks. With a `budget`, activations are kept as far as it
-    allows, and `say` is called with each plan for them, in a line. `training`: that of which this
-    process is one of several ranks. `shares_contents`: as in `runtime.start`.
+    From then on, states are put into chunks. A session that was installed before ends, and what is
+    in its chunks moves to this one's (REQUIRES then: no module runs). With a `budget`, activations
+    are kept as far as it allows, and `say` is called with each plan for them, in a line.
+    `training`: that of which this process is one of several ranks. `shares_contents`: as in
+    `runtime.start`.
     """
 
-    def start() -> None:
-        global _runtime
+    def start() -> Runtime:
         from memtide._torch_hooks import runtime
 
-        _runtime = runtime.start(
+        started = runtime.start(
             client,
             observer if budget is None else Sampling(budget, observer),
             adopt_everything=True,
@@ -63,12 +64,22 @@ def install(
             shares_contents=shares_contents,
         )
         if budget is not None:
-            _runtime.keep_budget(budget, say)
-        _runtime.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
+            started.keep_budget(budget, say)
+        started.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.commit:
-            _runtime.keep_steps(stepping.manifest)
+            started.keep_steps(stepping.manifest)
+        return started
 
-    after_import("torch", start)
+    def torch_imported() -> None:
+        global _runtime
+        if _runtime is None:
+            _runtime = start()
+        else:
+            from memtide._torch_hooks import session_change
+
+            _runtime = session_change.change(_runtime, start)
+
+    after_import("torch", torch_imported)
 
 
 def go_on_from(exchange: Exchange) -> None:
@@ -81,12 +92,14 @@ def go_on_from(exchange: Exchange) -> None:
 def end() -> bool:
     """Removes all hooks from torch and ends the session. Returns False, and does nothing, if torch
     has not been imported. REQUIRES: no tensor is in chunks."""
+    global _runtime
     from memtide._torch_hooks import runtime
 
     if _runtime is None:
         return False
     runtime.stop()
     _runtime.client.close()
+    _runtime = None
     return True
 
 

@@ -82,6 +82,8 @@ class Managed:
         self._run = run or self._announced()
         os.register_at_fork(after_in_child=self._forked)
         spawned_ranks.watch(self.start_ranks)
+        if not request.job_name:
+            process_group.watch(self._join_ranks)
         if not self._is_first:
             self._open()
             return
@@ -292,6 +294,20 @@ class Managed:
         elif manifest is not None:
             resumed_step.set_resumed_step(manifest.steps)  # Until the nodes agree.
         return Stepping(skip_non_finite=options.skip_non_finite, commit=True, manifest=manifest)
+
+    def _join_ranks(self) -> None:
+        """The process group is there: a process that has a session already, and was no rank when it
+        opened it, moves to the job of all ranks. Ranks on a device share none."""
+        connection = self._connection
+        if os.getpid() != self._owner or connection is None or self._rank.local_count > 1:
+            return
+        on_device = connection.client.properties.device_slots
+        if on_device or ranks.of_this_process().local_count < 2:
+            return
+        try:
+            self._open()
+        except MemtideError as error:
+            self._say(f"rank {self._rank.number} shares nothing with other ranks: {error}")
 
     def _agree(self) -> None:
         """The process group is there: the nodes of a named job agree on what it goes on from."""

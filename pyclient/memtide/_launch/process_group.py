@@ -10,10 +10,14 @@ from memtide._torch_hooks.attributes import Attributes, Function, is_marked, mar
 
 _MODULES = ("torch.distributed.distributed_c10d", "torch.distributed")
 
+_act: Callable[[], None] | None = None
+
 
 def watch(act: Callable[[], None]) -> None:
     """From torch's import on, `act` is called after each init_process_group, in all ranks at the
-    same point."""
+    same point. That of a forked child replaces the one that it has from its parent."""
+    global _act
+    _act = act
     attributes = Attributes()
 
     def initializing(original: Function) -> Function:
@@ -23,7 +27,8 @@ def watch(act: Callable[[], None]) -> None:
         @functools.wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> None:
             original(*args, **kwargs)
-            act()
+            if _act is not None:
+                _act()
 
         return marked(init_process_group)
 

@@ -70,7 +70,12 @@ class StepCalls:
         """The limits of one call."""
         limits = self._client.limits
         fair = self._slots // _HOST_PART // DEPTH
-        if self.uses_torch:
+        if self.ranks is not None:
+            # A part of several ranks has all chunks at a time. What ranks share they have cut
+            # alike, so that the budget of this moment does not count.
+            most_chunks = max(_CHUNKS_BY_TURNS, fair)
+            most_chunks = max(_FEWEST_CHUNKS, min(most_chunks, self._slots // 2))
+        elif self.uses_torch:
             by_turns = self._room // 2 < _WHOLE_CHUNKS
             most_chunks = max(_CHUNKS_BY_TURNS if by_turns else _WHOLE_CHUNKS, fair)
         else:

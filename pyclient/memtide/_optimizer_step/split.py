@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from memtide._capi.optimizer_step import Format, StepOptions
-from memtide._memory.tensor_layout import have_same_layout, is_dense
 from memtide._memory.adoption import adopt_gradient
+from memtide._memory.tensor_layout import have_same_layout, is_dense
 from memtide._memory.tensor_manager import TensorManager, address_of, local_part
 from memtide._optimizer_step.partition import Span, Update
 from memtide._optimizer_step.torch_functional import (

@@ -35,6 +35,11 @@ class ModuleNames:
             for name, module in parent.named_children():
                 self.registered(parent, name, module)
 
+    def add(self, others: ModuleNames) -> None:
+        """Takes the places that `others` knows, too."""
+        for module, place in others._places.items():
+            self._places.setdefault(module, place)
+
     def parameter_at(self, address: int) -> str:
         """The name of the parameter that has this address in it; "a parameter": none is known."""
         parents = [parent() for parent, _ in self._places.values()]

@@ -276,6 +276,10 @@ class Runtime:
             if parameter in self.scope:
                 adopt_state_of(self.manager, parameter, state)
 
+    def stepped_optimizers(self) -> list[Optimizer]:
+        """Those of the script's optimizers that have made a step."""
+        return list(self._stepped)
+
     def expected_parameters(self) -> list[Parameter]:
         """`parameters`; before the first step, what is adopted, with the states that Adam keeps."""
         return self.parameters or self._list_parameters(born=False)

@@ -61,7 +61,7 @@ def test_the_tide_and_the_status_show_each_rank(cli: Cli, sockets: Path, tmp_pat
     run = [f"--tide={page}", "--tide-iteration=2", "--chunk-size=2MiB", "torchrun", *_torchrun(2)]
     more = {"RESULT": tmp_path / "ours", "MEMTIDE_SOCKET_DIR": sockets, "AT_END": at_end}
     status = cli.memtide("run", *run, _SCRIPT, "alike", **more).check().out
-    rows = re.findall(r"(\d) of 2 +([\d.]+) MiB +([\d.]+) MiB", status)
+    rows = re.findall(r"(\d) of 2 +\d+ +([\d.]+) MiB +([\d.]+) MiB", status)
     assert [int(rank) for rank, *_ in rows] == [0, 1]
     for _, contents, shared in rows:
         assert 8 <= float(shared) < float(contents), status

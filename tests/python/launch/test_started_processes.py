@@ -11,6 +11,7 @@ from pathlib import Path
 import memtide._launch.on_path
 import pytest
 from harness import PACKAGE_PARENT, SCRIPTS, Cli
+from stepping_script import node_daemon
 
 _STARTS = Path(__file__).with_name("starts.py")
 _ON_PATH = Path(memtide._launch.on_path.__file__).parent
@@ -132,8 +133,12 @@ for step in range(4):
     loss.backward()
     optimizer.step()
     losses.append(loss.item())
+dist.barrier()
 if rank == 0:
     finish(losses)
+    if "AT_END" in os.environ:
+        subprocess.run([sys.executable, *os.environ["AT_END"].split()], check=True)
+dist.barrier()
 dist.destroy_process_group()
 assert not any(other.wait() for other in others)
 """
@@ -222,6 +227,25 @@ def test_a_rank_that_starts_the_others_is_one_of_them(cli: Cli, tmp_path: Path) 
     kinds = json.loads(stats.read_text())["kinds"]
     # Both ranks' states were in chunks of the one daemon; rank 1 may have ended first.
     assert kinds["optimizer_state"]["allocated_bytes"] > 0
+
+
+def test_a_rank_that_made_its_model_before_shares_it_with_the_others(
+    cli: Cli, tmp_path: Path
+) -> None:
+    script = tmp_path / "itself.py"
+    script.write_text(_STARTS_ITSELF, encoding="utf-8")
+    plain, ours = (tmp_path / name for name in ("plain", "ours"))
+    cli.python(script, RESULT=plain, SCRIPTS=SCRIPTS).check()
+    with node_daemon(tmp_path / "ssd", "--no-host-reserve", host_pool="128MiB") as sockets:
+        more = {"SCRIPTS": SCRIPTS, "MEMTIDE_SOCKET_DIR": sockets}
+        more["AT_END"] = f"-m memtide status --socket-dir={sockets}"
+        done = cli.memtide("run", script, RESULT=ours, **more).check()
+    _assert_equal_losses(ours, plain)
+    assert "shares nothing" not in done.err
+    rows = re.findall(r"(\d) of 2 +\d+ +([\d.]+) MiB +([\d.]+) MiB", done.out)
+    assert [int(rank) for rank, *_ in rows] == [0, 1], done.out
+    for _, contents, shared in rows:
+        assert 16 <= float(shared) <= float(contents), done.out
 
 
 def test_a_forked_process_cannot_use_a_model_in_chunks_and_says_why(
