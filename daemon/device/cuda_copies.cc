@@ -84,7 +84,7 @@ std::deque<Event> EventsOf(const Pieces& pieces, const CudaDriver* driver) {
 
 absl::Status CudaDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* host, Bytes size) {
   return OnMemory(memory, offset, size, "copying into", [&](CUdeviceptr at, const What& what) {
-    const CudaHostMemory::Use use(host_.get(), host, size);
+    const CudaHostMemory::Use use(&host_, host, size);
     if (!use.pinned() && !ring_->pinned().IsZero()) return StageIn(at, host, size, what);
     return Wait(kIn, what, [&](CUstream stream) {
       return driver_->MemcpyHtoDAsync(at, host, size.count(), stream);
@@ -96,7 +96,7 @@ absl::Status CudaDevice::CopyOut(const DeviceMemory& memory, Bytes offset, char*
   Reads reads = Reads::kTogether;
   return OnMemory(memory, offset, size, "copying out of", [&](CUdeviceptr at, const What& what) {
     const absl::Status status = Reading(what, reads, [&]() -> absl::Status {
-      const CudaHostMemory::Use use(host_.get(), host, size);
+      const CudaHostMemory::Use use(&host_, host, size);
       if (!use.pinned() && !ring_->pinned().IsZero()) return StageOut(at, host, size, what);
       return Wait(kOut, what, [&](CUstream stream) {
         return driver_->MemcpyDtoHAsync(host, at, size.count(), stream);
@@ -175,7 +175,7 @@ absl::Status CudaDevice::OnMemory(const DeviceMemory& memory, Bytes offset, Byte
 
 bool CudaDevice::UnpinSome() {
   const CudaGate::Use use(&gate_);
-  return UseGpu(facts_.ordinal).ok() && !host_->Release(kRelief).IsZero();
+  return UseGpu(facts_.ordinal).ok() && !host_.Release(kRelief).IsZero();
 }
 
 absl::Status CudaDevice::Wait(StreamOf stream, const What& what,

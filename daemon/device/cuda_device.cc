@@ -99,8 +99,7 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options, const CudaDriver* drive
       driver_(driver),
       facts_(facts),
       placement_(PlacementOf(facts, NumaTopology(options.sysfs))),
-      host_(options.host_memory != nullptr ? options.host_memory
-                                           : std::make_shared<CudaHostMemory>(driver)) {}
+      host_(driver) {}
 
 CudaDevice::~CudaDevice() {
   {
@@ -222,7 +221,7 @@ void CudaDevice::AddHostMemory(char* memory, Bytes size) {
   {
     const CudaGate::Use use(&gate_);
     UseGpu(facts_.ordinal).IgnoreError();
-    status = host_->Add(memory, size);
+    status = host_.Add(memory, size);
   }
   // `warn` is the owner's code, so it runs outside the gate.
   WarnUnpinned(status);
@@ -231,12 +230,12 @@ void CudaDevice::AddHostMemory(char* memory, Bytes size) {
 void CudaDevice::RemoveHostMemory(char* memory) {
   const CudaGate::Use use(&gate_);
   UseGpu(facts_.ordinal).IgnoreError();
-  host_->Remove(memory);
+  host_.Remove(memory);
 }
 
 HostMemoryUse CudaDevice::host_memory() const {
   HostMemoryUse use;
-  const CudaHostMemory::Amounts amounts = host_->amounts();
+  const CudaHostMemory::Amounts amounts = host_.amounts();
   use.pinned = amounts.pinned;
   use.unpinned = amounts.added - amounts.pinned;
   use.staging = ring_->pinned();

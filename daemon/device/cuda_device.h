@@ -51,8 +51,6 @@ struct CudaDeviceOptions {
   bool descriptors = true, legacy_ipc = true, maps_under_work = true;
   // How long Allocate waits for other processes to unmap memory that was freed shortly before.
   Duration patience = std::chrono::seconds(2);
-  // Shared by the GPUs of this process. Null: the GPU is the only one.
-  std::shared_ptr<CudaHostMemory> host_memory;
   std::function<void(const std::string& line)> warn = [](const std::string&) {};
   // Gets the reason when a restart has failed, before any call returns it.
   std::function<void(const absl::Status& why)> lost = [](const absl::Status&) {};
@@ -151,7 +149,7 @@ class CudaDevice : public Device {
   const CudaDeviceFacts facts_;
   CudaGate gate_;
   const NumaPlacement placement_;
-  const std::shared_ptr<CudaHostMemory> host_;
+  CudaHostMemory host_;
   std::unique_ptr<StagingRing> ring_;
   std::array<CUstream, kStreams> streams_ = {};  // Changed behind the closed gate only.
   std::atomic<bool> warned_unpinned_{false};

@@ -57,44 +57,7 @@ CudaHostMemory::Use::Use(CudaHostMemory* memory, const char* begin, Bytes size) 
 CudaHostMemory::Use::~Use() {
   if (range_ == nullptr) return;
   MutexLock lock(&memory_->mutex_);
-  // A reset waits for the last one.
-  if (--memory_->ranges_.at(range_).uses == 0) memory_->changed_.SignalAll();
-}
-
-CudaHostMemory::Change::Change(CudaHostMemory* memory) : memory_(memory) {
-  MutexLock lock(&memory->mutex_);
-  while (memory->resetting_) memory->changed_.Wait(&memory->mutex_);
-  ++memory->changes_;
-}
-
-CudaHostMemory::Change::~Change() {
-  MutexLock lock(&memory_->mutex_);
-  --memory_->changes_;
-  memory_->changed_.SignalAll();
-}
-
-CudaHostMemory::Reset::Reset(CudaHostMemory* memory) : memory_(memory) {
-  MutexLock lock(&memory->mutex_);
-  // Two GPUs may be lost at once.
-  while (memory->resetting_) memory->changed_.Wait(&memory->mutex_);
-  memory->resetting_ = true;
-  while (memory->changes_ > 0) memory->changed_.Wait(&memory->mutex_);
-  // Copies that begin from here on use the staging buffers.
-  for (auto& [start, range] : memory->ranges_) {
-    range.may_be_pinned = range.may_be_pinned || range.pinned;
-    range.pinned = false;
-  }
-  memory->amounts_.pinned = Bytes();
-  memory->limit_.reset();
-  for (const auto& [start, range] : memory->ranges_) {
-    while (range.uses > 0) memory->changed_.Wait(&memory->mutex_);
-  }
-}
-
-CudaHostMemory::Reset::~Reset() {
-  MutexLock lock(&memory_->mutex_);
-  memory_->resetting_ = false;
-  memory_->changed_.SignalAll();
+  --memory_->ranges_.at(range_).uses;
 }
 
 absl::Status CudaHostMemory::Refusal(Bytes size) {
@@ -105,16 +68,9 @@ absl::Status CudaHostMemory::Refusal(Bytes size) {
 }
 
 absl::Status CudaHostMemory::Add(char* memory, Bytes size) {
-  const Change change(this);
   absl::Status status;
   {
     MutexLock lock(&mutex_);
-    const auto found = ranges_.find(memory);
-    if (found != ranges_.end()) {
-      MEMTIDE_CHECK(found->second.size == size) << "another range begins there";
-      ++found->second.gpus;
-      return absl::OkStatus();
-    }
     status = Refusal(size);
   }
   if (status.ok()) {
@@ -125,20 +81,18 @@ absl::Status CudaHostMemory::Add(char* memory, Bytes size) {
   Range range;
   range.size = size;
   range.pinned = status.ok();
-  MEMTIDE_CHECK(ranges_.emplace(memory, range).second) << size;
+  MEMTIDE_CHECK(ranges_.emplace(memory, range).second) << "another range begins there";
   amounts_.added += size;
   if (range.pinned) amounts_.pinned += size;
   return status;
 }
 
 void CudaHostMemory::Remove(char* memory) {
-  const Change change(this);
   Range range;
   {
     MutexLock lock(&mutex_);
     const auto found = ranges_.find(memory);
     MEMTIDE_CHECK(found != ranges_.end()) << "host memory that was not added";
-    if (--found->second.gpus > 0) return;
     // The caller frees the memory next, which must not be pinned any more then.
     while (found->second.changing) changed_.Wait(&mutex_);
     range = found->second;
@@ -169,11 +123,6 @@ CudaHostMemory::Victims CudaHostMemory::Choose(Bytes size) {
 }
 
 Bytes CudaHostMemory::Release(Bytes size) {
-  const Change change(this);
-  return ReleaseNow(size);
-}
-
-Bytes CudaHostMemory::ReleaseNow(Bytes size) {
   Victims victims;
   {
     MutexLock lock(&mutex_);
@@ -194,35 +143,42 @@ Bytes CudaHostMemory::ReleaseNow(Bytes size) {
 
 void CudaHostMemory::Learn(const absl::Status& failure) {
   if (failure.code() != absl::StatusCode::kResourceExhausted) return;
-  ReleaseNow(std::min(Bytes(amounts().pinned.count() / kLeftShare), kMostLeft));
+  Release(std::min(Bytes(amounts().pinned.count() / kLeftShare), kMostLeft));
 }
 
-absl::Status CudaHostMemory::Reset::PinAgain() {
+absl::Status CudaHostMemory::PinAgain() {
   Victims ranges;
   {
-    MutexLock lock(&memory_->mutex_);
-    for (const auto& [start, range] : memory_->ranges_) ranges.emplace_back(start, range.size);
+    MutexLock lock(&mutex_);
+    for (auto& [start, range] : ranges_) {
+      MEMTIDE_CHECK(range.uses == 0 && !range.changing) << "a reset during a call";
+      range.may_be_pinned = range.may_be_pinned || range.pinned;
+      range.pinned = false;
+      ranges.emplace_back(start, range.size);
+    }
+    amounts_.pinned = Bytes();
+    limit_.reset();
   }
   absl::Status failed;
   for (const auto& [start, size] : ranges) {
     absl::Status status;
     {
-      MutexLock lock(&memory_->mutex_);
-      status = memory_->Refusal(size);
+      MutexLock lock(&mutex_);
+      status = Refusal(size);
     }
     if (status.ok()) {
-      status = PinRange(*memory_->driver_, start, size);
-      if (!status.ok()) memory_->Learn(status);
+      status = PinRange(*driver_, start, size);
+      if (!status.ok()) Learn(status);
     }
     if (!status.ok()) {
       failed = status;
       continue;
     }
-    MutexLock lock(&memory_->mutex_);
-    Range& range = memory_->ranges_.at(start);
+    MutexLock lock(&mutex_);
+    Range& range = ranges_.at(start);
     range.pinned = true;
     range.may_be_pinned = false;
-    memory_->amounts_.pinned += size;
+    amounts_.pinned += size;
   }
   return failed;
 }

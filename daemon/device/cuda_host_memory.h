@@ -10,8 +10,8 @@
 // Memory is pinned in pieces of at most 64 GiB, because larger ones have been seen to fail. A range
 // that cannot be pinned stays in the table and is tried again after a reset of the GPU.
 //
-// The GPUs of a daemon share one CudaHostMemory: each adds and removes every range, which is pinned
-// for all of them when the first adds it, until the last removes it.
+// A process has one GPU and one CudaHostMemory. Where a daemon has several GPUs, each of their
+// processes pins all of the host memory, and finds the limit by itself.
 //
 // Thread safety: thread-safe, except that calls for one range must not overlap. No lock is held
 // during a call of CUDA.
@@ -61,35 +61,20 @@ class CudaHostMemory {
     char* range_ = nullptr;
   };
 
-  // A reset of one GPU, for as long as it exists: no copy uses pinned memory, and other GPUs that
-  // add, remove or release memory wait.
-  class Reset {
-   public:
-    // Waits for the copies of other GPUs. REQUIRES: the GPU that is reset has no call in flight.
-    explicit Reset(CudaHostMemory* memory);
-    ~Reset();
-    Reset(const Reset&) = delete;
-    Reset& operator=(const Reset&) = delete;
-
-    // Pins every range again after the reset, which has unpinned all. Returns the last failure; its
-    // range stays unpinned.
-    absl::Status PinAgain();
-
-   private:
-    CudaHostMemory* const memory_;
-  };
-
   // REQUIRES (all but Use and amounts): the GPU's context is current in the calling thread.
   explicit CudaHostMemory(const CudaDriver* driver) : driver_(driver) {}
 
-  // An error says why the range, which is added all the same, is not pinned; only the first GPU to
-  // add it gets one. REQUIRES: the range was added by another GPU, or overlaps no other.
+  // An error says why the range, which is added all the same, is not pinned. REQUIRES: it overlaps
+  // no other.
   absl::Status Add(char* memory, Bytes size);
   // REQUIRES: `memory` was added, and no copy uses it.
   void Remove(char* memory);
   // Unpins ranges that no copy uses until `size` bytes are unpinned, and pins no more than what is
   // left. Returns what was unpinned: less than `size` if copies use the rest.
   Bytes Release(Bytes size);
+  // Pins every range again after a reset of the GPU, which has unpinned all. Returns the last
+  // failure; its range stays unpinned. REQUIRES: no copy and no other call is in flight.
+  absl::Status PinAgain();
 
   // Both are read in one moment, so that `pinned` is never more than `added`.
   Amounts amounts() const;
@@ -101,24 +86,12 @@ class CudaHostMemory {
     bool changing = false;  // Release is unpinning it, without the lock.
     // A reset may have left it pinned, although no copy uses it so.
     bool may_be_pinned = false;
-    uint64_t uses = 0, gpus = 1;  // Copies, and GPUs that have added it.
+    uint64_t uses = 0;  // Copies.
   };
   using Victims = std::vector<std::pair<char*, Bytes>>;
-  // A call that pins or unpins: it does not overlap with a reset.
-  class Change {
-   public:
-    explicit Change(CudaHostMemory* memory);
-    ~Change();
-    Change(const Change&) = delete;
-    Change& operator=(const Change&) = delete;
-
-   private:
-    CudaHostMemory* const memory_;
-  };
 
   absl::Status Refusal(Bytes size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Victims Choose(Bytes size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Bytes ReleaseNow(Bytes size);
   // Answers a failed pin: finds the limit, if it was for lack of memory.
   void Learn(const absl::Status& failure);
 
@@ -127,8 +100,6 @@ class CudaHostMemory {
   CondVar changed_;
   std::map<char*, Range, std::less<>> ranges_ ABSL_GUARDED_BY(mutex_);
   Amounts amounts_ ABSL_GUARDED_BY(mutex_);
-  bool resetting_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // In flight.
   // The most that is pinned. Absent: as much as there is.
   absl::optional<Bytes> limit_ ABSL_GUARDED_BY(mutex_);
 };

@@ -77,8 +77,6 @@ absl::Status CudaDevice::Restart(uint64_t generation, const absl::Status& why) {
 
 // REQUIRES: the gate is closed.
 absl::Status CudaDevice::Revive(Pinned* pinned) {
-  // Other GPUs copy from and to the same host memory.
-  CudaHostMemory::Reset reset(host_.get());
   // The first reset may only report the error that caused the restart. CUDA's documentation
   // promises nothing after such errors except to a new process; the calls below find out whether
   // this one can go on.
@@ -96,7 +94,7 @@ absl::Status CudaDevice::Revive(Pinned* pinned) {
   MEMTIDE_RETURN_IF_ERROR(MakeStreams());
   // Copies also work from memory that is not pinned.
   pinned->ring = ring_->Pin();
-  pinned->host = reset.PinAgain();
+  pinned->host = host_.PinAgain();
   for (CudaMemory* const memory : memories) MEMTIDE_RETURN_IF_ERROR(memory->Reopen());
   return absl::OkStatus();
 }

@@ -67,8 +67,10 @@ class Device {
   virtual HostMemoryUse host_memory() const { return {}; }
 
   virtual DeviceHealth health() const { return {}; }
-  // The listener is called from any thread, and at once if the device is lost now. Null ends that:
-  // then no call is running when this one returns. Devices that are never lost take no listener.
+  // The listener is called from any thread, and at once if the device is lost now. Devices that are
+  // never lost take no listener. Null ends that, and the use of the device, as this process ends:
+  // when it returns no call of a listener is running, and calls that the device has not answered
+  // two seconds later fail, although it may still read and write their host memory.
   virtual void Listen(Listener listener) {}
 
   // New memory that reads as zeros and can be exported as `kind`. REQUIRES: kinds() contains

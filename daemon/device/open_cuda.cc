@@ -50,7 +50,12 @@ absl::StatusOr<Lines> AskProcess(const char* flag, const std::string& argument) 
   MEMTIDE_ASSIGN_OR_RETURN(
       HelperProcess process,
       HelperProcess::Start(ThisProcess().program, {flag, argument}, kPatience));
-  MEMTIDE_ASSIGN_OR_RETURN(const HelperPacket packet, ReceivePacket(process.socket(), kPatience));
+  const absl::StatusOr<HelperPacket> received = ReceivePacket(process.socket(), kPatience);
+  if (!received.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("a process that asks about the GPUs: ", received.status().message()));
+  }
+  const HelperPacket& packet = *received;
   const std::pair<std::string, std::string> parts =
       absl::StrSplit(packet.text, absl::MaxSplits('\n', 1));
   int code = 0;

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -51,11 +52,21 @@ std::vector<pid_t> DeviceProcesses(pid_t daemon) {
   return found;
 }
 
+// The daemon and its processes cannot be killed while the file "unkillable" is there.
+std::vector<std::string> Preload() {
+  return {"LD_PRELOAD=" + std::filesystem::absolute(getenv("UNKILLABLE")).string(),
+          "UNKILLABLE_WHILE=" + FileOfFake("unkillable"),
+          // AddressSanitizer would insist on being the first library.
+          std::string("ASAN_OPTIONS=verify_asan_link_order=0:") +
+              (getenv("ASAN_OPTIONS") != nullptr ? getenv("ASAN_OPTIONS") : "")};
+}
+
 class GpuLostDeviceTest : public testing::Test {
  protected:
   GpuLostDeviceTest() { EXPECT_TRUE(daemon_.WaitUntilReady()) << daemon_.log(); }
   ~GpuLostDeviceTest() override {
     std::filesystem::remove(FileOfFake("gone-0"));
+    std::filesystem::remove(FileOfFake("unkillable"));
     daemon_.Signal(SIGTERM);
     EXPECT_EQ(daemon_.Wait(), 0) << daemon_.log();
   }
@@ -153,9 +164,10 @@ class GpuLostDeviceTest : public testing::Test {
 
   ScratchDirectory directory_;
   const std::string sockets_ = directory_.path() + "/s";
-  DaemonProcess daemon_{{"--socket-dir=" + sockets_, "--ssd-dir=" + directory_.path() + "/d",
-                         "--device=cuda", "--device-pool=32MiB", "--host-pool=96MiB",
-                         "--ssd-pool=512MiB", "--metrics-address=off"}};
+  DaemonProcess daemon_{
+      {"--socket-dir=" + sockets_, "--ssd-dir=" + directory_.path() + "/d", "--device=cuda",
+       "--device-pool=32MiB", "--host-pool=96MiB", "--ssd-pool=512MiB", "--metrics-address=off"},
+      Preload()};
 };
 
 TEST_F(GpuLostDeviceTest, AResetCostsWhatWasOnTheDevice) {
@@ -194,6 +206,32 @@ TEST_F(GpuLostDeviceTest, AGpuThatIsGoneIsSaidToBeUntilItIsBack) {
   ASSERT_EQ(job->Ask("allocate " + std::to_string(kChunks)), "ok");
   FillAll(job.get(), 1);
   ExpectAll(job.get(), 1);
+}
+
+TEST_F(GpuLostDeviceTest, AProcessThatDoesNotEndHoldsUpNoJobOfAnotherDevice) {
+  // Jobs that are open at once share the host memory. What the process may still write to is the
+  // first job's until the process has ended.
+  auto other = Puppet("", 1);
+  auto job = Puppet("", 0);
+  ASSERT_EQ(job->Ask("allocate " + std::to_string(kChunks)), "ok");
+  FillAll(job.get(), 1);
+  std::ofstream(FileOfFake("unkillable")) << "x";
+  Reset(0);
+  EXPECT_THAT(UseUntilLost(job.get()), HasSubstr("was lost ("));
+  job->Kill();
+  // Memory of the other device, of the host and on SSD is made and freed, and made again.
+  for (int stamp = 2; stamp < 4; ++stamp) {
+    if (stamp > 2) other = Puppet("", 1);
+    ASSERT_EQ(other->Ask("allocate " + std::to_string(kChunks)), "ok");
+    FillAll(other.get(), stamp);
+    ExpectAll(other.get(), stamp);
+    EXPECT_EQ(other->Ask("close"), "ok");
+  }
+  EXPECT_THAT(Warnings(), HasSubstr("was lost ("));
+  // The daemon ends all the same. The process that it leaves has its log open.
+  daemon_.Signal(SIGTERM);
+  siginfo_t how;
+  EXPECT_EQ(waitid(P_PID, static_cast<id_t>(daemon_.pid()), &how, WEXITED | WNOWAIT), 0);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -15,8 +16,9 @@ namespace {
 
 // Besides the copies of both directions: a check of a copy, and a change of the memory.
 constexpr size_t kOtherCalls = 2;
-// How often a process that opens a device looks whether it still should.
+// How often what waits for a process looks whether it still should.
 constexpr Duration kLookAround = std::chrono::milliseconds(100);
+constexpr Duration kLeaving = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -26,9 +28,16 @@ absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
       HelperProcess started,
       HelperProcess::Start(options.program, options.arguments, options.opening_patience));
   std::unique_ptr<DeviceProcess> process(new DeviceProcess(options, std::move(started)));
-  MEMTIDE_RETURN_IF_ERROR(process->AwaitOpened());
-  MEMTIDE_RETURN_IF_ERROR(process->MakeChannels());
-  return process;
+  absl::Status opened = process->AwaitOpened();
+  if (opened.ok()) opened = process->MakeChannels();
+  if (opened.ok()) return process;
+  if (options.is_cancelled != nullptr) {
+    // Another process would hang where this one does, and so on without a limit.
+    process->process_.Kill();
+    while (!process->process_.AwaitEnd(kLookAround) && !options.is_cancelled()) {
+    }
+  }
+  return opened;
 }
 
 DeviceProcess::~DeviceProcess() {
@@ -40,7 +49,9 @@ absl::Status DeviceProcess::AwaitOpened() {
   for (;;) {
     absl::StatusOr<HelperPacket> packet = ReceivePacket(process_.socket(), kLookAround);
     if (absl::IsDeadlineExceeded(packet.status())) {
-      if (options_.is_cancelled()) return absl::CancelledError("the daemon ends");
+      if (options_.is_cancelled != nullptr && options_.is_cancelled()) {
+        return absl::CancelledError("the daemon ends");
+      }
       if (Now() < deadline) continue;
       return absl::UnavailableError("its process does not open it in time");
     }
@@ -77,7 +88,7 @@ absl::Status DeviceProcess::MakeChannels() {
 int DeviceProcess::TakeChannel() {
   const MutexLock lock(&mutex_);
   while (free_.empty() && !is_ending_) changed_.Wait(&mutex_);
-  if (is_ending_) return -1;
+  if (is_ending_ || Now() >= left_at_) return -1;
   const int channel = free_.back();
   free_.pop_back();
   return channel;
@@ -91,42 +102,65 @@ void DeviceProcess::GiveBack(int channel) {
 
 absl::StatusOr<DeviceAnswer> DeviceProcess::AskOn(int channel, const DeviceRequest& request) {
   MEMTIDE_RETURN_IF_ERROR(SendPacket(channel, Encode(request)));
-  MEMTIDE_ASSIGN_OR_RETURN(HelperPacket packet, ReceivePacket(channel, options_.patience));
-  return DecodeAnswer(std::move(packet));
-}
-
-absl::StatusOr<DeviceAnswer> DeviceProcess::Ask(const DeviceRequest& request) {
-  const int channel = TakeChannel();
-  if (channel >= 0) {
-    absl::StatusOr<DeviceAnswer> answer = AskOn(channel, request);
-    if (answer.ok()) {
-      GiveBack(channel);
-      return answer;
+  const Instant deadline = Now() + options_.patience;
+  for (;;) {
+    const Duration wait = std::clamp<Duration>(deadline - Now(), Duration::zero(), kLookAround);
+    absl::StatusOr<HelperPacket> packet = ReceivePacket(channel, wait);
+    if (packet.ok()) return DecodeAnswer(*std::move(packet));
+    if (!absl::IsDeadlineExceeded(packet.status())) return packet.status();
+    if (IsLeft()) return absl::DeadlineExceededError("no answer while the daemon ends");
+    if (Now() >= deadline) {
+      const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.patience);
+      return absl::DeadlineExceededError(absl::StrCat("no answer in ", ms.count(), " ms"));
     }
-    // A socket that was closed is known to Watch, which knows more of the reason.
-    End(absl::IsUnavailable(answer.status()) ? "" : std::string(answer.status().message()));
   }
-  const MutexLock lock(&mutex_);
-  while (!has_ended_) changed_.Wait(&mutex_);
-  return why_;
 }
 
 absl::StatusOr<DeviceAnswer> DeviceProcess::AskUnwatched(const DeviceRequest& request) {
   const int channel = TakeChannel();
-  if (channel < 0) return absl::CancelledError("the daemon ends");
+  if (channel < 0) return absl::UnavailableError("the device's process is ending");
   absl::StatusOr<DeviceAnswer> answer = AskOn(channel, request);
-  GiveBack(channel);
-  return answer;
+  if (answer.ok()) {
+    GiveBack(channel);
+    return answer;
+  }
+  // A socket that was closed is known to Watch, which knows more of the reason.
+  End(absl::IsUnavailable(answer.status()) ? "" : std::string(answer.status().message()));
+  return absl::UnavailableError(answer.status().message());
+}
+
+absl::StatusOr<DeviceAnswer> DeviceProcess::Ask(const DeviceRequest& request) {
+  absl::StatusOr<DeviceAnswer> answer = AskUnwatched(request);
+  if (answer.ok() || IsLeft()) return answer;
+  const bool is_copy = request.call == DeviceCall::kCopyIn || request.call == DeviceCall::kCopyOut;
+  const MutexLock lock(&mutex_);
+  while (is_copy ? !is_gone_ : !is_lost_) changed_.Wait(&mutex_);
+  return why_;
 }
 
 void DeviceProcess::End(const std::string& why) {
   const MutexLock lock(&mutex_);
   if (is_ending_) return;
-  is_ending_ = true;
   reason_ = why;
-  // Watch reads the end of the control socket then, which outlives it.
   process_.Kill();
+  HangUp();
+}
+
+void DeviceProcess::HangUp() {
+  is_ending_ = true;
+  shutdown(process_.socket(), SHUT_RDWR);
+  for (const int channel : channels_) shutdown(channel, SHUT_RDWR);
   changed_.SignalAll();
+}
+
+void DeviceProcess::Leave() {
+  const MutexLock lock(&mutex_);
+  left_at_ = std::min(left_at_, Now() + kLeaving);
+}
+
+bool DeviceProcess::IsLeft() const {
+  const MutexLock lock(&mutex_);
+  return Now() >= left_at_;
 }
 
 absl::Status DeviceProcess::Watch() {
@@ -141,16 +175,17 @@ absl::Status DeviceProcess::Watch() {
       broken = std::string(notice.status().message());
     } else if (notice->what == DeviceNotice::What::kWarning) {
       options_.warn(notice->text);
-    } else {
+    } else if (notice->what == DeviceNotice::What::kLost) {
       lost = absl::UnavailableError(notice->text);
+    } else {
+      broken = "it says again whether it is open";
     }
   }
   {
     const MutexLock lock(&mutex_);
     if (!is_ending_) reason_ = broken;
     broken = reason_;
-    is_ending_ = true;
-    changed_.SignalAll();
+    HangUp();
   }
   if (!lost.ok()) return lost;
   return absl::UnavailableError(absl::StrCat(
@@ -158,11 +193,21 @@ absl::Status DeviceProcess::Watch() {
 }
 
 void DeviceProcess::AwaitEnd(const absl::Status& why) {
+  {
+    const MutexLock lock(&mutex_);
+    is_lost_ = true;
+    why_ = why;
+    HangUp();
+  }
   process_.Kill();
-  process_.AwaitEnd();
+  const Instant patient_until = Now() + options_.ending_patience;
+  bool has_ended = false;
+  do {
+    has_ended = process_.AwaitEnd(kLookAround);
+  } while (!has_ended && !(IsLeft() && Now() >= patient_until));
+  if (!has_ended) process_.Leave();
   const MutexLock lock(&mutex_);
-  has_ended_ = true;
-  why_ = why;
+  is_gone_ = true;
   changed_.SignalAll();
 }
 

@@ -35,7 +35,9 @@ class DeviceServer {
       if (!packet.ok()) break;
       absl::StatusOr<DeviceRequest> request = DecodeRequest(*std::move(packet));
       DeviceAnswer answer;
-      answer.status = request.ok() ? Handle(*request, &answer) : request.status();
+      // DATA_LOSS would be that of the device's memory.
+      answer.status = request.ok() ? Handle(*request, &answer)
+                                   : absl::InternalError(request.status().message());
       answer.host_memory = device_->host_memory();
       if (!SendPacket(channel, Encode(answer)).ok()) break;
     }

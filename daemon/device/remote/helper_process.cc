@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <thread>
@@ -21,6 +22,8 @@ namespace memtide {
 namespace {
 
 constexpr Duration kEnding = std::chrono::seconds(2);
+constexpr Duration kFirstPause = std::chrono::milliseconds(1);
+constexpr Duration kLongestPause = std::chrono::milliseconds(20);
 
 absl::Status SystemError(const std::string& call, int error) {
   return absl::UnavailableError(
@@ -72,33 +75,37 @@ HelperProcess::~HelperProcess() {
   if (socket_ >= 0) close(socket_);
   if (pid_ < 0) return;
   Kill();
-  if (HasEnded(nullptr)) AwaitEnd();
+  AwaitEnd(kEnding);
 }
 
 // A process that hangs in the driver does not end before its call does.
-bool HelperProcess::HasEnded(siginfo_t* how) const {
-  siginfo_t info = {};
-  const Instant deadline = Now() + kEnding;
-  while (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-         info.si_pid == 0 && Now() < deadline) {
+bool HelperProcess::HasEnded(Duration patience, siginfo_t* how) const {
+  *how = {};
+  const Instant deadline = Now() + patience;
+  for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    // An error: the kernel has forgotten the process, where SIGCHLD is ignored.
+    if (waitid(P_PID, static_cast<id_t>(pid_), how, WEXITED | WNOHANG | WNOWAIT) != 0) return true;
+    if (how->si_pid != 0) return true;
+    if (Now() >= deadline) return false;
     // tidy(sleep): a child's end is known by waiting, or by a handler of the program's signals.
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(pause);
   }
-  if (how != nullptr) *how = info;
-  return info.si_pid != 0;
 }
 
 std::string HelperProcess::HowItEnded() const {
-  siginfo_t how = {};
-  if (!HasEnded(&how)) return "hangs";
+  siginfo_t how;
+  if (!HasEnded(kEnding, &how)) return "hangs";
   return absl::StrCat("ended ", how.si_code == CLD_EXITED ? "with status " : "by signal ",
                       how.si_status);
 }
 
-void HelperProcess::AwaitEnd() {
+bool HelperProcess::AwaitEnd(Duration patience) {
+  siginfo_t how;
+  if (!HasEnded(patience, &how)) return false;
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
   pid_ = -1;
+  return true;
 }
 
 void HelperProcess::Kill() const {

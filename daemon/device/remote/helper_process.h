@@ -37,21 +37,24 @@ class HelperProcess {
   absl::Status Send(const std::string& question, int descriptor = -1);
   absl::StatusOr<std::string> Answer();
 
-  // Asks the kernel to end the process. REQUIRES: AwaitEnd was not called.
+  // Asks the kernel to end the process. REQUIRES: it has not ended for AwaitEnd, and was not left.
   void Kill() const;
   // How the process has ended, such as "ended by signal 9"; "hangs", if it does not within two
   // seconds.
   std::string HowItEnded() const;
-  // Waits until the process has ended, and with it all that it had in flight.
-  void AwaitEnd();
+  // Waits until the process has ended, and with it all that it had in flight. False: it has not
+  // within `patience`.
+  bool AwaitEnd(Duration patience);
+  // Leaves the process to its end, without waiting for it.
+  void Leave() { pid_ = -1; }
 
  private:
   HelperProcess(pid_t pid, int socket, Duration patience)
       : pid_(pid), socket_(socket), patience_(patience) {}
 
-  bool HasEnded(siginfo_t* how) const;
+  bool HasEnded(Duration patience, siginfo_t* how) const;
 
-  pid_t pid_ = -1;  // Negative: it has ended.
+  pid_t pid_ = -1;  // Negative: it has ended, or was left.
   int socket_ = -1;
   Duration patience_{0};
 };

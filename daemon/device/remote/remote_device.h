@@ -8,14 +8,18 @@
 // after pauses that grow. The new process gets the same host memory, and all DeviceMemory that is
 // alive is allocated anew. So the device is usable again, and the bytes of its memory are zeros.
 //
+// A process that hangs in the driver does not end when it is killed, and its device stays lost.
+// Only copies that are in flight wait for its end. Calls that make, share, add, remove or free
+// memory do not, nor for one that is starting: one thread makes them for all devices.
+//
 // Thread safety: thread-safe. Log lines and what the listener gets come from any thread.
 #ifndef MEMTIDE_DAEMON_DEVICE_REMOTE_REMOTE_DEVICE_H_
 #define MEMTIDE_DAEMON_DEVICE_REMOTE_REMOTE_DEVICE_H_
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -71,39 +75,35 @@ class RemoteDevice : public Device {
     int fd = -1;                   // A duplicate.
     std::map<Bytes, Bytes> added;  // Sizes by offset.
   };
-  // A call that changes which memory there is, one at a time: a new process gets all of it.
-  class Change {
-   public:
-    explicit Change(RemoteDevice* device);
-    ~Change();
-    Change(const Change&) = delete;
-    Change& operator=(const Change&) = delete;
-
-   private:
-    RemoteDevice* const device_;
-  };
-
   RemoteDevice(const RemoteDeviceOptions& options, std::unique_ptr<DeviceProcess> process);
 
-  // UNAVAILABLE: the device is lost, or is lost before the answer comes.
-  absl::StatusOr<DeviceAnswer> Ask(const DeviceRequest& request);
-  // A change of host memory, which cannot fail for its caller.
-  void Tell(const DeviceRequest& request);
+  // UNAVAILABLE: the device is lost before the answer comes.
+  absl::StatusOr<DeviceAnswer> Ask(DeviceProcess& process, const DeviceRequest& request);
+  // The process to tell of a change of the memory, which the tables have already. Null: there is
+  // none, or one that is starting, which gets it from Furnish.
+  std::shared_ptr<DeviceProcess> WhomToTell(const DeviceRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A change of host memory, which cannot fail for its caller. `process`: of WhomToTell.
+  void Tell(const std::shared_ptr<DeviceProcess>& process, const DeviceRequest& request);
   absl::Status Copy(DeviceCall call, const DeviceMemory& memory, Bytes offset, const char* host,
                     Bytes size);
   // Writes into the request where `host` is. REQUIRES: the range of the request is shared.
   Shared& Locate(const char* host, DeviceRequest* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Release(Lent* memory);
+  void Release(const Lent& memory);
   void Note(const HostMemoryUse& use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Run();
-  // Returns whether the device is being destroyed.
+  // Returns whether the daemon ends.
   bool Lose(const absl::Status& why);
-  // Returns the new process, or null if the device is being destroyed.
-  std::shared_ptr<DeviceProcess> Restart();
+  // Returns whether a new process is there. If not, the daemon ends.
+  bool Restart();
   absl::Status StartAgain();
   absl::Status Furnish(DeviceProcess& process);
+  void TellAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseUnshared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Report(const absl::Status& state);
+  // The daemon ends: a lost device is not started again, and a process that hangs is left.
+  void Close() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RemoteDeviceOptions options_;
   const DeviceNotice opened_;  // By the first process.
@@ -111,19 +111,21 @@ class RemoteDevice : public Device {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  // Null: the device is lost.
+  // Gets the calls. Null: the device is lost.
   std::shared_ptr<DeviceProcess> process_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<DeviceProcess> starting_ ABSL_GUARDED_BY(mutex_);
-  absl::Status why_ ABSL_GUARDED_BY(mutex_);  // OK: it is usable.
+  std::shared_ptr<DeviceProcess> starting_ ABSL_GUARDED_BY(mutex_);  // Gets them next. Or null.
+  std::shared_ptr<DeviceProcess> watched_ ABSL_GUARDED_BY(mutex_);   // The last; it may be ending.
+  absl::Status why_ ABSL_GUARDED_BY(mutex_);                         // OK: it is usable.
   uint64_t losses_ ABSL_GUARDED_BY(mutex_) = 0;
   HostMemoryUse host_memory_ ABSL_GUARDED_BY(mutex_);
-  bool is_changing_ ABSL_GUARDED_BY(mutex_) = false, is_closing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_reporting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_closing_ ABSL_GUARDED_BY(mutex_) = false, is_reporting_ ABSL_GUARDED_BY(mutex_) = false;
   Listener listener_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
-  // Changed within a Change only.
   std::map<char*, Shared> shared_ ABSL_GUARDED_BY(mutex_);
-  std::set<Lent*> lent_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Lent*> lent_ ABSL_GUARDED_BY(mutex_);  // By number.
+  // What was not sent to starting_ yet, and descriptors that this may need still.
+  std::deque<DeviceRequest> unsent_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> unshared_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // Watches the process.
 };

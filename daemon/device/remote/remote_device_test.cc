@@ -3,9 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +21,21 @@
 #include "base/mutex.h"
 #include "base/shared_memory.h"
 #include "daemon/device/testing/device_contract.h"
+
+namespace memtide {
+namespace {
+
+// While it is set no process can be killed, as one cannot that hangs in the driver.
+std::atomic<bool> nothing_is_killed{false};
+
+}  // namespace
+}  // namespace memtide
+
+// This program's own, in place of the one of the C library.
+extern "C" int kill(pid_t process, int signal) noexcept {
+  if (memtide::nothing_is_killed && signal == SIGKILL) return 0;
+  return static_cast<int>(syscall(SYS_kill, process, signal));
+}
 
 namespace memtide {
 namespace {
@@ -33,8 +54,8 @@ class RemoteDeviceTest : public testing::Test {
     std::replace(marker.begin(), marker.end(), '/', '-');
     marker = std::string(getenv("TEST_TMPDIR")) + "/" + marker + std::to_string(++markers_);
     options.process.arguments = {fault, std::to_string(number), marker};
-    options.process.patience =
-        fault == "hang" ? Duration(std::chrono::seconds(1)) : Duration(std::chrono::seconds(60));
+    options.process.patience = std::chrono::seconds(fault == "hang" ? 1 : 60);
+    options.process.ending_patience = std::chrono::seconds(1);
     options.process.warn = [this](const std::string& line) {
       const MutexLock lock(&mutex_);
       log_ += line + "\n";
@@ -43,9 +64,9 @@ class RemoteDeviceTest : public testing::Test {
     options.longest_pause = std::chrono::milliseconds(20);
     return options;
   }
-  void Open(const std::string& fault, int number = 0) {
-    absl::StatusOr<std::unique_ptr<RemoteDevice>> opened =
-        RemoteDevice::Open(Options(fault, number));
+  void Open(const std::string& fault, int number = 0) { Open(Options(fault, number)); }
+  void Open(const RemoteDeviceOptions& options) {
+    absl::StatusOr<std::unique_ptr<RemoteDevice>> opened = RemoteDevice::Open(options);
     ASSERT_TRUE(opened.ok()) << opened.status();
     device_ = *std::move(opened);
     device_->Listen([this](const absl::Status& state) {
@@ -53,6 +74,21 @@ class RemoteDeviceTest : public testing::Test {
       states_.push_back(state);
       changed_.SignalAll();
     });
+  }
+  // Waits until the device was lost.
+  void AwaitLoss() {
+    const MutexLock lock(&mutex_);
+    while (states_.empty()) changed_.Wait(&mutex_);
+  }
+  // Waits until a process of the device has stopped, and returns its id.
+  static pid_t AwaitStopped() {
+    siginfo_t info = {};
+    while (waitid(P_ALL, 0, &info, WSTOPPED) != 0) {
+      EXPECT_EQ(errno, ECHILD);
+      // tidy(sleep): a device that is started again has no process to wait for, for a moment.
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return info.si_pid;
   }
   // Waits until the device was lost and is usable again.
   void AwaitReturn() {
@@ -121,8 +157,9 @@ TEST_P(RemoteDeviceFaultTest, AProcessThatFailsAtAnyCallIsReplacedAndTheCallSays
                   AnyOf(HasSubstr("ended by signal 9"), HasSubstr("it fell off the bus"),
                         HasSubstr("no answer in 1000 ms"), HasSubstr("is no ")));
       // Calls that have no result are made good by the next process.
-      const bool has_result = number > 1 && number < 6;
-      EXPECT_TRUE(!has_result || status == why) << status;
+      const bool has_result = number > 1 && number < 6, is_copy = number == 3 || number == 4;
+      EXPECT_TRUE(!has_result || absl::IsUnavailable(status)) << status;
+      EXPECT_TRUE(!is_copy || status == why) << status;
       EXPECT_EQ(device_->health().losses, 1u);
       EXPECT_TRUE(device_->health().state.ok());
       const absl::Status again = UseAll(host);
@@ -199,6 +236,107 @@ TEST_F(RemoteDeviceTest, CallsInFlightAllReturnWhenTheProcessDies) {
     for (std::thread& thread : threads) thread.join();
     AwaitReturn();
     EXPECT_EQ(States().size(), 2u);
+  }
+}
+
+TEST_F(RemoteDeviceTest, OnlyCopiesWaitForTheEndOfAProcessThatHangs) {
+  // The calls are AddHost, Allocate, Allocate and CopyIn.
+  RemoteDeviceOptions options = Options("stop", 4);
+  options.process.patience = std::chrono::seconds(1);
+  Open(options);
+  {
+    const std::string bytes(kSize.count() - 1, 'x');
+    const HostBuffer host(device_.get(), bytes);
+    device_->AddHostMemory(host.data(), kSize);
+    const auto memory = *device_->Allocate("memory", kSize, MemoryKind::kSharedMemory);
+    auto freed = *device_->Allocate("freed", kSize, MemoryKind::kSharedMemory);
+    nothing_is_killed = true;
+    std::atomic<bool> has_returned{false};
+    absl::Status status;
+    std::thread copy([&] {
+      status = device_->CopyIn(*memory, Bytes(0), host.data(), kSize);
+      has_returned = true;
+    });
+    const pid_t stopped = AwaitStopped();
+    AwaitLoss();
+    // The daemon has one thread that does this for all devices.
+    freed.reset();
+    EXPECT_TRUE(
+        absl::IsUnavailable(device_->Allocate("more", kSize, MemoryKind::kSharedMemory).status()));
+    {
+      const HostBuffer other(device_.get(), bytes);
+      device_->AddHostMemory(other.data(), kSize);
+      device_->RemoveHostMemory(other.data());
+    }
+    EXPECT_FALSE(has_returned) << "the process may still read and write the host memory";
+    nothing_is_killed = false;
+    kill(stopped, SIGKILL);
+    copy.join();
+    AwaitReturn();
+    EXPECT_EQ(status, States()[0]);
+    device_->RemoveHostMemory(host.data());
+    const absl::Status again = UseAll(host);
+    EXPECT_TRUE(again.ok()) << again;
+  }
+}
+
+TEST_F(RemoteDeviceTest, AProcessThatHangsIsLeftWhenTheDaemonEnds) {
+  for (const bool is_known : {false, true}) {
+    SCOPED_TRACE(is_known);
+    states_.clear();
+    // The calls are AddHost, Allocate and CopyIn.
+    RemoteDeviceOptions options = Options("stop", 3);
+    options.process.patience = std::chrono::seconds(is_known ? 1 : 600);
+    Open(options);
+    pid_t stopped = -1;
+    {
+      const HostBuffer host(device_.get(), std::string(kSize.count() - 1, 'x'));
+      device_->AddHostMemory(host.data(), kSize);
+      const auto memory = *device_->Allocate("memory", kSize, MemoryKind::kSharedMemory);
+      nothing_is_killed = true;
+      std::thread copy([&] {
+        EXPECT_TRUE(absl::IsUnavailable(device_->CopyIn(*memory, Bytes(0), host.data(), kSize)));
+      });
+      stopped = AwaitStopped();
+      if (is_known) AwaitLoss();
+      device_->Listen(nullptr);
+      copy.join();
+      device_->RemoveHostMemory(host.data());
+    }
+    device_.reset();
+    EXPECT_EQ(States().size(), is_known ? 1u : 0u);
+    nothing_is_killed = false;
+    EXPECT_EQ(kill(stopped, SIGKILL), 0) << "it has not ended until here";
+    EXPECT_EQ(waitpid(stopped, nullptr, 0), stopped);
+  }
+}
+
+TEST_F(RemoteDeviceTest, AProcessThatIsStartingHoldsUpNoChangeAndLearnsOfAll) {
+  // The calls are AddHost, Allocate, Allocate and Zero; the next process stops at its AddHost.
+  Open("stop-again", 4);
+  {
+    const std::string bytes(kSize.count() - 1, 'x');
+    const HostBuffer host(device_.get(), bytes);
+    device_->AddHostMemory(host.data(), kSize);
+    const auto memory = *device_->Allocate("memory", kSize, MemoryKind::kSharedMemory);
+    auto freed = *device_->Allocate("freed", kSize, MemoryKind::kSharedMemory);
+    EXPECT_TRUE(absl::IsUnavailable(device_->Zero(*memory, Bytes(0), kSize)));
+    const pid_t stopped = AwaitStopped();
+    device_->RemoveHostMemory(host.data());
+    freed.reset();
+    { const HostBuffer brief(device_.get(), bytes); }
+    const HostBuffer other(device_.get(), bytes);
+    device_->AddHostMemory(other.data(), kSize);
+    EXPECT_EQ(States().size(), 1u);
+    EXPECT_EQ(kill(stopped, SIGCONT), 0);
+    AwaitReturn();
+    EXPECT_EQ(States().size(), 2u) << "the process that had stopped is the one";
+    EXPECT_TRUE(device_->CopyIn(*memory, Bytes(0), other.data(), kSize).ok());
+    device_->RemoveHostMemory(other.data());
+    for (const HostBuffer* const each : {&host, &other}) {
+      const absl::Status used = UseAll(*each);
+      EXPECT_TRUE(used.ok()) << used;
+    }
   }
 }
 

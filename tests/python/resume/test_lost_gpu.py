@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,17 +29,27 @@ def losses_of(path: Path) -> dict[str, str]:
     return losses
 
 
-def wait_for_steps(result: Path, script: subprocess.Popen[str]) -> None:
-    while not result.exists() or len(losses_of(result)) <= WAIT_AT:
-        assert script.poll() is None, script.communicate()
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Asks until it holds: neither a script's file nor the daemon's status tells of a change."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
         time.sleep(0.01)
+
+
+def wait_for_steps(result: Path, script: subprocess.Popen[str]) -> None:
+    def has_steps() -> bool:
+        assert script.poll() is None, script.communicate()
+        return result.exists() and len(losses_of(result)) > WAIT_AT
+
+    wait_until(has_steps, f"{WAIT_AT + 1} steps of a script")
 
 
 def wait_until_usable(sockets: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while any("was lost" in line for line in inspection.inspect(sockets).warnings):
-        assert time.monotonic() < deadline, "the GPU is not used again"
-        time.sleep(0.01)
+    def is_usable() -> bool:
+        return not any("was lost" in line for line in inspection.inspect(sockets).warnings)
+
+    wait_until(is_usable, "the GPU is used again")
 
 
 def test_a_lost_gpu_costs_only_the_script_on_it(

@@ -5,8 +5,10 @@
 //   none
 //   die, lost, hang      the process ends by a signal, reports that its device is lost, or does not
 //                        answer
+//   stop                 the process stops by a signal, and with it all of its threads
 //   nonsense             the process's next answers are no answers
 //   unopened             opening the device fails, while the number of lives is below NUMBER
+//   stop-again           the NUMBERth call ends the process, and the first of the next one stops it
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -89,6 +91,7 @@ class FaultyDeviceInProcess : public Device {
     if (plan_.fault == "die") kill(getpid(), SIGKILL);
     if (plan_.fault == "lost") plan_.reports.lost(absl::UnavailableError("it fell off the bus"));
     if (plan_.fault == "hang") Hang();
+    if (plan_.fault == "stop") raise(SIGSTOP);  // This thread stops before it goes on.
     if (plan_.fault == "nonsense") SayNonsense();
   }
 
@@ -109,6 +112,11 @@ int Main(int argc, char** argv) {
         return absl::NotFoundError("there is no device at all");
       }
       if (lives == 0) plan = {"die", 1, absl::StrCat(plan.marker, "-died"), reports};
+    }
+    if (plan.fault == "stop-again") {
+      const uint64_t lives = Mark(plan.marker);
+      if (lives == 0) plan = {"die", plan.number, absl::StrCat(plan.marker, "-died"), reports};
+      if (lives == 1) plan = {"stop", 1, absl::StrCat(plan.marker, "-stopped"), reports};
     }
     plan.reports = reports;
     return std::unique_ptr<Device>(std::make_unique<FaultyDeviceInProcess>(plan));
