@@ -1,39 +1,20 @@
 // Runs many seeds and compares their traces with golden_hashes.txt; those beyond the file run
-// twice. MEMTIDE_SIM_SEEDS: how many (default below); MEMTIDE_SIM_FIRST: from which on.
-#include <unistd.h>
-
-#include <csignal>
+// twice.
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
+#include <iostream>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/sim/run_seeds.h"
 #include "tests/sim/simulation.h"
 
 namespace memtide::sim {
 namespace {
 
-constexpr uint64_t kDefaultSeeds = 2000;
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-// The engine's own checks end the process; this tells which seed it was.
-char g_how_to_reproduce[1024];
-void OnAbort(int) {
-  const ssize_t written = write(STDERR_FILENO, g_how_to_reproduce, std::strlen(g_how_to_reproduce));
-  _exit(written > 0 ? 134 : 135);
-}
-
-void AnnounceSeed(const Config& config) {
-  std::strncpy(g_how_to_reproduce, (HowToReproduce(config) + "\n").c_str(),
-               sizeof(g_how_to_reproduce) - 1);
-}
+constexpr uint64_t kDefaultSeeds = 2000, kFewSeeds = 1000;
 
 std::map<uint64_t, uint64_t> ReadGoldenHashes() {
   std::ifstream file("tests/sim/golden_hashes.txt");
@@ -54,97 +35,76 @@ void ExpectAllReached(const Probes& probes, int first, int end) {
   }
 }
 
+Outcome ExpectKept(const Config& config, std::ostream* echo) {
+  const std::string how_to_reproduce = HowToReproduce(config);
+  AnnounceSeed(how_to_reproduce);
+  const Outcome outcome = Simulation::Run(config, MakeOps(config), nullptr, echo);
+  EXPECT_EQ(outcome.broken, "") << outcome.last << how_to_reproduce;
+  return outcome;
+}
+
 TEST(SimulationTest, EverySeedKeepsEveryPromiseInTheSameWay) {
   const std::map<uint64_t, uint64_t> golden = ReadGoldenHashes();
   ASSERT_EQ(golden.size(), kDefaultSeeds);
-  std::signal(SIGABRT, OnAbort);
-  const uint64_t first = FromEnvironment("MEMTIDE_SIM_FIRST", 1);
-  const uint64_t seeds = FromEnvironment("MEMTIDE_SIM_SEEDS", kDefaultSeeds);
   Probes probes;
   uint64_t events = 0, different = 0, first_different = 0;
-  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+  const bool have_run = RunSeeds(kDefaultSeeds, [&](uint64_t seed, std::ostream* echo) {
     const Config config = MakeConfig(seed);
-    AnnounceSeed(config);
-    const std::vector<Op> ops = MakeOps(config);
-    const Outcome outcome = Simulation::Run(config, ops);
-    ASSERT_EQ(outcome.broken, "") << outcome.last << HowToReproduce(config);
+    const Outcome outcome = ExpectKept(config, echo);
     const auto expected = golden.find(seed);
     if (expected == golden.end()) {
-      ASSERT_EQ(outcome.trace_hash, Simulation::Run(config, ops).trace_hash)
+      EXPECT_EQ(outcome.trace_hash, Simulation::Run(config, MakeOps(config)).trace_hash)
           << "not deterministic: " << HowToReproduce(config);
     } else if (outcome.trace_hash != expected->second && ++different == 1) {
       first_different = seed;
     }
     probes.Add(outcome.probes);
     events += outcome.events;
-  }
+  });
   EXPECT_EQ(different, 0u)
       << "seeds behave otherwise than golden_hashes.txt says, the first is " << first_different
       << ". A commit that only moves or renames must not do that. One that means to change "
          "behaviour says so in its message and replaces the file:\n"
          "  bazel run -c opt //tests/sim:golden > tests/sim/golden_hashes.txt";
-  std::cout << seeds << " seeds, " << events << " events\n" << probes.Report();
-  // Fewer seeds than the default prove nothing about what they reach.
-  if (first != 1 || seeds < kDefaultSeeds) return;
-  ExpectAllReached(probes, 0, kFirstProbeOfActivations);
+  std::cout << events << " events\n" << probes.Report();
+  if (have_run) ExpectAllReached(probes, 0, kFirstProbeOfActivations);
 }
 
 // The first seeds again, on a device that runs on with what killed clients left; every second one
 // on several.
 TEST(SimulationTest, KernelsOfKilledClientsHitNoChunkOfOthers) {
-  constexpr uint64_t kSeeds = 1000;
-  std::signal(SIGABRT, OnAbort);
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  RunSeeds(kFewSeeds, [](uint64_t seed, std::ostream* echo) {
     Config config = MakeConfig(seed);
-    if (config.device_slots == 0) continue;
+    if (config.device_slots == 0) return;
     config.quarantine = true;
     if (seed % 2 == 0) config = WithDevices(config);
-    AnnounceSeed(config);
-    const Outcome outcome = Simulation::Run(config, MakeOps(config));
-    ASSERT_EQ(outcome.broken, "") << outcome.last << "with a quarantine, seed " << seed;
-  }
+    ExpectKept(config, echo);
+  });
 }
 
 // The first seeds again, with chunks that clients discard, some of which never reach SSD; every
 // second one on several devices.
 TEST(SimulationTest, ActivationsKeepEveryPromise) {
-  constexpr uint64_t kFewSeeds = 1000;
-  std::signal(SIGABRT, OnAbort);
-  const uint64_t first = FromEnvironment("MEMTIDE_SIM_FIRST", 1);
-  const uint64_t seeds = FromEnvironment("MEMTIDE_SIM_SEEDS", kFewSeeds);
   Probes probes;
-  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+  const bool have_run = RunSeeds(kFewSeeds, [&](uint64_t seed, std::ostream* echo) {
     const Config plain = MakeConfig(seed);
     const Config config = WithActivations(seed % 2 == 0 ? WithDevices(plain) : plain);
-    AnnounceSeed(config);
-    const Outcome outcome = Simulation::Run(config, MakeOps(config));
-    ASSERT_EQ(outcome.broken, "") << outcome.last << HowToReproduce(config);
-    probes.Add(outcome.probes);
-  }
-  if (first != 1 || seeds < kFewSeeds) return;
-  ExpectAllReached(probes, kFirstProbeOfActivations, kFirstProbeOfParts);
+    probes.Add(ExpectKept(config, echo).probes);
+  });
+  if (have_run) ExpectAllReached(probes, kFirstProbeOfActivations, kFirstProbeOfParts);
 }
 
 // The first seeds again, with parts of steps that clients compute; every second one as above, too,
 // and every third on several devices.
 TEST(SimulationTest, PartsThatClientsComputeKeepEveryPromise) {
-  constexpr uint64_t kFewSeeds = 1000;
-  std::signal(SIGABRT, OnAbort);
-  const uint64_t first = FromEnvironment("MEMTIDE_SIM_FIRST", 1);
-  const uint64_t seeds = FromEnvironment("MEMTIDE_SIM_SEEDS", kFewSeeds);
   Probes probes;
-  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+  const bool have_run = RunSeeds(kFewSeeds, [&](uint64_t seed, std::ostream* echo) {
     const Config plain = seed % 3 == 0 ? WithDevices(MakeConfig(seed)) : MakeConfig(seed);
     const Config config = WithParts(seed % 2 == 0 ? WithActivations(plain) : plain);
-    if (!config.parts) continue;
-    AnnounceSeed(config);
-    const Outcome outcome = Simulation::Run(config, MakeOps(config));
-    ASSERT_EQ(outcome.broken, "") << outcome.last << HowToReproduce(config);
-    probes.Add(outcome.probes);
-  }
+    if (config.parts) probes.Add(ExpectKept(config, echo).probes);
+  });
   std::cout << "with parts that clients compute\n" << probes.Report();
-  if (first != 1 || seeds < kFewSeeds) return;
-  ExpectAllReached(probes, kFirstProbeOfParts, kProbes);
+  if (have_run) ExpectAllReached(probes, kFirstProbeOfParts, kProbes);
 }
 
 // Seeds beyond the others in which the engine once broke a promise, by what it did.
@@ -179,7 +139,6 @@ constexpr uint64_t kBrokenOnceWithParts[] = {
 };
 
 TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
-  std::signal(SIGABRT, OnAbort);
   std::vector<Config> configs;
   for (const uint64_t seed : kBrokenOnce) configs.push_back(MakeConfig(seed));
   for (const uint64_t seed : kBrokenOnceWithActivations) {
@@ -188,11 +147,7 @@ TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
   for (const uint64_t seed : kBrokenOnceWithParts) {
     configs.push_back(WithParts(WithActivations(MakeConfig(seed))));
   }
-  for (const Config& config : configs) {
-    AnnounceSeed(config);
-    const Outcome outcome = Simulation::Run(config, MakeOps(config));
-    EXPECT_EQ(outcome.broken, "") << outcome.last << HowToReproduce(config);
-  }
+  for (const Config& config : configs) ExpectKept(config, /*echo=*/nullptr);
 }
 
 }  // namespace
