@@ -125,8 +125,8 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
 
 bool EngineState::IsOnlyCopy(const Chunk& chunk, Tier tier) const {
   TierSet valid = chunk.copies.valid;
-  // Device memory ends with the daemon.
-  if (chunk.job->persistent && !chunk.transient && tier == Tier::kHost) {
+  // Device memory ends with its GPU, and with the daemon, which a job with a name outlives.
+  if (chunk.job->time_to_live > Duration(0) && !chunk.transient && tier == Tier::kHost) {
     valid.Remove(Tier::kDevice);
   }
   return valid.is_only(tier);

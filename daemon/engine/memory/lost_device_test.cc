@@ -101,6 +101,22 @@ TEST_P(LostDeviceTest, ANamedJobKeepsWhatIsOnOtherTiersAndIsResumedWhenTheDevice
   EXPECT_EQ(Read(resumed, chunks[0]), StatusCode::kOk);
 }
 
+TEST_P(LostDeviceTest, ANamedJobStoresWhatLeavesHostMemoryAlsoIfTheDeviceHasIt) {
+  const SessionId session = Open(0, "kept");
+  const std::vector<ChunkId> chunks = Spread(session);
+  node_.Fetch(session, {chunks[1]}, Access::kRead);  // It stays on the device.
+  for (const ChunkId chunk : node_.Allocate(session, 40)) {
+    node_.Touch(session, chunk, Access::kWrite);
+    node_.Post(EvictCall{node_.Call(), session, Tier::kHost, {chunk}});
+    node_.FinishTransfers();
+  }
+  Lose(0);
+  node_.Post(ClientQuiet{session});
+  Return(0);
+  const SessionId resumed = Open(0, "kept");
+  EXPECT_EQ(Read(resumed, chunks[1]), StatusCode::kOk);
+}
+
 TEST_P(LostDeviceTest, WhatArrivesOfACopyDuringTheLossDoesNotCount) {
   const SessionId session = Open(0, "kept");
   const std::vector<ChunkId> chunks = Spread(session);
