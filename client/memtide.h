@@ -405,7 +405,9 @@ typedef struct memtide_shared_part {
  * computes, so that it is made once for all ranks that want the same. Waits while another rank
  * computes it. The daemon knows the contents that the ranks have made together, so it needs the
  * digests of other chunks only: a program may call without read_digests, and again with those that
- * are asked for. After an error no part has begun, and the call may be repeated. */
+ * are asked for. What ranks make once is the whole content of the chunks that are written, so no
+ * other part of the step may write one of them. After an error no part has begun, and the call may
+ * be repeated. */
 MEMTIDE_API int memtide_start_shared_part(memtide_client* client, const uint32_t* places,
                                           size_t count, size_t reads,
                                           const memtide_part_contents* contents,

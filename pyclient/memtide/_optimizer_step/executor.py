@@ -70,11 +70,12 @@ class StepCalls:
         """The limits of one call."""
         limits = self._client.limits
         fair = self._slots // _HOST_PART // DEPTH
-        if self.ranks is not None:
+        chunks_apart = 0
+        if self.shares:
             # A part of several ranks has all chunks at a time. What ranks share they have cut
             # alike, so that the budget of this moment does not count.
-            most_chunks = max(_CHUNKS_BY_TURNS, fair)
-            most_chunks = max(_FEWEST_CHUNKS, min(most_chunks, self._slots // 2))
+            most_chunks, chunks_apart = max(_CHUNKS_BY_TURNS, fair), self._slots // 2
+            most_chunks = min(most_chunks, max(_FEWEST_CHUNKS, chunks_apart))
         elif self.uses_torch:
             by_turns = self._room // 2 < _WHOLE_CHUNKS
             most_chunks = max(_CHUNKS_BY_TURNS if by_turns else _WHOLE_CHUNKS, fair)
@@ -83,7 +84,11 @@ class StepCalls:
             # device, one host slot stays free: chunks pass through host memory.
             most_chunks = max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, self._room // 2), fair)
             most_chunks = min(most_chunks, self._slots - (not self.shares_lease_budget))
-        return CallLimits(min(most_chunks, limits.chunks_per_call), limits.step_pieces_per_call)
+        return CallLimits(
+            min(most_chunks, limits.chunks_per_call),
+            limits.step_pieces_per_call,
+            min(chunks_apart, limits.chunks_per_call),
+        )
 
     @property
     def _room(self) -> int:

@@ -9,13 +9,16 @@ calls, for which the chunks are fetched once.
 New content goes to shadow chunks, which are exchanged whole. So bytes of a written chunk that the
 step does not change (frozen parameters, tensors that the client steps itself) are copied to its
 shadow chunk, with the first batch that writes the chunk.
+
+What ranks make once is the whole content of the chunks that a batch writes. So only a batch that is
+*apart*, which writes no chunk that another batch of the step writes, can be made once for them.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memtide._capi.optimizer_step import CopyPiece, StepOptions, StepPiece
 from memtide._memory.alignment import ALIGNMENT_BYTES
@@ -59,6 +62,8 @@ class CallLimits:
 
     chunks: int
     pieces: int
+    # The most chunks of a batch that is apart only with all of them; 0: no batch needs to be apart.
+    chunks_apart: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,26 @@ class Batch:
     copies: list[Interval] = field(default_factory=list)
     reads: set[int] = field(default_factory=set)  # The places of gradients.
     writes: set[int] = field(default_factory=set)  # The places of parameters and states.
+    is_apart: bool = False  # No other batch of the step writes these places.
+
+    def add(self, parts: Sequence[Part], geometry: Geometry) -> None:
+        """Adds parts, and the places that they read and write."""
+        self.parts += parts
+        for part in parts:
+            self.reads.add(geometry.place(part.gradient))
+            self.writes.update(geometry.place(start) for start, _ in part.written)
+
+    def fits(self, parts: Sequence[Part], limits: CallLimits, geometry: Geometry) -> bool:
+        """Whether the batch would keep to the limits with these parts, too."""
+        whole = Batch(reads=set(self.reads), writes=set(self.writes))
+        whole.add(parts, geometry)
+        most_parts = max(1, limits.pieces // 2)
+        return whole.chunks <= limits.chunks and len(self.parts) + len(parts) <= most_parts
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks it needs, shadow chunks included."""
+        return len(self.reads) + 2 * len(self.writes)
 
     @property
     def places(self) -> set[int]:
@@ -149,26 +174,49 @@ def batches_of(
     A part that needs more is a batch by itself. `copies`: by place, what is copied with the first
     batch that writes it. `cuts`: addresses in parameters at which a batch begins.
     """
+    parts = [
+        part for update in sorted(updates, key=_address) for part in parts_of(update, geometry)
+    ]
     batches = [Batch()]
-    for update in sorted(updates, key=_address):
-        for part in parts_of(update, geometry):
-            reads = {geometry.place(part.gradient)}
-            writes = {geometry.place(start) for start, _ in part.written}
+    for together in _apart(parts, geometry) if limits.chunks_apart else [parts]:
+        most = max(limits.chunks, limits.chunks_apart)
+        is_apart = limits.chunks_apart > 0 and Batch().fits(
+            together, replace(limits, chunks=most), geometry
+        )
+        for some in [together] if is_apart else [[part] for part in together]:
             batch = batches[-1]
-            chunks = len(batch.reads | reads) + 2 * len(batch.writes | writes)
-            full = len(batch.parts) >= limits.pieces // 2 or chunks > limits.chunks
-            if batch.parts and (full or part.written[0][0] in cuts):
+            begins = some[0].written[0][0] in cuts or batch.is_apart != is_apart
+            if batch.parts and (begins or not batch.fits(some, limits, geometry)):
                 batch = Batch()
                 batches.append(batch)
-            batch.parts.append(part)
-            batch.reads |= reads
-            batch.writes |= writes
+            batch.is_apart = is_apart
+            batch.add(some, geometry)
     copied: set[int] = set()
     for batch in batches:
         for place in sorted(batch.writes - copied):
             batch.copies += copies.get(place, ())
         copied |= batch.writes
     return batches if batches[-1].parts else []
+
+
+def _apart(parts: Iterable[Part], geometry: Geometry) -> Iterable[list[Part]]:
+    """Divides parts so that no two lists write a chunk in common."""
+    leaders: dict[int, int] = {}  # A forest over the places that are written.
+
+    def leader(place: int) -> int:
+        while (above := leaders.setdefault(place, place)) != place:
+            leaders[place] = leaders[above]
+            place = above
+        return place
+
+    for part in parts:
+        first, *others = (geometry.place(start) for start, _ in part.written)
+        for other in others:
+            leaders[leader(other)] = leader(first)
+    lists: dict[int, list[Part]] = {}
+    for part in parts:
+        lists.setdefault(leader(geometry.place(part.written[0][0])), []).append(part)
+    return lists.values()
 
 
 def copies_of(

@@ -3,6 +3,7 @@ chunks of the others have its results (proto/memtide/v1/optimizer.proto, StartPa
 
 Ranks agree if the whole work is equal: the operation with its options and step, and the bytes of
 all that is read. Gradients are compared by their digests. What ranks share already needs none.
+Results are whole chunks, so that a part is shared only if no other one of the step writes them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ class RankParts:
         self.on_difference: Differs = lambda *_: None
 
     def can_share(self, batch: Batch) -> bool:
-        """Whether torch computes all updates of a batch."""
-        return all(isinstance(part.options, TorchOptions) for part in batch.parts)
+        """Whether torch computes all updates of a batch, and their results are all that the chunks
+        which it writes will contain."""
+        return batch.is_apart and all(
+            isinstance(part.options, TorchOptions) for part in batch.parts
+        )
 
     @contextlib.contextmanager
     def lent(self, batch: Batch, shadows: Mapping[int, int]) -> Iterator[dict[int, int] | None]:

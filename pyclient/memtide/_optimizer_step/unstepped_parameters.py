@@ -46,7 +46,11 @@ class UnsteppedParameters:
         for first in range(0, len(filled), DEPTH * count):
             some = filled[first : first + DEPTH * count]
             batches = [
-                Batch(copies=[span for place in batch for span in copies[place]], writes=set(batch))
+                Batch(
+                    copies=[span for place in batch for span in copies[place]],
+                    writes=set(batch),
+                    is_apart=True,
+                )
                 for batch in (some[at : at + count] for at in range(0, len(some), count))
             ]
             try:

@@ -98,8 +98,6 @@ class ResumedJob:
         if exchange is not None and (exchange.sends or exchange.receives):
             exchange.check(optimizer for _, optimizer in resumed)
         if exchange is not None and exchange.receives:
-            # Shared first steps with states from elsewhere were seen to give a rank other bits.
-            self._offloaded.calls.ranks = None
             for saved, optimizer in resumed:
                 self._receive(saved, optimizer, exchange)
             return
@@ -122,6 +120,7 @@ class ResumedJob:
 
     def _receive(self, saved: SavedOptimizer, optimizer: Optimizer, exchange: Exchange) -> None:
         """As _restore, with what another rank sends."""
+        self._manager.lay_out(parameters_of(optimizer))
         for parameter, its in zip(parameters_of(optimizer), saved.parameters, strict=True):
             received = {
                 name: (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import SCRIPTS, Cli
+from memtide._node import inspection
 from two_nodes import Node, two_nodes
 
 STEPS = 6
@@ -81,23 +82,27 @@ def test_a_killed_rank_takes_all_nodes_back_to_one_step(
     assert losses_of(result, 2) == plain(cli, tmp_path, 2)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_lost_node_gets_what_the_other_one_has(
-    nodes: list[Node], cli: Cli, tmp_path: Path
+    ranks: int, nodes: list[Node], cli: Cli, tmp_path: Path
 ) -> None:
     result, goes_on = tmp_path / "ours", tmp_path / "goes-on"
     waits = {"RESULT": result, "WAIT_AT": 2, "WAIT_FOR": goes_on}
-    first, second = running = [node.run(cli, 1, SCRIPT, STEPS, **waits) for node in nodes]
+    first, second = running = [node.run(cli, ranks, SCRIPT, STEPS, **waits) for node in nodes]
     wait_for_step(result, 2, running)
     nodes[1].lose()
     second.communicate(timeout=_PATIENCE_S)
     goes_on.touch()
     nodes[1].start_daemon()
-    end([first, nodes[1].run(cli, 1, SCRIPT, STEPS, RESULT=result)])
-    starts = starts_of(result, 2)
+    end([first, nodes[1].run(cli, ranks, SCRIPT, STEPS, RESULT=result)])
+    starts = starts_of(result, 2 * ranks)
     assert all(each == starts[0] for each in starts), starts
     assert starts[0][0] == 0
     assert starts[0][-1] in (2, 3)
-    assert losses_of(result, 2) == plain(cli, tmp_path, 2)
+    assert losses_of(result, 2 * ranks) == plain(cli, tmp_path, 2 * ranks)
+    # Its ranks share what they have received, too.
+    shared = inspection.inspect(nodes[1].home).counters.get("parts_shared", 0)
+    assert (shared > 0) == (ranks > 1)
 
 
 def test_nodes_that_are_started_again_resume_together(

@@ -40,6 +40,21 @@ def test_the_daemon_has_all_chunks_of_a_call_at_once(
     calls.close()
 
 
+@pytest.mark.parametrize(
+    ("host_slots", "most", "apart"),
+    [(6, 8, 3), (16, 8, 8), (24, 12, 12), (28, 14, 14), (240, 20, 120)],
+)
+def test_ranks_cut_alike_whatever_their_budget_is(host_slots: int, most: int, apart: int) -> None:
+    client = client_with(host_slots, 0)
+    calls = StepCalls(client)
+    calls.shares = True
+    expected = CallLimits(most, calls.limits.pieces, apart)
+    assert calls.limits == expected
+    client.properties = replace(client.properties, lease_budget=1)
+    assert calls.limits == expected
+    calls.close()
+
+
 def test_a_call_keeps_to_the_limits_that_the_daemon_sent() -> None:
     client = client_with(host_slots=240, device_slots=0)
     client.limits = replace(client.limits, chunks_per_call=5, step_pieces_per_call=7)

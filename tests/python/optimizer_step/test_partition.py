@@ -65,6 +65,25 @@ def test_batches_keep_to_their_chunks_unless_one_part_needs_more() -> None:
     assert batches([], [], 8) == []
 
 
+def test_batches_of_ranks_write_no_chunk_in_common() -> None:
+    # The states of the second and the third parameter share a chunk, and their parameters do not.
+    updates = [
+        update(512, at(0), at(10), at(20)),
+        update(512, at(1), at(11), at(21)),
+        update(512, at(2), at(12), at(21, 2048)),
+        update(512, at(3), at(13), at(23)),
+    ]
+    limits = CallLimits(chunks=5, pieces=MOST_PIECES, chunks_apart=8)
+    cut = batches_of(updates, {}, GEOMETRY, limits)
+    assert [sorted(batch.writes) for batch in cut] == [[10, 20], [11, 12, 21], [13, 23]]
+    assert all(batch.is_apart for batch in cut)
+    # What needs more chunks than a batch of ranks may have is cut as without ranks.
+    cut = batches_of(updates, {}, GEOMETRY, replace(limits, chunks_apart=7))
+    assert [sorted(batch.writes) for batch in cut] == [[10, 20], [11, 21], [12, 21], [13, 23]]
+    assert [batch.is_apart for batch in cut] == [True, False, False, True]
+    assert not any(batch.is_apart for batch in batches(updates, [], 5))
+
+
 def test_parameter_groups_that_share_chunks_are_calls_of_one_batch() -> None:
     other = replace(OPTIONS, weight_decay=0.1)
     updates = [

@@ -191,6 +191,11 @@ def test_the_part_of_digests_ends_even_if_they_fail(monkeypatch: pytest.MonkeyPa
 
 def test_what_the_daemon_s_kernels_step_is_not_shared() -> None:
     rank = Rank()
-    assert rank.parts.can_share(rank.batch)
+    assert rank.parts.can_share(replace(rank.batch, is_apart=True))
     by_daemon = replace(rank.batch.parts[0], options=StepOptions(Rule.ADAMW, step=1, lr=0.1))
-    assert not rank.parts.can_share(Batch(parts=[*rank.batch.parts, by_daemon]))
+    assert not rank.parts.can_share(Batch(parts=[*rank.batch.parts, by_daemon], is_apart=True))
+
+
+def test_a_part_is_not_shared_if_another_one_writes_its_chunks() -> None:
+    rank = Rank()
+    assert not rank.parts.can_share(replace(rank.batch, is_apart=False))
