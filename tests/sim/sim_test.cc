@@ -114,6 +114,8 @@ constexpr uint64_t kBrokenOnce[] = {
     1001645,  // and its fetches waited for one.
     1000505,  // A job that never opened was given up at the restart.
     1000680,  // Three chunks took turns in two slots, prefetched for times after a commit.
+    1003744,  // A device share grew that had lost a slot which could not be made. The oracle took
+              // it for one that shrinks.
 };
 
 // The same, with activations.
@@ -126,16 +128,18 @@ constexpr uint64_t kBrokenOnceWithActivations[] = {
     2008695,  // A commit gave a chunk that reads as anything the nothing of one that reads as
               // zeros.
     1009486,  // A session ended whose allocation waited, and those behind it waited on.
+    11670,    // Memory that could not be made was lent to another job, and a restart gave it back.
 };
 
 // The same, with activations and parts that clients compute. All were mistakes of the oracle.
 constexpr uint64_t kBrokenOnceWithParts[] = {
-    6275,    // A part that waited began after an eviction of its chunk was asked for, and ended
-    19412,   // before it: the chunk had been used since, and was prefetched again.
-    400779,  // The same, with a fetch.
-    13631,   // A job that another session opened waited for memory that others cede.
-    280196,  // A call that freed homes was answered after the allocations that it let go on.
-    266314,  // Filling the slots of a large share, one after another, took longer than settling.
+    6275,     // A part that waited began after an eviction of its chunk was asked for, and ended
+    19412,    // before it: the chunk had been used since, and was prefetched again.
+    400779,   // The same, with a fetch.
+    13631,    // A job that another session opened waited for memory that others cede.
+    280196,   // A call that freed homes was answered after the allocations that it let go on.
+    266314,   // Filling the slots of a large share, one after another, took longer than settling.
+    1002667,  // A session that asked for a size joined a job whose maker did not, and had died.
 };
 
 TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {

@@ -95,6 +95,8 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
     const absl::optional<ShareLedger::Change> smaller =
         ledger_.SegmentFailed(*job.shares, share, number);
     if (smaller.has_value()) Apply(*smaller);
+    // Others may have what the share has lost: after a restart the job must not ask for it again.
+    MarkDirty(job);
     job.last_error = status;
     // FinishOpening() refuses the job when the segments of the other tiers are made, too.
     if (job.state() == JobState::kMaking) job.making_status.Update(status);

@@ -31,7 +31,7 @@ void Model::Before(Instant now, const Event& event) {
   } else if (const auto* done = std::get_if<TransferDone>(&event)) {
     if (!done->status.ok()) ++state_.faults;
   } else if (const auto* region = std::get_if<RegionMade>(&event)) {
-    if (!region->status.ok()) ++state_.faults, ++state_.makes_failed;
+    if (!region->status.ok()) BeforeMakeFailed();
   } else if (const auto* dropped = std::get_if<RegionDropped>(&event)) {
     state_.dropping.erase(dropped->region);
     for (auto& [id, job] : state_.jobs) job.leaving.erase(dropped->region);
@@ -47,6 +47,13 @@ void Model::Before(Instant now, const Event& event) {
     EndLateJobs();
   }
   if (CallOf(event) != nullptr) BeforeCall(event);
+}
+
+// The region may have been one of a device: the node has forgotten it.
+void Model::BeforeMakeFailed() {
+  ++state_.faults;
+  ++state_.makes_failed;
+  for (auto& [id, job] : state_.jobs) job.lacks_device_slots |= job.HasElasticDevice();
 }
 
 void Model::BeforeCall(const Event& event) {

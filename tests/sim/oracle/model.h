@@ -38,6 +38,7 @@ class Model {
 
  private:
   void BeforeCall(const Event& event);
+  void BeforeMakeFailed();
   // Takes from the model what a call that will succeed ends at once.
   void ApplyEnds(const Event& event);
   void EndSession(SessionId session, Whole written);

@@ -47,6 +47,10 @@ void Model::Accept(const Call& call, const OpenCall& open, const OpenReply& repl
     job.name = open.job_name;
     job.chunk_size = reply.chunk_size;
     job.opened_by = open;
+    // It has joined a job whose maker asked for no size of device memory, and died while it opened.
+    if (open.device_share > reply.chunk_size * reply.device_slots) {
+      job.opened_by.device_share = Bytes(0);
+    }
     job.time_to_live = open.time_to_live;
     job.max_chunks = reply.max_chunks;
     job.slots[0] = reply.device_slots;

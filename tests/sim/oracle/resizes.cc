@@ -29,7 +29,7 @@ void Model::ApplyResize(const ResizeCall& resize) {
   JobState& job = state_.jobs.at(id);
   unresized_.emplace(id, job);
   const uint32_t slots = static_cast<uint32_t>(resize.device_share / job.chunk_size);
-  job.grew = slots > job.slots[0];
+  job.grew = slots > job.slots[0] || job.lacks_device_slots;
   job.resized = state_.events;
   if (slots < job.slots[0]) job.shrunk = state_.events;
   job.slots[0] = slots;

@@ -89,6 +89,7 @@ struct JobState {
   uint32_t most_host_homes = 0;      // Chunks that had one at once.
   uint64_t resized = 0, shrunk = 0;  // The last events that did.
   bool grew = false;                 // The last time that it was resized.
+  bool lacks_device_slots = false;   // Some could not be made, so its share is below slots[0].
   std::set<SessionId> sessions;      // Open ones.
   uint64_t published = 0;            // The last committed step, and its manifest.
   std::string manifest;
