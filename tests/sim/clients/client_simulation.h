@@ -91,6 +91,7 @@ class ClientSimulation {
     std::vector<ChunkId> chunks;
     std::map<ChunkId, Content> contents;  // Without those that were freed.
     std::map<ChunkId, Lease> leases;
+    std::map<ChunkId, Stamp> shown;  // What each lease showed when it was granted.
     uint64_t step = 0;
     // Only with ranks:
     uint32_t number = 0;
