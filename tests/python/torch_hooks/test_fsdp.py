@@ -48,36 +48,40 @@ def test_parts_in_chunks_give_the_same(kind: str, cli: Cli, tmp_path: Path) -> N
     assert statistics["offloaded_steps"] >= 4
 
 
-class _Manager:
-    here = True
+def _manager(*, holding: bool = False) -> Any:
+    return SimpleNamespace(here=True, ledger=SimpleNamespace(holding=holding))
 
-    def __init__(self, holding: bool = False) -> None:
-        self.adopted: list[str] = []
-        self.ledger = SimpleNamespace(holding=holding)
 
-    def adopt_part_of_gradient(self, parameter: str) -> None:
-        self.adopted.append(parameter)
+@pytest.fixture
+def adopted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The parameters whose gradients are adopted."""
+    parameters: list[str] = []
+    monkeypatch.setattr(
+        fsdp, "adopt_part_of_gradient", lambda _manager, parameter: parameters.append(parameter)
+    )
+    return parameters
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_gradients_are_adopted_when_their_device_has_reduced_them(device: str) -> None:
-    manager: Any = _Manager()
+def test_gradients_are_adopted_when_their_device_has_reduced_them(
+    device: str, adopted: list[str]
+) -> None:
     shard = SimpleNamespace(sharded_param="a gradient")
     group = SimpleNamespace(device=torch.device(device), fsdp_params=[shard])
-    fsdp.reducing(manager, lambda _: None)(group)
-    assert manager.adopted == (["a gradient"] if device == "cpu" else [])
-    fsdp.finalizing(manager, lambda _: None)(group)
-    assert manager.adopted[-1] == "a gradient"
+    fsdp.reducing(_manager(), lambda _: None)(group)
+    assert adopted == (["a gradient"] if device == "cpu" else [])
+    fsdp.finalizing(_manager(), lambda _: None)(group)
+    assert adopted[-1] == "a gradient"
 
 
-def test_gradients_stay_where_they_are_while_all_chunks_are_held() -> None:
-    manager: Any = _Manager(holding=True)
+def test_gradients_stay_where_they_are_while_all_chunks_are_held(adopted: list[str]) -> None:
+    manager = _manager(holding=True)
     group = SimpleNamespace(
         device=torch.device("cpu"), fsdp_params=[SimpleNamespace(sharded_param="a gradient")]
     )
     fsdp.reducing(manager, lambda _: None)(group)
     fsdp.finalizing(manager, lambda _: None)(group)
-    assert manager.adopted == []
+    assert adopted == []
 
 
 @pytest.mark.usefixtures("gpu")
