@@ -132,7 +132,7 @@ def main() -> int:
         for ranks in (1, _RANKS):
             flags = ["--host-pool=512MiB", "--ssd-pool=2GiB", "--device=none"]
             with daemon_process.running(memtided, folder, flags) as daemon:
-                program = ["memtide", "run", "--chunk-size=1MiB", "torchrun"]
+                program = ["memtide", "run", "--chunk-size=2MiB", "torchrun"]
                 outcomes[f"{ranks}"] = _run(program, script, ranks, daemon.socket_dir)
     plain, one, ours = (outcomes[name] for name in ("plain", "1", f"{_RANKS}"))
     ratio = ours.kept_bytes / one.kept_bytes
