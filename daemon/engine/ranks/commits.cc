@@ -158,9 +158,15 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
   ForgetLostResults(job);
 }
 
-// Whether all ids of both entries are committed, so that what the entries hold may be exchanged.
+// Whether all ids of both entries are committed, so that what the entries hold may be exchanged. It
+// stays where a rank that has written since has left its lease for reading.
 bool EngineState::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
                                const std::vector<CommittedIds>& ids) const {
+  for (const SessionId session : job.sessions) {
+    for (const auto& [id, left] : sessions_.Find(session)->left_behind) {
+      if (left == a || left == b) return false;
+    }
+  }
   const auto names = [&job](ChunkIndex index) {
     return std::max<size_t>(1, job.names.NamesOf(index).size());
   };

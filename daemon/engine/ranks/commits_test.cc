@@ -76,6 +76,21 @@ TEST_F(RanksCommitsTest, ALateRankCommitsWhileOthersReadWhatItTakes) {
   EXPECT_EQ(ranks_[1].Read(), Expected(SmallHost())[1]);
 }
 
+// The writer's lease for reading stays on what is the late rank's alone by then.
+TEST_F(RanksCommitsTest, ALateRankCommitsAfterAnotherHasReadAndWrittenWhatItTakes) {
+  Rank& first = ranks_[0];
+  first.FillGradient(1);
+  first.Make(first.Began(first.Start(1, true)), 1);
+  ASSERT_TRUE(node_.ReplyTo(first.Commit(1)).status.ok());
+  ranks_[1].FillGradient(1);
+  EXPECT_TRUE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
+  node_.Fetch(first.session(), first.chunk(1), Tier::kHost, Access::kRead);
+  node_.Fetch(first.session(), first.chunk(1), Tier::kHost, Access::kWrite);
+  const CallId commit = ranks_[1].Commit(1);
+  EXPECT_TRUE(node_.ReplyTo(commit).status.ok()) << node_.ReplyTo(commit).status;
+  EXPECT_EQ(ranks_[1].Read(), Expected(SmallHost())[1]);
+}
+
 TEST_F(RanksCommitsTest, ACommitThatWaitsEndsWithTheNextOneOfItsSession) {
   for (Rank& rank : ranks_) rank.FillGradient(1);
   ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)), 1);
