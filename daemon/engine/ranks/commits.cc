@@ -163,6 +163,7 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
 bool EngineState::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
                                const std::vector<CommittedIds>& ids) const {
   for (const SessionId session : job.sessions) {
+    if (!chunks_[a].pinned() && !chunks_[b].pinned()) break;  // There is no lease.
     for (const auto& [id, left] : sessions_.Find(session)->left_behind) {
       if (left == a || left == b) return false;
     }

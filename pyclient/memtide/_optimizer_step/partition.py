@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from memtide._capi.optimizer_step import CopyPiece, StepOptions, StepPiece
 from memtide._memory.alignment import ALIGNMENT_BYTES
@@ -110,24 +110,11 @@ class Batch:
     writes: set[int] = field(default_factory=set)  # The places of parameters and states.
     is_apart: bool = False  # No other batch of the step writes these places.
 
-    def add(self, parts: Sequence[Part], geometry: Geometry) -> None:
-        """Adds parts, and the places that they read and write."""
-        self.parts += parts
-        for part in parts:
-            self.reads.add(geometry.place(part.gradient))
-            self.writes.update(geometry.place(start) for start, _ in part.written)
-
-    def fits(self, parts: Sequence[Part], limits: CallLimits, geometry: Geometry) -> bool:
-        """Whether the batch would keep to the limits with these parts, too."""
-        whole = Batch(reads=set(self.reads), writes=set(self.writes))
-        whole.add(parts, geometry)
-        most_parts = max(1, limits.pieces // 2)
-        return whole.chunks <= limits.chunks and len(self.parts) + len(parts) <= most_parts
-
-    @property
-    def chunks(self) -> int:
-        """How many chunks it needs, shadow chunks included."""
-        return len(self.reads) + 2 * len(self.writes)
+    def places_with(self, parts: Sequence[Part], geometry: Geometry) -> tuple[set[int], set[int]]:
+        """What the batch would read and write with these parts, too."""
+        reads = {geometry.place(part.gradient) for part in parts}
+        writes = {geometry.place(start) for part in parts for start, _ in part.written}
+        return self.reads | reads, self.writes | writes
 
     @property
     def places(self) -> set[int]:
@@ -177,20 +164,26 @@ def batches_of(
     parts = [
         part for update in sorted(updates, key=_address) for part in parts_of(update, geometry)
     ]
-    batches = [Batch()]
+    batches, most_parts = [Batch()], max(1, limits.pieces // 2)
     for together in _apart(parts, geometry) if limits.chunks_apart else [parts]:
-        most = max(limits.chunks, limits.chunks_apart)
-        is_apart = limits.chunks_apart > 0 and Batch().fits(
-            together, replace(limits, chunks=most), geometry
-        )
+        is_apart = False
+        if limits.chunks_apart:
+            reads, writes = Batch().places_with(together, geometry)
+            most = max(limits.chunks, limits.chunks_apart)
+            is_apart = len(together) <= most_parts and len(reads) + 2 * len(writes) <= most
         for some in [together] if is_apart else [[part] for part in together]:
             batch = batches[-1]
+            reads, writes = batch.places_with(some, geometry)
+            chunks = len(reads) + 2 * len(writes)
+            full = len(batch.parts) + len(some) > most_parts or chunks > limits.chunks
             begins = some[0].written[0][0] in cuts or batch.is_apart != is_apart
-            if batch.parts and (begins or not batch.fits(some, limits, geometry)):
+            if batch.parts and (full or begins):
                 batch = Batch()
                 batches.append(batch)
+                reads, writes = batch.places_with(some, geometry)
             batch.is_apart = is_apart
-            batch.add(some, geometry)
+            batch.parts += some
+            batch.reads, batch.writes = reads, writes
     copied: set[int] = set()
     for batch in batches:
         for place in sorted(batch.writes - copied):

@@ -10,21 +10,12 @@ import sys
 import torch
 from accelerate import Accelerator
 from report import finish
+from small_t5 import small_t5
 from torch.utils.data import DataLoader
-from transformers import T5Config, T5ForConditionalGeneration
 
 torch.manual_seed(0)
 accelerator = Accelerator(cpu=True)
-config = T5Config(
-    vocab_size=512,
-    d_model=256,
-    d_ff=512,
-    num_layers=4,
-    num_heads=4,
-    d_kv=64,
-    decoder_start_token_id=0,
-)
-model = T5ForConditionalGeneration(config)
+model = small_t5()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 batches = DataLoader(torch.randint(1, 512, (48, 24)), batch_size=4)
 model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
