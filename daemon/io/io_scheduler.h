@@ -21,8 +21,8 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "base/bytes.h"
+#include "base/fair_queue.h"
 #include "daemon/io/disk.h"
-#include "daemon/io/fair_queue.h"
 #include "daemon/io/store_table.h"
 #include "daemon/io/stripes.h"
 
